@@ -1,0 +1,209 @@
+//! What the kernel is wanted to hold, as plain data.
+//!
+//! An [`Entry`] is one object (a device, an address, a route, …), its [`Key`] is the part the kernel
+//! identifies it by. Two entries with one key are two versions of the same object: the later
+//! replaces the earlier in place. Devices are named, never numbered, because a device that is made
+//! anew gets another index and everything that stood on it must follow.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::{IfName, Mac};
+
+/// The protocol number all routes of flannel-rs carry (`ip route show proto 244`): how a route on
+/// somebody else's device is known to be ours.
+pub const ROUTE_PROTOCOL: u8 = 244;
+
+/// The metric the kernel gives an IPv6 route that asks for none.
+pub const IPV6_DEFAULT_METRIC: u32 = 1024;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    Link(Link),
+    Address(Address),
+    Route(Route),
+    Neighbour(Neighbour),
+    Fdb(Fdb),
+    Sysctl(Sysctl),
+    Offload(Offload),
+}
+
+/// What the kernel identifies an entry by. The order of the variants is the order of dependency:
+/// what comes first must exist first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    Link(IfName),
+    Offload(IfName),
+    Sysctl(String),
+    Address(IfName, IpNet),
+    Neighbour(IfName, IpAddr),
+    Fdb(IfName, Mac),
+    Route(IpNet, u32),
+}
+
+/// A device that is wholly ours: made when missing, put right when altered, removed when no longer
+/// wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    pub name: IfName,
+    pub kind: LinkKind,
+    pub mac: Option<Mac>,
+    pub mtu: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    Vxlan(Vxlan),
+}
+
+/// None of these can be changed on a living device: another value means a new device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vxlan {
+    pub vni: u32,
+    /// `None`: the kernel's own default (8472).
+    pub port: Option<u16>,
+    pub parent: IfName,
+    pub local: IpAddr,
+    pub learning: bool,
+    pub gbp: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub link: IfName,
+    /// With its host bits, as `ip addr` shows it.
+    pub addr: IpNet,
+}
+
+/// A route of the main table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    pub dst: IpNet,
+    pub metric: u32,
+    pub via: Option<IpAddr>,
+    pub link: IfName,
+    /// The gateway need not be in a connected subnet.
+    pub onlink: bool,
+}
+
+/// A permanent neighbour (ARP/NDP) entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    pub link: IfName,
+    pub ip: IpAddr,
+    pub mac: Mac,
+}
+
+/// A permanent forwarding entry of a vxlan device: frames for `mac` go to the VTEP at `dst`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fdb {
+    pub link: IfName,
+    pub mac: Mac,
+    pub dst: IpAddr,
+}
+
+/// A kernel setting, by its path below `/proc/sys`. One that the kernel does not have is skipped:
+/// IPv6 may be compiled out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sysctl {
+    pub path: String,
+    pub value: String,
+}
+
+/// Transmit checksum offload of a device, which some kernels get wrong on vxlan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offload {
+    pub link: IfName,
+    pub tx_checksum: bool,
+}
+
+impl Entry {
+    pub fn key(&self) -> Key {
+        match self {
+            Self::Link(e) => Key::Link(e.name),
+            Self::Offload(e) => Key::Offload(e.link),
+            Self::Sysctl(e) => Key::Sysctl(e.path.clone()),
+            Self::Address(e) => Key::Address(e.link, e.addr),
+            Self::Neighbour(e) => Key::Neighbour(e.link, e.ip),
+            Self::Fdb(e) => Key::Fdb(e.link, e.mac),
+            Self::Route(e) => Key::Route(e.dst, e.metric),
+        }
+    }
+
+    /// The device this entry stands on (for a device: itself).
+    pub fn link(&self) -> Option<IfName> {
+        match self {
+            Self::Link(e) => Some(e.name),
+            Self::Offload(e) => Some(e.link),
+            Self::Sysctl(_) => None,
+            Self::Address(e) => Some(e.link),
+            Self::Neighbour(e) => Some(e.link),
+            Self::Fdb(e) => Some(e.link),
+            Self::Route(e) => Some(e.link),
+        }
+    }
+}
+
+/// Entries read as `ip` and `bridge` would show them, because that is what people compare with.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link(e) => {
+                let LinkKind::Vxlan(v) = &e.kind;
+                write!(
+                    f,
+                    "device {} (vxlan id {} local {} dev {}",
+                    e.name, v.vni, v.local, v.parent
+                )?;
+                if let Some(port) = v.port {
+                    write!(f, " dstport {port}")?;
+                }
+                write!(f, " mtu {}", e.mtu)?;
+                match e.mac {
+                    Some(mac) => write!(f, " address {mac})"),
+                    None => f.write_str(")"),
+                }
+            }
+            Self::Offload(e) => {
+                write!(
+                    f,
+                    "checksum offload {} on {}",
+                    if e.tx_checksum { "on" } else { "off" },
+                    e.link
+                )
+            }
+            Self::Sysctl(e) => write!(f, "sysctl {}={}", e.path.replace('/', "."), e.value),
+            Self::Address(e) => write!(f, "address {} dev {}", e.addr, e.link),
+            Self::Neighbour(e) => write!(f, "neighbour {} lladdr {} dev {}", e.ip, e.mac, e.link),
+            Self::Fdb(e) => write!(f, "fdb {} dst {} dev {}", e.mac, e.dst, e.link),
+            Self::Route(e) => {
+                write!(f, "route {}", e.dst)?;
+                if let Some(via) = e.via {
+                    write!(f, " via {via}")?;
+                }
+                write!(f, " dev {}", e.link)?;
+                if e.metric != 0 {
+                    write!(f, " metric {}", e.metric)?;
+                }
+                if e.onlink { f.write_str(" onlink") } else { Ok(()) }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link(name) => write!(f, "device {name}"),
+            Self::Offload(name) => write!(f, "checksum offload of {name}"),
+            Self::Sysctl(path) => write!(f, "sysctl {}", path.replace('/', ".")),
+            Self::Address(link, addr) => write!(f, "address {addr} dev {link}"),
+            Self::Neighbour(link, ip) => write!(f, "neighbour {ip} dev {link}"),
+            Self::Fdb(link, mac) => write!(f, "fdb {mac} dev {link}"),
+            Self::Route(dst, 0) => write!(f, "route {dst}"),
+            Self::Route(dst, metric) => write!(f, "route {dst} metric {metric}"),
+        }
+    }
+}

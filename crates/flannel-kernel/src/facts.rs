@@ -1,0 +1,83 @@
+//! What is true of this node right now: its interfaces, their addresses, its default routes, its
+//! kernel. Facts are inputs like leases are: observed, compared, and a change is an event.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::{IfName, Mac};
+
+/// Everything in here is ordered, so that equal nodes have equal facts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// By index, as `ip link` lists them.
+    pub interfaces: Vec<Interface>,
+    /// Default routes of the main table, every next hop of a multipath route on its own, best
+    /// metric first within a family.
+    pub default_routes: Vec<DefaultRoute>,
+    pub kernel: KernelVersion,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    pub index: u32,
+    pub name: IfName,
+    pub mac: Option<Mac>,
+    pub mtu: u32,
+    /// Administratively up.
+    pub up: bool,
+    pub loopback: bool,
+    /// In the kernel's order.
+    pub addresses: Vec<InterfaceAddress>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    pub addr: IpNet,
+    pub permanent: bool,
+    pub temporary: bool,
+    pub deprecated: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefaultRoute {
+    pub ipv6: bool,
+    pub link: IfName,
+    pub metric: u32,
+    pub gateway: Option<IpAddr>,
+}
+
+/// How the kernel would send to an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    pub link: IfName,
+    pub gateway: Option<IpAddr>,
+    pub source: Option<IpAddr>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KernelVersion {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl Facts {
+    pub fn interface(&self, name: IfName) -> Option<&Interface> {
+        self.interfaces.iter().find(|i| i.name == name)
+    }
+}
+
+impl KernelVersion {
+    /// From `uname -r`, e.g. `6.1.0-54-amd64`.
+    pub fn parse(release: &str) -> Option<Self> {
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+        Some(Self { major: numbers.next()?.parse().ok()?, minor: numbers.next()?.parse().ok()? })
+    }
+}
+
+impl fmt::Display for KernelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
