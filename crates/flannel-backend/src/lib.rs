@@ -1,0 +1,5 @@
+//! flannel-backend
+
+mod underlay;
+
+pub use underlay::Underlay;
