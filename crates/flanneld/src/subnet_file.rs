@@ -1,0 +1,1 @@
+//! subnet_file
