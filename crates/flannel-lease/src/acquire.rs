@@ -1,0 +1,120 @@
+//! Which subnet this host should have, given the config, all leases and what it had before. It only
+//! decides; a store carries it out and asks again when another host was faster.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ipnet::{Ipv4Net, Ipv6Net};
+
+use crate::allocate::FreeMap;
+use crate::net::Net;
+use crate::pool::Pool;
+use crate::{Lease, NetworkConfig, Subnet};
+
+/// Who asks for a subnet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claimant {
+    pub public_ip: Option<Ipv4Addr>,
+    pub public_ipv6: Option<Ipv6Addr>,
+    /// What this host had when it last ran.
+    pub previous: Option<Subnet>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Our own leases that the config no longer allows, to be deleted before the choice is carried out.
+    pub discard: Vec<Subnet>,
+    pub choice: Choice,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// A lease of ours exists: rewrite it with our attributes. A reservation stays one.
+    Keep(Subnet),
+    /// Create this one if nobody else has done so by then.
+    Take(Subnet),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    #[error(
+        "out of subnets: all {capacity} /{subnet_len} subnets of {key} {network} from {first} to {last} are \
+         leased or reserved: delete the leases of hosts that are gone, choose a larger {key}, or a longer \
+         subnet length so that each host takes less"
+    )]
+    OutOfSubnets {
+        key: &'static str,
+        network: String,
+        subnet_len: u8,
+        capacity: u128,
+        first: String,
+        last: String,
+    },
+    #[error(
+        "no address family is enabled: set EnableIPv4 or EnableIPv6 to true in the network config"
+    )]
+    NoFamily,
+}
+
+/// Prefers, in this order: a lease that already bears our public address (the previous one if there are
+/// several), the previous subnet, a random one of the lowest free subnets. Each family is chosen by
+/// itself, so a host keeps its IPv4 subnet when IPv6 is turned on, and the other way round.
+pub fn decide(
+    config: &NetworkConfig,
+    leases: &[Lease],
+    me: &Claimant,
+    rng: &mut fastrand::Rng,
+) -> Result<Decision, AcquireError> {
+    let (ours, others): (Vec<&Lease>, Vec<&Lease>) =
+        leases.iter().partition(|lease| is_ours(config, me, lease));
+    let (usable, unusable): (Vec<Subnet>, Vec<Subnet>) =
+        ours.iter().map(|lease| lease.subnet).partition(|subnet| config.accepts(subnet));
+
+    let kept = me.previous.filter(|previous| usable.contains(previous)).or(usable.first().copied());
+    if let Some(kept) = kept {
+        return Ok(Decision { discard: unusable, choice: Choice::Keep(kept) });
+    }
+
+    let wished: Vec<Subnet> = me.previous.iter().chain(&unusable).copied().collect();
+    let v4 = config
+        .v4
+        .map(|pool| choose::<Ipv4Net>(pool, "Network", &others, &wished, Subnet::v4, rng))
+        .transpose()?;
+    let v6 = config
+        .v6
+        .map(|pool| choose::<Ipv6Net>(pool, "IPv6Network", &others, &wished, Subnet::v6, rng))
+        .transpose()?;
+    let subnet = Subnet::new(v4, v6).ok_or(AcquireError::NoFamily)?;
+    Ok(Decision { discard: unusable, choice: Choice::Take(subnet) })
+}
+
+/// A host is known by its public address in the first enabled family. "No address" is nobody's identity.
+fn is_ours(config: &NetworkConfig, me: &Claimant, lease: &Lease) -> bool {
+    if config.v4.is_some() {
+        me.public_ip.is_some_and(|ip| !ip.is_unspecified() && lease.attrs.public_ip == Some(ip))
+    } else {
+        me.public_ipv6.is_some_and(|ip| !ip.is_unspecified() && lease.attrs.public_ipv6 == Some(ip))
+    }
+}
+
+/// The subnet of one family: the first wished one that is free, else a random free one.
+fn choose<N: Net>(
+    pool: Pool<N>,
+    key: &'static str,
+    others: &[&Lease],
+    wished: &[Subnet],
+    part: impl Fn(&Subnet) -> Option<N>,
+    rng: &mut fastrand::Rng,
+) -> Result<N, AcquireError> {
+    let mut free = FreeMap::new(pool);
+    others.iter().filter_map(|lease| part(&lease.subnet)).for_each(|net| free.occupy(net));
+    let wish = wished.iter().filter_map(&part).find(|net| free.is_free(*net));
+    wish.or_else(|| free.pick(rng)).ok_or_else(|| AcquireError::OutOfSubnets {
+        key,
+        network: pool.network().to_string(),
+        subnet_len: pool.subnet_len(),
+        capacity: pool.capacity(),
+        first: pool.first().to_string(),
+        last: pool.last().to_string(),
+    })
+}

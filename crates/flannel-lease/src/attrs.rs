@@ -1,0 +1,148 @@
+//! Lease attributes: what a host tells its peers about itself, as the JSON value of its subnet key.
+//! The bytes are those the Go flannel writes; reading is as lenient as Go is with member names.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::raw_json::{RawJson, RawJsonError, compact};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseAttrs {
+    /// Never `0.0.0.0` when it was read from a store.
+    pub public_ip: Option<Ipv4Addr>,
+    pub public_ipv6: Option<Ipv6Addr>,
+    /// Empty for backends that do not name themselves (udp, alloc, tencent-vpc).
+    pub backend_type: String,
+    pub backend_data: Option<RawJson>,
+    pub backend_v6_data: Option<RawJson>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttrsError {
+    #[error(
+        "lease attributes are not a JSON object of the known shape ({0}): delete the key or restart its host"
+    )]
+    Json(String),
+    #[error(
+        "lease attribute {key} {value:?} is not an {family} address: delete the key or restart its host"
+    )]
+    Address { key: &'static str, value: String, family: &'static str },
+}
+
+impl LeaseAttrs {
+    pub fn from_json(json: &[u8]) -> Result<Self, AttrsError> {
+        // Go replaces bytes that are not UTF-8 instead of refusing the value.
+        let text = String::from_utf8_lossy(json);
+        let members: Members =
+            serde_json::from_str(&text).map_err(|e| AttrsError::Json(e.to_string()))?;
+        Ok(Self {
+            public_ip: members.public_ip.map_or(Ok(None), |text| read_v4(&text))?,
+            public_ipv6: members.public_ipv6.map_or(Ok(None), |text| read_v6(&text))?,
+            backend_type: members.backend_type.unwrap_or_default(),
+            backend_data: read_data(members.backend_data)?,
+            backend_v6_data: read_data(members.backend_v6_data)?,
+        })
+    }
+
+    pub fn to_json(&self) -> String {
+        let mut out =
+            format!("{{\"PublicIP\":\"{}\"", self.public_ip.unwrap_or(Ipv4Addr::UNSPECIFIED));
+        match self.public_ipv6 {
+            Some(ip) => out += &format!(",\"PublicIPv6\":\"{ip}\""),
+            None => out += ",\"PublicIPv6\":null",
+        }
+        if !self.backend_type.is_empty() {
+            let quoted = serde_json::Value::from(self.backend_type.as_str()).to_string();
+            out += &format!(",\"BackendType\":{}", compact(&quoted));
+        }
+        if let Some(data) = &self.backend_data {
+            out += &format!(",\"BackendData\":{data}");
+        }
+        if let Some(data) = &self.backend_v6_data {
+            out += &format!(",\"BackendV6Data\":{data}");
+        }
+        out.push('}');
+        out
+    }
+}
+
+impl From<RawJsonError> for AttrsError {
+    fn from(error: RawJsonError) -> Self {
+        Self::Json(error.to_string())
+    }
+}
+
+fn read_v4(text: &str) -> Result<Option<Ipv4Addr>, AttrsError> {
+    let text = text.trim_matches('"');
+    let mapped = || text.parse::<Ipv6Addr>().ok()?.to_ipv4_mapped();
+    let ip = text.parse().ok().or_else(mapped).ok_or_else(|| AttrsError::Address {
+        key: "PublicIP",
+        value: text.into(),
+        family: "IPv4",
+    })?;
+    Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
+}
+
+fn read_v6(text: &str) -> Result<Option<Ipv6Addr>, AttrsError> {
+    let text = text.trim_matches('"');
+    let ip: Option<Ipv6Addr> =
+        text.parse().ok().filter(|ip: &Ipv6Addr| ip.to_ipv4_mapped().is_none());
+    let ip = ip.ok_or_else(|| AttrsError::Address {
+        key: "PublicIPv6",
+        value: text.into(),
+        family: "IPv6",
+    })?;
+    Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
+}
+
+fn read_data(raw: Option<Box<RawValue>>) -> Result<Option<RawJson>, AttrsError> {
+    raw.map_or(Ok(None), |raw| Ok(RawJson::read(raw.get())?))
+}
+
+/// The members as they stand in the text; the last of several with the same name counts.
+#[derive(Default)]
+struct Members {
+    public_ip: Option<String>,
+    public_ipv6: Option<String>,
+    backend_type: Option<String>,
+    backend_data: Option<Box<RawValue>>,
+    backend_v6_data: Option<Box<RawValue>>,
+}
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of lease attributes")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+        let mut members = Members::default();
+        while let Some(mut name) = map.next_key::<String>()? {
+            name.make_ascii_lowercase();
+            match name.as_str() {
+                "publicip" => members.public_ip = map.next_value()?,
+                "publicipv6" => members.public_ipv6 = map.next_value()?,
+                "backendtype" => members.backend_type = map.next_value()?,
+                "backenddata" => members.backend_data = map.next_value()?,
+                "backendv6data" => members.backend_v6_data = map.next_value()?,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(members)
+    }
+}

@@ -1,0 +1,106 @@
+//! The network config: JSON an operator writes, parsed, completed and validated in one step, so that
+//! a `NetworkConfig` in hand is one that works.
+//!
+//! Member names are matched as Go does, without regard to case; unknown ones are ignored; the last of
+//! several with the same name counts.
+
+mod backend;
+mod derive;
+mod error;
+mod folded;
+
+use serde_json::{Map, Value};
+
+pub use backend::BackendConfig;
+pub use error::ConfigError;
+
+use crate::pool::{Pool, Pool4, Pool6};
+use crate::{Net, Subnet};
+use derive::FamilyKeys;
+use folded::Folded;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetworkConfig {
+    /// Present when IPv4 is enabled; and so for `v6`. At least one of them is.
+    pub v4: Option<Pool4>,
+    pub v6: Option<Pool6>,
+    /// nftables instead of iptables.
+    pub nftables: bool,
+    pub backend: BackendConfig,
+}
+
+/// Who hands out the subnets, and so whether the config has to describe a range of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subnets {
+    FromPool,
+    FromElsewhere,
+}
+
+impl NetworkConfig {
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        Self::read(text, Subnets::FromPool)
+    }
+
+    /// For stores that assign subnets themselves (Kubernetes): `SubnetLen`, `SubnetMin` and `SubnetMax`
+    /// are ignored and a network of any size is allowed. The pools hold one subnet, the whole network.
+    pub fn parse_networks_only(text: &str) -> Result<Self, ConfigError> {
+        Self::read(text, Subnets::FromElsewhere)
+    }
+
+    /// Whether a lease of `subnet` fits this config: it has exactly the enabled families, and each of
+    /// its networks is a subnet of the pool.
+    pub fn accepts(&self, subnet: &Subnet) -> bool {
+        fits(self.v4, subnet.v4()) && fits(self.v6, subnet.v6())
+    }
+
+    /// The config with every derived value spelled out; parsing it gives the same config. It contains
+    /// the backend's secrets, so it is no text for a log.
+    pub fn to_json(&self) -> String {
+        let mut object = Map::new();
+        object.insert("EnableIPv4".into(), self.v4.is_some().into());
+        object.insert("EnableIPv6".into(), self.v6.is_some().into());
+        object.insert("EnableNFTables".into(), self.nftables.into());
+        derive::write(&derive::V4, self.v4.as_ref(), &mut object);
+        derive::write(&derive::V6, self.v6.as_ref(), &mut object);
+        object.insert("Backend".into(), self.backend.to_json());
+        Value::Object(object).to_string()
+    }
+
+    fn read(text: &str, subnets: Subnets) -> Result<Self, ConfigError> {
+        let object = Folded::parse(text)?;
+        let enable_v4 = object.bool("EnableIPv4", true)?;
+        let enable_v6 = object.bool("EnableIPv6", false)?;
+        let nftables = object.bool("EnableNFTables", false)?;
+        let backend = BackendConfig::read(object.get("Backend"))?;
+        let v4 = read_family(&object, &derive::V4, enable_v4, subnets)?;
+        let v6 = read_family(&object, &derive::V6, enable_v6, subnets)?;
+        if v4.is_none() && v6.is_none() {
+            return Err(ConfigError::NoFamily);
+        }
+        Ok(Self { v4, v6, nftables, backend })
+    }
+}
+
+fn fits<N: Net>(pool: Option<Pool<N>>, net: Option<N>) -> bool {
+    match (pool, net) {
+        (Some(pool), Some(net)) => pool.accepts(net),
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    }
+}
+
+/// The values of a disabled family must be readable too: a mistake there would show only on the day the
+/// family is turned on.
+fn read_family<N: Net>(
+    object: &Folded,
+    keys: &FamilyKeys,
+    enabled: bool,
+    subnets: Subnets,
+) -> Result<Option<Pool<N>>, ConfigError> {
+    let given = derive::Given::<N>::read(object, keys)?;
+    match (enabled, subnets) {
+        (false, _) => Ok(None),
+        (true, Subnets::FromPool) => derive::pool(&given, keys).map(Some),
+        (true, Subnets::FromElsewhere) => Ok(Some(Pool::undivided(derive::network(&given, keys)?))),
+    }
+}

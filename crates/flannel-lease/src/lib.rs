@@ -1,0 +1,29 @@
+//! The pure heart of flannel: the network config, who may own which subnet, who does own it, and what
+//! changed. No clock, no socket, no file: time, randomness and text come in as arguments.
+
+#![forbid(unsafe_code)]
+
+mod acquire;
+mod allocate;
+mod attrs;
+mod config;
+mod dotenv;
+mod lease;
+mod net;
+mod pool;
+mod raw_json;
+mod subnet;
+mod subnet_file;
+mod table;
+
+pub use acquire::{AcquireError, Choice, Claimant, Decision, decide};
+pub use allocate::{CANDIDATES, FreeMap};
+pub use attrs::{AttrsError, LeaseAttrs};
+pub use config::{BackendConfig, ConfigError, NetworkConfig};
+pub use lease::{Expiry, Lease};
+pub use net::Net;
+pub use pool::{Pool, Pool4, Pool6};
+pub use raw_json::{RawJson, RawJsonError};
+pub use subnet::{Subnet, SubnetKeyError};
+pub use subnet_file::{Previous, SubnetFile, parse_previous};
+pub use table::{Change, LeaseTable};

@@ -1,0 +1,83 @@
+//! JSON text kept as text. A lease carries data of its backend that is none of our business here, and
+//! ten thousand leases are held, so it is not turned into a tree.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+/// Valid JSON other than `null`, member order and literals as they were written, without blanks.
+/// `<`, `>` and `&` inside strings are kept escaped, which is how Go writes them.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct RawJson(Box<str>);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "backend data is not what was expected ({0}): the host that wrote the lease must write it anew"
+)]
+pub struct RawJsonError(String);
+
+impl RawJson {
+    /// Reads JSON text; blank text and `null` mean that there is no data.
+    pub fn read(text: &str) -> Result<Option<Self>, RawJsonError> {
+        let text = text.trim_ascii();
+        if text.is_empty() || text == "null" {
+            return Ok(None);
+        }
+        serde_json::from_str::<IgnoredAny>(text)?;
+        Ok(Some(Self(compact(text))))
+    }
+
+    /// Members come out in the order in which `T` declares them.
+    pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Self, RawJsonError> {
+        Ok(Self(compact(&serde_json::to_string(value)?)))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, RawJsonError> {
+        Ok(serde_json::from_str(&self.0)?)
+    }
+}
+
+impl fmt::Debug for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for RawJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<serde_json::Error> for RawJsonError {
+    fn from(error: serde_json::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Drops blanks between the tokens of valid JSON and escapes as Go's encoder does, so that a value that
+/// went through us has the same bytes as one that went through the Go flannel.
+pub(crate) fn compact(json: &str) -> Box<str> {
+    let mut out = String::with_capacity(json.len());
+    let mut in_string = false;
+    let mut escaped = false;
+    for c in json.chars() {
+        match c {
+            ' ' | '\t' | '\r' | '\n' if !in_string => continue,
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            c => out.push(c),
+        }
+        in_string ^= c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+    }
+    out.into_boxed_str()
+}

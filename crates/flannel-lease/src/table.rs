@@ -1,0 +1,100 @@
+//! The lease table: who owns which subnet, and what changed. Everything downstream works on the changes
+//! alone, so a change is reported exactly when what a reader of the table sees has changed.
+
+use std::collections::BTreeMap;
+
+use crate::{Lease, LeaseAttrs, Subnet};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A peer's lease is new or has other attributes than before.
+    Put(Lease),
+    Gone(Subnet),
+}
+
+/// The peers' leases. The own lease is known to the table but neither shown nor reported: when the own
+/// subnet changes, whoever took the former one has to appear.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseTable {
+    leases: BTreeMap<Subnet, LeaseAttrs>,
+    own: Option<Subnet>,
+}
+
+impl LeaseTable {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tells which subnet is this node's own.
+    pub fn set_own(&mut self, own: Option<Subnet>) -> Vec<Change> {
+        if self.own == own {
+            return Vec::new();
+        }
+        let former = std::mem::replace(&mut self.own, own);
+        let hidden = own.filter(|subnet| self.leases.contains_key(subnet)).map(Change::Gone);
+        let shown = former.and_then(|subnet| self.get(&subnet).map(|attrs| put(subnet, attrs)));
+        hidden.into_iter().chain(shown).collect()
+    }
+
+    /// Replaces all leases. Removals come first, so that a subnet that passes from one key to another
+    /// is never claimed twice.
+    pub fn snapshot(&mut self, leases: Vec<Lease>) -> Vec<Change> {
+        let new: BTreeMap<_, _> =
+            leases.into_iter().map(|lease| (lease.subnet, lease.attrs)).collect();
+        let old = std::mem::replace(&mut self.leases, new);
+        let gone = old
+            .keys()
+            .filter(|subnet| !self.is_own(subnet) && !self.leases.contains_key(subnet))
+            .map(|subnet| Change::Gone(*subnet));
+        let changed = self
+            .iter()
+            .filter(|(subnet, attrs)| old.get(subnet) != Some(attrs))
+            .map(|(subnet, attrs)| put(*subnet, attrs));
+        gone.chain(changed).collect()
+    }
+
+    /// A renewal that changes no attribute is no change.
+    pub fn put(&mut self, lease: Lease) -> Option<Change> {
+        let Lease { subnet, attrs } = lease;
+        if self.leases.get(&subnet) == Some(&attrs) {
+            return None;
+        }
+        let change = (!self.is_own(&subnet)).then(|| put(subnet, &attrs));
+        self.leases.insert(subnet, attrs);
+        change
+    }
+
+    pub fn remove(&mut self, subnet: &Subnet) -> Option<Change> {
+        self.leases.remove(subnet)?;
+        (!self.is_own(subnet)).then_some(Change::Gone(*subnet))
+    }
+
+    pub fn get(&self, subnet: &Subnet) -> Option<&LeaseAttrs> {
+        self.leases.get(subnet).filter(|_| !self.is_own(subnet))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Subnet, &LeaseAttrs)> {
+        self.leases.iter().filter(|(subnet, _)| !self.is_own(subnet))
+    }
+
+    pub fn own(&self) -> Option<Subnet> {
+        self.own
+    }
+
+    pub fn len(&self) -> usize {
+        let own_known = self.own.is_some_and(|own| self.leases.contains_key(&own));
+        self.leases.len() - usize::from(own_known)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn is_own(&self, subnet: &Subnet) -> bool {
+        self.own.as_ref() == Some(subnet)
+    }
+}
+
+fn put(subnet: Subnet, attrs: &LeaseAttrs) -> Change {
+    Change::Put(Lease { subnet, attrs: attrs.clone() })
+}
