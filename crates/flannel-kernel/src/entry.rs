@@ -53,6 +53,14 @@ pub struct Link {
     pub mtu: u32,
 }
 
+impl Link {
+    /// The device this one sends through.
+    pub fn parent(&self) -> IfName {
+        let LinkKind::Vxlan(vxlan) = &self.kind;
+        vxlan.parent
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     Vxlan(Vxlan),

@@ -16,6 +16,8 @@ pub struct Facts {
     /// Default routes of the main table, every next hop of a multipath route on its own, best
     /// metric first within a family.
     pub default_routes: Vec<DefaultRoute>,
+    /// Counts changes of routes that are not ours: a path looked up before may be another now.
+    pub routing_version: u64,
     pub kernel: KernelVersion,
 }
 

@@ -1,11 +1,26 @@
 //! The kernel side of flannel: entries that are wanted, one reconciler that keeps the kernel equal
 //! to them, and facts observed of the node. Nothing in here knows what a lease is.
+//!
+//! Read it in this order: [`Entry`] (what can be wanted), `wanted` (the desired state), `reconciler`
+//! (the three movements that keep the kernel equal to it), [`Engine`] (the handle).
 
+mod encode;
+mod engine;
 mod entry;
 mod facts;
+mod link_plan;
+mod links;
 mod mac;
 mod name;
+mod netlink;
+mod observed;
+mod ownership;
+mod reconciler;
+mod repairs;
+mod settings;
+mod wanted;
 
+pub use engine::{Engine, EngineError, Owner, Status};
 pub use entry::{
     Address, Entry, Fdb, IPV6_DEFAULT_METRIC, Key, Link, LinkKind, Neighbour, Offload,
     ROUTE_PROTOCOL, Route, Sysctl, Vxlan,
@@ -13,3 +28,4 @@ pub use entry::{
 pub use facts::{DefaultRoute, Facts, Interface, InterfaceAddress, KernelVersion, Path};
 pub use mac::{InvalidMac, Mac};
 pub use name::{IfName, InvalidIfName};
+pub use ownership::{LegacyRoutes, Ownership};

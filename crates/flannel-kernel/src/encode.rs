@@ -1,0 +1,277 @@
+//! Entries as requests to the kernel. Pure: what to send, given the indices of the devices.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressHeader, AddressHeaderFlags, AddressMessage, AddressScope,
+};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::netlink::Request;
+use crate::observed::{Hop, ObservedRoute};
+use crate::{Link, LinkKind, Mac, ROUTE_PROTOCOL, Route, Vxlan};
+
+pub(crate) fn family(ip: IpAddr) -> AddressFamily {
+    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+/// Makes a device, complete and up.
+pub(crate) fn create_link(link: &Link, parent: u32) -> Request {
+    let LinkKind::Vxlan(vxlan) = &link.kind;
+    let mut data = vxlan_changeable(vxlan, parent);
+    data.push(InfoVxlan::Id(vxlan.vni));
+    data.extend([InfoVxlan::Ttl(0), InfoVxlan::Tos(0)]);
+    data.extend(vxlan.port.map(InfoVxlan::Port));
+    if vxlan.gbp {
+        data.push(InfoVxlan::Gbp);
+    }
+    let mut message = LinkMessage::default();
+    message.header.flags = LinkFlags::Up;
+    message.header.change_mask = LinkFlags::Up;
+    message.attributes = vec![
+        LinkAttribute::IfName(link.name.to_string()),
+        LinkAttribute::Mtu(link.mtu),
+        LinkAttribute::TxQueueLen(0),
+        link_info(data),
+    ];
+    message.attributes.extend(link.mac.map(mac_attribute));
+    Request { message: RouteNetlinkMessage::NewLink(message), flags: NLM_F_CREATE | NLM_F_EXCL }
+}
+
+/// Puts right what a living device allows: address, MTU, state, and of a vxlan its parent, local
+/// address and learning.
+pub(crate) fn change_link(
+    index: u32,
+    mac: Option<Mac>,
+    mtu: Option<u32>,
+    up: bool,
+    vxlan: Option<(&Vxlan, u32)>,
+) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    if up {
+        message.header.flags = LinkFlags::Up;
+        message.header.change_mask = LinkFlags::Up;
+    }
+    message.attributes.extend(mac.map(mac_attribute));
+    message.attributes.extend(mtu.map(LinkAttribute::Mtu));
+    if let Some((vxlan, parent)) = vxlan {
+        message.attributes.push(link_info(vxlan_changeable(vxlan, parent)));
+    }
+    Request { message: RouteNetlinkMessage::NewLink(message), flags: 0 }
+}
+
+fn vxlan_changeable(vxlan: &Vxlan, parent: u32) -> Vec<InfoVxlan> {
+    vec![
+        InfoVxlan::Link(parent),
+        match vxlan.local {
+            IpAddr::V4(ip) => InfoVxlan::Local(ip),
+            IpAddr::V6(ip) => InfoVxlan::Local6(ip),
+        },
+        InfoVxlan::Learning(vxlan.learning),
+    ]
+}
+
+fn link_info(data: Vec<InfoVxlan>) -> LinkAttribute {
+    LinkAttribute::LinkInfo(vec![
+        LinkInfo::Kind(InfoKind::Vxlan),
+        LinkInfo::Data(InfoData::Vxlan(data)),
+    ])
+}
+
+fn mac_attribute(mac: Mac) -> LinkAttribute {
+    LinkAttribute::Address(mac.0.to_vec())
+}
+
+pub(crate) fn delete_link(index: u32) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    Request { message: RouteNetlinkMessage::DelLink(message), flags: 0 }
+}
+
+pub(crate) fn put_address(link: u32, addr: IpNet) -> Request {
+    let message = RouteNetlinkMessage::NewAddress(address(link, addr));
+    Request { message, flags: NLM_F_CREATE | NLM_F_REPLACE }
+}
+
+pub(crate) fn delete_address(link: u32, addr: IpNet) -> Request {
+    Request { message: RouteNetlinkMessage::DelAddress(address(link, addr)), flags: 0 }
+}
+
+fn address(link: u32, addr: IpNet) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header = AddressHeader {
+        family: family(addr.addr()),
+        prefix_len: addr.prefix_len(),
+        // Nobody else can have the address of our subnet, and the second that duplicate address
+        // detection takes would be a second without traffic after every repair.
+        flags: if addr.addr().is_ipv6() {
+            AddressHeaderFlags::Nodad
+        } else {
+            AddressHeaderFlags::empty()
+        },
+        scope: AddressScope::Universe,
+        index: link,
+    };
+    message.attributes =
+        vec![AddressAttribute::Local(addr.addr()), AddressAttribute::Address(addr.addr())];
+    message
+}
+
+pub(crate) fn put_route(route: &Route, link: u32) -> Request {
+    let hop = Hop { link, via: route.via, onlink: route.onlink };
+    let message = route_message(route.dst, route.metric, ROUTE_PROTOCOL, Some(&hop));
+    Request { message: RouteNetlinkMessage::NewRoute(message), flags: NLM_F_CREATE | NLM_F_REPLACE }
+}
+
+/// Deletes exactly this route: one that somebody has put in its place meanwhile stays.
+pub(crate) fn delete_route(route: &ObservedRoute) -> Request {
+    let hop = match route.hops.as_slice() {
+        [hop] => Some(hop),
+        _ => None,
+    };
+    let mut message = route_message(route.dst, route.metric, route.protocol, hop);
+    message.header.scope = RouteScope::NoWhere;
+    message.header.tos = route.tos;
+    if !route.unicast {
+        message.header.kind = RouteType::Unspec;
+    }
+    Request { message: RouteNetlinkMessage::DelRoute(message), flags: 0 }
+}
+
+fn route_message(dst: IpNet, metric: u32, protocol: u8, hop: Option<&Hop>) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header = RouteHeader {
+        address_family: family(dst.addr()),
+        destination_prefix_length: dst.prefix_len(),
+        table: RouteHeader::RT_TABLE_MAIN,
+        protocol: RouteProtocol::from(protocol),
+        // As `ip route` does it: a route without a gateway ends on the link.
+        scope: match hop {
+            Some(Hop { via: None, .. }) if dst.addr().is_ipv4() => RouteScope::Link,
+            _ => RouteScope::Universe,
+        },
+        kind: RouteType::Unicast,
+        ..RouteHeader::default()
+    };
+    message.attributes.push(RouteAttribute::Destination(dst.network().into()));
+    if metric != 0 {
+        message.attributes.push(RouteAttribute::Priority(metric));
+    }
+    if let Some(hop) = hop {
+        message.attributes.push(RouteAttribute::Oif(hop.link));
+        message.attributes.extend(hop.via.map(|via| RouteAttribute::Gateway(via.into())));
+        if hop.onlink {
+            message.header.flags = RouteFlags::Onlink;
+        }
+    }
+    message
+}
+
+/// Asks how the kernel would send to an address.
+pub(crate) fn lookup_route(ip: IpAddr) -> RouteNetlinkMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(ip);
+    message.header.destination_prefix_length = if ip.is_ipv4() { 32 } else { 128 };
+    message.attributes.push(RouteAttribute::Destination(ip.into()));
+    RouteNetlinkMessage::GetRoute(message)
+}
+
+pub(crate) fn put_neighbour(link: u32, ip: IpAddr, mac: Mac) -> Request {
+    let mut message = neighbour(family(ip), link, Some(ip), Some(mac));
+    message.header.state = NeighbourState::Permanent;
+    Request {
+        message: RouteNetlinkMessage::NewNeighbour(message),
+        flags: NLM_F_CREATE | NLM_F_REPLACE,
+    }
+}
+
+pub(crate) fn delete_neighbour(link: u32, ip: IpAddr) -> Request {
+    let message = neighbour(family(ip), link, Some(ip), None);
+    Request { message: RouteNetlinkMessage::DelNeighbour(message), flags: 0 }
+}
+
+pub(crate) fn put_fdb(link: u32, mac: Mac, dst: IpAddr) -> Request {
+    let mut message = fdb(link, mac, dst);
+    message.header.state = NeighbourState::Permanent;
+    Request {
+        message: RouteNetlinkMessage::NewNeighbour(message),
+        flags: NLM_F_CREATE | NLM_F_REPLACE,
+    }
+}
+
+pub(crate) fn delete_fdb(link: u32, mac: Mac, dst: IpAddr) -> Request {
+    Request { message: RouteNetlinkMessage::DelNeighbour(fdb(link, mac, dst)), flags: 0 }
+}
+
+fn fdb(link: u32, mac: Mac, dst: IpAddr) -> NeighbourMessage {
+    let mut message = neighbour(AddressFamily::Bridge, link, Some(dst), Some(mac));
+    message.header.flags = NeighbourFlags::Own;
+    message
+}
+
+fn neighbour(
+    family: AddressFamily,
+    link: u32,
+    ip: Option<IpAddr>,
+    mac: Option<Mac>,
+) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = family;
+    message.header.ifindex = link;
+    message.attributes.extend(ip.map(|ip| NeighbourAttribute::Destination(ip.into())));
+    message.attributes.extend(mac.map(|mac| NeighbourAttribute::LinkLayerAddress(mac.0.to_vec())));
+    message
+}
+
+pub(crate) mod dump {
+    //! What to ask for when everything is to be read.
+
+    use super::{AddressFamily, AddressMessage, LinkMessage, NeighbourMessage, RouteMessage};
+    use super::{RouteAttribute, RouteHeader, RouteNetlinkMessage};
+    use netlink_packet_route::neighbour::NeighbourAttribute;
+
+    pub(crate) fn links() -> RouteNetlinkMessage {
+        RouteNetlinkMessage::GetLink(LinkMessage::default())
+    }
+
+    pub(crate) fn addresses() -> RouteNetlinkMessage {
+        RouteNetlinkMessage::GetAddress(AddressMessage::default())
+    }
+
+    /// The main table alone: a router may hold a million routes elsewhere.
+    pub(crate) fn routes(family: AddressFamily) -> RouteNetlinkMessage {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.attributes.push(RouteAttribute::Table(u32::from(RouteHeader::RT_TABLE_MAIN)));
+        RouteNetlinkMessage::GetRoute(message)
+    }
+
+    pub(crate) fn neighbours(family: AddressFamily, link: u32) -> RouteNetlinkMessage {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family;
+        message.attributes.push(NeighbourAttribute::IfIndex(link));
+        RouteNetlinkMessage::GetNeighbour(message)
+    }
+
+    /// Forwarding entries of one device. The bridge family takes the device in the header, not as an
+    /// attribute.
+    pub(crate) fn fdb(link: u32) -> RouteNetlinkMessage {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Bridge;
+        message.header.ifindex = link;
+        RouteNetlinkMessage::GetNeighbour(message)
+    }
+}

@@ -1,0 +1,116 @@
+//! The devices of this node and their addresses, by index and by name.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+
+use crate::observed::{ObservedAddress, ObservedLink};
+use crate::{IfName, Interface, InterfaceAddress};
+
+#[derive(Default)]
+pub(crate) struct Links {
+    by_index: BTreeMap<u32, Known>,
+}
+
+struct Known {
+    link: ObservedLink,
+    addresses: Vec<ObservedAddress>,
+}
+
+/// What a link message changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkChange {
+    None,
+    /// Only what the kernel counts or shows, nothing that entries stand on.
+    Minor,
+    /// Appeared, vanished, renamed, or went up or down: entries on it may have vanished silently.
+    Major,
+}
+
+impl Links {
+    pub(crate) fn clear(&mut self) {
+        self.by_index.clear();
+    }
+
+    pub(crate) fn put(&mut self, link: ObservedLink) -> LinkChange {
+        match self.by_index.get_mut(&link.index) {
+            None => {
+                self.by_index.insert(link.index, Known { link, addresses: Vec::new() });
+                LinkChange::Major
+            }
+            Some(known) if known.link == link => LinkChange::None,
+            Some(known) => {
+                let major = known.link.name != link.name
+                    || known.link.up != link.up
+                    || known.link.mac != link.mac
+                    || known.link.vxlan != link.vxlan;
+                known.link = link;
+                if major { LinkChange::Major } else { LinkChange::Minor }
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> bool {
+        self.by_index.remove(&index).is_some()
+    }
+
+    pub(crate) fn put_address(&mut self, address: ObservedAddress) -> bool {
+        let Some(known) = self.by_index.get_mut(&address.link) else { return false };
+        match known.addresses.iter_mut().find(|a| a.addr == address.addr) {
+            Some(old) if *old == address => false,
+            Some(old) => {
+                *old = address;
+                true
+            }
+            None => {
+                known.addresses.push(address);
+                true
+            }
+        }
+    }
+
+    pub(crate) fn remove_address(&mut self, link: u32, addr: IpNet) -> bool {
+        let Some(known) = self.by_index.get_mut(&link) else { return false };
+        let before = known.addresses.len();
+        known.addresses.retain(|a| a.addr != addr);
+        known.addresses.len() != before
+    }
+
+    pub(crate) fn get(&self, name: IfName) -> Option<&ObservedLink> {
+        self.by_index.values().map(|k| &k.link).find(|l| l.name == name)
+    }
+
+    pub(crate) fn index(&self, name: IfName) -> Option<u32> {
+        self.get(name).map(|link| link.index)
+    }
+
+    pub(crate) fn name(&self, index: u32) -> Option<IfName> {
+        self.by_index.get(&index).map(|k| k.link.name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObservedLink, &[ObservedAddress])> {
+        self.by_index.values().map(|k| (&k.link, k.addresses.as_slice()))
+    }
+
+    pub(crate) fn interfaces(&self) -> Vec<Interface> {
+        self.iter()
+            .map(|(link, addresses)| Interface {
+                index: link.index,
+                name: link.name,
+                mac: link.mac,
+                mtu: link.mtu,
+                up: link.up,
+                loopback: link.loopback,
+                addresses: addresses
+                    .iter()
+                    .map(|a| InterfaceAddress {
+                        addr: a.addr,
+                        permanent: a.permanent,
+                        temporary: a.temporary,
+                        deprecated: a.deprecated,
+                    })
+                    .collect(),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,74 @@
+//! What others change in the kernel, as it happens.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_route::RouteNetlinkMessage;
+
+use super::batch::messages;
+use super::socket::Socket;
+
+/// A burst of some ten thousand changes. Beyond it the kernel drops notifications and says so.
+const RECEIVE_MEMORY: i32 = 16 << 20;
+
+pub(crate) struct Monitor {
+    socket: Socket,
+}
+
+pub(crate) enum Heard {
+    /// A change, and the netlink port of whoever made it (often its process id; 0 is the kernel).
+    Change(RouteNetlinkMessage, u32),
+    /// Notifications were lost: what the kernel holds is unknown until it is read again.
+    Overflow,
+}
+
+impl Monitor {
+    pub(crate) fn open() -> io::Result<Self> {
+        Ok(Self { socket: Socket::open(true, RECEIVE_MEMORY)? })
+    }
+
+    pub(crate) fn watch_links_and_addresses(&self) -> io::Result<()> {
+        for group in [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR] {
+            self.socket.join(group)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn watch_routes_and_neighbours(&self) -> io::Result<()> {
+        for group in [libc::RTNLGRP_IPV4_ROUTE, libc::RTNLGRP_IPV6_ROUTE, libc::RTNLGRP_NEIGH] {
+            self.socket.join(group)?;
+        }
+        Ok(())
+    }
+
+    /// Hands over what has been heard since the last call, without waiting. Echoes of the changes
+    /// made through `own_port` are left out where the kernel marks them as ours.
+    pub(crate) fn drain(&mut self, own_port: u32, mut hear: impl FnMut(Heard)) -> io::Result<()> {
+        loop {
+            let datagram = match self.socket.receive() {
+                Ok(datagram) => datagram,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    hear(Heard::Overflow);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for part in messages(datagram) {
+                let part = part?;
+                if part.port == own_port && own_port != 0 {
+                    continue;
+                }
+                if let Some(message) = part.decode() {
+                    hear(Heard::Change(message, part.port));
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

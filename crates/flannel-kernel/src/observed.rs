@@ -1,0 +1,314 @@
+//! What the kernel holds, read off its messages.
+//!
+//! Devices go by index here, as the kernel numbers them; [`crate::links::Links`] knows their names.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{
+    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHopFlags,
+    RouteProtocol, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::{IfName, Mac};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedLink {
+    pub(crate) index: u32,
+    pub(crate) name: IfName,
+    pub(crate) mac: Option<Mac>,
+    pub(crate) mtu: u32,
+    pub(crate) up: bool,
+    pub(crate) loopback: bool,
+    pub(crate) vxlan: Option<ObservedVxlan>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ObservedVxlan {
+    pub(crate) vni: u32,
+    pub(crate) port: u16,
+    pub(crate) parent: Option<u32>,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) learning: bool,
+    pub(crate) gbp: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedAddress {
+    pub(crate) link: u32,
+    pub(crate) addr: IpNet,
+    pub(crate) permanent: bool,
+    pub(crate) temporary: bool,
+    pub(crate) deprecated: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedRoute {
+    pub(crate) dst: IpNet,
+    pub(crate) metric: u32,
+    pub(crate) protocol: u8,
+    /// Unicast, with an output device.
+    pub(crate) unicast: bool,
+    pub(crate) tos: u8,
+    /// One, except for multipath routes and routes that lead nowhere (blackhole).
+    pub(crate) hops: Vec<Hop>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hop {
+    pub(crate) link: u32,
+    pub(crate) via: Option<IpAddr>,
+    pub(crate) onlink: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedNeighbour {
+    pub(crate) link: u32,
+    pub(crate) ip: IpAddr,
+    pub(crate) mac: Option<Mac>,
+    pub(crate) permanent: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedFdb {
+    pub(crate) link: u32,
+    pub(crate) mac: Mac,
+    pub(crate) dst: IpAddr,
+    pub(crate) permanent: bool,
+}
+
+pub(crate) enum Observed {
+    Link(ObservedLink),
+    Address(ObservedAddress),
+    Route(ObservedRoute),
+    Neighbour(ObservedNeighbour),
+    Fdb(ObservedFdb),
+}
+
+pub(crate) enum Event {
+    New(Observed),
+    Gone(Observed),
+}
+
+impl Observed {
+    /// Of an answer to a dump.
+    pub(crate) fn read(message: RouteNetlinkMessage) -> Option<Self> {
+        match Event::read(message)? {
+            Event::New(observed) => Some(observed),
+            Event::Gone(_) => None,
+        }
+    }
+}
+
+impl Event {
+    /// `None` for what is none of our business: other tables, learned entries' side channels.
+    pub(crate) fn read(message: RouteNetlinkMessage) -> Option<Self> {
+        use RouteNetlinkMessage as M;
+        Some(match message {
+            M::NewLink(m) => Self::New(Observed::Link(link(m)?)),
+            M::DelLink(m) => Self::Gone(Observed::Link(link(m)?)),
+            M::NewAddress(m) => Self::New(Observed::Address(address(&m)?)),
+            M::DelAddress(m) => Self::Gone(Observed::Address(address(&m)?)),
+            M::NewRoute(m) => Self::New(Observed::Route(route(&m)?)),
+            M::DelRoute(m) => Self::Gone(Observed::Route(route(&m)?)),
+            M::NewNeighbour(m) => Self::New(neighbour(&m)?),
+            M::DelNeighbour(m) => Self::Gone(neighbour(&m)?),
+            _ => return None,
+        })
+    }
+}
+
+fn link(message: LinkMessage) -> Option<ObservedLink> {
+    // Bridge ports announce themselves under AF_BRIDGE too: not a device of its own.
+    if message.header.interface_family != AddressFamily::Unspec {
+        return None;
+    }
+    let mut name = None;
+    let mut mac = None;
+    let mut mtu = 0;
+    let mut vxlan = None;
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(text) => name = IfName::new(&text).ok(),
+            LinkAttribute::Address(octets) => mac = Mac::from_slice(&octets),
+            LinkAttribute::Mtu(value) => mtu = value,
+            LinkAttribute::LinkInfo(infos) => vxlan = vxlan_info(&infos),
+            _ => {}
+        }
+    }
+    Some(ObservedLink {
+        index: message.header.index,
+        name: name?,
+        mac,
+        mtu,
+        up: message.header.flags.contains(LinkFlags::Up),
+        loopback: message.header.flags.contains(LinkFlags::Loopback),
+        vxlan,
+    })
+}
+
+fn vxlan_info(infos: &[LinkInfo]) -> Option<ObservedVxlan> {
+    if !infos.contains(&LinkInfo::Kind(InfoKind::Vxlan)) {
+        return None;
+    }
+    let mut vxlan = ObservedVxlan::default();
+    for info in infos {
+        let LinkInfo::Data(InfoData::Vxlan(attributes)) = info else { continue };
+        for attribute in attributes {
+            match attribute {
+                InfoVxlan::Id(vni) => vxlan.vni = *vni,
+                InfoVxlan::Port(port) => vxlan.port = *port,
+                InfoVxlan::Link(index) => vxlan.parent = Some(*index),
+                InfoVxlan::Local(ip) => vxlan.local = Some((*ip).into()),
+                InfoVxlan::Local6(ip) => vxlan.local = Some((*ip).into()),
+                InfoVxlan::Learning(on) => vxlan.learning = *on,
+                InfoVxlan::Gbp => vxlan.gbp = true,
+                _ => {}
+            }
+        }
+    }
+    Some(vxlan)
+}
+
+fn address(message: &AddressMessage) -> Option<ObservedAddress> {
+    let mut address = None;
+    let mut local = None;
+    let mut flags = AddressFlags::from_bits_retain(u32::from(message.header.flags.bits()));
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Address(ip) => address = Some(*ip),
+            AddressAttribute::Local(ip) => local = Some(*ip),
+            AddressAttribute::Flags(all) => flags = *all,
+            _ => {}
+        }
+    }
+    // On a point-to-point link "address" is the far end and "local" ours; else they are the same.
+    let ip = local.or(address)?;
+    Some(ObservedAddress {
+        link: message.header.index,
+        addr: IpNet::new(ip, message.header.prefix_len).ok()?,
+        permanent: flags.contains(AddressFlags::Permanent),
+        // The same bit is "secondary" for IPv4.
+        temporary: ip.is_ipv6() && flags.contains(AddressFlags::Secondary),
+        deprecated: flags.contains(AddressFlags::Deprecated),
+    })
+}
+
+fn route(message: &RouteMessage) -> Option<ObservedRoute> {
+    let header = &message.header;
+    let mut table = u32::from(header.table);
+    let mut dst = match header.address_family {
+        AddressFamily::Inet => IpAddr::from([0u8; 4]),
+        AddressFamily::Inet6 => IpAddr::from([0u8; 16]),
+        _ => return None,
+    };
+    let mut metric = 0;
+    let mut link = None;
+    let mut via = None;
+    let mut hops = Vec::new();
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(id) => table = *id,
+            RouteAttribute::Destination(ip) => dst = route_ip(ip)?,
+            RouteAttribute::Priority(value) => metric = *value,
+            RouteAttribute::Oif(index) => link = Some(*index),
+            RouteAttribute::Gateway(ip) => via = route_ip(ip),
+            RouteAttribute::MultiPath(all) => {
+                hops.extend(all.iter().map(|hop| Hop {
+                    link: hop.interface_index,
+                    via: hop.attributes.iter().find_map(|attribute| match attribute {
+                        RouteAttribute::Gateway(ip) => route_ip(ip),
+                        _ => None,
+                    }),
+                    onlink: hop.flags.contains(RouteNextHopFlags::Onlink),
+                }));
+            }
+            _ => {}
+        }
+    }
+    // IPv6 keeps cached clones of routes in the same table; they come and go by themselves.
+    if table != u32::from(RouteHeader::RT_TABLE_MAIN) || header.flags.contains(RouteFlags::Cloned) {
+        return None;
+    }
+    if let Some(link) = link {
+        hops.push(Hop { link, via, onlink: header.flags.contains(RouteFlags::Onlink) });
+    }
+    Some(ObservedRoute {
+        dst: IpNet::new(dst, header.destination_prefix_length).ok()?,
+        metric,
+        protocol: protocol_number(header.protocol),
+        unicast: header.kind == RouteType::Unicast,
+        tos: header.tos,
+        hops,
+    })
+}
+
+fn protocol_number(protocol: RouteProtocol) -> u8 {
+    protocol.into()
+}
+
+pub(crate) fn route_ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(ip) => Some((*ip).into()),
+        RouteAddress::Inet6(ip) => Some((*ip).into()),
+        _ => None,
+    }
+}
+
+/// A neighbour of a host (family IP) or a forwarding entry of a vxlan device (family bridge).
+fn neighbour(message: &NeighbourMessage) -> Option<Observed> {
+    let header = &message.header;
+    let mut ip = None;
+    let mut mac = None;
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(address) => ip = neighbour_ip(address),
+            NeighbourAttribute::LinkLayerAddress(octets) => mac = Mac::from_slice(octets),
+            _ => {}
+        }
+    }
+    let permanent = header.state == NeighbourState::Permanent;
+    match header.family {
+        AddressFamily::Bridge if header.flags.contains(NeighbourFlags::Own) => {
+            Some(Observed::Fdb(ObservedFdb {
+                link: header.ifindex,
+                mac: mac?,
+                dst: ip?,
+                permanent,
+            }))
+        }
+        AddressFamily::Inet | AddressFamily::Inet6
+            if !header.flags.contains(NeighbourFlags::Proxy) =>
+        {
+            Some(Observed::Neighbour(ObservedNeighbour {
+                link: header.ifindex,
+                ip: ip?,
+                mac,
+                permanent,
+            }))
+        }
+        _ => None,
+    }
+}
+
+fn neighbour_ip(address: &NeighbourAddress) -> Option<IpAddr> {
+    match address {
+        NeighbourAddress::Inet(ip) => Some((*ip).into()),
+        NeighbourAddress::Inet6(ip) => Some((*ip).into()),
+        // A forwarding entry's destination: the family of the header says nothing about it.
+        NeighbourAddress::Other(bytes) => match bytes.len() {
+            4 => Some(IpAddr::from(*bytes.first_chunk::<4>()?)),
+            16 => Some(IpAddr::from(*bytes.first_chunk::<16>()?)),
+            _ => None,
+        },
+        _ => None,
+    }
+}

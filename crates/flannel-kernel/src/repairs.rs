@@ -1,0 +1,79 @@
+//! What the log says about repairs: enough to find who undoes our work, never a flood.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::Key;
+
+const ONCE_A_MINUTE: Duration = Duration::from_secs(60);
+/// More entries than this in one go are counted, not listed.
+const LISTED: usize = 5;
+/// Failures are listed up to this many per minute; the rest is counted.
+const FAILURES_PER_MINUTE: u32 = 10;
+
+#[derive(Default)]
+pub(crate) struct RepairLog {
+    repaired: Vec<(Key, u32)>,
+    truces: BTreeMap<Key, Instant>,
+    failure_window: Option<Instant>,
+    failures: u32,
+}
+
+impl RepairLog {
+    pub(crate) fn repaired(&mut self, key: &Key, by: u32) {
+        self.repaired.push((key.clone(), by));
+    }
+
+    /// Says what has been put right since the last report.
+    pub(crate) fn report(&mut self, now: Instant) {
+        let repaired = std::mem::take(&mut self.repaired);
+        if repaired.len() > LISTED {
+            let by = repaired.iter().find_map(|(_, by)| culprit(*by)).unwrap_or_default();
+            let first = &repaired[0].0;
+            tracing::info!("restored {} entries, {first} among them{by}", repaired.len());
+        } else {
+            for (key, by) in &repaired {
+                tracing::info!("restored {key}{}", culprit(*by).unwrap_or_default());
+            }
+        }
+        self.truces.retain(|_, last| now.duration_since(*last) < ONCE_A_MINUTE);
+    }
+
+    pub(crate) fn truce(&mut self, key: &Key, by: u32, pause: Duration, now: Instant) {
+        let recently =
+            self.truces.get(key).is_some_and(|last| now.duration_since(*last) < ONCE_A_MINUTE);
+        if recently {
+            return;
+        }
+        self.truces.insert(key.clone(), now);
+        let by = culprit(by).unwrap_or_default();
+        tracing::warn!(
+            "{key} is changed by somebody else again and again{by}: \
+             leaving it for {pause:.0?} before the next try; stop the other manager"
+        );
+    }
+
+    pub(crate) fn failed(&mut self, entry: &str, error: &str, pause: Duration, now: Instant) {
+        if self.failure_window.is_none_or(|start| now.duration_since(start) > ONCE_A_MINUTE) {
+            if self.failures > FAILURES_PER_MINUTE {
+                let unsaid = self.failures - FAILURES_PER_MINUTE;
+                tracing::warn!("{unsaid} more entries could not be written in the last minute");
+            }
+            self.failure_window = Some(now);
+            self.failures = 0;
+        }
+        self.failures += 1;
+        if self.failures <= FAILURES_PER_MINUTE {
+            tracing::warn!("cannot write {entry}: {error}; next try in {pause:.0?}");
+        }
+    }
+}
+
+/// Who holds this netlink port. The first socket of a process has its process id.
+fn culprit(port: u32) -> Option<String> {
+    if port == 0 {
+        return None;
+    }
+    let name = std::fs::read_to_string(format!("/proc/{port}/comm")).ok()?;
+    Some(format!(" (undone by {}, process {port})", name.trim()))
+}

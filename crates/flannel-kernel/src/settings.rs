@@ -1,0 +1,68 @@
+//! The kernel settings that are not netlink: sysctl files and a device's checksum offload.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use crate::{IfName, Offload, Sysctl};
+
+/// Whether the kernel has the value already; a setting the kernel does not know counts as done.
+pub(crate) fn sysctl_is_set(sysctl: &Sysctl) -> bool {
+    match fs::read_to_string(path(sysctl)) {
+        Ok(value) => value.trim() == sysctl.value,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+pub(crate) fn set_sysctl(sysctl: &Sysctl) -> io::Result<()> {
+    match fs::write(path(sysctl), &sysctl.value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn path(sysctl: &Sysctl) -> PathBuf {
+    Path::new("/proc/sys").join(&sysctl.path)
+}
+
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const ETHTOOL_GTXCSUM: u32 = 0x16;
+const ETHTOOL_STXCSUM: u32 = 0x17;
+
+/// `struct ethtool_value`
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+pub(crate) fn offload_is_set(offload: &Offload) -> bool {
+    ethtool(offload.link, ETHTOOL_GTXCSUM, 0).is_ok_and(|value| (value != 0) == offload.tx_checksum)
+}
+
+pub(crate) fn set_offload(offload: &Offload) -> io::Result<()> {
+    ethtool(offload.link, ETHTOOL_STXCSUM, u32::from(offload.tx_checksum)).map(|_| ())
+}
+
+fn ethtool(link: IfName, command: u32, data: u32) -> io::Result<u32> {
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )?;
+    let mut value = EthtoolValue { command, data };
+    // SAFETY: an all-zero ifreq is valid. The name fits with its final zero (IfName is at most 15
+    // bytes), and `value` outlives the call that reads and writes it.
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (to, from) in request.ifr_name.iter_mut().zip(link.as_str().bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        if libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(value.data)
+}

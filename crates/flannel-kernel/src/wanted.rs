@@ -1,0 +1,471 @@
+//! The desired state: every entry once, keyed, with whoever wants it, and how it fares.
+//!
+//! Pure bookkeeping: nothing in here talks to the kernel, and time is passed in. Entries belong to an
+//! owner (a lease, or the node itself); an owner's entries are replaced as a whole. Should two owners
+//! want different versions of one entry, the lower-ordered owner's is the one in force, so that
+//! the outcome depends on who wants what and never on who came first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::{Entry, IfName, Key};
+
+/// Repairs that are made at once before somebody undoing them again and again is met with pauses.
+const PATIENCE: u32 = 10;
+/// The count of repairs starts over after this long without one.
+const CALM: Duration = Duration::from_secs(60);
+const TRUCE: Backoff = Backoff { first: Duration::from_secs(1), most: Duration::from_secs(60) };
+const RETRY: Backoff = Backoff { first: Duration::from_millis(50), most: Duration::from_secs(30) };
+
+pub(crate) struct Wanted<S> {
+    slots: BTreeMap<Key, Slot<S>>,
+    owners: BTreeMap<S, Box<[Key]>>,
+    /// All claims on the few keys that more than one owner wants.
+    contested: BTreeMap<Key, BTreeMap<S, Entry>>,
+    dirty: BTreeSet<Key>,
+    waiting: BTreeSet<(Instant, Key)>,
+    epoch: u32,
+}
+
+struct Slot<S> {
+    entry: Entry,
+    owner: S,
+    /// The kernel was last seen to hold it so.
+    good: bool,
+    /// The resync that saw it.
+    seen: u32,
+    trouble: Option<Box<Trouble>>,
+}
+
+#[derive(Default)]
+struct Trouble {
+    failures: u32,
+    error: Option<String>,
+    repairs: u32,
+    last_repair: Option<Instant>,
+    resume: Option<Instant>,
+}
+
+/// What to do about an entry that somebody else has changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Repair {
+    /// It is to be written anew now.
+    Now,
+    /// It has been undone too often: it is left alone for this long.
+    Later(Duration),
+    /// It was due to be written anyway.
+    AlreadyDue,
+}
+
+impl<S: Ord + Clone> Wanted<S> {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            contested: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            epoch: 0,
+        }
+    }
+
+    /// Replaces all that `owner` wants. Returns the entries nobody wants any more.
+    pub(crate) fn set(&mut self, owner: S, entries: Vec<Entry>) -> Vec<Entry> {
+        let old = self.owners.remove(&owner).unwrap_or_default();
+        let mut keys: Vec<Key> = entries.iter().map(Entry::key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let mut unwanted = Vec::new();
+        for key in old.iter().filter(|key| keys.binary_search(key).is_err()) {
+            unwanted.extend(self.release(key, &owner));
+        }
+        for entry in entries {
+            self.claim(&owner, entry);
+        }
+        if !keys.is_empty() {
+            self.owners.insert(owner, keys.into_boxed_slice());
+        }
+        unwanted
+    }
+
+    /// Forgets every owner that is not in `keep`. Returns the entries nobody wants any more.
+    pub(crate) fn retain(&mut self, keep: &BTreeSet<S>) -> Vec<Entry> {
+        let gone: Vec<S> = self.owners.keys().filter(|o| !keep.contains(o)).cloned().collect();
+        gone.into_iter().flat_map(|owner| self.set(owner, Vec::new())).collect()
+    }
+
+    fn claim(&mut self, owner: &S, entry: Entry) {
+        let key = entry.key();
+        let Some(slot) = self.slots.get_mut(&key) else {
+            let slot = Slot { entry, owner: owner.clone(), good: false, seen: 0, trouble: None };
+            self.slots.insert(key.clone(), slot);
+            self.dirty.insert(key);
+            return;
+        };
+        if slot.owner != *owner || self.contested.contains_key(&key) {
+            let claims = self
+                .contested
+                .entry(key.clone())
+                .or_insert_with(|| BTreeMap::from([(slot.owner.clone(), slot.entry.clone())]));
+            claims.insert(owner.clone(), entry);
+            self.settle_claims(&key);
+        } else if slot.entry != entry {
+            slot.entry = entry;
+            self.soil(key);
+        }
+    }
+
+    fn release(&mut self, key: &Key, owner: &S) -> Option<Entry> {
+        if let Some(claims) = self.contested.get_mut(key) {
+            claims.remove(owner);
+            self.settle_claims(key);
+            return None;
+        }
+        self.clean(key);
+        self.slots.remove(key).map(|slot| slot.entry)
+    }
+
+    /// Puts the lowest-ordered claim in force.
+    fn settle_claims(&mut self, key: &Key) {
+        let Some(claims) = self.contested.get(key) else { return };
+        let Some((owner, entry)) = claims.first_key_value() else { return };
+        let (owner, entry) = (owner.clone(), entry.clone());
+        if claims.len() == 1 {
+            self.contested.remove(key);
+        }
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        slot.owner = owner;
+        if slot.entry != entry {
+            slot.entry = entry;
+            self.soil(key.clone());
+        }
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Entry> {
+        self.slots.get(key).map(|slot| &slot.entry)
+    }
+
+    pub(crate) fn links(&self) -> impl Iterator<Item = &crate::Link> {
+        self.slots.values().map_while(|slot| match &slot.entry {
+            Entry::Link(link) => Some(link),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn contested(&self) -> usize {
+        self.contested.len()
+    }
+
+    /// Whether any entry stands on this device, or a device of ours has it as its parent.
+    pub(crate) fn refers_to(&self, name: IfName) -> bool {
+        self.slots.values().any(|slot| {
+            slot.entry.link() == Some(name)
+                || matches!(&slot.entry, Entry::Link(link) if link.parent() == name)
+        })
+    }
+
+    /// To be written (again): the device it stands on was made anew.
+    pub(crate) fn soil_link(&mut self, name: IfName) {
+        for (key, slot) in &mut self.slots {
+            let depends = match &slot.entry {
+                Entry::Sysctl(_) => true,
+                Entry::Link(link) => link.parent() == name && !slot.good,
+                entry => entry.link() == Some(name),
+            };
+            if depends {
+                slot.good = false;
+                self.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    fn soil(&mut self, key: Key) {
+        self.clean(&key);
+        if let Some(slot) = self.slots.get_mut(&key) {
+            slot.good = false;
+            slot.trouble = None;
+            self.dirty.insert(key);
+        }
+    }
+
+    /// Takes a key off all lists.
+    fn clean(&mut self, key: &Key) {
+        self.dirty.remove(key);
+        if let Some(resume) =
+            self.slots.get(key).and_then(|slot| slot.trouble.as_ref()).and_then(|t| t.resume)
+        {
+            self.waiting.remove(&(resume, key.clone()));
+        }
+    }
+
+    /// The entries to be written now, in order of dependency.
+    pub(crate) fn take_dirty(&mut self) -> BTreeSet<Key> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    pub(crate) fn is_marked(&self, key: &Key) -> bool {
+        self.dirty.contains(key)
+    }
+
+    pub(crate) fn succeeded(&mut self, key: &Key) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        slot.good = true;
+        slot.seen = self.epoch;
+        if let Some(trouble) = &mut slot.trouble {
+            trouble.failures = 0;
+            trouble.error = None;
+            if let Some(resume) = trouble.resume.take() {
+                self.waiting.remove(&(resume, key.clone()));
+            }
+            if trouble.repairs == 0 {
+                slot.trouble = None;
+            }
+        }
+    }
+
+    /// Schedules the next try. Returns when it will be, and whether this error is news.
+    pub(crate) fn failed(
+        &mut self,
+        key: &Key,
+        error: String,
+        now: Instant,
+        rng: &mut fastrand::Rng,
+    ) -> Option<(Duration, bool)> {
+        self.clean(key);
+        let slot = self.slots.get_mut(key)?;
+        slot.good = false;
+        let trouble = slot.trouble.get_or_insert_default();
+        let news = trouble.error.as_ref() != Some(&error);
+        let pause = RETRY.pause(trouble.failures, rng);
+        trouble.failures += 1;
+        trouble.error = Some(error);
+        trouble.resume = Some(now + pause);
+        self.waiting.insert((now + pause, key.clone()));
+        Some((pause, news))
+    }
+
+    /// Somebody else has removed or altered this entry.
+    pub(crate) fn disturbed(&mut self, key: &Key, now: Instant, rng: &mut fastrand::Rng) -> Repair {
+        let Some(slot) = self.slots.get_mut(key) else { return Repair::AlreadyDue };
+        let was_good = std::mem::replace(&mut slot.good, false);
+        if self.dirty.contains(key)
+            || slot.trouble.as_ref().is_some_and(|trouble| trouble.resume.is_some())
+        {
+            return Repair::AlreadyDue;
+        }
+        if !was_good {
+            self.dirty.insert(key.clone());
+            return Repair::AlreadyDue;
+        }
+        let trouble = slot.trouble.get_or_insert_default();
+        if trouble.last_repair.is_some_and(|last| now.duration_since(last) > CALM) {
+            trouble.repairs = 0;
+        }
+        trouble.repairs += 1;
+        trouble.last_repair = Some(now);
+        if trouble.repairs <= PATIENCE {
+            self.dirty.insert(key.clone());
+            return Repair::Now;
+        }
+        let pause = TRUCE.pause(trouble.repairs - PATIENCE - 1, rng);
+        trouble.resume = Some(now + pause);
+        self.waiting.insert((now + pause, key.clone()));
+        Repair::Later(pause)
+    }
+
+    /// Moves what is due onto the list of entries to be written.
+    pub(crate) fn wake(&mut self, now: Instant) {
+        while let Some((due, _)) = self.waiting.first() {
+            if *due > now {
+                break;
+            }
+            let Some((_, key)) = self.waiting.pop_first() else { break };
+            if let Some(trouble) = self.slots.get_mut(&key).and_then(|s| s.trouble.as_mut()) {
+                trouble.resume = None;
+                self.dirty.insert(key);
+            }
+        }
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        self.waiting.first().map(|(due, _)| *due)
+    }
+
+    /// Begins a comparison with all the kernel holds.
+    pub(crate) fn begin_resync(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+
+    /// The kernel holds this entry as wanted.
+    pub(crate) fn seen(&mut self, key: &Key) {
+        let epoch = self.epoch;
+        if let Some(slot) = self.slots.get_mut(key) {
+            slot.seen = epoch;
+            if !slot.good {
+                // It need not be written after all.
+                self.clean(key);
+                self.succeeded(key);
+            }
+        }
+    }
+
+    /// The keys in `kinds` that the comparison has not come across.
+    pub(crate) fn unseen(&self, kinds: impl Fn(&Key) -> bool) -> Vec<Key> {
+        self.slots
+            .iter()
+            .filter(|(key, slot)| slot.seen != self.epoch && kinds(key))
+            .map(|(key, _)| key.clone())
+            .collect()
+    }
+
+    /// What is not as it should be, and why.
+    pub(crate) fn troubles(&self) -> impl Iterator<Item = (&Entry, &str)> {
+        self.slots.values().filter(|slot| !slot.good).map(|slot| {
+            let error = slot.trouble.as_ref().and_then(|t| t.error.as_deref());
+            (&slot.entry, error.unwrap_or("not yet written"))
+        })
+    }
+}
+
+struct Backoff {
+    first: Duration,
+    most: Duration,
+}
+
+impl Backoff {
+    /// Doubles with every step, up to `most`, give or take a quarter.
+    fn pause(&self, step: u32, rng: &mut fastrand::Rng) -> Duration {
+        let plain = self.first.saturating_mul(1 << step.min(16)).min(self.most);
+        plain.mul_f64(0.75 + 0.5 * rng.f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mac, Neighbour};
+
+    fn neighbour(ip: u8, mac: u8) -> Entry {
+        Entry::Neighbour(Neighbour {
+            link: IfName::new("flannel.1").unwrap(),
+            ip: [10, 244, ip, 0].into(),
+            mac: Mac([2, 0, 0, 0, 0, mac]),
+        })
+    }
+
+    fn settle(wanted: &mut Wanted<u32>) {
+        for key in wanted.take_dirty() {
+            wanted.succeeded(&key);
+        }
+    }
+
+    #[test]
+    fn an_owners_entries_are_replaced_as_a_whole() {
+        let mut wanted = Wanted::new();
+        assert_eq!(wanted.set(1, vec![neighbour(1, 1), neighbour(2, 1)]), []);
+        settle(&mut wanted);
+        assert_eq!(wanted.set(1, vec![neighbour(2, 9), neighbour(3, 1)]), [neighbour(1, 1)]);
+        let dirty = wanted.take_dirty();
+        assert_eq!(
+            dirty.into_iter().collect::<Vec<_>>(),
+            [neighbour(2, 9).key(), neighbour(3, 1).key()]
+        );
+        assert_eq!(wanted.set(1, vec![]), [neighbour(2, 9), neighbour(3, 1)]);
+        assert_eq!(wanted.len(), 0);
+    }
+
+    #[test]
+    fn an_unchanged_entry_is_not_written_again() {
+        let mut wanted = Wanted::new();
+        wanted.set(1, vec![neighbour(1, 1)]);
+        settle(&mut wanted);
+        wanted.set(1, vec![neighbour(1, 1)]);
+        assert!(!wanted.is_dirty());
+    }
+
+    #[test]
+    fn the_lower_owner_wins_whatever_the_order_of_arrival() {
+        for order in [[1, 2], [2, 1]] {
+            let mut wanted = Wanted::new();
+            for owner in order {
+                wanted.set(owner, vec![neighbour(7, owner as u8)]);
+            }
+            let key = neighbour(7, 1).key();
+            assert_eq!(wanted.get(&key), Some(&neighbour(7, 1)));
+            assert_eq!(wanted.set(1, vec![]), []);
+            assert_eq!(wanted.get(&key), Some(&neighbour(7, 2)));
+            assert_eq!(wanted.set(2, vec![]), [neighbour(7, 2)]);
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_undone_again_and_again_ends_in_a_truce() {
+        let mut wanted = Wanted::new();
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut now = Instant::now();
+        let key = neighbour(1, 1).key();
+        wanted.set(1, vec![neighbour(1, 1)]);
+        settle(&mut wanted);
+        for _ in 0..PATIENCE {
+            assert_eq!(wanted.disturbed(&key, now, &mut rng), Repair::Now);
+            settle(&mut wanted);
+        }
+        let Repair::Later(pause) = wanted.disturbed(&key, now, &mut rng) else {
+            panic!("it must be left alone now")
+        };
+        assert!(!wanted.is_dirty());
+        assert_eq!(wanted.disturbed(&key, now, &mut rng), Repair::AlreadyDue);
+        now += pause;
+        wanted.wake(now);
+        assert!(wanted.is_dirty(), "and tried again after the pause");
+        settle(&mut wanted);
+        now += CALM + Duration::from_secs(1);
+        assert_eq!(wanted.disturbed(&key, now, &mut rng), Repair::Now, "calm restores patience");
+    }
+
+    #[test]
+    fn a_failing_entry_is_retried_with_growing_pauses_and_says_so_once() {
+        let mut wanted = Wanted::new();
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut now = Instant::now();
+        let key = neighbour(1, 1).key();
+        wanted.set(1, vec![neighbour(1, 1)]);
+        let mut pauses = Vec::new();
+        for round in 0..12 {
+            assert!(wanted.take_dirty().contains(&key));
+            let (pause, news) = wanted.failed(&key, "no".into(), now, &mut rng).unwrap();
+            assert_eq!(news, round == 0);
+            pauses.push(pause);
+            now += pause;
+            wanted.wake(now);
+        }
+        assert!(pauses[0] < Duration::from_millis(100));
+        assert!(pauses[11] <= RETRY.most.mul_f64(1.25) && pauses[11] > Duration::from_secs(20));
+        wanted.take_dirty();
+        wanted.succeeded(&key);
+        assert_eq!(wanted.troubles().count(), 0);
+        assert_eq!(wanted.next_wake(), None);
+    }
+
+    #[test]
+    fn an_entry_nobody_wants_any_more_is_not_retried() {
+        let mut wanted = Wanted::new();
+        let mut rng = fastrand::Rng::with_seed(1);
+        let now = Instant::now();
+        wanted.set(1, vec![neighbour(1, 1)]);
+        wanted.take_dirty();
+        wanted.failed(&neighbour(1, 1).key(), "no".into(), now, &mut rng);
+        wanted.set(1, vec![]);
+        assert_eq!(wanted.next_wake(), None);
+        wanted.wake(now + Duration::from_secs(3600));
+        assert!(!wanted.is_dirty());
+    }
+}
