@@ -37,8 +37,7 @@ impl LeaseAttrs {
     pub fn from_json(json: &[u8]) -> Result<Self, AttrsError> {
         // Go replaces bytes that are not UTF-8 instead of refusing the value.
         let text = String::from_utf8_lossy(json);
-        let members: Members =
-            serde_json::from_str(&text).map_err(|e| AttrsError::Json(e.to_string()))?;
+        let members: Members = serde_json::from_str(&text).map_err(|e| AttrsError::json(&e))?;
         Ok(Self {
             public_ip: members.public_ip.map_or(Ok(None), |text| read_v4(&text))?,
             public_ipv6: members.public_ipv6.map_or(Ok(None), |text| read_v6(&text))?,
@@ -72,8 +71,20 @@ impl LeaseAttrs {
 
 impl From<RawJsonError> for AttrsError {
     fn from(error: RawJsonError) -> Self {
-        Self::Json(error.to_string())
+        Self::json(&error)
     }
+}
+
+impl AttrsError {
+    /// The message may quote the value, which anybody can have written.
+    fn json(error: &impl ToString) -> Self {
+        Self::Json(shortened(&error.to_string()))
+    }
+}
+
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 200;
+    text.chars().take(LONGEST).collect()
 }
 
 fn read_v4(text: &str) -> Result<Option<Ipv4Addr>, AttrsError> {
@@ -81,7 +92,7 @@ fn read_v4(text: &str) -> Result<Option<Ipv4Addr>, AttrsError> {
     let mapped = || text.parse::<Ipv6Addr>().ok()?.to_ipv4_mapped();
     let ip = text.parse().ok().or_else(mapped).ok_or_else(|| AttrsError::Address {
         key: "PublicIP",
-        value: text.into(),
+        value: shortened(text),
         family: "IPv4",
     })?;
     Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
@@ -93,7 +104,7 @@ fn read_v6(text: &str) -> Result<Option<Ipv6Addr>, AttrsError> {
         text.parse().ok().filter(|ip: &Ipv6Addr| ip.to_ipv4_mapped().is_none());
     let ip = ip.ok_or_else(|| AttrsError::Address {
         key: "PublicIPv6",
-        value: text.into(),
+        value: shortened(text),
         family: "IPv6",
     })?;
     Ok(Some(ip).filter(|ip| !ip.is_unspecified()))

@@ -29,6 +29,9 @@ pub trait Net: Copy + Debug + Display + Eq + Hash + Ord + sealed::Sealed {
     /// `bits` as an address, for messages.
     fn address(bits: u128) -> IpAddr;
 
+    /// Addresses of this family that stand for something else and cannot be a pod's.
+    fn reserved() -> Option<Self>;
+
     /// An address of this family as an integer. IPv4 written as IPv6 (`::ffff:10.0.0.1`) is of neither.
     fn parse_address(text: &str) -> Option<u128>;
 
@@ -74,6 +77,10 @@ impl Net for Ipv4Net {
         Ipv4Addr::from_bits(bits as u32).into()
     }
 
+    fn reserved() -> Option<Self> {
+        None
+    }
+
     fn parse_address(text: &str) -> Option<u128> {
         text.parse::<Ipv4Addr>().ok().map(|ip| u128::from(ip.to_bits()))
     }
@@ -96,6 +103,11 @@ impl Net for Ipv6Net {
 
     fn address(bits: u128) -> IpAddr {
         Ipv6Addr::from_bits(bits).into()
+    }
+
+    /// `::ffff:0:0/96`, IPv4 addresses written as IPv6.
+    fn reserved() -> Option<Self> {
+        Some(Self::around(0xffff_0000_0000, 96))
     }
 
     fn parse_address(text: &str) -> Option<u128> {

@@ -3,6 +3,9 @@
 //! A name is accepted only in the one form we would write ourselves. Reading it leniently would give two
 //! keys to one subnet, and the removal of one would then take away the other. The Go flannel searches
 //! for a name at the end of the key; here the whole text has to be one.
+//!
+//! The one exception: the Go flannel has no name for a subnet without IPv4 and writes
+//! `0.0.0.0-0&<IPv6 part>`, which is read as that IPv6 subnet but never written.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::ConfigError;
 use super::folded::brief;
 
-/// `Debug` hides the values of options that look like secrets.
+/// `Debug` and `Display` hide the values of options that look like secrets.
 #[derive(Clone, PartialEq)]
 pub struct BackendConfig {
     /// In lower case.
@@ -59,6 +59,7 @@ impl BackendConfig {
         match value.as_i64() {
             Some(value) if range.contains(&value) => Ok(value),
             Some(_) => Err(self.invalid(key, "is out of range", fix)),
+            None if value.is_u64() => Err(self.invalid(key, "is out of range", fix)),
             None => Err(self.invalid(key, "is not a whole number", fix)),
         }
     }
@@ -94,7 +95,8 @@ impl BackendConfig {
     ) -> ConfigError {
         let value = match self.get(key) {
             Some(_) if is_secret(key) => HIDDEN.into(),
-            value => brief(value.unwrap_or(&Value::Null)),
+            Some(value) => brief(&shown(value)),
+            None => "(absent)".into(),
         };
         ConfigError::invalid(format!("Backend.{key}"), value, problem, fix)
     }
@@ -108,7 +110,8 @@ impl BackendConfig {
         let fix = "name a backend, for example \"Backend\": {\"Type\": \"vxlan\"}";
         let Some(backend) = backend else { return Ok(Self::new("udp")) };
         let Value::Object(members) = backend else {
-            return Err(ConfigError::invalid("Backend", brief(backend), "is not an object", fix));
+            let value = brief(&shown(backend));
+            return Err(ConfigError::invalid("Backend", value, "is not an object", fix));
         };
         let mut options = members.clone();
         match options.remove("type") {
@@ -138,16 +141,23 @@ impl fmt::Debug for BackendConfig {
     }
 }
 
+impl fmt::Display for BackendConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
 fn without_secrets(options: &Map<String, Value>) -> Map<String, Value> {
-    let shown = |(key, value): (&String, &Value)| {
-        let value = match value {
-            _ if is_secret(key) => HIDDEN.into(),
-            Value::Object(nested) => Value::Object(without_secrets(nested)),
-            other => other.clone(),
-        };
-        (key.clone(), value)
-    };
-    options.iter().map(shown).collect()
+    let shown = |key: &str, value| if is_secret(key) { HIDDEN.into() } else { shown(value) };
+    options.iter().map(|(key, value)| (key.clone(), shown(key, value))).collect()
+}
+
+fn shown(value: &Value) -> Value {
+    match value {
+        Value::Object(nested) => Value::Object(without_secrets(nested)),
+        Value::Array(items) => Value::Array(items.iter().map(shown).collect()),
+        plain => plain.clone(),
+    }
 }
 
 fn is_secret(key: &str) -> bool {

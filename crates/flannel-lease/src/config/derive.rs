@@ -71,14 +71,27 @@ impl<N: Net> Given<N> {
 }
 
 pub(super) fn network<N: Net>(given: &Given<N>, keys: &FamilyKeys) -> Result<N, ConfigError> {
-    given.network.ok_or_else(|| {
-        let FamilyKeys { family, enable, network, example, .. } = keys;
+    let FamilyKeys { family, enable, network: key, example, .. } = keys;
+    let network = given.network.ok_or_else(|| {
         let fix = format!(
             "{family} is enabled, so the config needs the network of all pods, for example \
-             \"{network}\": \"{example}\"; or turn {family} off with \"{enable}\": false"
+             \"{key}\": \"{example}\"; or turn {family} off with \"{enable}\": false"
         );
-        ConfigError::missing(*network, fix)
-    })
+        ConfigError::missing(*key, fix)
+    })?;
+    match N::reserved() {
+        Some(reserved)
+            if network.start() <= reserved.end() && reserved.start() <= network.end() =>
+        {
+            Err(ConfigError::invalid(
+                *key,
+                network,
+                format!("takes in {reserved}, where IPv4 addresses live"),
+                format!("use another network, for example \"{example}\""),
+            ))
+        }
+        _ => Ok(network),
+    }
 }
 
 pub(super) fn pool<N: Net>(given: &Given<N>, keys: &FamilyKeys) -> Result<Pool<N>, ConfigError> {

@@ -53,8 +53,8 @@ impl NetworkConfig {
         fits(self.v4, subnet.v4()) && fits(self.v6, subnet.v6())
     }
 
-    /// The config with every derived value spelled out; parsing it gives the same config. It contains
-    /// the backend's secrets, so it is no text for a log.
+    /// The config with every derived value spelled out; reading it the way this one was read gives the
+    /// same config. It contains the backend's secrets, so it is no text for a log.
     pub fn to_json(&self) -> String {
         let mut object = Map::new();
         object.insert("EnableIPv4".into(), self.v4.is_some().into());

@@ -1,0 +1,153 @@
+//! Lease attributes: the bytes of the Go flannel, and a reader as patient as Go's.
+
+use flannel_lease::{LeaseAttrs, RawJson};
+use proptest::prelude::*;
+
+use crate::support::{any_attrs, cases};
+
+fn read(json: &str) -> LeaseAttrs {
+    LeaseAttrs::from_json(json.as_bytes()).unwrap()
+}
+
+fn refused(json: &str) -> String {
+    LeaseAttrs::from_json(json.as_bytes()).expect_err(json).to_string()
+}
+
+#[test]
+fn values_keep_their_bytes_through_reading_and_writing() {
+    for json in [
+        r#"{"PublicIP":"1.2.3.4","PublicIPv6":null}"#,
+        r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fd00:100::1","BackendType":"vxlan","BackendV6Data":{"VNI":1,"VtepMAC":"22:58:f0:41:4f:3c"}}"#,
+        r#"{"PublicIP":"1.2.3.4","PublicIPv6":null,"BackendType":"wireguard","BackendData":{"PublicKey":"4v+Jk/==","Port":51820}}"#,
+        r#"{"PublicIP":"1.2.3.4","PublicIPv6":null,"BackendType":"extension","BackendData":"a \u003cb\u003e \u0026 \"c\"\n"}"#,
+        r#"{"PublicIP":"1.2.3.4","PublicIPv6":null,"BackendData":{"z":1,"a":[1.50,1e2],"z":2}}"#,
+    ] {
+        assert_eq!(read(json).to_json(), json);
+    }
+}
+
+#[test]
+fn nothing_known_is_still_a_whole_value() {
+    assert_eq!(LeaseAttrs::default().to_json(), r#"{"PublicIP":"0.0.0.0","PublicIPv6":null}"#);
+    assert_eq!(read("{}"), LeaseAttrs::default());
+}
+
+#[test]
+fn order_case_blanks_and_unknown_members_do_not_matter() {
+    let plain = read(
+        r#"{"PublicIP":"1.2.3.4","PublicIPv6":"fd00::1","BackendType":"vxlan","BackendData":{"VNI":1,"Text":"a b"}}"#,
+    );
+    let odd = read(
+        "{ \"backendDATA\" : { \"VNI\" : 1,\n\t\"Text\" : \"a b\" } , \"Future\" : [ { } ], \"backendtype\":\"vxlan\",\
+         \"publicipv6\":\"fd00::1\", \"PUBLICIP\": \"1.2.3.4\" }",
+    );
+    assert_eq!(odd, plain);
+    assert_eq!(odd.backend_data.unwrap().as_str(), r#"{"VNI":1,"Text":"a b"}"#);
+}
+
+#[test]
+fn the_last_of_two_members_counts() {
+    let attrs = read(r#"{"PublicIP":"1.1.1.1","publicip":"2.2.2.2"}"#);
+    assert_eq!(attrs.public_ip, Some([2, 2, 2, 2].into()));
+    let attrs = read(r#"{"publicip":"1.1.1.1","PublicIP":"2.2.2.2"}"#);
+    assert_eq!(attrs.public_ip, Some([2, 2, 2, 2].into()));
+}
+
+#[test]
+fn null_and_the_unspecified_address_mean_none() {
+    let attrs = read(
+        r#"{"PublicIP":"0.0.0.0","PublicIPv6":"::","BackendType":null,"BackendData":null,"BackendV6Data": null}"#,
+    );
+    assert_eq!(attrs, LeaseAttrs::default());
+    assert_eq!(read(r#"{"PublicIP":null}"#), LeaseAttrs::default());
+}
+
+#[test]
+fn an_ipv4_address_in_ipv6_clothes_is_an_ipv4_address() {
+    assert_eq!(read(r#"{"PublicIP":"::ffff:1.2.3.4"}"#).public_ip, Some([1, 2, 3, 4].into()));
+}
+
+#[test]
+fn bytes_that_are_no_utf8_do_not_cost_the_lease() {
+    let attrs =
+        LeaseAttrs::from_json(b"{\"PublicIP\":\"1.2.3.4\",\"BackendData\":\"\xff\"}").unwrap();
+    assert_eq!(attrs.backend_data.unwrap().parse::<String>().unwrap(), "\u{fffd}");
+}
+
+#[test]
+fn what_is_no_lease_value_is_refused_with_the_reason() {
+    assert_eq!(
+        refused(r#"{"PublicIP":"1.2.3"}"#),
+        "lease attribute PublicIP \"1.2.3\" is not an IPv4 address: delete the key or restart its host"
+    );
+    assert!(refused(r#"{"PublicIP":"fd00::1"}"#).contains("not an IPv4 address"));
+    for json in
+        ["", "null", "[]", "\"text\"", "{", "{}{}", "{\"PublicIP\":7}", "{\"BackendData\":{]}"]
+    {
+        assert!(refused(json).contains("not a JSON object of the known shape"), "{json}");
+    }
+    assert!(refused(&format!("{{\"PublicIP\":\"{}\"}}", "9".repeat(100_000))).len() < 500);
+    assert!(refused(&format!("\"{}\"", "9".repeat(100_000))).len() < 500);
+}
+
+#[test]
+fn defect_70_a_public_ipv6_that_is_ipv4_is_refused() {
+    assert!(
+        refused(r#"{"PublicIPv6":"1.2.3.4"}"#)
+            .contains("PublicIPv6 \"1.2.3.4\" is not an IPv6 address")
+    );
+    assert!(refused(r#"{"PublicIPv6":"::ffff:1.2.3.4"}"#).contains("not an IPv6 address"));
+    assert!(
+        read(r#"{"PublicIPv6":"::102:304"}"#).to_json().contains(r#""PublicIPv6":"::102:304""#)
+    );
+}
+
+#[test]
+fn backend_data_is_encoded_in_declaration_order_and_read_into_types() {
+    #[derive(serde::Serialize, serde::Deserialize, PartialEq, Debug)]
+    #[serde(rename_all = "PascalCase")]
+    struct Data {
+        public_key: String,
+        port: u16,
+    }
+    let data = Data { public_key: "k".into(), port: 51820 };
+    let raw = RawJson::encode(&data).unwrap();
+    assert_eq!(raw.as_str(), r#"{"PublicKey":"k","Port":51820}"#);
+    assert_eq!(raw.parse::<Data>().unwrap(), data);
+    assert!(raw.parse::<Vec<u8>>().is_err());
+}
+
+#[test]
+fn no_backend_data_has_two_spellings() {
+    assert_eq!(RawJson::read(" null\n").unwrap(), None);
+    assert_eq!(RawJson::read("").unwrap(), None);
+    assert!(RawJson::read("{\"VNI\":1").is_err());
+    assert!(RawJson::read("1 2").is_err());
+}
+
+#[test]
+fn ten_thousand_leases_are_small() {
+    assert!(size_of::<LeaseAttrs>() <= 88, "{}", size_of::<LeaseAttrs>());
+    assert_eq!(size_of::<Option<RawJson>>(), 16);
+}
+
+proptest! {
+    #![proptest_config(cases(500))]
+
+    #[test]
+    fn attributes_are_read_back_as_written(attrs in any_attrs()) {
+        let json = attrs.to_json();
+        let back = LeaseAttrs::from_json(json.as_bytes()).unwrap();
+        prop_assert_eq!(&back, &attrs);
+        prop_assert_eq!(back.to_json(), json);
+    }
+
+    #[test]
+    fn backend_data_keeps_its_meaning_and_order(text in any::<String>(), number in any::<i64>()) {
+        let value = serde_json::json!({ "b": [text, number], "a": { "nested": null } });
+        let pretty = serde_json::to_string_pretty(&value).unwrap();
+        let raw = RawJson::read(&pretty).unwrap().unwrap();
+        prop_assert_eq!(raw.parse::<serde_json::Value>().unwrap(), value);
+        prop_assert_eq!(RawJson::read(raw.as_str()).unwrap().unwrap(), raw);
+    }
+}

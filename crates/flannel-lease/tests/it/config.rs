@@ -1,0 +1,213 @@
+//! The network config: what is derived from it, and the habits of Go's decoder.
+
+use flannel_lease::{NetworkConfig, Pool, Subnet};
+use proptest::prelude::*;
+
+use crate::support::{any_v4, any_v6, cases, config, subnet};
+
+fn v4(json: &str) -> (String, String, u8) {
+    describe(config(json).v4.unwrap())
+}
+
+fn v6(json: &str) -> (String, String, u8) {
+    describe(config(json).v6.unwrap())
+}
+
+fn describe<N: flannel_lease::Net>(pool: Pool<N>) -> (String, String, u8) {
+    (pool.first().to_string(), pool.last().to_string(), pool.subnet_len())
+}
+
+fn range(first: &str, last: &str, len: u8) -> (String, String, u8) {
+    (first.into(), last.into(), len)
+}
+
+#[test]
+fn a_network_of_16_bits_is_cut_into_24s_without_the_first() {
+    let config = config(r#"{"Network":"10.3.0.0/16"}"#);
+    let pool = config.v4.unwrap();
+    assert_eq!(describe(pool), range("10.3.1.0/24", "10.3.255.0/24", 24));
+    assert_eq!(pool.network(), "10.3.0.0/16".parse().unwrap());
+    assert_eq!(pool.capacity(), 255);
+    assert_eq!(config.v6, None);
+    assert!(!config.nftables);
+    assert_eq!(config.backend.kind, "udp");
+}
+
+#[test]
+fn an_ipv6_network_of_48_bits_is_cut_into_64s_without_the_first() {
+    let json = r#"{"enableIPv4":false,"enableIPv6":true,"ipv6Network":"fc00::/48"}"#;
+    assert_eq!(v6(json), range("fc00:0:0:1::/64", "fc00:0:0:ffff::/64", 64));
+    assert_eq!(config(json).v4, None);
+}
+
+#[test]
+fn a_small_network_is_cut_in_four() {
+    assert_eq!(v4(r#"{"Network":"10.3.0.0/22"}"#), range("10.3.1.0/24", "10.3.3.0/24", 24));
+    assert_eq!(v4(r#"{"Network":"10.3.0.0/23"}"#), range("10.3.0.128/25", "10.3.1.128/25", 25));
+    assert_eq!(v4(r#"{"Network":"10.3.0.0/28"}"#), range("10.3.0.4/30", "10.3.0.12/30", 30));
+    let v6_of = |net: &str| {
+        v6(&format!(r#"{{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"{net}"}}"#))
+    };
+    assert_eq!(v6_of("fc00::/62"), range("fc00:0:0:1::/64", "fc00:0:0:3::/64", 64));
+    assert_eq!(v6_of("fc00::/63"), range("fc00::8000:0:0:0/65", "fc00:0:0:1:8000::/65", 65));
+    assert_eq!(v6_of("fc00::/124"), range("fc00::4/126", "fc00::c/126", 126));
+}
+
+#[test]
+fn what_is_given_is_kept() {
+    let json = r#"{"Network":"10.3.0.0/16","SubnetLen":28,"SubnetMin":"10.3.5.0","SubnetMax":"10.3.8.0",
+        "EnableIPv6":true,"IPv6Network":"fc00::/48","IPv6SubnetLen":124,"IPv6SubnetMin":"fc00::10",
+        "IPv6SubnetMax":"fc00:0:0:ffff::","EnableNFTables":true,"Backend":{"Type":"VXLAN"}}"#;
+    assert_eq!(v4(json), range("10.3.5.0/28", "10.3.8.0/28", 28));
+    assert_eq!(v6(json), range("fc00::10/124", "fc00:0:0:ffff::/124", 124));
+    assert!(config(json).nftables);
+    assert_eq!(config(json).backend.kind, "vxlan");
+}
+
+#[test]
+fn a_range_may_begin_at_the_network_address_and_be_a_single_subnet() {
+    let json = r#"{"Network":"10.3.0.0/16","SubnetMin":"10.3.0.0","SubnetMax":"10.3.0.0"}"#;
+    assert_eq!(v4(json), range("10.3.0.0/24", "10.3.0.0/24", 24));
+    assert_eq!(config(json).v4.unwrap().capacity(), 1);
+}
+
+#[test]
+fn names_match_in_any_case_at_every_level_and_unknown_ones_are_ignored() {
+    let plain =
+        config(r#"{"Network":"10.3.0.0/16","SubnetLen":26,"Backend":{"Type":"vxlan","VNI":7}}"#);
+    let odd = config(
+        r#"{"NETWORK":"10.3.0.0/16","subnetlen":26,"Comment":{"x":[1]},"bACKEND":{"tYPE":"VxLan","vni":7}}"#,
+    );
+    assert_eq!(odd, plain);
+}
+
+#[test]
+fn the_last_of_two_members_counts_even_when_their_case_differs() {
+    assert_eq!(
+        v4(r#"{"network":"10.3.0.0/16","Network":"10.4.0.0/16"}"#).0,
+        v4(r#"{"Network":"10.3.0.0/16","network":"10.4.0.0/16"}"#).0,
+    );
+    let twice =
+        config(r#"{"Network":"10.3.0.0/16","Backend":{"Type":"udp"},"backend":{"type":"vxlan"}}"#);
+    assert_eq!(twice.backend.kind, "vxlan");
+}
+
+#[test]
+fn host_bits_of_a_network_are_dropped() {
+    assert_eq!(config(r#"{"Network":"10.3.7.9/16"}"#), config(r#"{"Network":"10.3.0.0/16"}"#));
+}
+
+#[test]
+fn quotes_within_quotes_are_forgiven() {
+    let json = r#"{"Network":"\"10.3.0.0/16\"","SubnetMin":"\"10.3.5.0\""}"#;
+    assert_eq!(v4(json), range("10.3.5.0/24", "10.3.255.0/24", 24));
+}
+
+#[test]
+fn null_means_unset_where_go_lets_it() {
+    let json = r#"{"EnableIPv4":null,"EnableIPv6":true,"EnableNFTables":null,"Network":"10.3.0.0/16",
+        "SubnetLen":null,"IPv6Network":"fc00::/48","IPv6SubnetLen":null,"IPv6SubnetMin":null,
+        "IPv6SubnetMax":null}"#;
+    assert_eq!(v4(json), range("10.3.1.0/24", "10.3.255.0/24", 24));
+    assert_eq!(v6(json), range("fc00:0:0:1::/64", "fc00:0:0:ffff::/64", 64));
+}
+
+#[test]
+fn the_unspecified_address_as_a_bound_means_unset() {
+    let json = r#"{"Network":"10.3.0.0/16","SubnetMin":"0.0.0.0","SubnetMax":"0.0.0.0","EnableIPv6":true,
+        "IPv6Network":"fc00::/48","IPv6SubnetMin":"::","IPv6SubnetMax":"::"}"#;
+    assert_eq!(v4(json), range("10.3.1.0/24", "10.3.255.0/24", 24));
+    assert_eq!(v6(json), range("fc00:0:0:1::/64", "fc00:0:0:ffff::/64", 64));
+}
+
+#[test]
+fn a_store_that_assigns_subnets_itself_needs_only_networks() {
+    let json = r#"{"Network":"10.3.0.0/30","SubnetLen":99,"SubnetMin":"1.2.3.4"}"#;
+    assert!(NetworkConfig::parse(json).is_err());
+    let config = NetworkConfig::parse_networks_only(json).unwrap();
+    assert_eq!(config.v4.unwrap().network(), "10.3.0.0/30".parse().unwrap());
+    assert!(NetworkConfig::parse_networks_only(r#"{"Backend":{"Type":"vxlan"}}"#).is_err());
+    assert!(
+        NetworkConfig::parse_networks_only(r#"{"Network":"10.3.0.0/16","SubnetLen":-1}"#).is_err()
+    );
+}
+
+#[test]
+fn a_lease_fits_when_its_families_length_and_range_do() {
+    let v4_only = config(r#"{"Network":"10.3.0.0/16","SubnetMax":"10.3.9.0"}"#);
+    assert!(v4_only.accepts(&subnet("10.3.1.0-24")));
+    assert!(v4_only.accepts(&subnet("10.3.9.0-24")));
+    assert!(!v4_only.accepts(&subnet("10.3.0.0-24")), "below the first");
+    assert!(!v4_only.accepts(&subnet("10.3.10.0-24")), "above the last");
+    assert!(!v4_only.accepts(&subnet("10.3.1.0-25")), "another length");
+    assert!(!v4_only.accepts(&subnet("10.3.1.0-24&fc00:0:0:1::-64")), "a family too many");
+    assert!(!v4_only.accepts(&subnet("fc00:0:0:1::-64")), "the other family");
+    let host_bits = Subnet::V4("10.3.1.7/24".parse().unwrap());
+    assert!(!v4_only.accepts(&host_bits), "between two subnets");
+
+    let dual = config(r#"{"Network":"10.3.0.0/16","EnableIPv6":true,"IPv6Network":"fc00::/48"}"#);
+    assert!(dual.accepts(&subnet("10.3.1.0-24&fc00:0:0:1::-64")));
+    assert!(!dual.accepts(&subnet("10.3.1.0-24")), "a family too few");
+    assert!(!dual.accepts(&subnet("10.3.1.0-24&fc01:0:0:1::-64")), "another network");
+    assert!(!dual.accepts(&subnet("10.3.1.0-24&fc00:0:0:1::-65")), "another length");
+}
+
+#[test]
+fn subnets_are_numbered_from_the_first() {
+    let pool = config(r#"{"Network":"10.3.0.0/16"}"#).v4.unwrap();
+    assert_eq!(pool.nth(0), Some("10.3.1.0/24".parse().unwrap()));
+    assert_eq!(pool.nth(254), Some("10.3.255.0/24".parse().unwrap()));
+    assert_eq!(pool.nth(255), None);
+    assert_eq!(pool.nth(u128::MAX), None);
+    assert_eq!(pool.index_of("10.3.2.0/24".parse().unwrap()), Some(1));
+    assert_eq!(pool.index_of("10.3.2.0/25".parse().unwrap()), None);
+}
+
+#[test]
+fn the_largest_ipv6_pool_can_be_counted() {
+    let json =
+        r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"8000::/1","IPv6SubnetLen":126}"#;
+    let pool = config(json).v6.unwrap();
+    assert_eq!(pool.capacity(), (1 << 125) - 1);
+    assert_eq!(pool.nth(pool.capacity() - 1), Some(pool.last()));
+    assert_eq!(pool.index_of(pool.last()), Some(pool.capacity() - 1));
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn a_config_spelled_out_is_the_same_config(
+        net4 in any_v4(1..=28),
+        net6 in any_v6(1..=124),
+        families in 1u8..4,
+        nft in any::<bool>(),
+        secret in any::<String>(),
+    ) {
+        let json = serde_json::json!({
+            "EnableIPv4": families & 1 != 0,
+            "EnableIPv6": families & 2 != 0,
+            "EnableNFTables": nft,
+            "Network": net4.to_string(),
+            "IPv6Network": net6.to_string(),
+            "Backend": { "Type": "wireguard", "PSK": secret, "ListenPort": 7 },
+        });
+        if let Ok(first) = NetworkConfig::parse(&json.to_string()) {
+            prop_assert_eq!(NetworkConfig::parse(&first.to_json()).unwrap(), first);
+        } else {
+            // Only what takes in IPv4 in the shape of IPv6 is refused among these.
+            let ipv4 = "::ffff:0:0/96".parse().unwrap();
+            prop_assert!(net6.contains(&ipv4) || ipv4.contains(&net6), "{}", json);
+        }
+    }
+
+    #[test]
+    fn a_pool_has_every_subnet_between_its_ends_inside_its_network(net in any_v4(1..=28), at in any::<u32>()) {
+        let pool = config(&format!(r#"{{"Network":"{net}"}}"#)).v4.unwrap();
+        prop_assert!(net.contains(&pool.first()) && net.contains(&pool.last()));
+        let index = u128::from(at) % pool.capacity();
+        let nth = pool.nth(index).unwrap();
+        prop_assert!(net.contains(&nth) && pool.accepts(nth));
+        prop_assert_eq!(pool.index_of(nth), Some(index));
+    }
+}
