@@ -196,7 +196,7 @@ proptest! {
             prop_assert_eq!(NetworkConfig::parse(&first.to_json()).unwrap(), first);
         } else {
             // Only what takes in IPv4 in the shape of IPv6 is refused among these.
-            let ipv4 = "::ffff:0:0/96".parse().unwrap();
+            let ipv4: ipnet::Ipv6Net = "::ffff:0:0/96".parse().unwrap();
             prop_assert!(net6.contains(&ipv4) || ipv4.contains(&net6), "{}", json);
         }
     }
