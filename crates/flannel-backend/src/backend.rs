@@ -1,0 +1,106 @@
+//! What a backend is.
+//!
+//! A backend turns leases into kernel entries and does nothing else: no I/O, no state, no clock. That
+//! it repairs itself, removes what is stale, restarts without losing a packet and starts ten thousand
+//! peers in one batch follows from the engine that all backends share. A new backend is one file with
+//! an implementation of this trait, and one line in [`crate::create`].
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use flannel_kernel::{Entry, Facts, IfName, KernelVersion, LegacyRoutes, Path};
+use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
+
+use crate::Underlay;
+
+/// All that a backend may look at besides leases.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub network: NetworkConfig,
+    pub underlay: Underlay,
+    pub kernel: KernelVersion,
+    /// How the kernel reaches peers' public addresses; known for backends that ask for it.
+    pub paths: BTreeMap<IpAddr, Path>,
+}
+
+/// What is known of this node from before, so that it keeps its identity over restarts and reboots.
+pub struct Past<'a> {
+    /// What the store last knew this node by.
+    pub announced: Option<&'a LeaseAttrs>,
+    /// The node as it is: a device that survived the last daemon is in here.
+    pub facts: &'a Facts,
+    /// The same for this machine at every boot, different on every other.
+    pub machine: u64,
+}
+
+pub trait Backend: Send + Sync {
+    /// As in `Backend.Type` of the network config.
+    fn kind(&self) -> &'static str;
+
+    /// What every backend of the Go flannel but alloc writes into its leases: peers of another type
+    /// cannot be spoken to.
+    fn lease_type(&self) -> &'static str {
+        self.kind()
+    }
+
+    /// Refuses a node or network this backend cannot serve, naming the fix.
+    fn check(&self, node: &Node) -> Result<(), BackendError>;
+
+    /// The MTU that pods may use.
+    fn mtu(&self, node: &Node) -> u32;
+
+    /// How peers are to know this node.
+    fn announce(&self, node: &Node, past: &Past<'_>) -> LeaseAttrs;
+
+    /// What this node needs to exist: its device, its address, its settings.
+    fn base(&self, node: &Node, own: &Lease) -> Vec<Entry>;
+
+    /// What one peer adds.
+    fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Vec<Entry>, PeerProblem>;
+
+    /// The devices that are wholly ours.
+    fn devices(&self, node: &Node) -> Vec<IfName>;
+
+    /// Where the Go flannel would have put routes that bear no mark.
+    fn legacy_routes(&self, _node: &Node) -> Vec<LegacyRoutes> {
+        Vec::new()
+    }
+
+    /// Whether [`Node::paths`] is to be filled in.
+    fn wants_paths(&self) -> bool {
+        false
+    }
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BackendError {
+    #[error(transparent)]
+    Config(#[from] flannel_lease::ConfigError),
+    #[error("unknown Backend.Type '{kind}': use one of {known}")]
+    Unknown { kind: String, known: String },
+    #[error("{0}")]
+    Unfit(String),
+}
+
+/// Why a peer gets no entries. It is logged once and tried again when the peer's lease changes.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PeerProblem {
+    #[error(
+        "it uses the backend '{theirs}', we use '{ours}': every node of a network needs the same"
+    )]
+    OtherBackend { theirs: String, ours: String },
+    #[error("its subnet lies outside of our network")]
+    OutsideNetwork,
+    #[error("its subnet overlaps ours")]
+    OverlapsOurs,
+    #[error(
+        "it announces our own public address: an old lease of this node, or a duplicate address"
+    )]
+    OurAddress,
+    #[error("it announces no usable public {family} address")]
+    NoAddress { family: &'static str },
+    #[error("its backend data is unusable: {0}")]
+    Data(String),
+    #[error("{0}")]
+    Unreachable(String),
+}

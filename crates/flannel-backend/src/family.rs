@@ -1,0 +1,92 @@
+//! One address family at a time: backends write their rules once and apply them to IPv4 and IPv6.
+
+use std::net::IpAddr;
+
+use flannel_kernel::IPV6_DEFAULT_METRIC;
+use flannel_lease::{Lease, LeaseAttrs, RawJson, Subnet};
+use ipnet::IpNet;
+
+use crate::{Node, PeerProblem, Underlay};
+
+/// With more subnets than this in a network, routes are spread over metrics. The kernel finds a
+/// route's twin by a hash that leaves the gateway out, so ten thousand routes with one gateway each
+/// take a second to insert with one metric and 60 ms with 256 of them. Smaller networks keep
+/// metric 0 and look in `ip route` as they always have.
+const SPREAD_ABOVE: u128 = 2048;
+const FIRST_SPREAD_METRIC: u32 = 100;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// The families that a network uses, IPv4 first.
+    pub(crate) fn used_by(node: &Node) -> impl Iterator<Item = Self> {
+        let v4 = node.network.v4.is_some().then_some(Self::V4);
+        let v6 = node.network.v6.is_some().then_some(Self::V6);
+        v4.into_iter().chain(v6)
+    }
+
+    pub(crate) fn subnet(self, subnet: &Subnet) -> Option<IpNet> {
+        match self {
+            Self::V4 => subnet.v4().map(IpNet::V4),
+            Self::V6 => subnet.v6().map(IpNet::V6),
+        }
+    }
+
+    pub(crate) fn network(self, node: &Node) -> Option<(IpNet, u8)> {
+        match self {
+            Self::V4 => {
+                node.network.v4.as_ref().map(|pool| (pool.network().into(), pool.subnet_len()))
+            }
+            Self::V6 => {
+                node.network.v6.as_ref().map(|pool| (pool.network().into(), pool.subnet_len()))
+            }
+        }
+    }
+
+    pub(crate) fn data(self, attrs: &LeaseAttrs) -> Option<&RawJson> {
+        match self {
+            Self::V4 => attrs.backend_data.as_ref(),
+            Self::V6 => attrs.backend_v6_data.as_ref(),
+        }
+    }
+
+    /// The address a node announces, if it can be sent to at all.
+    pub(crate) fn public_address(self, peer: &Lease) -> Result<IpAddr, PeerProblem> {
+        let (ip, family) = match self {
+            Self::V4 => (peer.attrs.public_ip.map(IpAddr::V4), "IPv4"),
+            Self::V6 => (peer.attrs.public_ipv6.map(IpAddr::V6), "IPv6"),
+        };
+        ip.filter(|ip| !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast())
+            .ok_or(PeerProblem::NoAddress { family })
+    }
+
+    pub(crate) fn announced_by(self, underlay: &Underlay) -> Option<IpAddr> {
+        match self {
+            Self::V4 => underlay.public_v4.map(IpAddr::V4),
+            Self::V6 => underlay.public_v6.map(IpAddr::V6),
+        }
+    }
+
+    /// A subnet as its one address: the tunnel end-point of whoever holds it.
+    pub(crate) fn host(net: IpNet) -> IpNet {
+        IpNet::from(net.network())
+    }
+
+    pub(crate) fn metric(self, node: &Node, subnet: IpNet) -> u32 {
+        match (self, subnet) {
+            (Self::V4, IpNet::V4(net)) => match &node.network.v4 {
+                Some(pool) if pool.capacity() > SPREAD_ABOVE => {
+                    let number =
+                        u32::from(net.network()) >> (32 - u32::from(net.prefix_len().max(1)));
+                    FIRST_SPREAD_METRIC + (number & 0xff)
+                }
+                _ => 0,
+            },
+            _ => IPV6_DEFAULT_METRIC,
+        }
+    }
+}

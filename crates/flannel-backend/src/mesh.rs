@@ -1,0 +1,93 @@
+//! The desired state as a pure function: what the node needs, plus what each peer adds.
+
+use std::net::IpAddr;
+
+use flannel_kernel::{Entry, Ownership};
+use flannel_lease::{Lease, Subnet};
+use ipnet::IpNet;
+
+use crate::{Backend, Node, PeerProblem};
+
+/// Whose entries: the node's own go before any peer's, should both want the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    Node,
+    Peer(Subnet),
+}
+
+/// What one peer adds. The checks that hold for all backends are made here, once.
+pub fn peer_entries(
+    backend: &dyn Backend,
+    node: &Node,
+    own: &Lease,
+    peer: &Lease,
+) -> Result<Vec<Entry>, PeerProblem> {
+    let (ours, theirs) = (backend.lease_type(), &peer.attrs.backend_type);
+    if !ours.is_empty() && !theirs.eq_ignore_ascii_case(ours) {
+        return Err(PeerProblem::OtherBackend { theirs: theirs.clone(), ours: ours.to_owned() });
+    }
+    if peer.subnet.overlaps(&own.subnet) {
+        return Err(PeerProblem::OverlapsOurs);
+    }
+    if !is_inside(node, &peer.subnet) {
+        return Err(PeerProblem::OutsideNetwork);
+    }
+    if is_ourselves(node, peer) {
+        return Err(PeerProblem::OurAddress);
+    }
+    backend.peer(node, own, peer)
+}
+
+/// What is ours in the kernel, now and from before.
+pub fn ownership(backend: &dyn Backend, node: &Node, earlier_networks: &[IpNet]) -> Ownership {
+    let mut networks = networks(node);
+    for network in earlier_networks {
+        if !networks.contains(network) {
+            networks.push(*network);
+        }
+    }
+    Ownership {
+        links: backend.devices(node).into_iter().collect(),
+        networks,
+        legacy: backend.legacy_routes(node),
+    }
+}
+
+pub fn networks(node: &Node) -> Vec<IpNet> {
+    let v4 = node.network.v4.as_ref().map(|pool| IpNet::V4(pool.network()));
+    let v6 = node.network.v6.as_ref().map(|pool| IpNet::V6(pool.network()));
+    v4.into_iter().chain(v6).collect()
+}
+
+fn is_inside(node: &Node, subnet: &Subnet) -> bool {
+    let networks = networks(node);
+    let inside = |net: IpNet| {
+        networks
+            .iter()
+            .any(|network| network.contains(&net) && net.prefix_len() > network.prefix_len())
+    };
+    let v4 = subnet.v4().map(|net| inside(net.into()));
+    let v6 = subnet.v6().map(|net| inside(net.into()));
+    // A family that we do not use is not looked at; but one there must be.
+    let used = |family: Option<bool>, enabled: bool| family.filter(|_| enabled);
+    let (v4, v6) = (used(v4, node.network.v4.is_some()), used(v6, node.network.v6.is_some()));
+    (v4.is_some() || v6.is_some()) && v4 != Some(false) && v6 != Some(false)
+}
+
+fn is_ourselves(node: &Node, peer: &Lease) -> bool {
+    let same_v4 =
+        node.underlay.public_v4.is_some() && node.underlay.public_v4 == peer.attrs.public_ip;
+    let same_v6 =
+        node.underlay.public_v6.is_some() && node.underlay.public_v6 == peer.attrs.public_ipv6;
+    match (node.network.v4.is_some(), node.network.v6.is_some()) {
+        (true, _) => same_v4,
+        (false, _) => same_v6,
+    }
+}
+
+/// A peer's public addresses of the families in use, for looking up paths to them.
+pub fn public_addresses(peer: &Lease) -> impl Iterator<Item = IpAddr> {
+    let v4 = peer.attrs.public_ip.map(IpAddr::V4);
+    let v6 = peer.attrs.public_ipv6.map(IpAddr::V6);
+    v4.into_iter().chain(v6)
+}

@@ -1,0 +1,275 @@
+//! vxlan: pods' packets travel in UDP between the nodes' VTEPs, in the kernel.
+//!
+//! Per family one device. Each peer's subnet is routed to the peer's VTEP, known by the first address
+//! of that subnet; a neighbour entry gives its MAC, a forwarding entry the node to send that MAC's
+//! frames to. With DirectRouting, peers on the same link are reached without any of it.
+
+use std::net::IpAddr;
+
+use flannel_kernel::{
+    Address, Entry, Fdb, IfName, KernelVersion, LegacyRoutes, Link, LinkKind, Mac, Neighbour,
+    Offload, Route, Sysctl, Vxlan,
+};
+use flannel_lease::{BackendConfig, Lease, LeaseAttrs, RawJson};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::family::Family;
+use crate::{Backend, BackendError, Node, Past, PeerProblem};
+
+/// Before this, the kernel sends vxlan packets with a wrong outer checksum when they were also
+/// masqueraded, and whoever receives them waits a minute for the retransmission.
+const CHECKSUMS_MENDED: KernelVersion = KernelVersion { major: 5, minor: 7 };
+const OVERHEAD_V4: u32 = 50;
+const OVERHEAD_V6: u32 = 70;
+/// What IPv6 demands of a link, and what IPv4 does.
+const LEAST_MTU_V6: u32 = 1280;
+const LEAST_MTU_V4: u32 = 68;
+
+pub(crate) struct VxlanBackend {
+    vni: u32,
+    port: Option<u16>,
+    mtu: Option<u32>,
+    gbp: bool,
+    learning: bool,
+    direct_routing: bool,
+    devices: Devices,
+}
+
+struct Devices {
+    v4: IfName,
+    v6: Option<IfName>,
+}
+
+/// `BackendData` of a lease.
+#[derive(Serialize, Deserialize)]
+struct VtepData {
+    // Nobody reads it, and some leases lack it; but it has always been written.
+    #[serde(rename = "VNI", default)]
+    vni: u32,
+    #[serde(rename = "VtepMAC")]
+    mac: String,
+}
+
+impl VxlanBackend {
+    pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
+        let vni = config.int("VNI", 1, 0..=0xff_ffff)? as u32;
+        let port = config.int("Port", 0, 0..=65535)? as u16;
+        let mtu = config.int("MTU", 0, 0..=65535)? as u32;
+        let name = |prefix| IfName::new(&format!("{prefix}{vni}"));
+        let v4 = name("flannel.").map_err(|_| {
+            BackendError::Unfit(format!(
+                "Backend.VNI {vni} makes a device name longer than the kernel allows: \
+                 use 9999999 or less"
+            ))
+        })?;
+        Ok(Self {
+            vni,
+            port: (port != 0).then_some(port),
+            mtu: (mtu != 0).then_some(mtu),
+            gbp: config.bool("GBP", false)?,
+            learning: config.bool("Learning", false)?,
+            direct_routing: config.bool("DirectRouting", false)?,
+            devices: Devices { v4, v6: name("flannel-v6.").ok() },
+        })
+    }
+
+    fn device(&self, family: Family) -> IfName {
+        match family {
+            Family::V4 => self.devices.v4,
+            // `check` has refused a network that would need a name that cannot be.
+            Family::V6 => self.devices.v6.unwrap_or(self.devices.v4),
+        }
+    }
+
+    fn device_mtu(&self, family: Family, node: &Node) -> u32 {
+        let overhead = match family {
+            Family::V4 => OVERHEAD_V4,
+            Family::V6 => OVERHEAD_V6,
+        };
+        self.mtu.unwrap_or(node.underlay.mtu).saturating_sub(overhead)
+    }
+
+    /// The MAC this node's VTEP had, else has, else always gets on this machine.
+    fn mac(&self, family: Family, node: &Node, past: &Past<'_>) -> Mac {
+        let device = self.device(family);
+        let announced = past
+            .announced
+            .filter(|attrs| attrs.backend_type.eq_ignore_ascii_case(self.kind()))
+            .and_then(|attrs| vtep_mac(family.data(attrs)?).ok());
+        let living = past.facts.interface(device).and_then(|interface| interface.mac);
+        announced.or(living).filter(Mac::is_unicast).unwrap_or_else(|| {
+            // The address takes part so that clones of one machine image differ.
+            let salt = format!("{device} {:?}", family.announced_by(&node.underlay));
+            Mac::random(&mut fastrand::Rng::with_seed(fnv1a(past.machine, salt.as_bytes())))
+        })
+    }
+
+    fn data(&self, family: Family, node: &Node, past: &Past<'_>) -> Option<RawJson> {
+        family.announced_by(&node.underlay)?;
+        let data = VtepData { vni: self.vni, mac: self.mac(family, node, past).to_string() };
+        RawJson::encode(&data).ok()
+    }
+
+    fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
+        let link = self.device(family);
+        let subnet = family.subnet(&own.subnet)?;
+        let local = family.announced_by(&node.underlay)?;
+        let mac = family.data(&own.attrs).and_then(|data| vtep_mac(data).ok());
+        let mut entries = vec![
+            Entry::Link(Link {
+                name: link,
+                kind: LinkKind::Vxlan(Vxlan {
+                    vni: self.vni,
+                    port: self.port,
+                    parent: node.underlay.link,
+                    local,
+                    learning: self.learning,
+                    gbp: self.gbp,
+                }),
+                mac,
+                mtu: self.device_mtu(family, node),
+            }),
+            Entry::Address(Address { link, addr: Family::host(subnet) }),
+            Entry::Sysctl(Sysctl {
+                path: format!("net/ipv6/conf/{link}/accept_ra"),
+                value: "0".to_owned(),
+            }),
+        ];
+        if node.kernel < CHECKSUMS_MENDED {
+            entries.push(Entry::Offload(Offload { link, tx_checksum: false }));
+        }
+        Some(entries)
+    }
+
+    fn peer_of(
+        &self,
+        family: Family,
+        node: &Node,
+        subnet: IpNet,
+        peer: &Lease,
+    ) -> Result<Vec<Entry>, PeerProblem> {
+        let public = family.public_address(peer)?;
+        let metric = family.metric(node, subnet);
+        if let Some(link) = self.direct_link(node, public) {
+            let via = Some(public);
+            return Ok(vec![Entry::Route(Route { dst: subnet, metric, via, link, onlink: false })]);
+        }
+        let data = family
+            .data(&peer.attrs)
+            .ok_or_else(|| PeerProblem::Data("it has none; is it still starting?".to_owned()))?;
+        let mac = vtep_mac(data)?;
+        let link = self.device(family);
+        let vtep = subnet.network();
+        Ok(vec![
+            Entry::Neighbour(Neighbour { link, ip: vtep, mac }),
+            Entry::Fdb(Fdb { link, mac, dst: public }),
+            Entry::Route(Route { dst: subnet, metric, via: Some(vtep), link, onlink: true }),
+        ])
+    }
+
+    /// The device through which the peer is reached without a gateway, if direct routes are wanted.
+    fn direct_link(&self, node: &Node, public: IpAddr) -> Option<IfName> {
+        let path = node.paths.get(&public).filter(|_| self.direct_routing)?;
+        path.gateway.is_none().then_some(path.link)
+    }
+}
+
+impl Backend for VxlanBackend {
+    fn kind(&self) -> &'static str {
+        "vxlan"
+    }
+
+    fn check(&self, node: &Node) -> Result<(), BackendError> {
+        if node.network.v6.is_some() && self.devices.v6.is_none() {
+            return Err(BackendError::Unfit(format!(
+                "Backend.VNI {} makes an IPv6 device name longer than the kernel allows: \
+                 use 9999 or less with IPv6",
+                self.vni
+            )));
+        }
+        for family in Family::used_by(node) {
+            let least = if family == Family::V6 { LEAST_MTU_V6 } else { LEAST_MTU_V4 };
+            let mtu = self.device_mtu(family, node);
+            if mtu < least {
+                let outer = self.mtu.unwrap_or(node.underlay.mtu);
+                return Err(BackendError::Unfit(format!(
+                    "an MTU of {outer} leaves {mtu} bytes for pods, less than the {least} that the \
+                     address family needs: raise the MTU of {} or Backend.MTU",
+                    node.underlay.link
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn mtu(&self, node: &Node) -> u32 {
+        // Pods have one MTU for both families: what fits through either tunnel.
+        Family::used_by(node).map(|family| self.device_mtu(family, node)).min().unwrap_or_default()
+    }
+
+    fn announce(&self, node: &Node, past: &Past<'_>) -> LeaseAttrs {
+        let uses = |family| Family::used_by(node).any(|used| used == family);
+        let data = |family| uses(family).then(|| self.data(family, node, past)).flatten();
+        LeaseAttrs {
+            public_ip: node.underlay.public_v4.filter(|_| uses(Family::V4)),
+            public_ipv6: node.underlay.public_v6.filter(|_| uses(Family::V6)),
+            backend_type: self.kind().to_owned(),
+            backend_data: data(Family::V4),
+            backend_v6_data: data(Family::V6),
+        }
+    }
+
+    fn base(&self, node: &Node, own: &Lease) -> Vec<Entry> {
+        Family::used_by(node)
+            .filter_map(|family| self.base_of(family, node, own))
+            .flatten()
+            .collect()
+    }
+
+    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Vec<Entry>, PeerProblem> {
+        let mut entries = Vec::new();
+        let mut problem = None;
+        for family in Family::used_by(node) {
+            let Some(subnet) = family.subnet(&peer.subnet) else { continue };
+            match self.peer_of(family, node, subnet, peer) {
+                Ok(more) => entries.extend(more),
+                Err(error) => problem = Some(error),
+            }
+        }
+        // One family that works is better than none.
+        match problem {
+            Some(problem) if entries.is_empty() => Err(problem),
+            _ => Ok(entries),
+        }
+    }
+
+    fn devices(&self, node: &Node) -> Vec<IfName> {
+        Family::used_by(node).map(|family| self.device(family)).collect()
+    }
+
+    fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {
+        if self.direct_routing { crate::host_gw::legacy_routes(node) } else { Vec::new() }
+    }
+
+    fn wants_paths(&self) -> bool {
+        self.direct_routing
+    }
+}
+
+fn vtep_mac(data: &RawJson) -> Result<Mac, PeerProblem> {
+    let data: VtepData = data.parse().map_err(|error| PeerProblem::Data(error.to_string()))?;
+    let mac: Mac = data.mac.parse().map_err(|error| PeerProblem::Data(format!("{error}")))?;
+    if mac.is_unicast() {
+        Ok(mac)
+    } else {
+        Err(PeerProblem::Data(format!("{mac} cannot be a VTEP's address")))
+    }
+}
+
+/// Stable over builds, which the standard library's hasher does not promise to be.
+fn fnv1a(seed: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
