@@ -1,0 +1,95 @@
+//! Nodes on one machine: each a network namespace with its own files, joined by a switch, with a
+//! private etcd and a flanneld on every node. For people (`flannelctl lab`), for end-to-end tests and
+//! for benchmarks.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use flannel_lab::Lab;
+//!
+//! # fn main() -> flannel_lab::Result<()> {
+//! let lab = Lab::builder().nodes(3).backend("vxlan").ipv6(true).flag("--ip-masq").start()?;
+//! let (one, two) = (lab.pod(1)?, lab.pod(2)?);
+//! lab.ping(&one, &two)?;
+//!
+//! lab.node(1).exec(&["ip", "link", "del", "flannel.1"])?;
+//! lab.wait_until("the tunnel to be repaired", Duration::from_secs(5), || lab.ping(&one, &two))?;
+//!
+//! lab.node(2).flanneld().kill9();
+//! lab.node(2).flanneld().restart()?;
+//! assert_eq!(lab.leases()?.len(), 3);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What one can do, and where it is said:
+//!
+//! | | |
+//! |---|---|
+//! | describe and start | [`Lab::builder`] → [`LabBuilder`]; [`Lab::start`] with a [`LabSpec`] |
+//! | nodes | [`Lab::node`] → [`Node`]: `exec`, `ip`, `spawn`, `in_netns`, `read_file`, `subnet_env` |
+//! | daemons | [`Node::flanneld`] → [`Daemon`]: `start`, `stop`, `kill9`, `restart`, `restart_with`, `pause`, `log` |
+//! | the store | [`Lab::etcd`] → [`Etcd`]: `put`, `get`, `list`, `delete`, `kill`, `stop`, `restart`, `pause`, `snapshot`, `restore`; [`Lab::put_config`], [`Lab::leases`] |
+//! | pods | [`Lab::pod`], [`Lab::pod_on_every_node`] → [`Pod`] |
+//! | reachability | [`Lab::ping`], [`Lab::ping_with`], [`Lab::ping_address`], [`Lab::matrix`] |
+//! | waiting | [`Lab::wait_until`] |
+//!
+//! Addresses follow from numbers: node *i* has `eth0` with `192.168.100.i/24` and `fd00:100::i/64`
+//! and its default routes through the switch (`.254`, `::fe`); etcd is at `192.168.100.253:2379`.
+//! A second segment is `192.168.101.0/24` and `fd00:101::/64`, reached through the switch. Beyond 250
+//! nodes the underlay is `192.168.0.0/16`.
+//!
+//! # Nothing stays behind
+//!
+//! Dropping a [`Lab`] removes everything, and so does the death of its process, `kill -9` included:
+//! namespaces have no names and are held by open files of the process; all commands run in one PID
+//! namespace that ends with it; logs and etcd's data are in memory. Nothing of the host's network or
+//! files is touched, so any number of labs run side by side.
+//!
+//! # What a node sees
+//!
+//! The host's files, except that `/run`, `/var/lib/cni` and `/etc/cni` are its own and begin empty
+//! (`/run/flannel/subnet.env` is per node), `/sys/class/net` shows its own devices, and `/proc` shows
+//! the lab's processes. Daemons are given `--iface=eth0 --etcd-endpoints=… --etcd-prefix=…
+//! --healthz-port=8081`, then the flags of the description.
+
+mod base64;
+mod builder;
+mod daemon;
+mod error;
+mod etcd;
+mod filter;
+mod http;
+mod keeper;
+mod keys;
+mod lab;
+mod matrix;
+mod mounts;
+mod namespace;
+mod node;
+mod parallel;
+mod ping;
+mod plan;
+mod pod;
+mod process;
+mod scratch;
+mod spec;
+mod subnet_env;
+mod tools;
+mod underlay;
+mod wait;
+
+pub use builder::LabBuilder;
+pub use daemon::Daemon;
+pub use error::{LabError, Result};
+pub use etcd::{Etcd, Snapshot};
+pub use lab::Lab;
+pub use matrix::{Matrix, PlaceRef};
+pub use namespace::{Namespace, NamespacePaths};
+pub use node::{Node, Place};
+pub use ping::PingOptions;
+pub use plan::Nic;
+pub use pod::Pod;
+pub use process::{Output, Process};
+pub use spec::{DaemonSpec, EtcdSpec, Families, LabSpec, NodeSpec};
+pub use subnet_env::{SUBNET_ENV, SubnetEnv};
+pub use wait::{Condition, wait_until};

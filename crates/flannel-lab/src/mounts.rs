@@ -1,0 +1,99 @@
+//! What a node sees of the file system: the host's, except for the places that belong to a node.
+//!
+//! All functions work on the mount namespace of the calling thread, which must be its own.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::CWD;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change,
+    move_mount, open_tree,
+};
+
+use crate::error::{Context, LabError, Result};
+
+/// Directories of the host that every node has for itself, besides `/run` and `/sys`.
+const PRIVATE: [&str; 2] = ["/var/lib/cni", "/etc/cni"];
+
+/// Makes the mount namespace that all others of the lab are copied from: nothing propagates to the
+/// host, and every mount point that nodes need exists without having been made on the host.
+pub(crate) fn prepare_base() -> Result<()> {
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .context(|| "make the lab's mounts private".into())?;
+    tmpfs("/run")?;
+    for dir in PRIVATE {
+        if Path::new(dir).is_dir() {
+            continue;
+        }
+        let Some(parent) = existing_ancestor(Path::new(dir)) else { continue };
+        overlay(&parent).map_err(|error| LabError::Unsupported {
+            what: format!("a private {dir} ({error})"),
+            needs: format!("overlayfs in the kernel, or an existing directory {dir}"),
+        })?;
+        fs::create_dir_all(dir).context(|| format!("create {dir} for the lab"))?;
+    }
+    Ok(())
+}
+
+/// Makes the places private in which a node keeps its own files, and shows its own devices in /sys.
+pub(crate) fn prepare_node() -> Result<()> {
+    tmpfs("/run")?;
+    for dir in ["/run/flannel", "/run/lock", "/run/netns"] {
+        fs::create_dir_all(dir).context(|| format!("create {dir} for a node"))?;
+    }
+    for dir in PRIVATE {
+        tmpfs(dir)?;
+    }
+    own_sys()
+}
+
+/// Shows in /sys the devices of the thread's network namespace. The cgroup tree stays visible.
+pub(crate) fn own_sys() -> Result<()> {
+    let cgroups = open_tree(
+        CWD,
+        "/sys/fs/cgroup",
+        OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_RECURSIVE,
+    );
+    mount("sysfs", "/sys", "sysfs", secure(), None).context(|| "mount /sys for a node".into())?;
+    // A host without cgroups has nothing to carry over.
+    if let Ok(tree) = cgroups {
+        let _ =
+            move_mount(&tree, "", CWD, "/sys/fs/cgroup", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
+    }
+    Ok(())
+}
+
+/// Shows the processes of the calling process's PID namespace in /proc.
+pub(crate) fn own_proc() -> io::Result<()> {
+    mount("proc", "/proc", "proc", secure() | MountFlags::NOEXEC, None)?;
+    Ok(())
+}
+
+fn tmpfs(at: &str) -> Result<()> {
+    mount("tmpfs", at, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(c"mode=0755"))
+        .context(|| format!("mount a private {at}"))
+}
+
+/// Covers a directory of the host so that what is made in it stays in the lab.
+fn overlay(dir: &Path) -> io::Result<()> {
+    let name = dir.to_string_lossy().replace('/', "-");
+    let [upper, work] = ["upper", "work"].map(|part| format!("/run/lab{name}/{part}"));
+    fs::create_dir_all(&upper)?;
+    fs::create_dir_all(&work)?;
+    let options = format!("lowerdir={},upperdir={upper},workdir={work}", dir.display());
+    let options = std::ffi::CString::new(options)?;
+    mount("overlay", dir, "overlay", MountFlags::empty(), Some(options.as_c_str()))?;
+    Ok(())
+}
+
+fn existing_ancestor(path: &Path) -> Option<std::path::PathBuf> {
+    path.ancestors().find(|dir| dir.is_dir()).map(Path::to_path_buf)
+}
+
+fn secure() -> MountFlags {
+    MountFlags::NOSUID | MountFlags::NODEV
+}

@@ -1,0 +1,216 @@
+//! A network namespace (with the mount namespace that belongs to it) that no name pins.
+//!
+//! It lives as long as somebody holds its file descriptors, which is this process and what runs in
+//! it, so nothing stays behind however the process ends.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::panic::resume_unwind;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::error::{Context, Result};
+use crate::keeper::Keeper;
+use crate::mounts;
+
+/// A handle on a namespace; clones are the same namespace.
+#[derive(Clone, Debug)]
+pub struct Namespace(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    label: String,
+    net: OwnedFd,
+    mounts: Option<OwnedFd>,
+    keeper: Arc<Keeper>,
+}
+
+/// Which file system a namespace sees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum View<'a> {
+    /// The host's: nothing that looks at files runs there.
+    Host,
+    /// A node's own `/run`, `/sys`, `/var/lib/cni` and `/etc/cni`.
+    Node,
+    /// The files of a node, but its own `/sys`.
+    PodOf(&'a Namespace),
+}
+
+impl Namespace {
+    pub(crate) fn new(keeper: &Arc<Keeper>, label: &str, view: View<'_>) -> Result<Self> {
+        let (net, mounts) = on_new_thread(label, || {
+            // SAFETY: the thread is new and ends here; nothing else relies on its network.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::FS) }
+                .context(|| "make a network namespace".into())?;
+            let net = File::open("/proc/thread-self/ns/net")
+                .context(|| "open a network namespace".into())?;
+            if matches!(view, View::Host) {
+                return Ok((net, None));
+            }
+            // The lab's /proc does not show this thread, the host's does.
+            let task = File::open("/proc/thread-self/ns").context(|| "open own links".into())?;
+            let template = match view {
+                View::PodOf(Self(node)) => node.mounts.as_ref().map(AsFd::as_fd),
+                View::Host | View::Node => None,
+            };
+            move_into_link_name_space(
+                template.unwrap_or(keeper.base_mounts()),
+                Some(LinkNameSpaceType::Mount),
+            )
+            .context(|| "enter the lab's mount namespace".into())?;
+            // SAFETY: as above; the mounts of this thread become its own copy.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
+                .context(|| "make a mount namespace".into())?;
+            match view {
+                View::PodOf(_) => mounts::own_sys()?,
+                View::Host | View::Node => mounts::prepare_node()?,
+            }
+            let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+            let mounts = rustix::fs::openat(&task, "mnt", flags, rustix::fs::Mode::empty())
+                .context(|| "open a mount namespace".into())?;
+            Ok((net, Some(mounts)))
+        })?;
+        let label = label.to_owned();
+        let inner = Inner { label, net: net.into(), mounts, keeper: Arc::clone(keeper) };
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// What people call it: `node1`, `pod2`, `etcd`, `switch`.
+    pub fn label(&self) -> &str {
+        &self.0.label
+    }
+
+    /// Runs a closure on a thread inside the namespace and returns what it returns. Sockets opened
+    /// there stay in the namespace wherever they are used. Threads that the closure starts are
+    /// inside too.
+    ///
+    /// `/proc` shows the lab's processes there, so `/proc/self` does not exist for the closure.
+    pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> Result<R> {
+        on_new_thread(self.label(), || {
+            self.enter()?;
+            Ok(work())
+        })
+    }
+
+    /// Starts a long-lived thread inside the namespace.
+    pub fn spawn_thread<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<JoinHandle<Result<R>>> {
+        let inside = self.clone();
+        std::thread::Builder::new()
+            .name(self.0.label.clone())
+            .spawn(move || {
+                inside.enter()?;
+                Ok(work())
+            })
+            .context(|| format!("start a thread in {}", self.0.label))
+    }
+
+    /// Sets a kernel parameter of the namespace, e.g. `net/ipv4/ip_forward`.
+    pub fn sysctl(&self, name: &str, value: &str) -> Result<()> {
+        self.sysctls(&[(name, value)])
+    }
+
+    pub(crate) fn sysctls(&self, settings: &[(&str, &str)]) -> Result<()> {
+        on_new_thread(self.label(), || {
+            self.enter_net()?;
+            for (name, value) in settings {
+                fs::write(format!("/proc/sys/{name}"), value)
+                    .context(|| format!("{}: set {name} to {value}", self.0.label))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Where other processes find the namespace, as long as this process lives.
+    pub fn paths(&self) -> NamespacePaths {
+        let pid = std::process::id();
+        let path = |fd: i32| PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
+        NamespacePaths {
+            net: path(self.0.net.as_raw_fd()),
+            mounts: self.0.mounts.as_ref().map(|fd| path(fd.as_raw_fd())),
+            pids: path(self.0.keeper.pids().as_raw_fd()),
+        }
+    }
+
+    pub(crate) fn keeper(&self) -> &Keeper {
+        &self.0.keeper
+    }
+
+    /// Moves the calling thread inside; it must be a thread of our own that ends soon.
+    pub(crate) fn enter(&self) -> Result<()> {
+        self.enter_net()?;
+        let Some(mounts) = &self.0.mounts else { return Ok(()) };
+        // SAFETY: the thread is our own and has no use for a shared working directory.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }
+            .context(|| "stop sharing the working directory".into())?;
+        move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))
+            .context(|| format!("enter the mounts of {}", self.0.label))
+    }
+
+    /// As [`Self::enter`], but the thread goes on seeing the host's files.
+    pub(crate) fn enter_net(&self) -> Result<()> {
+        move_into_link_name_space(self.0.net.as_fd(), Some(LinkNameSpaceType::Network))
+            .context(|| format!("enter the network of {}", self.0.label))
+    }
+
+    /// Makes children of the calling thread members of the lab's PID namespace. The thread itself
+    /// cannot start threads any more.
+    pub(crate) fn enter_pids(&self) -> Result<()> {
+        move_into_link_name_space(self.0.keeper.pids(), Some(LinkNameSpaceType::ProcessID))
+            .context(|| "enter the lab's PID namespace".into())
+    }
+}
+
+/// Links to the parts of a namespace that another process can open and enter.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct NamespacePaths {
+    /// The network namespace.
+    pub net: PathBuf,
+    /// The mount namespace, if it has its own.
+    pub mounts: Option<PathBuf>,
+    /// The PID namespace of the whole lab.
+    pub pids: PathBuf,
+}
+
+impl NamespacePaths {
+    /// Moves the calling process inside; children it starts from now on are there entirely and end
+    /// with the lab. Must be called while the process has a single thread.
+    pub fn enter(&self) -> Result<()> {
+        let open = |path: &PathBuf| {
+            File::open(path).context(|| format!("open {}: is the lab still up?", path.display()))
+        };
+        let net = open(&self.net)?;
+        let mounts = self.mounts.as_ref().map(open).transpose()?;
+        let pids = open(&self.pids)?;
+        let enter = |file: &File, kind| {
+            move_into_link_name_space(file.as_fd(), Some(kind))
+                .context(|| "enter a namespace of the lab".into())
+        };
+        enter(&pids, LinkNameSpaceType::ProcessID)?;
+        enter(&net, LinkNameSpaceType::Network)?;
+        if let Some(mounts) = &mounts {
+            enter(mounts, LinkNameSpaceType::Mount)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs something on a thread of its own, because namespaces are entered by threads and there is no
+/// way back out of some of them.
+pub(crate) fn on_new_thread<R: Send>(
+    name: &str,
+    work: impl FnOnce() -> Result<R> + Send,
+) -> Result<R> {
+    std::thread::scope(|scope| {
+        let handle = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn_scoped(scope, work)
+            .context(|| "start a thread".into())?;
+        handle.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
