@@ -235,7 +235,7 @@ fn check_bound<N: Net>(
         return Err(ConfigError::invalid(
             key,
             shown,
-            format!("is not on a {} boundary", keys.len),
+            "is not on a SubnetLen boundary",
             format!("with /{len} subnets use {}", N::address(N::around(address, len).start())),
         ));
     }

@@ -78,8 +78,10 @@ fn a_lease_of_another_length_blocks_all_it_touches() {
 #[test]
 fn a_lease_outside_the_pool_blocks_nothing() {
     let mut free = small();
-    ["10.5.0.0/24", "10.5.9.0/24", "192.168.0.0/16", "255.255.255.254/31", "0.0.0.0/8"]
-        .map(|other| free.occupy(net(other)));
+    for other in ["10.5.0.0/24", "10.5.9.0/24", "192.168.0.0/16", "255.255.255.254/31", "0.0.0.0/8"]
+    {
+        free.occupy(net(other));
+    }
     assert_eq!(free.free(), 8);
 }
 
@@ -87,7 +89,7 @@ fn a_lease_outside_the_pool_blocks_nothing() {
 fn a_subnet_is_free_again_when_the_last_lease_on_it_is_gone() {
     let mut free = small();
     let (whole, half, quarter) = (net("10.5.4.0/22"), net("10.5.5.0/25"), net("10.5.5.128/26"));
-    [whole, half, quarter, half].map(|net| free.occupy(net));
+    [whole, half, quarter, half].into_iter().for_each(|net| free.occupy(net));
     free.release(whole);
     assert_eq!((free.free(), free.is_free(net("10.5.5.0/24"))), (7, false));
     free.release(half);

@@ -171,7 +171,7 @@ fn bounds_lie_on_subnet_boundaries() {
     );
     assert_eq!(
         v6(r#""IPv6Network":"fc00::/48","IPv6SubnetMax":"fc00:0:0:5::1""#),
-        "IPv6SubnetMax fc00:0:0:5::1 is not on a IPv6SubnetLen boundary: with /64 subnets use fc00:0:0:5::"
+        "IPv6SubnetMax fc00:0:0:5::1 is not on a SubnetLen boundary: with /64 subnets use fc00:0:0:5::"
     );
 }
 
