@@ -1,0 +1,66 @@
+//! What can go wrong with a store, in words an operator can act on.
+
+use flannel_lease::{AcquireError, Lease};
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Nobody answers, or nobody who could decide. Trying again later is all there is to do.
+    #[error(
+        "cannot {attempted}: no answer from {endpoint}: {reason}; check that it runs and is reachable"
+    )]
+    Unavailable { attempted: String, endpoint: String, reason: String },
+
+    /// The server knows us and says no, or does not know us.
+    #[error(
+        "not allowed to {attempted} at {endpoint}: {reason}; check the user name, the password, the \
+         client certificate and what the user's role may read and write"
+    )]
+    Denied { attempted: String, endpoint: String, reason: String },
+
+    /// The server answered with an error of its own, e.g. that its disk quota is used up.
+    #[error("cannot {attempted}: {endpoint} refuses: {reason}; see its log")]
+    Refused { attempted: String, endpoint: String, reason: String },
+
+    /// Our key is gone: it expired, or somebody deleted it.
+    #[error("the lease {key} no longer exists: acquire a new one")]
+    Lost { key: String },
+
+    /// Somebody else has written our key.
+    #[error(
+        "the lease {key} now belongs to {owner}: two nodes use the same subnet or public address; \
+         acquire a new one",
+        owner = owner(by)
+    )]
+    Taken { key: String, by: Box<Lease> },
+
+    #[error(transparent)]
+    OutOfSubnets(#[from] AcquireError),
+
+    /// Other nodes were quicker each time.
+    #[error("no subnet after {tries} tries, each time another node was quicker: try again")]
+    Contended { tries: u32 },
+
+    /// A value of the store cannot be understood.
+    #[error("{key} cannot be read: {reason}; write it anew")]
+    Corrupt { key: String, reason: String },
+
+    /// The options given make no store.
+    #[error("{option}: {reason}")]
+    Misconfigured { option: String, reason: String },
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::Contended { .. })
+    }
+}
+
+fn owner(lease: &Lease) -> String {
+    match (lease.attrs.public_ip, lease.attrs.public_ipv6) {
+        (Some(v4), _) => v4.to_string(),
+        (None, Some(v6)) => v6.to_string(),
+        (None, None) => "somebody whose attributes cannot be read".to_owned(),
+    }
+}

@@ -1,0 +1,221 @@
+//! Requests to whichever member of the cluster answers. One connection is in use at a time; when it
+//! fails the next member is tried, and stays in use as long as it works.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prost::Message;
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Request, Streaming};
+
+use super::EtcdOptions;
+use super::fault::{Fault, Kind};
+use super::login::{Credentials, Login};
+use super::proto::{WatchAction, WatchCreateRequest, WatchRequest, WatchResponse};
+use super::rpc;
+use super::timing::{CALL_TIMEOUT, REQUEST_TIMEOUT};
+use super::transport::Transport;
+use crate::StoreError;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Client(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    transport: Transport,
+    credentials: Option<Credentials>,
+    current: Mutex<Current>,
+}
+
+/// The member in use.
+#[derive(Debug)]
+struct Current {
+    member: usize,
+    /// Counts the changes of connection, so that of two requests failing on the same connection
+    /// only the first moves on to the next member.
+    generation: u64,
+    channel: Option<Channel>,
+    login: Login,
+    rng: fastrand::Rng,
+}
+
+#[derive(Clone, Debug)]
+struct Connection {
+    channel: Channel,
+    generation: u64,
+    endpoint: String,
+}
+
+impl Client {
+    /// Starts with a random member, so that the nodes spread over the cluster.
+    pub(crate) fn new(options: &EtcdOptions, mut rng: fastrand::Rng) -> Result<Self, StoreError> {
+        let transport = Transport::new(options)?;
+        let credentials = Credentials::new(options);
+        let member = rng.usize(..transport.count());
+        let login = Login::Unknown;
+        let current = Current { member, generation: 0, channel: None, login, rng };
+        Ok(Self(Arc::new(Shared { transport, credentials, current: Mutex::new(current) })))
+    }
+
+    /// Sends one request, to each member in turn until one answers, and always returns in time.
+    /// After a lost answer the request may have been carried out twice: writes are transactions
+    /// that compare before they write.
+    pub(super) async fn unary<Q, A>(&self, rpc: &'static str, request: Q) -> Result<A, Fault>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        let mut tries = self.0.transport.count().max(2);
+        let mut may_log_in_again = self.0.credentials.is_some();
+        loop {
+            let fault = match timeout_at(deadline, self.attempt(rpc, request.clone())).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(fault)) => fault,
+                Err(_) => return Err(self.silence(CALL_TIMEOUT)),
+            };
+            match fault.kind {
+                Kind::Token if may_log_in_again => {
+                    may_log_in_again = false;
+                    self.current().login = Login::Unknown;
+                }
+                Kind::Unavailable if tries > 1 => {
+                    tries -= 1;
+                    self.pause_before_the_same_member().await;
+                }
+                _ => return Err(fault),
+            }
+        }
+    }
+
+    /// Opens a stream of changes. Tries one member only: the caller decides when to try again.
+    pub(super) async fn watch(
+        &self,
+        watches: Vec<WatchCreateRequest>,
+    ) -> Result<WatchStream, Fault> {
+        let connection = self.connection()?;
+        let open = async {
+            let token = self.token(&connection).await?;
+            let watches =
+                watches.into_iter().map(|w| WatchRequest { action: Some(WatchAction::Create(w)) });
+            rpc::open_watch(connection.channel.clone(), watches.collect(), token)
+                .await
+                .map_err(|status| Fault::from_status(&connection.endpoint, &status))
+        };
+        let opened = timeout(REQUEST_TIMEOUT, open).await;
+        let opened = opened.unwrap_or_else(|_| Err(self.silence(REQUEST_TIMEOUT)));
+        match opened {
+            Ok(responses) => Ok(WatchStream { client: self.clone(), connection, responses }),
+            Err(fault) => Err(self.judge(&connection, fault)),
+        }
+    }
+
+    async fn attempt<Q, A>(&self, rpc: &'static str, request: Q) -> Result<A, Fault>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let connection = self.connection()?;
+        let send = async {
+            let token = self.token(&connection).await?;
+            let mut request = Request::new(request);
+            request.set_timeout(REQUEST_TIMEOUT);
+            if let Some(token) = token {
+                request.metadata_mut().insert("token", token);
+            }
+            rpc::unary(connection.channel.clone(), rpc, request)
+                .await
+                .map_err(|status| Fault::from_status(&connection.endpoint, &status))
+        };
+        let answer = timeout(REQUEST_TIMEOUT, send).await;
+        let answer = answer.unwrap_or_else(|_| Err(self.silence(REQUEST_TIMEOUT)));
+        answer.map_err(|fault| self.judge(&connection, fault))
+    }
+
+    /// The token to send along, if this cluster wants one; logs in when none is known.
+    async fn token(&self, connection: &Connection) -> Result<Option<MetadataValue<Ascii>>, Fault> {
+        let Some(credentials) = &self.0.credentials else { return Ok(None) };
+        if let Some(known) = self.current().login.token() {
+            return Ok(known);
+        }
+        let login = credentials.log_in(&connection.channel, &connection.endpoint).await?;
+        let token = login.token().unwrap_or_default();
+        self.current().login = login;
+        Ok(token)
+    }
+
+    fn connection(&self) -> Result<Connection, Fault> {
+        let mut current = self.current();
+        let endpoint = self.0.transport.name(current.member);
+        let generation = current.generation;
+        if let Some(channel) = &current.channel {
+            return Ok(Connection { channel: channel.clone(), generation, endpoint });
+        }
+        match self.0.transport.channel(current.member) {
+            Ok(channel) => {
+                current.channel = Some(channel.clone());
+                Ok(Connection { channel, generation, endpoint })
+            }
+            Err(reason) => Err(Fault::new(Kind::Unavailable, &endpoint, reason)),
+        }
+    }
+
+    /// Moves on to the next member when the fault is the connection's.
+    fn judge(&self, connection: &Connection, fault: Fault) -> Fault {
+        let mut current = self.current();
+        if fault.kind == Kind::Unavailable && current.generation == connection.generation {
+            tracing::debug!(
+                endpoint = fault.endpoint,
+                reason = fault.reason,
+                "leaving this etcd member"
+            );
+            current.member = (current.member + 1) % self.0.transport.count();
+            current.generation += 1;
+            current.channel = None;
+        }
+        fault
+    }
+
+    async fn pause_before_the_same_member(&self) {
+        if self.0.transport.count() == 1 {
+            let millis = self.current().rng.u64(20..100);
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+        }
+    }
+
+    fn silence(&self, waited: Duration) -> Fault {
+        let endpoint = self.0.transport.name(self.current().member);
+        Fault::new(Kind::Unavailable, &endpoint, format!("silent for {} s", waited.as_secs()))
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        // Every change of it is a single assignment: a panic elsewhere leaves it whole.
+        self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An open stream of changes.
+pub(super) struct WatchStream {
+    client: Client,
+    connection: Connection,
+    responses: Streaming<WatchResponse>,
+}
+
+impl WatchStream {
+    pub(super) async fn next(&mut self) -> Result<WatchResponse, Fault> {
+        let fault = match self.responses.message().await {
+            Ok(Some(response)) => return Ok(response),
+            Ok(None) => {
+                Fault::new(Kind::Unavailable, &self.connection.endpoint, "it closed the watch")
+            }
+            Err(status) => Fault::from_status(&self.connection.endpoint, &status),
+        };
+        Err(self.client.judge(&self.connection, fault))
+    }
+
+    pub(super) fn endpoint(&self) -> &str {
+        &self.connection.endpoint
+    }
+}

@@ -1,0 +1,136 @@
+//! All of flannel's keys at one revision, read with one request however many leases there are.
+
+use flannel_lease::{Lease, LeaseAttrs, Subnet};
+use prost::bytes::Bytes;
+
+use super::fault::Kind;
+use super::keys::{KeyRange, Meaning};
+use super::proto::{KeyValue, RangeRequest, ResponseHeader, TxnRequest};
+use super::registry::Registry;
+use super::txn;
+use crate::StoreError;
+
+/// So many lookups of older values are made for one listing, at most.
+const MAX_LOOKUPS: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) header: ResponseHeader,
+    pub(super) config: Option<Bytes>,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// One lease as it is stored.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) subnet: Subnet,
+    /// `None` when the value cannot be read: the subnet is in use all the same.
+    pub(super) attrs: Option<LeaseAttrs>,
+    pub(super) kv: KeyValue,
+}
+
+impl Registry {
+    pub(super) async fn list(&self) -> Result<Listing, StoreError> {
+        let attempted = || format!("list the leases under {}", self.keys.subnets());
+        let directories = self.directories();
+        let mut answer = self.client.txn(self.list_request(directories)).await;
+        // A role made for the Go flannel may not read a directory that one does not know.
+        if let ([known, _], Err(fault)) = (directories, &answer)
+            && fault.kind == Kind::Denied
+        {
+            answer = self.client.txn(self.list_request(std::slice::from_ref(known))).await;
+            if answer.is_ok() {
+                self.leave_out_v6();
+            }
+        }
+        let answer = answer.map_err(|fault| fault.during(attempted()))?;
+
+        let mut found = answer.responses.into_iter().map(txn::found);
+        let config = found.next().unwrap_or_default().into_iter().next().map(|kv| kv.value);
+        let entries = found.flatten().filter_map(|kv| self.read_entry(kv)).collect();
+        let header = answer.header.unwrap_or_default();
+        let mut listing = Listing { header, config, entries };
+        self.recover(&mut listing).await;
+        Ok(listing)
+    }
+
+    fn list_request(&self, directories: &[String]) -> TxnRequest {
+        let directories = directories.iter().map(|dir| txn::get(KeyRange::directory(dir)));
+        let config = txn::get(KeyRange::single(self.keys.config()));
+        txn::read_all(std::iter::once(config).chain(directories).collect())
+    }
+
+    /// `None` for keys that are not leases.
+    fn read_entry(&self, kv: KeyValue) -> Option<Entry> {
+        match self.keys.meaning(&kv.key) {
+            Meaning::Lease(subnet) => {
+                let attrs = LeaseAttrs::from_json(&kv.value).ok();
+                if attrs.is_some() {
+                    self.unreadable().forget(&kv.key);
+                }
+                Some(Entry { subnet, attrs, kv })
+            }
+            Meaning::Config => None,
+            Meaning::Foreign(why) => {
+                self.unreadable().note(&kv.key, why, None);
+                None
+            }
+        }
+    }
+
+    /// Fills in the last good attributes of leases whose value cannot be read.
+    async fn recover(&self, listing: &mut Listing) {
+        let mut lookups = 0;
+        for entry in listing.entries.iter_mut().filter(|entry| entry.attrs.is_none()) {
+            let key = entry.kv.key.clone();
+            if !self.unreadable().knows(&key) && lookups < MAX_LOOKUPS {
+                lookups += 1;
+                self.note_bad_value(&entry.kv).await;
+            }
+            entry.attrs = self.unreadable().last_good(&key).cloned();
+        }
+    }
+
+    /// Tells of a bad value once, after looking up what it replaced: etcd keeps that until it is
+    /// compacted.
+    pub(super) async fn note_bad_value(&self, kv: &KeyValue) {
+        let Err(why) = LeaseAttrs::from_json(&kv.value) else { return };
+        if self.unreadable().knows(&kv.key) {
+            return;
+        }
+        let before = RangeRequest {
+            key: kv.key.clone(),
+            revision: kv.mod_revision - 1,
+            ..RangeRequest::default()
+        };
+        let before = self.client.range(before).await.ok();
+        let before = before.and_then(|answer| answer.kvs.into_iter().next());
+        let last_good = before.and_then(|kv| LeaseAttrs::from_json(&kv.value).ok());
+        self.unreadable().note(&kv.key, why, last_good);
+    }
+}
+
+impl Listing {
+    pub(super) fn revision(&self) -> i64 {
+        self.header.revision
+    }
+
+    /// Every subnet in use, for choosing one that is not.
+    pub(super) fn in_use(&self) -> Vec<Lease> {
+        let lease = |entry: &Entry| Lease {
+            subnet: entry.subnet,
+            attrs: entry.attrs.clone().unwrap_or_default(),
+        };
+        self.entries.iter().map(lease).collect()
+    }
+
+    /// The leases whose attributes are known.
+    pub(super) fn into_leases(self) -> Vec<Lease> {
+        let lease = |entry: Entry| Some(Lease { subnet: entry.subnet, attrs: entry.attrs? });
+        self.entries.into_iter().filter_map(lease).collect()
+    }
+
+    pub(super) fn entry(&self, subnet: &Subnet) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.subnet == *subnet)
+    }
+}

@@ -1,0 +1,87 @@
+//! The etcd v3 store, sharing its keys and values with the Go flannel.
+
+mod acquire;
+mod client;
+mod fault;
+mod history;
+mod keys;
+mod listing;
+mod login;
+mod options;
+mod proto;
+#[cfg(feature = "test-util")]
+pub(crate) mod raw;
+mod registry;
+mod renew;
+mod rpc;
+mod timing;
+mod tls;
+mod transport;
+mod txn;
+mod unreadable;
+mod watch;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
+use tokio::sync::mpsc;
+
+use self::registry::Registry;
+use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
+
+pub use self::options::{EtcdOptions, Secret};
+
+#[derive(Debug)]
+pub struct EtcdStore {
+    registry: Arc<Registry>,
+    previous: Option<Subnet>,
+}
+
+impl EtcdStore {
+    /// Needs no etcd: a connection is made with the first request. `previous` is for the name only;
+    /// from `seed` come the choice of endpoint, of subnet and of pauses.
+    pub fn new(
+        options: &EtcdOptions,
+        previous: Option<Subnet>,
+        seed: u64,
+    ) -> Result<Self, StoreError> {
+        Ok(Self { registry: Arc::new(Registry::new(options, seed)?), previous })
+    }
+}
+
+#[async_trait]
+impl Store for EtcdStore {
+    fn name(&self) -> String {
+        let v4 = self.previous.and_then(|subnet| subnet.v4()).map(|net| net.to_string());
+        let v6 = self.previous.and_then(|subnet| subnet.v6()).map(|net| net.to_string());
+        let previous = v4.or(v6).unwrap_or_else(|| "None".to_owned());
+        format!("Etcd Local Manager with Previous Subnet: {previous}")
+    }
+
+    async fn config(&self) -> Result<Option<String>, StoreError> {
+        self.registry.config().await
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        let listing = self.registry.list().await?;
+        let cursor = listing.revision().unsigned_abs();
+        Ok(Snapshot { cursor, leases: listing.into_leases() })
+    }
+
+    async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError> {
+        self.registry.acquire(config, claim).await
+    }
+
+    async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
+        self.registry.renew(held, attrs).await
+    }
+
+    async fn release(&self, held: &Held) -> Result<(), StoreError> {
+        self.registry.release(held).await
+    }
+
+    fn watch(&self, cursor: u64) -> mpsc::Receiver<StoreEvent> {
+        watch::start(self.registry.clone(), i64::try_from(cursor).unwrap_or(0))
+    }
+}

@@ -1,0 +1,62 @@
+//! How to reach etcd, as the operator says it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// The `--etcd-*` options.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdOptions {
+    /// `http://host:port`, `https://host:port` or `host:port`; the first one's scheme is everyone's.
+    pub endpoints: Vec<String>,
+    /// Where flannel's keys are, e.g. `/coreos.com/network`.
+    pub prefix: String,
+    /// CA bundle that signed etcd's certificate; without it the system's roots are trusted.
+    pub ca: Option<PathBuf>,
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    pub username: Option<String>,
+    pub password: Option<Secret>,
+}
+
+/// A text that never shows itself: not in logs, not in errors, not in `{:?}`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for the one place that sends it.
+    pub(super) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_password_does_not_show_in_the_options() {
+        let options = EtcdOptions {
+            username: Some("flannel".to_owned()),
+            password: Some(Secret::new("hunter2")),
+            ..EtcdOptions::default()
+        };
+        let shown = format!("{options:?}");
+        assert!(shown.contains("flannel") && !shown.contains("hunter2"), "{shown}");
+    }
+}

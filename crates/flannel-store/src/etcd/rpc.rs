@@ -1,0 +1,97 @@
+//! The calls themselves: gRPC paths and how a message gets onto a channel.
+
+use http::uri::PathAndQuery;
+use prost::Message;
+use tokio_stream::StreamExt;
+use tonic::client::Grpc;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::client::Client;
+use super::fault::Fault;
+use super::proto::Ignored;
+use super::proto::{
+    LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest, LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest,
+    WatchResponse,
+};
+
+pub(super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
+const RANGE: &str = "/etcdserverpb.KV/Range";
+const TXN: &str = "/etcdserverpb.KV/Txn";
+const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
+const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+
+/// A listing of 10,000 leases is some 3 MB; the usual limit of gRPC is 4 MiB.
+const MAX_RESPONSE: usize = 64 << 20;
+
+impl Client {
+    pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Fault> {
+        self.unary(RANGE, request).await
+    }
+
+    pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Fault> {
+        self.unary(TXN, request).await
+    }
+
+    pub(super) async fn lease_grant(&self, ttl_seconds: i64) -> Result<LeaseGrantResponse, Fault> {
+        self.unary(LEASE_GRANT, LeaseGrantRequest { ttl: ttl_seconds, id: 0 }).await
+    }
+
+    /// Deletes every key attached to the lease, too.
+    pub(super) async fn lease_revoke(&self, id: i64) -> Result<(), Fault> {
+        self.unary(LEASE_REVOKE, LeaseRevokeRequest { id }).await.map(|Ignored {}| ())
+    }
+
+    /// With the keys attached to it.
+    pub(super) async fn lease_time_to_live(
+        &self,
+        id: i64,
+    ) -> Result<LeaseTimeToLiveResponse, Fault> {
+        self.unary(LEASE_TIME_TO_LIVE, LeaseTimeToLiveRequest { id, keys: true }).await
+    }
+}
+
+pub(super) async fn unary<Q, A>(
+    channel: Channel,
+    rpc: &'static str,
+    request: Request<Q>,
+) -> Result<A, Status>
+where
+    Q: Message + 'static,
+    A: Message + Default + 'static,
+{
+    let mut grpc = ready(channel).await?;
+    let codec = ProstCodec::<Q, A>::default();
+    let response = grpc.unary(request, PathAndQuery::from_static(rpc), codec).await?;
+    Ok(response.into_inner())
+}
+
+pub(super) async fn open_watch(
+    channel: Channel,
+    requests: Vec<WatchRequest>,
+    token: Option<MetadataValue<Ascii>>,
+) -> Result<Streaming<WatchResponse>, Status> {
+    let mut grpc = ready(channel).await?;
+    // Our half of the stream must stay open, or etcd ends its half.
+    let requests = tokio_stream::iter(requests).chain(tokio_stream::pending());
+    let mut request = Request::new(requests);
+    // A member cut off from the others shall say so instead of staying silent.
+    request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+    if let Some(token) = token {
+        request.metadata_mut().insert("token", token);
+    }
+    let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
+    let response = grpc.streaming(request, PathAndQuery::from_static(WATCH), codec).await?;
+    Ok(response.into_inner())
+}
+
+async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
+    let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_RESPONSE);
+    grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+    Ok(grpc)
+}

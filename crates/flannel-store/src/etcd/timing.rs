@@ -1,0 +1,25 @@
+//! How long anything towards etcd may take.
+
+use std::time::Duration;
+
+/// TCP connect, and TLS handshake.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// One request at one endpoint.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// One request with its retries at all endpoints.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// While a watch is open the connection is pinged this often, and given up when no answer comes.
+/// etcd hangs up on clients that ping more often than every 5 s, or at all with nothing open.
+pub(super) const PING_INTERVAL: Duration = Duration::from_secs(10);
+pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// etcd reports progress on an idle watch every 10 minutes. A stream silent for longer than this is
+/// opened anew, in case a proxy keeps it alive towards us alone.
+pub(super) const WATCH_SILENCE: Duration = Duration::from_secs(25 * 60);
+/// Pauses between attempts to watch.
+pub(super) const WATCH_RETRY_FIRST: Duration = Duration::from_millis(100);
+pub(super) const WATCH_RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// The life of a lease, as every flannel gives it.
+pub(super) const LEASE_TTL: Duration = Duration::from_secs(86_400);

@@ -1,0 +1,162 @@
+//! The members of the etcd cluster and the connection to one of them.
+
+use http::Uri;
+use tonic::transport::{Channel, Endpoint};
+
+use super::EtcdOptions;
+use super::timing::{CONNECT_TIMEOUT, PING_INTERVAL, PING_TIMEOUT};
+use super::tls::TlsFiles;
+use crate::StoreError;
+
+#[derive(Debug)]
+pub(super) struct Transport {
+    members: Vec<Uri>,
+    tls: Option<TlsFiles>,
+}
+
+impl Transport {
+    /// Reads the certificate files once, so that a wrong path is told at start and not after hours.
+    pub(super) fn new(options: &EtcdOptions) -> Result<Self, StoreError> {
+        let endpoints: Vec<&str> =
+            options.endpoints.iter().map(|e| e.trim()).filter(|e| !e.is_empty()).collect();
+        let first = endpoints.first().ok_or_else(|| misconfigured("no endpoint is given"))?;
+        let files = TlsFiles::new(options);
+        let tls = choose_tls(first, files);
+        if let Some(files) = &tls {
+            files.load().map_err(|reason| misconfigured(&reason))?;
+        }
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let members = endpoints.iter().map(|e| member(e, scheme)).collect::<Result<_, _>>()?;
+        Ok(Self { members, tls })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// What to call a member in messages.
+    pub(super) fn name(&self, member: usize) -> String {
+        let uri = &self.members[member];
+        let name = uri.to_string();
+        name.trim_end_matches('/').to_owned()
+    }
+
+    /// A connection that is made when first used. The error names the file at fault.
+    pub(super) fn channel(&self, member: usize) -> Result<Channel, String> {
+        let mut endpoint = Endpoint::from(self.members[member].clone())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(false);
+        if let Some(files) = &self.tls {
+            endpoint = endpoint.tls_config(files.load()?).map_err(|error| {
+                format!("the certificate files cannot be used: {}", super::fault::causes(&error))
+            })?;
+        }
+        Ok(endpoint.connect_lazy())
+    }
+}
+
+/// The scheme of the first endpoint decides; without one, TLS is used when there are files for it.
+fn choose_tls(first: &str, files: TlsFiles) -> Option<TlsFiles> {
+    match first.split_once("://") {
+        Some(("https", _)) => Some(files),
+        None if !files.is_empty() => Some(files),
+        _ => {
+            if !files.is_empty() {
+                tracing::warn!(
+                    endpoint = first,
+                    "etcd is reached in plain text: the certificate files given are not used with \
+                     http://, write https:// to use them"
+                );
+            }
+            None
+        }
+    }
+}
+
+fn member(endpoint: &str, scheme: &str) -> Result<Uri, StoreError> {
+    let (given, rest) = endpoint.split_once("://").unwrap_or((scheme, endpoint));
+    let authority = rest.trim_end_matches('/');
+    if authority.contains('@') {
+        // Not quoted: what stands before the @ is likely a password.
+        return Err(misconfigured(
+            "an endpoint has a user name in it: use etcd-username and etcd-password",
+        ));
+    }
+    if !matches!(given, "http" | "https") {
+        return Err(misconfigured(&format!("{endpoint:?} is neither http:// nor https://")));
+    }
+    if given != scheme {
+        tracing::warn!(
+            endpoint,
+            scheme,
+            "the first etcd endpoint's scheme is used for all of them"
+        );
+    }
+    Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build().map_err(
+        |error| {
+            misconfigured(&format!("{endpoint:?} is not of the form http://host:port: {error}"))
+        },
+    )
+}
+
+fn misconfigured(reason: &str) -> StoreError {
+    StoreError::Misconfigured { option: "etcd-endpoints".to_owned(), reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transport(endpoints: &[&str]) -> Result<Transport, StoreError> {
+        Transport::new(&EtcdOptions {
+            endpoints: endpoints.iter().map(|&e| e.to_owned()).collect(),
+            ..EtcdOptions::default()
+        })
+    }
+
+    fn names(endpoints: &[&str]) -> Vec<String> {
+        let transport = transport(endpoints).unwrap();
+        (0..transport.count()).map(|member| transport.name(member)).collect()
+    }
+
+    #[test]
+    fn the_first_scheme_is_everyones() {
+        assert_eq!(
+            names(&["http://a:1", "https://b:2", "c:3"]),
+            ["http://a:1", "http://b:2", "http://c:3"]
+        );
+        assert_eq!(names(&["a:1", " ", "https://b:2/"]), ["http://a:1", "http://b:2"]);
+    }
+
+    #[test]
+    fn without_a_scheme_a_ca_file_means_tls() {
+        let files =
+            TlsFiles::new(&EtcdOptions { ca: Some("/ca".into()), ..EtcdOptions::default() });
+        assert_eq!(choose_tls("a:1", files.clone()), Some(files.clone()));
+        assert_eq!(choose_tls("https://a:1", files.clone()), Some(files.clone()));
+        assert_eq!(choose_tls("http://a:1", files), None);
+        assert_eq!(choose_tls("a:1", TlsFiles::default()), None);
+    }
+
+    #[test]
+    fn bad_endpoints_are_named_but_not_their_passwords() {
+        for bad in [&["unix:///run/etcd"][..], &["http://a b:1"], &[], &[""]] {
+            assert!(matches!(transport(bad), Err(StoreError::Misconfigured { .. })), "{bad:?}");
+        }
+        let error = transport(&["http://root:hunter2@a:1"]).unwrap_err().to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_certificate_file_is_told_at_once() {
+        let error = Transport::new(&EtcdOptions {
+            endpoints: vec!["https://a:1".to_owned()],
+            ca: Some("/nowhere/ca.pem".into()),
+            ..EtcdOptions::default()
+        });
+        assert!(error.unwrap_err().to_string().contains("/nowhere/ca.pem"));
+    }
+}

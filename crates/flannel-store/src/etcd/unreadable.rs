@@ -1,0 +1,76 @@
+//! Keys and values that make no sense to us. Each is told of once, not at every event; and a lease
+//! whose value became unreadable goes on with the attributes it last had.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use flannel_lease::LeaseAttrs;
+
+/// Beyond this many they are no longer told apart, so that a mad writer cannot fill our memory.
+const LIMIT: usize = 1_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Unreadable {
+    keys: BTreeMap<Box<[u8]>, Option<LeaseAttrs>>,
+    told_of_more: bool,
+}
+
+impl Unreadable {
+    /// Logs the first time. `last_good` is what the key's value was when it could be read.
+    pub(super) fn note(&mut self, key: &[u8], why: impl Display, last_good: Option<LeaseAttrs>) {
+        if let Some(known) = self.keys.get_mut(key) {
+            *known = known.take().or(last_good);
+        } else if self.keys.len() < LIMIT {
+            let shown = String::from_utf8_lossy(key);
+            let kept = last_good.is_some();
+            tracing::warn!(key = %shown, %why, kept, "skipping a key of etcd that cannot be read");
+            self.keys.insert(key.into(), last_good);
+        } else if !self.told_of_more {
+            self.told_of_more = true;
+            tracing::warn!(
+                "more than {LIMIT} keys of etcd cannot be read: the rest is skipped in silence"
+            );
+        }
+    }
+
+    pub(super) fn knows(&self, key: &[u8]) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    pub(super) fn last_good(&self, key: &[u8]) -> Option<&LeaseAttrs> {
+        self.keys.get(key)?.as_ref()
+    }
+
+    /// The key is readable again, or gone.
+    pub(super) fn forget(&mut self, key: &[u8]) {
+        self.keys.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attrs(ip: &str) -> LeaseAttrs {
+        LeaseAttrs { public_ip: Some(ip.parse().unwrap()), ..LeaseAttrs::default() }
+    }
+
+    #[test]
+    fn the_last_good_attributes_stay_while_the_value_is_bad() {
+        let mut unreadable = Unreadable::default();
+        unreadable.note(b"k", "bad", Some(attrs("1.2.3.4")));
+        unreadable.note(b"k", "worse", None);
+        assert_eq!(unreadable.last_good(b"k"), Some(&attrs("1.2.3.4")));
+        unreadable.forget(b"k");
+        assert!(!unreadable.knows(b"k"));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut unreadable = Unreadable::default();
+        for n in 0..3 * LIMIT {
+            unreadable.note(n.to_string().as_bytes(), "bad", None);
+        }
+        assert_eq!(unreadable.keys.len(), LIMIT);
+    }
+}

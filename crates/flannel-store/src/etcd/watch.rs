@@ -1,0 +1,249 @@
+//! Telling of changes, for ever: one stream from etcd, opened again wherever it broke. What was
+//! missed meanwhile comes from etcd's history; when that is gone, or is not the one we know,
+//! everything is listed anew.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use flannel_lease::{Lease, LeaseAttrs};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use super::client::WatchStream;
+use super::fault::{Fault, Kind};
+use super::history::{Ended, History};
+use super::keys::{KeyRange, Meaning};
+use super::proto::{Event, EventKind, RangeRequest, WatchResponse};
+use super::registry::Registry;
+use super::timing::{REQUEST_TIMEOUT, WATCH_RETRY_FIRST, WATCH_RETRY_MAX, WATCH_SILENCE};
+use crate::backoff::Backoff;
+use crate::{StoreError, StoreEvent};
+
+/// Events waiting for the daemon; when it lags further behind, etcd holds the rest.
+const QUEUE: usize = 1_024;
+
+/// Tells of everything after `cursor`; 0 begins with the whole table.
+pub(super) fn start(registry: Arc<Registry>, cursor: i64) -> mpsc::Receiver<StoreEvent> {
+    let (events, receiver) = mpsc::channel(QUEUE);
+    // The config may have changed between reading it and listing the leases.
+    let config_cursor = cursor.min(registry.config_read_at());
+    let history = (cursor > 0).then(|| registry.history(config_cursor, cursor));
+    let watcher = Watcher { registry, events, down: false };
+    tokio::spawn(watcher.run_until_unwanted(history));
+    receiver
+}
+
+struct Watcher {
+    registry: Arc<Registry>,
+    events: mpsc::Sender<StoreEvent>,
+    down: bool,
+}
+
+/// Why a stream is not followed any further.
+enum End {
+    /// To be opened anew, nothing is wrong.
+    Renew,
+    /// Events were lost: everything has to be listed.
+    Compacted,
+    Failed(StoreError),
+}
+
+impl Watcher {
+    async fn run_until_unwanted(mut self, history: Option<History>) {
+        let events = self.events.clone();
+        tokio::select! {
+            _ = self.run(history) => {}
+            () = events.closed() => {}
+        }
+    }
+
+    /// `history` is how far we have told; `None` when everything has to be listed.
+    async fn run(&mut self, mut history: Option<History>) -> Infallible {
+        let rng = self.registry.rng().fork();
+        let mut backoff = Backoff::new(WATCH_RETRY_FIRST, WATCH_RETRY_MAX, rng);
+        loop {
+            let began = Instant::now();
+            let Err(end) = self.catch_up_and_follow(&mut history).await;
+            match end {
+                End::Renew => {}
+                End::Compacted => history = None,
+                End::Failed(error) => self.tell_down(&error).await,
+            }
+            if began.elapsed() > WATCH_RETRY_MAX {
+                backoff.reset();
+            }
+            tokio::time::sleep(backoff.pause()).await;
+        }
+    }
+
+    async fn catch_up_and_follow(
+        &mut self,
+        history: &mut Option<History>,
+    ) -> Result<Infallible, End> {
+        if let Some(known) = history
+            && !self.goes_on(known).await?
+        {
+            *history = None;
+        }
+        let history = match history {
+            Some(known) => known,
+            None => history.insert(self.tell_everything().await?),
+        };
+        self.follow(history).await
+    }
+
+    /// Asks before every stream, for etcd would not tell: it waits for revisions it has not reached.
+    async fn goes_on(&self, history: &mut History) -> Result<bool, End> {
+        let config = KeyRange::single(self.registry.keys.config());
+        let request = RangeRequest { key: config.start, keys_only: true, ..Default::default() };
+        let answer =
+            self.registry.client.range(request).await.map_err(|fault| self.failed(fault))?;
+        let header = answer.header.unwrap_or_default();
+        let goes_on = history.continues_in(&header);
+        if !goes_on {
+            tracing::warn!(
+                revision = header.revision,
+                "etcd is not the one we knew or was restored from a backup: listing all leases anew"
+            );
+        }
+        Ok(goes_on)
+    }
+
+    /// Follows one stream to its end.
+    async fn follow(&mut self, history: &mut History) -> Result<Infallible, End> {
+        let stream = self.registry.client.watch(history.requests()).await;
+        let mut stream = stream.map_err(|fault| self.failed(fault))?;
+        loop {
+            let response = self.next_response(&mut stream, history.is_open()).await?;
+            history
+                .note(&response)
+                .map_err(|ended| self.ended(ended, history, stream.endpoint()))?;
+            if history.is_open() {
+                self.tell_up().await;
+            }
+            for event in response.events {
+                self.tell_event(event).await;
+            }
+        }
+    }
+
+    async fn next_response(
+        &self,
+        stream: &mut WatchStream,
+        open: bool,
+    ) -> Result<WatchResponse, End> {
+        let patience = if open { WATCH_SILENCE } else { REQUEST_TIMEOUT };
+        match timeout(patience, stream.next()).await {
+            Ok(response) => response.map_err(|fault| self.failed(fault)),
+            Err(_) if open => Err(End::Renew),
+            Err(_) => {
+                let silent = Fault::new(Kind::Unavailable, stream.endpoint(), "it makes no watch");
+                Err(self.failed(silent))
+            }
+        }
+    }
+
+    async fn tell_everything(&mut self) -> Result<History, End> {
+        let listing = self.registry.list().await.map_err(End::Failed)?;
+        let mut history = self.registry.history(listing.revision(), listing.revision());
+        history.continues_in(&listing.header);
+        self.tell_up().await;
+        match &listing.config {
+            Some(value) => self.tell_config(value).await,
+            None => self.tell(StoreEvent::ConfigGone).await,
+        }
+        self.tell(StoreEvent::Snapshot(listing.into_leases())).await;
+        Ok(history)
+    }
+
+    async fn tell_event(&self, event: Event) {
+        let Some(kv) = event.kv else { return };
+        let deleted = event.kind == EventKind::Delete as i32;
+        let meaning = self.registry.keys.meaning(&kv.key);
+        if deleted {
+            self.registry.unreadable().forget(&kv.key);
+        }
+        match meaning {
+            Meaning::Config if deleted => self.tell(StoreEvent::ConfigGone).await,
+            Meaning::Config => self.tell_config(&kv.value).await,
+            Meaning::Lease(subnet) if deleted => self.tell(StoreEvent::Gone(subnet)).await,
+            Meaning::Lease(subnet) => match LeaseAttrs::from_json(&kv.value) {
+                Ok(attrs) => {
+                    self.registry.unreadable().forget(&kv.key);
+                    self.tell(StoreEvent::Put(Lease { subnet, attrs })).await;
+                }
+                // Whoever knew the lease keeps it as it was.
+                Err(_) => self.registry.note_bad_value(&kv).await,
+            },
+            Meaning::Foreign(_) if deleted => {}
+            Meaning::Foreign(why) => self.registry.unreadable().note(&kv.key, why, None),
+        }
+    }
+
+    async fn tell_config(&self, value: &[u8]) {
+        let key = self.registry.keys.config().as_bytes();
+        match std::str::from_utf8(value) {
+            Ok(text) => {
+                self.registry.unreadable().forget(key);
+                self.tell(StoreEvent::Config(text.to_owned())).await;
+            }
+            Err(why) => self.registry.unreadable().note(key, why, None),
+        }
+    }
+
+    async fn tell_up(&mut self) {
+        if std::mem::take(&mut self.down) {
+            self.tell(StoreEvent::Up).await;
+        }
+    }
+
+    async fn tell_down(&mut self, error: &StoreError) {
+        if std::mem::replace(&mut self.down, true) {
+            tracing::debug!(%error, "etcd is still away");
+        } else {
+            self.tell(StoreEvent::Down(error.to_string())).await;
+        }
+    }
+
+    async fn tell(&self, event: StoreEvent) {
+        // A receiver that is gone ends the whole task, see run_until_unwanted.
+        let _ = self.events.send(event).await;
+    }
+
+    fn ended(&self, ended: Ended, history: &mut History, endpoint: &str) -> End {
+        match ended {
+            Ended::Compacted => {
+                tracing::info!("etcd no longer keeps what we missed: listing all leases anew");
+                End::Compacted
+            }
+            Ended::Canceled { range: Some(range), reason }
+                if self.is_denied_v6(&range, &reason) =>
+            {
+                self.registry.leave_out_v6();
+                history.leave_out(&range);
+                End::Renew
+            }
+            Ended::Canceled { reason, .. } => {
+                self.failed(Fault::new(Kind::Refused, endpoint, reason))
+            }
+        }
+    }
+
+    fn is_denied_v6(&self, range: &KeyRange, reason: &str) -> bool {
+        reason.contains("permission denied")
+            && *range == KeyRange::directory(self.registry.keys.v6_subnets())
+    }
+
+    fn failed(&self, fault: Fault) -> End {
+        End::Failed(fault.during(format!("watch {}", self.registry.keys.subnets())))
+    }
+}
+
+impl Registry {
+    /// All ranges we follow, told up to these revisions.
+    fn history(&self, config: i64, leases: i64) -> History {
+        let directories = self.directories().iter().map(|dir| (KeyRange::directory(dir), leases));
+        let config = (KeyRange::single(self.keys.config()), config);
+        History::new(std::iter::once(config).chain(directories))
+    }
+}

@@ -1,0 +1,17 @@
+//! Where leases live: the [`Store`] trait the daemon works with, and its implementations.
+//!
+//! A store answers four questions - what is the network config, who owns which subnet, may I have
+//! one, is it still mine - and tells of changes. It knows nothing of kernels or backends.
+
+#![cfg_attr(not(feature = "test-util"), forbid(unsafe_code))]
+
+mod backoff;
+mod error;
+pub mod etcd;
+mod store;
+#[cfg(feature = "test-util")]
+pub mod testing;
+
+pub use error::StoreError;
+pub use etcd::{EtcdOptions, EtcdStore, Secret};
+pub use store::{Acquired, Claim, Held, Snapshot, Store, StoreEvent};
