@@ -19,7 +19,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::netlink::Request;
-use crate::observed::{Hop, ObservedRoute};
+use crate::observed::{Hop, ObservedRoute, RouteKind};
 use crate::{Link, LinkKind, Mac, ROUTE_PROTOCOL, Route, Vxlan};
 
 pub(crate) fn family(ip: IpAddr) -> AddressFamily {
@@ -135,18 +135,27 @@ pub(crate) fn put_route(route: &Route, link: u32) -> Request {
     Request { message: RouteNetlinkMessage::NewRoute(message), flags: NLM_F_CREATE | NLM_F_REPLACE }
 }
 
+pub(crate) fn put_blackhole(dst: IpNet, metric: u32) -> Request {
+    let mut message = route_message(dst, metric, ROUTE_PROTOCOL, None);
+    message.header.kind = RouteType::BlackHole;
+    Request { message: RouteNetlinkMessage::NewRoute(message), flags: NLM_F_CREATE | NLM_F_REPLACE }
+}
+
 /// Deletes exactly this route: one that somebody has put in its place meanwhile stays.
 pub(crate) fn delete_route(route: &ObservedRoute) -> Request {
     let hop = match route.hops.as_slice() {
-        [hop] => Some(hop),
+        // An IPv6 blackhole is shown on the loopback device, but not known by it.
+        [hop] if route.kind != RouteKind::Blackhole => Some(hop),
         _ => None,
     };
     let mut message = route_message(route.dst, route.metric, route.protocol, hop);
     message.header.scope = RouteScope::NoWhere;
     message.header.tos = route.tos;
-    if !route.unicast {
-        message.header.kind = RouteType::Unspec;
-    }
+    message.header.kind = match route.kind {
+        RouteKind::Unicast => RouteType::Unicast,
+        RouteKind::Blackhole => RouteType::BlackHole,
+        RouteKind::Other => RouteType::Unspec,
+    };
     Request { message: RouteNetlinkMessage::DelRoute(message), flags: 0 }
 }
 

@@ -26,13 +26,15 @@ pub struct Status {
     pub wanted: usize,
     /// Entries wanted by more than one owner in different versions.
     pub contested: usize,
-    /// Entries that are not as wanted, and why.
+    /// How many entries are not as wanted.
+    pub bad: usize,
+    /// The first of them, and why.
     pub troubles: Vec<(Entry, String)>,
 }
 
 impl Status {
     pub fn is_settled(&self) -> bool {
-        self.troubles.is_empty()
+        self.bad == 0
     }
 }
 
@@ -60,11 +62,17 @@ pub struct Engine<S> {
     commands: SyncSender<Command<S>>,
     wake: Arc<OwnedFd>,
     facts: watch::Receiver<Arc<Facts>>,
+    status: watch::Receiver<Status>,
 }
 
 impl<S> Clone for Engine<S> {
     fn clone(&self) -> Self {
-        Self { commands: self.commands.clone(), wake: self.wake.clone(), facts: self.facts.clone() }
+        Self {
+            commands: self.commands.clone(),
+            wake: self.wake.clone(),
+            facts: self.facts.clone(),
+            status: self.status.clone(),
+        }
     }
 }
 
@@ -78,18 +86,24 @@ impl<S: Owner> Engine<S> {
         let wake = Arc::new(wake);
         let (commands, queue) = sync_channel(QUEUE);
         let facts = Arc::new(reconciler.new_facts().unwrap_or_default());
-        let (publish, facts) = watch::channel(facts);
+        let (publish_facts, facts) = watch::channel(facts);
+        let (publish_status, status) = watch::channel(Status::default());
         let waker = wake.clone();
         std::thread::Builder::new()
             .name("kernel".to_owned())
-            .spawn(move || run(&mut reconciler, &queue, &waker, &publish))
+            .spawn(move || run(&mut reconciler, &queue, &waker, &publish_facts, &publish_status))
             .map_err(EngineError::Open)?;
-        Ok(Self { commands, wake, facts })
+        Ok(Self { commands, wake, facts, status })
     }
 
     /// What is true of the node, and every change of it.
     pub fn facts(&self) -> watch::Receiver<Arc<Facts>> {
         self.facts.clone()
+    }
+
+    /// How the kernel compares with what is wanted, and every change of that.
+    pub fn watch_status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
     }
 
     /// Declares the whole desired state. What is ours and nobody wants is removed.
@@ -141,7 +155,8 @@ fn run<S: Owner>(
     reconciler: &mut Reconciler<S>,
     queue: &Receiver<Command<S>>,
     wake: &OwnedFd,
-    publish: &watch::Sender<Arc<Facts>>,
+    publish_facts: &watch::Sender<Arc<Facts>>,
+    publish_status: &watch::Sender<Status>,
 ) {
     loop {
         match obey(reconciler, queue) {
@@ -153,18 +168,23 @@ fn run<S: Owner>(
             complain(&error);
         }
         if let Some(facts) = reconciler.new_facts() {
-            publish.send_if_modified(|old| {
-                let changed = **old != facts;
-                if changed {
-                    *old = Arc::new(facts);
-                }
-                changed
-            });
+            send_if_changed(publish_facts, Arc::new(facts));
         }
+        send_if_changed(publish_status, status(reconciler));
         if !reconciler.has_work() {
             wait(reconciler, wake);
         }
     }
+}
+
+fn send_if_changed<T: PartialEq>(to: &watch::Sender<T>, value: T) {
+    to.send_if_modified(|old| {
+        let changed = *old != value;
+        if changed {
+            *old = value;
+        }
+        changed
+    });
 }
 
 /// Carries out what has been asked. `false`: nobody is left to ask.
@@ -203,6 +223,7 @@ fn status<S: Owner>(reconciler: &Reconciler<S>) -> Status {
     Status {
         wanted: reconciler.wanted.len(),
         contested: reconciler.wanted.contested(),
+        bad: reconciler.wanted.bad(),
         troubles: reconciler
             .wanted
             .troubles()

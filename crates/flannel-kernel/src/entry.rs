@@ -24,6 +24,7 @@ pub enum Entry {
     Link(Link),
     Address(Address),
     Route(Route),
+    Blackhole(Blackhole),
     Neighbour(Neighbour),
     Fdb(Fdb),
     Sysctl(Sysctl),
@@ -96,6 +97,13 @@ pub struct Route {
     pub onlink: bool,
 }
 
+/// A route of the main table that drops what nothing better leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blackhole {
+    pub dst: IpNet,
+    pub metric: u32,
+}
+
 /// A permanent neighbour (ARP/NDP) entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
@@ -137,6 +145,7 @@ impl Entry {
             Self::Neighbour(e) => Key::Neighbour(e.link, e.ip),
             Self::Fdb(e) => Key::Fdb(e.link, e.mac),
             Self::Route(e) => Key::Route(e.dst, e.metric),
+            Self::Blackhole(e) => Key::Route(e.dst, e.metric),
         }
     }
 
@@ -145,7 +154,7 @@ impl Entry {
         match self {
             Self::Link(e) => Some(e.name),
             Self::Offload(e) => Some(e.link),
-            Self::Sysctl(_) => None,
+            Self::Sysctl(_) | Self::Blackhole(_) => None,
             Self::Address(e) => Some(e.link),
             Self::Neighbour(e) => Some(e.link),
             Self::Fdb(e) => Some(e.link),
@@ -186,6 +195,7 @@ impl fmt::Display for Entry {
             Self::Address(e) => write!(f, "address {} dev {}", e.addr, e.link),
             Self::Neighbour(e) => write!(f, "neighbour {} lladdr {} dev {}", e.ip, e.mac, e.link),
             Self::Fdb(e) => write!(f, "fdb {} dst {} dev {}", e.mac, e.dst, e.link),
+            Self::Blackhole(e) => write!(f, "route blackhole {} metric {}", e.dst, e.metric),
             Self::Route(e) => {
                 write!(f, "route {}", e.dst)?;
                 if let Some(via) = e.via {

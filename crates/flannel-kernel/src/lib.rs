@@ -22,7 +22,7 @@ mod wanted;
 
 pub use engine::{Engine, EngineError, Owner, Status};
 pub use entry::{
-    Address, Entry, Fdb, IPV6_DEFAULT_METRIC, Key, Link, LinkKind, Neighbour, Offload,
+    Address, Blackhole, Entry, Fdb, IPV6_DEFAULT_METRIC, Key, Link, LinkKind, Neighbour, Offload,
     ROUTE_PROTOCOL, Route, Sysctl, Vxlan,
 };
 pub use facts::{DefaultRoute, Facts, Interface, InterfaceAddress, KernelVersion, Path};

@@ -55,11 +55,17 @@ pub(crate) struct ObservedRoute {
     pub(crate) dst: IpNet,
     pub(crate) metric: u32,
     pub(crate) protocol: u8,
-    /// Unicast, with an output device.
-    pub(crate) unicast: bool,
+    pub(crate) kind: RouteKind,
     pub(crate) tos: u8,
     /// One, except for multipath routes and routes that lead nowhere (blackhole).
     pub(crate) hops: Vec<Hop>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RouteKind {
+    Unicast,
+    Blackhole,
+    Other,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,7 +251,11 @@ fn route(message: &RouteMessage) -> Option<ObservedRoute> {
         dst: IpNet::new(dst, header.destination_prefix_length).ok()?,
         metric,
         protocol: protocol_number(header.protocol),
-        unicast: header.kind == RouteType::Unicast,
+        kind: match header.kind {
+            RouteType::Unicast => RouteKind::Unicast,
+            RouteType::BlackHole => RouteKind::Blackhole,
+            _ => RouteKind::Other,
+        },
         tos: header.tos,
         hops,
     })

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use crate::links::Links;
 use crate::observed::{
-    ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour, ObservedRoute,
+    ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour, ObservedRoute, RouteKind,
 };
 use crate::{IPV6_DEFAULT_METRIC, IfName, ROUTE_PROTOCOL};
 
@@ -86,7 +86,7 @@ impl LegacyRoutes {
     fn matches(&self, route: &ObservedRoute, links: &Links) -> bool {
         let metric = if route.dst.addr().is_ipv4() { 0 } else { IPV6_DEFAULT_METRIC };
         let [hop] = route.hops.as_slice() else { return false };
-        route.unicast
+        route.kind == RouteKind::Unicast
             && route.protocol == PROTOCOL_BOOT
             && route.metric == metric
             && route.dst.prefix_len() == self.subnet_len
@@ -127,7 +127,7 @@ mod tests {
             dst: dst.parse().unwrap(),
             metric: 0,
             protocol,
-            unicast: true,
+            kind: RouteKind::Unicast,
             tos: 0,
             hops: vec![Hop { link, via: via.map(|v| v.parse().unwrap()), onlink: false }],
         }

@@ -20,7 +20,7 @@ use crate::links::{LinkChange, Links};
 use crate::netlink::{Connection, Heard, Monitor, NetlinkError, Request};
 use crate::observed::{
     Event, Hop, Observed, ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour,
-    ObservedRoute, route_ip,
+    ObservedRoute, RouteKind, route_ip,
 };
 use crate::repairs::RepairLog;
 use crate::settings;
@@ -238,7 +238,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     fn default_routes_of(&self, routes: &[ObservedRoute]) -> Vec<DefaultRoute> {
         let mut defaults: Vec<DefaultRoute> = routes
             .iter()
-            .filter(|route| route.unicast && route.dst.prefix_len() == 0)
+            .filter(|route| route.kind == RouteKind::Unicast && route.dst.prefix_len() == 0)
             .flat_map(|route| {
                 route.hops.iter().filter_map(|hop| {
                     Some(DefaultRoute {
@@ -484,14 +484,17 @@ impl<S: Ord + Clone> Reconciler<S> {
 
     /// Whether the route is as wanted; `None`: no route of this key is wanted.
     fn route_matches(&self, key: &Key, route: &ObservedRoute) -> Option<bool> {
-        let Some(Entry::Route(wanted)) = self.wanted.get(key) else { return None };
-        let [hop] = route.hops.as_slice() else { return Some(false) };
-        let Route { via, link, onlink, .. } = wanted;
-        let as_wanted = self
-            .links
-            .index(*link)
-            .is_some_and(|index| *hop == Hop { link: index, via: *via, onlink: *onlink });
-        Some(as_wanted && route.unicast && route.protocol == ROUTE_PROTOCOL && route.tos == 0)
+        let as_wanted = match self.wanted.get(key)? {
+            Entry::Blackhole(_) => route.kind == RouteKind::Blackhole,
+            Entry::Route(Route { via, link, onlink, .. }) => {
+                let index = self.links.index(*link);
+                let hop = index.map(|link| Hop { link, via: *via, onlink: *onlink });
+                route.kind == RouteKind::Unicast
+                    && matches!(route.hops.as_slice(), [only] if Some(only) == hop.as_ref())
+            }
+            _ => return None,
+        };
+        Some(as_wanted && route.protocol == ROUTE_PROTOCOL && route.tos == 0)
     }
 
     fn compare_settings(&mut self, now: Instant) {
@@ -530,21 +533,29 @@ impl<S: Ord + Clone> Reconciler<S> {
 
     /// `None`: it is gone with its device, or cannot be taken back.
     fn removal(&self, entry: &Entry) -> Option<Request> {
+        let gone_route = |dst, metric, kind, hops| ObservedRoute {
+            dst,
+            metric,
+            protocol: ROUTE_PROTOCOL,
+            kind,
+            tos: 0,
+            hops,
+        };
+        if let Entry::Blackhole(e) = entry {
+            let route = gone_route(e.dst, e.metric, RouteKind::Blackhole, Vec::new());
+            return Some(encode::delete_route(&route));
+        }
         let index = self.links.index(entry.link()?)?;
         Some(match entry {
             Entry::Link(_) => encode::delete_link(index),
             Entry::Address(e) => encode::delete_address(index, e.addr),
             Entry::Neighbour(e) => encode::delete_neighbour(index, e.ip),
             Entry::Fdb(e) => encode::delete_fdb(index, e.mac, e.dst),
-            Entry::Route(e) => encode::delete_route(&ObservedRoute {
-                dst: e.dst,
-                metric: e.metric,
-                protocol: ROUTE_PROTOCOL,
-                unicast: true,
-                tos: 0,
-                hops: vec![Hop { link: index, via: e.via, onlink: e.onlink }],
-            }),
-            Entry::Sysctl(_) | Entry::Offload(_) => return None,
+            Entry::Route(e) => {
+                let hop = Hop { link: index, via: e.via, onlink: e.onlink };
+                encode::delete_route(&gone_route(e.dst, e.metric, RouteKind::Unicast, vec![hop]))
+            }
+            Entry::Sysctl(_) | Entry::Offload(_) | Entry::Blackhole(_) => return None,
         })
     }
 
@@ -653,6 +664,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 (Entry::Sysctl(sysctl), _) => {
                     Err(settings::set_sysctl(sysctl).map_err(|e| e.to_string()))
                 }
+                (Entry::Blackhole(e), _) => Ok(encode::put_blackhole(e.dst, e.metric)),
                 (_, Some(Err(name))) => Err(Err(format!("device {name} is not there"))),
                 (_, None) => continue,
                 (Entry::Offload(offload), Some(Ok(_))) => {

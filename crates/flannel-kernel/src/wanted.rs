@@ -25,6 +25,8 @@ pub(crate) struct Wanted<S> {
     dirty: BTreeSet<Key>,
     waiting: BTreeSet<(Instant, Key)>,
     epoch: u32,
+    /// How many entries are not good.
+    bad: usize,
 }
 
 struct Slot<S> {
@@ -57,6 +59,18 @@ pub(crate) enum Repair {
     AlreadyDue,
 }
 
+impl<S> Slot<S> {
+    /// Returns what was thought of it before.
+    fn judge(&mut self, good: bool, bad: &mut usize) -> bool {
+        match (self.good, good) {
+            (true, false) => *bad += 1,
+            (false, true) => *bad -= 1,
+            _ => {}
+        }
+        std::mem::replace(&mut self.good, good)
+    }
+}
+
 impl<S: Ord + Clone> Wanted<S> {
     pub(crate) fn new() -> Self {
         Self {
@@ -66,6 +80,7 @@ impl<S: Ord + Clone> Wanted<S> {
             dirty: BTreeSet::new(),
             waiting: BTreeSet::new(),
             epoch: 0,
+            bad: 0,
         }
     }
 
@@ -99,6 +114,7 @@ impl<S: Ord + Clone> Wanted<S> {
         let Some(slot) = self.slots.get_mut(&key) else {
             let slot = Slot { entry, owner: owner.clone(), good: false, seen: 0, trouble: None };
             self.slots.insert(key.clone(), slot);
+            self.bad += 1;
             self.dirty.insert(key);
             return;
         };
@@ -122,7 +138,9 @@ impl<S: Ord + Clone> Wanted<S> {
             return None;
         }
         self.clean(key);
-        self.slots.remove(key).map(|slot| slot.entry)
+        let slot = self.slots.remove(key)?;
+        self.bad -= usize::from(!slot.good);
+        Some(slot.entry)
     }
 
     /// Puts the lowest-ordered claim in force.
@@ -156,6 +174,11 @@ impl<S: Ord + Clone> Wanted<S> {
         self.slots.len()
     }
 
+    /// How many entries are not (known to be) as wanted.
+    pub(crate) fn bad(&self) -> usize {
+        self.bad
+    }
+
     pub(crate) fn contested(&self) -> usize {
         self.contested.len()
     }
@@ -177,7 +200,7 @@ impl<S: Ord + Clone> Wanted<S> {
                 entry => entry.link() == Some(name),
             };
             if depends {
-                slot.good = false;
+                slot.judge(false, &mut self.bad);
                 self.dirty.insert(key.clone());
             }
         }
@@ -186,7 +209,7 @@ impl<S: Ord + Clone> Wanted<S> {
     fn soil(&mut self, key: Key) {
         self.clean(&key);
         if let Some(slot) = self.slots.get_mut(&key) {
-            slot.good = false;
+            slot.judge(false, &mut self.bad);
             slot.trouble = None;
             self.dirty.insert(key);
         }
@@ -217,7 +240,7 @@ impl<S: Ord + Clone> Wanted<S> {
 
     pub(crate) fn succeeded(&mut self, key: &Key) {
         let Some(slot) = self.slots.get_mut(key) else { return };
-        slot.good = true;
+        slot.judge(true, &mut self.bad);
         slot.seen = self.epoch;
         if let Some(trouble) = &mut slot.trouble {
             trouble.failures = 0;
@@ -241,7 +264,7 @@ impl<S: Ord + Clone> Wanted<S> {
     ) -> Option<(Duration, bool)> {
         self.clean(key);
         let slot = self.slots.get_mut(key)?;
-        slot.good = false;
+        slot.judge(false, &mut self.bad);
         let trouble = slot.trouble.get_or_insert_default();
         let news = trouble.error.as_ref() != Some(&error);
         let pause = RETRY.pause(trouble.failures, rng);
@@ -255,7 +278,7 @@ impl<S: Ord + Clone> Wanted<S> {
     /// Somebody else has removed or altered this entry.
     pub(crate) fn disturbed(&mut self, key: &Key, now: Instant, rng: &mut fastrand::Rng) -> Repair {
         let Some(slot) = self.slots.get_mut(key) else { return Repair::AlreadyDue };
-        let was_good = std::mem::replace(&mut slot.good, false);
+        let was_good = slot.judge(false, &mut self.bad);
         if self.dirty.contains(key)
             || slot.trouble.as_ref().is_some_and(|trouble| trouble.resume.is_some())
         {
@@ -328,7 +351,7 @@ impl<S: Ord + Clone> Wanted<S> {
 
     /// What is not as it should be, and why.
     pub(crate) fn troubles(&self) -> impl Iterator<Item = (&Entry, &str)> {
-        self.slots.values().filter(|slot| !slot.good).map(|slot| {
+        self.slots.values().filter(|slot| !slot.good).take(self.bad).map(|slot| {
             let error = slot.trouble.as_ref().and_then(|t| t.error.as_deref());
             (&slot.entry, error.unwrap_or("not yet written"))
         })

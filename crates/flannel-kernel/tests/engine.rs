@@ -1,13 +1,15 @@
 //! The engine against the real kernel, each test in a network namespace of its own. Needs root and
 //! iproute2, and fails without.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
+
 use std::net::IpAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use flannel_kernel::{
-    Address, Engine, Entry, Fdb, IfName, Link, LinkKind, Mac, Neighbour, Offload, Ownership, Route,
-    Status, Sysctl, Vxlan,
+    Address, Blackhole, Engine, Entry, Fdb, IfName, Link, LinkKind, Mac, Neighbour, Offload,
+    Ownership, Route, Status, Sysctl, Vxlan,
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -443,4 +445,27 @@ fn two_managers_fighting_over_an_entry_end_in_a_truce() {
         assert!(start.elapsed() < Duration::from_secs(10), "in the end ours is back");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn a_blackhole_route_is_kept_and_gives_way_to_the_pod_bridge() {
+    let node = Node::meshed(1);
+    let mut entries = base();
+    for dst in ["10.244.200.0/24", "fd00:244:0:c8::/64"] {
+        let dst = dst.parse().unwrap();
+        entries.push(Entry::Blackhole(Blackhole { dst, metric: 65535 }));
+    }
+    let status = node.update(0, entries);
+    assert!(status.is_settled(), "{status:#?}");
+    assert_repaired(&node, "a deleted blackhole", || {
+        ip("route del blackhole 10.244.200.0/24 metric 65535");
+    });
+    assert!(ip("-6 route show").contains("blackhole fd00:244:0:c8::/64"));
+    ip("link add cni0 type bridge");
+    ip("addr add 10.244.200.1/24 dev cni0");
+    ip("link set cni0 up");
+    assert!(ip("route get 10.244.200.7").contains("dev cni0"));
+    node.update(0, base());
+    assert!(!ip("-6 route show").contains("blackhole"));
+    assert!(!ip("route show").contains("blackhole"));
 }
