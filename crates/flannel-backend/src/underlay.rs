@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use flannel_kernel::IfName;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Underlay {
     pub link: IfName,
     pub mtu: u32,
@@ -15,6 +15,17 @@ pub struct Underlay {
     /// Addresses announced to peers; behind a NAT they are not those of the interface.
     pub public_v4: Option<Ipv4Addr>,
     pub public_v6: Option<Ipv6Addr>,
-    /// Why this interface, for the log.
+    /// Why this interface, for the log. No part of what it is: two underlays that differ only in
+    /// this are equal, so that a route's new metric is no reason to build anything anew.
     pub why: String,
 }
+
+impl PartialEq for Underlay {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { link, mtu, v4, v6, public_v4, public_v6, why: _ } = self;
+        (link, mtu, v4, v6, public_v4, public_v6)
+            == (&other.link, &other.mtu, &other.v4, &other.v6, &other.public_v4, &other.public_v6)
+    }
+}
+
+impl Eq for Underlay {}
