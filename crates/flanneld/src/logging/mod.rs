@@ -1,1 +1,106 @@
-//! logging/mod
+//! The log: klog-like lines on stderr, from `tracing` events.
+//!
+//! Operators and their tools know the lines of the Go flannel, so ours look the same; fields follow
+//! the text as `key=value`. What is shown is in [`Verbosity`], what must not be said too often goes
+//! through a [`Throttle`].
+
+mod line;
+mod throttle;
+mod verbosity;
+
+use std::backtrace::Backtrace;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::Path;
+
+use jiff::Zoned;
+use jiff::civil::DateTime;
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::{Interest, SetGlobalDefaultError};
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
+pub use throttle::Throttle;
+pub use verbosity::{Modules, SourceLine, Verbosity};
+
+use line::{Body, Head, severity};
+
+/// The target of an error after which the process ends: `error!(target: FATAL, "...")` is logged
+/// with the letter `F`.
+pub const FATAL: &str = "fatal";
+
+/// Sends every event of this process to stderr. Fails when there is a log already.
+pub fn init(verbosity: Verbosity) -> Result<(), SetGlobalDefaultError> {
+    let log = Klog::new(verbosity, std::io::stderr, || Zoned::now().datetime());
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(log))
+}
+
+/// Writes each event as one line to what `sink` gives, at once and in one piece.
+pub struct Klog<S, C> {
+    verbosity: Verbosity,
+    sink: S,
+    clock: C,
+    pid: u32,
+}
+
+impl<S, W, C> Klog<S, C>
+where
+    S: Fn() -> W,
+    W: Write,
+    C: Fn() -> DateTime,
+{
+    /// `clock` tells the local time.
+    pub fn new(verbosity: Verbosity, sink: S, clock: C) -> Self {
+        Self { verbosity, sink, clock, pid: std::process::id() }
+    }
+}
+
+impl<T, S, W, C> Layer<T> for Klog<S, C>
+where
+    T: Subscriber,
+    S: Fn() -> W + 'static,
+    W: Write,
+    C: Fn() -> DateTime + 'static,
+{
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        match self.verbosity.shows(metadata) {
+            true => Interest::always(),
+            false => Interest::never(),
+        }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, T>) -> bool {
+        self.verbosity.shows(metadata)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        // A module may be more verbose than the rest.
+        Some(LevelFilter::TRACE)
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, T>) {
+        let metadata = event.metadata();
+        let path = metadata.file().unwrap_or("unknown");
+        let file = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path);
+        let line = metadata.line().unwrap_or_default();
+        let head = Head {
+            severity: severity(metadata.level(), metadata.target() == FATAL),
+            time: (self.clock)(),
+            pid: self.pid,
+            file,
+            line,
+        };
+        let mut body = Body::default();
+        event.record(&mut body);
+        let mut text = format!("{head}{}{}\n", body.message, body.fields);
+        if self.verbosity.backtrace_at.as_ref().is_some_and(|at| at.is(file, line)) {
+            let _ = writeln!(text, "{}", Backtrace::force_capture());
+        }
+        // Nobody can be told that the log cannot be written.
+        let _ = (self.sink)().write_all(text.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests;
