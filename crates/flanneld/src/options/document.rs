@@ -1,0 +1,122 @@
+//! The table of flags as people read it: the usage text and `docs/flags.md`.
+
+use super::flags::{FLAGS, Flag};
+
+/// Laid out as Go's `PrintDefaults` does, sorted by name.
+pub(super) fn usage(program: &str) -> String {
+    let mut flags: Vec<&Flag> = FLAGS.iter().collect();
+    flags.sort_by_key(|flag| flag.name);
+    let mut text = format!("Usage: {program} [OPTION]...\n");
+    for flag in flags {
+        let value = flag.value_name();
+        let gap = if value.is_empty() { "" } else { " " };
+        let default = match flag.default_text().as_str() {
+            "" => String::new(),
+            default if value == "string" => format!(" (default {default:?})"),
+            default => format!(" (default {default})"),
+        };
+        text += &format!("  -{}{gap}{value}\n    \t{}{default}\n", flag.name, flag.help);
+    }
+    text += "Each flag can also be given as an environment variable: -ip-masq as FLANNELD_IP_MASQ=true.\n";
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::flags::Kind;
+    use super::*;
+
+    const HEAD: &str = "\
+# Flags of flanneld
+
+<!-- Made from the table in crates/flanneld/src/options/flags.rs:
+     UPDATE_DOCS=1 cargo test -p flanneld options -->
+
+Every flag can be written `-flag` or `--flag`, with its value as `-flag=value` or `-flag value`. A
+boolean takes a value only as `-flag=false`. Integers may be written `10`, `0x10` or `1_000`, without
+a unit. A flag given twice takes the last value; `iface` and `iface-regex` collect all of them.
+Reading stops at the first word that is no flag, and at `--`.
+
+A flag that is not on the command line takes the value of its environment variable, if that is not
+empty. A variable whose value cannot be read is reported in the log and ignored.
+
+`-help` prints the list and exits with status 0, `-version` the version. A command line that cannot be
+read ends with status 2, a value that can be read but not used with status 1; both say how to mend
+it.
+
+| flag | variable | kind | default | meaning |
+|---|---|---|---|---|
+";
+
+    const LOG: &str = "
+## Log verbosity
+
+Information, warnings and errors are always logged. Details come with `-v=2`, everything with `-v=4`.
+The libraries flanneld is made of are quieter: information with `-v=2`, details with `-v=6`,
+everything with `-v=8`.
+`-vmodule=reconcile=4,etcd*=2` sets the level of single source files, by file or module name without
+`.rs`; `*` and `?` stand for any text and any character.
+";
+
+    fn page() -> String {
+        let mut page = HEAD.to_owned();
+        for flag in FLAGS {
+            let kind = match flag.kind {
+                Kind::Text(..) => "text",
+                Kind::List(_) => "text, repeatable",
+                Kind::Integer(..) | Kind::Level(_) => "integer",
+                Kind::Bool(..) => "boolean",
+                Kind::Modules(_) => "`pattern=N,...`",
+                Kind::SourceLine(_) => "`file:N`",
+            };
+            let default = match (flag.default_text(), kind) {
+                (default, _) if !default.is_empty() => format!("`{default}`"),
+                (_, "boolean") => "`false`".to_owned(),
+                (_, "integer") => "`0`".to_owned(),
+                _ => String::new(),
+            };
+            let (name, variable) = (flag.name, flag.variable());
+            // The version is printed before the environment is looked at.
+            let variable = if name == "version" { String::new() } else { format!("`{variable}`") };
+            page += &format!("| `{name}` | {variable} | {kind} | {default} | {} |\n", flag.help);
+        }
+        page + LOG
+    }
+
+    /// Compares with a file of the repository, or rewrites it when `UPDATE_DOCS` is set.
+    fn stays_equal_to(file: &str, text: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, text).expect("the file can be written");
+        }
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            kept == text,
+            "{file} is behind the table of flags: run the test with UPDATE_DOCS=1"
+        );
+    }
+
+    #[test]
+    fn the_page_of_flags_is_the_table() {
+        stays_equal_to("../../docs/flags.md", &page());
+    }
+
+    #[test]
+    fn the_usage_text_is_the_golden_one() {
+        stays_equal_to("tests/data/usage.txt", &usage("flanneld"));
+    }
+
+    #[test]
+    fn every_flag_is_defined_once_and_explained() {
+        let mut names: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count, "a flag is defined twice");
+        for flag in FLAGS {
+            assert!(!flag.help.is_empty() && !flag.help.contains(['\n', '|']), "{}", flag.name);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What was typed → what is meant. Every value that the daemon could not act upon is refused here,
+//! once, with its flag (or variable) and the way to mend it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{Given, Secret, UsageError};
+use crate::iface::Selection;
+use crate::logging::Verbosity;
+
+/// Leases live for 24 hours; a margin must leave some of that.
+const RENEW_MARGIN_MINUTES: std::ops::RangeInclusive<i64> = 1..=1439;
+
+/// A pause beyond this is the same as never; it keeps sums of times in range.
+const LONGEST_PAUSE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    pub store: StoreOptions,
+    pub underlay: Selection,
+    pub subnet_file: PathBuf,
+    /// How long before its end a lease is renewed.
+    pub renew_margin: Duration,
+    pub traffic: Traffic,
+    pub blackhole_route: bool,
+    /// Where the probe server listens; `None` turns it off.
+    pub probe: Option<ProbeAddress>,
+    pub verbosity: Verbosity,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum StoreOptions {
+    Etcd(Etcd),
+    Kube(Kube),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Etcd {
+    pub endpoints: Vec<String>,
+    pub prefix: String,
+    pub keyfile: Option<PathBuf>,
+    pub certfile: Option<PathBuf>,
+    pub cafile: Option<PathBuf>,
+    /// Both or neither.
+    pub login: Option<(String, Secret)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kube {
+    pub api_url: Option<String>,
+    pub annotation_prefix: String,
+    pub kubeconfig: Option<PathBuf>,
+    pub net_config: PathBuf,
+    pub set_node_network_unavailable: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Traffic {
+    pub ip_masq: bool,
+    /// Ask for fully random source ports when masquerading.
+    pub random_fully: bool,
+    pub forward_rules: bool,
+    pub resync: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeAddress {
+    /// An address or a name; empty means every address.
+    pub host: String,
+    pub port: u16,
+}
+
+impl Options {
+    pub(super) fn new(given: &Given) -> Result<Self, UsageError> {
+        let typed = &given.typed;
+        let store = if typed.kube_subnet_mgr {
+            StoreOptions::Kube(Kube {
+                api_url: text(&typed.kube_api_url),
+                annotation_prefix: typed.kube_annotation_prefix.clone(),
+                kubeconfig: path(&typed.kubeconfig_file),
+                net_config: given.file("net-config-path", &typed.net_config_path)?,
+                set_node_network_unavailable: typed.set_node_network_unavailable,
+            })
+        } else {
+            StoreOptions::Etcd(Etcd {
+                endpoints: given.endpoints()?,
+                prefix: typed.etcd_prefix.clone(),
+                keyfile: path(&typed.etcd_keyfile),
+                certfile: path(&typed.etcd_certfile),
+                cafile: path(&typed.etcd_cafile),
+                login: text(&typed.etcd_username).zip(Secret::new(&typed.etcd_password)),
+            })
+        };
+        Ok(Self {
+            store,
+            underlay: Selection {
+                iface: typed.iface.clone(),
+                regex: typed.iface_regex.clone(),
+                can_reach: given.address::<IpAddr>(
+                    "iface-can-reach",
+                    &typed.iface_can_reach,
+                    "use an IP address, such as 192.0.2.1",
+                )?,
+                public_ip: given.address(
+                    "public-ip",
+                    &typed.public_ip,
+                    "use an IPv4 address, such as 192.0.2.1",
+                )?,
+                public_ipv6: given.address(
+                    "public-ipv6",
+                    &typed.public_ipv6,
+                    "use an IPv6 address, such as 2001:db8::1",
+                )?,
+            },
+            subnet_file: given.file("subnet-file", &typed.subnet_file)?,
+            renew_margin: given.renew_margin()?,
+            traffic: Traffic {
+                ip_masq: typed.ip_masq,
+                random_fully: !typed.ip_masq_fully_random_disable,
+                forward_rules: typed.iptables_forward_rules,
+                resync: given.resync()?,
+            },
+            blackhole_route: typed.ip_blackhole_route,
+            probe: given.probe()?,
+            verbosity: Verbosity {
+                level: typed.v,
+                modules: typed.vmodule.clone(),
+                backtrace_at: typed.log_backtrace_at.clone(),
+            },
+        })
+    }
+}
+
+impl Given {
+    fn endpoints(&self) -> Result<Vec<String>, UsageError> {
+        let endpoints: Vec<String> =
+            self.typed.etcd_endpoints.split(',').filter_map(|part| text(part.trim())).collect();
+        if endpoints.is_empty() {
+            let fix = "name at least one, such as http://127.0.0.1:2379";
+            return Err(self.refuse("etcd-endpoints", &self.typed.etcd_endpoints, fix));
+        }
+        Ok(endpoints)
+    }
+
+    fn renew_margin(&self) -> Result<Duration, UsageError> {
+        let minutes = self.typed.subnet_lease_renew_margin;
+        if !RENEW_MARGIN_MINUTES.contains(&minutes) {
+            let fix = "a lease lives for 24 hours: use 1 to 1439 minutes";
+            return Err(self.refuse("subnet-lease-renew-margin", &minutes.to_string(), fix));
+        }
+        Ok(Duration::from_secs(minutes.unsigned_abs() * 60))
+    }
+
+    fn resync(&self) -> Result<Duration, UsageError> {
+        let seconds = self.typed.iptables_resync;
+        if seconds < 1 {
+            let fix = "use 1 second or more; the usual is 5";
+            return Err(self.refuse("iptables-resync", &seconds.to_string(), fix));
+        }
+        Ok(Duration::from_secs(seconds.unsigned_abs()).min(LONGEST_PAUSE))
+    }
+
+    fn probe(&self) -> Result<Option<ProbeAddress>, UsageError> {
+        let port = self.typed.healthz_port;
+        if port <= 0 {
+            return Ok(None);
+        }
+        let port = u16::try_from(port).map_err(|_| {
+            self.refuse("healthz-port", &port.to_string(), "use a port up to 65535, or 0 for none")
+        })?;
+        Ok(Some(ProbeAddress { host: self.typed.healthz_ip.clone(), port }))
+    }
+
+    fn address<A: FromStr>(
+        &self,
+        flag: &'static str,
+        typed: &str,
+        fix: &str,
+    ) -> Result<Option<A>, UsageError> {
+        if typed.is_empty() {
+            return Ok(None);
+        }
+        typed.parse().map(Some).map_err(|_| self.refuse(flag, typed, fix))
+    }
+
+    fn file(&self, flag: &'static str, typed: &str) -> Result<PathBuf, UsageError> {
+        let file = PathBuf::from(typed);
+        if typed.ends_with('/') || file.file_name().is_none() {
+            return Err(self.refuse(
+                flag,
+                typed,
+                "use the path of a file, such as /run/flannel/subnet.env",
+            ));
+        }
+        Ok(file)
+    }
+
+    fn refuse(&self, flag: &'static str, value: &str, fix: &str) -> UsageError {
+        UsageError::Refused(self.bad_value(flag, value.to_owned(), fix.to_owned()))
+    }
+}
+
+fn text(typed: &str) -> Option<String> {
+    (!typed.is_empty()).then(|| typed.to_owned())
+}
+
+fn path(typed: &str) -> Option<PathBuf> {
+    text(typed).map(PathBuf::from)
+}
