@@ -1,1 +1,171 @@
-//! probe
+//! The probe server: `/healthz` says that the daemon runs, `/readyz` whether pods of this node reach
+//! those of others. It must never be the reason that the daemon is restarted: a port in use is
+//! waited for, and a client that is slow or one of many is cut off instead of served late.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::time::{Duration, Instant};
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::logging::Throttle;
+use crate::options::ProbeAddress;
+
+/// Whether pods of this node can be reached; may change either way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    Ready,
+    /// Why not, for people.
+    NotReady(String),
+}
+
+/// Bounds of what clients may take.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// More than this at once, and the oldest is cut off.
+    connections: usize,
+    /// From accepting a connection to the end of it.
+    lifetime: Duration,
+    /// The first pause after a failed bind; it doubles up to `longest_pause`.
+    first_pause: Duration,
+    longest_pause: Duration,
+}
+
+const LIMITS: Limits = Limits {
+    connections: 64,
+    lifetime: Duration::from_secs(5),
+    first_pause: Duration::from_secs(1),
+    longest_pause: Duration::from_secs(30),
+};
+
+/// hyper's smallest; a probe has a line and a few headers.
+const REQUEST_BYTES: usize = 8 * 1024;
+
+/// Answers probes until it is dropped, and with it every connection.
+pub async fn serve(address: ProbeAddress, readiness: watch::Receiver<Readiness>) -> Infallible {
+    serve_within(LIMITS, address, readiness).await
+}
+
+async fn serve_within(
+    limits: Limits,
+    address: ProbeAddress,
+    readiness: watch::Receiver<Readiness>,
+) -> Infallible {
+    let listener = bind_patiently(limits, &address).await;
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!("Probe server listens on {address}");
+    }
+    accept_forever(limits, &listener, &readiness).await
+}
+
+/// Another process may hold the port, as an older daemon does for a moment while this one replaces
+/// it, or the address may not be there yet.
+async fn bind_patiently(limits: Limits, address: &ProbeAddress) -> TcpListener {
+    let mut span = limits.first_pause;
+    loop {
+        match bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) => {
+                let pause = span.mul_f64(0.5 + fastrand::f64() / 2.0);
+                let ProbeAddress { host, port } = address;
+                tracing::error!(
+                    %error,
+                    "Cannot listen for probes on {host}:{port}: free the port or change \
+                     healthz-ip and healthz-port; next try in {pause:.1?}"
+                );
+                tokio::time::sleep(pause).await;
+                span = (span * 2).min(limits.longest_pause);
+            }
+        }
+    }
+}
+
+async fn bind(address: &ProbeAddress) -> io::Result<TcpListener> {
+    if !address.host.is_empty() {
+        return TcpListener::bind((address.host.as_str(), address.port)).await;
+    }
+    // Every address; a kernel without IPv6 has the IPv4 ones only.
+    match TcpListener::bind(("::", address.port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+            TcpListener::bind(("0.0.0.0", address.port)).await
+        }
+        other => other,
+    }
+}
+
+async fn accept_forever(
+    limits: Limits,
+    listener: &TcpListener,
+    readiness: &watch::Receiver<Readiness>,
+) -> Infallible {
+    let mut connections = JoinSet::new();
+    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
+    let mut complaint = Throttle::new(Duration::from_secs(60));
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors or memory, or the client has gone again: all pass.
+                if let Some(suppressed) = complaint.pass(Instant::now()) {
+                    tracing::warn!(%error, suppressed, "Cannot accept a probe");
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        oldest_first.retain(|connection| !connection.is_finished());
+        if oldest_first.len() >= limits.connections
+            && let Some(oldest) = oldest_first.pop_front()
+        {
+            oldest.abort();
+        }
+        let connection = tokio::time::timeout(limits.lifetime, talk(stream, readiness.clone()));
+        oldest_first.push_back(connections.spawn(connection));
+    }
+}
+
+/// One request, one answer. What goes wrong on the way is the client's business.
+async fn talk(stream: TcpStream, readiness: watch::Receiver<Readiness>) {
+    let answer = service_fn(|request: Request<Incoming>| {
+        let response = respond(request.uri().path(), &readiness.borrow());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .keep_alive(false)
+        .max_buf_size(REQUEST_BYTES)
+        .serve_connection(TokioIo::new(stream), answer)
+        .await;
+}
+
+fn respond(path: &str, readiness: &Readiness) -> Response<Full<Bytes>> {
+    let (status, text) = match (path, readiness) {
+        ("/healthz", _) => (StatusCode::OK, "flanneld is running".to_owned()),
+        ("/readyz", Readiness::Ready) => (StatusCode::OK, "flanneld is ready".to_owned()),
+        ("/readyz", Readiness::NotReady(why)) => {
+            let gap = if why.is_empty() { "" } else { "\n" };
+            let text = format!("flanneld is not ready yet{gap}{why}");
+            (StatusCode::SERVICE_UNAVAILABLE, text)
+        }
+        _ => (StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, plain);
+    response
+}
+
+#[cfg(test)]
+mod tests;
