@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Given, Secret, UsageError};
+use flannel_store::{EtcdOptions, Secret};
+
+use super::{Given, UsageError};
 use crate::iface::Selection;
 use crate::logging::Verbosity;
 
@@ -16,7 +18,7 @@ const RENEW_MARGIN_MINUTES: std::ops::RangeInclusive<i64> = 1..=1439;
 /// A pause beyond this is the same as never; it keeps sums of times in range.
 const LONGEST_PAUSE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Options {
     pub store: StoreOptions,
     pub underlay: Selection,
@@ -30,21 +32,10 @@ pub struct Options {
     pub verbosity: Verbosity,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum StoreOptions {
-    Etcd(Etcd),
+    Etcd(EtcdOptions),
     Kube(Kube),
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Etcd {
-    pub endpoints: Vec<String>,
-    pub prefix: String,
-    pub keyfile: Option<PathBuf>,
-    pub certfile: Option<PathBuf>,
-    pub cafile: Option<PathBuf>,
-    /// Both or neither.
-    pub login: Option<(String, Secret)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -84,13 +75,14 @@ impl Options {
                 set_node_network_unavailable: typed.set_node_network_unavailable,
             })
         } else {
-            StoreOptions::Etcd(Etcd {
+            StoreOptions::Etcd(EtcdOptions {
                 endpoints: given.endpoints()?,
                 prefix: typed.etcd_prefix.clone(),
-                keyfile: path(&typed.etcd_keyfile),
-                certfile: path(&typed.etcd_certfile),
-                cafile: path(&typed.etcd_cafile),
-                login: text(&typed.etcd_username).zip(Secret::new(&typed.etcd_password)),
+                key: path(&typed.etcd_keyfile),
+                cert: path(&typed.etcd_certfile),
+                ca: path(&typed.etcd_cafile),
+                username: text(&typed.etcd_username),
+                password: text(&typed.etcd_password).map(Secret::new),
             })
         };
         Ok(Self {
@@ -140,6 +132,11 @@ impl Given {
         if endpoints.is_empty() {
             let fix = "name at least one, such as http://127.0.0.1:2379";
             return Err(self.refuse("etcd-endpoints", &self.typed.etcd_endpoints, fix));
+        }
+        // Refused before anybody logs it: what stands before the `@` has a password in it.
+        if endpoints.iter().any(|endpoint| endpoint.contains('@')) {
+            let fix = "give name and password as etcd-username and etcd-password";
+            return Err(self.refuse("etcd-endpoints", "<redacted>", fix));
         }
         Ok(endpoints)
     }

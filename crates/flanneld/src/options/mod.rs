@@ -10,21 +10,19 @@ mod error;
 mod flags;
 mod meaning;
 mod nearest;
-mod secret;
 mod value;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 pub use error::{BadValue, Remark, UsageError};
-pub use meaning::{Etcd, Kube, Options, ProbeAddress, StoreOptions, Traffic};
-pub use secret::Secret;
+pub use meaning::{Kube, Options, ProbeAddress, StoreOptions, Traffic};
 
 use flags::{FLAGS, Flag, Typed};
 use nearest::nearest;
 
 /// What the command line asks for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum Parsed {
     Run {
         options: Box<Options>,
