@@ -68,8 +68,10 @@ as_root() {
 }
 
 apt_update() {
+  if [[ -n ${apt_updated-} ]]; then return; fi
   have apt-get || die "this is not a Debian or Ubuntu system: install by hand what is missing"
   narrated apt-update as_root apt-get -o DPkg::Lock::Timeout=300 update
+  apt_updated=yes
 }
 
 install_packages() {
@@ -94,12 +96,12 @@ need_c_compiler() {
 # machine's own stable one is the next best: cargo itself refuses it when it is too old.
 need_rust() {
   have cargo || die "Rust is missing: install it with rustup (https://rustup.rs)"
-  need_c_compiler
   if ! (cd "$ROOT" && cargo --version >/dev/null); then
     export RUSTUP_TOOLCHAIN=stable
     cargo --version >/dev/null || die "no working Rust toolchain: run: rustup toolchain install"
     say "using $(rustc --version) instead of the toolchain in rust-toolchain.toml"
   fi
+  need_c_compiler
 }
 
 # --- The cache ------------------------------------------------------------------------------
@@ -109,8 +111,8 @@ need_rust() {
 # Two runs may ask for the same thing at once: one builds, the other waits, and nobody ever sees
 # a half-built one, because it is built aside and renamed.
 provide() {
-  local name=$1 key=$1-$2 build=$3 program
-  local home=$CACHE/pkg/$key
+  local name=$1 version=$2 build=$3 program
+  local key=$name-$version home=$CACHE/pkg/$name-$version
   shift 3
   mkdir -p "$CACHE"/{bin,pkg,lock,tmp}
   (
@@ -120,7 +122,7 @@ provide() {
     }
     if all_executable "$home" "$@"; then exit; fi
 
-    say "$name $2: not in $CACHE yet; getting it"
+    say "$name ($version): not in $CACHE yet; getting it"
     rm -rf "$CACHE/tmp/$key".* # of a run that was killed
     work=$(mktemp -d "$CACHE/tmp/$key.XXXXXX")
     trap 'rm -rf "$work"' EXIT
