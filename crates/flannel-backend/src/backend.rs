@@ -33,6 +33,19 @@ pub struct Past<'a> {
     pub machine: u64,
 }
 
+impl Node {
+    /// What any backend announces: the node's public addresses of the families in use.
+    pub fn attrs(&self, backend_type: &str) -> LeaseAttrs {
+        LeaseAttrs {
+            public_ip: self.underlay.public_v4.filter(|_| self.network.v4.is_some()),
+            public_ipv6: self.underlay.public_v6.filter(|_| self.network.v6.is_some()),
+            backend_type: backend_type.to_owned(),
+            backend_data: None,
+            backend_v6_data: None,
+        }
+    }
+}
+
 pub trait Backend: Send + Sync {
     /// As in `Backend.Type` of the network config.
     fn kind(&self) -> &'static str;
@@ -44,22 +57,30 @@ pub trait Backend: Send + Sync {
     }
 
     /// Refuses a node or network this backend cannot serve, naming the fix.
-    fn check(&self, node: &Node) -> Result<(), BackendError>;
+    fn check(&self, _node: &Node) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// The MTU that pods may use.
     fn mtu(&self, node: &Node) -> u32;
 
     /// How peers are to know this node.
-    fn announce(&self, node: &Node, past: &Past<'_>) -> LeaseAttrs;
+    fn announce(&self, node: &Node, _past: &Past<'_>) -> LeaseAttrs {
+        node.attrs(self.lease_type())
+    }
 
     /// What this node needs to exist: its device, its address, its settings.
-    fn base(&self, node: &Node, own: &Lease) -> Vec<Entry>;
+    fn base(&self, _node: &Node, _own: &Lease) -> Vec<Entry> {
+        Vec::new()
+    }
 
     /// What one peer adds.
     fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Vec<Entry>, PeerProblem>;
 
     /// The devices that are wholly ours.
-    fn devices(&self, node: &Node) -> Vec<IfName>;
+    fn devices(&self, _node: &Node) -> Vec<IfName> {
+        Vec::new()
+    }
 
     /// Where the Go flannel would have put routes that bear no mark.
     fn legacy_routes(&self, _node: &Node) -> Vec<LegacyRoutes> {

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use flannel_kernel::{Entry, IfName, LegacyRoutes, Route};
-use flannel_lease::{BackendConfig, Lease, LeaseAttrs};
+use flannel_kernel::{Entry, LegacyRoutes, Route};
+use flannel_lease::{BackendConfig, Lease};
 
 use crate::family::Family;
-use crate::{Backend, BackendError, Node, Past, PeerProblem};
+use crate::{Backend, BackendError, Node, PeerProblem};
 
 pub(crate) struct HostGwBackend;
 
@@ -55,28 +55,21 @@ impl Backend for HostGwBackend {
         node.underlay.mtu
     }
 
-    fn announce(&self, node: &Node, _past: &Past<'_>) -> LeaseAttrs {
-        LeaseAttrs {
-            public_ip: node.underlay.public_v4.filter(|_| node.network.v4.is_some()),
-            public_ipv6: node.underlay.public_v6.filter(|_| node.network.v6.is_some()),
-            backend_type: self.kind().to_owned(),
-            backend_data: None,
-            backend_v6_data: None,
-        }
-    }
-
-    fn base(&self, _node: &Node, _own: &Lease) -> Vec<Entry> {
-        Vec::new()
-    }
-
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Vec<Entry>, PeerProblem> {
         let mut entries = Vec::new();
         for family in Family::used_by(node) {
             let Some(dst) = family.subnet(&peer.subnet) else { continue };
+            let via = family.public_address(peer)?;
+            if let Some(gateway) = node.paths.get(&via).and_then(|path| path.gateway) {
+                return Err(PeerProblem::Unreachable(format!(
+                    "{via} is behind the gateway {gateway}: host-gw needs all nodes on one link; use \
+                     vxlan, with DirectRouting for those that are"
+                )));
+            }
             entries.push(Entry::Route(Route {
                 dst,
                 metric: family.metric(node, dst),
-                via: Some(family.public_address(peer)?),
+                via: Some(via),
                 link: node.underlay.link,
                 onlink: false,
             }));
@@ -84,12 +77,12 @@ impl Backend for HostGwBackend {
         Ok(entries)
     }
 
-    fn devices(&self, _node: &Node) -> Vec<IfName> {
-        Vec::new()
-    }
-
     fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {
         legacy_routes(node)
+    }
+
+    fn wants_paths(&self) -> bool {
+        true
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use flannel_kernel::{Entry, Ownership};
-use flannel_lease::{Lease, Subnet};
+use flannel_lease::{Lease, LeaseAttrs, Subnet};
 use ipnet::IpNet;
 
 use crate::{Backend, Node, PeerProblem};
@@ -85,9 +85,9 @@ fn is_ourselves(node: &Node, peer: &Lease) -> bool {
     }
 }
 
-/// A peer's public addresses of the families in use, for looking up paths to them.
-pub fn public_addresses(peer: &Lease) -> impl Iterator<Item = IpAddr> {
-    let v4 = peer.attrs.public_ip.map(IpAddr::V4);
-    let v6 = peer.attrs.public_ipv6.map(IpAddr::V6);
+/// A peer's public addresses, for looking up paths to them.
+pub fn public_addresses(attrs: &LeaseAttrs) -> impl Iterator<Item = IpAddr> {
+    let v4 = attrs.public_ip.map(IpAddr::V4);
+    let v6 = attrs.public_ipv6.map(IpAddr::V6);
     v4.into_iter().chain(v6)
 }

@@ -212,11 +212,9 @@ impl Backend for VxlanBackend {
         let uses = |family| Family::used_by(node).any(|used| used == family);
         let data = |family| uses(family).then(|| self.data(family, node, past)).flatten();
         LeaseAttrs {
-            public_ip: node.underlay.public_v4.filter(|_| uses(Family::V4)),
-            public_ipv6: node.underlay.public_v6.filter(|_| uses(Family::V6)),
-            backend_type: self.kind().to_owned(),
             backend_data: data(Family::V4),
             backend_v6_data: data(Family::V6),
+            ..node.attrs(self.lease_type())
         }
     }
 

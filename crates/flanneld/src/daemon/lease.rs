@@ -1,0 +1,235 @@
+//! This node's own lease: taken, renewed in time, announced anew when the node changes, and taken
+//! back when it was lost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use flannel_kernel::Facts;
+use flannel_lease::{Expiry, Lease, Subnet};
+use flannel_store::{Claim, Held, Snapshot, StoreError};
+
+use super::Tools;
+use super::network::Network;
+use super::timing::Backoff;
+use crate::probe::Readiness;
+
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+/// Nodes that were started together do not renew together.
+const RENEWAL_JITTER: f64 = 0.1;
+/// A lease that is contested again within this time is a fight between two nodes.
+const PEACE: Duration = Duration::from_secs(120);
+
+pub(super) struct OwnLease {
+    held: Held,
+    /// When to renew; `None` for a reservation.
+    renew_at: Option<Instant>,
+    /// It was lost or written by somebody else; when to take it back.
+    question: Option<Instant>,
+    last_reclaim: Option<Instant>,
+    backoff: Backoff,
+    rng: fastrand::Rng,
+}
+
+impl OwnLease {
+    /// Tries until it has one.
+    pub(super) async fn acquire(
+        tools: &Tools,
+        network: &Network,
+        facts: Arc<Facts>,
+    ) -> (Self, Snapshot) {
+        let mut rng = fastrand::Rng::with_seed(tools.seed);
+        let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
+        loop {
+            match claim(tools, network, &facts, tools.previous.subnet).await {
+                Ok((held, snapshot)) => {
+                    tracing::info!("Lease acquired: {}", held.lease.subnet);
+                    let mut own = Self {
+                        held,
+                        renew_at: None,
+                        question: None,
+                        last_reclaim: None,
+                        backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
+                        rng,
+                    };
+                    own.schedule(tools.options.renew_margin);
+                    return (own, snapshot);
+                }
+                Err(error) => {
+                    let pause = backoff.pause(&mut rng);
+                    tracing::error!("Failed to acquire a lease: {error}; next try in {pause:.0?}");
+                    let reason = format!("no lease: {error}");
+                    tools.readiness.send_replace(Readiness::NotReady(reason));
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    pub(super) fn lease(&self) -> &Lease {
+        &self.held.lease
+    }
+
+    pub(super) fn subnet(&self) -> Subnet {
+        self.held.lease.subnet
+    }
+
+    // --- what the store says about it ---------------------------------------------------------
+
+    pub(super) fn on_put(&mut self, lease: &Lease) {
+        if lease.subnet == self.subnet() && lease.attrs != self.held.lease.attrs {
+            let by = lease.attrs.public_ip.map(|ip| ip.to_string());
+            let by = by.or(lease.attrs.public_ipv6.map(|ip| ip.to_string())).unwrap_or_default();
+            self.ask(&format!("was written by another node, which announces itself at {by}"));
+        }
+    }
+
+    pub(super) fn on_gone(&mut self, subnet: &Subnet) {
+        if *subnet == self.subnet() {
+            self.ask("has been revoked: deleted or expired");
+        }
+    }
+
+    pub(super) fn on_snapshot(&mut self, leases: &[Lease]) {
+        match leases.iter().find(|lease| lease.subnet == self.subnet()) {
+            Some(lease) => self.on_put(&lease.clone()),
+            None => self.ask("is missing from the store"),
+        }
+    }
+
+    fn ask(&mut self, what: &str) {
+        if self.question.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        // The first time it is taken back at once; if that does not last, somebody wants it as much.
+        let recently = self.last_reclaim.is_some_and(|last| now.duration_since(last) < PEACE);
+        let pause = if recently { self.backoff.pause(&mut self.rng) } else { Duration::ZERO };
+        if !recently {
+            self.backoff.reset();
+        }
+        tracing::error!(
+            "This node's lease {} {what}; taking it back in {pause:.0?}",
+            self.subnet()
+        );
+        self.question = Some(now + pause);
+    }
+
+    /// The lease is to be taken back now.
+    pub(super) fn is_in_question(&self) -> bool {
+        self.question.is_some_and(|due| due <= Instant::now())
+    }
+
+    // --- what is done about it ----------------------------------------------------------------
+
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        self.question.or(self.renew_at)
+    }
+
+    pub(super) fn is_renewal_due(&self, now: Instant) -> bool {
+        self.question.is_none() && self.renew_at.is_some_and(|due| due <= now)
+    }
+
+    pub(super) async fn renew(&mut self, tools: &Tools) {
+        let attrs = self.held.lease.attrs.clone();
+        match tools.store.renew(&self.held, &attrs).await {
+            Ok(held) => {
+                self.held = held;
+                self.backoff.reset();
+                self.schedule(tools.options.renew_margin);
+                if let Expiry::At(at) = self.held.expiry {
+                    tracing::info!("Lease renewed, new expiration: {}", utc(at));
+                }
+            }
+            Err(error @ (StoreError::Lost { .. } | StoreError::Taken { .. })) => {
+                tracing::error!("{error}");
+                self.ask("could not be renewed");
+            }
+            Err(error) => {
+                let pause = self.backoff.pause(&mut self.rng);
+                tracing::error!("Error renewing lease: {error}; next try in {pause:.0?}");
+                self.renew_at = Some(Instant::now() + pause);
+            }
+        }
+    }
+
+    /// Announces the node as it is now, on the subnet it has if the network still allows that.
+    pub(super) async fn announce(&mut self, tools: &Tools, network: &Network, facts: &Facts) {
+        let attrs = network.attrs(Some(&self.held.lease.attrs), facts, tools.machine);
+        if !network.config().accepts(&self.subnet()) {
+            tracing::warn!("The subnet {} does not fit the network any more", self.subnet());
+            self.question = Some(Instant::now());
+            return;
+        }
+        if attrs == self.held.lease.attrs {
+            return;
+        }
+        // The kernel must follow in any case; whether the others can be told now is another matter.
+        match tools.store.renew(&self.held, &attrs).await {
+            Ok(held) => {
+                self.held = held;
+                self.schedule(tools.options.renew_margin);
+                tracing::info!("Announced {} anew", self.subnet());
+            }
+            Err(error) => {
+                tracing::error!("Cannot announce this node's change: {error}");
+                self.held.lease.attrs = attrs;
+                match error {
+                    StoreError::Lost { .. } | StoreError::Taken { .. } => {
+                        self.ask("could not be announced anew");
+                    }
+                    _ => self.renew_at = Some(Instant::now() + self.backoff.pause(&mut self.rng)),
+                }
+            }
+        }
+    }
+
+    /// Takes the lease back, or another one. `None`: not this time; it will be tried again.
+    pub(super) async fn reclaim(
+        &mut self,
+        tools: &Tools,
+        network: &Network,
+        facts: &Arc<Facts>,
+    ) -> Option<Snapshot> {
+        match claim(tools, network, facts, Some(self.subnet())).await {
+            Ok((held, snapshot)) => {
+                self.held = held;
+                self.question = None;
+                self.last_reclaim = Some(Instant::now());
+                self.schedule(tools.options.renew_margin);
+                tracing::info!("Lease acquired: {}", self.subnet());
+                Some(snapshot)
+            }
+            Err(error) => {
+                let pause = self.backoff.pause(&mut self.rng);
+                tracing::error!("Failed to acquire a lease: {error}; next try in {pause:.0?}");
+                self.question = Some(Instant::now() + pause);
+                None
+            }
+        }
+    }
+
+    fn schedule(&mut self, margin: Duration) {
+        self.renew_at = self.held.expiry.remaining(SystemTime::now()).map(|left| {
+            let wait = left.saturating_sub(margin);
+            let wait = wait.mul_f64(1.0 - RENEWAL_JITTER * self.rng.f64());
+            tracing::info!("Waiting for {wait:.0?} to renew lease");
+            Instant::now() + wait
+        });
+    }
+}
+
+async fn claim(
+    tools: &Tools,
+    network: &Network,
+    facts: &Arc<Facts>,
+    previous: Option<Subnet>,
+) -> Result<(Held, Snapshot), StoreError> {
+    let claim = Claim { attrs: network.attrs(None, facts, tools.machine), previous };
+    let acquired = tools.store.acquire(network.config(), &claim).await?;
+    Ok((acquired.held, acquired.snapshot))
+}
+
+fn utc(at: SystemTime) -> String {
+    jiff::Timestamp::try_from(at).map(|at| at.to_string()).unwrap_or_default()
+}

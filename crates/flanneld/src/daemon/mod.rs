@@ -1,0 +1,410 @@
+//! The node daemon: what happens from start to stop.
+//!
+//! One task owns all state and waits for whatever comes: a change in the store, a change of the node,
+//! a timer. Each of them ends in the same two questions, answered by pure functions elsewhere: what
+//! is this node to announce, and what is the kernel to hold? Nothing here needs a clean end: the task
+//! may be dropped at any await, and the next daemon goes on from store, kernel and subnet file.
+
+mod lease;
+mod network;
+mod peers;
+mod timing;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use flannel_backend::Owner;
+use flannel_kernel::{Engine, Facts, Status};
+use flannel_lease::{Change, LeaseTable, NetworkConfig, SubnetFile};
+use flannel_store::{Store, StoreEvent};
+use ipnet::IpNet;
+use tokio::sync::{mpsc, watch};
+
+use crate::iface::Stack;
+use crate::logging::Throttle;
+use crate::options::Options;
+use crate::probe::Readiness;
+use crate::{checks, notify, subnet_file};
+
+use lease::OwnLease;
+use network::Network;
+use peers::Peers;
+use timing::{CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, SUBNET_FILE_RETRY, sleep_until};
+
+/// What the daemon is given to work with.
+pub struct Tools {
+    pub options: Options,
+    pub store: Arc<dyn Store>,
+    pub engine: Engine<Owner>,
+    pub readiness: watch::Sender<Readiness>,
+    /// The same at every boot of this machine, different on every other.
+    pub machine: u64,
+    pub previous: flannel_lease::Previous,
+    pub seed: u64,
+}
+
+/// Runs until it is dropped, or until something is wrong that only a person can mend.
+pub async fn run(tools: Tools) -> anyhow::Result<()> {
+    let (text, config) = wait_for_config(&tools).await;
+    tracing::info!("Found network config - Backend type: {}", config.backend.kind);
+    let mut daemon = Daemon::join(tools, text, config).await?;
+    daemon.serve().await
+}
+
+/// The network config, waited for as long as it takes: nodes are often started before it is written.
+async fn wait_for_config(tools: &Tools) -> (String, NetworkConfig) {
+    let mut reminder = Throttle::new(CONFIG_REMINDER);
+    loop {
+        let problem = match tools.store.config().await {
+            Ok(Some(text)) => match NetworkConfig::parse(&text) {
+                Ok(config) => return (text, config),
+                Err(error) => format!("the network config is unusable: {error}"),
+            },
+            Ok(None) => "there is no network config yet: write one".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        tools.readiness.send_replace(Readiness::NotReady(problem.clone()));
+        if reminder.pass(Instant::now()).is_some() {
+            tracing::error!("Couldn't fetch network config: {problem}; trying every second");
+        }
+        tokio::time::sleep(CONFIG_POLL).await;
+    }
+}
+
+struct Daemon {
+    tools: Tools,
+    config_text: String,
+    network: Network,
+    own: OwnLease,
+    table: LeaseTable,
+    peers: Peers,
+    events: mpsc::Receiver<StoreEvent>,
+    facts: watch::Receiver<Arc<Facts>>,
+    /// Networks this node led to before: routes into them are still ours to remove.
+    earlier: Vec<IpNet>,
+    subnet_file_due: Option<Instant>,
+    /// Until when peers that cannot be programmed keep the node from being ready.
+    patience: Instant,
+    ready: bool,
+}
+
+impl Daemon {
+    /// Takes a subnet, programs the kernel for all peers known now, and says so.
+    async fn join(tools: Tools, text: String, config: NetworkConfig) -> anyhow::Result<Self> {
+        let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
+        checks::bridge_filter(stack, config.nftables)?;
+        checks::forwarding(stack);
+        let mut facts = tools.engine.facts();
+        let now = facts.borrow_and_update().clone();
+        let network = match Network::new(&tools, config, &now).await {
+            Ok(network) => network,
+            Err(error) => bail!("{error}"),
+        };
+        network.say_underlay();
+        let (own, snapshot) = OwnLease::acquire(&tools, &network, now).await;
+        let mut table = LeaseTable::new();
+        table.set_own(Some(own.subnet()));
+        table.snapshot(snapshot.leases);
+        let events = tools.store.watch(snapshot.cursor);
+        let previous = &tools.previous;
+        let earlier = previous
+            .network
+            .map(IpNet::V4)
+            .into_iter()
+            .chain(previous.ipv6_network.map(IpNet::V6))
+            .collect();
+        let mut daemon = Self {
+            tools,
+            config_text: text,
+            network,
+            own,
+            table,
+            peers: Peers::default(),
+            events,
+            facts,
+            earlier,
+            subnet_file_due: None,
+            patience: Instant::now() + PATIENCE_WITH_PEERS,
+            ready: false,
+        };
+        daemon.program().await?;
+        daemon.write_subnet_file();
+        tracing::info!("Running backend.");
+        Ok(daemon)
+    }
+
+    async fn serve(&mut self) -> anyhow::Result<()> {
+        let mut status = self.tools.engine.watch_status();
+        self.judge(&status.borrow_and_update().clone());
+        loop {
+            let wake = self.next_wake();
+            tokio::select! {
+                event = self.events.recv() => {
+                    let event = event.context("the store's watch has ended")?;
+                    self.on_store(event).await?;
+                }
+                changed = self.facts.changed() => {
+                    changed.context("the kernel engine has stopped")?;
+                    self.on_facts().await?;
+                }
+                changed = status.changed() => {
+                    changed.context("the kernel engine has stopped")?;
+                }
+                () = sleep_until(wake) => self.on_timer().await?,
+            }
+            self.judge(&status.borrow_and_update().clone());
+        }
+    }
+
+    // --- what comes ---------------------------------------------------------------------------
+
+    /// Takes everything the store has to say at once, so that a burst becomes one batch.
+    async fn on_store(&mut self, first: StoreEvent) -> anyhow::Result<()> {
+        let mut changes = Vec::new();
+        let mut next = Some(first);
+        while let Some(event) = next {
+            match event {
+                StoreEvent::Put(lease) => {
+                    self.own.on_put(&lease);
+                    changes.extend(self.table.put(lease));
+                }
+                StoreEvent::Gone(subnet) => {
+                    self.own.on_gone(&subnet);
+                    changes.extend(self.table.remove(&subnet));
+                }
+                StoreEvent::Snapshot(leases) => {
+                    self.own.on_snapshot(&leases);
+                    let differences = self.table.snapshot(leases);
+                    changes.extend(self.peers.spare_the_vanished(differences, Instant::now()));
+                }
+                StoreEvent::Config(text) => {
+                    self.apply(std::mem::take(&mut changes)).await?;
+                    self.on_config(text).await?;
+                }
+                StoreEvent::ConfigGone => tracing::error!(
+                    "The network config was deleted: this node keeps the network it has; write it anew"
+                ),
+                StoreEvent::Down(why) => tracing::error!(
+                    "The store is away: {why}; traffic goes on with the peers known so far"
+                ),
+                StoreEvent::Up => tracing::info!("The store is back"),
+                _ => {}
+            }
+            next = self.events.try_recv().ok();
+        }
+        self.apply(changes).await?;
+        if self.own.is_in_question() {
+            self.reclaim().await?;
+        }
+        Ok(())
+    }
+
+    async fn on_config(&mut self, text: String) -> anyhow::Result<()> {
+        if text == self.config_text {
+            return Ok(());
+        }
+        let config = match NetworkConfig::parse(&text) {
+            Ok(config) => config,
+            Err(error) => {
+                tracing::error!(
+                    "The new network config is unusable: {error}; keeping the network as it was"
+                );
+                return Ok(());
+            }
+        };
+        let facts = self.facts.borrow().clone();
+        let network = match Network::new(&self.tools, config, &facts).await {
+            Ok(network) => network,
+            Err(error) => {
+                tracing::error!(
+                    "The new network config cannot be used here: {error}; keeping the network as it was"
+                );
+                return Ok(());
+            }
+        };
+        tracing::info!(
+            "The network config has changed - Backend type: {}",
+            network.config().backend.kind
+        );
+        self.earlier.extend(self.network.networks());
+        self.config_text = text;
+        self.network = network;
+        self.announce().await
+    }
+
+    async fn on_facts(&mut self) -> anyhow::Result<()> {
+        let facts = self.facts.borrow_and_update().clone();
+        let network = match Network::new(&self.tools, self.network.config().clone(), &facts).await {
+            Ok(network) => network,
+            Err(error) => {
+                self.network.lost(&error);
+                return Ok(());
+            }
+        };
+        if network.underlay() != self.network.underlay() {
+            network.say_underlay();
+            self.network = network;
+            return self.announce().await;
+        }
+        self.network.found();
+        if self.network.wants_paths_again(&facts) {
+            let changes = self.table.iter().map(|(subnet, attrs)| {
+                Change::Put(flannel_lease::Lease { subnet: *subnet, attrs: attrs.clone() })
+            });
+            let changes = changes.collect();
+            self.apply(changes).await?;
+        }
+        Ok(())
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        [self.own.next_wake(), self.peers.next_wake(), self.subnet_file_due]
+            .into_iter()
+            .flatten()
+            .chain((!self.ready).then_some(self.patience).filter(|due| *due > Instant::now()))
+            .min()
+    }
+
+    async fn on_timer(&mut self) -> anyhow::Result<()> {
+        let now = Instant::now();
+        let departed = self.peers.departed(now);
+        if !departed.is_empty() {
+            self.tools.engine.update(departed).await?;
+        }
+        if self.subnet_file_due.is_some_and(|due| due <= now) {
+            self.write_subnet_file();
+        }
+        if self.own.is_renewal_due(now) {
+            self.own.renew(&self.tools).await;
+        }
+        if self.own.is_in_question() {
+            self.reclaim().await?;
+        }
+        Ok(())
+    }
+
+    // --- what is done about it ----------------------------------------------------------------
+
+    /// Tells the others what changed about this node, then makes the kernel follow.
+    async fn announce(&mut self) -> anyhow::Result<()> {
+        let facts = self.facts.borrow().clone();
+        self.own.announce(&self.tools, &self.network, &facts).await;
+        if self.own.is_in_question() {
+            return self.reclaim().await;
+        }
+        self.program().await?;
+        self.write_subnet_file();
+        Ok(())
+    }
+
+    /// Gets our lease back, or another one, after it was lost or somebody else wrote it.
+    async fn reclaim(&mut self) -> anyhow::Result<()> {
+        let facts = self.facts.borrow().clone();
+        let before = self.own.subnet();
+        let Some(snapshot) = self.own.reclaim(&self.tools, &self.network, &facts).await else {
+            return Ok(());
+        };
+        let mut changes = self.table.set_own(Some(self.own.subnet()));
+        changes.extend(self.table.snapshot(snapshot.leases));
+        let changes = self.peers.spare_the_vanished(changes, Instant::now());
+        if self.own.subnet() == before {
+            return self.apply(changes).await;
+        }
+        tracing::error!(
+            "This node's subnet is now {}, it was {before}: pods that are running have addresses of \
+             the old one; restart them",
+            self.own.subnet()
+        );
+        self.program().await?;
+        self.write_subnet_file();
+        Ok(())
+    }
+
+    /// Declares the whole desired state to the kernel.
+    async fn program(&mut self) -> anyhow::Result<()> {
+        self.network.find_paths(&self.tools.engine, self.table.iter()).await?;
+        let own = self.own.lease();
+        let mut desired = vec![(Owner::Node, self.network.base(own, &self.tools.options))];
+        desired.extend(self.peers.all(&self.network, own, &self.table));
+        let ownership = self.network.ownership(&self.earlier);
+        let status = self.tools.engine.replace(ownership, desired).await?;
+        tracing::info!(
+            "Programmed {} entries for {} peers{}",
+            status.wanted,
+            self.table.len(),
+            if status.is_settled() {
+                String::new()
+            } else {
+                format!(", {} still to come", status.bad)
+            }
+        );
+        Ok(())
+    }
+
+    /// Declares what changed about single peers.
+    async fn apply(&mut self, changes: Vec<Change>) -> anyhow::Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let put = changes.iter().filter_map(|change| match change {
+            Change::Put(lease) => Some((&lease.subnet, &lease.attrs)),
+            Change::Gone(_) => None,
+        });
+        self.network.find_paths(&self.tools.engine, put).await?;
+        let entries = self.peers.changed(&self.network, self.own.lease(), changes);
+        self.tools.engine.update(entries).await?;
+        Ok(())
+    }
+
+    fn write_subnet_file(&mut self) {
+        let (config, subnet) = (self.network.config(), self.own.subnet());
+        let content = SubnetFile {
+            network: config.v4.as_ref().map(|pool| pool.network()),
+            subnet: subnet.v4(),
+            ipv6_network: config.v6.as_ref().map(|pool| pool.network()),
+            ipv6_subnet: subnet.v6(),
+            mtu: self.network.mtu(),
+            ip_masq: self.tools.options.traffic.ip_masq,
+        };
+        let path = &self.tools.options.subnet_file;
+        self.subnet_file_due = None;
+        match subnet_file::write(path, &content) {
+            Ok(subnet_file::Written::New) => {
+                tracing::info!("Wrote subnet file to {}", path.display());
+            }
+            Ok(subnet_file::Written::Unchanged) => {}
+            Err(error) => {
+                tracing::warn!("{error}; pods cannot be started before it is there, trying again");
+                self.subnet_file_due = Some(Instant::now() + SUBNET_FILE_RETRY);
+            }
+        }
+    }
+
+    /// Whether pods of this node reach those of others, as far as this node can tell.
+    fn judge(&mut self, status: &Status) {
+        let readiness = match self.network.obstacle(status) {
+            _ if self.subnet_file_due.is_some() => {
+                Readiness::NotReady("the subnet file cannot be written".to_owned())
+            }
+            Some(obstacle) => Readiness::NotReady(obstacle),
+            None if status.is_settled() || self.ready || Instant::now() >= self.patience => {
+                Readiness::Ready
+            }
+            None => Readiness::NotReady(format!(
+                "{} of {} kernel entries are not written yet",
+                status.bad, status.wanted
+            )),
+        };
+        if readiness == Readiness::Ready && !self.ready {
+            self.ready = true;
+            tracing::info!("flannel is ready");
+            notify::ready(&format!("{} peers, subnet {}", self.table.len(), self.own.subnet()));
+        }
+        self.tools.readiness.send_if_modified(|old| {
+            let changed = *old != readiness;
+            *old = readiness;
+            changed
+        });
+    }
+}

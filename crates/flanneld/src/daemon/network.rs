@@ -1,0 +1,189 @@
+//! The network as this node takes part in it: config, backend, and the underlay chosen from facts.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flannel_backend::{Backend, Node, Owner, Past, Underlay};
+use flannel_kernel::{Blackhole, Engine, EngineError, Entry, Facts, Ownership, Status};
+use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
+use ipnet::IpNet;
+
+use super::Tools;
+use crate::iface::{self, Stack};
+use crate::logging::Throttle;
+use crate::options::Options;
+
+/// Above any route that leads somewhere: the pods' own bridge always wins.
+const BLACKHOLE_METRIC: u32 = 65535;
+const REMINDER: Duration = Duration::from_secs(60);
+
+pub(super) struct Network {
+    backend: Arc<dyn Backend>,
+    node: Node,
+    routing_version: u64,
+    lost: bool,
+    reminder: Throttle,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NetworkError {
+    #[error(transparent)]
+    Backend(#[from] flannel_backend::BackendError),
+    #[error("{0}")]
+    Underlay(#[from] iface::SelectError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl Network {
+    pub(super) async fn new(
+        tools: &Tools,
+        config: NetworkConfig,
+        facts: &Facts,
+    ) -> Result<Self, NetworkError> {
+        let backend: Arc<dyn Backend> = flannel_backend::create(&config.backend)?.into();
+        let selection = &tools.options.underlay;
+        let path = match selection.can_reach {
+            Some(ip) => tools.engine.lookup(vec![ip]).await?.into_iter().next().flatten(),
+            None => None,
+        };
+        let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
+        let underlay = iface::select(selection, stack, facts, &|_| path.clone())?;
+        let node =
+            Node { network: config, underlay, kernel: facts.kernel, paths: Default::default() };
+        backend.check(&node)?;
+        Ok(Self {
+            backend,
+            node,
+            routing_version: facts.routing_version,
+            lost: false,
+            reminder: Throttle::new(REMINDER),
+        })
+    }
+
+    pub(super) fn config(&self) -> &NetworkConfig {
+        &self.node.network
+    }
+
+    pub(super) fn underlay(&self) -> &Underlay {
+        &self.node.underlay
+    }
+
+    pub(super) fn mtu(&self) -> u32 {
+        self.backend.mtu(&self.node)
+    }
+
+    pub(super) fn networks(&self) -> Vec<IpNet> {
+        flannel_backend::networks(&self.node)
+    }
+
+    pub(super) fn say_underlay(&self) {
+        let underlay = self.underlay();
+        for (own, public) in [
+            (underlay.v4.map(IpAddr::V4), underlay.public_v4.map(IpAddr::V4)),
+            (underlay.v6.map(IpAddr::V6), underlay.public_v6.map(IpAddr::V6)),
+        ] {
+            let Some(public) = public else { continue };
+            if let Some(own) = own {
+                tracing::info!("Using interface with name {} and address {own}", underlay.link);
+            }
+            if own == Some(public) {
+                tracing::info!("Defaulting external address to interface address ({public})");
+            } else {
+                tracing::info!("Using {public} as external address");
+            }
+        }
+        tracing::info!("Interface {}: {}; MTU {}", underlay.link, underlay.why, underlay.mtu);
+    }
+
+    /// The interface is not there as it was: what is programmed stays until there is a better answer.
+    pub(super) fn lost(&mut self, error: &NetworkError) {
+        if !self.lost || self.reminder.pass(Instant::now()).is_some() {
+            tracing::error!("{error}; keeping what was set up for {}", self.underlay().link);
+        }
+        self.lost = true;
+    }
+
+    pub(super) fn found(&mut self) {
+        if std::mem::take(&mut self.lost) {
+            tracing::info!("{} is usable again", self.underlay().link);
+        }
+    }
+
+    pub(super) fn attrs(
+        &self,
+        announced: Option<&LeaseAttrs>,
+        facts: &Facts,
+        machine: u64,
+    ) -> LeaseAttrs {
+        self.backend.announce(&self.node, &Past { announced, facts, machine })
+    }
+
+    pub(super) fn base(&self, own: &Lease, options: &Options) -> Vec<Entry> {
+        let mut entries = self.backend.base(&self.node, own);
+        if options.blackhole_route {
+            let v4 = own.subnet.v4().map(IpNet::V4);
+            let v6 = own.subnet.v6().map(IpNet::V6);
+            entries.extend(
+                v4.into_iter()
+                    .chain(v6)
+                    .map(|dst| Entry::Blackhole(Blackhole { dst, metric: BLACKHOLE_METRIC })),
+            );
+        }
+        entries
+    }
+
+    pub(super) fn peer(
+        &self,
+        own: &Lease,
+        peer: &Lease,
+    ) -> Result<Vec<Entry>, flannel_backend::PeerProblem> {
+        flannel_backend::peer_entries(&*self.backend, &self.node, own, peer)
+    }
+
+    pub(super) fn ownership(&self, earlier: &[IpNet]) -> Ownership {
+        flannel_backend::ownership(&*self.backend, &self.node, earlier)
+    }
+
+    /// Looks up how these peers are reached, if the backend wants to know.
+    pub(super) async fn find_paths(
+        &mut self,
+        engine: &Engine<Owner>,
+        peers: impl Iterator<Item = (&Subnet, &LeaseAttrs)>,
+    ) -> Result<(), EngineError> {
+        if !self.backend.wants_paths() {
+            return Ok(());
+        }
+        let addresses: Vec<IpAddr> =
+            peers.flat_map(|(_, attrs)| flannel_backend::public_addresses(attrs)).collect();
+        let paths = engine.lookup(addresses.clone()).await?;
+        for (address, path) in addresses.into_iter().zip(paths) {
+            match path {
+                Some(path) => self.node.paths.insert(address, path),
+                None => self.node.paths.remove(&address),
+            };
+        }
+        Ok(())
+    }
+
+    /// Whether routes of others have changed since the paths were looked up.
+    pub(super) fn wants_paths_again(&mut self, facts: &Facts) -> bool {
+        let changed = self.routing_version != facts.routing_version;
+        self.routing_version = facts.routing_version;
+        changed && self.backend.wants_paths()
+    }
+
+    /// What of the node's own is broken, so that no peer can be reached.
+    pub(super) fn obstacle(&self, status: &Status) -> Option<String> {
+        let devices = self.backend.devices(&self.node);
+        status.troubles.iter().find_map(|(entry, why)| {
+            let own = match entry {
+                Entry::Link(link) => devices.contains(&link.name),
+                Entry::Address(address) => devices.contains(&address.link),
+                _ => false,
+            };
+            own.then(|| format!("{entry}: {why}"))
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! From leases of others to entries: who cannot be used is said once, who vanished is spared a while.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use flannel_backend::{Owner, PeerProblem};
+use flannel_kernel::Entry;
+use flannel_lease::{Change, Lease, LeaseTable, Subnet};
+
+use super::network::Network;
+use super::timing::GRACE_FOR_THE_VANISHED;
+
+type Entries = Vec<(Owner, Vec<Entry>)>;
+
+#[derive(Default)]
+pub(super) struct Peers {
+    /// Peers without entries, and why.
+    unusable: BTreeMap<Subnet, PeerProblem>,
+    /// Peers missing from a whole new list, and until when they are still sent to.
+    vanished: BTreeMap<Subnet, Instant>,
+}
+
+impl Peers {
+    /// The entries of all peers.
+    pub(super) fn all(&mut self, network: &Network, own: &Lease, table: &LeaseTable) -> Entries {
+        self.unusable.clear();
+        self.vanished.clear();
+        table
+            .iter()
+            .map(|(subnet, attrs)| {
+                let lease = Lease { subnet: *subnet, attrs: attrs.clone() };
+                self.entries(network, own, &lease)
+            })
+            .collect()
+    }
+
+    /// The entries of those that changed.
+    pub(super) fn changed(
+        &mut self,
+        network: &Network,
+        own: &Lease,
+        changes: Vec<Change>,
+    ) -> Entries {
+        let mut entries = Vec::with_capacity(changes.len());
+        for change in changes {
+            match change {
+                Change::Put(lease) => {
+                    self.vanished.remove(&lease.subnet);
+                    entries.extend(self.make_room(&lease.subnet));
+                    entries.push(self.entries(network, own, &lease));
+                    tracing::debug!("Peer {} is at {}", lease.subnet, address(&lease));
+                }
+                Change::Gone(subnet) => {
+                    self.unusable.remove(&subnet);
+                    entries.push((Owner::Peer(subnet), Vec::new()));
+                    tracing::debug!("Peer {subnet} is gone");
+                }
+            }
+        }
+        entries
+    }
+
+    /// Holds back the removals of a whole new list, which may come from an old backup.
+    pub(super) fn spare_the_vanished(&mut self, changes: Vec<Change>, now: Instant) -> Vec<Change> {
+        let (gone, changes): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|change| matches!(change, Change::Gone(_)));
+        if !gone.is_empty() {
+            tracing::warn!(
+                "{} peers are missing from the store's new list: they are still sent to for {:.0?}, \
+                 unless their subnets are given to others",
+                gone.len(),
+                GRACE_FOR_THE_VANISHED
+            );
+        }
+        for change in gone {
+            if let Change::Gone(subnet) = change {
+                self.vanished.entry(subnet).or_insert(now + GRACE_FOR_THE_VANISHED);
+            }
+        }
+        changes
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        self.vanished.values().min().copied()
+    }
+
+    /// The vanished whose time is up.
+    pub(super) fn departed(&mut self, now: Instant) -> Entries {
+        let departed: Vec<Subnet> =
+            self.vanished.iter().filter(|(_, due)| **due <= now).map(|(s, _)| *s).collect();
+        departed.into_iter().map(|subnet| self.forget(subnet)).collect()
+    }
+
+    /// A subnet given to somebody else cannot go on leading to the one who vanished.
+    fn make_room(&mut self, taken: &Subnet) -> Entries {
+        let replaced: Vec<Subnet> =
+            self.vanished.keys().filter(|subnet| subnet.overlaps(taken)).copied().collect();
+        replaced.into_iter().map(|subnet| self.forget(subnet)).collect()
+    }
+
+    fn forget(&mut self, subnet: Subnet) -> (Owner, Vec<Entry>) {
+        self.vanished.remove(&subnet);
+        self.unusable.remove(&subnet);
+        (Owner::Peer(subnet), Vec::new())
+    }
+
+    fn entries(&mut self, network: &Network, own: &Lease, lease: &Lease) -> (Owner, Vec<Entry>) {
+        let entries = match network.peer(own, lease) {
+            Ok(entries) => {
+                self.unusable.remove(&lease.subnet);
+                entries
+            }
+            Err(problem) => {
+                if self.unusable.get(&lease.subnet) != Some(&problem) {
+                    tracing::warn!("Peer {} at {}: {problem}", lease.subnet, address(lease));
+                    self.unusable.insert(lease.subnet, problem);
+                }
+                Vec::new()
+            }
+        };
+        (Owner::Peer(lease.subnet), entries)
+    }
+}
+
+fn address(lease: &Lease) -> String {
+    let v4 = lease.attrs.public_ip.map(|ip| ip.to_string());
+    let v6 = lease.attrs.public_ipv6.map(|ip| ip.to_string());
+    v4.or(v6).unwrap_or_else(|| "an unknown address".to_owned())
+}

@@ -1,0 +1,44 @@
+//! How long things take and when they are tried again.
+
+use std::time::{Duration, Instant};
+
+/// Between two looks for a network config.
+pub(super) const CONFIG_POLL: Duration = Duration::from_secs(1);
+/// How often the log says that there is none.
+pub(super) const CONFIG_REMINDER: Duration = Duration::from_secs(10);
+/// A peer whose entries the kernel keeps refusing holds up readiness this long, no longer.
+pub(super) const PATIENCE_WITH_PEERS: Duration = Duration::from_secs(30);
+pub(super) const SUBNET_FILE_RETRY: Duration = Duration::from_secs(5);
+/// How long a peer that is missing from a whole new list is still sent to. A store restored from an
+/// old backup has forgotten nodes that are alive; they write themselves back within seconds.
+pub(super) const GRACE_FOR_THE_VANISHED: Duration = Duration::from_secs(60);
+
+pub(super) async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Pauses that double from try to try, give or take a quarter.
+pub(super) struct Backoff {
+    first: Duration,
+    most: Duration,
+    tries: u32,
+}
+
+impl Backoff {
+    pub(super) fn new(first: Duration, most: Duration) -> Self {
+        Self { first, most, tries: 0 }
+    }
+
+    pub(super) fn pause(&mut self, rng: &mut fastrand::Rng) -> Duration {
+        let plain = self.first.saturating_mul(1 << self.tries.min(16)).min(self.most);
+        self.tries += 1;
+        plain.mul_f64(0.75 + 0.5 * rng.f64())
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.tries = 0;
+    }
+}
