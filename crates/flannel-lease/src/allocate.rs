@@ -133,3 +133,24 @@ impl<N: Net> FreeMap<N> {
         self.free.insert(first, end);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NetworkConfig;
+
+    #[test]
+    fn runs_grow_together_again_whatever_the_order_of_releases() {
+        let pool = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16"}"#).unwrap().v4.unwrap();
+        let nets: Vec<_> = (0..pool.capacity()).filter_map(|index| pool.nth(index)).collect();
+        let mut free = FreeMap::new(pool);
+        nets.iter().for_each(|net| free.occupy(*net));
+        assert!(free.free.is_empty());
+        nets.iter()
+            .step_by(2)
+            .chain(nets.iter().skip(1).step_by(2))
+            .for_each(|net| free.release(*net));
+        assert_eq!(free.free, BTreeMap::from([(0, pool.capacity())]));
+        assert!(free.held.is_empty());
+    }
+}

@@ -74,7 +74,6 @@ fn only_network<N: Net>((key, value): (&str, &str), warnings: &mut Vec<String>) 
             }
         }
     }
-    nets.dedup();
     match nets[..] {
         [net] => Some(net),
         [] => None,

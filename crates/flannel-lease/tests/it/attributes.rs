@@ -118,6 +118,12 @@ fn backend_data_is_encoded_in_declaration_order_and_read_into_types() {
 }
 
 #[test]
+fn blanks_inside_strings_stay_and_others_go() {
+    let raw = RawJson::read("{ \"a\" : \"\\\\\" ,\n \"b \\\" c\" : [ 1 , 2 ] }").unwrap().unwrap();
+    assert_eq!(raw.as_str(), r#"{"a":"\\","b \" c":[1,2]}"#);
+}
+
+#[test]
 fn no_backend_data_has_two_spellings() {
     assert_eq!(RawJson::read(" null\n").unwrap(), None);
     assert_eq!(RawJson::read("").unwrap(), None);

@@ -99,6 +99,16 @@ fn of_two_networks_neither_is_trusted() {
 }
 
 #[test]
+fn a_hash_begins_a_comment_only_after_a_blank() {
+    let (read, warnings) = parse_previous("FLANNEL_SUBNET=10.5.1.1/24#x\n");
+    assert_eq!(read.subnet, None);
+    assert_eq!(
+        warnings,
+        ["FLANNEL_SUBNET: \"10.5.1.1/24#x\" is not a network of its family, ignored"]
+    );
+}
+
+#[test]
 fn a_line_that_makes_no_sense_costs_only_itself() {
     let (read, warnings) =
         parse_previous("what?\n=x\nA=\"open\nFLANNEL_SUBNET=10.5.1.1/24\nB C=1\n");
