@@ -21,28 +21,29 @@ const RECEIVE_MEMORY: i32 = 4 << 20;
 const DUMP_TRIES: usize = 5;
 
 /// One change to the kernel. `flags` beyond REQUEST and ACK.
-pub(crate) struct Request {
-    pub(crate) message: RouteNetlinkMessage,
-    pub(crate) flags: u16,
+pub struct Request {
+    pub message: RouteNetlinkMessage,
+    pub flags: u16,
 }
 
-pub(crate) struct Connection {
+pub struct Connection {
     socket: Socket,
     sequence: u32,
 }
 
 impl Connection {
-    pub(crate) fn open() -> io::Result<Self> {
+    pub fn open() -> io::Result<Self> {
         Ok(Self { socket: Socket::open(false, RECEIVE_MEMORY)?, sequence: 0 })
     }
 
-    pub(crate) fn port(&self) -> u32 {
+    /// The kernel's name for this socket.
+    pub fn port(&self) -> u32 {
         self.socket.port()
     }
 
     /// Carries out all requests in order, going on past those that fail, and hands every failure to
     /// `failed` with the position of its request. An `Err` means the state of the kernel is unknown.
-    pub(crate) fn apply(
+    pub fn apply(
         &mut self,
         requests: &[Request],
         mut failed: impl FnMut(usize, NetlinkError),
@@ -73,7 +74,7 @@ impl Connection {
     }
 
     /// One request that the kernel answers with one message.
-    pub(crate) fn get(
+    pub fn get(
         &mut self,
         message: &RouteNetlinkMessage,
     ) -> io::Result<Result<RouteNetlinkMessage, NetlinkError>> {
@@ -99,10 +100,7 @@ impl Connection {
     }
 
     /// Everything the kernel has of a kind. A dump that a concurrent change has torn is taken again.
-    pub(crate) fn dump(
-        &mut self,
-        message: &RouteNetlinkMessage,
-    ) -> io::Result<Vec<RouteNetlinkMessage>> {
+    pub fn dump(&mut self, message: &RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         let mut items = Vec::new();
         for _ in 0..DUMP_TRIES {
             items.clear();
@@ -188,6 +186,8 @@ pub(super) struct Part<'a> {
     pub(super) kind: u16,
     pub(super) flags: u16,
     pub(super) sequence: u32,
+    /// Who caused it: of interest to the monitor.
+    #[cfg_attr(not(feature = "engine"), expect(dead_code))]
     pub(super) port: u32,
     payload: &'a [u8],
 }

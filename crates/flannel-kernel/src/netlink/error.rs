@@ -6,9 +6,9 @@ use std::io;
 /// An errno and, where the kernel gives one, the sentence that goes with it ("Nexthop has invalid
 /// gateway" instead of a bare ENETUNREACH).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NetlinkError {
-    pub(crate) errno: i32,
-    pub(crate) text: Option<String>,
+pub struct NetlinkError {
+    pub errno: i32,
+    pub text: Option<String>,
 }
 
 /// `NLMSGERR_ATTR_MSG`
@@ -18,7 +18,7 @@ const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 
 impl NetlinkError {
-    pub(crate) fn new(errno: i32, text: &str) -> Self {
+    pub fn new(errno: i32, text: &str) -> Self {
         Self { errno, text: Some(text.to_owned()) }
     }
 

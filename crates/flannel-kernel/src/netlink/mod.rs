@@ -6,9 +6,11 @@
 
 mod batch;
 mod error;
+#[cfg(feature = "engine")]
 mod monitor;
 mod socket;
 
-pub(crate) use batch::{Connection, Request};
-pub(crate) use error::NetlinkError;
+pub use batch::{Connection, Request};
+pub use error::NetlinkError;
+#[cfg(feature = "engine")]
 pub(crate) use monitor::{Heard, Monitor};

@@ -1,7 +1,9 @@
 //! One rtnetlink socket: the system calls and nothing else.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+#[cfg(feature = "engine")]
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Larger than any message the kernel sends: it fills dumps by at most 32 KiB.
 const RECEIVE_BUFFER: usize = 64 * 1024;
@@ -44,6 +46,7 @@ impl Socket {
         self.port
     }
 
+    #[cfg(feature = "engine")]
     pub(crate) fn join(&self, group: u32) -> io::Result<()> {
         self.set(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group as i32)
     }
@@ -113,6 +116,7 @@ impl Socket {
     }
 }
 
+#[cfg(feature = "engine")]
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
