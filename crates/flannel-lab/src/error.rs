@@ -1,5 +1,6 @@
 //! What can go wrong in a lab, told so that the reader knows what to do next.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use thiserror::Error;
 pub type Result<T, E = LabError> = std::result::Result<T, E>;
 
 /// Why the lab could not do what it was asked.
-#[derive(Debug, Error)]
+#[derive(Error)]
 #[non_exhaustive]
 pub enum LabError {
     /// Namespaces need privileges.
@@ -153,6 +154,13 @@ pub enum LabError {
         /// What is missing.
         needs: String,
     },
+}
+
+/// As people read it, because that is what a failing test shows.
+impl fmt::Debug for LabError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Adds what was attempted to an error of the system.

@@ -31,6 +31,9 @@
 //! | the store | [`Lab::etcd`] → [`Etcd`]: `put`, `get`, `list`, `delete`, `kill`, `stop`, `restart`, `pause`, `snapshot`, `restore`; [`Lab::put_config`], [`Lab::leases`] |
 //! | pods | [`Lab::pod`], [`Lab::pod_on_every_node`] → [`Pod`] |
 //! | reachability | [`Lab::ping`], [`Lab::ping_with`], [`Lab::ping_address`], [`Lab::matrix`] |
+//! | traffic | [`Lab::stream`] → [`Stream`] → [`StreamReport`]; [`Lab::tcp_transfer`] |
+//! | underlay faults | [`Lab::partition`], [`Lab::partition_from_store`], [`Lab::cut`], [`Lab::loss`], [`Lab::delay`], [`Lab::heal`], [`Lab::replace_nic`], [`Lab::change_address`]; [`Node::unplug`], [`Node::plug`], [`Node::nic_down`], [`Node::nic_up`], [`Node::set_underlay_mtu`] |
+//! | vandalism | [`Node::vandalize`], [`Node::vandalize_at_random`] with a [`Vandalism`] |
 //! | waiting | [`Lab::wait_until`] |
 //!
 //! Addresses follow from numbers: node *i* has `eth0` with `192.168.100.i/24` and `fd00:100::i/64`
@@ -57,6 +60,7 @@ mod builder;
 mod daemon;
 mod error;
 mod etcd;
+mod fault;
 mod filter;
 mod http;
 mod keeper;
@@ -73,15 +77,19 @@ mod pod;
 mod process;
 mod scratch;
 mod spec;
+mod stream;
 mod subnet_env;
 mod tools;
+mod transfer;
 mod underlay;
+mod vandal;
 mod wait;
 
 pub use builder::LabBuilder;
 pub use daemon::Daemon;
 pub use error::{LabError, Result};
 pub use etcd::{Etcd, Snapshot};
+pub use fault::Participant;
 pub use lab::Lab;
 pub use matrix::{Matrix, PlaceRef};
 pub use namespace::{Namespace, NamespacePaths};
@@ -91,5 +99,8 @@ pub use plan::Nic;
 pub use pod::Pod;
 pub use process::{Output, Process};
 pub use spec::{DaemonSpec, EtcdSpec, Families, LabSpec, NodeSpec};
+pub use stream::{Stream, StreamOptions, StreamReport};
 pub use subnet_env::{SUBNET_ENV, SubnetEnv};
+pub use transfer::Transfer;
+pub use vandal::Vandalism;
 pub use wait::{Condition, wait_until};

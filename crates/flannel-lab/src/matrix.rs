@@ -207,7 +207,7 @@ fn single(
 }
 
 /// The addresses of `to` in families that `from` has too.
-fn common(from: &dyn PlaceRef, to: &dyn PlaceRef) -> Vec<IpAddr> {
+pub(crate) fn common(from: &dyn PlaceRef, to: &dyn PlaceRef) -> Vec<IpAddr> {
     let own = from.addresses();
     let has = |v4: bool| own.iter().any(|address| address.is_ipv4() == v4);
     to.addresses().into_iter().filter(|address| has(address.is_ipv4())).collect()

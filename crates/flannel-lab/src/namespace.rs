@@ -8,7 +8,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
@@ -93,21 +92,6 @@ impl Namespace {
             self.enter()?;
             Ok(work())
         })
-    }
-
-    /// Starts a long-lived thread inside the namespace.
-    pub fn spawn_thread<R: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> R + Send + 'static,
-    ) -> Result<JoinHandle<Result<R>>> {
-        let inside = self.clone();
-        std::thread::Builder::new()
-            .name(self.0.label.clone())
-            .spawn(move || {
-                inside.enter()?;
-                Ok(work())
-            })
-            .context(|| format!("start a thread in {}", self.0.label))
     }
 
     /// Sets a kernel parameter of the namespace, e.g. `net/ipv4/ip_forward`.

@@ -48,9 +48,11 @@ impl Pod {
             }
             None => {
                 let mtu = env.mtu;
-                lines.push(format!(
+                node.namespace().batch("ip", &[format!(
                     "link add dev {BRIDGE} mtu {mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
-                ));
+                )])?;
+                // Without a usable link-local address the node asks for no neighbour.
+                node.namespace().sysctl(&format!("net/ipv6/conf/{BRIDGE}/accept_dad"), "0")?;
                 lines.extend(bridge_lines(&env));
                 0
             }

@@ -73,13 +73,12 @@ impl Namespace {
             return Ok(());
         }
         // "Command failed -:7" names the line.
-        let failed = output.stderr.rsplit_once("-:").and_then(|(_, number)| {
-            let number: usize = number.trim().parse().ok()?;
-            lines.get(number.checked_sub(1)?)
-        });
-        let what = match failed {
-            Some(failed) => format!("{tool} {failed}"),
-            None => format!("{tool} -batch ({} lines)", lines.len()),
+        let number =
+            output.stderr.rsplit_once("-:").and_then(|(_, number)| number.trim().parse().ok());
+        let failed = number.and_then(|number: usize| lines.get(number.checked_sub(1)?));
+        let what = match (failed, lines) {
+            (Some(line), _) | (None, [line]) => format!("{tool} {line}"),
+            (None, _) => format!("{tool} -batch ({} lines)", lines.len()),
         };
         Err(self.failed(&what, output.status, &output.stderr))
     }
