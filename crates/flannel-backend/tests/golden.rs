@@ -1,0 +1,322 @@
+//! Leases as the Go flannel writes them, and the entries it makes of them, as `ip` and `bridge` show
+//! them on node 192.168.100.1.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
+
+use flannel_backend::{Backend, Node, Past, PeerProblem, Underlay, create, peer_entries};
+use flannel_kernel::{Facts, IfName, Interface, KernelVersion, Mac, Path};
+use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
+
+const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{"Type":"vxlan"}}"#;
+const OWN_DUAL: (&str, &str) = (
+    "10.244.69.0-24&fd00:244:0:24::-64",
+    r#"{"PublicIP":"192.168.100.1","PublicIPv6":"fd00:100::1","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"42:93:f4:6d:36:2d"},"BackendV6Data":{"VNI":1,"VtepMAC":"8a:51:e7:82:69:2f"}}"#,
+);
+const PEER_DUAL: (&str, &str) = (
+    "10.244.48.0-24&fd00:244:0:34::-64",
+    r#"{"PublicIP":"192.168.100.2","PublicIPv6":"fd00:100::2","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"62:7a:ce:83:b3:87"},"BackendV6Data":{"VNI":1,"VtepMAC":"5e:01:a1:53:37:33"}}"#,
+);
+
+fn name(text: &str) -> IfName {
+    IfName::new(text).unwrap()
+}
+
+fn node(config: &str) -> (Box<dyn Backend>, Node) {
+    let network = NetworkConfig::parse(config).unwrap();
+    let backend = create(&network.backend).unwrap();
+    let (v4, v6) = (network.v4.is_some(), network.v6.is_some());
+    let node = Node {
+        underlay: Underlay {
+            link: name("eth0"),
+            mtu: 1500,
+            v4: Some([192, 168, 100, 1].into()).filter(|_| v4),
+            v6: Some("fd00:100::1".parse().unwrap()).filter(|_| v6),
+            public_v4: Some([192, 168, 100, 1].into()).filter(|_| v4),
+            public_v6: Some("fd00:100::1".parse().unwrap()).filter(|_| v6),
+            why: String::new(),
+        },
+        network,
+        kernel: KernelVersion { major: 6, minor: 1 },
+        paths: Default::default(),
+    };
+    (backend, node)
+}
+
+fn lease((subnet, attrs): (&str, &str)) -> Lease {
+    Lease {
+        subnet: subnet.parse().unwrap(),
+        attrs: LeaseAttrs::from_json(attrs.as_bytes()).unwrap(),
+    }
+}
+
+fn peer(config: &str, own: (&str, &str), peer: (&str, &str)) -> Result<Vec<String>, PeerProblem> {
+    let (backend, node) = node(config);
+    let entries = peer_entries(&*backend, &node, &lease(own), &lease(peer))?;
+    Ok(entries.iter().map(ToString::to_string).collect())
+}
+
+fn base(config: &str, own: (&str, &str)) -> Vec<String> {
+    let (backend, node) = node(config);
+    backend.base(&node, &lease(own)).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn vxlan_dual_stack_peer() {
+    assert_eq!(
+        peer(DUAL, OWN_DUAL, PEER_DUAL).unwrap(),
+        [
+            "neighbour 10.244.48.0 lladdr 62:7a:ce:83:b3:87 dev flannel.1",
+            "fdb 62:7a:ce:83:b3:87 dst 192.168.100.2 dev flannel.1",
+            "route 10.244.48.0/24 via 10.244.48.0 dev flannel.1 onlink",
+            "neighbour fd00:244:0:34:: lladdr 5e:01:a1:53:37:33 dev flannel-v6.1",
+            "fdb 5e:01:a1:53:37:33 dst fd00:100::2 dev flannel-v6.1",
+            "route fd00:244:0:34::/64 via fd00:244:0:34:: dev flannel-v6.1 metric 1024 onlink",
+        ]
+    );
+}
+
+#[test]
+fn vxlan_dual_stack_base() {
+    assert_eq!(
+        base(DUAL, OWN_DUAL),
+        [
+            "device flannel.1 (vxlan id 1 local 192.168.100.1 dev eth0 mtu 1450 address 42:93:f4:6d:36:2d)",
+            "address 10.244.69.0/32 dev flannel.1",
+            "sysctl net.ipv6.conf.flannel.1.accept_ra=0",
+            "device flannel-v6.1 (vxlan id 1 local fd00:100::1 dev eth0 mtu 1430 address 8a:51:e7:82:69:2f)",
+            "address fd00:244:0:24::/128 dev flannel-v6.1",
+            "sysctl net.ipv6.conf.flannel-v6.1.accept_ra=0",
+        ]
+    );
+}
+
+#[test]
+fn defect_36_the_mtu_for_pods_fits_through_the_tunnels_of_both_families() {
+    for (config, mtu) in [
+        (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#, 1450),
+        (DUAL, 1430),
+        (
+            r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{"Type":"vxlan"}}"#,
+            1430,
+        ),
+        (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","MTU":1400}}"#, 1350),
+        (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#, 1500),
+        (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"alloc"}}"#, 1500),
+    ] {
+        let (backend, node) = node(config);
+        assert_eq!(backend.mtu(&node), mtu, "{config}");
+    }
+}
+
+#[test]
+fn vxlan_options_name_the_device_and_shape_it() {
+    let config = r#"{"Network":"10.244.0.0/16","SubnetLen":26,"SubnetMin":"10.244.10.0","SubnetMax":"10.244.99.0","Backend":{"Type":"vxlan","VNI":7,"Port":4789,"GBP":true,"Learning":true}}"#;
+    let own = (
+        "10.244.31.0-26",
+        r#"{"PublicIP":"192.168.100.1","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":7,"VtepMAC":"4a:b4:b2:b9:51:98"}}"#,
+    );
+    let other = (
+        "10.244.23.0-26",
+        r#"{"PublicIP":"192.168.100.2","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":7,"VtepMAC":"02:d3:52:ab:e4:cd"}}"#,
+    );
+    assert_eq!(
+        base(config, own)[0],
+        "device flannel.7 (vxlan id 7 local 192.168.100.1 dev eth0 dstport 4789 mtu 1450 address 4a:b4:b2:b9:51:98)"
+    );
+    assert_eq!(
+        peer(config, own, other).unwrap()[2],
+        "route 10.244.23.0/26 via 10.244.23.0 dev flannel.7 onlink"
+    );
+}
+
+#[test]
+fn direct_routing_leaves_the_tunnel_out_for_peers_on_the_same_link() {
+    let config = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","DirectRouting":true}}"#;
+    let own = ("10.244.5.0-24", OWN_DUAL.1);
+    let other = ("10.244.96.0-24", PEER_DUAL.1);
+    let (backend, mut node) = node(config);
+    assert!(backend.wants_paths());
+    let entries = |node: &Node| -> Vec<String> {
+        let entries = peer_entries(&*backend, node, &lease(own), &lease(other)).unwrap();
+        entries.iter().map(ToString::to_string).collect()
+    };
+    let tunnelled = entries(&node);
+    assert_eq!(tunnelled.len(), 3, "a path that is not known is not direct");
+    let mut path = Path { link: name("eth0"), gateway: None, source: None };
+    node.paths.insert([192, 168, 100, 2].into(), path.clone());
+    assert_eq!(entries(&node), ["route 10.244.96.0/24 via 192.168.100.2 dev eth0"]);
+    path.gateway = Some([192, 168, 100, 254].into());
+    node.paths.insert([192, 168, 100, 2].into(), path);
+    assert_eq!(entries(&node), tunnelled);
+}
+
+#[test]
+fn host_gw_routes_through_the_peer_itself() {
+    let config = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{"Type":"host-gw"}}"#;
+    let own = (
+        OWN_DUAL.0,
+        r#"{"PublicIP":"192.168.100.1","PublicIPv6":"fd00:100::1","BackendType":"host-gw"}"#,
+    );
+    let other = (
+        PEER_DUAL.0,
+        r#"{"PublicIP":"192.168.100.2","PublicIPv6":"fd00:100::2","BackendType":"host-gw"}"#,
+    );
+    assert_eq!(
+        peer(config, own, other).unwrap(),
+        [
+            "route 10.244.48.0/24 via 192.168.100.2 dev eth0",
+            "route fd00:244:0:34::/64 via fd00:100::2 dev eth0 metric 1024",
+        ]
+    );
+}
+
+#[test]
+fn host_gw_names_the_gateway_that_stands_between() {
+    let config = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
+    let (backend, mut node) = node(config);
+    let gateway = Some([192, 168, 100, 254].into());
+    node.paths
+        .insert([192, 168, 100, 2].into(), Path { link: name("eth0"), gateway, source: None });
+    let own = lease(("10.244.1.0-24", r#"{"PublicIP":"192.168.100.1","BackendType":"host-gw"}"#));
+    let other = lease(("10.244.2.0-24", r#"{"PublicIP":"192.168.100.2","BackendType":"host-gw"}"#));
+    let problem = peer_entries(&*backend, &node, &own, &other).unwrap_err();
+    assert!(problem.to_string().contains("behind the gateway 192.168.100.254"), "{problem}");
+}
+
+#[test]
+fn host_gw_refuses_a_public_address_that_is_not_the_interfaces() {
+    let (backend, mut node) = node(r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#);
+    assert_eq!(backend.check(&node), Ok(()));
+    node.underlay.public_v4 = Some([203, 0, 113, 9].into());
+    let error = backend.check(&node).unwrap_err().to_string();
+    assert!(error.contains("203.0.113.9") && error.contains("192.168.100.1"), "{error}");
+}
+
+#[test]
+fn alloc_announces_itself_and_writes_nothing() {
+    let config = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"alloc"}}"#;
+    let (backend, node) = node(config);
+    let facts = Facts::default();
+    let attrs = backend.announce(&node, &Past { announced: None, facts: &facts, machine: 1 });
+    assert_eq!(attrs.to_json(), r#"{"PublicIP":"192.168.100.1","PublicIPv6":null}"#);
+    let own = ("10.244.1.0-24", r#"{"PublicIP":"192.168.100.1"}"#);
+    assert_eq!(peer(config, own, ("10.244.2.0-24", PEER_DUAL.1)).unwrap(), [""; 0]);
+}
+
+#[test]
+fn defect_54_no_backend_stumbles_over_a_network_without_ipv4() {
+    for kind in ["vxlan", "host-gw", "alloc"] {
+        let config = format!(
+            r#"{{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{{"Type":"{kind}"}}}}"#
+        );
+        let (backend, node) = node(&config);
+        let facts = Facts::default();
+        let attrs = backend.announce(&node, &Past { announced: None, facts: &facts, machine: 1 });
+        assert_eq!(attrs.public_ip, None);
+        let own = Lease { subnet: "fd00:244:0:24::-64".parse().unwrap(), attrs };
+        backend.base(&node, &own);
+        let other = Lease {
+            subnet: "fd00:244:0:34::-64".parse().unwrap(),
+            attrs: LeaseAttrs {
+                public_ipv6: Some("fd00:100::2".parse().unwrap()),
+                backend_type: own.attrs.backend_type.clone(),
+                ..lease(PEER_DUAL).attrs
+            },
+        };
+        assert!(peer_entries(&*backend, &node, &own, &other).is_ok(), "{kind}");
+    }
+}
+
+#[test]
+fn a_node_keeps_its_mac_over_restart_and_reboot() {
+    let (backend, node) = node(DUAL);
+    let mac = |announced: Option<&LeaseAttrs>, facts: &Facts, machine| {
+        let attrs = backend.announce(&node, &Past { announced, facts, machine });
+        attrs.backend_data.unwrap().as_str().to_owned()
+    };
+    let nothing = Facts::default();
+    let device = Facts {
+        interfaces: vec![Interface {
+            index: 3,
+            name: name("flannel.1"),
+            mac: Some(Mac([2, 0, 0, 0, 0, 7])),
+            mtu: 1450,
+            up: true,
+            loopback: false,
+            addresses: vec![],
+        }],
+        ..Facts::default()
+    };
+    let announced = lease(OWN_DUAL).attrs;
+    assert!(mac(Some(&announced), &device, 1).contains("42:93:f4:6d:36:2d"), "the store's first");
+    assert!(mac(None, &device, 1).contains("02:00:00:00:00:07"), "then the living device's");
+    assert_eq!(mac(None, &nothing, 1), mac(None, &nothing, 1), "then the machine's own");
+    assert_ne!(mac(None, &nothing, 1), mac(None, &nothing, 2));
+}
+
+#[test]
+fn kernels_with_the_checksum_bug_get_the_offload_switched_off() {
+    let (backend, mut node) = node(DUAL);
+    let offloads = |node: &Node| {
+        let entries = backend.base(node, &lease(OWN_DUAL));
+        entries.iter().filter(|e| e.to_string().starts_with("checksum offload off")).count()
+    };
+    assert_eq!(offloads(&node), 0);
+    node.kernel = KernelVersion { major: 5, minor: 4 };
+    assert_eq!(offloads(&node), 2);
+}
+
+#[test]
+fn large_networks_spread_their_routes_over_metrics() {
+    let own = ("10.0.1.0-24", OWN_DUAL.1);
+    let large = r#"{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}"#;
+    let entries = peer(large, own, ("10.77.200.0-24", PEER_DUAL.1)).unwrap();
+    assert_eq!(entries[2], "route 10.77.200.0/24 via 10.77.200.0 dev flannel.1 metric 300 onlink");
+}
+
+#[test]
+fn peers_that_cannot_be_used_are_refused_by_name() {
+    fn refused(subnet: &str, attrs: &str) -> PeerProblem {
+        peer(DUAL, OWN_DUAL, (subnet, attrs)).unwrap_err()
+    }
+    let host_gw = r#"{"PublicIP":"192.168.100.2","BackendType":"host-gw"}"#;
+    assert!(matches!(refused("10.244.48.0-24", host_gw), PeerProblem::OtherBackend { .. }));
+    assert_eq!(refused("10.9.48.0-24", PEER_DUAL.1), PeerProblem::OutsideNetwork);
+    assert_eq!(refused("0.0.0.0-0", PEER_DUAL.1), PeerProblem::OverlapsOurs);
+    assert_eq!(refused("10.244.69.128-25", PEER_DUAL.1), PeerProblem::OverlapsOurs);
+    assert_eq!(refused("10.244.48.0-24", OWN_DUAL.1), PeerProblem::OurAddress);
+    for data in [r#""x""#, "{}", r#"{"VtepMAC":"nonsense"}"#, r#"{"VtepMAC":"ff:ff:ff:ff:ff:ff"}"#]
+    {
+        let attrs =
+            format!(r#"{{"PublicIP":"192.168.100.2","BackendType":"vxlan","BackendData":{data}}}"#);
+        assert!(matches!(refused("10.244.48.0-24", &attrs), PeerProblem::Data(_)), "{data}");
+    }
+    let nowhere = r#"{"PublicIP":"0.0.0.0","BackendType":"vxlan","BackendData":{"VtepMAC":"62:7a:ce:83:b3:87"}}"#;
+    assert_eq!(refused("10.244.48.0-24", nowhere), PeerProblem::NoAddress { family: "IPv4" });
+}
+
+#[test]
+fn one_family_that_works_is_better_than_none() {
+    let v4_only = r#"{"PublicIP":"192.168.100.2","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"62:7a:ce:83:b3:87"}}"#;
+    assert_eq!(peer(DUAL, OWN_DUAL, (PEER_DUAL.0, v4_only)).unwrap().len(), 3);
+    assert_eq!(peer(DUAL, OWN_DUAL, ("10.244.48.0-24", v4_only)).unwrap().len(), 3);
+}
+
+#[test]
+fn impossible_options_are_refused_with_the_fix() {
+    let refused = |backend: &str| {
+        let config = format!(
+            r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{backend}}}"#
+        );
+        let network = NetworkConfig::parse(&config).unwrap();
+        match create(&network.backend) {
+            Ok(_) => node(&config).0.check(&node(&config).1).unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        }
+    };
+    assert!(refused(r#"{"Type":"vxlan","VNI":10000}"#).contains("9999 or less"));
+    assert!(refused(r#"{"Type":"vxlan","VNI":10000000}"#).contains("9999999 or less"));
+    assert!(refused(r#"{"Type":"vxlan","MTU":1300}"#).contains("1280"));
+    assert!(refused(r#"{"Type":"vxlan","Port":65536}"#).contains("Port"));
+    assert!(refused(r#"{"Type":"carrier-pigeon"}"#).contains("vxlan, host-gw, alloc"));
+}
