@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use prost::Message;
 use tokio::time::{Instant, timeout, timeout_at};
+use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
-use tonic::{Request, Streaming};
 
 use super::EtcdOptions;
 use super::fault::{Fault, Kind};
 use super::login::{Credentials, Login};
 use super::proto::{WatchAction, WatchCreateRequest, WatchRequest, WatchResponse};
-use super::rpc;
+use super::rpc::{self, OpenWatch};
 use super::timing::{CALL_TIMEOUT, REQUEST_TIMEOUT};
 use super::transport::Transport;
 use crate::StoreError;
@@ -107,7 +107,7 @@ impl Client {
         let opened = timeout(REQUEST_TIMEOUT, open).await;
         let opened = opened.unwrap_or_else(|_| Err(self.silence(REQUEST_TIMEOUT)));
         match opened {
-            Ok(responses) => Ok(WatchStream { client: self.clone(), connection, responses }),
+            Ok(watch) => Ok(WatchStream { client: self.clone(), connection, watch }),
             Err(fault) => Err(self.judge(&connection, fault)),
         }
     }
@@ -200,12 +200,12 @@ impl Client {
 pub(super) struct WatchStream {
     client: Client,
     connection: Connection,
-    responses: Streaming<WatchResponse>,
+    watch: OpenWatch,
 }
 
 impl WatchStream {
     pub(super) async fn next(&mut self) -> Result<WatchResponse, Fault> {
-        let fault = match self.responses.message().await {
+        let fault = match self.watch.responses.message().await {
             Ok(Some(response)) => return Ok(response),
             Ok(None) => {
                 Fault::new(Kind::Unavailable, &self.connection.endpoint, "it closed the watch")

@@ -57,7 +57,7 @@ impl Registry {
     fn list_request(&self, directories: &[String]) -> TxnRequest {
         let directories = directories.iter().map(|dir| txn::get(KeyRange::directory(dir)));
         let config = txn::get(KeyRange::single(self.keys.config()));
-        txn::read_all(std::iter::once(config).chain(directories).collect())
+        txn::all(std::iter::once(config).chain(directories).collect())
     }
 
     /// `None` for keys that are not leases.

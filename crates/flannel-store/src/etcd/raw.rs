@@ -10,6 +10,8 @@ use super::proto::{
     DeleteRangeRequest, Ignored, LeaseGrantRequest, LeaseGrantResponse, PutRequest, RangeRequest,
 };
 
+use super::txn;
+
 /// Panics where a store would return an error.
 #[derive(Clone, Debug)]
 pub struct RawEtcd(Client);
@@ -37,6 +39,17 @@ impl RawEtcd {
         let key = key.to_owned().into();
         let put = PutRequest { key, value: value.into(), lease, prev_kv: false };
         let Ignored {} = self.call("/etcdserverpb.KV/Put", put).await;
+    }
+
+    /// Many keys that do not expire, a hundred per request.
+    pub async fn put_all(&self, entries: &[(String, String)]) {
+        for chunk in entries.chunks(100) {
+            let put = |(key, value): &(String, String)| {
+                txn::put(&key.clone().into(), &value.clone().into(), 0)
+            };
+            let request = txn::all(chunk.iter().map(put).collect());
+            self.0.txn(request).await.expect("etcd answers");
+        }
     }
 
     /// A new etcd lease.

@@ -2,7 +2,9 @@
 
 use http::uri::PathAndQuery;
 use prost::Message;
+use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
@@ -71,15 +73,21 @@ where
     Ok(response.into_inner())
 }
 
+/// An open watch. etcd ends it when our half of the stream ends, which is when this is dropped.
+#[derive(Debug)]
+pub(super) struct OpenWatch {
+    pub(super) responses: Streaming<WatchResponse>,
+    _our_half: mpsc::Sender<WatchRequest>,
+}
+
 pub(super) async fn open_watch(
     channel: Channel,
     requests: Vec<WatchRequest>,
     token: Option<MetadataValue<Ascii>>,
-) -> Result<Streaming<WatchResponse>, Status> {
+) -> Result<OpenWatch, Status> {
     let mut grpc = ready(channel).await?;
-    // Our half of the stream must stay open, or etcd ends its half.
-    let requests = tokio_stream::iter(requests).chain(tokio_stream::pending());
-    let mut request = Request::new(requests);
+    let (our_half, rest) = mpsc::channel(1);
+    let mut request = Request::new(tokio_stream::iter(requests).chain(ReceiverStream::new(rest)));
     // A member cut off from the others shall say so instead of staying silent.
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
     if let Some(token) = token {
@@ -87,7 +95,7 @@ pub(super) async fn open_watch(
     }
     let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
     let response = grpc.streaming(request, PathAndQuery::from_static(WATCH), codec).await?;
-    Ok(response.into_inner())
+    Ok(OpenWatch { responses: response.into_inner(), _our_half: our_half })
 }
 
 async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {

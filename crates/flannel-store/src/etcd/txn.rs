@@ -54,9 +54,9 @@ pub(super) fn created_since(range: KeyRange, revision: i64) -> RequestOp {
     RequestOp { request: Some(Operation::Range(range)) }
 }
 
-/// Reads, all at the same revision.
-pub(super) fn read_all(reads: Vec<RequestOp>) -> TxnRequest {
-    TxnRequest { compare: vec![], success: reads, failure: vec![] }
+/// All of them at the same revision.
+pub(super) fn all(operations: Vec<RequestOp>) -> TxnRequest {
+    TxnRequest { compare: vec![], success: operations, failure: vec![] }
 }
 
 /// What a read found, or what a write or delete replaced.

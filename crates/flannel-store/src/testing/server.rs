@@ -124,9 +124,10 @@ impl EtcdServer {
 
     /// How many requests this server has answered since it was started, by name: `Range`, `Txn`, …
     pub fn requests(&self) -> BTreeMap<String, u64> {
-        let metrics = self.http_get("/metrics").expect("etcd tells its metrics");
         let mut requests = BTreeMap::new();
-        for line in metrics.lines().filter(|line| line.starts_with("grpc_server_started_total{")) {
+        for line in
+            self.metrics().lines().filter(|line| line.starts_with("grpc_server_started_total{"))
+        {
             let name = line.split("grpc_method=\"").nth(1).and_then(|rest| rest.split('"').next());
             let count = line.rsplit(' ').next().and_then(|count| count.parse::<f64>().ok());
             if let (Some(name), Some(count)) = (name, count) {
@@ -134,6 +135,18 @@ impl EtcdServer {
             }
         }
         requests
+    }
+
+    /// How many ranges of keys are being watched.
+    pub fn open_watches(&self) -> u64 {
+        let metrics = self.metrics();
+        let count =
+            metrics.lines().find_map(|l| l.strip_prefix("etcd_debugging_mvcc_watcher_total "));
+        count.and_then(|count| count.parse().ok()).expect("etcd counts its watches")
+    }
+
+    fn metrics(&self) -> String {
+        self.http_get("/metrics").expect("etcd tells its metrics")
     }
 
     fn spawn(&self) -> Child {

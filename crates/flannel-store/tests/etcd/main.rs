@@ -1,0 +1,15 @@
+//! The etcd store against real etcd servers. One binary, because each costs a long link.
+
+#![allow(clippy::unwrap_used)]
+
+mod acquire;
+mod auth;
+mod certificates;
+mod common;
+mod outage;
+mod proxy;
+mod registry;
+mod renew;
+mod scale;
+mod tls;
+mod watch;

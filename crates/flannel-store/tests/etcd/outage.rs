@@ -1,0 +1,257 @@
+//! etcd goes away, hangs, comes back, comes back older.
+
+use std::time::Duration;
+
+use flannel_store::StoreEvent::{self, ConfigGone, Down, Gone, Put, Snapshot, Up};
+use flannel_store::testing::{EtcdServer, free_ports};
+use flannel_store::{EtcdOptions, EtcdStore, Store, StoreError};
+use tokio::time::Instant;
+
+use crate::common::*;
+use crate::proxy::{Proxy, black_hole};
+
+fn is_down(event: &StoreEvent) -> bool {
+    matches!(event, Down(_))
+}
+
+fn store_at(endpoints: &[&str], seed: u64) -> EtcdStore {
+    let endpoints = endpoints.iter().map(|&e| e.to_owned()).collect();
+    let prefix = EtcdServer::PREFIX.to_owned();
+    EtcdStore::new(&EtcdOptions { endpoints, prefix, ..Default::default() }, None, seed).unwrap()
+}
+
+#[tokio::test]
+async fn an_etcd_that_is_killed_and_comes_back_costs_two_events_and_no_lease() {
+    let mut etcd = EtcdServer::start();
+    let (store, raw) = (etcd.store(1), etcd.raw());
+    raw.put(&key("10.3.1.0-24"), value("1.1.1.1")).await;
+    let mut events = store.watch(store.snapshot().await.unwrap().cursor);
+    raw.put(&key("10.3.2.0-24"), value("2.2.2.2")).await;
+    assert_eq!(next(&mut events).await, Put(lease("10.3.2.0-24", "2.2.2.2")));
+
+    etcd.kill();
+    let Down(why) = next(&mut events).await else { panic!("down comes first") };
+    assert!(
+        why.contains(&etcd.endpoint()) && why.contains("/coreos.com/network/subnets/"),
+        "{why}"
+    );
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    etcd.restart();
+    assert_eq!(next(&mut events).await, Up);
+
+    // Nothing is told twice, nothing is listed anew.
+    raw.put(&key("10.3.3.0-24"), value("3.3.3.3")).await;
+    assert_eq!(next(&mut events).await, Put(lease("10.3.3.0-24", "3.3.3.3")));
+}
+
+#[tokio::test]
+async fn what_happened_while_the_connection_was_gone_is_told_afterwards() {
+    let etcd = EtcdServer::start();
+    let raw = etcd.raw();
+    let proxy = Proxy::to(etcd.address()).await;
+    let [port] = free_ports();
+    let store = store_at(&[&proxy.endpoint(), &format!("http://127.0.0.1:{port}")], 1);
+    let mut events = store.watch(store.snapshot().await.unwrap().cursor);
+    raw.put(&key("10.3.1.0-24"), value("1.1.1.1")).await;
+    next(&mut events).await;
+
+    drop(proxy);
+    assert!(is_down(&next(&mut events).await));
+    raw.put(&key("10.3.2.0-24"), value("2.2.2.2")).await;
+    raw.delete(&key("10.3.1.0-24")).await;
+    // The way to etcd that did not exist before.
+    let _forwarding = forward(port, etcd.address()).await;
+
+    assert_eq!(next(&mut events).await, Up);
+    assert_eq!(next(&mut events).await, Put(lease("10.3.2.0-24", "2.2.2.2")));
+    assert_eq!(next(&mut events).await, Gone(subnet("10.3.1.0-24")));
+}
+
+async fn forward(port: u16, server: std::net::SocketAddr) -> tokio::task::JoinHandle<()> {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut server = tokio::net::TcpStream::connect(server).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    })
+}
+
+#[tokio::test]
+async fn history_that_was_compacted_while_etcd_was_away_is_replaced_by_a_snapshot() {
+    let mut etcd = EtcdServer::start();
+    let (store, raw) = (etcd.store(1), etcd.raw());
+    let proxy = Proxy::to(etcd.address()).await;
+    let far_store = store_at(&[&proxy.endpoint()], 1);
+    let mut events = far_store.watch(store.snapshot().await.unwrap().cursor);
+    raw.put(&key("10.3.1.0-24"), value("1.1.1.1")).await;
+    next(&mut events).await;
+
+    drop(proxy);
+    assert!(is_down(&next(&mut events).await));
+    drop(events);
+
+    let mut events = store.watch(store.snapshot().await.unwrap().cursor);
+    raw.put(&key("10.3.2.0-24"), value("2.2.2.2")).await;
+    next(&mut events).await;
+    etcd.kill();
+    assert!(is_down(&next(&mut events).await));
+    etcd.restart();
+    let raw = etcd.raw();
+    raw.delete(&key("10.3.1.0-24")).await;
+    raw.compact().await;
+    let rest = until(&mut events, |event| {
+        *event == Gone(subnet("10.3.1.0-24")) || matches!(event, Snapshot(_))
+    })
+    .await;
+    assert_eq!(rest[0], Up);
+    if let Some(Snapshot(leases)) = rest.last() {
+        assert_eq!(*leases, [lease("10.3.2.0-24", "2.2.2.2")]);
+    }
+}
+
+#[tokio::test]
+async fn an_etcd_restored_from_an_older_backup_is_noticed_and_listed_anew() {
+    let mut etcd = EtcdServer::start();
+    let (store, raw) = (etcd.store(1), etcd.raw());
+    raw.put(&key("10.3.1.0-24"), value("1.1.1.1")).await;
+    let backup = etcd.back_up();
+    raw.put(&key("10.3.2.0-24"), value("2.2.2.2")).await;
+    raw.put(&key("10.3.3.0-24"), value("3.3.3.3")).await;
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.leases.len(), 3);
+    let mut events = store.watch(snapshot.cursor);
+    raw.delete(&key("10.3.3.0-24")).await;
+    assert_eq!(next(&mut events).await, Gone(subnet("10.3.3.0-24")));
+
+    etcd.restore(&backup);
+
+    assert!(is_down(&next(&mut events).await));
+    assert_eq!(next(&mut events).await, Up);
+    assert_eq!(next(&mut events).await, ConfigGone);
+    assert_eq!(next(&mut events).await, Snapshot(vec![lease("10.3.1.0-24", "1.1.1.1")]));
+    // The restored etcd is at a revision below our old cursor; its events are heard all the same.
+    raw.put(&key("10.3.4.0-24"), value("4.4.4.4")).await;
+    assert_eq!(next(&mut events).await, Put(lease("10.3.4.0-24", "4.4.4.4")));
+}
+
+#[tokio::test]
+async fn a_lease_that_a_restored_etcd_does_not_know_is_lost() {
+    let mut etcd = EtcdServer::start();
+    let store = etcd.store(1);
+    etcd.raw().put(&config_key(), "{}").await;
+    let backup = etcd.back_up();
+    let held = store.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap().held;
+    etcd.restore(&backup);
+    let error = store.renew(&held, &held.lease.attrs).await.unwrap_err();
+    assert!(matches!(error, StoreError::Lost { .. }), "{error}");
+    let previous = Some(held.lease.subnet);
+    let again = flannel_store::Claim { previous, ..claim("1.2.3.4") };
+    let again = store.acquire(&v4_network(), &again).await.unwrap().held;
+    assert_eq!(again.lease, held.lease, "the same subnet is acquired again");
+}
+
+#[tokio::test]
+async fn defect_2_a_first_listing_that_fails_is_tried_until_it_works() {
+    let mut etcd = EtcdServer::start();
+    etcd.raw().put(&key("10.3.1.0-24"), value("1.1.1.1")).await;
+    etcd.kill();
+    let mut events = etcd.store(1).watch(0);
+    assert!(is_down(&next(&mut events).await));
+    etcd.restart();
+    assert_eq!(next(&mut events).await, Up);
+    assert_eq!(next(&mut events).await, ConfigGone);
+    assert_eq!(next(&mut events).await, Snapshot(vec![lease("10.3.1.0-24", "1.1.1.1")]));
+}
+
+#[tokio::test]
+async fn defect_17_an_etcd_that_is_away_is_an_error_in_time_and_no_obstacle_later() {
+    let mut etcd = EtcdServer::start();
+    etcd.kill();
+    let store = etcd.store(1);
+    let began = Instant::now();
+    let error = store.config().await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(2), "a refused connection is told at once");
+    assert!(error.is_transient());
+    assert!(error.to_string().contains(&etcd.endpoint()), "{error}");
+    assert!(error.to_string().contains("refused"), "the cause is told: {error}");
+    etcd.restart();
+    assert_eq!(store.config().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn defect_17_a_server_that_never_answers_is_given_up_in_time() {
+    let (endpoint, _task) = black_hole().await;
+    let store = store_at(&[&endpoint], 1);
+    let began = Instant::now();
+    let error = store.snapshot().await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+
+    let mut events = store.watch(1);
+    assert!(is_down(&next(&mut events).await));
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_does_not_keep_us_from_one_that_does() {
+    let etcd = EtcdServer::start();
+    let (hole, _task) = black_hole().await;
+    for seed in 0..4 {
+        let store = store_at(&[&hole, &etcd.endpoint()], seed);
+        assert_eq!(store.config().await.unwrap(), None);
+        let began = Instant::now();
+        assert_eq!(store.config().await.unwrap(), None);
+        assert!(began.elapsed() < Duration::from_secs(1), "the one that works stays in use");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_endpoint_costs_no_request() {
+    let etcd = EtcdServer::start();
+    let [dead] = free_ports();
+    let dead = format!("http://127.0.0.1:{dead}");
+    for seed in 0..8 {
+        let store = store_at(&[&dead, &etcd.endpoint()], seed);
+        for _ in 0..25 {
+            store.config().await.unwrap();
+        }
+        let mut events = store.watch(0);
+        assert_eq!(next(&mut events).await, ConfigGone);
+    }
+}
+
+#[tokio::test]
+async fn requests_and_watch_move_to_another_endpoint_when_theirs_dies() {
+    let etcd = EtcdServer::start();
+    let raw = etcd.raw();
+    let (one, two) = (Proxy::to(etcd.address()).await, Proxy::to(etcd.address()).await);
+    let store = store_at(&[&one.endpoint(), &two.endpoint()], 1);
+    let mut events = store.watch(store.snapshot().await.unwrap().cursor);
+    raw.put(&key("10.3.1.0-24"), value("1.1.1.1")).await;
+    next(&mut events).await;
+    // Whichever of the two is in use, in the end only one is left.
+    for (n, proxy) in [one, two].into_iter().enumerate().take(1) {
+        drop(proxy);
+        store.config().await.unwrap();
+        raw.put(&key(&format!("10.3.{}.0-24", n + 2)), value("2.2.2.2")).await;
+        until(&mut events, |event| matches!(event, Put(_))).await;
+    }
+}
+
+#[tokio::test]
+async fn a_hanging_etcd_is_noticed_by_the_watch() {
+    let etcd = EtcdServer::start();
+    let store = etcd.store(1);
+    let mut events = store.watch(store.snapshot().await.unwrap().cursor);
+    etcd.raw().put(&key("10.3.1.0-24"), value("1.1.1.1")).await;
+    next(&mut events).await;
+
+    etcd.signal(libc::SIGSTOP);
+    let began = Instant::now();
+    assert!(is_down(&next(&mut events).await));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    etcd.signal(libc::SIGCONT);
+    assert_eq!(next(&mut events).await, Up);
+}

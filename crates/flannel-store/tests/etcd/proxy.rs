@@ -1,0 +1,54 @@
+//! A TCP proxy that can be broken in the ways networks break.
+
+use std::net::SocketAddr;
+
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// Forwards to a server until dropped.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepting = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((mut client, _)) = listener.accept().await {
+                connections.spawn(async move {
+                    let mut server = TcpStream::connect(server).await.unwrap();
+                    let _ = copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        });
+        Self { address, accepting }
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Ends the listener and, with the set they are in, all connections.
+        self.accepting.abort();
+    }
+}
+
+/// Accepts connections and never says a word.
+pub(crate) async fn black_hole() -> (String, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let task = tokio::spawn(async move {
+        let mut kept = vec![];
+        while let Ok((connection, _)) = listener.accept().await {
+            kept.push(connection);
+        }
+    });
+    (endpoint, task)
+}
