@@ -2,19 +2,25 @@
 
 use std::net::SocketAddr;
 
+use flannel_store::testing::free_ports;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Forwards to a server until dropped.
+/// Forwards to a server; dropped, it refuses and ends all connections.
 pub(crate) struct Proxy {
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
     accepting: JoinHandle<()>,
 }
 
 impl Proxy {
     pub(crate) async fn to(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let [port] = free_ports();
+        Self::at(port, server).await
+    }
+
+    pub(crate) async fn at(port: u16, server: SocketAddr) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let accepting = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
@@ -30,6 +36,11 @@ impl Proxy {
 
     pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Ends it and gives its port, to start another one there.
+    pub(crate) fn end(self) -> u16 {
+        self.address.port()
     }
 }
 
