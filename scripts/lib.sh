@@ -56,6 +56,13 @@ show_signs_of_life() {
 
 have() { command -v "$1" >/dev/null; }
 
+# For what asks for root only after minutes of building: better to fail at once.
+need_root() {
+  if ((EUID == 0)); then return; fi
+  have sudo || die "$* needs root: run this as root, or install sudo"
+  sudo true
+}
+
 # as_root COMMAND...
 as_root() {
   if ((EUID == 0)); then
