@@ -74,10 +74,12 @@ as_root() {
   fi
 }
 
+# One source of packages that does not answer need not be the one that matters.
 apt_update() {
   if [[ -n ${apt_updated-} ]]; then return; fi
   have apt-get || die "this is not a Debian or Ubuntu system: install by hand what is missing"
-  narrated apt-update as_root apt-get -o DPkg::Lock::Timeout=300 update
+  (narrated apt-update as_root apt-get -o DPkg::Lock::Timeout=300 update) ||
+    say "going on with the package lists at hand"
   apt_updated=yes
 }
 
