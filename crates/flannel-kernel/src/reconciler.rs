@@ -580,7 +580,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             let key = Key::Link(link.name);
             match self.settle_link(&link)? {
                 Ok(()) => self.wanted.succeeded(&key),
-                Err(error) => self.note_failure(&key, &error, now),
+                Err(error) => self.note_failure(&key, error.to_string(), now),
             }
         }
         Ok(())
@@ -623,7 +623,7 @@ impl<S: Ord + Clone> Reconciler<S> {
 
     fn apply_one(&mut self, request: Request) -> io::Result<Result<(), NetlinkError>> {
         let mut result = Ok(());
-        self.connection.apply(&[request], |_, error| result = Err(error))?;
+        self.connection.apply([request], |_, error| result = Err(error))?;
         Ok(result)
     }
 
@@ -650,52 +650,35 @@ impl<S: Ord + Clone> Reconciler<S> {
         let dirty = self.wanted.take_dirty();
         let indices: BTreeMap<IfName, u32> =
             self.links.iter().map(|(link, _)| (link.name, link.index)).collect();
-        let mut requests = Vec::with_capacity(dirty.len());
-        let mut keys = Vec::with_capacity(dirty.len());
-        let mut failures = Vec::new();
-        for key in dirty {
-            let Some(entry) = self.wanted.get(&key) else { continue };
-            let index = entry.link().map(|name| indices.get(&name).copied().ok_or(name));
-            let request = match (entry, index) {
-                (Entry::Link(_), _) => {
-                    // A device that could not be made waits for its own retry.
-                    continue;
+        let mut sent = Vec::with_capacity(dirty.len());
+        let mut settled = Vec::new();
+        let wanted = &self.wanted;
+        let requests = dirty.into_iter().filter_map(|key| {
+            match write(wanted.get(&key)?, &indices) {
+                Write::Request(request) => {
+                    sent.push(key);
+                    return Some(request);
                 }
-                (Entry::Sysctl(sysctl), _) => {
-                    Err(settings::set_sysctl(sysctl).map_err(|e| e.to_string()))
-                }
-                (Entry::Blackhole(e), _) => Ok(encode::put_blackhole(e.dst, e.metric)),
-                (_, Some(Err(name))) => Err(Err(format!("device {name} is not there"))),
-                (_, None) => continue,
-                (Entry::Offload(offload), Some(Ok(_))) => {
-                    Err(settings::set_offload(offload).map_err(|e| e.to_string()))
-                }
-                (Entry::Address(e), Some(Ok(index))) => Ok(encode::put_address(index, e.addr)),
-                (Entry::Neighbour(e), Some(Ok(index))) => {
-                    Ok(encode::put_neighbour(index, e.ip, e.mac))
-                }
-                (Entry::Fdb(e), Some(Ok(index))) => Ok(encode::put_fdb(index, e.mac, e.dst)),
-                (Entry::Route(e), Some(Ok(index))) => Ok(encode::put_route(e, index)),
-            };
-            match request {
-                Ok(request) => {
-                    requests.push(request);
-                    keys.push(key);
-                }
-                Err(Ok(())) => self.wanted.succeeded(&key),
-                Err(Err(error)) => failures.push((key, error)),
+                Write::Done(result) => settled.push((key, result)),
+                // A device that could not be made waits for its own retry.
+                Write::Elsewhere => {}
+            }
+            None
+        });
+        let mut failed = Vec::new();
+        self.connection.apply(requests, |at, error| failed.push((at, error)))?;
+        let mut failed = failed.into_iter().peekable();
+        for (at, key) in sent.into_iter().enumerate() {
+            match failed.next_if(|(failed_at, _)| *failed_at == at) {
+                None => self.wanted.succeeded(&key),
+                Some((_, error)) => self.note_failure(&key, error.to_string(), now),
             }
         }
-        let mut failed = vec![None; keys.len()];
-        self.connection.apply(&requests, |at, error| failed[at] = Some(error))?;
-        for (key, error) in keys.iter().zip(failed) {
-            match error {
-                None => self.wanted.succeeded(key),
-                Some(error) => self.note_failure(key, &error, now),
+        for (key, result) in settled {
+            match result {
+                Ok(()) => self.wanted.succeeded(&key),
+                Err(error) => self.note_failure(&key, error, now),
             }
-        }
-        for (key, error) in failures {
-            self.note_failure_text(&key, error, now);
         }
         Ok(())
     }
@@ -708,7 +691,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         doomed.sort_by(|(a, _), (b, _)| b.cmp(a));
         let (keys, requests): (Vec<Key>, Vec<Request>) = doomed.into_iter().unzip();
         let mut failed = Vec::new();
-        self.connection.apply(&requests, |at, error| failed.push((at, error)))?;
+        self.connection.apply(requests, |at, error| failed.push((at, error)))?;
         for (at, error) in failed {
             if !is_already_gone(&error) {
                 tracing::warn!("cannot remove {}: {error}", keys[at]);
@@ -732,17 +715,44 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(())
     }
 
-    fn note_failure(&mut self, key: &Key, error: &NetlinkError, now: Instant) {
-        self.note_failure_text(key, error.to_string(), now);
-    }
-
-    fn note_failure_text(&mut self, key: &Key, error: String, now: Instant) {
+    fn note_failure(&mut self, key: &Key, error: String, now: Instant) {
         let entry = self.wanted.get(key).map(ToString::to_string);
         let retry = self.wanted.failed(key, error.clone(), now, &mut self.rng);
         if let (Some(entry), Some((pause, true))) = (entry, retry) {
             self.repairs.failed(&entry, &error, pause, now);
         }
     }
+}
+
+/// How an entry gets into the kernel.
+enum Write {
+    Request(Request),
+    Done(Result<(), String>),
+    Elsewhere,
+}
+
+fn write(entry: &Entry, indices: &BTreeMap<IfName, u32>) -> Write {
+    let index = match entry.link().map(|name| indices.get(&name).ok_or(name)) {
+        Some(Ok(index)) => *index,
+        Some(Err(name)) if !matches!(entry, Entry::Link(_)) => {
+            return Write::Done(Err(format!("device {name} is not there")));
+        }
+        _ => 0,
+    };
+    Write::Request(match entry {
+        Entry::Link(_) => return Write::Elsewhere,
+        Entry::Sysctl(sysctl) => {
+            return Write::Done(settings::set_sysctl(sysctl).map_err(|e| e.to_string()));
+        }
+        Entry::Offload(offload) => {
+            return Write::Done(settings::set_offload(offload).map_err(|e| e.to_string()));
+        }
+        Entry::Blackhole(e) => encode::put_blackhole(e.dst, e.metric),
+        Entry::Address(e) => encode::put_address(index, e.addr),
+        Entry::Neighbour(e) => encode::put_neighbour(index, e.ip, e.mac),
+        Entry::Fdb(e) => encode::put_fdb(index, e.mac, e.dst),
+        Entry::Route(e) => encode::put_route(e, index),
+    })
 }
 
 fn is_already_gone(error: &NetlinkError) -> bool {

@@ -42,33 +42,36 @@ impl Connection {
     }
 
     /// Carries out all requests in order, going on past those that fail, and hands every failure to
-    /// `failed` with the position of its request. An `Err` means the state of the kernel is unknown.
+    /// `failed` with the position of its request. Requests are taken as they are sent, so that
+    /// thousands of them never stand in memory at once. An `Err` means the state of the kernel is
+    /// unknown.
     pub fn apply(
         &mut self,
-        requests: &[Request],
+        requests: impl IntoIterator<Item = Request>,
         mut failed: impl FnMut(usize, NetlinkError),
     ) -> io::Result<()> {
-        let mut buffer = Vec::with_capacity(BATCH_BYTES);
+        let mut requests = requests.into_iter().peekable();
+        let mut buffer = Vec::new();
         let mut start = 0;
-        while start < requests.len() {
+        while requests.peek().is_some() {
             buffer.clear();
             let first_sequence = self.sequence.wrapping_add(1);
-            let mut end = start;
+            let mut count = 0;
             let mut last_at = 0;
-            while end < requests.len() && buffer.len() < BATCH_BYTES {
+            while buffer.len() < BATCH_BYTES
+                && let Some(request) = requests.next()
+            {
                 last_at = buffer.len();
-                self.append(&mut buffer, &requests[end].message, requests[end].flags);
-                end += 1;
+                self.append(&mut buffer, &request.message, request.flags);
+                count += 1;
             }
             // Only the last one is acknowledged: its answer closes the batch.
             let flags_at = last_at + 6;
             let flags = u16::from_ne_bytes([buffer[flags_at], buffer[flags_at + 1]]) | NLM_F_ACK;
             buffer[flags_at..flags_at + 2].copy_from_slice(&flags.to_ne_bytes());
             self.socket.send(&buffer)?;
-            self.collect_errors(first_sequence, end - start, |at, error| {
-                failed(start + at, error)
-            })?;
-            start = end;
+            self.collect_errors(first_sequence, count, |at, error| failed(start + at, error))?;
+            start += count;
         }
         Ok(())
     }
