@@ -161,6 +161,11 @@ impl Daemon {
         }
     }
 
+    /// The program that runs, or will at the next start.
+    pub fn binary(&self) -> Option<PathBuf> {
+        self.state().binary.clone()
+    }
+
     /// The flags it gets at its next start.
     pub fn flags(&self) -> Vec<String> {
         self.state().flags.clone()

@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
 
 use crate::error::{LabError, Result};
 use crate::filter::Filters;
@@ -16,7 +17,7 @@ use crate::plan::Nic;
 use crate::underlay;
 
 /// Who is plugged into the switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Participant {
     /// A node by its number.
     Node(u16),
@@ -94,6 +95,22 @@ impl Lab {
                 self.switch.namespace.batch("tc", &[format!("qdisc del dev {} root", nic.port)]);
         }
         Ok(())
+    }
+
+    /// The partitions and losses that stand at present, one line each.
+    pub fn standing_faults(&self) -> Vec<String> {
+        let filters = self.switch.filters.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = |port: &str| match port.split_at_checked(1) {
+            Some(("p", number)) => format!("node {number}"),
+            Some(("s", member)) => format!("etcd member {member} (from 0)"),
+            _ => port.to_owned(),
+        };
+        let cuts = filters.cut.iter().filter(|(from, to)| from < to);
+        let cuts = cuts.map(|(from, to)| format!("{} and {} are cut off", name(from), name(to)));
+        let losses = filters.loss.iter().map(|(port, millionths)| {
+            format!("{} loses {} % of its packets", name(port), f64::from(*millionths) / 10_000.0)
+        });
+        cuts.chain(losses).collect()
     }
 
     fn change_filters(&self, change: impl FnOnce(&mut Filters)) -> Result<()> {

@@ -165,6 +165,11 @@ impl Lab {
         &self.switch.namespace
     }
 
+    /// Ends all processes of the lab at once. What is left goes with the lab's value.
+    pub fn end(&self) {
+        self.keeper.end();
+    }
+
     fn pods_mut(&self) -> MutexGuard<'_, Vec<Pod>> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,7 +177,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        self.keeper.end();
+        self.end();
     }
 }
 
