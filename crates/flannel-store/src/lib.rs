@@ -14,4 +14,4 @@ pub mod testing;
 
 pub use error::StoreError;
 pub use etcd::{EtcdOptions, EtcdStore, Secret};
-pub use store::{Acquired, Claim, Held, Snapshot, Store, StoreEvent};
+pub use store::{Acquired, Announce, Claim, Held, Snapshot, Store, StoreEvent};

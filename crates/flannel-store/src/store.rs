@@ -1,5 +1,7 @@
 //! The trait every store implements, and the values that go through it.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
 use tokio::sync::mpsc;
@@ -31,10 +33,22 @@ pub struct Acquired {
 }
 
 /// What this node asks for: to be known by these attributes, if possible on the subnet it had before.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub struct Claim {
-    pub attrs: LeaseAttrs,
+    pub announce: Announce,
     pub previous: Option<Subnet>,
+}
+
+/// What a node writes into its lease, given what stands in the one it has. Parts of a node's identity
+/// live nowhere but in the store, such as the address of a device that a reboot has removed. The
+/// public addresses must not depend on what is given.
+pub type Announce = Arc<dyn Fn(Option<&LeaseAttrs>) -> LeaseAttrs + Send + Sync>;
+
+impl Claim {
+    /// By these attributes, whatever stood there before.
+    pub fn new(attrs: LeaseAttrs, previous: Option<Subnet>) -> Self {
+        Self { announce: Arc::new(move |_| attrs.clone()), previous }
+    }
 }
 
 /// A change in the store, in the order it happened there.

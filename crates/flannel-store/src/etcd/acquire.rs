@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use flannel_lease::{Choice, Claimant, Lease, NetworkConfig, Subnet, decide};
+use flannel_lease::{Choice, Claimant, Lease, LeaseAttrs, NetworkConfig, Subnet, decide};
 use prost::bytes::Bytes;
 
 use super::keys::{KeyRange, Meaning};
@@ -27,14 +27,7 @@ impl Registry {
         config: &NetworkConfig,
         claim: &Claim,
     ) -> Result<Acquired, StoreError> {
-        let mut attempt = Acquiring {
-            registry: self,
-            config,
-            claim,
-            value: claim.attrs.to_json().into(),
-            grant: None,
-            since: None,
-        };
+        let mut attempt = Acquiring { registry: self, config, claim, grant: None, since: None };
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX, self.rng().fork());
         for _ in 0..TRIES {
             if let Some(acquired) = attempt.run().await? {
@@ -53,7 +46,6 @@ struct Acquiring<'a> {
     registry: &'a Registry,
     config: &'a NetworkConfig,
     claim: &'a Claim,
-    value: Bytes,
     /// Granted once, used by whichever try succeeds. After an error it is left to expire: if the
     /// answer to a write got lost, our key is attached to it.
     grant: Option<Grant>,
@@ -64,6 +56,7 @@ struct Acquiring<'a> {
 /// What one try is about to write.
 struct Plan {
     subnet: Subnet,
+    attrs: LeaseAttrs,
     key: Bytes,
     conditions: Vec<Compare>,
     grant: Grant,
@@ -114,11 +107,8 @@ impl Acquiring<'_> {
     }
 
     async fn plan(&mut self, listing: &Listing) -> Result<Plan, StoreError> {
-        let claimant = Claimant {
-            public_ip: self.claim.attrs.public_ip,
-            public_ipv6: self.claim.attrs.public_ipv6,
-            previous: self.claim.previous,
-        };
+        let LeaseAttrs { public_ip, public_ipv6, .. } = (self.claim.announce)(None);
+        let claimant = Claimant { public_ip, public_ipv6, previous: self.claim.previous };
         let decision = decide(self.config, &listing.in_use(), &claimant, &mut self.registry.rng())?;
         let discards = decision.discard.iter().filter_map(|subnet| listing.entry(subnet));
         let discards = discards.take(MAX_DISCARDS).map(Discard::new).collect();
@@ -127,9 +117,12 @@ impl Acquiring<'_> {
             Choice::Take(_) => None,
         };
         let (Choice::Keep(subnet) | Choice::Take(subnet)) = decision.choice;
+        // What we were known by: the lease we keep, else one that is thrown away for a new one.
+        let before = kept.or_else(|| decision.discard.iter().find_map(|old| listing.entry(old)));
+        let attrs = (self.claim.announce)(before.and_then(|entry| entry.attrs.as_ref()));
         match kept {
-            Some(entry) => self.plan_to_keep(entry, discards).await,
-            None => self.plan_to_take(subnet, discards).await,
+            Some(entry) => self.plan_to_keep(entry, attrs, discards).await,
+            None => self.plan_to_take(subnet, attrs, discards).await,
         }
     }
 
@@ -137,6 +130,7 @@ impl Acquiring<'_> {
     async fn plan_to_keep(
         &mut self,
         entry: &Entry,
+        attrs: LeaseAttrs,
         discards: Vec<Discard>,
     ) -> Result<Plan, StoreError> {
         let key = entry.kv.key.clone();
@@ -144,12 +138,13 @@ impl Acquiring<'_> {
         let reserved = entry.kv.lease == Grant::NONE.id;
         let grant = if reserved { Grant::NONE } else { self.grant().await? };
         let created = Some(entry.kv.create_revision);
-        Ok(Plan { subnet: entry.subnet, key, conditions, grant, created, discards })
+        Ok(Plan { subnet: entry.subnet, attrs, key, conditions, grant, created, discards })
     }
 
     async fn plan_to_take(
         &mut self,
         subnet: Subnet,
+        attrs: LeaseAttrs,
         discards: Vec<Discard>,
     ) -> Result<Plan, StoreError> {
         let keys = &self.registry.keys;
@@ -158,7 +153,7 @@ impl Acquiring<'_> {
         let conditions = [Some(&key), other_name.as_ref()];
         let conditions = conditions.into_iter().flatten().map(txn::is_absent).collect();
         let grant = self.grant().await?;
-        Ok(Plan { subnet, key, conditions, grant, created: None, discards })
+        Ok(Plan { subnet, attrs, key, conditions, grant, created: None, discards })
     }
 
     async fn grant(&mut self) -> Result<Grant, StoreError> {
@@ -176,7 +171,8 @@ impl Acquiring<'_> {
     fn request(&self, plan: &Plan, since: i64) -> TxnRequest {
         let unchanged = plan.discards.iter().map(|old| txn::is_unchanged(&old.key, old.revision));
         let compare = plan.conditions.iter().cloned().chain(unchanged).collect();
-        let mut success: Vec<RequestOp> = vec![txn::put(&plan.key, &self.value, plan.grant.id)];
+        let value: Bytes = plan.attrs.to_json().into();
+        let mut success: Vec<RequestOp> = vec![txn::put(&plan.key, &value, plan.grant.id)];
         success.extend(plan.discards.iter().map(|old| txn::delete(&old.key)));
         let directories = self.registry.directories().iter().map(|dir| KeyRange::directory(dir));
         success.extend(directories.map(|range| txn::created_since(range, since)));
@@ -211,7 +207,7 @@ impl Acquiring<'_> {
     }
 
     fn acquired(&self, listing: Listing, plan: &Plan, revision: i64) -> Acquired {
-        let ours = Lease { subnet: plan.subnet, attrs: self.claim.attrs.clone() };
+        let ours = Lease { subnet: plan.subnet, attrs: plan.attrs.clone() };
         let cursor = listing.revision().unsigned_abs();
         let mut leases = listing.into_leases();
         let replaced = |subnet: &Subnet| {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use flannel_lease::{Expiry, LeaseAttrs};
 use flannel_store::testing::EtcdServer;
@@ -39,9 +40,32 @@ async fn the_snapshot_of_acquiring_holds_the_others_and_ourselves() {
 }
 
 #[tokio::test]
+async fn a_node_is_told_what_it_was_known_by_before_it_announces_itself() {
+    let etcd = EtcdServer::start();
+    let announce = |first: &str| {
+        let first = first.to_owned();
+        Claim {
+            announce: Arc::new(move |before| LeaseAttrs {
+                backend_type: before.map_or(first.clone(), |known| known.backend_type.clone()),
+                ..attrs("1.2.3.4")
+            }),
+            previous: None,
+        }
+    };
+    let new = etcd.store(1).acquire(&v4_network(), &announce("first")).await.unwrap();
+    assert_eq!(new.held.lease.attrs.backend_type, "first");
+    let again = etcd.store(2).acquire(&v4_network(), &announce("second")).await.unwrap();
+    assert_eq!(again.held.lease.attrs.backend_type, "first", "it was known by that");
+
+    let elsewhere = network(r#"{"Network":"10.9.0.0/16"}"#);
+    let moved = etcd.store(3).acquire(&elsewhere, &announce("third")).await.unwrap();
+    assert_eq!(moved.held.lease.attrs.backend_type, "first", "even on a new subnet");
+}
+
+#[tokio::test]
 async fn the_previous_subnet_is_taken_when_it_is_free_and_fits() {
     let etcd = EtcdServer::start();
-    let with_previous = |ip, previous| Claim { attrs: attrs(ip), previous: Some(subnet(previous)) };
+    let with_previous = |ip, previous| Claim::new(attrs(ip), Some(subnet(previous)));
     let store = etcd.store(1);
 
     let held =
@@ -154,10 +178,8 @@ async fn defect_10_a_reservation_is_reused_and_stays_one() {
     let etcd = EtcdServer::start();
     let raw = etcd.raw();
     raw.put(&key("10.3.50.0-24"), value("1.2.3.4")).await;
-    let claim = Claim {
-        attrs: LeaseAttrs { backend_type: "vxlan".to_owned(), ..attrs("1.2.3.4") },
-        previous: None,
-    };
+    let claim =
+        Claim::new(LeaseAttrs { backend_type: "vxlan".to_owned(), ..attrs("1.2.3.4") }, None);
 
     let held = etcd.store(1).acquire(&v4_network(), &claim).await.unwrap().held;
 
@@ -196,9 +218,11 @@ async fn defect_11_nodes_of_an_ipv6_only_network_get_subnets_of_their_own() {
     let v6_only = network(
         r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:3::/48","IPv6SubnetLen":64}"#,
     );
-    let claim = |ip: &str| Claim {
-        attrs: LeaseAttrs { public_ipv6: Some(ip.parse().unwrap()), ..LeaseAttrs::default() },
-        previous: None,
+    let claim = |ip: &str| {
+        Claim::new(
+            LeaseAttrs { public_ipv6: Some(ip.parse().unwrap()), ..LeaseAttrs::default() },
+            None,
+        )
     };
     let store = etcd.store(1);
     let one = store.acquire(&v6_only, &claim("fc00::1")).await.unwrap().held.lease;
@@ -228,7 +252,7 @@ async fn an_ipv6_only_lease_written_by_the_go_flannel_is_kept_where_it_is() {
     raw.put_with_lease(&go_key, r#"{"PublicIP":"0.0.0.0","PublicIPv6":"fc00::1"}"#, lease).await;
     let attrs =
         LeaseAttrs { public_ipv6: Some("fc00::1".parse().unwrap()), ..LeaseAttrs::default() };
-    let claim = Claim { attrs: attrs.clone(), previous: None };
+    let claim = Claim::new(attrs.clone(), None);
 
     let store = etcd.store(1);
     let held = store.acquire(&v6_only, &claim).await.unwrap().held;

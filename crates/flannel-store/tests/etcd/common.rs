@@ -33,7 +33,7 @@ pub(crate) fn lease(key: &str, public_ip: &str) -> Lease {
 }
 
 pub(crate) fn claim(public_ip: &str) -> Claim {
-    Claim { attrs: attrs(public_ip), previous: None }
+    Claim::new(attrs(public_ip), None)
 }
 
 /// The value of a lease that says no more than this address.

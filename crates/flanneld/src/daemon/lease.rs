@@ -225,7 +225,8 @@ async fn claim(
     facts: &Arc<Facts>,
     previous: Option<Subnet>,
 ) -> Result<(Held, Snapshot), StoreError> {
-    let claim = Claim { attrs: network.attrs(None, facts, tools.machine), previous };
+    let announce = network.announcer(facts.clone(), tools.machine);
+    let claim = Claim { announce, previous };
     let acquired = tools.store.acquire(network.config(), &claim).await?;
     Ok((acquired.held, acquired.snapshot))
 }

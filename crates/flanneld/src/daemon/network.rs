@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use flannel_backend::{Backend, Node, Owner, Past, Underlay};
 use flannel_kernel::{Blackhole, Engine, EngineError, Entry, Facts, Ownership, Status};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
+use flannel_store::Announce;
 use ipnet::IpNet;
 
 use super::Tools;
@@ -118,6 +119,14 @@ impl Network {
         machine: u64,
     ) -> LeaseAttrs {
         self.backend.announce(&self.node, &Past { announced, facts, machine })
+    }
+
+    /// What to write into a lease, whatever the store knows of this node's past.
+    pub(super) fn announcer(&self, facts: Arc<Facts>, machine: u64) -> Announce {
+        let (backend, node) = (self.backend.clone(), self.node.clone());
+        Arc::new(move |announced| {
+            backend.announce(&node, &Past { announced, facts: &facts, machine })
+        })
     }
 
     pub(super) fn base(&self, own: &Lease, options: &Options) -> Vec<Entry> {
