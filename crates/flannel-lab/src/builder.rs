@@ -152,6 +152,12 @@ impl LabBuilder {
         self
     }
 
+    /// Daemons that end before they are ready are started again, as a service manager does.
+    pub fn respawn(mut self) -> Self {
+        self.spec.daemon.respawn = true;
+        self
+    }
+
     /// Where logs go; in memory by default.
     pub fn log_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.spec.log_dir = Some(dir.into());

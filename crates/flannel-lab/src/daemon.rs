@@ -26,6 +26,7 @@ pub struct Daemon {
     log: LogFile,
     healthz_port: u16,
     ready_limit: Duration,
+    respawn: bool,
     state: Mutex<State>,
 }
 
@@ -48,7 +49,13 @@ impl Daemon {
         flags: Vec<String>,
     ) -> Self {
         let state = Mutex::new(State { binary, flags, ..State::default() });
-        Self { namespace: namespace.clone(), log, healthz_port, ready_limit, state }
+        let namespace = namespace.clone();
+        Self { namespace, log, healthz_port, ready_limit, respawn: false, state }
+    }
+
+    pub(crate) fn respawn(mut self, yes: bool) -> Self {
+        self.respawn = yes;
+        self
     }
 
     /// Starts it if it does not run, and does not wait.
@@ -72,9 +79,14 @@ impl Daemon {
     pub fn wait_ready(&self) -> Result<()> {
         let begin = Instant::now();
         loop {
-            let state = match self.look()? {
-                Ok(()) => return Ok(()),
-                Err(state) => state,
+            let state = match self.look() {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(state)) => state,
+                Err(LabError::DaemonDied { status, .. }) if self.respawn => {
+                    self.start()?;
+                    format!("it ended ({status}) and was started again")
+                }
+                Err(error) => return Err(error),
             };
             if begin.elapsed() > self.ready_limit {
                 return Err(LabError::Timeout {

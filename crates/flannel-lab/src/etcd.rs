@@ -70,7 +70,8 @@ impl Etcd {
         }
         switch.plug(members.iter().map(|member| (&member.nic, &member.namespace)))?;
         for member in &members {
-            underlay::configure(&member.namespace, &member.nic)?;
+            let neighbours = plan.neighbours(&member.nic, spec.members);
+            underlay::configure(&member.namespace, &member.nic, &neighbours)?;
         }
         let etcd = Self { members, flags: spec.flags.clone(), binary };
         for member in &etcd.members {

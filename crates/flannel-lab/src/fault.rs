@@ -14,7 +14,6 @@ use crate::filter::Filters;
 use crate::lab::Lab;
 use crate::node::{Node, Place as _};
 use crate::plan::Nic;
-use crate::underlay;
 
 /// Who is plugged into the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -155,7 +154,7 @@ impl Lab {
         let nic = node.nic();
         self.switch.namespace.batch("ip", &[format!("link del dev {}", nic.port)])?;
         self.switch.plug([(&nic, node.namespace())])?;
-        underlay::configure(node.namespace(), &nic)?;
+        node.configure_nic()?;
         self.change_filters(|filters| {
             filters.hooked.remove(&nic.port);
         })
@@ -192,7 +191,7 @@ impl Node {
     /// Sets the node's device up and restores its addresses and default routes, as a network manager
     /// would.
     pub fn nic_up(&self) -> Result<()> {
-        self.namespace().batch("ip", &self.nic().configure())
+        self.configure_nic()
     }
 
     /// Changes the MTU of the node's device and of the switch's end of the cable.

@@ -65,8 +65,11 @@ impl Lab {
             let flags = flags(&spec, number, etcd.as_ref());
             let (port, limit) = (spec.daemon.healthz_port, spec.daemon.ready_limit);
             let log = scratch.log(namespace.label());
-            let daemon = Daemon::new(&namespace, log, port, limit, binary, flags);
-            nodes.push(Node::new(number, namespace, &switch, plan.node(number), daemon));
+            let daemon = Daemon::new(&namespace, log, port, limit, binary, flags)
+                .respawn(spec.daemon.respawn);
+            let nic = plan.node(number);
+            let neighbours = plan.neighbours(&nic, spec.etcd.members);
+            nodes.push(Node::new(number, namespace, &switch, nic, neighbours, daemon));
         }
         parallel(&nodes, AT_ONCE, Node::configure)?;
 

@@ -36,6 +36,8 @@ pub struct Node {
     daemon: Daemon,
     pub(crate) switch: Arc<Switch>,
     pub(crate) nic: Mutex<Nic>,
+    /// Commands for lasting neighbour entries; few labs are large enough to need any.
+    neighbours: Vec<String>,
     pub(crate) bridge: Mutex<Option<PodBridge>>,
 }
 
@@ -45,10 +47,11 @@ impl Node {
         namespace: Namespace,
         switch: &Arc<Switch>,
         nic: Nic,
+        neighbours: Vec<String>,
         daemon: Daemon,
     ) -> Self {
         let (nic, bridge) = (Mutex::new(nic), Mutex::default());
-        Self { number, namespace, daemon, switch: Arc::clone(switch), nic, bridge }
+        Self { number, namespace, daemon, switch: Arc::clone(switch), nic, neighbours, bridge }
     }
 
     /// Its number, from 1.
@@ -123,7 +126,11 @@ impl Node {
             ("net/ipv4/conf/all/rp_filter", "0"),
             ("net/ipv4/conf/default/rp_filter", "0"),
         ])?;
-        underlay::configure(&self.namespace, &self.nic())
+        self.configure_nic()
+    }
+
+    pub(crate) fn configure_nic(&self) -> Result<()> {
+        underlay::configure(&self.namespace, &self.nic(), &self.neighbours)
     }
 
     pub(crate) fn nic_mut(&self) -> MutexGuard<'_, Nic> {

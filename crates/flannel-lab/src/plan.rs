@@ -12,6 +12,11 @@ const NODES_OF_A_24: u16 = 250;
 /// Ports of a Linux bridge are 1023; some are left for the store.
 const NODES_OF_A_BRIDGE: u16 = 1000;
 
+/// The kernel's neighbour table is shared by all namespaces of a machine and takes 1024 entries by
+/// default, the host's own among them. Labs with more nodes than this get lasting entries, which do
+/// not count.
+const NODES_THAT_MAY_ASK: u16 = 16;
+
 /// The addresses of a whole lab.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -119,6 +124,30 @@ impl Plan {
             v4: self.families.v4().then(|| self.net4(gateway4(segment))),
             v6: self.families.v6().then(|| net6(gateway6(segment))),
         })
+    }
+
+    /// What `ip -batch` must do on a node of a large lab so that it need not ask for its neighbours.
+    /// Beyond a /24 even lasting entries would be too many.
+    pub(crate) fn neighbours(&self, own: &Nic, etcd_members: u8) -> Vec<String> {
+        if self.nodes <= NODES_THAT_MAY_ASK || self.wide() {
+            return Vec::new();
+        }
+        let nodes = (1..=self.nodes).map(|number| self.node(number));
+        let others = nodes.chain((0..etcd_members).map(|member| self.etcd(member)));
+        let others = others.filter(|other| other.segment == own.segment && other.port != own.port);
+        let mut pairs: Vec<_> = others.map(|other| (other.addresses(), other.mac)).collect();
+        pairs.extend(self.segments().nth(own.segment.into()).map(|segment| {
+            let v4 = segment.v4.map(|net| IpAddr::V4(net.addr()));
+            let v6 = segment.v6.map(|net| IpAddr::V6(net.addr()));
+            (v4.into_iter().chain(v6).collect(), segment.mac)
+        }));
+        let line = |address: IpAddr, mac| {
+            format!("neigh replace {address} lladdr {} dev eth0 nud permanent", mac_text(mac))
+        };
+        pairs
+            .into_iter()
+            .flat_map(|(addresses, mac)| addresses.into_iter().map(move |a| line(a, mac)))
+            .collect()
     }
 
     fn nic(&self, port: String, mac: [u8; 6], segment: u8, v4: Ipv4Addr, v6: Ipv6Addr) -> Nic {
@@ -268,6 +297,22 @@ mod tests {
             assert!(!addresses.contains(&IpAddr::V4(gateway4(0))));
             assert!(!addresses.contains(&IpAddr::V6(gateway6(0))));
         }
+    }
+
+    #[test]
+    fn only_large_labs_get_lasting_neighbours() {
+        let lines = |nodes: u16, segments: u8| {
+            let plan = plan(nodes, segments).unwrap();
+            plan.neighbours(&plan.node(1), 1)
+        };
+        assert!(lines(16, 1).is_empty());
+        // 49 nodes, the store and the gateway, in two families.
+        assert_eq!(lines(50, 1).len(), 102);
+        assert_eq!(lines(50, 2).len(), 52);
+        assert!(lines(50, 1).contains(
+            &"neigh replace 192.168.100.2 lladdr 02:fa:00:00:00:02 dev eth0 nud permanent".into()
+        ));
+        assert!(lines(251, 1).is_empty());
     }
 
     #[test]

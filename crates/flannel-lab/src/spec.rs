@@ -89,6 +89,8 @@ pub struct DaemonSpec {
     pub healthz_port: u16,
     /// How long it may take until it is ready.
     pub ready_limit: Duration,
+    /// Whether one that ends before it is ready is started again, as a service manager does.
+    pub respawn: bool,
 }
 
 /// What one node has different from the others.
@@ -119,6 +121,7 @@ impl Default for LabSpec {
                 flags: Vec::new(),
                 healthz_port: 8081,
                 ready_limit: Duration::from_secs(30),
+                respawn: false,
             },
             node: BTreeMap::new(),
             log_dir: None,

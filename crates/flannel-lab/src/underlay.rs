@@ -72,8 +72,8 @@ impl Switch {
 }
 
 /// Brings a plugged-in participant on the air.
-pub(crate) fn configure(namespace: &Namespace, nic: &Nic) -> Result<()> {
+pub(crate) fn configure(namespace: &Namespace, nic: &Nic, neighbours: &[String]) -> Result<()> {
     // Only for the cable: what a daemon makes on the node lives with the kernel's defaults.
     namespace.sysctl("net/ipv6/conf/eth0/accept_dad", "0")?;
-    namespace.batch("ip", &nic.configure())
+    namespace.batch("ip", &[&nic.configure(), neighbours].concat())
 }

@@ -67,6 +67,10 @@ pub(crate) struct Up {
     #[arg(long, value_name = "NODE=FLAG")]
     node_flag: Vec<OfNode<String>>,
 
+    /// Start a flanneld again that ends before it is ready, as a service manager would
+    #[arg(long)]
+    respawn: bool,
+
     /// The etcd to run
     #[arg(long, value_name = "PATH")]
     etcd: Option<PathBuf>,
@@ -134,6 +138,7 @@ impl Up {
         }
         spec.segment_of = self.segment.iter().map(|of| (of.node, of.value)).collect();
         spec.daemon.run = !self.no_daemon;
+        spec.daemon.respawn = self.respawn;
         spec.daemon.flags.clone_from(&self.flag);
         spec.daemon.binary = self.flanneld.as_ref().map(std::path::absolute).transpose()?;
         spec.etcd.members = self.etcd_members;
