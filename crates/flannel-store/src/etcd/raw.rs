@@ -132,6 +132,12 @@ impl RawEtcd {
         let Ignored {} = self.call("/etcdserverpb.Auth/AuthEnable", Ignored {}).await;
     }
 
+    /// Ends all of the user's sessions, even when the password is the old one.
+    pub async fn set_password(&self, user: &str, password: &str) {
+        let change = UserAdd { name: user.to_owned(), password: password.to_owned() };
+        let Ignored {} = self.call("/etcdserverpb.Auth/UserChangePassword", change).await;
+    }
+
     async fn range(&self, request: RangeRequest) -> Vec<RawKey> {
         let answer = self.0.range(request).await.expect("etcd answers");
         let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();

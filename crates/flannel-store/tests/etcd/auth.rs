@@ -1,6 +1,6 @@
 //! User name and password.
 
-use flannel_store::StoreEvent::Put;
+use flannel_store::StoreEvent::{Put, Up};
 use flannel_store::testing::{EtcdServer, RawEtcd, RawUser};
 use flannel_store::{EtcdOptions, EtcdStore, Secret, Store, StoreError};
 
@@ -71,16 +71,24 @@ async fn a_password_is_no_hindrance_when_etcd_does_not_ask_and_is_used_when_it_b
 }
 
 #[tokio::test]
-async fn a_token_etcd_has_forgotten_is_replaced() {
+async fn a_token_that_is_no_longer_valid_is_replaced() {
     let mut etcd = EtcdServer::start();
     etcd.raw().enable_auth(&[FLANNEL]).await;
     let store = store(&etcd, "flannel", "correct horse");
-    let held = store.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap().held;
-    let mut events = store.watch(store.snapshot().await.unwrap().cursor);
-    // Tokens live in the server's memory.
-    etcd.restart();
-    let held = store.renew(&held, &held.lease.attrs).await.unwrap();
+    let acquired = store.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap();
+    let mut events = store.watch(acquired.snapshot.cursor);
+    next(&mut events).await;
+
+    raw_as_root(&etcd).set_password("flannel", "correct horse").await;
+    let held = store.renew(&acquired.held, &acquired.held.lease.attrs).await.unwrap();
     until(&mut events, |event| *event == Put(held.lease.clone())).await;
+
+    // The watch has to log in anew as well.
+    raw_as_root(&etcd).set_password("flannel", "correct horse").await;
+    etcd.restart();
+    until(&mut events, |event| *event == Up).await;
+    raw_as_root(&etcd).put(&key("10.3.200.0-24"), value("9.9.9.9")).await;
+    assert_eq!(next(&mut events).await, Put(lease("10.3.200.0-24", "9.9.9.9")));
 }
 
 #[tokio::test]
