@@ -75,6 +75,12 @@ impl LabBuilder {
         self
     }
 
+    /// Cables carry packets of their MTU only, as between real machines: for measurements.
+    pub fn wire(mut self, yes: bool) -> Self {
+        self.spec.wire = yes;
+        self
+    }
+
     /// Splits the underlay into networks with a router between them; nodes fill them in blocks.
     pub fn segments(mut self, count: u8) -> Self {
         self.spec.segments = count;

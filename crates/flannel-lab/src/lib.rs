@@ -70,6 +70,7 @@ mod matrix;
 mod mounts;
 mod namespace;
 mod node;
+mod offload;
 mod parallel;
 mod ping;
 mod plan;

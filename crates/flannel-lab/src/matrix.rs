@@ -21,7 +21,8 @@ const MEASURE: Duration = Duration::from_secs(2);
 pub struct Matrix {
     /// What the rows and columns are called.
     pub labels: Vec<String>,
-    /// `cells[from][to]`: the round trip, or why there is none; nothing on the diagonal.
+    /// `cells[from][to]`: the round trip, or why there is none; nothing where nothing was tried, as
+    /// on the diagonal.
     pub cells: Vec<Vec<Option<Result<Duration, String>>>>,
 }
 
@@ -29,6 +30,11 @@ impl Matrix {
     /// Whether every pair reached each other.
     pub fn complete(&self) -> bool {
         self.failures().next().is_none()
+    }
+
+    /// How many pairs were tried.
+    pub fn pairs(&self) -> usize {
+        self.cells.iter().flatten().flatten().count()
     }
 
     /// The pairs that did not: from, to, and what was seen.
@@ -95,11 +101,23 @@ impl Lab {
 
     /// As [`Self::matrix`], between any places.
     pub fn matrix_of(&self, places: &[&dyn PlaceRef], limit: Duration) -> Result<Matrix> {
+        self.matrix_where(places, limit, |_, _| true)
+    }
+
+    /// As [`Self::matrix_of`], but only for the pairs (from, to) of indices that are wanted.
+    pub fn matrix_where(
+        &self,
+        places: &[&dyn PlaceRef],
+        limit: Duration,
+        wanted: impl Fn(usize, usize) -> bool + Sync,
+    ) -> Result<Matrix> {
         let options = PingOptions { limit, ..PingOptions::default() };
         // First all at once, to know who reaches whom; then one after the other, because a round
         // trip amid a crowd says nothing about the path.
         let rows: Vec<usize> = (0..places.len()).collect();
-        let first = parallel(&rows, AT_ONCE, |&row| cells(places, row, options))?;
+        let first = parallel(&rows, AT_ONCE, |&row| {
+            cells(places, row, options, |column| wanted(row, column))
+        })?;
         let mut cells_of = first.clone();
         let begin = Instant::now();
         for (row, first) in first.iter().enumerate().take_while(|_| begin.elapsed() < MEASURE) {
@@ -149,13 +167,18 @@ fn ping(
 type Row = Vec<Option<Result<Duration, String>>>;
 
 /// One row of the matrix: all targets at once.
-fn cells(places: &[&dyn PlaceRef], row: usize, options: PingOptions) -> Result<Row> {
+fn cells(
+    places: &[&dyn PlaceRef],
+    row: usize,
+    options: PingOptions,
+    wanted: impl Fn(usize) -> bool,
+) -> Result<Row> {
     let from = places[row];
     let mut targets = Vec::new();
     let mut owners = Vec::new();
     let mut cells: Row = vec![None; places.len()];
     for (column, to) in places.iter().enumerate() {
-        if column == row {
+        if column == row || !wanted(column) {
             continue;
         }
         let addresses = common(from, *to);

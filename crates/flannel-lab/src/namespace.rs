@@ -9,6 +9,8 @@ use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::system::sethostname;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::error::{Context, Result};
@@ -23,8 +25,15 @@ pub struct Namespace(Arc<Inner>);
 struct Inner {
     label: String,
     net: OwnedFd,
-    mounts: Option<OwnedFd>,
+    /// Mounts and host name, where these are its own.
+    own: Option<Own>,
     keeper: Arc<Keeper>,
+}
+
+#[derive(Debug)]
+struct Own {
+    mounts: OwnedFd,
+    host: OwnedFd,
 }
 
 /// Which file system a namespace sees.
@@ -40,7 +49,7 @@ pub(crate) enum View<'a> {
 
 impl Namespace {
     pub(crate) fn new(keeper: &Arc<Keeper>, label: &str, view: View<'_>) -> Result<Self> {
-        let (net, mounts) = on_new_thread(label, || {
+        let (net, own) = on_new_thread(label, || {
             // SAFETY: the thread is new and ends here; nothing else relies on its network.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::FS) }
                 .context(|| "make a network namespace".into())?;
@@ -52,7 +61,7 @@ impl Namespace {
             // The lab's /proc does not show this thread, the host's does.
             let task = File::open("/proc/thread-self/ns").context(|| "open own links".into())?;
             let template = match view {
-                View::PodOf(Self(node)) => node.mounts.as_ref().map(AsFd::as_fd),
+                View::PodOf(Self(node)) => node.own.as_ref().map(|own| own.mounts.as_fd()),
                 View::Host | View::Node => None,
             };
             move_into_link_name_space(
@@ -60,20 +69,22 @@ impl Namespace {
                 Some(LinkNameSpaceType::Mount),
             )
             .context(|| "enter the lab's mount namespace".into())?;
-            // SAFETY: as above; the mounts of this thread become its own copy.
-            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
+            // SAFETY: as above; mounts and host name of this thread become its own copy.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWUTS) }
                 .context(|| "make a mount namespace".into())?;
+            sethostname(label.as_bytes()).context(|| format!("set the host name {label}"))?;
             match view {
                 View::PodOf(_) => mounts::own_sys()?,
                 View::Host | View::Node => mounts::prepare_node()?,
             }
-            let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-            let mounts = rustix::fs::openat(&task, "mnt", flags, rustix::fs::Mode::empty())
-                .context(|| "open a mount namespace".into())?;
-            Ok((net, Some(mounts)))
+            let link = |name: &str| {
+                openat(&task, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                    .context(|| format!("open the {name} namespace of {label}"))
+            };
+            Ok((net, Some(Own { mounts: link("mnt")?, host: link("uts")? })))
         })?;
         let label = label.to_owned();
-        let inner = Inner { label, net: net.into(), mounts, keeper: Arc::clone(keeper) };
+        let inner = Inner { label, net: net.into(), own, keeper: Arc::clone(keeper) };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -116,7 +127,8 @@ impl Namespace {
         let path = |fd: i32| PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
         NamespacePaths {
             net: path(self.0.net.as_raw_fd()),
-            mounts: self.0.mounts.as_ref().map(|fd| path(fd.as_raw_fd())),
+            mounts: self.0.own.as_ref().map(|own| path(own.mounts.as_raw_fd())),
+            host: self.0.own.as_ref().map(|own| path(own.host.as_raw_fd())),
             pids: path(self.0.keeper.pids().as_raw_fd()),
         }
     }
@@ -128,11 +140,16 @@ impl Namespace {
     /// Moves the calling thread inside; it must be a thread of our own that ends soon.
     pub(crate) fn enter(&self) -> Result<()> {
         self.enter_net()?;
-        let Some(mounts) = &self.0.mounts else { return Ok(()) };
+        let Some(own) = &self.0.own else { return Ok(()) };
         // SAFETY: the thread is our own and has no use for a shared working directory.
         unsafe { unshare_unsafe(UnshareFlags::FS) }
             .context(|| "stop sharing the working directory".into())?;
-        move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))
+        move_into_link_name_space(
+            own.host.as_fd(),
+            Some(LinkNameSpaceType::HostNameAndNISDomainName),
+        )
+        .context(|| format!("take the host name of {}", self.0.label))?;
+        move_into_link_name_space(own.mounts.as_fd(), Some(LinkNameSpaceType::Mount))
             .context(|| format!("enter the mounts of {}", self.0.label))
     }
 
@@ -157,6 +174,8 @@ pub struct NamespacePaths {
     pub net: PathBuf,
     /// The mount namespace, if it has its own.
     pub mounts: Option<PathBuf>,
+    /// The namespace of the host name, if it has its own.
+    pub host: Option<PathBuf>,
     /// The PID namespace of the whole lab.
     pub pids: PathBuf,
 }
@@ -170,6 +189,7 @@ impl NamespacePaths {
         };
         let net = open(&self.net)?;
         let mounts = self.mounts.as_ref().map(open).transpose()?;
+        let host = self.host.as_ref().map(open).transpose()?;
         let pids = open(&self.pids)?;
         let enter = |file: &File, kind| {
             move_into_link_name_space(file.as_fd(), Some(kind))
@@ -177,6 +197,9 @@ impl NamespacePaths {
         };
         enter(&pids, LinkNameSpaceType::ProcessID)?;
         enter(&net, LinkNameSpaceType::Network)?;
+        if let Some(host) = &host {
+            enter(host, LinkNameSpaceType::HostNameAndNISDomainName)?;
+        }
         if let Some(mounts) = &mounts {
             enter(mounts, LinkNameSpaceType::Mount)?;
         }

@@ -24,6 +24,7 @@ pub(crate) struct Plan {
     segments: u8,
     families: Families,
     mtu: u32,
+    wire: bool,
     segment_of: std::collections::BTreeMap<u16, u8>,
 }
 
@@ -38,6 +39,8 @@ pub struct Nic {
     pub mac: [u8; 6],
     /// Its MTU.
     pub mtu: u32,
+    /// Whether it carries packets of its MTU only.
+    pub wire: bool,
     /// Its IPv4 address and network.
     pub v4: Option<Ipv4Net>,
     /// Its IPv6 address and network.
@@ -85,6 +88,7 @@ impl Plan {
             segments: spec.segments,
             families: spec.underlay,
             mtu: spec.underlay_mtu,
+            wire: spec.wire,
             segment_of: spec.segment_of.clone(),
         })
     }
@@ -157,6 +161,7 @@ impl Plan {
             segment,
             mac,
             mtu: self.mtu,
+            wire: self.wire,
             v4: has4.then(|| self.net4(v4)),
             v6: has6.then(|| net6(v6)),
             gateway4: has4.then(|| gateway4(segment)),

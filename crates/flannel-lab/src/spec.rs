@@ -47,6 +47,8 @@ pub struct LabSpec {
     pub underlay: Families,
     /// MTU of the underlay.
     pub underlay_mtu: u32,
+    /// Whether cables carry packets of their MTU only, as between real machines.
+    pub wire: bool,
     /// Address families of the overlay.
     pub overlay: Families,
     /// The `Backend` object of the network config.
@@ -110,6 +112,7 @@ impl Default for LabSpec {
             segment_of: BTreeMap::new(),
             underlay: Families::Dual,
             underlay_mtu: 1500,
+            wire: false,
             overlay: Families::Ipv4,
             backend: json!({"Type": "vxlan"}),
             config: None,

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::filter::Filters;
 use crate::keeper::Keeper;
 use crate::namespace::{Namespace, View};
+use crate::offload::wire_like;
 use crate::plan::{Nic, Plan, mac_text};
 
 /// The switch that all nodes are plugged into. It routes between segments.
@@ -49,7 +50,11 @@ impl Switch {
         participants: impl IntoIterator<Item = (&'a Nic, &'a Namespace)>,
     ) -> Result<()> {
         let mut lines = Vec::new();
+        let mut wires = Vec::new();
         for (nic, namespace) in participants {
+            if nic.wire {
+                wires.push(nic.port.clone());
+            }
             let Nic { port, mtu, .. } = nic;
             let (mac, inside) = (mac_text(nic.mac), namespace.paths().net);
             let mut line = format!("link add dev {port} mtu {mtu} type veth peer name eth0 ");
@@ -57,7 +62,8 @@ impl Switch {
             lines.push(line);
             lines.push(format!("link set dev {port} master {} up", nic.bridge()));
         }
-        self.namespace.batch("ip", &lines)
+        self.namespace.batch("ip", &lines)?;
+        if wires.is_empty() { Ok(()) } else { wire_like(&self.namespace, &wires) }
     }
 
     /// Pulls or puts back the cable of a participant.
@@ -75,5 +81,8 @@ impl Switch {
 pub(crate) fn configure(namespace: &Namespace, nic: &Nic, neighbours: &[String]) -> Result<()> {
     // Only for the cable: what a daemon makes on the node lives with the kernel's defaults.
     namespace.sysctl("net/ipv6/conf/eth0/accept_dad", "0")?;
+    if nic.wire {
+        wire_like(namespace, &["eth0".to_owned()])?;
+    }
     namespace.batch("ip", &[&nic.configure(), neighbours].concat())
 }

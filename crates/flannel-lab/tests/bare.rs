@@ -59,6 +59,7 @@ fn the_default_paths_of_a_node_are_its_own() {
     let devices: Vec<&str> =
         devices.split_whitespace().filter(|name| !name.contains("bonding")).collect();
     assert_eq!(devices, ["eth0", "lo"]);
+    assert_eq!(lab.node(2).exec(&["uname", "-n"]).unwrap().trim(), "node2");
 }
 
 #[test]

@@ -119,3 +119,20 @@ fn a_transfer_that_cannot_begin_says_so() -> Result<()> {
     assert!(error.contains("pod1") && error.contains("connect"), "{error}");
     Ok(())
 }
+
+#[test]
+fn a_wire_carries_no_packet_above_its_mtu() -> Result<()> {
+    // Bytes per packet that node 2 has received, as its device counts them.
+    let packet_size = |wire: bool| -> Result<u64> {
+        let lab = Lab::builder().nodes(2).wire(wire).bare().start()?;
+        lab.tcp_transfer(lab.node(1), lab.node(2), 20_000_000)?;
+        let count = |name: &str| -> Result<u64> {
+            let text = lab.node(2).read_file(format!("/sys/class/net/eth0/statistics/{name}"))?;
+            Ok(text.trim().parse().expect("a number"))
+        };
+        Ok(count("rx_bytes")? / count("rx_packets")?)
+    };
+    assert!(packet_size(false)? > 2000);
+    assert!(packet_size(true)? <= 1514);
+    Ok(())
+}

@@ -43,6 +43,10 @@ pub(crate) struct Up {
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
 
+    /// Cables carry packets of their MTU only, as between real machines: for measurements
+    #[arg(long)]
+    wire: bool,
+
     /// How many underlay networks, with a router between them
     #[arg(long, default_value_t = 1)]
     segments: u8,
@@ -129,6 +133,7 @@ impl Up {
             segments: self.segments,
             underlay: self.underlay.into(),
             underlay_mtu: self.mtu,
+            wire: self.wire,
             overlay: self.family.into(),
             backend: backend(&self.backend)?,
             ..LabSpec::default()
