@@ -1,0 +1,61 @@
+//! `flannel-bench`: how fast, against what. Machines differ and are noisy, so nothing is said in
+//! seconds alone: each figure stands beside one of the same work done another way in the same run.
+
+#![allow(clippy::print_stdout, reason = "printing is what it is for")]
+
+mod engine;
+mod latency;
+mod peers;
+mod raw;
+mod routes;
+mod start;
+mod table;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Benchmarks of flannel-rs, as ratios of one run. Needs root, iproute2 and etcd.")]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// The kernel engine alone: peers programmed into a fresh device, against raw netlink.
+    Engine {
+        /// How many peers.
+        #[arg(long, default_values_t = [1_000, 10_000])]
+        peers: Vec<u32>,
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
+    /// The daemon: from its start to all peers of etcd programmed, against raw netlink; its memory
+    /// and what it costs when nothing happens.
+    Start {
+        #[arg(long, default_values_t = [1_000, 10_000])]
+        peers: Vec<u32>,
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Another flanneld to measure beside ours, such as the Go one.
+        #[arg(long)]
+        against: Option<PathBuf>,
+    },
+    /// From a lease written in etcd to its route in the kernel, against etcd's own watch of it.
+    Latency {
+        #[arg(long, default_value_t = 500)]
+        leases: u32,
+        #[arg(long)]
+        against: Option<PathBuf>,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().what {
+        What::Engine { peers, rounds } => engine::run(&peers, rounds),
+        What::Start { peers, rounds, against } => start::run(&peers, rounds, against),
+        What::Latency { leases, against } => latency::run(leases, against),
+    }
+}
