@@ -1,0 +1,198 @@
+//! The flannel plugin: makes of its own configuration and of what flanneld wrote about this node's
+//! subnet the configuration of another plugin, usually `bridge`, and has that one do the work.
+
+mod conf;
+mod subnet_env;
+
+use std::io::Write;
+
+use conf::{Document, FlannelConf};
+pub use subnet_env::{SubnetEnv, SubnetEnvError};
+
+use crate::builtin::{self, BuiltIn};
+use crate::delegate::{Added, Delegate};
+use crate::protocol::{Attachment, Call, Code, Command, Error, ErrorContext, Plugin};
+use crate::scratch;
+
+pub struct Flannel {
+    /// Start delegates as programs even where they are built in.
+    pub by_exec: bool,
+}
+
+impl Plugin for Flannel {
+    fn add(&self, call: &Call) -> Result<String, Error> {
+        let conf = FlannelConf::read(&call.conf)?;
+        let env = load_env(&conf)?;
+        conf.check_delegate()?;
+        let document = conf.document(Some(&env))?;
+        let text = document.text();
+        // An earlier try that was cut short has left its mark here.
+        let retried = scratch::exists(&conf.data_dir, &call.container_id, &call.ifname);
+        scratch::save(&conf.data_dir, &call.container_id, &call.ifname, &text).or_cni(
+            format_args!(
+                "could not save the delegate's configuration in {}",
+                conf.data_dir.display()
+            ),
+        )?;
+        let (outcome, version) = self
+            .hand_on_add(call, &conf, &document, &text, retried)
+            .map_err(|error| error.context("failed to delegate add"))?;
+        outcome.to_json(version).or_cni("could not print the delegate's result")
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        let conf = FlannelConf::read(&call.conf)?;
+        let saved = scratch::load(&conf.data_dir, &call.container_id, &call.ifname)
+            .or_cni(format_args!("could not read what ADD saved in {}", conf.data_dir.display()))?;
+        let Some(saved) = saved else { return Ok(()) };
+        let document = match Document::parse(&saved.text) {
+            Some(document) => document,
+            None => {
+                note(format_args!(
+                    "what ADD saved for container {} is not readable; undoing by the present configuration",
+                    call.container_id
+                ));
+                conf.document(load_env(&conf).ok().as_ref())?
+            }
+        };
+        // As long as the delegate has not succeeded, what it needs for the next try stays.
+        self.hand_on(call, &conf, &document, Command::Del)?;
+        saved.forget().or_cni("could not remove what ADD saved")
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        let conf = FlannelConf::read(&call.conf)?;
+        let saved = scratch::load(&conf.data_dir, &call.container_id, &call.ifname)
+            .or_cni(format_args!("could not read what ADD saved in {}", conf.data_dir.display()))?;
+        let document = saved.and_then(|saved| Document::parse(&saved.text));
+        let Some(mut document) = document else {
+            let msg = format!(
+                "interface {} of container {} was not added by flannel: there is no record of it in {}",
+                call.ifname,
+                call.container_id,
+                conf.data_dir.display()
+            );
+            return Err(Error::new(Code::UnknownContainer, msg));
+        };
+        if let Some(result) = call.conf.fields().get("prevResult") {
+            document.put("prevResult", result);
+        }
+        self.hand_on(call, &conf, &document, Command::Check)
+    }
+
+    fn gc(&self, call: &Call) -> Result<(), Error> {
+        let conf = FlannelConf::read(&call.conf)?;
+        let valid = call.valid_attachments()?;
+        let mut failures = self.collect_scratch(call, &conf, &valid)?;
+        let mut document = conf.document(load_env(&conf).ok().as_ref())?;
+        document.put_attachments(&valid);
+        failures.extend(self.hand_on(call, &conf, &document, Command::Gc).err());
+        match failures
+            .into_iter()
+            .reduce(|all, next| Error { msg: format!("{all}; {next}"), ..all })
+        {
+            Some(error) => Err(error.context("not all could be collected")),
+            None => Ok(()),
+        }
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let conf = FlannelConf::read(&call.conf)?;
+        let not_yet = |error: Error| Error::new(Code::NotAvailable, error.to_string());
+        let env = load_env(&conf).map_err(not_yet)?;
+        conf.check_delegate().map_err(not_yet)?;
+        let document = conf.document(Some(&env)).map_err(not_yet)?;
+        self.hand_on(call, &conf, &document, Command::Status).map_err(not_yet)
+    }
+}
+
+impl Flannel {
+    fn hand_on_add(
+        &self,
+        call: &Call,
+        conf: &FlannelConf<'_>,
+        document: &Document,
+        text: &str,
+        retried: bool,
+    ) -> Result<Added, Error> {
+        match self.built_in(conf, &document.kind) {
+            Some(plugin) => {
+                let call = builtin::call(call, Command::Add, text)?;
+                Ok((plugin.add(&call, retried)?, call.conf.version))
+            }
+            None => Delegate { kind: &document.kind, conf: text }.add(call),
+        }
+    }
+
+    fn hand_on(
+        &self,
+        call: &Call,
+        conf: &FlannelConf<'_>,
+        document: &Document,
+        command: Command,
+    ) -> Result<(), Error> {
+        let text = document.text();
+        match self.built_in(conf, &document.kind) {
+            Some(plugin) => plugin.run(&builtin::call(call, command, &text)?),
+            None => Delegate { kind: &document.kind, conf: &text }.run(call, command),
+        }
+    }
+
+    fn built_in(&self, conf: &FlannelConf<'_>, kind: &str) -> Option<BuiltIn> {
+        if self.by_exec || conf.by_exec { None } else { BuiltIn::of_kind(kind) }
+    }
+
+    /// Undoes what was added to this network for attachments that live no more, each by the
+    /// configuration that was saved of it.
+    fn collect_scratch(
+        &self,
+        call: &Call,
+        conf: &FlannelConf<'_>,
+        valid: &[Attachment],
+    ) -> Result<Vec<Error>, Error> {
+        let entries = scratch::list(&conf.data_dir)
+            .or_cni(format_args!("could not list what ADD saved in {}", conf.data_dir.display()))?;
+        let mut failures = Vec::new();
+        for entry in entries {
+            let lives = valid.iter().any(|attachment| {
+                attachment.container_id == entry.container_id
+                    && entry.ifname.as_ref().is_none_or(|ifname| *ifname == attachment.ifname)
+            });
+            let document = std::fs::read(&entry.path).ok().and_then(|text| Document::parse(&text));
+            let Some(mut document) =
+                document.filter(|document| !lives && document.name() == call.conf.name)
+            else {
+                continue;
+            };
+            // Saved in the version of its day; a delegate of today must not stumble over none at all.
+            if document.text().find("\"cniVersion\"").is_none() {
+                document.set_version(call.conf.version);
+            }
+            let gone = Call {
+                container_id: entry.container_id,
+                ifname: entry.ifname.unwrap_or_else(|| scratch::FIRST_INTERFACE.to_owned()),
+                netns: String::new(),
+                ..call.clone()
+            };
+            match self.hand_on(&gone, conf, &document, Command::Del) {
+                Ok(()) => scratch::remove(&entry.path).or_cni("could not remove what ADD saved")?,
+                Err(error) => {
+                    failures.push(error.context(format_args!("container {}", gone.container_id)))
+                }
+            }
+        }
+        Ok(failures)
+    }
+}
+
+fn load_env(conf: &FlannelConf<'_>) -> Result<SubnetEnv, Error> {
+    SubnetEnv::load(&conf.subnet_file).map_err(|error| {
+        Error::internal(format_args!(
+            "failed to load flannel 'subnet.env' file: {error}. Check the flannel pod log for this node."
+        ))
+    })
+}
+
+fn note(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "flannel: {text}");
+}

@@ -1,0 +1,136 @@
+//! A JSON object read field by field, matching names without regard to case as Go's decoder does,
+//! and saying of a wrong field which one it is, what it holds and what it should hold.
+
+use serde_json::{Map, Value};
+
+#[derive(Clone, Copy)]
+pub struct Fields<'a>(&'a Map<String, Value>);
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("'{key}' must be {wanted}, not {got}")]
+pub struct FieldError {
+    key: String,
+    wanted: &'static str,
+    got: String,
+}
+
+impl FieldError {
+    pub fn new(key: &str, wanted: &'static str, got: &Value) -> Self {
+        Self { key: key.to_owned(), wanted, got: brief(got) }
+    }
+}
+
+impl<'a> Fields<'a> {
+    pub fn new(members: &'a Map<String, Value>) -> Self {
+        Self(members)
+    }
+
+    /// `null` is as good as absent.
+    pub fn get(self, key: &str) -> Option<&'a Value> {
+        let found = self.0.get(key).or_else(|| {
+            self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value)
+        })?;
+        (!found.is_null()).then_some(found)
+    }
+
+    pub fn string(self, key: &str) -> Result<Option<&'a str>, FieldError> {
+        self.typed(key, "a string", Value::as_str)
+    }
+
+    pub fn bool(self, key: &str) -> Result<Option<bool>, FieldError> {
+        self.typed(key, "true or false", Value::as_bool)
+    }
+
+    pub fn integer(self, key: &str) -> Result<Option<i64>, FieldError> {
+        self.typed(key, "a whole number", Value::as_i64)
+    }
+
+    pub fn object(self, key: &str) -> Result<Option<Fields<'a>>, FieldError> {
+        Ok(self.typed(key, "an object", Value::as_object)?.map(Fields))
+    }
+
+    pub fn map(self, key: &str) -> Result<Option<&'a Map<String, Value>>, FieldError> {
+        self.typed(key, "an object", Value::as_object)
+    }
+
+    pub fn array(self, key: &str) -> Result<&'a [Value], FieldError> {
+        Ok(self.typed(key, "a list", Value::as_array)?.map_or(&[][..], Vec::as_slice))
+    }
+
+    pub fn objects(self, key: &str) -> Result<Vec<Fields<'a>>, FieldError> {
+        self.each(key, "a list of objects", |value| value.as_object().map(Fields))
+    }
+
+    pub fn strings(self, key: &str) -> Result<Vec<String>, FieldError> {
+        self.each(key, "a list of strings", |value| value.as_str().map(str::to_owned))
+    }
+
+    /// A text that must make sense as a `T`.
+    pub fn parsed<T: std::str::FromStr>(
+        self,
+        key: &str,
+        wanted: &'static str,
+    ) -> Result<Option<T>, FieldError> {
+        match self.string(key)? {
+            None | Some("") => Ok(None),
+            Some(text) => match text.parse() {
+                Ok(value) => Ok(Some(value)),
+                Err(_) => Err(FieldError::new(key, wanted, &Value::from(text))),
+            },
+        }
+    }
+
+    fn typed<T>(
+        self,
+        key: &str,
+        wanted: &'static str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, FieldError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| FieldError::new(key, wanted, value))
+    }
+
+    fn each<T>(
+        self,
+        key: &str,
+        wanted: &'static str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Vec<T>, FieldError> {
+        self.array(key)?
+            .iter()
+            .map(|value| read(value).ok_or_else(|| FieldError::new(key, wanted, value)))
+            .collect()
+    }
+}
+
+/// A value as it may stand in a message: short.
+fn brief(value: &Value) -> String {
+    const LONGEST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_match_in_any_case_and_null_is_absent() {
+        let value = json!({"MTU": 1450, "isgateway": true, "bridge": null});
+        let fields = Fields::new(value.as_object().unwrap());
+        assert_eq!(fields.integer("mtu"), Ok(Some(1450)));
+        assert_eq!(fields.bool("isGateway"), Ok(Some(true)));
+        assert_eq!(fields.string("bridge"), Ok(None));
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_with_what_it_holds() {
+        let value = json!({"mtu": "large"});
+        let error = Fields::new(value.as_object().unwrap()).integer("mtu").unwrap_err();
+        assert_eq!(error.to_string(), r#"'mtu' must be a whole number, not "large""#);
+    }
+}

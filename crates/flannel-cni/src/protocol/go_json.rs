@@ -1,0 +1,156 @@
+//! JSON as Go's encoder writes it, byte for byte: what is saved and printed here is compared, and
+//! read back, by programs written in Go.
+
+use std::io::{self, Write};
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
+use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
+
+/// On one line.
+pub fn compact(value: &impl Serialize) -> String {
+    render(value, GoFormatter(CompactFormatter))
+}
+
+/// Indented by four spaces, without a newline at the end.
+pub fn indented(value: &impl Serialize) -> String {
+    render(value, GoFormatter(PrettyFormatter::with_indent(b"    ")))
+}
+
+fn render(value: &impl Serialize, formatter: impl Formatter) -> String {
+    let mut text = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+    // Writing to memory cannot fail, and no map of ours has keys that are not text.
+    let written = value.serialize(&mut serializer);
+    debug_assert!(written.is_ok(), "{written:?}");
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// A value the way Go prints a `map[string]interface{}`: sorted keys, and every number a float64.
+pub struct Sorted<'a>(pub &'a Value);
+
+impl Serialize for Sorted<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Array(items) => serializer.collect_seq(items.iter().map(Sorted)),
+            Value::Object(members) => {
+                let mut members: Vec<_> = members.iter().collect();
+                members.sort_by_key(|(key, _)| *key);
+                let mut map = serializer.serialize_map(Some(members.len()))?;
+                for (key, value) in members {
+                    map.serialize_entry(key, &Sorted(value))?;
+                }
+                map.end()
+            }
+            other => other.serialize(serializer),
+        }
+    }
+}
+
+/// What Go escapes in strings beyond the rest of the world, and how it spells floats.
+struct GoFormatter<F>(F);
+
+macro_rules! forward {
+    ($($name:ident($($argument:ident: $kind:ty),*)),* $(,)?) => {
+        $(fn $name<W: ?Sized + Write>(&mut self, writer: &mut W $(, $argument: $kind)*) -> io::Result<()> {
+            self.0.$name(writer $(, $argument)*)
+        })*
+    };
+}
+
+impl<F: Formatter> Formatter for GoFormatter<F> {
+    forward! {
+        begin_array(),
+        end_array(),
+        begin_array_value(first: bool),
+        end_array_value(),
+        begin_object(),
+        end_object(),
+        begin_object_key(first: bool),
+        end_object_key(),
+        begin_object_value(),
+        end_object_value(),
+    }
+
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        text: &str,
+    ) -> io::Result<()> {
+        let mut plain = 0;
+        for (at, c) in text.char_indices() {
+            let escaped: &[u8] = match c {
+                '<' => b"\\u003c",
+                '>' => b"\\u003e",
+                '&' => b"\\u0026",
+                '\u{2028}' => b"\\u2028",
+                '\u{2029}' => b"\\u2029",
+                _ => continue,
+            };
+            writer.write_all(&text.as_bytes()[plain..at])?;
+            writer.write_all(escaped)?;
+            plain = at + c.len_utf8();
+        }
+        writer.write_all(&text.as_bytes()[plain..])
+    }
+
+    fn write_f64<W: ?Sized + Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        let size = value.abs();
+        if size != 0.0 && !(1e-6..1e21).contains(&size) {
+            // Rust writes 1e21 where Go writes 1e+21; both write 1e-7.
+            let text = format!("{value:e}");
+            return match text.split_once('e') {
+                Some((digits, power)) if !power.starts_with('-') => {
+                    write!(writer, "{digits}e+{power}")
+                }
+                _ => writer.write_all(text.as_bytes()),
+            };
+        }
+        write!(writer, "{value}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn maps_are_sorted_at_every_level() {
+        let value: Value =
+            serde_json::from_str(r#"{"b":{"z":1,"a":[{"y":1,"x":2}]},"a":null}"#).unwrap();
+        assert_eq!(compact(&Sorted(&value)), r#"{"a":null,"b":{"a":[{"x":2,"y":1}],"z":1}}"#);
+    }
+
+    #[test]
+    fn strings_are_safe_inside_html_as_go_wants_them() {
+        assert_eq!(
+            compact(&Sorted(&json!("a<b>&\u{2028}\u{1}\n\"ü"))),
+            r#""a\u003cb\u003e\u0026\u2028\u0001\n\"ü""#
+        );
+    }
+
+    #[test]
+    fn numbers_are_spelt_as_go_spells_a_float() {
+        for (text, go) in [
+            ("1450", "1450"),
+            ("1.0", "1"),
+            ("1e3", "1000"),
+            ("-0.5", "-0.5"),
+            ("1e-7", "1e-7"),
+            ("1e21", "1e+21"),
+            ("123456789012", "123456789012"),
+        ] {
+            let value: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(compact(&Sorted(&value)), go, "{text}");
+        }
+    }
+
+    #[test]
+    fn indentation_is_four_spaces_and_empty_things_stay_on_their_line() {
+        assert_eq!(
+            indented(&json!({"a": {}, "b": [1]})),
+            "{\n    \"a\": {},\n    \"b\": [\n        1\n    ]\n}"
+        );
+    }
+}

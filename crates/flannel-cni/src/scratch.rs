@@ -1,0 +1,192 @@
+//! The configuration that an ADD handed to its delegate, kept on disk so that DEL can hand on the
+//! very same, whatever has changed meanwhile.
+//!
+//! The Go plugin knows one file for a container, named by its id, and finds ours under that name. A
+//! container may have a second attachment, though, which must not take the first one's file: every
+//! interface but `eth0`, which is what runtimes call the first, has its name appended. A colon can
+//! occur in neither.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The interface whose file has the Go plugin's name.
+pub const FIRST_INTERFACE: &str = "eth0";
+
+/// What was saved of an attachment.
+#[derive(Debug)]
+pub struct Saved {
+    pub text: Vec<u8>,
+    path: PathBuf,
+    /// It may be another interface's: the Go plugin does not write down whose it is.
+    borrowed: bool,
+}
+
+/// One of the saved files, as GC finds them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub container_id: String,
+    /// Unknown of a file under the Go plugin's name.
+    pub ifname: Option<String>,
+    pub path: PathBuf,
+}
+
+pub fn exists(directory: &Path, container_id: &str, ifname: &str) -> bool {
+    own_path(directory, container_id, ifname).exists()
+}
+
+/// Writes the file whole or not at all. It need not outlive a crash of the host: neither does the
+/// attachment, and DEL gets by without it.
+pub fn save(directory: &Path, container_id: &str, ifname: &str, text: &str) -> io::Result<()> {
+    let temporary = directory.join(format!(".{container_id}.{}", std::process::id()));
+    let mut file = match create(&temporary) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            create(&temporary)?
+        }
+        other => other?,
+    };
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| fs::rename(&temporary, own_path(directory, container_id, ifname)));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// `None`: nothing was saved, or it was forgotten already.
+pub fn load(directory: &Path, container_id: &str, ifname: &str) -> io::Result<Option<Saved>> {
+    let own = own_path(directory, container_id, ifname);
+    if let Some(text) = read(&own)? {
+        return Ok(Some(Saved { text, path: own, borrowed: false }));
+    }
+    if ifname == FIRST_INTERFACE {
+        return Ok(None);
+    }
+    let path = directory.join(container_id);
+    Ok(read(&path)?.map(|text| Saved { text, path, borrowed: true }))
+}
+
+/// Every saved file there is.
+pub fn list(directory: &Path) -> io::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let listing = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(entries),
+        other => other?,
+    };
+    for item in listing {
+        let item = item?;
+        let name = item.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if name.starts_with('.') || !item.file_type()?.is_file() {
+            continue;
+        }
+        let (container_id, ifname) = match name.split_once(':') {
+            Some((id, ifname)) => (id, Some(ifname.to_owned())),
+            None => (name, None),
+        };
+        entries.push(Entry { container_id: container_id.to_owned(), ifname, path: item.path() });
+    }
+    Ok(entries)
+}
+
+impl Saved {
+    /// Once the delegate has undone all that was done by it.
+    pub fn forget(&self) -> io::Result<()> {
+        if self.borrowed {
+            return Ok(());
+        }
+        remove(&self.path)
+    }
+}
+
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn own_path(directory: &Path, container_id: &str, ifname: &str) -> PathBuf {
+    if ifname == FIRST_INTERFACE {
+        directory.join(container_id)
+    } else {
+        directory.join(format!("{container_id}:{ifname}"))
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(directory)
+            .unwrap()
+            .map(|item| item.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn defect_74_two_attachments_of_one_container_keep_their_own_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        save(directory, "abc", "eth0", "first").unwrap();
+        save(directory, "abc", "net1", "second").unwrap();
+        assert_eq!(names(directory), ["abc", "abc:net1"]);
+        let second = load(directory, "abc", "net1").unwrap().unwrap();
+        assert_eq!(second.text, b"second");
+        second.forget().unwrap();
+        let first = load(directory, "abc", "eth0").unwrap().unwrap();
+        assert_eq!(first.text, b"first");
+        first.forget().unwrap();
+        assert!(names(directory).is_empty());
+    }
+
+    #[test]
+    fn a_file_of_the_go_plugin_serves_any_interface_and_is_not_taken_from_the_first() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("abc"), "go").unwrap();
+        let borrowed = load(directory.path(), "abc", "net1").unwrap().unwrap();
+        assert_eq!(borrowed.text, b"go");
+        borrowed.forget().unwrap();
+        load(directory.path(), "abc", "eth0").unwrap().unwrap().forget().unwrap();
+        assert!(names(directory.path()).is_empty());
+    }
+
+    #[test]
+    fn defect_77_a_file_is_whole_private_and_leaves_no_other_behind() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("a/b");
+        save(&directory, "abc", "eth0", "a long one").unwrap();
+        save(&directory, "abc", "eth0", "short").unwrap();
+        assert_eq!(load(&directory, "abc", "eth0").unwrap().unwrap().text, b"short");
+        assert_eq!(names(&directory), ["abc"]);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&directory), mode(&directory.join("abc"))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn what_was_never_saved_is_nothing_unusual() {
+        let root = tempfile::tempdir().unwrap();
+        let absent = root.path().join("absent");
+        assert!(load(&absent, "abc", "eth0").unwrap().is_none());
+        assert!(list(&absent).unwrap().is_empty());
+    }
+}

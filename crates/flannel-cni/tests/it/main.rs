@@ -1,0 +1,8 @@
+//! The plugin as a runtime meets it: a program, its environment and its standard input. Most of
+//! these tests make network namespaces: run them as root. They fail without.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
+
+mod golden;
+mod protocol;
+mod support;
