@@ -647,38 +647,30 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     fn flush_entries(&mut self, now: Instant) -> io::Result<()> {
-        let dirty = self.wanted.take_dirty();
+        let batch = self.wanted.batch();
         let indices: BTreeMap<IfName, u32> =
             self.links.iter().map(|(link, _)| (link.name, link.index)).collect();
-        let mut sent = Vec::with_capacity(dirty.len());
-        let mut settled = Vec::new();
-        let wanted = &self.wanted;
-        let requests = dirty.into_iter().filter_map(|key| {
-            match write(wanted.get(&key)?, &indices) {
+        let mut failures = BTreeMap::new();
+        let mut sent = Vec::new();
+        let requests = self.wanted.entries(&batch).filter_map(|(key, entry)| {
+            match write(entry, &indices) {
                 Write::Request(request) => {
                     sent.push(key);
                     return Some(request);
                 }
-                Write::Done(result) => settled.push((key, result)),
-                // A device that could not be made waits for its own retry.
-                Write::Elsewhere => {}
+                Write::Done(Ok(())) => {}
+                Write::Done(Err(error)) => drop(failures.insert(key.clone(), error)),
+                // Devices come before everything else; one that is marked only now has its turn next.
+                Write::Elsewhere => drop(failures.insert(key.clone(), "not made yet".to_owned())),
             }
             None
         });
-        let mut failed = Vec::new();
-        self.connection.apply(requests, |at, error| failed.push((at, error)))?;
-        let mut failed = failed.into_iter().peekable();
-        for (at, key) in sent.into_iter().enumerate() {
-            match failed.next_if(|(failed_at, _)| *failed_at == at) {
-                None => self.wanted.succeeded(&key),
-                Some((_, error)) => self.note_failure(&key, error.to_string(), now),
-            }
-        }
-        for (key, result) in settled {
-            match result {
-                Ok(()) => self.wanted.succeeded(&key),
-                Err(error) => self.note_failure(&key, error, now),
-            }
+        let mut refused = Vec::new();
+        self.connection.apply(requests, |at, error| refused.push((at, error)))?;
+        failures.extend(refused.into_iter().map(|(at, e)| (sent[at].clone(), e.to_string())));
+        self.wanted.written(batch, &failures.keys().cloned().collect());
+        for (key, error) in failures {
+            self.note_failure(&key, error, now);
         }
         Ok(())
     }

@@ -22,7 +22,9 @@ pub(crate) struct Wanted<S> {
     owners: BTreeMap<S, Box<[Key]>>,
     /// All claims on the few keys that more than one owner wants.
     contested: BTreeMap<Key, BTreeMap<S, Entry>>,
-    dirty: BTreeSet<Key>,
+    /// What is to be written: the keys in no order, perhaps twice or no longer so; and how many.
+    dirty: Vec<Key>,
+    dirty_count: usize,
     waiting: BTreeSet<(Instant, Key)>,
     epoch: u32,
     /// How many entries are not good.
@@ -34,6 +36,8 @@ struct Slot<S> {
     owner: S,
     /// The kernel was last seen to hold it so.
     good: bool,
+    /// It is to be written.
+    dirty: bool,
     /// The resync that saw it.
     seen: u32,
     trouble: Option<Box<Trouble>>,
@@ -46,6 +50,17 @@ struct Trouble {
     repairs: u32,
     last_repair: Option<Instant>,
     resume: Option<Instant>,
+}
+
+/// More than one in this many entries to be written is many: walking all is then cheaper than finding
+/// each.
+const MANY: usize = 8;
+
+/// Entries to be written together.
+pub(crate) enum Batch {
+    Few(Vec<Key>),
+    /// All that are marked.
+    Many,
 }
 
 /// What to do about an entry that somebody else has changed.
@@ -77,7 +92,8 @@ impl<S: Ord + Clone> Wanted<S> {
             slots: BTreeMap::new(),
             owners: BTreeMap::new(),
             contested: BTreeMap::new(),
-            dirty: BTreeSet::new(),
+            dirty: Vec::new(),
+            dirty_count: 0,
             waiting: BTreeSet::new(),
             epoch: 0,
             bad: 0,
@@ -112,10 +128,17 @@ impl<S: Ord + Clone> Wanted<S> {
     fn claim(&mut self, owner: &S, entry: Entry) {
         let key = entry.key();
         let Some(slot) = self.slots.get_mut(&key) else {
-            let slot = Slot { entry, owner: owner.clone(), good: false, seen: 0, trouble: None };
+            let slot = Slot {
+                entry,
+                owner: owner.clone(),
+                good: false,
+                dirty: false,
+                seen: 0,
+                trouble: None,
+            };
             self.slots.insert(key.clone(), slot);
             self.bad += 1;
-            self.dirty.insert(key);
+            self.mark(key);
             return;
         };
         if slot.owner != *owner || self.contested.contains_key(&key) {
@@ -201,7 +224,10 @@ impl<S: Ord + Clone> Wanted<S> {
             };
             if depends {
                 slot.judge(false, &mut self.bad);
-                self.dirty.insert(key.clone());
+                if !std::mem::replace(&mut slot.dirty, true) {
+                    self.dirty_count += 1;
+                    self.dirty.push(key.clone());
+                }
             }
         }
     }
@@ -211,35 +237,91 @@ impl<S: Ord + Clone> Wanted<S> {
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.judge(false, &mut self.bad);
             slot.trouble = None;
-            self.dirty.insert(key);
+            self.mark(key);
+        }
+    }
+
+    fn mark(&mut self, key: Key) {
+        if let Some(slot) = self.slots.get_mut(&key)
+            && !std::mem::replace(&mut slot.dirty, true)
+        {
+            self.dirty_count += 1;
+            self.dirty.push(key);
         }
     }
 
     /// Takes a key off all lists.
     fn clean(&mut self, key: &Key) {
-        self.dirty.remove(key);
-        if let Some(resume) =
-            self.slots.get(key).and_then(|slot| slot.trouble.as_ref()).and_then(|t| t.resume)
-        {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        self.dirty_count -= usize::from(std::mem::replace(&mut slot.dirty, false));
+        if let Some(resume) = slot.trouble.as_ref().and_then(|trouble| trouble.resume) {
             self.waiting.remove(&(resume, key.clone()));
         }
     }
 
-    /// The entries to be written now, in order of dependency.
-    pub(crate) fn take_dirty(&mut self) -> BTreeSet<Key> {
-        std::mem::take(&mut self.dirty)
-    }
-
     pub(crate) fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+        self.dirty_count > 0
     }
 
     pub(crate) fn is_marked(&self, key: &Key) -> bool {
-        self.dirty.contains(key)
+        self.slots.get(key).is_some_and(|slot| slot.dirty)
+    }
+
+    /// The entries to be written now.
+    pub(crate) fn batch(&mut self) -> Batch {
+        let mut keys = std::mem::take(&mut self.dirty);
+        if self.dirty_count * MANY > self.slots.len() {
+            return Batch::Many;
+        }
+        keys.retain(|key| self.is_marked(key));
+        keys.sort_unstable();
+        keys.dedup();
+        Batch::Few(keys)
+    }
+
+    /// The entries of a batch, in order of dependency.
+    pub(crate) fn entries<'a>(
+        &'a self,
+        batch: &'a Batch,
+    ) -> Box<dyn Iterator<Item = (&'a Key, &'a Entry)> + 'a> {
+        match batch {
+            Batch::Few(keys) => Box::new(keys.iter().filter_map(|key| Some((key, self.get(key)?)))),
+            Batch::Many => Box::new(
+                self.slots.iter().filter(|(_, slot)| slot.dirty).map(|(key, s)| (key, &s.entry)),
+            ),
+        }
+    }
+
+    /// A batch has been written, all of it but the `failed` keys.
+    pub(crate) fn written(&mut self, batch: Batch, failed: &BTreeSet<Key>) {
+        match batch {
+            Batch::Few(keys) => {
+                for key in keys.iter().filter(|key| !failed.contains(key)) {
+                    self.succeeded(key);
+                }
+            }
+            Batch::Many => {
+                let mut others = Vec::new();
+                for (key, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.dirty) {
+                    if slot.trouble.is_some() || failed.contains(key) {
+                        others.push(key.clone());
+                        continue;
+                    }
+                    slot.dirty = false;
+                    self.dirty_count -= 1;
+                    slot.judge(true, &mut self.bad);
+                    slot.seen = self.epoch;
+                }
+                for key in others.iter().filter(|key| !failed.contains(key)) {
+                    self.succeeded(key);
+                }
+            }
+        }
     }
 
     pub(crate) fn succeeded(&mut self, key: &Key) {
         let Some(slot) = self.slots.get_mut(key) else { return };
+        self.dirty_count -= usize::from(std::mem::replace(&mut slot.dirty, false));
         slot.judge(true, &mut self.bad);
         slot.seen = self.epoch;
         if let Some(trouble) = &mut slot.trouble {
@@ -279,13 +361,11 @@ impl<S: Ord + Clone> Wanted<S> {
     pub(crate) fn disturbed(&mut self, key: &Key, now: Instant, rng: &mut fastrand::Rng) -> Repair {
         let Some(slot) = self.slots.get_mut(key) else { return Repair::AlreadyDue };
         let was_good = slot.judge(false, &mut self.bad);
-        if self.dirty.contains(key)
-            || slot.trouble.as_ref().is_some_and(|trouble| trouble.resume.is_some())
-        {
+        if slot.dirty || slot.trouble.as_ref().is_some_and(|trouble| trouble.resume.is_some()) {
             return Repair::AlreadyDue;
         }
         if !was_good {
-            self.dirty.insert(key.clone());
+            self.mark(key.clone());
             return Repair::AlreadyDue;
         }
         let trouble = slot.trouble.get_or_insert_default();
@@ -295,7 +375,7 @@ impl<S: Ord + Clone> Wanted<S> {
         trouble.repairs += 1;
         trouble.last_repair = Some(now);
         if trouble.repairs <= PATIENCE {
-            self.dirty.insert(key.clone());
+            self.mark(key.clone());
             return Repair::Now;
         }
         let pause = TRUCE.pause(trouble.repairs - PATIENCE - 1, rng);
@@ -313,7 +393,7 @@ impl<S: Ord + Clone> Wanted<S> {
             let Some((_, key)) = self.waiting.pop_first() else { break };
             if let Some(trouble) = self.slots.get_mut(&key).and_then(|s| s.trouble.as_mut()) {
                 trouble.resume = None;
-                self.dirty.insert(key);
+                self.mark(key);
             }
         }
     }
@@ -340,11 +420,12 @@ impl<S: Ord + Clone> Wanted<S> {
         }
     }
 
-    /// The keys in `kinds` that the comparison has not come across.
+    /// The keys of these kinds that the comparison has not come across. Those that are to be written
+    /// anyway need not be found missing.
     pub(crate) fn unseen(&self, kinds: impl Fn(&Key) -> bool) -> Vec<Key> {
         self.slots
             .iter()
-            .filter(|(key, slot)| slot.seen != self.epoch && kinds(key))
+            .filter(|(key, slot)| slot.seen != self.epoch && !slot.dirty && kinds(key))
             .map(|(key, _)| key.clone())
             .collect()
     }
@@ -384,10 +465,14 @@ mod tests {
         })
     }
 
+    fn take(wanted: &mut Wanted<u32>) -> Vec<Key> {
+        let batch = wanted.batch();
+        wanted.entries(&batch).map(|(key, _)| key.clone()).collect()
+    }
+
     fn settle(wanted: &mut Wanted<u32>) {
-        for key in wanted.take_dirty() {
-            wanted.succeeded(&key);
-        }
+        let batch = wanted.batch();
+        wanted.written(batch, &BTreeSet::new());
     }
 
     #[test]
@@ -396,11 +481,8 @@ mod tests {
         assert_eq!(wanted.set(1, vec![neighbour(1, 1), neighbour(2, 1)]), []);
         settle(&mut wanted);
         assert_eq!(wanted.set(1, vec![neighbour(2, 9), neighbour(3, 1)]), [neighbour(1, 1)]);
-        let dirty = wanted.take_dirty();
-        assert_eq!(
-            dirty.into_iter().collect::<Vec<_>>(),
-            [neighbour(2, 9).key(), neighbour(3, 1).key()]
-        );
+        let dirty = take(&mut wanted);
+        assert_eq!(dirty, [neighbour(2, 9).key(), neighbour(3, 1).key()]);
         assert_eq!(wanted.set(1, vec![]), [neighbour(2, 9), neighbour(3, 1)]);
         assert_eq!(wanted.len(), 0);
     }
@@ -463,7 +545,7 @@ mod tests {
         wanted.set(1, vec![neighbour(1, 1)]);
         let mut pauses = Vec::new();
         for round in 0..12 {
-            assert!(wanted.take_dirty().contains(&key));
+            assert!(take(&mut wanted).contains(&key));
             let (pause, news) = wanted.failed(&key, "no".into(), now, &mut rng).unwrap();
             assert_eq!(news, round == 0);
             pauses.push(pause);
@@ -472,7 +554,7 @@ mod tests {
         }
         assert!(pauses[0] < Duration::from_millis(100));
         assert!(pauses[11] <= RETRY.most.mul_f64(1.25) && pauses[11] > Duration::from_secs(20));
-        wanted.take_dirty();
+        take(&mut wanted);
         wanted.succeeded(&key);
         assert_eq!(wanted.troubles().count(), 0);
         assert_eq!(wanted.next_wake(), None);
@@ -484,7 +566,7 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(1);
         let now = Instant::now();
         wanted.set(1, vec![neighbour(1, 1)]);
-        wanted.take_dirty();
+        take(&mut wanted);
         wanted.failed(&neighbour(1, 1).key(), "no".into(), now, &mut rng);
         wanted.set(1, vec![]);
         assert_eq!(wanted.next_wake(), None);
