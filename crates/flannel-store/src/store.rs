@@ -53,7 +53,6 @@ impl Claim {
 
 /// A change in the store, in the order it happened there.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum StoreEvent {
     /// The network config's text, raw, as it is now.
     Config(String),

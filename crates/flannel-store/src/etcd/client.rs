@@ -15,7 +15,7 @@ use super::fault::{Fault, Kind};
 use super::login::{Credentials, Login};
 use super::proto::{WatchAction, WatchCreateRequest, WatchRequest, WatchResponse};
 use super::rpc::{self, OpenWatch};
-use super::timing::{CALL_TIMEOUT, REQUEST_TIMEOUT};
+use super::timing::{MAX_TIMEOUTS, REQUEST_TIMEOUT};
 use super::transport::Transport;
 use crate::StoreError;
 
@@ -59,22 +59,36 @@ impl Client {
         Ok(Self(Arc::new(Shared { transport, credentials, current: Mutex::new(current) })))
     }
 
-    /// Sends one request, to each member in turn until one answers, and always returns in time.
-    /// After a lost answer the request may have been carried out twice: writes are transactions
-    /// that compare before they write.
     pub(super) async fn unary<Q, A>(&self, rpc: &'static str, request: Q) -> Result<A, Fault>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let deadline = Instant::now() + CALL_TIMEOUT;
+        self.unary_within(REQUEST_TIMEOUT, rpc, request).await
+    }
+
+    /// Sends one request, to each member in turn until one answers, and always returns in time.
+    /// After a lost answer the request may have been carried out twice: writes are transactions
+    /// that compare before they write.
+    pub(super) async fn unary_within<Q, A>(
+        &self,
+        time: Duration,
+        rpc: &'static str,
+        request: Q,
+    ) -> Result<A, Fault>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let deadline = Instant::now() + time * MAX_TIMEOUTS;
         let mut tries = self.0.transport.count().max(2);
         let mut may_log_in_again = self.0.credentials.is_some();
         loop {
-            let fault = match timeout_at(deadline, self.attempt(rpc, request.clone())).await {
+            let attempt = self.attempt(time, rpc, request.clone());
+            let fault = match timeout_at(deadline, attempt).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(fault)) => fault,
-                Err(_) => return Err(self.silence(CALL_TIMEOUT)),
+                Err(_) => return Err(silence(&self.endpoint(), time * MAX_TIMEOUTS)),
             };
             match fault.kind {
                 Kind::Token if may_log_in_again => {
@@ -105,14 +119,14 @@ impl Client {
                 .map_err(|status| Fault::from_status(&connection.endpoint, &status))
         };
         let opened = timeout(REQUEST_TIMEOUT, open).await;
-        let opened = opened.unwrap_or_else(|_| Err(self.silence(REQUEST_TIMEOUT)));
+        let opened = opened.unwrap_or_else(|_| Err(silence(&connection.endpoint, REQUEST_TIMEOUT)));
         match opened {
             Ok(watch) => Ok(WatchStream { client: self.clone(), connection, watch }),
             Err(fault) => Err(self.judge(&connection, fault)),
         }
     }
 
-    async fn attempt<Q, A>(&self, rpc: &'static str, request: Q) -> Result<A, Fault>
+    async fn attempt<Q, A>(&self, time: Duration, rpc: &'static str, request: Q) -> Result<A, Fault>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -121,7 +135,7 @@ impl Client {
         let send = async {
             let token = self.token(&connection).await?;
             let mut request = Request::new(request);
-            request.set_timeout(REQUEST_TIMEOUT);
+            request.set_timeout(time);
             if let Some(token) = token {
                 request.metadata_mut().insert("token", token);
             }
@@ -129,8 +143,8 @@ impl Client {
                 .await
                 .map_err(|status| Fault::from_status(&connection.endpoint, &status))
         };
-        let answer = timeout(REQUEST_TIMEOUT, send).await;
-        let answer = answer.unwrap_or_else(|_| Err(self.silence(REQUEST_TIMEOUT)));
+        let answer = timeout(time, send).await;
+        let answer = answer.unwrap_or_else(|_| Err(silence(&connection.endpoint, time)));
         answer.map_err(|fault| self.judge(&connection, fault))
     }
 
@@ -185,15 +199,18 @@ impl Client {
         }
     }
 
-    fn silence(&self, waited: Duration) -> Fault {
-        let endpoint = self.0.transport.name(self.current().member);
-        Fault::new(Kind::Unavailable, &endpoint, format!("silent for {} s", waited.as_secs()))
+    fn endpoint(&self) -> String {
+        self.0.transport.name(self.current().member)
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
         // Every change of it is a single assignment: a panic elsewhere leaves it whole.
         self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn silence(endpoint: &str, waited: Duration) -> Fault {
+    Fault::new(Kind::Unavailable, endpoint, format!("silent for {} s", waited.as_secs()))
 }
 
 /// An open stream of changes.

@@ -3,10 +3,11 @@
 use flannel_lease::{Lease, LeaseAttrs, Subnet};
 use prost::bytes::Bytes;
 
-use super::fault::Kind;
+use super::fault::{Fault, Kind};
 use super::keys::{KeyRange, Meaning};
-use super::proto::{KeyValue, RangeRequest, ResponseHeader, TxnRequest};
+use super::proto::{KeyValue, RangeRequest, ResponseHeader, TxnResponse};
 use super::registry::Registry;
+use super::timing::{LIST_TIMEOUT_MAX, REQUEST_TIMEOUT};
 use super::txn;
 use crate::StoreError;
 
@@ -33,12 +34,12 @@ impl Registry {
     pub(super) async fn list(&self) -> Result<Listing, StoreError> {
         let attempted = || format!("list the leases under {}", self.keys.subnets());
         let directories = self.directories();
-        let mut answer = self.client.txn(self.list_request(directories)).await;
+        let mut answer = self.read_all(directories).await;
         // A role made for the Go flannel may not read a directory that one does not know.
         if let ([known, _], Err(fault)) = (directories, &answer)
             && fault.kind == Kind::Denied
         {
-            answer = self.client.txn(self.list_request(std::slice::from_ref(known))).await;
+            answer = self.read_all(std::slice::from_ref(known)).await;
             if answer.is_ok() {
                 self.leave_out_v6();
             }
@@ -54,10 +55,17 @@ impl Registry {
         Ok(listing)
     }
 
-    fn list_request(&self, directories: &[String]) -> TxnRequest {
+    async fn read_all(&self, directories: &[String]) -> Result<TxnResponse, Fault> {
         let directories = directories.iter().map(|dir| txn::get(KeyRange::directory(dir)));
         let config = txn::get(KeyRange::single(self.keys.config()));
-        txn::all(std::iter::once(config).chain(directories).collect())
+        let request = txn::all(std::iter::once(config).chain(directories).collect());
+
+        let time = *self.list_timeout();
+        let answer = self.client.txn_within(time, request).await;
+        let too_slow = answer.as_ref().is_err_and(|fault| fault.kind == Kind::Unavailable);
+        *self.list_timeout() =
+            if too_slow { (time * 2).min(LIST_TIMEOUT_MAX) } else { REQUEST_TIMEOUT };
+        answer
     }
 
     /// `None` for keys that are not leases.

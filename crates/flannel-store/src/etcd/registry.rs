@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use flannel_lease::Expiry;
 
@@ -11,7 +11,7 @@ use super::client::Client;
 use super::fault::Fault;
 use super::keys::{KeyRange, Keys};
 use super::proto::RangeRequest;
-use super::timing::LEASE_TTL;
+use super::timing::{LEASE_TTL, REQUEST_TIMEOUT};
 use super::unreadable::Unreadable;
 use crate::StoreError;
 
@@ -21,6 +21,7 @@ pub(super) struct Registry {
     pub(super) keys: Keys,
     v6_left_out: AtomicBool,
     config_read_at: AtomicI64,
+    list_timeout: Mutex<Duration>,
     unreadable: Mutex<Unreadable>,
     rng: Mutex<fastrand::Rng>,
 }
@@ -45,6 +46,7 @@ impl Registry {
             keys: Keys::new(&options.prefix),
             v6_left_out: AtomicBool::new(false),
             config_read_at: AtomicI64::new(i64::MAX),
+            list_timeout: Mutex::new(REQUEST_TIMEOUT),
             unreadable: Mutex::default(),
             rng: Mutex::new(rng),
         })
@@ -78,7 +80,7 @@ impl Registry {
     pub(super) async fn grant(&self) -> Result<Grant, Fault> {
         let before = SystemTime::now();
         let answer = self.client.lease_grant(LEASE_TTL.as_secs() as i64).await?;
-        let ttl = std::time::Duration::from_secs(answer.ttl.max(0).unsigned_abs());
+        let ttl = Duration::from_secs(answer.ttl.max(0).unsigned_abs());
         Ok(Grant { id: answer.id, expiry: Expiry::At(before + ttl) })
     }
 
@@ -115,6 +117,11 @@ impl Registry {
             directory = self.keys.v6_subnets(),
             "etcd does not let us read this directory: leases of an IPv6-only network stay unseen"
         );
+    }
+
+    /// How long the next listing may take.
+    pub(super) fn list_timeout(&self) -> MutexGuard<'_, Duration> {
+        self.list_timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn unreadable(&self) -> MutexGuard<'_, Unreadable> {

@@ -1,5 +1,7 @@
 //! The calls themselves: gRPC paths and how a message gets onto a channel.
 
+use std::time::Duration;
+
 use http::uri::PathAndQuery;
 use prost::Message;
 use tokio::sync::mpsc;
@@ -38,6 +40,15 @@ impl Client {
 
     pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Fault> {
         self.unary(TXN, request).await
+    }
+
+    /// For a transaction with a large answer.
+    pub(super) async fn txn_within(
+        &self,
+        time: Duration,
+        request: TxnRequest,
+    ) -> Result<TxnResponse, Fault> {
+        self.unary_within(time, TXN, request).await
     }
 
     pub(super) async fn lease_grant(&self, ttl_seconds: i64) -> Result<LeaseGrantResponse, Fault> {

@@ -6,8 +6,11 @@ use std::time::Duration;
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// One request at one endpoint.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// One request with its retries at all endpoints.
-pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+/// A request with its retries at all endpoints takes at most so many times that.
+pub(super) const MAX_TIMEOUTS: u32 = 3;
+/// A listing is large. When all nodes list at once, giving up and asking again would only add to
+/// what keeps etcd from answering, so each listing that fails gives the next one more time.
+pub(super) const LIST_TIMEOUT_MAX: Duration = Duration::from_secs(80);
 
 /// While a watch is open the connection is pinged this often, and given up when no answer comes.
 /// etcd hangs up on clients that ping more often than every 5 s, or at all with nothing open.

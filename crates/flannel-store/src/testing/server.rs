@@ -21,6 +21,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct EtcdServer {
     directory: TempDir,
     ports: Ports,
+    /// Name and peer port of every member.
+    members: String,
     tls: Option<ServerTls>,
     process: Option<Child>,
 }
@@ -41,18 +43,48 @@ struct Ports {
     metrics: u16,
 }
 
+impl Ports {
+    fn free() -> Self {
+        let [client, peer, metrics] = free_ports();
+        Self { client, peer, metrics }
+    }
+
+    fn name(self) -> String {
+        format!("member-{}", self.peer)
+    }
+
+    fn member(self) -> String {
+        format!("{}={}", self.name(), local(self.peer))
+    }
+}
+
 impl EtcdServer {
     pub fn start() -> Self {
         Self::start_with(None)
     }
 
     pub fn start_with(tls: Option<ServerTls>) -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let [client, peer, metrics] = free_ports();
-        let ports = Ports { client, peer, metrics };
-        let mut server = Self { directory, ports, tls, process: None };
+        let ports = Ports::free();
+        let mut server = Self::stopped(ports, ports.member(), tls);
         server.restart();
         server
+    }
+
+    /// The members of one cluster.
+    pub fn start_cluster<const N: usize>() -> [Self; N] {
+        let ports: [Ports; N] = std::array::from_fn(|_| Ports::free());
+        let members = ports.map(Ports::member).join(",");
+        let mut servers = ports.map(|ports| Self::stopped(ports, members.clone(), None));
+        for server in &mut servers {
+            server.process = Some(server.spawn());
+        }
+        servers.iter_mut().for_each(Self::wait_until_healthy);
+        servers
+    }
+
+    fn stopped(ports: Ports, members: String, tls: Option<ServerTls>) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        Self { directory, ports, members, tls, process: None }
     }
 
     /// The prefix of [`Self::options`].
@@ -150,25 +182,24 @@ impl EtcdServer {
     }
 
     fn spawn(&self) -> Child {
-        let Ports { client, peer, metrics } = self.ports;
-        let local = |port| format!("http://127.0.0.1:{port}");
+        let Ports { peer, metrics, .. } = self.ports;
         let log = File::create(self.log()).expect("the log can be written");
         let mut command = Command::new(binary());
         command
             .env_clear()
             .env("ETCD_UNSUPPORTED_ARCH", "arm64")
-            .args(["--name", "test", "--heartbeat-interval", "50", "--election-timeout", "500"])
+            .args(["--name", &self.ports.name()])
+            .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
             .arg("--data-dir")
             .arg(self.data())
             .args(["--listen-client-urls", &self.endpoint()])
             .args(["--advertise-client-urls", &self.endpoint()])
             .args(["--listen-peer-urls", &local(peer)])
             .args(["--initial-advertise-peer-urls", &local(peer)])
-            .args(["--initial-cluster", &format!("test={}", local(peer))])
+            .args(["--initial-cluster", &self.members])
             .args(["--listen-metrics-urls", &local(metrics)])
             .stdout(log.try_clone().expect("the log can be shared"))
             .stderr(log);
-        debug_assert_ne!(client, peer);
         if let Some(ServerTls { cert, key, client_ca }) = &self.tls {
             command.arg("--cert-file").arg(cert).arg("--key-file").arg(key);
             if let Some(ca) = client_ca {
@@ -219,6 +250,10 @@ impl Drop for EtcdServer {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn local(port: u16) -> String {
+    format!("http://127.0.0.1:{port}")
 }
 
 /// `$FLANNEL_TEST_ETCD`, the one the project's scripts put into the cache, or the system's.

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use flannel_lease::Expiry;
 use flannel_store::StoreEvent::{self, ConfigGone, Down, Gone, Put, Snapshot, Up};
 use flannel_store::testing::{EtcdServer, free_ports};
-use flannel_store::{EtcdOptions, EtcdStore, Store, StoreError};
+use flannel_store::{EtcdOptions, EtcdStore, Held, Store, StoreError};
 use tokio::time::Instant;
 
 use crate::common::*;
-use crate::proxy::{Proxy, black_hole};
+use crate::proxy::{Proxy, black_hole, slow_line};
 
 fn is_down(event: &StoreEvent) -> bool {
     matches!(event, Down(_))
@@ -229,4 +230,67 @@ async fn a_hanging_etcd_is_noticed_by_the_watch() {
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     etcd.signal(libc::SIGCONT);
     assert_eq!(next(&mut events).await, Up);
+}
+
+#[tokio::test]
+async fn a_listing_that_takes_long_is_given_more_time_instead_of_being_asked_for_again_and_again() {
+    let etcd = EtcdServer::start();
+    let entry = |n: u32| (key(&format!("10.{}.{}.0-24", n / 256, n % 256)), value("1.1.1.1"));
+    etcd.raw().put_all(&(0..1_000).map(entry).collect::<Vec<_>>()).await;
+    // Some 110 kB at 15 kB/s.
+    let (endpoint, _task) = slow_line(etcd.address(), 15_000).await;
+    let store = store_at(&[&endpoint], 1);
+    assert!(store.snapshot().await.unwrap_err().is_transient());
+    assert_eq!(store.snapshot().await.unwrap().leases.len(), 1_000);
+}
+
+#[tokio::test]
+async fn a_cluster_that_loses_its_leader_goes_on() {
+    let mut members = EtcdServer::start_cluster::<3>();
+    let endpoints: Vec<String> = members.iter().map(EtcdServer::endpoint).collect();
+    let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+    let store = store_at(&endpoints, 1);
+    let acquired = store.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap();
+    let mut events = store.watch(acquired.snapshot.cursor);
+    next(&mut events).await;
+    let mut held = acquired.held;
+
+    for member in &mut members {
+        member.kill();
+        held = patiently(&store, &held).await;
+        until(&mut events, |event| *event == Put(held.lease.clone())).await;
+        member.restart();
+    }
+}
+
+async fn patiently(store: &EtcdStore, held: &Held) -> Held {
+    loop {
+        match store.renew(held, &held.lease.attrs).await {
+            Ok(held) => return held,
+            Err(error) => assert!(error.is_transient(), "{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_member_cut_off_from_the_others_is_no_store() {
+    let mut members = EtcdServer::start_cluster::<3>();
+    let store = members[0].store(1);
+    let mut events = store.watch(store.snapshot().await.unwrap().cursor);
+    members[0].raw().put(&key("10.3.1.0-24"), value("1.1.1.1")).await;
+    next(&mut events).await;
+
+    members[1].kill();
+    members[2].kill();
+    assert!(is_down(&next(&mut events).await), "it runs, but cannot know what the others decide");
+    let error =
+        store.renew(&Held { version: 1, ..some_lease() }, &attrs("1.2.3.4")).await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+
+    members[1].restart();
+    assert_eq!(next(&mut events).await, Up);
+}
+
+fn some_lease() -> Held {
+    Held { lease: lease("10.3.1.0-24", "1.2.3.4"), expiry: Expiry::Never, version: 0 }
 }

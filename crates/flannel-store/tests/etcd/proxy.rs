@@ -1,9 +1,10 @@
 //! A TCP proxy that can be broken in the ways networks break.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use flannel_store::testing::free_ports;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
@@ -49,6 +50,36 @@ impl Drop for Proxy {
         // Ends the listener and, with the set they are in, all connections.
         self.accepting.abort();
     }
+}
+
+/// Lets so many bytes per second through from the server.
+pub(crate) async fn slow_line(
+    server: SocketAddr,
+    bytes_per_second: usize,
+) -> (String, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let task = tokio::spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((client, _)) = listener.accept().await {
+            let server = TcpStream::connect(server).await.unwrap();
+            let (mut from_client, mut to_client) = client.into_split();
+            let (mut from_server, mut to_server) = server.into_split();
+            connections.spawn(async move {
+                let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
+            });
+            connections.spawn(async move {
+                let mut buffer = vec![0; bytes_per_second / 20];
+                while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
+                    if to_client.write_all(&buffer[..count]).await.is_err() {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            });
+        }
+    });
+    (endpoint, task)
 }
 
 /// Accepts connections and never says a word.
