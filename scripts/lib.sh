@@ -142,7 +142,8 @@ provide() {
     mv "$work/out" "$home"
   ) 9>"$CACHE/lock/$key"
   for program in "$@"; do
-    ln -sfn "../pkg/$key/$program" "$CACHE/bin/$program"
+    mkdir -p "$(dirname "$CACHE/bin/$program")"
+    ln -srfn "$home/$program" "$CACHE/bin/$program"
   done
 }
 
