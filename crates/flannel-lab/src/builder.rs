@@ -146,6 +146,23 @@ impl LabBuilder {
         self
     }
 
+    /// A variable in the environment of every flanneld.
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.spec.daemon.env.insert(name.into(), value.into());
+        self
+    }
+
+    /// A variable in the environment of the flanneld of one node.
+    pub fn node_env(
+        mut self,
+        node: u16,
+        name: impl Into<String>,
+        value: impl Into<String>,
+    ) -> Self {
+        self.spec.node.entry(node).or_default().env.insert(name.into(), value.into());
+        self
+    }
+
     /// The port of the daemons' health server; 0 for none.
     pub fn healthz_port(mut self, port: u16) -> Self {
         self.spec.daemon.healthz_port = port;

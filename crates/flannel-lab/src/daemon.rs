@@ -1,5 +1,6 @@
 //! The flanneld of one node: started, stopped, killed, replaced by another program.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use crate::http;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::scratch::LogFile;
+use crate::spec::DaemonSpec;
 use crate::subnet_env::SUBNET_ENV;
 
 /// How long a daemon may take to end after SIGTERM before it is killed.
@@ -34,28 +36,18 @@ pub struct Daemon {
 struct State {
     binary: Option<PathBuf>,
     flags: Vec<String>,
+    env: BTreeMap<String, String>,
     process: Option<Process>,
     /// Which `subnet.env` was there before the daemon started.
     former_env: Option<(u64, i64, i64)>,
 }
 
 impl Daemon {
-    pub(crate) fn new(
-        namespace: &Namespace,
-        log: LogFile,
-        healthz_port: u16,
-        ready_limit: Duration,
-        binary: Option<PathBuf>,
-        flags: Vec<String>,
-    ) -> Self {
-        let state = Mutex::new(State { binary, flags, ..State::default() });
-        let namespace = namespace.clone();
-        Self { namespace, log, healthz_port, ready_limit, respawn: false, state }
-    }
-
-    pub(crate) fn respawn(mut self, yes: bool) -> Self {
-        self.respawn = yes;
-        self
+    pub(crate) fn new(namespace: &Namespace, log: LogFile, spec: &DaemonSpec) -> Self {
+        let DaemonSpec { binary, flags, env, healthz_port, ready_limit, respawn, .. } =
+            spec.clone();
+        let state = Mutex::new(State { binary, flags, env, ..State::default() });
+        Self { namespace: namespace.clone(), log, healthz_port, ready_limit, respawn, state }
     }
 
     /// Starts it if it does not run, and does not wait.
@@ -69,7 +61,7 @@ impl Daemon {
         let log = self.log.open()?;
         let errors = log.try_clone().context(|| "share a log".into())?;
         let mut command = Command::new(binary);
-        command.args(&state.flags).stdin(Stdio::null()).stdout(log).stderr(errors);
+        command.args(&state.flags).envs(&state.env).stdin(Stdio::null()).stdout(log).stderr(errors);
         state.process = Some(self.namespace.spawn(command)?);
         state.former_env = former_env;
         Ok(())

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -71,14 +71,16 @@ impl Lab {
     /// Delays everything towards a participant. Needs a kernel with netem.
     pub fn delay(&self, participant: Participant, delay: Duration) -> Result<()> {
         let micros = delay.as_micros();
-        let lines: Vec<String> = self
-            .ports(&[participant])?
+        let ports = self.ports(&[participant])?;
+        let lines: Vec<String> = ports
             .iter()
             .map(|port| format!("qdisc replace dev {port} root netem delay {micros}us"))
             .collect();
         self.switch.namespace.batch("tc", &lines).map_err(|error| {
             needs(error, "qdisc kind is unknown", "a delay", "netem in the kernel (sch_netem)")
-        })
+        })?;
+        self.filters().delayed.extend(ports);
+        Ok(())
     }
 
     /// Ends all partitions, losses and delays and puts all cables back.
@@ -87,18 +89,17 @@ impl Lab {
             filters.cut.clear();
             filters.loss.clear();
         })?;
-        for nic in self.nics() {
-            self.switch.set_port(&nic, true)?;
-            // Most ports have no delay to remove.
-            let _ =
-                self.switch.namespace.batch("tc", &[format!("qdisc del dev {} root", nic.port)]);
-        }
-        Ok(())
+        let delayed = std::mem::take(&mut self.filters().delayed);
+        let lines: Vec<String> =
+            delayed.iter().map(|port| format!("qdisc del dev {port} root")).collect();
+        self.switch.namespace.batch("tc", &lines)?;
+        let up = |nic: &Nic| format!("link set dev {} up", nic.port);
+        self.switch.namespace.batch("ip", &self.nics().iter().map(up).collect::<Vec<_>>())
     }
 
     /// The partitions and losses that stand at present, one line each.
     pub fn standing_faults(&self) -> Vec<String> {
-        let filters = self.switch.filters.lock().unwrap_or_else(PoisonError::into_inner);
+        let filters = self.filters();
         let name = |port: &str| match port.split_at_checked(1) {
             Some(("p", number)) => format!("node {number}"),
             Some(("s", member)) => format!("etcd member {member} (from 0)"),
@@ -109,11 +110,12 @@ impl Lab {
         let losses = filters.loss.iter().map(|(port, millionths)| {
             format!("{} loses {} % of its packets", name(port), f64::from(*millionths) / 10_000.0)
         });
-        cuts.chain(losses).collect()
+        let delays = filters.delayed.iter().map(|port| format!("{} is delayed", name(port)));
+        cuts.chain(losses).chain(delays).collect()
     }
 
     fn change_filters(&self, change: impl FnOnce(&mut Filters)) -> Result<()> {
-        let mut filters = self.switch.filters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut filters = self.filters();
         change(&mut filters);
         let nics = self.nics();
         let lines: Vec<String> = nics.iter().flat_map(|nic| filters.commands(nic, &nics)).collect();
@@ -121,6 +123,10 @@ impl Lab {
             let needed = "the kernel's BPF classifier (cls_bpf)";
             needs(error, "classifier not found", "dropping packets", needed)
         })
+    }
+
+    fn filters(&self) -> MutexGuard<'_, Filters> {
+        self.switch.filters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn nics(&self) -> Vec<Nic> {
@@ -157,6 +163,7 @@ impl Lab {
         node.configure_nic()?;
         self.change_filters(|filters| {
             filters.hooked.remove(&nic.port);
+            filters.delayed.remove(&nic.port);
         })
     }
 

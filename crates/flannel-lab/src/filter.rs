@@ -17,6 +17,8 @@ pub(crate) struct Filters {
     pub(crate) cut: BTreeSet<(String, String)>,
     /// Share of frames lost in both directions of a port, in millionths.
     pub(crate) loss: BTreeMap<String, u32>,
+    /// Ports whose packets are delayed.
+    pub(crate) delayed: BTreeSet<String>,
     /// Ports that have the hook for programs.
     pub(crate) hooked: BTreeSet<String>,
 }

@@ -15,7 +15,7 @@ use crate::parallel::parallel;
 use crate::plan::Plan;
 use crate::pod::Pod;
 use crate::scratch::Scratch;
-use crate::spec::{LabSpec, NodeSpec};
+use crate::spec::{DaemonSpec, LabSpec};
 use crate::tools;
 use crate::underlay::Switch;
 
@@ -37,7 +37,7 @@ pub struct Lab {
 impl Lab {
     /// Starts what the description says. `progress` is told of every step.
     pub fn start(spec: LabSpec, progress: &dyn Fn(&str)) -> Result<Self> {
-        tools::preflight()?;
+        tools::check_host()?;
         spec.check()?;
         let plan = Plan::new(&spec)?;
         let binaries = binaries(&spec)?;
@@ -62,11 +62,9 @@ impl Lab {
 
         let mut nodes = Vec::new();
         for (number, (namespace, binary)) in (1..).zip(namespaces.into_iter().zip(binaries)) {
-            let flags = flags(&spec, number, etcd.as_ref());
-            let (port, limit) = (spec.daemon.healthz_port, spec.daemon.ready_limit);
             let log = scratch.log(namespace.label());
-            let daemon = Daemon::new(&namespace, log, port, limit, binary, flags)
-                .respawn(spec.daemon.respawn);
+            let daemon = daemon_of(&spec, number, binary, etcd.as_ref());
+            let daemon = Daemon::new(&namespace, log, &daemon);
             let nic = plan.node(number);
             let neighbours = plan.neighbours(&nic, spec.etcd.members);
             nodes.push(Node::new(number, namespace, &switch, nic, neighbours, daemon));
@@ -214,20 +212,29 @@ fn binaries(spec: &LabSpec) -> Result<Vec<Option<PathBuf>>> {
         .collect()
 }
 
-fn flags(spec: &LabSpec, number: u16, etcd: Option<&Etcd>) -> Vec<String> {
+/// What the daemon of one node is given: what the lab is, then what all have, then its own.
+fn daemon_of(
+    spec: &LabSpec,
+    number: u16,
+    binary: Option<PathBuf>,
+    etcd: Option<&Etcd>,
+) -> DaemonSpec {
+    let mut daemon = DaemonSpec { binary, ..spec.daemon.clone() };
     let mut flags = vec!["--iface=eth0".to_owned()];
     if let Some(etcd) = etcd {
         flags.push(format!("--etcd-endpoints={}", etcd.endpoints()));
         flags.push(format!("--etcd-prefix={}", spec.etcd_prefix));
     }
-    if spec.daemon.healthz_port > 0 {
-        flags.push(format!("--healthz-port={}", spec.daemon.healthz_port));
+    if daemon.healthz_port > 0 {
+        flags.push(format!("--healthz-port={}", daemon.healthz_port));
     }
-    flags.extend(spec.daemon.flags.iter().cloned());
-    flags.extend(
-        spec.node.get(&number).map(|NodeSpec { flags, .. }| flags.clone()).unwrap_or_default(),
-    );
-    flags
+    flags.append(&mut daemon.flags);
+    if let Some(own) = spec.node.get(&number) {
+        flags.extend(own.flags.iter().cloned());
+        daemon.env.extend(own.env.clone());
+    }
+    daemon.flags = flags;
+    daemon
 }
 
 /// Every namespace is kept by its open files, and large labs have more than the usual limit.

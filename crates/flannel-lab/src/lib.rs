@@ -45,7 +45,8 @@
 //!
 //! Dropping a [`Lab`] removes everything, and so does the death of its process, `kill -9` included:
 //! namespaces have no names and are held by open files of the process; all commands run in one PID
-//! namespace that ends with it; logs and etcd's data are in memory. Nothing of the host's network or
+//! namespace that ends with it; logs and etcd's data are in memory (with `FLANNEL_LAB_LOGS=DIR` in
+//! the environment, logs are kept below that directory). Nothing of the host's network or
 //! files is touched, so any number of labs run side by side.
 //!
 //! # What a node sees
@@ -53,7 +54,8 @@
 //! The host's files, except that `/run`, `/var/lib/cni` and `/etc/cni` are its own and begin empty
 //! (`/run/flannel/subnet.env` is per node), `/sys/class/net` shows its own devices, and `/proc` shows
 //! the lab's processes. Daemons are given `--iface=eth0 --etcd-endpoints=… --etcd-prefix=…
-//! --healthz-port=8081`, then the flags of the description.
+//! --healthz-port=8081`, then the flags of the description. Closures that run inside (`in_netns`)
+//! belong to no process of the lab, so they must not use `/proc/self`.
 
 mod base64;
 mod builder;
@@ -102,6 +104,7 @@ pub use process::{Output, Process};
 pub use spec::{DaemonSpec, EtcdSpec, Families, LabSpec, NodeSpec};
 pub use stream::{Stream, StreamOptions, StreamReport};
 pub use subnet_env::{SUBNET_ENV, SubnetEnv};
+pub use tools::check_host;
 pub use transfer::Transfer;
 pub use vandal::Vandalism;
 pub use wait::{Condition, wait_until};

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::daemon::Daemon;
 use crate::error::{Context, LabError, Result};
@@ -72,6 +73,11 @@ impl Node {
     /// Runs a command on the node and returns what it printed; a failing status is an error.
     pub fn exec(&self, words: &[&str]) -> Result<String> {
         self.namespace.exec(words)
+    }
+
+    /// As [`Self::exec`], for a command that may take longer (or must take less) than a minute.
+    pub fn exec_within(&self, limit: Duration, words: &[&str]) -> Result<String> {
+        self.namespace.exec_within(limit, words)
     }
 
     /// Runs a command on the node and returns status and output whatever they are.

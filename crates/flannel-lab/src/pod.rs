@@ -1,7 +1,9 @@
 //! Pods: namespaces behind a bridge on a node, with the addresses that flannel gave to the node.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::Command;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
@@ -9,6 +11,7 @@ use crate::error::{LabError, Result};
 use crate::keeper::Keeper;
 use crate::namespace::{Namespace, View};
 use crate::node::{Node, Place};
+use crate::process::Process;
 use crate::subnet_env::SubnetEnv;
 
 /// The bridge that a CNI plugin would make.
@@ -111,6 +114,16 @@ impl Pod {
     /// Runs a command in the pod and returns what it printed; a failing status is an error.
     pub fn exec(&self, words: &[&str]) -> Result<String> {
         self.0.namespace.exec(words)
+    }
+
+    /// As [`Self::exec`], for a command that may take longer (or must take less) than a minute.
+    pub fn exec_within(&self, limit: Duration, words: &[&str]) -> Result<String> {
+        self.0.namespace.exec_within(limit, words)
+    }
+
+    /// Starts a command in the pod that runs until the handle is dropped or the lab ends.
+    pub fn spawn(&self, command: Command) -> Result<Process> {
+        self.0.namespace.spawn(command)
     }
 
     /// Runs a closure on a thread inside the pod's namespace; see [`Namespace::run`].

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
@@ -21,9 +22,9 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// In the given directory, or in memory: then nothing remains however the process ends.
     pub(crate) fn new(dir: Option<&Path>) -> Result<Self> {
-        if let Some(dir) = dir {
-            fs::create_dir_all(dir).context(|| format!("create {}", dir.display()))?;
-            return Ok(Self { path: dir.to_owned(), _memory: None });
+        if let Some(dir) = dir.map(Path::to_owned).or_else(kept_logs) {
+            fs::create_dir_all(&dir).context(|| format!("create {}", dir.display()))?;
+            return Ok(Self { path: dir, _memory: None });
         }
         let what = || "make a file system in memory for logs".to_owned();
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).context(what)?;
@@ -38,6 +39,15 @@ impl Scratch {
     pub(crate) fn log(&self, name: &str) -> LogFile {
         LogFile { path: self.path.join(format!("{name}.log")) }
     }
+}
+
+/// A directory of its own below `$FLANNEL_LAB_LOGS`, for whoever wants to read the logs of a test
+/// after its end.
+fn kept_logs() -> Option<PathBuf> {
+    static LABS: AtomicU32 = AtomicU32::new(1);
+    let dir = std::env::var_os("FLANNEL_LAB_LOGS")?;
+    let number = LABS.fetch_add(1, Ordering::Relaxed);
+    Some(Path::new(&dir).join(format!("{}-{number}", std::process::id())))
 }
 
 /// The log of one daemon over all its runs.

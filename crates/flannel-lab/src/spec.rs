@@ -87,6 +87,8 @@ pub struct DaemonSpec {
     pub binary: Option<PathBuf>,
     /// More flags for it.
     pub flags: Vec<String>,
+    /// Variables that it finds in its environment besides ours.
+    pub env: BTreeMap<String, String>,
     /// The port of its health server, 0 for none.
     pub healthz_port: u16,
     /// How long it may take until it is ready.
@@ -102,6 +104,8 @@ pub struct NodeSpec {
     pub binary: Option<PathBuf>,
     /// Flags besides those that all have.
     pub flags: Vec<String>,
+    /// Variables besides those that all have.
+    pub env: BTreeMap<String, String>,
 }
 
 impl Default for LabSpec {
@@ -122,6 +126,7 @@ impl Default for LabSpec {
                 run: true,
                 binary: None,
                 flags: Vec::new(),
+                env: BTreeMap::new(),
                 healthz_port: 8081,
                 ready_limit: Duration::from_secs(30),
                 respawn: false,
@@ -159,10 +164,10 @@ impl LabSpec {
                 "{members} members of etcd: 0, 1 or 3 are possible"
             )));
         }
-        if self.daemon.run && self.etcd.members == 0 {
-            return Err(LabError::Spec(
-                "daemons need a store: ask for etcd or for no daemons".into(),
-            ));
+        let elsewhere = !self.daemon.flags.is_empty();
+        if self.daemon.run && self.etcd.members == 0 && !elsewhere {
+            let hint = "ask for etcd, for no daemons, or give flags that name another store";
+            return Err(LabError::Spec(format!("daemons need a store: {hint}")));
         }
         if let Some(&number) =
             self.node.keys().chain(self.segment_of.keys()).find(|&&n| n == 0 || n > self.nodes)

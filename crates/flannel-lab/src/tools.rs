@@ -11,8 +11,8 @@ use crate::error::{LabError, Result};
 /// Directories that hold `ip` and its like but are not in everybody's PATH.
 const ADMIN_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// Checks what no lab can do without.
-pub(crate) fn preflight() -> Result<()> {
+/// Checks what no lab can do without: root, and iproute2.
+pub fn check_host() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(LabError::NotRoot);
     }

@@ -78,6 +78,15 @@ fn a_failing_command_says_where_and_why() {
 }
 
 #[test]
+fn a_command_that_takes_too_long_is_killed() {
+    let lab = Lab::builder().nodes(1).bare().start().unwrap();
+    let begin = Instant::now();
+    let error = lab.node(1).exec_within(Duration::from_millis(100), &["sleep", "60"]).unwrap_err();
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    assert!(error.to_string().contains("sleep 60"), "{error}");
+}
+
+#[test]
 fn two_labs_run_side_by_side() {
     let one = Lab::builder().nodes(2).bare().start().unwrap();
     let other = Lab::builder().nodes(2).bare().start().unwrap();

@@ -71,6 +71,22 @@ fn direct_routing_is_used_on_the_own_segment_only() -> Result<()> {
 }
 
 #[test]
+fn flags_and_variables_reach_the_daemons_they_are_for() -> Result<()> {
+    let lab = Lab::builder()
+        .nodes(2)
+        .flanneld(go_flanneld())
+        .node_env(1, "FLANNELD_IP_MASQ", "true")
+        .node_flag(2, "--subnet-file=/run/flannel/subnet.env")
+        .start()?;
+    let masquerades = |node: u16| -> Result<String> {
+        Ok(lab.node(node).subnet_env()?.variables["FLANNEL_IPMASQ"].clone())
+    };
+    assert_eq!(masquerades(1)?, "true");
+    assert_eq!(masquerades(2)?, "false");
+    Ok(())
+}
+
+#[test]
 fn traffic_survives_a_killed_and_restarted_daemon() -> Result<()> {
     let lab = Lab::builder().nodes(2).flanneld(go_flanneld()).start()?;
     let (one, two) = (lab.pod(1)?, lab.pod(2)?);

@@ -13,8 +13,17 @@ pub(crate) fn ask(name: &LabName, request: &Request) -> anyhow::Result<Answer> {
     let Some(stream) = connect(name)? else {
         bail!("no lab `{name}` is running; `flannelctl lab up{}` starts one", name.option());
     };
-    send(&stream, request).context("ask the lab's supervisor")?;
-    let answer = receive(BufReader::new(&stream)).context("hear from the lab's supervisor")?;
+    ask_on(&stream, name, request)
+}
+
+/// As [`ask`], on a connection that is there already.
+pub(crate) fn ask_on(
+    stream: &UnixStream,
+    name: &LabName,
+    request: &Request,
+) -> anyhow::Result<Answer> {
+    send(stream, request).context("ask the lab's supervisor")?;
+    let answer = receive(BufReader::new(stream)).context("hear from the lab's supervisor")?;
     match answer {
         Some(Answer::Failed(reason)) => bail!("{reason}"),
         Some(answer) => Ok(answer),

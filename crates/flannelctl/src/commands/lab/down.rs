@@ -1,8 +1,8 @@
 //! `lab down`: nothing of the lab is left when it returns.
 
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::bail;
 
@@ -14,14 +14,13 @@ use super::state::{LabName, StateDir};
 const LIMIT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(name: &LabName) -> anyhow::Result<ExitCode> {
-    if client::connect(name)?.is_some() {
-        client::ask(name, &Request::Down)?;
-        let begin = Instant::now();
-        while name.socket().exists() {
-            if begin.elapsed() > LIMIT {
-                bail!("the supervisor of lab `{name}` did not end within {LIMIT:?}");
-            }
-            std::thread::sleep(Duration::from_millis(5));
+    if let Some(mut stream) = client::connect(name)? {
+        client::ask_on(&stream, name, &Request::Down)?;
+        // The supervisor keeps the connection until its very end.
+        stream.set_read_timeout(Some(LIMIT))?;
+        let end = stream.read(&mut [0]);
+        if end.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            bail!("the supervisor of lab `{name}` did not end within {LIMIT:?}");
         }
         writeln!(io::stdout(), "lab {name} is gone")?;
         return Ok(ExitCode::SUCCESS);

@@ -105,6 +105,7 @@ struct OfNode<T> {
 impl Up {
     pub(crate) fn run(self, name: &LabName) -> anyhow::Result<ExitCode> {
         let spec = self.spec()?;
+        flannel_lab::check_host()?;
         let mut out = io::stdout();
         let paint = Paint::for_stdout();
         let begin = Instant::now();
