@@ -198,13 +198,13 @@ impl<S: Ord + Clone> Reconciler<S> {
     fn read_links(&mut self) -> io::Result<()> {
         let before = self.links.interfaces();
         self.links.clear();
-        for message in self.connection.dump(&dump::links())? {
-            if let Some(Observed::Link(link)) = Observed::read(message) {
+        for observed in self.connection.dump(&dump::links(), Observed::read)? {
+            if let Observed::Link(link) = observed {
                 self.links.put(link);
             }
         }
-        for message in self.connection.dump(&dump::addresses())? {
-            if let Some(Observed::Address(address)) = Observed::read(message) {
+        for observed in self.connection.dump(&dump::addresses(), Observed::read)? {
+            if let Observed::Address(address) = observed {
                 self.links.put_address(address);
             }
         }
@@ -215,16 +215,15 @@ impl<S: Ord + Clone> Reconciler<S> {
     fn read_routes(&mut self) -> io::Result<Vec<ObservedRoute>> {
         let mut routes = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let messages = match self.connection.dump(&dump::routes(family)) {
-                Ok(messages) => messages,
-                // A kernel without IPv6 has no such table.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
-                Err(error) => return Err(error),
+            let read = |message| match Observed::read(message) {
+                Some(Observed::Route(route)) => Some(route),
+                _ => None,
             };
-            for message in messages {
-                if let Some(Observed::Route(route)) = Observed::read(message) {
-                    routes.push(route);
-                }
+            match self.connection.dump(&dump::routes(family), read) {
+                Ok(some) => routes.extend(some),
+                // A kernel without IPv6 has no such table.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(error),
             }
         }
         let defaults = self.default_routes_of(&routes);
@@ -271,12 +270,10 @@ impl<S: Ord + Clone> Reconciler<S> {
                 dump::neighbours(AddressFamily::Inet6, link),
                 dump::fdb(link),
             ] {
-                for message in self.connection.dump(&request)? {
-                    match Observed::read(message) {
-                        Some(Observed::Neighbour(n)) if n.link == link => {
-                            self.compare_neighbour(&n, now);
-                        }
-                        Some(Observed::Fdb(f)) if f.link == link => self.compare_fdb(&f, now),
+                for observed in self.connection.dump(&request, Observed::read)? {
+                    match observed {
+                        Observed::Neighbour(n) if n.link == link => self.compare_neighbour(&n, now),
+                        Observed::Fdb(f) if f.link == link => self.compare_fdb(&f, now),
                         _ => {}
                     }
                 }
@@ -307,12 +304,14 @@ impl<S: Ord + Clone> Reconciler<S> {
             Event::New(Observed::Link(link)) => self.hear_link(link),
             Event::Gone(Observed::Link(link)) => {
                 if self.links.remove(link.index) {
-                    self.facts_changed = true;
+                    self.node_changed();
                     self.resync_due |= self.is_referenced(link.name);
                 }
             }
             Event::New(Observed::Address(address)) => {
-                self.facts_changed |= self.links.put_address(address.clone());
+                if self.links.put_address(address.clone()) {
+                    self.node_changed();
+                }
                 if let Some(name) = self.links.name(address.link)
                     && self.ownership.links.contains(&name)
                 {
@@ -321,7 +320,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
             Event::Gone(Observed::Address(address)) => {
                 if self.links.remove_address(address.link, address.addr) {
-                    self.facts_changed = true;
+                    self.node_changed();
                     // Routes that needed this address have vanished with it, without a word.
                     let name = self.links.name(address.link);
                     self.resync_due |= name.is_some_and(|name| self.is_referenced(name));
@@ -360,11 +359,17 @@ impl<S: Ord + Clone> Reconciler<S> {
     fn hear_link(&mut self, link: ObservedLink) {
         let name = link.name;
         let change = self.links.put(link);
-        self.facts_changed |= change != LinkChange::None;
-        if change == LinkChange::None || !self.is_referenced(name) {
+        if change == LinkChange::None {
             return;
         }
-        self.resync_due = true;
+        self.node_changed();
+        self.resync_due |= self.is_referenced(name);
+    }
+
+    /// A device or an address has come, gone or changed: what could not be written may be now.
+    fn node_changed(&mut self) {
+        self.facts_changed = true;
+        self.wanted.retry_failed();
     }
 
     fn is_referenced(&self, name: IfName) -> bool {
@@ -688,6 +693,10 @@ impl<S: Ord + Clone> Reconciler<S> {
             if !is_already_gone(&error) {
                 tracing::warn!("cannot remove {}: {error}", keys[at]);
             }
+        }
+        // What was removed may have been in the way of the entry it stood for.
+        for key in &keys {
+            self.wanted.retry(key);
         }
         for key in &keys {
             if let Key::Link(name) = key

@@ -398,6 +398,26 @@ impl<S: Ord + Clone> Wanted<S> {
         }
     }
 
+    /// Circumstances have changed: what has failed is tried again now, and soon again should that
+    /// fail. What somebody else keeps undoing waits on.
+    pub(crate) fn retry_failed(&mut self) {
+        let failed: Vec<Key> = self.waiting.iter().map(|(_, key)| key.clone()).collect();
+        for key in failed {
+            self.retry(&key);
+        }
+    }
+
+    /// The same for one entry.
+    pub(crate) fn retry(&mut self, key: &Key) {
+        let trouble = self.slots.get_mut(key).and_then(|slot| slot.trouble.as_mut());
+        let Some(trouble) = trouble.filter(|trouble| trouble.error.is_some()) else { return };
+        trouble.failures = 0;
+        if let Some(resume) = trouble.resume.take() {
+            self.waiting.remove(&(resume, key.clone()));
+            self.mark(key.clone());
+        }
+    }
+
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         self.waiting.first().map(|(due, _)| *due)
     }
@@ -509,6 +529,28 @@ mod tests {
             assert_eq!(wanted.get(&key), Some(&neighbour(7, 2)));
             assert_eq!(wanted.set(2, vec![]), [neighbour(7, 2)]);
         }
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_when_circumstances_change() {
+        let mut wanted = Wanted::new();
+        let mut rng = fastrand::Rng::with_seed(1);
+        let now = Instant::now();
+        let key = neighbour(1, 1).key();
+        wanted.set(1, vec![neighbour(1, 1), neighbour(2, 1)]);
+        for _ in 0..9 {
+            take(&mut wanted);
+            wanted.failed(&key, "no such device".to_owned(), now, &mut rng);
+            wanted.succeeded(&neighbour(2, 1).key());
+            assert!(!wanted.is_dirty());
+            wanted.retry_failed();
+            assert_eq!(wanted.next_wake(), None);
+        }
+        assert_eq!(take(&mut wanted), [key.clone()]);
+        let (pause, news) =
+            wanted.failed(&key, "no such device".to_owned(), now, &mut rng).unwrap();
+        assert!(pause < Duration::from_millis(100), "{pause:?}");
+        assert!(!news);
     }
 
     #[test]

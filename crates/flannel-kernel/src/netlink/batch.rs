@@ -102,12 +102,17 @@ impl Connection {
         }
     }
 
-    /// Everything the kernel has of a kind. A dump that a concurrent change has torn is taken again.
-    pub fn dump(&mut self, message: &RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    /// Everything the kernel has of a kind, as far as `read` wants it. A dump that a concurrent change
+    /// has torn is taken again.
+    pub fn dump<T>(
+        &mut self,
+        message: &RouteNetlinkMessage,
+        mut read: impl FnMut(RouteNetlinkMessage) -> Option<T>,
+    ) -> io::Result<Vec<T>> {
         let mut items = Vec::new();
         for _ in 0..DUMP_TRIES {
             items.clear();
-            if !self.dump_once(message, &mut items)? {
+            if !self.dump_once(message, |message| items.extend(read(message)))? {
                 break;
             }
         }
@@ -118,7 +123,7 @@ impl Connection {
     fn dump_once(
         &mut self,
         message: &RouteNetlinkMessage,
-        items: &mut Vec<RouteNetlinkMessage>,
+        mut take: impl FnMut(RouteNetlinkMessage),
     ) -> io::Result<bool> {
         let mut buffer = Vec::new();
         self.append(&mut buffer, message, NLM_F_DUMP);
@@ -139,7 +144,7 @@ impl Connection {
                             Err(error) => Err(io::Error::from_raw_os_error(error.errno)),
                         };
                     }
-                    _ => items.extend(part.decode()),
+                    _ => part.decode().into_iter().for_each(&mut take),
                 }
             }
         }
