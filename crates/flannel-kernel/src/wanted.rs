@@ -546,7 +546,7 @@ mod tests {
             wanted.retry_failed();
             assert_eq!(wanted.next_wake(), None);
         }
-        assert_eq!(take(&mut wanted), [key.clone()]);
+        assert_eq!(take(&mut wanted), std::slice::from_ref(&key));
         let (pause, news) =
             wanted.failed(&key, "no such device".to_owned(), now, &mut rng).unwrap();
         assert!(pause < Duration::from_millis(100), "{pause:?}");

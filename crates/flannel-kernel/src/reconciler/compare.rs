@@ -1,0 +1,254 @@
+//! Comparing: what is as wanted, what must be written, what must go.
+
+use std::time::Instant;
+
+use super::Reconciler;
+use crate::encode;
+use crate::link_plan::{LinkPlan, plan_link};
+use crate::links::LinkChange;
+use crate::observed::{
+    Event, Hop, Observed, ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour,
+    ObservedRoute, RouteKind,
+};
+use crate::settings;
+use crate::wanted::Repair;
+use crate::{Entry, IfName, Key, Link, ROUTE_PROTOCOL, Route};
+
+impl<S: Ord + Clone> Reconciler<S> {
+    pub(super) fn hear(&mut self, event: Event, by: u32, now: Instant) {
+        match event {
+            Event::New(Observed::Link(link)) => self.hear_link(link),
+            Event::Gone(Observed::Link(link)) => {
+                if self.links.remove(link.index) {
+                    self.node_changed();
+                    self.resync_due |= self.is_referenced(link.name);
+                }
+            }
+            Event::New(Observed::Address(address)) => {
+                if self.links.put_address(address.clone()) {
+                    self.node_changed();
+                }
+                if let Some(name) = self.links.name(address.link)
+                    && self.ownership.links.contains(&name)
+                {
+                    self.compare_address(&address, name, now);
+                }
+            }
+            Event::Gone(Observed::Address(address)) => {
+                if self.links.remove_address(address.link, address.addr) {
+                    self.node_changed();
+                    // Routes that needed this address have vanished with it, without a word.
+                    let name = self.links.name(address.link);
+                    self.resync_due |= name.is_some_and(|name| self.is_referenced(name));
+                }
+            }
+            Event::New(Observed::Route(route)) => {
+                let known = self.compare_route(&route, false, now);
+                self.note_foreign_route(&route, known);
+            }
+            Event::Gone(Observed::Route(route)) => {
+                let key = Key::Route(route.dst, route.metric);
+                let wanted = self.route_matches(&key, &route);
+                if wanted == Some(true) {
+                    self.missing(&key, by, now);
+                }
+                self.note_foreign_route(&route, wanted.is_some());
+            }
+            Event::New(Observed::Neighbour(neighbour)) => self.compare_neighbour(&neighbour, now),
+            Event::Gone(Observed::Neighbour(neighbour)) => {
+                if let Some(name) = self.links.name(neighbour.link) {
+                    self.missing(&Key::Neighbour(name, neighbour.ip), by, now);
+                }
+            }
+            Event::New(Observed::Fdb(fdb)) => self.compare_fdb(&fdb, now),
+            Event::Gone(Observed::Fdb(fdb)) => {
+                if let Some(name) = self.links.name(fdb.link) {
+                    let key = Key::Fdb(name, fdb.mac);
+                    if matches!(self.wanted.get(&key), Some(Entry::Fdb(w)) if w.dst == fdb.dst) {
+                        self.missing(&key, by, now);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn hear_link(&mut self, link: ObservedLink) {
+        let name = link.name;
+        let change = self.links.put(link);
+        if change == LinkChange::None {
+            return;
+        }
+        self.node_changed();
+        self.resync_due |= self.is_referenced(name);
+    }
+
+    /// A device or an address has come, gone or changed: what could not be written may be now.
+    pub(super) fn node_changed(&mut self) {
+        self.facts_changed = true;
+        self.wanted.retry_failed();
+    }
+
+    pub(super) fn is_referenced(&self, name: IfName) -> bool {
+        self.ownership.links.contains(&name) || self.wanted.refers_to(name)
+    }
+
+    /// A route that is not ours has changed: paths to peers may have too.
+    pub(super) fn note_foreign_route(&mut self, route: &ObservedRoute, wanted: bool) {
+        if wanted || route.protocol == ROUTE_PROTOCOL {
+            return;
+        }
+        self.routing_version += 1;
+        self.facts_changed = true;
+        // The list of default routes is read anew with everything else: this is rare.
+        self.resync_due |= route.dst.prefix_len() == 0;
+    }
+
+    pub(super) fn compare_links(&mut self, now: Instant) {
+        let links: Vec<Link> = self.wanted.links().cloned().collect();
+        for link in links {
+            let key = Key::Link(link.name);
+            match plan_link(&link, &self.links) {
+                LinkPlan::Keep => self.wanted.seen(&key),
+                _ => self.missing(&key, 0, now),
+            }
+        }
+        let orphans: Vec<(IfName, u32)> = self
+            .links
+            .iter()
+            .filter(|(link, addresses)| {
+                self.wanted.get(&Key::Link(link.name)).is_none()
+                    && self.ownership.owns_orphan(link, addresses)
+            })
+            .map(|(link, _)| (link.name, link.index))
+            .collect();
+        for (name, index) in orphans {
+            self.doomed.push((Key::Link(name), encode::delete_link(index)));
+        }
+    }
+
+    pub(super) fn compare_address(
+        &mut self,
+        address: &ObservedAddress,
+        name: IfName,
+        _now: Instant,
+    ) {
+        let key = Key::Address(name, address.addr);
+        if self.wanted.get(&key).is_some() {
+            self.wanted.seen(&key);
+        } else if self.ownership.owns_address(address, name) {
+            self.doomed.push((key, encode::delete_address(address.link, address.addr)));
+        }
+    }
+
+    pub(super) fn compare_neighbour(&mut self, neighbour: &ObservedNeighbour, now: Instant) {
+        let Some(name) = self.links.name(neighbour.link) else { return };
+        let key = Key::Neighbour(name, neighbour.ip);
+        match self.wanted.get(&key) {
+            Some(Entry::Neighbour(wanted)) => {
+                if neighbour.permanent && neighbour.mac == Some(wanted.mac) {
+                    self.wanted.seen(&key);
+                } else {
+                    self.missing(&key, 0, now);
+                }
+            }
+            _ if self.ownership.owns_neighbour(neighbour, name) => {
+                self.doomed.push((key, encode::delete_neighbour(neighbour.link, neighbour.ip)));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn compare_fdb(&mut self, fdb: &ObservedFdb, now: Instant) {
+        let Some(name) = self.links.name(fdb.link) else { return };
+        let key = Key::Fdb(name, fdb.mac);
+        let odd = match self.wanted.get(&key) {
+            Some(Entry::Fdb(wanted)) if wanted.dst == fdb.dst => {
+                if fdb.permanent {
+                    self.wanted.seen(&key);
+                } else {
+                    self.missing(&key, 0, now);
+                }
+                false
+            }
+            Some(_) => {
+                // A forwarding entry may have several destinations: ours is written, this one goes.
+                self.missing(&key, 0, now);
+                true
+            }
+            None => self.ownership.owns_fdb(fdb, name),
+        };
+        if odd {
+            self.doomed.push((key, encode::delete_fdb(fdb.link, fdb.mac, fdb.dst)));
+        }
+    }
+
+    /// Returns whether the route is one of ours.
+    pub(super) fn compare_route(
+        &mut self,
+        route: &ObservedRoute,
+        taking_over: bool,
+        now: Instant,
+    ) -> bool {
+        let key = Key::Route(route.dst, route.metric);
+        match self.route_matches(&key, route) {
+            Some(true) => {
+                self.wanted.seen(&key);
+                true
+            }
+            Some(false) => {
+                self.missing(&key, 0, now);
+                // Ours replaces it in place, unless it stands beside ours.
+                if route.hops.len() == 1 {
+                    self.doomed.push((key, encode::delete_route(route)));
+                }
+                true
+            }
+            None => {
+                let ours = self.ownership.owns_route(route, &self.links, taking_over);
+                if ours {
+                    self.doomed.push((key, encode::delete_route(route)));
+                }
+                ours
+            }
+        }
+    }
+
+    /// Whether the route is as wanted; `None`: no route of this key is wanted.
+    pub(super) fn route_matches(&self, key: &Key, route: &ObservedRoute) -> Option<bool> {
+        let as_wanted = match self.wanted.get(key)? {
+            Entry::Blackhole(_) => route.kind == RouteKind::Blackhole,
+            Entry::Route(Route { via, link, onlink, .. }) => {
+                let index = self.links.index(*link);
+                let hop = index.map(|link| Hop { link, via: *via, onlink: *onlink });
+                route.kind == RouteKind::Unicast
+                    && matches!(route.hops.as_slice(), [only] if Some(only) == hop.as_ref())
+            }
+            _ => return None,
+        };
+        Some(as_wanted && route.protocol == ROUTE_PROTOCOL && route.tos == 0)
+    }
+
+    pub(super) fn compare_settings(&mut self, now: Instant) {
+        let keys = self.wanted.unseen(|key| matches!(key, Key::Sysctl(_) | Key::Offload(_)));
+        for key in keys {
+            let set = match self.wanted.get(&key) {
+                Some(Entry::Sysctl(sysctl)) => settings::sysctl_is_set(sysctl),
+                Some(Entry::Offload(offload)) => settings::offload_is_set(offload),
+                _ => continue,
+            };
+            if set { self.wanted.seen(&key) } else { self.missing(&key, 0, now) }
+        }
+    }
+
+    /// A wanted entry is not there, or not as wanted.
+    pub(super) fn missing(&mut self, key: &Key, by: u32, now: Instant) {
+        if self.wanted.get(key).is_none() {
+            return;
+        }
+        match self.wanted.disturbed(key, now, &mut self.rng) {
+            Repair::Now => self.repairs.repaired(key, by),
+            Repair::Later(pause) => self.repairs.truce(key, by, pause, now),
+            Repair::AlreadyDue => {}
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Keeps the kernel equal to what is wanted.
+//!
+//! Three movements, and no others: `resync` reads all the kernel holds past the desired entries and
+//! marks the differences; `hear` does the same for one outside change; `flush` writes what is marked,
+//! in order of dependency, in large batches. Whatever may drop entries silently (a device down, an
+//! address gone) asks for a resync, so no list of the kernel's side effects is kept here.
+
+mod compare;
+mod read;
+mod write;
+
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::RouteAttribute;
+
+use crate::encode;
+use crate::links::Links;
+use crate::netlink::{Connection, Heard, Monitor, Request};
+use crate::observed::{Event, route_ip};
+use crate::repairs::RepairLog;
+use crate::wanted::Wanted;
+use crate::{DefaultRoute, Entry, Facts, KernelVersion, Key, Ownership, Path};
+
+/// Belt and braces: everything is compared this often even when nothing was heard.
+const ROUTINE_RESYNC: Duration = Duration::from_secs(120);
+
+pub(crate) struct Reconciler<S> {
+    connection: Connection,
+    monitor: Monitor,
+    links: Links,
+    default_routes: Vec<DefaultRoute>,
+    kernel: KernelVersion,
+    pub(crate) wanted: Wanted<S>,
+    ownership: Ownership,
+    doomed: Vec<(Key, Request)>,
+    repairs: RepairLog,
+    rng: fastrand::Rng,
+    resync_due: bool,
+    next_routine: Option<Instant>,
+    /// Outside changes of routes so far: a path learned before may be another now.
+    routing_version: u64,
+    facts_changed: bool,
+}
+
+impl<S: Ord + Clone> Reconciler<S> {
+    pub(crate) fn open(kernel: KernelVersion, seed: u64) -> io::Result<Self> {
+        let monitor = Monitor::open()?;
+        monitor.watch_links_and_addresses()?;
+        let mut reconciler = Self {
+            connection: Connection::open()?,
+            monitor,
+            links: Links::default(),
+            default_routes: Vec::new(),
+            kernel,
+            wanted: Wanted::new(),
+            ownership: Ownership::default(),
+            doomed: Vec::new(),
+            repairs: RepairLog::default(),
+            rng: fastrand::Rng::with_seed(seed),
+            resync_due: false,
+            next_routine: None,
+            routing_version: 0,
+            facts_changed: true,
+        };
+        reconciler.read_links()?;
+        reconciler.read_routes()?;
+        Ok(reconciler)
+    }
+
+    pub(crate) fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    /// The facts, if they have changed since the last call.
+    pub(crate) fn new_facts(&mut self) -> Option<Facts> {
+        std::mem::take(&mut self.facts_changed).then(|| Facts {
+            interfaces: self.links.interfaces(),
+            default_routes: self.default_routes.clone(),
+            routing_version: self.routing_version,
+            kernel: self.kernel,
+        })
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        [self.wanted.next_wake(), self.next_routine].into_iter().flatten().min()
+    }
+
+    /// Replaces the whole desired state and makes the kernel equal to it, taking over what is ours.
+    pub(crate) fn replace(
+        &mut self,
+        ownership: Ownership,
+        desired: Vec<(S, Vec<Entry>)>,
+        now: Instant,
+    ) -> io::Result<()> {
+        let first = self.next_routine.is_none();
+        // What is removed below because nobody wants it any more was ours by the old rule.
+        let mut unwanted =
+            self.wanted.retain(&desired.iter().map(|(owner, _)| owner.clone()).collect());
+        for (owner, entries) in desired {
+            unwanted.extend(self.wanted.set(owner, entries));
+        }
+        self.ownership = ownership;
+        self.doom_entries(unwanted);
+        self.resync(now, true)?;
+        self.flush(now)?;
+        if first {
+            // Joined only now, so that the first thousands of entries are not echoed to us one by
+            // one; what happened meanwhile is found by one more comparison.
+            self.monitor.watch_routes_and_neighbours()?;
+            self.resync_due = true;
+        }
+        Ok(())
+    }
+
+    /// Replaces what single owners want.
+    pub(crate) fn update(&mut self, changes: Vec<(S, Vec<Entry>)>, now: Instant) -> io::Result<()> {
+        let mut unwanted = Vec::new();
+        for (owner, entries) in changes {
+            unwanted.extend(self.wanted.set(owner, entries));
+        }
+        self.doom_entries(unwanted);
+        self.flush(now)
+    }
+
+    /// Hears what others did, and puts it right.
+    pub(crate) fn react(&mut self, now: Instant) -> io::Result<()> {
+        let mut heard = Vec::new();
+        self.monitor.drain(self.connection.port(), |what| heard.push(what))?;
+        for what in heard {
+            match what {
+                Heard::Overflow => {
+                    tracing::warn!(
+                        "the kernel reports more changes than could be queued: comparing everything"
+                    );
+                    self.resync_due = true;
+                }
+                Heard::Change(message, by) => {
+                    if let Some(event) = Event::read(message) {
+                        self.hear(event, by, now);
+                    }
+                }
+            }
+        }
+        if self.next_routine.is_some_and(|due| due <= now) {
+            self.resync_due = true;
+        }
+        if std::mem::take(&mut self.resync_due) {
+            self.resync(now, false)?;
+        }
+        self.wanted.wake(now);
+        self.flush(now)?;
+        self.repairs.report(now);
+        Ok(())
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        self.resync_due || self.wanted.is_dirty() || !self.doomed.is_empty()
+    }
+
+    /// How the kernel would send to each of these addresses.
+    pub(crate) fn lookup(&mut self, addresses: &[IpAddr]) -> io::Result<Vec<Option<Path>>> {
+        let mut paths = Vec::with_capacity(addresses.len());
+        for ip in addresses {
+            let answer = self.connection.get(&encode::lookup_route(*ip))?;
+            let path = match answer {
+                Ok(RouteNetlinkMessage::NewRoute(message)) => {
+                    let mut link = None;
+                    let mut gateway = None;
+                    let mut source = None;
+                    for attribute in &message.attributes {
+                        match attribute {
+                            RouteAttribute::Oif(index) => link = self.links.name(*index),
+                            RouteAttribute::Gateway(ip) => gateway = route_ip(ip),
+                            RouteAttribute::PrefSource(ip) => source = route_ip(ip),
+                            _ => {}
+                        }
+                    }
+                    link.map(|link| Path { link, gateway, source })
+                }
+                _ => None,
+            };
+            paths.push(path);
+        }
+        Ok(paths)
+    }
+}

@@ -1,0 +1,248 @@
+//! Writing what is marked: first what must be there, in order of dependency; then, in reverse, what
+//! must not.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Instant;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+
+use super::Reconciler;
+use crate::link_plan::{LinkPlan, plan_link};
+use crate::netlink::{NetlinkError, Request};
+use crate::observed::{Hop, Observed, ObservedRoute, RouteKind};
+use crate::{Entry, IfName, Key, Link, ROUTE_PROTOCOL, encode, settings};
+
+impl<S: Ord + Clone> Reconciler<S> {
+    pub(super) fn doom_entries(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            if let Some(request) = self.removal(&entry) {
+                self.doomed.push((entry.key(), request));
+            }
+        }
+    }
+
+    /// `None`: it is gone with its device, or cannot be taken back.
+    pub(super) fn removal(&self, entry: &Entry) -> Option<Request> {
+        let gone_route = |dst, metric, kind, hops| ObservedRoute {
+            dst,
+            metric,
+            protocol: ROUTE_PROTOCOL,
+            kind,
+            tos: 0,
+            hops,
+        };
+        if let Entry::Blackhole(e) = entry {
+            let route = gone_route(e.dst, e.metric, RouteKind::Blackhole, Vec::new());
+            return Some(encode::delete_route(&route));
+        }
+        let index = self.links.index(entry.link()?)?;
+        Some(match entry {
+            Entry::Link(_) => encode::delete_link(index),
+            Entry::Address(e) => encode::delete_address(index, e.addr),
+            Entry::Neighbour(e) => encode::delete_neighbour(index, e.ip),
+            Entry::Fdb(e) => encode::delete_fdb(index, e.mac, e.dst),
+            Entry::Route(e) => {
+                let hop = Hop { link: index, via: e.via, onlink: e.onlink };
+                encode::delete_route(&gone_route(e.dst, e.metric, RouteKind::Unicast, vec![hop]))
+            }
+            Entry::Sysctl(_) | Entry::Offload(_) | Entry::Blackhole(_) => return None,
+        })
+    }
+
+    /// Writes what is marked: first what must be there, in order of dependency; then, in reverse,
+    /// what must not.
+    pub(super) fn flush(&mut self, now: Instant) -> io::Result<()> {
+        if self.wanted.is_dirty() {
+            self.flush_links(now)?;
+            self.flush_entries(now)?;
+        }
+        self.flush_doomed()
+    }
+
+    pub(super) fn flush_links(&mut self, now: Instant) -> io::Result<()> {
+        let dirty: Vec<Link> = self
+            .wanted
+            .links()
+            .filter(|link| self.wanted.is_marked(&Key::Link(link.name)))
+            .cloned()
+            .collect();
+        for link in dirty {
+            let key = Key::Link(link.name);
+            match self.settle_link(&link)? {
+                Ok(()) => self.wanted.succeeded(&key),
+                Err(error) => self.note_failure(&key, error.to_string(), now),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn settle_link(&mut self, link: &Link) -> io::Result<Result<(), NetlinkError>> {
+        let plan = plan_link(link, &self.links);
+        match plan {
+            LinkPlan::Keep => return Ok(Ok(())),
+            LinkPlan::Wait(parent) => {
+                let text = format!("waiting for {parent}, the device it is to send through");
+                return Ok(Err(NetlinkError::new(libc::ENODEV, &text)));
+            }
+            LinkPlan::Change(request) => {
+                if self.apply_one(request)?.is_ok() {
+                    return self.refresh_link(link.name, false).map(Ok);
+                }
+                // An older kernel may refuse; then the device is made anew.
+                tracing::debug!("{} cannot be changed in place", link.name);
+            }
+            LinkPlan::Create | LinkPlan::Recreate(_) => {}
+        }
+        if let LinkPlan::Recreate(reason) = plan_link(link, &self.links) {
+            tracing::warn!("making {} anew: {reason}", link.name);
+        }
+        if let Some(index) = self.links.index(link.name) {
+            if let Err(error) = self.apply_one(encode::delete_link(index))? {
+                return Ok(Err(error));
+            }
+            self.links.remove(index);
+        }
+        let Some(parent) = self.links.index(link.parent()) else {
+            return Ok(Err(NetlinkError::new(libc::ENODEV, "its parent device is gone")));
+        };
+        if let Err(error) = self.apply_one(encode::create_link(link, parent))? {
+            return Ok(Err(error));
+        }
+        self.refresh_link(link.name, true).map(Ok)
+    }
+
+    pub(super) fn apply_one(&mut self, request: Request) -> io::Result<Result<(), NetlinkError>> {
+        let mut result = Ok(());
+        self.connection.apply([request], |_, error| result = Err(error))?;
+        Ok(result)
+    }
+
+    /// Learns the state of a device we have just written, and marks what stands on it.
+    pub(super) fn refresh_link(&mut self, name: IfName, made_anew: bool) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_string()));
+        if let Ok(answer) = self.connection.get(&RouteNetlinkMessage::GetLink(message))?
+            && let Some(Observed::Link(link)) = Observed::read(answer)
+        {
+            self.links.put(link);
+            self.facts_changed = true;
+        }
+        if made_anew {
+            self.wanted.soil_link(name);
+        } else {
+            // Down and up, or another MAC, has cost what stood on it.
+            self.resync_due = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn flush_entries(&mut self, now: Instant) -> io::Result<()> {
+        let batch = self.wanted.batch();
+        let indices: BTreeMap<IfName, u32> =
+            self.links.iter().map(|(link, _)| (link.name, link.index)).collect();
+        let mut failures = BTreeMap::new();
+        let mut sent = Vec::new();
+        let requests = self.wanted.entries(&batch).filter_map(|(key, entry)| {
+            match write(entry, &indices) {
+                Write::Request(request) => {
+                    sent.push(key);
+                    return Some(request);
+                }
+                Write::Done(Ok(())) => {}
+                Write::Done(Err(error)) => drop(failures.insert(key.clone(), error)),
+                // Devices come before everything else; one that is marked only now has its turn next.
+                Write::Elsewhere => drop(failures.insert(key.clone(), "not made yet".to_owned())),
+            }
+            None
+        });
+        let mut refused = Vec::new();
+        self.connection.apply(requests, |at, error| refused.push((at, error)))?;
+        failures.extend(refused.into_iter().map(|(at, e)| (sent[at].clone(), e.to_string())));
+        self.wanted.written(batch, &failures.keys().cloned().collect());
+        for (key, error) in failures {
+            self.note_failure(&key, error, now);
+        }
+        Ok(())
+    }
+
+    pub(super) fn flush_doomed(&mut self) -> io::Result<()> {
+        if self.doomed.is_empty() {
+            return Ok(());
+        }
+        let mut doomed = std::mem::take(&mut self.doomed);
+        doomed.sort_by(|(a, _), (b, _)| b.cmp(a));
+        let (keys, requests): (Vec<Key>, Vec<Request>) = doomed.into_iter().unzip();
+        let mut failed = Vec::new();
+        self.connection.apply(requests, |at, error| failed.push((at, error)))?;
+        for (at, error) in failed {
+            if !is_already_gone(&error) {
+                tracing::warn!("cannot remove {}: {error}", keys[at]);
+            }
+        }
+        // What was removed may have been in the way of the entry it stood for.
+        for key in &keys {
+            self.wanted.retry(key);
+        }
+        for key in &keys {
+            if let Key::Link(name) = key
+                && let Some(index) = self.links.index(*name)
+            {
+                self.links.remove(index);
+                self.facts_changed = true;
+            }
+        }
+        if keys.len() <= 3 {
+            for key in keys {
+                tracing::debug!("removed {key}");
+            }
+        } else {
+            tracing::debug!("removed {} entries", keys.len());
+        }
+        Ok(())
+    }
+
+    pub(super) fn note_failure(&mut self, key: &Key, error: String, now: Instant) {
+        let entry = self.wanted.get(key).map(ToString::to_string);
+        let retry = self.wanted.failed(key, error.clone(), now, &mut self.rng);
+        if let (Some(entry), Some((pause, true))) = (entry, retry) {
+            self.repairs.failed(&entry, &error, pause, now);
+        }
+    }
+}
+
+/// How an entry gets into the kernel.
+enum Write {
+    Request(Request),
+    Done(Result<(), String>),
+    Elsewhere,
+}
+
+fn write(entry: &Entry, indices: &BTreeMap<IfName, u32>) -> Write {
+    let index = match entry.link().map(|name| indices.get(&name).ok_or(name)) {
+        Some(Ok(index)) => *index,
+        Some(Err(name)) if !matches!(entry, Entry::Link(_)) => {
+            return Write::Done(Err(format!("device {name} is not there")));
+        }
+        _ => 0,
+    };
+    Write::Request(match entry {
+        Entry::Link(_) => return Write::Elsewhere,
+        Entry::Sysctl(sysctl) => {
+            return Write::Done(settings::set_sysctl(sysctl).map_err(|e| e.to_string()));
+        }
+        Entry::Offload(offload) => {
+            return Write::Done(settings::set_offload(offload).map_err(|e| e.to_string()));
+        }
+        Entry::Blackhole(e) => encode::put_blackhole(e.dst, e.metric),
+        Entry::Address(e) => encode::put_address(index, e.addr),
+        Entry::Neighbour(e) => encode::put_neighbour(index, e.ip, e.mac),
+        Entry::Fdb(e) => encode::put_fdb(index, e.mac, e.dst),
+        Entry::Route(e) => encode::put_route(e, index),
+    })
+}
+
+fn is_already_gone(error: &NetlinkError) -> bool {
+    matches!(error.errno, libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::EADDRNOTAVAIL)
+}
