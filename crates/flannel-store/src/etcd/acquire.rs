@@ -27,7 +27,8 @@ impl Registry {
         config: &NetworkConfig,
         claim: &Claim,
     ) -> Result<Acquired, StoreError> {
-        let mut attempt = Acquiring { registry: self, config, claim, grant: None, since: None };
+        let mut attempt =
+            Acquiring { registry: self, config, claim, grant: None, since: None, known_by: None };
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX, self.rng().fork());
         for _ in 0..TRIES {
             if let Some(acquired) = attempt.run().await? {
@@ -51,6 +52,8 @@ struct Acquiring<'a> {
     grant: Option<Grant>,
     /// The revision of the first listing.
     since: Option<i64>,
+    /// The attributes of our last lease; that one may be gone by the second try.
+    known_by: Option<LeaseAttrs>,
 }
 
 /// What one try is about to write.
@@ -119,7 +122,8 @@ impl Acquiring<'_> {
         let (Choice::Keep(subnet) | Choice::Take(subnet)) = decision.choice;
         // What we were known by: the lease we keep, else one that is thrown away for a new one.
         let before = kept.or_else(|| decision.discard.iter().find_map(|old| listing.entry(old)));
-        let attrs = (self.claim.announce)(before.and_then(|entry| entry.attrs.as_ref()));
+        self.known_by = before.and_then(|entry| entry.attrs.clone()).or(self.known_by.take());
+        let attrs = (self.claim.announce)(self.known_by.as_ref());
         match kept {
             Some(entry) => self.plan_to_keep(entry, attrs, discards).await,
             None => self.plan_to_take(subnet, attrs, discards).await,
@@ -190,7 +194,7 @@ impl Acquiring<'_> {
         )
     }
 
-    /// Best effort: if it fails, the next try finds the key and keeps it, or it expires.
+    /// Best effort: if it fails, the next try finds the key and gives it back, or it expires.
     async fn give_back(&self, plan: &Plan, revision: i64) {
         let compare = vec![txn::is_unchanged(&plan.key, revision)];
         let request =

@@ -61,6 +61,8 @@ fn kind(status: &Status) -> Kind {
         | Code::Aborted => Kind::Unavailable,
         Code::Internal if status.source().is_some() => Kind::Unavailable,
         Code::ResourceExhausted if says("too many requests") => Kind::Unavailable,
+        // Whoever answers there, it is not an etcd that can help us.
+        Code::Unimplemented => Kind::Unavailable,
         _ if says("learner") => Kind::Unavailable,
         _ => Kind::Refused,
     }
@@ -103,6 +105,7 @@ mod tests {
                 "etcdserver: rpc not supported for learner",
                 Kind::Unavailable,
             ),
+            (Code::Unimplemented, "mapped from HTTP status code 404", Kind::Unavailable),
             (Code::ResourceExhausted, "etcdserver: too many requests", Kind::Unavailable),
             (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", Kind::Refused),
             (Code::Unauthenticated, "etcdserver: invalid auth token", Kind::Token),
