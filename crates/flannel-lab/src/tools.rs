@@ -66,11 +66,14 @@ pub(crate) fn flanneld(asked: Option<&Path>) -> Result<PathBuf> {
     } else {
         search.looked.push("$FLANNEL_BIN_DIR".into());
     }
-    let target = env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
-    for profile in ["release", "debug"] {
-        search.look(target.join(profile).join("flanneld"));
+    // Cargo marks its target directory; another profile may have what ours lacks.
+    let me = env::current_exe().unwrap_or_default();
+    if let Some(target) = me.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists()) {
+        for profile in ["release", "debug"] {
+            search.look(target.join(profile).join("flanneld"));
+        }
     }
+    search.look_in_path("flanneld");
     search.end("flanneld", "`cargo build -p flanneld` makes it, --node N=PATH names another one")
 }
 

@@ -208,6 +208,16 @@ fn a_killed_supervisor_leaves_no_process_and_the_next_lab_can_start() {
 }
 
 #[test]
+fn a_reader_that_goes_away_does_not_take_the_lab_along() {
+    let lab = TestLab::new("pipe");
+    let mut up = lab.command(&["up", "--nodes=1", "--no-daemon"]).stdout(Stdio::piped()).spawn();
+    let up = up.as_mut().expect("spawn");
+    drop(up.stdout.take());
+    assert!(up.wait().expect("wait").success());
+    lab.ok(&["status"]);
+}
+
+#[test]
 fn an_interrupted_up_leaves_nothing() {
     let lab = TestLab::new("interrupt");
     let tools = tempfile::tempdir().expect("a directory");

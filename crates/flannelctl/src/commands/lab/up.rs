@@ -106,15 +106,24 @@ impl Up {
     pub(crate) fn run(self, name: &LabName) -> anyhow::Result<ExitCode> {
         let spec = self.spec()?;
         flannel_lab::check_host()?;
-        let mut out = io::stdout();
         let paint = Paint::for_stdout();
         let begin = Instant::now();
         let mut supervisor = Supervisor::start(name)?;
         supervisor.make(spec, |step| {
             let time = format!("{:5.2} s", begin.elapsed().as_secs_f64());
-            writeln!(out, "{}  {step}", paint.text(Colour::Faint, &time))
+            // Whether somebody reads this does not matter to the lab.
+            let _ = writeln!(io::stdout(), "{}  {step}", paint.text(Colour::Faint, &time));
         })?;
+        let shown = self.show(name, begin, paint);
+        if shown.as_ref().err().is_none_or(crate::is_broken_pipe) {
+            supervisor.keep()?;
+        }
+        shown
+    }
 
+    /// What stands now, who reaches whom, and what to do with it.
+    fn show(&self, name: &LabName, begin: Instant, paint: Paint) -> anyhow::Result<ExitCode> {
+        let mut out = io::stdout();
         let Answer::Status(status) = client::ask(name, &Request::Status)? else {
             bail!("an answer to another question");
         };
@@ -124,7 +133,6 @@ impl Up {
         status::show(&mut out, &status, paint)?;
         let code = status::show_matrix(&mut out, name, paint)?;
         what_next(&mut out, name, status.nodes.len() > 1 && !self.no_daemon, paint)?;
-        supervisor.keep()?;
         Ok(code)
     }
 
@@ -182,15 +190,11 @@ impl Supervisor {
         Ok(Self { process, orders, progress: BufReader::new(progress) })
     }
 
-    fn make(
-        &mut self,
-        spec: LabSpec,
-        mut show: impl FnMut(&str) -> io::Result<()>,
-    ) -> anyhow::Result<()> {
+    fn make(&mut self, spec: LabSpec, show: impl Fn(&str)) -> anyhow::Result<()> {
         send(&self.orders, &Order::Make(Box::new(spec))).context("order the lab")?;
         loop {
             match receive(&mut self.progress).context("hear from the lab's supervisor")? {
-                Some(Progress::Step(step)) => show(&step)?,
+                Some(Progress::Step(step)) => show(&step),
                 Some(Progress::Ready) => return Ok(()),
                 Some(Progress::Failed(reason)) => bail!("{reason}"),
                 None => {
