@@ -117,7 +117,7 @@ impl VxlanBackend {
         let local = family.announced_by(&node.underlay)?;
         let mac = family.data(&own.attrs).and_then(|data| vtep_mac(data).ok());
         let mut entries = vec![
-            Entry::Link(Link {
+            Entry::Link(Box::new(Link {
                 name: link,
                 kind: LinkKind::Vxlan(Vxlan {
                     vni: self.vni,
@@ -129,7 +129,7 @@ impl VxlanBackend {
                 }),
                 mac,
                 mtu: self.device_mtu(family, node),
-            }),
+            })),
             Entry::Address(Address { link, addr: Family::host(subnet) }),
             Entry::Sysctl(Sysctl {
                 path: format!("net/ipv6/conf/{link}/accept_ra"),

@@ -21,7 +21,8 @@ pub const IPV6_DEFAULT_METRIC: u32 = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    Link(Link),
+    /// Boxed: there are one or two of them among tens of thousands of smaller ones.
+    Link(Box<Link>),
     Address(Address),
     Route(Route),
     Blackhole(Blackhole),

@@ -74,7 +74,12 @@ pub(crate) enum Repair {
     AlreadyDue,
 }
 
-impl<S> Slot<S> {
+impl<S: Clone> Slot<S> {
+    /// Wanted, and still to be written.
+    fn new(entry: Entry, owner: &S) -> Self {
+        Self { entry, owner: owner.clone(), good: false, dirty: true, seen: 0, trouble: None }
+    }
+
     /// Returns what was thought of it before.
     fn judge(&mut self, good: bool, bad: &mut usize) -> bool {
         match (self.good, good) {
@@ -97,6 +102,37 @@ impl<S: Ord + Clone> Wanted<S> {
             waiting: BTreeSet::new(),
             epoch: 0,
             bad: 0,
+        }
+    }
+
+    /// Sets everything at once, on an empty table: in one sorted stroke, which leaves no half-empty
+    /// nodes behind as tens of thousands of single insertions would.
+    pub(crate) fn fill(&mut self, desired: Vec<(S, Vec<Entry>)>) {
+        let mut slots = Vec::with_capacity(desired.iter().map(|(_, entries)| entries.len()).sum());
+        let mut owners = Vec::with_capacity(desired.len());
+        let mut contested = Vec::new();
+        for (owner, entries) in desired {
+            let mut keys: Vec<Key> = entries.iter().map(Entry::key).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            owners.push((owner.clone(), keys.into_boxed_slice()));
+            slots.extend(entries.into_iter().map(|entry| (entry.key(), Slot::new(entry, &owner))));
+        }
+        slots.sort_by(|(a, _), (b, _)| a.cmp(b));
+        slots.dedup_by(|later, earlier| {
+            let twice = later.0 == earlier.0;
+            if twice {
+                contested.push((later.1.owner.clone(), later.1.entry.clone()));
+            }
+            twice
+        });
+        self.bad = slots.len();
+        self.dirty_count = slots.len();
+        self.dirty = slots.iter().map(|(key, _)| key.clone()).collect();
+        self.slots = slots.into_iter().collect();
+        self.owners = owners.into_iter().collect();
+        for (owner, entry) in contested {
+            self.claim(&owner, entry);
         }
     }
 
@@ -128,14 +164,7 @@ impl<S: Ord + Clone> Wanted<S> {
     fn claim(&mut self, owner: &S, entry: Entry) {
         let key = entry.key();
         let Some(slot) = self.slots.get_mut(&key) else {
-            let slot = Slot {
-                entry,
-                owner: owner.clone(),
-                good: false,
-                dirty: false,
-                seen: 0,
-                trouble: None,
-            };
+            let slot = Slot { dirty: false, ..Slot::new(entry, owner) };
             self.slots.insert(key.clone(), slot);
             self.bad += 1;
             self.mark(key);
@@ -188,7 +217,7 @@ impl<S: Ord + Clone> Wanted<S> {
 
     pub(crate) fn links(&self) -> impl Iterator<Item = &crate::Link> {
         self.slots.values().map_while(|slot| match &slot.entry {
-            Entry::Link(link) => Some(link),
+            Entry::Link(link) => Some(&**link),
             _ => None,
         })
     }
@@ -493,6 +522,33 @@ mod tests {
     fn settle(wanted: &mut Wanted<u32>) {
         let batch = wanted.batch();
         wanted.written(batch, &BTreeSet::new());
+    }
+
+    #[test]
+    fn filling_at_once_is_the_same_as_setting_one_by_one() {
+        let desired: Vec<(u32, Vec<Entry>)> = (0..50)
+            .map(|n| (n, vec![neighbour(n as u8, 1), neighbour((n / 2 + 100) as u8, n as u8)]))
+            .collect();
+        let mut filled = Wanted::new();
+        filled.fill(desired.clone());
+        let mut set = Wanted::new();
+        for (owner, entries) in desired.into_iter().rev() {
+            set.set(owner, entries);
+        }
+        assert_eq!(filled.contested(), 25);
+        for wanted in [&mut filled, &mut set] {
+            assert_eq!(wanted.bad(), 75);
+            assert_eq!(take(wanted).len(), 75);
+        }
+        for (key, slot) in &set.slots {
+            assert_eq!(filled.get(key), Some(&slot.entry));
+        }
+        settle(&mut filled);
+        assert!(!filled.is_dirty() && filled.bad() == 0);
+        for owner in 0..50 {
+            filled.set(owner, Vec::new());
+        }
+        assert_eq!(filled.len(), 0);
     }
 
     #[test]

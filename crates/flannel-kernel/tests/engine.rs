@@ -70,7 +70,7 @@ fn ownership() -> Ownership {
 
 fn base() -> Vec<Entry> {
     vec![
-        Entry::Link(Link {
+        Entry::Link(Box::new(Link {
             name: name("flannel.1"),
             kind: LinkKind::Vxlan(Vxlan {
                 vni: 1,
@@ -82,7 +82,7 @@ fn base() -> Vec<Entry> {
             }),
             mac: Some(Mac([0x02, 0, 0, 0, 0, 0xff])),
             mtu: 1450,
-        }),
+        })),
         Entry::Address(Address {
             link: name("flannel.1"),
             addr: "10.244.200.0/32".parse().unwrap(),

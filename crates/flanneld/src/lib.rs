@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod iface;
 pub mod logging;
 pub mod machine;
+pub mod memory;
 pub mod notify;
 pub mod options;
 pub mod probe;

@@ -99,8 +99,12 @@ impl<S: Ord + Clone> Reconciler<S> {
         // What is removed below because nobody wants it any more was ours by the old rule.
         let mut unwanted =
             self.wanted.retain(&desired.iter().map(|(owner, _)| owner.clone()).collect());
-        for (owner, entries) in desired {
-            unwanted.extend(self.wanted.set(owner, entries));
+        if self.wanted.len() == 0 {
+            self.wanted.fill(desired);
+        } else {
+            for (owner, entries) in desired {
+                unwanted.extend(self.wanted.set(owner, entries));
+            }
         }
         self.ownership = ownership;
         self.doom_entries(unwanted);

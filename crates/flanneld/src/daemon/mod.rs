@@ -25,12 +25,14 @@ use crate::iface::Stack;
 use crate::logging::Throttle;
 use crate::options::Options;
 use crate::probe::Readiness;
-use crate::{checks, notify, subnet_file};
+use crate::{checks, memory, notify, subnet_file};
 
 use lease::OwnLease;
 use network::Network;
 use peers::Peers;
-use timing::{CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, SUBNET_FILE_RETRY, sleep_until};
+use timing::{
+    CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, SUBNET_FILE_RETRY, TIDY_AFTER, sleep_until,
+};
 
 /// What the daemon is given to work with.
 pub struct Tools {
@@ -84,6 +86,8 @@ struct Daemon {
     /// Networks this node led to before: routes into them are still ours to remove.
     earlier: Vec<IpNet>,
     subnet_file_due: Option<Instant>,
+    /// When what start-up needed is free again.
+    tidy_due: Option<Instant>,
     /// Until when peers that cannot be programmed keep the node from being ready.
     patience: Instant,
     ready: bool,
@@ -125,6 +129,7 @@ impl Daemon {
             facts,
             earlier,
             subnet_file_due: None,
+            tidy_due: Some(Instant::now() + TIDY_AFTER),
             patience: Instant::now() + PATIENCE_WITH_PEERS,
             ready: false,
         };
@@ -189,7 +194,6 @@ impl Daemon {
                     "The store is away: {why}; traffic goes on with the peers known so far"
                 ),
                 StoreEvent::Up => tracing::info!("The store is back"),
-                _ => {}
             }
             next = self.events.try_recv().ok();
         }
@@ -259,7 +263,7 @@ impl Daemon {
     }
 
     fn next_wake(&self) -> Option<Instant> {
-        [self.own.next_wake(), self.peers.next_wake(), self.subnet_file_due]
+        [self.own.next_wake(), self.peers.next_wake(), self.subnet_file_due, self.tidy_due]
             .into_iter()
             .flatten()
             .chain((!self.ready).then_some(self.patience).filter(|due| *due > Instant::now()))
@@ -271,6 +275,10 @@ impl Daemon {
         let departed = self.peers.departed(now);
         if !departed.is_empty() {
             self.tools.engine.update(departed).await?;
+        }
+        if self.tidy_due.is_some_and(|due| due <= now) {
+            self.tidy_due = None;
+            memory::give_back();
         }
         if self.subnet_file_due.is_some_and(|due| due <= now) {
             self.write_subnet_file();

@@ -9,6 +9,8 @@ pub(super) const CONFIG_REMINDER: Duration = Duration::from_secs(10);
 /// A peer whose entries the kernel keeps refusing holds up readiness this long, no longer.
 pub(super) const PATIENCE_WITH_PEERS: Duration = Duration::from_secs(30);
 pub(super) const SUBNET_FILE_RETRY: Duration = Duration::from_secs(5);
+/// Start-up is over by then, and what it needed is free.
+pub(super) const TIDY_AFTER: Duration = Duration::from_secs(1);
 /// How long a peer that is missing from a whole new list is still sent to. A store restored from an
 /// old backup has forgotten nodes that are alive; they write themselves back within seconds.
 pub(super) const GRACE_FOR_THE_VANISHED: Duration = Duration::from_secs(60);
