@@ -159,6 +159,14 @@ pub(crate) fn delete_route(route: &ObservedRoute) -> Request {
     Request { message: RouteNetlinkMessage::DelRoute(message), flags: 0 }
 }
 
+/// Deletes our route of this destination and metric, wherever it leads.
+pub(crate) fn delete_our_route(dst: IpNet, metric: u32) -> Request {
+    let mut message = route_message(dst, metric, ROUTE_PROTOCOL, None);
+    message.header.scope = RouteScope::NoWhere;
+    message.header.kind = RouteType::Unspec;
+    Request { message: RouteNetlinkMessage::DelRoute(message), flags: 0 }
+}
+
 fn route_message(dst: IpNet, metric: u32, protocol: u8, hop: Option<&Hop>) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header = RouteHeader {
@@ -212,7 +220,7 @@ pub(crate) fn delete_neighbour(link: u32, ip: IpAddr) -> Request {
 }
 
 pub(crate) fn put_fdb(link: u32, mac: Mac, dst: IpAddr) -> Request {
-    let mut message = fdb(link, mac, dst);
+    let mut message = fdb(link, mac, Some(dst));
     message.header.state = NeighbourState::Permanent;
     Request {
         message: RouteNetlinkMessage::NewNeighbour(message),
@@ -220,12 +228,13 @@ pub(crate) fn put_fdb(link: u32, mac: Mac, dst: IpAddr) -> Request {
     }
 }
 
-pub(crate) fn delete_fdb(link: u32, mac: Mac, dst: IpAddr) -> Request {
+/// `dst`: only this destination of several.
+pub(crate) fn delete_fdb(link: u32, mac: Mac, dst: Option<IpAddr>) -> Request {
     Request { message: RouteNetlinkMessage::DelNeighbour(fdb(link, mac, dst)), flags: 0 }
 }
 
-fn fdb(link: u32, mac: Mac, dst: IpAddr) -> NeighbourMessage {
-    let mut message = neighbour(AddressFamily::Bridge, link, Some(dst), Some(mac));
+fn fdb(link: u32, mac: Mac, dst: Option<IpAddr>) -> NeighbourMessage {
+    let mut message = neighbour(AddressFamily::Bridge, link, dst, Some(mac));
     message.header.flags = NeighbourFlags::Own;
     message
 }

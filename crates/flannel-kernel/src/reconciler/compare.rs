@@ -37,10 +37,11 @@ impl<S: Ord + Clone> Reconciler<S> {
             Event::Gone(Observed::Address(address)) => {
                 if self.links.remove_address(address.link, address.addr) {
                     self.node_changed();
-                    // Routes that needed this address have vanished with it, without a word.
-                    let name = self.links.name(address.link);
-                    self.resync_due |= name.is_some_and(|name| self.is_referenced(name));
                 }
+                // Routes that needed this address have vanished with it, without a word. It may be
+                // one that we wrote and did not hear of.
+                let name = self.links.name(address.link);
+                self.resync_due |= name.is_some_and(|name| self.is_referenced(name));
             }
             Event::New(Observed::Route(route)) => {
                 let known = self.compare_route(&route, false, now);
@@ -178,7 +179,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             None => self.ownership.owns_fdb(fdb, name),
         };
         if odd {
-            self.doomed.push((key, encode::delete_fdb(fdb.link, fdb.mac, fdb.dst)));
+            self.doomed.push((key, encode::delete_fdb(fdb.link, fdb.mac, Some(fdb.dst))));
         }
     }
 

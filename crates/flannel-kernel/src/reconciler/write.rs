@@ -11,43 +11,38 @@ use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use super::Reconciler;
 use crate::link_plan::{LinkPlan, plan_link};
 use crate::netlink::{NetlinkError, Request};
-use crate::observed::{Hop, Observed, ObservedRoute, RouteKind};
-use crate::{Entry, IfName, Key, Link, ROUTE_PROTOCOL, encode, settings};
+use crate::observed::Observed;
+use crate::{Entry, IfName, Key, Link, encode, settings};
 
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn doom_entries(&mut self, entries: Vec<Entry>) {
         for entry in entries {
+            let key = entry.key();
+            // One owner let go of it and another took it up: it is written over.
+            if self.wanted.get(&key).is_some() {
+                continue;
+            }
             if let Some(request) = self.removal(&entry) {
-                self.doomed.push((entry.key(), request));
+                self.doomed.push((key, request));
             }
         }
     }
 
+    /// By key alone, for the version that was wanted last need not be the one that was written.
     /// `None`: it is gone with its device, or cannot be taken back.
     pub(super) fn removal(&self, entry: &Entry) -> Option<Request> {
-        let gone_route = |dst, metric, kind, hops| ObservedRoute {
-            dst,
-            metric,
-            protocol: ROUTE_PROTOCOL,
-            kind,
-            tos: 0,
-            hops,
-        };
-        if let Entry::Blackhole(e) = entry {
-            let route = gone_route(e.dst, e.metric, RouteKind::Blackhole, Vec::new());
-            return Some(encode::delete_route(&route));
+        match entry {
+            Entry::Route(e) => return Some(encode::delete_our_route(e.dst, e.metric)),
+            Entry::Blackhole(e) => return Some(encode::delete_our_route(e.dst, e.metric)),
+            _ => {}
         }
         let index = self.links.index(entry.link()?)?;
         Some(match entry {
             Entry::Link(_) => encode::delete_link(index),
             Entry::Address(e) => encode::delete_address(index, e.addr),
             Entry::Neighbour(e) => encode::delete_neighbour(index, e.ip),
-            Entry::Fdb(e) => encode::delete_fdb(index, e.mac, e.dst),
-            Entry::Route(e) => {
-                let hop = Hop { link: index, via: e.via, onlink: e.onlink };
-                encode::delete_route(&gone_route(e.dst, e.metric, RouteKind::Unicast, vec![hop]))
-            }
-            Entry::Sysctl(_) | Entry::Offload(_) | Entry::Blackhole(_) => return None,
+            Entry::Fdb(e) => encode::delete_fdb(index, e.mac, None),
+            _ => return None,
         })
     }
 
