@@ -27,11 +27,11 @@ pub(crate) fn count(device: &str) -> anyhow::Result<usize> {
 /// Waits until the kernel sends packets for `subnet` to flannel's device, asking every 50 µs.
 pub(crate) fn wait_for(subnet: Ipv4Addr, limit: Duration) -> anyhow::Result<Instant> {
     let inside = Ipv4Addr::from(u32::from(subnet) + 1);
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
     let start = Instant::now();
-    // Connecting a datagram socket only looks the route up, and binds the source address: our VTEP's
-    // when it leads through the tunnel.
     while start.elapsed() < limit {
+        // Connecting a datagram socket only looks the route up, and binds the source address once and
+        // for all: our VTEP's when it leads through the tunnel.
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
         if socket.connect((inside, 9)).is_ok()
             && let std::net::SocketAddr::V4(local) = socket.local_addr()?
             && local.ip().octets()[0] == 10

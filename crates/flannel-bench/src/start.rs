@@ -84,15 +84,23 @@ fn measure(lab: &Lab, count: u32, binary: Option<&Path>) -> anyhow::Result<Measu
         Some(binary) => daemon.restart_with(binary)?,
         None => daemon.start()?,
     }
-    // Entries are written in the order of their subnets, so the last one there means all are.
+    // We write routes in the order of their subnets, so the last one there means all are; others may
+    // write them in another.
     let last = peers::subnet(count - 1);
     let end = node.in_netns(|| routes::wait_for(last, LIMIT))?;
-    let end = match end {
+    let mut end = match end {
         Ok(end) => end,
         Err(error) => anyhow::bail!("{error}\n{}", daemon.log_tail(20)),
     };
-    let programmed = node.in_netns(|| routes::count("flannel.1"))??;
-    ensure!(programmed == count as usize, "{programmed} of {count} routes are there");
+    loop {
+        let programmed = node.in_netns(|| routes::count("flannel.1"))??;
+        if programmed == count as usize {
+            break;
+        }
+        ensure!(begin.elapsed() < LIMIT, "{programmed} of {count} routes are there");
+        std::thread::sleep(Duration::from_millis(20));
+        end = Instant::now();
+    }
     let pid = daemon.pid().context("it runs")?;
     std::thread::sleep(Duration::from_secs(1));
     let before = cpu_ticks(pid)?;
