@@ -136,6 +136,24 @@ pub struct Offload {
     pub tx_checksum: bool,
 }
 
+#[cfg(feature = "engine")]
+impl Key {
+    pub(crate) const KINDS: usize = 7;
+
+    /// Which of the variants, in their order.
+    pub(crate) fn kind(&self) -> usize {
+        match self {
+            Self::Link(_) => 0,
+            Self::Offload(_) => 1,
+            Self::Sysctl(_) => 2,
+            Self::Address(..) => 3,
+            Self::Neighbour(..) => 4,
+            Self::Fdb(..) => 5,
+            Self::Route(..) => 6,
+        }
+    }
+}
+
 impl Entry {
     pub fn key(&self) -> Key {
         match self {

@@ -108,7 +108,8 @@ impl<S: Ord + Clone> Wanted<S> {
     /// Sets everything at once, on an empty table: in one sorted stroke, which leaves no half-empty
     /// nodes behind as tens of thousands of single insertions would.
     pub(crate) fn fill(&mut self, desired: Vec<(S, Vec<Entry>)>) {
-        let mut slots = Vec::with_capacity(desired.iter().map(|(_, entries)| entries.len()).sum());
+        // One run per kind of entry: owners come in order, so the runs are sorted, or nearly so.
+        let mut runs: [Vec<(Key, Slot<S>)>; Key::KINDS] = Default::default();
         let mut owners = Vec::with_capacity(desired.len());
         let mut contested = Vec::new();
         for (owner, entries) in desired {
@@ -116,9 +117,16 @@ impl<S: Ord + Clone> Wanted<S> {
             keys.sort_unstable();
             keys.dedup();
             owners.push((owner.clone(), keys.into_boxed_slice()));
-            slots.extend(entries.into_iter().map(|entry| (entry.key(), Slot::new(entry, &owner))));
+            for entry in entries {
+                let key = entry.key();
+                runs[key.kind()].push((key, Slot::new(entry, &owner)));
+            }
         }
-        slots.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let mut slots: Vec<(Key, Slot<S>)> = Vec::with_capacity(runs.iter().map(Vec::len).sum());
+        for mut run in runs {
+            run.sort_by(|(a, _), (b, _)| a.cmp(b));
+            slots.append(&mut run);
+        }
         slots.dedup_by(|later, earlier| {
             let twice = later.0 == earlier.0;
             if twice {
