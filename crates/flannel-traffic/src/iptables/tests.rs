@@ -1,0 +1,134 @@
+use super::*;
+use crate::process::fake::{Answer, Recorder};
+use crate::programs::samples::directory_with;
+use crate::rule::Keep;
+use crate::rules::samples::family;
+use tool::Signs;
+
+const NFT: &str = "iptables v1.8.9 (nf_tables)";
+const LEGACY: &str = "iptables v1.8.9 (legacy)";
+const OLD: &str = "iptables v1.6.1";
+
+fn programs(names: &[&str]) -> Vec<String> {
+    names.iter().flat_map(|n| ["", "-save", "-restore"].map(|end| format!("{n}{end}"))).collect()
+}
+
+fn find(names: &[&str], plain: &str, preferred: Option<Variant>) -> Result<Tool, TrafficError> {
+    let programs = programs(names);
+    let (_directory, path) =
+        directory_with(&programs.iter().map(String::as_str).collect::<Vec<_>>());
+    let plain = plain.to_owned();
+    let mut recorder = Recorder::answering(move |program, _, _| {
+        Answer::Output(match program {
+            "iptables-nft" | "ip6tables-nft" => NFT.into(),
+            "iptables-legacy" | "ip6tables-legacy" => LEGACY.into(),
+            _ => plain.clone(),
+        })
+    });
+    Tool::find(&path, &mut recorder, Family::V4, preferred)
+}
+
+#[test]
+fn the_variant_that_holds_the_nodes_rules_is_preferred() {
+    let nothing = Signs::default();
+    let kube = Signs { kube: true, flannel: false };
+    let flannel = Signs { kube: false, flannel: true };
+    let both = Signs { kube: true, flannel: true };
+    for (nft, legacy, preferred) in [
+        (nothing, nothing, None),
+        (kube, nothing, Some(Variant::Nft)),
+        (nothing, kube, Some(Variant::Legacy)),
+        (kube, both, Some(Variant::Nft)),
+        (flannel, kube, Some(Variant::Legacy)),
+        (flannel, nothing, Some(Variant::Nft)),
+        (nothing, flannel, Some(Variant::Legacy)),
+        (flannel, flannel, None),
+    ] {
+        assert_eq!(Variant::preferred(nft, legacy), preferred, "{nft:?} {legacy:?}");
+    }
+}
+
+#[test]
+fn the_preferred_variant_is_used_where_installed() {
+    let all = ["iptables", "iptables-nft", "iptables-legacy"];
+    let variant = |preferred| find(&all, NFT, preferred).unwrap().variant;
+    assert_eq!(variant(Some(Variant::Legacy)), Variant::Legacy);
+    assert_eq!(variant(Some(Variant::Nft)), Variant::Nft);
+    assert_eq!(variant(None), Variant::Nft);
+    assert_eq!(find(&all, LEGACY, None).unwrap().variant, Variant::Legacy);
+    assert_eq!(find(&["iptables"], NFT, Some(Variant::Legacy)).unwrap().variant, Variant::Nft);
+    assert_eq!(find(&["iptables"], OLD, None).unwrap().version, Version([1, 6, 1]));
+    assert!(find(&["iptables-nft"], NFT, None).unwrap().save.ends_with("iptables-nft-save"));
+}
+
+#[test]
+fn what_is_missing_is_named_with_what_to_do() {
+    let error = find(&["nft"], NFT, None).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "iptables is not installed: install the package iptables, or use nftables \
+         (\"EnableNFTables\": true in the network config)"
+    );
+    let error = find(&[], NFT, None).unwrap_err().to_string();
+    assert!(error.starts_with("neither iptables nor any other program"), "{error}");
+}
+
+fn open(
+    version: &'static str,
+    nat: &'static str,
+) -> (Iptables, std::sync::Arc<std::sync::Mutex<Vec<String>>>, tempfile::TempDir) {
+    let programs = programs(&["iptables"]);
+    let (directory, path) =
+        directory_with(&programs.iter().map(String::as_str).collect::<Vec<_>>());
+    let recorder = Recorder::answering(move |program, arguments, _| {
+        Answer::Output(match (program, arguments) {
+            ("iptables", ["--version"]) => version.to_owned(),
+            ("iptables-save", ["-t", "nat"]) => nat.to_owned(),
+            _ => String::new(),
+        })
+    });
+    let log = recorder.log();
+    let iptables = Iptables::open(&path, Box::new(recorder), Family::V4, None).unwrap();
+    (iptables, log, directory)
+}
+
+fn look(iptables: &mut Iptables) -> Result<Option<String>, TrafficError> {
+    let rules = family("10.244.0.0/16", "10.244.1.0/24");
+    let keep = Keep::AllBut(Vec::new());
+    let wish = Wish { rules: &rules, masquerade: true, forward: true, random: true, keep };
+    iptables.look(Family::V4, &wish)
+}
+
+#[test]
+fn defect_56_a_look_is_one_run_per_table_and_a_change_one_for_all() {
+    let (mut iptables, log, _directory) = open(NFT, "");
+    let change = look(&mut iptables).unwrap().unwrap();
+    assert!(change.contains("*nat\n") && change.contains("*filter\n"));
+    iptables.write(Family::V4, &change).unwrap();
+    assert_eq!(
+        *log.lock().unwrap(),
+        [
+            "iptables --version\n",
+            "iptables-save -t nat\n",
+            "iptables-save -t filter\n",
+            &format!("iptables-restore --noflush --wait 5\n{change}")
+        ]
+    );
+}
+
+#[test]
+fn an_old_iptables_is_not_asked_for_what_it_cannot() {
+    let (mut iptables, log, _directory) = open(OLD, "");
+    let change = look(&mut iptables).unwrap().unwrap();
+    assert!(change.contains("MASQUERADE") && !change.contains("random"));
+    iptables.write(Family::V4, &change).unwrap();
+    assert!(log.lock().unwrap()[3].starts_with("iptables-restore --noflush\n"));
+}
+
+#[test]
+fn a_table_iptables_cannot_read_is_an_error_with_a_way_out() {
+    let (mut iptables, _, _directory) =
+        open(NFT, "# Table `nat' is incompatible, use 'nft' tool.\n");
+    let error = look(&mut iptables).unwrap_err().to_string();
+    assert!(error.contains("table nat") && error.contains("\"EnableNFTables\": true"), "{error}");
+}

@@ -1,0 +1,340 @@
+//! Decides when to look and when to write. All it knows of the world comes through `System`; time is
+//! passed in.
+//!
+//! A family's rules are looked at when they are set, when something near them was changed, and now and
+//! then. If they are not as wished, one transaction makes them so, and another look confirms it.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+
+use crate::firewall::{Firewall, Wish};
+use crate::rule::Keep;
+use crate::sweep::Leftovers;
+use crate::system::System;
+use crate::truce::Truce;
+use crate::{Family, Health, Mode, Rules, TrafficError};
+
+/// Changes come in groups; this long after the first one we look.
+const DEBOUNCE: Duration = Duration::from_millis(10);
+/// Where changes are heard of, a look every so many resync periods is only for safety's sake.
+const SELDOM: u32 = 60;
+const SHORTEST_RESYNC: Duration = Duration::from_secs(1);
+const LONGEST_RESYNC: Duration = Duration::from_secs(24 * 3600);
+/// Another daemon may write to a shared chain at the same time.
+const TRIES: u32 = 3;
+
+pub(crate) struct Keeper {
+    system: Box<dyn System>,
+    resync: Duration,
+    rng: fastrand::Rng,
+    rules: Option<Rules>,
+    firewall: Option<(Mode, Box<dyn Firewall>)>,
+    /// What was swept last.
+    swept: Option<Leftovers>,
+    /// Networks of other daemons, when the rules were set.
+    others: Vec<IpNet>,
+    v4: Care,
+    v6: Care,
+}
+
+/// How one family's rules fare.
+#[derive(Default)]
+struct Care {
+    /// When to look because there is reason to.
+    due: Option<Instant>,
+    /// When to look because it has been long.
+    poll: Option<Instant>,
+    /// They were as wished when last looked at.
+    good: bool,
+    /// They have been so at least once since this packet filter is in use.
+    begun: bool,
+    /// Networks whose rules were ours.
+    former: Vec<IpNet>,
+    /// Who is said to have changed something.
+    by: Option<String>,
+    truce: Truce,
+    trouble: Option<String>,
+}
+
+enum Found {
+    AsWished,
+    /// They were not yet, and are now.
+    MadeSo,
+    /// They had been, were not any more, and are again.
+    Restored,
+    /// They are not, and are left so for a while.
+    LeftAlone(Duration),
+}
+
+impl Keeper {
+    pub(crate) fn new(system: Box<dyn System>, resync: Duration, seed: u64) -> Self {
+        Self {
+            system,
+            resync: resync.clamp(SHORTEST_RESYNC, LONGEST_RESYNC),
+            rng: fastrand::Rng::with_seed(seed),
+            rules: None,
+            firewall: None,
+            swept: None,
+            others: Vec::new(),
+            v4: Care::default(),
+            v6: Care::default(),
+        }
+    }
+
+    /// Makes these the wished rules and applies them. Even if that fails they are what is kept from
+    /// now on.
+    pub(crate) fn set(&mut self, rules: Rules, now: Instant) -> Result<(), TrafficError> {
+        let rules = rules.checked()?;
+        let former = self.rules.replace(rules.clone());
+        if self.firewall.as_ref().is_some_and(|(mode, _)| *mode != rules.mode) {
+            self.firewall = None;
+        }
+        self.others = self.system.claim(&rules.networks());
+        for family in Family::BOTH {
+            let network = former.as_ref().and_then(|rules| Some(rules.of(family)?.network));
+            let care = self.care(family);
+            care.former.extend(network);
+            care.former.retain(|net| rules.of(family).is_none_or(|rules| rules.network != *net));
+            (care.good, care.trouble, care.poll) = (false, None, None);
+            care.due = rules.of(family).is_some().then_some(now);
+        }
+        let errors = self.run_due(now);
+        self.sweep();
+        TrafficError::all(errors)
+    }
+
+    /// Does what is to be done by now.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        self.hear(now);
+        // They are said in the log and by `health`.
+        drop(self.run_due(now));
+        self.sweep();
+    }
+
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        [&self.v4, &self.v6].into_iter().flat_map(|care| [care.due, care.poll]).flatten().min()
+    }
+
+    pub(crate) fn ear(&self) -> Option<BorrowedFd<'_>> {
+        self.system.ear()
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let troubles: Vec<&str> =
+            [&self.v4, &self.v6].into_iter().filter_map(|care| care.trouble.as_deref()).collect();
+        if troubles.is_empty() { Health::Ok } else { Health::Broken(troubles.join("; ")) }
+    }
+
+    fn care(&mut self, family: Family) -> &mut Care {
+        match family {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        }
+    }
+
+    /// Takes in what has been announced.
+    fn hear(&mut self, now: Instant) {
+        let (Some((_, firewall)), Some(rules)) = (&self.firewall, &self.rules) else { return };
+        let mut disturbances = self.system.heard(firewall.kind());
+        disturbances.retain(|disturbance| rules.of(disturbance.family).is_some());
+        for disturbance in disturbances {
+            let care = self.care(disturbance.family);
+            care.due.get_or_insert(now + DEBOUNCE);
+            care.by = disturbance.by.or(care.by.take());
+        }
+    }
+
+    fn run_due(&mut self, now: Instant) -> Vec<TrafficError> {
+        let mut errors = Vec::new();
+        for family in Family::BOTH {
+            let is_past = |time: Option<Instant>| time.is_some_and(|time| time <= now);
+            let (due, poll) = (self.care(family).due, self.care(family).poll);
+            if is_past(due) || (due.is_none() && is_past(poll) && !self.is_unchanged(family)) {
+                errors.extend(self.attend(family, now).err());
+            } else if is_past(poll) {
+                self.schedule_poll(family, now);
+            }
+        }
+        errors
+    }
+
+    /// Without running anything.
+    fn is_unchanged(&mut self, family: Family) -> bool {
+        let good = self.care(family).good;
+        good && self.firewall.as_mut().is_some_and(|(_, firewall)| firewall.is_unchanged(family))
+    }
+
+    fn schedule_poll(&mut self, family: Family, now: Instant) {
+        let heard =
+            self.firewall.as_ref().is_some_and(|(_, firewall)| self.system.hears(firewall.kind()));
+        let pause = if heard { self.resync * SELDOM } else { self.resync };
+        self.care(family).poll = Some(now + pause);
+    }
+
+    fn attend(&mut self, family: Family, now: Instant) -> Result<(), TrafficError> {
+        let result = self.bring(family, now);
+        self.schedule_poll(family, now);
+        let mut rng = self.rng.fork();
+        let care = self.care(family);
+        let by = care.by.take().map(|by| format!(" (changed by {by})")).unwrap_or_default();
+        match result {
+            Ok(Found::LeftAlone(pause)) => {
+                care.due = Some(now + pause);
+                let trouble = format!(
+                    "the {family} traffic rules are changed by somebody else again and again{by}: \
+                     leaving them for {pause:.0?} before the next try; stop the other manager"
+                );
+                if care.truce.may_say(now).is_some() {
+                    tracing::warn!("{trouble}");
+                }
+                care.trouble = Some(trouble);
+                Ok(())
+            }
+            Ok(found) => {
+                if care.trouble.is_some() {
+                    tracing::info!("the {family} traffic rules are as they should be again");
+                } else if matches!(found, Found::Restored)
+                    && let Some(unsaid) = care.truce.may_say(now)
+                {
+                    let often = match unsaid {
+                        0 => String::new(),
+                        unsaid => format!(", and {unsaid} times before that"),
+                    };
+                    tracing::info!("restored the {family} traffic rules{by}{often}");
+                }
+                care.truce.succeeded();
+                (care.good, care.begun, care.trouble) = (true, true, None);
+                care.former.clear();
+                Ok(())
+            }
+            Err(error) => {
+                let pause = care.truce.failed(&mut rng);
+                let trouble = format!("{family} traffic rules: {error}");
+                if care.trouble.as_ref() != Some(&trouble) {
+                    tracing::warn!("cannot keep the {trouble}; next try in {pause:.1?}");
+                }
+                (care.good, care.trouble, care.due) = (false, Some(trouble), Some(now + pause));
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a family's rules as wished.
+    fn bring(&mut self, family: Family, now: Instant) -> Result<Found, TrafficError> {
+        let Some(rules) = self.rules.clone() else { return Ok(Found::AsWished) };
+        let Some(own) = rules.of(family) else { return Ok(Found::AsWished) };
+        if self.firewall.is_none() {
+            let firewall = self.system.open(&rules)?;
+            self.firewall = Some((rules.mode, firewall));
+            (self.v4.begun, self.v6.begun) = (false, false);
+        }
+        let others = self.others.clone();
+        let care = self.care(family);
+        let keep = match care.begun {
+            true => Keep::AllBut(care.former.clone()),
+            false => Keep::Only(others),
+        };
+        let wish = Wish {
+            rules: own,
+            masquerade: rules.masquerade,
+            forward: rules.forward,
+            random: rules.random_fully,
+            keep,
+        };
+        let mut outcome = Found::MadeSo;
+        for _ in 0..TRIES {
+            let Some(change) = self.look(family, &wish, now)? else { return Ok(Found::AsWished) };
+            if std::mem::take(&mut self.care(family).good) {
+                outcome = Found::Restored;
+                let mut rng = self.rng.fork();
+                let pause = self.care(family).truce.disturbed(now, &mut rng);
+                if !pause.is_zero() {
+                    return Ok(Found::LeftAlone(pause));
+                }
+            }
+            self.write(family, &wish, change, now)?;
+            if self.look(family, &wish, now)?.is_none() {
+                return Ok(outcome);
+            }
+        }
+        Err(TrafficError::NotTaken { family })
+    }
+
+    /// A look tells the outcome of all that was announced before it.
+    fn look(
+        &mut self,
+        family: Family,
+        wish: &Wish<'_>,
+        now: Instant,
+    ) -> Result<Option<String>, TrafficError> {
+        self.hear(now);
+        self.care(family).due = None;
+        match &mut self.firewall {
+            Some((_, firewall)) => firewall.look(family, wish),
+            None => Ok(None),
+        }
+    }
+
+    /// Writes; what not every system can do is left out if need be.
+    fn write(
+        &mut self,
+        family: Family,
+        wish: &Wish<'_>,
+        mut change: String,
+        now: Instant,
+    ) -> Result<(), TrafficError> {
+        let mut errors = Vec::new();
+        loop {
+            let Some((_, firewall)) = &mut self.firewall else { return Ok(()) };
+            let Err(error) = firewall.write(family, &change) else { return Ok(()) };
+            let again = matches!(error, TrafficError::Failed { .. }) && firewall.settle_for_less();
+            errors.push(error);
+            if !again {
+                // What was said to the full wish tells most.
+                return Err(errors.swap_remove(0));
+            }
+            let Some(less) = self.look(family, wish, now)? else { return Ok(()) };
+            change = less;
+        }
+    }
+
+    /// Once ours is in place, removes what nobody wants any more.
+    fn sweep(&mut self) {
+        let Some(rules) = &self.rules else { return };
+        let settled = [(Family::V4, &self.v4), (Family::V6, &self.v6)]
+            .into_iter()
+            .all(|(family, care)| care.good || rules.of(family).is_none());
+        let leftovers = match &self.firewall {
+            Some((_, firewall)) => Leftovers::beside(firewall.kind(), rules),
+            None => Leftovers::all(),
+        };
+        if settled && self.swept.as_ref() != Some(&leftovers) {
+            self.sweep_up(leftovers);
+        }
+    }
+
+    fn sweep_up(&mut self, leftovers: Leftovers) {
+        if self.others.is_empty() {
+            let (removed, errors) = self.system.sweep(&leftovers);
+            if !removed.is_empty() {
+                tracing::info!("removed what nobody wants any more: {}", removed.join(", "));
+            }
+            for error in errors {
+                tracing::warn!("{error}");
+            }
+        } else {
+            let networks: Vec<String> = self.others.iter().map(ToString::to_string).collect();
+            tracing::info!(
+                "chains of unused kinds are left alone: they may be those of the daemon of {}",
+                networks.join(", ")
+            );
+        }
+        self.swept = Some(leftovers);
+    }
+}
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

@@ -1,0 +1,31 @@
+//! The node's traffic rules: which packets of the network are masqueraded and that they may be
+//! forwarded, kept in nftables or in iptables.
+//!
+//! Values flow one way: [`Rules`] (what the operator wants) → `rule` (packet filter rules as values) →
+//! `nft` or `iptables` (text, compared with what is there) → one transaction. `keeper` decides when to
+//! look and when to write; `traffic` is the thread it runs on. Nothing here knows what a lease is.
+//!
+//! What is ours: the tables `flannel-ipv4` and `flannel-ipv6` of nftables, the chains `FLANNEL-POSTRTG`
+//! and `FLANNEL-FWD` of iptables and the one jump to each. Nothing else is ever written.
+
+mod claims;
+mod error;
+mod firewall;
+mod iptables;
+mod keeper;
+mod legacy;
+mod netfilter;
+mod nft;
+mod process;
+mod programs;
+mod rule;
+mod rules;
+mod sweep;
+mod system;
+mod traffic;
+mod truce;
+
+pub use error::TrafficError;
+pub use rules::{Family, FamilyRules, Mode, Rules};
+pub use sweep::cleanup;
+pub use traffic::{Health, Traffic};

@@ -1,0 +1,179 @@
+//! Removes what a flannel in another mode, with other families or for another purpose has left.
+//!
+//! Needs none of the other mode's programs, except for the rules of iptables-legacy.
+
+use std::io;
+
+use crate::firewall::Kind;
+use crate::iptables::text::Place;
+use crate::iptables::tool::{Tool, Variant};
+use crate::legacy::Blob;
+use crate::netfilter::Objects;
+use crate::process::{Machine, Runner};
+use crate::programs::SearchPath;
+use crate::rule::Purpose;
+use crate::{Family, Mode, Rules, TrafficError, nft};
+
+/// Removes every rule of flannel from the network namespace of the calling thread: those of one mode, or
+/// of both. Returns what there was, in words. A running daemon would put its rules back: stop it first.
+pub fn cleanup(mode: Option<Mode>) -> Result<Vec<String>, TrafficError> {
+    if !crate::claims::claimed().is_empty() {
+        tracing::warn!("a flannel daemon is running here and will put its rules back");
+    }
+    let everything = Leftovers::of(mode);
+    let (removed, errors) =
+        Sweeper::new(SearchPath::of_environment(), Box::new(Machine)).sweep(&everything);
+    TrafficError::all(errors).map(|()| removed)
+}
+
+/// What is not, or no longer, wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Leftovers {
+    /// The tables of nftables.
+    pub(crate) tables: Vec<Family>,
+    /// The chains of the nft variant of iptables.
+    pub(crate) chains: Vec<(Family, Purpose)>,
+    /// The chains of iptables-legacy.
+    pub(crate) legacy: Vec<(Family, Purpose)>,
+}
+
+impl Leftovers {
+    fn of(mode: Option<Mode>) -> Self {
+        let mut all = Self::default();
+        for family in Family::BOTH {
+            if mode != Some(Mode::Iptables) {
+                all.tables.push(family);
+            }
+            if mode != Some(Mode::Nftables) {
+                all.chains.extend(Purpose::BOTH.map(|purpose| (family, purpose)));
+                all.legacy.extend(Purpose::BOTH.map(|purpose| (family, purpose)));
+            }
+        }
+        all
+    }
+
+    pub(crate) fn all() -> Self {
+        Self::of(None)
+    }
+
+    /// All but what these rules are kept in.
+    pub(crate) fn beside(kind: Kind, rules: &Rules) -> Self {
+        let wanted = |family: Family, purpose: Purpose| {
+            rules.of(family).is_some()
+                && match purpose {
+                    Purpose::Masquerade => rules.masquerade,
+                    Purpose::Forward => rules.forward,
+                }
+        };
+        let mut rest = Self::all();
+        match kind {
+            Kind::Nftables => rest.tables.retain(|family| rules.of(*family).is_none()),
+            Kind::IptablesNft => rest.chains.retain(|(family, purpose)| !wanted(*family, *purpose)),
+            Kind::IptablesLegacy => {
+                rest.legacy.retain(|(family, purpose)| !wanted(*family, *purpose));
+            }
+        }
+        rest
+    }
+}
+
+pub(crate) struct Sweeper {
+    path: SearchPath,
+    runner: Box<dyn Runner>,
+}
+
+impl Sweeper {
+    pub(crate) fn new(path: SearchPath, runner: Box<dyn Runner>) -> Self {
+        Self { path, runner }
+    }
+
+    /// Removes all it can. Returns what that was, and what went wrong.
+    pub(crate) fn sweep(&mut self, leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>) {
+        let (mut removed, mut errors) = (Vec::new(), Vec::new());
+        let mut note = |what: String, result: Result<bool, TrafficError>| match result {
+            Ok(true) => removed.push(what),
+            Ok(false) => {}
+            Err(error) => errors.push(error),
+        };
+        // A kernel without nftables has nothing of it to remove.
+        if let Ok(mut objects) = Objects::open() {
+            for family in &leftovers.tables {
+                let what = format!("table {}", nft::text::table(*family));
+                let result = objects.remove_table(*family, nft::text::table(*family));
+                note(format!("{family} {what}"), failed(*family, what, result));
+            }
+            for (family, purpose) in &leftovers.chains {
+                let place = Place::of(*purpose);
+                let what = format!("chain {} of {}", place.chain, place.table);
+                let result = objects.remove_chain(*family, place.table, place.base, place.chain);
+                note(format!("{family} {what}"), failed(*family, what, result));
+            }
+        }
+        for (family, purpose) in &leftovers.legacy {
+            let place = Place::of(*purpose);
+            let what = format!("{family} chain {} of legacy {}", place.chain, place.table);
+            note(what, self.remove_legacy(*family, place));
+        }
+        (removed, errors)
+    }
+
+    fn remove_legacy(&mut self, family: Family, place: &Place) -> Result<bool, TrafficError> {
+        let what = || format!("chain {} of legacy {}", place.chain, place.table);
+        let blob = Blob::read(family, place.table).map_err(|source| TrafficError::Remove {
+            family,
+            what: what(),
+            source,
+        })?;
+        if !blob.is_some_and(|blob| blob.mentions(place.chain)) {
+            return Ok(false);
+        }
+        let tool = Tool::find(&self.path, &mut *self.runner, family, Some(Variant::Legacy))
+            .ok()
+            .filter(|tool| tool.variant == Variant::Legacy)
+            .ok_or(TrafficError::NoLegacy { family, table: place.table, chain: place.chain })?;
+        let saved = tool.save(&mut *self.runner, family, place)?;
+        let Some(change) = saved.removal(place) else { return Ok(false) };
+        tool.restore(&mut *self.runner, &change)?;
+        Ok(true)
+    }
+}
+
+fn failed(family: Family, what: String, result: io::Result<bool>) -> Result<bool, TrafficError> {
+    result.map_err(|source| TrafficError::Remove { family, what, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::samples::{family, node};
+
+    #[test]
+    fn the_other_mode_the_other_family_and_the_other_purpose_are_swept() {
+        let mut rules = node(Mode::Iptables);
+        rules.forward = false;
+        let rest = Leftovers::beside(Kind::IptablesNft, &rules);
+        assert_eq!(rest.tables, Family::BOTH);
+        assert_eq!(rest.chains.len(), 3);
+        assert!(!rest.chains.contains(&(Family::V4, Purpose::Masquerade)));
+        assert_eq!(rest.legacy.len(), 4);
+
+        let rest = Leftovers::beside(Kind::Nftables, &rules);
+        assert_eq!((rest.tables, rest.chains.len(), rest.legacy.len()), (vec![Family::V6], 4, 4));
+
+        rules.v6 = Some(family("fd00:244::/56", "fd00:244:0:1::/64"));
+        rules.forward = true;
+        let rest = Leftovers::beside(Kind::IptablesLegacy, &rules);
+        assert_eq!((rest.tables.len(), rest.chains.len(), rest.legacy), (2, 4, vec![]));
+    }
+
+    #[test]
+    fn cleaning_one_mode_leaves_the_other() {
+        let nft = Leftovers::of(Some(Mode::Nftables));
+        assert_eq!((nft.tables.len(), nft.chains.len(), nft.legacy.len()), (2, 0, 0));
+        let iptables = Leftovers::of(Some(Mode::Iptables));
+        assert_eq!(
+            (iptables.tables.len(), iptables.chains.len(), iptables.legacy.len()),
+            (0, 4, 4)
+        );
+    }
+}

@@ -1,0 +1,190 @@
+//! The node as `keeper` sees it: a trait, so that it can be simulated, and the real one.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use ipnet::IpNet;
+
+use crate::claims::{Claims, claimed};
+use crate::firewall::{Firewall, Kind};
+use crate::iptables::Iptables;
+use crate::iptables::text::Place;
+use crate::iptables::tool::{Signs, Variant};
+use crate::legacy::{self, Blob};
+use crate::netfilter::{Event, Monitor, Object, Objects};
+use crate::nft::{self, Nft};
+use crate::process::Machine;
+use crate::programs::SearchPath;
+use crate::rule::{Purpose, overlap};
+use crate::sweep::{Leftovers, Sweeper};
+use crate::{Family, Mode, Rules, TrafficError};
+
+/// Somebody has changed something where our rules are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Disturbance {
+    pub(crate) family: Family,
+    pub(crate) by: Option<String>,
+}
+
+pub(crate) trait System: Send {
+    /// The packet filter to keep these rules in.
+    fn open(&mut self, rules: &Rules) -> Result<Box<dyn Firewall>, TrafficError>;
+
+    /// Whether changes to this kind of packet filter are heard of.
+    fn hears(&self, kind: Kind) -> bool;
+
+    /// What has been heard since the last time.
+    fn heard(&mut self, kind: Kind) -> Vec<Disturbance>;
+
+    /// Readable when there is something to hear.
+    fn ear(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Stands for these networks; returns those that other daemons on this node stand for.
+    fn claim(&mut self, networks: &[IpNet]) -> Vec<IpNet>;
+
+    /// Returns what was removed, and what went wrong.
+    fn sweep(&mut self, leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>);
+}
+
+/// This machine, in the network namespace of the thread that uses it.
+pub(crate) struct Node {
+    path: SearchPath,
+    monitor: Option<Monitor>,
+    claims: Claims,
+}
+
+impl Node {
+    pub(crate) fn new(path: SearchPath) -> Self {
+        let monitor = match Monitor::open() {
+            Ok(monitor) => Some(monitor),
+            Err(error) => {
+                tracing::warn!("the kernel announces no changes of traffic rules: {error}");
+                None
+            }
+        };
+        Self { path, monitor, claims: Claims::default() }
+    }
+}
+
+impl System for Node {
+    fn open(&mut self, rules: &Rules) -> Result<Box<dyn Firewall>, TrafficError> {
+        let runner = Box::new(Machine);
+        Ok(match rules.mode {
+            Mode::Nftables => Box::new(Nft::open(&self.path, runner)?),
+            Mode::Iptables => {
+                let family = if rules.v4.is_some() { Family::V4 } else { Family::V6 };
+                Box::new(Iptables::open(&self.path, runner, family, preferred_variant())?)
+            }
+        })
+    }
+
+    fn hears(&self, kind: Kind) -> bool {
+        self.monitor.is_some() && kind != Kind::IptablesLegacy
+    }
+
+    fn heard(&mut self, kind: Kind) -> Vec<Disturbance> {
+        let Some(monitor) = &mut self.monitor else { return Vec::new() };
+        match monitor.heard(|event| concerns(kind, event)) {
+            Ok(heard) if heard.missed => {
+                Family::BOTH.map(|family| Disturbance { family, by: None }).into()
+            }
+            Ok(heard) => heard
+                .changes
+                .into_iter()
+                .filter_map(|change| {
+                    let mut families = Family::BOTH.into_iter();
+                    let family = families.find(|family| family.protocol() == change.family)?;
+                    Some(Disturbance { family, by: change.by })
+                })
+                .collect(),
+            Err(error) => {
+                tracing::warn!("the kernel announces no more changes of traffic rules: {error}");
+                self.monitor = None;
+                Family::BOTH.map(|family| Disturbance { family, by: None }).into()
+            }
+        }
+    }
+
+    fn ear(&self) -> Option<BorrowedFd<'_>> {
+        self.monitor.as_ref().map(AsFd::as_fd)
+    }
+
+    fn claim(&mut self, networks: &[IpNet]) -> Vec<IpNet> {
+        self.claims.set(networks);
+        let mut others = claimed();
+        others.retain(|other| !networks.iter().any(|own| overlap(own, other)));
+        others
+    }
+
+    fn sweep(&mut self, leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>) {
+        Sweeper::new(self.path.clone(), Box::new(Machine)).sweep(leftovers)
+    }
+}
+
+/// Whether a change may be one of our rules, or of the way to them.
+fn concerns(kind: Kind, event: &Event<'_>) -> bool {
+    match kind {
+        Kind::Nftables => {
+            Family::BOTH.into_iter().any(|family| nft::text::table(family) == event.table)
+        }
+        Kind::IptablesNft => Purpose::BOTH.into_iter().any(|purpose| {
+            let place = Place::of(purpose);
+            event.table == place.table
+                && match event.object {
+                    Object::Table => true,
+                    Object::Chain(name) => name == place.chain || name == place.base,
+                    Object::Rule(chain, _) if chain == place.chain => true,
+                    Object::Rule(chain, body) => {
+                        chain == place.base && body.may_jump_to(place.chain)
+                    }
+                }
+        }),
+        Kind::IptablesLegacy => false,
+    }
+}
+
+/// Chains by which kubelet and kube-proxy can be known, and their tables.
+const KUBE_CHAINS: [(&str, &str); 3] = [
+    ("mangle", "KUBE-IPTABLES-HINT"),
+    ("mangle", "KUBE-KUBELET-CANARY"),
+    ("nat", "KUBE-POSTROUTING"),
+];
+
+fn flannel_chains() -> [(&'static str, &'static str); 2] {
+    Purpose::BOTH.map(|purpose| (Place::of(purpose).table, Place::of(purpose).chain))
+}
+
+fn preferred_variant() -> Option<Variant> {
+    let nft = nft_signs().unwrap_or_default();
+    Variant::preferred(nft, legacy_signs())
+}
+
+fn nft_signs() -> io::Result<Signs> {
+    let mut objects = Objects::open()?;
+    let mut any = |chains: &[(&str, &str)]| -> io::Result<bool> {
+        for family in Family::BOTH {
+            for (table, chain) in chains {
+                if objects.has_chain(family, table, chain)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    };
+    Ok(Signs { kube: any(&KUBE_CHAINS)?, flannel: any(&flannel_chains())? })
+}
+
+fn legacy_signs() -> Signs {
+    let any = |chains: &[(&str, &str)]| {
+        Family::BOTH.into_iter().any(|family| {
+            !legacy::tables(family).is_empty()
+                && chains.iter().any(|(table, chain)| {
+                    let blob = Blob::read(family, table).ok().flatten();
+                    blob.is_some_and(|blob| blob.mentions(chain))
+                })
+        })
+    };
+    Signs { kube: any(&KUBE_CHAINS), flannel: any(&flannel_chains()) }
+}
