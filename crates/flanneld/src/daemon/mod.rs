@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use flannel_backend::Owner;
+use flannel_backend::{BackendError, Owner, Underlay};
 use flannel_kernel::{Engine, Facts, Status};
 use flannel_lease::{Change, LeaseTable, NetworkConfig, SubnetFile};
 use flannel_store::{Store, StoreEvent};
@@ -246,9 +246,19 @@ impl Daemon {
                 return Ok(());
             }
         };
+        if has_only_local_left(self.network.underlay(), network.underlay()) {
+            // A card that goes down and up has its own link-local address before it is given others.
+            let link = network.underlay().link;
+            let why = format!("{link} has none but link-local addresses left of a family in use");
+            self.network.lost(&BackendError::Unfit(why).into());
+            return Ok(());
+        }
         if network.underlay() != self.network.underlay() {
             network.say_underlay();
             self.network = network;
+            // The store may take its time, or be away: the kernel follows first.
+            self.program().await?;
+            self.write_subnet_file();
             return self.announce().await;
         }
         self.network.found();
@@ -415,4 +425,11 @@ impl Daemon {
             changed
         });
     }
+}
+
+/// Whether the choice fell from an address that everybody can use to one of the link alone.
+fn has_only_local_left(before: &Underlay, now: &Underlay) -> bool {
+    let v4 = |underlay: &Underlay| underlay.v4.is_some_and(|ip| ip.is_link_local());
+    let v6 = |underlay: &Underlay| underlay.v6.is_some_and(|ip| ip.is_unicast_link_local());
+    v4(now) && !v4(before) || v6(now) && !v6(before)
 }
