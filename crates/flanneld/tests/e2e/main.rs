@@ -1,0 +1,14 @@
+//! End to end: the real flanneld on nodes of the lab, against a real etcd and the real kernel, and
+//! beside the real Go flannel. Needs root, and fails without.
+//!
+//! Figures that the tests measure (repair times, lost packets) go to the standard error as lines
+//! that begin with `measured:`, whether a test passes or not.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
+
+mod support;
+
+mod mixed;
+mod random;
+mod restart;
+mod vandalism;

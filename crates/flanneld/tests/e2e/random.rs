@@ -1,0 +1,273 @@
+//! Whatever happens in whatever order, in the end the kernel holds exactly what the leases and the
+//! config say: lease events and vandalism at random, then quiet, then a comparison line by line.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fastrand::Rng;
+use flannel_backend::{Backend, Node, Owner, Underlay};
+use flannel_kernel::{Entry, IfName, KernelVersion, Key, Path};
+use flannel_lab::{Lab, Result, SUBNET_ENV, Vandalism};
+use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
+use serde_json::{Value, json};
+
+use crate::support::{Held, Kernel, LIMIT, difference, lab, line, measured, seed};
+
+/// How much happens; more of it when one looks for what is rare.
+fn steps() -> usize {
+    std::env::var("FLANNEL_TEST_STEPS").map_or(250, |text| text.parse().expect("a number"))
+}
+
+/// After ten repairs of an entry within a minute the daemon begins to pause, and what is done to a
+/// device is done to every entry on it.
+const DEEDS_TO_DEVICES: usize = 6;
+
+/// What was written to each key since it was last deleted.
+#[derive(Default)]
+struct History(BTreeMap<String, Vec<String>>);
+
+impl History {
+    fn put(&mut self, key: &str, value: &str) {
+        self.0.entry(key.to_owned()).or_default().push(value.to_owned());
+    }
+
+    /// The leases as a daemon knows them that has seen everything: a value that cannot be read
+    /// changes nothing.
+    fn seen(&self) -> BTreeMap<Subnet, LeaseAttrs> {
+        self.leases(|values| values.iter().rev().find_map(|value| attrs(value)))
+    }
+
+    /// The leases as a daemon finds them that starts now: it looks back one value, no further.
+    fn found(&self) -> BTreeMap<Subnet, LeaseAttrs> {
+        self.leases(|values| values.iter().rev().take(2).find_map(|value| attrs(value)))
+    }
+
+    fn leases(
+        &self,
+        known: impl Fn(&[String]) -> Option<LeaseAttrs>,
+    ) -> BTreeMap<Subnet, LeaseAttrs> {
+        // What is no subnet is nobody's lease.
+        let lease =
+            |(key, values): (&String, &Vec<String>)| Some((key.parse().ok()?, known(values)?));
+        self.0.iter().filter_map(lease).collect()
+    }
+}
+
+fn attrs(value: &str) -> Option<LeaseAttrs> {
+    LeaseAttrs::from_json(value.as_bytes()).ok()
+}
+
+/// What the kernel of node 1 shall hold: a pure function of leases and config.
+fn expected(lab: &Lab, mut leases: BTreeMap<Subnet, LeaseAttrs>) -> Result<Held> {
+    let config = NetworkConfig::parse(&lab.spec().network_config().to_string()).unwrap();
+    let backend = flannel_backend::create(&config.backend).unwrap();
+    let (previous, _) = flannel_lease::parse_previous(&lab.node(1).read_file(SUBNET_ENV)?);
+    let own = previous.subnet.unwrap();
+    let own = Lease { subnet: own, attrs: leases.remove(&own).unwrap() };
+    let node = node_one(config, leases.values());
+
+    let mut wanted: BTreeMap<Key, Entry> = BTreeMap::new();
+    let mut claim = |entries: Vec<Entry>| {
+        for entry in entries {
+            // The first in order of owners wins, and the node itself goes before all.
+            wanted.entry(entry.key()).or_insert(entry);
+        }
+    };
+    claim(backend.base(&node, &own));
+    let peers: BTreeMap<Owner, Vec<Entry>> = leases
+        .into_iter()
+        .map(|(subnet, attrs)| (Owner::Peer(subnet), peer(&*backend, &node, &own, subnet, attrs)))
+        .collect();
+    peers.into_values().for_each(&mut claim);
+    Ok(wanted.values().filter_map(line).collect())
+}
+
+fn peer(
+    backend: &dyn Backend,
+    node: &Node,
+    own: &Lease,
+    subnet: Subnet,
+    attrs: LeaseAttrs,
+) -> Vec<Entry> {
+    flannel_backend::peer_entries(backend, node, own, &Lease { subnet, attrs }).unwrap_or_default()
+}
+
+/// Node 1 of the lab as the backends see it.
+fn node_one<'a>(network: NetworkConfig, peers: impl Iterator<Item = &'a LeaseAttrs>) -> Node {
+    let link = IfName::new("eth0").unwrap();
+    let (v4, v6) = (Ipv4Addr::new(192, 168, 100, 1), Ipv6Addr::from_bits(0xfd00_0100 << 96 | 1));
+    let path = |ip: IpAddr| {
+        let (own, router): (bool, IpAddr) = match ip {
+            IpAddr::V4(ip) => (ip.octets()[..3] == [192, 168, 100], [192, 168, 100, 254].into()),
+            IpAddr::V6(ip) => (ip.segments()[1] == 0x100, "fd00:100::fe".parse().unwrap()),
+        };
+        Path { link, gateway: (!own).then_some(router), source: None }
+    };
+    let paths = peers
+        .flat_map(flannel_backend::public_addresses)
+        .map(|address| (address, path(address)))
+        .collect();
+    Node {
+        underlay: Underlay {
+            link,
+            mtu: 1500,
+            v4: Some(v4),
+            v6: network.v6.is_some().then_some(v6),
+            public_v4: Some(v4),
+            public_v6: network.v6.is_some().then_some(v6),
+            why: String::new(),
+        },
+        network,
+        // New enough for everything.
+        kernel: KernelVersion { major: 6, minor: 1 },
+        paths,
+    }
+}
+
+/// Peers that exist in the store alone.
+struct Peers<'a> {
+    lab: &'a Lab,
+    history: History,
+    rng: Rng,
+    backend: String,
+    dual: bool,
+}
+
+impl Peers<'_> {
+    fn key(&mut self) -> String {
+        let n = self.rng.u8(200..224);
+        match (self.dual, self.rng.u8(..20)) {
+            (_, 0) => format!("no-subnet-{n}"),
+            (_, 1) => format!("10.99.{n}.0-24"),
+            // Half a subnet, which then overlaps the whole one of another peer.
+            (false, 2) => format!("10.244.{n}.0-25"),
+            (false, _) => format!("10.244.{n}.0-24"),
+            (true, 2) => format!("10.244.{n}.0-24"),
+            (true, _) => format!("10.244.{n}.0-24&fd00:244:0:{n:x}::-64"),
+        }
+    }
+
+    /// Addresses on the node's own segment and behind the router, MACs that now and then meet.
+    fn value(&mut self) -> String {
+        if self.rng.u8(..20) == 0 {
+            return ["", "{", "null", "[1]", r#"{"PublicIP":"nonsense"}"#][self.rng.usize(..5)]
+                .into();
+        }
+        let (segment, host) = (self.rng.u8(..2), self.rng.u8(50..90));
+        let mac = format!("02:11:22:33:44:{:02x}", self.rng.u8(..60));
+        let data = json!({"VNI": 1, "VtepMAC": mac});
+        let mut value = json!({
+            "PublicIP": format!("192.168.{}.{host}", 100 + segment),
+            "PublicIPv6": null,
+            "BackendType": self.backend,
+        });
+        if self.dual {
+            value["PublicIPv6"] = json!(format!("fd00:{:x}::{host:x}", 0x100 + u16::from(segment)));
+        }
+        if self.backend == "vxlan" {
+            value["BackendData"] = data.clone();
+            if self.dual {
+                value["BackendV6Data"] = data;
+            }
+        }
+        match self.rng.u8(..20) {
+            0 => value["BackendType"] = json!("udp"),
+            1 => value["BackendData"] = json!({"VtepMAC": "nothing of the kind"}),
+            2 => value["PublicIP"] = json!("0.0.0.0"),
+            // Somebody with our own address.
+            3 => value["PublicIP"] = json!("192.168.100.1"),
+            _ => {}
+        }
+        value.to_string()
+    }
+
+    fn change(&mut self) -> Result<()> {
+        let etcd = self.lab.etcd()?;
+        let path = |key: &str| format!("{}/subnets/{key}", self.lab.spec().etcd_prefix);
+        if self.rng.u8(..10) < 3 {
+            let key = self.key();
+            self.history.0.remove(&key);
+            return etcd.delete(&path(&key)).map(drop);
+        }
+        // Now and then many at once.
+        let count = if self.rng.u8(..10) == 0 { self.rng.usize(..20) } else { 1 };
+        let pairs: BTreeMap<_, _> = (0..count).map(|_| (self.key(), self.value())).collect();
+        pairs.iter().for_each(|(key, value)| self.history.put(key, value));
+        let pairs: Vec<_> = pairs.into_iter().map(|(key, value)| (path(&key), value)).collect();
+        etcd.put_many(&pairs)
+    }
+}
+
+fn is_to_a_device(deed: &Vandalism) -> bool {
+    !matches!(
+        deed,
+        Vandalism::RouteDelete(_)
+            | Vandalism::NeighbourDelete { .. }
+            | Vandalism::FdbDelete { .. }
+            | Vandalism::AddressDelete { .. }
+    )
+}
+
+fn in_the_end_all_is_right(backend: Value, dual: bool) -> Result<()> {
+    let seed = seed();
+    let kind = backend["Type"].as_str().unwrap().to_owned();
+    let lab = lab(1).backend_json(backend).ipv6(dual).start()?;
+    let mut rng = Rng::with_seed(seed);
+    let mut history = History::default();
+    lab.leases()?.iter().for_each(|(key, value)| history.put(key, value));
+    let mut peers = Peers { lab: &lab, history, rng: rng.fork(), backend: kind, dual };
+    let node = lab.node(1);
+    let mut deeds: BTreeMap<bool, usize> = BTreeMap::new();
+    for _ in 0..steps() {
+        if rng.u8(..5) > 0 {
+            peers.change()?;
+            continue;
+        }
+        let mut possible = node.possible_deeds()?;
+        if deeds.get(&true).is_some_and(|count| *count >= DEEDS_TO_DEVICES) {
+            possible.retain(|deed| !is_to_a_device(deed));
+        }
+        if !possible.is_empty() {
+            let deed = possible.swap_remove(rng.usize(..possible.len()));
+            // The entry may have gone between looking and doing.
+            let _ = node.vandalize(&deed);
+            *deeds.entry(is_to_a_device(&deed)).or_default() += 1;
+        }
+    }
+
+    let (wanted, mut kernel) = (expected(&lab, peers.history.seen())?, Kernel::of(node)?);
+    let begin = std::time::Instant::now();
+    lab.wait_until("the kernel to hold what the leases say", LIMIT, || {
+        let held = kernel.held();
+        if held == wanted { Ok(()) } else { Err(difference(&wanted, &held)) }
+    })?;
+    measured(format_args!(
+        "{} steps, {deeds:?} deeds to entries (false) and devices (true): {} lines as wanted \
+         {:.1?} after the last",
+        steps(),
+        wanted.len(),
+        begin.elapsed()
+    ));
+    assert!(wanted.len() > 10, "{wanted:?}");
+    // And so it is for a daemon that starts with all this.
+    node.flanneld().kill9();
+    node.flanneld().restart()?;
+    let (wanted, held) = (expected(&lab, peers.history.found())?, kernel.held());
+    assert!(held == wanted, "{}", difference(&wanted, &held));
+    Ok(())
+}
+
+#[test]
+fn after_random_events_the_kernel_is_right_with_vxlan() -> Result<()> {
+    in_the_end_all_is_right(json!({"Type": "vxlan"}), true)
+}
+
+#[test]
+fn after_random_events_the_kernel_is_right_with_direct_routing() -> Result<()> {
+    in_the_end_all_is_right(json!({"Type": "vxlan", "DirectRouting": true}), false)
+}
+
+#[test]
+fn after_random_events_the_kernel_is_right_with_host_gw() -> Result<()> {
+    in_the_end_all_is_right(json!({"Type": "host-gw"}), true)
+}

@@ -1,0 +1,60 @@
+//! What the tests share: labs with the flanneld under test, the kernel's state as text, traffic.
+
+mod kernel;
+mod repair;
+mod traffic;
+
+use std::fmt::Display;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flannel_lab::{Lab, LabBuilder};
+
+pub(crate) use kernel::{Held, Kernel, line};
+pub(crate) use repair::{Repairs, difference};
+pub(crate) use traffic::{both_ways, connected_pods, reach_each_other};
+
+/// Long enough for anything on a machine that is busy with other things; short enough to hear of a
+/// failure. What is expected to be quick is measured.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// A lab whose nodes run the flanneld under test.
+pub(crate) fn lab(nodes: u16) -> LabBuilder {
+    Lab::builder().nodes(nodes).flanneld(flanneld())
+}
+
+pub(crate) fn flanneld() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_flanneld"))
+}
+
+/// The reference: the Go flannel.
+pub(crate) fn go_flanneld() -> PathBuf {
+    let path =
+        std::env::var_os("FLANNEL_TEST_GO_FLANNELD").map(PathBuf::from).unwrap_or_else(|| {
+            let home = std::env::var_os("HOME").expect("HOME is set");
+            PathBuf::from(home).join(".cache/flannel-rs/bin/go-flanneld")
+        });
+    assert!(
+        path.exists(),
+        "no Go flannel at {}: run `scripts/deps go-flannel` or set FLANNEL_TEST_GO_FLANNELD",
+        path.display()
+    );
+    path
+}
+
+/// Puts a figure where people see it, also when the test passes.
+pub(crate) fn measured(what: impl Display) {
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    let _ = writeln!(std::io::stderr(), "measured: {name}: {what}");
+}
+
+/// For what a test does at random: from the environment, to do the same again, or from the clock.
+pub(crate) fn seed() -> u64 {
+    let seed = match std::env::var("FLANNEL_TEST_SEED") {
+        Ok(text) => text.parse().expect("FLANNEL_TEST_SEED is a number"),
+        Err(_) => fastrand::u64(..),
+    };
+    measured(format_args!("FLANNEL_TEST_SEED={seed}"));
+    seed
+}

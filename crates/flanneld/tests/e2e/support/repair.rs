@@ -1,0 +1,87 @@
+//! Doing something to a kernel, and measuring how long it takes until it is as it was.
+
+use std::time::{Duration, Instant};
+
+use flannel_lab::{Lab, LabError, Result};
+
+use super::{Held, Kernel, LIMIT, measured};
+
+/// What the project promises.
+const PROMISE: Duration = Duration::from_millis(100);
+/// What a test insists on: the promise is for machines that have the time to keep it.
+const BOUND: Duration = Duration::from_secs(1);
+
+/// Repair times of one test.
+#[derive(Default)]
+pub(crate) struct Repairs(Vec<(String, Duration)>);
+
+impl Repairs {
+    /// Does it, and waits until the kernel holds what it held before. The time counts from before
+    /// the deed, so the command's own time is in it.
+    pub(crate) fn after(
+        &mut self,
+        what: &str,
+        kernel: &mut Kernel,
+        deed: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let before = kernel.held();
+        let begin = Instant::now();
+        deed()?;
+        wait_for(kernel, &before, begin, what)?;
+        self.0.push((what.to_owned(), begin.elapsed()));
+        Ok(())
+    }
+
+    /// Does it, and waits until it is so.
+    pub(crate) fn until<E: std::fmt::Display>(
+        &mut self,
+        lab: &Lab,
+        what: &str,
+        deed: impl FnOnce() -> Result<()>,
+        look: impl FnMut() -> std::result::Result<(), E>,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        deed()?;
+        lab.wait_until(what, LIMIT, look)?;
+        self.0.push((what.to_owned(), begin.elapsed()));
+        Ok(())
+    }
+
+    /// Tells all times, and fails if one of them is beyond all patience.
+    pub(crate) fn report(self) {
+        for (what, time) in &self.0 {
+            let slow = if *time > PROMISE { " (slower than promised)" } else { "" };
+            measured(format_args!("repaired after {time:.1?}{slow}: {what}"));
+        }
+        let longest = self.0.iter().map(|(_, time)| *time).max().unwrap_or_default();
+        measured(format_args!("{} repairs, the longest {longest:.1?}", self.0.len()));
+        for (what, time) in &self.0 {
+            assert!(*time < BOUND, "{what}: repaired only after {time:?}");
+        }
+    }
+}
+
+fn wait_for(kernel: &mut Kernel, expected: &Held, begin: Instant, what: &str) -> Result<()> {
+    loop {
+        let held = kernel.held();
+        if held == *expected {
+            return Ok(());
+        }
+        if begin.elapsed() > LIMIT {
+            return Err(LabError::Timeout {
+                what: format!("a repair after: {what}"),
+                waited: begin.elapsed(),
+                state: difference(expected, &held),
+                logs: String::new(),
+            });
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// What is missing and what is too much, for people.
+pub(crate) fn difference(expected: &Held, held: &Held) -> String {
+    let missing = expected.difference(held).map(|line| format!("\n  missing: {line}"));
+    let surplus = held.difference(expected).map(|line| format!("\n  surplus: {line}"));
+    missing.chain(surplus).collect()
+}
