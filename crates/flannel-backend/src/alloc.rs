@@ -22,10 +22,6 @@ impl Backend for AllocBackend {
         ""
     }
 
-    fn mtu(&self, node: &Node) -> u32 {
-        node.underlay.mtu
-    }
-
     fn peer(&self, _node: &Node, _own: &Lease, _peer: &Lease) -> Result<Vec<Entry>, PeerProblem> {
         Ok(Vec::new())
     }

@@ -61,8 +61,10 @@ pub trait Backend: Send + Sync {
         Ok(())
     }
 
-    /// The MTU that pods may use.
-    fn mtu(&self, node: &Node) -> u32;
+    /// The MTU that pods may use: the underlay's, less what the backend adds to a packet.
+    fn mtu(&self, node: &Node) -> u32 {
+        node.underlay.mtu
+    }
 
     /// How peers are to know this node.
     fn announce(&self, node: &Node, _past: &Past<'_>) -> LeaseAttrs {

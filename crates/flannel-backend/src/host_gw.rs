@@ -51,10 +51,6 @@ impl Backend for HostGwBackend {
         Ok(())
     }
 
-    fn mtu(&self, node: &Node) -> u32 {
-        node.underlay.mtu
-    }
-
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Vec<Entry>, PeerProblem> {
         let mut entries = Vec::new();
         for family in Family::used_by(node) {
