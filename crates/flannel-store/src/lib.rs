@@ -6,12 +6,17 @@
 #![cfg_attr(not(feature = "test-util"), forbid(unsafe_code))]
 
 mod backoff;
+pub mod embedded;
 mod error;
 pub mod etcd;
+pub mod feed;
+pub mod ledger;
 mod store;
 #[cfg(feature = "test-util")]
 pub mod testing;
+pub mod wire;
 
+pub use embedded::{Embedded, EmbeddedStore};
 pub use error::StoreError;
 pub use etcd::{EtcdOptions, EtcdStore, Secret};
 pub use store::{Acquired, Announce, Claim, Held, Snapshot, Store, StoreEvent};

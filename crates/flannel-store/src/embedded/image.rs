@@ -1,0 +1,125 @@
+//! The text of a snapshot: the ledger, and the last commits, for watchers that come back. One frame,
+//! so it is there whole or not at all; in it one line of JSON for the ledger as such, one commit per
+//! network and lease, an empty line, and the last commits.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::frame::{self, Ending};
+use super::journal::OpenError;
+use crate::feed::KEPT_EVENTS;
+use crate::ledger::{Change, Commit, Entry, History, Ledger, Network, NetworkName};
+
+const FORMAT: u32 = 1;
+
+#[derive(Default)]
+pub(super) struct Image {
+    pub(super) ledger: Ledger,
+    pub(super) recent: Vec<Commit>,
+    pub(super) floor: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    format: u32,
+    revision: u64,
+    time: u64,
+    histories: Vec<(u64, u64)>,
+    floor: u64,
+}
+
+pub(super) fn write(ledger: &Ledger, recent: &[Commit], floor: u64) -> Vec<u8> {
+    let head = Head {
+        format: FORMAT,
+        revision: ledger.revision(),
+        time: ledger.time(),
+        histories: ledger.histories().iter().map(|h| (h.id, h.since)).collect(),
+        floor,
+    };
+    let mut text = serde_json::to_string(&head).unwrap_or_default();
+    text.push('\n');
+    let mut line = |revision: u64, change: Change| {
+        text += &Commit { revision, at: 0, changes: vec![change] }.to_json();
+        text.push('\n');
+    };
+    for (name, network) in ledger.networks() {
+        let config = network.config_text().map(str::to_owned);
+        line(network.config_revision(), Change::Config { network: name.clone(), text: config });
+        for (subnet, entry) in network.leases() {
+            let Entry { attrs, expires, version, owner } = entry.clone();
+            let put = Change::Put { network: name.clone(), subnet: *subnet, attrs, expires, owner };
+            line(version, put);
+        }
+    }
+    text.push('\n');
+    for commit in recent {
+        text += &commit.to_json();
+        text.push('\n');
+    }
+    frame::encode(text.as_bytes())
+}
+
+pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Image, OpenError> {
+    let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
+    let frames = frame::decode(bytes);
+    let ([payload], Ending::Clean) = (&frames.payloads[..], frames.ending) else {
+        return Err(OpenError::Damaged { path: path.to_owned(), at: frames.end });
+    };
+    let text = std::str::from_utf8(payload).map_err(|error| unreadable(error.to_string()))?;
+    let mut lines = text.lines();
+    let head: Head = serde_json::from_str(lines.next().unwrap_or_default())
+        .map_err(|error| unreadable(error.to_string()))?;
+    if head.format != FORMAT {
+        return Err(unreadable(format!("its format is {}, not {FORMAT}", head.format)));
+    }
+    let mut networks: BTreeMap<NetworkName, Network> = BTreeMap::new();
+    for line in lines.by_ref().take_while(|line| !line.is_empty()) {
+        let commit = Commit::from_json(line).map_err(unreadable)?;
+        for change in commit.changes {
+            match change {
+                Change::Config { network, text } => {
+                    let network = networks.entry(network).or_default();
+                    network.set_config(&text.unwrap_or_default(), commit.revision);
+                }
+                Change::Put { network, subnet, attrs, expires, owner } => {
+                    let entry = Entry { attrs, expires, version: commit.revision, owner };
+                    networks.entry(network).or_default().restore(subnet, entry);
+                }
+                Change::Gone { .. } | Change::Start { .. } | Change::Clock => {}
+            }
+        }
+    }
+    let recent =
+        lines.map(|line| Commit::from_json(line).map_err(unreadable)).collect::<Result<_, _>>()?;
+    let histories = head.histories.iter().map(|(id, since)| History { id: *id, since: *since });
+    let ledger = Ledger::restore(head.revision, head.time, histories.collect(), networks);
+    Ok(Image { ledger, recent, floor: head.floor })
+}
+
+/// The commits of one frame of the log.
+pub(super) fn commits(path: &Path, payload: &[u8]) -> Result<Vec<Commit>, OpenError> {
+    let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
+    let text = std::str::from_utf8(payload).map_err(|error| unreadable(error.to_string()))?;
+    text.lines().map(|line| Commit::from_json(line).map_err(unreadable)).collect()
+}
+
+/// Forgets the oldest commits when there are many.
+pub(super) fn shorten(recent: &mut Vec<Commit>, floor: &mut u64) {
+    let events: usize = recent.iter().map(|commit| commit.changes.len()).sum();
+    if events <= KEPT_EVENTS * 2 {
+        return;
+    }
+    let mut surplus = events - KEPT_EVENTS;
+    let mut count = 0;
+    for commit in &*recent {
+        if surplus == 0 {
+            break;
+        }
+        surplus = surplus.saturating_sub(commit.changes.len());
+        *floor = commit.revision;
+        count += 1;
+    }
+    recent.drain(..count);
+}

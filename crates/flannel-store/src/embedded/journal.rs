@@ -1,0 +1,206 @@
+//! The files of a data directory: `leases.log`, to which every group of commits is appended and
+//! synced before anybody is told of it, and `leases.snapshot`, which replaces a log grown long.
+//!
+//! The log may hold commits that the snapshot has too, when the server died between writing the one
+//! and emptying the other; revisions tell.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::frame::{self, Ending};
+use super::image;
+use crate::ledger::{Commit, Ledger};
+
+const LOG: &str = "leases.log";
+const SNAPSHOT: &str = "leases.snapshot";
+const SNAPSHOT_NEW: &str = "leases.snapshot.new";
+const LOCK: &str = "lock";
+
+/// A log is replaced by a snapshot when it is longer than this and several times the snapshot.
+const LONG_LOG: u64 = 1 << 20;
+const LOG_TO_SNAPSHOT: u64 = 4;
+
+/// Why a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    #[error("cannot {attempted} {}: {source}; check that the directory exists and can be written", path.display())]
+    Io { attempted: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "the data directory {} is in use by another server: stop that one, or use another directory",
+        path.display()
+    )]
+    Locked { path: PathBuf },
+    #[error(
+        "{} is damaged at byte {at}, and not by an interrupted write: nothing was changed; restore the data \
+         directory from a backup, or move it away to begin anew - running nodes then bring their leases back",
+        path.display()
+    )]
+    Damaged { path: PathBuf, at: usize },
+    #[error("{} cannot be read: {reason}; it may be from a newer version", path.display())]
+    Unreadable { path: PathBuf, reason: String },
+}
+
+/// What a data directory had in it.
+pub(super) struct Opened {
+    pub(super) journal: Journal,
+    pub(super) ledger: Ledger,
+    /// The last commits, and the revision before the first of them.
+    pub(super) recent: Vec<Commit>,
+    pub(super) floor: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Journal {
+    dir: PathBuf,
+    log: File,
+    /// The length of what was acknowledged.
+    length: u64,
+    snapshot_length: u64,
+    /// There may be more in the log than was acknowledged.
+    dirty: bool,
+    /// Held as long as the journal lives.
+    _lock: File,
+}
+
+impl Journal {
+    pub(super) fn open(dir: &Path) -> Result<Opened, OpenError> {
+        let failed = |attempted, name: &str| {
+            let path = dir.join(name);
+            move |source| OpenError::Io { attempted, path, source }
+        };
+        let create = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        create.map_err(failed("create the data directory", ""))?;
+        let lock = lock(dir)?;
+
+        let snapshot = read(&dir.join(SNAPSHOT)).map_err(failed("read", SNAPSHOT))?;
+        let image = match snapshot.is_empty() {
+            true => image::Image::default(),
+            false => image::read(&dir.join(SNAPSHOT), &snapshot)?,
+        };
+        let path = dir.join(LOG);
+        let bytes = read(&path).map_err(failed("read", LOG))?;
+        let frames = frame::decode(&bytes);
+        if frames.ending == Ending::Damaged {
+            return Err(OpenError::Damaged { path, at: frames.end });
+        }
+        let image::Image { mut ledger, mut recent, mut floor } = image;
+        for payload in frames.payloads {
+            for commit in image::commits(&path, payload)? {
+                if commit.revision > ledger.revision() {
+                    ledger.apply(&commit);
+                    recent.push(commit);
+                }
+            }
+        }
+        image::shorten(&mut recent, &mut floor);
+
+        let log =
+            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let log = log.map_err(failed("open", LOG))?;
+        let length = frames.end as u64;
+        let dirty = frames.ending == Ending::Torn;
+        if dirty {
+            tracing::warn!(
+                file = %path.display(),
+                bytes = bytes.len() - frames.end,
+                "the last write was interrupted; what it said was never acknowledged and is dropped"
+            );
+        }
+        sync_directory(dir).map_err(failed("sync the data directory", ""))?;
+        let snapshot_length = snapshot.len() as u64;
+        let dir = dir.to_owned();
+        let mut journal = Self { dir, log, length, snapshot_length, dirty, _lock: lock };
+        journal.clean().map_err(failed("write", LOG))?;
+        Ok(Opened { journal, ledger, recent, floor })
+    }
+
+    /// Makes a group of commits durable, all or none.
+    pub(super) fn append(&mut self, commits: &[Commit]) -> io::Result<()> {
+        self.clean()?;
+        let lines: Vec<String> = commits.iter().map(Commit::to_json).collect();
+        let frame = frame::encode(lines.join("\n").as_bytes());
+        self.dirty = true;
+        let written = self.log.write_all(&frame).and_then(|()| self.log.sync_data());
+        if let Err(error) = written {
+            // If this fails too, it is tried again before the next write; a restart copes as well.
+            let _ = self.clean();
+            return Err(error);
+        }
+        self.length += frame.len() as u64;
+        self.dirty = false;
+        Ok(())
+    }
+
+    pub(super) fn is_long(&self) -> bool {
+        self.length > LONG_LOG.max(self.snapshot_length * LOG_TO_SNAPSHOT)
+    }
+
+    /// Replaces snapshot and log by a snapshot of now.
+    pub(super) fn compact(
+        &mut self,
+        ledger: &Ledger,
+        recent: &[Commit],
+        floor: u64,
+    ) -> io::Result<()> {
+        let bytes = image::write(ledger, recent, floor);
+        let new = self.dir.join(SNAPSHOT_NEW);
+        let written = write_synced(&new, &bytes)
+            .and_then(|()| fs::rename(&new, self.dir.join(SNAPSHOT)))
+            .and_then(|()| sync_directory(&self.dir));
+        if let Err(error) = written {
+            let _ = fs::remove_file(&new);
+            return Err(error);
+        }
+        self.snapshot_length = bytes.len() as u64;
+        self.length = 0;
+        self.dirty = true;
+        self.clean()
+    }
+
+    /// Cuts off what was not acknowledged.
+    fn clean(&mut self) -> io::Result<()> {
+        if self.dirty {
+            self.log.set_len(self.length)?;
+            self.log.sync_data()?;
+        }
+        self.log.seek(SeekFrom::Start(self.length))?;
+        self.dirty = false;
+        Ok(())
+    }
+}
+
+fn lock(dir: &Path) -> Result<File, OpenError> {
+    let path = dir.join(LOCK);
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let failed = |source| OpenError::Io { attempted: "lock", path: path.clone(), source };
+    let file = file.map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(OpenError::Locked { path: dir.to_owned() }),
+        Err(fs::TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+/// An absent file is an empty one.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match File::open(path) {
+        Ok(mut file) => file.read_to_end(&mut bytes).map(|_| bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(bytes),
+        Err(error) => Err(error),
+    }
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file =
+        OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn sync_directory(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}

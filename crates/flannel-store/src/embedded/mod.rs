@@ -1,0 +1,97 @@
+//! Leases in a directory of this machine: durable, with nothing else installed.
+
+mod clock;
+mod frame;
+mod image;
+mod journal;
+mod store;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+
+use tokio::sync::oneshot;
+
+use self::clock::Clock;
+use self::journal::{Journal, Opened};
+use self::writer::{Job, Writer};
+use crate::feed::Feeds;
+use crate::ledger::{NetworkName, Refusal, Reply, Request};
+
+pub use self::journal::OpenError;
+pub use self::store::EmbeddedStore;
+
+/// Requests waiting for the disk; more are turned away.
+const QUEUE: usize = 16_384;
+
+/// Why a request was not carried out.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Nothing was changed; the same request may succeed later.
+    #[error("the lease store cannot be written ({0}): nothing was changed; try again later")]
+    ReadOnly(String),
+    #[error("too many requests are waiting: try again later")]
+    Busy,
+    #[error("the lease store has stopped")]
+    Stopped,
+}
+
+/// An open data directory. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Embedded {
+    jobs: SyncSender<Job>,
+    feeds: Arc<Feeds>,
+}
+
+impl Embedded {
+    /// Reads the directory, creating it if need be, and keeps it locked. From `seed` come the choice
+    /// of subnets and the name of this run.
+    pub fn open(dir: &Path, seed: u64) -> Result<Self, OpenError> {
+        let Opened { mut journal, mut ledger, mut recent, floor } = Journal::open(dir)?;
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let clock = Clock::start();
+        let start = ledger.start(rng.u64(1..), clock.now());
+        journal.append(std::slice::from_ref(&start)).map_err(|source| OpenError::Io {
+            attempted: "write to the data directory",
+            path: dir.to_owned(),
+            source,
+        })?;
+        ledger.apply(&start);
+        recent.push(start);
+        let feeds = Arc::new(Feeds::default());
+        feeds.reset(&ledger, floor, &recent);
+        let (jobs, queue) = mpsc::sync_channel(QUEUE);
+        let feeds_there = feeds.clone();
+        let failing = false;
+        let writer =
+            Writer { ledger, journal, recent, floor, feeds: feeds_there, clock, rng, failing };
+        let thread = std::thread::Builder::new().name("lease-store".to_owned());
+        thread.spawn(move || writer.run(&queue)).map_err(|source| OpenError::Io {
+            attempted: "start a thread for",
+            path: dir.to_owned(),
+            source,
+        })?;
+        Ok(Self { jobs, feeds })
+    }
+
+    pub fn feeds(&self) -> &Arc<Feeds> {
+        &self.feeds
+    }
+
+    /// Carries out a request; when this returns, what it led to is durable.
+    pub async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {
+        let (reply, answer) = oneshot::channel();
+        let job = Job { network: network.clone(), request, reply };
+        self.jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => AskError::Busy,
+            TrySendError::Disconnected(_) => AskError::Stopped,
+        })?;
+        answer.await.unwrap_or(Err(AskError::Stopped))
+    }
+}

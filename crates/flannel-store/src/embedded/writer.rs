@@ -1,0 +1,151 @@
+//! The one thread that owns the ledger. Requests that wait while the disk is busy are carried out
+//! together with one sync; nobody is answered, and no watcher told, before that has succeeded.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::AskError;
+use super::clock::Clock;
+use super::image;
+use super::journal::Journal;
+use crate::feed::Feeds;
+use crate::ledger::{Commit, Ledger, NetworkName, Refusal, Reply, Request, Undo};
+
+/// So many requests go into one sync at most.
+const GROUP: usize = 512;
+/// How often the time is noted when nothing happens, and how long a lease may outlive its end.
+const TICK: Duration = Duration::from_secs(600);
+const EXPIRY_SLACK: Duration = Duration::from_millis(250);
+
+pub(super) struct Job {
+    pub(super) network: NetworkName,
+    pub(super) request: Request,
+    pub(super) reply: oneshot::Sender<Result<Reply, AskError>>,
+}
+
+pub(super) struct Writer {
+    pub(super) ledger: Ledger,
+    pub(super) journal: Journal,
+    pub(super) recent: Vec<Commit>,
+    pub(super) floor: u64,
+    pub(super) feeds: Arc<Feeds>,
+    pub(super) clock: Clock,
+    pub(super) rng: fastrand::Rng,
+    /// The last write failed.
+    pub(super) failing: bool,
+}
+
+type Answer = (oneshot::Sender<Result<Reply, AskError>>, Result<Reply, Refusal>);
+
+impl Writer {
+    /// Until nobody is left who could ask.
+    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let first = match jobs.recv_timeout(self.patience()) {
+                Ok(job) => Some(job),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let group: Vec<Job> = first.into_iter().chain(jobs.try_iter().take(GROUP)).collect();
+            self.carry_out(group);
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        let now = self.clock.now();
+        let expiry = self
+            .ledger
+            .next_expiry()
+            .map_or(TICK, |at| Duration::from_millis(at.saturating_sub(now)).max(EXPIRY_SLACK));
+        let tick = Duration::from_millis(
+            (self.ledger.time() + TICK.as_millis() as u64).saturating_sub(now),
+        );
+        expiry.min(tick.max(EXPIRY_SLACK))
+    }
+
+    fn carry_out(&mut self, group: Vec<Job>) {
+        let now = self.clock.now();
+        let mut commits = Vec::new();
+        let mut undos = Vec::new();
+        let mut answers: Vec<Answer> = Vec::with_capacity(group.len());
+        if let Some(expired) = self.ledger.expire(now) {
+            self.apply(expired, &mut commits, &mut undos);
+        }
+        for job in group {
+            match self.ledger.decide(&job.network, &job.request, now, &mut self.rng) {
+                Ok((reply, commit)) => {
+                    if let Some(commit) = commit {
+                        self.apply(commit, &mut commits, &mut undos);
+                    }
+                    answers.push((job.reply, Ok(reply)));
+                }
+                Err(refusal) => answers.push((job.reply, Err(refusal))),
+            }
+        }
+        let overdue = now.saturating_sub(self.ledger.time()) >= TICK.as_millis() as u64;
+        if commits.is_empty() && overdue {
+            self.apply(self.ledger.tick(now), &mut commits, &mut undos);
+        }
+        match self.write(&commits) {
+            Ok(()) => {
+                commits.iter().for_each(|commit| self.feeds.publish(commit));
+                self.recent.extend(commits);
+                for (asker, answer) in answers {
+                    // Whoever has gone meanwhile does not want to know.
+                    let _ = asker.send(answer.map_err(AskError::Refused));
+                }
+                self.keep_short();
+            }
+            Err(reason) => {
+                undos.into_iter().rev().for_each(|undo| self.ledger.undo(undo));
+                for (asker, _) in answers {
+                    let _ = asker.send(Err(AskError::ReadOnly(reason.clone())));
+                }
+                // Expired leases and ticks would have us try again at once.
+                std::thread::sleep(EXPIRY_SLACK);
+            }
+        }
+    }
+
+    fn apply(&mut self, commit: Commit, commits: &mut Vec<Commit>, undos: &mut Vec<Undo>) {
+        undos.push(self.ledger.apply(&commit));
+        commits.push(commit);
+    }
+
+    fn write(&mut self, commits: &[Commit]) -> Result<(), String> {
+        if commits.is_empty() {
+            return Ok(());
+        }
+        match self.journal.append(commits) {
+            Ok(()) => {
+                if std::mem::take(&mut self.failing) {
+                    tracing::info!("the lease store can be written again");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::error!(
+                        %error,
+                        "the lease store cannot be written: leases stay as they are and are served, changes \
+                         are refused until it can; make room, or make the file system writable"
+                    );
+                }
+                Err(error.to_string())
+            }
+        }
+    }
+
+    fn keep_short(&mut self) {
+        image::shorten(&mut self.recent, &mut self.floor);
+        if !self.journal.is_long() {
+            return;
+        }
+        if let Err(error) = self.journal.compact(&self.ledger, &self.recent, self.floor) {
+            tracing::warn!(%error, "the log of leases cannot be replaced by a snapshot and grows on");
+        }
+    }
+}

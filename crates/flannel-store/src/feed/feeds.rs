@@ -1,0 +1,170 @@
+//! The feeds of all networks, and the feed of which networks there are.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use super::{Cursor, Event, Feed};
+use crate::ledger::{Change, Commit, Entry, History, Ledger, NetworkName};
+use crate::wire;
+
+const KEPT_NAMES: usize = 256;
+
+#[derive(Debug)]
+pub struct Feeds {
+    state: Mutex<State>,
+    latest: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    revision: u64,
+    histories: Vec<History>,
+    feeds: BTreeMap<NetworkName, Arc<Feed>>,
+    told: VecDeque<(u64, bool, NetworkName)>,
+    floor: u64,
+}
+
+impl Default for Feeds {
+    fn default() -> Self {
+        Self { state: Mutex::default(), latest: watch::Sender::new(0) }
+    }
+}
+
+impl Feeds {
+    pub fn get(&self, name: &NetworkName) -> Option<Arc<Feed>> {
+        self.state().feeds.get(name).cloned()
+    }
+
+    /// The feed of a network that is there whether it has a config or not.
+    pub fn get_or_create(&self, name: &NetworkName) -> Arc<Feed> {
+        let mut state = self.state();
+        let State { revision, histories, feeds, .. } = &mut *state;
+        let create = || {
+            let feed = Feed::default();
+            feed.reset(*revision, histories, None, []);
+            Arc::new(feed)
+        };
+        feeds.entry(name.clone()).or_insert_with(create).clone()
+    }
+
+    pub fn names(&self) -> Vec<NetworkName> {
+        self.state().live().cloned().collect()
+    }
+
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.latest.subscribe()
+    }
+
+    /// Which networks have come and gone since; `None` when none has. Without a cursor: all.
+    pub fn answer(&self, cursor: Option<Cursor>) -> Option<Bytes> {
+        let state = self.state();
+        let knows = |cursor: &Cursor| {
+            let same = cursor.history.is_none_or(|history| {
+                Ledger::continues(&state.histories, state.revision, history, cursor.revision)
+            });
+            same && state.floor <= cursor.revision && cursor.revision <= state.revision
+        };
+        let Some(cursor) = cursor.filter(knows) else {
+            let names: Vec<String> = state.live().map(|name| format!("\"{name}\"")).collect();
+            return Some(state.result("null", &format!("[{}]", names.join(","))));
+        };
+        let after = state.told.iter().filter(|(revision, ..)| *revision > cursor.revision);
+        let events: Vec<String> = after
+            .map(|(_, added, name)| {
+                let kind = if *added { "added" } else { "removed" };
+                format!(r#"{{"type":"{kind}","network":"{name}"}}"#)
+            })
+            .collect();
+        (!events.is_empty()).then(|| state.result(&format!("[{}]", events.join(",")), "null"))
+    }
+
+    /// Everything as the ledger has it, and what is known of how it came to be.
+    pub(crate) fn reset(&self, ledger: &Ledger, floor: u64, recent: &[Commit]) {
+        {
+            let mut state = self.state();
+            state.revision = ledger.revision();
+            state.floor = ledger.revision();
+            state.histories = ledger.histories().to_vec();
+        }
+        for (name, network) in ledger.networks() {
+            let feed = self.get_or_create(name);
+            let leases = network.leases().iter().map(|(subnet, entry)| (*subnet, entry.clone()));
+            feed.reset(ledger.revision(), ledger.histories(), network.config_text(), leases);
+            feed.recall(floor, recent.iter().map(|commit| (commit.revision, events(name, commit))));
+        }
+        self.latest.send_replace(ledger.revision());
+    }
+
+    /// Tells of a commit that is durable.
+    pub(crate) fn publish(&self, commit: &Commit) {
+        let mut touched: Vec<&NetworkName> = commit.changes.iter().filter_map(network).collect();
+        touched.dedup();
+        self.state().revision = commit.revision;
+        for name in touched {
+            let feed = self.get_or_create(name);
+            let known = feed.config_text().is_some();
+            feed.publish(commit.revision, None, events(name, commit));
+            let lives = feed.config_text().is_some();
+            if known != lives {
+                self.tell(commit.revision, lives, name);
+            }
+        }
+    }
+
+    fn tell(&self, revision: u64, added: bool, name: &NetworkName) {
+        let mut state = self.state();
+        state.told.push_back((revision, added, name.clone()));
+        if state.told.len() > KEPT_NAMES
+            && let Some((oldest, ..)) = state.told.pop_front()
+        {
+            state.floor = oldest;
+        }
+        drop(state);
+        self.latest.send_replace(revision);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn live(&self) -> impl Iterator<Item = &NetworkName> {
+        self.feeds.iter().filter(|(_, feed)| feed.config_text().is_some()).map(|(name, _)| name)
+    }
+
+    fn result(&self, events: &str, snapshot: &str) -> Bytes {
+        let revision = self.revision;
+        let history = wire::history_text(self.histories.last().map_or(0, |history| history.id));
+        Bytes::from(format!(
+            "{{\"events\":{events},\"snapshot\":{snapshot},\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"
+        ))
+    }
+}
+
+fn network(change: &Change) -> Option<&NetworkName> {
+    match change {
+        Change::Start { .. } | Change::Clock => None,
+        Change::Config { network, .. }
+        | Change::Put { network, .. }
+        | Change::Gone { network, .. } => Some(network),
+    }
+}
+
+fn events(name: &NetworkName, commit: &Commit) -> Vec<Event> {
+    let of_this = commit.changes.iter().filter(|change| network(change) == Some(name));
+    let event = |change: &Change| match change {
+        Change::Config { text, .. } => Some(Event::Config(text.clone())),
+        Change::Put { subnet, attrs, expires, owner, .. } => {
+            let (attrs, owner) = (attrs.clone(), owner.clone());
+            let version = commit.revision;
+            Some(Event::Put(*subnet, Entry { attrs, expires: *expires, version, owner }))
+        }
+        Change::Gone { subnet, .. } => Some(Event::Gone(*subnet)),
+        Change::Start { .. } | Change::Clock => None,
+    };
+    of_this.filter_map(event).collect()
+}

@@ -1,0 +1,305 @@
+//! What is told to those who watch: the present table of one network and its recent history, each
+//! event written as text once and shared by all who get it. Nothing is kept per watcher: each comes
+//! with its cursor and is told what happened after it, or everything if that is no longer known.
+
+mod answer;
+mod feeds;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use flannel_lease::{Lease, NetworkConfig, Subnet};
+use tokio::sync::watch;
+
+pub use answer::{Cursor, Style};
+pub use feeds::Feeds;
+
+use crate::ledger::{Entry, History, Ledger};
+use crate::wire;
+
+/// So many events are kept for watchers that fall behind or come back.
+pub const KEPT_EVENTS: usize = 8_192;
+
+/// Something that happened in a network.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    Put(Subnet, Entry),
+    Gone(Subnet),
+    Config(Option<String>),
+}
+
+#[derive(Debug)]
+pub struct Feed {
+    state: Mutex<State>,
+    /// The revision of the last event; changes wake all who wait.
+    latest: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    revision: u64,
+    histories: Vec<History>,
+    config: Option<ConfigView>,
+    leases: BTreeMap<Subnet, LeaseView>,
+    told: VecDeque<Told>,
+    told_events: usize,
+    /// Everything after this revision is in `told`.
+    floor: u64,
+    answers: answer::Cache,
+}
+
+#[derive(Debug)]
+struct ConfigView {
+    text: String,
+    /// With every derived value spelled out.
+    json: Bytes,
+}
+
+#[derive(Debug)]
+struct LeaseView {
+    entry: Entry,
+    json: String,
+}
+
+/// The events of one revision.
+#[derive(Debug)]
+struct Told {
+    revision: u64,
+    events: Vec<Event>,
+    /// The same as text, one per event.
+    json: Vec<String>,
+}
+
+/// Everything at one instant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Everything {
+    pub config: Option<String>,
+    pub leases: Vec<(Subnet, Entry)>,
+    pub cursor: Cursor,
+}
+
+/// What a watcher is to hear.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Since {
+    Nothing,
+    Events(Vec<Event>, Cursor),
+    /// Its cursor is too old, or from a history that is not this one's.
+    Everything(Everything),
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self { state: Mutex::default(), latest: watch::Sender::new(0) }
+    }
+}
+
+impl Feed {
+    /// Wakes whenever there is something to tell.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.latest.subscribe()
+    }
+
+    /// The config with every derived value spelled out.
+    pub fn config(&self) -> Option<Bytes> {
+        self.state().config.as_ref().map(|config| config.json.clone())
+    }
+
+    /// The config as it was written.
+    pub fn config_text(&self) -> Option<String> {
+        self.state().config.as_ref().map(|config| config.text.clone())
+    }
+
+    pub fn lease(&self, subnet: &Subnet) -> Option<Entry> {
+        self.state().leases.get(subnet).map(|view| view.entry.clone())
+    }
+
+    /// The attributes of the first lease for which this is true.
+    pub fn find(&self, is_it: impl Fn(&Entry) -> bool) -> Option<(Subnet, Entry)> {
+        let state = self.state();
+        let found = state.leases.iter().find(|(_, view)| is_it(&view.entry));
+        found.map(|(subnet, view)| (*subnet, view.entry.clone()))
+    }
+
+    pub fn count(&self) -> usize {
+        self.state().leases.len()
+    }
+
+    pub fn everything(&self) -> Everything {
+        self.state().everything()
+    }
+
+    /// What a watcher has not heard yet, as values.
+    pub fn since(&self, cursor: Cursor) -> Since {
+        let state = self.state();
+        if !state.knows(&cursor) {
+            return Since::Everything(state.everything());
+        }
+        let events: Vec<Event> =
+            state.after(cursor.revision).flat_map(|told| told.events.iter().cloned()).collect();
+        if events.is_empty() { Since::Nothing } else { Since::Events(events, state.cursor()) }
+    }
+
+    /// Replaces everything, without telling anybody: at the start, before there are watchers, or when
+    /// `histories` has changed, so that none of them goes on from what it knew.
+    pub fn reset(
+        &self,
+        revision: u64,
+        histories: &[History],
+        config: Option<&str>,
+        leases: impl IntoIterator<Item = (Subnet, Entry)>,
+    ) {
+        let mut state = self.state();
+        *state = State {
+            revision,
+            floor: revision,
+            histories: histories.to_vec(),
+            config: config.map(ConfigView::new),
+            leases: leases.into_iter().map(|(s, entry)| (s, LeaseView::new(&s, entry))).collect(),
+            ..State::default()
+        };
+        drop(state);
+        self.latest.send_replace(revision);
+    }
+
+    /// Tells of what happened. Renewals that change nothing a watcher sees are told to nobody.
+    pub fn publish(&self, revision: u64, histories: Option<&[History]>, events: Vec<Event>) {
+        let mut state = self.state();
+        if let Some(histories) = histories {
+            state.histories = histories.to_vec();
+        }
+        state.revision = revision;
+        let mut seen = Vec::with_capacity(events.len());
+        for event in events {
+            if state.take(&event) {
+                seen.push(event);
+            }
+        }
+        let worth_telling = !seen.is_empty();
+        if worth_telling {
+            state.remember(revision, seen);
+        }
+        drop(state);
+        if worth_telling {
+            self.latest.send_replace(revision);
+        }
+    }
+
+    /// Remembers what happened before a restart, oldest first; the table holds it already.
+    pub fn recall(&self, floor: u64, commits: impl IntoIterator<Item = (u64, Vec<Event>)>) {
+        let mut state = self.state();
+        state.floor = floor.min(state.revision);
+        for (revision, events) in commits {
+            if !events.is_empty() {
+                state.remember(revision, events);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while it is held would be a bug of ours; the table is still the best there is.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn cursor(&self) -> Cursor {
+        let history = self.histories.last().map(|history| history.id);
+        Cursor { revision: self.revision, history }
+    }
+
+    fn knows(&self, cursor: &Cursor) -> bool {
+        let same = cursor.history.is_none_or(|history| {
+            Ledger::continues(&self.histories, self.revision, history, cursor.revision)
+        });
+        same && self.floor <= cursor.revision && cursor.revision <= self.revision
+    }
+
+    fn after(&self, revision: u64) -> impl Iterator<Item = &Told> {
+        let first = self.told.partition_point(|told| told.revision <= revision);
+        self.told.range(first..)
+    }
+
+    fn everything(&self) -> Everything {
+        let leases = self.leases.iter().map(|(subnet, view)| (*subnet, view.entry.clone()));
+        Everything {
+            config: self.config.as_ref().map(|config| config.text.clone()),
+            leases: leases.collect(),
+            cursor: self.cursor(),
+        }
+    }
+
+    /// Takes an event into the table; whether a watcher would see it.
+    fn take(&mut self, event: &Event) -> bool {
+        self.answers.forget_snapshots();
+        match event {
+            Event::Put(subnet, entry) => {
+                let view = LeaseView::new(subnet, entry.clone());
+                let before = self.leases.insert(*subnet, view);
+                before.is_none_or(|before| {
+                    let reserved = |entry: &Entry| entry.expires.is_none();
+                    before.entry.attrs != entry.attrs || reserved(&before.entry) != reserved(entry)
+                })
+            }
+            Event::Gone(subnet) => self.leases.remove(subnet).is_some(),
+            Event::Config(text) => {
+                let changed = self.config.as_ref().map(|config| &config.text) != text.as_ref();
+                self.config = text.as_deref().map(ConfigView::new);
+                changed
+            }
+        }
+    }
+
+    fn remember(&mut self, revision: u64, events: Vec<Event>) {
+        let json = events.iter().map(event_json).collect();
+        self.told_events += events.len();
+        self.told.push_back(Told { revision, events, json });
+        while self.told_events > KEPT_EVENTS
+            && let Some(oldest) = self.told.pop_front()
+        {
+            self.told_events -= oldest.events.len();
+            self.floor = oldest.revision;
+        }
+    }
+}
+
+impl ConfigView {
+    fn new(text: &str) -> Self {
+        let json = NetworkConfig::parse(text).map_or_else(|_| "null".to_owned(), |c| c.to_json());
+        Self { text: text.to_owned(), json: json.into() }
+    }
+}
+
+impl LeaseView {
+    fn new(subnet: &Subnet, entry: Entry) -> Self {
+        Self { json: wire::lease_json(subnet, &entry, None), entry }
+    }
+}
+
+impl Everything {
+    pub fn plain_leases(&self) -> Vec<Lease> {
+        let lease = |(subnet, entry): &(Subnet, Entry)| Lease {
+            subnet: *subnet,
+            attrs: entry.attrs.clone(),
+        };
+        self.leases.iter().map(lease).collect()
+    }
+}
+
+fn event_json(event: &Event) -> String {
+    match event {
+        Event::Put(subnet, entry) => {
+            format!(r#"{{"type":"added","lease":{}}}"#, wire::lease_json(subnet, entry, None))
+        }
+        Event::Gone(subnet) => {
+            format!(r#"{{"type":"removed","lease":{}}}"#, wire::gone_json(subnet))
+        }
+        Event::Config(text) => {
+            let config = text.as_deref().map(ConfigView::new);
+            let json = config.map_or(Bytes::from_static(b"null"), |config| config.json);
+            format!(r#"{{"type":"config","config":{}}}"#, String::from_utf8_lossy(&json))
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What is kept of every decision, and its text: one line of JSON per commit.
+
+use std::sync::Arc;
+
+use flannel_lease::{LeaseAttrs, Subnet};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{Millis, NetworkName};
+
+/// Changes that happen together or not at all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Commit {
+    pub revision: u64,
+    pub at: Millis,
+    pub changes: Vec<Change>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// A run of the server begins; it was away so many milliseconds, by a clock that may have been
+    /// set meanwhile.
+    Start {
+        history: u64,
+        away: i64,
+    },
+    /// Nothing happened, but it is later now.
+    Clock,
+    Config {
+        network: NetworkName,
+        text: Option<String>,
+    },
+    Put {
+        network: NetworkName,
+        subnet: Subnet,
+        attrs: LeaseAttrs,
+        expires: Option<Millis>,
+        owner: Option<Arc<str>>,
+    },
+    Gone {
+        network: NetworkName,
+        subnet: Subnet,
+    },
+}
+
+impl Commit {
+    pub(crate) fn to_json(&self) -> String {
+        let changes = self.changes.iter().map(Stored::from).collect();
+        let stored = StoredCommit { r: self.revision, t: self.at, c: changes };
+        serde_json::to_string(&stored).unwrap_or_default()
+    }
+
+    pub(crate) fn from_json(text: &str) -> Result<Self, String> {
+        let stored: StoredCommit = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let changes = stored.c.into_iter().map(Change::try_from).collect::<Result<_, _>>()?;
+        Ok(Self { revision: stored.r, at: stored.t, changes })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredCommit {
+    r: u64,
+    t: Millis,
+    c: Vec<Stored>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Stored {
+    Start {
+        history: u64,
+        away: i64,
+    },
+    Clock,
+    Config {
+        n: String,
+        text: Option<String>,
+    },
+    Put {
+        n: String,
+        s: String,
+        a: Box<RawValue>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        e: Option<Millis>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        o: Option<String>,
+    },
+    Gone {
+        n: String,
+        s: String,
+    },
+}
+
+impl From<&Change> for Stored {
+    fn from(change: &Change) -> Self {
+        match change {
+            Change::Start { history, away } => Self::Start { history: *history, away: *away },
+            Change::Clock => Self::Clock,
+            Change::Config { network, text } => {
+                Self::Config { n: network.to_string(), text: text.clone() }
+            }
+            Change::Put { network, subnet, attrs, expires, owner } => Self::Put {
+                n: network.to_string(),
+                s: subnet.to_string(),
+                a: RawValue::from_string(attrs.to_json()).unwrap_or_default(),
+                e: *expires,
+                o: owner.as_deref().map(str::to_owned),
+            },
+            Change::Gone { network, subnet } => {
+                Self::Gone { n: network.to_string(), s: subnet.to_string() }
+            }
+        }
+    }
+}
+
+impl TryFrom<Stored> for Change {
+    type Error = String;
+
+    fn try_from(stored: Stored) -> Result<Self, String> {
+        let name = |text: String| text.parse::<NetworkName>().map_err(|error| error.to_string());
+        let subnet = |text: String| text.parse::<Subnet>().map_err(|error| error.to_string());
+        Ok(match stored {
+            Stored::Start { history, away } => Self::Start { history, away },
+            Stored::Clock => Self::Clock,
+            Stored::Config { n, text } => Self::Config { network: name(n)?, text },
+            Stored::Put { n, s, a, e, o } => Self::Put {
+                network: name(n)?,
+                subnet: subnet(s)?,
+                attrs: LeaseAttrs::from_json(a.get().as_bytes()).map_err(|e| e.to_string())?,
+                expires: e,
+                owner: o.map(Arc::from),
+            },
+            Stored::Gone { n, s } => Self::Gone { network: name(n)?, subnet: subnet(s)? },
+        })
+    }
+}

@@ -1,0 +1,72 @@
+//! Choosing a subnet as `flannel_lease::decide` does, from the ledger's own indices: what it costs does
+//! not grow with the number of leases. A test holds the two against each other.
+
+use std::net::IpAddr;
+
+use flannel_lease::{AcquireError, Choice, Decision, FreeMap, LeaseAttrs, Net, Pool, Subnet};
+
+use super::network::Network;
+
+impl Network {
+    /// This node's leases: those that bear its address in the first enabled family.
+    pub(super) fn leases_of(&self, attrs: &LeaseAttrs) -> Vec<Subnet> {
+        let v4 = self.config().is_some_and(|config| config.v4.is_some());
+        let address =
+            if v4 { attrs.public_ip.map(IpAddr::V4) } else { attrs.public_ipv6.map(IpAddr::V6) };
+        let address = address.filter(|ip| !ip.is_unspecified());
+        let mut leases: Vec<Subnet> =
+            address.map(|address| self.at_address(address).collect()).unwrap_or_default();
+        leases.sort_unstable();
+        leases
+    }
+
+    pub(super) fn choose(
+        &mut self,
+        ours: &[Subnet],
+        previous: Option<Subnet>,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Decision, AcquireError> {
+        let config = self.config().ok_or(AcquireError::NoFamily)?;
+        let (pool_v4, pool_v6) = (config.v4, config.v6);
+        let (usable, unusable): (Vec<Subnet>, Vec<Subnet>) =
+            ours.iter().partition(|subnet| config.accepts(subnet));
+        let kept = previous.filter(|p| usable.contains(p)).or(usable.first().copied());
+        if let Some(kept) = kept {
+            return Ok(Decision { discard: unusable, choice: Choice::Keep(kept) });
+        }
+        let wished: Vec<Subnet> = previous.iter().chain(&unusable).copied().collect();
+        // Our own leases do not stand in our way.
+        unusable.iter().for_each(|subnet| self.vacate(subnet));
+        let v4 = pool_v4.map(|pool| {
+            choose_one(pool, "Network", self.free_v4.as_ref(), &wished, Subnet::v4, rng)
+        });
+        let v6 = pool_v6.map(|pool| {
+            choose_one(pool, "IPv6Network", self.free_v6.as_ref(), &wished, Subnet::v6, rng)
+        });
+        unusable.iter().for_each(|subnet| self.occupy(subnet));
+        let subnet = Subnet::new(v4.transpose()?, v6.transpose()?).ok_or(AcquireError::NoFamily)?;
+        Ok(Decision { discard: unusable, choice: Choice::Take(subnet) })
+    }
+}
+
+fn choose_one<N: Net>(
+    pool: Pool<N>,
+    key: &'static str,
+    free: Option<&FreeMap<N>>,
+    wished: &[Subnet],
+    part: impl Fn(&Subnet) -> Option<N>,
+    rng: &mut fastrand::Rng,
+) -> Result<N, AcquireError> {
+    let chosen = free.and_then(|free| {
+        let wish = wished.iter().filter_map(&part).find(|net| free.is_free(*net));
+        wish.or_else(|| free.pick(rng))
+    });
+    chosen.ok_or_else(|| AcquireError::OutOfSubnets {
+        key,
+        network: pool.network().to_string(),
+        subnet_len: pool.subnet_len(),
+        capacity: pool.capacity(),
+        first: pool.first().to_string(),
+        last: pool.last().to_string(),
+    })
+}

@@ -1,0 +1,274 @@
+//! Requests → commits. Nothing is changed here; a commit is carried out when it is durable.
+
+use flannel_lease::{Choice, LeaseAttrs, NetworkConfig, Subnet};
+
+use super::{
+    Change, Commit, Entry, LEASE_TTL, Ledger, Millis, Network, NetworkName, Refusal, Reply,
+    Request, Who,
+};
+
+/// So many leases expire in one commit at most.
+const EXPIRE_AT_ONCE: usize = 256;
+
+impl Ledger {
+    /// What a request leads to. Without a commit there is nothing to change: it was so before.
+    pub fn decide(
+        &mut self,
+        name: &NetworkName,
+        request: &Request,
+        now: Millis,
+        rng: &mut fastrand::Rng,
+    ) -> Result<(Reply, Option<Commit>), Refusal> {
+        let revision = self.revision + 1;
+        let mut ask = Ask { ledger: self, name, now, revision };
+        let (reply, changes) = match request {
+            Request::SetConfig { text, force } => ask.set_config(text, *force)?,
+            Request::RemoveNetwork { force } => ask.remove_network(*force)?,
+            Request::Acquire { attrs, previous, who } => ask.acquire(attrs, *previous, who, rng)?,
+            Request::Renew { subnet, attrs, version, who } => {
+                ask.renew(*subnet, attrs, *version, who)?
+            }
+            Request::Release { subnet, version, who } => ask.release(*subnet, *version, who)?,
+            Request::Reserve { subnet, attrs } => ask.reserve(*subnet, attrs)?,
+            Request::Unreserve { subnet } => ask.unreserve(*subnet)?,
+            Request::Import { subnet, attrs, left } => ask.import(*subnet, attrs, *left)?,
+        };
+        let commit = (!changes.is_empty()).then(|| self.commit(now, changes));
+        Ok((reply, commit))
+    }
+
+    /// Leases that are over.
+    pub fn expire(&self, now: Millis) -> Option<Commit> {
+        let gone = self.networks().flat_map(|(name, network)| {
+            network.expired(now).map(|subnet| Change::Gone { network: name.clone(), subnet })
+        });
+        let gone: Vec<Change> = gone.take(EXPIRE_AT_ONCE).collect();
+        (!gone.is_empty()).then(|| self.commit(now, gone))
+    }
+
+    /// Notes the time, so that a later start knows how long the server was away.
+    pub fn tick(&self, now: Millis) -> Commit {
+        self.commit(now, vec![Change::Clock])
+    }
+
+    pub fn next_expiry(&self) -> Option<Millis> {
+        self.networks().filter_map(|(_, network)| network.next_expiry()).min()
+    }
+}
+
+type Decided = Result<(Reply, Vec<Change>), Refusal>;
+
+struct Ask<'a> {
+    ledger: &'a mut Ledger,
+    name: &'a NetworkName,
+    now: Millis,
+    revision: u64,
+}
+
+impl Ask<'_> {
+    fn network(&mut self) -> Result<&mut Network, Refusal> {
+        let missing = || Refusal::NoNetwork(self.name.clone());
+        self.ledger.networks.get_mut(self.name).ok_or_else(missing)
+    }
+
+    fn found(&mut self, subnet: Subnet) -> Result<Entry, Refusal> {
+        self.network()?.lease(&subnet).cloned().ok_or(Refusal::Gone(subnet))
+    }
+
+    fn full_life(&self) -> Option<Millis> {
+        Some(self.now + LEASE_TTL.as_millis() as Millis)
+    }
+
+    fn put(&self, subnet: Subnet, mut entry: Entry) -> (Entry, Change) {
+        entry.version = self.revision;
+        let change = Change::Put {
+            network: self.name.clone(),
+            subnet,
+            attrs: entry.attrs.clone(),
+            expires: entry.expires,
+            owner: entry.owner.clone(),
+        };
+        (entry, change)
+    }
+
+    fn put_alone(&self, subnet: Subnet, entry: Entry) -> Decided {
+        let (entry, change) = self.put(subnet, entry);
+        Ok((Reply::Lease(subnet, entry), vec![change]))
+    }
+
+    fn gone(&self, subnet: Subnet) -> Change {
+        Change::Gone { network: self.name.clone(), subnet }
+    }
+
+    fn set_config(&mut self, text: &str, force: bool) -> Decided {
+        let config = NetworkConfig::parse(text)?;
+        if let Ok(network) = self.network() {
+            if network.config_text() == Some(text) {
+                return Ok((Reply::Done, vec![]));
+            }
+            let mut stranded = network.leases().keys().filter(|subnet| !config.accepts(subnet));
+            if let Some(example) = stranded.next().filter(|_| !force) {
+                return Err(Refusal::Stranded { count: 1 + stranded.count(), example: *example });
+            }
+        }
+        let text = Some(text.to_owned());
+        Ok((Reply::Done, vec![Change::Config { network: self.name.clone(), text }]))
+    }
+
+    fn remove_network(&mut self, force: bool) -> Decided {
+        let leases = self.network()?.leases().len();
+        if leases > 0 && !force {
+            return Err(Refusal::InUse(leases));
+        }
+        let mut changes: Vec<Change> = self
+            .network()?
+            .leases()
+            .keys()
+            .copied()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|s| self.gone(s))
+            .collect();
+        changes.push(Change::Config { network: self.name.clone(), text: None });
+        Ok((Reply::Done, changes))
+    }
+
+    fn acquire(
+        &mut self,
+        attrs: &LeaseAttrs,
+        previous: Option<Subnet>,
+        who: &Who,
+        rng: &mut fastrand::Rng,
+    ) -> Decided {
+        let v4 = self.network()?.config().is_some_and(|config| config.v4.is_some());
+        if v4 && attrs.public_ip.is_none() {
+            return Err(Refusal::NoAddress("PublicIP"));
+        }
+        if !v4 && attrs.public_ipv6.is_none() {
+            return Err(Refusal::NoAddress("PublicIPv6"));
+        }
+        self.check_address(attrs, who)?;
+        let mut ours = self.network()?.leases_of(attrs);
+        for subnet in &ours {
+            let entry = self.found(*subnet)?;
+            if !who.owns(entry.owner.as_deref(), &entry.attrs) {
+                return Err(Refusal::NotYours(*subnet));
+            }
+        }
+        // A node that comes back with another address gets its subnet if it can prove who it is.
+        if let Some(previous) = previous.filter(|_| ours.is_empty())
+            && let Some(name) = &who.name
+            && let Some(entry) = self.network()?.lease(&previous)
+            && entry.owner.as_deref() == Some(&**name)
+        {
+            ours.push(previous);
+        }
+        let decision = self.network()?.choose(&ours, previous, rng)?;
+        let before = match decision.choice {
+            Choice::Keep(subnet) => self.network()?.lease(&subnet).cloned(),
+            Choice::Take(_) => None,
+        };
+        let (Choice::Keep(subnet) | Choice::Take(subnet)) = decision.choice;
+        let reserved = before.as_ref().is_some_and(|entry| entry.expires.is_none());
+        let owner = who.name.clone().or(before.and_then(|entry| entry.owner));
+        let expires = if reserved { None } else { self.full_life() };
+        let entry = Entry { attrs: attrs.clone(), expires, version: 0, owner };
+        let (entry, change) = self.put(subnet, entry);
+        let mut changes: Vec<Change> =
+            decision.discard.into_iter().map(|subnet| self.gone(subnet)).collect();
+        changes.push(change);
+        Ok((Reply::Lease(subnet, entry), changes))
+    }
+
+    fn check_address(&self, attrs: &LeaseAttrs, who: &Who) -> Result<(), Refusal> {
+        who.foreign_address(attrs).map_or(Ok(()), |address| Err(Refusal::ForeignAddress(address)))
+    }
+
+    fn renew(
+        &mut self,
+        subnet: Subnet,
+        attrs: &LeaseAttrs,
+        version: Option<u64>,
+        who: &Who,
+    ) -> Decided {
+        let entry = self.found(subnet)?;
+        if !who.owns(entry.owner.as_deref(), &entry.attrs) {
+            return Err(Refusal::NotYours(subnet));
+        }
+        let same_node = same_address(&entry.attrs, attrs);
+        if !same_node && version != Some(entry.version) {
+            return Err(Refusal::Taken(subnet, Box::new(entry)));
+        }
+        self.check_address(attrs, who)?;
+        let expires = entry.expires.and_then(|_| self.full_life());
+        let owner = who.name.clone().or(entry.owner);
+        self.put_alone(subnet, Entry { attrs: attrs.clone(), expires, version: 0, owner })
+    }
+
+    fn release(&mut self, subnet: Subnet, version: Option<u64>, who: &Who) -> Decided {
+        let entry = self.found(subnet)?;
+        if !who.owns(entry.owner.as_deref(), &entry.attrs) {
+            return Err(Refusal::NotYours(subnet));
+        }
+        if version.is_some_and(|version| version != entry.version) {
+            return Err(Refusal::Taken(subnet, Box::new(entry)));
+        }
+        if entry.expires.is_none() {
+            return Err(Refusal::Reserved(subnet));
+        }
+        Ok((Reply::Done, vec![self.gone(subnet)]))
+    }
+
+    fn reserve(&mut self, subnet: Subnet, attrs: &LeaseAttrs) -> Decided {
+        if !self.network()?.config().is_some_and(|config| config.accepts(&subnet)) {
+            return Err(Refusal::NotInPool(subnet));
+        }
+        if let Some(entry) = self.network()?.lease(&subnet).cloned() {
+            if !same_address(&entry.attrs, attrs) {
+                return Err(Refusal::Taken(subnet, Box::new(entry)));
+            }
+            if entry.expires.is_none() {
+                return Ok((Reply::Lease(subnet, entry), vec![]));
+            }
+            return self.put_alone(subnet, Entry { expires: None, ..entry });
+        }
+        self.check_free(subnet)?;
+        let owner = None;
+        self.put_alone(subnet, Entry { attrs: attrs.clone(), expires: None, version: 0, owner })
+    }
+
+    fn check_free(&mut self, subnet: Subnet) -> Result<(), Refusal> {
+        let mut others = self.network()?.leases().keys();
+        let overlap = others.find(|other| **other != subnet && other.overlaps(&subnet));
+        overlap.map_or(Ok(()), |other| Err(Refusal::Overlaps(subnet, *other)))
+    }
+
+    fn unreserve(&mut self, subnet: Subnet) -> Decided {
+        let entry = self.found(subnet)?;
+        if entry.expires.is_some() {
+            return Ok((Reply::Lease(subnet, entry), vec![]));
+        }
+        let expires = self.full_life();
+        self.put_alone(subnet, Entry { expires, ..entry })
+    }
+
+    fn import(&mut self, subnet: Subnet, attrs: &LeaseAttrs, left: Option<u64>) -> Decided {
+        if let Some(entry) = self.network()?.lease(&subnet).cloned()
+            && !same_address(&entry.attrs, attrs)
+        {
+            return Err(Refusal::Taken(subnet, Box::new(entry)));
+        }
+        self.check_free(subnet)?;
+        let expires = left.map(|left| self.now + left.min(LEASE_TTL.as_millis() as Millis));
+        let owner = None;
+        self.put_alone(subnet, Entry { attrs: attrs.clone(), expires, version: 0, owner })
+    }
+}
+
+/// Whether both tell of the same node: by IPv4 where either has it, else by IPv6.
+fn same_address(a: &LeaseAttrs, b: &LeaseAttrs) -> bool {
+    match (a.public_ip, b.public_ip) {
+        (None, None) => a.public_ipv6.is_some() && a.public_ipv6 == b.public_ipv6,
+        (a, b) => a == b,
+    }
+}

@@ -1,0 +1,213 @@
+//! The lease server's state machine: networks with their config, leases and reservations. No I/O and
+//! no clock: a request and the time go in, a [`Commit`] comes out; what is durable is a sequence of
+//! commits, and applying them in order gives the ledger again.
+
+mod change;
+mod choose;
+mod decide;
+mod name;
+mod network;
+mod refusal;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flannel_lease::{LeaseAttrs, Subnet};
+
+pub use change::{Change, Commit};
+pub use name::{BadName, NetworkName};
+pub use network::Network;
+pub use refusal::Refusal;
+pub use request::{Addresses, Request, Who};
+
+use network::Undone;
+
+/// The life of a lease, as every flannel gives it.
+pub const LEASE_TTL: Duration = Duration::from_secs(86_400);
+/// After the server was away a lease has at least this much left, so that its node can renew it.
+pub const GRACE: Duration = Duration::from_secs(600);
+/// So many histories are remembered, to tell a continuation from a fork.
+const HISTORIES: usize = 64;
+
+/// Milliseconds since 1970, in the server's time.
+pub type Millis = u64;
+
+/// One lease as the ledger has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub attrs: LeaseAttrs,
+    /// `None` for a reservation.
+    pub expires: Option<Millis>,
+    /// The revision that wrote it.
+    pub version: u64,
+    /// Who acquired it, when the server knows its clients by name.
+    pub owner: Option<Arc<str>>,
+}
+
+/// What a request that was granted has led to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    Done,
+    Lease(Subnet, Entry),
+}
+
+/// A stretch of revisions written by one run of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct History {
+    pub id: u64,
+    pub since: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    revision: u64,
+    /// The time of the last commit.
+    time: Millis,
+    histories: Vec<History>,
+    networks: BTreeMap<NetworkName, Network>,
+}
+
+/// What [`Ledger::undo`] needs to take a commit back.
+#[derive(Debug)]
+pub struct Undo {
+    revision: u64,
+    time: Millis,
+    histories: Option<Vec<History>>,
+    networks: Vec<(NetworkName, Option<Network>)>,
+    leases: Vec<(NetworkName, Undone)>,
+    shifted: bool,
+}
+
+impl Ledger {
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    pub fn time(&self) -> Millis {
+        self.time
+    }
+
+    pub fn histories(&self) -> &[History] {
+        &self.histories
+    }
+
+    pub fn network(&self, name: &NetworkName) -> Option<&Network> {
+        self.networks.get(name)
+    }
+
+    pub fn networks(&self) -> impl Iterator<Item = (&NetworkName, &Network)> {
+        self.networks.iter()
+    }
+
+    /// The first commit of a run of the server. Time stood still while nobody served: whatever the
+    /// clock says now, a lease has as much left as it had, and enough to be renewed.
+    pub fn start(&self, history: u64, now: Millis) -> Commit {
+        let away = if self.revision == 0 { 0 } else { now.cast_signed() - self.time.cast_signed() };
+        self.commit(now, vec![Change::Start { history, away }])
+    }
+
+    /// Carries out a commit that [`Self::decide`], [`Self::start`] or [`Self::expire`] made of this
+    /// very state, or that was read from where they are kept.
+    pub fn apply(&mut self, commit: &Commit) -> Undo {
+        let mut undo = Undo {
+            revision: self.revision,
+            time: self.time,
+            histories: None,
+            networks: Vec::new(),
+            leases: Vec::new(),
+            shifted: false,
+        };
+        self.revision = commit.revision;
+        self.time = commit.at;
+        for change in &commit.changes {
+            self.apply_change(change, commit, &mut undo);
+        }
+        undo
+    }
+
+    /// Takes the last commit back. The start of a run cannot be taken back: nothing runs without it.
+    pub fn undo(&mut self, undo: Undo) {
+        debug_assert!(!undo.shifted);
+        for (name, undone) in undo.leases.into_iter().rev() {
+            if let Some(network) = self.networks.get_mut(&name) {
+                network.put_back(undone);
+            }
+        }
+        for (name, before) in undo.networks.into_iter().rev() {
+            match before {
+                Some(network) => self.networks.insert(name, network),
+                None => self.networks.remove(&name),
+            };
+        }
+        if let Some(histories) = undo.histories {
+            self.histories = histories;
+        }
+        self.revision = undo.revision;
+        self.time = undo.time;
+    }
+
+    /// Whether a client that has heard everything up to `cursor` of `history` has heard a part of
+    /// what this ledger went through, and not of a future that was lost or never happened here.
+    pub fn continues(histories: &[History], revision: u64, history: u64, cursor: u64) -> bool {
+        let Some(at) = histories.iter().position(|known| known.id == history) else { return false };
+        let end = histories.get(at + 1).map_or(revision, |next| next.since.saturating_sub(1));
+        cursor <= end
+    }
+
+    fn commit(&self, now: Millis, changes: Vec<Change>) -> Commit {
+        Commit { revision: self.revision + 1, at: now, changes }
+    }
+
+    fn apply_change(&mut self, change: &Change, commit: &Commit, undo: &mut Undo) {
+        match change {
+            Change::Start { history, away } => {
+                undo.histories.get_or_insert_with(|| self.histories.clone());
+                undo.shifted = *away != 0;
+                self.histories.push(History { id: *history, since: commit.revision });
+                let surplus = self.histories.len().saturating_sub(HISTORIES);
+                self.histories.drain(..surplus);
+                let least = commit.at + GRACE.as_millis() as Millis;
+                self.networks.values_mut().for_each(|network| network.shift(*away, least));
+            }
+            Change::Clock => {}
+            Change::Config { network, text: Some(text) } => {
+                let before = self.networks.get(network).cloned();
+                undo.networks.push((network.clone(), before));
+                self.networks.entry(network.clone()).or_default().set_config(text, commit.revision);
+            }
+            Change::Config { network, text: None } => {
+                undo.networks.push((network.clone(), self.networks.remove(network)));
+            }
+            Change::Put { network, subnet, attrs, expires, owner } => {
+                let entry = Entry {
+                    attrs: attrs.clone(),
+                    expires: *expires,
+                    version: commit.revision,
+                    owner: owner.clone(),
+                };
+                if let Some(known) = self.networks.get_mut(network) {
+                    undo.leases.push((network.clone(), known.put(*subnet, Some(entry))));
+                }
+            }
+            Change::Gone { network, subnet } => {
+                if let Some(known) = self.networks.get_mut(network) {
+                    undo.leases.push((network.clone(), known.put(*subnet, None)));
+                }
+            }
+        }
+    }
+
+    /// Restores what a snapshot of the ledger says, before any commit after it is applied.
+    pub(crate) fn restore(
+        revision: u64,
+        time: Millis,
+        histories: Vec<History>,
+        networks: BTreeMap<NetworkName, Network>,
+    ) -> Self {
+        Self { revision, time, histories, networks }
+    }
+}

@@ -1,0 +1,157 @@
+//! One network: its config and its leases, indexed by what is asked about them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use flannel_lease::{FreeMap, NetworkConfig, Subnet};
+use ipnet::{Ipv4Net, Ipv6Net};
+
+use super::{Entry, Millis};
+
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    config: Option<Config>,
+    leases: BTreeMap<Subnet, Entry>,
+    by_address: BTreeSet<(IpAddr, Subnet)>,
+    by_expiry: BTreeSet<(Millis, Subnet)>,
+    pub(super) free_v4: Option<FreeMap<Ipv4Net>>,
+    pub(super) free_v6: Option<FreeMap<Ipv6Net>>,
+}
+
+#[derive(Clone, Debug)]
+struct Config {
+    text: String,
+    parsed: NetworkConfig,
+    revision: u64,
+}
+
+/// A lease as it was before something was put in its place.
+#[derive(Debug)]
+pub(super) struct Undone {
+    subnet: Subnet,
+    before: Option<Entry>,
+}
+
+impl Network {
+    pub fn config(&self) -> Option<&NetworkConfig> {
+        self.config.as_ref().map(|config| &config.parsed)
+    }
+
+    /// The config as it was written.
+    pub fn config_text(&self) -> Option<&str> {
+        self.config.as_ref().map(|config| config.text.as_str())
+    }
+
+    pub fn config_revision(&self) -> u64 {
+        self.config.as_ref().map_or(0, |config| config.revision)
+    }
+
+    pub fn leases(&self) -> &BTreeMap<Subnet, Entry> {
+        &self.leases
+    }
+
+    pub fn lease(&self, subnet: &Subnet) -> Option<&Entry> {
+        self.leases.get(subnet)
+    }
+
+    pub(super) fn at_address(&self, address: IpAddr) -> impl Iterator<Item = Subnet> {
+        let key = |prefix: u8| {
+            let net = Ipv4Net::new_assert([0, 0, 0, 0].into(), prefix);
+            (address, Subnet::V4(net))
+        };
+        self.by_address.range(key(0)..).take_while(move |(ip, _)| *ip == address).map(|(_, s)| *s)
+    }
+
+    pub(super) fn expired(&self, now: Millis) -> impl Iterator<Item = Subnet> {
+        self.by_expiry.iter().take_while(move |(at, _)| *at <= now).map(|(_, subnet)| *subnet)
+    }
+
+    /// When the first lease expires.
+    pub(super) fn next_expiry(&self) -> Option<Millis> {
+        self.by_expiry.first().map(|(at, _)| *at)
+    }
+
+    pub(crate) fn set_config(&mut self, text: &str, revision: u64) {
+        // What is written was parsed before. Text of a newer version that this one cannot read
+        // keeps the network as it was.
+        let Ok(parsed) = NetworkConfig::parse(text) else { return };
+        let same_pools =
+            self.config().is_some_and(|old| old.v4 == parsed.v4 && old.v6 == parsed.v6);
+        if !same_pools {
+            self.free_v4 = parsed.v4.map(FreeMap::new);
+            self.free_v6 = parsed.v6.map(FreeMap::new);
+            let subnets: Vec<Subnet> = self.leases.keys().copied().collect();
+            subnets.iter().for_each(|subnet| self.occupy(subnet));
+        }
+        self.config = Some(Config { text: text.to_owned(), parsed, revision });
+    }
+
+    pub(crate) fn restore(&mut self, subnet: Subnet, entry: Entry) {
+        self.put(subnet, Some(entry));
+    }
+
+    pub(super) fn put(&mut self, subnet: Subnet, entry: Option<Entry>) -> Undone {
+        let before = self.take(&subnet);
+        if let Some(entry) = entry {
+            for address in addresses(&entry) {
+                self.by_address.insert((address, subnet));
+            }
+            if let Some(at) = entry.expires {
+                self.by_expiry.insert((at, subnet));
+            }
+            self.occupy(&subnet);
+            self.leases.insert(subnet, entry);
+        }
+        Undone { subnet, before }
+    }
+
+    pub(super) fn put_back(&mut self, undone: Undone) {
+        self.put(undone.subnet, undone.before);
+    }
+
+    pub(super) fn shift(&mut self, away: i64, least: Millis) {
+        self.by_expiry.clear();
+        for (subnet, entry) in &mut self.leases {
+            if let Some(at) = &mut entry.expires {
+                *at = at.saturating_add_signed(away).max(least);
+                self.by_expiry.insert((*at, *subnet));
+            }
+        }
+    }
+
+    fn take(&mut self, subnet: &Subnet) -> Option<Entry> {
+        let entry = self.leases.remove(subnet)?;
+        for address in addresses(&entry) {
+            self.by_address.remove(&(address, *subnet));
+        }
+        if let Some(at) = entry.expires {
+            self.by_expiry.remove(&(at, *subnet));
+        }
+        self.vacate(subnet);
+        Some(entry)
+    }
+
+    pub(super) fn occupy(&mut self, subnet: &Subnet) {
+        if let Some((free, net)) = self.free_v4.as_mut().zip(subnet.v4()) {
+            free.occupy(net);
+        }
+        if let Some((free, net)) = self.free_v6.as_mut().zip(subnet.v6()) {
+            free.occupy(net);
+        }
+    }
+
+    pub(super) fn vacate(&mut self, subnet: &Subnet) {
+        if let Some((free, net)) = self.free_v4.as_mut().zip(subnet.v4()) {
+            free.release(net);
+        }
+        if let Some((free, net)) = self.free_v6.as_mut().zip(subnet.v6()) {
+            free.release(net);
+        }
+    }
+}
+
+fn addresses(entry: &Entry) -> impl Iterator<Item = IpAddr> + use<> {
+    let v4 = entry.attrs.public_ip.map(IpAddr::V4);
+    let v6 = entry.attrs.public_ipv6.map(IpAddr::V6);
+    v4.into_iter().chain(v6)
+}

@@ -1,0 +1,102 @@
+//! What may be asked of a network, and by whom.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use flannel_lease::{LeaseAttrs, Subnet};
+
+/// Who asks, as far as the server knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// `None` when the server does not ask its clients who they are.
+    pub name: Option<Arc<str>>,
+    /// May change the config and others' leases.
+    pub admin: bool,
+    /// Which public addresses it may announce.
+    pub addresses: Addresses,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    Any,
+    Only(Arc<[IpAddr]>),
+}
+
+impl Who {
+    /// Somebody who may do everything: an operator, or anybody where nobody is asked who they are.
+    pub fn anybody() -> Self {
+        Self { name: None, admin: true, addresses: Addresses::Any }
+    }
+
+    pub fn may_announce(&self, address: IpAddr) -> bool {
+        match &self.addresses {
+            Addresses::Any => true,
+            Addresses::Only(allowed) => self.admin || allowed.contains(&address),
+        }
+    }
+
+    /// The first of these addresses that is not this client's to announce.
+    pub fn foreign_address(&self, attrs: &LeaseAttrs) -> Option<IpAddr> {
+        addresses(attrs).into_iter().flatten().find(|address| !self.may_announce(*address))
+    }
+
+    /// Whether a lease may be renewed and released by this client. Of a lease whose owner is not
+    /// known by name the address tells.
+    pub fn owns(&self, owner: Option<&str>, attrs: &LeaseAttrs) -> bool {
+        match (&self.name, owner) {
+            _ if self.admin => true,
+            (Some(name), Some(owner)) => **name == *owner,
+            (None, Some(_)) => true,
+            (_, None) => self.foreign_address(attrs).is_none(),
+        }
+    }
+}
+
+pub(super) fn addresses(attrs: &LeaseAttrs) -> [Option<IpAddr>; 2] {
+    [attrs.public_ip.map(IpAddr::V4), attrs.public_ipv6.map(IpAddr::V6)]
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    Acquire {
+        attrs: LeaseAttrs,
+        previous: Option<Subnet>,
+        who: Who,
+    },
+    /// `version` is what the client believes to be the lease's; without it the address tells whose
+    /// the lease is.
+    Renew {
+        subnet: Subnet,
+        attrs: LeaseAttrs,
+        version: Option<u64>,
+        who: Who,
+    },
+    Release {
+        subnet: Subnet,
+        version: Option<u64>,
+        who: Who,
+    },
+    Reserve {
+        subnet: Subnet,
+        attrs: LeaseAttrs,
+    },
+    Unreserve {
+        subnet: Subnet,
+    },
+    /// Puts a lease there exactly as it was elsewhere, for moving a network between stores.
+    Import {
+        subnet: Subnet,
+        attrs: LeaseAttrs,
+        /// Milliseconds left; `None` for a reservation.
+        left: Option<u64>,
+    },
+    SetConfig {
+        text: String,
+        /// Even if nodes lose their subnet by it.
+        force: bool,
+    },
+    RemoveNetwork {
+        /// Even if nodes still have leases.
+        force: bool,
+    },
+}

@@ -1,0 +1,289 @@
+//! The lease server's JSON, written and read in one place: what server and client say to each other.
+//! Member names and shapes are those of the flannel 0.5-0.7 server; what is new is added beside.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet};
+use ipnet::{Ipv4Net, Ipv6Net};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::ledger::{Entry, Millis};
+
+/// Go's zero time, which stands for "never".
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
+/// What cannot be understood in a text of the other side's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct WireError(pub String);
+
+/// A lease as JSON. `ttl` is added where the reader's clock is not to be relied upon.
+pub fn lease_json(subnet: &Subnet, entry: &Entry, ttl: Option<Duration>) -> String {
+    let mut out = String::from("{");
+    if let Some(v4) = subnet.v4() {
+        out += &format!("\"Subnet\":\"{v4}\",");
+    }
+    if let Some(v6) = subnet.v6() {
+        out += &format!("\"IPv6Subnet\":\"{v6}\",");
+    }
+    let expiration = entry.expires.map_or_else(|| NEVER.to_owned(), rfc3339);
+    let (attrs, version) = (entry.attrs.to_json(), entry.version);
+    out += &format!("\"Attrs\":{attrs},\"Expiration\":\"{expiration}\",\"Version\":{version}");
+    if let Some(ttl) = ttl {
+        out += &format!(",\"TTL\":{}", ttl.as_secs());
+    }
+    out.push('}');
+    out
+}
+
+/// The lease in an event that says it is gone: nothing but its subnet is known for sure.
+pub fn gone_json(subnet: &Subnet) -> String {
+    let entry = Entry { attrs: LeaseAttrs::default(), expires: None, version: 0, owner: None };
+    lease_json(subnet, &entry, None)
+}
+
+fn rfc3339(at: Millis) -> String {
+    let at = jiff::Timestamp::from_millisecond(at.cast_signed()).unwrap_or(jiff::Timestamp::MAX);
+    at.to_string()
+}
+
+/// A lease as the other side wrote it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WireLease {
+    pub subnet: Option<Subnet>,
+    pub attrs: LeaseAttrs,
+    pub expiry: Option<Expiry>,
+    pub version: Option<u64>,
+    pub ttl: Option<Duration>,
+}
+
+#[derive(Deserialize)]
+struct RawLease<'a> {
+    #[serde(rename = "Subnet", default)]
+    v4: Option<String>,
+    #[serde(rename = "IPv6Subnet", default)]
+    v6: Option<String>,
+    #[serde(rename = "Attrs", borrow)]
+    attrs: &'a RawValue,
+    #[serde(rename = "Expiration", default)]
+    expiration: Option<String>,
+    #[serde(rename = "Version", default)]
+    version: Option<u64>,
+    #[serde(rename = "TTL", default)]
+    ttl: Option<u64>,
+}
+
+impl WireLease {
+    pub fn read(json: &str) -> Result<Self, WireError> {
+        let raw: RawLease<'_> = from_json(json)?;
+        let subnet = read_subnet(raw.v4.as_deref(), raw.v6.as_deref())?;
+        let attrs = LeaseAttrs::from_json(raw.attrs.get().as_bytes())
+            .map_err(|error| WireError(error.to_string()))?;
+        let expiry = raw.expiration.as_deref().map(read_expiry).transpose()?;
+        let ttl = raw.ttl.map(Duration::from_secs);
+        Ok(Self { subnet, attrs, expiry, version: raw.version, ttl })
+    }
+
+    /// The lease itself; one without a subnet is none.
+    pub fn lease(&self) -> Result<Lease, WireError> {
+        let subnet = self.subnet.ok_or_else(|| WireError("a lease without Subnet".to_owned()))?;
+        Ok(Lease { subnet, attrs: self.attrs.clone() })
+    }
+}
+
+fn read_expiry(text: &str) -> Result<Expiry, WireError> {
+    if text == NEVER {
+        return Ok(Expiry::Never);
+    }
+    let at: jiff::Timestamp = text
+        .parse()
+        .map_err(|_| WireError(format!("Expiration {:?} is no RFC 3339 time", shown(text))))?;
+    Ok(Expiry::At(SystemTime::from(at)))
+}
+
+/// From `Subnet` and `IPv6Subnet`, as CIDRs.
+pub fn read_subnet(v4: Option<&str>, v6: Option<&str>) -> Result<Option<Subnet>, WireError> {
+    let wrong = |key: &str, text: &str| WireError(format!("{key} {:?} is no CIDR", shown(text)));
+    let v4 = v4.filter(|text| !text.is_empty());
+    let v6 = v6.filter(|text| !text.is_empty());
+    let v4 = v4.map(|t| t.parse::<Ipv4Net>().map_err(|_| wrong("Subnet", t))).transpose()?;
+    let v6 = v6.map(|t| t.parse::<Ipv6Net>().map_err(|_| wrong("IPv6Subnet", t))).transpose()?;
+    // Anything else than the one form in which we would write it could be two names of one subnet.
+    if v4.is_some_and(|net| net.trunc() != net) || v6.is_some_and(|net| net.trunc() != net) {
+        return Err(WireError("the subnet has bits set below its length".to_owned()));
+    }
+    Ok(Subnet::new(v4, v6))
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(100).collect()
+}
+
+/// `{"Subnet":"..","IPv6Subnet":"..","PublicIP":"..","PublicIPv6":".."}`
+#[derive(Clone, Debug, PartialEq)]
+pub struct WireReservation {
+    pub subnet: Subnet,
+    pub attrs: LeaseAttrs,
+}
+
+impl WireReservation {
+    pub fn read(json: &str) -> Result<Self, WireError> {
+        #[derive(Deserialize)]
+        struct Raw {
+            #[serde(rename = "Subnet", default)]
+            v4: Option<String>,
+            #[serde(rename = "IPv6Subnet", default)]
+            v6: Option<String>,
+        }
+        let raw: Raw = from_json(json)?;
+        let subnet = read_subnet(raw.v4.as_deref(), raw.v6.as_deref())?
+            .ok_or_else(|| WireError("Subnet is missing".to_owned()))?;
+        // The addresses have the names they have in lease attributes.
+        let attrs =
+            LeaseAttrs::from_json(json.as_bytes()).map_err(|error| WireError(error.to_string()))?;
+        let LeaseAttrs { public_ip, public_ipv6, .. } = attrs;
+        if public_ip.is_none() && public_ipv6.is_none() {
+            return Err(WireError("PublicIP is missing".to_owned()));
+        }
+        let attrs = LeaseAttrs { public_ip, public_ipv6, ..LeaseAttrs::default() };
+        Ok(Self { subnet, attrs })
+    }
+
+    pub fn to_json(subnet: &Subnet, attrs: &LeaseAttrs) -> String {
+        let mut members = serde_json::Map::new();
+        let mut add = |key: &str, value: Option<String>| {
+            if let Some(value) = value {
+                members.insert(key.to_owned(), value.into());
+            }
+        };
+        add("Subnet", subnet.v4().map(|net| net.to_string()));
+        add("IPv6Subnet", subnet.v6().map(|net| net.to_string()));
+        add("PublicIP", attrs.public_ip.map(|ip| ip.to_string()));
+        add("PublicIPv6", attrs.public_ipv6.map(|ip| ip.to_string()));
+        serde_json::Value::Object(members).to_string()
+    }
+}
+
+/// One answer to a watch, or one line of a stream of events.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WatchResult {
+    pub events: Vec<WireEvent>,
+    pub snapshot: Option<Vec<WireLease>>,
+    /// In a snapshot of a stream: the config; `None` where none is told.
+    pub config: Option<Option<String>>,
+    pub cursor: u64,
+    pub history: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum WireEvent {
+    Added(WireLease),
+    Removed(Subnet),
+    Config(Option<String>),
+}
+
+#[derive(Deserialize)]
+struct RawResult<'a> {
+    #[serde(borrow, default)]
+    events: Option<Vec<RawEvent<'a>>>,
+    #[serde(borrow, default)]
+    snapshot: Option<Vec<&'a RawValue>>,
+    #[serde(borrow, default)]
+    config: Option<&'a RawValue>,
+    cursor: String,
+    #[serde(default)]
+    history: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawEvent<'a> {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(borrow, default)]
+    lease: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    config: Option<&'a RawValue>,
+}
+
+impl WatchResult {
+    pub fn read(json: &str) -> Result<Self, WireError> {
+        let raw: RawResult<'_> = from_json(json)?;
+        let number = |text: &str| text.parse::<u64>().ok();
+        let cursor = number(&raw.cursor)
+            .ok_or_else(|| WireError(format!("cursor {:?} is no number", shown(&raw.cursor))))?;
+        let history = raw.history.as_deref().and_then(read_history).unwrap_or(0);
+        let events = raw.events.unwrap_or_default();
+        let events = events.into_iter().filter_map(|e| read_event(&e).transpose());
+        let snapshot = raw
+            .snapshot
+            .map(|leases| leases.into_iter().map(|lease| WireLease::read(lease.get())).collect());
+        Ok(Self {
+            events: events.collect::<Result<_, _>>()?,
+            snapshot: snapshot.transpose()?,
+            config: raw.config.map(read_config),
+            cursor,
+            history,
+        })
+    }
+}
+
+/// `None` for a kind of event that a newer server may have.
+fn read_event(raw: &RawEvent<'_>) -> Result<Option<WireEvent>, WireError> {
+    let lease = || {
+        let lease = raw.lease.ok_or_else(|| WireError("an event without a lease".to_owned()))?;
+        WireLease::read(lease.get())
+    };
+    Ok(match raw.kind.as_str() {
+        "added" => Some(WireEvent::Added(lease()?)),
+        "removed" => Some(WireEvent::Removed(lease()?.lease()?.subnet)),
+        "config" => raw.config.map(|config| WireEvent::Config(read_config(config))),
+        _ => None,
+    })
+}
+
+fn read_config(raw: &RawValue) -> Option<String> {
+    (raw.get() != "null").then(|| raw.get().to_owned())
+}
+
+pub fn history_text(history: u64) -> String {
+    format!("{history:016x}")
+}
+
+pub fn read_history(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// `{"error":"…","code":"…","lease":{…}}`
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WireFault {
+    pub error: String,
+    pub code: String,
+    pub lease: Option<Arc<WireLease>>,
+}
+
+impl WireFault {
+    pub fn to_json(error: &str, code: &str, lease: Option<String>) -> String {
+        let (error, code) = (serde_json::Value::from(error), serde_json::Value::from(code));
+        let lease = lease.map(|lease| format!(",\"lease\":{lease}")).unwrap_or_default();
+        format!("{{\"error\":{error},\"code\":{code}{lease}}}")
+    }
+
+    pub fn read(json: &str) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Raw<'a> {
+            error: String,
+            code: String,
+            #[serde(borrow, default)]
+            lease: Option<&'a RawValue>,
+        }
+        let raw: Raw<'_> = serde_json::from_str(json).ok()?;
+        let lease = raw.lease.and_then(|lease| WireLease::read(lease.get()).ok()).map(Arc::new);
+        Some(Self { error: raw.error, code: raw.code, lease })
+    }
+}
+
+pub(crate) fn from_json<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, WireError> {
+    serde_json::from_str(json).map_err(|error| WireError(shown(&error.to_string())))
+}
