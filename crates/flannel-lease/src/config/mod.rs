@@ -9,6 +9,7 @@ mod derive;
 mod error;
 mod folded;
 
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde_json::{Map, Value};
 
 pub use backend::BackendConfig;
@@ -17,7 +18,9 @@ pub use error::ConfigError;
 use crate::pool::{Pool, Pool4, Pool6};
 use crate::{Net, Subnet};
 use derive::FamilyKeys;
-use folded::Folded;
+use folded::{Folded, brief};
+
+const MASQUERADE_EXCLUDE: &str = "MasqueradeExclude";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkConfig {
@@ -26,6 +29,9 @@ pub struct NetworkConfig {
     pub v6: Option<Pool6>,
     /// nftables instead of iptables.
     pub nftables: bool,
+    /// Destinations that pods reach under their own address even with masquerading on. Ours: the Go
+    /// flannel ignores the key.
+    pub masquerade_exclude: Vec<IpNet>,
     pub backend: BackendConfig,
 }
 
@@ -60,6 +66,10 @@ impl NetworkConfig {
         object.insert("EnableIPv4".into(), self.v4.is_some().into());
         object.insert("EnableIPv6".into(), self.v6.is_some().into());
         object.insert("EnableNFTables".into(), self.nftables.into());
+        if !self.masquerade_exclude.is_empty() {
+            let nets: Vec<String> = self.masquerade_exclude.iter().map(IpNet::to_string).collect();
+            object.insert(MASQUERADE_EXCLUDE.into(), nets.into());
+        }
         derive::write(&derive::V4, self.v4.as_ref(), &mut object);
         derive::write(&derive::V6, self.v6.as_ref(), &mut object);
         object.insert("Backend".into(), self.backend.to_json());
@@ -71,14 +81,31 @@ impl NetworkConfig {
         let enable_v4 = object.bool("EnableIPv4", true)?;
         let enable_v6 = object.bool("EnableIPv6", false)?;
         let nftables = object.bool("EnableNFTables", false)?;
+        let masquerade_exclude = read_nets(&object, MASQUERADE_EXCLUDE)?;
         let backend = BackendConfig::read(object.get("Backend"))?;
         let v4 = read_family(&object, &derive::V4, enable_v4, subnets)?;
         let v6 = read_family(&object, &derive::V6, enable_v6, subnets)?;
         if v4.is_none() && v6.is_none() {
             return Err(ConfigError::NoFamily);
         }
-        Ok(Self { v4, v6, nftables, backend })
+        Ok(Self { v4, v6, nftables, masquerade_exclude, backend })
     }
+}
+
+fn read_nets(object: &Folded, key: &str) -> Result<Vec<IpNet>, ConfigError> {
+    let fix = "write a list of networks, for example [\"10.0.0.0/8\", \"fd00::/8\"]";
+    let items = match object.get(key) {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(items)) => items,
+        Some(other) => return Err(ConfigError::invalid(key, brief(other), "is not a list", fix)),
+    };
+    let read = |item: &Value| {
+        let text = item.as_str()?;
+        let v4 = Ipv4Net::parse_cidr(text).map(IpNet::V4);
+        v4.or_else(|| Ipv6Net::parse_cidr(text).map(IpNet::V6))
+    };
+    let wrong = |item| ConfigError::invalid(key, brief(item), "is not a network", fix);
+    items.iter().map(|item| read(item).ok_or_else(|| wrong(item))).collect()
 }
 
 fn fits<N: Net>(pool: Option<Pool<N>>, net: Option<N>) -> bool {

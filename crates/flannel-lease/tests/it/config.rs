@@ -173,6 +173,21 @@ fn the_largest_ipv6_pool_can_be_counted() {
     assert_eq!(pool.index_of(pool.last()), Some(pool.capacity() - 1));
 }
 
+#[test]
+fn destinations_can_be_left_out_of_masquerading() {
+    let given =
+        config(r#"{"Network":"10.244.0.0/16","masqueradeexclude":["172.16.9.1/12","fd00::/8"]}"#);
+    let nets: Vec<String> = given.masquerade_exclude.iter().map(ToString::to_string).collect();
+    assert_eq!(nets, ["172.16.0.0/12", "fd00::/8"]);
+    assert_eq!(NetworkConfig::parse(&given.to_json()).unwrap(), given);
+    assert_eq!(config(r#"{"Network":"10.244.0.0/16"}"#).masquerade_exclude, []);
+    for wrong in [r#""10.0.0.0/8""#, r#"["ten"]"#, "[1]"] {
+        let text = format!(r#"{{"Network":"10.244.0.0/16","MasqueradeExclude":{wrong}}}"#);
+        let error = NetworkConfig::parse(&text).unwrap_err().to_string();
+        assert!(error.starts_with("MasqueradeExclude ") && error.contains("10.0.0.0/8"), "{error}");
+    }
+}
+
 proptest! {
     #![proptest_config(cases(300))]
 

@@ -8,6 +8,7 @@
 mod lease;
 mod network;
 mod peers;
+mod rules;
 mod timing;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::{checks, memory, notify, subnet_file};
 use lease::OwnLease;
 use network::Network;
 use peers::Peers;
+use rules::TrafficRules;
 use timing::{
     CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, SUBNET_FILE_RETRY, TIDY_AFTER, sleep_until,
 };
@@ -81,6 +83,7 @@ struct Daemon {
     own: OwnLease,
     table: LeaseTable,
     peers: Peers,
+    rules: TrafficRules,
     events: mpsc::Receiver<StoreEvent>,
     facts: watch::Receiver<Arc<Facts>>,
     /// Networks this node led to before: routes into them are still ours to remove.
@@ -111,6 +114,7 @@ impl Daemon {
         table.set_own(Some(own.subnet()));
         table.snapshot(snapshot.leases);
         let events = tools.store.watch(snapshot.cursor);
+        let rules = TrafficRules::new(&tools.options.traffic)?;
         let previous = &tools.previous;
         let earlier = previous
             .network
@@ -125,6 +129,7 @@ impl Daemon {
             own,
             table,
             peers: Peers::default(),
+            rules,
             events,
             facts,
             earlier,
@@ -134,6 +139,7 @@ impl Daemon {
             ready: false,
         };
         daemon.program().await?;
+        daemon.rules.follow(&daemon.network, daemon.own.subnet()).await?;
         daemon.write_subnet_file();
         tracing::info!("Running backend.");
         Ok(daemon)
@@ -141,6 +147,7 @@ impl Daemon {
 
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut status = self.tools.engine.watch_status();
+        let mut rules = self.rules.health();
         self.judge(&status.borrow_and_update().clone());
         loop {
             let wake = self.next_wake();
@@ -156,6 +163,7 @@ impl Daemon {
                 changed = status.changed() => {
                     changed.context("the kernel engine has stopped")?;
                 }
+                () = changed_if_any(&mut rules) => {}
                 () = sleep_until(wake) => self.on_timer().await?,
             }
             self.judge(&status.borrow_and_update().clone());
@@ -257,8 +265,7 @@ impl Daemon {
             network.say_underlay();
             self.network = network;
             // The store may take its time, or be away: the kernel follows first.
-            self.program().await?;
-            self.write_subnet_file();
+            self.settle().await?;
             return self.announce().await;
         }
         self.network.found();
@@ -311,9 +318,7 @@ impl Daemon {
         if self.own.is_in_question() {
             return self.reclaim().await;
         }
-        self.program().await?;
-        self.write_subnet_file();
-        Ok(())
+        self.settle().await
     }
 
     /// Gets our lease back, or another one, after it was lost or somebody else wrote it.
@@ -334,7 +339,15 @@ impl Daemon {
              the old one; restart them",
             self.own.subnet()
         );
+        self.settle().await
+    }
+
+    /// Makes everything on this node follow the network as it is now.
+    async fn settle(&mut self) -> anyhow::Result<()> {
         self.program().await?;
+        if let Err(error) = self.rules.follow(&self.network, self.own.subnet()).await {
+            tracing::error!("{error:#}; trying again");
+        }
         self.write_subnet_file();
         Ok(())
     }
@@ -401,7 +414,8 @@ impl Daemon {
 
     /// Whether pods of this node reach those of others, as far as this node can tell.
     fn judge(&mut self, status: &Status) {
-        let readiness = match self.network.obstacle(status) {
+        let obstacle = self.network.obstacle(status).or_else(|| self.rules.obstacle());
+        let readiness = match obstacle {
             _ if self.subnet_file_due.is_some() => {
                 Readiness::NotReady("the subnet file cannot be written".to_owned())
             }
@@ -425,6 +439,15 @@ impl Daemon {
             changed
         });
     }
+}
+
+async fn changed_if_any<T>(watched: &mut Option<watch::Receiver<T>>) {
+    if let Some(watched) = watched
+        && watched.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Whether the choice fell from an address that everybody can use to one of the link alone.

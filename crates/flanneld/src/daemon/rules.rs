@@ -1,0 +1,75 @@
+//! The traffic rules that the network needs: what is masqueraded, and that it may be forwarded.
+
+use anyhow::Context;
+use flannel_lease::Subnet;
+use flannel_traffic::{FamilyRules, Health, Mode, Rules, Traffic};
+use ipnet::IpNet;
+use tokio::sync::watch;
+
+use super::network::Network;
+use crate::options;
+
+pub(super) struct TrafficRules {
+    /// Not started while nobody wants any rules: then no program for them is needed either.
+    traffic: Option<Traffic>,
+    wishes: options::Traffic,
+}
+
+impl TrafficRules {
+    pub(super) fn new(wishes: &options::Traffic) -> anyhow::Result<Self> {
+        let wanted = wishes.ip_masq || wishes.forward_rules;
+        let traffic = wanted.then(|| Traffic::start(wishes.resync)).transpose()?;
+        Ok(Self { traffic, wishes: wishes.clone() })
+    }
+
+    /// Makes the rules follow the network. They are tried again by themselves if that fails; but a
+    /// node that cannot masquerade is not to begin its work as if it could.
+    pub(super) async fn follow(&self, network: &Network, subnet: Subnet) -> anyhow::Result<()> {
+        let Some(traffic) = &self.traffic else { return Ok(()) };
+        let rules = self.rules(network, subnet);
+        match traffic.set(rules).await {
+            Ok(()) => Ok(()),
+            Err(error) if self.wishes.ip_masq => Err(error).context("the masquerade rules"),
+            Err(error) => {
+                tracing::error!("Cannot set up the forward rules: {error}; trying again");
+                Ok(())
+            }
+        }
+    }
+
+    /// What is wrong with rules that pods cannot do without.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        let traffic = self.traffic.as_ref().filter(|_| self.wishes.ip_masq)?;
+        match &*traffic.health().borrow() {
+            Health::Ok => None,
+            Health::Broken(why) => Some(format!("the traffic rules: {why}")),
+        }
+    }
+
+    pub(super) fn health(&self) -> Option<watch::Receiver<Health>> {
+        self.traffic.as_ref().map(Traffic::health)
+    }
+
+    fn rules(&self, network: &Network, subnet: Subnet) -> Rules {
+        let config = network.config();
+        let exclude = |v4: bool| {
+            let all = config.masquerade_exclude.iter();
+            all.filter(|net| net.addr().is_ipv4() == v4).copied().collect()
+        };
+        let family = |network: Option<IpNet>, subnet: Option<IpNet>| {
+            let (network, subnet) = (network?, subnet?);
+            let exclude = exclude(network.addr().is_ipv4());
+            Some(FamilyRules { network, subnet, exclude })
+        };
+        let v4 = config.v4.as_ref().map(|pool| pool.network().into());
+        let v6 = config.v6.as_ref().map(|pool| pool.network().into());
+        Rules {
+            v4: family(v4, subnet.v4().map(IpNet::V4)),
+            v6: family(v6, subnet.v6().map(IpNet::V6)),
+            masquerade: self.wishes.ip_masq,
+            random_fully: self.wishes.random_fully,
+            forward: self.wishes.forward_rules,
+            mode: if config.nftables { Mode::Nftables } else { Mode::Iptables },
+        }
+    }
+}
