@@ -1,12 +1,24 @@
 //! The CNI plugin of flannel, with the plugins it hands its work to built in.
 //!
 //! Read it in this order: [`protocol`] (what a runtime asks and gets), [`flannel`] (the plugin),
-//! [`delegate`] and [`builtin`] (who does the work).
+//! [`delegate`] and [`builtin`] (who does the work), [`bridge`], [`ipam`] and the others.
 
+pub mod bridge;
 pub mod builtin;
 pub mod delegate;
 pub mod flannel;
+mod go_names;
+pub mod ipam;
+mod iptables;
+mod kernel;
+mod living;
+pub mod loopback;
+mod masquerade;
 pub mod netns;
+mod nft;
+pub mod portmap;
 pub mod protocol;
+mod random;
 pub mod scratch;
+mod socket;
 mod subprocess;

@@ -1,23 +1,38 @@
-//! `flannel`: one request of a container runtime, answered.
+//! `flannel`: one request of a container runtime, answered. Started under the name of one of the
+//! plugins that are built in, as through a link, it is that plugin.
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use flannel_cni::builtin::BuiltIn;
 use flannel_cni::flannel::Flannel;
-use flannel_cni::protocol::{About, Environment, serve};
+use flannel_cni::protocol::{About, Environment, Plugin, serve};
 
 fn main() -> ExitCode {
     let getenv = |name: &str| std::env::var(name).ok();
     let env = Environment(&getenv);
     let by_exec = matches!(env.get("FLANNEL_CNI_EXEC").as_str(), "1" | "true");
-    let about = about("flannel");
+    let flannel = Flannel { by_exec };
+    let name = own_name();
+    let (name, plugin): (&str, &dyn Plugin) = match BuiltIn::of_kind(&name) {
+        Some(built_in) => (&name, built_in.plugin()),
+        None => ("flannel", &flannel),
+    };
+    let about = about(name);
     serve(
-        &Flannel { by_exec },
+        plugin,
         &About { text: &about },
         &env,
         std::io::stdin().lock(),
         &mut std::io::stdout().lock(),
         &mut std::io::stderr().lock(),
     )
+}
+
+/// What the program was called by, without its directory.
+fn own_name() -> String {
+    let first = std::env::args_os().next().unwrap_or_default();
+    Path::new(&first).file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn about(name: &str) -> String {

@@ -1,0 +1,225 @@
+//! ADD: a pair of interfaces, one end on the bridge, the other in the container with its addresses
+//! and routes.
+
+use std::time::{Duration, Instant};
+
+use flannel_kernel::Mac;
+use ipnet::IpNet;
+
+use super::conf::{self, BridgeConf};
+use super::{gateways, host, ipam};
+use crate::kernel::{self, Change, Kernel, KernelError, Link, Veth};
+use crate::netns::Netns;
+use crate::protocol::{Call, Error, ErrorContext, Interface, Outcome};
+use crate::{masquerade, random};
+
+/// Which of the result's interfaces the container's is.
+const CONTAINER: i64 = 2;
+const NAME_TRIES: usize = 10;
+/// How long a port may take to let frames pass. Without a reason, it takes no time.
+const PORT_PATIENCE: Duration = Duration::from_millis(2500);
+const DETECTION_PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
+    let conf = BridgeConf::read(call)?;
+    conf::refuse_unsupported(call)?;
+    let netns = open_netns(call)?;
+    let mut outcome = match conf.ipam.as_str() {
+        "" => Outcome::default(),
+        _ => ipam::add(call, &conf.ipam, retried)?,
+    };
+    // From here on there is something to undo.
+    let mut rng = random::generator().or_cni("could not get random bytes")?;
+    let made = attach(call, &conf, &netns, &mut outcome, retried, &mut rng);
+    if made.is_err() {
+        let _ = super::del::remove_interface(&netns, &call.ifname);
+        if !conf.ipam.is_empty() {
+            let _ = ipam::del(call, &conf.ipam);
+        }
+    }
+    made.map(|()| outcome)
+}
+
+pub(super) fn open_netns(call: &Call) -> Result<Netns, Error> {
+    Netns::open(&call.netns).or_cni(format_args!("failed to open netns {:?}", call.netns))
+}
+
+fn attach(
+    call: &Call,
+    conf: &BridgeConf,
+    netns: &Netns,
+    outcome: &mut Outcome,
+    retried: bool,
+    rng: &mut fastrand::Rng,
+) -> Result<(), Error> {
+    let own_addresses = gateways::complete(outcome, conf, CONTAINER);
+    let mut host = Kernel::open()?;
+    let bridge = host::ensure_bridge(&mut host, conf, rng)?;
+    let macs = [Mac::random(rng), conf.mac.unwrap_or_else(|| Mac::random(rng))];
+    let host_name = make_pair(&mut host, call, conf, netns, &bridge, macs, retried, rng)?;
+    if !conf.container_interface_down {
+        netns
+            .inside(|| configure_container(call, conf, outcome))
+            .or_cni("could not configure the container's interface")??;
+    }
+    if conf.is_gateway && !own_addresses.is_empty() {
+        host::ensure_addresses(&mut host, conf, &bridge, &own_addresses)?;
+        host::enable_forwarding(&own_addresses)?;
+    }
+    if conf.ip_masq && !outcome.ips.is_empty() {
+        let addresses: Vec<IpNet> = outcome.ips.iter().map(|ip| ip.address).collect();
+        masquerade::set_up(call, &addresses)?;
+    }
+    if !conf.container_interface_down {
+        wait_for_port(&mut host, &host_name)?;
+    }
+    let interface = |name: &str, mac: Option<Mac>, sandbox: &str| Interface {
+        name: name.to_owned(),
+        mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        sandbox: sandbox.to_owned(),
+        ..Interface::default()
+    };
+    outcome.interfaces = vec![
+        interface(&conf.bridge, bridge.mac, ""),
+        interface(&host_name, Some(macs[0]), ""),
+        interface(&call.ifname, Some(macs[1]), &call.netns),
+    ];
+    if !conf.dns.is_empty() {
+        outcome.dns = conf.dns.clone();
+    }
+    Ok(())
+}
+
+/// Returns the name of the host's end.
+#[expect(clippy::too_many_arguments, reason = "they are all different things")]
+fn make_pair(
+    host: &mut Kernel,
+    call: &Call,
+    conf: &BridgeConf,
+    netns: &Netns,
+    bridge: &Link,
+    macs: [Mac; 2],
+    mut retried: bool,
+    rng: &mut fastrand::Rng,
+) -> Result<String, Error> {
+    use std::os::fd::AsFd;
+    for _ in 0..NAME_TRIES {
+        let name = format!("veth{:08x}", rng.u32(..));
+        let pair = Veth {
+            name: &name,
+            mac: macs[0],
+            bridge: bridge.index,
+            peer_name: &call.ifname,
+            peer_mac: macs[1],
+            peer_netns: netns.as_fd(),
+            mtu: conf.mtu,
+        };
+        let port = Change::set_port(&name, conf.hairpin, conf.isolated);
+        match host.apply(vec![Change::make_veth(&pair), port]) {
+            Ok(()) => return Ok(name),
+            Err(error) if error.errno() != Some(libc::EEXIST) => {
+                return Err(Error::internal(format_args!("failed to make veth pair: {error}")));
+            }
+            Err(_) => {}
+        }
+        // Either the name on the host is taken, by chance, or the container's is.
+        if !netns
+            .inside(|| interface_exists(&call.ifname))
+            .or_cni("could not look into the container")??
+        {
+            continue;
+        }
+        if !retried {
+            let msg = format!(
+                "container veth name ({:?}) peer provided ({name:?}) already exists",
+                call.ifname
+            );
+            return Err(Error::internal(msg));
+        }
+        // An ADD that was cut short has left it behind.
+        super::del::remove_interface(netns, &call.ifname)?;
+        retried = false;
+    }
+    Err(Error::internal("failed to find a unique veth name"))
+}
+
+fn interface_exists(name: &str) -> Result<bool, KernelError> {
+    Ok(Kernel::open()?.link(name)?.is_some())
+}
+
+fn configure_container(call: &Call, conf: &BridgeConf, outcome: &Outcome) -> Result<(), Error> {
+    let name = &call.ifname;
+    let mut kernel = Kernel::open()?;
+    let link = kernel
+        .link(name)?
+        .ok_or_else(|| Error::internal(format_args!("failed to lookup {name:?}")))?;
+    let has_ipv6 = outcome.ips.iter().any(|ip| ip.address.addr().is_ipv6());
+    set_switches(name, conf, has_ipv6);
+    let mut changes = Vec::new();
+    for ip in &outcome.ips {
+        changes.push(Change::add_address(link.index, name, ip.address, conf.duplicate_detection));
+    }
+    changes.push(Change::set_up(link.index, name));
+    for route in &outcome.routes {
+        let gateway = gateways::gateway_of(outcome, route);
+        changes.push(Change::add_route(link.index, name, route, gateway));
+    }
+    kernel.apply(changes)?;
+    if conf.duplicate_detection && has_ipv6 {
+        wait_for_detection(&mut kernel, &link, name)?;
+    }
+    Ok(())
+}
+
+/// Settings of the container's interface that netlink has no word for. Where IPv6 is switched off in
+/// the kernel some of them are not there.
+fn set_switches(name: &str, conf: &BridgeConf, has_ipv6: bool) {
+    let detection = if conf.duplicate_detection { "1" } else { "0" };
+    let _ = kernel::set(&format!("net/ipv6/conf/{name}/accept_dad"), detection);
+    if conf.duplicate_detection {
+        let _ = kernel::set(&format!("net/ipv6/conf/{name}/enhanced_dad"), "1");
+    }
+    // Neighbours that knew the address by another MAC address hear of the new one.
+    let _ = kernel::set(&format!("net/ipv4/conf/{name}/arp_notify"), "1");
+    if has_ipv6 {
+        for interface in ["lo", name] {
+            let _ = kernel::set(&format!("net/ipv6/conf/{interface}/disable_ipv6"), "0");
+        }
+        let _ = kernel::set(&format!("net/ipv6/conf/{name}/keep_addr_on_down"), "1");
+    }
+}
+
+/// Only who asks for the detection of duplicates waits for it.
+fn wait_for_detection(kernel: &mut Kernel, link: &Link, name: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + DETECTION_PATIENCE;
+    while kernel.is_tentative(link.index)? {
+        if Instant::now() > deadline {
+            let msg = format!(
+                "failed to settle addresses for {name:?}: still tentative, or somebody has them"
+            );
+            return Err(Error::internal(msg));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// The kernel opens the port as soon as it is asked about it; older ones take a moment of their own.
+fn wait_for_port(host: &mut Kernel, name: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + PORT_PATIENCE;
+    let mut pause = Duration::from_micros(200);
+    loop {
+        let link =
+            host.link(name)?.ok_or_else(|| Error::internal(format_args!("{name} vanished")))?;
+        if link.operational {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(Error::internal(format_args!(
+                "bridge port in error state: {name} lets no frames pass"
+            )));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,133 @@
+//! The bridge plugin's configuration.
+
+use flannel_kernel::Mac;
+
+use crate::protocol::{Call, Code, Dns, Error, FieldError};
+
+const DEFAULT_NAME: &str = "cni0";
+
+pub(super) struct BridgeConf {
+    pub(super) bridge: String,
+    /// The bridge has the gateway's address and forwards.
+    pub(super) is_gateway: bool,
+    pub(super) is_default_gateway: bool,
+    /// An address of the bridge that does not fit is replaced.
+    pub(super) force_address: bool,
+    pub(super) ip_masq: bool,
+    pub(super) mtu: Option<u32>,
+    pub(super) hairpin: bool,
+    pub(super) promiscuous: bool,
+    pub(super) isolated: bool,
+    /// IPv6 asks around whether an address is free before it is used.
+    pub(super) duplicate_detection: bool,
+    pub(super) container_interface_down: bool,
+    pub(super) mac: Option<Mac>,
+    /// Empty: addresses are somebody else's business.
+    pub(super) ipam: String,
+    pub(super) dns: Dns,
+}
+
+impl BridgeConf {
+    pub(super) fn read(call: &Call) -> Result<Self, Error> {
+        let wrong = |error: FieldError| {
+            Error::new(Code::InvalidConfig, format!("failed to load netconf: {error}"))
+        };
+        let conf = Self::of_fields(call).map_err(wrong)?;
+        conf.check()?;
+        Ok(conf)
+    }
+
+    fn of_fields(call: &Call) -> Result<Self, FieldError> {
+        let fields = call.conf.fields();
+        let flag = |key| fields.bool(key).map(Option::unwrap_or_default);
+        let is_default_gateway = flag("isDefaultGateway")?;
+        let mtu = fields.integer("mtu")?.unwrap_or_default();
+        Ok(Self {
+            bridge: fields.string("bridge")?.unwrap_or(DEFAULT_NAME).to_owned(),
+            is_gateway: flag("isGateway")? || is_default_gateway,
+            is_default_gateway,
+            force_address: flag("forceAddress")?,
+            ip_masq: flag("ipMasq")?,
+            mtu: u32::try_from(mtu).ok().filter(|mtu| *mtu > 0),
+            hairpin: flag("hairpinMode")?,
+            promiscuous: flag("promiscMode")?,
+            isolated: flag("portIsolation")?,
+            duplicate_detection: flag("enabledad")?,
+            container_interface_down: flag("disableContainerInterface")?,
+            mac: mac(call)?,
+            ipam: fields
+                .object("ipam")?
+                .map(|ipam| ipam.string("type"))
+                .transpose()?
+                .flatten()
+                .unwrap_or_default()
+                .to_owned(),
+            dns: fields.object("dns")?.map(Dns::read).transpose()?.unwrap_or_default(),
+        })
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let refuse = |msg: &str| Err(Error::new(Code::InvalidConfig, msg));
+        if self.container_interface_down && !self.ipam.is_empty() {
+            return refuse("cannot use IPAM when DisableContainerInterface flag is set");
+        }
+        if self.hairpin && self.promiscuous {
+            return refuse("cannot set hairpin mode and promiscuous mode at the same time");
+        }
+        if flannel_kernel::IfName::new(&self.bridge).is_err() {
+            return refuse("'bridge' must be the name of a network interface");
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what only the Go program of this name can do, so that nobody believes to have it.
+pub(super) fn refuse_unsupported(call: &Call) -> Result<(), Error> {
+    let fields = call.conf.fields();
+    let asked = |key: &str| {
+        fields.get(key).is_some_and(|value| match value {
+            serde_json::Value::Bool(on) => *on,
+            serde_json::Value::Number(number) => number.as_i64() != Some(0),
+            serde_json::Value::Array(items) => !items.is_empty(),
+            _ => true,
+        })
+    };
+    let unsupported: Vec<&str> =
+        ["vlan", "vlanTrunk", "macspoofchk"].into_iter().filter(|key| asked(key)).collect();
+    if fields.string("ipMasqBackend").is_ok_and(|backend| backend == Some("iptables"))
+        && asked("ipMasq")
+    {
+        let msg = "the built-in bridge masquerades with nftables, not with iptables as 'ipMasqBackend' asks";
+        return Err(Error::new(Code::UnsupportedField, msg).with_details(WAY_OUT));
+    }
+    if unsupported.is_empty() {
+        return Ok(());
+    }
+    let msg = format!("the built-in bridge does not support '{}'", unsupported.join("', '"));
+    Err(Error::new(Code::UnsupportedField, msg).with_details(WAY_OUT))
+}
+
+const WAY_OUT: &str = "to use the bridge program of the CNI project instead, set \"delegateByExec\": true in flannel's configuration";
+
+/// Asked for by the runtime, by `args` or by `CNI_ARGS`, in this order.
+fn mac(call: &Call) -> Result<Option<Mac>, FieldError> {
+    const WANTED: &str = "a MAC address";
+    let fields = call.conf.fields();
+    if let Some(runtime) = fields.object("runtimeConfig")?
+        && let Some(mac) = runtime.parsed("mac", WANTED)?
+    {
+        return Ok(Some(mac));
+    }
+    if let Some(args) = fields.object("args")?.map(|args| args.object("cni")).transpose()?.flatten()
+        && let Some(mac) = args.parsed("mac", WANTED)?
+    {
+        return Ok(Some(mac));
+    }
+    match call.arg("MAC") {
+        None => Ok(None),
+        Some(text) => match text.parse() {
+            Ok(mac) => Ok(Some(mac)),
+            Err(_) => Err(FieldError::new("CNI_ARGS MAC", WANTED, &text.into())),
+        },
+    }
+}

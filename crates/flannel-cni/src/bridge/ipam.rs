@@ -1,0 +1,52 @@
+//! Addresses for the bridge's containers: from host-local, which is built in, or from whichever
+//! other plugin the configuration names.
+
+use crate::delegate::Delegate;
+use crate::ipam as host_local;
+use crate::protocol::{Call, Command, Error, Outcome, Sorted, compact};
+
+const BUILT_IN: &str = "host-local";
+
+pub(super) fn add(call: &Call, kind: &str, retried: bool) -> Result<Outcome, Error> {
+    let outcome = match kind {
+        BUILT_IN => host_local::add(call, retried)?,
+        _ => Delegate { kind, conf: &whole_conf(call) }.add(call)?.0,
+    };
+    if outcome.ips.is_empty() {
+        return Err(Error::internal("IPAM plugin returned missing IP config"));
+    }
+    Ok(outcome)
+}
+
+pub(super) fn del(call: &Call, kind: &str) -> Result<(), Error> {
+    run(call, kind, Command::Del, host_local::del)
+}
+
+pub(super) fn check(call: &Call, kind: &str) -> Result<(), Error> {
+    run(call, kind, Command::Check, host_local::check)
+}
+
+pub(super) fn gc(call: &Call, kind: &str) -> Result<(), Error> {
+    run(call, kind, Command::Gc, host_local::gc)
+}
+
+pub(super) fn status(call: &Call, kind: &str) -> Result<(), Error> {
+    run(call, kind, Command::Status, host_local::status)
+}
+
+fn run(
+    call: &Call,
+    kind: &str,
+    command: Command,
+    built_in: fn(&Call) -> Result<(), Error>,
+) -> Result<(), Error> {
+    match kind {
+        BUILT_IN => built_in(call),
+        _ => Delegate { kind, conf: &whole_conf(call) }.run(call, command),
+    }
+}
+
+/// IPAM plugins are given the whole configuration of who calls them.
+fn whole_conf(call: &Call) -> String {
+    compact(&Sorted(&serde_json::Value::Object(call.conf.members.clone())))
+}

@@ -1,0 +1,52 @@
+//! The bridge plugin: a bridge on the host, and for every container a pair of interfaces between it
+//! and the container.
+
+mod add;
+mod check;
+mod conf;
+mod del;
+mod gateways;
+mod host;
+mod ipam;
+
+pub(crate) use check::previous_result;
+use conf::BridgeConf;
+
+use crate::masquerade;
+use crate::protocol::{Call, Code, Error, ErrorContext, Outcome, Plugin};
+
+pub struct Bridge;
+
+impl Plugin for Bridge {
+    fn add(&self, call: &Call) -> Result<String, Error> {
+        // Who calls us by name may have called before.
+        add(call, true)?.to_json(call.conf.version).or_cni("could not print the result")
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        del::del(call)
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        check::check(call)
+    }
+
+    fn gc(&self, call: &Call) -> Result<(), Error> {
+        let conf = BridgeConf::read(call)?;
+        let valid = call.valid_attachments()?;
+        masquerade::collect(&call.conf.name, &valid)?;
+        if conf.ipam.is_empty() { Ok(()) } else { ipam::gc(call, &conf.ipam) }
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
+        let conf = BridgeConf::read(call).map_err(not_available)?;
+        conf::refuse_unsupported(call).map_err(not_available)?;
+        if conf.ipam.is_empty() { Ok(()) } else { ipam::status(call, &conf.ipam) }
+    }
+}
+
+/// `retried`: an earlier ADD of this attachment may have been cut short and left something behind.
+pub fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
+    add::add(call, retried)
+}

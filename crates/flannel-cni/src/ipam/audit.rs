@@ -1,0 +1,120 @@
+//! Are the reservations true? An address leaks when an attachment ends without a DEL: the host was
+//! restarted, the runtime forgot. What is left is a file that nobody will ever remove.
+//!
+//! A reservation is stale when no living network namespace holds the address, the runtime's record
+//! of the attachment (if there is one) names no living namespace either, and it was not made just
+//! now. The second condition is for sandboxes that take the address away from the interface and use
+//! it themselves.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::store::{Owner, Reservation, Store, StoreError};
+use crate::living;
+use crate::netns::Netns;
+
+/// Where the library that runtimes use keeps the results of ADDs.
+pub const RESULTS: &str = "/var/lib/cni/results";
+/// An ADD that is under way has reserved its address and not yet used it.
+const GRACE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub reservation: Reservation,
+    pub state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A namespace holds the address, or the attachment's namespace lives.
+    Living,
+    /// Too young to be judged.
+    Recent,
+    /// It belongs to nothing that lives.
+    Stale,
+}
+
+/// What is known of the living.
+pub struct Evidence {
+    /// All addresses in all network namespaces.
+    pub addresses: std::collections::BTreeSet<IpAddr>,
+    /// Where runtimes note the results of ADDs.
+    pub results: PathBuf,
+}
+
+impl Evidence {
+    /// `None`: this process may not see every namespace, so nothing can be said.
+    pub fn gather() -> Option<Self> {
+        Some(Self { addresses: living::addresses()?, results: RESULTS.into() })
+    }
+}
+
+/// Judges every reservation of a network.
+pub fn inspect(
+    store: &Store,
+    network: &str,
+    evidence: &Evidence,
+    now: SystemTime,
+) -> Result<Vec<Finding>, StoreError> {
+    let findings = store.reservations()?.into_iter().map(|reservation| {
+        let state = judge(store, network, &reservation, evidence, now);
+        Finding { reservation, state }
+    });
+    Ok(findings.collect())
+}
+
+/// Sets the stale ones free and returns them.
+pub fn fix(store: &Store, findings: &[Finding]) -> Result<Vec<Reservation>, StoreError> {
+    let lock = store.lock()?;
+    let mut freed = Vec::new();
+    for finding in findings.iter().filter(|finding| finding.state == State::Stale) {
+        if store.release(&lock, &finding.reservation)? {
+            freed.push(finding.reservation.clone());
+        }
+    }
+    Ok(freed)
+}
+
+/// For an ADD that finds no address: what can be set free is set free, and what cannot be judged stays.
+pub(super) fn reclaim(store: &Store, network: &str) {
+    if let Some(evidence) = Evidence::gather()
+        && let Ok(findings) = inspect(store, network, &evidence, SystemTime::now())
+    {
+        let _ = fix(store, &findings);
+    }
+}
+
+fn judge(
+    store: &Store,
+    network: &str,
+    reservation: &Reservation,
+    evidence: &Evidence,
+    now: SystemTime,
+) -> State {
+    if evidence.addresses.contains(&reservation.ip)
+        || sandbox_lives(network, reservation, &evidence.results)
+    {
+        return State::Living;
+    }
+    // A time in the future says nothing, like one that cannot be read.
+    let age = store.since(reservation.ip).and_then(|since| now.duration_since(since).ok());
+    match age {
+        Some(age) if age > GRACE => State::Stale,
+        _ => State::Recent,
+    }
+}
+
+fn sandbox_lives(network: &str, reservation: &Reservation, results: &Path) -> bool {
+    let Owner::Attachment { container_id, ifname } = &reservation.owner else { return false };
+    let Ok(text) = std::fs::read(results.join(format!("{network}-{container_id}-{ifname}"))) else {
+        return false;
+    };
+    let Ok(record) = serde_json::from_slice::<serde_json::Value>(&text) else { return false };
+    let sandboxes =
+        record["result"]["interfaces"].as_array().into_iter().flatten().map(|it| &it["sandbox"]);
+    sandboxes
+        .chain([&record["netns"]])
+        .filter_map(serde_json::Value::as_str)
+        .any(|path| !path.is_empty() && Netns::open(path).is_ok())
+}

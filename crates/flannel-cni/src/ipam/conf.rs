@@ -1,0 +1,145 @@
+//! The host-local plugin's configuration: the `ipam` part of the network's, and what a runtime may
+//! ask for on top.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::addr::parse_lenient;
+use super::range::{Range, RangeError, RangeSet};
+use crate::protocol::{Call, Code, Error, FieldError, Fields, Route, Version};
+
+const DATA_DIR: &str = "/var/lib/cni/networks";
+
+/// Where the reservations are: all that is needed to undo.
+pub struct Place {
+    pub directory: PathBuf,
+}
+
+/// What is to be given out.
+pub struct IpamConf {
+    pub sets: Vec<RangeSet>,
+    pub requested: Vec<IpAddr>,
+    pub routes: Vec<Route>,
+    pub resolv_conf: Option<PathBuf>,
+}
+
+impl Place {
+    pub fn read(call: &Call) -> Result<Self, Error> {
+        let data_dir =
+            ipam(call)?.string("dataDir").map_err(wrong)?.filter(|text| !text.is_empty());
+        Ok(Self { directory: PathBuf::from(data_dir.unwrap_or(DATA_DIR)).join(&call.conf.name) })
+    }
+}
+
+impl IpamConf {
+    pub fn read(call: &Call) -> Result<Self, Error> {
+        let ipam = ipam(call)?;
+        let sets = sets(call, ipam)?;
+        check_together(&sets, call.conf.version)?;
+        Ok(Self {
+            sets,
+            requested: requested(call).map_err(wrong)?,
+            routes: ipam
+                .objects("routes")
+                .and_then(|routes| routes.into_iter().map(Route::read).collect())
+                .map_err(wrong)?,
+            resolv_conf: ipam
+                .string("resolvConf")
+                .map_err(wrong)?
+                .filter(|text| !text.is_empty())
+                .map(PathBuf::from),
+        })
+    }
+}
+
+fn ipam(call: &Call) -> Result<Fields<'_>, Error> {
+    let ipam = call.conf.fields().object("ipam").map_err(wrong)?;
+    ipam.ok_or_else(|| Error::new(Code::InvalidConfig, "IPAM config missing 'ipam' key"))
+}
+
+/// In the reference's order: what the runtime asks for, a single range of the oldest kind, the rest.
+fn sets(call: &Call, ipam: Fields<'_>) -> Result<Vec<RangeSet>, Error> {
+    let mut raw = Vec::new();
+    if let Some(runtime) = call.conf.fields().object("runtimeConfig").map_err(wrong)? {
+        raw.extend(lists(runtime, "ipRanges").map_err(wrong)?);
+    }
+    if ipam.get("subnet").is_some() {
+        raw.push(vec![ipam]);
+    }
+    raw.extend(lists(ipam, "ranges").map_err(wrong)?);
+    if raw.is_empty() {
+        return Err(Error::new(Code::InvalidConfig, "no IP ranges specified"));
+    }
+    raw.into_iter()
+        .enumerate()
+        .map(|(at, ranges)| {
+            ranges
+                .into_iter()
+                .map(Range::read)
+                .collect::<Result<_, _>>()
+                .and_then(RangeSet::new)
+                .map_err(|error: RangeError| {
+                    Error::new(Code::InvalidConfig, format!("invalid range set {at}: {error}"))
+                })
+        })
+        .collect()
+}
+
+fn lists<'a>(fields: Fields<'a>, key: &str) -> Result<Vec<Vec<Fields<'a>>>, FieldError> {
+    const WANTED: &str = "a list of lists of ranges";
+    fields
+        .array(key)?
+        .iter()
+        .map(|list| {
+            let ranges = list.as_array().ok_or_else(|| FieldError::new(key, WANTED, list))?;
+            ranges
+                .iter()
+                .map(|range| {
+                    range
+                        .as_object()
+                        .map(Fields::new)
+                        .ok_or_else(|| FieldError::new(key, WANTED, range))
+                })
+                .collect()
+        })
+        .collect()
+}
+
+fn check_together(sets: &[RangeSet], version: Version) -> Result<(), Error> {
+    let of_ipv4 = sets.iter().filter(|set| set.is_ipv4()).count();
+    if version < Version::V030 && (of_ipv4 > 1 || sets.len() - of_ipv4 > 1) {
+        let msg = format!("CNI version {version} does not support more than 1 address per family");
+        return Err(Error::new(Code::InvalidConfig, msg));
+    }
+    for (at, set) in sets.iter().enumerate() {
+        if let Some(other) = sets[at + 1..].iter().position(|other| set.overlaps(other)) {
+            let msg = format!("range set {at} overlaps with {}", at + 1 + other);
+            return Err(Error::new(Code::InvalidConfig, msg));
+        }
+    }
+    Ok(())
+}
+
+/// Addresses asked for by `CNI_ARGS`, by `args` and by the capability `ips`.
+fn requested(call: &Call) -> Result<Vec<IpAddr>, FieldError> {
+    let fields = call.conf.fields();
+    let mut texts: Vec<String> = call.arg("IP").map(str::to_owned).into_iter().collect();
+    if let Some(args) = fields.object("args")?.map(|args| args.object("cni")).transpose()?.flatten()
+    {
+        texts.extend(args.strings("ips")?);
+    }
+    if let Some(runtime) = fields.object("runtimeConfig")? {
+        texts.extend(runtime.strings("ips")?);
+    }
+    texts
+        .iter()
+        .map(|text| {
+            parse_lenient(text)
+                .ok_or_else(|| FieldError::new("ips", "IP addresses", &text.as_str().into()))
+        })
+        .collect()
+}
+
+fn wrong(error: FieldError) -> Error {
+    Error::new(Code::InvalidConfig, error.to_string())
+}

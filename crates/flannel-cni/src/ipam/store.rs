@@ -1,0 +1,283 @@
+//! Reservations on disk, exactly as the Go host-local plugin keeps them, so that either can go on
+//! where the other stopped: a directory for every network, in it a file for every address given out,
+//! which says to whom; the address given out last; and a file to lock.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, linkat, openat, unlinkat};
+use rustix::io::Errno;
+
+use super::addr;
+use super::lock::{Lock, LockError};
+
+const LOCK: &str = "lock";
+const LAST: &str = "last_reserved_ip.";
+/// Longer than any container id and interface name together.
+const LARGEST: usize = 1024;
+
+pub struct Store {
+    path: PathBuf,
+    directory: OwnedFd,
+}
+
+/// An address that was given out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    pub ip: IpAddr,
+    pub owner: Owner,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    Attachment {
+        container_id: String,
+        ifname: String,
+    },
+    /// Written by a plugin of old, which left the interface out.
+    Container {
+        container_id: String,
+    },
+    /// Whoever made it was killed before it could say for whom.
+    Nobody,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("could not {attempted} in {}: {error}", path.display())]
+    Io { attempted: &'static str, path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Lock(#[from] LockError),
+}
+
+impl Store {
+    /// Makes the directory when it is not there.
+    pub fn create(path: &Path) -> Result<Self, StoreError> {
+        match Self::open(path)? {
+            Some(store) => Ok(store),
+            None => {
+                let failed = |error| StoreError::Io {
+                    attempted: "make the directory",
+                    path: path.into(),
+                    error,
+                };
+                std::fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o755)
+                    .create(path)
+                    .map_err(failed)?;
+                Self::open(path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
+            }
+        }
+    }
+
+    /// `None`: nothing was ever given out.
+    pub fn open(path: &Path) -> Result<Option<Self>, StoreError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match openat(CWD, path, flags, Mode::empty()) {
+            Ok(directory) => Ok(Some(Self { path: path.to_owned(), directory })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(StoreError::Io {
+                attempted: "open the directory",
+                path: path.into(),
+                error: error.into(),
+            }),
+        }
+    }
+
+    /// Nobody else changes anything while it is held.
+    pub fn lock(&self) -> Result<Lock, StoreError> {
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = openat(&self.directory, LOCK, flags, Mode::from_raw_mode(0o750))
+            .map_err(|error| self.failed("open the lock file", error))?;
+        Ok(Lock::take(file, &self.path)?)
+    }
+
+    /// The writer of one reservation. It is written once and then hung up under the first free name,
+    /// so that a file is never seen without its content, not even by those who come after a crash.
+    pub fn pen(&self, container_id: &str, ifname: &str) -> Result<Pen<'_>, StoreError> {
+        let text = format!("{}\r\n{ifname}", container_id.trim());
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let file = match openat(&self.directory, ".", flags, Mode::from_raw_mode(0o600)) {
+            Ok(file) => {
+                write_all(&file, text.as_bytes())
+                    .map_err(|error| self.failed("write a reservation", error))?;
+                Some(file)
+            }
+            // Not every file system knows files without a name.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => None,
+            Err(error) => return Err(self.failed("make a reservation", error)),
+        };
+        Ok(Pen { store: self, text, file })
+    }
+
+    pub fn last_reserved(&self, set: usize) -> Option<IpAddr> {
+        let text = self.read(&format!("{LAST}{set}")).ok()??;
+        addr::parse(std::str::from_utf8(&text).ok()?.trim())
+    }
+
+    /// Only a matter of fairness: whoever cannot read it begins at the beginning.
+    pub fn set_last_reserved(&self, set: usize, ip: IpAddr) -> Result<(), StoreError> {
+        let failed = |error| self.failed("note the last address", error);
+        // Without truncating first: file systems take that for the replacement of a precious file
+        // and write it to disk at once.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let file =
+            openat(&self.directory, format!("{LAST}{set}"), flags, Mode::from_raw_mode(0o600))
+                .map_err(failed)?;
+        let text = ip.to_string();
+        write_all(&file, text.as_bytes()).map_err(failed)?;
+        rustix::fs::ftruncate(&file, text.len() as u64).map_err(failed)
+    }
+
+    /// Every address given out.
+    pub fn reservations(&self) -> Result<Vec<Reservation>, StoreError> {
+        let failed = |error| self.failed("list the reservations", error);
+        let mut reservations = Vec::new();
+        for entry in Dir::read_from(&self.directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let Some(ip) = entry.file_name().to_str().ok().and_then(addr::parse) else { continue };
+            if matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown)
+                && let Some(owner) = self.owner(ip)?
+            {
+                reservations.push(Reservation { ip, owner });
+            }
+        }
+        Ok(reservations)
+    }
+
+    /// To whom an address was given. `None`: to nobody, it is free.
+    pub fn owner(&self, ip: IpAddr) -> Result<Option<Owner>, StoreError> {
+        let text =
+            self.read(&ip.to_string()).map_err(|error| self.failed("read a reservation", error))?;
+        Ok(text.map(|text| Owner::parse(&String::from_utf8_lossy(&text))))
+    }
+
+    pub fn of_attachment(
+        &self,
+        container_id: &str,
+        ifname: &str,
+    ) -> Result<Vec<Reservation>, StoreError> {
+        let mut found = self.reservations()?;
+        let exact =
+            |reservation: &Reservation| reservation.owner.is_attachment(container_id, ifname);
+        if found.iter().any(exact) {
+            found.retain(exact);
+        } else {
+            found.retain(|reservation| reservation.owner.is_container(container_id));
+        }
+        Ok(found)
+    }
+
+    /// Sets an address free, provided it still belongs to whom it belonged when it was looked at.
+    pub fn release(&self, _lock: &Lock, reservation: &Reservation) -> Result<bool, StoreError> {
+        if self.owner(reservation.ip)?.as_ref() != Some(&reservation.owner) {
+            return Ok(false);
+        }
+        match unlinkat(&self.directory, reservation.ip.to_string(), AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(self.failed("remove a reservation", error)),
+        }
+    }
+
+    /// When an address was given out.
+    pub fn since(&self, ip: IpAddr) -> Option<std::time::SystemTime> {
+        std::fs::symlink_metadata(self.path.join(ip.to_string())).ok()?.modified().ok()
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = match openat(&self.directory, name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut text = vec![0; LARGEST];
+        let len = rustix::io::read(&file, &mut text[..])?;
+        text.truncate(len);
+        Ok(Some(text))
+    }
+
+    fn failed(&self, attempted: &'static str, error: Errno) -> StoreError {
+        StoreError::Io { attempted, path: self.path.clone(), error: error.into() }
+    }
+}
+
+/// A reservation on its way to a name.
+pub struct Pen<'a> {
+    store: &'a Store,
+    text: String,
+    file: Option<OwnedFd>,
+}
+
+impl Pen<'_> {
+    /// Whether the address was free and now is ours.
+    pub fn reserve(&self, _lock: &Lock, ip: IpAddr) -> Result<bool, StoreError> {
+        let outcome = match &self.file {
+            Some(file) => self.hang_up(file, ip),
+            None => self.write_under_name(ip),
+        };
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(error) => Err(self.store.failed("make a reservation", error)),
+        }
+    }
+
+    fn hang_up(&self, file: &OwnedFd, ip: IpAddr) -> Result<(), Errno> {
+        let unnamed = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+        linkat(CWD, unnamed, &self.store.directory, ip.to_string(), AtFlags::SYMLINK_FOLLOW)
+    }
+
+    fn write_under_name(&self, ip: IpAddr) -> Result<(), Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let name = ip.to_string();
+        let file = openat(&self.store.directory, &name, flags, Mode::from_raw_mode(0o600))?;
+        write_all(&file, self.text.as_bytes()).inspect_err(|_| {
+            let _ = unlinkat(&self.store.directory, &name, AtFlags::empty());
+        })
+    }
+}
+
+impl Owner {
+    pub fn parse(text: &str) -> Self {
+        let text = text.trim();
+        match text.split_once("\r\n") {
+            _ if text.is_empty() => Self::Nobody,
+            Some((id, ifname)) => {
+                Self::Attachment { container_id: id.to_owned(), ifname: ifname.to_owned() }
+            }
+            None => Self::Container { container_id: text.to_owned() },
+        }
+    }
+
+    pub fn is_attachment(&self, id: &str, name: &str) -> bool {
+        matches!(self, Self::Attachment { container_id, ifname } if container_id == id.trim() && ifname == name)
+    }
+
+    fn is_container(&self, id: &str) -> bool {
+        matches!(self, Self::Container { container_id } if container_id == id.trim())
+    }
+}
+
+fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        bytes = &bytes[rustix::io::write(file, bytes)?..];
+    }
+    Ok(())
+}
+
+impl From<StoreError> for crate::protocol::Error {
+    fn from(error: StoreError) -> Self {
+        use crate::protocol::Code;
+        let code = match error {
+            StoreError::Lock(LockError::Held { .. }) => Code::TryAgainLater,
+            _ => Code::Io,
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,115 @@
+//! Routes.
+
+use std::net::IpAddr;
+
+use flannel_kernel::netlink::Request;
+use ipnet::IpNet;
+use netlink_packet_core::NLM_F_CREATE;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
+    RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::{Change, Kernel, KernelError};
+use crate::protocol::Route;
+
+/// A route as it was found, in whichever table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RouteEntry {
+    pub(crate) dst: IpNet,
+    pub(crate) gateway: Option<IpAddr>,
+}
+
+impl Kernel {
+    pub(crate) fn routes(&mut self, ipv4: bool) -> Result<Vec<RouteEntry>, KernelError> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(ipv4);
+        Ok(self.connection.dump(&RouteNetlinkMessage::GetRoute(message), |found| match found {
+            RouteNetlinkMessage::NewRoute(found) => entry(&found, ipv4),
+            _ => None,
+        })?)
+    }
+
+    /// The index of the link through which packets to `ip` leave. `None`: there is no way.
+    pub(crate) fn link_towards(&mut self, ip: IpAddr) -> Result<Option<u32>, KernelError> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(ip.is_ipv4());
+        message.header.destination_prefix_length = if ip.is_ipv4() { 32 } else { 128 };
+        message.attributes.push(RouteAttribute::Destination(ip.into()));
+        let Ok(RouteNetlinkMessage::NewRoute(found)) =
+            self.connection.get(&RouteNetlinkMessage::GetRoute(message))?
+        else {
+            return Ok(None);
+        };
+        Ok(found.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Oif(index) => Some(*index),
+            _ => None,
+        }))
+    }
+}
+
+impl Change {
+    /// Several of the same destination may stand side by side, as the result of an IPAM plugin may
+    /// have it.
+    pub(crate) fn add_route(link: u32, name: &str, route: &Route, gateway: Option<IpAddr>) -> Self {
+        let mut message = RouteMessage::default();
+        let table = route.table.map_or(u32::from(RouteHeader::RT_TABLE_MAIN), |table| table as u32);
+        message.header = RouteHeader {
+            address_family: family(route.dst.addr().is_ipv4()),
+            destination_prefix_length: route.dst.prefix_len(),
+            table: u8::try_from(table).unwrap_or(RouteHeader::RT_TABLE_UNSPEC),
+            protocol: RouteProtocol::Boot,
+            scope: route.scope.map_or(RouteScope::Universe, |scope| RouteScope::from(scope as u8)),
+            kind: RouteType::Unicast,
+            ..RouteHeader::default()
+        };
+        message.attributes = vec![RouteAttribute::Oif(link), RouteAttribute::Table(table)];
+        if route.dst.prefix_len() > 0 {
+            message.attributes.push(RouteAttribute::Destination(route.dst.network().into()));
+        }
+        message.attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
+        if route.priority != 0 {
+            message.attributes.push(RouteAttribute::Priority(route.priority as u32));
+        }
+        let metrics: Vec<RouteMetric> =
+            [(route.mtu, RouteMetric::Mtu as fn(u32) -> _), (route.advmss, RouteMetric::Advmss)]
+                .into_iter()
+                .filter(|(value, _)| *value > 0)
+                .map(|(value, metric)| metric(value as u32))
+                .collect();
+        if !metrics.is_empty() {
+            message.attributes.push(RouteAttribute::Metrics(metrics));
+        }
+        let via = gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+        let request =
+            Request { message: RouteNetlinkMessage::NewRoute(message), flags: NLM_F_CREATE };
+        Self::new(format!("add the route to {}{via} through {name}", route.dst), request)
+            .unless(&[libc::EEXIST])
+    }
+}
+
+fn family(ipv4: bool) -> AddressFamily {
+    if ipv4 { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn entry(message: &RouteMessage, ipv4: bool) -> Option<RouteEntry> {
+    let ip = |address: &RouteAddress| match address {
+        RouteAddress::Inet(ip) => Some(IpAddr::from(*ip)),
+        RouteAddress::Inet6(ip) => Some(IpAddr::from(*ip)),
+        _ => None,
+    };
+    let mut dst = if ipv4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+    let mut gateway = None;
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(address) => dst = ip(address)?,
+            RouteAttribute::Gateway(address) => gateway = ip(address),
+            _ => {}
+        }
+    }
+    Some(RouteEntry {
+        dst: IpNet::new(dst, message.header.destination_prefix_length).ok()?,
+        gateway,
+    })
+}

@@ -1,0 +1,212 @@
+//! The portmap plugin's configuration: which ports of the host lead to which ports of the container.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::ipam::addr;
+use crate::protocol::{Call, Code, Error, FieldError, Fields, Outcome};
+
+/// The bit of a packet's mark that says: masquerade me. Kubernetes uses 14 and 15.
+const DEFAULT_MARK_BIT: i64 = 13;
+
+pub(super) struct PortmapConf {
+    pub(super) mappings: Vec<Mapping>,
+    /// Masquerade what would otherwise be answered past the host.
+    pub(super) snat: bool,
+    /// Masquerade everything.
+    pub(super) masquerade_all: bool,
+    pub(super) mark: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) host_port: u16,
+    pub(super) container_port: u16,
+    pub(super) protocol: Protocol,
+    /// Only connections to this address of the host.
+    pub(super) host_ip: Option<IpAddr>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Protocol {
+    Tcp = 6,
+    Udp = 17,
+    Sctp = 132,
+}
+
+impl PortmapConf {
+    pub(super) fn read(call: &Call) -> Result<Self, Error> {
+        let invalid = |text: String| {
+            Error::new(Code::InvalidConfig, format!("failed to parse config: {text}"))
+        };
+        let conf = Self::of_fields(call).map_err(|error| invalid(error.to_string()))?;
+        refuse_unsupported(call.conf.fields()).map_err(|error| invalid(error.to_string()))??;
+        Ok(conf)
+    }
+
+    fn of_fields(call: &Call) -> Result<Self, FieldError> {
+        let fields = call.conf.fields();
+        let bit = fields.integer("markMasqBit")?.unwrap_or(DEFAULT_MARK_BIT);
+        if !(0..32).contains(&bit) {
+            return Err(FieldError::new("markMasqBit", "a number from 0 to 31", &bit.into()));
+        }
+        let mappings = match fields.object("runtimeConfig")? {
+            Some(runtime) => runtime.objects("portMappings")?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            mappings: mappings.into_iter().map(Mapping::read).collect::<Result<_, _>>()?,
+            snat: fields.bool("snat")?.unwrap_or(true),
+            masquerade_all: fields.bool("masqAll")?.unwrap_or_default(),
+            mark: 1 << bit,
+        })
+    }
+
+    /// The mappings that an address of the container can serve.
+    pub(super) fn for_address(&self, ip: IpAddr) -> impl Iterator<Item = &Mapping> {
+        self.mappings.iter().filter(move |mapping| {
+            mapping.host_ip.is_none_or(|host_ip| addr::same_family(host_ip, ip))
+        })
+    }
+}
+
+impl Mapping {
+    fn read(fields: Fields<'_>) -> Result<Self, FieldError> {
+        let port = |key: &str| {
+            let number = fields.integer(key)?.unwrap_or_default();
+            u16::try_from(number)
+                .ok()
+                .filter(|port| *port > 0)
+                .ok_or_else(|| FieldError::new(key, "a port number", &number.into()))
+        };
+        let host_ip = match fields.string("hostIP")? {
+            None | Some("") => None,
+            Some(text) => Some(
+                addr::parse(text)
+                    .ok_or_else(|| FieldError::new("hostIP", "an IP address", &text.into()))?,
+            ),
+        };
+        Ok(Self {
+            host_port: port("hostPort")?,
+            container_port: port("containerPort")?,
+            protocol: Protocol::read(fields)?,
+            host_ip,
+        })
+    }
+
+    /// The host's address to match: none for one that means all of them.
+    pub(super) fn destination(&self) -> Option<IpAddr> {
+        self.host_ip.filter(|ip| !ip.is_unspecified())
+    }
+}
+
+impl Protocol {
+    fn read(fields: Fields<'_>) -> Result<Self, FieldError> {
+        let text = fields.string("protocol")?.unwrap_or("tcp");
+        Ok(match text.to_ascii_lowercase().as_str() {
+            "tcp" => Self::Tcp,
+            "udp" => Self::Udp,
+            "sctp" => Self::Sctp,
+            _ => return Err(FieldError::new("protocol", "tcp, udp or sctp", &text.into())),
+        })
+    }
+}
+
+/// What only the Go program of this name can do: conditions in the words of iptables or nft.
+fn refuse_unsupported(fields: Fields<'_>) -> Result<Result<(), Error>, FieldError> {
+    let mut asked: Vec<&str> = Vec::new();
+    for key in ["conditionsV4", "conditionsV6"] {
+        if !fields.array(key)?.is_empty() {
+            asked.push(key);
+        }
+    }
+    if fields.string("externalSetMarkChain")?.is_some_and(|chain| !chain.is_empty()) {
+        asked.push("externalSetMarkChain");
+    }
+    if fields.string("backend")? == Some("iptables") {
+        asked.push("backend\": \"iptables");
+    }
+    if asked.is_empty() {
+        return Ok(Ok(()));
+    }
+    let msg = format!("the built-in portmap does not support \"{}\"", asked.join("\", \""));
+    let details =
+        "it writes to nftables itself; for these, use the portmap program of the CNI project";
+    Ok(Err(Error::new(Code::UnsupportedField, msg).with_details(details)))
+}
+
+/// The container's addresses in the result of the plugins before us: the first of each family that
+/// is in the container.
+pub(super) fn container_addresses(result: &Outcome, ifname: &str) -> Vec<IpNet> {
+    let mut found: Vec<IpNet> = Vec::new();
+    for ip in &result.ips {
+        let interface =
+            ip.interface.and_then(|at| result.interfaces.get(usize::try_from(at).ok()?));
+        let is_elsewhere = interface.is_some_and(|it| it.name != ifname || it.sandbox.is_empty());
+        if !is_elsewhere && !found.iter().any(|it| addr::same_family(it.addr(), ip.address.addr()))
+        {
+            found.push(ip.address);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Interface, IpConfig};
+    use serde_json::json;
+
+    #[test]
+    fn mappings_are_read_and_nonsense_is_refused() {
+        let read =
+            |value: serde_json::Value| Mapping::read(Fields::new(value.as_object().unwrap()));
+        let mapping = read(
+            json!({"hostPort": 8080, "containerPort": 80, "protocol": "TCP", "hostIP": "0.0.0.0"}),
+        )
+        .unwrap();
+        assert_eq!(
+            (mapping.host_port, mapping.container_port, mapping.protocol),
+            (8080, 80, Protocol::Tcp)
+        );
+        assert_eq!(mapping.destination(), None, "all addresses are no address");
+        for wrong in [
+            json!({"hostPort": 0, "containerPort": 80}),
+            json!({"hostPort": 80, "containerPort": 65536}),
+            json!({"hostPort": 80, "containerPort": 80, "protocol": "icmp"}),
+            json!({"hostPort": 80, "containerPort": 80, "hostIP": "x"}),
+        ] {
+            assert!(read(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_inside_the_container_count_and_one_of_each_family() {
+        let ip = |text: &str, interface| IpConfig {
+            interface,
+            address: text.parse().unwrap(),
+            gateway: None,
+            family: None,
+        };
+        let interface = |name: &str, sandbox: &str| Interface {
+            name: name.into(),
+            sandbox: sandbox.into(),
+            ..Interface::default()
+        };
+        let result = Outcome {
+            interfaces: vec![interface("cni0", ""), interface("eth0", "/run/netns/p")],
+            ips: vec![
+                ip("10.0.0.1/24", Some(0)),
+                ip("10.0.0.2/24", Some(1)),
+                ip("10.0.0.3/24", Some(1)),
+                ip("fd00::2/64", None),
+            ],
+            ..Outcome::default()
+        };
+        let found: Vec<String> =
+            container_addresses(&result, "eth0").iter().map(IpNet::to_string).collect();
+        assert_eq!(found, ["10.0.0.2/24", "fd00::2/64"]);
+    }
+}

@@ -1,0 +1,134 @@
+//! The portmap plugin: ports of the host that lead to a container. It stands in a chain behind the
+//! plugin that made the container's interface, and hands on that one's result.
+
+mod conf;
+mod conntrack;
+mod rules;
+
+use std::net::IpAddr;
+
+use conf::{PortmapConf, Protocol};
+use ipnet::IpNet;
+
+use crate::bridge::previous_result;
+use crate::go_names::portmap_chain;
+use crate::iptables;
+use crate::kernel::{self, Kernel};
+use crate::nft::{Family, Nft};
+use crate::protocol::{Call, Code, Error, ErrorContext, Outcome, Plugin};
+
+/// The chain in which the Go plugin's iptables flavour enters its containers.
+const GO_ENTRY: &str = "CNI-HOSTPORT-DNAT";
+
+pub struct Portmap;
+
+impl Plugin for Portmap {
+    fn add(&self, call: &Call) -> Result<String, Error> {
+        let conf = PortmapConf::read(call)?;
+        let Some(members) =
+            call.conf.fields().map("prevResult").or_cni("failed to parse config")?
+        else {
+            return Err(Error::new(Code::InvalidConfig, "must be called as chained plugin"));
+        };
+        let (result, _) = Outcome::of_members(members, call.conf.version)
+            .or_cni("failed to parse config: could not parse prevResult")?;
+        if !conf.mappings.is_empty() {
+            let addresses = conf::container_addresses(&result, &call.ifname);
+            rules::forward(&mut Nft::open()?, call, &conf, &addresses)
+                .or_cni("unable to set up nftables rules for port mappings")?;
+            forget_old_flows(&conf, &addresses);
+            if conf.snat {
+                open_loopback(&addresses)?;
+            }
+        }
+        result.to_json(call.conf.version).or_cni("could not print the result")
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        let conf = PortmapConf::read(call)?;
+        if conf.mappings.is_empty() {
+            return Ok(());
+        }
+        let mut nft = Nft::open()?;
+        rules::unforward(&mut nft, call)?;
+        iptables::remove_chain(
+            &mut nft,
+            &portmap_chain(&call.conf.name, &call.container_id),
+            GO_ENTRY,
+        )
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        let conf = PortmapConf::read(call)?;
+        let result = previous_result(call)?;
+        if conf.mappings.is_empty() {
+            return Ok(());
+        }
+        let mut nft = Nft::open()?;
+        for address in conf::container_addresses(&result, &call.ifname) {
+            check_address(&mut nft, call, &conf, address)?;
+        }
+        Ok(())
+    }
+
+    fn gc(&self, call: &Call) -> Result<(), Error> {
+        let valid = call.valid_attachments()?;
+        Ok(rules::collect(&mut Nft::open()?, &call.conf.name, &valid)?)
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
+        PortmapConf::read(call).map_err(not_available)?;
+        Nft::open().map(drop).map_err(|error| not_available(error.into()))
+    }
+}
+
+fn check_address(
+    nft: &mut Nft,
+    call: &Call,
+    conf: &PortmapConf,
+    address: IpNet,
+) -> Result<(), Error> {
+    let family = Family::of(address.addr());
+    // The Go plugin's iptables flavour has it.
+    if nft.has_chain(family, "nat", &portmap_chain(&call.conf.name, &call.container_id))? {
+        return Ok(());
+    }
+    let wanted = conf.for_address(address.addr()).count();
+    let (mapping, masquerading) = rules::count(nft, call, family)?;
+    if mapping < wanted || (conf.snat && wanted > 0 && masquerading == 0) {
+        let msg = format!(
+            "missing hostport rules of {} in the table {}",
+            call.container_id,
+            rules::TABLE
+        );
+        return Err(Error::internal(msg));
+    }
+    Ok(())
+}
+
+/// Datagrams of a flow that began before the mapping would go on to where they went then.
+fn forget_old_flows(conf: &PortmapConf, addresses: &[IpNet]) {
+    let ports: Vec<u16> = conf
+        .mappings
+        .iter()
+        .filter(|it| it.protocol == Protocol::Udp)
+        .map(|it| it.host_port)
+        .collect();
+    if ports.is_empty() {
+        return;
+    }
+    for address in addresses {
+        // It only helps; without it they end by themselves.
+        let _ = conntrack::forget_udp(Family::of(address.addr()), &ports);
+    }
+}
+
+/// Lets connections from the host's loopback address leave the host, towards the container.
+fn open_loopback(addresses: &[IpNet]) -> Result<(), Error> {
+    let Some(ip) = addresses.iter().map(IpNet::addr).find(IpAddr::is_ipv4) else { return Ok(()) };
+    let Some(index) = Kernel::open()?.link_towards(ip)? else { return Ok(()) };
+    let Some(name) = kernel::name_of(index) else { return Ok(()) };
+    kernel::enable(&format!("net/ipv4/conf/{name}/route_localnet"))
+        .or_cni("unable to enable route_localnet")
+}
