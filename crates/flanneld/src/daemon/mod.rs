@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use flannel_backend::{BackendError, Owner, Underlay};
+use flannel_backend::Owner;
 use flannel_kernel::{Engine, Facts, Status};
 use flannel_lease::{Change, LeaseTable, NetworkConfig, SubnetFile};
 use flannel_store::{Store, StoreEvent};
@@ -254,11 +254,8 @@ impl Daemon {
                 return Ok(());
             }
         };
-        if has_only_local_left(self.network.underlay(), network.underlay()) {
-            // A card that goes down and up has its own link-local address before it is given others.
-            let link = network.underlay().link;
-            let why = format!("{link} has none but link-local addresses left of a family in use");
-            self.network.lost(&BackendError::Unfit(why).into());
+        if let Err(error) = network.is_no_worse_than(self.network.underlay()) {
+            self.network.lost(&error);
             return Ok(());
         }
         if network.underlay() != self.network.underlay() {
@@ -448,11 +445,4 @@ async fn changed_if_any<T>(watched: &mut Option<watch::Receiver<T>>) {
         return;
     }
     std::future::pending().await
-}
-
-/// Whether the choice fell from an address that everybody can use to one of the link alone.
-fn has_only_local_left(before: &Underlay, now: &Underlay) -> bool {
-    let v4 = |underlay: &Underlay| underlay.v4.is_some_and(|ip| ip.is_link_local());
-    let v6 = |underlay: &Underlay| underlay.v6.is_some_and(|ip| ip.is_unicast_link_local());
-    v4(now) && !v4(before) || v6(now) && !v6(before)
 }

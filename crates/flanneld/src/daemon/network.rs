@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_backend::{Backend, Node, Owner, Past, Underlay};
-use flannel_kernel::{Blackhole, Engine, EngineError, Entry, Facts, Ownership, Status};
+use flannel_kernel::{Blackhole, Engine, EngineError, Entry, Facts, IfName, Ownership, Status};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use flannel_store::Announce;
 use ipnet::IpNet;
@@ -33,6 +33,8 @@ pub(super) enum NetworkError {
     Backend(#[from] flannel_backend::BackendError),
     #[error("{0}")]
     Underlay(#[from] iface::SelectError),
+    #[error("{0} has none but link-local addresses left of a family in use")]
+    LocalOnly(IfName),
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -61,6 +63,18 @@ impl Network {
             lost: false,
             reminder: Throttle::new(REMINDER),
         })
+    }
+
+    /// Refuses the fall from an address that everybody can use to one of the link alone: a card that
+    /// goes down and up has that one before it is given others.
+    pub(super) fn is_no_worse_than(&self, before: &Underlay) -> Result<(), NetworkError> {
+        let now = self.underlay();
+        let v4 = |underlay: &Underlay| underlay.v4.is_some_and(|ip| ip.is_link_local());
+        let v6 = |underlay: &Underlay| underlay.v6.is_some_and(|ip| ip.is_unicast_link_local());
+        if v4(now) && !v4(before) || v6(now) && !v6(before) {
+            return Err(NetworkError::LocalOnly(now.link));
+        }
+        Ok(())
     }
 
     pub(super) fn config(&self) -> &NetworkConfig {
