@@ -30,6 +30,8 @@ pub struct Status {
     pub bad: usize,
     /// The first of them, and why.
     pub troubles: Vec<(Entry, String)>,
+    /// How often the kernel had more to tell than could be queued, so that all was compared.
+    pub overflows: u64,
 }
 
 impl Status {
@@ -224,6 +226,7 @@ fn status<S: Owner>(reconciler: &Reconciler<S>) -> Status {
         wanted: reconciler.wanted.len(),
         contested: reconciler.wanted.contested(),
         bad: reconciler.wanted.bad(),
+        overflows: reconciler.overflows,
         troubles: reconciler
             .wanted
             .troubles()

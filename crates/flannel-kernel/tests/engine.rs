@@ -515,3 +515,49 @@ fn a_blackhole_route_is_kept_and_gives_way_to_the_pod_bridge() {
     assert!(!ip("-6 route show").contains("blackhole"));
     assert!(!ip("route show").contains("blackhole"));
 }
+
+#[test]
+fn a_change_that_the_kernel_could_not_announce_is_found_all_the_same() {
+    let node = Node::meshed(3);
+    let before = picture();
+    // While the engine is kept busy, more happens than the kernel queues for it ...
+    let busy = node.engine.clone();
+    let asking = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let addresses = vec![IpAddr::from([192, 168, 100, 9]); 800_000];
+        runtime.block_on(busy.lookup(addresses)).unwrap();
+    });
+    ip("link add flood0 type bridge");
+    ip("link set flood0 up");
+    let flood: String = (0..60_000)
+        .map(|n| {
+            format!(
+                "neigh add 172.16.{}.{} lladdr 02:00:00:00:00:01 dev flood0 nud permanent\n",
+                n >> 8,
+                n & 255
+            )
+        })
+        .collect();
+    batch(&flood);
+    // ... so that nobody is told of this.
+    ip("route del 10.244.2.0/24");
+    asking.join().unwrap();
+    let start = Instant::now();
+    while picture() != before {
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", picture());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(node.status().overflows > 0, "the flood was too small to prove anything");
+}
+
+/// Many `ip` commands in one go.
+fn batch(commands: &str) {
+    use std::io::Write;
+    let mut child = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}

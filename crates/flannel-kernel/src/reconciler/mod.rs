@@ -43,6 +43,7 @@ pub(crate) struct Reconciler<S> {
     /// Outside changes of routes so far: a path learned before may be another now.
     routing_version: u64,
     facts_changed: bool,
+    pub(crate) overflows: u64,
 }
 
 impl<S: Ord + Clone> Reconciler<S> {
@@ -64,6 +65,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             next_routine: None,
             routing_version: 0,
             facts_changed: true,
+            overflows: 0,
         };
         reconciler.read_links()?;
         reconciler.read_routes()?;
@@ -139,6 +141,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                     tracing::warn!(
                         "the kernel reports more changes than could be queued: comparing everything"
                     );
+                    self.overflows += 1;
                     self.resync_due = true;
                 }
                 Heard::Change(message, by) => {
