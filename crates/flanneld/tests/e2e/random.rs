@@ -248,7 +248,7 @@ fn in_the_end_all_is_right(backend: Value, dual: bool) -> Result<()> {
         wanted.len(),
         begin.elapsed()
     ));
-    assert!(wanted.len() > 10, "{wanted:?}");
+    assert!(!wanted.is_empty(), "nothing was left to be right or wrong");
     // And so it is for a daemon that starts with all this.
     node.flanneld().kill9();
     node.flanneld().restart()?;
