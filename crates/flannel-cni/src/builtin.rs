@@ -38,7 +38,7 @@ impl BuiltIn {
     pub fn add(self, call: &Call, retried: bool) -> Result<Outcome, Error> {
         match self {
             Self::Bridge => bridge::add(call, retried),
-            Self::HostLocal => ipam::add(call, retried),
+            Self::HostLocal => ipam::add(call, retried).map(|given| given.outcome),
             Self::Loopback | Self::Portmap => {
                 let text = self.plugin().add(call)?;
                 let parsed = Outcome::parse(text.as_bytes(), call.conf.version);

@@ -1,6 +1,7 @@
 //! ADD: a pair of interfaces, one end on the bridge, the other in the container with its addresses
 //! and routes.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use flannel_kernel::Mac;
@@ -8,7 +9,8 @@ use ipnet::IpNet;
 
 use super::conf::{self, BridgeConf};
 use super::{gateways, host, ipam};
-use crate::kernel::{self, Change, Kernel, KernelError, Link, Veth};
+use crate::ipam::Given;
+use crate::kernel::{self, Change, Kernel, Link, Veth};
 use crate::netns::Netns;
 use crate::protocol::{Call, Error, ErrorContext, Interface, Outcome};
 use crate::{masquerade, random};
@@ -24,127 +26,145 @@ pub(super) fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
     let conf = BridgeConf::read(call)?;
     conf::refuse_unsupported(call)?;
     let netns = open_netns(call)?;
-    let mut outcome = match conf.ipam.as_str() {
-        "" => Outcome::default(),
+    let given = match conf.ipam.as_str() {
+        "" => Given { outcome: Outcome::default(), earlier: false },
         _ => ipam::add(call, &conf.ipam, retried)?,
     };
-    // From here on there is something to undo.
-    let mut rng = random::generator().or_cni("could not get random bytes")?;
-    let made = attach(call, &conf, &netns, &mut outcome, retried, &mut rng);
+    let mut attachment = Attachment {
+        call,
+        conf: &conf,
+        netns: &netns,
+        host_name: None,
+        rng: random::generator().or_cni("could not get random bytes")?,
+    };
+    let made = attachment.make(given);
     if made.is_err() {
-        let _ = super::del::remove_interface(&netns, &call.ifname);
-        if !conf.ipam.is_empty() {
-            let _ = ipam::del(call, &conf.ipam);
-        }
+        attachment.undo();
     }
-    made.map(|()| outcome)
+    made
 }
 
 pub(super) fn open_netns(call: &Call) -> Result<Netns, Error> {
     Netns::open(&call.netns).or_cni(format_args!("failed to open netns {:?}", call.netns))
 }
 
-fn attach(
-    call: &Call,
-    conf: &BridgeConf,
-    netns: &Netns,
-    outcome: &mut Outcome,
-    retried: bool,
-    rng: &mut fastrand::Rng,
-) -> Result<(), Error> {
-    let own_addresses = gateways::complete(outcome, conf, CONTAINER);
-    let mut host = Kernel::open()?;
-    let bridge = host::ensure_bridge(&mut host, conf, rng)?;
-    let macs = [Mac::random(rng), conf.mac.unwrap_or_else(|| Mac::random(rng))];
-    let host_name = make_pair(&mut host, call, conf, netns, &bridge, macs, retried, rng)?;
-    if !conf.container_interface_down {
-        netns
-            .inside(|| configure_container(call, conf, outcome))
-            .or_cni("could not configure the container's interface")??;
-    }
-    if conf.is_gateway && !own_addresses.is_empty() {
-        host::ensure_addresses(&mut host, conf, &bridge, &own_addresses)?;
-        host::enable_forwarding(&own_addresses)?;
-    }
-    if conf.ip_masq && !outcome.ips.is_empty() {
-        let addresses: Vec<IpNet> = outcome.ips.iter().map(|ip| ip.address).collect();
-        masquerade::set_up(call, &addresses)?;
-    }
-    if !conf.container_interface_down {
-        wait_for_port(&mut host, &host_name)?;
-    }
-    let interface = |name: &str, mac: Option<Mac>, sandbox: &str| Interface {
-        name: name.to_owned(),
-        mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
-        sandbox: sandbox.to_owned(),
-        ..Interface::default()
-    };
-    outcome.interfaces = vec![
-        interface(&conf.bridge, bridge.mac, ""),
-        interface(&host_name, Some(macs[0]), ""),
-        interface(&call.ifname, Some(macs[1]), &call.netns),
-    ];
-    if !conf.dns.is_empty() {
-        outcome.dns = conf.dns.clone();
-    }
-    Ok(())
+/// An attachment in the making.
+struct Attachment<'a> {
+    call: &'a Call,
+    conf: &'a BridgeConf,
+    netns: &'a Netns,
+    /// The name of the pair's end on the host, once there is a pair.
+    host_name: Option<String>,
+    rng: fastrand::Rng,
 }
 
-/// Returns the name of the host's end.
-#[expect(clippy::too_many_arguments, reason = "they are all different things")]
-fn make_pair(
-    host: &mut Kernel,
-    call: &Call,
-    conf: &BridgeConf,
-    netns: &Netns,
-    bridge: &Link,
-    macs: [Mac; 2],
-    mut retried: bool,
-    rng: &mut fastrand::Rng,
-) -> Result<String, Error> {
-    use std::os::fd::AsFd;
-    for _ in 0..NAME_TRIES {
-        let name = format!("veth{:08x}", rng.u32(..));
-        let pair = Veth {
-            name: &name,
-            mac: macs[0],
-            bridge: bridge.index,
-            peer_name: &call.ifname,
-            peer_mac: macs[1],
-            peer_netns: netns.as_fd(),
-            mtu: conf.mtu,
+impl Attachment<'_> {
+    fn make(&mut self, given: Given) -> Result<Outcome, Error> {
+        let Given { mut outcome, earlier } = given;
+        let (call, conf) = (self.call, self.conf);
+        let own_addresses = gateways::complete(&mut outcome, conf, CONTAINER);
+        let mut host = Kernel::open()?;
+        let bridge = host::ensure_bridge(&mut host, conf, &mut self.rng)?;
+        let macs =
+            [Mac::random(&mut self.rng), conf.mac.unwrap_or_else(|| Mac::random(&mut self.rng))];
+        let host_name = self.make_pair(&mut host, &bridge, macs, earlier)?;
+        if !conf.container_interface_down {
+            self.netns
+                .inside(|| configure_container(call, conf, &outcome))
+                .or_cni("could not configure the container's interface")??;
+        }
+        if conf.is_gateway && !own_addresses.is_empty() {
+            host::ensure_addresses(&mut host, conf, &bridge, &own_addresses)?;
+            host::enable_forwarding(&own_addresses)?;
+        }
+        if conf.ip_masq && !outcome.ips.is_empty() {
+            let addresses: Vec<IpNet> = outcome.ips.iter().map(|ip| ip.address).collect();
+            masquerade::set_up(call, &addresses)?;
+        }
+        if !conf.container_interface_down {
+            wait_for_port(&mut host, &host_name)?;
+        }
+        // With a new port, a bridge without a MAC address of its own may have got another one.
+        let bridge = host.link(&conf.bridge)?.unwrap_or(bridge);
+        let interface = |name: &str, mac: Option<Mac>, sandbox: &str| Interface {
+            name: name.to_owned(),
+            mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
+            sandbox: sandbox.to_owned(),
+            ..Interface::default()
         };
-        let port = Change::set_port(&name, conf.hairpin, conf.isolated);
-        match host.apply(vec![Change::make_veth(&pair), port]) {
-            Ok(()) => return Ok(name),
-            Err(error) if error.errno() != Some(libc::EEXIST) => {
-                return Err(Error::internal(format_args!("failed to make veth pair: {error}")));
-            }
-            Err(_) => {}
+        outcome.interfaces = vec![
+            interface(&conf.bridge, bridge.mac, ""),
+            interface(&host_name, Some(macs[0]), ""),
+            interface(&call.ifname, Some(macs[1]), &call.netns),
+        ];
+        if !conf.dns.is_empty() {
+            outcome.dns = conf.dns.clone();
         }
-        // Either the name on the host is taken, by chance, or the container's is.
-        if !netns
-            .inside(|| interface_exists(&call.ifname))
-            .or_cni("could not look into the container")??
-        {
-            continue;
-        }
-        if !retried {
-            let msg = format!(
-                "container veth name ({:?}) peer provided ({name:?}) already exists",
-                call.ifname
-            );
-            return Err(Error::internal(msg));
-        }
-        // An ADD that was cut short has left it behind.
-        super::del::remove_interface(netns, &call.ifname)?;
-        retried = false;
+        Ok(outcome)
     }
-    Err(Error::internal("failed to find a unique veth name"))
-}
 
-fn interface_exists(name: &str) -> Result<bool, KernelError> {
-    Ok(Kernel::open()?.link(name)?.is_some())
+    /// Returns the name of the host's end. `earlier`: an ADD that was cut short may have left a pair
+    /// behind.
+    fn make_pair(
+        &mut self,
+        host: &mut Kernel,
+        bridge: &Link,
+        macs: [Mac; 2],
+        mut earlier: bool,
+    ) -> Result<String, Error> {
+        let (ifname, conf) = (&self.call.ifname, self.conf);
+        for _ in 0..NAME_TRIES {
+            let name = format!("veth{:08x}", self.rng.u32(..));
+            let pair = Veth {
+                name: &name,
+                mac: macs[0],
+                bridge: bridge.index,
+                peer_name: ifname,
+                peer_mac: macs[1],
+                peer_netns: self.netns.as_fd(),
+                mtu: conf.mtu,
+            };
+            let port = Change::set_port(&name, conf.hairpin, conf.isolated);
+            match host.apply(vec![Change::make_veth(&pair), port]) {
+                Ok(()) => {
+                    self.host_name = Some(name.clone());
+                    return Ok(name);
+                }
+                Err(error) if error.errno() != Some(libc::EEXIST) => {
+                    return Err(Error::internal(format_args!("failed to make veth pair: {error}")));
+                }
+                Err(_) => {}
+            }
+            // Either the name on the host is taken, by chance, or the container's is.
+            let present = self.netns.inside(|| Kernel::open()?.link(ifname));
+            match present.or_cni("could not look into the container")?? {
+                None => {}
+                Some(link) if earlier && link.kind == "veth" => {
+                    super::del::remove_interface(self.netns, ifname)?;
+                    earlier = false;
+                }
+                Some(_) => {
+                    return Err(Error::internal(format_args!(
+                        "container veth name ({ifname:?}) peer provided ({name:?}) already exists"
+                    )));
+                }
+            }
+        }
+        Err(Error::internal("failed to find a unique veth name"))
+    }
+
+    /// Takes back what was made, as far as it got.
+    fn undo(&self) {
+        if self.host_name.is_some() {
+            let _ = super::del::remove_interface(self.netns, &self.call.ifname);
+        }
+        if self.conf.ip_masq {
+            let _ = masquerade::tear_down(self.call);
+        }
+        if !self.conf.ipam.is_empty() {
+            let _ = ipam::del(self.call, &self.conf.ipam);
+        }
+    }
 }
 
 fn configure_container(call: &Call, conf: &BridgeConf, outcome: &Outcome) -> Result<(), Error> {

@@ -81,8 +81,10 @@ pub(super) fn ensure_addresses(
         }
         // Its own network begins here: nobody else can have its gateway's address.
         changes.push(Change::add_address(bridge.index, &conf.bridge, *address, false).or_exists());
-        // A bridge that was made without one of its own takes the lowest among its ports'.
-        changes.extend(bridge.mac.map(|mac| Change::set_mac(bridge.index, &conf.bridge, mac)));
+        // A bridge that was made without one of its own takes the lowest among its ports', and none
+        // when it has no port.
+        let own = bridge.mac.filter(Mac::is_unicast);
+        changes.extend(own.map(|mac| Change::set_mac(bridge.index, &conf.bridge, mac)));
     }
     if !changes.is_empty() {
         kernel.apply(changes).map_err(HostError::Address)?;

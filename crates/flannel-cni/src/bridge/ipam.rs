@@ -2,20 +2,24 @@
 //! other plugin the configuration names.
 
 use crate::delegate::Delegate;
-use crate::ipam as host_local;
-use crate::protocol::{Call, Command, Error, Outcome, Sorted, compact};
+use crate::ipam::{self as host_local, Given};
+use crate::protocol::{Call, Command, Error, Sorted, compact};
 
 const BUILT_IN: &str = "host-local";
 
-pub(super) fn add(call: &Call, kind: &str, retried: bool) -> Result<Outcome, Error> {
-    let outcome = match kind {
+pub(super) fn add(call: &Call, kind: &str, retried: bool) -> Result<Given, Error> {
+    let given = match kind {
         BUILT_IN => host_local::add(call, retried)?,
-        _ => Delegate { kind, conf: &whole_conf(call) }.add(call)?.0,
+        // Nobody knows whether it had given them before.
+        _ => Given {
+            outcome: Delegate { kind, conf: &whole_conf(call) }.add(call)?.0,
+            earlier: false,
+        },
     };
-    if outcome.ips.is_empty() {
+    if given.outcome.ips.is_empty() {
         return Err(Error::internal("IPAM plugin returned missing IP config"));
     }
-    Ok(outcome)
+    Ok(given)
 }
 
 pub(super) fn del(call: &Call, kind: &str) -> Result<(), Error> {

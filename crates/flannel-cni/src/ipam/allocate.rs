@@ -23,18 +23,13 @@ pub enum AllocateError {
     Store(#[from] StoreError),
 }
 
+/// `own`: what the attachment has already.
 pub(super) fn allocate(
     store: &Store,
     conf: &IpamConf,
     call: &Call,
-    retried: bool,
+    own: Vec<Reservation>,
 ) -> Result<Vec<IpConfig>, Error> {
-    // Before the lock: what belongs to this attachment nobody else changes, and to look for it means
-    // to read all files there are.
-    let own = match retried {
-        true => store.of_attachment(&call.container_id, &call.ifname)?,
-        false => Vec::new(),
-    };
     let mut requested = conf.requested.clone();
     let mut allocator = Allocator {
         pen: store.pen(&call.container_id, &call.ifname)?,

@@ -22,7 +22,7 @@ pub struct HostLocal;
 impl Plugin for HostLocal {
     fn add(&self, call: &Call) -> Result<String, Error> {
         // Who calls us by name may have called before.
-        add(call, true)?.to_json(call.conf.version).or_cni("could not print the result")
+        add(call, true)?.outcome.to_json(call.conf.version).or_cni("could not print the result")
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
@@ -42,8 +42,15 @@ impl Plugin for HostLocal {
     }
 }
 
+/// Addresses for an attachment.
+pub struct Given {
+    pub outcome: Outcome,
+    /// It had some of them already: an earlier ADD was cut short.
+    pub earlier: bool,
+}
+
 /// Gives out addresses. `retried`: the attachment may have got some already, which then are its own.
-pub fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
+pub fn add(call: &Call, retried: bool) -> Result<Given, Error> {
     let place = Place::read(call)?;
     let conf = IpamConf::read(call)?;
     let dns = match &conf.resolv_conf {
@@ -55,8 +62,18 @@ pub fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
         None => Dns::default(),
     };
     let store = Store::create(&place.directory)?;
-    let ips = allocate::allocate(&store, &conf, call, retried)?;
-    Ok(Outcome { interfaces: Vec::new(), ips, routes: conf.routes, dns })
+    // Before the lock is taken: what belongs to this attachment nobody else changes, and to look for
+    // it means to read all files there are.
+    let own = match retried {
+        true => store.of_attachment(&call.container_id, &call.ifname)?,
+        false => Vec::new(),
+    };
+    let earlier = !own.is_empty();
+    let ips = allocate::allocate(&store, &conf, call, own)?;
+    Ok(Given {
+        outcome: Outcome { interfaces: Vec::new(), ips, routes: conf.routes, dns },
+        earlier,
+    })
 }
 
 /// Sets free all that the attachment has. That it has nothing is nothing unusual.

@@ -3,6 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
+mod bridge;
+mod connectivity;
 mod golden;
+mod interchange;
+mod lifecycle;
+mod node;
 mod protocol;
+mod robustness;
 mod support;
+mod traffic;

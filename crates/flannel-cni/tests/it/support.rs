@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -21,6 +21,8 @@ pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) args: String,
     pub(crate) by_exec: bool,
+    /// `PATH`, unless it is empty.
+    pub(crate) search_path: String,
 }
 
 pub(crate) struct Answer {
@@ -40,10 +42,20 @@ impl Request {
             path: "/does/not/exist".into(),
             args: String::new(),
             by_exec: false,
+            search_path: String::new(),
         }
     }
 
     pub(crate) fn send(&self, conf: &str) -> Answer {
+        let output = self.spawn(conf, Stdio::piped()).wait_with_output().unwrap();
+        Answer {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    pub(crate) fn spawn(&self, conf: &str, stdout: Stdio) -> Child {
         let mut command = Command::new(&self.program);
         for (name, value) in [
             ("CNI_COMMAND", self.command.as_str()),
@@ -61,20 +73,18 @@ impl Request {
                 command.env(name, value);
             }
         }
+        if !self.search_path.is_empty() {
+            command.env("PATH", &self.search_path);
+        }
         let mut child = command
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+            .stdout(stdout)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{}: {error}", self.program.display()));
         // One that fails early does not read it.
         let _ = child.stdin.take().unwrap().write_all(conf.as_bytes());
-        let output = child.wait_with_output().unwrap();
-        Answer {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        child
     }
 }
 
