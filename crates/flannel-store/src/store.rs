@@ -91,6 +91,10 @@ pub trait Store: Send + Sync {
     /// Gives the subnet back. A reservation stays, and so does a lease another node has taken.
     async fn release(&self, held: &Held) -> Result<(), StoreError>;
 
+    /// This node's own addresses have changed: connections made from the former ones are dead, though
+    /// nobody will say so for seconds. New ones are to be made.
+    fn node_moved(&self) {}
+
     /// Changes after `cursor`; 0 begins with a [`StoreEvent::Snapshot`]. Reconnects by itself, for
     /// ever, until the receiver is dropped. Must be called within a tokio runtime.
     fn watch(&self, cursor: u64) -> mpsc::Receiver<StoreEvent>;

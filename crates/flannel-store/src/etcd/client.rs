@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prost::Message;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -27,6 +28,8 @@ struct Shared {
     transport: Transport,
     credentials: Option<Credentials>,
     current: Mutex<Current>,
+    /// Rung when the connection in use was given up on purpose.
+    moved: Notify,
 }
 
 /// The member in use.
@@ -56,7 +59,21 @@ impl Client {
         let member = rng.usize(..transport.count());
         let login = Login::Unknown;
         let current = Current { member, generation: 0, channel: None, login, rng };
-        Ok(Self(Arc::new(Shared { transport, credentials, current: Mutex::new(current) })))
+        let (current, moved) = (Mutex::new(current), Notify::new());
+        Ok(Self(Arc::new(Shared { transport, credentials, current, moved })))
+    }
+
+    /// Gives up the connection in use for a new one to the same member.
+    pub(super) fn reconnect(&self) {
+        let mut current = self.current();
+        current.generation += 1;
+        current.channel = None;
+        self.0.moved.notify_waiters();
+    }
+
+    /// Returns at the next [`Self::reconnect`].
+    pub(super) async fn given_up(&self) {
+        self.0.moved.notified().await;
     }
 
     pub(super) async fn unary<Q, A>(&self, rpc: &'static str, request: Q) -> Result<A, Fault>

@@ -81,6 +81,10 @@ impl Store for EtcdStore {
         self.registry.release(held).await
     }
 
+    fn node_moved(&self) {
+        self.registry.client.reconnect();
+    }
+
     fn watch(&self, cursor: u64) -> mpsc::Receiver<StoreEvent> {
         watch::start(self.registry.clone(), i64::try_from(cursor).unwrap_or(0))
     }

@@ -133,7 +133,11 @@ impl Watcher {
         open: bool,
     ) -> Result<WatchResponse, End> {
         let patience = if open { WATCH_SILENCE } else { REQUEST_TIMEOUT };
-        match timeout(patience, stream.next()).await {
+        let response = tokio::select! {
+            response = timeout(patience, stream.next()) => response,
+            () = self.registry.client.given_up() => return Err(End::Renew),
+        };
+        match response {
             Ok(response) => response.map_err(|fault| self.failed(fault)),
             Err(_) if open => Err(End::Renew),
             Err(_) => {

@@ -294,3 +294,29 @@ async fn a_member_cut_off_from_the_others_is_no_store() {
 fn some_lease() -> Held {
     Held { lease: lease("10.3.1.0-24", "1.2.3.4"), expiry: Expiry::Never, version: 0 }
 }
+
+#[tokio::test]
+async fn a_node_that_moved_does_not_wait_for_its_dead_connections() {
+    let etcd = EtcdServer::start();
+    let proxy = Proxy::to(etcd.address()).await;
+    let store = store_at(&[&proxy.endpoint()], 1);
+    let held = store.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap();
+    let mut events = store.watch(held.snapshot.cursor);
+    etcd.raw().put(&key("10.3.7.0-24"), value("7.7.7.7")).await;
+    while events.recv().await != Some(StoreEvent::Put(lease("10.3.7.0-24", "7.7.7.7"))) {}
+
+    proxy.freeze();
+    store.node_moved();
+    let begin = std::time::Instant::now();
+    store.renew(&held.held, &attrs("1.2.3.5")).await.unwrap();
+    etcd.raw().put(&key("10.3.8.0-24"), value("8.8.8.8")).await;
+    loop {
+        match events.recv().await.unwrap() {
+            StoreEvent::Put(put) if put == lease("10.3.8.0-24", "8.8.8.8") => break,
+            StoreEvent::Down(why) => panic!("nothing was away: {why}"),
+            _ => {}
+        }
+    }
+    let patience = std::time::Duration::from_secs(4);
+    assert!(begin.elapsed() < patience, "less than any time-out: {:?}", begin.elapsed());
+}

@@ -6,12 +6,14 @@ use std::time::Duration;
 use flannel_store::testing::free_ports;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// Forwards to a server; dropped, it refuses and ends all connections.
 pub(crate) struct Proxy {
     address: SocketAddr,
     accepting: JoinHandle<()>,
+    frozen: watch::Sender<u64>,
 }
 
 impl Proxy {
@@ -23,16 +25,28 @@ impl Proxy {
     pub(crate) async fn at(port: u16, server: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let address = listener.local_addr().unwrap();
+        let (frozen, freeze) = watch::channel(0);
         let accepting = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((mut client, _)) = listener.accept().await {
+                let mut freeze = freeze.clone();
+                freeze.mark_unchanged();
                 connections.spawn(async move {
                     let mut server = TcpStream::connect(server).await.unwrap();
-                    let _ = copy_bidirectional(&mut client, &mut server).await;
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut client, &mut server) => {}
+                        // Open, and silent for ever.
+                        Ok(()) = freeze.changed() => std::future::pending().await,
+                    }
                 });
             }
         });
-        Self { address, accepting }
+        Self { address, accepting, frozen }
+    }
+
+    /// What is open now says nothing any more and does not end; new connections work.
+    pub(crate) fn freeze(&self) {
+        self.frozen.send_modify(|times| *times += 1);
     }
 
     pub(crate) fn endpoint(&self) -> String {

@@ -261,6 +261,7 @@ impl Daemon {
         if network.underlay() != self.network.underlay() {
             network.say_underlay();
             self.network = network;
+            self.tools.store.node_moved();
             // The store may take its time, or be away: the kernel follows first.
             self.settle().await?;
             return self.announce().await;
