@@ -1,0 +1,169 @@
+//! The desired state as owners, repairs and failures change it.
+
+use super::*;
+use crate::{Mac, Neighbour};
+
+fn neighbour(ip: u8, mac: u8) -> Entry {
+    Entry::Neighbour(Neighbour {
+        link: IfName::new("flannel.1").unwrap(),
+        ip: [10, 244, ip, 0].into(),
+        mac: Mac([2, 0, 0, 0, 0, mac]),
+    })
+}
+
+fn take(wanted: &mut Wanted<u32>) -> Vec<Key> {
+    let batch = wanted.batch();
+    wanted.entries(&batch).map(|(key, _)| key.clone()).collect()
+}
+
+fn settle(wanted: &mut Wanted<u32>) {
+    let batch = wanted.batch();
+    wanted.written(batch, &BTreeSet::new());
+}
+
+#[test]
+fn filling_at_once_is_the_same_as_setting_one_by_one() {
+    let desired: Vec<(u32, Vec<Entry>)> = (0..50)
+        .map(|n| (n, vec![neighbour(n as u8, 1), neighbour((n / 2 + 100) as u8, n as u8)]))
+        .collect();
+    let mut filled = Wanted::new();
+    filled.fill(desired.clone());
+    let mut set = Wanted::new();
+    for (owner, entries) in desired.into_iter().rev() {
+        set.set(owner, entries);
+    }
+    assert_eq!(filled.contested(), 25);
+    for wanted in [&mut filled, &mut set] {
+        assert_eq!(wanted.bad(), 75);
+        assert_eq!(take(wanted).len(), 75);
+    }
+    for (key, slot) in &set.slots {
+        assert_eq!(filled.get(key), Some(&slot.entry));
+    }
+    settle(&mut filled);
+    assert!(!filled.is_dirty() && filled.bad() == 0);
+    for owner in 0..50 {
+        filled.set(owner, Vec::new());
+    }
+    assert_eq!(filled.len(), 0);
+}
+
+#[test]
+fn an_owners_entries_are_replaced_as_a_whole() {
+    let mut wanted = Wanted::new();
+    assert_eq!(wanted.set(1, vec![neighbour(1, 1), neighbour(2, 1)]), []);
+    settle(&mut wanted);
+    assert_eq!(wanted.set(1, vec![neighbour(2, 9), neighbour(3, 1)]), [neighbour(1, 1)]);
+    let dirty = take(&mut wanted);
+    assert_eq!(dirty, [neighbour(2, 9).key(), neighbour(3, 1).key()]);
+    assert_eq!(wanted.set(1, vec![]), [neighbour(2, 9), neighbour(3, 1)]);
+    assert_eq!(wanted.len(), 0);
+}
+
+#[test]
+fn an_unchanged_entry_is_not_written_again() {
+    let mut wanted = Wanted::new();
+    wanted.set(1, vec![neighbour(1, 1)]);
+    settle(&mut wanted);
+    wanted.set(1, vec![neighbour(1, 1)]);
+    assert!(!wanted.is_dirty());
+}
+
+#[test]
+fn the_lower_owner_wins_whatever_the_order_of_arrival() {
+    for order in [[1, 2], [2, 1]] {
+        let mut wanted = Wanted::new();
+        for owner in order {
+            wanted.set(owner, vec![neighbour(7, owner as u8)]);
+        }
+        let key = neighbour(7, 1).key();
+        assert_eq!(wanted.get(&key), Some(&neighbour(7, 1)));
+        assert_eq!(wanted.set(1, vec![]), []);
+        assert_eq!(wanted.get(&key), Some(&neighbour(7, 2)));
+        assert_eq!(wanted.set(2, vec![]), [neighbour(7, 2)]);
+    }
+}
+
+#[test]
+fn what_failed_is_tried_again_when_circumstances_change() {
+    let mut wanted = Wanted::new();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let now = Instant::now();
+    let key = neighbour(1, 1).key();
+    wanted.set(1, vec![neighbour(1, 1), neighbour(2, 1)]);
+    for _ in 0..9 {
+        take(&mut wanted);
+        wanted.failed(&key, "no such device".to_owned(), now, &mut rng);
+        wanted.succeeded(&neighbour(2, 1).key());
+        assert!(!wanted.is_dirty());
+        wanted.retry_failed();
+        assert_eq!(wanted.next_wake(), None);
+    }
+    assert_eq!(take(&mut wanted), std::slice::from_ref(&key));
+    let (pause, news) = wanted.failed(&key, "no such device".to_owned(), now, &mut rng).unwrap();
+    assert!(pause < Duration::from_millis(100), "{pause:?}");
+    assert!(!news);
+}
+
+#[test]
+fn an_entry_that_is_undone_again_and_again_ends_in_a_truce() {
+    let mut wanted = Wanted::new();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut now = Instant::now();
+    let key = neighbour(1, 1).key();
+    wanted.set(1, vec![neighbour(1, 1)]);
+    settle(&mut wanted);
+    for _ in 0..PATIENCE {
+        assert_eq!(wanted.disturbed(&key, now, &mut rng), Repair::Now);
+        settle(&mut wanted);
+    }
+    let Repair::Later(pause) = wanted.disturbed(&key, now, &mut rng) else {
+        panic!("it must be left alone now")
+    };
+    assert!(!wanted.is_dirty());
+    assert_eq!(wanted.disturbed(&key, now, &mut rng), Repair::AlreadyDue);
+    now += pause;
+    wanted.wake(now);
+    assert!(wanted.is_dirty(), "and tried again after the pause");
+    settle(&mut wanted);
+    now += CALM + Duration::from_secs(1);
+    assert_eq!(wanted.disturbed(&key, now, &mut rng), Repair::Now, "calm restores patience");
+}
+
+#[test]
+fn a_failing_entry_is_retried_with_growing_pauses_and_says_so_once() {
+    let mut wanted = Wanted::new();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut now = Instant::now();
+    let key = neighbour(1, 1).key();
+    wanted.set(1, vec![neighbour(1, 1)]);
+    let mut pauses = Vec::new();
+    for round in 0..12 {
+        assert!(take(&mut wanted).contains(&key));
+        let (pause, news) = wanted.failed(&key, "no".into(), now, &mut rng).unwrap();
+        assert_eq!(news, round == 0);
+        pauses.push(pause);
+        now += pause;
+        wanted.wake(now);
+    }
+    assert!(pauses[0] < Duration::from_millis(100));
+    assert!(pauses[11] <= RETRY.most.mul_f64(1.25) && pauses[11] > Duration::from_secs(20));
+    take(&mut wanted);
+    wanted.succeeded(&key);
+    assert_eq!(wanted.troubles().count(), 0);
+    assert_eq!(wanted.next_wake(), None);
+}
+
+#[test]
+fn an_entry_nobody_wants_any_more_is_not_retried() {
+    let mut wanted = Wanted::new();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let now = Instant::now();
+    wanted.set(1, vec![neighbour(1, 1)]);
+    take(&mut wanted);
+    wanted.failed(&neighbour(1, 1).key(), "no".into(), now, &mut rng);
+    wanted.set(1, vec![]);
+    assert_eq!(wanted.next_wake(), None);
+    wanted.wake(now + Duration::from_secs(3600));
+    assert!(!wanted.is_dirty());
+}
