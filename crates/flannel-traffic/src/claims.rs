@@ -15,8 +15,9 @@ const SOCKETS: &str = "/proc/thread-self/net/unix";
 pub(crate) struct Claims(Vec<(IpNet, OwnedFd)>);
 
 impl Claims {
-    /// Stands for these networks and for no others.
-    pub(crate) fn set(&mut self, networks: &[IpNet]) {
+    /// Stands for these networks and for no others. Returns those that it did stand for.
+    pub(crate) fn set(&mut self, networks: &[IpNet]) -> Vec<IpNet> {
+        let former = self.0.iter().map(|(network, _)| *network).collect();
         self.0.retain(|(network, _)| networks.contains(network));
         for network in networks {
             if !self.0.iter().any(|(claimed, _)| claimed == network) {
@@ -24,6 +25,7 @@ impl Claims {
                 self.0.extend(claim(network).map(|socket| (*network, socket)));
             }
         }
+        former
     }
 }
 

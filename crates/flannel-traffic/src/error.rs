@@ -39,8 +39,8 @@ pub enum TrafficError {
          set \"EnableNFTables\": true in the network config"
     )]
     Incomprehensible { family: Family, table: &'static str },
-    #[error("the {family} rules were written and are yet not as written")]
-    NotTaken { family: Family },
+    #[error("the {family} rules do not stay as they are written{by}")]
+    NotTaken { family: Family, by: String },
     #[error("cannot remove the {family} {what} of a former flannel: {source}")]
     Remove { family: Family, what: String, source: io::Error },
     #[error(

@@ -62,10 +62,22 @@ enum Found {
     AsWished,
     /// They were not yet, and are now.
     MadeSo,
-    /// They had been, were not any more, and are again.
-    Restored,
-    /// They are not, and are left so for a while.
-    LeftAlone(Duration),
+    /// They had been, somebody changed them, and they are so again.
+    Restored {
+        by: String,
+    },
+    /// Somebody changed them, and they are left so for a while.
+    LeftAlone {
+        by: String,
+        pause: Duration,
+    },
+}
+
+impl Care {
+    /// In words for a message; empty if unknown.
+    fn last_changed(&self) -> String {
+        self.by.as_ref().map(|by| format!(" (last changed by {by})")).unwrap_or_default()
+    }
 }
 
 impl Keeper {
@@ -178,9 +190,9 @@ impl Keeper {
         self.schedule_poll(family, now);
         let mut rng = self.rng.fork();
         let care = self.care(family);
-        let by = care.by.take().map(|by| format!(" (changed by {by})")).unwrap_or_default();
+        care.by = None;
         match result {
-            Ok(Found::LeftAlone(pause)) => {
+            Ok(Found::LeftAlone { by, pause }) => {
                 care.due = Some(now + pause);
                 let trouble = format!(
                     "the {family} traffic rules are changed by somebody else again and again{by}: \
@@ -195,7 +207,7 @@ impl Keeper {
             Ok(found) => {
                 if care.trouble.is_some() {
                     tracing::info!("the {family} traffic rules are as they should be again");
-                } else if matches!(found, Found::Restored)
+                } else if let Found::Restored { by } = found
                     && let Some(unsaid) = care.truce.may_say(now)
                 {
                     let often = match unsaid {
@@ -247,19 +259,22 @@ impl Keeper {
         for _ in 0..TRIES {
             let Some(change) = self.look(family, &wish, now)? else { return Ok(Found::AsWished) };
             if std::mem::take(&mut self.care(family).good) {
-                outcome = Found::Restored;
                 let mut rng = self.rng.fork();
-                let pause = self.care(family).truce.disturbed(now, &mut rng);
+                let care = self.care(family);
+                let pause = care.truce.disturbed(now, &mut rng);
+                // Later this will be ourselves.
+                let by = care.last_changed();
                 if !pause.is_zero() {
-                    return Ok(Found::LeftAlone(pause));
+                    return Ok(Found::LeftAlone { by, pause });
                 }
+                outcome = Found::Restored { by };
             }
             self.write(family, &wish, change, now)?;
             if self.look(family, &wish, now)?.is_none() {
                 return Ok(outcome);
             }
         }
-        Err(TrafficError::NotTaken { family })
+        Err(TrafficError::NotTaken { family, by: self.care(family).last_changed() })
     }
 
     /// A look tells the outcome of all that was announced before it.

@@ -279,7 +279,7 @@ fn what_is_written_but_not_taken_is_an_error() {
     let mut case = Case::new();
     case.world.lock().ignores = true;
     let error = case.set(node(Mode::Nftables)).unwrap_err();
-    assert!(matches!(error, TrafficError::NotTaken { family: Family::V4 }), "{error}");
+    assert!(matches!(error, TrafficError::NotTaken { family: Family::V4, .. }), "{error}");
     assert_eq!(case.world.lock().writes, TRIES);
 }
 

@@ -112,9 +112,11 @@ impl System for Node {
     }
 
     fn claim(&mut self, networks: &[IpNet]) -> Vec<IpNet> {
-        self.claims.set(networks);
+        let former = self.claims.set(networks);
         let mut others = claimed();
-        others.retain(|other| !networks.iter().any(|own| overlap(own, other)));
+        // A socket just closed may be seen a little longer: a program that is being started has it, too.
+        let is_own = |net: &IpNet| networks.iter().chain(&former).any(|own| overlap(own, net));
+        others.retain(|other| !is_own(other));
         others
     }
 

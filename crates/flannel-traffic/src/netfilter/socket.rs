@@ -26,6 +26,8 @@ impl Socket {
             }
             OwnedFd::from_raw_fd(fd)
         };
+        // Without a port of its own it would be told nothing that is announced to all.
+        bind(&fd)?;
         let patience = libc::timeval { tv_sec: PATIENCE.as_secs() as _, tv_usec: 0 };
         set(&fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience)?;
         Ok(Self { fd, buffer: vec![0; RECEIVE_BUFFER] })
@@ -70,6 +72,17 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+fn bind(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: an all-zero sockaddr_nl is valid, and the call gets its true size.
+    let result = unsafe {
+        let mut address: libc::sockaddr_nl = std::mem::zeroed();
+        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        let length = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+        libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn set<T>(fd: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {

@@ -1,0 +1,194 @@
+//! Which programs are needed, and how often they run.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flannel_traffic::{Health, Mode, Rules, Traffic, TrafficError};
+
+use crate::support::{
+    Node, RESYNC, dual, enter_new_namespace, picture, rules, run, run_with, wait_until,
+};
+
+/// A directory with some of the machine's programs, which keeps count of their use.
+struct Toolbox {
+    directory: tempfile::TempDir,
+}
+
+const NFT: &[&str] = &["nft"];
+const IPTABLES: &[&str] = &[
+    "iptables",
+    "iptables-save",
+    "iptables-restore",
+    "ip6tables",
+    "ip6tables-save",
+    "ip6tables-restore",
+];
+
+impl Toolbox {
+    fn with(programs: &[&str]) -> Self {
+        let toolbox = Self { directory: tempfile::tempdir().unwrap() };
+        programs.iter().for_each(|program| toolbox.add(program));
+        toolbox
+    }
+
+    fn add(&self, program: &str) {
+        let path = self.directory.path().join(program);
+        let real = run(&format!("command -v {program}"));
+        let log = self.log();
+        let script = format!(
+            "#!/bin/sh\necho \"{program} $*\" >> {}\nexec {} \"$@\"\n",
+            log.display(),
+            real.trim()
+        );
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    fn used(&self) -> Vec<String> {
+        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        log.lines().map(str::to_owned).collect()
+    }
+
+    fn node(&self) -> Node {
+        let path = self.directory.path().as_os_str();
+        Node::with(Traffic::start_with_programs(RESYNC, path).unwrap())
+    }
+}
+
+fn write_iptables_leftovers() {
+    run("iptables -t nat -N FLANNEL-POSTRTG; iptables -N FLANNEL-FWD
+         iptables -t nat -A FLANNEL-POSTRTG -s 10.244.0.0/16 -j MASQUERADE
+         iptables -t nat -A POSTROUTING -m comment --comment 'flanneld masq' -j FLANNEL-POSTRTG
+         iptables -A FORWARD -m comment --comment 'flanneld forward' -j FLANNEL-FWD");
+}
+
+#[test]
+fn with_nft_alone_nftables_works_and_iptables_is_cleaned() {
+    enter_new_namespace();
+    write_iptables_leftovers();
+    Toolbox::with(NFT).node().set(&dual(Mode::Nftables));
+    let now = picture();
+    assert!(now.contains("flannel-ipv6") && !now.contains("FLANNEL"), "{now}");
+}
+
+#[test]
+fn with_iptables_alone_iptables_works_and_nftables_is_cleaned() {
+    enter_new_namespace();
+    run("nft add table ip flannel-ipv4; nft add table ip6 flannel-ipv6");
+    Toolbox::with(IPTABLES).node().set(&dual(Mode::Iptables));
+    let now = picture();
+    assert!(!now.contains("flannel-ipv") && now.contains("FLANNEL-POSTRTG"), "{now}");
+}
+
+#[test]
+fn with_iptables_for_one_family_alone_that_family_works() {
+    enter_new_namespace();
+    let toolbox = Toolbox::with(&IPTABLES[..3]);
+    toolbox.node().set(&rules(Mode::Iptables));
+    let error = toolbox.node().try_set(&dual(Mode::Iptables)).unwrap_err();
+    assert!(matches!(error, TrafficError::NoneInstalled { program: "ip6tables" }), "{error}");
+    assert!(picture().contains("10.244.69.0/24"), "what can be kept is kept");
+}
+
+#[test]
+fn what_is_missing_is_said_and_what_is_installed_later_is_found() {
+    enter_new_namespace();
+    write_iptables_leftovers();
+    let toolbox = Toolbox::with(IPTABLES);
+    let node = toolbox.node();
+    let error = node.try_set(&rules(Mode::Nftables)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "nft is not installed: install the package nftables, or use iptables \
+         (\"EnableNFTables\": false in the network config)"
+    );
+    assert!(picture().contains("FLANNEL-POSTRTG"), "what is there stays until ours is in place");
+    let health = node.traffic.health();
+    assert!(
+        matches!(&*health.borrow(), Health::Broken(why) if why.contains("nft is not installed"))
+    );
+    toolbox.add("nft");
+    wait_until("the rules", Duration::from_secs(10), || *health.borrow() == Health::Ok);
+    wait_until("the sweep", Duration::from_secs(10), || !picture().contains("FLANNEL"));
+}
+
+#[test]
+fn legacy_rules_that_cannot_be_removed_do_not_stop_the_daemon() {
+    enter_new_namespace();
+    run("iptables-legacy -t nat -N FLANNEL-POSTRTG");
+    Toolbox::with(NFT).node().set(&rules(Mode::Nftables));
+    assert!(picture().contains("flannel-ipv4"));
+}
+
+/// Somebody else's rules, many and often.
+fn be_busy() {
+    run_with(
+        "iptables-nft-restore --noflush",
+        "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-POSTROUTING - [0:0]\n\
+         -A KUBE-SERVICES -d 10.96.0.1/32 -j ACCEPT\n-I POSTROUTING -j KUBE-POSTROUTING\nCOMMIT\n\
+         *filter\n:DOCKER - [0:0]\n-A DOCKER -j ACCEPT\n-I FORWARD -j DOCKER\nCOMMIT\n",
+    );
+    run("iptables-nft -D FORWARD -j DOCKER");
+    run("nft 'add table inet busy; add chain inet busy c; flush ruleset inet'");
+}
+
+#[test]
+fn defect_56_when_nothing_happens_to_the_rules_nothing_runs() {
+    for (mode, programs, canary) in [
+        (Mode::Nftables, NFT, ""),
+        (Mode::Iptables, IPTABLES, ""),
+        (
+            Mode::Iptables,
+            &["iptables-legacy", "iptables-legacy-save", "iptables-legacy-restore"][..],
+            "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY",
+        ),
+    ] {
+        let test = move || {
+            enter_new_namespace();
+            run(canary);
+            let toolbox = Toolbox::with(programs);
+            let node = toolbox.node();
+            node.set(&rules(mode));
+            let at_start = toolbox.used();
+            println!("{mode} {canary}: {at_start:#?}");
+            assert!(at_start.len() <= 6, "{at_start:?}");
+            for _ in 0..5 {
+                be_busy();
+            }
+            std::thread::sleep(RESYNC * 2 + RESYNC / 2);
+            assert_eq!(toolbox.used(), at_start);
+            node.set(&Rules { random_fully: false, ..rules(mode) });
+            let changed = toolbox.used().len() - at_start.len();
+            assert!(changed <= 5, "{:?}", toolbox.used());
+            node.set(&Rules { random_fully: false, ..rules(mode) });
+        };
+        std::thread::spawn(test).join().unwrap();
+    }
+}
+
+#[test]
+fn a_repair_takes_three_runs_or_five() {
+    for (mode, programs, vandalism, most) in [
+        (Mode::Nftables, NFT, "nft flush ruleset", 3),
+        (Mode::Iptables, IPTABLES, "iptables -t nat -F", 5),
+    ] {
+        let test = move || {
+            enter_new_namespace();
+            let toolbox = Toolbox::with(programs);
+            let node = toolbox.node();
+            node.set(&rules(mode));
+            let (before, used) = (picture(), toolbox.used().len());
+            run(vandalism);
+            wait_until(vandalism, Duration::from_secs(5), || picture() == before);
+            std::thread::sleep(Duration::from_millis(200));
+            let runs = toolbox.used().split_off(used);
+            assert!(runs.len() <= most, "{runs:?}");
+        };
+        std::thread::spawn(test).join().unwrap();
+    }
+}
