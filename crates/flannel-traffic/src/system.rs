@@ -136,6 +136,8 @@ fn concerns(kind: Kind, event: &Event<'_>) -> bool {
             event.table == place.table
                 && match event.object {
                     Object::Table => true,
+                    // Somebody else's, however often it changes.
+                    Object::Other => false,
                     Object::Chain(name) => name == place.chain || name == place.base,
                     Object::Rule(chain, _) if chain == place.chain => true,
                     Object::Rule(chain, body) => {

@@ -40,8 +40,10 @@ pub(crate) struct Event<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Object<'a> {
-    /// A table came or went, or something in it that is neither chain nor rule.
+    /// A table came, went or fell asleep.
     Table,
+    /// A set, an element of one, and the like.
+    Other,
     Chain(&'a str),
     /// A rule of this chain.
     Rule(&'a str, RuleBody<'a>),
@@ -110,7 +112,8 @@ fn event(kind: u16, family: u8, attributes: Attributes<'_>) -> Option<Event<'_>>
             Object::Rule(attributes.text(wire::RULE_CHAIN)?, RuleBody(attributes))
         }
         wire::NEW_CHAIN | wire::DELETE_CHAIN => Object::Chain(attributes.text(wire::CHAIN_NAME)?),
-        _ => Object::Table,
+        wire::NEW_TABLE | wire::DELETE_TABLE => Object::Table,
+        _ => Object::Other,
     };
     Some(Event { family, table, object })
 }

@@ -5,6 +5,7 @@
 //! big-endian, those of the header are the machine's.
 
 pub(crate) const SUBSYSTEM: u16 = 10;
+pub(crate) const NEW_TABLE: u16 = 0;
 pub(crate) const GET_TABLE: u16 = 1;
 pub(crate) const DELETE_TABLE: u16 = 2;
 pub(crate) const NEW_CHAIN: u16 = 3;
