@@ -71,6 +71,15 @@ impl Family {
         }
     }
 
+    /// The address that packets to peers leave from. Behind a NAT it is not the announced one: the
+    /// kernel sends nothing from an address it does not have.
+    pub(crate) fn source(self, underlay: &Underlay) -> Option<IpAddr> {
+        match self {
+            Self::V4 => underlay.v4.or(underlay.public_v4).map(IpAddr::V4),
+            Self::V6 => underlay.v6.or(underlay.public_v6).map(IpAddr::V6),
+        }
+    }
+
     /// A subnet as its one address: the tunnel end-point of whoever holds it.
     pub(crate) fn host(net: IpNet) -> IpNet {
         IpNet::from(net.network())

@@ -114,7 +114,7 @@ impl VxlanBackend {
     fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
         let link = self.device(family);
         let subnet = family.subnet(&own.subnet)?;
-        let local = family.announced_by(&node.underlay)?;
+        let local = family.source(&node.underlay)?;
         let mac = family.data(&own.attrs).and_then(|data| vtep_mac(data).ok());
         let mut entries = vec![
             Entry::Link(Box::new(Link {

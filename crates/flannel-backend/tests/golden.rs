@@ -228,6 +228,17 @@ fn defect_54_no_backend_stumbles_over_a_network_without_ipv4() {
 }
 
 #[test]
+fn behind_a_nat_the_tunnel_sends_from_the_address_the_node_has() {
+    let (backend, mut node) = node(DUAL);
+    node.underlay.public_v4 = Some([203, 0, 113, 9].into());
+    let facts = Facts::default();
+    let attrs = backend.announce(&node, &Past { announced: None, facts: &facts, machine: 1 });
+    assert_eq!(attrs.public_ip, node.underlay.public_v4);
+    let device = backend.base(&node, &lease(OWN_DUAL))[0].to_string();
+    assert!(device.contains("local 192.168.100.1 "), "{device}");
+}
+
+#[test]
 fn a_node_keeps_its_mac_over_restart_and_reboot() {
     let (backend, node) = node(DUAL);
     let mac = |announced: Option<&LeaseAttrs>, facts: &Facts, machine| {

@@ -7,7 +7,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -61,7 +61,8 @@ enum Command<S> {
 }
 
 pub struct Engine<S> {
-    commands: SyncSender<Command<S>>,
+    /// `None` only while being dropped.
+    commands: Option<SyncSender<Command<S>>>,
     wake: Arc<OwnedFd>,
     facts: watch::Receiver<Arc<Facts>>,
     status: watch::Receiver<Status>,
@@ -95,7 +96,7 @@ impl<S: Owner> Engine<S> {
             .name("kernel".to_owned())
             .spawn(move || run(&mut reconciler, &queue, &waker, &publish_facts, &publish_status))
             .map_err(EngineError::Open)?;
-        Ok(Self { commands, wake, facts, status })
+        Ok(Self { commands: Some(commands), wake, facts, status })
     }
 
     /// What is true of the node, and every change of it.
@@ -136,7 +137,8 @@ impl<S: Owner> Engine<S> {
         command: impl FnOnce(oneshot::Sender<T>) -> Command<S>,
     ) -> Result<T, EngineError> {
         let (answer, receive) = oneshot::channel();
-        self.commands.send(command(answer)).map_err(|_| EngineError::Stopped)?;
+        let commands = self.commands.as_ref().ok_or(EngineError::Stopped)?;
+        commands.send(command(answer)).map_err(|_| EngineError::Stopped)?;
         self.ring();
         receive.await.map_err(|_| EngineError::Stopped)
     }
@@ -149,6 +151,8 @@ impl<S: Owner> Engine<S> {
 
 impl<S> Drop for Engine<S> {
     fn drop(&mut self) {
+        // First the queue, so that who is woken finds it closed.
+        drop(self.commands.take());
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 }
@@ -161,13 +165,11 @@ fn run<S: Owner>(
     publish_status: &watch::Sender<Status>,
 ) {
     loop {
-        match obey(reconciler, queue) {
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(error) => complain(&error),
+        if !obey(reconciler, queue) {
+            return;
         }
         if let Err(error) = reconciler.react(Instant::now()) {
-            complain(&error);
+            distrust(reconciler, &error);
         }
         if let Some(facts) = reconciler.new_facts() {
             send_if_changed(publish_facts, Arc::new(facts));
@@ -189,35 +191,35 @@ fn send_if_changed<T: PartialEq>(to: &watch::Sender<T>, value: T) {
     });
 }
 
-/// Carries out what has been asked. `false`: nobody is left to ask.
-fn obey<S: Owner>(
-    reconciler: &mut Reconciler<S>,
-    queue: &Receiver<Command<S>>,
-) -> io::Result<bool> {
-    use std::sync::mpsc::TryRecvError;
+/// Carries out what has been asked, and answers in any case: what could not be done now is marked, and
+/// done later. `false`: nobody is left to ask.
+fn obey<S: Owner>(reconciler: &mut Reconciler<S>, queue: &Receiver<Command<S>>) -> bool {
     loop {
         let command = match queue.try_recv() {
             Ok(command) => command,
-            Err(TryRecvError::Empty) => return Ok(true),
-            Err(TryRecvError::Disconnected) => return Ok(false),
+            Err(TryRecvError::Empty) => return true,
+            Err(TryRecvError::Disconnected) => return false,
         };
         let now = Instant::now();
-        match command {
+        let (result, answer) = match command {
             Command::Replace(ownership, desired, answer) => {
-                reconciler.replace(ownership, desired, now)?;
-                let _ = answer.send(status(reconciler));
+                (reconciler.replace(ownership, desired, now), answer)
             }
-            Command::Update(changes, answer) => {
-                reconciler.update(changes, now)?;
-                let _ = answer.send(status(reconciler));
-            }
+            Command::Update(changes, answer) => (reconciler.update(changes, now), answer),
+            Command::Status(answer) => (Ok(()), answer),
             Command::Lookup(addresses, answer) => {
-                let _ = answer.send(reconciler.lookup(&addresses)?);
+                let paths = reconciler.lookup(&addresses).unwrap_or_else(|error| {
+                    distrust(reconciler, &error);
+                    vec![None; addresses.len()]
+                });
+                let _ = answer.send(paths);
+                continue;
             }
-            Command::Status(answer) => {
-                let _ = answer.send(status(reconciler));
-            }
+        };
+        if let Err(error) = result {
+            distrust(reconciler, &error);
         }
+        let _ = answer.send(status(reconciler));
     }
 }
 
@@ -236,9 +238,11 @@ fn status<S: Owner>(reconciler: &Reconciler<S>) -> Status {
     }
 }
 
-/// The socket's state is unknown: say so, and let the next resync find out what the kernel holds.
-fn complain(error: &io::Error) {
-    tracing::error!("netlink: {error}");
+/// What the kernel holds is unknown: say so, and compare everything.
+fn distrust<S: Owner>(reconciler: &mut Reconciler<S>, error: &io::Error) {
+    tracing::error!("netlink: {error}; comparing everything");
+    reconciler.distrust();
+    // Whatever it is, it is not to become a busy loop.
     std::thread::sleep(Duration::from_millis(100));
 }
 

@@ -163,6 +163,11 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(())
     }
 
+    /// What is believed of the kernel may be wrong.
+    pub(crate) fn distrust(&mut self) {
+        self.resync_due = true;
+    }
+
     pub(crate) fn has_work(&self) -> bool {
         self.resync_due || self.wanted.is_dirty() || !self.doomed.is_empty()
     }
