@@ -148,9 +148,13 @@ impl Keeper {
 
     /// Takes in what has been announced.
     fn hear(&mut self, now: Instant) {
-        let (Some((_, firewall)), Some(rules)) = (&self.firewall, &self.rules) else { return };
-        let mut disturbances = self.system.heard(firewall.kind());
-        disturbances.retain(|disturbance| rules.of(disturbance.family).is_some());
+        // Even if it is nobody's concern it must be taken in, or the ear would never be at rest.
+        let kind = self.firewall.as_ref().map(|(_, firewall)| firewall.kind());
+        let mut disturbances = self.system.heard(kind);
+        let rules = self.rules.as_ref();
+        disturbances.retain(|disturbance| {
+            kind.is_some() && rules.is_some_and(|rules| rules.of(disturbance.family).is_some())
+        });
         for disturbance in disturbances {
             let care = self.care(disturbance.family);
             care.due.get_or_insert(now + DEBOUNCE);

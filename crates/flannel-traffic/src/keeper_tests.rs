@@ -63,7 +63,7 @@ impl System for Shared {
         !self.lock().deaf
     }
 
-    fn heard(&mut self, _: Kind) -> Vec<Disturbance> {
+    fn heard(&mut self, _: Option<Kind>) -> Vec<Disturbance> {
         std::mem::take(&mut self.lock().heard)
     }
 
@@ -294,6 +294,21 @@ fn a_missing_program_is_looked_for_again() {
     case.pass(Duration::from_secs(1));
     assert_eq!(case.world.lock().v4, SETTLED);
     assert_eq!(case.world.lock().swept.len(), 1);
+}
+
+#[test]
+fn what_is_announced_is_taken_in_even_if_there_is_nothing_to_keep() {
+    let mut case = Case::new();
+    case.world.lock().missing = true;
+    case.world.lock().vandalise(Family::V4);
+    case.pass(Duration::ZERO);
+    assert!(case.world.lock().heard.is_empty(), "before anything is wished");
+    case.set(node(Mode::Nftables)).unwrap_err();
+    let due = case.keeper.next_wake();
+    case.world.lock().vandalise(Family::V4);
+    case.pass(Duration::ZERO);
+    assert!(case.world.lock().heard.is_empty(), "without a packet filter");
+    assert_eq!(case.keeper.next_wake(), due, "and it is no reason to hurry");
 }
 
 #[test]

@@ -33,8 +33,8 @@ pub(crate) trait System: Send {
     /// Whether changes to this kind of packet filter are heard of.
     fn hears(&self, kind: Kind) -> bool;
 
-    /// What has been heard since the last time.
-    fn heard(&mut self, kind: Kind) -> Vec<Disturbance>;
+    /// What has been heard since the last time, as far as it concerns this kind of packet filter.
+    fn heard(&mut self, kind: Option<Kind>) -> Vec<Disturbance>;
 
     /// Readable when there is something to hear.
     fn ear(&self) -> Option<BorrowedFd<'_>> {
@@ -84,9 +84,9 @@ impl System for Node {
         self.monitor.is_some() && kind != Kind::IptablesLegacy
     }
 
-    fn heard(&mut self, kind: Kind) -> Vec<Disturbance> {
+    fn heard(&mut self, kind: Option<Kind>) -> Vec<Disturbance> {
         let Some(monitor) = &mut self.monitor else { return Vec::new() };
-        match monitor.heard(|event| concerns(kind, event)) {
+        match monitor.heard(|event| kind.is_some_and(|kind| concerns(kind, event))) {
             Ok(heard) if heard.missed => {
                 Family::BOTH.map(|family| Disturbance { family, by: None }).into()
             }

@@ -125,6 +125,35 @@ fn legacy_rules_that_cannot_be_removed_do_not_stop_the_daemon() {
     assert!(picture().contains("flannel-ipv4"));
 }
 
+/// How much processor time the keepers of this process have used, in hundredths of a second.
+fn keepers_time() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let stats =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    stats
+        .filter_map(|stat| {
+            let (_, rest) = stat.split_once("(traffic) ")?;
+            let fields: Vec<&str> = rest.split(' ').collect();
+            Some(fields[11].parse::<u64>().ok()? + fields[12].parse::<u64>().ok()?)
+        })
+        .sum()
+}
+
+#[test]
+fn a_keeper_without_work_rests_whatever_is_announced() {
+    enter_new_namespace();
+    let idle = Node::here();
+    let helpless = Toolbox::with(&[]).node();
+    helpless.try_set(&rules(Mode::Nftables)).unwrap_err();
+    run("nft add table ip flannel-ipv4; nft add table ip nat");
+    let before = keepers_time();
+    std::thread::sleep(Duration::from_secs(1));
+    // Those of other tests run meanwhile; one that does not rest would use all of the second.
+    let used = keepers_time().saturating_sub(before);
+    assert!(used < 80, "{used} hundredths of a second");
+    drop((idle, helpless));
+}
+
 /// Somebody else's rules, many and often.
 fn be_busy() {
     run_with(
