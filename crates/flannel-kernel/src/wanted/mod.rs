@@ -14,7 +14,9 @@ use crate::{Entry, IfName, Key};
 const PATIENCE: u32 = 10;
 /// The count of repairs starts over after this long without one.
 const CALM: Duration = Duration::from_secs(60);
-const TRUCE: Backoff = Backoff { first: Duration::from_secs(1), most: Duration::from_secs(60) };
+/// The first pause is short: `ip route flush` goes on for as long as it finds something to remove, so
+/// it undoes every repair that is quick enough, and ends at the first pause.
+const TRUCE: Backoff = Backoff { first: Duration::from_millis(50), most: Duration::from_secs(60) };
 const RETRY: Backoff = Backoff { first: Duration::from_millis(50), most: Duration::from_secs(30) };
 
 pub(crate) struct Wanted<S> {
