@@ -8,7 +8,12 @@
 
 mod support;
 
+mod commandline;
+mod config_changes;
+mod daemon;
+mod many;
 mod mixed;
 mod random;
 mod restart;
+mod store_faults;
 mod vandalism;

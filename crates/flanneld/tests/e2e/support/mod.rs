@@ -1,7 +1,9 @@
 //! What the tests share: labs with the flanneld under test, the kernel's state as text, traffic.
 
+mod http;
 mod kernel;
 mod repair;
+mod store;
 mod traffic;
 
 use std::fmt::Display;
@@ -11,8 +13,10 @@ use std::time::Duration;
 
 use flannel_lab::{Lab, LabBuilder};
 
+pub(crate) use http::{ask_etcd, compact, probe};
 pub(crate) use kernel::{Held, Kernel, line};
 pub(crate) use repair::{Repairs, difference};
+pub(crate) use store::{lease_path, own_key, peer, put_peers};
 pub(crate) use traffic::{both_ways, connected_pods, reach_each_other};
 
 /// Long enough for anything on a machine that is busy with other things; short enough to hear of a
