@@ -1,0 +1,39 @@
+//! Control groups are the one thing of a container that a lab does not take along: there is one tree
+//! per machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The parent of all containers of one node; removed, with what is left below it, at the end.
+#[derive(Debug)]
+pub(crate) struct Cgroups {
+    name: String,
+}
+
+impl Cgroups {
+    pub(crate) fn new(label: &str) -> Self {
+        Self { name: format!("flannel-test-{}-{label}", std::process::id()) }
+    }
+
+    /// As the runtimes want to be told.
+    pub(crate) fn parent(&self) -> String {
+        format!("/{}", self.name)
+    }
+}
+
+impl Drop for Cgroups {
+    /// Groups are directories, one tree per controller, and empty once their processes are gone.
+    fn drop(&mut self) {
+        let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+        let roots = hierarchies.map(|entry| entry.path()).chain([PathBuf::from("/sys/fs/cgroup")]);
+        roots.for_each(|root| remove(&root.join(&self.name)));
+    }
+}
+
+fn remove(group: &Path) {
+    let Ok(entries) = fs::read_dir(group) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir())) {
+        remove(&entry.path());
+    }
+    let _ = fs::remove_dir(group);
+}

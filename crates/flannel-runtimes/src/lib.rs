@@ -1,0 +1,16 @@
+//! Real container runtimes on lab nodes, for the tests of this crate: Debian's podman with flannel as
+//! its CNI plugin, and Debian's Docker with the options file, as the oldest users run it.
+//!
+//! `scripts/deps podman docker busybox` gets them, unpacked in a cache; nothing is installed or started
+//! on the host. What they write goes to the node's own `/run`, `/etc` and `/var/lib`. Whatever is
+//! missing or fails ends the test: these helpers panic.
+
+mod cgroups;
+mod image;
+mod outside;
+mod podman;
+mod programs;
+
+pub use outside::{Outside, say_hello_to};
+pub use podman::Podman;
+pub use programs::{flanneld, measured};
