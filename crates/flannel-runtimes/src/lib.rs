@@ -6,11 +6,13 @@
 //! missing or fails ends the test: these helpers panic.
 
 mod cgroups;
+mod docker;
 mod image;
 mod outside;
 mod podman;
 mod programs;
 
+pub use docker::Docker;
 pub use outside::{Outside, say_hello_to};
 pub use podman::Podman;
 pub use programs::{flanneld, measured};

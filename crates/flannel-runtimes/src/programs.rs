@@ -71,6 +71,11 @@ pub(crate) fn cni_plugin() -> PathBuf {
     built("flannel")
 }
 
+/// A file of this repository.
+pub(crate) fn of_repository(path: &str) -> String {
+    format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
 fn fetched(variable: &str, name: &str, piece: &str) -> PathBuf {
     let path = env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| {
         let home = env::var_os("HOME").expect("HOME is set");
