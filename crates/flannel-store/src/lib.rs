@@ -6,17 +6,21 @@
 #![cfg_attr(not(feature = "test-util"), forbid(unsafe_code))]
 
 mod backoff;
+mod desk;
 pub mod embedded;
 mod error;
 pub mod etcd;
 pub mod feed;
 pub mod ledger;
+pub mod remote;
 mod store;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod wire;
 
+pub use desk::Desk;
 pub use embedded::{Embedded, EmbeddedStore};
 pub use error::StoreError;
 pub use etcd::{EtcdOptions, EtcdStore, Secret};
+pub use remote::{RemoteOptions, RemoteStore};
 pub use store::{Acquired, Announce, Claim, Held, Snapshot, Store, StoreEvent};

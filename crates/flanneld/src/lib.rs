@@ -12,5 +12,6 @@ pub mod memory;
 pub mod notify;
 pub mod options;
 pub mod probe;
+pub mod serve;
 pub mod store;
 pub mod subnet_file;

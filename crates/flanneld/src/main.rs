@@ -7,7 +7,7 @@ use flannel_kernel::Engine;
 use flanneld::daemon::Tools;
 use flanneld::options::{Options, Parsed, Remark};
 use flanneld::probe::{self, Readiness};
-use flanneld::{daemon, logging, machine, notify, options, store, subnet_file};
+use flanneld::{daemon, logging, machine, notify, options, serve, store, subnet_file};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -52,24 +52,34 @@ fn run(options: Options) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let result = runtime.block_on(live(options));
+    let serve = options.serve.as_ref().map(|serve| serve::start(serve, fastrand::u64(..)));
+    let served = serve.transpose()?;
+    let result = runtime.block_on(live(options, served));
     notify::stopping();
     // Nothing needs a clean end, and a look-up of a host name may hang: it is not waited for.
     runtime.shutdown_background();
     result
 }
 
-async fn live(options: Options) -> anyhow::Result<()> {
+async fn live(options: Options, served: Option<serve::Served>) -> anyhow::Result<()> {
     let mut rng = fastrand::Rng::new();
     let previous = subnet_file::previous(&options.subnet_file).unwrap_or_else(|error| {
         tracing::warn!("{error}; going on without what it says of the previous subnet");
         Default::default()
     });
-    let store = store::open(&options.store, previous.subnet, rng.u64(..))?;
-    tracing::info!("Created subnet manager: {}", store.name());
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     tracing::info!("Installing signal handlers");
+    let Some(store) = &options.store else {
+        notify::ready("serving leases");
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        return Ok(());
+    };
+    let store = store::open(store, previous.subnet, rng.u64(..), served.as_ref())?;
+    tracing::info!("Created subnet manager: {}", store.name());
     let (readiness, ready) = watch::channel(Readiness::NotReady("starting".to_owned()));
     let probe = options.probe.clone();
     let tools = Tools {

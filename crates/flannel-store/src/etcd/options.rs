@@ -28,7 +28,7 @@ impl Secret {
     }
 
     /// The text itself, for the one place that sends it.
-    pub(super) fn reveal(&self) -> &str {
+    pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 }

@@ -13,6 +13,18 @@ pub(super) struct Typed {
     pub(super) etcd_cafile: String,
     pub(super) etcd_username: String,
     pub(super) etcd_password: String,
+    pub(super) remote: String,
+    pub(super) remote_keyfile: String,
+    pub(super) remote_certfile: String,
+    pub(super) remote_cafile: String,
+    pub(super) remote_token: String,
+    pub(super) remote_token_file: String,
+    pub(super) networks: String,
+    pub(super) listen: String,
+    pub(super) listen_insecure: bool,
+    pub(super) listen_token_file: String,
+    pub(super) store: String,
+    pub(super) data_dir: String,
     pub(super) iface: Vec<String>,
     pub(super) iface_regex: Vec<String>,
     pub(super) iface_can_reach: String,
@@ -130,10 +142,68 @@ pub(super) static FLAGS: &[Flag] = &[
         Bool(true, |t| &mut t.set_node_network_unavailable),
         "clear the node condition NetworkUnavailable once the network works",
     ),
-    // Where leases are kept: the client/server mode of flannel 0.5 to 0.7 (`listen`, `remote`,
-    // `remote-keyfile`, `remote-certfile`, `remote-cafile`) and its several networks (`networks`,
-    // `watch-networks`, `subnet-dir`) belong here.
-
+    // Where leases are kept: a lease server.
+    flag(
+        "remote",
+        Text("", |t| &mut t.remote),
+        "comma-separated list of lease servers to use instead of etcd, each host:port (port 10253 if left out); self: the one of this process",
+    ),
+    flag(
+        "remote-keyfile",
+        Text("", |t| &mut t.remote_keyfile),
+        "private key (PEM) of remote-certfile",
+    ),
+    flag(
+        "remote-certfile",
+        Text("", |t| &mut t.remote_certfile),
+        "certificate (PEM) shown to the lease server, and by it",
+    ),
+    flag(
+        "remote-cafile",
+        Text("", |t| &mut t.remote_cafile),
+        "certificate authorities (PEM) that the lease server's certificate is checked against, and by it those of its clients",
+    ),
+    flag(
+        "remote-token",
+        Text("", |t| &mut t.remote_token),
+        "token that tells the lease server who this node is; prefer the environment variable or remote-token-file",
+    ),
+    flag(
+        "remote-token-file",
+        Text("", |t| &mut t.remote_token_file),
+        "file with the token, read at every request",
+    ),
+    flag(
+        "networks",
+        Text("", |t| &mut t.networks),
+        "name of the network to join, of those a lease server has; the one without a name if empty",
+    ),
+    // Serving leases to other nodes.
+    flag(
+        "listen",
+        Text("", |t| &mut t.listen),
+        "serve leases on host:port (port 10253 if left out) or fd://; joins a network as well only with remote",
+    ),
+    flag(
+        "listen-insecure",
+        Bool(false, |t| &mut t.listen_insecure),
+        "allow leases to be served to other machines without TLS",
+    ),
+    flag(
+        "listen-token-file",
+        Text("", |t| &mut t.listen_token_file),
+        "file with the hashes of the tokens by which the lease server knows its clients",
+    ),
+    flag(
+        "store",
+        Text("embedded", |t| &mut t.store),
+        "where the lease server keeps leases: embedded (in data-dir) or etcd",
+    ),
+    flag(
+        "data-dir",
+        Text("/var/lib/flannel", |t| &mut t.data_dir),
+        "directory of the lease server's embedded store",
+    ),
     // How this node is reached.
     flag(
         "iface",

@@ -6,11 +6,16 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use flannel_store::{EtcdOptions, Secret};
+use flannel_server::TlsFiles;
+use flannel_store::ledger::NetworkName;
+use flannel_store::{EtcdOptions, RemoteOptions, Secret};
 
 use super::{Given, UsageError};
 use crate::iface::Selection;
 use crate::logging::Verbosity;
+
+/// What `remote` says of the lease server of this very process.
+const OWN: &str = "self";
 
 /// Leases live for 24 hours; a margin must leave some of that.
 const RENEW_MARGIN_MINUTES: std::ops::RangeInclusive<i64> = 1..=1439;
@@ -20,7 +25,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub store: StoreOptions,
+    /// Where this node's lease is kept; `None` when it joins no network and only serves.
+    pub store: Option<StoreOptions>,
+    /// The lease server to run.
+    pub serve: Option<Serve>,
     pub underlay: Selection,
     pub subnet_file: PathBuf,
     /// How long before its end a lease is renewed.
@@ -36,6 +44,25 @@ pub struct Options {
 pub enum StoreOptions {
     Etcd(EtcdOptions),
     Kube(Kube),
+    /// A lease server elsewhere.
+    Remote(RemoteOptions),
+    /// The lease server of this process.
+    Own(NetworkName),
+}
+
+#[derive(Debug, Clone)]
+pub struct Serve {
+    pub server: flannel_server::Options,
+    pub backing: Backing,
+    /// The config to begin with, where there is none yet.
+    pub config: Option<PathBuf>,
+}
+
+/// What the lease server keeps leases in.
+#[derive(Debug, Clone)]
+pub enum Backing {
+    Embedded(PathBuf),
+    Etcd(EtcdOptions),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -66,27 +93,10 @@ pub struct ProbeAddress {
 impl Options {
     pub(super) fn new(given: &Given) -> Result<Self, UsageError> {
         let typed = &given.typed;
-        let store = if typed.kube_subnet_mgr {
-            StoreOptions::Kube(Kube {
-                api_url: text(&typed.kube_api_url),
-                annotation_prefix: typed.kube_annotation_prefix.clone(),
-                kubeconfig: path(&typed.kubeconfig_file),
-                net_config: given.file("net-config-path", &typed.net_config_path)?,
-                set_node_network_unavailable: typed.set_node_network_unavailable,
-            })
-        } else {
-            StoreOptions::Etcd(EtcdOptions {
-                endpoints: given.endpoints()?,
-                prefix: typed.etcd_prefix.clone(),
-                key: path(&typed.etcd_keyfile),
-                cert: path(&typed.etcd_certfile),
-                ca: path(&typed.etcd_cafile),
-                username: text(&typed.etcd_username),
-                password: text(&typed.etcd_password).map(Secret::new),
-            })
-        };
+        let (store, serve) = (given.store()?, given.serve()?);
         Ok(Self {
             store,
+            serve,
             underlay: Selection {
                 iface: typed.iface.clone(),
                 regex: typed.iface_regex.clone(),
@@ -126,6 +136,105 @@ impl Options {
 }
 
 impl Given {
+    fn store(&self) -> Result<Option<StoreOptions>, UsageError> {
+        let typed = &self.typed;
+        if typed.kube_subnet_mgr {
+            return Ok(Some(StoreOptions::Kube(Kube {
+                api_url: text(&typed.kube_api_url),
+                annotation_prefix: typed.kube_annotation_prefix.clone(),
+                kubeconfig: path(&typed.kubeconfig_file),
+                net_config: self.file("net-config-path", &typed.net_config_path)?,
+                set_node_network_unavailable: typed.set_node_network_unavailable,
+            })));
+        }
+        match (typed.remote.as_str(), typed.listen.is_empty()) {
+            ("", true) => Ok(Some(StoreOptions::Etcd(self.etcd()?))),
+            ("", false) => Ok(None),
+            (OWN, true) => {
+                let fix = "only with listen can a process be its own lease server";
+                Err(self.refuse("remote", OWN, fix))
+            }
+            (OWN, false) => Ok(Some(StoreOptions::Own(self.network()?))),
+            _ => Ok(Some(StoreOptions::Remote(self.remote()?))),
+        }
+    }
+
+    fn etcd(&self) -> Result<EtcdOptions, UsageError> {
+        let typed = &self.typed;
+        Ok(EtcdOptions {
+            endpoints: self.endpoints()?,
+            prefix: typed.etcd_prefix.clone(),
+            key: path(&typed.etcd_keyfile),
+            cert: path(&typed.etcd_certfile),
+            ca: path(&typed.etcd_cafile),
+            username: text(&typed.etcd_username),
+            password: text(&typed.etcd_password).map(Secret::new),
+        })
+    }
+
+    fn remote(&self) -> Result<RemoteOptions, UsageError> {
+        let typed = &self.typed;
+        let addresses: Vec<String> =
+            typed.remote.split(',').filter_map(|part| text(part.trim())).collect();
+        if addresses.is_empty() || addresses.iter().any(|address| address.contains('@')) {
+            let fix = "name at least one lease server, such as 192.0.2.1:10253";
+            return Err(self.refuse("remote", "<redacted>", fix));
+        }
+        Ok(RemoteOptions {
+            addresses,
+            network: self.network()?,
+            ca: path(&typed.remote_cafile),
+            cert: path(&typed.remote_certfile),
+            key: path(&typed.remote_keyfile),
+            token: text(&typed.remote_token).map(Secret::new),
+            token_file: path(&typed.remote_token_file),
+        })
+    }
+
+    fn network(&self) -> Result<NetworkName, UsageError> {
+        let typed = &self.typed.networks;
+        if typed.is_empty() {
+            return Ok(NetworkName::default());
+        }
+        let fix = "use the name of one network: letters, digits, '-', '_' and '.'";
+        typed.parse().map_err(|_| self.refuse("networks", typed, fix))
+    }
+
+    fn serve(&self) -> Result<Option<Serve>, UsageError> {
+        let typed = &self.typed;
+        if typed.listen.is_empty() {
+            return Ok(None);
+        }
+        let listen = typed.listen.parse().map_err(|error: flannel_server::ListenError| {
+            self.refuse("listen", &typed.listen, &error.to_string())
+        })?;
+        let tls = match (path(&typed.remote_certfile), path(&typed.remote_keyfile)) {
+            (Some(cert), Some(key)) => Some(TlsFiles { cert, key, ca: path(&typed.remote_cafile) }),
+            (None, None) => None,
+            (Some(_), None) => {
+                return Err(self.refuse("remote-keyfile", "", "give the key of remote-certfile"));
+            }
+            (None, Some(_)) => {
+                return Err(self.refuse("remote-certfile", "", "give the certificate of the key"));
+            }
+        };
+        let backing = match typed.store.as_str() {
+            "embedded" => Backing::Embedded(PathBuf::from(&typed.data_dir)),
+            "etcd" => Backing::Etcd(self.etcd()?),
+            other => return Err(self.refuse("store", other, "use embedded or etcd")),
+        };
+        let config =
+            self.is_given("net-config-path").then(|| PathBuf::from(&typed.net_config_path));
+        let server = flannel_server::Options {
+            listen,
+            tls,
+            tokens: path(&typed.listen_token_file),
+            insecure: typed.listen_insecure,
+            limits: flannel_server::Limits::default(),
+        };
+        Ok(Some(Serve { server, backing, config }))
+    }
+
     fn endpoints(&self) -> Result<Vec<String>, UsageError> {
         let endpoints: Vec<String> =
             self.typed.etcd_endpoints.split(',').filter_map(|part| text(part.trim())).collect();

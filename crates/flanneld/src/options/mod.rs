@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 pub use error::{BadValue, Remark, UsageError};
-pub use meaning::{Kube, Options, ProbeAddress, StoreOptions, Traffic};
+pub use meaning::{Backing, Kube, Options, ProbeAddress, Serve, StoreOptions, Traffic};
 
 use flags::{FLAGS, Flag, Typed};
 use nearest::nearest;
@@ -171,6 +171,10 @@ impl Given {
             let nearest = nearest(&name, known.iter().map(String::as_str)).map(str::to_owned);
             self.remarks.push(Remark::UnknownVariable { name, nearest });
         }
+    }
+
+    fn is_given(&self, flag: &str) -> bool {
+        self.origins.contains_key(flag)
     }
 
     fn bad_value(&self, flag: &'static str, value: String, fix: String) -> BadValue {

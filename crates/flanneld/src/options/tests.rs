@@ -26,8 +26,8 @@ fn options(words: &[&str]) -> Options {
 
 fn etcd(options: Options) -> EtcdOptions {
     match options.store {
-        StoreOptions::Etcd(etcd) => etcd,
-        StoreOptions::Kube(_) => panic!("etcd is the default"),
+        Some(StoreOptions::Etcd(etcd)) => etcd,
+        other => panic!("etcd is the default, not {other:?}"),
     }
 }
 
@@ -74,8 +74,8 @@ fn without_any_word_the_defaults_hold() {
 
 fn options_of_kube(words: &[&str]) -> Kube {
     match options(words).store {
-        StoreOptions::Kube(kube) => kube,
-        StoreOptions::Etcd(_) => panic!("kube-subnet-mgr was given"),
+        Some(StoreOptions::Kube(kube)) => kube,
+        other => panic!("kube-subnet-mgr was given, not {other:?}"),
     }
 }
 
@@ -293,6 +293,43 @@ fn etcd_is_reached_at_each_endpoint_with_name_password_and_certificates() {
 }
 
 #[test]
+fn listen_serves_and_joins_only_with_remote() {
+    let alone = options(&["-listen=127.0.0.1"]);
+    assert!(alone.store.is_none());
+    let serve = alone.serve.expect("it serves");
+    assert_eq!(serve.server.listen.to_string(), "127.0.0.1:10253");
+    assert!(
+        matches!(&serve.backing, Backing::Embedded(dir) if dir == Path::new("/var/lib/flannel"))
+    );
+    assert_eq!((serve.config, serve.server.tls), (None, None));
+
+    let both = options(&["-listen=:1", "-remote=self", "-networks=blue", "-net-config-path=/c"]);
+    assert!(matches!(&both.store, Some(StoreOptions::Own(name)) if name.as_str() == "blue"));
+    assert_eq!(both.serve.expect("it serves").config, Some(PathBuf::from("/c")));
+
+    let node = options(&["-remote=a:1, b", "-remote-token=hunter2"]);
+    assert!(node.serve.is_none() && !format!("{node:?}").contains("hunter2"));
+    let Some(StoreOptions::Remote(remote)) = node.store else { panic!("a lease server is used") };
+    assert_eq!(
+        (remote.addresses, remote.token),
+        (vec!["a:1".into(), "b".into()], Some(Secret::new("hunter2")))
+    );
+
+    let front = options(&["-listen=:1", "-store=etcd", "-etcd-prefix=/p"]).serve;
+    assert!(matches!(front.map(|s| s.backing), Some(Backing::Etcd(etcd)) if etcd.prefix == "/p"));
+    for words in [
+        &["-remote=self"][..],
+        &["-remote=,"],
+        &["-listen=a b"],
+        &["-listen=:1", "-store=redis"],
+        &["-listen=:1", "-remote-certfile=/c"],
+        &["-remote=a", "-networks=a,b"],
+    ] {
+        assert!(matches!(error(words), UsageError::Refused(_)), "{words:?}");
+    }
+}
+
+#[test]
 fn a_variable_counts_when_its_flag_is_not_given() {
     let env = [
         ("FLANNELD_ETCD_PREFIX", "/env"),
@@ -331,13 +368,13 @@ fn a_bad_variable_is_an_error_in_the_log_and_the_flag_stays_as_it_was() {
 
 #[test]
 fn a_variable_that_no_flag_reads_is_remarked_without_its_value() {
-    let env = [("FLANNELD_ETCD_PASWORD", "hunter2"), ("FLANNELD_LISTEN", ":8080")];
+    let env = [("FLANNELD_ETCD_PASWORD", "hunter2"), ("FLANNELD_UNHEARD_OF_THINGS", ":8080")];
     let texts: Vec<String> = run(&[], &env).1.iter().map(ToString::to_string).collect();
     assert_eq!(
         texts,
         [
             "no flag reads FLANNELD_ETCD_PASWORD; the variable is ignored (did you mean FLANNELD_ETCD_PASSWORD?)",
-            "no flag reads FLANNELD_LISTEN; the variable is ignored",
+            "no flag reads FLANNELD_UNHEARD_OF_THINGS; the variable is ignored",
         ]
     );
 }

@@ -1,0 +1,132 @@
+//! Answers: JSON when all is well, and for what is not, text for people or JSON for those who ask
+//! for it.
+
+use bytes::Bytes;
+use flannel_store::embedded::AskError;
+use flannel_store::ledger::Refusal;
+use flannel_store::wire::{self, WireFault};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{Response, StatusCode};
+use http_body_util::Full;
+
+use crate::body::Body;
+
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson; charset=utf-8");
+
+/// Why a request is not carried out.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fault {
+    pub(crate) status: StatusCode,
+    code: &'static str,
+    text: String,
+    lease: Option<String>,
+    allow: &'static str,
+}
+
+impl Fault {
+    pub(crate) fn new(status: StatusCode, code: &'static str, text: impl Into<String>) -> Self {
+        Self { status, code, text: text.into(), lease: None, allow: "" }
+    }
+
+    pub(crate) fn bad(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad-request", text)
+    }
+
+    pub(crate) fn not_found(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", text)
+    }
+
+    pub(crate) fn method(allow: &'static str) -> Self {
+        let text = format!("this is not done here; allowed: {allow}");
+        let fault = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text);
+        Self { allow, ..fault }
+    }
+
+    pub(crate) fn response(&self, wants_json: bool) -> Response<Body> {
+        let (body, kind) = if wants_json {
+            (WireFault::to_json(&self.text, self.code, self.lease.clone()), JSON)
+        } else {
+            (format!("{}\n", self.text), TEXT)
+        };
+        let mut response = of(Bytes::from(body), kind);
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        match self.status {
+            StatusCode::METHOD_NOT_ALLOWED => {
+                headers.insert(ALLOW, HeaderValue::from_static(self.allow));
+            }
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl From<AskError> for Fault {
+    fn from(error: AskError) -> Self {
+        let text = error.to_string();
+        match error {
+            AskError::Refused(refusal) => Self::from(refusal),
+            AskError::ReadOnly(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "read-only", text),
+            _ => Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", text),
+        }
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.to_string();
+        let (status, code) = match &refusal {
+            Refusal::NoNetwork(_) => (StatusCode::NOT_FOUND, "no-network"),
+            Refusal::Gone(_) => (StatusCode::NOT_FOUND, "gone"),
+            Refusal::BadConfig(_) => (StatusCode::BAD_REQUEST, "bad-config"),
+            Refusal::NoAddress(_) => (StatusCode::BAD_REQUEST, "no-address"),
+            Refusal::NotInPool(_) => (StatusCode::BAD_REQUEST, "not-in-pool"),
+            Refusal::ForeignAddress(_) => (StatusCode::FORBIDDEN, "foreign-address"),
+            Refusal::NotYours(_) => (StatusCode::FORBIDDEN, "not-yours"),
+            Refusal::Stranded { .. } => (StatusCode::CONFLICT, "stranded"),
+            Refusal::InUse(_) => (StatusCode::CONFLICT, "in-use"),
+            Refusal::OutOfSubnets(_) => (StatusCode::CONFLICT, "out-of-subnets"),
+            Refusal::Taken(..) => (StatusCode::CONFLICT, "taken"),
+            Refusal::Reserved(_) => (StatusCode::CONFLICT, "reserved"),
+            Refusal::Overlaps(..) => (StatusCode::CONFLICT, "overlaps"),
+            _ => (StatusCode::BAD_REQUEST, "refused"),
+        };
+        let lease = match &refusal {
+            Refusal::Taken(subnet, entry) => Some(wire::lease_json(subnet, entry, None)),
+            _ => None,
+        };
+        Self { lease, ..Self::new(status, code, text) }
+    }
+}
+
+pub(crate) fn json(body: impl Into<Bytes>) -> Response<Body> {
+    of(body.into(), JSON)
+}
+
+pub(crate) fn text(body: &'static str) -> Response<Body> {
+    of(Bytes::from_static(body.as_bytes()), TEXT)
+}
+
+pub(crate) fn empty() -> Response<Body> {
+    of(Bytes::new(), TEXT)
+}
+
+pub(crate) fn lines(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, LINES);
+    response
+}
+
+fn of(body: Bytes, kind: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(Full::new(body)));
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}

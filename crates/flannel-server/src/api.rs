@@ -1,0 +1,242 @@
+//! What each path does with each method.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use flannel_lease::{Expiry, LeaseAttrs, Subnet};
+use flannel_store::Desk;
+use flannel_store::feed::{Cursor, Feed, Style};
+use flannel_store::ledger::{Entry, NetworkName, Reply, Request as Asked, Who};
+use flannel_store::wire::{self, WireError, WireLease, WireReservation};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use tokio::sync::watch;
+
+use crate::answer::{self, Fault};
+use crate::body::{Body, Events};
+use crate::limits::Limits;
+use crate::route::{Misrouted, Query, Route};
+use crate::{OPENAPI, permission};
+
+pub(crate) struct Api {
+    pub(crate) desk: Arc<dyn Desk>,
+    pub(crate) limits: Limits,
+}
+
+type Answered = Result<Response<Body>, Fault>;
+
+impl Api {
+    /// `who` is asked for only where it matters who it is.
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        who: impl FnOnce() -> Result<Who, Fault>,
+    ) -> Answered {
+        let route = Route::read(request.uri().path())?;
+        if route.is_public() {
+            return match (&route, request.method()) {
+                (Route::Healthz, &Method::GET) => Ok(answer::text("ok\n")),
+                (_, &Method::GET) => Ok(answer::json(OPENAPI)),
+                _ => Err(Fault::method(route.methods())),
+            };
+        }
+        let who = who()?;
+        let query = Query::read(request.uri().query().unwrap_or_default())?;
+        permission::check(&who, &route, request.method(), &query)?;
+        let method = request.method().clone();
+        match (route, method) {
+            (Route::Networks, Method::GET) => self.networks(query.next).await,
+            (Route::Config(name), Method::GET) => self.config(&name, query.raw),
+            (Route::Config(name), Method::PUT) => {
+                let text = self.read(request).await?;
+                self.done(&name, Asked::SetConfig { text, force: query.force }).await
+            }
+            (Route::Config(name), Method::DELETE) => {
+                self.done(&name, Asked::RemoveNetwork { force: query.force }).await
+            }
+            (Route::Leases(name), Method::GET) => {
+                let feed = self.feed(&name)?;
+                let answer = |at| feed.answer(at, Style::Poll).map(|(bytes, _)| bytes);
+                self.poll(feed.changes(), query.next, answer).await
+            }
+            (Route::Leases(name), Method::POST) => {
+                let attrs = read_attrs(&self.read(request).await?)?;
+                let previous = query.previous;
+                self.lease(&name, Asked::Acquire { attrs, previous, who }).await
+            }
+            (Route::Lease(name, subnet), Method::GET) => {
+                let feed = self.feed(&name)?;
+                if query.next.is_none() && feed.lease(&subnet).is_none() {
+                    return Err(flannel_store::ledger::Refusal::Gone(subnet).into());
+                }
+                self.poll(feed.changes(), query.next, |at| feed.answer_one(&subnet, at)).await
+            }
+            (Route::Lease(name, subnet), Method::PUT) => {
+                self.put_lease(&name, subnet, request, &query, who).await
+            }
+            (Route::Lease(name, subnet), Method::DELETE) => {
+                self.done(&name, Asked::Release { subnet, version: query.version, who }).await
+            }
+            (Route::Events(name), Method::GET) => {
+                let events = Events::new(self.feed(&name)?, query.next);
+                Ok(answer::lines(Body::Events(Box::new(events))))
+            }
+            (Route::Reservations(name), Method::GET) => self.reservations(&name),
+            (Route::Reservations(name), Method::POST) => {
+                let WireReservation { subnet, attrs } =
+                    WireReservation::read(&self.read(request).await?).map_err(wrong)?;
+                self.done(&name, Asked::Reserve { subnet, attrs }).await
+            }
+            (Route::Reservation(name, subnet), Method::DELETE) => {
+                self.done(&name, Asked::Unreserve { subnet }).await
+            }
+            (route, _) => Err(Fault::method(route.methods())),
+        }
+    }
+
+    async fn networks(&self, next: Option<Cursor>) -> Answered {
+        let feeds = self.desk.feeds();
+        self.poll(feeds.changes(), next, |at| feeds.answer(at)).await
+    }
+
+    fn config(&self, name: &NetworkName, raw: bool) -> Answered {
+        let missing = || flannel_store::ledger::Refusal::NoNetwork(name.clone());
+        let feed = self.desk.feeds().get(name).ok_or_else(missing)?;
+        let config = if raw { feed.config_text().map(Bytes::from) } else { feed.config() };
+        Ok(answer::json(config.ok_or_else(missing)?))
+    }
+
+    async fn put_lease(
+        &self,
+        name: &NetworkName,
+        subnet: Subnet,
+        request: Request<Incoming>,
+        query: &Query,
+        who: Who,
+    ) -> Answered {
+        let lease = WireLease::read(&self.read(request).await?).map_err(wrong)?;
+        if lease.subnet.is_some_and(|of| of != subnet) {
+            return Err(Fault::bad("the lease's Subnet is not the one of the path"));
+        }
+        let WireLease { attrs, version, .. } = lease;
+        if !query.import {
+            return self.lease(name, Asked::Renew { subnet, attrs, version, who }).await;
+        }
+        let left = match (lease.expiry, lease.ttl) {
+            (Some(Expiry::Never), _) => None,
+            (_, Some(ttl)) => Some(ttl),
+            (Some(expiry), None) => expiry.remaining(SystemTime::now()),
+            (None, None) => Some(flannel_store::ledger::LEASE_TTL),
+        };
+        let left = left.map(|left| left.as_millis() as u64);
+        self.lease(name, Asked::Import { subnet, attrs, left }).await
+    }
+
+    fn reservations(&self, name: &NetworkName) -> Answered {
+        let all = self.feed(name)?.everything();
+        let reserved = all.leases.iter().filter(|(_, entry)| entry.expires.is_none());
+        let list: Vec<String> = reserved
+            .map(|(subnet, entry)| WireReservation::to_json(subnet, &entry.attrs))
+            .collect();
+        Ok(answer::json(format!("[{}]\n", list.join(","))))
+    }
+
+    fn feed(&self, name: &NetworkName) -> Result<Arc<Feed>, Fault> {
+        let missing = || flannel_store::ledger::Refusal::NoNetwork(name.clone());
+        let feed = self.desk.feeds().get(name).ok_or_else(missing)?;
+        Ok(feed)
+    }
+
+    /// Answers at once when there is something to tell, else as soon as there is; in the end with
+    /// nothing, so that connections that have died without a word do not wait for ever.
+    async fn poll(
+        &self,
+        mut changes: watch::Receiver<u64>,
+        next: Option<Cursor>,
+        answer: impl Fn(Option<Cursor>) -> Option<Bytes>,
+    ) -> Answered {
+        let wait = async {
+            loop {
+                changes.mark_unchanged();
+                if let Some(bytes) = answer(next) {
+                    return Some(bytes);
+                }
+                changes.changed().await.ok()?;
+            }
+        };
+        let answered = tokio::time::timeout(self.limits.longest_poll, wait).await.ok().flatten();
+        let nothing = || {
+            let Cursor { revision, history } = next.unwrap_or_default();
+            let history = wire::history_text(history.unwrap_or(0));
+            Bytes::from(format!(
+                "{{\"events\":[],\"snapshot\":null,\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"
+            ))
+        };
+        Ok(answer::json(answered.unwrap_or_else(nothing)))
+    }
+
+    async fn lease(&self, name: &NetworkName, asked: Asked) -> Answered {
+        match self.desk.ask(name, asked).await? {
+            Reply::Lease(subnet, entry) => {
+                let ttl = ttl(&entry);
+                Ok(answer::json(format!("{}\n", wire::lease_json(&subnet, &entry, ttl))))
+            }
+            Reply::Done => Ok(answer::empty()),
+        }
+    }
+
+    async fn done(&self, name: &NetworkName, asked: Asked) -> Answered {
+        self.desk.ask(name, asked).await?;
+        Ok(answer::empty())
+    }
+
+    /// The body as text, within limits of size and time.
+    async fn read(&self, request: Request<Incoming>) -> Result<String, Fault> {
+        let body = Limited::new(request.into_body(), self.limits.largest_body).collect();
+        let slow = || {
+            Fault::new(StatusCode::REQUEST_TIMEOUT, "slow", "the request's body came too slowly")
+        };
+        let body =
+            tokio::time::timeout(self.limits.slowest_body, body).await.map_err(|_| slow())?;
+        let body = body.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                let text = format!("the body is longer than {} bytes", self.limits.largest_body);
+                Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", text)
+            } else {
+                Fault::bad("the body did not come to its end")
+            }
+        })?;
+        String::from_utf8(body.to_bytes().into())
+            .map_err(|_| Fault::bad("the body is not UTF-8 text"))
+    }
+}
+
+impl From<Misrouted> for Fault {
+    fn from(misrouted: Misrouted) -> Self {
+        match misrouted {
+            Misrouted::NotFound => Self::not_found("there is nothing here; see /openapi.json"),
+            Misrouted::Bad(text) => Self::bad(text),
+        }
+    }
+}
+
+fn ttl(entry: &Entry) -> Option<Duration> {
+    let end = UNIX_EPOCH + Duration::from_millis(entry.expires?);
+    Some(end.duration_since(SystemTime::now()).unwrap_or_default())
+}
+
+fn wrong(error: WireError) -> Fault {
+    Fault::bad(error.to_string())
+}
+
+fn read_attrs(text: &str) -> Result<LeaseAttrs, Fault> {
+    LeaseAttrs::from_json(text.as_bytes()).map_err(|error| Fault::bad(error.to_string()))
+}
+
+/// An IPv4 address that came in over an IPv6 socket is an IPv4 address.
+pub(crate) fn plain(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}

@@ -1,0 +1,86 @@
+//! Bodies of answers: a whole one, or a stream of events without end. Nothing is queued for a client
+//! of a stream: when it has read what it was sent, it gets what has happened since.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flannel_store::feed::{Cursor, Feed, Style};
+use http_body_util::Full;
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+use tokio_stream::Stream as _;
+use tokio_stream::wrappers::WatchStream;
+
+/// A stream says something at least this often.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+pub(crate) enum Body {
+    Whole(Full<Bytes>),
+    Events(Box<Events>),
+}
+
+pub(crate) struct Events {
+    feed: Arc<Feed>,
+    cursor: Option<Cursor>,
+    changes: WatchStream<u64>,
+    heartbeat: Pin<Box<Sleep>>,
+}
+
+impl Events {
+    pub(crate) fn new(feed: Arc<Feed>, cursor: Option<Cursor>) -> Self {
+        let changes = WatchStream::new(feed.changes());
+        Self { feed, cursor, changes, heartbeat: Box::pin(tokio::time::sleep(HEARTBEAT)) }
+    }
+
+    fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        // The changes first: what happens after this look wakes us.
+        while let Poll::Ready(change) = Pin::new(&mut self.changes).poll_next(context) {
+            if change.is_none() {
+                return Poll::Ready(None);
+            }
+        }
+        if let Some((line, cursor)) = self.feed.answer(self.cursor, Style::Stream) {
+            self.cursor = Some(cursor);
+            self.heartbeat.as_mut().reset(Instant::now() + HEARTBEAT);
+            return Poll::Ready(Some(line));
+        }
+        ready!(self.heartbeat.as_mut().poll(context));
+        self.heartbeat.as_mut().reset(Instant::now() + HEARTBEAT);
+        Poll::Ready(Some(Bytes::from_static(b"\n")))
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(body) => Pin::new(body).poll_frame(context),
+            Self::Events(events) => {
+                events.poll_line(context).map(|line| line.map(|line| Ok(Frame::data(line))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(body) => body.is_end_stream(),
+            Self::Events(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(body) => body.size_hint(),
+            Self::Events(_) => SizeHint::new(),
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The lease server: what a [`Desk`](flannel_store::Desk) does, over HTTP. The API is that of the
+//! flannel 0.5-0.7 server with what was missing added; `openapi.json` describes it.
+
+mod answer;
+mod api;
+mod auth;
+mod body;
+mod limits;
+mod listen;
+mod permission;
+mod reload;
+mod route;
+mod san;
+mod serve;
+mod tls;
+
+pub use auth::{Tokens, TokensError, hash_token};
+pub use limits::Limits;
+pub use listen::{Listen, ListenError};
+pub use serve::{BindError, Options, Server, TlsFiles};
+
+/// The description of the API.
+pub const OPENAPI: &str = include_str!("openapi.json");

@@ -1,0 +1,23 @@
+//! Who may do what. Leases have their own rules, in the ledger: a node changes its own alone.
+
+use flannel_store::ledger::Who;
+use http::{Method, StatusCode};
+
+use crate::answer::Fault;
+use crate::route::{Query, Route};
+
+pub(crate) fn check(who: &Who, route: &Route, method: &Method, query: &Query) -> Result<(), Fault> {
+    let reads = *method == Method::GET;
+    let for_operators = match route {
+        Route::Config(_) | Route::Reservations(_) | Route::Reservation(..) => !reads,
+        Route::Lease(..) => query.import,
+        _ => false,
+    };
+    if for_operators && !who.admin {
+        let name = who.name.as_deref().unwrap_or("this client");
+        let text =
+            format!("{name} may not do this: it takes the token or the certificate of an operator");
+        return Err(Fault::new(StatusCode::FORBIDDEN, "not-an-operator", text));
+    }
+    Ok(())
+}

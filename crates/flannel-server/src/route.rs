@@ -1,0 +1,186 @@
+//! Paths and queries → what is asked for. No I/O.
+
+use flannel_lease::Subnet;
+use flannel_store::feed::Cursor;
+use flannel_store::ledger::NetworkName;
+use flannel_store::wire;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Networks,
+    Config(NetworkName),
+    Leases(NetworkName),
+    Lease(NetworkName, Subnet),
+    Events(NetworkName),
+    Reservations(NetworkName),
+    Reservation(NetworkName, Subnet),
+    OpenApi,
+    Healthz,
+}
+
+/// What was wrong with a path or a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Misrouted {
+    NotFound,
+    Bad(String),
+}
+
+impl Route {
+    pub(crate) fn read(path: &str) -> Result<Self, Misrouted> {
+        let parts: Vec<String> = path
+            .split('/')
+            .skip(1)
+            .map(|part| unescape(part).ok_or_else(|| bad("the path is not UTF-8 text")))
+            .collect::<Result<_, _>>()?;
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        let name = |text: &str| {
+            text.parse::<NetworkName>().map_err(|error| Misrouted::Bad(error.to_string()))
+        };
+        let subnet =
+            |text: &str| text.parse::<Subnet>().map_err(|error| Misrouted::Bad(error.to_string()));
+        Ok(match parts[..] {
+            ["v1"] | ["v1", ""] => Self::Networks,
+            ["v1", network, "config"] => Self::Config(name(network)?),
+            ["v1", network, "leases"] => Self::Leases(name(network)?),
+            ["v1", network, "leases", key] => Self::Lease(name(network)?, subnet(key)?),
+            ["v1", network, "events"] => Self::Events(name(network)?),
+            ["v1", network, "reservations"] => Self::Reservations(name(network)?),
+            ["v1", network, "reservations", key] => Self::Reservation(name(network)?, subnet(key)?),
+            ["openapi.json"] => Self::OpenApi,
+            ["healthz"] => Self::Healthz,
+            _ => return Err(Misrouted::NotFound),
+        })
+    }
+
+    /// The methods it knows, for the header of that name.
+    pub(crate) fn methods(&self) -> &'static str {
+        match self {
+            Self::Networks | Self::Events(_) | Self::OpenApi | Self::Healthz => "GET",
+            Self::Config(_) | Self::Lease(..) => "GET, PUT, DELETE",
+            Self::Leases(_) | Self::Reservations(_) => "GET, POST",
+            Self::Reservation(..) => "DELETE",
+        }
+    }
+
+    /// Whether it tells nothing that not everybody may know.
+    pub(crate) fn is_public(&self) -> bool {
+        matches!(self, Self::OpenApi | Self::Healthz)
+    }
+}
+
+/// The parameters of a query that mean something; others are ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Query {
+    pub(crate) next: Option<Cursor>,
+    pub(crate) previous: Option<Subnet>,
+    pub(crate) version: Option<u64>,
+    pub(crate) force: bool,
+    pub(crate) import: bool,
+    pub(crate) raw: bool,
+}
+
+impl Query {
+    pub(crate) fn read(query: &str) -> Result<Self, Misrouted> {
+        let mut read = Self::default();
+        let (mut revision, mut history) = (None, None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let plain = |text| unescape(text).ok_or_else(|| bad("the query is not UTF-8 text"));
+            let (key, value) = (plain(key)?, plain(&value.replace('+', " "))?);
+            match key.as_str() {
+                "next" => revision = Some(number("next", &value)?),
+                "history" => {
+                    let read = wire::read_history(&value);
+                    history = Some(read.ok_or_else(|| bad("history is no hexadecimal number"))?);
+                }
+                "previous" => {
+                    let subnet = value.parse::<Subnet>();
+                    read.previous =
+                        Some(subnet.map_err(|error| Misrouted::Bad(error.to_string()))?);
+                }
+                "version" => read.version = Some(number("version", &value)?),
+                "force" => read.force = flag("force", &value)?,
+                "import" => read.import = flag("import", &value)?,
+                "raw" => read.raw = flag("raw", &value)?,
+                _ => {}
+            }
+        }
+        read.next = revision.map(|revision| Cursor { revision, history });
+        Ok(read)
+    }
+}
+
+fn number(key: &str, value: &str) -> Result<u64, Misrouted> {
+    let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    value.parse().ok().filter(|_| digits).ok_or_else(|| bad(&format!("{key} is no number")))
+}
+
+fn flag(key: &str, value: &str) -> Result<bool, Misrouted> {
+    match value {
+        "" | "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(bad(&format!("{key} is neither true nor false"))),
+    }
+}
+
+fn bad(text: &str) -> Misrouted {
+    Misrouted::Bad(text.to_owned())
+}
+
+/// `%2F` → `/`. A lone `%` stands for itself.
+fn unescape(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let hex = (first == b'%').then(|| after.get(..2)).flatten();
+        let hex = hex.and_then(|hex| std::str::from_utf8(hex).ok());
+        let byte = hex.filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        match byte.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                out.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_networks_and_subnets() {
+        let default = NetworkName::default;
+        assert_eq!(Route::read("/v1/"), Ok(Route::Networks));
+        assert_eq!(Route::read("/v1/_/config"), Ok(Route::Config(default())));
+        let key: Subnet = "10.5.1.0-24&fd00:5:1::-64".parse().unwrap();
+        for path in
+            ["/v1/_/leases/10.5.1.0-24&fd00:5:1::-64", "/v1/_/leases/10.5.1.0-24%26fd00%3a5:1::-64"]
+        {
+            assert_eq!(Route::read(path), Ok(Route::Lease(default(), key)), "{path}");
+        }
+        for path in ["/", "", "/v2/_/config", "/v1/_/config/x", "/v1/_"] {
+            assert_eq!(Route::read(path), Err(Misrouted::NotFound), "{path}");
+        }
+        for path in
+            ["/v1/../config", "/v1/a%2fb/config", "/v1/_/leases/10.5.1.1-24", "/v1/_/leases/"]
+        {
+            assert!(matches!(Route::read(path), Err(Misrouted::Bad(_))), "{path}");
+        }
+    }
+
+    #[test]
+    fn queries_hold_numbers_and_flags() {
+        let query = Query::read("next=12&history=00ff&force&x=y").unwrap();
+        assert_eq!(query.next, Some(Cursor { revision: 12, history: Some(255) }));
+        assert!(query.force && !query.import);
+        for query in ["next=", "next=-1", "next=1e3", "history=xyz", "force=maybe", "previous=10"] {
+            assert!(Query::read(query).is_err(), "{query}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Connections: accepted within limits, spoken to in TLS or not, cut off when they are slow.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::FromRawFd as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use flannel_store::Desk;
+use flannel_store::ledger::Who;
+use http::header::ACCEPT;
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use crate::answer::Fault;
+use crate::api::{Api, plain};
+use crate::auth::{self, Tokens};
+use crate::limits::{Limits, Meter};
+use crate::listen::Listen;
+use crate::reload::Reloaded;
+use crate::{san, tls};
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub listen: Listen,
+    pub tls: Option<TlsFiles>,
+    /// The file of tokens, see [`Tokens`].
+    pub tokens: Option<PathBuf>,
+    /// Plain HTTP may be spoken to other machines.
+    pub insecure: bool,
+    pub limits: Limits,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, its key, and the authority's certificate after it, for clients that
+    /// know the authority by a token.
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    /// Clients must show a certificate of this authority, unless they send a token.
+    pub ca: Option<PathBuf>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    #[error("cannot listen on {listen}: {source}; free the port, or listen on another")]
+    Io { listen: Listen, source: io::Error },
+    #[error("{0}")]
+    Files(String),
+    #[error(
+        "{0} can be reached from other machines, and what is said there is not encrypted: give the server a \
+         certificate (remote-certfile and remote-keyfile; `flannelctl pki` makes them), or say listen-insecure \
+         if you trust that network"
+    )]
+    Insecure(SocketAddr),
+}
+
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: Option<Reloaded<Arc<ServerConfig>>>,
+    tokens: Option<Reloaded<Tokens>>,
+    asks_who: bool,
+    limits: Limits,
+}
+
+impl Server {
+    /// Everything that can go wrong does so here, before anybody is served.
+    pub async fn bind(options: Options) -> Result<Self, BindError> {
+        let Options { listen, tls: files, tokens, insecure, limits } = options;
+        let asks_who = tokens.is_some() || files.as_ref().is_some_and(|files| files.ca.is_some());
+        let (with_tls, with_tokens) = (files.is_some(), tokens.is_some());
+        let tls = files.map(|files| {
+            let TlsFiles { cert, key, ca } = files.clone();
+            let watched = [Some(cert), Some(key), ca].into_iter().flatten().collect();
+            Reloaded::new(watched, move || tls::config(&files, with_tokens).map(Arc::new))
+        });
+        let tls = tls.transpose().map_err(BindError::Files)?;
+        let tokens =
+            tokens.map(|file| Reloaded::new(vec![file.clone()], move || Tokens::read(&file)));
+        let tokens = tokens.transpose().map_err(BindError::Files)?;
+        let failed = |source| BindError::Io { listen: listen.clone(), source };
+        let listener = bind(&listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let elsewhere = !plain(address.ip()).is_loopback();
+        if !with_tls && elsewhere {
+            if !insecure {
+                return Err(BindError::Insecure(address));
+            }
+            tracing::warn!(
+                %address,
+                "Leases are served without encryption: whoever can listen in or interfere on this network \
+                 can take over the cluster's routing"
+            );
+        }
+        if !asks_who && elsewhere {
+            tracing::warn!(
+                "Clients are not asked who they are: whoever reaches {address} may change any lease; give \
+                 listen-token-file or remote-cafile to change that"
+            );
+        }
+        Ok(Self { listener, address, tls, tokens, asks_who, limits })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until it is dropped, and with it every connection.
+    pub async fn run(self, desk: Arc<dyn Desk>) -> Infallible {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        tracing::info!("Lease server listens on {scheme}://{}", self.address);
+        let Self { listener, tls, tokens, asks_who, limits, .. } = self;
+        let shared = Arc::new(Shared {
+            api: Api { desk, limits },
+            meter: Meter::new(limits),
+            open: AtomicUsize::new(0),
+            tls,
+            tokens,
+            asks_who,
+            limits,
+        });
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, from)) => {
+                        if let Some(guest) = Guest::admit(&shared, plain(from.ip())) {
+                            connections.spawn(guest.serve(stream));
+                        }
+                    }
+                    Err(error) => {
+                        // Out of descriptors, or the client has gone again: all pass.
+                        tracing::debug!(%error, "cannot accept a connection");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+}
+
+async fn bind(listen: &Listen) -> io::Result<TcpListener> {
+    match listen {
+        Listen::Address { host, port } if !host.is_empty() => {
+            TcpListener::bind((host.as_str(), *port)).await
+        }
+        // Every address; a kernel without IPv6 has the IPv4 ones only.
+        Listen::Address { port, .. } => match TcpListener::bind(("::", *port)).await {
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                TcpListener::bind(("0.0.0.0", *port)).await
+            }
+            other => other,
+        },
+        Listen::Inherited(number) => {
+            // SAFETY: by saying fd://N the operator gives us this descriptor, which nobody else in
+            // this process uses; if it is no listening socket, the calls below fail.
+            let listener = unsafe { std::net::TcpListener::from_raw_fd(*number) };
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener)
+        }
+    }
+}
+
+struct Shared {
+    api: Api,
+    meter: Meter,
+    open: AtomicUsize,
+    tls: Option<Reloaded<Arc<ServerConfig>>>,
+    tokens: Option<Reloaded<Tokens>>,
+    asks_who: bool,
+    limits: Limits,
+}
+
+/// One connection, counted as long as it lives.
+struct Guest {
+    shared: Arc<Shared>,
+    source: IpAddr,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        self.shared.meter.disconnected(self.source, Instant::now());
+    }
+}
+
+impl Guest {
+    /// `None` when there are too many, all in all or from there.
+    fn admit(shared: &Arc<Shared>, source: IpAddr) -> Option<Self> {
+        if shared.open.load(Ordering::Relaxed) >= shared.limits.connections
+            || !shared.meter.connected(source, Instant::now())
+        {
+            tracing::debug!(%source, "too many connections; one is turned away");
+            return None;
+        }
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        Some(Self { shared: shared.clone(), source })
+    }
+
+    async fn serve(self, stream: TcpStream) {
+        let _ = stream.set_nodelay(true);
+        // What is sent and not taken ends the connection, and so does a client that has vanished.
+        let patience = self.shared.limits.slowest_reader;
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, patience.as_millis() as u32);
+        let Some(tls) = &self.shared.tls else {
+            return self.speak(stream, None).await;
+        };
+        let acceptor = TlsAcceptor::from((*tls.get()).clone());
+        let handshake =
+            tokio::time::timeout(self.shared.limits.slowest_handshake, acceptor.accept(stream));
+        match handshake.await {
+            Ok(Ok(stream)) => {
+                let shown = stream.get_ref().1.peer_certificates().and_then(|list| list.first());
+                let names = shown.map(|certificate| san::names(certificate));
+                self.speak(stream, names).await;
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(source = %self.source, %error, "no TLS connection came about");
+            }
+            Err(_) => tracing::debug!(source = %self.source, "a TLS handshake took too long"),
+        }
+    }
+
+    async fn speak<T>(self, stream: T, names: Option<san::Names>)
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (guest, names) = (&self, &names);
+        let answer = service_fn(move |request: Request<Incoming>| async move {
+            let wants_json = wants_json(&request);
+            let headers = request.headers().clone();
+            let who = || guest.who(&headers, names.as_ref());
+            let fits = guest.shared.meter.requested(guest.source, Instant::now());
+            let answered = if fits {
+                guest.shared.api.answer(request, who).await
+            } else {
+                let text = "too many requests from this address: slow down";
+                Err(Fault::new(StatusCode::TOO_MANY_REQUESTS, "too-many", text))
+            };
+            let response = answered.unwrap_or_else(|fault| fault.response(wants_json));
+            Ok::<_, Infallible>(response)
+        });
+        // What goes wrong on the way is the client's business.
+        let _ = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.shared.limits.slowest_head)
+            .max_buf_size(16 << 10)
+            .serve_connection(TokioIo::new(stream), answer)
+            .await;
+    }
+
+    fn who(&self, headers: &http::HeaderMap, names: Option<&san::Names>) -> Result<Who, Fault> {
+        if !self.shared.asks_who {
+            return Ok(Who::anybody());
+        }
+        let tokens = self.shared.tokens.as_ref().map(Reloaded::get);
+        auth::identify(tokens.as_deref(), names, headers, self.source)
+    }
+}
+
+fn wants_json<B>(request: &Request<B>) -> bool {
+    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("application/json"))
+}

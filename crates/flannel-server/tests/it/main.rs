@@ -1,0 +1,9 @@
+//! The lease server over real sockets, with the client every node uses and with bad manners.
+
+#![allow(clippy::unwrap_used)]
+
+mod api;
+mod manners;
+mod nodes;
+mod security;
+mod support;

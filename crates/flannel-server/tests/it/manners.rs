@@ -1,0 +1,119 @@
+//! Clients without manners: slow, large, many, gone.
+
+use std::time::{Duration, Instant};
+
+use flannel_server::Limits;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::support::*;
+
+#[tokio::test]
+async fn a_body_that_is_too_large_or_too_slow_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = plain_options(0);
+    options.limits = Limits {
+        largest_body: 1_000,
+        slowest_body: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let server = serve(dir.path(), options).await;
+    set_config(&server).await;
+    let body = "x".repeat(1_001);
+    assert_eq!(http(server.address, "POST /v1/_/leases HTTP/1.1", &body).await.0, 413);
+    let mut slow = TcpStream::connect(server.address).await.unwrap();
+    slow.write_all(b"POST /v1/_/leases HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        .await
+        .unwrap();
+    let mut answer = vec![0; 1_024];
+    let read = timeout(PATIENCE, slow.read(&mut answer)).await.unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&answer[..read]).starts_with("HTTP/1.1 408"));
+}
+
+#[tokio::test]
+async fn a_head_that_never_ends_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = plain_options(0);
+    options.limits = Limits { slowest_head: Duration::from_millis(300), ..Limits::default() };
+    let server = serve(dir.path(), options).await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    let mut dribbling = TcpStream::connect(server.address).await.unwrap();
+    dribbling.write_all(b"GET /v1/ HTTP/1.1\r\nX: ").await.unwrap();
+    let began = Instant::now();
+    for stream in [&mut silent, &mut dribbling] {
+        let mut rest = Vec::new();
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is closed");
+    }
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(http(server.address, "GET /healthz HTTP/1.1", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn rubbish_by_the_thousand_does_no_harm() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve_default(dir.path()).await;
+    let mut rng = fastrand::Rng::with_seed(4);
+    let words = [
+        "GET",
+        "POST",
+        "PUT",
+        "DELETE",
+        "/v1/",
+        "_",
+        "leases",
+        "/",
+        "?next=",
+        "config",
+        "10.5.1.0-24",
+        "%",
+        "\r\n",
+        "HTTP/1.1",
+        "Content-Length: 5",
+        "Transfer-Encoding: chunked",
+        "{",
+        "}",
+        "\"PublicIP\":\"192.0.2.1\"",
+        ":",
+        "\0",
+        "\u{1f300}",
+        " ",
+    ];
+    for _ in 0..1_000 {
+        let count = rng.usize(1..20);
+        let text: String = (0..count).map(|_| words[rng.usize(..words.len())]).collect();
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let _ = stream.write_all(text.as_bytes()).await;
+        let _ = stream.write_all(b"\r\n\r\n").await;
+        let _ = stream.shutdown().await;
+        let mut answer = Vec::new();
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(!answer.starts_with("HTTP/1.1 5"), "{text:?} → {answer}");
+    }
+    assert_eq!(http(server.address, "GET /healthz HTTP/1.1", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn there_is_a_limit_to_connections() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = plain_options(0);
+    options.limits = Limits { connections: 5, ..Limits::default() };
+    let server = serve(dir.path(), options).await;
+    let mut held = Vec::new();
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut answer = [0; 256];
+        assert!(stream.read(&mut answer).await.unwrap() > 0);
+        held.push(stream);
+    }
+    assert_eq!(http(server.address, "GET /healthz HTTP/1.1", "").await.0, 0, "turned away");
+    held.pop();
+    let again = async {
+        while http(server.address, "GET /healthz HTTP/1.1", "").await.0 != 200 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, again).await.expect("there is room again");
+}

@@ -1,0 +1,205 @@
+//! A server on a port of its own, and the simplest of all clients.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
+use flannel_server::{Limits, Listen, Options, Server, TlsFiles};
+use flannel_store::ledger::{NetworkName, Request};
+use flannel_store::{Claim, Embedded, RemoteOptions, RemoteStore, StoreEvent};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+pub(crate) const CONFIG: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) embedded: Embedded,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub(crate) fn plain_options(port: u16) -> Options {
+    Options {
+        listen: Listen::Address { host: "127.0.0.1".to_owned(), port },
+        tls: None,
+        tokens: None,
+        insecure: false,
+        limits: Limits::default(),
+    }
+}
+
+pub(crate) async fn serve(dir: &Path, options: Options) -> Running {
+    let embedded = open(dir).await;
+    let server = Server::bind(options).await.unwrap();
+    let address = server.address();
+    let desk = Arc::new(embedded.clone());
+    let task = tokio::spawn(async move { match server.run(desk).await {} });
+    Running { address, embedded, task }
+}
+
+/// A former server may take a moment to let go of the directory.
+async fn open(dir: &Path) -> Embedded {
+    timeout(PATIENCE, async {
+        loop {
+            if let Ok(embedded) = Embedded::open(dir, fastrand::u64(..)) {
+                return embedded;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap()
+}
+
+/// With the default network in it.
+pub(crate) async fn serve_default(dir: &Path) -> Running {
+    let running = serve(dir, plain_options(0)).await;
+    set_config(&running).await;
+    running
+}
+
+pub(crate) async fn set_config(running: &Running) {
+    let request = Request::SetConfig { text: CONFIG.to_owned(), force: false };
+    running.embedded.ask(&NetworkName::default(), request).await.unwrap();
+}
+
+impl Running {
+    /// Ends the server as if it had been killed: nothing of it is left.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        while !self.task.is_finished() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub(crate) fn remote(&self) -> RemoteStore {
+        remote(&[self.address], |_| {})
+    }
+}
+
+pub(crate) fn remote(
+    addresses: &[SocketAddr],
+    change: impl FnOnce(&mut RemoteOptions),
+) -> RemoteStore {
+    let addresses = addresses.iter().map(ToString::to_string).collect();
+    let mut options = RemoteOptions { addresses, ..RemoteOptions::default() };
+    change(&mut options);
+    RemoteStore::new(options, fastrand::u64(..)).unwrap()
+}
+
+pub(crate) fn attrs(node: u8) -> LeaseAttrs {
+    LeaseAttrs {
+        public_ip: Some([192, 0, 2, node].into()),
+        backend_type: "vxlan".to_owned(),
+        ..LeaseAttrs::default()
+    }
+}
+
+pub(crate) fn claim(node: u8) -> Claim {
+    Claim::new(attrs(node), None)
+}
+
+pub(crate) fn config() -> NetworkConfig {
+    NetworkConfig::parse(CONFIG).unwrap()
+}
+
+pub(crate) fn subnet(key: &str) -> Subnet {
+    key.parse().unwrap()
+}
+
+pub(crate) async fn next(events: &mut mpsc::Receiver<StoreEvent>) -> StoreEvent {
+    timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("the watch goes on")
+}
+
+/// The next event that is not about the connection.
+pub(crate) async fn next_change(events: &mut mpsc::Receiver<StoreEvent>) -> StoreEvent {
+    loop {
+        match next(events).await {
+            StoreEvent::Down(_) | StoreEvent::Up => {}
+            event => return event,
+        }
+    }
+}
+
+/// Status and body of one request over a connection of its own.
+pub(crate) async fn http(address: SocketAddr, head: &str, body: &str) -> (u16, String) {
+    let (status, _, body) = http_whole(address, head, body).await;
+    (status, body)
+}
+
+pub(crate) async fn http_whole(
+    address: SocketAddr,
+    head: &str,
+    body: &str,
+) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let length = body.len();
+    let request =
+        format!("{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+    // A server that has seen enough may answer before it has read everything.
+    let _ = stream.write_all(request.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an answer in time");
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    (status, head.to_owned(), body.to_owned())
+}
+
+/// A certificate authority and what it has signed, as files.
+pub(crate) struct Pki {
+    pub(crate) dir: tempfile::TempDir,
+    ca: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
+}
+
+impl Pki {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "test authority");
+        let key = rcgen::KeyPair::generate().unwrap();
+        let ca = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
+        std::fs::write(dir.path().join("ca.pem"), ca.pem()).unwrap();
+        Self { dir, ca }
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn fingerprint(&self) -> String {
+        let print = flannel_store::remote::tls::fingerprint(self.ca.der());
+        print.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// `<name>.pem` (with the authority's certificate after it) and `<name>.key`.
+    pub(crate) fn issue(&self, name: &str, names: &[&str]) -> (PathBuf, PathBuf) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let params = rcgen::CertificateParams::new(names).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.ca).unwrap();
+        let (pem, key_file) =
+            (self.file(&format!("{name}.pem")), self.file(&format!("{name}.key")));
+        std::fs::write(&pem, format!("{}{}", certificate.pem(), self.ca.pem())).unwrap();
+        std::fs::write(&key_file, key.serialize_pem()).unwrap();
+        (pem, key_file)
+    }
+
+    pub(crate) fn server_files(&self, ca: bool) -> TlsFiles {
+        let (cert, key) = self.issue("server", &["127.0.0.1", "localhost"]);
+        TlsFiles { cert, key, ca: ca.then(|| self.file("ca.pem")) }
+    }
+}

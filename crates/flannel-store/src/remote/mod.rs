@@ -1,0 +1,251 @@
+//! Leases at a lease server, over HTTP or HTTPS.
+
+mod http;
+mod options;
+pub mod tls;
+mod watch;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use ::http::{Method, StatusCode};
+use async_trait::async_trait;
+use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
+use tokio::sync::mpsc;
+
+use self::http::{Answer, Client};
+use crate::embedded::is_same_node;
+use crate::ledger::Entry;
+use crate::wire::{self, WatchResult, WireFault, WireLease};
+use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
+
+pub use self::options::{DEFAULT_PORT, RemoteOptions, split_port};
+
+/// Clones share the connection.
+#[derive(Clone, Debug)]
+pub struct RemoteStore(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    /// `/v1/{network}`
+    base: String,
+    network: String,
+    /// Of the last table that was read.
+    history: AtomicU64,
+    rng: Mutex<fastrand::Rng>,
+}
+
+impl RemoteStore {
+    /// Needs no server: a connection is made with the first request.
+    pub fn new(options: RemoteOptions, seed: u64) -> Result<Self, StoreError> {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let network = options.network.to_string();
+        let base = format!("/v1/{network}");
+        let client = Client::new(options, rng.fork())?;
+        let history = AtomicU64::new(0);
+        Ok(Self(Arc::new(Shared { client, base, network, history, rng: Mutex::new(rng) })))
+    }
+
+    fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    fn rng(&self) -> MutexGuard<'_, fastrand::Rng> {
+        self.0.rng.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn history(&self) -> u64 {
+        self.0.history.load(Ordering::Relaxed)
+    }
+
+    fn events_path(&self, cursor: Option<(u64, u64)>) -> String {
+        match cursor {
+            Some((cursor, history)) => {
+                let history = wire::history_text(history);
+                format!("{}/events?next={cursor}&history={history}", self.0.base)
+            }
+            None => format!("{}/events", self.0.base),
+        }
+    }
+
+    fn lease_path(&self, subnet: &Subnet) -> String {
+        format!("{}/leases/{subnet}", self.0.base)
+    }
+
+    async fn send(
+        &self,
+        attempted: &str,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<Answer, StoreError> {
+        let answer = self.client().request(method, path, body).await;
+        answer.map_err(|fault| StoreError::Unavailable {
+            attempted: attempted.to_owned(),
+            endpoint: fault.endpoint,
+            reason: fault.reason,
+        })
+    }
+
+    /// The body of a good answer.
+    async fn ask(
+        &self,
+        attempted: &str,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<String, StoreError> {
+        let answer = self.send(attempted, method, path, body).await?;
+        if answer.status.is_success() { Ok(answer.body) } else { Err(refused(attempted, answer)) }
+    }
+
+    async fn read_all(&self) -> Result<WatchResult, StoreError> {
+        let path = format!("{}/leases", self.0.base);
+        let body = self.ask("list the leases", Method::GET, &path, String::new()).await?;
+        let result = WatchResult::read(&body).map_err(|error| self.unreadable(&error))?;
+        self.0.history.store(result.history, Ordering::Relaxed);
+        Ok(result)
+    }
+
+    fn unreadable(&self, error: &wire::WireError) -> StoreError {
+        StoreError::Corrupt {
+            key: format!("the answer of {}", self.client().endpoint()),
+            reason: error.to_string(),
+        }
+    }
+
+    /// Our lease as the answer has it. Its life counts from before the request and by our own clock.
+    fn held(&self, body: &str, before: SystemTime) -> Result<Held, StoreError> {
+        let lease = WireLease::read(body).map_err(|error| self.unreadable(&error))?;
+        let expiry = match (lease.expiry, lease.ttl) {
+            (Some(Expiry::Never), _) => Expiry::Never,
+            (_, Some(ttl)) => Expiry::At(before + ttl),
+            (Some(expiry), None) => expiry,
+            (None, None) => Expiry::At(before),
+        };
+        let version = lease.version.unwrap_or(0);
+        let lease = lease.lease().map_err(|error| self.unreadable(&error))?;
+        Ok(Held { lease, expiry, version })
+    }
+}
+
+#[async_trait]
+impl Store for RemoteStore {
+    fn name(&self) -> String {
+        format!("Lease server at {}, network {}", self.client().endpoint(), self.0.network)
+    }
+
+    async fn config(&self) -> Result<Option<String>, StoreError> {
+        let attempted = "read the network config";
+        let path = format!("{}/config", self.0.base);
+        let answer = self.send(attempted, Method::GET, &path, String::new()).await?;
+        match answer.status {
+            StatusCode::NOT_FOUND => Ok(None),
+            status if status.is_success() => Ok(Some(answer.body)),
+            _ => Err(refused(attempted, answer)),
+        }
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        let result = self.read_all().await?;
+        let leases = result.snapshot.unwrap_or_default();
+        let leases = leases.iter().filter_map(|lease| lease.lease().ok()).collect();
+        Ok(Snapshot { leases, cursor: result.cursor })
+    }
+
+    async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError> {
+        let mut snapshot = self.snapshot().await?;
+        let bare = (claim.announce)(None);
+        let mut ours: Vec<&Lease> = snapshot
+            .leases
+            .iter()
+            .filter(|lease| is_same_node(config, &bare, &lease.attrs))
+            .collect();
+        ours.sort_by_key(|lease| (claim.previous != Some(lease.subnet), lease.subnet));
+        let attrs = (claim.announce)(ours.first().map(|lease| &lease.attrs));
+        let previous =
+            claim.previous.map(|subnet| format!("?previous={}", escape(&subnet.to_string())));
+        let path = format!("{}/leases{}", self.0.base, previous.unwrap_or_default());
+        let before = SystemTime::now();
+        let body = self.ask("acquire a lease", Method::POST, &path, attrs.to_json()).await?;
+        let held = self.held(&body, before)?;
+        let discarded = |lease: &Lease| {
+            lease.subnet == held.lease.subnet
+                || is_same_node(config, &bare, &lease.attrs) && !config.accepts(&lease.subnet)
+        };
+        snapshot.leases.retain(|lease| !discarded(lease));
+        snapshot.leases.push(held.lease.clone());
+        Ok(Acquired { held, snapshot })
+    }
+
+    async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
+        let entry =
+            Entry { attrs: attrs.clone(), expires: None, version: held.version, owner: None };
+        let body = wire::lease_json(&held.lease.subnet, &entry, None);
+        let before = SystemTime::now();
+        let path = self.lease_path(&held.lease.subnet);
+        let body = self.ask("renew the lease", Method::PUT, &path, body).await?;
+        self.held(&body, before)
+    }
+
+    async fn release(&self, held: &Held) -> Result<(), StoreError> {
+        let attempted = "release the lease";
+        let path = format!("{}?version={}", self.lease_path(&held.lease.subnet), held.version);
+        let answer = self.send(attempted, Method::DELETE, &path, String::new()).await?;
+        match answer.status {
+            // Gone, another node's, or reserved: not ours to give back.
+            StatusCode::NOT_FOUND | StatusCode::CONFLICT => Ok(()),
+            status if status.is_success() => Ok(()),
+            _ => Err(refused(attempted, answer)),
+        }
+    }
+
+    fn node_moved(&self) {
+        self.client().node_moved();
+    }
+
+    fn watch(&self, cursor: u64) -> mpsc::Receiver<StoreEvent> {
+        watch::start(Arc::new(self.clone()), cursor)
+    }
+}
+
+/// What the server says no to.
+fn refused(attempted: &str, answer: Answer) -> StoreError {
+    let Answer { endpoint, status, body } = answer;
+    let fault = WireFault::read(&body).unwrap_or_else(|| WireFault {
+        error: format!("{status}: {}", body.chars().take(200).collect::<String>()),
+        ..WireFault::default()
+    });
+    let (attempted, reason) = (attempted.to_owned(), fault.error);
+    match (fault.code.as_str(), status) {
+        ("gone", _) => StoreError::Lost { key: reason },
+        ("taken", _) => {
+            let by = fault.lease.and_then(|lease| lease.lease().ok());
+            match by {
+                Some(by) => StoreError::Taken { key: by.subnet.to_string(), by: Box::new(by) },
+                None => StoreError::Refused { attempted, endpoint, reason },
+            }
+        }
+        ("out-of-subnets", _) => StoreError::Refused { attempted, endpoint, reason },
+        (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+            StoreError::Denied { attempted, endpoint, reason }
+        }
+        (_, StatusCode::TOO_MANY_REQUESTS) => {
+            StoreError::Unavailable { attempted, endpoint, reason }
+        }
+        (_, status) if status.is_server_error() => {
+            StoreError::Unavailable { attempted, endpoint, reason }
+        }
+        _ => StoreError::Refused { attempted, endpoint, reason },
+    }
+}
+
+/// For a query: what has a meaning there is written as its number.
+fn escape(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
+    text.chars()
+        .map(|c| if plain(c) { c.to_string() } else { format!("%{:02X}", c as u32) })
+        .collect()
+}

@@ -1,0 +1,154 @@
+//! Following the server's stream of events, for ever: opened again wherever it broke, at the next
+//! server if need be. A server that cannot go on from where we were tells everything anew.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use super::RemoteStore;
+use super::http::Stream;
+use crate::StoreEvent;
+use crate::backoff::Backoff;
+use crate::wire::{WatchResult, WireEvent};
+
+const QUEUE: usize = 1_024;
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// The server says something at least every 15 s.
+const SILENCE: Duration = Duration::from_secs(45);
+const LONGEST_LINE: usize = 256 << 20;
+
+pub(super) fn start(store: Arc<RemoteStore>, cursor: u64) -> mpsc::Receiver<StoreEvent> {
+    let (events, receiver) = mpsc::channel(QUEUE);
+    let closed = events.clone();
+    let rng = store.rng().fork();
+    let backoff = Backoff::new(RETRY_FIRST, RETRY_MAX, rng);
+    let cursor = (cursor > 0).then(|| (cursor, store.history()));
+    let mut watch = Watch { store, events, cursor, backoff, down: false };
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = watch.run() => {}
+            () = closed.closed() => {}
+        }
+    });
+    receiver
+}
+
+struct Watch {
+    store: Arc<RemoteStore>,
+    events: mpsc::Sender<StoreEvent>,
+    /// Revision and history of what has been told.
+    cursor: Option<(u64, u64)>,
+    backoff: Backoff,
+    down: bool,
+}
+
+impl Watch {
+    async fn run(&mut self) -> Infallible {
+        loop {
+            let began = Instant::now();
+            let mut moves = self.store.client().moves();
+            let reason = tokio::select! {
+                ended = self.follow() => match ended { Err(reason) => reason },
+                _ = moves.changed() => {
+                    self.backoff.reset();
+                    continue;
+                }
+            };
+            if !std::mem::replace(&mut self.down, true) {
+                self.tell(StoreEvent::Down(reason)).await;
+            } else {
+                tracing::debug!(reason, "the lease server is still away");
+            }
+            if began.elapsed() > RETRY_MAX {
+                self.backoff.reset();
+            }
+            tokio::time::sleep(self.backoff.pause()).await;
+        }
+    }
+
+    /// One stream from beginning to end.
+    async fn follow(&mut self) -> Result<Infallible, String> {
+        let path = self.store.events_path(self.cursor);
+        let Stream { endpoint, response, connection: _connection } =
+            self.store.client().stream(&path).await.map_err(|fault| {
+                format!("cannot watch leases at {}: {}", fault.endpoint, fault.reason)
+            })?;
+        let ended = |reason: &str| format!("{endpoint} ended the watch: {reason}");
+        if !response.status().is_success() {
+            self.store.client().leave(&endpoint);
+            return Err(ended(response.status().as_str()));
+        }
+        let mut body = response.into_body();
+        let mut line: Vec<u8> = Vec::new();
+        loop {
+            let frame = timeout(SILENCE, body.frame()).await;
+            let frame = match frame {
+                Ok(Some(Ok(frame))) => frame,
+                Ok(Some(Err(error))) => return Err(ended(&error.to_string())),
+                Ok(None) => return Err(ended("it closed the connection")),
+                Err(_) => {
+                    self.store.client().leave(&endpoint);
+                    return Err(ended("it has gone silent"));
+                }
+            };
+            let Ok(data) = frame.into_data() else { continue };
+            let mut rest = &data[..];
+            while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+                line.extend_from_slice(&rest[..at]);
+                rest = &rest[at + 1..];
+                self.on_line(&std::mem::take(&mut line)).await.map_err(|why| ended(&why))?;
+            }
+            line.extend_from_slice(rest);
+            if line.len() > LONGEST_LINE {
+                return Err(ended("it sends a line without end"));
+            }
+        }
+    }
+
+    async fn on_line(&mut self, line: &[u8]) -> Result<(), String> {
+        if std::mem::take(&mut self.down) {
+            self.tell(StoreEvent::Up).await;
+        }
+        if line.is_empty() {
+            return Ok(());
+        }
+        let text = std::str::from_utf8(line).map_err(|error| error.to_string())?;
+        let result = WatchResult::read(text).map_err(|error| error.to_string())?;
+        if let Some(config) = result.config {
+            self.tell(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
+        }
+        if let Some(leases) = result.snapshot {
+            if self.cursor.is_some() {
+                tracing::info!(
+                    "the lease server cannot go on from where we were, or is not the one we knew: taking all \
+                     leases anew"
+                );
+            }
+            let leases = leases.iter().filter_map(|lease| lease.lease().ok()).collect();
+            self.tell(StoreEvent::Snapshot(leases)).await;
+        }
+        for event in result.events {
+            let event = match event {
+                WireEvent::Added(lease) => match lease.lease() {
+                    Ok(lease) => StoreEvent::Put(lease),
+                    Err(_) => continue,
+                },
+                WireEvent::Removed(subnet) => StoreEvent::Gone(subnet),
+                WireEvent::Config(text) => text.map_or(StoreEvent::ConfigGone, StoreEvent::Config),
+            };
+            self.tell(event).await;
+        }
+        self.cursor = Some((result.cursor, result.history));
+        Ok(())
+    }
+
+    async fn tell(&self, event: StoreEvent) {
+        // A receiver that is gone ends the whole task.
+        let _ = self.events.send(event).await;
+    }
+}

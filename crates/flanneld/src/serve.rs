@@ -1,0 +1,67 @@
+//! The lease server as a part of this process: on a thread of its own, so that thousands of clients
+//! do not keep the node waiting, nor the node them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use flannel_server::Server;
+use flannel_store::embedded::AskError;
+use flannel_store::ledger::{NetworkName, Request};
+use flannel_store::{Desk, Embedded, EtcdOptions};
+
+use crate::options::{Backing, Serve};
+
+/// What leases are kept in, for a node that uses its own server.
+pub enum Served {
+    Embedded(Embedded),
+    Etcd(EtcdOptions),
+}
+
+/// Starts serving. Everything that can be wrong with the options is wrong here already; afterwards it
+/// runs as long as the process.
+pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the lease server's runtime")?;
+    let server = runtime.block_on(Server::bind(options.server.clone()))?;
+    let (desk, served): (Arc<dyn Desk>, Served) = match &options.backing {
+        Backing::Embedded(dir) => {
+            let embedded = Embedded::open(dir, seed)?;
+            tracing::info!("Leases are kept in {}", dir.display());
+            (Arc::new(embedded.clone()), Served::Embedded(embedded))
+        }
+        Backing::Etcd(etcd) => {
+            anyhow::bail!(
+                "--store etcd: not part of this release ({} endpoints)",
+                etcd.endpoints.len()
+            )
+        }
+    };
+    if let Some(file) = &options.config {
+        runtime.block_on(begin_with(&*desk, file))?;
+    }
+    let thread = std::thread::Builder::new().name("lease-server".to_owned());
+    thread
+        .spawn(move || match runtime.block_on(server.run(desk)) {})
+        .context("cannot start a thread for the lease server")?;
+    Ok(served)
+}
+
+/// Writes the first config of the network; one that is there is the operator's.
+async fn begin_with(desk: &dyn Desk, file: &Path) -> anyhow::Result<()> {
+    let network = NetworkName::default();
+    if desk.feeds().get(&network).is_some_and(|feed| feed.config_text().is_some()) {
+        return Ok(());
+    }
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the network config in {}", file.display()))?;
+    match desk.ask(&network, Request::SetConfig { text, force: false }).await {
+        Ok(_) => Ok(()),
+        Err(AskError::Refused(refusal)) => {
+            Err(anyhow::Error::new(refusal).context(file.display().to_string()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
