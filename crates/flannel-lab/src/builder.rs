@@ -99,6 +99,12 @@ impl LabBuilder {
         self
     }
 
+    /// Node 1 serves leases to all, and there is no etcd.
+    pub fn lease_server(mut self) -> Self {
+        self.spec.lease_server = true;
+        self.etcd_members(0)
+    }
+
     /// The etcd to run.
     pub fn etcd_binary(mut self, path: impl Into<PathBuf>) -> Self {
         self.spec.etcd.binary = Some(path.into());

@@ -9,8 +9,9 @@ use crate::daemon::Daemon;
 use crate::error::{LabError, Result};
 use crate::etcd::Etcd;
 use crate::keeper::Keeper;
+use crate::lease_server;
 use crate::namespace::{Namespace, View};
-use crate::node::Node;
+use crate::node::{Node, Place as _};
 use crate::parallel::parallel;
 use crate::plan::Plan;
 use crate::pod::Pod;
@@ -63,7 +64,7 @@ impl Lab {
         let mut nodes = Vec::new();
         for (number, (namespace, binary)) in (1..).zip(namespaces.into_iter().zip(binaries)) {
             let log = scratch.log(namespace.label());
-            let daemon = daemon_of(&spec, number, binary, etcd.as_ref());
+            let daemon = daemon_of(&spec, number, binary, etcd.as_ref(), &plan);
             let daemon = Daemon::new(&namespace, log, &daemon);
             let nic = plan.node(number);
             let neighbours = plan.neighbours(&nic, spec.etcd.members);
@@ -76,6 +77,11 @@ impl Lab {
         if let Some(etcd) = &lab.etcd {
             progress(&format!("etcd runs at {}", etcd.endpoints()));
             lab.put_config(&lab.spec.network_config().to_string())?;
+        }
+        if lab.spec.lease_server {
+            let config = lab.spec.network_config().to_string();
+            lease_server::write_config(lab.try_node(1)?.namespace(), &config)?;
+            progress("node 1 serves leases to all");
         }
         if lab.spec.daemon.run {
             progress("starting flanneld on every node");
@@ -119,11 +125,17 @@ impl Lab {
 
     /// Writes the network config into the store.
     pub fn put_config(&self, config: &str) -> Result<()> {
+        if self.spec.lease_server {
+            return lease_server::put_config(self.try_node(1)?.namespace(), config);
+        }
         self.etcd()?.put(&format!("{}/config", self.spec.etcd_prefix), config)
     }
 
     /// The leases in the store: their keys (without prefix) and values.
     pub fn leases(&self) -> Result<Vec<(String, String)>> {
+        if self.spec.lease_server {
+            return lease_server::leases(self.try_node(1)?.namespace());
+        }
         let prefix = format!("{}/subnets/", self.spec.etcd_prefix);
         let pairs = self.etcd()?.list(&prefix)?;
         let short = |key: String| key.strip_prefix(&prefix).map(str::to_owned).unwrap_or(key);
@@ -218,12 +230,16 @@ fn daemon_of(
     number: u16,
     binary: Option<PathBuf>,
     etcd: Option<&Etcd>,
+    plan: &Plan,
 ) -> DaemonSpec {
     let mut daemon = DaemonSpec { binary, ..spec.daemon.clone() };
     let mut flags = vec!["--iface=eth0".to_owned()];
     if let Some(etcd) = etcd {
         flags.push(format!("--etcd-endpoints={}", etcd.endpoints()));
         flags.push(format!("--etcd-prefix={}", spec.etcd_prefix));
+    }
+    if spec.lease_server {
+        flags.extend(lease_server::flags(number, &plan.node(1)));
     }
     if daemon.healthz_port > 0 {
         flags.push(format!("--healthz-port={}", daemon.healthz_port));

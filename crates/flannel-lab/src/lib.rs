@@ -68,6 +68,7 @@ mod http;
 mod keeper;
 mod keys;
 mod lab;
+mod lease_server;
 mod matrix;
 mod mounts;
 mod namespace;

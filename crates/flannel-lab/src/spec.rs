@@ -59,6 +59,9 @@ pub struct LabSpec {
     pub etcd_prefix: String,
     /// The store.
     pub etcd: EtcdSpec,
+    /// Node 1 serves leases to all of them; there is no etcd then.
+    #[serde(default)]
+    pub lease_server: bool,
     /// The daemon on every node.
     pub daemon: DaemonSpec,
     /// What single nodes have different.
@@ -122,6 +125,7 @@ impl Default for LabSpec {
             config: None,
             etcd_prefix: "/coreos.com/network".into(),
             etcd: EtcdSpec { members: 1, binary: None, flags: Vec::new() },
+            lease_server: false,
             daemon: DaemonSpec {
                 run: true,
                 binary: None,
@@ -164,7 +168,7 @@ impl LabSpec {
                 "{members} members of etcd: 0, 1 or 3 are possible"
             )));
         }
-        let elsewhere = !self.daemon.flags.is_empty();
+        let elsewhere = self.lease_server || !self.daemon.flags.is_empty();
         if self.daemon.run && self.etcd.members == 0 && !elsewhere {
             let hint = "ask for etcd, for no daemons, or give flags that name another store";
             return Err(LabError::Spec(format!("daemons need a store: {hint}")));

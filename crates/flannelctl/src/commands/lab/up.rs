@@ -75,6 +75,10 @@ pub(crate) struct Up {
     #[arg(long)]
     respawn: bool,
 
+    /// Where leases are kept: in etcd, or with node 1 as the lease server
+    #[arg(long, value_enum, default_value = "etcd")]
+    store: StoreKind,
+
     /// The etcd to run
     #[arg(long, value_name = "PATH")]
     etcd: Option<PathBuf>,
@@ -86,6 +90,12 @@ pub(crate) struct Up {
     /// Nodes without flanneld: the underlay and etcd alone
     #[arg(long)]
     no_daemon: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum StoreKind {
+    Etcd,
+    Server,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -155,7 +165,8 @@ impl Up {
         spec.daemon.respawn = self.respawn;
         spec.daemon.flags.clone_from(&self.flag);
         spec.daemon.binary = self.flanneld.as_ref().map(std::path::absolute).transpose()?;
-        spec.etcd.members = self.etcd_members;
+        spec.lease_server = self.store == StoreKind::Server;
+        spec.etcd.members = if spec.lease_server { 0 } else { self.etcd_members };
         spec.etcd.binary = self.etcd.as_ref().map(std::path::absolute).transpose()?;
         for of in &self.node {
             let path = std::path::absolute(&of.value)?;
