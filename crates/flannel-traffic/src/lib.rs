@@ -27,5 +27,5 @@ mod truce;
 
 pub use error::TrafficError;
 pub use rules::{Family, FamilyRules, Mode, Rules};
-pub use sweep::cleanup;
+pub use sweep::{cleanup, leftovers};
 pub use traffic::{Health, Traffic};

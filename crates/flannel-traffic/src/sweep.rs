@@ -26,6 +26,12 @@ pub fn cleanup(mode: Option<Mode>) -> Result<Vec<String>, TrafficError> {
     TrafficError::all(errors).map(|()| removed)
 }
 
+/// What [`cleanup`] would remove, in the same words. Changes nothing.
+pub fn leftovers(mode: Option<Mode>) -> Result<Vec<String>, TrafficError> {
+    let (found, errors) = find(&Leftovers::of(mode));
+    TrafficError::all(errors).map(|()| found)
+}
+
 /// What is not, or no longer, wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leftovers {
@@ -98,33 +104,26 @@ impl Sweeper {
         // A kernel without nftables has nothing of it to remove.
         if let Ok(mut objects) = Objects::open() {
             for family in &leftovers.tables {
-                let what = format!("table {}", nft::text::table(*family));
+                let what = table(*family);
                 let result = objects.remove_table(*family, nft::text::table(*family));
                 note(format!("{family} {what}"), failed(*family, what, result));
             }
             for (family, purpose) in &leftovers.chains {
                 let place = Place::of(*purpose);
-                let what = format!("chain {} of {}", place.chain, place.table);
+                let what = chain(place);
                 let result = objects.remove_chain(*family, place.table, place.base, place.chain);
                 note(format!("{family} {what}"), failed(*family, what, result));
             }
         }
         for (family, purpose) in &leftovers.legacy {
             let place = Place::of(*purpose);
-            let what = format!("{family} chain {} of legacy {}", place.chain, place.table);
-            note(what, self.remove_legacy(*family, place));
+            note(format!("{family} {}", legacy_chain(place)), self.remove_legacy(*family, place));
         }
         (removed, errors)
     }
 
     fn remove_legacy(&mut self, family: Family, place: &Place) -> Result<bool, TrafficError> {
-        let what = || format!("chain {} of legacy {}", place.chain, place.table);
-        let blob = Blob::read(family, place.table).map_err(|source| TrafficError::Remove {
-            family,
-            what: what(),
-            source,
-        })?;
-        if !blob.is_some_and(|blob| blob.mentions(place.chain)) {
+        if !in_legacy(family, place)? {
             return Ok(false);
         }
         let tool = Tool::find(&self.path, &mut *self.runner, family, Some(Variant::Legacy))
@@ -136,6 +135,55 @@ impl Sweeper {
         tool.restore(&mut *self.runner, &change)?;
         Ok(true)
     }
+}
+
+/// As [`Sweeper::sweep`], without removing anything.
+fn find(leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>) {
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    let mut note = |what: String, result: Result<bool, TrafficError>| match result {
+        Ok(true) => found.push(what),
+        Ok(false) => {}
+        Err(error) => errors.push(error),
+    };
+    if let Ok(mut objects) = Objects::open() {
+        for family in &leftovers.tables {
+            let result = objects.has_table(*family, nft::text::table(*family));
+            let what = table(*family);
+            note(format!("{family} {what}"), failed(*family, what, result));
+        }
+        for (family, purpose) in &leftovers.chains {
+            let place = Place::of(*purpose);
+            let result = objects.has_chain(*family, place.table, place.chain);
+            let what = chain(place);
+            note(format!("{family} {what}"), failed(*family, what, result));
+        }
+    }
+    for (family, purpose) in &leftovers.legacy {
+        let place = Place::of(*purpose);
+        note(format!("{family} {}", legacy_chain(place)), in_legacy(*family, place));
+    }
+    (found, errors)
+}
+
+fn in_legacy(family: Family, place: &Place) -> Result<bool, TrafficError> {
+    let blob = Blob::read(family, place.table).map_err(|source| TrafficError::Remove {
+        family,
+        what: legacy_chain(place),
+        source,
+    })?;
+    Ok(blob.is_some_and(|blob| blob.mentions(place.chain)))
+}
+
+fn table(family: Family) -> String {
+    format!("table {}", nft::text::table(family))
+}
+
+fn chain(place: &Place) -> String {
+    format!("chain {} of {}", place.chain, place.table)
+}
+
+fn legacy_chain(place: &Place) -> String {
+    format!("chain {} of legacy {}", place.chain, place.table)
 }
 
 fn failed(family: Family, what: String, result: io::Result<bool>) -> Result<bool, TrafficError> {
