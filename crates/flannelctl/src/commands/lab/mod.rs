@@ -15,7 +15,7 @@ mod requests;
 mod serve;
 mod state;
 mod status;
-mod table;
+pub(super) mod table;
 mod up;
 
 use std::process::ExitCode;

@@ -1,0 +1,121 @@
+//! `flannelctl cleanup`: a node without flannel, as it was before.
+//!
+//! What belongs to pods (the bridge `cni0`, their addresses, published ports) is the container runtime's
+//! to remove, with the pods.
+
+mod daemon;
+mod kernel;
+
+use std::fmt::Display;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use self::kernel::Kernel;
+
+#[derive(Debug, Args)]
+pub(crate) struct CleanupArgs {
+    /// Really remove it; without this, it is only shown
+    #[arg(long)]
+    yes: bool,
+
+    /// What flanneld has written for the node
+    #[arg(long, value_name = "FILE", default_value = "/run/flannel/subnet.env")]
+    subnet_file: PathBuf,
+}
+
+/// What went, or would go, and what could not be looked at or removed.
+#[derive(Default)]
+struct Report {
+    things: Vec<String>,
+    failures: Vec<String>,
+}
+
+impl CleanupArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if !rustix::process::geteuid().is_root() {
+            bail!("rules, devices and routes are root's: run this as root");
+        }
+        let running = daemon::running();
+        if self.yes
+            && let Some(pid) = running
+        {
+            bail!(
+                "flanneld is running here (pid {pid}) and would put everything back: stop it first"
+            );
+        }
+        let report = if self.yes { self.remove() } else { self.look() };
+        report.show(self.yes)?;
+        if let Some(pid) = running {
+            writeln!(io::stdout(), "flanneld is running here (pid {pid}): stop it first")?;
+        }
+        Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn look(&self) -> Report {
+        let mut report = Report::default();
+        report.note(flannel_traffic::leftovers(None));
+        report.note(Kernel::open().and_then(|mut kernel| kernel.find()));
+        if self.subnet_file.exists() {
+            report.things.push(self.subnet_file.display().to_string());
+        }
+        report
+    }
+
+    /// Goes on past what fails: the less stays behind the better.
+    fn remove(&self) -> Report {
+        let mut report = Report::default();
+        report.note(flannel_traffic::cleanup(None));
+        match Kernel::open().and_then(|mut kernel| kernel.remove()) {
+            Ok((removed, failures)) => {
+                report.things.extend(removed);
+                report.failures.extend(failures);
+            }
+            Err(error) => report.failures.push(format!("{error:#}")),
+        }
+        match fs::remove_file(&self.subnet_file) {
+            Ok(()) => report.things.push(self.subnet_file.display().to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                report.failures.push(format!("remove {}: {error}", self.subnet_file.display()));
+            }
+        }
+        report
+    }
+}
+
+impl Report {
+    fn note<E: Display>(&mut self, result: Result<Vec<String>, E>) {
+        match result {
+            Ok(things) => self.things.extend(things),
+            Err(error) => self.failures.push(format!("{error:#}")),
+        }
+    }
+
+    fn show(&self, removed: bool) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        match (removed, self.things.is_empty()) {
+            (_, true) if self.failures.is_empty() => {
+                writeln!(out, "nothing of flannel is on this node")?;
+            }
+            (_, true) => {}
+            (true, false) => writeln!(out, "removed:")?,
+            (false, false) => writeln!(out, "would remove:")?,
+        }
+        for thing in &self.things {
+            writeln!(out, "  {thing}")?;
+        }
+        if !removed && !self.things.is_empty() {
+            writeln!(out, "nothing was changed; `flannelctl cleanup --yes` removes it")?;
+        }
+        drop(out);
+        for failure in &self.failures {
+            writeln!(io::stderr(), "flannelctl: {failure}").context("say what failed")?;
+        }
+        Ok(())
+    }
+}
