@@ -58,8 +58,7 @@ fn addresses_of_pods_that_are_gone_are_found_and_set_free_and_no_others() {
     // An ADD may be under way.
     node.write_file(format!("{CBR0}/10.244.1.8"), "new\r\neth0").unwrap();
     lab.wait_until("the process's address", Duration::from_secs(10), || {
-        let shown = line(&check(node, &[]), "10.244.1.3").last().copied() == Some("use");
-        shown
+        line(&check(node, &[]), "10.244.1.3").last().copied() == Some("use")
     })
     .unwrap();
 
