@@ -49,10 +49,15 @@ fn cleaned_up(mode: &str) {
             "EnableNFTables": {}, "Backend": {{"Type": "vxlan"}}}}"#,
         mode == "nftables"
     );
-    let lab = Lab::builder().nodes(2).config_json(&config).flag("--ip-masq").start().unwrap();
+    let lab = Lab::builder()
+        .nodes(2)
+        .config_json(&config)
+        .flag("--ip-masq")
+        .start()
+        .expect("start a lab");
     let node = lab.node(1);
     for command in FOREIGN {
-        node.exec(&command.split(' ').collect::<Vec<_>>()).unwrap();
+        node.exec(&command.split(' ').collect::<Vec<_>>()).expect("make something foreign");
     }
 
     // A node is ready before it has heard of those that came after it.
@@ -61,7 +66,7 @@ fn cleaned_up(mode: &str) {
             let routes = node.ip(&format!("{family} route show proto 244"));
             routes.is_ok_and(|routes| !routes.is_empty())
         })
-        .unwrap();
+        .expect("flannel's routes");
     }
 
     let before = state(node);
@@ -70,7 +75,7 @@ fn cleaned_up(mode: &str) {
     assert!(running.stderr.contains("flanneld is running here (pid "), "{}", running.stderr);
     assert_eq!(state(node), before, "a refused cleanup has changed something");
 
-    node.flanneld().stop().unwrap();
+    node.flanneld().stop().expect("stop flanneld");
     let before = state(node);
     let shown = cleanup(node, &[]);
     let shown = succeeds(&shown);
@@ -109,9 +114,10 @@ fn cleaned_up(mode: &str) {
         assert_eq!(succeeds(&again), "nothing of flannel is on this node\n");
     }
     // Flannel can come back.
-    node.ip("route del 10.244.250.0/24").unwrap();
-    node.flanneld().restart().unwrap();
-    lab.ping(&lab.pod(1).unwrap(), &lab.pod(2).unwrap()).unwrap();
+    node.ip("route del 10.244.250.0/24").expect("remove a route");
+    node.flanneld().restart().expect("start flanneld again");
+    let [one, two] = [1, 2].map(|number| lab.pod(number).expect("make a pod"));
+    lab.ping(&one, &two).expect("pods reach each other again");
 }
 
 #[test]
