@@ -3,6 +3,8 @@
 //! Read it in this order: [`protocol`] (what a runtime asks and gets), [`flannel`] (the plugin),
 //! [`delegate`] and [`builtin`] (who does the work), [`bridge`], [`ipam`] and the others.
 
+mod afterlife;
+mod attributes;
 pub mod bridge;
 pub mod builtin;
 pub mod delegate;

@@ -39,7 +39,8 @@ pub fn exists(directory: &Path, container_id: &str, ifname: &str) -> bool {
 /// Writes the file whole or not at all. It need not outlive a crash of the host: neither does the
 /// attachment, and DEL gets by without it.
 pub fn save(directory: &Path, container_id: &str, ifname: &str, text: &str) -> io::Result<()> {
-    let temporary = directory.join(format!(".{container_id}.{}", std::process::id()));
+    let own = own_path(directory, container_id, ifname);
+    let temporary = temporary_path(&own);
     let mut file = match create(&temporary) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -47,9 +48,7 @@ pub fn save(directory: &Path, container_id: &str, ifname: &str, text: &str) -> i
         }
         other => other?,
     };
-    let written = file
-        .write_all(text.as_bytes())
-        .and_then(|()| fs::rename(&temporary, own_path(directory, container_id, ifname)));
+    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, own));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
@@ -62,6 +61,8 @@ pub fn load(directory: &Path, container_id: &str, ifname: &str) -> io::Result<Op
     if let Some(text) = read(&own)? {
         return Ok(Some(Saved { text, path: own, borrowed: false }));
     }
+    // Of an ADD that was killed while it wrote.
+    remove(&temporary_path(&own))?;
     if ifname == FIRST_INTERFACE {
         return Ok(None);
     }
@@ -98,6 +99,7 @@ impl Saved {
         if self.borrowed {
             return Ok(());
         }
+        remove(&temporary_path(&self.path))?;
         remove(&self.path)
     }
 }
@@ -115,6 +117,13 @@ fn own_path(directory: &Path, container_id: &str, ifname: &str) -> PathBuf {
     } else {
         directory.join(format!("{container_id}:{ifname}"))
     }
+}
+
+/// Where a file is before it is whole. No container's id begins with a dot. An attachment has but one:
+/// whoever comes after an ADD that was killed finds it.
+fn temporary_path(own: &Path) -> PathBuf {
+    let name = own.file_name().unwrap_or_default().to_string_lossy();
+    own.with_file_name(format!(".{name}"))
 }
 
 fn create(path: &Path) -> io::Result<File> {

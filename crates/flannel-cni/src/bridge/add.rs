@@ -68,9 +68,11 @@ impl Attachment<'_> {
         let macs =
             [Mac::random(&mut self.rng), conf.mac.unwrap_or_else(|| Mac::random(&mut self.rng))];
         let host_name = self.make_pair(&mut host, &bridge, macs, earlier)?;
-        if !conf.container_interface_down {
+        if conf.container_interface_down {
+            host.apply(vec![Change::set_up_by_name(&host_name)])?;
+        } else {
             self.netns
-                .inside(|| configure_container(call, conf, &outcome))
+                .inside(|| configure_container(call, conf, &outcome, &mut host, &host_name))
                 .or_cni("could not configure the container's interface")??;
         }
         if conf.is_gateway && !own_addresses.is_empty() {
@@ -167,7 +169,15 @@ impl Attachment<'_> {
     }
 }
 
-fn configure_container(call: &Call, conf: &BridgeConf, outcome: &Outcome) -> Result<(), Error> {
+/// Sets both ends up, too, one right after the other: of an end that is up while the other is not, the
+/// kernel soon takes note, at length and with everybody else waiting.
+fn configure_container(
+    call: &Call,
+    conf: &BridgeConf,
+    outcome: &Outcome,
+    host: &mut Kernel,
+    host_name: &str,
+) -> Result<(), Error> {
     let name = &call.ifname;
     let mut kernel = Kernel::open()?;
     let link = kernel
@@ -184,6 +194,7 @@ fn configure_container(call: &Call, conf: &BridgeConf, outcome: &Outcome) -> Res
         let gateway = gateways::gateway_of(outcome, route);
         changes.push(Change::add_route(link.index, name, route, gateway));
     }
+    host.apply(vec![Change::set_up_by_name(host_name)])?;
     kernel.apply(changes)?;
     if conf.duplicate_detection && has_ipv6 {
         wait_for_detection(&mut kernel, &link, name)?;

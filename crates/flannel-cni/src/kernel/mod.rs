@@ -10,6 +10,8 @@ use std::io;
 
 use flannel_kernel::netlink::{Connection, NetlinkError, Request};
 
+use crate::socket::NetlinkSocket;
+
 pub(crate) use link::{Link, Veth, name_of};
 pub(crate) use removal::Removal;
 pub(crate) use sysctl::{enable, set};
@@ -17,6 +19,8 @@ pub(crate) use sysctl::{enable, set};
 /// The kernel as seen from the namespace in which it was opened.
 pub(crate) struct Kernel {
     connection: Connection,
+    /// For questions whose answers are read by hand.
+    queries: NetlinkSocket,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +52,7 @@ impl Change {
 
 impl Kernel {
     pub(crate) fn open() -> Result<Self, KernelError> {
-        Ok(Self { connection: Connection::open()? })
+        Ok(Self { connection: Connection::open()?, queries: NetlinkSocket::open(None, 0)? })
     }
 
     /// All changes in one go. The first that fails is told; those after it have been made.

@@ -2,15 +2,15 @@
 //!
 //! The kernel takes a link out of sight within two milliseconds. Then it makes the caller wait, for
 //! ten times as long, until nobody can hold a reference to its memory any more. So a child asks for
-//! the removal and waits, while we hear from the kernel that the link is gone, and go on. The child
-//! holds nothing of ours and ends by itself.
+//! the removal and waits, while we hear from the kernel that the link is gone, and go on.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::afterlife::{Fork, leave_behind};
 use crate::socket::{self, NetlinkSocket};
 
 const RTM_DELLINK: u16 = 17;
@@ -52,47 +52,20 @@ impl Removal {
         let failed = |error: io::Error| RemovalError::Failed { index, error };
         let (told, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| failed(error.into()))?;
-        // SAFETY: the child makes nothing but system calls on memory that is its own, and ends
-        // without running anything of this program's.
-        match unsafe { libc::fork() } {
-            0 => self.ask_and_exit(&tell),
-            // Too many processes: then we wait ourselves.
-            -1 => self.ask().map_err(failed),
-            _ => {
+        let (requests, index) = (&mut self.requests, self.index);
+        let keep = [requests.as_fd().as_raw_fd(), tell.as_raw_fd()];
+        let ask_and_tell = || {
+            let errno =
+                ask(requests, index).err().and_then(|error| error.raw_os_error()).unwrap_or(0);
+            let _ = rustix::io::write(&tell, &errno.to_ne_bytes());
+        };
+        match leave_behind(&keep, ask_and_tell) {
+            Fork::Refused => ask(&mut self.requests, index).map_err(failed),
+            Fork::Parent => {
                 drop(tell);
                 self.wait(&told)
             }
         }
-    }
-
-    fn ask_and_exit(&mut self, tell: &OwnedFd) -> ! {
-        for inherited in 0..3 {
-            // SAFETY: closing a descriptor is safe; nothing here uses these three.
-            unsafe { libc::close(inherited) };
-        }
-        let errno = self.ask().err().and_then(|error| error.raw_os_error()).unwrap_or(0);
-        let _ = rustix::io::write(tell, &errno.to_ne_bytes());
-        // SAFETY: ends this process at once.
-        unsafe { libc::_exit(0) }
-    }
-
-    fn ask(&mut self) -> io::Result<()> {
-        let mut message = [0; 32];
-        message[0..4].copy_from_slice(&32u32.to_ne_bytes());
-        message[4..6].copy_from_slice(&RTM_DELLINK.to_ne_bytes());
-        message[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
-        message[8..12].copy_from_slice(&1u32.to_ne_bytes());
-        message[20..24].copy_from_slice(&self.index.to_ne_bytes());
-        self.requests.send(&message)?;
-        for message in socket::messages(self.requests.receive()?) {
-            if message.kind == NLMSG_ERROR {
-                return match message.error() {
-                    0 | libc::ENODEV => Ok(()),
-                    errno => Err(io::Error::from_raw_os_error(errno)),
-                };
-            }
-        }
-        Ok(())
     }
 
     fn wait(&mut self, told: &OwnedFd) -> Result<(), RemovalError> {
@@ -124,7 +97,7 @@ impl Removal {
                     Ok(4) if errno == [0; 4] => Ok(()),
                     Ok(4) => Err(failed(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))),
                     // It was killed. Whether it got that far, the next try will tell.
-                    _ => self.ask().map_err(failed),
+                    _ => ask(&mut self.requests, index).map_err(failed),
                 };
             }
         }
@@ -141,4 +114,23 @@ impl Removal {
             Err(error) => Err(error),
         }
     }
+}
+
+fn ask(requests: &mut NetlinkSocket, index: u32) -> io::Result<()> {
+    let mut message = [0; 32];
+    message[0..4].copy_from_slice(&32u32.to_ne_bytes());
+    message[4..6].copy_from_slice(&RTM_DELLINK.to_ne_bytes());
+    message[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
+    message[8..12].copy_from_slice(&1u32.to_ne_bytes());
+    message[20..24].copy_from_slice(&index.to_ne_bytes());
+    requests.send(&message)?;
+    for message in socket::messages(requests.receive()?) {
+        if message.kind == NLMSG_ERROR {
+            return match message.error() {
+                0 | libc::ENODEV => Ok(()),
+                errno => Err(io::Error::from_raw_os_error(errno)),
+            };
+        }
+    }
+    Ok(())
 }

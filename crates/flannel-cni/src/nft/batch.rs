@@ -1,11 +1,11 @@
 //! A change of the firewall, message by message.
 
-use super::attributes::Attributes;
 use super::expression::Expressions;
 use super::{
     DELETE_CHAIN, DELETE_RULE, Family, NEW_CHAIN, NEW_RULE, NEW_TABLE, NLM_F_ACK, NLM_F_APPEND,
     NLM_F_CREATE, NLM_F_REQUEST, SUBSYSTEM,
 };
+use crate::attributes::{self, Attributes};
 use crate::socket::HEADER_LEN;
 
 const BATCH_BEGIN: u16 = 16;
@@ -65,6 +65,11 @@ struct Pending {
 impl Batch {
     pub(crate) fn new(family: Family, table: &str) -> Self {
         Self { family, table: table.to_owned(), messages: Vec::new() }
+    }
+
+    /// Whether there is something in it that removes.
+    pub(super) fn removes(&self) -> bool {
+        self.messages.iter().any(|message| matches!(message.kind, DELETE_RULE | DELETE_CHAIN))
     }
 
     /// Goes on with another table.
@@ -248,7 +253,7 @@ pub(super) fn read_userdata(mut bytes: &[u8]) -> (Option<String>, Option<String>
     let (mut comment, mut network) = (None, None);
     while let [kind, len, rest @ ..] = bytes {
         let Some(value) = rest.get(..usize::from(*len)) else { break };
-        let text = super::attributes::text(value).to_owned();
+        let text = attributes::text(value).to_owned();
         match *kind {
             COMMENT => comment = Some(text),
             NETWORK => network = Some(text),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::attributes::Attributes;
+use crate::attributes::Attributes;
 
 const LIST_ELEMENT: u16 = 1;
 const NAME: u16 = 1;

@@ -1,8 +1,8 @@
 //! What the firewall holds: rules by chain, with what is needed to find and remove ours.
 
-use super::attributes::{Attributes, find, read, text};
 use super::batch::read_userdata;
 use super::{Family, GET_CHAIN, GET_RULE, Nft, NftError};
+use crate::attributes::{Attributes, find, read, text};
 
 const GENERIC_HEADER: usize = 4;
 const RULE_TABLE: u16 = 1;

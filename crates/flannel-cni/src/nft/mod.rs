@@ -1,17 +1,18 @@
 //! nftables spoken natively: changes go to the kernel as one batch, all or nothing, in a tenth of
 //! the time that starting `nft` takes. Only what port mappings and masquerading need.
 
-pub(crate) mod attributes;
 mod batch;
 mod expression;
 mod list;
 
 use std::io;
+use std::os::fd::AsFd;
 
 use rustix::net::netlink;
 
+use crate::afterlife;
+use crate::attributes::Attributes;
 use crate::socket::{self, NetlinkSocket};
-use attributes::Attributes;
 pub(crate) use batch::{Batch, Hook};
 pub(crate) use expression::{Expressions, Field, Verdict};
 
@@ -71,16 +72,31 @@ impl From<NftError> for crate::protocol::Error {
 pub(crate) struct Nft {
     socket: NetlinkSocket,
     sequence: u32,
+    /// Something was removed, which the kernel takes its time to forget.
+    removed: bool,
+}
+
+impl Drop for Nft {
+    fn drop(&mut self) {
+        if self.removed {
+            afterlife::close_later(self.socket.as_fd());
+        }
+    }
 }
 
 impl Nft {
     pub(crate) fn open() -> Result<Self, NftError> {
-        Ok(Self { socket: NetlinkSocket::open(Some(netlink::NETFILTER), 0)?, sequence: 1 })
+        Ok(Self {
+            socket: NetlinkSocket::open(Some(netlink::NETFILTER), 0)?,
+            sequence: 1,
+            removed: false,
+        })
     }
 
     /// Carries out the whole batch or nothing of it.
     pub(crate) fn commit(&mut self, batch: Batch) -> Result<(), NftError> {
         let first = self.sequence;
+        self.removed |= batch.removes();
         let Some((bytes, words)) = batch.finish(first) else { return Ok(()) };
         // The batch's own two messages stand around those of its content.
         let last = first + words.len() as u32;

@@ -4,6 +4,7 @@ use std::io;
 
 use rustix::net::netlink;
 
+use crate::attributes::{Attributes, find};
 use crate::nft::Family;
 use crate::socket::{self, NetlinkSocket};
 
@@ -51,7 +52,6 @@ fn tuples(socket: &mut NetlinkSocket, family: Family, ports: &[u16]) -> io::Resu
 }
 
 fn tuple_to(attributes: &[u8], ports: &[u16]) -> Option<Vec<u8>> {
-    use crate::nft::attributes::{Attributes, find};
     let tuple = find(attributes, TUPLE_ORIGINAL)?;
     let protocol = find(tuple, TUPLE_PROTOCOL)?;
     let port = u16::from_be_bytes(*find(protocol, PROTOCOL_DESTINATION_PORT)?.first_chunk()?);

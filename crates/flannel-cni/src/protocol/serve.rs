@@ -1,7 +1,6 @@
 //! One request from beginning to end: read it, have the plugin carry it out, print what came of it.
 
 use std::io::{Read, Write};
-use std::process::ExitCode;
 
 use super::{Call, Code, Command, Environment, Error, Version};
 use crate::netns::Netns;
@@ -20,6 +19,7 @@ pub struct About<'a> {
     pub text: &'a str,
 }
 
+/// Returns whether it succeeded.
 pub fn serve(
     plugin: &dyn Plugin,
     about: &About<'_>,
@@ -27,21 +27,21 @@ pub fn serve(
     stdin: impl Read,
     stdout: &mut impl Write,
     stderr: &mut impl Write,
-) -> ExitCode {
-    let (text, code) = match answer(plugin, env, stdin) {
-        Ok(Some(text)) => (text, ExitCode::SUCCESS),
+) -> bool {
+    let (text, succeeded) = match answer(plugin, env, stdin) {
+        Ok(Some(text)) => (text, true),
         Ok(None) => {
             let versions = Version::ALL.map(Version::as_str).join(", ");
             let _ = writeln!(stderr, "{}\nCNI protocol versions supported: {versions}", about.text);
-            return ExitCode::SUCCESS;
+            return true;
         }
-        Err(error) => (error.to_json(), ExitCode::FAILURE),
+        Err(error) => (error.to_json(), false),
     };
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => code,
+        Ok(()) => succeeded,
         Err(error) => {
             let _ = writeln!(stderr, "could not write the answer to standard output: {error}");
-            ExitCode::FAILURE
+            false
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Netlink attributes, nested as deep as nftables likes them, written and read.
+//! Netlink attributes, nested as deep as nftables likes them, written and read: where the codec for
+//! links, addresses and routes has no word for a thing, or takes too long over it.
 
 const NESTED: u16 = 0x8000;
 const KIND: u16 = 0x3fff;

@@ -1,0 +1,270 @@
+//! How long ADD and DEL of a pod take: our plugins against the Go ones, in one run, as a runtime
+//! runs them (flannel, then portmap; each a program started anew).
+//!
+//! ```sh
+//! scripts/deps cni-plugins && eval "$(scripts/deps --print-env)"
+//! cargo run --release -p flannel-cni --example bench-cni [-- ROUNDS]
+//! ```
+//!
+//! Needs root, iproute2 and iptables.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark that cannot go on must say so and stop"
+)]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use serde_json::{Value, json};
+
+const AT_ONCE: usize = 20;
+
+fn main() {
+    let rounds: usize =
+        std::env::args().nth(1).map_or(40, |text| text.parse().expect("a number of rounds"));
+    // SAFETY: nothing else runs in this process yet.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("run this as root");
+    ip("link set lo up");
+    let ours = ours();
+    let go = Chain::go();
+    println!(
+        "chain of {} and {}, {rounds} rounds one at a time, {AT_ONCE} at once\n",
+        ours.name, go.name
+    );
+    println!(
+        "                                  p50 ours     Go   ratio    p99 ours     Go   ratio"
+    );
+    for with_port in [false, true] {
+        let port = if with_port { ", hostPort" } else { "" };
+        let [ours_times, go_times] = alternate(&[&ours, &go], rounds, 1, with_port);
+        report(&format!("ADD{port}"), &ours_times.add, &go_times.add);
+        report(&format!("DEL{port}"), &ours_times.del, &go_times.del);
+        let [ours_times, go_times] =
+            alternate(&[&ours, &go], rounds.div_ceil(4), AT_ONCE, with_port);
+        report(&format!("ADD{port}, {AT_ONCE} at once"), &ours_times.add, &go_times.add);
+        report(&format!("DEL{port}, {AT_ONCE} at once"), &ours_times.del, &go_times.del);
+    }
+    println!("\nprograms: ours {:.2} MB, Go {:.2} MB", ours.megabytes(), go.megabytes());
+}
+
+/// Whose plugins.
+struct Chain {
+    name: &'static str,
+    directory: PathBuf,
+    programs: &'static [&'static str],
+    _temporary: Option<tempfile::TempDir>,
+}
+
+fn ours() -> Chain {
+    let example = std::env::current_exe().unwrap();
+    let program = std::env::var_os("FLANNEL_BENCH_PLUGIN").map_or_else(
+        || example.parent().and_then(Path::parent).unwrap().join("flannel"),
+        PathBuf::from,
+    );
+    assert!(program.exists(), "first: cargo build --release -p flannel-cni");
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["flannel", "portmap"] {
+        std::os::unix::fs::symlink(&program, directory.path().join(name)).unwrap();
+    }
+    Chain {
+        name: "ours",
+        directory: directory.path().into(),
+        programs: &["flannel"],
+        _temporary: Some(directory),
+    }
+}
+
+impl Chain {
+    fn go() -> Self {
+        let directory = std::env::var_os("FLANNEL_TEST_CNI_DIR")
+            .expect("scripts/deps --print-env says where they are");
+        Self {
+            name: "Go",
+            directory: directory.into(),
+            programs: &["flannel", "bridge", "host-local", "portmap"],
+            _temporary: None,
+        }
+    }
+
+    fn megabytes(&self) -> f64 {
+        let bytes = |name: &&str| std::fs::metadata(self.directory.join(name)).unwrap().len();
+        self.programs.iter().map(bytes).sum::<u64>() as f64 / 1e6
+    }
+
+    fn call(&self, plugin: &str, command: &str, pod: &Pod, conf: &Value) -> Vec<u8> {
+        let mut child = Command::new(self.directory.join(plugin))
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", &pod.id)
+            .env("CNI_NETNS", &pod.netns)
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", &self.directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(conf.to_string().as_bytes()).unwrap();
+        let mut stdout = Vec::new();
+        child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        let status = child.wait().unwrap();
+        assert!(
+            status.success(),
+            "{} {plugin} {command}: {}",
+            self.name,
+            String::from_utf8_lossy(&stdout)
+        );
+        stdout
+    }
+}
+
+struct Pod {
+    id: String,
+    netns: String,
+    _file: File,
+    ports: Value,
+}
+
+impl Pod {
+    fn new(number: usize, with_port: bool) -> Self {
+        let file = std::thread::spawn(|| {
+            // SAFETY: only the network namespace of this thread is left, which ends here.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
+            File::open("/proc/thread-self/ns/net").unwrap()
+        })
+        .join()
+        .unwrap();
+        let ports = match with_port {
+            true => json!([{"hostPort": 8000 + number, "containerPort": 80, "protocol": "tcp"}]),
+            false => json!([]),
+        };
+        Self {
+            id: format!("{number:064x}"),
+            netns: format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()),
+            _file: file,
+            ports,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Times {
+    add: Vec<Duration>,
+    del: Vec<Duration>,
+}
+
+/// Each in turn, so that whatever else the machine does falls on all alike.
+fn alternate<const N: usize>(
+    chains: &[&Chain; N],
+    rounds: usize,
+    at_once: usize,
+    with_port: bool,
+) -> [Times; N] {
+    let mut times = std::array::from_fn(|_| Times::default());
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::new(directory.path());
+    for round in 0..=rounds {
+        for (chain, times) in chains.iter().zip(&mut times) {
+            let pods: Vec<Pod> = (0..at_once).map(|number| Pod::new(number, with_port)).collect();
+            let (add, results) = together(&pods, |pod, ()| node.add(chain, pod), vec![(); at_once]);
+            let (del, _) = together(&pods, |pod, result| node.del(chain, pod, &result), results);
+            // The first round makes the bridge and the tables.
+            if round > 0 {
+                times.add.extend(add);
+                times.del.extend(del);
+            }
+            // What the kernel does afterwards is not the next one's to wait for.
+            drop(pods);
+            std::thread::sleep(Duration::from_millis(60));
+        }
+    }
+    times
+}
+
+/// All at the same moment; how long each took.
+fn together<I: Send, T: Send>(
+    pods: &[Pod],
+    work: impl Fn(&Pod, I) -> T + Sync,
+    inputs: Vec<I>,
+) -> (Vec<Duration>, Vec<T>) {
+    let start = Barrier::new(pods.len());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = pods
+            .iter()
+            .zip(inputs)
+            .map(|(pod, input)| {
+                let (start, work) = (&start, &work);
+                scope.spawn(move || {
+                    start.wait();
+                    let begin = Instant::now();
+                    let result = work(pod, input);
+                    (begin.elapsed(), result)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).unzip()
+    })
+}
+
+struct Node {
+    flannel: Value,
+}
+
+impl Node {
+    fn new(directory: &Path) -> Self {
+        let env = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.57.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+        std::fs::write(directory.join("subnet.env"), env).unwrap();
+        let flannel = json!({
+            "cniVersion": "1.0.0", "name": "cbr0", "type": "flannel",
+            "subnetFile": directory.join("subnet.env"), "dataDir": directory.join("flannel"),
+            "ipam": {"dataDir": directory.join("networks")},
+            "delegate": {"hairpinMode": true, "isDefaultGateway": true},
+        });
+        Self { flannel }
+    }
+
+    fn add(&self, chain: &Chain, pod: &Pod) -> Value {
+        let result =
+            serde_json::from_slice(&chain.call("flannel", "ADD", pod, &self.flannel)).unwrap();
+        chain.call("portmap", "ADD", pod, &portmap(pod, &result));
+        result
+    }
+
+    fn del(&self, chain: &Chain, pod: &Pod, result: &Value) {
+        chain.call("portmap", "DEL", pod, &portmap(pod, result));
+        let mut conf = self.flannel.clone();
+        conf["prevResult"] = result.clone();
+        chain.call("flannel", "DEL", pod, &conf);
+    }
+}
+
+fn portmap(pod: &Pod, result: &Value) -> Value {
+    json!({
+        "cniVersion": "1.0.0", "name": "cbr0", "type": "portmap", "capabilities": {"portMappings": true},
+        "runtimeConfig": {"portMappings": pod.ports}, "prevResult": result,
+    })
+}
+
+fn report(what: &str, ours: &[Duration], go: &[Duration]) {
+    let at = |times: &[Duration], percent: usize| {
+        let mut times = times.to_vec();
+        times.sort();
+        times[(times.len() * percent / 100).min(times.len() - 1)].as_secs_f64() * 1e3
+    };
+    let cell = |percent| {
+        let (ours, go) = (at(ours, percent), at(go, percent));
+        format!("{ours:8.2} {go:8.2} {:6.1}x", go / ours)
+    };
+    println!("{what:32} {}   {}", cell(50), cell(99));
+}
+
+fn ip(arguments: &str) {
+    assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success());
+}
