@@ -3,6 +3,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Tests of one process run side by side, each with a `node1`.
+static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// The parent of all containers of one node; removed, with what is left below it, at the end.
 #[derive(Debug)]
@@ -12,7 +16,8 @@ pub(crate) struct Cgroups {
 
 impl Cgroups {
     pub(crate) fn new(label: &str) -> Self {
-        Self { name: format!("flannel-test-{}-{label}", std::process::id()) }
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { name: format!("flannel-test-{process}-{number}-{label}") }
     }
 
     /// As the runtimes want to be told.

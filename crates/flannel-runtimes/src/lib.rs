@@ -15,4 +15,4 @@ mod programs;
 pub use docker::Docker;
 pub use outside::{Outside, say_hello_to};
 pub use podman::Podman;
-pub use programs::{flanneld, measured};
+pub use programs::{flannelctl, flanneld, measured};

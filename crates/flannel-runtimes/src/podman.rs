@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
@@ -113,6 +113,30 @@ impl<'a> Podman<'a> {
         let shown = self.exec(name, &["ip", "-4", "addr", "show", "eth0"]).expect("look inside");
         let net = shown.split("inet ").nth(1).and_then(|rest| rest.split('/').next());
         net.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no address in {shown}"))
+    }
+
+    /// The IPv6 address that a container sees on its own device.
+    pub fn address6(&self, name: &str) -> Ipv6Addr {
+        let shown = self.exec(name, &["ip", "-6", "addr", "show", "eth0", "scope", "global"]);
+        let shown = shown.expect("look inside");
+        let net = shown.split("inet6 ").nth(1).and_then(|rest| rest.split('/').next());
+        net.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no address in {shown}"))
+    }
+
+    /// The node loses its power and comes back: no process, no namespace, no runtime's memory of a
+    /// container. What is on disk stays, reservations among it.
+    pub fn lose_power(&self) {
+        let pids = self.run(&["inspect", "--format", "{{.State.ConmonPid}} {{.State.Pid}}", "-l"]);
+        // The supervisor first, lest it calls for a DEL.
+        for pid in pids.split_whitespace() {
+            self.node.exec(&["kill", "-9", pid]).expect("kill a container");
+        }
+        let forget = "grep -o ' /run/podman/[^ ]*' /proc/mounts | xargs -r umount --lazy; \
+                      umount /run/netns/*; rm -r /run/netns/* /run/podman/*; ip link del cni0";
+        self.node.exec(&["sh", "-ec", forget]).expect("forget everything");
+        self.node
+            .exec(&["sh", "-ec", "find /var/lib/cni/networks -exec touch -d '2 hours ago' {} +"])
+            .expect("let time pass");
     }
 
     /// Removes a container, running or not.

@@ -66,6 +66,11 @@ pub fn flanneld() -> PathBuf {
     built("flanneld")
 }
 
+/// The flannelctl under test.
+pub fn flannelctl() -> String {
+    built("flannelctl").display().to_string()
+}
+
 /// The CNI plugin under test.
 pub(crate) fn cni_plugin() -> PathBuf {
     built("flannel")

@@ -4,13 +4,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use flannel_lab::{Lab, Place as _};
-use flannel_runtimes::{Outside, Podman, flanneld, measured, say_hello_to};
+use flannel_runtimes::{Outside, Podman, flannelctl, flanneld, measured, say_hello_to};
 
 const WORLD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 const PARTNER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
 const CONFIG: &str = r#"{
   "Network": "10.244.0.0/16",
+  "EnableIPv6": true,
+  "IPv6Network": "fd00:244::/48",
   "MasqueradeExclude": ["198.51.100.0/24"],
   "Backend": {"Type": "vxlan"}
 }"#;
@@ -42,6 +44,11 @@ fn pods_on_two_nodes_reach_each_other_and_see_each_others_own_address() {
 
     one.exec("client", &["ping", "-c", "1", "-W", "5", &server.to_string()]).expect("1 to 2");
     two.exec("server", &["ping", "-c", "1", "-W", "5", &client.to_string()]).expect("2 to 1");
+    let (client6, server6) = (one.address6("client"), two.address6("server"));
+    one.exec("client", &["ping", "-c", "1", "-W", "5", &server6.to_string()])
+        .expect("1 to 2, IPv6");
+    two.exec("server", &["ping", "-c", "1", "-W", "5", &client6.to_string()])
+        .expect("2 to 1, IPv6");
     let answer = one.exec("client", &["nc", &server.to_string(), "80"]).expect("TCP from 1 to 2");
     assert!(answer.contains(&format!("{client}:")), "the server does not see {client}: {answer}");
 }
@@ -92,4 +99,26 @@ fn the_world_sees_the_node_and_an_excluded_network_sees_the_pod() {
         assert_eq!(seen_by(&world), node, "{mode}: the world");
         assert_eq!(seen_by(&partner), IpAddr::V4(pod), "{mode}: an excluded network");
     }
+}
+
+#[test]
+fn addresses_of_pods_that_a_power_cut_took_are_found_and_set_free() {
+    let lab = lab(CONFIG);
+    let (node, podman) = (lab.node(1), Podman::on(lab.node(1)));
+    podman.start("lost", &[], &["sleep", "1000"]);
+    let lost = podman.address("lost");
+    let check = |options: &[&str]| {
+        let program = flannelctl();
+        node.output(&[&[&program, "ipam", "check"], options].concat()).expect("run flannelctl")
+    };
+    let living = check(&[]);
+    assert!(living.status.success() && living.stdout.contains("in use"), "{living:?}");
+
+    podman.lose_power();
+    let leaked = check(&[]);
+    assert_eq!(leaked.status.code(), Some(1), "{leaked:?}");
+    assert!(leaked.stdout.contains(&lost.to_string()), "{leaked:?}");
+    let fixed = check(&["--fix"]);
+    assert!(fixed.status.success() && fixed.stdout.contains("2 set free"), "{fixed:?}");
+    assert_eq!(podman.reserved(), Vec::<Ipv4Addr>::new());
 }
