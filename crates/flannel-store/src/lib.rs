@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(feature = "test-util"), forbid(unsafe_code))]
 
+mod admin;
 mod backoff;
 mod desk;
 pub mod embedded;
@@ -18,6 +19,7 @@ mod store;
 pub mod testing;
 pub mod wire;
 
+pub use admin::{Admin, stranded};
 pub use desk::Desk;
 pub use embedded::{Embedded, EmbeddedStore};
 pub use error::StoreError;

@@ -1,6 +1,7 @@
 //! The etcd v3 store, sharing its keys and values with the Go flannel.
 
 mod acquire;
+mod admin;
 mod client;
 mod fault;
 mod history;

@@ -1,5 +1,6 @@
 //! Leases at a lease server, over HTTP or HTTPS.
 
+mod admin;
 mod http;
 mod options;
 pub mod tls;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod acquire;
+mod admin;
 mod auth;
 mod certificates;
 mod common;

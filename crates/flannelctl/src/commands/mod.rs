@@ -1,8 +1,13 @@
 //! One file or directory per subcommand, each with a `run` that says how the process ends.
 
 mod cleanup;
+mod config;
 mod ipam;
 mod lab;
+mod leases;
+mod pki;
+mod store;
+mod store_args;
 
 use std::process::ExitCode;
 
@@ -13,6 +18,20 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Try flannel out: nodes as network namespaces on this machine
     Lab(lab::LabArgs),
+    /// The network config: get, set, validate
+    Config(config::ConfigArgs),
+    /// Who owns which subnet
+    Leases(leases::LeasesArgs),
+    /// Keep a subnet for one node, for ever
+    Reserve(leases::ReserveArgs),
+    /// Make a reservation a lease of a day
+    Unreserve(leases::OneLease),
+    /// Take a lease away
+    Release(leases::OneLease),
+    /// Move a network between stores
+    Store(store::StoreCommand),
+    /// Certificates and tokens for the lease server and its nodes
+    Pki(pki::PkiArgs),
     /// Look after the addresses that pods were given on this node
     Ipam(ipam::IpamArgs),
     /// Remove everything that flannel has made on this node: rules, devices, routes, subnet.env
@@ -23,6 +42,13 @@ impl Command {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
             Self::Lab(args) => args.run(),
+            Self::Config(args) => args.run(),
+            Self::Leases(args) => args.run(),
+            Self::Reserve(args) => args.run(),
+            Self::Unreserve(args) => args.unreserve(),
+            Self::Release(args) => args.release(),
+            Self::Store(args) => args.run(),
+            Self::Pki(args) => args.run(),
             Self::Ipam(args) => args.run(),
             Self::Cleanup(args) => args.run(),
         }

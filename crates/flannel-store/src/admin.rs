@@ -1,0 +1,46 @@
+//! What operators do to a store, whichever it is.
+
+use async_trait::async_trait;
+use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
+
+use crate::{Held, Store, StoreError};
+
+#[async_trait]
+pub trait Admin: Store {
+    /// All leases with when they end.
+    async fn list(&self) -> Result<Vec<Held>, StoreError>;
+
+    /// Writes the config after looking at it. One that would strand live leases is refused unless
+    /// `force` says otherwise.
+    async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError>;
+
+    /// Keeps the subnet for the node with these addresses, for ever.
+    async fn reserve(&self, subnet: &Subnet, attrs: &LeaseAttrs) -> Result<(), StoreError>;
+
+    /// Makes a reservation a lease of a day.
+    async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError>;
+
+    /// Takes a lease away. A reservation is refused.
+    async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError>;
+
+    /// Puts a lease there as it was elsewhere. One that another node has is refused.
+    async fn import(&self, held: &Held) -> Result<(), StoreError>;
+}
+
+/// Whether both tell of the same node: by IPv4 where either has it, else by IPv6.
+pub(crate) fn same_node(a: &LeaseAttrs, b: &LeaseAttrs) -> bool {
+    match (a.public_ip, b.public_ip) {
+        (None, None) => a.public_ipv6.is_some() && a.public_ipv6 == b.public_ipv6,
+        (a, b) => a == b,
+    }
+}
+
+/// How many leases a config would strand, and one of them.
+pub fn stranded<'a>(
+    config: &NetworkConfig,
+    leases: impl IntoIterator<Item = &'a Subnet>,
+) -> Option<(usize, Subnet)> {
+    let mut stranded = leases.into_iter().filter(|subnet| !config.accepts(subnet));
+    let example = *stranded.next()?;
+    Some((1 + stranded.count(), example))
+}

@@ -1,0 +1,204 @@
+//! What operators do, in etcd. Every write compares with what was looked at before.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
+use prost::bytes::Bytes;
+
+use super::listing::Entry;
+use super::proto::{Compare, RangeRequest, RequestOp, TxnRequest};
+use super::registry::{Grant, Registry};
+use super::timing::LEASE_TTL;
+use super::{EtcdStore, txn};
+use crate::admin::{Admin, same_node, stranded};
+use crate::{Held, StoreError};
+
+#[async_trait]
+impl Admin for EtcdStore {
+    async fn list(&self) -> Result<Vec<Held>, StoreError> {
+        let listing = self.registry.list().await?;
+        let mut ends: BTreeMap<i64, Expiry> = BTreeMap::from([(Grant::NONE.id, Expiry::Never)]);
+        let mut held = Vec::with_capacity(listing.entries.len());
+        for entry in listing.entries {
+            let Some(attrs) = entry.attrs else { continue };
+            let expiry = match ends.get(&entry.kv.lease) {
+                Some(known) => *known,
+                None => {
+                    let end = self.registry.end_of(entry.kv.lease).await?;
+                    ends.insert(entry.kv.lease, end);
+                    end
+                }
+            };
+            let lease = Lease { subnet: entry.subnet, attrs };
+            held.push(Held { lease, expiry, version: entry.kv.mod_revision.unsigned_abs() });
+        }
+        Ok(held)
+    }
+
+    async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
+        let key = self.registry.keys.config();
+        let refuse = |reason: String| StoreError::Refused {
+            attempted: format!("write the network config {key}"),
+            endpoint: "the check before it".to_owned(),
+            reason,
+        };
+        let config = NetworkConfig::parse(text).map_err(|error| refuse(error.to_string()))?;
+        let listing = self.registry.list().await?;
+        let subnets = listing.entries.iter().map(|entry| &entry.subnet);
+        if let Some((count, example)) = stranded(&config, subnets).filter(|_| !force) {
+            return Err(refuse(format!(
+                "{count} live leases do not fit the new config, {example} for one: their nodes would get other \
+                 subnets and their pods other addresses; force it if that is what you want"
+            )));
+        }
+        let (key, value) = (Bytes::from(key.to_owned()), Bytes::from(text.to_owned()));
+        self.registry.change(vec![], txn::put(&key, &value, 0), "write the network config").await
+    }
+
+    async fn reserve(&self, subnet: &Subnet, attrs: &LeaseAttrs) -> Result<(), StoreError> {
+        let attempted = format!("reserve {subnet}");
+        match self.registry.look(subnet).await? {
+            Some(entry) => {
+                self.registry.check_node(&entry, attrs)?;
+                let put = txn::put(&entry.kv.key, &entry.kv.value, Grant::NONE.id);
+                self.registry.change(vec![unchanged(&entry)], put, &attempted).await?;
+                self.registry.retire(entry.kv.lease);
+                Ok(())
+            }
+            None => self.registry.create(subnet, attrs, Grant::NONE, &attempted).await,
+        }
+    }
+
+    async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError> {
+        let attempted = format!("remove the reservation of {subnet}");
+        let entry = self.registry.find(subnet).await?;
+        if entry.kv.lease != Grant::NONE.id {
+            return Ok(());
+        }
+        let grant = self.registry.grant().await.map_err(|fault| fault.during(&attempted))?;
+        let put = txn::put(&entry.kv.key, &entry.kv.value, grant.id);
+        self.registry.change(vec![unchanged(&entry)], put, &attempted).await
+    }
+
+    async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError> {
+        let attempted = format!("release {subnet}");
+        let entry = self.registry.find(subnet).await?;
+        if entry.kv.lease == Grant::NONE.id {
+            return Err(StoreError::Refused {
+                attempted,
+                endpoint: "the check before it".to_owned(),
+                reason: "it is reserved: remove the reservation first".to_owned(),
+            });
+        }
+        let delete = txn::delete(&entry.kv.key);
+        self.registry.change(vec![unchanged(&entry)], delete, &attempted).await?;
+        self.registry.retire(entry.kv.lease);
+        Ok(())
+    }
+
+    async fn import(&self, held: &Held) -> Result<(), StoreError> {
+        let Held { lease, expiry, .. } = held;
+        let attempted = format!("bring in {}", lease.subnet);
+        let grant = match expiry.remaining(SystemTime::now()) {
+            None => Grant::NONE,
+            Some(left) => {
+                let left = left.clamp(Duration::from_secs(60), LEASE_TTL);
+                let granted = self.registry.client.lease_grant(left.as_secs() as i64).await;
+                let granted = granted.map_err(|fault| fault.during(&attempted))?;
+                Grant { id: granted.id, expiry: *expiry }
+            }
+        };
+        match self.registry.look(&lease.subnet).await? {
+            Some(entry) => {
+                self.registry.check_node(&entry, &lease.attrs)?;
+                let value = Bytes::from(lease.attrs.to_json());
+                let put = txn::put(&entry.kv.key, &value, grant.id);
+                self.registry.change(vec![unchanged(&entry)], put, &attempted).await
+            }
+            None => self.registry.create(&lease.subnet, &lease.attrs, grant, &attempted).await,
+        }
+    }
+}
+
+fn unchanged(entry: &Entry) -> Compare {
+    txn::is_unchanged(&entry.kv.key, entry.kv.mod_revision)
+}
+
+impl Registry {
+    async fn end_of(&self, lease: i64) -> Result<Expiry, StoreError> {
+        let now = SystemTime::now();
+        let answer = self.client.lease_time_to_live(lease).await;
+        let answer = answer.map_err(|fault| fault.during("ask how long a lease lasts"))?;
+        Ok(Expiry::At(now + Duration::from_secs(answer.ttl.max(0).unsigned_abs())))
+    }
+
+    /// One lease as it is now.
+    async fn look(&self, subnet: &Subnet) -> Result<Option<Entry>, StoreError> {
+        for key in [Some(self.keys.lease(subnet)), self.keys.go_lease(subnet)].into_iter().flatten()
+        {
+            let request = RangeRequest { key: Bytes::from(key.clone()), ..RangeRequest::default() };
+            let answer = self.client.range(request).await;
+            let answer = answer.map_err(|fault| fault.during(format!("read {key}")))?;
+            if let Some(kv) = answer.kvs.into_iter().next() {
+                let attrs = LeaseAttrs::from_json(&kv.value).ok();
+                return Ok(Some(Entry { subnet: *subnet, attrs, kv }));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn find(&self, subnet: &Subnet) -> Result<Entry, StoreError> {
+        let lost = || StoreError::Lost { key: self.keys.lease(subnet) };
+        self.look(subnet).await?.ok_or_else(lost)
+    }
+
+    fn check_node(&self, entry: &Entry, attrs: &LeaseAttrs) -> Result<(), StoreError> {
+        let theirs = entry.attrs.clone().unwrap_or_default();
+        if same_node(&theirs, attrs) {
+            return Ok(());
+        }
+        let by = Box::new(Lease { subnet: entry.subnet, attrs: theirs });
+        Err(StoreError::Taken { key: self.keys.lease(&entry.subnet), by })
+    }
+
+    /// Writes a lease that is not there yet and that no other overlaps.
+    async fn create(
+        &self,
+        subnet: &Subnet,
+        attrs: &LeaseAttrs,
+        grant: Grant,
+        attempted: &str,
+    ) -> Result<(), StoreError> {
+        let listing = self.list().await?;
+        let refuse = |reason: String| StoreError::Refused {
+            attempted: attempted.to_owned(),
+            endpoint: "the check before it".to_owned(),
+            reason,
+        };
+        if let Some(other) = listing.entries.iter().find(|entry| entry.subnet.overlaps(subnet)) {
+            return Err(refuse(format!("it overlaps the lease {}", other.subnet)));
+        }
+        let config = listing.config.as_ref().and_then(|text| std::str::from_utf8(text).ok());
+        let config = config.and_then(|text| NetworkConfig::parse(text).ok());
+        if config.is_some_and(|config| !config.accepts(subnet)) {
+            return Err(refuse("it is no subnet that this network hands out".to_owned()));
+        }
+        let key = Bytes::from(self.keys.lease(subnet));
+        let value = Bytes::from(attrs.to_json());
+        let put = txn::put(&key, &value, grant.id);
+        self.change(vec![txn::is_absent(&key)], put, attempted).await
+    }
+
+    async fn change(
+        &self,
+        compare: Vec<Compare>,
+        operation: RequestOp,
+        attempted: &str,
+    ) -> Result<(), StoreError> {
+        let request = TxnRequest { compare, success: vec![operation], failure: vec![] };
+        let answer = self.client.txn(request).await.map_err(|fault| fault.during(attempted))?;
+        if answer.succeeded { Ok(()) } else { Err(StoreError::Contended { tries: 1 }) }
+    }
+}

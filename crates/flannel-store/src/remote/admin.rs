@@ -1,0 +1,60 @@
+//! What operators do, at a lease server.
+
+use std::time::SystemTime;
+
+use ::http::Method;
+use async_trait::async_trait;
+use flannel_lease::{Expiry, LeaseAttrs, Subnet};
+
+use super::{RemoteStore, escape};
+use crate::ledger::Entry;
+use crate::wire::{self, WireReservation};
+use crate::{Admin, Held, StoreError};
+
+#[async_trait]
+impl Admin for RemoteStore {
+    async fn list(&self) -> Result<Vec<Held>, StoreError> {
+        let leases = self.read_all().await?.snapshot.unwrap_or_default();
+        let held = |lease: wire::WireLease| {
+            Some(Held {
+                expiry: lease.expiry.unwrap_or(Expiry::Never),
+                version: lease.version.unwrap_or(0),
+                lease: lease.lease().ok()?,
+            })
+        };
+        Ok(leases.into_iter().filter_map(held).collect())
+    }
+
+    async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
+        let path = format!("{}/config?force={force}", self.0.base);
+        self.ask("write the network config", Method::PUT, &path, text.to_owned()).await.map(drop)
+    }
+
+    async fn reserve(&self, subnet: &Subnet, attrs: &LeaseAttrs) -> Result<(), StoreError> {
+        let path = format!("{}/reservations", self.0.base);
+        let body = WireReservation::to_json(subnet, attrs);
+        self.ask(&format!("reserve {subnet}"), Method::POST, &path, body).await.map(drop)
+    }
+
+    async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError> {
+        let path = format!("{}/reservations/{}", self.0.base, escape(&subnet.to_string()));
+        let attempted = format!("remove the reservation of {subnet}");
+        self.ask(&attempted, Method::DELETE, &path, String::new()).await.map(drop)
+    }
+
+    async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError> {
+        let path = self.lease_path(subnet);
+        let attempted = format!("release {subnet}");
+        self.ask(&attempted, Method::DELETE, &path, String::new()).await.map(drop)
+    }
+
+    async fn import(&self, held: &Held) -> Result<(), StoreError> {
+        let Held { lease, expiry, .. } = held;
+        let ttl = expiry.remaining(SystemTime::now());
+        let expires = ttl.map(|_| 0);
+        let entry = Entry { attrs: lease.attrs.clone(), expires, version: 0, owner: None };
+        let body = wire::lease_json(&lease.subnet, &entry, ttl);
+        let path = format!("{}?import=true", self.lease_path(&lease.subnet));
+        self.ask(&format!("bring in {}", lease.subnet), Method::PUT, &path, body).await.map(drop)
+    }
+}

@@ -1,0 +1,293 @@
+//! `flannelctl leases`, `reserve`, `unreserve` and `release`: who owns which subnet.
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use clap::{Args, ValueEnum};
+use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet};
+use flannel_store::{Held, StoreEvent};
+use ipnet::{Ipv4Net, Ipv6Net};
+
+use super::store_args::{StoreArgs, block_on};
+
+/// Who owns which subnet
+#[derive(Debug, Args)]
+pub(crate) struct LeasesArgs {
+    /// How to show them
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+    /// Go on showing what changes
+    #[arg(short, long)]
+    watch: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    /// With the backend's data
+    Wide,
+    Json,
+}
+
+impl LeasesArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let store = self.store.open()?;
+        block_on(async {
+            let cursor = store.snapshot().await?.cursor;
+            let mut leases = store.list().await?;
+            leases.sort_by_key(|held| held.lease.subnet);
+            let text = match self.output {
+                Output::Json => json(&leases),
+                output => table(&leases, output == Output::Wide, SystemTime::now()),
+            };
+            std::io::stdout().write_all(text.as_bytes())?;
+            if !self.watch {
+                return Ok(());
+            }
+            let mut events = store.watch(cursor);
+            while let Some(event) = events.recv().await {
+                writeln!(std::io::stdout(), "{}", told(&event, self.output))?;
+            }
+            Ok(())
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn address(attrs: &LeaseAttrs) -> String {
+    let v4 = attrs.public_ip.map(|ip| ip.to_string());
+    let v6 = attrs.public_ipv6.map(|ip| ip.to_string());
+    let both: Vec<String> = v4.into_iter().chain(v6).collect();
+    if both.is_empty() { "-".to_owned() } else { both.join(" ") }
+}
+
+fn shown(subnet: &Subnet) -> String {
+    let v4 = subnet.v4().map(|net| net.to_string());
+    let v6 = subnet.v6().map(|net| net.to_string());
+    v4.into_iter().chain(v6).collect::<Vec<_>>().join(" ")
+}
+
+fn left(expiry: Expiry, now: SystemTime) -> String {
+    match expiry.remaining(now) {
+        None => "reserved".to_owned(),
+        Some(left) if left.is_zero() => "over".to_owned(),
+        Some(left) => {
+            let minutes = left.as_secs() / 60;
+            format!("{}h{:02}m", minutes / 60, minutes % 60)
+        }
+    }
+}
+
+fn table(leases: &[Held], wide: bool, now: SystemTime) -> String {
+    let mut rows = vec![["SUBNET", "NODE", "BACKEND", "ENDS IN", "DATA"].map(str::to_owned)];
+    for held in leases {
+        let attrs = &held.lease.attrs;
+        let kind = if attrs.backend_type.is_empty() { "-" } else { &attrs.backend_type };
+        let data = [&attrs.backend_data, &attrs.backend_v6_data].into_iter().flatten();
+        let data: Vec<&str> = data.map(|data| data.as_str()).collect();
+        rows.push([
+            shown(&held.lease.subnet),
+            address(attrs),
+            kind.to_owned(),
+            left(held.expiry, now),
+            data.join(" "),
+        ]);
+    }
+    let columns = if wide { 5 } else { 4 };
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        text += cells.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn json(leases: &[Held]) -> String {
+    let value = |held: &Held| {
+        let mut lease = lease_json(&held.lease);
+        let end = match held.expiry {
+            Expiry::Never => serde_json::Value::Null,
+            Expiry::At(at) => {
+                let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                since.as_secs().into()
+            }
+        };
+        lease["expires"] = end;
+        lease
+    };
+    let list: Vec<_> = leases.iter().map(value).collect();
+    format!("{:#}\n", serde_json::Value::from(list))
+}
+
+fn lease_json(lease: &Lease) -> serde_json::Value {
+    let attrs: serde_json::Value = serde_json::from_str(&lease.attrs.to_json()).unwrap_or_default();
+    serde_json::json!({
+        "subnet": lease.subnet.v4().map(|net| net.to_string()),
+        "ipv6Subnet": lease.subnet.v6().map(|net| net.to_string()),
+        "attrs": attrs,
+    })
+}
+
+fn told(event: &StoreEvent, output: Output) -> String {
+    if output == Output::Json {
+        let value = match event {
+            StoreEvent::Put(lease) => serde_json::json!({"put": lease_json(lease)}),
+            StoreEvent::Gone(subnet) => serde_json::json!({"gone": shown(subnet)}),
+            StoreEvent::Snapshot(leases) => {
+                let leases: Vec<_> = leases.iter().map(lease_json).collect();
+                serde_json::json!({ "snapshot": leases })
+            }
+            StoreEvent::Config(text) => serde_json::json!({ "config": text }),
+            StoreEvent::ConfigGone => serde_json::json!({"config": null}),
+            StoreEvent::Down(why) => serde_json::json!({ "down": why }),
+            StoreEvent::Up => serde_json::json!({"up": true}),
+        };
+        return value.to_string();
+    }
+    match event {
+        StoreEvent::Put(lease) => {
+            format!("put   {}  {}", shown(&lease.subnet), address(&lease.attrs))
+        }
+        StoreEvent::Gone(subnet) => format!("gone  {}", shown(subnet)),
+        StoreEvent::Snapshot(leases) => format!("all   {} leases anew", leases.len()),
+        StoreEvent::Config(_) => "the network config has changed".to_owned(),
+        StoreEvent::ConfigGone => "the network config is gone".to_owned(),
+        StoreEvent::Down(why) => format!("lost the store: {why}"),
+        StoreEvent::Up => "the store is back".to_owned(),
+    }
+}
+
+/// A subnet, as a CIDR or as a key
+#[derive(Clone, Debug, Args)]
+struct SubnetArgs {
+    /// 10.5.1.0/24, or both families: 10.5.1.0/24,fd00:5:1::/64
+    subnet: String,
+}
+
+impl SubnetArgs {
+    fn read(&self) -> anyhow::Result<Subnet> {
+        if let Ok(subnet) = self.subnet.parse() {
+            return Ok(subnet);
+        }
+        let (mut v4, mut v6) = (None, None);
+        for part in self.subnet.split([',', ' ']).filter(|part| !part.is_empty()) {
+            if let Ok(net) = part.parse::<Ipv4Net>() {
+                v4 = Some(net);
+            } else if let Ok(net) = part.parse::<Ipv6Net>() {
+                v6 = Some(net);
+            } else {
+                anyhow::bail!("{part:?} is no subnet: write it like 10.5.1.0/24");
+            }
+        }
+        if v4.is_some_and(|net| net.trunc() != net) || v6.is_some_and(|net| net.trunc() != net) {
+            anyhow::bail!("{} has bits set below its length", self.subnet);
+        }
+        Subnet::new(v4, v6).ok_or_else(|| anyhow::anyhow!("which subnet?"))
+    }
+}
+
+/// Keep a subnet for one node, for ever
+#[derive(Debug, Args)]
+pub(crate) struct ReserveArgs {
+    #[command(flatten)]
+    subnet: SubnetArgs,
+    /// The node's public IPv4 address
+    #[arg(long, required_unless_present = "public_ipv6")]
+    public_ip: Option<Ipv4Addr>,
+    /// The node's public IPv6 address
+    #[arg(long)]
+    public_ipv6: Option<Ipv6Addr>,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+impl ReserveArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let (subnet, store) = (self.subnet.read()?, self.store.open()?);
+        let Self { public_ip, public_ipv6, .. } = self;
+        let attrs = LeaseAttrs { public_ip, public_ipv6, ..LeaseAttrs::default() };
+        block_on(async { Ok(store.reserve(&subnet, &attrs).await?) })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// One subnet of one store
+#[derive(Debug, Args)]
+pub(crate) struct OneLease {
+    #[command(flatten)]
+    subnet: SubnetArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+impl OneLease {
+    pub(crate) fn unreserve(self) -> anyhow::Result<ExitCode> {
+        let (subnet, store) = (self.subnet.read()?, self.store.open()?);
+        block_on(async { Ok(store.unreserve(&subnet).await?) })?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    pub(crate) fn release(self) -> anyhow::Result<ExitCode> {
+        let (subnet, store) = (self.subnet.read()?, self.store.open()?);
+        block_on(async { Ok(store.revoke(&subnet).await?) })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn held(key: &str, expiry: Expiry) -> Held {
+        let attrs = LeaseAttrs::from_json(
+            br#"{"PublicIP":"192.0.2.1","BackendType":"vxlan","BackendData":{"VNI":1}}"#,
+        );
+        Held {
+            lease: Lease { subnet: key.parse().unwrap(), attrs: attrs.unwrap() },
+            expiry,
+            version: 1,
+        }
+    }
+
+    #[test]
+    fn leases_are_a_table_with_how_long_they_last() {
+        let now = SystemTime::UNIX_EPOCH;
+        let leases = [
+            held("10.5.1.0-24", Expiry::At(now + Duration::from_secs(3_700))),
+            held("10.5.2.0-24&fd00:5:2::-64", Expiry::Never),
+        ];
+        assert_eq!(
+            table(&leases, false, now),
+            "SUBNET                     NODE       BACKEND  ENDS IN\n\
+             10.5.1.0/24                192.0.2.1  vxlan    1h01m\n\
+             10.5.2.0/24 fd00:5:2::/64  192.0.2.1  vxlan    reserved\n"
+        );
+        assert!(table(&leases, true, now).contains(r#"{"VNI":1}"#));
+        let value: serde_json::Value = serde_json::from_str(&json(&leases)).unwrap();
+        assert_eq!(value[0]["expires"], 3_700);
+        assert_eq!(value[1]["ipv6Subnet"], "fd00:5:2::/64");
+    }
+
+    #[test]
+    fn a_subnet_is_written_as_people_do() {
+        let read = |text: &str| SubnetArgs { subnet: text.to_owned() }.read();
+        for text in ["10.5.1.0/24", "10.5.1.0-24"] {
+            assert_eq!(read(text).unwrap().to_string(), "10.5.1.0-24");
+        }
+        let both = read("10.5.1.0/24,fd00:5:1::/64").unwrap();
+        assert_eq!(both.to_string(), "10.5.1.0-24&fd00:5:1::-64");
+        for text in ["", "10.5.1.1/24", "subnet"] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Which store to talk to: the daemon's own flags and variables.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+use flannel_store::{Admin, EtcdOptions, EtcdStore, RemoteOptions, RemoteStore, Secret};
+
+/// Connection flags; each can also be given as the daemon's environment variable, FLANNELD_REMOTE and
+/// so on.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct StoreArgs {
+    /// Lease servers, each host:port; without any, etcd is used
+    #[arg(long, value_name = "ADDR,…", global = true)]
+    pub(crate) remote: Option<String>,
+    /// Certificate authorities the lease server is checked against
+    #[arg(long, value_name = "FILE", global = true)]
+    remote_cafile: Option<PathBuf>,
+    /// Certificate to show to the lease server
+    #[arg(long, value_name = "FILE", global = true)]
+    remote_certfile: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", global = true)]
+    remote_keyfile: Option<PathBuf>,
+    /// Token for the lease server; prefer FLANNELD_REMOTE_TOKEN or the file
+    #[arg(long, value_name = "TOKEN", global = true)]
+    remote_token: Option<String>,
+    /// File with the token
+    #[arg(long, value_name = "FILE", global = true)]
+    remote_token_file: Option<PathBuf>,
+    /// Name of the network
+    #[arg(long, value_name = "NAME", global = true)]
+    networks: Option<String>,
+    /// etcd's endpoints
+    #[arg(long, value_name = "URL,…", global = true)]
+    etcd_endpoints: Option<String>,
+    /// Prefix of flannel's keys in etcd
+    #[arg(long, value_name = "KEY", global = true)]
+    etcd_prefix: Option<String>,
+    /// Certificate authorities etcd is checked against
+    #[arg(long, value_name = "FILE", global = true)]
+    etcd_cafile: Option<PathBuf>,
+    /// Client certificate for etcd
+    #[arg(long, value_name = "FILE", global = true)]
+    etcd_certfile: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", global = true)]
+    etcd_keyfile: Option<PathBuf>,
+    /// etcd user
+    #[arg(long, value_name = "NAME", global = true)]
+    etcd_username: Option<String>,
+    /// etcd password; prefer FLANNELD_ETCD_PASSWORD
+    #[arg(long, value_name = "PASSWORD", global = true)]
+    etcd_password: Option<String>,
+}
+
+impl StoreArgs {
+    pub(crate) fn open(&self) -> anyhow::Result<Box<dyn Admin>> {
+        match given(&self.remote, "REMOTE") {
+            Some(remote) => Ok(Box::new(self.lease_server(&remote)?)),
+            None => Ok(Box::new(self.etcd()?)),
+        }
+    }
+
+    /// The lease server, whichever store would be used otherwise.
+    pub(crate) fn open_lease_server(&self) -> anyhow::Result<Box<dyn Admin>> {
+        let remote = given(&self.remote, "REMOTE").context("name the lease server: --remote")?;
+        Ok(Box::new(self.lease_server(&remote)?))
+    }
+
+    pub(crate) fn open_etcd(&self) -> anyhow::Result<Box<dyn Admin>> {
+        Ok(Box::new(self.etcd()?))
+    }
+
+    fn lease_server(&self, remote: &str) -> anyhow::Result<RemoteStore> {
+        let network = given(&self.networks, "NETWORKS").map(|name| name.parse()).transpose()?;
+        let options = RemoteOptions {
+            addresses: list(remote),
+            network: network.unwrap_or_default(),
+            ca: file(&self.remote_cafile, "REMOTE_CAFILE"),
+            cert: file(&self.remote_certfile, "REMOTE_CERTFILE"),
+            key: file(&self.remote_keyfile, "REMOTE_KEYFILE"),
+            token: given(&self.remote_token, "REMOTE_TOKEN").map(Secret::new),
+            token_file: file(&self.remote_token_file, "REMOTE_TOKEN_FILE"),
+        };
+        Ok(RemoteStore::new(options, fastrand::u64(..))?)
+    }
+
+    fn etcd(&self) -> anyhow::Result<EtcdStore> {
+        let endpoints = given(&self.etcd_endpoints, "ETCD_ENDPOINTS")
+            .unwrap_or_else(|| "http://127.0.0.1:4001,http://127.0.0.1:2379".to_owned());
+        let prefix = given(&self.etcd_prefix, "ETCD_PREFIX");
+        let options = EtcdOptions {
+            endpoints: list(&endpoints),
+            prefix: prefix.unwrap_or_else(|| "/coreos.com/network".to_owned()),
+            ca: file(&self.etcd_cafile, "ETCD_CAFILE"),
+            cert: file(&self.etcd_certfile, "ETCD_CERTFILE"),
+            key: file(&self.etcd_keyfile, "ETCD_KEYFILE"),
+            username: given(&self.etcd_username, "ETCD_USERNAME"),
+            password: given(&self.etcd_password, "ETCD_PASSWORD").map(Secret::new),
+        };
+        Ok(EtcdStore::new(&options, None, fastrand::u64(..))?)
+    }
+}
+
+fn given(flag: &Option<String>, variable: &str) -> Option<String> {
+    let variable = || std::env::var(format!("FLANNELD_{variable}")).ok();
+    flag.clone().or_else(variable).filter(|text| !text.is_empty())
+}
+
+fn file(flag: &Option<PathBuf>, variable: &str) -> Option<PathBuf> {
+    let variable = || std::env::var_os(format!("FLANNELD_{variable}")).map(PathBuf::from);
+    flag.clone().or_else(variable).filter(|path| !path.as_os_str().is_empty())
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+/// Runs what talks to a store.
+pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}
