@@ -47,6 +47,7 @@ fn readers_of_the_subnet_file_never_see_half_of_it() -> Result<()> {
                 let mut seen = BTreeSet::new();
                 while !done.load(Ordering::Acquire) {
                     seen.insert(std::fs::read_to_string(SUBNET_ENV).unwrap());
+                    std::thread::sleep(Duration::from_micros(50));
                 }
                 seen
             })
@@ -303,6 +304,27 @@ fn host_gw_says_why_a_node_behind_a_router_is_not_reached() -> Result<()> {
     let quick = PingOptions { limit: Duration::from_millis(300), ..PingOptions::default() };
     assert!(lab.ping_with(&pods[0], &pods[2], quick).is_err());
     Ok(())
+}
+
+#[test]
+fn defect_68_without_a_word_the_best_default_route_decides() -> Result<()> {
+    let lab = lab(2).no_daemons().start()?;
+    let node = lab.node(1);
+    // Another device, made earlier in the alphabet and with a default route of its own.
+    node.ip("link add aaa0 type veth peer name aaa1")?;
+    node.ip("addr add 172.16.0.1/24 dev aaa0")?;
+    node.ip("link set aaa0 up")?;
+    node.ip("link set aaa1 up")?;
+    node.ip("route add default via 172.16.0.2 dev aaa0 metric 500")?;
+    for node in lab.nodes() {
+        let daemon = node.flanneld();
+        daemon
+            .set_flags(daemon.flags().into_iter().filter(|flag| flag != "--iface=eth0").collect());
+    }
+    lab.start_daemons()?;
+    let held = Kernel::of(node)?.held();
+    assert!(held.iter().any(|line| line.contains("local 192.168.100.1 dev eth0")), "{held:?}");
+    connected_pods(&lab).map(drop)
 }
 
 #[test]

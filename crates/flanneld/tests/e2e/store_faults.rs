@@ -120,6 +120,31 @@ fn repairs_go_on_while_etcd_is_away() -> Result<()> {
 }
 
 #[test]
+fn an_address_that_changes_while_etcd_is_away_is_told_when_it_is_back() -> Result<()> {
+    let lab = lab(2).start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let keys =
+        || -> Result<Vec<String>> { Ok(lab.leases()?.into_iter().map(|(key, _)| key).collect()) };
+    let before = keys()?;
+    lab.partition_from_store(&[1])?;
+    lab.change_address(1, "192.168.100.77".parse().unwrap())?;
+    lab.wait_until("the daemon to notice", LIMIT, || {
+        lab.node(1).flanneld().log().contains("The store is away")
+    })?;
+    lab.heal()?;
+    let begin = Instant::now();
+    lab.wait_until("the new address to be told", LIMIT, || {
+        let leases = lab.leases()?;
+        let told = leases.iter().any(|(_, value)| value.contains("192.168.100.77"));
+        if told { Ok(()) } else { Err(LabError::Spec(format!("{leases:?}"))) }
+    })?;
+    measured(format_args!("told {:.1?} after etcd was back", begin.elapsed()));
+    reach_each_other(&lab, &one, &two)?;
+    assert_eq!(keys()?, before, "the subnets stay:\n{}", lab.node(1).flanneld().log());
+    Ok(())
+}
+
+#[test]
 fn etcd_killed_and_started_again_is_followed_as_before() -> Result<()> {
     let lab = lab(1).start()?;
     for round in 0..3 {

@@ -9,7 +9,7 @@ use super::{Held, Kernel, LIMIT, measured};
 /// What the project promises.
 const PROMISE: Duration = Duration::from_millis(100);
 /// What a test insists on: the promise is for machines that have the time to keep it.
-const BOUND: Duration = Duration::from_secs(1);
+const BOUND: Duration = Duration::from_secs(2);
 
 /// Repair times of one test.
 #[derive(Default)]
@@ -75,7 +75,9 @@ fn wait_for(kernel: &mut Kernel, expected: &Held, begin: Instant, what: &str) ->
                 logs: String::new(),
             });
         }
-        std::thread::sleep(Duration::from_micros(200));
+        // Closely at first, to measure; what takes longer is no longer a matter of milliseconds.
+        let soon = begin.elapsed() < PROMISE;
+        std::thread::sleep(Duration::from_micros(if soon { 200 } else { 5_000 }));
     }
 }
 
