@@ -47,6 +47,8 @@ fn main() {
         let [ours_times, go_times] = alternate(&[&ours, &go], rounds, 1, with_port);
         report(&format!("ADD{port}"), &ours_times.add, &go_times.add);
         report(&format!("DEL{port}"), &ours_times.del, &go_times.del);
+        report(&format!("ADD{port}, processor time"), &ours_times.add_cpu, &go_times.add_cpu);
+        report(&format!("DEL{port}, processor time"), &ours_times.del_cpu, &go_times.del_cpu);
         let [ours_times, go_times] =
             alternate(&[&ours, &go], rounds.div_ceil(4), AT_ONCE, with_port);
         report(&format!("ADD{port}, {AT_ONCE} at once"), &ours_times.add, &go_times.add);
@@ -64,12 +66,8 @@ struct Chain {
 }
 
 fn ours() -> Chain {
-    let example = std::env::current_exe().unwrap();
-    let program = std::env::var_os("FLANNEL_BENCH_PLUGIN").map_or_else(
-        || example.parent().and_then(Path::parent).unwrap().join("flannel"),
-        PathBuf::from,
-    );
-    assert!(program.exists(), "first: cargo build --release -p flannel-cni");
+    let program = std::env::var_os("FLANNEL_BENCH_PLUGIN").map_or_else(build, PathBuf::from);
+    println!("ours is {}", program.display());
     let directory = tempfile::tempdir().unwrap();
     for name in ["flannel", "portmap"] {
         std::os::unix::fs::symlink(&program, directory.path().join(name)).unwrap();
@@ -80,6 +78,25 @@ fn ours() -> Chain {
         programs: &["flannel"],
         _temporary: Some(directory),
     }
+}
+
+/// The program as it is shipped: linked statically, where the compiler has what it takes.
+fn build() -> PathBuf {
+    let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    let built = |arguments: &[&str]| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command.args(["build", "--quiet", "--release", "-p", "flannel-cni", "--bin", "flannel"]);
+        command.args(arguments).stderr(Stdio::null()).status().unwrap().success()
+    };
+    let example = std::env::current_exe().unwrap();
+    let release = example.parent().and_then(Path::parent).unwrap();
+    if built(&["--target", &target]) {
+        return release.parent().unwrap().join(target).join("release/flannel");
+    }
+    println!("no static program: rustup target add {target}");
+    assert!(built(&[]), "cargo build --release -p flannel-cni fails");
+    release.join("flannel")
 }
 
 impl Chain {
@@ -158,6 +175,9 @@ impl Pod {
 struct Times {
     add: Vec<Duration>,
     del: Vec<Duration>,
+    /// Processor time, which does not depend on what else the machine does.
+    add_cpu: Vec<Duration>,
+    del_cpu: Vec<Duration>,
 }
 
 /// Each in turn, so that whatever else the machine does falls on all alike.
@@ -173,12 +193,17 @@ fn alternate<const N: usize>(
     for round in 0..=rounds {
         for (chain, times) in chains.iter().zip(&mut times) {
             let pods: Vec<Pod> = (0..at_once).map(|number| Pod::new(number, with_port)).collect();
+            let before = cpu_of_children();
             let (add, results) = together(&pods, |pod, ()| node.add(chain, pod), vec![(); at_once]);
+            let between = cpu_of_children();
             let (del, _) = together(&pods, |pod, result| node.del(chain, pod, &result), results);
+            let after = cpu_of_children();
             // The first round makes the bridge and the tables.
             if round > 0 {
                 times.add.extend(add);
                 times.del.extend(del);
+                times.add_cpu.push((between - before) / at_once as u32);
+                times.del_cpu.push((after - between) / at_once as u32);
             }
             // What the kernel does afterwards is not the next one's to wait for.
             drop(pods);
@@ -211,6 +236,18 @@ fn together<I: Send, T: Send>(
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).unzip()
     })
+}
+
+/// Of all that have ended.
+fn cpu_of_children() -> Duration {
+    // SAFETY: the structure is the kernel's to fill, and all zero is a value of it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage), 0);
+        usage
+    };
+    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+    time(usage.ru_utime) + time(usage.ru_stime)
 }
 
 struct Node {

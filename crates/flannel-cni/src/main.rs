@@ -1,27 +1,15 @@
 //! `flannel`: one request of a container runtime, answered. Started under the name of one of the
 //! plugins that are built in, as through a link, it is that plugin.
-//!
-//! The entry point is C's: what Rust's own does before `main` (looking for the stack's end, handlers
-//! for its overflow) takes a fifth of the time that such a short life has left.
 
-#![no_main]
-
-use std::ffi::{CStr, c_char, c_int};
+use std::path::Path;
+use std::process::ExitCode;
 
 use flannel_cni::builtin::BuiltIn;
 use flannel_cni::flannel::Flannel;
 use flannel_cni::protocol::{About, Environment, Plugin, serve};
 
-/// # Safety
-///
-/// To be called by the C runtime alone, with the program's arguments.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn main(count: c_int, arguments: *const *const c_char) -> c_int {
-    // SAFETY: the handler is one of the system's; no other thread exists yet.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    // SAFETY: the C runtime hands over `count` pointers to texts that live as long as the process.
-    let first = unsafe { (count > 0).then(|| CStr::from_ptr(*arguments)) };
-    c_int::from(!answer(&own_name(first)))
+fn main() -> ExitCode {
+    if answer(&own_name()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn answer(name: &str) -> bool {
@@ -45,9 +33,9 @@ fn answer(name: &str) -> bool {
 }
 
 /// What the program was called by, without its directory.
-fn own_name(first: Option<&CStr>) -> String {
-    let path = first.map(|first| first.to_string_lossy().into_owned()).unwrap_or_default();
-    path.rsplit('/').next().unwrap_or_default().to_owned()
+fn own_name() -> String {
+    let path = std::env::args_os().next().unwrap_or_default();
+    Path::new(&path).file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn about(name: &str) -> String {

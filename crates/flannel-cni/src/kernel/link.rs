@@ -11,13 +11,11 @@ use netlink_packet_route::link::{
     LinkFlags, LinkInfo, LinkMessage,
 };
 
+use super::query::{number, torn};
 use super::{Change, Kernel, KernelError};
 use crate::attributes::{self, Attributes};
-use crate::socket::{self, HEADER_LEN};
 
 const RTM_GETLINK: u16 = 18;
-const NLMSG_ERROR: u16 = 2;
-const NLM_F_REQUEST: u16 = 1;
 const LINK_HEADER: usize = 16;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -59,28 +57,15 @@ pub(crate) struct Veth<'a> {
 }
 
 impl Kernel {
-    /// `None`: there is no such link. Read by hand: the codec takes two thirds of a millisecond over
-    /// a bridge's many attributes, of which we need five.
+    /// `None`: there is no such link.
     pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, KernelError> {
         let wanted = Attributes::default()
             .text(IFLA_IFNAME, name)
             .bytes(IFLA_EXT_MASK, &SKIP_STATISTICS.to_ne_bytes());
-        let len = HEADER_LEN + LINK_HEADER + wanted.as_bytes().len();
-        let mut request = Vec::with_capacity(len);
-        request.extend_from_slice(&(len as u32).to_ne_bytes());
-        request.extend_from_slice(&RTM_GETLINK.to_ne_bytes());
-        request.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
-        request.extend_from_slice(&[0; 8 + LINK_HEADER]);
-        request.extend_from_slice(wanted.as_bytes());
-        self.queries.send(&request)?;
-        let answer = socket::messages(self.queries.receive()?).next();
-        let Some(message) = answer else { return Err(torn()) };
-        if message.kind != NLMSG_ERROR {
-            return Link::of(message.payload).map(Some).ok_or_else(torn);
-        }
-        match message.error() {
-            libc::ENODEV => Ok(None),
-            errno => {
+        match self.ask(RTM_GETLINK, &[0; LINK_HEADER], &wanted)? {
+            Ok(payload) => Link::of(&payload).map(Some).ok_or_else(torn),
+            Err(libc::ENODEV) => Ok(None),
+            Err(errno) => {
                 let error = NetlinkError { errno, text: None };
                 Err(KernelError::Refused { what: format!("look up {name}"), error })
             }
@@ -88,15 +73,9 @@ impl Kernel {
     }
 }
 
-fn torn() -> KernelError {
-    std::io::Error::new(std::io::ErrorKind::InvalidData, "an answer about a link makes no sense")
-        .into()
-}
-
 impl Link {
     fn of(payload: &[u8]) -> Option<Self> {
         let (header, attributes) = payload.split_at_checked(LINK_HEADER)?;
-        let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
         let flags = number(&header[8..12])?;
         let mut link = Self {
             index: number(&header[4..8])?,

@@ -2,6 +2,7 @@
 
 mod address;
 mod link;
+mod query;
 mod removal;
 mod route;
 mod sysctl;

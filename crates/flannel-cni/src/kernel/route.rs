@@ -1,6 +1,6 @@
 //! Routes.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use flannel_kernel::netlink::Request;
 use ipnet::IpNet;
@@ -11,8 +11,15 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
+use super::query::number;
 use super::{Change, Kernel, KernelError};
+use crate::attributes::{self, Attributes};
 use crate::protocol::Route;
+
+const RTM_GETROUTE: u16 = 26;
+const ROUTE_HEADER: usize = 12;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
 
 /// A route as it was found, in whichever table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,20 +39,14 @@ impl Kernel {
     }
 
     /// The index of the link through which packets to `ip` leave. `None`: there is no way.
-    pub(crate) fn link_towards(&mut self, ip: IpAddr) -> Result<Option<u32>, KernelError> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(ip.is_ipv4());
-        message.header.destination_prefix_length = if ip.is_ipv4() { 32 } else { 128 };
-        message.attributes.push(RouteAttribute::Destination(ip.into()));
-        let Ok(RouteNetlinkMessage::NewRoute(found)) =
-            self.connection.get(&RouteNetlinkMessage::GetRoute(message))?
-        else {
-            return Ok(None);
-        };
-        Ok(found.attributes.iter().find_map(|attribute| match attribute {
-            RouteAttribute::Oif(index) => Some(*index),
-            _ => None,
-        }))
+    pub(crate) fn link_towards(&mut self, ip: Ipv4Addr) -> Result<Option<u32>, KernelError> {
+        let mut header = [0; ROUTE_HEADER];
+        header[0] = libc::AF_INET as u8;
+        header[1] = 32;
+        let wanted = Attributes::default().bytes(RTA_DST, &ip.octets());
+        let Ok(payload) = self.ask(RTM_GETROUTE, &header, &wanted)? else { return Ok(None) };
+        let attributes = payload.get(ROUTE_HEADER..).unwrap_or_default();
+        Ok(attributes::find(attributes, RTA_OIF).and_then(number))
     }
 }
 

@@ -126,7 +126,11 @@ fn forget_old_flows(conf: &PortmapConf, addresses: &[IpNet]) {
 
 /// Lets connections from the host's loopback address leave the host, towards the container.
 fn open_loopback(addresses: &[IpNet]) -> Result<(), Error> {
-    let Some(ip) = addresses.iter().map(IpNet::addr).find(IpAddr::is_ipv4) else { return Ok(()) };
+    let ipv4 = addresses.iter().find_map(|address| match address.addr() {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    });
+    let Some(ip) = ipv4 else { return Ok(()) };
     let Some(index) = Kernel::open()?.link_towards(ip)? else { return Ok(()) };
     let Some(name) = kernel::name_of(index) else { return Ok(()) };
     kernel::enable(&format!("net/ipv4/conf/{name}/route_localnet"))
