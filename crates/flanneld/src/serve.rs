@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use flannel_server::Server;
 use flannel_store::embedded::AskError;
 use flannel_store::ledger::{NetworkName, Request};
-use flannel_store::{Desk, Embedded, EtcdOptions};
+use flannel_store::{Desk, Embedded, EtcdDesk, EtcdOptions};
 
 use crate::options::{Backing, Serve};
 
@@ -33,14 +33,18 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
             (Arc::new(embedded.clone()), Served::Embedded(embedded))
         }
         Backing::Etcd(etcd) => {
-            anyhow::bail!(
-                "--store etcd: not part of this release ({} endpoints)",
-                etcd.endpoints.len()
-            )
+            let _within = runtime.enter();
+            let desk = EtcdDesk::start(etcd.clone())?;
+            tracing::info!("Leases are kept in etcd, under {}", etcd.prefix);
+            (Arc::new(desk), Served::Etcd(etcd.clone()))
         }
     };
-    if let Some(file) = &options.config {
-        runtime.block_on(begin_with(&*desk, file))?;
+    match (&options.config, &served) {
+        (Some(file), Served::Embedded(_)) => runtime.block_on(begin_with(&*desk, file))?,
+        (Some(_), Served::Etcd(_)) => tracing::warn!(
+            "net-config-path is not looked at: the network config is in etcd; `flannelctl config set` writes it"
+        ),
+        (None, _) => {}
     }
     let thread = std::thread::Builder::new().name("lease-server".to_owned());
     thread

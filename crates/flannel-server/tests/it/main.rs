@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod front;
 mod manners;
 mod nodes;
 mod security;

@@ -52,7 +52,7 @@ fn refused(attempted: &str, refusal: Refusal) -> StoreError {
             key: subnet.to_string(),
             by: Box::new(Lease { subnet, attrs: entry.attrs }),
         },
-        Refusal::OutOfSubnets(error) => StoreError::OutOfSubnets(error),
+        Refusal::OutOfSubnets(error) => StoreError::OutOfSubnets(*error),
         other => StoreError::Refused {
             attempted: attempted.to_owned(),
             endpoint: ENDPOINT.to_owned(),

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
 use prost::bytes::Bytes;
 
+use super::keys::KeyRange;
 use super::listing::Entry;
 use super::proto::{Compare, RangeRequest, RequestOp, TxnRequest};
 use super::registry::{Grant, Registry};
@@ -200,5 +201,58 @@ impl Registry {
         let request = TxnRequest { compare, success: vec![operation], failure: vec![] };
         let answer = self.client.txn(request).await.map_err(|fault| fault.during(attempted))?;
         if answer.succeeded { Ok(()) } else { Err(StoreError::Contended { tries: 1 }) }
+    }
+}
+
+/// A lease as it is in etcd, without asking how long it lasts.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) lease: Lease,
+    pub(crate) reserved: bool,
+    pub(crate) version: u64,
+}
+
+impl Kept {
+    fn new(entry: Entry) -> Option<Self> {
+        let lease = Lease { subnet: entry.subnet, attrs: entry.attrs? };
+        let reserved = entry.kv.lease == Grant::NONE.id;
+        Some(Self { lease, reserved, version: entry.kv.mod_revision.unsigned_abs() })
+    }
+}
+
+impl EtcdStore {
+    pub(crate) async fn all_kept(&self) -> Result<Vec<Kept>, StoreError> {
+        let listing = self.registry.list().await?;
+        Ok(listing.entries.into_iter().filter_map(Kept::new).collect())
+    }
+
+    pub(crate) async fn kept(&self, subnet: &Subnet) -> Result<Option<Kept>, StoreError> {
+        Ok(self.registry.look(subnet).await?.and_then(Kept::new))
+    }
+
+    pub(crate) async fn remove_config(&self) -> Result<(), StoreError> {
+        let key = Bytes::from(self.registry.keys.config().to_owned());
+        self.registry.change(vec![], txn::delete(&key), "remove the network config").await
+    }
+
+    /// The names of the directories beside our own keys that hold a config.
+    pub(crate) async fn networks_below(&self) -> Result<Vec<String>, StoreError> {
+        let config = self.registry.keys.config();
+        let root = config.strip_suffix("config").unwrap_or(config);
+        let range = KeyRange::directory(root);
+        let request = RangeRequest {
+            key: range.start,
+            range_end: range.end,
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        let answer = self.registry.client.range(request).await;
+        let answer = answer.map_err(|fault| fault.during("list the networks"))?;
+        let name = |key: &[u8]| {
+            let rest = std::str::from_utf8(key).ok()?.strip_prefix(root)?;
+            let name = rest.strip_suffix("/config")?;
+            (!name.contains('/')).then(|| name.to_owned())
+        };
+        Ok(answer.kvs.iter().filter_map(|kv| name(&kv.key)).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! The etcd v3 store, sharing its keys and values with the Go flannel.
 
 mod acquire;
-mod admin;
+pub(crate) mod admin;
 mod client;
 mod fault;
 mod history;

@@ -114,6 +114,16 @@ impl Feeds {
         }
     }
 
+    /// A network has come or gone, by the count of revisions that its feed has.
+    pub(crate) fn announce(&self, revision: u64, added: bool, name: &NetworkName) {
+        let next = {
+            let mut state = self.state();
+            state.revision = (state.revision + 1).max(revision);
+            state.revision
+        };
+        self.tell(next, added, name);
+    }
+
     fn tell(&self, revision: u64, added: bool, name: &NetworkName) {
         let mut state = self.state();
         state.told.push_back((revision, added, name.clone()));

@@ -26,8 +26,8 @@ pub enum Refusal {
     NoAddress(&'static str),
     #[error("{0} is not an address this client may announce")]
     ForeignAddress(IpAddr),
-    #[error(transparent)]
-    OutOfSubnets(#[from] AcquireError),
+    #[error("{0}")]
+    OutOfSubnets(Box<AcquireError>),
     #[error("there is no lease {0}: acquire a new one")]
     Gone(Subnet),
     #[error("the lease {0} belongs to another node")]
@@ -40,4 +40,10 @@ pub enum Refusal {
     NotInPool(Subnet),
     #[error("{0} overlaps the lease {1}")]
     Overlaps(Subnet, Subnet),
+}
+
+impl From<AcquireError> for Refusal {
+    fn from(error: AcquireError) -> Self {
+        Self::OutOfSubnets(Box::new(error))
+    }
 }

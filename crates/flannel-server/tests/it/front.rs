@@ -1,0 +1,133 @@
+//! The server in front of etcd: several of them, side by side.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flannel_server::Server;
+use flannel_store::testing::EtcdServer;
+use flannel_store::{Admin as _, EtcdDesk, Store as _, StoreError, StoreEvent};
+use tokio::time::timeout;
+
+use crate::support::*;
+
+async fn front(etcd: &EtcdServer) -> std::net::SocketAddr {
+    let desk = EtcdDesk::start(etcd.options()).unwrap();
+    let server = Server::bind(plain_options(0)).await.unwrap();
+    let address = server.address();
+    tokio::spawn(async move { match server.run(Arc::new(desk)).await {} });
+    address
+}
+
+async fn until_config(store: &flannel_store::RemoteStore) {
+    let ready = async {
+        while !matches!(store.config().await, Ok(Some(_))) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, ready).await.expect("the front follows etcd");
+}
+
+#[tokio::test]
+async fn two_fronts_serve_the_same_leases() {
+    let etcd = EtcdServer::start();
+    etcd.store(1).set_config(CONFIG, false).await.unwrap();
+    let (one, two) = (front(&etcd).await, front(&etcd).await);
+    let (here, there) = (remote(&[one], |_| {}), remote(&[two], |_| {}));
+    until_config(&here).await;
+    until_config(&there).await;
+
+    let acquired = here.acquire(&config(), &claim(1)).await.unwrap();
+    let mut events = there.watch(0);
+    let seen = loop {
+        match next_change(&mut events).await {
+            StoreEvent::Snapshot(leases) if !leases.is_empty() => break leases[0].clone(),
+            StoreEvent::Put(lease) => break lease,
+            _ => {}
+        }
+    };
+    assert_eq!(seen, acquired.held.lease);
+    let renewed = there.renew(&acquired.held, &attrs(1)).await.unwrap();
+    assert!(renewed.version > acquired.held.version);
+    let other = there.acquire(&config(), &claim(2)).await.unwrap().held;
+    assert_ne!(other.lease.subnet, renewed.lease.subnet);
+    assert!(
+        matches!(next_change(&mut events).await, StoreEvent::Put(lease) if lease == other.lease)
+    );
+    let outdated = flannel_store::Held { version: 1, ..other.clone() };
+    match here.renew(&outdated, &attrs(1)).await {
+        Err(StoreError::Taken { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    here.release(&other).await.unwrap();
+    assert_eq!(next_change(&mut events).await, StoreEvent::Gone(other.lease.subnet));
+
+    let reserved = subnet("10.5.9.0-24");
+    here.reserve(&reserved, &attrs(7)).await.unwrap();
+    let held = there.acquire(&config(), &claim(7)).await.unwrap().held;
+    assert_eq!((held.lease.subnet, held.expiry), (reserved, flannel_lease::Expiry::Never));
+    let direct = etcd.store(2).list().await.unwrap();
+    assert_eq!(direct.len(), 2, "it is all in etcd");
+}
+
+#[tokio::test]
+async fn a_client_moves_from_one_front_to_the_other() {
+    let etcd = EtcdServer::start();
+    etcd.store(1).set_config(CONFIG, false).await.unwrap();
+    let desk = EtcdDesk::start(etcd.options()).unwrap();
+    let server = Server::bind(plain_options(0)).await.unwrap();
+    let first = server.address();
+    let task = tokio::spawn(async move { match server.run(Arc::new(desk)).await {} });
+    let second = front(&etcd).await;
+    until_config(&remote(&[first], |_| {})).await;
+    until_config(&remote(&[second], |_| {})).await;
+    let store = remote(&[first, second], |_| {});
+    let acquired = store.acquire(&config(), &claim(1)).await.unwrap();
+    let mut events = store.watch(acquired.snapshot.cursor);
+    task.abort();
+    let other = remote(&[second], |_| {}).acquire(&config(), &claim(2)).await.unwrap().held;
+    let told = async {
+        loop {
+            match next_change(&mut events).await {
+                StoreEvent::Put(lease) if lease == other.lease => return,
+                StoreEvent::Snapshot(leases) if leases.contains(&other.lease) => return,
+                _ => {}
+            }
+        }
+    };
+    timeout(PATIENCE, told).await.expect("it hears of the other, wherever it listens");
+    store.renew(&acquired.held, &attrs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn leases_move_to_etcd_and_back_unchanged() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve_default(dir.path()).await;
+    let from = server.remote();
+    for node in 1..6 {
+        from.acquire(&config(), &claim(node)).await.unwrap();
+    }
+    from.reserve(&subnet("10.5.9.0-24"), &attrs(9)).await.unwrap();
+    let etcd = EtcdServer::start();
+    let to = etcd.store(1);
+    to.set_config(&from.config().await.unwrap().unwrap(), false).await.unwrap();
+    let leases = from.list().await.unwrap();
+    for held in &leases {
+        to.import(held).await.unwrap();
+    }
+    let back = tempfile::tempdir().unwrap();
+    let again = serve_default(back.path()).await;
+    for held in to.list().await.unwrap() {
+        again.remote().import(&held).await.unwrap();
+    }
+    let moved = again.remote().list().await.unwrap();
+    assert_eq!(moved.len(), 6);
+    for (before, after) in leases.iter().zip(&moved) {
+        assert_eq!(before.lease, after.lease);
+        let left = |held: &flannel_store::Held| held.expiry.remaining(std::time::SystemTime::now());
+        match (left(before), left(after)) {
+            (None, None) => {}
+            (Some(a), Some(b)) => assert!(a.abs_diff(b) < Duration::from_secs(10), "{a:?} {b:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

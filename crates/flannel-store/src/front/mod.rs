@@ -1,0 +1,100 @@
+//! The lease server in front of etcd: it keeps nothing itself, so several of them serve side by side.
+//! Each follows etcd and tells its clients; cursors are its own, and a client that comes from another
+//! server takes the whole table.
+
+mod network;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::task::JoinHandle;
+
+use self::network::Front;
+use crate::embedded::AskError;
+use crate::feed::Feeds;
+use crate::ledger::{NetworkName, Refusal, Reply, Request};
+use crate::{Desk, EtcdOptions, EtcdStore, StoreError};
+
+/// How often it is looked for networks that others have made.
+const LOOK: Duration = Duration::from_secs(15);
+
+pub struct EtcdDesk {
+    shared: Arc<Shared>,
+    look: JoinHandle<()>,
+}
+
+struct Shared {
+    options: EtcdOptions,
+    feeds: Arc<Feeds>,
+    fronts: Mutex<BTreeMap<NetworkName, Arc<Front>>>,
+}
+
+impl Drop for EtcdDesk {
+    fn drop(&mut self) {
+        self.look.abort();
+    }
+}
+
+impl EtcdDesk {
+    /// Must be called within a tokio runtime; etcd need not be there yet.
+    pub fn start(options: EtcdOptions) -> Result<Self, StoreError> {
+        let shared = Arc::new(Shared {
+            options,
+            feeds: Arc::new(Feeds::default()),
+            fronts: Mutex::default(),
+        });
+        let default = shared.front(&NetworkName::default())?;
+        let looking = shared.clone();
+        let look = tokio::spawn(async move {
+            loop {
+                for name in default.store().networks_below().await.unwrap_or_default() {
+                    if let Ok(name) = name.parse::<NetworkName>()
+                        && let Err(error) = looking.front(&name)
+                    {
+                        tracing::warn!(%name, "the network cannot be served: {error}");
+                    }
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        });
+        Ok(Self { shared, look })
+    }
+}
+
+impl Shared {
+    /// The network is followed from the first time it is asked about.
+    fn front(&self, name: &NetworkName) -> Result<Arc<Front>, StoreError> {
+        if let Some(front) = self.fronts().get(name) {
+            return Ok(front.clone());
+        }
+        let mut options = self.options.clone();
+        if !name.is_default() {
+            options.prefix = format!("{}/{name}", options.prefix);
+        }
+        let store = EtcdStore::new(&options, None, fastrand::u64(..))?;
+        let front = Arc::new(Front::follow(store, name.clone(), self.feeds.clone()));
+        Ok(self.fronts().entry(name.clone()).or_insert(front).clone())
+    }
+
+    fn fronts(&self) -> MutexGuard<'_, BTreeMap<NetworkName, Arc<Front>>> {
+        self.fronts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Desk for EtcdDesk {
+    fn feeds(&self) -> &Arc<Feeds> {
+        &self.shared.feeds
+    }
+
+    async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {
+        let known = self.shared.fronts().contains_key(network);
+        if !known && !matches!(request, Request::SetConfig { .. }) {
+            return Err(Refusal::NoNetwork(network.clone()).into());
+        }
+        let front = self.shared.front(network).map_err(|e| AskError::ReadOnly(e.to_string()))?;
+        front.ask(request).await
+    }
+}
