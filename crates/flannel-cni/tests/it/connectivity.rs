@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde_json::json;
 
 use crate::node::{Netns, Node, Pod, V4, V6, Whose, run};
-use crate::traffic::{ask_tcp, ask_udp, serve_tcp, serve_udp};
+use crate::traffic::{answers_tcp, ask_tcp, ask_udp, serve_tcp, serve_udp};
 
 fn at(ip: IpAddr, port: u16) -> SocketAddr {
     (ip, port).into()
@@ -118,9 +118,8 @@ fn reach_mapped_port(whose: Whose) {
         "{context}: from localhost"
     );
     assert!(ask_tcp(None, at(host, 8080)).is_some(), "{context}: from the host's own address");
-    assert_eq!(
-        ask_tcp(None, at([127, 0, 0, 1].into(), 8081)),
-        None,
+    assert!(
+        !answers_tcp(None, at([127, 0, 0, 1].into(), 8081)),
         "{context}: not at other addresses"
     );
     assert_eq!(ask_tcp(Some(&pod.netns), at(host, 8080)), Some(gateway), "{context}: hairpin");
@@ -136,7 +135,7 @@ fn reach_mapped_port(whose: Whose) {
     );
 
     node.del(whose, &pod);
-    assert_eq!(ask_tcp(Some(&world), at(host, 8080)), None, "{context}: no more");
+    assert!(!answers_tcp(Some(&world), at(host, 8080)), "{context}: no more");
     node.del(whose, &neighbour);
     node.assert_clean();
 }
@@ -152,7 +151,7 @@ fn of_two_pods_that_claim_a_port_the_newer_has_it_until_it_goes() {
     serve_tcp(&pods[0].netns, at(pods[0].ip(), 80));
     assert!(ask_tcp(Some(&world), port).is_some());
     node.add(Whose::Ours, &mut pods[1]);
-    assert_eq!(ask_tcp(Some(&world), port), None, "the newer one does not serve yet");
+    assert!(!answers_tcp(Some(&world), port), "the newer one does not serve yet");
     serve_tcp(&pods[1].netns, at(pods[1].ip(), 80));
     assert!(ask_tcp(Some(&world), port).is_some());
     node.del(Whose::Ours, &pods[1]);

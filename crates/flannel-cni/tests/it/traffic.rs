@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use crate::node::Netns;
 
-const PATIENCE: Duration = Duration::from_secs(3);
+/// For an answer that must come, on a machine that may be busy.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// For one that must not.
+const IMPATIENCE: Duration = Duration::from_secs(1);
 
 /// A TCP server in a namespace that tells each client the address it comes from.
 pub(crate) fn serve_tcp(netns: &Netns, address: SocketAddr) {
@@ -33,9 +36,17 @@ pub(crate) fn serve_udp(netns: &Netns, address: SocketAddr) {
 
 /// Whom the server sees. `None`: nobody answered.
 pub(crate) fn ask_tcp(netns: Option<&Netns>, address: SocketAddr) -> Option<IpAddr> {
+    ask_for(netns, address, PATIENCE)
+}
+
+pub(crate) fn answers_tcp(netns: Option<&Netns>, address: SocketAddr) -> bool {
+    ask_for(netns, address, IMPATIENCE).is_some()
+}
+
+fn ask_for(netns: Option<&Netns>, address: SocketAddr, patience: Duration) -> Option<IpAddr> {
     let ask = move || {
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let mut stream = TcpStream::connect_timeout(&address, patience).ok()?;
+        stream.set_read_timeout(Some(patience)).ok()?;
         let mut text = String::new();
         stream.read_to_string(&mut text).ok()?;
         text.parse().ok()
