@@ -15,14 +15,19 @@ pub enum BuiltIn {
 }
 
 impl BuiltIn {
+    pub const ALL: [Self; 4] = [Self::Bridge, Self::HostLocal, Self::Loopback, Self::Portmap];
+
     pub fn of_kind(kind: &str) -> Option<Self> {
-        Some(match kind {
-            "bridge" => Self::Bridge,
-            "host-local" => Self::HostLocal,
-            "loopback" => Self::Loopback,
-            "portmap" => Self::Portmap,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|plugin| plugin.name() == kind)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bridge => "bridge",
+            Self::HostLocal => "host-local",
+            Self::Loopback => "loopback",
+            Self::Portmap => "portmap",
+        }
     }
 
     pub fn plugin(self) -> &'static dyn Plugin {

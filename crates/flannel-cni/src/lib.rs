@@ -10,6 +10,7 @@ pub mod builtin;
 pub mod delegate;
 pub mod flannel;
 mod go_names;
+pub mod install;
 pub mod ipam;
 mod iptables;
 mod kernel;

@@ -1,15 +1,58 @@
 //! `flannel`: one request of a container runtime, answered. Started under the name of one of the
-//! plugins that are built in, as through a link, it is that plugin.
+//! plugins that are built in, as through a link, it is that plugin. `--install` makes these links.
 
+use std::ffi::OsString;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
 use flannel_cni::builtin::BuiltIn;
 use flannel_cni::flannel::Flannel;
+use flannel_cni::install::{Installed, install};
 use flannel_cni::protocol::{About, Environment, Plugin, serve};
 
 fn main() -> ExitCode {
-    if answer(&own_name()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let succeeded = match std::env::args_os().nth(1) {
+        Some(option) if option == "--install" => {
+            install_into(std::env::args_os().skip(2).collect())
+        }
+        _ => answer(&own_name()),
+    };
+    if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn install_into(arguments: Vec<OsString>) -> bool {
+    let force = arguments.iter().any(|argument| argument == "--force");
+    let Some(directory) = arguments.iter().find(|argument| *argument != "--force") else {
+        say("usage: flannel --install DIRECTORY [--force]");
+        return false;
+    };
+    let installed = std::env::current_exe().map_err(|error| error.to_string()).and_then(|own| {
+        install(&own, Path::new(directory), force).map_err(|error| error.to_string())
+    });
+    match installed {
+        Ok(report) => {
+            for (name, what) in report {
+                say(&match what {
+                    Installed::Program => format!("{name}: written"),
+                    Installed::Link => format!("{name}: linked to flannel"),
+                    Installed::Kept => {
+                        format!("{name}: kept, it is not ours (--force replaces it)")
+                    }
+                });
+            }
+            true
+        }
+        Err(error) => {
+            say(&error);
+            false
+        }
+    }
+}
+
+fn say(text: &str) {
+    // There is nowhere else to say that nobody listens.
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 fn answer(name: &str) -> bool {

@@ -118,3 +118,60 @@ fn sandbox_lives(network: &str, reservation: &Reservation, results: &Path) -> bo
         .filter_map(serde_json::Value::as_str)
         .any(|path| !path.is_empty() && Netns::open(path).is_ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reservation_is_stale_when_nothing_that_lives_speaks_for_it() {
+        let root = tempfile::tempdir().unwrap();
+        let (networks, results) = (root.path().join("net"), root.path().join("results"));
+        std::fs::create_dir_all(&networks).unwrap();
+        std::fs::create_dir_all(&results).unwrap();
+        let now = SystemTime::now();
+        let old = now - 2 * GRACE;
+        for (ip, owner, made) in [
+            ("10.0.0.2", "has-its-address\r\neth0", old),
+            ("10.0.0.3", "took-its-address-away\r\neth0", old),
+            ("10.0.0.4", "of-before-the-restart\r\neth0", old),
+            ("10.0.0.5", "just-being-added\r\neth0", now),
+            ("10.0.0.6", "of-an-old-plugin", old),
+            ("10.0.0.7", "", old),
+            ("10.0.0.8", "in-the-future\r\neth0", now + GRACE),
+        ] {
+            let path = networks.join(ip);
+            std::fs::write(&path, owner).unwrap();
+            std::fs::File::options().write(true).open(&path).unwrap().set_modified(made).unwrap();
+        }
+        let record = |id: &str, sandbox: &str| {
+            let text = serde_json::json!({"result": {"interfaces": [{"sandbox": sandbox}]}});
+            std::fs::write(results.join(format!("net-{id}-eth0")), text.to_string()).unwrap();
+        };
+        record("took-its-address-away", "/proc/self/ns/net");
+        record("of-before-the-restart", "/run/netns/long-gone");
+        let store = Store::open(&networks).unwrap().unwrap();
+        let evidence = Evidence { addresses: ["10.0.0.2".parse().unwrap()].into(), results };
+        let mut findings = inspect(&store, "net", &evidence, now).unwrap();
+        findings.sort_by_key(|finding| finding.reservation.ip);
+        use State::{Living, Recent, Stale};
+        let states: Vec<State> = findings.iter().map(|finding| finding.state).collect();
+        assert_eq!(states, [Living, Living, Stale, Recent, Stale, Stale, Recent]);
+        let freed: Vec<String> =
+            fix(&store, &findings).unwrap().iter().map(|it| it.ip.to_string()).collect();
+        assert_eq!(freed, ["10.0.0.4", "10.0.0.6", "10.0.0.7"]);
+        assert!(fix(&store, &findings).unwrap().is_empty(), "once");
+    }
+
+    #[test]
+    fn an_address_that_changed_hands_meanwhile_is_not_set_free() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("10.0.0.2");
+        std::fs::write(&path, "dead\r\neth0").unwrap();
+        let store = Store::open(root.path()).unwrap().unwrap();
+        let reservation = store.reservations().unwrap().remove(0);
+        std::fs::write(&path, "alive\r\neth0").unwrap();
+        assert!(fix(&store, &[Finding { reservation, state: State::Stale }]).unwrap().is_empty());
+        assert!(path.exists());
+    }
+}

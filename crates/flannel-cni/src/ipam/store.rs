@@ -281,3 +281,65 @@ impl From<StoreError> for crate::protocol::Error {
         Self::new(code, error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn files_are_exactly_the_go_plugin_s() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("networks/cbr0");
+        let store = Store::create(&path).unwrap();
+        let lock = store.lock().unwrap();
+        let pen = store.pen(" abc ", "eth0").unwrap();
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(pen.reserve(&lock, ip("10.0.0.2")).unwrap());
+        assert!(!pen.reserve(&lock, ip("10.0.0.2")).unwrap(), "it is taken");
+        assert!(pen.reserve(&lock, ip("fd00::2")).unwrap());
+        store.set_last_reserved(0, ip("10.0.0.200")).unwrap();
+        store.set_last_reserved(0, ip("10.0.0.2")).unwrap();
+        let text = |name: &str| std::fs::read_to_string(path.join(name)).unwrap();
+        assert_eq!(text("10.0.0.2"), "abc\r\neth0");
+        assert_eq!(text("fd00::2"), "abc\r\neth0");
+        assert_eq!(text("last_reserved_ip.0"), "10.0.0.2");
+        assert_eq!(store.last_reserved(0), Some(ip("10.0.0.2")));
+        assert_eq!(store.last_reserved(1), None);
+        assert!(path.join("lock").exists());
+    }
+
+    #[test]
+    fn a_container_s_files_without_an_interface_are_its_own_only_if_there_are_no_others() {
+        let root = tempfile::tempdir().unwrap();
+        for (ip, text) in
+            [("10.0.0.2", "abc"), ("10.0.0.3", "abc\r\neth0"), ("10.0.0.4", "abc\r\nnet1")]
+        {
+            std::fs::write(root.path().join(ip), text).unwrap();
+        }
+        let store = Store::open(root.path()).unwrap().unwrap();
+        let of = |ifname: &str| -> Vec<String> {
+            let found = store.of_attachment("abc", ifname).unwrap();
+            found.iter().map(|it| it.ip.to_string()).collect()
+        };
+        assert_eq!(of("eth0"), ["10.0.0.3"]);
+        assert_eq!(of("net1"), ["10.0.0.4"]);
+        assert_eq!(of("net2"), ["10.0.0.2"], "it may have been made for this one");
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_in_the_directory_makes_it_panic(
+            files in proptest::collection::vec(("[0-9a-f.:]{1,12}|lock|last_reserved_ip[.][0-9]", proptest::collection::vec(any::<u8>(), 0..64)), 0..6)
+        ) {
+            let root = tempfile::tempdir().unwrap();
+            for (name, text) in &files {
+                let _ = std::fs::write(root.path().join(name), text);
+            }
+            let store = Store::open(root.path()).unwrap().unwrap();
+            let _ = store.reservations();
+            let _ = store.of_attachment("abc", "eth0");
+            let _ = store.last_reserved(0);
+        }
+    }
+}

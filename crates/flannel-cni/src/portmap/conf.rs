@@ -38,12 +38,7 @@ pub(super) enum Protocol {
 
 impl PortmapConf {
     pub(super) fn read(call: &Call) -> Result<Self, Error> {
-        let invalid = |text: String| {
-            Error::new(Code::InvalidConfig, format!("failed to parse config: {text}"))
-        };
-        let conf = Self::of_fields(call).map_err(|error| invalid(error.to_string()))?;
-        refuse_unsupported(call.conf.fields()).map_err(|error| invalid(error.to_string()))??;
-        Ok(conf)
+        Self::of_fields(call).map_err(invalid)
     }
 
     fn of_fields(call: &Call) -> Result<Self, FieldError> {
@@ -114,27 +109,31 @@ impl Protocol {
     }
 }
 
-/// What only the Go program of this name can do: conditions in the words of iptables or nft.
-fn refuse_unsupported(fields: Fields<'_>) -> Result<Result<(), Error>, FieldError> {
+/// Refuses what only the Go program of this name can do: conditions in the words of iptables or nft.
+/// A chain of somebody else's that marks packets to be masqueraded is not needed: we masquerade
+/// ourselves.
+pub(super) fn refuse_unsupported(call: &Call) -> Result<(), Error> {
+    let fields = call.conf.fields();
     let mut asked: Vec<&str> = Vec::new();
     for key in ["conditionsV4", "conditionsV6"] {
-        if !fields.array(key)?.is_empty() {
+        if !fields.array(key).map_err(invalid)?.is_empty() {
             asked.push(key);
         }
     }
-    if fields.string("externalSetMarkChain")?.is_some_and(|chain| !chain.is_empty()) {
-        asked.push("externalSetMarkChain");
-    }
-    if fields.string("backend")? == Some("iptables") {
+    if fields.string("backend").map_err(invalid)? == Some("iptables") {
         asked.push("backend\": \"iptables");
     }
     if asked.is_empty() {
-        return Ok(Ok(()));
+        return Ok(());
     }
     let msg = format!("the built-in portmap does not support \"{}\"", asked.join("\", \""));
     let details =
         "it writes to nftables itself; for these, use the portmap program of the CNI project";
-    Ok(Err(Error::new(Code::UnsupportedField, msg).with_details(details)))
+    Err(Error::new(Code::UnsupportedField, msg).with_details(details))
+}
+
+fn invalid(error: FieldError) -> Error {
+    Error::new(Code::InvalidConfig, format!("failed to parse config: {error}"))
 }
 
 /// The container's addresses in the result of the plugins before us: the first of each family that

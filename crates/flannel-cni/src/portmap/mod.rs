@@ -25,6 +25,7 @@ pub struct Portmap;
 impl Plugin for Portmap {
     fn add(&self, call: &Call) -> Result<String, Error> {
         let conf = PortmapConf::read(call)?;
+        conf::refuse_unsupported(call)?;
         let Some(members) =
             call.conf.fields().map("prevResult").or_cni("failed to parse config")?
         else {
@@ -79,6 +80,7 @@ impl Plugin for Portmap {
     fn status(&self, call: &Call) -> Result<(), Error> {
         let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
         PortmapConf::read(call).map_err(not_available)?;
+        conf::refuse_unsupported(call).map_err(not_available)?;
         Nft::open().map(drop).map_err(|error| not_available(error.into()))
     }
 }

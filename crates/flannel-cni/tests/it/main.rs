@@ -9,6 +9,7 @@ mod golden;
 mod interchange;
 mod lifecycle;
 mod node;
+mod nonsense;
 mod protocol;
 mod robustness;
 mod support;
