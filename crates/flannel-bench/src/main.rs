@@ -5,6 +5,7 @@
 
 mod engine;
 mod latency;
+mod leases;
 mod peers;
 mod raw;
 mod routes;
@@ -43,6 +44,24 @@ enum What {
         #[arg(long)]
         against: Option<PathBuf>,
     },
+    /// The lease server against etcd: acquiring, renewing, watchers, and what they cost in memory.
+    Leases {
+        /// Nodes that watch.
+        #[arg(long, default_value_t = 10_000)]
+        clients: u32,
+        /// Nodes that acquire a lease and renew it.
+        #[arg(long, default_value_t = 2_000)]
+        acquires: u32,
+        /// How many of them at once.
+        #[arg(long, default_value_t = 64)]
+        at_once: u32,
+        /// Events that are timed.
+        #[arg(long, default_value_t = 9)]
+        events: u32,
+        /// Where both keep their data, on a disk to be measured.
+        #[arg(long, default_value = "target/bench-leases")]
+        dir: PathBuf,
+    },
     /// From a lease written in etcd to its route in the kernel, against etcd's own watch of it.
     Latency {
         #[arg(long, default_value_t = 500)]
@@ -56,6 +75,9 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         What::Engine { peers, rounds } => engine::run(&peers, rounds),
         What::Start { peers, rounds, against } => start::run(&peers, rounds, against),
+        What::Leases { clients, acquires, at_once, events, dir } => {
+            leases::run(&leases::Wishes { clients, acquires, at_once, events, dir })
+        }
         What::Latency { leases, against } => latency::run(leases, against),
     }
 }

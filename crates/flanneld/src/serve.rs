@@ -9,6 +9,7 @@ use flannel_server::Server;
 use flannel_store::embedded::AskError;
 use flannel_store::ledger::{NetworkName, Request};
 use flannel_store::{Desk, Embedded, EtcdDesk, EtcdOptions};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::options::{Backing, Serve};
 
@@ -21,6 +22,7 @@ pub enum Served {
 /// Starts serving. Everything that can be wrong with the options is wrong here already; afterwards it
 /// runs as long as the process.
 pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -51,6 +53,14 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
         .spawn(move || match runtime.block_on(server.run(desk)) {})
         .context("cannot start a thread for the lease server")?;
     Ok(served)
+}
+
+/// Every client is an open file, and the usual limit is a thousand of them.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, ?limit, "The number of clients is limited: open files cannot be raised");
+    }
 }
 
 /// Writes the first config of the network; one that is there is the operator's.
