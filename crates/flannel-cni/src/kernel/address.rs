@@ -10,36 +10,53 @@ use netlink_packet_route::address::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
+use super::query::{ip, number};
 use super::{Change, Kernel, KernelError};
+use crate::attributes;
+
+const RTM_GETADDR: u16 = 22;
+const ADDRESS_HEADER: usize = 8;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+
+/// An address as it was found.
+struct Found {
+    link: u32,
+    address: IpNet,
+    flags: u8,
+}
 
 impl Kernel {
     /// Of one link, or of all.
     pub(crate) fn addresses(&mut self, link: Option<u32>) -> Result<Vec<IpNet>, KernelError> {
-        Ok(self.address_messages(link)?.iter().filter_map(address_of).collect())
+        Ok(self.all_addresses(link)?.into_iter().map(|found| found.address).collect())
     }
 
     /// Whether an address is still being tried out, or has failed.
     pub(crate) fn is_tentative(&mut self, link: u32) -> Result<bool, KernelError> {
-        let undecided = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
-        Ok(self
-            .address_messages(Some(link))?
-            .iter()
-            .any(|message| message.header.flags.intersects(undecided)))
+        let undecided = (AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed).bits();
+        Ok(self.all_addresses(Some(link))?.iter().any(|found| found.flags & undecided != 0))
     }
 
-    fn address_messages(&mut self, link: Option<u32>) -> Result<Vec<AddressMessage>, KernelError> {
-        let mut message = AddressMessage::default();
-        message.header.index = link.unwrap_or_default();
-        // Kernels before 4.20 do not know how to filter.
-        let wanted =
-            |message: &AddressMessage| link.is_none_or(|link| link == message.header.index);
-        Ok(self.connection.dump(
-            &RouteNetlinkMessage::GetAddress(message),
-            |found| match found {
-                RouteNetlinkMessage::NewAddress(found) if wanted(&found) => Some(found),
-                _ => None,
-            },
-        )?)
+    fn all_addresses(&mut self, link: Option<u32>) -> Result<Vec<Found>, KernelError> {
+        self.ask_all(RTM_GETADDR, &[0; ADDRESS_HEADER], |payload| {
+            Found::read(payload).filter(|found| link.is_none_or(|link| link == found.link))
+        })
+    }
+}
+
+impl Found {
+    fn read(payload: &[u8]) -> Option<Self> {
+        let (header, attributes) = payload.split_at_checked(ADDRESS_HEADER)?;
+        // The link's own address; of a point-to-point one, not the other side's.
+        let own = attributes::find(attributes, IFA_LOCAL)
+            .or_else(|| attributes::find(attributes, IFA_ADDRESS))
+            .and_then(ip)?;
+        Some(Self {
+            link: number(&header[4..])?,
+            address: IpNet::new(own, header[1]).ok()?,
+            flags: header[2],
+        })
     }
 }
 
@@ -87,16 +104,4 @@ fn message(link: u32, address: IpNet) -> AddressMessage {
     message.attributes =
         vec![AddressAttribute::Local(address.addr()), AddressAttribute::Address(address.addr())];
     message
-}
-
-/// The link's own address; of a point-to-point one, not the other side's.
-fn address_of(message: &AddressMessage) -> Option<IpNet> {
-    let find = |local: bool| {
-        message.attributes.iter().find_map(|attribute| match attribute {
-            AddressAttribute::Local(ip) if local => Some(*ip),
-            AddressAttribute::Address(ip) if !local => Some(*ip),
-            _ => None,
-        })
-    };
-    IpNet::new(find(true).or_else(|| find(false))?, message.header.prefix_len).ok()
 }

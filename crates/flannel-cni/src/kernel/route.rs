@@ -6,12 +6,11 @@ use flannel_kernel::netlink::Request;
 use ipnet::IpNet;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol,
-    RouteScope, RouteType,
+    RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::query::number;
+use super::query::{ip, number};
 use super::{Change, Kernel, KernelError};
 use crate::attributes::{self, Attributes};
 use crate::protocol::Route;
@@ -20,6 +19,7 @@ const RTM_GETROUTE: u16 = 26;
 const ROUTE_HEADER: usize = 12;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
 
 /// A route as it was found, in whichever table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,9 @@ pub(crate) struct RouteEntry {
 
 impl Kernel {
     pub(crate) fn routes(&mut self, ipv4: bool) -> Result<Vec<RouteEntry>, KernelError> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(ipv4);
-        Ok(self.connection.dump(&RouteNetlinkMessage::GetRoute(message), |found| match found {
-            RouteNetlinkMessage::NewRoute(found) => entry(&found, ipv4),
-            _ => None,
-        })?)
+        let mut header = [0; ROUTE_HEADER];
+        header[0] = family(ipv4).into();
+        self.ask_all(RTM_GETROUTE, &header, |payload| entry(payload, ipv4))
     }
 
     /// The index of the link through which packets to `ip` leave. `None`: there is no way.
@@ -94,23 +91,15 @@ fn family(ipv4: bool) -> AddressFamily {
     if ipv4 { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-fn entry(message: &RouteMessage, ipv4: bool) -> Option<RouteEntry> {
-    let ip = |address: &RouteAddress| match address {
-        RouteAddress::Inet(ip) => Some(IpAddr::from(*ip)),
-        RouteAddress::Inet6(ip) => Some(IpAddr::from(*ip)),
-        _ => None,
+fn entry(payload: &[u8], ipv4: bool) -> Option<RouteEntry> {
+    let (header, attributes) = payload.split_at_checked(ROUTE_HEADER)?;
+    let everywhere = if ipv4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+    let dst = match attributes::find(attributes, RTA_DST) {
+        Some(bytes) => ip(bytes)?,
+        None => everywhere,
     };
-    let mut dst = if ipv4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
-    let mut gateway = None;
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Destination(address) => dst = ip(address)?,
-            RouteAttribute::Gateway(address) => gateway = ip(address),
-            _ => {}
-        }
-    }
     Some(RouteEntry {
-        dst: IpNet::new(dst, message.header.destination_prefix_length).ok()?,
-        gateway,
+        dst: IpNet::new(dst, header[1]).ok()?,
+        gateway: attributes::find(attributes, RTA_GATEWAY).and_then(ip),
     })
 }
