@@ -63,6 +63,8 @@ impl RemoteStore {
 
     fn events_path(&self, cursor: Option<(u64, u64)>) -> String {
         match cursor {
+            // A cursor that was not read by this client: where it is from is not known.
+            Some((cursor, 0)) => format!("{}/events?next={cursor}", self.0.base),
             Some((cursor, history)) => {
                 let history = wire::history_text(history);
                 format!("{}/events?next={cursor}&history={history}", self.0.base)

@@ -1,0 +1,179 @@
+//! Many nodes on one lease server that is killed again and again: nothing that was acknowledged is
+//! lost, no two nodes hold the same subnet, and those who watch end up with the whole truth.
+//! `LEASE_NODES=10000` asks for more nodes than the usual thousand.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
+use flannel_store::{Claim, RemoteOptions, RemoteStore, Store as _, StoreError, StoreEvent};
+use tokio::task::JoinSet;
+
+const CONFIG: &str = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
+const KILLS: u32 = 8;
+const WATCHERS: u32 = 50;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn attrs(node: u32) -> LeaseAttrs {
+    LeaseAttrs { public_ip: Some((0xac10_0000 + node).into()), ..LeaseAttrs::default() }
+}
+
+struct Server {
+    child: Child,
+}
+
+impl Server {
+    fn start(dir: &Path, port: u16) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_flanneld"))
+            .arg(format!("--listen=127.0.0.1:{port}"))
+            .arg(format!("--data-dir={}", dir.join("data").display()))
+            .arg(format!("--net-config-path={}", dir.join("net-conf.json").display()))
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Resident memory in KiB, and processor time in clock ticks.
+    fn cost(&self) -> (u64, u64) {
+        let read = |name: &str| {
+            std::fs::read_to_string(format!("/proc/{}/{name}", self.child.id())).unwrap()
+        };
+        let memory = read("status");
+        let memory = memory.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let memory = memory.split_whitespace().next().unwrap().parse().unwrap();
+        let stat = read("stat");
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        (memory, fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap())
+    }
+}
+
+fn client(port: u16) -> RemoteStore {
+    let addresses = vec![format!("127.0.0.1:{port}")];
+    let options = RemoteOptions { addresses, ..RemoteOptions::default() };
+    RemoteStore::new(options, fastrand::u64(..)).unwrap()
+}
+
+/// Acquires, then renews until told to stop; every answer must be about the same subnet.
+async fn node(number: u32, port: u16, stop: Arc<AtomicBool>, grants: Arc<AtomicU32>) -> Subnet {
+    let config = NetworkConfig::parse(CONFIG).unwrap();
+    let store = client(port);
+    let pause = || Duration::from_millis(fastrand::u64(20..300));
+    let mut held = loop {
+        match store.acquire(&config, &Claim::new(attrs(number), None)).await {
+            Ok(acquired) => break acquired.held,
+            Err(error) => assert!(error.is_transient(), "{error}"),
+        }
+        tokio::time::sleep(pause()).await;
+    };
+    grants.fetch_add(1, Ordering::Relaxed);
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(pause() * 5).await;
+        match store.renew(&held, &attrs(number)).await {
+            Ok(renewed) => {
+                assert_eq!(renewed.lease.subnet, held.lease.subnet);
+                held = renewed;
+            }
+            Err(error @ (StoreError::Lost { .. } | StoreError::Taken { .. })) => {
+                panic!("what node {number} was granted is gone: {error}")
+            }
+            Err(error) => assert!(error.is_transient(), "{error}"),
+        }
+    }
+    held.lease.subnet
+}
+
+/// Follows the table as a node does, until it is the expected one.
+async fn watcher(port: u16, expected: usize) -> BTreeMap<Subnet, LeaseAttrs> {
+    let mut table = BTreeMap::new();
+    let mut events = client(port).watch(0);
+    while table.len() < expected {
+        match events.recv().await.unwrap() {
+            StoreEvent::Snapshot(leases) => {
+                table = leases.into_iter().map(|lease| (lease.subnet, lease.attrs)).collect();
+            }
+            StoreEvent::Put(lease) => {
+                table.insert(lease.subnet, lease.attrs);
+            }
+            StoreEvent::Gone(subnet) => {
+                table.remove(&subnet);
+            }
+            _ => {}
+        }
+    }
+    table
+}
+
+#[tokio::test]
+async fn a_server_killed_at_random_loses_nothing() {
+    let nodes: u32 =
+        std::env::var("LEASE_NODES").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("net-conf.json"), CONFIG).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let began = Instant::now();
+    let mut server = Server::start(dir.path(), port);
+    let (stop, grants) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let mut watchers = JoinSet::new();
+    for _ in 0..WATCHERS {
+        watchers.spawn(watcher(port, nodes as usize));
+    }
+    let mut running = JoinSet::new();
+    for number in 0..nodes {
+        running.spawn(node(number, port, stop.clone(), grants.clone()));
+    }
+    for _ in 0..KILLS {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(50..700))).await;
+        server.kill();
+        server = Server::start(dir.path(), port);
+    }
+    let all = async {
+        while grants.load(Ordering::Relaxed) < nodes {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            if let Some(ended) = running.try_join_next() {
+                panic!("a node has ended: {ended:?}");
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("every node gets a lease");
+    // Once more, now that all have one.
+    server.kill();
+    server = Server::start(dir.path(), port);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    stop.store(true, Ordering::Relaxed);
+    let held: BTreeSet<Subnet> = running.join_all().await.into_iter().collect();
+    assert_eq!(held.len(), nodes as usize, "each node has a subnet of its own");
+
+    let seen = tokio::time::timeout(PATIENCE, watchers.join_all()).await.expect("all have heard");
+    let (memory, ticks) = server.cost();
+    println!(
+        "{nodes} nodes, {} kills in {:.1?}: {memory} KiB, {ticks} ticks since the last one",
+        KILLS + 1,
+        began.elapsed()
+    );
+    server.kill();
+    for table in seen {
+        assert_eq!(table.keys().copied().collect::<BTreeSet<_>>(), held);
+    }
+    let server = Server::start(dir.path(), port);
+    let store = client(port);
+    let table = loop {
+        if let Ok(snapshot) = store.snapshot().await {
+            break snapshot.leases;
+        }
+    };
+    assert_eq!(table.iter().map(|lease| lease.subnet).collect::<BTreeSet<_>>(), held);
+    server.kill();
+}
