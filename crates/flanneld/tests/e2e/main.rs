@@ -13,6 +13,7 @@ mod config_changes;
 mod daemon;
 mod many;
 mod mixed;
+mod own_lease;
 mod random;
 mod restart;
 mod store_faults;

@@ -62,3 +62,12 @@ pub(crate) fn seed() -> u64 {
     measured(format_args!("FLANNEL_TEST_SEED={seed}"));
     seed
 }
+
+/// Processor time that a node's daemon has used.
+pub(crate) fn busy(lab: &Lab, node: u16) -> Duration {
+    let pid = lab.node(node).flanneld().pid().expect("it runs");
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}
