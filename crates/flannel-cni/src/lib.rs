@@ -4,6 +4,7 @@
 //! [`delegate`] and [`builtin`] (who does the work), [`bridge`], [`ipam`] and the others.
 
 mod afterlife;
+pub mod arena;
 mod attributes;
 pub mod bridge;
 pub mod builtin;

@@ -6,10 +6,14 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use flannel_cni::arena::Arena;
 use flannel_cni::builtin::BuiltIn;
 use flannel_cni::flannel::Flannel;
 use flannel_cni::install::{Installed, install};
 use flannel_cni::protocol::{About, Environment, Plugin, serve};
+
+#[global_allocator]
+static ARENA: Arena = Arena::new();
 
 fn main() -> ExitCode {
     let succeeded = match std::env::args_os().nth(1) {

@@ -1,7 +1,7 @@
 //! A raw netlink socket: the system calls, and cutting a datagram into its messages.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::netlink::SocketAddrNetlink;
@@ -39,6 +39,8 @@ impl NetlinkSocket {
         )?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE))?;
+        // Dumps are then filtered by the kernel. Older ones lack it, and give all.
+        set_strict(&fd);
         Ok(Self { fd, buffer: vec![0; RECEIVE_BUFFER] })
     }
 
@@ -62,6 +64,20 @@ impl NetlinkSocket {
             }
         }
     }
+}
+
+fn set_strict(fd: &OwnedFd) {
+    let on: libc::c_int = 1;
+    // SAFETY: pointer and length describe `on`, which outlives the call.
+    unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_NETLINK,
+            libc::NETLINK_GET_STRICT_CHK,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
 }
 
 impl AsFd for NetlinkSocket {

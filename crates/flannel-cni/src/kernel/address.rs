@@ -39,7 +39,9 @@ impl Kernel {
     }
 
     fn all_addresses(&mut self, link: Option<u32>) -> Result<Vec<Found>, KernelError> {
-        self.ask_all(RTM_GETADDR, &[0; ADDRESS_HEADER], |payload| {
+        let mut header = [0; ADDRESS_HEADER];
+        header[4..].copy_from_slice(&link.unwrap_or_default().to_ne_bytes());
+        self.ask_all(RTM_GETADDR, &header, |payload| {
             Found::read(payload).filter(|found| link.is_none_or(|link| link == found.link))
         })
     }

@@ -1,0 +1,98 @@
+//! The allocator of a program that lives for a millisecond: memory is handed out of one piece that the
+//! kernel fills in as it is touched, and never taken back. What the C library does to give memory
+//! back costs more than all the rest of its work. When the piece is used up, the C library's serves.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const SIZE: usize = 8 << 20;
+
+pub struct Arena {
+    memory: UnsafeCell<[u8; SIZE]>,
+    used: AtomicUsize,
+}
+
+// SAFETY: every part of the memory is handed out at most once, as `used` only grows.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    #[expect(clippy::new_without_default, reason = "it is for statics alone")]
+    pub const fn new() -> Self {
+        Self { memory: UnsafeCell::new([0; SIZE]), used: AtomicUsize::new(0) }
+    }
+
+    /// `None`: it is used up.
+    fn take(&self, layout: Layout) -> Option<*mut u8> {
+        let base = self.memory.get().cast::<u8>();
+        let mut used = self.used.load(Ordering::Relaxed);
+        loop {
+            let start = (base as usize + used).next_multiple_of(layout.align()) - base as usize;
+            let end = start.checked_add(layout.size()).filter(|end| *end <= SIZE)?;
+            match self.used.compare_exchange_weak(used, end, Ordering::Relaxed, Ordering::Relaxed) {
+                // SAFETY: `start` is inside the memory.
+                Ok(_) => return Some(unsafe { base.add(start) }),
+                Err(now) => used = now,
+            }
+        }
+    }
+
+    fn owns(&self, pointer: *mut u8) -> bool {
+        let base = self.memory.get() as usize;
+        (base..base + SIZE).contains(&(pointer as usize))
+    }
+}
+
+// SAFETY: what is handed out is as large and as aligned as was asked for, and nobody else's.
+unsafe impl GlobalAlloc for Arena {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match self.take(layout) {
+            Some(pointer) => pointer,
+            // SAFETY: handed on as it came.
+            None => unsafe { System.alloc(layout) },
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        match self.take(layout) {
+            // Never handed out before, so still as the kernel gave it.
+            Some(pointer) => pointer,
+            // SAFETY: handed on as it came.
+            None => unsafe { System.alloc_zeroed(layout) },
+        }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        if !self.owns(pointer) {
+            // SAFETY: what is not ours came from there.
+            unsafe { System.dealloc(pointer, layout) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_aligned_apart_and_zero_and_the_system_serves_when_it_is_used_up() {
+        static ARENA: Arena = Arena::new();
+        let layout = Layout::from_size_align(1000, 64).expect("a layout");
+        let mut pieces = Vec::new();
+        for _ in 0..SIZE / 1000 + 10 {
+            // SAFETY: the layout is not empty; what is written lies inside the piece.
+            let piece = unsafe { ARENA.alloc_zeroed(layout) };
+            assert_eq!(piece as usize % 64, 0);
+            // SAFETY: as above.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(piece, 1000) };
+            assert!(bytes.iter().all(|byte| *byte == 0), "nobody has written here before");
+            bytes.fill(1);
+            pieces.push(piece);
+        }
+        assert!(ARENA.owns(pieces[0]) && !ARENA.owns(pieces[pieces.len() - 1]));
+        for piece in pieces {
+            // SAFETY: each came from this allocator with this layout, and is given back once.
+            unsafe { ARENA.dealloc(piece, layout) };
+        }
+    }
+}
