@@ -56,7 +56,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(path: SearchPath) -> Self {
+    pub(crate) fn new(path: SearchPath, claims: Claims) -> Self {
         let monitor = match Monitor::open() {
             Ok(monitor) => Some(monitor),
             Err(error) => {
@@ -64,7 +64,7 @@ impl Node {
                 None
             }
         };
-        Self { path, monitor, claims: Claims::default() }
+        Self { path, monitor, claims }
     }
 }
 

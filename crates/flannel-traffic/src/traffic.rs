@@ -8,10 +8,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::claims::Claims;
 use crate::keeper::Keeper;
 use crate::programs::SearchPath;
 use crate::system::Node;
@@ -40,17 +42,24 @@ pub struct Traffic {
 
 impl Traffic {
     /// Keeps rules in the network namespace of the calling thread. `resync`: how often to look at
-    /// rules whose changes the kernel does not announce, those of iptables-legacy.
-    pub fn start(resync: Duration) -> Result<Self, TrafficError> {
-        Self::start_in(resync, SearchPath::of_environment())
+    /// rules whose changes the kernel does not announce, those of iptables-legacy. `earlier`: networks
+    /// whose rules nobody else is to remove from now on, until others are set.
+    pub fn start(resync: Duration, earlier: &[IpNet]) -> Result<Self, TrafficError> {
+        Self::start_in(resync, SearchPath::of_environment(), earlier)
     }
 
     /// As [`Self::start`], with the programs in these directories alone, separated as in `PATH`.
     pub fn start_with_programs(resync: Duration, path: &OsStr) -> Result<Self, TrafficError> {
-        Self::start_in(resync, SearchPath::exactly(path))
+        Self::start_in(resync, SearchPath::exactly(path), &[])
     }
 
-    fn start_in(resync: Duration, path: SearchPath) -> Result<Self, TrafficError> {
+    fn start_in(
+        resync: Duration,
+        path: SearchPath,
+        earlier: &[IpNet],
+    ) -> Result<Self, TrafficError> {
+        let mut claims = Claims::default();
+        claims.set(earlier);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| TrafficError::Start(error.into()))?;
         let wake = Arc::new(wake);
@@ -61,7 +70,7 @@ impl Traffic {
             .name("traffic".to_owned())
             .spawn(move || {
                 // Opened here, because the thread that uses it decides whose network it is.
-                let node = Box::new(Node::new(path));
+                let node = Box::new(Node::new(path, claims));
                 let mut keeper = Keeper::new(node, resync, fastrand::u64(..));
                 run(&mut keeper, &mut queue, &waker, &publish);
             })

@@ -76,6 +76,9 @@ fn cleaned_up(mode: &str) {
     assert_eq!(state(node), before, "a refused cleanup has changed something");
 
     node.flanneld().stop().expect("stop flanneld");
+    let named = "/run/flannel/networks/blue.env";
+    node.exec(&["mkdir", "/run/flannel/networks"]).expect("a directory");
+    node.write_file(named, "FLANNEL_MTU=1450\n").expect("what a named network leaves");
     let before = state(node);
     let shown = cleanup(node, &[]);
     let shown = succeeds(&shown);
@@ -84,7 +87,7 @@ fn cleaned_up(mode: &str) {
         _ => &["chain FLANNEL-POSTRTG of nat", "chain FLANNEL-FWD of filter"],
     };
     let rest = ["route 10.244.", "route fd00:244:", "device flannel.1\n", "device flannel-v6.1\n"];
-    for expected in rules.iter().chain(&rest).chain(&["/run/flannel/subnet.env"]) {
+    for expected in rules.iter().chain(&rest).chain(&["/run/flannel/subnet.env", named]) {
         assert!(shown.contains(expected), "no {expected} in:\n{shown}");
     }
     assert!(shown.contains("nothing was changed"), "{shown}");

@@ -3,11 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use flannel_kernel::Engine;
-use flanneld::daemon::Tools;
+use flanneld::membership::Membership;
 use flanneld::options::{Options, Parsed, Remark};
-use flanneld::probe::{self, Readiness};
-use flanneld::{daemon, logging, machine, notify, options, serve, store, subnet_file};
+use flanneld::readiness::Readiness;
+use flanneld::{logging, notify, options, probe, serve};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -62,39 +61,26 @@ fn run(options: Options) -> anyhow::Result<()> {
 }
 
 async fn live(options: Options, served: Option<serve::Served>) -> anyhow::Result<()> {
-    let mut rng = fastrand::Rng::new();
-    let previous = subnet_file::previous(&options.subnet_file).unwrap_or_else(|error| {
-        tracing::warn!("{error}; going on without what it says of the previous subnet");
-        Default::default()
-    });
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     tracing::info!("Installing signal handlers");
-    let Some(store) = &options.store else {
-        notify::ready("serving leases");
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        return Ok(());
-    };
-    let store = store::open(store, previous.subnet, rng.u64(..), served.as_ref())?;
-    tracing::info!("Created subnet manager: {}", store.name());
-    let (readiness, ready) = watch::channel(Readiness::NotReady("starting".to_owned()));
     let probe = options.probe.clone();
-    let tools = Tools {
-        store,
-        engine: Engine::start(rng.u64(..))?,
-        readiness,
-        machine: machine::seed(&mut rng),
-        previous,
-        seed: rng.u64(..),
-        options,
+    let only_serves = options.networks.is_empty();
+    let (ready, networks) = Membership::new(options, served).run();
+    let work = async {
+        if only_serves {
+            notify::ready();
+            notify::status("serving leases");
+            return std::future::pending().await;
+        }
+        // Whichever ends first ends them all; a daemon may be dropped at any point.
+        tokio::select! {
+            result = networks => result,
+            never = serve_probe(probe, ready) => match never {},
+        }
     };
-    // Whichever ends first ends them all; a daemon may be dropped at any point.
     tokio::select! {
-        result = daemon::run(tools) => result,
-        never = serve_probe(probe, ready) => match never {},
+        result = work => result,
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
     }

@@ -5,12 +5,12 @@ use std::io;
 
 use sd_notify::NotifyState;
 
-/// The node is on the network. `status` is what `systemctl status` shows.
-pub fn ready(status: &str) {
-    send(&[NotifyState::Ready, NotifyState::Status(&one_line(status))]);
+/// What the process was started for works.
+pub fn ready() {
+    send(&[NotifyState::Ready]);
 }
 
-/// How it goes, between `ready` and `stopping`.
+/// How it goes, as `systemctl status` shows it.
 pub fn status(status: &str) {
     send(&[NotifyState::Status(&one_line(status))]);
 }
@@ -46,8 +46,8 @@ mod tests {
     /// Runs as the child of the next test, with a socket, or as a test of its own, without one.
     #[test]
     fn notifying_never_fails() {
-        ready("10.244.1.0/24 through eth0\nSTOPPING=1");
-        status("all peers");
+        ready();
+        status("10.244.1.0/24 through eth0\nSTOPPING=1");
         stopping();
     }
 
@@ -72,11 +72,7 @@ mod tests {
         }
         assert_eq!(
             heard,
-            [
-                "READY=1\nSTATUS=10.244.1.0/24 through eth0 STOPPING=1\n",
-                "STATUS=all peers\n",
-                "STOPPING=1\n",
-            ]
+            ["READY=1\n", "STATUS=10.244.1.0/24 through eth0 STOPPING=1\n", "STOPPING=1\n",]
         );
     }
 

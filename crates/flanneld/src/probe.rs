@@ -20,14 +20,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::logging::Throttle;
 use crate::options::ProbeAddress;
-
-/// Whether pods of this node can be reached; may change either way.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Readiness {
-    Ready,
-    /// Why not, for people.
-    NotReady(String),
-}
+use crate::readiness::Readiness;
 
 /// Bounds of what clients may take.
 #[derive(Debug, Clone, Copy)]

@@ -42,7 +42,9 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
         }
     };
     match (&options.config, &served) {
-        (Some(file), Served::Embedded(_)) => runtime.block_on(begin_with(&*desk, file))?,
+        (Some((network, file)), Served::Embedded(_)) => {
+            runtime.block_on(begin_with(&*desk, network, file))?;
+        }
         (Some(_), Served::Etcd(_)) => tracing::warn!(
             "net-config-path is not looked at: the network config is in etcd; `flannelctl config set` writes it"
         ),
@@ -64,14 +66,13 @@ fn raise_file_limit() {
 }
 
 /// Writes the first config of the network; one that is there is the operator's.
-async fn begin_with(desk: &dyn Desk, file: &Path) -> anyhow::Result<()> {
-    let network = NetworkName::default();
-    if desk.feeds().get(&network).is_some_and(|feed| feed.config_text().is_some()) {
+async fn begin_with(desk: &dyn Desk, network: &NetworkName, file: &Path) -> anyhow::Result<()> {
+    if desk.feeds().get(network).is_some_and(|feed| feed.config_text().is_some()) {
         return Ok(());
     }
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("cannot read the network config in {}", file.display()))?;
-    match desk.ask(&network, Request::SetConfig { text, force: false }).await {
+    match desk.ask(network, Request::SetConfig { text, force: false }).await {
         Ok(_) => Ok(()),
         Err(AskError::Refused(refusal)) => {
             Err(anyhow::Error::new(refusal).context(file.display().to_string()))

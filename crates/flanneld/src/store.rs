@@ -1,4 +1,4 @@
-//! The store that the options ask for.
+//! The store that the options ask for, for each network.
 
 use std::sync::Arc;
 
@@ -6,23 +6,26 @@ use anyhow::{Context as _, bail};
 use flannel_lease::Subnet;
 use flannel_store::{EmbeddedStore, EtcdStore, RemoteStore, Store};
 
-use crate::options::StoreOptions;
+use crate::options::{Joined, StoreOptions};
 use crate::serve::Served;
 
 pub fn open(
-    options: &StoreOptions,
+    network: &Joined,
     previous: Option<Subnet>,
     seed: u64,
     own: Option<&Served>,
 ) -> anyhow::Result<Arc<dyn Store>> {
-    match options {
+    match &network.store {
         StoreOptions::Etcd(etcd) => Ok(Arc::new(EtcdStore::new(etcd, previous, seed)?)),
         StoreOptions::Remote(remote) => Ok(Arc::new(RemoteStore::new(remote.clone(), seed)?)),
-        StoreOptions::Own(network) => match own.context("there is no lease server here")? {
+        StoreOptions::Own => match own.context("there is no lease server here")? {
             Served::Embedded(embedded) => {
-                Ok(Arc::new(EmbeddedStore::new(embedded.clone(), network.clone())))
+                Ok(Arc::new(EmbeddedStore::new(embedded.clone(), network.name.clone())))
             }
-            Served::Etcd(etcd) => Ok(Arc::new(EtcdStore::new(etcd, previous, seed)?)),
+            Served::Etcd(etcd) => {
+                let etcd = etcd.clone().of_network(&network.name);
+                Ok(Arc::new(EtcdStore::new(&etcd, previous, seed)?))
+            }
         },
         StoreOptions::Kube(_) => bail!(
             "--kube-subnet-mgr: the Kubernetes store is not part of this release; use etcd \

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::ledger::NetworkName;
+
 /// The `--etcd-*` options.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
@@ -16,6 +18,17 @@ pub struct EtcdOptions {
     pub key: Option<PathBuf>,
     pub username: Option<String>,
     pub password: Option<Secret>,
+}
+
+impl EtcdOptions {
+    /// The same etcd, and where a network of that name is kept in it.
+    #[must_use]
+    pub fn of_network(mut self, name: &NetworkName) -> Self {
+        if !name.is_default() {
+            self.prefix = format!("{}/{name}", self.prefix);
+        }
+        self
+    }
 }
 
 /// A text that never shows itself: not in logs, not in errors, not in `{:?}`.

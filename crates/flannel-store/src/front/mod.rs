@@ -69,10 +69,7 @@ impl Shared {
         if let Some(front) = self.fronts().get(name) {
             return Ok(front.clone());
         }
-        let mut options = self.options.clone();
-        if !name.is_default() {
-            options.prefix = format!("{}/{name}", options.prefix);
-        }
+        let options = self.options.clone().of_network(name);
         let store = EtcdStore::new(&options, None, fastrand::u64(..))?;
         let front = Arc::new(Front::follow(store, name.clone(), self.feeds.clone()));
         Ok(self.fronts().entry(name.clone()).or_insert(front).clone())

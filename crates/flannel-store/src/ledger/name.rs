@@ -6,6 +6,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 const LONGEST: usize = 64;
+/// What the network without a name keeps beside the others in etcd.
+const TAKEN: [&str; 3] = ["config", "subnets", "v6-subnets"];
 
 /// Letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`. The network that has
 /// no name is `_`.
@@ -15,7 +17,7 @@ pub struct NetworkName(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no name of a network: use up to 64 letters, digits, '-', '_' and '.', the first one a letter, \
-     a digit or '_'"
+     a digit or '_'; config, subnets and v6-subnets are taken"
 )]
 pub struct BadName(String);
 
@@ -41,7 +43,7 @@ impl FromStr for NetworkName {
     fn from_str(text: &str) -> Result<Self, BadName> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-        if begins && text.len() <= LONGEST && text.chars().all(plain) {
+        if begins && text.len() <= LONGEST && text.chars().all(plain) && !TAKEN.contains(&text) {
             Ok(Self(text.into()))
         } else {
             Err(BadName(text.chars().take(LONGEST).collect()))

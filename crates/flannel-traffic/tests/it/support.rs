@@ -26,7 +26,7 @@ impl Node {
 
     /// Another daemon in the same namespace, or the same one after a restart.
     pub(crate) fn here() -> Self {
-        Self::with(Traffic::start(RESYNC).unwrap())
+        Self::with(Traffic::start(RESYNC, &[]).unwrap())
     }
 
     pub(crate) fn with(traffic: Traffic) -> Self {

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
+use flannel_store::ledger::NetworkName;
 use flannel_store::{Admin, EtcdOptions, EtcdStore, RemoteOptions, RemoteStore, Secret};
 
 /// Connection flags; each can also be given as the daemon's environment variable, FLANNELD_REMOTE and
@@ -73,10 +74,9 @@ impl StoreArgs {
     }
 
     fn lease_server(&self, remote: &str) -> anyhow::Result<RemoteStore> {
-        let network = given(&self.networks, "NETWORKS").map(|name| name.parse()).transpose()?;
         let options = RemoteOptions {
             addresses: list(remote),
-            network: network.unwrap_or_default(),
+            network: self.network()?,
             ca: file(&self.remote_cafile, "REMOTE_CAFILE"),
             cert: file(&self.remote_certfile, "REMOTE_CERTFILE"),
             key: file(&self.remote_keyfile, "REMOTE_KEYFILE"),
@@ -99,7 +99,15 @@ impl StoreArgs {
             username: given(&self.etcd_username, "ETCD_USERNAME"),
             password: given(&self.etcd_password, "ETCD_PASSWORD").map(Secret::new),
         };
-        Ok(EtcdStore::new(&options, None, fastrand::u64(..))?)
+        Ok(EtcdStore::new(&options.of_network(&self.network()?), None, fastrand::u64(..))?)
+    }
+
+    fn network(&self) -> anyhow::Result<NetworkName> {
+        match given(&self.networks, "NETWORKS") {
+            Some(names) if names.contains(',') => bail!("--networks {names}: name one of them"),
+            Some(name) => Ok(name.parse()?),
+            None => Ok(NetworkName::default()),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use flannel_store::{Claim, Held, Snapshot, StoreError};
 use super::Tools;
 use super::network::Network;
 use super::timing::Backoff;
-use crate::probe::Readiness;
+use crate::readiness::Readiness;
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
@@ -59,7 +59,7 @@ impl OwnLease {
                     let pause = backoff.pause(&mut rng);
                     tracing::error!("Failed to acquire a lease: {error}; next try in {pause:.0?}");
                     let reason = format!("no lease: {error}");
-                    tools.readiness.send_replace(Readiness::NotReady(reason));
+                    tools.report.say(Readiness::NotReady(reason));
                     tokio::time::sleep(pause).await;
                 }
             }

@@ -1,4 +1,4 @@
-//! The node daemon: what happens from start to stop.
+//! The node in one network: what happens from start to stop.
 //!
 //! One task owns all state and waits for whatever comes: a change in the store, a change of the node,
 //! a timer. Each of them ends in the same two questions, answered by pure functions elsewhere: what
@@ -9,15 +9,17 @@ mod lease;
 mod network;
 mod peers;
 mod rules;
+mod territory;
 mod timing;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use flannel_backend::Owner;
 use flannel_kernel::{Engine, Facts, Status};
-use flannel_lease::{Change, LeaseTable, NetworkConfig, SubnetFile};
+use flannel_lease::{Change, LeaseTable, NetworkConfig, Previous, SubnetFile};
 use flannel_store::{Store, StoreEvent};
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
@@ -25,13 +27,14 @@ use tokio::sync::{mpsc, watch};
 use crate::iface::Stack;
 use crate::logging::Throttle;
 use crate::options::Options;
-use crate::probe::Readiness;
+use crate::readiness::{Readiness, Report};
 use crate::{checks, memory, notify, subnet_file};
 
 use lease::OwnLease;
 use network::Network;
 use peers::Peers;
 use rules::TrafficRules;
+pub use territory::Territory;
 use timing::{
     CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, SUBNET_FILE_RETRY, TIDY_AFTER, sleep_until,
 };
@@ -41,19 +44,29 @@ pub struct Tools {
     pub options: Options,
     pub store: Arc<dyn Store>,
     pub engine: Engine<Owner>,
-    pub readiness: watch::Sender<Readiness>,
+    pub report: Report,
+    /// What the other networks of this node have.
+    pub territory: Arc<Territory>,
+    pub subnet_file: PathBuf,
     /// The same at every boot of this machine, different on every other.
     pub machine: u64,
-    pub previous: flannel_lease::Previous,
+    pub previous: Previous,
     pub seed: u64,
 }
 
 /// Runs until it is dropped, or until something is wrong that only a person can mend.
 pub async fn run(tools: Tools) -> anyhow::Result<()> {
+    // Before the rules of any other network are written, so that ours are not taken for leftovers.
+    let rules = TrafficRules::new(&tools.options.traffic, &earlier_networks(&tools.previous))?;
     let (text, config) = wait_for_config(&tools).await;
     tracing::info!("Found network config - Backend type: {}", config.backend.kind);
-    let mut daemon = Daemon::join(tools, text, config).await?;
+    let mut daemon = Daemon::join(tools, rules, text, config).await?;
     daemon.serve().await
+}
+
+fn earlier_networks(previous: &Previous) -> Vec<IpNet> {
+    let v4 = previous.network.map(IpNet::V4);
+    v4.into_iter().chain(previous.ipv6_network.map(IpNet::V6)).collect()
 }
 
 /// The network config, waited for as long as it takes: nodes are often started before it is written.
@@ -68,7 +81,7 @@ async fn wait_for_config(tools: &Tools) -> (String, NetworkConfig) {
             Ok(None) => "there is no network config yet: write one".to_owned(),
             Err(error) => error.to_string(),
         };
-        tools.readiness.send_replace(Readiness::NotReady(problem.clone()));
+        tools.report.say(Readiness::NotReady(problem.clone()));
         if reminder.pass(Instant::now()).is_some() {
             tracing::error!("Couldn't fetch network config: {problem}; trying every second");
         }
@@ -98,7 +111,12 @@ struct Daemon {
 
 impl Daemon {
     /// Takes a subnet, programs the kernel for all peers known now, and says so.
-    async fn join(tools: Tools, text: String, config: NetworkConfig) -> anyhow::Result<Self> {
+    async fn join(
+        tools: Tools,
+        rules: TrafficRules,
+        text: String,
+        config: NetworkConfig,
+    ) -> anyhow::Result<Self> {
         let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
         checks::bridge_filter(stack, config.nftables)?;
         checks::forwarding(stack);
@@ -114,14 +132,7 @@ impl Daemon {
         table.set_own(Some(own.subnet()));
         table.snapshot(snapshot.leases);
         let events = tools.store.watch(snapshot.cursor);
-        let rules = TrafficRules::new(&tools.options.traffic)?;
-        let previous = &tools.previous;
-        let earlier = previous
-            .network
-            .map(IpNet::V4)
-            .into_iter()
-            .chain(previous.ipv6_network.map(IpNet::V6))
-            .collect();
+        let earlier = earlier_networks(&tools.previous);
         let mut daemon = Self {
             tools,
             config_text: text,
@@ -148,6 +159,7 @@ impl Daemon {
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut status = self.tools.engine.watch_status();
         let mut rules = self.rules.health();
+        let mut territory = self.tools.territory.changes();
         self.judge(&status.borrow_and_update().clone());
         loop {
             let wake = self.next_wake();
@@ -164,6 +176,7 @@ impl Daemon {
                     changed.context("the kernel engine has stopped")?;
                 }
                 () = changed_if_any(&mut rules) => {}
+                () = territory.next() => self.on_territory().await?,
                 () = sleep_until(wake) => self.on_timer().await?,
             }
             self.judge(&status.borrow_and_update().clone());
@@ -275,6 +288,14 @@ impl Daemon {
             self.apply(changes).await?;
         }
         Ok(())
+    }
+
+    /// Another network may have taken what we had before: then its routes are none of ours to remove.
+    async fn on_territory(&mut self) -> anyhow::Result<()> {
+        let (territory, name) = (&self.tools.territory, self.tools.report.network());
+        let before = self.earlier.len();
+        self.earlier.retain(|net| !territory.is_anothers(name, net));
+        if self.earlier.len() < before { self.program().await } else { Ok(()) }
     }
 
     fn next_wake(&self) -> Option<Instant> {
@@ -396,7 +417,7 @@ impl Daemon {
             mtu: self.network.mtu(),
             ip_masq: self.tools.options.traffic.ip_masq,
         };
-        let path = &self.tools.options.subnet_file;
+        let path = &self.tools.subnet_file;
         self.subnet_file_due = None;
         match subnet_file::write(path, &content) {
             Ok(subnet_file::Written::New) => {
@@ -429,13 +450,9 @@ impl Daemon {
         if readiness == Readiness::Ready && !self.ready {
             self.ready = true;
             tracing::info!("flannel is ready");
-            notify::ready(&format!("{} peers, subnet {}", self.table.len(), self.own.subnet()));
+            notify::status(&format!("{} peers, subnet {}", self.table.len(), self.own.subnet()));
         }
-        self.tools.readiness.send_if_modified(|old| {
-            let changed = *old != readiness;
-            *old = readiness;
-            changed
-        });
+        self.tools.report.say(readiness);
     }
 }
 

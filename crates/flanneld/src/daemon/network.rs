@@ -11,6 +11,7 @@ use flannel_store::Announce;
 use ipnet::IpNet;
 
 use super::Tools;
+use super::territory::Conflict;
 use crate::iface::{self, Stack};
 use crate::logging::Throttle;
 use crate::options::Options;
@@ -36,6 +37,8 @@ pub(super) enum NetworkError {
     #[error("{0} has none but link-local addresses left of a family in use")]
     LocalOnly(IfName),
     #[error(transparent)]
+    Conflict(#[from] Conflict),
+    #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
@@ -56,6 +59,11 @@ impl Network {
         let node =
             Node { network: config, underlay, kernel: facts.kernel, paths: Default::default() };
         backend.check(&node)?;
+        tools.territory.take(
+            tools.report.network(),
+            &flannel_backend::networks(&node),
+            &backend.devices(&node),
+        )?;
         Ok(Self {
             backend,
             node,

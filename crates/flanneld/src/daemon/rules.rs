@@ -16,9 +16,10 @@ pub(super) struct TrafficRules {
 }
 
 impl TrafficRules {
-    pub(super) fn new(wishes: &options::Traffic) -> anyhow::Result<Self> {
+    /// `earlier`: the networks whose rules a former run may have left.
+    pub(super) fn new(wishes: &options::Traffic, earlier: &[IpNet]) -> anyhow::Result<Self> {
         let wanted = wishes.ip_masq || wishes.forward_rules;
-        let traffic = wanted.then(|| Traffic::start(wishes.resync)).transpose()?;
+        let traffic = wanted.then(|| Traffic::start(wishes.resync, earlier)).transpose()?;
         Ok(Self { traffic, wishes: wishes.clone() })
     }
 

@@ -16,10 +16,12 @@ use std::path::Path;
 use jiff::Zoned;
 use jiff::civil::DateTime;
 use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id};
 use tracing::subscriber::{Interest, SetGlobalDefaultError};
 use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 
 pub use throttle::Throttle;
 pub use verbosity::{Modules, SourceLine, Verbosity};
@@ -35,6 +37,9 @@ pub fn init(verbosity: Verbosity) -> Result<(), SetGlobalDefaultError> {
     let log = Klog::new(verbosity, std::io::stderr, || Zoned::now().datetime());
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(log))
 }
+
+/// The fields of a span, as they stand in a line.
+struct Fields(String);
 
 /// Writes each event as one line to what `sink` gives, at once and in one piece.
 pub struct Klog<S, C> {
@@ -58,7 +63,7 @@ where
 
 impl<T, S, W, C> Layer<T> for Klog<S, C>
 where
-    T: Subscriber,
+    T: Subscriber + for<'a> LookupSpan<'a>,
     S: Fn() -> W + 'static,
     W: Write,
     C: Fn() -> DateTime + 'static,
@@ -79,7 +84,15 @@ where
         Some(LevelFilter::TRACE)
     }
 
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, T>) {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, T>) {
+        let mut body = Body::default();
+        attributes.record(&mut body);
+        if let Some(span) = context.span(id) {
+            span.extensions_mut().insert(Fields(body.fields));
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, T>) {
         let metadata = event.metadata();
         let path = metadata.file().unwrap_or("unknown");
         let file = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path);
@@ -93,6 +106,12 @@ where
         };
         let mut body = Body::default();
         event.record(&mut body);
+        // What the event is a part of: of which network it tells, where there are several.
+        for span in context.event_scope(event).into_iter().flatten() {
+            if let Some(Fields(fields)) = span.extensions().get() {
+                body.fields.push_str(fields);
+            }
+        }
         let mut text = format!("{head}{}{}\n", body.message, body.fields);
         if self.verbosity.backtrace_at.as_ref().is_some_and(|at| at.is(file, line)) {
             let _ = writeln!(text, "{}", Backtrace::force_capture());

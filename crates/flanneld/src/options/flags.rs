@@ -29,6 +29,7 @@ pub(super) struct Typed {
     pub(super) iface_regex: Vec<String>,
     pub(super) iface_can_reach: String,
     pub(super) subnet_file: String,
+    pub(super) subnet_dir: String,
     pub(super) public_ip: String,
     pub(super) public_ipv6: String,
     pub(super) subnet_lease_renew_margin: i64,
@@ -135,7 +136,7 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(
         "net-config-path",
         Text("/etc/kube-flannel/net-conf.json", |t| &mut t.net_config_path),
-        "file with the network configuration, with kube-subnet-mgr",
+        "file with the network configuration, with kube-subnet-mgr; with listen, the one to begin with",
     ),
     flag(
         "set-node-network-unavailable",
@@ -176,7 +177,7 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(
         "networks",
         Text("", |t| &mut t.networks),
-        "name of the network to join, of those a lease server has; the one without a name if empty",
+        "comma-separated names of the networks to join; the one without a name if empty",
     ),
     // Serving leases to other nodes.
     flag(
@@ -235,6 +236,11 @@ pub(super) static FLAGS: &[Flag] = &[
         "subnet-file",
         Text("/run/flannel/subnet.env", |t| &mut t.subnet_file),
         "file that tells the container runtime subnet and MTU; read at the next start to keep the subnet",
+    ),
+    flag(
+        "subnet-dir",
+        Text("/run/flannel/networks", |t| &mut t.subnet_dir),
+        "directory for the subnet files of the networks in networks, each NAME.env",
     ),
     flag(
         "subnet-lease-renew-margin",

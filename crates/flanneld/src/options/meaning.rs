@@ -2,12 +2,12 @@
 //! once, with its flag (or variable) and the way to mend it.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use flannel_server::TlsFiles;
-use flannel_store::ledger::NetworkName;
+use flannel_store::ledger::{BadName, NetworkName};
 use flannel_store::{EtcdOptions, RemoteOptions, Secret};
 
 use super::{Given, UsageError};
@@ -25,12 +25,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where this node's lease is kept; `None` when it joins no network and only serves.
-    pub store: Option<StoreOptions>,
+    /// The networks that this node joins; none when it only serves leases.
+    pub networks: Vec<Joined>,
     /// The lease server to run.
     pub serve: Option<Serve>,
     pub underlay: Selection,
-    pub subnet_file: PathBuf,
     /// How long before its end a lease is renewed.
     pub renew_margin: Duration,
     pub traffic: Traffic,
@@ -40,6 +39,15 @@ pub struct Options {
     pub verbosity: Verbosity,
 }
 
+/// A network to join.
+#[derive(Debug, Clone)]
+pub struct Joined {
+    pub name: NetworkName,
+    pub store: StoreOptions,
+    pub subnet_file: PathBuf,
+}
+
+/// Where this node's lease is kept.
 #[derive(Debug, Clone)]
 pub enum StoreOptions {
     Etcd(EtcdOptions),
@@ -47,15 +55,15 @@ pub enum StoreOptions {
     /// A lease server elsewhere.
     Remote(RemoteOptions),
     /// The lease server of this process.
-    Own(NetworkName),
+    Own,
 }
 
 #[derive(Debug, Clone)]
 pub struct Serve {
     pub server: flannel_server::Options,
     pub backing: Backing,
-    /// The config to begin with, where there is none yet.
-    pub config: Option<PathBuf>,
+    /// The config to begin with, where there is none yet, and of which network.
+    pub config: Option<(NetworkName, PathBuf)>,
 }
 
 /// What the lease server keeps leases in.
@@ -93,9 +101,9 @@ pub struct ProbeAddress {
 impl Options {
     pub(super) fn new(given: &Given) -> Result<Self, UsageError> {
         let typed = &given.typed;
-        let (store, serve) = (given.store()?, given.serve()?);
+        let (networks, serve) = (given.networks()?, given.serve()?);
         Ok(Self {
-            store,
+            networks,
             serve,
             underlay: Selection {
                 iface: typed.iface.clone(),
@@ -116,7 +124,6 @@ impl Options {
                     "use an IPv6 address, such as 2001:db8::1",
                 )?,
             },
-            subnet_file: given.file("subnet-file", &typed.subnet_file)?,
             renew_margin: given.renew_margin()?,
             traffic: Traffic {
                 ip_masq: typed.ip_masq,
@@ -136,7 +143,55 @@ impl Options {
 }
 
 impl Given {
-    fn store(&self) -> Result<Option<StoreOptions>, UsageError> {
+    fn networks(&self) -> Result<Vec<Joined>, UsageError> {
+        let mut networks = Vec::new();
+        for name in self.names()? {
+            let Some(store) = self.store(&name)? else { break };
+            let subnet_file = self.subnet_file(&name)?;
+            networks.push(Joined { name, store, subnet_file });
+        }
+        Ok(networks)
+    }
+
+    /// At least one.
+    fn names(&self) -> Result<Vec<NetworkName>, UsageError> {
+        let typed = &self.typed.networks;
+        let mut names = Vec::new();
+        for part in typed.split(',').filter_map(|part| text(part.trim())) {
+            let name: NetworkName = part
+                .parse()
+                .map_err(|error: BadName| self.refuse("networks", typed, &error.to_string()))?;
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.is_empty() {
+            names.push(NetworkName::default());
+        } else if self.typed.kube_subnet_mgr {
+            let fix = "there is one network in Kubernetes, and it has no name: leave it out";
+            return Err(self.refuse("networks", typed, fix));
+        }
+        Ok(names)
+    }
+
+    /// Named networks have theirs in a directory; but one alone may have it anywhere.
+    fn subnet_file(&self, name: &NetworkName) -> Result<PathBuf, UsageError> {
+        let typed = &self.typed;
+        if typed.networks.is_empty() {
+            return self.file("subnet-file", &typed.subnet_file);
+        }
+        if !self.is_given("subnet-file") {
+            return Ok(Path::new(&typed.subnet_dir).join(format!("{name}.env")));
+        }
+        if self.names()?.len() > 1 {
+            let fix = "each of several networks has a file of its own: use subnet-dir";
+            return Err(self.refuse("subnet-file", &typed.subnet_file, fix));
+        }
+        self.file("subnet-file", &typed.subnet_file)
+    }
+
+    /// Where the network's leases are kept; `None` when this process only serves.
+    fn store(&self, network: &NetworkName) -> Result<Option<StoreOptions>, UsageError> {
         let typed = &self.typed;
         if typed.kube_subnet_mgr {
             return Ok(Some(StoreOptions::Kube(Kube {
@@ -148,14 +203,14 @@ impl Given {
             })));
         }
         match (typed.remote.as_str(), typed.listen.is_empty()) {
-            ("", true) => Ok(Some(StoreOptions::Etcd(self.etcd()?))),
+            ("", true) => Ok(Some(StoreOptions::Etcd(self.etcd()?.of_network(network)))),
             ("", false) => Ok(None),
             (OWN, true) => {
                 let fix = "only with listen can a process be its own lease server";
                 Err(self.refuse("remote", OWN, fix))
             }
-            (OWN, false) => Ok(Some(StoreOptions::Own(self.network()?))),
-            _ => Ok(Some(StoreOptions::Remote(self.remote()?))),
+            (OWN, false) => Ok(Some(StoreOptions::Own)),
+            _ => Ok(Some(StoreOptions::Remote(self.remote(network)?))),
         }
     }
 
@@ -172,7 +227,7 @@ impl Given {
         })
     }
 
-    fn remote(&self) -> Result<RemoteOptions, UsageError> {
+    fn remote(&self, network: &NetworkName) -> Result<RemoteOptions, UsageError> {
         let typed = &self.typed;
         let addresses: Vec<String> =
             typed.remote.split(',').filter_map(|part| text(part.trim())).collect();
@@ -182,22 +237,13 @@ impl Given {
         }
         Ok(RemoteOptions {
             addresses,
-            network: self.network()?,
+            network: network.clone(),
             ca: path(&typed.remote_cafile),
             cert: path(&typed.remote_certfile),
             key: path(&typed.remote_keyfile),
             token: text(&typed.remote_token).map(Secret::new),
             token_file: path(&typed.remote_token_file),
         })
-    }
-
-    fn network(&self) -> Result<NetworkName, UsageError> {
-        let typed = &self.typed.networks;
-        if typed.is_empty() {
-            return Ok(NetworkName::default());
-        }
-        let fix = "use the name of one network: letters, digits, '-', '_' and '.'";
-        typed.parse().map_err(|_| self.refuse("networks", typed, fix))
     }
 
     fn serve(&self) -> Result<Option<Serve>, UsageError> {
@@ -223,8 +269,10 @@ impl Given {
             "etcd" => Backing::Etcd(self.etcd()?),
             other => return Err(self.refuse("store", other, "use embedded or etcd")),
         };
-        let config =
-            self.is_given("net-config-path").then(|| PathBuf::from(&typed.net_config_path));
+        let config = match self.is_given("net-config-path") {
+            true => Some((self.first_network()?, PathBuf::from(&typed.net_config_path))),
+            false => None,
+        };
         let server = flannel_server::Options {
             listen,
             tls,
@@ -233,6 +281,18 @@ impl Given {
             limits: flannel_server::Limits::default(),
         };
         Ok(Some(Serve { server, backing, config }))
+    }
+
+    /// The one network that a file can be the config of.
+    fn first_network(&self) -> Result<NetworkName, UsageError> {
+        match self.names()?.as_slice() {
+            [name] => Ok(name.clone()),
+            _ => {
+                let fix = "it is the config of one network; write those of several with \
+                           `flannelctl config set --networks NAME FILE`";
+                Err(self.refuse("net-config-path", &self.typed.net_config_path, fix))
+            }
+        }
     }
 
     fn endpoints(&self) -> Result<Vec<String>, UsageError> {

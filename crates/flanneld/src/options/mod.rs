@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 pub use error::{BadValue, Remark, UsageError};
-pub use meaning::{Backing, Kube, Options, ProbeAddress, Serve, StoreOptions, Traffic};
+pub use meaning::{Backing, Joined, Kube, Options, ProbeAddress, Serve, StoreOptions, Traffic};
 
 use flags::{FLAGS, Flag, Typed};
 use nearest::nearest;

@@ -3,6 +3,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use flannel_store::ledger::NetworkName;
 use flannel_store::{EtcdOptions, Secret};
 use proptest::prelude::*;
 
@@ -24,9 +25,14 @@ fn options(words: &[&str]) -> Options {
     run(words, &[]).0
 }
 
+fn one(mut options: Options) -> Joined {
+    assert_eq!(options.networks.len(), 1);
+    options.networks.remove(0)
+}
+
 fn etcd(options: Options) -> EtcdOptions {
-    match options.store {
-        Some(StoreOptions::Etcd(etcd)) => etcd,
+    match one(options).store {
+        StoreOptions::Etcd(etcd) => etcd,
         other => panic!("etcd is the default, not {other:?}"),
     }
 }
@@ -40,7 +46,7 @@ fn without_any_word_the_defaults_hold() {
     let (options, remarks) = run(&[], &[]);
     assert_eq!(remarks, []);
     assert_eq!(options.underlay, crate::iface::Selection::default());
-    assert_eq!(options.subnet_file, Path::new("/run/flannel/subnet.env"));
+    assert_eq!(options.networks[0].subnet_file, Path::new("/run/flannel/subnet.env"));
     assert_eq!(options.renew_margin, Duration::from_secs(3600));
     assert_eq!(
         options.traffic,
@@ -73,8 +79,8 @@ fn without_any_word_the_defaults_hold() {
 }
 
 fn options_of_kube(words: &[&str]) -> Kube {
-    match options(words).store {
-        Some(StoreOptions::Kube(kube)) => kube,
+    match one(options(words)).store {
+        StoreOptions::Kube(kube) => kube,
         other => panic!("kube-subnet-mgr was given, not {other:?}"),
     }
 }
@@ -262,7 +268,7 @@ fn addresses_are_of_the_right_family() {
 
 #[test]
 fn files_are_files() {
-    assert_eq!(options(&["-subnet-file=a.env"]).subnet_file, Path::new("a.env"));
+    assert_eq!(one(options(&["-subnet-file=a.env"])).subnet_file, Path::new("a.env"));
     for file in ["", "/", "/run/flannel/", ".."] {
         assert!(matches!(error(&["-subnet-file", file]), UsageError::Refused(_)), "{file:?}");
     }
@@ -295,7 +301,7 @@ fn etcd_is_reached_at_each_endpoint_with_name_password_and_certificates() {
 #[test]
 fn listen_serves_and_joins_only_with_remote() {
     let alone = options(&["-listen=127.0.0.1"]);
-    assert!(alone.store.is_none());
+    assert!(alone.networks.is_empty());
     let serve = alone.serve.expect("it serves");
     assert_eq!(serve.server.listen.to_string(), "127.0.0.1:10253");
     assert!(
@@ -304,12 +310,15 @@ fn listen_serves_and_joins_only_with_remote() {
     assert_eq!((serve.config, serve.server.tls), (None, None));
 
     let both = options(&["-listen=:1", "-remote=self", "-networks=blue", "-net-config-path=/c"]);
-    assert!(matches!(&both.store, Some(StoreOptions::Own(name)) if name.as_str() == "blue"));
-    assert_eq!(both.serve.expect("it serves").config, Some(PathBuf::from("/c")));
+    let blue: NetworkName = "blue".parse().expect("a name");
+    assert!(
+        matches!(&both.networks[..], [Joined { name, store: StoreOptions::Own, .. }] if *name == blue)
+    );
+    assert_eq!(both.serve.expect("it serves").config, Some((blue, PathBuf::from("/c"))));
 
     let node = options(&["-remote=a:1, b", "-remote-token=hunter2"]);
     assert!(node.serve.is_none() && !format!("{node:?}").contains("hunter2"));
-    let Some(StoreOptions::Remote(remote)) = node.store else { panic!("a lease server is used") };
+    let StoreOptions::Remote(remote) = one(node).store else { panic!("a lease server is used") };
     assert_eq!(
         (remote.addresses, remote.token),
         (vec!["a:1".into(), "b".into()], Some(Secret::new("hunter2")))
@@ -323,7 +332,38 @@ fn listen_serves_and_joins_only_with_remote() {
         &["-listen=a b"],
         &["-listen=:1", "-store=redis"],
         &["-listen=:1", "-remote-certfile=/c"],
-        &["-remote=a", "-networks=a,b"],
+        &["-remote=a", "-networks=a b"],
+        &["-remote=a", "-networks=subnets"],
+    ] {
+        assert!(matches!(error(words), UsageError::Refused(_)), "{words:?}");
+    }
+}
+
+#[test]
+fn several_networks_have_a_store_and_a_file_each() {
+    let files = |options: Options| -> Vec<_> {
+        let file = |network: Joined| network.subnet_file.display().to_string();
+        options.networks.into_iter().map(file).collect()
+    };
+    let two = options(&["-networks=blue, green,blue", "-etcd-prefix=/p"]);
+    let prefix = |network: &Joined| match &network.store {
+        StoreOptions::Etcd(etcd) => etcd.prefix.clone(),
+        _ => panic!("etcd is the usual"),
+    };
+    let prefixes: Vec<_> = two.networks.iter().map(prefix).collect();
+    assert_eq!(prefixes, ["/p/blue", "/p/green"]);
+    assert_eq!(files(two), ["/run/flannel/networks/blue.env", "/run/flannel/networks/green.env"]);
+    let elsewhere = options(&["-networks=a,b", "-subnet-dir=/x", "-remote=c"]);
+    let StoreOptions::Remote(remote) = &elsewhere.networks[1].store else {
+        panic!("a lease server")
+    };
+    assert_eq!(remote.network.as_str(), "b");
+    assert_eq!(files(elsewhere), ["/x/a.env", "/x/b.env"]);
+    assert_eq!(files(options(&["-networks=a", "-subnet-file=/x/y"])), ["/x/y"], "one alone");
+    for words in [
+        &["-networks=a,b", "-subnet-file=/x/y"][..],
+        &["-networks=a", "-kube-subnet-mgr"],
+        &["-networks=a,b", "-listen=:1", "-remote=self", "-net-config-path=/c"],
     ] {
         assert!(matches!(error(words), UsageError::Refused(_)), "{words:?}");
     }
@@ -346,7 +386,11 @@ fn a_variable_counts_when_its_flag_is_not_given() {
     assert_eq!(options.underlay.iface, ["eth0,eth1"], "a list takes it as one element");
     assert_eq!(options.verbosity.level, 4);
     assert!(options.verbosity.backtrace_at.is_some());
-    assert_eq!(options.subnet_file, Path::new("/run/flannel/subnet.env"), "empty is not given");
+    assert_eq!(
+        options.networks[0].subnet_file,
+        Path::new("/run/flannel/subnet.env"),
+        "empty is not given"
+    );
     assert_eq!(etcd(options).prefix, "/flag");
 }
 

@@ -13,6 +13,7 @@ mod config_changes;
 mod daemon;
 mod many;
 mod mixed;
+mod networks;
 mod own_lease;
 mod random;
 mod restart;

@@ -26,6 +26,10 @@ pub(crate) struct CleanupArgs {
     /// What flanneld has written for the node
     #[arg(long, value_name = "FILE", default_value = "/run/flannel/subnet.env")]
     subnet_file: PathBuf,
+
+    /// What it has written of networks that have a name
+    #[arg(long, value_name = "DIR", default_value = "/run/flannel/networks")]
+    subnet_dir: PathBuf,
 }
 
 /// What went, or would go, and what could not be looked at or removed.
@@ -60,10 +64,21 @@ impl CleanupArgs {
         let mut report = Report::default();
         report.note(flannel_traffic::leftovers(None));
         report.note(Kernel::open().and_then(|mut kernel| kernel.find()));
-        if self.subnet_file.exists() {
-            report.things.push(self.subnet_file.display().to_string());
-        }
+        report.things.extend(self.subnet_files().iter().map(|file| file.display().to_string()));
         report
+    }
+
+    /// Those that are there.
+    fn subnet_files(&self) -> Vec<PathBuf> {
+        let mut files = vec![self.subnet_file.clone()];
+        let entries = fs::read_dir(&self.subnet_dir).into_iter().flatten().flatten();
+        files.extend(entries.map(|entry| entry.path()));
+        files.retain(|file| {
+            let named = *file == self.subnet_file || file.extension().is_some_and(|x| x == "env");
+            named && file.exists()
+        });
+        files.sort();
+        files
     }
 
     /// Goes on past what fails: the less stays behind the better.
@@ -77,11 +92,10 @@ impl CleanupArgs {
             }
             Err(error) => report.failures.push(format!("{error:#}")),
         }
-        match fs::remove_file(&self.subnet_file) {
-            Ok(()) => report.things.push(self.subnet_file.display().to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                report.failures.push(format!("remove {}: {error}", self.subnet_file.display()));
+        for file in self.subnet_files() {
+            match fs::remove_file(&file) {
+                Ok(()) => report.things.push(file.display().to_string()),
+                Err(error) => report.failures.push(format!("remove {}: {error}", file.display())),
             }
         }
         report

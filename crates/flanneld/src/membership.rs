@@ -1,0 +1,98 @@
+//! The networks that this node joins. Each has a daemon of its own, with its own store, kernel engine and
+//! traffic rules: what is wrong with one network is no concern of the others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flannel_kernel::Engine;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::Instrument as _;
+
+use crate::daemon::{self, Territory, Tools};
+use crate::options::{Joined, Options};
+use crate::readiness::{Readiness, Report, reports};
+use crate::serve::Served;
+use crate::{machine, store, subnet_file};
+
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+pub struct Membership {
+    options: Options,
+    served: Option<Served>,
+    /// The same at every boot of this machine, different on every other.
+    machine: u64,
+    territory: Arc<Territory>,
+}
+
+impl Membership {
+    pub fn new(options: Options, served: Option<Served>) -> Self {
+        let machine = machine::seed(&mut fastrand::Rng::new());
+        Self { options, served, machine, territory: Arc::default() }
+    }
+
+    /// Runs until it is dropped. Where there is one network, what only a person can mend ends it; of
+    /// several, such a one is tried again.
+    pub fn run(
+        self,
+    ) -> (watch::Receiver<Readiness>, impl Future<Output = anyhow::Result<()>> + Send) {
+        let networks = self.options.networks.clone();
+        let (reports, readiness) = reports(networks.iter().map(|network| network.name.clone()));
+        let all = async move {
+            let each: Vec<_> = networks.into_iter().zip(reports).collect();
+            if let [(network, report)] = each.as_slice() {
+                return self.join(network, report.clone()).await;
+            }
+            let this = Arc::new(self);
+            let mut running = JoinSet::new();
+            for (network, report) in each {
+                let span = tracing::info_span!("join", network = network.name.as_str());
+                running.spawn(this.clone().keep(network, report).instrument(span));
+            }
+            // None of them ends by itself; if one panics, so do we.
+            running.join_all().await;
+            Ok(())
+        };
+        (readiness, all)
+    }
+
+    /// One of several networks, again and again.
+    async fn keep(self: Arc<Self>, network: Joined, report: Report) {
+        let mut pause = FIRST_RETRY;
+        loop {
+            let began = tokio::time::Instant::now();
+            if let Err(error) = self.join(&network, report.clone()).await {
+                if began.elapsed() > LONGEST_RETRY {
+                    pause = FIRST_RETRY;
+                }
+                tracing::error!("{error:#}; next try in {pause:.0?}");
+                report.say(Readiness::NotReady(format!("{error:#}")));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_RETRY);
+        }
+    }
+
+    async fn join(&self, network: &Joined, report: Report) -> anyhow::Result<()> {
+        let previous = subnet_file::previous(&network.subnet_file).unwrap_or_else(|error| {
+            tracing::warn!("{error}; going on without what it says of the previous subnet");
+            Default::default()
+        });
+        let mut rng = fastrand::Rng::new();
+        let store = store::open(network, previous.subnet, rng.u64(..), self.served.as_ref())?;
+        tracing::info!("Created subnet manager: {}", store.name());
+        let tools = Tools {
+            store,
+            engine: Engine::start(rng.u64(..))?,
+            report,
+            territory: self.territory.clone(),
+            subnet_file: network.subnet_file.clone(),
+            machine: self.machine,
+            previous,
+            seed: rng.u64(..),
+            options: self.options.clone(),
+        };
+        daemon::run(tools).await
+    }
+}

@@ -1,0 +1,108 @@
+//! Whether pods of this node reach those of others: in each network it has joined, and so in all.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flannel_store::ledger::NetworkName;
+use tokio::sync::watch;
+
+use crate::notify;
+
+/// May change either way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    Ready,
+    /// Why not, for people.
+    NotReady(String),
+}
+
+/// Where the daemon of one network says how it is.
+#[derive(Clone)]
+pub struct Report {
+    network: NetworkName,
+    board: Arc<Board>,
+}
+
+struct Board {
+    networks: Mutex<BTreeMap<NetworkName, Readiness>>,
+    all: watch::Sender<Readiness>,
+}
+
+/// One report for each network, and what they come to.
+pub fn reports(
+    networks: impl Iterator<Item = NetworkName>,
+) -> (Vec<Report>, watch::Receiver<Readiness>) {
+    let starting = Readiness::NotReady("starting".to_owned());
+    let (all, overall) = watch::channel(starting.clone());
+    let names: Vec<_> = networks.collect();
+    let networks = names.iter().map(|name| (name.clone(), starting.clone())).collect();
+    let board = Arc::new(Board { networks: Mutex::new(networks), all });
+    let report = |network| Report { network, board: board.clone() };
+    (names.into_iter().map(report).collect(), overall)
+}
+
+impl Report {
+    pub fn network(&self) -> &NetworkName {
+        &self.network
+    }
+
+    pub fn say(&self, readiness: Readiness) {
+        let mut networks = self.board.networks.lock().unwrap_or_else(PoisonError::into_inner);
+        networks.insert(self.network.clone(), readiness);
+        let overall = overall(&networks);
+        // Still under the lock: what is said last is what is heard last.
+        self.board.all.send_if_modified(|former| {
+            let changed = *former != overall;
+            if changed && overall == Readiness::Ready {
+                notify::ready();
+            }
+            *former = overall;
+            changed
+        });
+    }
+}
+
+/// Ready when every network is; else what is wrong, and with which.
+fn overall(networks: &BTreeMap<NetworkName, Readiness>) -> Readiness {
+    let troubles: Vec<String> = networks
+        .iter()
+        .filter_map(|(network, readiness)| match readiness {
+            Readiness::Ready => None,
+            Readiness::NotReady(why) if networks.len() == 1 => Some(why.clone()),
+            Readiness::NotReady(why) => Some(format!("network {network}: {why}")),
+        })
+        .collect();
+    if troubles.is_empty() { Readiness::Ready } else { Readiness::NotReady(troubles.join("; ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> impl Iterator<Item = NetworkName> {
+        names.iter().map(|name| name.parse().expect("a name"))
+    }
+
+    #[test]
+    fn the_node_is_ready_when_every_network_is() {
+        let (reports, overall) = reports(names(&["blue", "green"]));
+        let [blue, green] = reports.as_slice() else { panic!("two") };
+        blue.say(Readiness::Ready);
+        assert_eq!(
+            *overall.borrow(),
+            Readiness::NotReady("network green: starting".to_owned()),
+            "one of two is not enough"
+        );
+        green.say(Readiness::Ready);
+        assert_eq!(*overall.borrow(), Readiness::Ready);
+        blue.say(Readiness::NotReady("no lease".to_owned()));
+        assert_eq!(*overall.borrow(), Readiness::NotReady("network blue: no lease".to_owned()));
+    }
+
+    #[test]
+    fn one_network_alone_need_not_be_named() {
+        let (reports, overall) = reports(names(&["_"]));
+        reports[0].say(Readiness::NotReady("no lease".to_owned()));
+        assert_eq!(*overall.borrow(), Readiness::NotReady("no lease".to_owned()));
+    }
+}
