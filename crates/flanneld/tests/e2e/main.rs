@@ -16,5 +16,6 @@ mod mixed;
 mod own_lease;
 mod random;
 mod restart;
+mod rules;
 mod store_faults;
 mod vandalism;
