@@ -5,12 +5,13 @@ mod conf;
 mod subnet_env;
 
 use std::io::Write;
+use std::time::SystemTime;
 
 use conf::{Document, FlannelConf};
 pub use subnet_env::{SubnetEnv, SubnetEnvError};
 
 use crate::builtin::{self, BuiltIn};
-use crate::delegate::{Added, Delegate};
+use crate::delegate::{self, Added, Delegate};
 use crate::protocol::{Attachment, Call, Code, Command, Error, ErrorContext, Plugin};
 use crate::scratch;
 
@@ -26,6 +27,12 @@ impl Plugin for Flannel {
         conf.check_delegate()?;
         let document = conf.document(Some(&env))?;
         let text = document.text();
+        let failed = |error: Error| error.context("failed to delegate add");
+        let is_built_in = self.built_in(&conf, &document.kind).is_some();
+        if !is_built_in {
+            // What cannot even begin leaves no record that DEL would stumble over for ever.
+            delegate::find(&document.kind, &call.path).map_err(failed)?;
+        }
         // An earlier try that was cut short has left its mark here.
         let retried = scratch::exists(&conf.data_dir, &call.container_id, &call.ifname);
         scratch::save(&conf.data_dir, &call.container_id, &call.ifname, &text).or_cni(
@@ -34,9 +41,12 @@ impl Plugin for Flannel {
                 conf.data_dir.display()
             ),
         )?;
-        let (outcome, version) = self
-            .hand_on_add(call, &conf, &document, &text, retried)
-            .map_err(|error| error.context("failed to delegate add"))?;
+        let added = self.hand_on_add(call, &conf, &document, &text, retried).map_err(failed);
+        if is_built_in && !retried && added.as_ref().is_err_and(Error::is_refusal) {
+            // Nothing was done, and to DEL the same configuration would make no more sense.
+            let _ = scratch::forget(&conf.data_dir, &call.container_id, &call.ifname);
+        }
+        let (outcome, version) = added?;
         outcome.to_json(version).or_cni("could not print the delegate's result")
     }
 
@@ -152,6 +162,7 @@ impl Flannel {
     ) -> Result<Vec<Error>, Error> {
         let entries = scratch::list(&conf.data_dir)
             .or_cni(format_args!("could not list what ADD saved in {}", conf.data_dir.display()))?;
+        scratch::remove_torn(&conf.data_dir, SystemTime::now());
         let mut failures = Vec::new();
         for entry in entries {
             let lives = valid.iter().any(|attachment| {

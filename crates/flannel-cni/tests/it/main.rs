@@ -7,6 +7,7 @@ mod bridge;
 mod connectivity;
 mod golden;
 mod interchange;
+mod killed;
 mod lifecycle;
 mod node;
 mod nonsense;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
@@ -40,57 +39,6 @@ fn two_hundred_adds_at_once_get_two_hundred_addresses() {
         }
     });
     node.assert_clean();
-}
-
-/// Starts an ADD and kills it after a while.
-fn killed_add(node: &Node, pod: &Pod, after: Duration) {
-    let request = node.request(Whose::Ours, "flannel", "ADD", pod);
-    let mut child = request.spawn(&node.flannel_conf().to_string(), Stdio::null());
-    std::thread::sleep(after);
-    child.kill().unwrap();
-    child.wait().unwrap();
-}
-
-#[test]
-fn an_add_killed_at_any_moment_is_made_good_by_the_next() {
-    let node = Node::new(&format!("{V4}{V6}"));
-    // Past all moments of an ADD, also of one that is slow because this was built for debugging.
-    for step in 0..60 {
-        let mut pod = Pod::new("pod-1");
-        killed_add(&node, &pod, Duration::from_micros(250 * step));
-        node.add(Whose::Ours, &mut pod);
-        assert_eq!(node.reserved().len(), 2, "after {step} steps");
-        node.check(Whose::Ours, &pod);
-        node.del(Whose::Ours, &pod);
-        node.assert_clean();
-    }
-}
-
-#[test]
-fn an_add_killed_at_any_moment_is_undone_by_del() {
-    let mut node = Node::new(&format!("{V4}{V6}"));
-    node.delegate["ipMasq"] = true.into();
-    for step in 0..60 {
-        let pod = Pod::new("pod-1");
-        killed_add(&node, &pod, Duration::from_micros(250 * step));
-        node.del(Whose::Ours, &pod);
-        node.assert_clean();
-    }
-}
-
-#[test]
-fn a_del_killed_at_any_moment_is_finished_by_the_next() {
-    let node = Node::new(V4);
-    for step in 0..40 {
-        let pod = node.attached("pod-1");
-        let request = node.request(Whose::Ours, "flannel", "DEL", &pod);
-        let mut child = request.spawn(&node.flannel_conf().to_string(), Stdio::null());
-        std::thread::sleep(Duration::from_micros(250 * step));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        node.del(Whose::Ours, &pod);
-        node.assert_clean();
-    }
 }
 
 #[test]
