@@ -31,6 +31,14 @@ fn want_none(node: &Node) -> Result<()> {
     node.flanneld().restart()
 }
 
+/// As if no program for packet filter rules were installed on the node.
+fn hide_programs(node: &Node) -> Result<()> {
+    for program in PROGRAMS {
+        node.exec(&["mount", "--bind", "/dev/null", program])?;
+    }
+    Ok(())
+}
+
 /// A daemon that wants no rules at all, after one that had them.
 fn the_rules_of_a_former_run_go(nftables: bool) -> Result<()> {
     let lab = lab(1).config_json(&config(nftables).to_string()).flag("--ip-masq").start()?;
@@ -46,9 +54,7 @@ fn the_rules_of_a_former_run_go(nftables: bool) -> Result<()> {
         assert!(before.contains(trace), "no {trace} to begin with:\n{before}");
     }
     // Whoever wants no rules needs no program for them, not even to be rid of old ones.
-    for program in PROGRAMS {
-        node.exec(&["mount", "--bind", "/dev/null", program])?;
-    }
+    hide_programs(node)?;
     want_none(node)?;
     for program in PROGRAMS {
         node.exec(&["umount", program])?;
@@ -165,4 +171,28 @@ fn rules_that_somebody_flushes_are_back_and_the_log_says_so() -> Result<()> {
     lab.wait_until("a word about it", LIMIT, || {
         node.flanneld().log().contains("restored the IPv4 traffic rules (last changed by nft")
     })
+}
+
+#[test]
+fn without_any_program_for_rules_a_node_that_must_masquerade_says_what_to_install() -> Result<()> {
+    let lab = lab(1).flag("--ip-masq").no_daemons().start()?;
+    let node = lab.node(1);
+    hide_programs(node)?;
+    node.flanneld().start()?;
+    lab.wait_until("its end", LIMIT, || !node.flanneld().is_running())?;
+    let log = node.flanneld().log();
+    assert!(log.contains("neither iptables nor any other program"), "{log}");
+    assert!(log.contains("install the package nftables"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn without_any_program_for_rules_a_node_that_need_not_masquerade_goes_on() -> Result<()> {
+    let lab = lab(1).no_daemons().start()?;
+    let node = lab.node(1);
+    hide_programs(node)?;
+    node.flanneld().restart()?;
+    let log = node.flanneld().log();
+    assert!(log.contains("Cannot set up the forward rules: neither iptables"), "{log}");
+    Ok(())
 }
