@@ -65,8 +65,8 @@ pub fn load(directory: &Path, container_id: &str, ifname: &str) -> io::Result<Op
     if let Some(text) = read(&own)? {
         return Ok(Some(Saved { text, path: own, borrowed: false }));
     }
-    // Of an ADD that was killed while it wrote.
-    remove(&temporary_path(&own))?;
+    // Of an ADD that was killed while it wrote. If it cannot be removed, it does no harm.
+    let _ = remove(&temporary_path(&own));
     if ifname == FIRST_INTERFACE {
         return Ok(None);
     }

@@ -35,12 +35,8 @@ impl Plugin for Flannel {
         }
         // An earlier try that was cut short has left its mark here.
         let retried = scratch::exists(&conf.data_dir, &call.container_id, &call.ifname);
-        scratch::save(&conf.data_dir, &call.container_id, &call.ifname, &text).or_cni(
-            format_args!(
-                "could not save the delegate's configuration in {}",
-                conf.data_dir.display()
-            ),
-        )?;
+        scratch::save(&conf.data_dir, &call.container_id, &call.ifname, &text)
+            .map_err(|error| io_error("save the delegate's configuration", &conf, error))?;
         let added = self.hand_on_add(call, &conf, &document, &text, retried).map_err(failed);
         if is_built_in && !retried && added.as_ref().is_err_and(Error::is_refusal) {
             // Nothing was done, and to DEL the same configuration would make no more sense.
@@ -53,7 +49,7 @@ impl Plugin for Flannel {
     fn del(&self, call: &Call) -> Result<(), Error> {
         let conf = FlannelConf::read(&call.conf)?;
         let saved = scratch::load(&conf.data_dir, &call.container_id, &call.ifname)
-            .or_cni(format_args!("could not read what ADD saved in {}", conf.data_dir.display()))?;
+            .map_err(|error| io_error("read what ADD saved", &conf, error))?;
         let Some(saved) = saved else { return Ok(()) };
         let document = match Document::parse(&saved.text) {
             Some(document) => document,
@@ -67,13 +63,13 @@ impl Plugin for Flannel {
         };
         // As long as the delegate has not succeeded, what it needs for the next try stays.
         self.hand_on(call, &conf, &document, Command::Del)?;
-        saved.forget().or_cni("could not remove what ADD saved")
+        saved.forget().map_err(|error| io_error("remove what ADD saved", &conf, error))
     }
 
     fn check(&self, call: &Call) -> Result<(), Error> {
         let conf = FlannelConf::read(&call.conf)?;
         let saved = scratch::load(&conf.data_dir, &call.container_id, &call.ifname)
-            .or_cni(format_args!("could not read what ADD saved in {}", conf.data_dir.display()))?;
+            .map_err(|error| io_error("read what ADD saved", &conf, error))?;
         let document = saved.and_then(|saved| Document::parse(&saved.text));
         let Some(mut document) = document else {
             let msg = format!(
@@ -161,7 +157,7 @@ impl Flannel {
         valid: &[Attachment],
     ) -> Result<Vec<Error>, Error> {
         let entries = scratch::list(&conf.data_dir)
-            .or_cni(format_args!("could not list what ADD saved in {}", conf.data_dir.display()))?;
+            .map_err(|error| io_error("list what ADD saved", conf, error))?;
         scratch::remove_torn(&conf.data_dir, SystemTime::now());
         let mut failures = Vec::new();
         for entry in entries {
@@ -186,7 +182,8 @@ impl Flannel {
                 ..call.clone()
             };
             match self.hand_on(&gone, conf, &document, Command::Del) {
-                Ok(()) => scratch::remove(&entry.path).or_cni("could not remove what ADD saved")?,
+                Ok(()) => scratch::remove(&entry.path)
+                    .map_err(|error| io_error("remove what ADD saved", conf, error))?,
                 Err(error) => {
                     failures.push(error.context(format_args!("container {}", gone.container_id)))
                 }
@@ -202,6 +199,11 @@ fn load_env(conf: &FlannelConf<'_>) -> Result<SubnetEnv, Error> {
             "failed to load flannel 'subnet.env' file: {error}. Check the flannel pod log for this node."
         ))
     })
+}
+
+fn io_error(attempted: &str, conf: &FlannelConf<'_>, error: std::io::Error) -> Error {
+    let msg = format!("could not {attempted} in {}: {error}", conf.data_dir.display());
+    Error::new(Code::Io, msg)
 }
 
 fn note(text: std::fmt::Arguments<'_>) {

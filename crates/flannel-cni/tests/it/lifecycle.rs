@@ -241,3 +241,22 @@ fn a_container_that_was_there_before_a_restart_of_the_host_gets_its_address_agai
     node.check(Whose::Ours, &after);
     assert_eq!(node.reserved().len(), 4);
 }
+
+#[test]
+fn what_cannot_be_written_down_is_not_done_and_said_with_the_code_for_it() {
+    let node = Node::new(V4);
+    // Nobody, not even root, makes a file below a file.
+    fs::write(node.path("flannel"), "").unwrap();
+    let pod = Pod::new("pod-1");
+    let answer = node.call(Whose::Ours, "flannel", "ADD", &pod, &node.flannel_conf());
+    let (code, msg) = answer.expect_error();
+    assert!(code == 5 && msg.contains("could not save the delegate's configuration"), "{msg}");
+    fs::remove_file(node.path("flannel")).unwrap();
+    fs::write(node.path("networks"), "").unwrap();
+    let answer = node.call(Whose::Ours, "flannel", "ADD", &pod, &node.flannel_conf());
+    let (code, msg) = answer.expect_error();
+    assert!(code == 5 && msg.contains("networks/cbr0"), "{code} {msg}");
+    fs::remove_file(node.path("networks")).unwrap();
+    node.del(Whose::Ours, &pod);
+    node.assert_clean();
+}
