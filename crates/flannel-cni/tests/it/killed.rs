@@ -2,66 +2,24 @@
 //! changes that anybody else can see, so these are all the ways there are to be cut short.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
 use crate::node::{Node, Pod, V4, V6, Whose};
 use crate::support::Request;
-
-/// A program that stops at every system call, driven by the thread that started it.
-struct Traced(Child);
-
-impl Traced {
-    fn start(request: &Request, conf: &Value) -> Self {
-        let mut command = request.command(Stdio::null());
-        // SAFETY: it only asks to be traced, by a system call.
-        unsafe {
-            command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            });
-        }
-        let mut traced = Self(command.spawn().unwrap());
-        let mut stdin = traced.0.stdin.take().unwrap();
-        stdin.write_all(conf.to_string().as_bytes()).unwrap();
-        assert!(traced.stops(), "it stops before its first instruction");
-        traced
-    }
-
-    fn pid(&self) -> libc::pid_t {
-        self.0.id().try_into().unwrap()
-    }
-
-    /// On to where a system call begins or ends. `false`: the program has ended.
-    fn go_on(&self) -> bool {
-        // SAFETY: the child is ours, and stopped.
-        assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SYSCALL, self.pid(), 0, 0) }, 0);
-        self.stops()
-    }
-
-    fn stops(&self) -> bool {
-        let mut status = 0;
-        // SAFETY: the status is ours to be written.
-        let waited = unsafe { libc::waitpid(self.pid(), &raw mut status, 0) };
-        assert_eq!(waited, self.pid());
-        libc::WIFSTOPPED(status)
-    }
-}
+use crate::traced::Traced;
 
 /// Kills a plugin as it begins its `nth` system call. `false`: it has ended before.
 fn killed_at(nth: usize, request: &Request, conf: &Value) -> bool {
-    let mut traced = Traced::start(request, conf);
+    let traced = Traced::start(request, conf);
     for _ in 0..2 * nth - 1 {
         if !traced.go_on() {
             return false;
         }
     }
-    traced.0.kill().unwrap();
-    traced.0.wait().unwrap();
+    traced.kill();
     true
 }
 

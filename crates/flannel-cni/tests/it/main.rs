@@ -14,4 +14,5 @@ mod nonsense;
 mod protocol;
 mod robustness;
 mod support;
+mod traced;
 mod traffic;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 
 use crate::node::{Node, Pod, V4, V6, Whose, run};
+use crate::traced::Traced;
 
 #[test]
 fn two_hundred_adds_at_once_get_two_hundred_addresses() {
@@ -38,6 +39,31 @@ fn two_hundred_adds_at_once_get_two_hundred_addresses() {
             scope.spawn(move || request.send(conf).expect_success());
         }
     });
+    node.assert_clean();
+}
+
+/// What they do alone takes a hundred times as long as what they wait for each other with.
+#[test]
+fn the_lock_of_the_addresses_is_held_for_a_few_system_calls_only() {
+    let node = Node::new(V4);
+    let pod = node.attached("pod-1");
+    node.del(Whose::Ours, &pod);
+    let lock = fs::File::open(node.reservations_dir().join("lock")).unwrap();
+    for command in ["ADD", "DEL"] {
+        let request = node.request(Whose::Ours, "flannel", command, &pod);
+        let traced = Traced::start(&request, &node.flannel_conf());
+        let (mut held, mut all) = (0, 0);
+        while traced.go_on() {
+            all += 1;
+            match lock.try_lock() {
+                Ok(()) => lock.unlock().unwrap(),
+                Err(fs::TryLockError::WouldBlock) => held += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        // Each stops it twice.
+        assert!(held > 0 && held <= 2 * 12, "{command}: {held} of {all} stops");
+    }
     node.assert_clean();
 }
 
