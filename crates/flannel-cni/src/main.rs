@@ -15,10 +15,20 @@ use flannel_cni::protocol::{About, Environment, Plugin, serve};
 #[global_allocator]
 static ARENA: Arena = Arena::new();
 
+const USAGE: &str = "\
+A CNI plugin: started by container runtimes, which say by CNI_COMMAND what they want.
+By hand: flannel --install DIRECTORY [--force]
+    writes this program to DIRECTORY, and links for the plugins that are built in;
+    --force: also where other programs have their names";
+
 fn main() -> ExitCode {
     let succeeded = match std::env::args_os().nth(1) {
         Some(option) if option == "--install" => {
             install_into(std::env::args_os().skip(2).collect())
+        }
+        Some(option) if option == "--help" || option == "-h" => {
+            say(USAGE);
+            answer(&own_name())
         }
         _ => answer(&own_name()),
     };
@@ -28,7 +38,7 @@ fn main() -> ExitCode {
 fn install_into(arguments: Vec<OsString>) -> bool {
     let force = arguments.iter().any(|argument| argument == "--force");
     let Some(directory) = arguments.iter().find(|argument| *argument != "--force") else {
-        say("usage: flannel --install DIRECTORY [--force]");
+        say(USAGE);
         return false;
     };
     let installed = std::env::current_exe().map_err(|error| error.to_string()).and_then(|own| {

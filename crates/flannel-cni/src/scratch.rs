@@ -10,6 +10,10 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Nobody takes so long to write a file.
+const WRITING: Duration = Duration::from_secs(60);
 
 /// The interface whose file has the Go plugin's name.
 pub const FIRST_INTERFACE: &str = "eth0";
@@ -61,8 +65,8 @@ pub fn load(directory: &Path, container_id: &str, ifname: &str) -> io::Result<Op
     if let Some(text) = read(&own)? {
         return Ok(Some(Saved { text, path: own, borrowed: false }));
     }
-    // Of an ADD that was killed while it wrote.
-    remove(&temporary_path(&own))?;
+    // Of an ADD that was killed while it wrote. If it cannot be removed, it does no harm.
+    let _ = remove(&temporary_path(&own));
     if ifname == FIRST_INTERFACE {
         return Ok(None);
     }
@@ -91,6 +95,25 @@ pub fn list(directory: &Path) -> io::Result<Vec<Entry>> {
         entries.push(Entry { container_id: container_id.to_owned(), ifname, path: item.path() });
     }
     Ok(entries)
+}
+
+/// Removes what ADDs were killed over while they wrote it, in case that nobody ever deletes their
+/// containers. It takes no time to write one, so an old one has no writer.
+pub fn remove_torn(directory: &Path, now: SystemTime) {
+    for item in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let written = item.metadata().and_then(|metadata| metadata.modified());
+        let age = written.ok().and_then(|written| now.duration_since(written).ok());
+        let is_torn = item.file_name().as_encoded_bytes().starts_with(b".");
+        if is_torn && age.is_some_and(|age| age > WRITING) {
+            // The next one to collect may have more luck.
+            let _ = remove(&item.path());
+        }
+    }
+}
+
+/// As if nothing had been saved.
+pub fn forget(directory: &Path, container_id: &str, ifname: &str) -> io::Result<()> {
+    remove(&own_path(directory, container_id, ifname))
 }
 
 impl Saved {
@@ -189,6 +212,17 @@ mod tests {
         assert_eq!(names(&directory), ["abc"]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&directory), mode(&directory.join("abc"))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn what_was_torn_is_removed_once_nobody_can_be_writing_it() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join(".abc"), "{\"na").unwrap();
+        save(root.path(), "def", "eth0", "{}").unwrap();
+        remove_torn(root.path(), SystemTime::now());
+        assert_eq!(names(root.path()), [".abc", "def"], "it may be under way");
+        remove_torn(root.path(), SystemTime::now() + Duration::from_secs(120));
+        assert_eq!(names(root.path()), ["def"]);
     }
 
     #[test]

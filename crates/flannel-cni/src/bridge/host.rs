@@ -112,7 +112,13 @@ pub(super) fn enable_forwarding(addresses: &[IpNet]) -> Result<(), HostError> {
 
 impl From<HostError> for crate::protocol::Error {
     fn from(error: HostError) -> Self {
-        Self::internal(error)
+        let told = Self::internal(&error);
+        match error {
+            HostError::OtherAddress { bridge, .. } => told.with_details(format!(
+                "the node has another subnet now: once the pods of the old one are gone, ip link del {bridge}"
+            )),
+            _ => told,
+        }
     }
 }
 

@@ -5,12 +5,13 @@ mod conf;
 mod subnet_env;
 
 use std::io::Write;
+use std::time::SystemTime;
 
 use conf::{Document, FlannelConf};
 pub use subnet_env::{SubnetEnv, SubnetEnvError};
 
 use crate::builtin::{self, BuiltIn};
-use crate::delegate::{Added, Delegate};
+use crate::delegate::{self, Added, Delegate};
 use crate::protocol::{Attachment, Call, Code, Command, Error, ErrorContext, Plugin};
 use crate::scratch;
 
@@ -26,24 +27,29 @@ impl Plugin for Flannel {
         conf.check_delegate()?;
         let document = conf.document(Some(&env))?;
         let text = document.text();
+        let failed = |error: Error| error.context("failed to delegate add");
+        let is_built_in = self.built_in(&conf, &document.kind).is_some();
+        if !is_built_in {
+            // What cannot even begin leaves no record that DEL would stumble over for ever.
+            delegate::find(&document.kind, &call.path).map_err(failed)?;
+        }
         // An earlier try that was cut short has left its mark here.
         let retried = scratch::exists(&conf.data_dir, &call.container_id, &call.ifname);
-        scratch::save(&conf.data_dir, &call.container_id, &call.ifname, &text).or_cni(
-            format_args!(
-                "could not save the delegate's configuration in {}",
-                conf.data_dir.display()
-            ),
-        )?;
-        let (outcome, version) = self
-            .hand_on_add(call, &conf, &document, &text, retried)
-            .map_err(|error| error.context("failed to delegate add"))?;
+        scratch::save(&conf.data_dir, &call.container_id, &call.ifname, &text)
+            .map_err(|error| io_error("save the delegate's configuration", &conf, error))?;
+        let added = self.hand_on_add(call, &conf, &document, &text, retried).map_err(failed);
+        if is_built_in && !retried && added.as_ref().is_err_and(Error::is_refusal) {
+            // Nothing was done, and to DEL the same configuration would make no more sense.
+            let _ = scratch::forget(&conf.data_dir, &call.container_id, &call.ifname);
+        }
+        let (outcome, version) = added?;
         outcome.to_json(version).or_cni("could not print the delegate's result")
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
         let conf = FlannelConf::read(&call.conf)?;
         let saved = scratch::load(&conf.data_dir, &call.container_id, &call.ifname)
-            .or_cni(format_args!("could not read what ADD saved in {}", conf.data_dir.display()))?;
+            .map_err(|error| io_error("read what ADD saved", &conf, error))?;
         let Some(saved) = saved else { return Ok(()) };
         let document = match Document::parse(&saved.text) {
             Some(document) => document,
@@ -57,13 +63,13 @@ impl Plugin for Flannel {
         };
         // As long as the delegate has not succeeded, what it needs for the next try stays.
         self.hand_on(call, &conf, &document, Command::Del)?;
-        saved.forget().or_cni("could not remove what ADD saved")
+        saved.forget().map_err(|error| io_error("remove what ADD saved", &conf, error))
     }
 
     fn check(&self, call: &Call) -> Result<(), Error> {
         let conf = FlannelConf::read(&call.conf)?;
         let saved = scratch::load(&conf.data_dir, &call.container_id, &call.ifname)
-            .or_cni(format_args!("could not read what ADD saved in {}", conf.data_dir.display()))?;
+            .map_err(|error| io_error("read what ADD saved", &conf, error))?;
         let document = saved.and_then(|saved| Document::parse(&saved.text));
         let Some(mut document) = document else {
             let msg = format!(
@@ -151,7 +157,8 @@ impl Flannel {
         valid: &[Attachment],
     ) -> Result<Vec<Error>, Error> {
         let entries = scratch::list(&conf.data_dir)
-            .or_cni(format_args!("could not list what ADD saved in {}", conf.data_dir.display()))?;
+            .map_err(|error| io_error("list what ADD saved", conf, error))?;
+        scratch::remove_torn(&conf.data_dir, SystemTime::now());
         let mut failures = Vec::new();
         for entry in entries {
             let lives = valid.iter().any(|attachment| {
@@ -175,7 +182,8 @@ impl Flannel {
                 ..call.clone()
             };
             match self.hand_on(&gone, conf, &document, Command::Del) {
-                Ok(()) => scratch::remove(&entry.path).or_cni("could not remove what ADD saved")?,
+                Ok(()) => scratch::remove(&entry.path)
+                    .map_err(|error| io_error("remove what ADD saved", conf, error))?,
                 Err(error) => {
                     failures.push(error.context(format_args!("container {}", gone.container_id)))
                 }
@@ -191,6 +199,11 @@ fn load_env(conf: &FlannelConf<'_>) -> Result<SubnetEnv, Error> {
             "failed to load flannel 'subnet.env' file: {error}. Check the flannel pod log for this node."
         ))
     })
+}
+
+fn io_error(attempted: &str, conf: &FlannelConf<'_>, error: std::io::Error) -> Error {
+    let msg = format!("could not {attempted} in {}: {error}", conf.data_dir.display());
+    Error::new(Code::Io, msg)
 }
 
 fn note(text: std::fmt::Arguments<'_>) {

@@ -55,6 +55,11 @@ impl Error {
         self
     }
 
+    /// Whether it is the configuration that is wrong, which was seen before anything was done.
+    pub fn is_refusal(&self) -> bool {
+        [Code::UnsupportedField, Code::InvalidConfig].iter().any(|code| *code as u32 == self.code)
+    }
+
     pub fn to_json(&self) -> String {
         indented(self)
     }

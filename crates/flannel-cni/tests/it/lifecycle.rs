@@ -208,3 +208,55 @@ fn an_add_by_flannel_does_not_need_any_other_program() {
     let (_, msg) = request.send(&conf.to_string()).expect_error();
     assert!(msg.contains("failed to find plugin"), "{msg}");
 }
+
+/// After an ADD that failed, runtimes call DEL until it succeeds.
+#[test]
+fn an_add_that_is_refused_leaves_nothing_for_del_to_stumble_over() {
+    let mut node = Node::new(V4);
+    for delegate in [
+        json!({"type": "no-such-plugin"}),
+        json!({"vlan": 5}),
+        json!({"mtu": "big"}),
+        json!({"hairpinMode": true, "promiscMode": true}),
+    ] {
+        node.delegate = delegate;
+        let pod = Pod::new("pod-1");
+        node.call(Whose::Ours, "flannel", "ADD", &pod, &node.flannel_conf()).expect_error();
+        node.del(Whose::Ours, &pod);
+        node.assert_clean();
+    }
+}
+
+#[test]
+fn a_container_that_was_there_before_a_restart_of_the_host_gets_its_address_again() {
+    let node = Node::new(&format!("{V4}{V6}"));
+    let before = node.attached("pod-1");
+    let (addresses, id) = (before.addresses(), before.id.clone());
+    // Namespace, bridge and rules end with the host; what is on disk stays.
+    drop(before);
+    run("ip", "link del cni0");
+    node.attached("pod-2");
+    let after = node.attached(&id);
+    assert_eq!(after.addresses(), addresses);
+    node.check(Whose::Ours, &after);
+    assert_eq!(node.reserved().len(), 4);
+}
+
+#[test]
+fn what_cannot_be_written_down_is_not_done_and_said_with_the_code_for_it() {
+    let node = Node::new(V4);
+    // Nobody, not even root, makes a file below a file.
+    fs::write(node.path("flannel"), "").unwrap();
+    let pod = Pod::new("pod-1");
+    let answer = node.call(Whose::Ours, "flannel", "ADD", &pod, &node.flannel_conf());
+    let (code, msg) = answer.expect_error();
+    assert!(code == 5 && msg.contains("could not save the delegate's configuration"), "{msg}");
+    fs::remove_file(node.path("flannel")).unwrap();
+    fs::write(node.path("networks"), "").unwrap();
+    let answer = node.call(Whose::Ours, "flannel", "ADD", &pod, &node.flannel_conf());
+    let (code, msg) = answer.expect_error();
+    assert!(code == 5 && msg.contains("networks/cbr0"), "{code} {msg}");
+    fs::remove_file(node.path("networks")).unwrap();
+    node.del(Whose::Ours, &pod);
+    node.assert_clean();
+}

@@ -133,3 +133,39 @@ fn gc_without_a_list_of_living_attachments_collects_nothing() {
     let (code, msg) = Request::new("GC").send(conf).expect_error();
     assert!(code == 7 && msg.contains("cni.dev/valid-attachments"), "{code} {msg}");
 }
+
+#[test]
+fn installed_by_its_own_hand_it_answers_under_every_name() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("cni/bin");
+    let output = Command::new(FLANNEL).arg("--install").arg(&directory).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("portmap: linked to flannel\n"), "{said}");
+    for name in ["flannel", "bridge", "host-local", "loopback", "portmap"] {
+        let program = directory.join(name);
+        let output = Command::new(&program).env_remove("CNI_COMMAND").output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.starts_with(&format!("CNI Plugin {name} version v")), "{text}");
+        let mut request = Request::new("VERSION");
+        request.program = program;
+        let versions = request.send("{}").expect_success().json();
+        assert_eq!(versions["supportedVersions"].as_array().unwrap().len(), 7, "{name}");
+    }
+    let output = Command::new(FLANNEL).arg("--install").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "where to?");
+}
+
+/// An answer takes two milliseconds: there is nothing to wait for side by side.
+#[test]
+fn no_async_runtime_is_part_of_it() {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--package", "flannel-cni", "--edges", "normal"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(output.stdout).unwrap();
+    assert!(tree.contains("flannel-kernel"), "{}", String::from_utf8_lossy(&output.stderr));
+    for name in ["tokio", "mio", "futures", "async"] {
+        assert!(!tree.contains(name), "{name} is in:\n{tree}");
+    }
+}

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
 use crate::node::{Node, Pod, V4, V6, Whose, run};
+use crate::traced::Traced;
 
 #[test]
 fn two_hundred_adds_at_once_get_two_hundred_addresses() {
@@ -42,55 +42,29 @@ fn two_hundred_adds_at_once_get_two_hundred_addresses() {
     node.assert_clean();
 }
 
-/// Starts an ADD and kills it after a while.
-fn killed_add(node: &Node, pod: &Pod, after: Duration) {
-    let request = node.request(Whose::Ours, "flannel", "ADD", pod);
-    let mut child = request.spawn(&node.flannel_conf().to_string(), Stdio::null());
-    std::thread::sleep(after);
-    child.kill().unwrap();
-    child.wait().unwrap();
-}
-
+/// What they do alone takes a hundred times as long as what they wait for each other with.
 #[test]
-fn an_add_killed_at_any_moment_is_made_good_by_the_next() {
-    let node = Node::new(&format!("{V4}{V6}"));
-    // Past all moments of an ADD, also of one that is slow because this was built for debugging.
-    for step in 0..60 {
-        let mut pod = Pod::new("pod-1");
-        killed_add(&node, &pod, Duration::from_micros(250 * step));
-        node.add(Whose::Ours, &mut pod);
-        assert_eq!(node.reserved().len(), 2, "after {step} steps");
-        node.check(Whose::Ours, &pod);
-        node.del(Whose::Ours, &pod);
-        node.assert_clean();
-    }
-}
-
-#[test]
-fn an_add_killed_at_any_moment_is_undone_by_del() {
-    let mut node = Node::new(&format!("{V4}{V6}"));
-    node.delegate["ipMasq"] = true.into();
-    for step in 0..60 {
-        let pod = Pod::new("pod-1");
-        killed_add(&node, &pod, Duration::from_micros(250 * step));
-        node.del(Whose::Ours, &pod);
-        node.assert_clean();
-    }
-}
-
-#[test]
-fn a_del_killed_at_any_moment_is_finished_by_the_next() {
+fn the_lock_of_the_addresses_is_held_for_a_few_system_calls_only() {
     let node = Node::new(V4);
-    for step in 0..40 {
-        let pod = node.attached("pod-1");
-        let request = node.request(Whose::Ours, "flannel", "DEL", &pod);
-        let mut child = request.spawn(&node.flannel_conf().to_string(), Stdio::null());
-        std::thread::sleep(Duration::from_micros(250 * step));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        node.del(Whose::Ours, &pod);
-        node.assert_clean();
+    let pod = node.attached("pod-1");
+    node.del(Whose::Ours, &pod);
+    let lock = fs::File::open(node.reservations_dir().join("lock")).unwrap();
+    for command in ["ADD", "DEL"] {
+        let request = node.request(Whose::Ours, "flannel", command, &pod);
+        let traced = Traced::start(&request, &node.flannel_conf());
+        let (mut held, mut all) = (0, 0);
+        while traced.go_on() {
+            all += 1;
+            match lock.try_lock() {
+                Ok(()) => lock.unlock().unwrap(),
+                Err(fs::TryLockError::WouldBlock) => held += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        // Each stops it twice.
+        assert!(held > 0 && held <= 2 * 12, "{command}: {held} of {all} stops");
     }
+    node.assert_clean();
 }
 
 #[test]

@@ -56,6 +56,17 @@ impl Request {
     }
 
     pub(crate) fn spawn(&self, conf: &str, stdout: Stdio) -> Child {
+        let mut child = self
+            .command(stdout)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{}: {error}", self.program.display()));
+        // One that fails early does not read it.
+        let _ = child.stdin.take().unwrap().write_all(conf.as_bytes());
+        child
+    }
+
+    /// Ready to be started.
+    pub(crate) fn command(&self, stdout: Stdio) -> Command {
         let mut command = Command::new(&self.program);
         for (name, value) in [
             ("CNI_COMMAND", self.command.as_str()),
@@ -76,15 +87,8 @@ impl Request {
         if !self.search_path.is_empty() {
             command.env("PATH", &self.search_path);
         }
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(stdout)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", self.program.display()));
-        // One that fails early does not read it.
-        let _ = child.stdin.take().unwrap().write_all(conf.as_bytes());
-        child
+        command.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped());
+        command
     }
 }
 

@@ -10,7 +10,7 @@ use super::network::Network;
 use crate::options;
 
 pub(super) struct TrafficRules {
-    /// Not started while nobody wants any rules: then no program for them is needed either.
+    /// `None`: nobody wants any rules, and what a former run left of them is gone.
     traffic: Option<Traffic>,
     wishes: options::Traffic,
 }
@@ -18,17 +18,25 @@ pub(super) struct TrafficRules {
 impl TrafficRules {
     /// `earlier`: the networks whose rules a former run may have left.
     pub(super) fn new(wishes: &options::Traffic, earlier: &[IpNet]) -> anyhow::Result<Self> {
-        let wanted = wishes.ip_masq || wishes.forward_rules;
-        let traffic = wanted.then(|| Traffic::start(wishes.resync, earlier)).transpose()?;
-        Ok(Self { traffic, wishes: wishes.clone() })
+        let traffic = Traffic::start(wishes.resync, earlier)?;
+        Ok(Self { traffic: Some(traffic), wishes: wishes.clone() })
     }
 
     /// Makes the rules follow the network. They are tried again by themselves if that fails; but a
     /// node that cannot masquerade is not to begin its work as if it could.
-    pub(super) async fn follow(&self, network: &Network, subnet: Subnet) -> anyhow::Result<()> {
+    pub(super) async fn follow(&mut self, network: &Network, subnet: Subnet) -> anyhow::Result<()> {
         let Some(traffic) = &self.traffic else { return Ok(()) };
         let rules = self.rules(network, subnet);
-        match traffic.set(rules).await {
+        let outcome = traffic.set(rules).await;
+        if !self.wishes.ip_masq && !self.wishes.forward_rules {
+            // To want nothing needs no program, and nobody who listens for changes: flags do not change.
+            self.traffic = None;
+            if let Err(error) = outcome {
+                tracing::warn!("Cannot look for traffic rules of a former run: {error}");
+            }
+            return Ok(());
+        }
+        match outcome {
             Ok(()) => Ok(()),
             Err(error) if self.wishes.ip_masq => Err(error).context("the masquerade rules"),
             Err(error) => {

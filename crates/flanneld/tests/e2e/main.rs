@@ -17,5 +17,6 @@ mod networks;
 mod own_lease;
 mod random;
 mod restart;
+mod rules;
 mod store_faults;
 mod vandalism;
