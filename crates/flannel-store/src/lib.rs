@@ -6,7 +6,6 @@
 #![cfg_attr(not(feature = "test-util"), forbid(unsafe_code))]
 
 mod admin;
-mod backoff;
 mod desk;
 pub mod embedded;
 mod error;

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use flannel_backoff::Backoff;
+
 /// Repairs that are made at once before somebody undoing them again and again is met with pauses.
 const PATIENCE: u32 = 10;
 /// The count of repairs starts over after this long without one.
 const CALM: Duration = Duration::from_secs(60);
-const TRUCE: Backoff = Backoff { first: Duration::from_secs(1), most: Duration::from_secs(60) };
-const RETRY: Backoff = Backoff { first: Duration::from_millis(100), most: Duration::from_secs(30) };
+const TRUCE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
 const ONCE_A_MINUTE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -52,19 +54,6 @@ impl Truce {
         }
         self.last_said = Some(now);
         Some(std::mem::take(&mut self.unsaid))
-    }
-}
-
-struct Backoff {
-    first: Duration,
-    most: Duration,
-}
-
-impl Backoff {
-    /// Doubles with every step, up to `most`, give or take a quarter.
-    fn pause(&self, step: u32, rng: &mut fastrand::Rng) -> Duration {
-        let plain = self.first.saturating_mul(1 << step.min(16)).min(self.most);
-        plain.mul_f64(0.75 + 0.5 * rng.f64())
     }
 }
 

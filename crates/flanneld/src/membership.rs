@@ -2,8 +2,9 @@
 //! traffic rules: what is wrong with one network is no concern of the others.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use flannel_backoff::Backoff;
 use flannel_kernel::Engine;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -15,8 +16,7 @@ use crate::readiness::{Readiness, Report, reports};
 use crate::serve::Served;
 use crate::{machine, store, subnet_file};
 
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 pub struct Membership {
     options: Options,
@@ -59,18 +59,17 @@ impl Membership {
 
     /// One of several networks, again and again.
     async fn keep(self: Arc<Self>, network: Joined, report: Report) {
-        let mut pause = FIRST_RETRY;
+        let mut tries = RETRY.tries(fastrand::Rng::new());
         loop {
-            let began = tokio::time::Instant::now();
-            if let Err(error) = self.join(&network, report.clone()).await {
-                if began.elapsed() > LONGEST_RETRY {
-                    pause = FIRST_RETRY;
-                }
-                tracing::error!("{error:#}; next try in {pause:.0?}");
-                report.say(Readiness::NotReady(format!("{error:#}")));
+            let began = Instant::now();
+            let Err(error) = self.join(&network, report.clone()).await else { continue };
+            if began.elapsed() > RETRY.most {
+                tries.reset();
             }
+            let pause = tries.pause();
+            tracing::error!("{error:#}; next try in {pause:.0?}");
+            report.say(Readiness::NotReady(format!("{error:#}")));
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_RETRY);
         }
     }
 

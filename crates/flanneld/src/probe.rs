@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::io;
 use std::time::{Duration, Instant};
 
+use flannel_backoff::Backoff;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -29,16 +30,14 @@ struct Limits {
     connections: usize,
     /// From accepting a connection to the end of it.
     lifetime: Duration,
-    /// The first pause after a failed bind; it doubles up to `longest_pause`.
-    first_pause: Duration,
-    longest_pause: Duration,
+    /// After a failed bind.
+    rebind: Backoff,
 }
 
 const LIMITS: Limits = Limits {
     connections: 64,
     lifetime: Duration::from_secs(5),
-    first_pause: Duration::from_secs(1),
-    longest_pause: Duration::from_secs(30),
+    rebind: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
 };
 
 /// hyper's smallest; a probe has a line and a few headers.
@@ -64,12 +63,12 @@ async fn serve_within(
 /// Another process may hold the port, as an older daemon does for a moment while this one replaces
 /// it, or the address may not be there yet.
 async fn bind_patiently(limits: Limits, address: &ProbeAddress) -> TcpListener {
-    let mut span = limits.first_pause;
+    let mut tries = limits.rebind.tries(fastrand::Rng::new());
     loop {
         match bind(address).await {
             Ok(listener) => return listener,
             Err(error) => {
-                let pause = span.mul_f64(0.5 + fastrand::f64() / 2.0);
+                let pause = tries.pause();
                 let ProbeAddress { host, port } = address;
                 tracing::error!(
                     %error,
@@ -77,7 +76,6 @@ async fn bind_patiently(limits: Limits, address: &ProbeAddress) -> TcpListener {
                      healthz-ip and healthz-port; next try in {pause:.1?}"
                 );
                 tokio::time::sleep(pause).await;
-                span = (span * 2).min(limits.longest_pause);
             }
         }
     }

@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use flannel_backoff::Backoff;
+
 use crate::{Entry, IfName, Key};
 
 /// Repairs that are made at once before somebody undoing them again and again is met with pauses.
@@ -16,8 +18,8 @@ const PATIENCE: u32 = 10;
 const CALM: Duration = Duration::from_secs(60);
 /// The first pause is short: `ip route flush` goes on for as long as it finds something to remove, so
 /// it undoes every repair that is quick enough, and ends at the first pause.
-const TRUCE: Backoff = Backoff { first: Duration::from_millis(50), most: Duration::from_secs(60) };
-const RETRY: Backoff = Backoff { first: Duration::from_millis(50), most: Duration::from_secs(30) };
+const TRUCE: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(60));
+const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(30));
 
 pub(crate) struct Wanted<S> {
     slots: BTreeMap<Key, Slot<S>>,
@@ -495,19 +497,6 @@ impl<S: Ord + Clone> Wanted<S> {
             let error = slot.trouble.as_ref().and_then(|t| t.error.as_deref());
             (&slot.entry, error.unwrap_or("not yet written"))
         })
-    }
-}
-
-struct Backoff {
-    first: Duration,
-    most: Duration,
-}
-
-impl Backoff {
-    /// Doubles with every step, up to `most`, give or take a quarter.
-    fn pause(&self, step: u32, rng: &mut fastrand::Rng) -> Duration {
-        let plain = self.first.saturating_mul(1 << step.min(16)).min(self.most);
-        plain.mul_f64(0.75 + 0.5 * rng.f64())
     }
 }
 

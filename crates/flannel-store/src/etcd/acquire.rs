@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use flannel_backoff::Backoff;
 use flannel_lease::{Choice, Claimant, Lease, LeaseAttrs, NetworkConfig, Subnet, decide};
 use prost::bytes::Bytes;
 
@@ -11,12 +12,10 @@ use super::listing::{Entry, Listing};
 use super::proto::{Compare, KeyValue, RequestOp, TxnRequest};
 use super::registry::{Grant, Registry};
 use super::txn;
-use crate::backoff::Backoff;
 use crate::{Acquired, Claim, Held, Snapshot, StoreError};
 
 const TRIES: u32 = 10;
-const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_secs(1);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 /// etcd takes 128 operations per transaction; nobody has that many leases to throw away.
 const MAX_DISCARDS: usize = 64;
@@ -29,7 +28,7 @@ impl Registry {
     ) -> Result<Acquired, StoreError> {
         let mut attempt =
             Acquiring { registry: self, config, claim, grant: None, since: None, known_by: None };
-        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX, self.rng().fork());
+        let mut backoff = RETRY.tries(self.rng().fork());
         for _ in 0..TRIES {
             if let Some(acquired) = attempt.run().await? {
                 return Ok(acquired);

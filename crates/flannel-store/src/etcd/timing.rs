@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use flannel_backoff::Backoff;
+
 /// TCP connect, and TLS handshake.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// One request at one endpoint.
@@ -21,8 +23,8 @@ pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// opened anew, in case a proxy keeps it alive towards us alone.
 pub(super) const WATCH_SILENCE: Duration = Duration::from_secs(25 * 60);
 /// Pauses between attempts to watch.
-pub(super) const WATCH_RETRY_FIRST: Duration = Duration::from_millis(100);
-pub(super) const WATCH_RETRY_MAX: Duration = Duration::from_secs(5);
+pub(super) const WATCH_RETRY: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The life of a lease, as every flannel gives it.
 pub(super) const LEASE_TTL: Duration = Duration::from_secs(86_400);

@@ -15,8 +15,7 @@ use super::history::{Ended, History};
 use super::keys::{KeyRange, Meaning};
 use super::proto::{Event, EventKind, RangeRequest, WatchResponse};
 use super::registry::Registry;
-use super::timing::{REQUEST_TIMEOUT, WATCH_RETRY_FIRST, WATCH_RETRY_MAX, WATCH_SILENCE};
-use crate::backoff::Backoff;
+use super::timing::{REQUEST_TIMEOUT, WATCH_RETRY, WATCH_SILENCE};
 use crate::{StoreError, StoreEvent};
 
 /// Events waiting for the daemon; when it lags further behind, etcd holds the rest.
@@ -60,7 +59,7 @@ impl Watcher {
     /// `history` is how far we have told; `None` when everything has to be listed.
     async fn run(&mut self, mut history: Option<History>) -> Infallible {
         let rng = self.registry.rng().fork();
-        let mut backoff = Backoff::new(WATCH_RETRY_FIRST, WATCH_RETRY_MAX, rng);
+        let mut backoff = WATCH_RETRY.tries(rng);
         loop {
             let began = Instant::now();
             let Err(end) = self.catch_up_and_follow(&mut history).await;
@@ -69,7 +68,7 @@ impl Watcher {
                 End::Compacted => history = None,
                 End::Failed(error) => self.tell_down(&error).await,
             }
-            if began.elapsed() > WATCH_RETRY_MAX {
+            if began.elapsed() > WATCH_RETRY.most {
                 backoff.reset();
             }
             tokio::time::sleep(backoff.pause()).await;

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flannel_backoff::{Backoff, Tries};
 use http_body_util::BodyExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
@@ -12,12 +13,10 @@ use tokio::time::{Instant, timeout};
 use super::RemoteStore;
 use super::http::Stream;
 use crate::StoreEvent;
-use crate::backoff::Backoff;
 use crate::wire::{WatchResult, WireEvent};
 
 const QUEUE: usize = 1_024;
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// The server says something at least every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
 const LONGEST_LINE: usize = 256 << 20;
@@ -25,8 +24,7 @@ const LONGEST_LINE: usize = 256 << 20;
 pub(super) fn start(store: Arc<RemoteStore>, cursor: u64) -> mpsc::Receiver<StoreEvent> {
     let (events, receiver) = mpsc::channel(QUEUE);
     let closed = events.clone();
-    let rng = store.rng().fork();
-    let backoff = Backoff::new(RETRY_FIRST, RETRY_MAX, rng);
+    let backoff = RETRY.tries(store.rng().fork());
     let cursor = (cursor > 0).then(|| (cursor, store.history()));
     let mut watch = Watch { store, events, cursor, backoff, down: false };
     tokio::spawn(async move {
@@ -43,7 +41,7 @@ struct Watch {
     events: mpsc::Sender<StoreEvent>,
     /// Revision and history of what has been told.
     cursor: Option<(u64, u64)>,
-    backoff: Backoff,
+    backoff: Tries,
     down: bool,
 }
 
@@ -64,7 +62,7 @@ impl Watch {
             } else {
                 tracing::debug!(reason, "the lease server is still away");
             }
-            if began.elapsed() > RETRY_MAX {
+            if began.elapsed() > RETRY.most {
                 self.backoff.reset();
             }
             tokio::time::sleep(self.backoff.pause()).await;

@@ -4,17 +4,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use flannel_backoff::{Backoff, Tries};
 use flannel_kernel::Facts;
 use flannel_lease::{Expiry, Lease, Subnet};
 use flannel_store::{Claim, Held, Snapshot, StoreError};
 
 use super::Tools;
 use super::network::Network;
-use super::timing::Backoff;
 use crate::readiness::Readiness;
 
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Nodes that were started together do not renew together.
 const RENEWAL_JITTER: f64 = 0.1;
 /// A lease that is contested again within this time is a fight between two nodes.
@@ -27,7 +26,7 @@ pub(super) struct OwnLease {
     /// It was lost or written by somebody else; when to take it back.
     question: Option<Instant>,
     last_reclaim: Option<Instant>,
-    backoff: Backoff,
+    backoff: Tries,
     rng: fastrand::Rng,
 }
 
@@ -39,24 +38,25 @@ impl OwnLease {
         facts: Arc<Facts>,
     ) -> (Self, Snapshot) {
         let mut rng = fastrand::Rng::with_seed(tools.seed);
-        let mut backoff = Backoff::new(FIRST_RETRY, LONGEST_RETRY);
+        let mut backoff = RETRY.tries(rng.fork());
         loop {
             match claim(tools, network, &facts, tools.previous.subnet).await {
                 Ok((held, snapshot)) => {
+                    backoff.reset();
                     tracing::info!("Lease acquired: {}", held.lease.subnet);
                     let mut own = Self {
                         held,
                         renew_at: None,
                         question: None,
                         last_reclaim: None,
-                        backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
+                        backoff,
                         rng,
                     };
                     own.schedule(tools.options.renew_margin);
                     return (own, snapshot);
                 }
                 Err(error) => {
-                    let pause = backoff.pause(&mut rng);
+                    let pause = backoff.pause();
                     tracing::error!("Failed to acquire a lease: {error}; next try in {pause:.0?}");
                     let reason = format!("no lease: {error}");
                     tools.report.say(Readiness::NotReady(reason));
@@ -104,7 +104,7 @@ impl OwnLease {
         let now = Instant::now();
         // The first time it is taken back at once; if that does not last, somebody wants it as much.
         let recently = self.last_reclaim.is_some_and(|last| now.duration_since(last) < PEACE);
-        let pause = if recently { self.backoff.pause(&mut self.rng) } else { Duration::ZERO };
+        let pause = if recently { self.backoff.pause() } else { Duration::ZERO };
         if !recently {
             self.backoff.reset();
         }
@@ -146,7 +146,7 @@ impl OwnLease {
                 self.ask("could not be renewed");
             }
             Err(error) => {
-                let pause = self.backoff.pause(&mut self.rng);
+                let pause = self.backoff.pause();
                 tracing::error!("Error renewing lease: {error}; next try in {pause:.0?}");
                 self.renew_at = Some(Instant::now() + pause);
             }
@@ -178,7 +178,7 @@ impl OwnLease {
                     StoreError::Lost { .. } | StoreError::Taken { .. } => {
                         self.ask("could not be announced anew");
                     }
-                    _ => self.renew_at = Some(Instant::now() + self.backoff.pause(&mut self.rng)),
+                    _ => self.renew_at = Some(Instant::now() + self.backoff.pause()),
                 }
             }
         }
@@ -201,7 +201,7 @@ impl OwnLease {
                 Some(snapshot)
             }
             Err(error) => {
-                let pause = self.backoff.pause(&mut self.rng);
+                let pause = self.backoff.pause();
                 tracing::error!("Failed to acquire a lease: {error}; next try in {pause:.0?}");
                 self.question = Some(Instant::now() + pause);
                 None

@@ -21,26 +21,3 @@ pub(super) async fn sleep_until(due: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
-
-/// Pauses that double from try to try, give or take a quarter.
-pub(super) struct Backoff {
-    first: Duration,
-    most: Duration,
-    tries: u32,
-}
-
-impl Backoff {
-    pub(super) fn new(first: Duration, most: Duration) -> Self {
-        Self { first, most, tries: 0 }
-    }
-
-    pub(super) fn pause(&mut self, rng: &mut fastrand::Rng) -> Duration {
-        let plain = self.first.saturating_mul(1 << self.tries.min(16)).min(self.most);
-        self.tries += 1;
-        plain.mul_f64(0.75 + 0.5 * rng.f64())
-    }
-
-    pub(super) fn reset(&mut self) {
-        self.tries = 0;
-    }
-}

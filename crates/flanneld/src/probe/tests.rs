@@ -6,8 +6,7 @@ use super::*;
 const TEST: Limits = Limits {
     connections: 4,
     lifetime: Duration::from_secs(60),
-    first_pause: Duration::from_millis(10),
-    longest_pause: Duration::from_millis(40),
+    rebind: Backoff::new(Duration::from_millis(10), Duration::from_millis(40)),
 };
 
 struct Server {
