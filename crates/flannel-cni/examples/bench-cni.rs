@@ -42,17 +42,17 @@ fn main() {
     println!(
         "                                  p50 ours     Go   ratio    p99 ours     Go   ratio"
     );
-    for with_port in [false, true] {
-        let port = if with_port { ", hostPort" } else { "" };
-        let [ours_times, go_times] = alternate(&[&ours, &go], rounds, 1, with_port);
-        report(&format!("ADD{port}"), &ours_times.add, &go_times.add);
-        report(&format!("DEL{port}"), &ours_times.del, &go_times.del);
-        report(&format!("ADD{port}, processor time"), &ours_times.add_cpu, &go_times.add_cpu);
-        report(&format!("DEL{port}, processor time"), &ours_times.del_cpu, &go_times.del_cpu);
-        let [ours_times, go_times] =
-            alternate(&[&ours, &go], rounds.div_ceil(4), AT_ONCE, with_port);
-        report(&format!("ADD{port}, {AT_ONCE} at once"), &ours_times.add, &go_times.add);
-        report(&format!("DEL{port}, {AT_ONCE} at once"), &ours_times.del, &go_times.del);
+    let contestants = [(&ours, false), (&go, false), (&ours, true), (&go, true)];
+    for (at_once, rounds) in [(1, rounds), (AT_ONCE, rounds.div_ceil(4))] {
+        let crowd = if at_once > 1 { format!(", {at_once} at once") } else { String::new() };
+        let times = alternate(contestants, rounds, at_once);
+        for (port, times) in ["", ", hostPort"].into_iter().zip(times.chunks_exact(2)) {
+            let (ours, go) = (&times[0], &times[1]);
+            report(&format!("ADD{port}{crowd}"), &ours.add, &go.add);
+            report(&format!("DEL{port}{crowd}"), &ours.del, &go.del);
+            report(&format!("ADD{port}{crowd}, processor"), &ours.add_cpu, &go.add_cpu);
+            report(&format!("DEL{port}{crowd}, processor"), &ours.del_cpu, &go.del_cpu);
+        }
     }
     println!("\nprograms: ours {:.2} MB, Go {:.2} MB", ours.megabytes(), go.megabytes());
 }
@@ -182,16 +182,15 @@ struct Times {
 
 /// Each in turn, so that whatever else the machine does falls on all alike.
 fn alternate<const N: usize>(
-    chains: &[&Chain; N],
+    contestants: [(&Chain, bool); N],
     rounds: usize,
     at_once: usize,
-    with_port: bool,
 ) -> [Times; N] {
     let mut times = std::array::from_fn(|_| Times::default());
     let directory = tempfile::tempdir().unwrap();
     let node = Node::new(directory.path());
     for round in 0..=rounds {
-        for (chain, times) in chains.iter().zip(&mut times) {
+        for ((chain, with_port), times) in contestants.into_iter().zip(&mut times) {
             let pods: Vec<Pod> = (0..at_once).map(|number| Pod::new(number, with_port)).collect();
             let before = cpu_of_children();
             let (add, results) = together(&pods, |pod, ()| node.add(chain, pod), vec![(); at_once]);
