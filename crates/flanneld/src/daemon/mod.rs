@@ -5,6 +5,7 @@
 //! is this node to announce, and what is the kernel to hold? Nothing here needs a clean end: the task
 //! may be dropped at any await, and the next daemon goes on from store, kernel and subnet file.
 
+mod follow;
 mod lease;
 mod network;
 mod peers;
@@ -18,8 +19,8 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use flannel_backend::Owner;
-use flannel_kernel::{Engine, Facts, Status};
-use flannel_lease::{Change, LeaseTable, NetworkConfig, Previous, SubnetFile};
+use flannel_kernel::{Engine, Facts};
+use flannel_lease::{Change, LeaseTable, NetworkConfig, Previous};
 use flannel_store::{Store, StoreEvent};
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
@@ -28,16 +29,14 @@ use crate::iface::Stack;
 use crate::logging::Throttle;
 use crate::options::Options;
 use crate::readiness::{Readiness, Report};
-use crate::{checks, memory, notify, subnet_file};
+use crate::{checks, memory};
 
 use lease::OwnLease;
 use network::Network;
 use peers::Peers;
 use rules::TrafficRules;
 pub use territory::Territory;
-use timing::{
-    CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, SUBNET_FILE_RETRY, TIDY_AFTER, sleep_until,
-};
+use timing::{CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, TIDY_AFTER, sleep_until};
 
 /// What the daemon is given to work with.
 pub struct Tools {
@@ -183,8 +182,6 @@ impl Daemon {
         }
     }
 
-    // --- what comes ---------------------------------------------------------------------------
-
     /// Takes everything the store has to say at once, so that a burst becomes one batch.
     async fn on_store(&mut self, first: StoreEvent) -> anyhow::Result<()> {
         let mut changes = Vec::new();
@@ -326,133 +323,6 @@ impl Daemon {
             self.reclaim().await?;
         }
         Ok(())
-    }
-
-    // --- what is done about it ----------------------------------------------------------------
-
-    /// Tells the others what changed about this node, then makes the kernel follow.
-    async fn announce(&mut self) -> anyhow::Result<()> {
-        let facts = self.facts.borrow().clone();
-        self.own.announce(&self.tools, &self.network, &facts).await;
-        if self.own.is_in_question() {
-            return self.reclaim().await;
-        }
-        self.settle().await
-    }
-
-    /// Gets our lease back, or another one, after it was lost or somebody else wrote it.
-    async fn reclaim(&mut self) -> anyhow::Result<()> {
-        let facts = self.facts.borrow().clone();
-        let before = self.own.subnet();
-        let Some(snapshot) = self.own.reclaim(&self.tools, &self.network, &facts).await else {
-            return Ok(());
-        };
-        let mut changes = self.table.set_own(Some(self.own.subnet()));
-        changes.extend(self.table.snapshot(snapshot.leases));
-        let changes = self.peers.spare_the_vanished(changes, Instant::now());
-        if self.own.subnet() == before {
-            return self.apply(changes).await;
-        }
-        tracing::error!(
-            "This node's subnet is now {}, it was {before}: pods that are running have addresses of \
-             the old one; restart them",
-            self.own.subnet()
-        );
-        self.settle().await
-    }
-
-    /// Makes everything on this node follow the network as it is now.
-    async fn settle(&mut self) -> anyhow::Result<()> {
-        self.program().await?;
-        if let Err(error) = self.rules.follow(&self.network, self.own.subnet()).await {
-            tracing::error!("{error:#}; trying again");
-        }
-        self.write_subnet_file();
-        Ok(())
-    }
-
-    /// Declares the whole desired state to the kernel.
-    async fn program(&mut self) -> anyhow::Result<()> {
-        self.network.find_paths(&self.tools.engine, self.table.iter()).await?;
-        let own = self.own.lease();
-        let mut desired = vec![(Owner::Node, self.network.base(own, &self.tools.options))];
-        desired.extend(self.peers.all(&self.network, own, &self.table));
-        let ownership = self.network.ownership(&self.earlier);
-        let status = self.tools.engine.replace(ownership, desired).await?;
-        tracing::info!(
-            "Programmed {} entries for {} peers{}",
-            status.wanted,
-            self.table.len(),
-            if status.is_settled() {
-                String::new()
-            } else {
-                format!(", {} still to come", status.bad)
-            }
-        );
-        Ok(())
-    }
-
-    /// Declares what changed about single peers.
-    async fn apply(&mut self, changes: Vec<Change>) -> anyhow::Result<()> {
-        if changes.is_empty() {
-            return Ok(());
-        }
-        let put = changes.iter().filter_map(|change| match change {
-            Change::Put(lease) => Some((&lease.subnet, &lease.attrs)),
-            Change::Gone(_) => None,
-        });
-        self.network.find_paths(&self.tools.engine, put).await?;
-        let entries = self.peers.changed(&self.network, self.own.lease(), changes);
-        self.tools.engine.update(entries).await?;
-        Ok(())
-    }
-
-    fn write_subnet_file(&mut self) {
-        let (config, subnet) = (self.network.config(), self.own.subnet());
-        let content = SubnetFile {
-            network: config.v4.as_ref().map(|pool| pool.network()),
-            subnet: subnet.v4(),
-            ipv6_network: config.v6.as_ref().map(|pool| pool.network()),
-            ipv6_subnet: subnet.v6(),
-            mtu: self.network.mtu(),
-            ip_masq: self.tools.options.traffic.ip_masq,
-        };
-        let path = &self.tools.subnet_file;
-        self.subnet_file_due = None;
-        match subnet_file::write(path, &content) {
-            Ok(subnet_file::Written::New) => {
-                tracing::info!("Wrote subnet file to {}", path.display());
-            }
-            Ok(subnet_file::Written::Unchanged) => {}
-            Err(error) => {
-                tracing::warn!("{error}; pods cannot be started before it is there, trying again");
-                self.subnet_file_due = Some(Instant::now() + SUBNET_FILE_RETRY);
-            }
-        }
-    }
-
-    /// Whether pods of this node reach those of others, as far as this node can tell.
-    fn judge(&mut self, status: &Status) {
-        let obstacle = self.network.obstacle(status).or_else(|| self.rules.obstacle());
-        let readiness = match obstacle {
-            _ if self.subnet_file_due.is_some() => {
-                Readiness::NotReady("the subnet file cannot be written".to_owned())
-            }
-            Some(obstacle) => Readiness::NotReady(obstacle),
-            None if status.is_settled() || self.ready || Instant::now() >= self.patience => {
-                Readiness::Ready
-            }
-            None => Readiness::NotReady(format!(
-                "{} of {} kernel entries are not written yet",
-                status.bad, status.wanted
-            )),
-        };
-        if readiness == Readiness::Ready && !self.ready {
-            self.ready = true;
-            tracing::info!("flannel is ready");
-            notify::status(&format!("{} peers, subnet {}", self.table.len(), self.own.subnet()));
-        }
-        self.tools.report.say(readiness);
     }
 }
 
