@@ -97,7 +97,6 @@ fn is_ours(config: &NetworkConfig, me: &Claimant, lease: &Lease) -> bool {
     }
 }
 
-/// The subnet of one family: the first wished one that is free, else a random free one.
 fn choose<N: Net>(
     pool: Pool<N>,
     key: &'static str,
@@ -108,6 +107,19 @@ fn choose<N: Net>(
 ) -> Result<N, AcquireError> {
     let mut free = FreeMap::new(pool);
     others.iter().filter_map(|lease| part(&lease.subnet)).for_each(|net| free.occupy(net));
+    choose_free(pool, key, &free, wished, part, rng)
+}
+
+/// The subnet of one family: the first wished one that is free, else a random free one. `key`: where the
+/// network config says what there is to choose from.
+pub fn choose_free<N: Net>(
+    pool: Pool<N>,
+    key: &'static str,
+    free: &FreeMap<N>,
+    wished: &[Subnet],
+    part: impl Fn(&Subnet) -> Option<N>,
+    rng: &mut fastrand::Rng,
+) -> Result<N, AcquireError> {
     let wish = wished.iter().filter_map(&part).find(|net| free.is_free(*net));
     wish.or_else(|| free.pick(rng)).ok_or_else(|| AcquireError::OutOfSubnets {
         key,

@@ -16,7 +16,7 @@ mod subnet;
 mod subnet_file;
 mod table;
 
-pub use acquire::{AcquireError, Choice, Claimant, Decision, decide};
+pub use acquire::{AcquireError, Choice, Claimant, Decision, choose_free, decide};
 pub use allocate::{CANDIDATES, FreeMap};
 pub use attrs::{AttrsError, LeaseAttrs};
 pub use config::{BackendConfig, ConfigError, NetworkConfig};

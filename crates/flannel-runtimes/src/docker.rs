@@ -11,11 +11,12 @@ use rustix::process::Signal;
 use crate::cgroups::Cgroups;
 use crate::image;
 use crate::programs::{Unpacked, env_command, of_repository, own_directory};
+use crate::runtime::Runtime;
 
 const OPTIONS_FILE: &str = "/run/docker_opts.env";
 const SOCKET: &str = "unix:///run/docker.sock";
 const LOG: &str = "/run/dockerd.log";
-/// How long the daemon may take until it answers, a server until it listens.
+/// How long the daemon may take until it answers.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A node's Docker.
@@ -51,34 +52,6 @@ impl<'a> Docker<'a> {
         docker
     }
 
-    /// Starts a container on Docker's own bridge; `options` are Docker's.
-    pub fn start(&self, name: &str, options: &[&str], command: &[&str]) {
-        let mut words = vec!["run", "--detach", "--name", name];
-        words.extend(options);
-        words.push("busybox");
-        words.extend(command);
-        self.run(&words);
-    }
-
-    /// As [`Self::start`], for a server; returns when it listens.
-    pub fn serve(&self, name: &str, options: &[&str], port: u16, command: &[&str]) {
-        let text = port.to_string();
-        let server = ["nc", "-ll", "-p", &text, "-e"];
-        self.start(name, options, &[&server[..], command].concat());
-        wait_until("the server to listen", LIMIT, || {
-            let listening = self.exec(name, &["netstat", "-ltn"]).map_err(|e| e.to_string())?;
-            if listening.contains(&format!(":{port} ")) { Ok(()) } else { Err(listening) }
-        })
-        .unwrap_or_else(|error| panic!("{error}"));
-    }
-
-    /// Runs a command in a container and returns what it printed.
-    pub fn exec(&self, name: &str, command: &[&str]) -> flannel_lab::Result<String> {
-        let mut words = vec!["exec", name];
-        words.extend(command);
-        self.try_run(&words)
-    }
-
     /// The address that Docker gave to a container.
     pub fn address(&self, name: &str) -> Ipv4Addr {
         let address = self.run(&["inspect", "--format", "{{.NetworkSettings.IPAddress}}", name]);
@@ -89,12 +62,6 @@ impl<'a> Docker<'a> {
         self.try_run(words).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 
-    fn try_run(&self, words: &[&str]) -> flannel_lab::Result<String> {
-        let mut command = self.client.clone();
-        command.extend(words.iter().map(OsString::from));
-        self.node.namespace().exec(&command)
-    }
-
     fn wait_until_it_answers(&self) {
         let answers = wait_until("dockerd to answer", LIMIT, || self.try_run(&["version"]));
         answers.unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
@@ -102,6 +69,22 @@ impl<'a> Docker<'a> {
 
     fn log(&self) -> String {
         self.node.read_file(LOG).unwrap_or_default()
+    }
+}
+
+impl Runtime for Docker<'_> {
+    fn start(&self, name: &str, options: &[&str], command: &[&str]) {
+        let mut words = vec!["run", "--detach", "--name", name];
+        words.extend(options);
+        words.push("busybox");
+        words.extend(command);
+        self.run(&words);
+    }
+
+    fn try_run(&self, words: &[&str]) -> flannel_lab::Result<String> {
+        let mut command = self.client.clone();
+        command.extend(words.iter().map(OsString::from));
+        self.node.namespace().exec(&command)
     }
 }
 

@@ -11,8 +11,10 @@ mod image;
 mod outside;
 mod podman;
 mod programs;
+mod runtime;
 
 pub use docker::Docker;
 pub use outside::{Outside, say_hello_to};
 pub use podman::Podman;
 pub use programs::{flannelctl, flanneld, measured};
+pub use runtime::Runtime;

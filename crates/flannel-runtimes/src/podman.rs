@@ -5,16 +5,14 @@ use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::Duration;
 
-use flannel_lab::{Node, Place as _, wait_until};
+use flannel_lab::{Node, Place as _};
 
 use crate::cgroups::Cgroups;
 use crate::image;
 use crate::programs::{Unpacked, cni_plugin, env_command, own_directory};
+use crate::runtime::Runtime;
 
-/// How long a server may take until it listens.
-const LIMIT: Duration = Duration::from_secs(10);
 /// The network's name in the conflist.
 const NETWORK: &str = "cbr0";
 /// Where the node's only CNI plugin is, under its five names.
@@ -78,36 +76,6 @@ impl<'a> Podman<'a> {
         podman
     }
 
-    /// Starts a container in flannel's network; `options` are podman's own.
-    pub fn start(&self, name: &str, options: &[&str], command: &[&str]) {
-        let parent = self.cgroups.parent();
-        let mut words = vec!["run", "--detach", "--name", name, "--network", NETWORK];
-        words.extend(["--cgroup-parent", &parent]);
-        words.extend(options);
-        words.push("busybox");
-        words.extend(command);
-        self.run(&words);
-    }
-
-    /// As [`Self::start`], for a server; returns when it listens.
-    pub fn serve(&self, name: &str, options: &[&str], port: u16, command: &[&str]) {
-        let text = port.to_string();
-        let server = ["nc", "-ll", "-p", &text, "-e"];
-        self.start(name, options, &[&server[..], command].concat());
-        wait_until("the server to listen", LIMIT, || {
-            let listening = self.exec(name, &["netstat", "-ltn"]).map_err(|e| e.to_string())?;
-            if listening.contains(&format!(":{port} ")) { Ok(()) } else { Err(listening) }
-        })
-        .unwrap_or_else(|error| panic!("{error}"));
-    }
-
-    /// Runs a command in a container and returns what it printed.
-    pub fn exec(&self, name: &str, command: &[&str]) -> flannel_lab::Result<String> {
-        let mut words = vec!["exec", name];
-        words.extend(command);
-        self.try_run(&words)
-    }
-
     /// The address that a container sees on its own device.
     pub fn address(&self, name: &str) -> Ipv4Addr {
         let shown = self.exec(name, &["ip", "-4", "addr", "show", "eth0"]).expect("look inside");
@@ -153,6 +121,18 @@ impl<'a> Podman<'a> {
 
     fn run(&self, words: &[&str]) -> String {
         self.try_run(words).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+impl Runtime for Podman<'_> {
+    fn start(&self, name: &str, options: &[&str], command: &[&str]) {
+        let parent = self.cgroups.parent();
+        let mut words = vec!["run", "--detach", "--name", name, "--network", NETWORK];
+        words.extend(["--cgroup-parent", &parent]);
+        words.extend(options);
+        words.push("busybox");
+        words.extend(command);
+        self.run(&words);
     }
 
     fn try_run(&self, words: &[&str]) -> flannel_lab::Result<String> {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use flannel_lab::{Lab, Place as _};
-use flannel_runtimes::{Docker, Outside, flanneld, measured, say_hello_to};
+use flannel_runtimes::{Docker, Outside, Runtime as _, flanneld, measured, say_hello_to};
 
 const WORLD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 

@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use flannel_lab::{Lab, Place as _};
-use flannel_runtimes::{Outside, Podman, flannelctl, flanneld, measured, say_hello_to};
+use flannel_runtimes::{
+    Outside, Podman, Runtime as _, flannelctl, flanneld, measured, say_hello_to,
+};
 
 const WORLD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 const PARTNER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);

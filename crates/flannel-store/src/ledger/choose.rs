@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use flannel_lease::{AcquireError, Choice, Decision, FreeMap, LeaseAttrs, Net, Pool, Subnet};
+use flannel_lease::{AcquireError, Choice, Decision, LeaseAttrs, Subnet, choose_free};
 
 use super::network::Network;
 
@@ -37,36 +37,14 @@ impl Network {
         let wished: Vec<Subnet> = previous.iter().chain(&unusable).copied().collect();
         // Our own leases do not stand in our way.
         unusable.iter().for_each(|subnet| self.vacate(subnet));
-        let v4 = pool_v4.map(|pool| {
-            choose_one(pool, "Network", self.free_v4.as_ref(), &wished, Subnet::v4, rng)
-        });
-        let v6 = pool_v6.map(|pool| {
-            choose_one(pool, "IPv6Network", self.free_v6.as_ref(), &wished, Subnet::v6, rng)
-        });
+        let v4 = pool_v4
+            .zip(self.free_v4.as_ref())
+            .map(|(pool, free)| choose_free(pool, "Network", free, &wished, Subnet::v4, rng));
+        let v6 = pool_v6
+            .zip(self.free_v6.as_ref())
+            .map(|(pool, free)| choose_free(pool, "IPv6Network", free, &wished, Subnet::v6, rng));
         unusable.iter().for_each(|subnet| self.occupy(subnet));
         let subnet = Subnet::new(v4.transpose()?, v6.transpose()?).ok_or(AcquireError::NoFamily)?;
         Ok(Decision { discard: unusable, choice: Choice::Take(subnet) })
     }
-}
-
-fn choose_one<N: Net>(
-    pool: Pool<N>,
-    key: &'static str,
-    free: Option<&FreeMap<N>>,
-    wished: &[Subnet],
-    part: impl Fn(&Subnet) -> Option<N>,
-    rng: &mut fastrand::Rng,
-) -> Result<N, AcquireError> {
-    let chosen = free.and_then(|free| {
-        let wish = wished.iter().filter_map(&part).find(|net| free.is_free(*net));
-        wish.or_else(|| free.pick(rng))
-    });
-    chosen.ok_or_else(|| AcquireError::OutOfSubnets {
-        key,
-        network: pool.network().to_string(),
-        subnet_len: pool.subnet_len(),
-        capacity: pool.capacity(),
-        first: pool.first().to_string(),
-        last: pool.last().to_string(),
-    })
 }
