@@ -1,5 +1,7 @@
 //! What each path does with each method.
 
+use std::convert::Infallible;
+use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +14,7 @@ use flannel_store::ledger::{Entry, NetworkName, Reply, Request as Asked, Who};
 use flannel_store::wire::{self, WireError, WireLease, WireReservation};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use hyper::body::Body as HttpBody;
 use tokio::sync::watch;
 
 use crate::answer::{self, Fault};
@@ -21,18 +23,42 @@ use crate::limits::Limits;
 use crate::route::{Misrouted, Query, Route};
 use crate::{OPENAPI, permission};
 
-pub(crate) struct Api {
-    pub(crate) desk: Arc<dyn Desk>,
-    pub(crate) limits: Limits,
+/// The API without the sockets.
+pub struct Api {
+    desk: Arc<dyn Desk>,
+    limits: Limits,
 }
+
+/// The body of a request, wherever it comes from.
+pub(crate) trait Sent: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>> {}
+
+impl<B: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>>> Sent for B {}
 
 type Answered = Result<Response<Body>, Fault>;
 
 impl Api {
+    pub fn new(desk: Arc<dyn Desk>, limits: Limits) -> Self {
+        Self { desk, limits }
+    }
+
+    /// One request, of somebody who is known.
+    pub async fn respond<B>(
+        &self,
+        request: Request<B>,
+        who: Who,
+    ) -> Response<impl HttpBody<Data = Bytes, Error = Infallible> + use<B>>
+    where
+        B: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>>,
+    {
+        let wants_json = answer::wants_json(&request);
+        let answered = self.answer(request, || Ok(who)).await;
+        answered.unwrap_or_else(|fault| fault.response(wants_json))
+    }
+
     /// `who` is asked for only where it matters who it is.
     pub(crate) async fn answer(
         &self,
-        request: Request<Incoming>,
+        request: Request<impl Sent>,
         who: impl FnOnce() -> Result<Who, Fault>,
     ) -> Answered {
         let route = Route::read(request.uri().path())?;
@@ -113,7 +139,7 @@ impl Api {
         &self,
         name: &NetworkName,
         subnet: Subnet,
-        request: Request<Incoming>,
+        request: Request<impl Sent>,
         query: &Query,
         who: Who,
     ) -> Answered {
@@ -194,7 +220,7 @@ impl Api {
     }
 
     /// The body as text, within limits of size and time.
-    async fn read(&self, request: Request<Incoming>) -> Result<String, Fault> {
+    async fn read(&self, request: Request<impl Sent>) -> Result<String, Fault> {
         let body = Limited::new(request.into_body(), self.limits.largest_body).collect();
         let slow = || {
             Fault::new(StatusCode::REQUEST_TIMEOUT, "slow", "the request's body came too slowly")
