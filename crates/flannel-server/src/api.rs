@@ -61,20 +61,23 @@ impl Api {
         request: Request<impl Sent>,
         who: impl FnOnce() -> Result<Who, Fault>,
     ) -> Answered {
-        let route = Route::read(request.uri().path())?;
-        if route.is_public() {
-            return match (&route, request.method()) {
+        let route = Route::read(request.uri().path());
+        if let Ok(route) = &route
+            && route.is_public()
+        {
+            return match (route, request.method()) {
                 (Route::Healthz, &Method::GET) => Ok(answer::text("ok\n")),
                 (_, &Method::GET) => Ok(answer::json(OPENAPI)),
                 _ => Err(Fault::method(route.methods())),
             };
         }
-        let who = who()?;
+        // Who is not known is not even told what is here.
+        let (who, route) = (who()?, route?);
         let query = Query::read(request.uri().query().unwrap_or_default())?;
         permission::check(&who, &route, request.method(), &query)?;
         let method = request.method().clone();
         match (route, method) {
-            (Route::Networks, Method::GET) => self.networks(query.next).await,
+            (Route::Networks, Method::GET) => self.networks(&query).await,
             (Route::Config(name), Method::GET) => self.config(&name, query.raw),
             (Route::Config(name), Method::PUT) => {
                 let text = self.read(request).await?;
@@ -86,7 +89,7 @@ impl Api {
             (Route::Leases(name), Method::GET) => {
                 let feed = self.feed(&name)?;
                 let answer = |at| feed.answer(at, Style::Poll).map(|(bytes, _)| bytes);
-                self.poll(feed.changes(), query.next, answer).await
+                self.poll(feed.changes(), &query, answer).await
             }
             (Route::Leases(name), Method::POST) => {
                 let attrs = read_attrs(&self.read(request).await?)?;
@@ -98,7 +101,7 @@ impl Api {
                 if query.next.is_none() && feed.lease(&subnet).is_none() {
                     return Err(flannel_store::ledger::Refusal::Gone(subnet).into());
                 }
-                self.poll(feed.changes(), query.next, |at| feed.answer_one(&subnet, at)).await
+                self.poll(feed.changes(), &query, |at| feed.answer_one(&subnet, at)).await
             }
             (Route::Lease(name, subnet), Method::PUT) => {
                 self.put_lease(&name, subnet, request, &query, who).await
@@ -107,7 +110,7 @@ impl Api {
                 self.done(&name, Asked::Release { subnet, version: query.version, who }).await
             }
             (Route::Events(name), Method::GET) => {
-                let events = Events::new(self.feed(&name)?, query.next);
+                let events = Events::new(self.feed(&name)?, query.next, self.patience(&query));
                 Ok(answer::lines(Body::Events(Box::new(events))))
             }
             (Route::Reservations(name), Method::GET) => self.reservations(&name),
@@ -123,9 +126,9 @@ impl Api {
         }
     }
 
-    async fn networks(&self, next: Option<Cursor>) -> Answered {
+    async fn networks(&self, query: &Query) -> Answered {
         let feeds = self.desk.feeds();
-        self.poll(feeds.changes(), next, |at| feeds.answer(at)).await
+        self.poll(feeds.changes(), query, |at| feeds.answer(at)).await
     }
 
     fn config(&self, name: &NetworkName, raw: bool) -> Answered {
@@ -181,9 +184,11 @@ impl Api {
     async fn poll(
         &self,
         mut changes: watch::Receiver<u64>,
-        next: Option<Cursor>,
+        query: &Query,
         answer: impl Fn(Option<Cursor>) -> Option<Bytes>,
     ) -> Answered {
+        let next = query.next;
+        let patience = self.patience(query).unwrap_or(self.limits.longest_poll);
         let wait = async {
             loop {
                 changes.mark_unchanged();
@@ -193,7 +198,7 @@ impl Api {
                 changes.changed().await.ok()?;
             }
         };
-        let answered = tokio::time::timeout(self.limits.longest_poll, wait).await.ok().flatten();
+        let answered = tokio::time::timeout(patience, wait).await.ok().flatten();
         let nothing = || {
             let Cursor { revision, history } = next.unwrap_or_default();
             let history = wire::history_text(history.unwrap_or(0));
@@ -202,6 +207,11 @@ impl Api {
             ))
         };
         Ok(answer::json(answered.unwrap_or_else(nothing)))
+    }
+
+    /// How long the client wants to wait, within limits.
+    fn patience(&self, query: &Query) -> Option<Duration> {
+        query.wait.map(|wait| wait.min(self.limits.longest_poll))
     }
 
     async fn lease(&self, name: &NetworkName, asked: Asked) -> Answered {
