@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod certificates;
 mod front;
 mod manners;
 mod nodes;
