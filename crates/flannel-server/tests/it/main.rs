@@ -7,5 +7,6 @@ mod certificates;
 mod front;
 mod manners;
 mod nodes;
+mod secrets;
 mod security;
 mod support;

@@ -151,11 +151,11 @@ impl Front {
         who: &Who,
     ) -> Result<Reply, AskError> {
         let kept = self.own(subnet, who).await?;
-        if !same_node(&kept.lease.attrs, &attrs) && version != Some(kept.version) {
-            return Err(Refusal::Taken(subnet, Box::new(entry(&kept))).into());
-        }
         if let Some(address) = who.foreign_address(&attrs) {
             return Err(Refusal::ForeignAddress(address).into());
+        }
+        if !same_node(&kept.lease.attrs, &attrs) && version != Some(kept.version) {
+            return Err(Refusal::Taken(subnet, Box::new(entry(&kept))).into());
         }
         let held = self.store.renew(&held(kept), &attrs).await.map_err(unavailable)?;
         Ok(lease_reply(&held))

@@ -195,11 +195,11 @@ impl Ask<'_> {
         if !who.owns(entry.owner.as_deref(), &entry.attrs) {
             return Err(Refusal::NotYours(subnet));
         }
+        self.check_address(attrs, who)?;
         let same_node = same_address(&entry.attrs, attrs);
         if !same_node && version != Some(entry.version) {
             return Err(Refusal::Taken(subnet, Box::new(entry)));
         }
-        self.check_address(attrs, who)?;
         let expires = entry.expires.and_then(|_| self.full_life());
         let owner = who.name.clone().or(entry.owner);
         self.put_alone(subnet, Entry { attrs: attrs.clone(), expires, version: 0, owner })

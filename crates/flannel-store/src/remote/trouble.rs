@@ -10,8 +10,8 @@ pub(super) fn explain(error: &(dyn Error + 'static), host: &str) -> String {
     let mut text = error.to_string();
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(why) = tls_error(error).and_then(|error| in_words(error, host)) {
-            return format!("TLS: {why}");
+        if let Some(error) = tls_error(error) {
+            return format!("TLS: {}", in_words(error, host).unwrap_or_else(|| error.to_string()));
         }
         next = error.source();
         text.extend(next.map(|error| format!(": {error}")));
@@ -53,8 +53,8 @@ fn in_words(error: &TlsError, host: &str) -> Option<String> {
             _ => return None,
         },
         TlsError::AlertReceived(alert) => match alert {
-            Alert::CertificateRequired => "the server asks for a certificate, or a token: give \
-                 remote-certfile and remote-keyfile"
+            Alert::CertificateRequired => "the server asks for a certificate: give remote-certfile and \
+                 remote-keyfile"
                 .to_owned(),
             Alert::UnknownCA | Alert::DecryptError => {
                 "the server does not accept our certificate: another authority has signed it".to_owned()
