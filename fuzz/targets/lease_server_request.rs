@@ -113,6 +113,8 @@ fn only_its_own(who: &Who, before: &[State], after: &[State], text: &str) {
 fn understood(method: &str, path: &str, body: &str) {
     let last = path.rsplit('/').next().unwrap_or_default();
     match (method, last) {
+        // Nothing has happened yet.
+        ("GET", "events") if body.is_empty() => {}
         ("GET", "leases" | "events") => {
             WatchResult::read(body).unwrap_or_else(|error| panic!("{error}: {body}"));
         }
