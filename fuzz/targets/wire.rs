@@ -2,6 +2,8 @@
 //! keys in etcd.
 #![no_main]
 
+use std::time::SystemTime;
+
 use flannel_lease::{LeaseAttrs, Subnet};
 use flannel_store::ledger::{Commit, Ledger};
 use flannel_store::wire::{WatchResult, WireFault, WireLease, WireReservation};
@@ -17,7 +19,12 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let _ = WatchResult::read(&text);
     let _ = WireFault::read(&text);
-    let _ = WireLease::read(&text).map(|lease| lease.lease());
+    if let Ok(lease) = WireLease::read(&text) {
+        let _ = lease.lease();
+        // A node counts its life on from now.
+        let _ = lease.ttl.map(|ttl| SystemTime::now() + ttl);
+        let _ = lease.expiry.map(|expiry| expiry.remaining(SystemTime::now()));
+    }
     if let Ok(WireReservation { subnet, attrs }) = WireReservation::read(&text) {
         let written = WireReservation::to_json(&subnet, &attrs);
         let again = WireReservation::read(&written);

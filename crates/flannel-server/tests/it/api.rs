@@ -172,6 +172,12 @@ async fn what_cannot_be_is_refused_with_reasons_and_changes_nothing() {
         ("POST /v1/_/reservations HTTP/1.1", r#"{"Subnet":"10.5.9.0/24"}"#, 400),
         ("DELETE /v1/_/reservations/10.5.9.0-24 HTTP/1.1", "", 404),
         ("PUT /v1/_/config HTTP/1.1", "{", 400),
+        ("PUT /v1/_/leases/10.5.1.0-24?import=true HTTP/1.1", r#"{"Attrs":{}}"#, 400),
+        (
+            "PUT /v1/_/leases/10.5.1.0-24?import=true HTTP/1.1",
+            r#"{"Attrs":{},"Expiration":"0001-01-01T00:00:00Z"}"#,
+            400,
+        ),
     ] {
         let (got, text) = http(at, head, body).await;
         assert_eq!(got, status, "{head} {body}: {text}");

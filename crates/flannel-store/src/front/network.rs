@@ -67,6 +67,9 @@ impl Front {
                 self.done(subnet, self.store.unreserve(&subnet).await).await
             }
             Request::Import { subnet, attrs, left } => {
+                if attrs.public_ip.is_none() && attrs.public_ipv6.is_none() {
+                    return Err(Refusal::NoAddress("PublicIP").into());
+                }
                 let end = |left| Expiry::At(SystemTime::now() + Duration::from_millis(left));
                 let expiry = left.map_or(Expiry::Never, end);
                 let held = Held { lease: Lease { subnet, attrs }, expiry, version: 0 };
