@@ -13,19 +13,15 @@ const NAME: &str = "lo";
 pub struct Loopback;
 
 impl Plugin for Loopback {
+    fn understand(&self, call: &Call) -> Result<(), Error> {
+        before_us(call).map(drop)
+    }
+
     fn add(&self, call: &Call) -> Result<String, Error> {
+        let before = before_us(call)?;
         let netns = Netns::open(&call.netns).or_cni("could not set lo up")?;
         let addresses = netns.inside(|| set(true)).or_cni("could not set lo up")??;
-        let outcome =
-            match call.conf.fields().map("prevResult").or_cni("failed to parse prevResult")? {
-                // Of a chain of plugins, we hand on what those before us have made.
-                Some(members) => {
-                    Outcome::of_members(members, call.conf.version)
-                        .or_cni("failed to parse prevResult")?
-                        .0
-                }
-                None => outcome(call, &addresses),
-            };
+        let outcome = before.unwrap_or_else(|| outcome(call, &addresses));
         outcome.to_json(call.conf.version).or_cni("could not print the result")
     }
 
@@ -51,6 +47,16 @@ impl Plugin for Loopback {
     fn status(&self, _call: &Call) -> Result<(), Error> {
         Ok(())
     }
+}
+
+/// Of a chain of plugins, we hand on what those before us have made.
+fn before_us(call: &Call) -> Result<Option<Outcome>, Error> {
+    const ATTEMPTED: &str = "failed to parse prevResult";
+    let Some(members) = call.conf.fields().map("prevResult").or_cni(ATTEMPTED)? else {
+        return Ok(None);
+    };
+    let (outcome, _) = Outcome::of_members(members, call.conf.version).or_cni(ATTEMPTED)?;
+    Ok(Some(outcome))
 }
 
 fn find(kernel: &mut Kernel) -> Result<Link, Error> {

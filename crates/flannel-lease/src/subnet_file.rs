@@ -52,14 +52,24 @@ pub fn parse_previous(text: &str) -> (Previous, Vec<String>) {
     let value = |key| (key, values.get(key).map_or("", String::as_str));
     let network = only_network(value(NETWORK), &mut warnings);
     let ipv6_network = only_network(value(IPV6_NETWORK), &mut warnings);
-    let v4 = only_network(value(SUBNET), &mut warnings);
-    let v6 = only_network(value(IPV6_SUBNET), &mut warnings);
+    let v4 = only_subnet(value(SUBNET), &mut warnings);
+    let v6 = only_subnet(value(IPV6_SUBNET), &mut warnings);
     (Previous { network, ipv6_network, subnet: Subnet::new(v4, v6) }, warnings)
 }
 
 /// The first address after the network's own, with its length.
 fn gateway<N: Net>(net: N) -> String {
     format!("{}/{}", N::address(net.start().wrapping_add(1)), net.prefix_len())
+}
+
+/// A single address is nobody's subnet, and no lease could have that name.
+fn only_subnet<N: Net>((key, value): (&str, &str), warnings: &mut Vec<String>) -> Option<N> {
+    let net: N = only_network((key, value), warnings)?;
+    if net.prefix_len() == N::BITS {
+        warnings.push(format!("{key}: {value:?} is a single address, ignored"));
+        return None;
+    }
+    Some(net)
 }
 
 /// A value may list several networks, of which only a single one can be told to be the former one.

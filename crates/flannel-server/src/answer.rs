@@ -5,8 +5,8 @@ use bytes::Bytes;
 use flannel_store::embedded::AskError;
 use flannel_store::ledger::Refusal;
 use flannel_store::wire::{self, WireFault};
-use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{Response, StatusCode};
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 
 use crate::body::Body;
@@ -105,6 +105,12 @@ impl From<Refusal> for Fault {
         };
         Self { lease, ..Self::new(status, code, text) }
     }
+}
+
+/// Whether the client asks for errors as JSON.
+pub(crate) fn wants_json<B>(request: &Request<B>) -> bool {
+    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("application/json"))
 }
 
 pub(crate) fn json(body: impl Into<Bytes>) -> Response<Body> {

@@ -1,5 +1,7 @@
 //! What each path does with each method.
 
+use std::convert::Infallible;
+use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,7 +14,7 @@ use flannel_store::ledger::{Entry, NetworkName, Reply, Request as Asked, Who};
 use flannel_store::wire::{self, WireError, WireLease, WireReservation};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use hyper::body::Body as HttpBody;
 use tokio::sync::watch;
 
 use crate::answer::{self, Fault};
@@ -21,34 +23,61 @@ use crate::limits::Limits;
 use crate::route::{Misrouted, Query, Route};
 use crate::{OPENAPI, permission};
 
-pub(crate) struct Api {
-    pub(crate) desk: Arc<dyn Desk>,
-    pub(crate) limits: Limits,
+/// The API without the sockets.
+pub struct Api {
+    desk: Arc<dyn Desk>,
+    limits: Limits,
 }
+
+/// The body of a request, wherever it comes from.
+pub(crate) trait Sent: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>> {}
+
+impl<B: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>>> Sent for B {}
 
 type Answered = Result<Response<Body>, Fault>;
 
 impl Api {
+    pub fn new(desk: Arc<dyn Desk>, limits: Limits) -> Self {
+        Self { desk, limits }
+    }
+
+    /// One request, of somebody who is known.
+    pub async fn respond<B>(
+        &self,
+        request: Request<B>,
+        who: Who,
+    ) -> Response<impl HttpBody<Data = Bytes, Error = Infallible> + use<B>>
+    where
+        B: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>>,
+    {
+        let wants_json = answer::wants_json(&request);
+        let answered = self.answer(request, || Ok(who)).await;
+        answered.unwrap_or_else(|fault| fault.response(wants_json))
+    }
+
     /// `who` is asked for only where it matters who it is.
     pub(crate) async fn answer(
         &self,
-        request: Request<Incoming>,
+        request: Request<impl Sent>,
         who: impl FnOnce() -> Result<Who, Fault>,
     ) -> Answered {
-        let route = Route::read(request.uri().path())?;
-        if route.is_public() {
-            return match (&route, request.method()) {
+        let route = Route::read(request.uri().path());
+        if let Ok(route) = &route
+            && route.is_public()
+        {
+            return match (route, request.method()) {
                 (Route::Healthz, &Method::GET) => Ok(answer::text("ok\n")),
                 (_, &Method::GET) => Ok(answer::json(OPENAPI)),
                 _ => Err(Fault::method(route.methods())),
             };
         }
-        let who = who()?;
+        // Who is not known is not even told what is here.
+        let (who, route) = (who()?, route?);
         let query = Query::read(request.uri().query().unwrap_or_default())?;
         permission::check(&who, &route, request.method(), &query)?;
         let method = request.method().clone();
         match (route, method) {
-            (Route::Networks, Method::GET) => self.networks(query.next).await,
+            (Route::Networks, Method::GET) => self.networks(&query).await,
             (Route::Config(name), Method::GET) => self.config(&name, query.raw),
             (Route::Config(name), Method::PUT) => {
                 let text = self.read(request).await?;
@@ -60,7 +89,7 @@ impl Api {
             (Route::Leases(name), Method::GET) => {
                 let feed = self.feed(&name)?;
                 let answer = |at| feed.answer(at, Style::Poll).map(|(bytes, _)| bytes);
-                self.poll(feed.changes(), query.next, answer).await
+                self.poll(feed.changes(), &query, answer).await
             }
             (Route::Leases(name), Method::POST) => {
                 let attrs = read_attrs(&self.read(request).await?)?;
@@ -72,7 +101,7 @@ impl Api {
                 if query.next.is_none() && feed.lease(&subnet).is_none() {
                     return Err(flannel_store::ledger::Refusal::Gone(subnet).into());
                 }
-                self.poll(feed.changes(), query.next, |at| feed.answer_one(&subnet, at)).await
+                self.poll(feed.changes(), &query, |at| feed.answer_one(&subnet, at)).await
             }
             (Route::Lease(name, subnet), Method::PUT) => {
                 self.put_lease(&name, subnet, request, &query, who).await
@@ -81,7 +110,7 @@ impl Api {
                 self.done(&name, Asked::Release { subnet, version: query.version, who }).await
             }
             (Route::Events(name), Method::GET) => {
-                let events = Events::new(self.feed(&name)?, query.next);
+                let events = Events::new(self.feed(&name)?, query.next, self.patience(&query));
                 Ok(answer::lines(Body::Events(Box::new(events))))
             }
             (Route::Reservations(name), Method::GET) => self.reservations(&name),
@@ -97,9 +126,9 @@ impl Api {
         }
     }
 
-    async fn networks(&self, next: Option<Cursor>) -> Answered {
+    async fn networks(&self, query: &Query) -> Answered {
         let feeds = self.desk.feeds();
-        self.poll(feeds.changes(), next, |at| feeds.answer(at)).await
+        self.poll(feeds.changes(), query, |at| feeds.answer(at)).await
     }
 
     fn config(&self, name: &NetworkName, raw: bool) -> Answered {
@@ -113,7 +142,7 @@ impl Api {
         &self,
         name: &NetworkName,
         subnet: Subnet,
-        request: Request<Incoming>,
+        request: Request<impl Sent>,
         query: &Query,
         who: Who,
     ) -> Answered {
@@ -155,9 +184,11 @@ impl Api {
     async fn poll(
         &self,
         mut changes: watch::Receiver<u64>,
-        next: Option<Cursor>,
+        query: &Query,
         answer: impl Fn(Option<Cursor>) -> Option<Bytes>,
     ) -> Answered {
+        let next = query.next;
+        let patience = self.patience(query).unwrap_or(self.limits.longest_poll);
         let wait = async {
             loop {
                 changes.mark_unchanged();
@@ -167,7 +198,7 @@ impl Api {
                 changes.changed().await.ok()?;
             }
         };
-        let answered = tokio::time::timeout(self.limits.longest_poll, wait).await.ok().flatten();
+        let answered = tokio::time::timeout(patience, wait).await.ok().flatten();
         let nothing = || {
             let Cursor { revision, history } = next.unwrap_or_default();
             let history = wire::history_text(history.unwrap_or(0));
@@ -176,6 +207,11 @@ impl Api {
             ))
         };
         Ok(answer::json(answered.unwrap_or_else(nothing)))
+    }
+
+    /// How long the client wants to wait, within limits.
+    fn patience(&self, query: &Query) -> Option<Duration> {
+        query.wait.map(|wait| wait.min(self.limits.longest_poll))
     }
 
     async fn lease(&self, name: &NetworkName, asked: Asked) -> Answered {
@@ -194,7 +230,7 @@ impl Api {
     }
 
     /// The body as text, within limits of size and time.
-    async fn read(&self, request: Request<Incoming>) -> Result<String, Fault> {
+    async fn read(&self, request: Request<impl Sent>) -> Result<String, Fault> {
         let body = Limited::new(request.into_body(), self.limits.largest_body).collect();
         let slow = || {
             Fault::new(StatusCode::REQUEST_TIMEOUT, "slow", "the request's body came too slowly")

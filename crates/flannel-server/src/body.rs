@@ -28,12 +28,15 @@ pub(crate) struct Events {
     cursor: Option<Cursor>,
     changes: WatchStream<u64>,
     heartbeat: Pin<Box<Sleep>>,
+    /// The stream ends when nothing has happened for so long; `None`: it does not end.
+    patience: Option<Duration>,
 }
 
 impl Events {
-    pub(crate) fn new(feed: Arc<Feed>, cursor: Option<Cursor>) -> Self {
+    pub(crate) fn new(feed: Arc<Feed>, cursor: Option<Cursor>, patience: Option<Duration>) -> Self {
         let changes = WatchStream::new(feed.changes());
-        Self { feed, cursor, changes, heartbeat: Box::pin(tokio::time::sleep(HEARTBEAT)) }
+        let heartbeat = Box::pin(tokio::time::sleep(patience.unwrap_or(HEARTBEAT)));
+        Self { feed, cursor, changes, heartbeat, patience }
     }
 
     fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
@@ -45,12 +48,20 @@ impl Events {
         }
         if let Some((line, cursor)) = self.feed.answer(self.cursor, Style::Stream) {
             self.cursor = Some(cursor);
-            self.heartbeat.as_mut().reset(Instant::now() + HEARTBEAT);
+            self.listen_on();
             return Poll::Ready(Some(line));
         }
         ready!(self.heartbeat.as_mut().poll(context));
-        self.heartbeat.as_mut().reset(Instant::now() + HEARTBEAT);
+        if self.patience.is_some() {
+            return Poll::Ready(None);
+        }
+        self.listen_on();
         Poll::Ready(Some(Bytes::from_static(b"\n")))
+    }
+
+    fn listen_on(&mut self) {
+        let pause = self.patience.unwrap_or(HEARTBEAT);
+        self.heartbeat.as_mut().reset(Instant::now() + pause);
     }
 }
 

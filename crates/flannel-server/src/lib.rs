@@ -14,6 +14,7 @@ mod san;
 mod serve;
 mod tls;
 
+pub use api::Api;
 pub use auth::{Tokens, TokensError, hash_token};
 pub use limits::Limits;
 pub use listen::{Listen, ListenError};

@@ -1,5 +1,7 @@
 //! Paths and queries → what is asked for. No I/O.
 
+use std::time::Duration;
+
 use flannel_lease::Subnet;
 use flannel_store::feed::Cursor;
 use flannel_store::ledger::NetworkName;
@@ -72,6 +74,8 @@ impl Route {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Query {
     pub(crate) next: Option<Cursor>,
+    /// How long to wait for something to tell.
+    pub(crate) wait: Option<Duration>,
     pub(crate) previous: Option<Subnet>,
     pub(crate) version: Option<u64>,
     pub(crate) force: bool,
@@ -93,6 +97,7 @@ impl Query {
                     let read = wire::read_history(&value);
                     history = Some(read.ok_or_else(|| bad("history is no hexadecimal number"))?);
                 }
+                "wait" => read.wait = Some(Duration::from_secs(number("wait", &value)?)),
                 "previous" => {
                     let subnet = value.parse::<Subnet>();
                     read.previous =
@@ -176,10 +181,13 @@ mod tests {
 
     #[test]
     fn queries_hold_numbers_and_flags() {
-        let query = Query::read("next=12&history=00ff&force&x=y").unwrap();
+        let query = Query::read("next=12&history=00ff&wait=3&force&x=y").unwrap();
+        assert_eq!(query.wait, Some(Duration::from_secs(3)));
         assert_eq!(query.next, Some(Cursor { revision: 12, history: Some(255) }));
         assert!(query.force && !query.import);
-        for query in ["next=", "next=-1", "next=1e3", "history=xyz", "force=maybe", "previous=10"] {
+        for query in
+            ["next=", "next=-1", "next=1e3", "wait=x", "history=xyz", "force=maybe", "previous=10"]
+        {
             assert!(Query::read(query).is_err(), "{query}");
         }
     }

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use flannel_store::Desk;
 use flannel_store::ledger::Who;
-use http::header::ACCEPT;
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -23,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::answer::Fault;
+use crate::answer::{self, Fault};
 use crate::api::{Api, plain};
 use crate::auth::{self, Tokens};
 use crate::limits::{Limits, Meter};
@@ -124,7 +123,7 @@ impl Server {
         tracing::info!("Lease server listens on {scheme}://{}", self.address);
         let Self { listener, tls, tokens, asks_who, limits, .. } = self;
         let shared = Arc::new(Shared {
-            api: Api { desk, limits },
+            api: Api::new(desk, limits),
             meter: Meter::new(limits),
             open: AtomicUsize::new(0),
             tls,
@@ -241,7 +240,7 @@ impl Guest {
     {
         let (guest, names) = (&self, &names);
         let answer = service_fn(move |request: Request<Incoming>| async move {
-            let wants_json = wants_json(&request);
+            let wants_json = answer::wants_json(&request);
             let headers = request.headers().clone();
             let who = || guest.who(&headers, names.as_ref());
             let fits = guest.shared.meter.requested(guest.source, Instant::now());
@@ -270,9 +269,4 @@ impl Guest {
         let tokens = self.shared.tokens.as_ref().map(Reloaded::get);
         auth::identify(tokens.as_deref(), names, headers, self.source)
     }
-}
-
-fn wants_json<B>(request: &Request<B>) -> bool {
-    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-    accept.is_some_and(|accept| accept.contains("application/json"))
 }

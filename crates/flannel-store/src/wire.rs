@@ -14,6 +14,9 @@ use crate::ledger::{Entry, Millis};
 /// Go's zero time, which stands for "never".
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
+/// Whatever the other side says, a time that far from now can still be told: a hundred years.
+const LONGEST_LIFE: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 /// What cannot be understood in a text of the other side's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -82,7 +85,7 @@ impl WireLease {
         let attrs = LeaseAttrs::from_json(raw.attrs.get().as_bytes())
             .map_err(|error| WireError(error.to_string()))?;
         let expiry = raw.expiration.as_deref().map(read_expiry).transpose()?;
-        let ttl = raw.ttl.map(Duration::from_secs);
+        let ttl = raw.ttl.map(|seconds| Duration::from_secs(seconds).min(LONGEST_LIFE));
         Ok(Self { subnet, attrs, expiry, version: raw.version, ttl })
     }
 
@@ -286,4 +289,17 @@ impl WireFault {
 
 pub(crate) fn from_json<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, WireError> {
     serde_json::from_str(json).map_err(|error| WireError(shown(&error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_beyond_all_clocks_is_a_long_one() {
+        let text = format!(r#"{{"Attrs":{{}},"TTL":{}}}"#, u64::MAX);
+        let ttl = WireLease::read(&text).unwrap().ttl.unwrap();
+        assert!(SystemTime::now().checked_add(ttl).is_some());
+        assert_eq!(ttl, LONGEST_LIFE);
+    }
 }

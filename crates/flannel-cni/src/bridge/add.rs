@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use flannel_kernel::Mac;
 use ipnet::IpNet;
 
-use super::conf::{self, BridgeConf};
+use super::conf::BridgeConf;
 use super::{gateways, host, ipam};
 use crate::ipam::Given;
 use crate::kernel::{self, Change, Kernel, Link, Veth};
@@ -23,8 +23,7 @@ const PORT_PATIENCE: Duration = Duration::from_millis(2500);
 const DETECTION_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
-    let conf = BridgeConf::read(call)?;
-    conf::refuse_unsupported(call)?;
+    let conf = BridgeConf::supported(call)?;
     let netns = open_netns(call)?;
     let given = match conf.ipam.as_str() {
         "" => Given { outcome: Outcome::default(), earlier: false },

@@ -37,6 +37,13 @@ impl BridgeConf {
         Ok(conf)
     }
 
+    /// Of a network that we are to serve from now on, and not only to undo.
+    pub(super) fn supported(call: &Call) -> Result<Self, Error> {
+        let conf = Self::read(call)?;
+        refuse_unsupported(call)?;
+        Ok(conf)
+    }
+
     fn of_fields(call: &Call) -> Result<Self, FieldError> {
         let fields = call.conf.fields();
         let flag = |key| fields.bool(key).map(Option::unwrap_or_default);
@@ -82,7 +89,7 @@ impl BridgeConf {
 }
 
 /// Refuses what only the Go program of this name can do, so that nobody believes to have it.
-pub(super) fn refuse_unsupported(call: &Call) -> Result<(), Error> {
+fn refuse_unsupported(call: &Call) -> Result<(), Error> {
     let fields = call.conf.fields();
     let asked = |key: &str| {
         fields.get(key).is_some_and(|value| match value {

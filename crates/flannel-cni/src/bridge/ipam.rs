@@ -22,6 +22,11 @@ pub(super) fn add(call: &Call, kind: &str, retried: bool) -> Result<Given, Error
     Ok(given)
 }
 
+/// Of another plugin's configuration nothing is known.
+pub(super) fn understand(call: &Call, kind: &str) -> Result<(), Error> {
+    if kind == BUILT_IN { host_local::understand(call) } else { Ok(()) }
+}
+
 pub(super) fn del(call: &Call, kind: &str) -> Result<(), Error> {
     run(call, kind, Command::Del, host_local::del)
 }

@@ -18,6 +18,11 @@ use crate::protocol::{Call, Code, Error, ErrorContext, Outcome, Plugin};
 pub struct Bridge;
 
 impl Plugin for Bridge {
+    fn understand(&self, call: &Call) -> Result<(), Error> {
+        let conf = BridgeConf::supported(call)?;
+        if conf.ipam.is_empty() { Ok(()) } else { ipam::understand(call, &conf.ipam) }
+    }
+
     fn add(&self, call: &Call) -> Result<String, Error> {
         // Who calls us by name may have called before.
         add(call, true)?.to_json(call.conf.version).or_cni("could not print the result")
@@ -40,8 +45,7 @@ impl Plugin for Bridge {
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
-        let conf = BridgeConf::read(call).map_err(not_available)?;
-        conf::refuse_unsupported(call).map_err(not_available)?;
+        let conf = BridgeConf::supported(call).map_err(not_available)?;
         if conf.ipam.is_empty() { Ok(()) } else { ipam::status(call, &conf.ipam) }
     }
 }

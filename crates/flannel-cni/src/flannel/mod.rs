@@ -21,6 +21,10 @@ pub struct Flannel {
 }
 
 impl Plugin for Flannel {
+    fn understand(&self, call: &Call) -> Result<(), Error> {
+        FlannelConf::read(&call.conf)?.check_delegate()
+    }
+
     fn add(&self, call: &Call) -> Result<String, Error> {
         let conf = FlannelConf::read(&call.conf)?;
         let env = load_env(&conf)?;
@@ -113,6 +117,15 @@ impl Plugin for Flannel {
 }
 
 impl Flannel {
+    /// Who is to do the work of a call on a node with this subnet, and the call that they get.
+    pub fn handed_on(call: &Call, env: &SubnetEnv) -> Result<(String, Call), Error> {
+        let conf = FlannelConf::read(&call.conf)?;
+        conf.check_delegate()?;
+        let document = conf.document(Some(env))?;
+        let call = builtin::call(call, call.command, &document.text())?;
+        Ok((document.kind, call))
+    }
+
     fn hand_on_add(
         &self,
         call: &Call,

@@ -8,7 +8,7 @@ use super::audit;
 use super::conf::IpamConf;
 use super::lock::Lock;
 use super::range::{Range, RangeSet};
-use super::store::{Pen, Reservation, Store, StoreError};
+use super::store::{Owner, Pen, Reservation, Store, StoreError};
 use crate::protocol::{Call, Code, Error, IpConfig};
 
 #[derive(Debug, thiserror::Error)]
@@ -90,9 +90,12 @@ impl Allocator<'_> {
         let own = self
             .own
             .iter()
-            .find_map(|own| set.range_of(own.ip).filter(|_| kept(own.ip)).map(|r| (own.ip, r)));
+            .find_map(|own| set.range_of(own.ip).filter(|_| kept(own.ip)).map(|r| (own, r)));
         let (ip, range) = match (own, wanted) {
-            (Some(own), _) => own,
+            (Some((own, range)), _) => {
+                self.sign(own, set)?;
+                (own.ip, range)
+            }
             (None, Some(ip)) => (ip, self.take(set, ip)?),
             (None, None) => self.take_next(at, set)?,
         };
@@ -101,6 +104,19 @@ impl Allocator<'_> {
             return Err(AllocateError::Exhausted(set.clone()));
         };
         Ok(IpConfig { interface: None, address, gateway: Some(range.gateway), family: None })
+    }
+
+    /// What a plugin of old has reserved, without the interface, is reserved with it from now on: a
+    /// DEL looks for the one or the other.
+    fn sign(&self, own: &Reservation, set: &RangeSet) -> Result<(), AllocateError> {
+        if matches!(own.owner, Owner::Attachment { .. }) {
+            return Ok(());
+        }
+        let lock = self.store.lock()?;
+        if self.store.release(&lock, own)? && self.pen.reserve(&lock, own.ip)? {
+            return Ok(());
+        }
+        Err(AllocateError::Taken { ip: own.ip, set: set.clone() })
     }
 
     fn take<'s>(&mut self, set: &'s RangeSet, ip: IpAddr) -> Result<&'s Range, AllocateError> {
@@ -159,5 +175,42 @@ impl Allocator<'_> {
                 let _ = self.store.release(&lock, &Reservation { ip, owner });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ipam;
+    use crate::protocol::{Call, Environment};
+
+    fn call(root: &std::path::Path) -> Call {
+        let getenv = |name: &str| {
+            Some(match name {
+                "CNI_COMMAND" => "ADD".to_owned(),
+                "CNI_CONTAINERID" => "abc".into(),
+                "CNI_IFNAME" => "eth0".into(),
+                _ => "/does/not/exist".into(),
+            })
+        };
+        let conf = serde_json::json!({
+            "cniVersion": "1.0.0", "name": "net",
+            "ipam": {"dataDir": root, "ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]},
+        });
+        Call::read(&Environment(&getenv), conf.to_string().as_bytes()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn what_a_plugin_of_old_has_reserved_is_kept_and_does_not_outlive_the_attachment() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("net");
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("10.0.0.3"), "abc").unwrap();
+        let call = call(root.path());
+        let given = ipam::add(&call, true).unwrap();
+        assert_eq!(given.outcome.ips[0].address.to_string(), "10.0.0.3/24");
+        assert_eq!(std::fs::read(directory.join("10.0.0.3")).unwrap(), b"abc\r\neth0");
+        ipam::del(&call).unwrap();
+        let store = ipam::Store::open(&directory).unwrap().unwrap();
+        assert_eq!(store.reservations().unwrap(), []);
     }
 }

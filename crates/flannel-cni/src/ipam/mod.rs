@@ -20,6 +20,10 @@ use crate::protocol::{Attachment, Call, Code, Dns, Error, ErrorContext, Outcome,
 pub struct HostLocal;
 
 impl Plugin for HostLocal {
+    fn understand(&self, call: &Call) -> Result<(), Error> {
+        understand(call)
+    }
+
     fn add(&self, call: &Call) -> Result<String, Error> {
         // Who calls us by name may have called before.
         add(call, true)?.outcome.to_json(call.conf.version).or_cni("could not print the result")
@@ -121,8 +125,12 @@ pub fn gc(call: &Call) -> Result<(), Error> {
 
 pub fn status(call: &Call) -> Result<(), Error> {
     let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
-    Place::read(call).map_err(not_available)?;
-    IpamConf::read(call).map_err(not_available).map(drop)
+    understand(call).map_err(not_available)
+}
+
+pub fn understand(call: &Call) -> Result<(), Error> {
+    Place::read(call)?;
+    IpamConf::read(call).map(drop)
 }
 
 impl Owner {

@@ -90,7 +90,7 @@ impl Store {
 
     /// Nobody else changes anything while it is held.
     pub fn lock(&self) -> Result<Lock, StoreError> {
-        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.directory, LOCK, flags, Mode::from_raw_mode(0o750))
             .map_err(|error| self.failed("open the lock file", error))?;
         Ok(Lock::take(file, &self.path)?)
@@ -124,7 +124,7 @@ impl Store {
         let failed = |error| self.failed("note the last address", error);
         // Without truncating first: file systems take that for the replacement of a precious file
         // and write it to disk at once.
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file =
             openat(&self.directory, format!("{LAST}{set}"), flags, Mode::from_raw_mode(0o600))
                 .map_err(failed)?;
@@ -325,6 +325,23 @@ mod tests {
         assert_eq!(of("eth0"), ["10.0.0.3"]);
         assert_eq!(of("net1"), ["10.0.0.4"]);
         assert_eq!(of("net2"), ["10.0.0.2"], "it may have been made for this one");
+    }
+
+    #[test]
+    fn a_pipe_in_a_file_s_place_is_not_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        for name in [LOCK, "last_reserved_ip.0", "10.0.0.2"] {
+            let path = root.path().join(name);
+            let mode = Mode::RUSR | Mode::WUSR;
+            rustix::fs::mknodat(CWD, path, FileType::Fifo, mode, 0).unwrap();
+        }
+        let store = Store::open(root.path()).unwrap().unwrap();
+        let lock = store.lock().unwrap();
+        assert_eq!(store.last_reserved(0), None);
+        let ip: IpAddr = "10.0.0.2".parse().unwrap();
+        assert!(store.set_last_reserved(0, ip).is_err());
+        assert!(!store.pen("abc", "eth0").unwrap().reserve(&lock, ip).unwrap());
+        assert_eq!(store.reservations().unwrap(), []);
     }
 
     proptest! {

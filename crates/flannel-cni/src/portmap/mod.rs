@@ -23,16 +23,14 @@ const GO_ENTRY: &str = "CNI-HOSTPORT-DNAT";
 pub struct Portmap;
 
 impl Plugin for Portmap {
+    fn understand(&self, call: &Call) -> Result<(), Error> {
+        let (_, result) = asked(call)?;
+        conf::container_addresses(&result, &call.ifname);
+        Ok(())
+    }
+
     fn add(&self, call: &Call) -> Result<String, Error> {
-        let conf = PortmapConf::read(call)?;
-        conf::refuse_unsupported(call)?;
-        let Some(members) =
-            call.conf.fields().map("prevResult").or_cni("failed to parse config")?
-        else {
-            return Err(Error::new(Code::InvalidConfig, "must be called as chained plugin"));
-        };
-        let (result, _) = Outcome::of_members(members, call.conf.version)
-            .or_cni("failed to parse config: could not parse prevResult")?;
+        let (conf, result) = asked(call)?;
         if !conf.mappings.is_empty() {
             let addresses = conf::container_addresses(&result, &call.ifname);
             rules::forward(&mut Nft::open()?, call, &conf, &addresses)
@@ -83,6 +81,19 @@ impl Plugin for Portmap {
         conf::refuse_unsupported(call).map_err(not_available)?;
         Nft::open().map(drop).map_err(|error| not_available(error.into()))
     }
+}
+
+/// Which ports an ADD asks for, and what the plugins before us have made.
+fn asked(call: &Call) -> Result<(PortmapConf, Outcome), Error> {
+    let conf = PortmapConf::read(call)?;
+    conf::refuse_unsupported(call)?;
+    let Some(members) = call.conf.fields().map("prevResult").or_cni("failed to parse config")?
+    else {
+        return Err(Error::new(Code::InvalidConfig, "must be called as chained plugin"));
+    };
+    let (result, _) = Outcome::of_members(members, call.conf.version)
+        .or_cni("failed to parse config: could not parse prevResult")?;
+    Ok((conf, result))
 }
 
 fn check_address(

@@ -7,6 +7,9 @@ use crate::netns::Netns;
 
 /// A CNI plugin. What `add` returns is printed as it is.
 pub trait Plugin {
+    /// What ADD does first: reads all that the configuration says, and refuses what makes no sense,
+    /// without a look at anything else.
+    fn understand(&self, call: &Call) -> Result<(), Error>;
     fn add(&self, call: &Call) -> Result<String, Error>;
     fn del(&self, call: &Call) -> Result<(), Error>;
     fn check(&self, call: &Call) -> Result<(), Error>;

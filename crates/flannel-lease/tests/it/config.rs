@@ -188,6 +188,14 @@ fn destinations_can_be_left_out_of_masquerading() {
     }
 }
 
+#[test]
+fn a_large_number_among_the_options_is_the_same_when_it_is_written_and_read() {
+    let read = config(
+        r#"{"Network":"10.3.0.0/16","Backend":{"Type":"x","N":1222222222222222222222222222222400}}"#,
+    );
+    assert_eq!(NetworkConfig::parse(&read.to_json()).unwrap(), read);
+}
+
 proptest! {
     #![proptest_config(cases(300))]
 

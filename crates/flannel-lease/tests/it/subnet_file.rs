@@ -38,6 +38,14 @@ fn the_file_has_exactly_these_lines() {
 }
 
 #[test]
+fn a_single_address_is_no_former_subnet() {
+    let (previous, warnings) =
+        parse_previous("FLANNEL_SUBNET=10.2.0.1/32\nFLANNEL_IPV6_SUBNET=fd00::1/128\n");
+    assert_eq!((previous.subnet, warnings.len()), (None, 2), "{warnings:?}");
+    assert!(warnings[0].contains("single address"), "{warnings:?}");
+}
+
+#[test]
 fn a_file_written_by_hand_is_read_as_a_shell_would() {
     assert_eq!(
         previous(

@@ -61,6 +61,24 @@ async fn the_api_of_old_config_acquire_renew_watch_revoke() {
 }
 
 #[tokio::test]
+async fn a_watch_waits_no_longer_than_it_is_told_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve_default(dir.path()).await;
+    let at = server.address;
+    let all = json(&http(at, "GET /v1/_/leases HTTP/1.1", "").await.1);
+    let cursor = all["cursor"].as_str().unwrap();
+    for path in ["/v1/", "/v1/_/leases", "/v1/_/leases/10.5.1.0-24"] {
+        let head = format!("GET {path}?next={cursor}&wait=0 HTTP/1.1");
+        let (status, text) = http(at, &head, "").await;
+        assert_eq!((status, &json(&text)["events"]), (200, &Value::Array(vec![])), "{path}");
+    }
+    let (status, text) = http(at, "GET /v1/_/events?wait=0 HTTP/1.1", "").await;
+    assert_eq!(status, 200);
+    assert!(text.contains("\"snapshot\":[]"), "what there is, and the end: {text}");
+    assert_eq!(http(at, "GET /v1/_/events?wait=soon HTTP/1.1", "").await.0, 400);
+}
+
+#[tokio::test]
 async fn networks_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve_default(dir.path()).await;
@@ -154,6 +172,12 @@ async fn what_cannot_be_is_refused_with_reasons_and_changes_nothing() {
         ("POST /v1/_/reservations HTTP/1.1", r#"{"Subnet":"10.5.9.0/24"}"#, 400),
         ("DELETE /v1/_/reservations/10.5.9.0-24 HTTP/1.1", "", 404),
         ("PUT /v1/_/config HTTP/1.1", "{", 400),
+        ("PUT /v1/_/leases/10.5.1.0-24?import=true HTTP/1.1", r#"{"Attrs":{}}"#, 400),
+        (
+            "PUT /v1/_/leases/10.5.1.0-24?import=true HTTP/1.1",
+            r#"{"Attrs":{},"Expiration":"0001-01-01T00:00:00Z"}"#,
+            400,
+        ),
     ] {
         let (got, text) = http(at, head, body).await;
         assert_eq!(got, status, "{head} {body}: {text}");

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod certificates;
 mod front;
 mod manners;
 mod nodes;
+mod secrets;
 mod security;
 mod support;

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use flannel_server::Limits;
+use flannel_server::{Limits, Options};
+use flannel_store::Store as _;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -47,6 +49,53 @@ async fn a_head_that_never_ends_is_not_waited_for() {
     }
     assert!(began.elapsed() < Duration::from_secs(10));
     assert_eq!(http(server.address, "GET /healthz HTTP/1.1", "").await.0, 200);
+}
+
+/// Holds a thousand connections that have sent so much and no more, has somebody else served
+/// meanwhile, and waits until the server has let go of all.
+async fn hold_a_thousand(server: &Running, sent: &[u8], others: impl AsyncFn()) {
+    let most = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..1_000 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(sent).await.unwrap();
+        held.push(stream);
+    }
+    others().await;
+    for mut stream in held {
+        let mut rest = Vec::new();
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is let go of");
+        assert!(!rest.starts_with(b"HTTP/1.1 2"));
+    }
+    others().await;
+}
+
+#[tokio::test]
+async fn a_thousand_heads_that_never_end_keep_nobody_from_being_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { slowest_head: Duration::from_secs(3), ..Limits::default() };
+    let server = serve(dir.path(), Options { limits, ..plain_options(0) }).await;
+    set_config(&server).await;
+    hold_a_thousand(&server, b"GET /v1/_/leases HTTP/1.1\r\nX: ", async || {
+        server.remote().snapshot().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_thousand_handshakes_that_never_end_keep_nobody_from_being_served() {
+    let (dir, pki) = (tempfile::tempdir().unwrap(), Pki::new());
+    let limits = Limits { slowest_handshake: Duration::from_secs(3), ..Limits::default() };
+    let tls = Some(pki.server_files(false));
+    let server = serve(dir.path(), Options { limits, tls, ..plain_options(0) }).await;
+    set_config(&server).await;
+    // The beginning of a greeting: a handshake of 256 bytes, of which three come.
+    hold_a_thousand(&server, b"\x16\x03\x01\x01\x00\x01\x00\x00", async || {
+        let remote = remote(&[server.address], |o| o.ca = Some(pki.file("ca.pem")));
+        remote.snapshot().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]

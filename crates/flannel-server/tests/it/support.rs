@@ -187,8 +187,18 @@ impl Pki {
 
     /// `<name>.pem` (with the authority's certificate after it) and `<name>.key`.
     pub(crate) fn issue(&self, name: &str, names: &[&str]) -> (PathBuf, PathBuf) {
+        self.issue_with(name, names, |_| {})
+    }
+
+    pub(crate) fn issue_with(
+        &self,
+        name: &str,
+        names: &[&str],
+        change: impl FnOnce(&mut rcgen::CertificateParams),
+    ) -> (PathBuf, PathBuf) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let params = rcgen::CertificateParams::new(names).unwrap();
+        let mut params = rcgen::CertificateParams::new(names).unwrap();
+        change(&mut params);
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.ca).unwrap();
         let (pem, key_file) =

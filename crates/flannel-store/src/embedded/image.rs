@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::frame::{self, Ending};
 use super::journal::OpenError;
 use crate::feed::KEPT_EVENTS;
-use crate::ledger::{Change, Commit, Entry, History, Ledger, Network, NetworkName};
+use crate::ledger::{Change, Commit, Entry, History, Ledger, Network, NetworkName, check_reach};
 
 const FORMAT: u32 = 1;
 
@@ -74,6 +74,7 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Image, OpenError> {
     if head.format != FORMAT {
         return Err(unreadable(format!("its format is {}, not {FORMAT}", head.format)));
     }
+    check_reach(head.revision, head.time).map_err(unreadable)?;
     let mut networks: BTreeMap<NetworkName, Network> = BTreeMap::new();
     for line in lines.by_ref().take_while(|line| !line.is_empty()) {
         let commit = Commit::from_json(line).map_err(unreadable)?;

@@ -82,7 +82,7 @@ impl Feeds {
     }
 
     /// Everything as the ledger has it, and what is known of how it came to be.
-    pub(crate) fn reset(&self, ledger: &Ledger, floor: u64, recent: &[Commit]) {
+    pub fn reset(&self, ledger: &Ledger, floor: u64, recent: &[Commit]) {
         {
             let mut state = self.state();
             state.revision = ledger.revision();
@@ -99,7 +99,7 @@ impl Feeds {
     }
 
     /// Tells of a commit that is durable.
-    pub(crate) fn publish(&self, commit: &Commit) {
+    pub fn publish(&self, commit: &Commit) {
         let mut touched: Vec<&NetworkName> = commit.changes.iter().filter_map(network).collect();
         touched.dedup();
         self.state().revision = commit.revision;

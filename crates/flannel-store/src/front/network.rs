@@ -67,6 +67,9 @@ impl Front {
                 self.done(subnet, self.store.unreserve(&subnet).await).await
             }
             Request::Import { subnet, attrs, left } => {
+                if attrs.public_ip.is_none() && attrs.public_ipv6.is_none() {
+                    return Err(Refusal::NoAddress("PublicIP").into());
+                }
                 let end = |left| Expiry::At(SystemTime::now() + Duration::from_millis(left));
                 let expiry = left.map_or(Expiry::Never, end);
                 let held = Held { lease: Lease { subnet, attrs }, expiry, version: 0 };
@@ -151,11 +154,11 @@ impl Front {
         who: &Who,
     ) -> Result<Reply, AskError> {
         let kept = self.own(subnet, who).await?;
-        if !same_node(&kept.lease.attrs, &attrs) && version != Some(kept.version) {
-            return Err(Refusal::Taken(subnet, Box::new(entry(&kept))).into());
-        }
         if let Some(address) = who.foreign_address(&attrs) {
             return Err(Refusal::ForeignAddress(address).into());
+        }
+        if !same_node(&kept.lease.attrs, &attrs) && version != Some(kept.version) {
+            return Err(Refusal::Taken(subnet, Box::new(entry(&kept))).into());
         }
         let held = self.store.renew(&held(kept), &attrs).await.map_err(unavailable)?;
         Ok(lease_reply(&held))

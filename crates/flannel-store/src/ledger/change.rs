@@ -44,17 +44,27 @@ pub enum Change {
 }
 
 impl Commit {
-    pub(crate) fn to_json(&self) -> String {
+    pub fn to_json(&self) -> String {
         let changes = self.changes.iter().map(Stored::from).collect();
         let stored = StoredCommit { r: self.revision, t: self.at, c: changes };
         serde_json::to_string(&stored).unwrap_or_default()
     }
 
-    pub(crate) fn from_json(text: &str) -> Result<Self, String> {
+    pub fn from_json(text: &str) -> Result<Self, String> {
         let stored: StoredCommit = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        check_reach(stored.r, stored.t)?;
         let changes = stored.c.into_iter().map(Change::try_from).collect::<Result<_, _>>()?;
         Ok(Self { revision: stored.r, at: stored.t, changes })
     }
+}
+
+/// Revisions and times are counted on from; one that leaves no room for that was never written by us.
+pub(crate) fn check_reach(revision: u64, time: Millis) -> Result<(), String> {
+    const FURTHEST: u64 = i64::MAX.cast_unsigned();
+    if revision > FURTHEST || time > FURTHEST {
+        return Err(format!("revision {revision} at {time} is out of reach"));
+    }
+    Ok(())
 }
 
 #[derive(Serialize, Deserialize)]

@@ -140,13 +140,7 @@ impl Ask<'_> {
         who: &Who,
         rng: &mut fastrand::Rng,
     ) -> Decided {
-        let v4 = self.network()?.config().is_some_and(|config| config.v4.is_some());
-        if v4 && attrs.public_ip.is_none() {
-            return Err(Refusal::NoAddress("PublicIP"));
-        }
-        if !v4 && attrs.public_ipv6.is_none() {
-            return Err(Refusal::NoAddress("PublicIPv6"));
-        }
+        self.check_known(attrs)?;
         self.check_address(attrs, who)?;
         let mut ours = self.network()?.leases_of(attrs);
         for subnet in &ours {
@@ -180,6 +174,16 @@ impl Ask<'_> {
         Ok((Reply::Lease(subnet, entry), changes))
     }
 
+    /// A node is known by its address. A lease without one would be nobody's.
+    fn check_known(&mut self, attrs: &LeaseAttrs) -> Result<(), Refusal> {
+        let v4 = self.network()?.config().is_some_and(|config| config.v4.is_some());
+        match v4 {
+            true if attrs.public_ip.is_none() => Err(Refusal::NoAddress("PublicIP")),
+            false if attrs.public_ipv6.is_none() => Err(Refusal::NoAddress("PublicIPv6")),
+            _ => Ok(()),
+        }
+    }
+
     fn check_address(&self, attrs: &LeaseAttrs, who: &Who) -> Result<(), Refusal> {
         who.foreign_address(attrs).map_or(Ok(()), |address| Err(Refusal::ForeignAddress(address)))
     }
@@ -195,11 +199,12 @@ impl Ask<'_> {
         if !who.owns(entry.owner.as_deref(), &entry.attrs) {
             return Err(Refusal::NotYours(subnet));
         }
+        self.check_known(attrs)?;
+        self.check_address(attrs, who)?;
         let same_node = same_address(&entry.attrs, attrs);
         if !same_node && version != Some(entry.version) {
             return Err(Refusal::Taken(subnet, Box::new(entry)));
         }
-        self.check_address(attrs, who)?;
         let expires = entry.expires.and_then(|_| self.full_life());
         let owner = who.name.clone().or(entry.owner);
         self.put_alone(subnet, Entry { attrs: attrs.clone(), expires, version: 0, owner })
@@ -253,6 +258,10 @@ impl Ask<'_> {
     }
 
     fn import(&mut self, subnet: Subnet, attrs: &LeaseAttrs, left: Option<u64>) -> Decided {
+        self.network()?;
+        if attrs.public_ip.is_none() && attrs.public_ipv6.is_none() {
+            return Err(Refusal::NoAddress("PublicIP"));
+        }
         if let Some(entry) = self.network()?.lease(&subnet).cloned()
             && !same_address(&entry.attrs, attrs)
         {

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use flannel_lease::{LeaseAttrs, Subnet};
 
+pub(crate) use change::check_reach;
 pub use change::{Change, Commit};
 pub use name::{BadName, NetworkName};
 pub use network::Network;

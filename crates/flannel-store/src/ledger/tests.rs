@@ -327,3 +327,12 @@ fn choosing_is_what_flannel_lease_decides() {
     }
     assert!(choices > 1_000, "{choices}");
 }
+
+#[test]
+fn a_record_that_leaves_no_room_to_count_on_is_refused() {
+    for (revision, time) in [(u64::MAX, 0), (1, u64::MAX)] {
+        let commit = Commit { revision, at: time, changes: vec![Change::Clock] };
+        let refused = Commit::from_json(&commit.to_json()).unwrap_err();
+        assert!(refused.contains("out of reach"), "{refused}");
+    }
+}

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::options::{Endpoint, RemoteOptions};
-use super::tls;
+use super::{tls, trouble};
 use crate::StoreError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -131,7 +131,7 @@ impl Client {
             let request = self.build(index, &Method::GET, path, String::new())?;
             let response = timeout(REQUEST_TIMEOUT, connection.sender.send_request(request)).await;
             let response = response.map_err(|_| silence(REQUEST_TIMEOUT))?;
-            Ok((connection, response.map_err(|error| explain(&error))?))
+            Ok((connection, response.map_err(|error| self.explain(index, &error))?))
         };
         match opened.await {
             Ok((connection, response)) => {
@@ -194,7 +194,7 @@ impl Client {
         let request = self.build(connection.endpoint, method, path, body)?;
         let response = timeout(REQUEST_TIMEOUT, connection.sender.send_request(request)).await;
         let response = response.map_err(|_| silence(REQUEST_TIMEOUT))?;
-        let response = response.map_err(|error| explain(&error))?;
+        let response = response.map_err(|error| self.explain(connection.endpoint, &error))?;
         let status = response.status();
         let body =
             timeout(BODY_TIMEOUT, Limited::new(response.into_body(), LARGEST_ANSWER).collect());
@@ -254,17 +254,22 @@ impl Client {
             .map_err(|_| format!("{:?} is no name of a server", endpoint.host))?;
         let tls = timeout(CONNECT_TIMEOUT, connector.connect(name, tcp));
         let tls = tls.await.map_err(|_| silence(CONNECT_TIMEOUT))?;
-        self.speak(index, tls.map_err(|error| format!("TLS: {error}"))?).await
+        self.speak(index, tls.map_err(|error| self.explain(index, &error))?).await
     }
 
     async fn speak<T>(&self, endpoint: usize, stream: T) -> Result<Connection, String>
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let (sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| explain(&error))?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.explain(endpoint, &error))?;
         let task = tokio::spawn(connection).abort_handle();
         Ok(Connection { endpoint, sender, task })
+    }
+
+    fn explain(&self, endpoint: usize, error: &(dyn std::error::Error + 'static)) -> String {
+        trouble::explain(error, &self.endpoints[endpoint].host)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -281,15 +286,4 @@ fn read_token(file: &Path) -> Result<String, String> {
 
 fn silence(waited: Duration) -> String {
     format!("silent for {} s", waited.as_secs())
-}
-
-/// With what lies beneath, which is what tells people something.
-fn explain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text += &format!(": {error}");
-        source = error.source();
-    }
-    text
 }

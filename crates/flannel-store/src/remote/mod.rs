@@ -4,6 +4,7 @@ mod admin;
 mod http;
 mod options;
 pub mod tls;
+mod trouble;
 mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};

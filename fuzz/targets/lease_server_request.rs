@@ -1,0 +1,174 @@
+//! Requests to a lease server, one after the other. The input is a list of them with lines `---`
+//! between: who asks, method and path with query on the first line, the body on those that follow.
+//!
+//! Whatever is asked: never an answer that blames the server, what is refused changes nothing, and
+//! what the server says its client can read.
+#![no_main]
+
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use flannel_server::{Api, Limits};
+use flannel_store::Desk;
+use flannel_store::embedded::AskError;
+use flannel_store::feed::{Everything, Feeds};
+use flannel_store::ledger::{Addresses, Ledger, NetworkName, Reply, Request as Asked, Who};
+use flannel_store::wire::{WatchResult, WireFault, WireLease, WireReservation};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use libfuzzer_sys::fuzz_target;
+use tokio::runtime::Runtime;
+
+const CONFIG: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+const NOW: u64 = 1_800_000_000_000;
+const REQUESTS: usize = 8;
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
+});
+
+fuzz_target!(|input: &[u8]| {
+    let input = String::from_utf8_lossy(input);
+    RUNTIME.block_on(async {
+        let desk = Arc::new(Memory::new());
+        let config = Asked::SetConfig { text: CONFIG.to_owned(), force: false };
+        desk.ask(&NetworkName::default(), config).await.expect("a config that works");
+        let limits = Limits { longest_poll: Duration::ZERO, ..Limits::default() };
+        let api = Api::new(desk.clone(), limits);
+        for text in input.split("\n---\n").take(REQUESTS) {
+            if let Some((request, who)) = read(text) {
+                ask(&api, &desk, request, who, text).await;
+            }
+        }
+    });
+});
+
+fn read(text: &str) -> Option<(Request<Full<Bytes>>, Who)> {
+    let (head, body) = text.split_once('\n').unwrap_or((text, ""));
+    let mut words = head.splitn(3, ' ');
+    let who = match words.next()? {
+        "admin" => Who { admin: true, ..node("boss", Addresses::Any) },
+        "node-1" => node("node-1", Addresses::Only([[192, 0, 2, 1].into()].into())),
+        "node-2" => node("node-2", Addresses::Only([[192, 0, 2, 2].into()].into())),
+        "any" => node("any", Addresses::Any),
+        _ => Who::anybody(),
+    };
+    let request = Request::builder().method(words.next()?).uri(words.next()?);
+    let request = request.header("Accept", "application/json");
+    Some((request.body(Full::new(Bytes::from(body.to_owned()))).ok()?, who))
+}
+
+fn node(name: &str, addresses: Addresses) -> Who {
+    Who { name: Some(name.into()), admin: false, addresses }
+}
+
+async fn ask(api: &Api, desk: &Memory, request: Request<Full<Bytes>>, who: Who, text: &str) {
+    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+    let before = desk.everything();
+    let response = api.respond(request, who.clone()).await;
+    let status = response.status();
+    assert!(!status.is_server_error(), "{text} → {status}");
+    assert!(status.is_success() || status.is_client_error(), "{text} → {status}");
+    // A stream of events has no end; its first line tells enough.
+    let mut body = response.into_body();
+    let first = tokio::time::timeout(Duration::ZERO, body.frame()).await.ok().flatten();
+    let first = first.map(|frame| frame.expect("it cannot fail").into_data().expect("no trailers"));
+    let first = String::from_utf8(first.unwrap_or_default().into()).expect("text");
+    if status.is_client_error() {
+        assert_eq!(desk.everything(), before, "{text} → {status}, and yet it changed something");
+        let fault = WireFault::read(&first).unwrap_or_else(|| panic!("{text} → {first}"));
+        assert!(fault.error.len() > 10 && !fault.code.is_empty(), "{text} → {first}");
+        return;
+    }
+    assert_eq!(status, StatusCode::OK, "{text}");
+    if method == "GET" {
+        assert_eq!(desk.everything(), before, "{text} only asks");
+    }
+    if who.name.is_some() && !who.admin {
+        only_its_own(&who, &before, &desk.everything(), text);
+    }
+    understood(&method, &path, &first);
+}
+
+/// A node has changed no lease of another's, and nothing that is an operator's.
+fn only_its_own(who: &Who, before: &[State], after: &[State], text: &str) {
+    let names = |states: &[State]| states.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(before), names(after), "{text}");
+    for ((_, before), (_, after)) in before.iter().zip(after) {
+        assert_eq!(before.config, after.config, "{text}");
+        for (subnet, entry) in &before.leases {
+            if !after.leases.iter().any(|(other, now)| other == subnet && now == entry) {
+                assert!(
+                    who.owns(entry.owner.as_deref(), &entry.attrs),
+                    "{text}: {subnet} {entry:?}"
+                );
+            }
+        }
+    }
+}
+
+/// The client reads what the server writes.
+fn understood(method: &str, path: &str, body: &str) {
+    let last = path.rsplit('/').next().unwrap_or_default();
+    match (method, last) {
+        // Nothing has happened yet.
+        ("GET", "events") if body.is_empty() => {}
+        ("GET", "leases" | "events") => {
+            WatchResult::read(body).unwrap_or_else(|error| panic!("{error}: {body}"));
+        }
+        ("GET", "reservations") => {
+            let list: Vec<serde_json::Value> = serde_json::from_str(body).expect("a list");
+            for one in list {
+                WireReservation::read(&one.to_string())
+                    .unwrap_or_else(|error| panic!("{error}: {one}"));
+            }
+        }
+        ("POST", "leases") => {
+            WireLease::read(body).and_then(|lease| lease.lease()).expect("a lease");
+        }
+        _ => {}
+    }
+}
+
+type State = (NetworkName, Everything);
+
+/// A ledger in memory: as the embedded one, without its disk.
+struct Memory {
+    ledger: Mutex<(Ledger, fastrand::Rng)>,
+    feeds: Arc<Feeds>,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let mut ledger = Ledger::default();
+        ledger.apply(&ledger.start(1, NOW));
+        let feeds = Arc::new(Feeds::default());
+        feeds.reset(&ledger, ledger.revision(), &[]);
+        Self { ledger: Mutex::new((ledger, fastrand::Rng::with_seed(1))), feeds }
+    }
+
+    fn everything(&self) -> Vec<State> {
+        let all = |name: NetworkName| Some((name.clone(), self.feeds.get(&name)?.everything()));
+        self.feeds.names().into_iter().filter_map(all).collect()
+    }
+}
+
+#[async_trait]
+impl Desk for Memory {
+    fn feeds(&self) -> &Arc<Feeds> {
+        &self.feeds
+    }
+
+    async fn ask(&self, network: &NetworkName, request: Asked) -> Result<Reply, AskError> {
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ledger, rng) = &mut *ledger;
+        let (reply, commit) = ledger.decide(network, &request, NOW, rng)?;
+        if let Some(commit) = commit {
+            ledger.apply(&commit);
+            self.feeds.publish(&commit);
+        }
+        Ok(reply)
+    }
+}
