@@ -250,14 +250,14 @@ impl LeaseServer {
         let data = dir.join("lease-server");
         let _ = std::fs::remove_dir_all(&data);
         let address = format!("127.0.0.1:{}", free_port()?);
-        let binary = std::env::current_exe()?.with_file_name("flanneld");
+        let binary = flannel_lab::find_flanneld(None)?;
         let child = Command::new(&binary)
             .arg(format!("--listen={address}"))
             .arg(format!("--data-dir={}", data.display()))
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("cannot start {}: build flanneld", binary.display()))?;
+            .with_context(|| format!("cannot start {}", binary.display()))?;
         Ok(Self { process: Process(child), address })
     }
 }
@@ -283,8 +283,7 @@ impl Etcd {
     fn start(dir: &Path) -> anyhow::Result<Self> {
         let data = dir.join("etcd");
         let _ = std::fs::remove_dir_all(&data);
-        let binary =
-            std::env::var_os("FLANNEL_ETCD").map_or_else(|| PathBuf::from("etcd"), PathBuf::from);
+        let binary = flannel_lab::find_etcd(None)?;
         let (url, peers) = (
             format!("http://127.0.0.1:{}", free_port()?),
             format!("http://127.0.0.1:{}", free_port()?),
@@ -298,7 +297,7 @@ impl Etcd {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("cannot start {}: set FLANNEL_ETCD", binary.display()))?;
+            .with_context(|| format!("cannot start {}", binary.display()))?;
         Ok(Self { process: Process(child), url })
     }
 }

@@ -105,7 +105,7 @@ pub use process::{Output, Process};
 pub use spec::{DaemonSpec, EtcdSpec, Families, LabSpec, NodeSpec};
 pub use stream::{Stream, StreamOptions, StreamReport};
 pub use subnet_env::{SUBNET_ENV, SubnetEnv};
-pub use tools::check_host;
+pub use tools::{check_host, etcd as find_etcd, flanneld as find_flanneld};
 pub use transfer::Transfer;
 pub use vandal::Vandalism;
 pub use wait::{Condition, wait_until};

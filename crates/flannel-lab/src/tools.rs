@@ -31,7 +31,7 @@ pub(crate) fn with_admin_path(command: &mut Command) {
 }
 
 /// The etcd to run: as asked, else from the environment, else where `scripts/deps` puts it.
-pub(crate) fn etcd(asked: Option<&Path>) -> Result<PathBuf> {
+pub fn etcd(asked: Option<&Path>) -> Result<PathBuf> {
     let mut search = Search::default();
     if let Some(path) = asked {
         return executable(path);
@@ -50,7 +50,7 @@ pub(crate) fn etcd(asked: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// The flanneld to run on nodes for which no other was named.
-pub(crate) fn flanneld(asked: Option<&Path>) -> Result<PathBuf> {
+pub fn flanneld(asked: Option<&Path>) -> Result<PathBuf> {
     let mut search = Search::default();
     if let Some(path) = asked {
         return executable(path);
