@@ -1,7 +1,7 @@
 //! Commands inside a namespace: run to the end with their output, or started and kept.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -14,9 +14,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::{Context, LabError, Result};
 use crate::namespace::{Namespace, on_new_thread};
+use crate::wait::wait_until;
 
 /// How long a command may take that is run to its end.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a process may take to stand still.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a command that ended has left.
 #[derive(Clone, Debug)]
@@ -199,12 +203,28 @@ impl Process {
         self.status().is_none()
     }
 
-    /// Sends a signal; to a process that has ended that is no error.
+    /// Sends a signal; to a process that has ended that is no error. After SIGSTOP it does nothing more:
+    /// its threads are stopped one by one, and are waited for.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         match pidfd_send_signal(&self.fd, signal) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            Err(error) => Err(error).context(|| format!("signal `{}`", self.what)),
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => return Err(error).context(|| format!("signal `{}`", self.what)),
         }
+        if signal == Signal::STOP {
+            let what = format!("`{}` to stand still", self.what);
+            wait_until(&what, STOP_LIMIT, || self.stands_still())?;
+        }
+        Ok(())
+    }
+
+    fn stands_still(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid()));
+        threads.into_iter().flatten().flatten().all(|thread| {
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // Stopped, or ended meanwhile.
+            let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+            !state.starts_with(['R', 'S', 'D'])
+        })
     }
 
     /// Waits until it ends, at most for `limit`; nothing if it still runs then.
