@@ -12,11 +12,8 @@ pub enum StoreError {
     Unavailable { attempted: String, endpoint: String, reason: String },
 
     /// The server knows us and says no, or does not know us.
-    #[error(
-        "not allowed to {attempted} at {endpoint}: {reason}; check the user name, the password, the \
-         client certificate and what the user's role may read and write"
-    )]
-    Denied { attempted: String, endpoint: String, reason: String },
+    #[error("not allowed to {attempted} at {endpoint}: {reason}; {fix}")]
+    Denied { attempted: String, endpoint: String, reason: String, fix: &'static str },
 
     /// The server answered with an error of its own, e.g. that its disk quota is used up.
     #[error("cannot {attempted}: {endpoint} refuses: {reason}; see its log")]

@@ -103,10 +103,11 @@ async fn leases_move_to_etcd_and_back_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let server = serve_default(dir.path()).await;
     let from = server.remote();
+    // Before any node takes it by chance.
+    from.reserve(&subnet("10.5.9.0-24"), &attrs(9)).await.unwrap();
     for node in 1..6 {
         from.acquire(&config(), &claim(node)).await.unwrap();
     }
-    from.reserve(&subnet("10.5.9.0-24"), &attrs(9)).await.unwrap();
     let etcd = EtcdServer::start();
     let to = etcd.store(1);
     to.set_config(&from.config().await.unwrap().unwrap(), false).await.unwrap();

@@ -38,7 +38,11 @@ impl Fault {
         let attempted = attempted.into();
         match kind {
             Kind::Unavailable => StoreError::Unavailable { attempted, endpoint, reason },
-            Kind::Token | Kind::Denied => StoreError::Denied { attempted, endpoint, reason },
+            Kind::Token | Kind::Denied => {
+                let fix = "check the user name, the password, the client certificate and what the \
+                           user's role may read and write";
+                StoreError::Denied { attempted, endpoint, reason, fix }
+            }
             Kind::Refused => StoreError::Refused { attempted, endpoint, reason },
         }
     }

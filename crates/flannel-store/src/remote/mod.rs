@@ -234,7 +234,9 @@ fn refused(attempted: &str, answer: Answer) -> StoreError {
         }
         ("out-of-subnets", _) => StoreError::Refused { attempted, endpoint, reason },
         (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-            StoreError::Denied { attempted, endpoint, reason }
+            let fix = "the server knows its clients by token or certificate: `flannelctl pki` makes them, \
+                       --remote-token-file or --remote-certfile shows them";
+            StoreError::Denied { attempted, endpoint, reason, fix }
         }
         (_, StatusCode::TOO_MANY_REQUESTS) => {
             StoreError::Unavailable { attempted, endpoint, reason }
