@@ -1,51 +1,89 @@
-//! How daemons on one node know of each other.
+//! How those who keep rules on one node know of each other: several daemons, or several networks of one.
 //!
 //! Each stands for its networks by a socket of that name, which ends with it. Abstract names belong to a
-//! network namespace, as packet filter rules do, and need no files.
+//! network namespace, as packet filter rules do, and need no files. Another name is a lock: what one
+//! of them reads must still be so when it writes.
 
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
+use crate::rule::overlap;
+
 const PREFIX: &str = "flannel-traffic/";
+const LOCK: &str = "flannel-traffic-lock";
+/// Who holds the lock for longer hangs, and must not keep the others from their work.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const NEXT_LOOK: Duration = Duration::from_millis(2);
 const SOCKETS: &str = "/proc/thread-self/net/unix";
 
 #[derive(Default)]
-pub(crate) struct Claims(Vec<(IpNet, OwnedFd)>);
+pub(crate) struct Claims {
+    held: Vec<(IpNet, OwnedFd)>,
+    /// All that it has ever stood for.
+    ever: Vec<IpNet>,
+}
 
 impl Claims {
-    /// Stands for these networks and for no others. Returns those that it did stand for.
-    pub(crate) fn set(&mut self, networks: &[IpNet]) -> Vec<IpNet> {
-        let former = self.0.iter().map(|(network, _)| *network).collect();
-        self.0.retain(|(network, _)| networks.contains(network));
+    /// Stands for these networks and for no others.
+    pub(crate) fn set(&mut self, networks: &[IpNet]) {
+        self.held.retain(|(network, _)| networks.contains(network));
         for network in networks {
-            if !self.0.iter().any(|(claimed, _)| claimed == network) {
-                // Another that stands for it, such as our predecessor, does as well.
-                self.0.extend(claim(network).map(|socket| (*network, socket)));
+            if !self.held.iter().any(|(claimed, _)| claimed == network) {
+                self.held.extend(claim(network).map(|socket| (*network, socket)));
+            }
+            if !self.ever.contains(network) {
+                self.ever.push(*network);
             }
         }
-        former
+    }
+
+    /// The networks that others on this node stand for.
+    pub(crate) fn of_others(&self) -> Vec<IpNet> {
+        let mut others = claimed();
+        // A socket just closed may be seen a little longer: a program that is being started has it, too.
+        others.retain(|other| !self.ever.iter().any(|own| overlap(own, other)));
+        others
+    }
+}
+
+/// Waits until nobody else is at work on the rules. They wait as long as this is held.
+pub(crate) fn alone() -> Option<OwnedFd> {
+    let deadline = Instant::now() + LONGEST_WAIT;
+    loop {
+        match hold(LOCK) {
+            Err(Errno::ADDRINUSE) if Instant::now() < deadline => std::thread::sleep(NEXT_LOOK),
+            lock => return lock.ok(),
+        }
     }
 }
 
 fn claim(network: &IpNet) -> Option<OwnedFd> {
-    let name = format!("{PREFIX}{network}");
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).ok()?;
-    bind(&socket, &address).ok()?;
-    Some(socket)
+    // Our predecessor may stand for it still: each has a name of its own.
+    hold(&format!("{PREFIX}{network}#{:016x}", fastrand::u64(..))).ok()
 }
 
-/// The networks that some daemon on this node stands for.
+/// EADDRINUSE: somebody has it.
+fn hold(name: &str) -> Result<OwnedFd, Errno> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    bind(&socket, &address)?;
+    Ok(socket)
+}
+
+/// The networks that somebody on this node stands for.
 pub(crate) fn claimed() -> Vec<IpNet> {
     parse(&std::fs::read_to_string(SOCKETS).unwrap_or_default())
 }
 
 fn parse(sockets: &str) -> Vec<IpNet> {
     let names = sockets.lines().filter_map(|line| line.rsplit_once(" @").map(|(_, name)| name));
-    names.filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok()).collect()
+    let network = |name: &str| name.strip_prefix(PREFIX)?.split('#').next()?.parse().ok();
+    names.filter_map(network).collect()
 }
 
 #[cfg(test)]
@@ -62,13 +100,25 @@ mod tests {
         let mut second = Claims::default();
         second.set(&[network]);
         claims.set(&[]);
+        assert!(claimed().contains(&network), "the second stands for it");
+        second.set(&[]);
         assert!(!claimed().contains(&network));
+    }
+
+    #[test]
+    fn one_after_the_other_is_alone() {
+        let first = alone().expect("nobody has it");
+        let second = std::thread::spawn(alone);
+        std::thread::sleep(NEXT_LOOK * 10);
+        assert!(!second.is_finished(), "it waits");
+        drop(first);
+        assert!(second.join().unwrap().is_some());
     }
 
     #[test]
     fn other_sockets_are_passed_over() {
         let text = "Num RefCount Protocol Flags Type St Inode Path
-0000000000000000: 00000002 00000000 00000000 0002 01 27254 @flannel-traffic/fd00::/56
+0000000000000000: 00000002 00000000 00000000 0002 01 27254 @flannel-traffic/fd00::/56#0123
 0000000000000000: 00000002 00000000 00000000 0002 01 27255 @flannel-traffic/nonsense
 0000000000000000: 00000002 00000000 00010000 0001 01 27256 /run/flannel-traffic/10.0.0.0/8
 0000000000000000: 00000003 00000000 00000000 0001 03 27257

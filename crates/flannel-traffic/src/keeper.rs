@@ -246,6 +246,9 @@ impl Keeper {
             self.firewall = Some((rules.mode, firewall));
             (self.v4.begun, self.v6.begun) = (false, false);
         }
+        let _alone = self.system.alone();
+        // Somebody may have begun since.
+        self.others = self.system.claim(&rules.networks());
         let others = self.others.clone();
         let care = self.care(family);
         let keep = match care.begun {

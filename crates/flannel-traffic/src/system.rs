@@ -1,11 +1,11 @@
 //! The node as `keeper` sees it: a trait, so that it can be simulated, and the real one.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ipnet::IpNet;
 
-use crate::claims::{Claims, claimed};
+use crate::claims::{self, Claims};
 use crate::firewall::{Firewall, Kind};
 use crate::iptables::Iptables;
 use crate::iptables::text::Place;
@@ -15,7 +15,7 @@ use crate::netfilter::{Event, Monitor, Object, Objects};
 use crate::nft::{self, Nft};
 use crate::process::Machine;
 use crate::programs::SearchPath;
-use crate::rule::{Purpose, overlap};
+use crate::rule::Purpose;
 use crate::sweep::{Leftovers, Sweeper};
 use crate::{Family, Mode, Rules, TrafficError};
 
@@ -43,6 +43,11 @@ pub(crate) trait System: Send {
 
     /// Stands for these networks; returns those that other daemons on this node stand for.
     fn claim(&mut self, networks: &[IpNet]) -> Vec<IpNet>;
+
+    /// While this is held, nobody else on this node changes rules of flannel.
+    fn alone(&mut self) -> Option<OwnedFd> {
+        None
+    }
 
     /// Returns what was removed, and what went wrong.
     fn sweep(&mut self, leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>);
@@ -112,12 +117,12 @@ impl System for Node {
     }
 
     fn claim(&mut self, networks: &[IpNet]) -> Vec<IpNet> {
-        let former = self.claims.set(networks);
-        let mut others = claimed();
-        // A socket just closed may be seen a little longer: a program that is being started has it, too.
-        let is_own = |net: &IpNet| networks.iter().chain(&former).any(|own| overlap(own, net));
-        others.retain(|other| !is_own(other));
-        others
+        self.claims.set(networks);
+        self.claims.of_others()
+    }
+
+    fn alone(&mut self) -> Option<OwnedFd> {
+        claims::alone()
     }
 
     fn sweep(&mut self, leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>) {

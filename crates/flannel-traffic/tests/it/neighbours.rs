@@ -58,6 +58,33 @@ fn defect_62_two_daemons_agree() {
 }
 
 #[test]
+fn those_who_begin_at_the_same_moment_do_not_undo_each_other() {
+    in_every_kind(|mode| {
+        for round in 0..5 {
+            let nodes: Vec<(Node, Rules)> = (1..=4)
+                .map(|number| {
+                    let network = family(
+                        &format!("10.{number}.0.0/16"),
+                        &format!("10.{number}.{round}.0/24"),
+                    );
+                    (Node::here(), Rules { v4: Some(network), ..rules(mode) })
+                })
+                .collect();
+            std::thread::scope(|scope| {
+                for (node, rules) in &nodes {
+                    scope.spawn(|| node.set(rules));
+                }
+            });
+            let all = picture();
+            for number in 1..=4 {
+                assert!(all.contains(&format!("10.{number}.{round}.0/24")), "{all}");
+            }
+            stays("all of them", &all);
+        }
+    });
+}
+
+#[test]
 fn the_rules_of_a_daemon_that_is_gone_are_removed_by_the_next_that_starts() {
     in_every_kind(|mode| {
         let two = Node::here();
