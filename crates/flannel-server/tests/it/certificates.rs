@@ -56,6 +56,20 @@ async fn a_node_says_what_is_wrong_with_the_servers_certificate() {
 }
 
 #[tokio::test]
+async fn a_node_says_that_the_other_side_speaks_or_does_not_speak_tls() {
+    let (dir, pki) = (tempfile::tempdir().unwrap(), Pki::new());
+    let options = Options { tls: Some(pki.server_files(false)), ..plain_options(0) };
+    let server = serve(dir.path(), options).await;
+    let text = reason(&server, |_| {}).await;
+    assert!(text.contains("does not speak plain HTTP"), "{text}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path(), plain_options(0)).await;
+    let text = reason(&server, |o| o.ca = Some(pki.file("ca.pem"))).await;
+    assert!(text.contains("does not speak TLS"), "{text}");
+}
+
+#[tokio::test]
 async fn a_node_says_what_is_wrong_with_its_own_certificate() {
     let (dir, pki, other) = (tempfile::tempdir().unwrap(), Pki::new(), Pki::new());
     let options = Options { tls: Some(pki.server_files(true)), ..plain_options(0) };

@@ -13,6 +13,12 @@ pub(super) fn explain(error: &(dyn Error + 'static), host: &str) -> String {
         if let Some(error) = tls_error(error) {
             return format!("TLS: {}", in_words(error, host).unwrap_or_else(|| error.to_string()));
         }
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
+            return format!(
+                "what answers there does not speak plain HTTP; for a server with TLS give \
+                 remote-token-file or remote-cafile ({error})"
+            );
+        }
         next = error.source();
         text.extend(next.map(|error| format!(": {error}")));
     }
@@ -52,6 +58,9 @@ fn in_words(error: &TlsError, host: &str) -> Option<String> {
             }
             _ => return None,
         },
+        TlsError::InvalidMessage(_) => {
+            "the server does not speak TLS: give it a certificate, or use http:// in remote".to_owned()
+        }
         TlsError::AlertReceived(alert) => match alert {
             Alert::CertificateRequired => "the server asks for a certificate: give remote-certfile and \
                  remote-keyfile"
