@@ -156,7 +156,14 @@ impl Pki {
         let out = &mut std::io::stdout();
         writeln!(out, "{token}")?;
         let mut hint = std::io::stderr();
-        writeln!(hint, "\non {name}:\n  FLANNELD_REMOTE_TOKEN=… flanneld --remote=SERVER")?;
+        if rights.iter().any(|right| right == "admin") {
+            writeln!(
+                hint,
+                "\nfor {name}:\n  FLANNELD_REMOTE_TOKEN=… flannelctl leases --remote=SERVER"
+            )?;
+        } else {
+            writeln!(hint, "\non {name}:\n  FLANNELD_REMOTE_TOKEN=… flanneld --remote=SERVER")?;
+        }
         Ok(())
     }
 
