@@ -92,6 +92,7 @@ impl Server {
         let tokens = tokens.transpose().map_err(BindError::Files)?;
         let failed = |source| BindError::Io { listen: listen.clone(), source };
         let listener = bind(&listen).await.map_err(failed)?;
+        rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
         let address = listener.local_addr().map_err(failed)?;
         let elsewhere = !plain(address.ip()).is_loopback();
         if !with_tls && elsewhere {
@@ -151,6 +152,10 @@ impl Server {
         }
     }
 }
+
+/// After a restart all nodes come back in the same moment; who is not let in waits for seconds before it
+/// knocks again. The kernel's own limit (net.core.somaxconn) is the smaller one.
+const BACKLOG: i32 = 65_535;
 
 async fn bind(listen: &Listen) -> io::Result<TcpListener> {
     match listen {
