@@ -18,9 +18,9 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::netlink::Request;
 use crate::observed::{Hop, ObservedRoute, RouteKind};
 use crate::{Link, LinkKind, Mac, ROUTE_PROTOCOL, Route, Vxlan};
+use flannel_netlink::Request;
 
 pub(crate) fn family(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }

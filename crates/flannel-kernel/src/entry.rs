@@ -136,7 +136,6 @@ pub struct Offload {
     pub tx_checksum: bool,
 }
 
-#[cfg(feature = "engine")]
 impl Key {
     pub(crate) const KINDS: usize = 7;
 

@@ -2,9 +2,9 @@
 
 use crate::encode;
 use crate::links::Links;
-use crate::netlink::Request;
 use crate::observed::{ObservedLink, ObservedVxlan};
 use crate::{IfName, Link, LinkKind, Vxlan};
+use flannel_netlink::Request;
 
 pub(crate) enum LinkPlan {
     Keep,

@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use flannel_kernel::Mac;
+use flannel_netlink::Mac;
 use ipnet::IpNet;
 
 use super::conf::BridgeConf;

@@ -1,6 +1,6 @@
 //! The bridge plugin's configuration.
 
-use flannel_kernel::Mac;
+use flannel_netlink::Mac;
 
 use crate::protocol::{Call, Code, Dns, Error, FieldError};
 
@@ -81,7 +81,7 @@ impl BridgeConf {
         if self.hairpin && self.promiscuous {
             return refuse("cannot set hairpin mode and promiscuous mode at the same time");
         }
-        if flannel_kernel::IfName::new(&self.bridge).is_err() {
+        if flannel_netlink::IfName::new(&self.bridge).is_err() {
             return refuse("'bridge' must be the name of a network interface");
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The host's side: the bridge, its addresses, and forwarding.
 
-use flannel_kernel::Mac;
+use flannel_netlink::Mac;
 use ipnet::IpNet;
 
 use super::conf::BridgeConf;

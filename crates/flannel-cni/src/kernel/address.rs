@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use flannel_kernel::netlink::Request;
+use flannel_netlink::Request;
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::address::{

@@ -2,8 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use flannel_kernel::Mac;
-use flannel_kernel::netlink::{NetlinkError, Request};
+use flannel_netlink::{Mac, NetlinkError, Request};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{

@@ -9,7 +9,7 @@ mod sysctl;
 
 use std::io;
 
-use flannel_kernel::netlink::{Connection, NetlinkError, Request};
+use flannel_netlink::{Connection, NetlinkError, Protocol, Request};
 
 use crate::socket::NetlinkSocket;
 
@@ -53,7 +53,10 @@ impl Change {
 
 impl Kernel {
     pub(crate) fn open() -> Result<Self, KernelError> {
-        Ok(Self { connection: Connection::open()?, queries: NetlinkSocket::open(None, 0)? })
+        Ok(Self {
+            connection: Connection::open(Protocol::Route)?,
+            queries: NetlinkSocket::open(None, 0)?,
+        })
     }
 
     /// All changes in one go. The first that fails is told; those after it have been made.

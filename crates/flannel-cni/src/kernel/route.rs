@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use flannel_kernel::netlink::Request;
+use flannel_netlink::Request;
 use ipnet::IpNet;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_route::route::{

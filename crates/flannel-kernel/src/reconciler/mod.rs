@@ -18,11 +18,12 @@ use netlink_packet_route::route::RouteAttribute;
 
 use crate::encode;
 use crate::links::Links;
-use crate::netlink::{Connection, Heard, Monitor, Request};
+use crate::monitor::{Heard, Monitor};
 use crate::observed::{Event, route_ip};
 use crate::repairs::RepairLog;
 use crate::wanted::Wanted;
 use crate::{DefaultRoute, Entry, Facts, KernelVersion, Key, Ownership, Path};
+use flannel_netlink::{Connection, Protocol, Request};
 
 /// Belt and braces: everything is compared this often even when nothing was heard.
 const ROUTINE_RESYNC: Duration = Duration::from_secs(120);
@@ -51,7 +52,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         let monitor = Monitor::open()?;
         monitor.watch_links_and_addresses()?;
         let mut reconciler = Self {
-            connection: Connection::open()?,
+            connection: Connection::open(Protocol::Route)?,
             monitor,
             links: Links::default(),
             default_routes: Vec::new(),

@@ -10,9 +10,9 @@ use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 
 use super::Reconciler;
 use crate::link_plan::{LinkPlan, plan_link};
-use crate::netlink::{NetlinkError, Request};
 use crate::observed::Observed;
 use crate::{Entry, IfName, Key, Link, encode, settings};
+use flannel_netlink::{NetlinkError, Request};
 
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn doom_entries(&mut self, entries: Vec<Entry>) {

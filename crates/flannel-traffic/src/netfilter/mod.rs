@@ -4,7 +4,6 @@
 
 mod monitor;
 mod objects;
-mod socket;
 mod wire;
 
 pub(crate) use monitor::{Event, Monitor, Object};

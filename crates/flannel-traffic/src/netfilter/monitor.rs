@@ -3,10 +3,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::socket::Socket;
-use super::wire::{self, Attributes, Message};
+use flannel_netlink::nfnetlink::{self, NFTABLES};
+use flannel_netlink::{Attributes, Protocol, Socket, messages};
 
-const NFTABLES_GROUP: i32 = 7;
+use super::wire;
+
+const NFTABLES_GROUP: u32 = 7;
 /// What one transaction of kube-proxy's may announce before we read.
 const MEMORY: i32 = 4 << 20;
 
@@ -56,14 +58,15 @@ pub(crate) struct RuleBody<'a>(Attributes<'a>);
 impl RuleBody<'_> {
     /// Whether it may be a jump to this chain: older kernels do not say what a deleted rule did.
     pub(crate) fn may_jump_to(self, chain: &str) -> bool {
-        self.0.jumps_to(chain).unwrap_or(true)
+        wire::jumps_to(self.0, chain).unwrap_or(true)
     }
 }
 
 impl Monitor {
     pub(crate) fn open() -> io::Result<Self> {
-        let socket = Socket::open()?;
-        socket.join(NFTABLES_GROUP, MEMORY)?;
+        let socket = Socket::open(Protocol::Netfilter)?;
+        socket.set_receive_memory(MEMORY)?;
+        socket.join(NFTABLES_GROUP)?;
         Ok(Self { socket })
     }
 
@@ -71,7 +74,7 @@ impl Monitor {
     pub(crate) fn heard(&mut self, concerns: impl Fn(&Event<'_>) -> bool) -> io::Result<Heard> {
         let mut heard = Heard::default();
         loop {
-            match self.socket.receive(false) {
+            match self.socket.receive_now() {
                 Ok(datagram) => hear(datagram, &concerns, &mut heard),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(heard),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => heard.missed = true,
@@ -88,15 +91,15 @@ impl AsFd for Monitor {
 }
 
 fn hear(datagram: &[u8], concerns: &impl Fn(&Event<'_>) -> bool, heard: &mut Heard) {
-    for message in wire::messages(datagram) {
-        let Message::Object { kind, family, attributes } = message else { continue };
-        if kind == wire::NEW_GENERATION {
+    let objects = messages(datagram).filter_map(|m| nfnetlink::read(m.ok()?, NFTABLES));
+    for object in objects {
+        if object.kind == wire::NEW_GENERATION {
             // It ends a transaction and says whose it was.
-            let by = culprit(attributes);
+            let by = culprit(object.attributes);
             for change in heard.changes.iter_mut().rev().take_while(|change| change.by.is_none()) {
                 change.by = by.clone();
             }
-        } else if let Some(event) = event(kind, family, attributes).filter(concerns) {
+        } else if let Some(event) = event(object).filter(concerns) {
             let family = event.family;
             if !heard.changes.iter().any(|c| c.by.is_none() && c.family == family) {
                 heard.changes.push(Change { family, by: None });
@@ -105,7 +108,8 @@ fn hear(datagram: &[u8], concerns: &impl Fn(&Event<'_>) -> bool, heard: &mut Hea
     }
 }
 
-fn event(kind: u16, family: u8, attributes: Attributes<'_>) -> Option<Event<'_>> {
+fn event(object: nfnetlink::Object<'_>) -> Option<Event<'_>> {
+    let nfnetlink::Object { kind, family, attributes } = object;
     let table = attributes.text(wire::TABLE)?;
     let object = match kind {
         wire::NEW_RULE | wire::DELETE_RULE => {
@@ -120,18 +124,30 @@ fn event(kind: u16, family: u8, attributes: Attributes<'_>) -> Option<Event<'_>>
 
 fn culprit(attributes: Attributes<'_>) -> Option<String> {
     let name = attributes.text(wire::GENERATION_PROCESS_NAME)?;
-    let process = attributes.number(wire::GENERATION_PROCESS)?;
+    let process = attributes.be32(wire::GENERATION_PROCESS)?;
     Some(format!("{name}, process {process}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::tests::{datagram, jump_rule, nest};
+    use flannel_netlink::AttributeWriter;
+
+    use super::super::wire::tests::jump_rule;
     use super::*;
 
+    /// What the kernel would announce: the two headers, then attributes.
+    fn datagram(kind: u16, family: u8, attributes: &AttributeWriter) -> Vec<u8> {
+        let attributes = attributes.as_bytes();
+        let mut bytes = (20 + attributes.len() as u32).to_ne_bytes().to_vec();
+        bytes.extend((NFTABLES << 8 | kind).to_ne_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend([family, 0, 0, 0]);
+        bytes.extend(attributes);
+        bytes
+    }
+
     fn generation(by: &str) -> Vec<u8> {
-        let attributes = nest(&[(2, &77u32.to_be_bytes()), (3, &wire::name(by))]);
-        datagram(wire::NEW_GENERATION, 0, &attributes)
+        datagram(wire::NEW_GENERATION, 0, &AttributeWriter::default().be32(2, 77).text(3, by))
     }
 
     fn rule(family: u8, chain: &str) -> Vec<u8> {
@@ -167,14 +183,12 @@ mod tests {
     #[test]
     fn a_rule_that_does_not_say_what_it_did_may_have_been_the_jump() {
         let told = jump_rule("nat", "POSTROUTING", "DOCKER");
-        let bare = nest(&[(1, &wire::name("nat")), (2, &wire::name("POSTROUTING"))]);
+        let bare = AttributeWriter::default().text(1, "nat").text(2, "POSTROUTING");
         for (attributes, may) in [(told, false), (bare, true)] {
             let bytes = datagram(wire::DELETE_RULE, 2, &attributes);
-            let message = wire::messages(&bytes).next().unwrap();
-            let Message::Object { kind, family, attributes } = message else { panic!() };
-            let Object::Rule(_, body) = event(kind, family, attributes).unwrap().object else {
-                panic!()
-            };
+            let message = messages(&bytes).next().unwrap().unwrap();
+            let object = nfnetlink::read(message, NFTABLES).unwrap();
+            let Object::Rule(_, body) = event(object).unwrap().object else { panic!() };
             assert_eq!(body.may_jump_to("FLANNEL-POSTRTG"), may);
         }
     }

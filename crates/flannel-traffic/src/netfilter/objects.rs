@@ -2,24 +2,23 @@
 
 use std::io;
 
-use super::socket::Socket;
-use super::wire::{self, Message, Request, name};
+use flannel_netlink::nfnetlink::{self, NFTABLES, NetfilterRequest};
+use flannel_netlink::{AttributeWriter, Connection, Protocol};
+
+use super::wire::{self, request};
 use crate::Family;
 
-/// A question interrupted by somebody's change is asked again, this often.
-const TRIES: u32 = 5;
-
 pub(crate) struct Objects {
-    socket: Socket,
+    connection: Connection,
 }
 
 impl Objects {
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { socket: Socket::open()? })
+        Ok(Self { connection: Connection::open(Protocol::Netfilter)? })
     }
 
     pub(crate) fn has_table(&mut self, family: Family, table: &str) -> io::Result<bool> {
-        self.has(wire::GET_TABLE, family, &[(wire::TABLE, &name(table))])
+        self.has(&request(wire::GET_TABLE, family, table_name(table)))
     }
 
     pub(crate) fn has_chain(
@@ -28,8 +27,8 @@ impl Objects {
         table: &str,
         chain: &str,
     ) -> io::Result<bool> {
-        let (table, chain) = (name(table), name(chain));
-        self.has(wire::GET_CHAIN, family, &[(wire::TABLE, &table), (wire::CHAIN_NAME, &chain)])
+        let names = table_name(table).text(wire::CHAIN_NAME, chain);
+        self.has(&request(wire::GET_CHAIN, family, names))
     }
 
     /// With all that is in it. Returns whether it was there.
@@ -37,9 +36,7 @@ impl Objects {
         if !self.has_table(family, table)? {
             return Ok(false);
         }
-        let mut batch = Request::begin();
-        batch.change(wire::DELETE_TABLE, family.protocol(), &[(wire::TABLE, &name(table))]);
-        self.commit(batch)?;
+        self.commit(&[request(wire::DELETE_TABLE, family, table_name(table))])?;
         Ok(true)
     }
 
@@ -56,9 +53,9 @@ impl Objects {
             return Ok(false);
         }
         let jumps = self.jumps(family, table, base, chain)?;
-        match self.commit(removal(family, table, base, chain, &jumps, true)) {
+        match self.commit(&removal(family, table, base, chain, &jumps, true)) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                self.commit(removal(family, table, base, chain, &jumps, false))?;
+                self.commit(&removal(family, table, base, chain, &jumps, false))?;
             }
             other => other?,
         }
@@ -73,85 +70,41 @@ impl Objects {
         base: &str,
         chain: &str,
     ) -> io::Result<Vec<Vec<u8>>> {
-        let (table_name, base_name) = (name(table), name(base));
-        let filter: &[(u16, &[u8])] = &[(wire::TABLE, &table_name), (wire::RULE_CHAIN, &base_name)];
-        for _ in 0..TRIES {
-            let mut handles = Vec::new();
-            let request = Request::dump(wire::GET_RULE, family.protocol(), filter);
-            match self.ask(&request, |attributes| {
-                // Older kernels do not heed the filter.
-                let here = attributes.text(wire::TABLE) == Some(table)
-                    && attributes.text(wire::RULE_CHAIN) == Some(base);
-                if here && attributes.jumps_to(chain) == Some(true) {
-                    handles.extend(attributes.get(wire::RULE_HANDLE).map(<[u8]>::to_vec));
-                }
-            }) {
-                Ok(()) => return Ok(handles),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(io::ErrorKind::Interrupted.into())
+        let filter = table_name(table).text(wire::RULE_CHAIN, base);
+        let question = request(wire::GET_RULE, family, filter);
+        let handles = self.connection.ask_all(&question, |message| {
+            let rule = nfnetlink::read(message, NFTABLES)?.attributes;
+            // Older kernels do not heed the filter.
+            let here = rule.text(wire::TABLE) == Some(table)
+                && rule.text(wire::RULE_CHAIN) == Some(base)
+                && wire::jumps_to(rule, chain) == Some(true);
+            here.then(|| rule.get(wire::RULE_HANDLE).map(<[u8]>::to_vec)).flatten()
+        })?;
+        handles.map_err(|error| io::Error::from_raw_os_error(error.errno))
     }
 
-    fn has(&mut self, kind: u16, family: Family, attributes: &[(u16, &[u8])]) -> io::Result<bool> {
-        match self.ask(&Request::get(kind, family.protocol(), attributes), |_| {}) {
+    fn has(&mut self, question: &NetfilterRequest) -> io::Result<bool> {
+        match self.connection.ask(question, |_| ())? {
             Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-            // A kernel without the family, or without nftables, has none.
+            // A kernel without the family, or without nftables, has none either.
             Err(error)
-                if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP)) =>
+                if matches!(error.errno, libc::ENOENT | libc::EAFNOSUPPORT | libc::EOPNOTSUPP) =>
             {
                 Ok(false)
             }
-            Err(error) => Err(error),
+            Err(error) => Err(io::Error::from_raw_os_error(error.errno)),
         }
     }
 
-    fn commit(&mut self, mut batch: Request) -> io::Result<()> {
-        let last = batch.last_number();
-        batch.end();
-        self.socket.send(batch.bytes())?;
-        let mut result = Ok(());
-        let mut answered = false;
-        // Every change is answered, in order. A transaction that fails as a whole is answered at its
-        // beginning.
-        while !answered {
-            for message in wire::messages(self.socket.receive(true)?) {
-                let Message::Answer { number, error } = message else { continue };
-                if error != 0 && result.is_ok() {
-                    result = Err(io::Error::from_raw_os_error(-error));
-                }
-                answered |= number >= last || (error != 0 && number <= 1);
-            }
-        }
-        // Nothing of this conversation must be taken for the answer to the next.
-        while self.socket.receive(false).is_ok() {}
-        result
+    fn commit(&mut self, changes: &[NetfilterRequest]) -> io::Result<()> {
+        self.connection
+            .commit(NFTABLES, changes)?
+            .map_err(|refused| io::Error::from_raw_os_error(refused.error.errno))
     }
+}
 
-    /// Asks once and takes every answer to its end.
-    fn ask(
-        &mut self,
-        request: &Request,
-        mut answer: impl FnMut(wire::Attributes<'_>),
-    ) -> io::Result<()> {
-        self.socket.send(request.bytes())?;
-        let mut result = Ok(());
-        loop {
-            for message in wire::messages(self.socket.receive(true)?) {
-                match message {
-                    Message::Object { attributes, .. } => answer(attributes),
-                    Message::Interrupted => result = Err(io::ErrorKind::Interrupted.into()),
-                    Message::Answer { error: 0, .. } | Message::Done { error: 0 } => return result,
-                    Message::Answer { error, .. } | Message::Done { error } => {
-                        return Err(io::Error::from_raw_os_error(-error));
-                    }
-                    Message::Other => {}
-                }
-            }
-        }
-    }
+fn table_name(table: &str) -> AttributeWriter {
+    AttributeWriter::default().text(wire::TABLE, table)
 }
 
 fn removal(
@@ -161,22 +114,17 @@ fn removal(
     chain: &str,
     jumps: &[Vec<u8>],
     whole: bool,
-) -> Request {
-    let (table, base, chain) = (name(table), name(base), name(chain));
-    let family = family.protocol();
-    let mut batch = Request::begin();
+) -> Vec<NetfilterRequest> {
+    let mut changes = Vec::new();
     for handle in jumps {
-        let jump: [(u16, &[u8]); 3] =
-            [(wire::TABLE, &table), (wire::RULE_CHAIN, &base), (wire::RULE_HANDLE, handle)];
-        batch.change(wire::DELETE_RULE, family, &jump);
+        let jump = table_name(table).text(wire::RULE_CHAIN, base).bytes(wire::RULE_HANDLE, handle);
+        changes.push(request(wire::DELETE_RULE, family, jump));
     }
-    batch.change(wire::DELETE_RULE, family, &[(wire::TABLE, &table), (wire::RULE_CHAIN, &chain)]);
+    let rules = table_name(table).text(wire::RULE_CHAIN, chain);
+    changes.push(request(wire::DELETE_RULE, family, rules));
     if whole {
-        batch.change(
-            wire::DELETE_CHAIN,
-            family,
-            &[(wire::TABLE, &table), (wire::CHAIN_NAME, &chain)],
-        );
+        let names = table_name(table).text(wire::CHAIN_NAME, chain);
+        changes.push(request(wire::DELETE_CHAIN, family, names));
     }
-    batch
+    changes
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use flannel_kernel::ROUTE_PROTOCOL;
-use flannel_kernel::netlink::{Connection, Request};
+use flannel_netlink::{Connection, Protocol, Request};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType,
@@ -28,7 +28,7 @@ struct Thing {
 
 impl Kernel {
     pub(super) fn open() -> anyhow::Result<Self> {
-        Ok(Self { connection: Connection::open().context("talk to the kernel")? })
+        Ok(Self { connection: Connection::open(Protocol::Route).context("talk to the kernel")? })
     }
 
     /// What there is of flannel, in words.

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
-use flannel_kernel::netlink::Connection;
 use flannel_kernel::{
     Address, Blackhole, Entry, Fdb, IfName, LinkKind, Mac, Neighbour, ROUTE_PROTOCOL, Route,
 };
 use flannel_lab::{Node, Result};
+use flannel_netlink::{Connection, Protocol};
 use ipnet::IpNet;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
@@ -56,7 +56,8 @@ impl Kernel {
     pub(crate) fn with_networks(node: &Node, networks: &[&str]) -> Result<Self> {
         let networks = networks.iter().map(|text| text.parse().unwrap()).collect();
         // The socket stays in the node's namespace, wherever it is used.
-        let connection = node.in_netns(Connection::open)?.expect("a netlink socket");
+        let connection =
+            node.in_netns(|| Connection::open(Protocol::Route))?.expect("a netlink socket");
         Ok(Self { connection, networks })
     }
 

@@ -5,8 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_route::RouteNetlinkMessage;
 
-use super::batch::messages;
-use super::socket::Socket;
+use flannel_netlink::{Protocol, Socket, decode, messages};
 
 /// A burst of some ten thousand changes. Beyond it the kernel drops notifications and says so.
 const RECEIVE_MEMORY: i32 = 16 << 20;
@@ -24,7 +23,9 @@ pub(crate) enum Heard {
 
 impl Monitor {
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { socket: Socket::open(true, RECEIVE_MEMORY)? })
+        let socket = Socket::open(Protocol::Route)?;
+        socket.set_receive_memory(RECEIVE_MEMORY)?;
+        Ok(Self { socket })
     }
 
     pub(crate) fn watch_links_and_addresses(&self) -> io::Result<()> {
@@ -45,7 +46,7 @@ impl Monitor {
     /// made through `own_port` are left out where the kernel marks them as ours.
     pub(crate) fn drain(&mut self, own_port: u32, mut hear: impl FnMut(Heard)) -> io::Result<()> {
         loop {
-            let datagram = match self.socket.receive() {
+            let datagram = match self.socket.receive_now() {
                 Ok(datagram) => datagram,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
@@ -54,13 +55,13 @@ impl Monitor {
                 }
                 Err(error) => return Err(error),
             };
-            for part in messages(datagram) {
-                let part = part?;
-                if part.port == own_port && own_port != 0 {
+            for message in messages(datagram) {
+                let message = message?;
+                if message.port == own_port && own_port != 0 {
                     continue;
                 }
-                if let Some(message) = part.decode() {
-                    hear(Heard::Change(message, part.port));
+                if let Some(change) = decode(message) {
+                    hear(Heard::Change(change, message.port));
                 }
             }
         }

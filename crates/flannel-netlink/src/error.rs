@@ -3,6 +3,9 @@
 use std::fmt;
 use std::io;
 
+use crate::Attributes;
+use crate::message::HEADER_LEN;
+
 /// An errno and, where the kernel gives one, the sentence that goes with it ("Nexthop has invalid
 /// gateway" instead of a bare ENETUNREACH).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +16,6 @@ pub struct NetlinkError {
 
 /// `NLMSGERR_ATTR_MSG`
 const ATTR_TEXT: u16 = 1;
-const HEADER_LEN: usize = 16;
 const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 
@@ -41,18 +43,7 @@ fn ext_ack_text(payload: &[u8], flags: u16) -> Option<String> {
     let request = payload.get(4..)?;
     let len = u32::from_ne_bytes(*request.first_chunk::<4>()?) as usize;
     let skip = if flags & NLM_F_CAPPED != 0 { HEADER_LEN } else { len.next_multiple_of(4) };
-    let mut attributes = request.get(skip..)?;
-    while attributes.len() >= 4 {
-        let len = usize::from(u16::from_ne_bytes([attributes[0], attributes[1]]));
-        let kind = u16::from_ne_bytes([attributes[2], attributes[3]]);
-        let value = attributes.get(4..len)?;
-        if kind == ATTR_TEXT {
-            let text = value.split(|&b| b == 0).next().unwrap_or_default();
-            return Some(String::from_utf8_lossy(text).into_owned());
-        }
-        attributes = attributes.get(len.next_multiple_of(4)..)?;
-    }
-    None
+    Attributes(request.get(skip..)?).text(ATTR_TEXT).map(str::to_owned)
 }
 
 impl fmt::Display for NetlinkError {
@@ -82,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_an_acknowledgement_and_rubbish_is_an_error() {
+    fn zero_is_an_acknowledgement_and_nonsense_is_an_error() {
         assert_eq!(NetlinkError::parse(&[0; 4], 0), Ok(()));
         assert!(NetlinkError::parse(&[], 0).is_err());
         assert!(NetlinkError::parse(&[255; 7], NLM_F_ACK_TLVS).is_err());

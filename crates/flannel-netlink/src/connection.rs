@@ -1,0 +1,292 @@
+//! A conversation with the kernel: questions with one answer or many, and many changes with one
+//! acknowledgement.
+
+use std::io;
+
+use crate::message::{self, DONE, DUMP, DUMP_INTERRUPTED, ERROR, Message, messages};
+use crate::{NetlinkError, Protocol, Socket};
+
+/// Messages of one `send`. Larger ones gain nothing: each costs the kernel one allocation of this size.
+const BATCH_BYTES: usize = 64 * 1024;
+/// Room for the errors of a batch in which every message fails.
+pub(crate) const RECEIVE_MEMORY: i32 = 4 << 20;
+const DUMP_TRIES: usize = 5;
+
+/// A message that can be sent.
+pub trait Writable {
+    fn kind(&self) -> u16;
+
+    /// Beyond those that say that it is a request, a dump, or to be acknowledged.
+    fn flags(&self) -> u16 {
+        0
+    }
+
+    /// Appends what follows the header.
+    fn write(&self, bytes: &mut Vec<u8>);
+}
+
+pub struct Connection {
+    pub(crate) socket: Socket,
+    sequence: u32,
+}
+
+impl Connection {
+    /// In the network namespace of the calling thread.
+    pub fn open(protocol: Protocol) -> io::Result<Self> {
+        let socket = Socket::open(protocol)?;
+        socket.set_receive_memory(RECEIVE_MEMORY)?;
+        Ok(Self::over(socket))
+    }
+
+    fn over(socket: Socket) -> Self {
+        Self { socket, sequence: 0 }
+    }
+
+    /// The kernel's name for this socket.
+    pub fn port(&self) -> u32 {
+        self.socket.port()
+    }
+
+    /// Carries out all requests in order, going on past those that fail, and hands every failure to
+    /// `failed` with the position of its request. Requests are taken as they are sent, so that
+    /// thousands of them never stand in memory at once. An `Err` means the state of the kernel is
+    /// unknown.
+    pub fn apply<W: Writable>(
+        &mut self,
+        requests: impl IntoIterator<Item = W>,
+        mut failed: impl FnMut(usize, NetlinkError),
+    ) -> io::Result<()> {
+        let mut requests = requests.into_iter().peekable();
+        let mut bytes = Vec::new();
+        let mut done = 0;
+        while requests.peek().is_some() {
+            bytes.clear();
+            let first = self.sequence.wrapping_add(1);
+            let (mut count, mut last) = (0, 0);
+            while bytes.len() < BATCH_BYTES
+                && let Some(request) = requests.next()
+            {
+                last = self.append(&mut bytes, &request, 0);
+                count += 1;
+            }
+            // Its answer closes the batch.
+            message::ask_for_acknowledgement(&mut bytes, last);
+            self.socket.send(&bytes)?;
+            self.collect_errors(first, count, |at, error| failed(done + at, error))?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// A question that the kernel answers with one message.
+    pub fn ask<T>(
+        &mut self,
+        question: &impl Writable,
+        read: impl FnOnce(Message<'_>) -> T,
+    ) -> io::Result<Result<T, NetlinkError>> {
+        self.send(question, 0)?;
+        loop {
+            for message in messages(self.socket.receive()?) {
+                let message = message?;
+                if message.sequence != self.sequence {
+                    continue;
+                }
+                if message.kind != ERROR {
+                    return Ok(Ok(read(message)));
+                }
+                if let Err(error) = NetlinkError::parse(message.payload, message.flags) {
+                    return Ok(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Everything the kernel has of a kind, as far as `read` wants it. A dump that a concurrent change
+    /// has torn is taken again; one that is torn each time is an error, because what is missing from it
+    /// may well be there.
+    pub fn ask_all<T>(
+        &mut self,
+        question: &impl Writable,
+        mut read: impl FnMut(Message<'_>) -> Option<T>,
+    ) -> io::Result<Result<Vec<T>, NetlinkError>> {
+        let mut items = Vec::new();
+        for _ in 0..DUMP_TRIES {
+            items.clear();
+            match self.dump_once(question, |message| items.extend(read(message)))? {
+                Ok(Dump::Whole) => return Ok(Ok(items)),
+                Ok(Dump::Torn) => {}
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            format!("what was asked for changed during each of {DUMP_TRIES} readings"),
+        ))
+    }
+
+    fn dump_once(
+        &mut self,
+        question: &impl Writable,
+        mut take: impl FnMut(Message<'_>),
+    ) -> io::Result<Result<Dump, NetlinkError>> {
+        self.send(question, DUMP)?;
+        let mut outcome = Dump::Whole;
+        loop {
+            for message in messages(self.socket.receive()?) {
+                let message = message?;
+                if message.sequence != self.sequence {
+                    continue;
+                }
+                if message.flags & DUMP_INTERRUPTED != 0 {
+                    outcome = Dump::Torn;
+                }
+                match message.kind {
+                    DONE => return Ok(Ok(outcome)),
+                    ERROR => {
+                        return Ok(match NetlinkError::parse(message.payload, message.flags) {
+                            Ok(()) => Ok(outcome),
+                            Err(error) if matches!(error.errno, libc::EINTR | libc::EAGAIN) => {
+                                Ok(Dump::Torn)
+                            }
+                            Err(error) => Err(error),
+                        });
+                    }
+                    _ => take(message),
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, question: &impl Writable, flags: u16) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        self.append(&mut bytes, question, flags);
+        self.socket.send(&bytes)
+    }
+
+    /// Returns where the message begins.
+    pub(crate) fn append(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        message: &impl Writable,
+        flags: u16,
+    ) -> usize {
+        self.sequence = self.sequence.wrapping_add(1);
+        let flags = message.flags() | flags;
+        message::append(bytes, message.kind(), flags, self.sequence, |bytes| message.write(bytes))
+    }
+
+    /// Reads until the last of `count` messages, numbered from `first`, is answered.
+    pub(crate) fn collect_errors(
+        &mut self,
+        first: u32,
+        count: usize,
+        mut failed: impl FnMut(usize, NetlinkError),
+    ) -> io::Result<()> {
+        loop {
+            let mut done = false;
+            for message in messages(self.socket.receive()?) {
+                let message = message?;
+                let at = message.sequence.wrapping_sub(first) as usize;
+                if message.kind != ERROR || at >= count {
+                    continue;
+                }
+                if let Err(error) = NetlinkError::parse(message.payload, message.flags) {
+                    failed(at, error);
+                }
+                done |= at == count - 1;
+            }
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) fn last_sequence(&self) -> u32 {
+        self.sequence
+    }
+}
+
+enum Dump {
+    Whole,
+    /// Something changed meanwhile: it may lack what is there, or have twice what is there once.
+    Torn,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
+
+    use super::*;
+
+    struct Question;
+
+    impl Writable for Question {
+        fn kind(&self) -> u16 {
+            22
+        }
+
+        fn write(&self, _: &mut Vec<u8>) {}
+    }
+
+    /// A connection to somebody who plays the kernel.
+    fn connection() -> (Connection, UnixDatagram) {
+        let (ours, theirs) = UnixDatagram::pair().expect("a pair of sockets");
+        let socket = Socket::over(OwnedFd::from(ours), 1, Duration::from_millis(50));
+        (Connection::over(socket.expect("a socket")), theirs)
+    }
+
+    /// Answers dumps with one object each, torn as often as said.
+    fn answer_dumps(kernel: &UnixDatagram, torn: &[bool]) {
+        for torn in torn {
+            let mut question = [0; 64];
+            let len = kernel.recv(&mut question).expect("a question");
+            let question = messages(&question[..len]).next().expect("one").expect("whole");
+            let flags = if *torn { DUMP_INTERRUPTED } else { 0 };
+            let mut answer = Vec::new();
+            message::append(&mut answer, 16, flags, question.sequence, |_| ());
+            message::append(&mut answer, DONE, 0, question.sequence, |_| ());
+            kernel.send(&answer).expect("sent");
+        }
+    }
+
+    fn ask_all(torn: &[bool]) -> io::Result<Result<Vec<u16>, NetlinkError>> {
+        let (mut connection, kernel) = connection();
+        std::thread::scope(|scope| {
+            scope.spawn(|| answer_dumps(&kernel, torn));
+            connection.ask_all(&Question, |message| Some(message.kind))
+        })
+    }
+
+    #[test]
+    fn a_torn_dump_is_taken_again() {
+        assert_eq!(ask_all(&[true, true, false]).expect("an answer"), Ok(vec![16]));
+    }
+
+    #[test]
+    fn a_dump_that_is_torn_every_time_is_never_taken_as_complete() {
+        let error = ask_all(&[true; DUMP_TRIES]).expect_err("torn");
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+    }
+
+    #[test]
+    fn an_answer_that_does_not_come_is_not_waited_for_without_end() {
+        let (mut connection, _kernel) = connection();
+        let error = connection.ask(&Question, |_| ()).expect_err("no answer");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn the_answer_to_an_earlier_question_is_not_taken_for_that_to_the_next() {
+        let (mut connection, kernel) = connection();
+        connection.ask(&Question, |_| ()).expect_err("no answer yet");
+        for sequence in [1, 2] {
+            let mut answer = Vec::new();
+            message::append(&mut answer, 16, 0, sequence, |_| ());
+            kernel.send(&answer).expect("sent");
+        }
+        let sequence = connection.ask(&Question, |message| message.sequence);
+        assert_eq!(sequence.expect("an answer"), Ok(2));
+    }
+}

@@ -1,0 +1,30 @@
+//! How this project talks to the kernel: netlink sockets with time-outs, questions with one answer or
+//! many, batches of changes.
+//!
+//! Blocking and single-threaded on purpose. The kernel works through a batch inside `send`, goes on
+//! past a message that fails and names it by its sequence number, so only the last message of a batch
+//! needs an acknowledgement: some 230 system calls for 30,000 routes instead of 60,000.
+//!
+//! From the ground up: [`Socket`] (system calls), [`Message`] and [`Attributes`] (bytes),
+//! [`Connection`] (a conversation), and what is said in it: [`Request`] for links, addresses and
+//! routes, [`nfnetlink`] for nftables. Another protocol of netlink is another [`Protocol`] and, beside
+//! `nfnetlink`, a file with its message header.
+
+mod attributes;
+mod connection;
+mod error;
+mod mac;
+mod message;
+mod name;
+pub mod nfnetlink;
+mod route;
+mod socket;
+
+pub use attributes::{AttributeWriter, Attributes};
+pub use connection::{Connection, Writable};
+pub use error::NetlinkError;
+pub use mac::{InvalidMac, Mac};
+pub use message::{HEADER_LEN, Message, messages};
+pub use name::{IfName, InvalidIfName};
+pub use route::{Request, decode};
+pub use socket::{Protocol, Socket};

@@ -1,0 +1,133 @@
+//! One netlink socket: the system calls and nothing else.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+/// Larger than any datagram of the kernel's: it fills dumps by at most 32 KiB.
+const RECEIVE_BUFFER: usize = 64 * 1024;
+/// The kernel answers before `send` returns. An answer that has not come by then will never come.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whom a socket talks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Links, addresses, routes, neighbours.
+    Route,
+    /// nftables, connection tracking.
+    Netfilter,
+}
+
+pub struct Socket {
+    fd: OwnedFd,
+    port: u32,
+    buffer: Vec<u8>,
+    answer_timeout: Duration,
+}
+
+impl Socket {
+    /// In the network namespace of the calling thread.
+    pub fn open(protocol: Protocol) -> io::Result<Self> {
+        let protocol = match protocol {
+            Protocol::Route => None,
+            Protocol::Netfilter => Some(netlink::NETFILTER),
+        };
+        let fd = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            protocol,
+        )?;
+        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, 0))?;
+        let port = SocketAddrNetlink::try_from(rustix::net::getsockname(&fd)?)?.pid();
+        // Errors come with a sentence, and without the request that they are about. What an older
+        // kernel lacks of these is done without.
+        for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK, libc::NETLINK_GET_STRICT_CHK] {
+            let _ = set(&fd, libc::SOL_NETLINK, option, 1);
+        }
+        Self::over(fd, port, ANSWER_TIMEOUT)
+    }
+
+    pub(crate) fn over(fd: OwnedFd, port: u32, answer_timeout: Duration) -> io::Result<Self> {
+        set_socket_timeout(&fd, Timeout::Recv, Some(answer_timeout))?;
+        Ok(Self { fd, port, buffer: vec![0; RECEIVE_BUFFER], answer_timeout })
+    }
+
+    /// The kernel's name for this socket: what it writes into notifications of changes made by it.
+    pub fn port(&self) -> u32 {
+        self.port
+    }
+
+    /// How much the kernel may queue for us before it drops messages.
+    pub fn set_receive_memory(&self, bytes: i32) -> io::Result<()> {
+        // The forced form goes past net.core.rmem_max but needs CAP_NET_ADMIN of the initial user
+        // namespace; without it the plain one does what it can.
+        set(&self.fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+            .or_else(|_| set(&self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))
+    }
+
+    /// How much one `send` may hold.
+    pub fn set_send_memory(&self, bytes: i32) -> io::Result<()> {
+        set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
+            .or_else(|_| set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes))
+    }
+
+    /// Hears what is announced to this group from now on.
+    pub fn join(&self, group: u32) -> io::Result<()> {
+        set(&self.fd, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group.cast_signed())
+    }
+
+    pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, bytes, SendFlags::empty()))?;
+        Ok(())
+    }
+
+    /// The next datagram of an answer.
+    pub fn receive(&mut self) -> io::Result<&[u8]> {
+        match self.receive_with(RecvFlags::empty()) {
+            Ok(len) => Ok(&self.buffer[..len]),
+            Err(Errno::AGAIN) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("the kernel gave no answer within {:.1?}", self.answer_timeout),
+            )),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A datagram that is there already; `WouldBlock` when there is none.
+    pub fn receive_now(&mut self) -> io::Result<&[u8]> {
+        let len = self.receive_with(RecvFlags::DONTWAIT)?;
+        Ok(&self.buffer[..len])
+    }
+
+    fn receive_with(&mut self, flags: RecvFlags) -> Result<usize, Errno> {
+        let (len, _) =
+            rustix::io::retry_on_intr(|| rustix::net::recv(&self.fd, &mut self.buffer[..], flags))?;
+        Ok(len)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: pointer and length describe `value`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
