@@ -11,7 +11,7 @@ use crate::{Family, Mode};
 pub enum TrafficError {
     #[error("cannot start the thread that keeps the traffic rules: {0}")]
     Start(#[source] io::Error),
-    #[error("the keeper of the traffic rules has stopped")]
+    #[error("the thread that keeps the traffic rules has stopped")]
     Stopped,
     #[error("{net} cannot be the {family} network or subnet of traffic rules")]
     Network { family: Family, net: IpNet },

@@ -1,4 +1,4 @@
-//! A packet filter that rules are kept in: what `keeper` needs of `nft` and `iptables` alike.
+//! A packet filter that rules are kept in: what `rule_reconciler` needs of `nft` and `iptables` alike.
 
 use crate::rule::{Block, Keep, Purpose, Rule};
 use crate::{Family, FamilyRules, TrafficError};

@@ -2,28 +2,27 @@
 //! forwarded, kept in nftables or in iptables.
 //!
 //! Values flow one way: [`Rules`] (what the operator wants) → `rule` (packet filter rules as values) →
-//! `nft` or `iptables` (text, compared with what is there) → one transaction. `keeper` decides when to
-//! look and when to write; `traffic` is the thread it runs on. Nothing here knows what a lease is.
+//! `nft` or `iptables` (text, compared with what is there) → one transaction. `rule_reconciler` decides when
+//! to look and when to write; `traffic` is the thread it runs on. Nothing here knows what a lease is.
 //!
 //! What is ours: the tables `flannel-ipv4` and `flannel-ipv6` of nftables, the chains `FLANNEL-POSTRTG`
 //! and `FLANNEL-FWD` of iptables and the one jump to each. Nothing else is ever written.
 
-mod claims;
 mod error;
 mod firewall;
 mod iptables;
-mod keeper;
-mod legacy;
+mod legacy_tables;
 mod netfilter;
 mod nft;
 mod process;
 mod programs;
 mod rule;
+mod rule_reconciler;
 mod rules;
+mod served_networks;
 mod sweep;
 mod system;
 mod traffic;
-mod truce;
 
 pub use error::TrafficError;
 pub use rules::{Family, FamilyRules, Mode, Rules};

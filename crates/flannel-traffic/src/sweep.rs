@@ -7,7 +7,7 @@ use std::io;
 use crate::firewall::Kind;
 use crate::iptables::text::Place;
 use crate::iptables::tool::{Tool, Variant};
-use crate::legacy::Blob;
+use crate::legacy_tables::LegacyTable;
 use crate::netfilter::Objects;
 use crate::process::{Machine, Runner};
 use crate::programs::SearchPath;
@@ -17,7 +17,7 @@ use crate::{Family, Mode, Rules, TrafficError, nft};
 /// Removes every rule of flannel from the network namespace of the calling thread: those of one mode, or
 /// of both. Returns what there was, in words. A running daemon would put its rules back: stop it first.
 pub fn cleanup(mode: Option<Mode>) -> Result<Vec<String>, TrafficError> {
-    if !crate::claims::claimed().is_empty() {
+    if !crate::served_networks::all().is_empty() {
         tracing::warn!("a flannel daemon is running here and will put its rules back");
     }
     let everything = Leftovers::of(mode);
@@ -166,12 +166,12 @@ fn find(leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>) {
 }
 
 fn in_legacy(family: Family, place: &Place) -> Result<bool, TrafficError> {
-    let blob = Blob::read(family, place.table).map_err(|source| TrafficError::Remove {
+    let legacy = LegacyTable::read(family, place.table).map_err(|source| TrafficError::Remove {
         family,
         what: legacy_chain(place),
         source,
     })?;
-    Ok(blob.is_some_and(|blob| blob.mentions(place.chain)))
+    Ok(legacy.is_some_and(|legacy| legacy.mentions(place.chain)))
 }
 
 fn table(family: Family) -> String {

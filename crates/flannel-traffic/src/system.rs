@@ -1,21 +1,21 @@
-//! The node as `keeper` sees it: a trait, so that it can be simulated, and the real one.
+//! The node as `rule_reconciler` sees it: a trait, so that it can be simulated, and the real one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ipnet::IpNet;
 
-use crate::claims::{self, Claims};
 use crate::firewall::{Firewall, Kind};
 use crate::iptables::Iptables;
 use crate::iptables::text::Place;
 use crate::iptables::tool::{Signs, Variant};
-use crate::legacy::{self, Blob};
+use crate::legacy_tables::{self, LegacyTable};
 use crate::netfilter::{Event, Monitor, Object, Objects};
 use crate::nft::{self, Nft};
 use crate::process::Machine;
 use crate::programs::SearchPath;
 use crate::rule::Purpose;
+use crate::served_networks::{self, ServedNetworks};
 use crate::sweep::{Leftovers, Sweeper};
 use crate::{Family, Mode, Rules, TrafficError};
 
@@ -30,22 +30,22 @@ pub(crate) trait System: Send {
     /// The packet filter to keep these rules in.
     fn open(&mut self, rules: &Rules) -> Result<Box<dyn Firewall>, TrafficError>;
 
-    /// Whether changes to this kind of packet filter are heard of.
-    fn hears(&self, kind: Kind) -> bool;
+    /// Whether changes to this kind of packet filter are announced.
+    fn announces(&self, kind: Kind) -> bool;
 
-    /// What has been heard since the last time, as far as it concerns this kind of packet filter.
-    fn heard(&mut self, kind: Option<Kind>) -> Vec<Disturbance>;
+    /// What has been announced since the last time, as far as it concerns this kind of packet filter.
+    fn disturbances(&mut self, kind: Option<Kind>) -> Vec<Disturbance>;
 
-    /// Readable when there is something to hear.
-    fn ear(&self) -> Option<BorrowedFd<'_>> {
+    /// Readable when changes have been announced.
+    fn announcements(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Stands for these networks; returns those that other daemons on this node stand for.
-    fn claim(&mut self, networks: &[IpNet]) -> Vec<IpNet>;
+    /// Says that these networks are kept here; returns those that other daemons on this node keep.
+    fn serve_networks(&mut self, networks: &[IpNet]) -> Vec<IpNet>;
 
     /// While this is held, nobody else on this node changes rules of flannel.
-    fn alone(&mut self) -> Option<OwnedFd> {
+    fn lock_rules(&mut self) -> Option<OwnedFd> {
         None
     }
 
@@ -57,11 +57,11 @@ pub(crate) trait System: Send {
 pub(crate) struct Node {
     path: SearchPath,
     monitor: Option<Monitor>,
-    claims: Claims,
+    served: ServedNetworks,
 }
 
 impl Node {
-    pub(crate) fn new(path: SearchPath, claims: Claims) -> Self {
+    pub(crate) fn new(path: SearchPath, served: ServedNetworks) -> Self {
         let monitor = match Monitor::open() {
             Ok(monitor) => Some(monitor),
             Err(error) => {
@@ -69,7 +69,7 @@ impl Node {
                 None
             }
         };
-        Self { path, monitor, claims }
+        Self { path, monitor, served }
     }
 }
 
@@ -85,11 +85,11 @@ impl System for Node {
         })
     }
 
-    fn hears(&self, kind: Kind) -> bool {
+    fn announces(&self, kind: Kind) -> bool {
         self.monitor.is_some() && kind != Kind::IptablesLegacy
     }
 
-    fn heard(&mut self, kind: Option<Kind>) -> Vec<Disturbance> {
+    fn disturbances(&mut self, kind: Option<Kind>) -> Vec<Disturbance> {
         let Some(monitor) = &mut self.monitor else { return Vec::new() };
         match monitor.heard(|event| kind.is_some_and(|kind| concerns(kind, event))) {
             Ok(heard) if heard.missed => {
@@ -112,17 +112,17 @@ impl System for Node {
         }
     }
 
-    fn ear(&self) -> Option<BorrowedFd<'_>> {
+    fn announcements(&self) -> Option<BorrowedFd<'_>> {
         self.monitor.as_ref().map(AsFd::as_fd)
     }
 
-    fn claim(&mut self, networks: &[IpNet]) -> Vec<IpNet> {
-        self.claims.set(networks);
-        self.claims.of_others()
+    fn serve_networks(&mut self, networks: &[IpNet]) -> Vec<IpNet> {
+        self.served.set(networks);
+        self.served.of_others()
     }
 
-    fn alone(&mut self) -> Option<OwnedFd> {
-        claims::alone()
+    fn lock_rules(&mut self) -> Option<OwnedFd> {
+        served_networks::lock()
     }
 
     fn sweep(&mut self, leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>) {
@@ -188,10 +188,10 @@ fn nft_signs() -> io::Result<Signs> {
 fn legacy_signs() -> Signs {
     let any = |chains: &[(&str, &str)]| {
         Family::BOTH.into_iter().any(|family| {
-            !legacy::tables(family).is_empty()
+            !legacy_tables::names(family).is_empty()
                 && chains.iter().any(|(table, chain)| {
-                    let blob = Blob::read(family, table).ok().flatten();
-                    blob.is_some_and(|blob| blob.mentions(chain))
+                    let table = LegacyTable::read(family, table).ok().flatten();
+                    table.is_some_and(|table| table.mentions(chain))
                 })
         })
     };

@@ -1,25 +1,23 @@
-//! The keeper on a thread of its own, and the handle others talk to it by.
+//! The reconciler of the rules on a thread of its own, and the handle others talk to it by.
 //!
 //! Running `nft` or `iptables` takes milliseconds and may have to wait for a lock, so no task of the
 //! daemon does it.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use flannel_common::{Work, Worker};
 use ipnet::IpNet;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
-use crate::claims::Claims;
-use crate::keeper::Keeper;
 use crate::programs::SearchPath;
+use crate::rule_reconciler::RuleReconciler;
+use crate::served_networks::ServedNetworks;
 use crate::system::Node;
 use crate::{Rules, TrafficError};
 
-/// Wishes that wait to be carried out.
+/// Rules that wait to be put in force.
 const QUEUE: usize = 16;
 
 /// Whether the rules are as wished.
@@ -30,13 +28,11 @@ pub enum Health {
     Broken(String),
 }
 
-type Wish = (Rules, oneshot::Sender<Result<(), TrafficError>>);
+type SetRules = (Rules, oneshot::Sender<Result<(), TrafficError>>);
 
 /// Keeps traffic rules. Dropping it ends that and leaves the rules in place: traffic goes on.
 pub struct Traffic {
-    /// `None` only while being dropped.
-    wishes: Option<mpsc::Sender<Wish>>,
-    wake: Arc<OwnedFd>,
+    worker: Worker<SetRules>,
     health: watch::Receiver<Health>,
 }
 
@@ -58,95 +54,66 @@ impl Traffic {
         path: SearchPath,
         earlier: &[IpNet],
     ) -> Result<Self, TrafficError> {
-        let mut claims = Claims::default();
-        claims.set(earlier);
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| TrafficError::Start(error.into()))?;
-        let wake = Arc::new(wake);
-        let waker = wake.clone();
-        let (wishes, mut queue) = mpsc::channel(QUEUE);
+        let mut served = ServedNetworks::default();
+        served.set(earlier);
         let (publish, health) = watch::channel(Health::Ok);
-        std::thread::Builder::new()
-            .name("traffic".to_owned())
-            .spawn(move || {
-                // Opened here, because the thread that uses it decides whose network it is.
-                let node = Box::new(Node::new(path, claims));
-                let mut keeper = Keeper::new(node, resync, fastrand::u64(..));
-                run(&mut keeper, &mut queue, &waker, &publish);
-            })
-            .map_err(TrafficError::Start)?;
-        Ok(Self { wishes: Some(wishes), wake, health })
+        let worker = Worker::start("traffic", QUEUE, move || {
+            let node = Box::new(Node::new(path, served));
+            let rules = RuleReconciler::new(node, resync, fastrand::u64(..));
+            TrafficWork { rules, publish }
+        });
+        Ok(Self { worker: worker.map_err(TrafficError::Start)?, health })
     }
 
     /// Makes these the rules to keep. Returns when they are in force, or why they are not; in that
     /// case, too, they are tried again until they are, or until others are set.
     pub async fn set(&self, rules: Rules) -> Result<(), TrafficError> {
-        let (answer, receive) = oneshot::channel();
-        let wishes = self.wishes.as_ref().ok_or(TrafficError::Stopped)?;
-        wishes.send((rules, answer)).await.map_err(|_| TrafficError::Stopped)?;
-        self.ring();
-        receive.await.map_err(|_| TrafficError::Stopped)?
+        let answer = self.worker.ask(|answer| (rules, answer)).await;
+        answer.map_err(|_| TrafficError::Stopped)?
     }
 
     /// Whether the rules are as wished, and every change of that.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.health.clone()
     }
+}
 
-    fn ring(&self) {
-        // Full means it has been rung already.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+struct TrafficWork {
+    rules: RuleReconciler,
+    publish: watch::Sender<Health>,
+}
+
+impl Work for TrafficWork {
+    type Command = SetRules;
+
+    fn carry_out(&mut self, (rules, answer): SetRules) {
+        let result = self.rules.set(rules, Instant::now());
+        self.publish_health();
+        // Who asked may have gone; the rules are kept all the same.
+        let _ = answer.send(result);
+    }
+
+    fn tick(&mut self) {
+        self.rules.tick(Instant::now());
+        self.publish_health();
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        self.rules.next_wake()
+    }
+
+    fn wake_on(&self) -> Option<BorrowedFd<'_>> {
+        self.rules.announcements()
     }
 }
 
-impl Drop for Traffic {
-    fn drop(&mut self) {
-        drop(self.wishes.take());
-        self.ring();
+impl TrafficWork {
+    fn publish_health(&self) {
+        let health = self.rules.health();
+        self.publish.send_if_modified(|old| {
+            let changed = *old != health;
+            *old = health;
+            changed
+        });
     }
-}
-
-fn run(
-    keeper: &mut Keeper,
-    queue: &mut mpsc::Receiver<Wish>,
-    wake: &OwnedFd,
-    publish: &watch::Sender<Health>,
-) {
-    loop {
-        match queue.try_recv() {
-            Ok((rules, answer)) => {
-                let result = keeper.set(rules, Instant::now());
-                say(publish, keeper.health());
-                // Who asked may have gone; the rules are kept all the same.
-                let _ = answer.send(result);
-                continue;
-            }
-            Err(TryRecvError::Empty) => {}
-            Err(TryRecvError::Disconnected) => return,
-        }
-        keeper.tick(Instant::now());
-        say(publish, keeper.health());
-        wait(keeper, wake);
-    }
-}
-
-fn say(publish: &watch::Sender<Health>, health: Health) {
-    publish.send_if_modified(|old| {
-        let changed = *old != health;
-        *old = health;
-        changed
-    });
-}
-
-fn wait(keeper: &Keeper, wake: &OwnedFd) {
-    let timeout = keeper.next_wake().map(|due| {
-        let left = due.saturating_duration_since(Instant::now());
-        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-    });
-    let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
-    fds.extend(keeper.ear().map(|ear| PollFd::from_borrowed_fd(ear, PollFlags::IN)));
-    // An interrupted wait is a short one.
-    let _ = poll(&mut fds, timeout.as_ref());
-    let mut count = [0; 8];
-    let _ = rustix::io::read(wake, &mut count);
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flannel_backoff::Backoff;
+use flannel_common::Backoff;
 use flannel_kernel::Engine;
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::io;
 use std::time::{Duration, Instant};
 
-use flannel_backoff::Backoff;
+use flannel_common::Backoff;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};

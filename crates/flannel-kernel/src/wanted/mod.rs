@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use flannel_backoff::Backoff;
+use flannel_common::Backoff;
 
 use crate::{Entry, IfName, Key};
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use flannel_backoff::Backoff;
+use flannel_common::Backoff;
 use flannel_lease::{Choice, Claimant, Lease, LeaseAttrs, NetworkConfig, Subnet, decide};
 use prost::bytes::Bytes;
 

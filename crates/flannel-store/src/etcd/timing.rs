@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flannel_backoff::Backoff;
+use flannel_common::Backoff;
 
 /// TCP connect, and TLS handshake.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

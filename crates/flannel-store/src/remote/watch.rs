@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flannel_backoff::{Backoff, Tries};
+use flannel_common::{Backoff, Tries};
 use http_body_util::BodyExt as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};

@@ -7,7 +7,7 @@ use text::{OURS, Place, Saved};
 use tool::{Tool, Variant};
 
 use crate::firewall::{Firewall, Kind, Wish};
-use crate::legacy::Blob;
+use crate::legacy_tables::LegacyTable;
 use crate::process::Runner;
 use crate::programs::{SearchPath, Version};
 use crate::rule::Purpose;
@@ -120,7 +120,7 @@ impl Firewall for Iptables {
 }
 
 fn fingerprint(family: Family, place: &Place) -> Option<u64> {
-    Blob::read(family, place.table).ok().flatten().map(|blob| blob.fingerprint())
+    LegacyTable::read(family, place.table).ok().flatten().map(|table| table.fingerprint())
 }
 
 impl Tool {

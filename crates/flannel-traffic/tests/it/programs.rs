@@ -125,8 +125,8 @@ fn legacy_rules_that_cannot_be_removed_do_not_stop_the_daemon() {
     assert!(picture().contains("flannel-ipv4"));
 }
 
-/// How much processor time the keepers of this process have used, in hundredths of a second.
-fn keepers_time() -> u64 {
+/// How much processor time the threads that keep rules in this process have used, in hundredths of a second.
+fn rule_threads_time() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let stats =
         tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
@@ -140,16 +140,16 @@ fn keepers_time() -> u64 {
 }
 
 #[test]
-fn a_keeper_without_work_rests_whatever_is_announced() {
+fn without_work_it_rests_whatever_is_announced() {
     enter_new_namespace();
     let idle = Node::here();
     let helpless = Toolbox::with(&[]).node();
     helpless.try_set(&rules(Mode::Nftables)).unwrap_err();
     run("nft add table ip flannel-ipv4; nft add table ip nat");
-    let before = keepers_time();
+    let before = rule_threads_time();
     std::thread::sleep(Duration::from_secs(1));
     // Those of other tests run meanwhile; one that does not rest would use all of the second.
-    let used = keepers_time().saturating_sub(before);
+    let used = rule_threads_time().saturating_sub(before);
     assert!(used < 80, "{used} hundredths of a second");
     drop((idle, helpless));
 }

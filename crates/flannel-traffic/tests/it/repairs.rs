@@ -120,9 +120,9 @@ fn who_undoes_the_rules_again_and_again_is_reported() {
     node.set(&rules(Mode::Nftables));
     let mut health = node.traffic.health();
     let before = picture();
-    wait_until("a truce", Duration::from_secs(20), || {
+    wait_until("a pause", Duration::from_secs(20), || {
         if picture() == before {
-            // Long enough for the keeper to have seen its work done.
+            // Long enough for it to have seen its work done.
             std::thread::sleep(Duration::from_millis(50));
             run("nft delete table ip flannel-ipv4");
         }

@@ -11,7 +11,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 pub(crate) const RESYNC: Duration = Duration::from_secs(1);
 
-/// The keeper of a node's rules, as the daemon has one.
+/// What keeps a node's rules, as the daemon has one.
 pub(crate) struct Node {
     pub(crate) traffic: Traffic,
     runtime: tokio::runtime::Runtime,

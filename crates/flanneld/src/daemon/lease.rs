@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use flannel_backoff::{Backoff, Tries};
+use flannel_common::{Backoff, Tries};
 use flannel_kernel::Facts;
 use flannel_lease::{Expiry, Lease, Subnet};
 use flannel_store::{Claim, Held, Snapshot, StoreError};

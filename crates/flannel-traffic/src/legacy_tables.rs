@@ -1,9 +1,8 @@
 //! The tables of iptables-legacy, read from the kernel without running anything: whether they mention a
 //! chain, and whether they have changed. The kernel announces no changes of these.
 
-use std::ffi::c_void;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 
@@ -16,7 +15,7 @@ const TRIES: u32 = 5;
 
 /// The legacy tables that exist in the network namespace of this thread. Asking for another would make
 /// the kernel create it.
-pub(crate) fn tables(family: Family) -> Vec<String> {
+pub(crate) fn names(family: Family) -> Vec<String> {
     let file = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
@@ -26,33 +25,22 @@ pub(crate) fn tables(family: Family) -> Vec<String> {
 }
 
 /// A table as the kernel holds it.
-pub(crate) struct Blob {
+pub(crate) struct LegacyTable {
     family: Family,
     bytes: Vec<u8>,
 }
 
-#[repr(C)]
-struct Info {
-    name: [u8; 32],
-    valid_hooks: u32,
-    hook_entry: [u32; 5],
-    underflow: [u32; 5],
-    entries: u32,
-    size: u32,
-}
+const NAME_LEN: usize = 32;
+/// `struct ipt_getinfo`: the name, eleven numbers about hooks, the number of entries, their size.
+const INFO_LEN: usize = 84;
+const INFO_SIZE_AT: usize = 80;
+/// What precedes the entries: the name and their size, padded, because the counters in them are aligned.
+const HEAD_LEN: usize = 40;
 
-/// What precedes the entries; they are aligned for the counters in them.
-#[repr(C)]
-struct Head {
-    name: [u8; 32],
-    size: u32,
-    entries: [u64; 0],
-}
-
-impl Blob {
+impl LegacyTable {
     /// `None`: there is no such table.
     pub(crate) fn read(family: Family, table: &str) -> io::Result<Option<Self>> {
-        if !tables(family).iter().any(|name| name == table) {
+        if !names(family).iter().any(|name| name == table) {
             return Ok(None);
         }
         let (domain, level) = match family {
@@ -61,27 +49,19 @@ impl Blob {
         };
         let socket =
             socket_with(domain, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::RAW))?;
-        let mut name = [0; 32];
+        let mut name = [0; NAME_LEN];
         name[..table.len()].copy_from_slice(table.as_bytes());
         for _ in 0..TRIES {
-            let mut info = Info {
-                name,
-                valid_hooks: 0,
-                hook_entry: [0; 5],
-                underflow: [0; 5],
-                entries: 0,
-                size: 0,
-            };
-            let pointer = (&raw mut info).cast();
-            ask(socket.as_raw_fd(), level, GET_INFO, pointer, size_of::<Info>())?;
-            let length = size_of::<Head>() + info.size as usize;
-            let mut bytes = vec![0; length];
-            bytes[..32].copy_from_slice(&name);
-            bytes[32..36].copy_from_slice(&info.size.to_ne_bytes());
-            let pointer = bytes.as_mut_ptr().cast();
-            match ask(socket.as_raw_fd(), level, GET_ENTRIES, pointer, length) {
+            let mut info = [0; INFO_LEN];
+            info[..NAME_LEN].copy_from_slice(&name);
+            get_option(&socket, level, GET_INFO, &mut info)?;
+            let size = *info[INFO_SIZE_AT..].first_chunk().unwrap_or(&[0; 4]);
+            let mut bytes = vec![0; HEAD_LEN + u32::from_ne_bytes(size) as usize];
+            bytes[..NAME_LEN].copy_from_slice(&name);
+            bytes[NAME_LEN..NAME_LEN + 4].copy_from_slice(&size);
+            match get_option(&socket, level, GET_ENTRIES, &mut bytes) {
                 Ok(()) => {
-                    bytes.drain(..size_of::<Head>());
+                    bytes.drain(..HEAD_LEN);
                     return Ok(Some(Self { family, bytes }));
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
@@ -128,10 +108,14 @@ fn fnv(hash: u64, bytes: &[u8]) -> u64 {
         .fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-fn ask(socket: i32, level: i32, option: i32, into: *mut c_void, length: usize) -> io::Result<()> {
-    let mut length = length as libc::socklen_t;
-    // SAFETY: `into` points to `length` bytes that both callers own and have initialised.
-    let result = unsafe { libc::getsockopt(socket, level, option, into, &raw mut length) };
+/// The kernel reads what is asked for from `buffer`, and fills it.
+fn get_option(socket: &OwnedFd, level: i32, option: i32, buffer: &mut [u8]) -> io::Result<()> {
+    let mut length = buffer.len() as libc::socklen_t;
+    // SAFETY: pointer and length describe `buffer`, which is borrowed mutably for the call.
+    let result = unsafe {
+        let into = buffer.as_mut_ptr().cast();
+        libc::getsockopt(socket.as_raw_fd(), level, option, into, &raw mut length)
+    };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -148,7 +132,7 @@ mod tests {
     }
 
     fn fingerprint(entries: &[Vec<u8>]) -> u64 {
-        Blob { family: Family::V4, bytes: entries.concat() }.fingerprint()
+        LegacyTable { family: Family::V4, bytes: entries.concat() }.fingerprint()
     }
 
     #[test]
@@ -162,8 +146,8 @@ mod tests {
 
     #[test]
     fn a_broken_table_does_no_harm() {
-        let blob = |bytes: &[u8]| Blob { family: Family::V6, bytes: bytes.to_vec() };
-        assert_ne!(blob(&[]).fingerprint(), blob(&[0; 200]).fingerprint());
-        assert!(!blob(b"short").mentions("FLANNEL-POSTRTG"));
+        let table = |bytes: &[u8]| LegacyTable { family: Family::V6, bytes: bytes.to_vec() };
+        assert_ne!(table(&[]).fingerprint(), table(&[0; 200]).fingerprint());
+        assert!(!table(b"short").mentions("FLANNEL-POSTRTG"));
     }
 }

@@ -59,15 +59,15 @@ impl System for Shared {
         Ok(Box::new(self.clone()))
     }
 
-    fn hears(&self, _: Kind) -> bool {
+    fn announces(&self, _: Kind) -> bool {
         !self.lock().deaf
     }
 
-    fn heard(&mut self, _: Option<Kind>) -> Vec<Disturbance> {
+    fn disturbances(&mut self, _: Option<Kind>) -> Vec<Disturbance> {
         std::mem::take(&mut self.lock().heard)
     }
 
-    fn claim(&mut self, networks: &[IpNet]) -> Vec<IpNet> {
+    fn serve_networks(&mut self, networks: &[IpNet]) -> Vec<IpNet> {
         self.lock().claimed = networks.to_vec();
         self.lock().others.clone()
     }
@@ -116,15 +116,15 @@ const RESYNC: Duration = Duration::from_secs(5);
 
 struct Case {
     world: Shared,
-    keeper: Keeper,
+    reconciler: RuleReconciler,
     now: Instant,
 }
 
 impl Case {
     fn new() -> Self {
         let world = Shared::default();
-        let keeper = Keeper::new(Box::new(world.clone()), RESYNC, 1);
-        Self { world, keeper, now: Instant::now() }
+        let reconciler = RuleReconciler::new(Box::new(world.clone()), RESYNC, 1);
+        Self { world, reconciler, now: Instant::now() }
     }
 
     fn set_up() -> Self {
@@ -134,7 +134,7 @@ impl Case {
     }
 
     fn set(&mut self, rules: Rules) -> Result<(), TrafficError> {
-        self.keeper.set(rules, self.now)
+        self.reconciler.set(rules, self.now)
     }
 
     fn looks_and_writes(&self) -> (u32, u32) {
@@ -144,10 +144,10 @@ impl Case {
 
     fn pass(&mut self, time: Duration) {
         self.now += time;
-        self.keeper.tick(self.now);
+        self.reconciler.tick(self.now);
     }
 
-    /// Lets the keeper hear, and then act.
+    /// Lets the reconciler hear, and then act.
     fn react(&mut self) {
         self.pass(Duration::ZERO);
         self.pass(DEBOUNCE);
@@ -165,7 +165,7 @@ fn setting_rules_writes_once_confirms_and_then_nothing_runs() {
         case.pass(RESYNC);
     }
     assert_eq!(case.world.lock().looks, 2, "its own echo is no reason to look");
-    assert_eq!(case.keeper.health(), Health::Ok);
+    assert_eq!(case.reconciler.health(), Health::Ok);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_change_is_repaired_after_the_debounce() {
     case.world.lock().vandalise(Family::V4);
     case.pass(Duration::ZERO);
     assert_eq!(case.world.lock().v4, "gone");
-    assert_eq!(case.keeper.next_wake(), Some(case.now + DEBOUNCE));
+    assert_eq!(case.reconciler.next_wake(), Some(case.now + DEBOUNCE));
     case.pass(DEBOUNCE);
     assert_eq!(case.world.lock().v4, SETTLED);
 }
@@ -239,7 +239,7 @@ fn two_changes_at_once_are_one_repair_of_each_family() {
 }
 
 #[test]
-fn somebody_who_undoes_again_and_again_gets_a_truce_and_the_daemon_says_so() {
+fn somebody_who_undoes_again_and_again_is_met_with_a_pause_and_the_daemon_says_so() {
     let mut case = Case::set_up();
     for _ in 0..10 {
         case.world.lock().vandalise(Family::V4);
@@ -249,14 +249,14 @@ fn somebody_who_undoes_again_and_again_gets_a_truce_and_the_daemon_says_so() {
     case.world.lock().vandalise(Family::V4);
     case.react();
     assert_eq!(case.world.lock().v4, "gone");
-    let Health::Broken(why) = case.keeper.health() else { panic!("it is broken") };
+    let Health::Broken(why) = case.reconciler.health() else { panic!("it is broken") };
     assert!(why.contains("vandal, process 7"), "{why}");
     case.world.lock().vandalise(Family::V4);
     case.react();
     assert_eq!(case.world.lock().v4, "gone", "more of the same does not shorten it");
     case.pass(Duration::from_secs(2));
     assert_eq!(case.world.lock().v4, SETTLED);
-    assert_eq!(case.keeper.health(), Health::Ok);
+    assert_eq!(case.reconciler.health(), Health::Ok);
 }
 
 #[test]
@@ -266,11 +266,11 @@ fn what_cannot_be_written_is_told_and_tried_again() {
     let error = case.set(node(Mode::Nftables)).unwrap_err().to_string();
     assert_eq!(error, "nft -f -: no");
     let broken = Health::Broken("IPv4 traffic rules: nft -f -: no".into());
-    assert_eq!(case.keeper.health(), broken);
+    assert_eq!(case.reconciler.health(), broken);
     case.pass(Duration::from_millis(150));
-    assert_eq!(case.keeper.health(), broken);
+    assert_eq!(case.reconciler.health(), broken);
     case.pass(Duration::from_secs(1));
-    assert_eq!(case.keeper.health(), Health::Ok);
+    assert_eq!(case.reconciler.health(), Health::Ok);
     assert_eq!(case.world.lock().v4, SETTLED);
 }
 
@@ -304,11 +304,11 @@ fn what_is_announced_is_taken_in_even_if_there_is_nothing_to_keep() {
     case.pass(Duration::ZERO);
     assert!(case.world.lock().heard.is_empty(), "before anything is wished");
     case.set(node(Mode::Nftables)).unwrap_err();
-    let due = case.keeper.next_wake();
+    let due = case.reconciler.next_wake();
     case.world.lock().vandalise(Family::V4);
     case.pass(Duration::ZERO);
     assert!(case.world.lock().heard.is_empty(), "without a packet filter");
-    assert_eq!(case.keeper.next_wake(), due, "and it is no reason to hurry");
+    assert_eq!(case.reconciler.next_wake(), due, "and it is no reason to hurry");
 }
 
 #[test]
@@ -377,11 +377,11 @@ fn defect_61_no_resync_period_is_a_busy_loop_and_none_is_too_long() {
     for resync in [Duration::ZERO, Duration::MAX] {
         let world = Shared::default();
         world.lock().deaf = true;
-        let mut keeper = Keeper::new(Box::new(world.clone()), resync, 1);
+        let mut reconciler = RuleReconciler::new(Box::new(world.clone()), resync, 1);
         let now = Instant::now();
-        keeper.set(node(Mode::Nftables), now).unwrap();
-        assert!(keeper.next_wake().unwrap() >= now + SHORTEST_RESYNC);
-        keeper.tick(now + Duration::from_millis(999));
+        reconciler.set(node(Mode::Nftables), now).unwrap();
+        assert!(reconciler.next_wake().unwrap() >= now + SHORTEST_RESYNC);
+        reconciler.tick(now + Duration::from_millis(999));
         assert_eq!(world.lock().looks, 2);
     }
 }
@@ -393,5 +393,5 @@ fn rules_that_make_no_sense_change_nothing() {
     rules.v4.as_mut().unwrap().subnet = net("fd00::/64");
     case.set(rules).unwrap_err();
     assert_eq!(case.world.lock().v4, SETTLED);
-    assert_eq!(case.keeper.health(), Health::Ok);
+    assert_eq!(case.reconciler.health(), Health::Ok);
 }

@@ -1,8 +1,8 @@
 //! How those who keep rules on one node know of each other: several daemons, or several networks of one.
 //!
-//! Each stands for its networks by a socket of that name, which ends with it. Abstract names belong to a
-//! network namespace, as packet filter rules do, and need no files. Another name is a lock: what one
-//! of them reads must still be so when it writes.
+//! Each holds a socket named after every network whose rules it keeps; the socket ends with it.
+//! Abstract names belong to a network namespace, as packet filter rules do, and need no files. One more
+//! name is a lock: what one of them reads must still be so when it writes.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -14,26 +14,26 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use crate::rule::overlap;
 
 const PREFIX: &str = "flannel-traffic/";
-const LOCK: &str = "flannel-traffic-lock";
+const LOCK_NAME: &str = "flannel-traffic-lock";
 /// Who holds the lock for longer hangs, and must not keep the others from their work.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const NEXT_LOOK: Duration = Duration::from_millis(2);
 const SOCKETS: &str = "/proc/thread-self/net/unix";
 
 #[derive(Default)]
-pub(crate) struct Claims {
+pub(crate) struct ServedNetworks {
     held: Vec<(IpNet, OwnedFd)>,
-    /// All that it has ever stood for.
+    /// All that it has ever said so of.
     ever: Vec<IpNet>,
 }
 
-impl Claims {
-    /// Stands for these networks and for no others.
+impl ServedNetworks {
+    /// Says that these networks, and no others, are kept here.
     pub(crate) fn set(&mut self, networks: &[IpNet]) {
         self.held.retain(|(network, _)| networks.contains(network));
         for network in networks {
-            if !self.held.iter().any(|(claimed, _)| claimed == network) {
-                self.held.extend(claim(network).map(|socket| (*network, socket)));
+            if !self.held.iter().any(|(served, _)| served == network) {
+                self.held.extend(announce(network).map(|socket| (*network, socket)));
             }
             if !self.ever.contains(network) {
                 self.ever.push(*network);
@@ -41,9 +41,9 @@ impl Claims {
         }
     }
 
-    /// The networks that others on this node stand for.
+    /// The networks that others on this node keep.
     pub(crate) fn of_others(&self) -> Vec<IpNet> {
-        let mut others = claimed();
+        let mut others = all();
         // A socket just closed may be seen a little longer: a program that is being started has it, too.
         others.retain(|other| !self.ever.iter().any(|own| overlap(own, other)));
         others
@@ -51,18 +51,18 @@ impl Claims {
 }
 
 /// Waits until nobody else is at work on the rules. They wait as long as this is held.
-pub(crate) fn alone() -> Option<OwnedFd> {
+pub(crate) fn lock() -> Option<OwnedFd> {
     let deadline = Instant::now() + LONGEST_WAIT;
     loop {
-        match hold(LOCK) {
+        match hold(LOCK_NAME) {
             Err(Errno::ADDRINUSE) if Instant::now() < deadline => std::thread::sleep(NEXT_LOOK),
-            lock => return lock.ok(),
+            socket => return socket.ok(),
         }
     }
 }
 
-fn claim(network: &IpNet) -> Option<OwnedFd> {
-    // Our predecessor may stand for it still: each has a name of its own.
+fn announce(network: &IpNet) -> Option<OwnedFd> {
+    // Our predecessor may have its socket still: each has a name of its own.
     hold(&format!("{PREFIX}{network}#{:016x}", fastrand::u64(..))).ok()
 }
 
@@ -75,8 +75,8 @@ fn hold(name: &str) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// The networks that somebody on this node stands for.
-pub(crate) fn claimed() -> Vec<IpNet> {
+/// The networks that somebody on this node keeps.
+pub(crate) fn all() -> Vec<IpNet> {
     parse(&std::fs::read_to_string(SOCKETS).unwrap_or_default())
 }
 
@@ -92,23 +92,23 @@ mod tests {
     use crate::rules::samples::net;
 
     #[test]
-    fn a_network_is_claimed_as_long_as_its_claim_is_held() {
+    fn a_network_is_known_as_long_as_somebody_keeps_it() {
         let network = net(&format!("10.{}.0.0/16", std::process::id() % 200));
-        let mut claims = Claims::default();
-        claims.set(&[network]);
-        assert!(claimed().contains(&network));
-        let mut second = Claims::default();
+        let mut first = ServedNetworks::default();
+        first.set(&[network]);
+        assert!(all().contains(&network));
+        let mut second = ServedNetworks::default();
         second.set(&[network]);
-        claims.set(&[]);
-        assert!(claimed().contains(&network), "the second stands for it");
+        first.set(&[]);
+        assert!(all().contains(&network), "the second keeps it");
         second.set(&[]);
-        assert!(!claimed().contains(&network));
+        assert!(!all().contains(&network));
     }
 
     #[test]
-    fn one_after_the_other_is_alone() {
-        let first = alone().expect("nobody has it");
-        let second = std::thread::spawn(alone);
+    fn one_after_the_other_has_the_lock() {
+        let first = lock().expect("nobody has it");
+        let second = std::thread::spawn(lock);
         std::thread::sleep(NEXT_LOOK * 10);
         assert!(!second.is_finished(), "it waits");
         drop(first);

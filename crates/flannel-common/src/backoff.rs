@@ -1,8 +1,6 @@
 //! Growing pauses between tries, so that what is broken is not worn out, and ten thousand nodes do not
 //! try again in step.
 
-#![forbid(unsafe_code)]
-
 use std::time::Duration;
 
 /// How long to wait before a try, by the number of those that have failed.

@@ -7,13 +7,13 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use flannel_common::{Backoff, OnceAMinute, RepairHistory, RepairPolicy};
 use ipnet::IpNet;
 
 use crate::firewall::{Firewall, Wish};
 use crate::rule::Keep;
 use crate::sweep::Leftovers;
 use crate::system::System;
-use crate::truce::Truce;
 use crate::{Family, Health, Mode, Rules, TrafficError};
 
 /// Changes come in groups; this long after the first one we look.
@@ -25,7 +25,14 @@ const LONGEST_RESYNC: Duration = Duration::from_secs(24 * 3600);
 /// Another daemon may write to a shared chain at the same time.
 const TRIES: u32 = 3;
 
-pub(crate) struct Keeper {
+const REPAIR: RepairPolicy = RepairPolicy {
+    at_once: 10,
+    calm: Duration::from_secs(60),
+    undone: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
+    refused: Backoff::new(Duration::from_millis(100), Duration::from_secs(30)),
+};
+
+pub(crate) struct RuleReconciler {
     system: Box<dyn System>,
     resync: Duration,
     rng: fastrand::Rng,
@@ -35,13 +42,13 @@ pub(crate) struct Keeper {
     swept: Option<Leftovers>,
     /// Networks of other daemons, when the rules were set.
     others: Vec<IpNet>,
-    v4: Care,
-    v6: Care,
+    v4: FamilyState,
+    v6: FamilyState,
 }
 
 /// How one family's rules fare.
 #[derive(Default)]
-struct Care {
+struct FamilyState {
     /// When to look because there is reason to.
     due: Option<Instant>,
     /// When to look because it has been long.
@@ -54,8 +61,10 @@ struct Care {
     former: Vec<IpNet>,
     /// Who is said to have changed something.
     by: Option<String>,
-    truce: Truce,
-    trouble: Option<String>,
+    repairs: RepairHistory,
+    log: OnceAMinute,
+    /// Why they are not as wished.
+    problem: Option<String>,
 }
 
 enum Found {
@@ -73,14 +82,14 @@ enum Found {
     },
 }
 
-impl Care {
+impl FamilyState {
     /// In words for a message; empty if unknown.
     fn last_changed(&self) -> String {
         self.by.as_ref().map(|by| format!(" (last changed by {by})")).unwrap_or_default()
     }
 }
 
-impl Keeper {
+impl RuleReconciler {
     pub(crate) fn new(system: Box<dyn System>, resync: Duration, seed: u64) -> Self {
         Self {
             system,
@@ -90,8 +99,8 @@ impl Keeper {
             firewall: None,
             swept: None,
             others: Vec::new(),
-            v4: Care::default(),
-            v6: Care::default(),
+            v4: FamilyState::default(),
+            v6: FamilyState::default(),
         }
     }
 
@@ -103,14 +112,14 @@ impl Keeper {
         if self.firewall.as_ref().is_some_and(|(mode, _)| *mode != rules.mode) {
             self.firewall = None;
         }
-        self.others = self.system.claim(&rules.networks());
+        self.others = self.system.serve_networks(&rules.networks());
         for family in Family::BOTH {
             let network = former.as_ref().and_then(|rules| Some(rules.of(family)?.network));
-            let care = self.care(family);
-            care.former.extend(network);
-            care.former.retain(|net| rules.of(family).is_none_or(|rules| rules.network != *net));
-            (care.good, care.trouble, care.poll) = (false, None, None);
-            care.due = rules.of(family).is_some().then_some(now);
+            let state = self.state(family);
+            state.former.extend(network);
+            state.former.retain(|net| rules.of(family).is_none_or(|rules| rules.network != *net));
+            (state.good, state.problem, state.poll) = (false, None, None);
+            state.due = rules.of(family).is_some().then_some(now);
         }
         let errors = self.run_due(now);
         self.sweep();
@@ -119,27 +128,28 @@ impl Keeper {
 
     /// Does what is to be done by now.
     pub(crate) fn tick(&mut self, now: Instant) {
-        self.hear(now);
+        self.take_announcements(now);
         // They are said in the log and by `health`.
         drop(self.run_due(now));
         self.sweep();
     }
 
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        [&self.v4, &self.v6].into_iter().flat_map(|care| [care.due, care.poll]).flatten().min()
+        [&self.v4, &self.v6].into_iter().flat_map(|state| [state.due, state.poll]).flatten().min()
     }
 
-    pub(crate) fn ear(&self) -> Option<BorrowedFd<'_>> {
-        self.system.ear()
+    /// Readable when changes have been announced.
+    pub(crate) fn announcements(&self) -> Option<BorrowedFd<'_>> {
+        self.system.announcements()
     }
 
     pub(crate) fn health(&self) -> Health {
-        let troubles: Vec<&str> =
-            [&self.v4, &self.v6].into_iter().filter_map(|care| care.trouble.as_deref()).collect();
-        if troubles.is_empty() { Health::Ok } else { Health::Broken(troubles.join("; ")) }
+        let problems: Vec<&str> =
+            [&self.v4, &self.v6].into_iter().filter_map(|state| state.problem.as_deref()).collect();
+        if problems.is_empty() { Health::Ok } else { Health::Broken(problems.join("; ")) }
     }
 
-    fn care(&mut self, family: Family) -> &mut Care {
+    fn state(&mut self, family: Family) -> &mut FamilyState {
         match family {
             Family::V4 => &mut self.v4,
             Family::V6 => &mut self.v6,
@@ -147,18 +157,18 @@ impl Keeper {
     }
 
     /// Takes in what has been announced.
-    fn hear(&mut self, now: Instant) {
-        // Even if it is nobody's concern it must be taken in, or the ear would never be at rest.
+    fn take_announcements(&mut self, now: Instant) {
+        // Even if it is nobody's concern it must be taken in, or the wait for it would never wait.
         let kind = self.firewall.as_ref().map(|(_, firewall)| firewall.kind());
-        let mut disturbances = self.system.heard(kind);
+        let mut disturbances = self.system.disturbances(kind);
         let rules = self.rules.as_ref();
         disturbances.retain(|disturbance| {
             kind.is_some() && rules.is_some_and(|rules| rules.of(disturbance.family).is_some())
         });
         for disturbance in disturbances {
-            let care = self.care(disturbance.family);
-            care.due.get_or_insert(now + DEBOUNCE);
-            care.by = disturbance.by.or(care.by.take());
+            let state = self.state(disturbance.family);
+            state.due.get_or_insert(now + DEBOUNCE);
+            state.by = disturbance.by.or(state.by.take());
         }
     }
 
@@ -166,9 +176,9 @@ impl Keeper {
         let mut errors = Vec::new();
         for family in Family::BOTH {
             let is_past = |time: Option<Instant>| time.is_some_and(|time| time <= now);
-            let (due, poll) = (self.care(family).due, self.care(family).poll);
+            let (due, poll) = (self.state(family).due, self.state(family).poll);
             if is_past(due) || (due.is_none() && is_past(poll) && !self.is_unchanged(family)) {
-                errors.extend(self.attend(family, now).err());
+                errors.extend(self.reconcile(family, now).err());
             } else if is_past(poll) {
                 self.schedule_poll(family, now);
             }
@@ -178,41 +188,43 @@ impl Keeper {
 
     /// Without running anything.
     fn is_unchanged(&mut self, family: Family) -> bool {
-        let good = self.care(family).good;
+        let good = self.state(family).good;
         good && self.firewall.as_mut().is_some_and(|(_, firewall)| firewall.is_unchanged(family))
     }
 
     fn schedule_poll(&mut self, family: Family, now: Instant) {
-        let heard =
-            self.firewall.as_ref().is_some_and(|(_, firewall)| self.system.hears(firewall.kind()));
-        let pause = if heard { self.resync * SELDOM } else { self.resync };
-        self.care(family).poll = Some(now + pause);
+        let announced = self
+            .firewall
+            .as_ref()
+            .is_some_and(|(_, firewall)| self.system.announces(firewall.kind()));
+        let pause = if announced { self.resync * SELDOM } else { self.resync };
+        self.state(family).poll = Some(now + pause);
     }
 
-    fn attend(&mut self, family: Family, now: Instant) -> Result<(), TrafficError> {
-        let result = self.bring(family, now);
+    fn reconcile(&mut self, family: Family, now: Instant) -> Result<(), TrafficError> {
+        let result = self.make_as_wished(family, now);
         self.schedule_poll(family, now);
         let mut rng = self.rng.fork();
-        let care = self.care(family);
-        care.by = None;
+        let state = self.state(family);
+        state.by = None;
         match result {
             Ok(Found::LeftAlone { by, pause }) => {
-                care.due = Some(now + pause);
-                let trouble = format!(
+                state.due = Some(now + pause);
+                let problem = format!(
                     "the {family} traffic rules are changed by somebody else again and again{by}: \
                      leaving them for {pause:.0?} before the next try; stop the other manager"
                 );
-                if care.truce.may_say(now).is_some() {
-                    tracing::warn!("{trouble}");
+                if state.log.may_say(now).is_some() {
+                    tracing::warn!("{problem}");
                 }
-                care.trouble = Some(trouble);
+                state.problem = Some(problem);
                 Ok(())
             }
             Ok(found) => {
-                if care.trouble.is_some() {
+                if state.problem.is_some() {
                     tracing::info!("the {family} traffic rules are as they should be again");
                 } else if let Found::Restored { by } = found
-                    && let Some(unsaid) = care.truce.may_say(now)
+                    && let Some(unsaid) = state.log.may_say(now)
                 {
                     let often = match unsaid {
                         0 => String::new(),
@@ -220,25 +232,25 @@ impl Keeper {
                     };
                     tracing::info!("restored the {family} traffic rules{by}{often}");
                 }
-                care.truce.succeeded();
-                (care.good, care.begun, care.trouble) = (true, true, None);
-                care.former.clear();
+                state.repairs.written();
+                (state.good, state.begun, state.problem) = (true, true, None);
+                state.former.clear();
                 Ok(())
             }
             Err(error) => {
-                let pause = care.truce.failed(&mut rng);
-                let trouble = format!("{family} traffic rules: {error}");
-                if care.trouble.as_ref() != Some(&trouble) {
-                    tracing::warn!("cannot keep the {trouble}; next try in {pause:.1?}");
+                let pause = state.repairs.refused(&REPAIR, &mut rng);
+                let problem = format!("{family} traffic rules: {error}");
+                if state.problem.as_ref() != Some(&problem) {
+                    tracing::warn!("cannot keep the {problem}; next try in {pause:.1?}");
                 }
-                (care.good, care.trouble, care.due) = (false, Some(trouble), Some(now + pause));
+                (state.good, state.problem, state.due) = (false, Some(problem), Some(now + pause));
                 Err(error)
             }
         }
     }
 
     /// Makes a family's rules as wished.
-    fn bring(&mut self, family: Family, now: Instant) -> Result<Found, TrafficError> {
+    fn make_as_wished(&mut self, family: Family, now: Instant) -> Result<Found, TrafficError> {
         let Some(rules) = self.rules.clone() else { return Ok(Found::AsWished) };
         let Some(own) = rules.of(family) else { return Ok(Found::AsWished) };
         if self.firewall.is_none() {
@@ -246,13 +258,13 @@ impl Keeper {
             self.firewall = Some((rules.mode, firewall));
             (self.v4.begun, self.v6.begun) = (false, false);
         }
-        let _alone = self.system.alone();
+        let _lock = self.system.lock_rules();
         // Somebody may have begun since.
-        self.others = self.system.claim(&rules.networks());
+        self.others = self.system.serve_networks(&rules.networks());
         let others = self.others.clone();
-        let care = self.care(family);
-        let keep = match care.begun {
-            true => Keep::AllBut(care.former.clone()),
+        let state = self.state(family);
+        let keep = match state.begun {
+            true => Keep::AllBut(state.former.clone()),
             false => Keep::Only(others),
         };
         let wish = Wish {
@@ -265,12 +277,12 @@ impl Keeper {
         let mut outcome = Found::MadeSo;
         for _ in 0..TRIES {
             let Some(change) = self.look(family, &wish, now)? else { return Ok(Found::AsWished) };
-            if std::mem::take(&mut self.care(family).good) {
+            if std::mem::take(&mut self.state(family).good) {
                 let mut rng = self.rng.fork();
-                let care = self.care(family);
-                let pause = care.truce.disturbed(now, &mut rng);
+                let state = self.state(family);
+                let pause = state.repairs.undone(&REPAIR, now, &mut rng);
                 // Later this will be ourselves.
-                let by = care.last_changed();
+                let by = state.last_changed();
                 if !pause.is_zero() {
                     return Ok(Found::LeftAlone { by, pause });
                 }
@@ -281,7 +293,7 @@ impl Keeper {
                 return Ok(outcome);
             }
         }
-        Err(TrafficError::NotTaken { family, by: self.care(family).last_changed() })
+        Err(TrafficError::NotTaken { family, by: self.state(family).last_changed() })
     }
 
     /// A look tells the outcome of all that was announced before it.
@@ -291,8 +303,8 @@ impl Keeper {
         wish: &Wish<'_>,
         now: Instant,
     ) -> Result<Option<String>, TrafficError> {
-        self.hear(now);
-        self.care(family).due = None;
+        self.take_announcements(now);
+        self.state(family).due = None;
         match &mut self.firewall {
             Some((_, firewall)) => firewall.look(family, wish),
             None => Ok(None),
@@ -327,7 +339,7 @@ impl Keeper {
         let Some(rules) = &self.rules else { return };
         let settled = [(Family::V4, &self.v4), (Family::V6, &self.v6)]
             .into_iter()
-            .all(|(family, care)| care.good || rules.of(family).is_none());
+            .all(|(family, state)| state.good || rules.of(family).is_none());
         let leftovers = match &self.firewall {
             Some((_, firewall)) => Leftovers::beside(firewall.kind(), rules),
             None => Leftovers::all(),
@@ -358,5 +370,5 @@ impl Keeper {
 }
 
 #[cfg(test)]
-#[path = "keeper_tests.rs"]
+#[path = "rule_reconciler_tests.rs"]
 mod tests;
