@@ -1,8 +1,8 @@
 //! How much clients may take.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug)]
@@ -42,18 +42,30 @@ impl Default for Limits {
     }
 }
 
-/// Addresses that are remembered; beyond it, those that have been quiet are forgotten.
-const REMEMBERED: usize = 65_536;
+/// Addresses remembered for a while after their last connection has ended; beyond it, the one that
+/// left first is forgotten first.
+const MOST_DEPARTED: usize = 16_384;
 
+/// Counts what each address takes. It knows those that are connected, which [`Limits::connections`]
+/// bounds, and those that left so lately that they would gain by being forgotten.
 #[derive(Debug)]
 pub(crate) struct Meter {
     limits: Limits,
-    clients: Mutex<HashMap<IpAddr, Client>>,
+    clients: Mutex<Clients>,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    known: HashMap<IpAddr, Client>,
+    /// In the order of leaving. Some may be back.
+    departed: VecDeque<(Instant, IpAddr)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Client {
     connections: usize,
+    /// When the last connection ended.
+    left: Instant,
     /// Requests it may still make at once, as of `at`.
     credit: f64,
     at: Instant,
@@ -67,56 +79,69 @@ impl Meter {
     /// Whether one more connection from there is in order; if so, it is counted until
     /// [`Self::disconnected`].
     pub(crate) fn connected(&self, address: IpAddr, now: Instant) -> bool {
-        let limit = self.limits.connections_per_address;
-        self.with(address, now, |client| {
-            let fits = client.connections < limit;
-            client.connections += usize::from(fits);
-            fits
-        })
-    }
-
-    pub(crate) fn disconnected(&self, address: IpAddr, now: Instant) {
-        self.with(address, now, |client| {
-            client.connections = client.connections.saturating_sub(1);
-            true
-        });
-    }
-
-    /// Whether one more request from there is in order.
-    pub(crate) fn requested(&self, address: IpAddr, now: Instant) -> bool {
-        let Limits { requests_per_second, request_burst, .. } = self.limits;
-        self.with(address, now, |client| {
-            let since = now.duration_since(client.at).as_secs_f64();
-            client.credit = (client.credit + since * requests_per_second).min(request_burst);
-            client.at = now;
-            let fits = client.credit >= 1.0;
-            client.credit -= f64::from(u8::from(fits));
-            fits
-        })
-    }
-
-    fn with(
-        &self,
-        address: IpAddr,
-        now: Instant,
-        change: impl FnOnce(&mut Client) -> bool,
-    ) -> bool {
         if address.is_loopback() {
             return true;
         }
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if clients.len() > REMEMBERED {
-            let quiet = Duration::from_secs(60);
-            clients.retain(|_, c| c.connections > 0 || now.duration_since(c.at) < quiet);
-        }
+        let mut clients = self.clients(now);
         let credit = self.limits.request_burst;
-        let fresh = || Client { connections: 0, credit, at: now };
-        change(clients.entry(address).or_insert_with(fresh))
+        let fresh = || Client { connections: 0, left: now, credit, at: now };
+        let client = clients.known.entry(address).or_insert_with(fresh);
+        let fits = client.connections < self.limits.connections_per_address;
+        client.connections += usize::from(fits);
+        fits
+    }
+
+    pub(crate) fn disconnected(&self, address: IpAddr, now: Instant) {
+        let mut clients = self.clients(now);
+        let Some(client) = clients.known.get_mut(&address) else { return };
+        client.connections = client.connections.saturating_sub(1);
+        if client.connections == 0 {
+            client.left = now;
+            clients.departed.push_back((now, address));
+        }
+    }
+
+    /// Whether one more request from there, over a connection that is counted, is in order.
+    pub(crate) fn requested(&self, address: IpAddr, now: Instant) -> bool {
+        let Limits { requests_per_second, request_burst, .. } = self.limits;
+        let mut clients = self.clients(now);
+        let Some(client) = clients.known.get_mut(&address) else { return true };
+        let since = now.duration_since(client.at).as_secs_f64();
+        client.credit = (client.credit + since * requests_per_second).min(request_burst);
+        client.at = now;
+        let fits = client.credit >= 1.0;
+        client.credit -= f64::from(u8::from(fits));
+        fits
+    }
+
+    fn clients(&self, now: Instant) -> MutexGuard<'_, Clients> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        // After that long it would have all its credit back.
+        let Limits { requests_per_second, request_burst, .. } = self.limits;
+        clients.forget(now, Duration::from_secs_f64(request_burst / requests_per_second));
+        clients
+    }
+}
+
+impl Clients {
+    /// Costs as much as has been put into `departed`, however many are known.
+    fn forget(&mut self, now: Instant, after: Duration) {
+        while let Some((left, address)) = self.departed.front().copied() {
+            if now.duration_since(left) < after && self.departed.len() <= MOST_DEPARTED {
+                return;
+            }
+            self.departed.pop_front();
+            if self.known.get(&address).is_some_and(|c| c.connections == 0 && c.left == left) {
+                self.known.remove(&address);
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     const FAR: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
@@ -134,15 +159,15 @@ mod tests {
     fn an_address_has_so_many_requests_at_once_and_then_one_a_second() {
         let (meter, now) = (meter(), Instant::now());
         let at = |ms| now + Duration::from_millis(ms);
+        let other = IpAddr::V4([192, 0, 2, 2].into());
+        assert!(meter.connected(FAR, now) && meter.connected(other, now));
         let granted = (0..10).filter(|_| meter.requested(FAR, now)).count();
         assert_eq!(granted, 3);
         assert!(!meter.requested(FAR, at(900)));
         assert!(meter.requested(FAR, at(1_500)) && !meter.requested(FAR, at(1_500)));
-        assert!(
-            meter.requested(IpAddr::V4([192, 0, 2, 2].into()), now),
-            "others are not concerned"
-        );
-        assert!((0..100).all(|_| meter.requested(IpAddr::V4([127, 0, 0, 1].into()), now)));
+        assert!(meter.requested(other, now), "others are not concerned");
+        let here = IpAddr::V4([127, 0, 0, 1].into());
+        assert!((0..100).all(|_| meter.connected(here, now) && meter.requested(here, now)));
     }
 
     #[test]
@@ -152,5 +177,32 @@ mod tests {
         assert!(!meter.connected(FAR, now));
         meter.disconnected(FAR, now);
         assert!(meter.connected(FAR, now));
+    }
+
+    #[test]
+    fn to_leave_and_come_back_gains_nothing() {
+        let (meter, now) = (meter(), Instant::now());
+        let mut granted = 0;
+        for _ in 0..10 {
+            assert!(meter.connected(FAR, now));
+            granted += usize::from(meter.requested(FAR, now));
+            meter.disconnected(FAR, now);
+        }
+        assert_eq!(granted, 3);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_however_many_addresses_come_and_go() {
+        let (meter, now) = (meter(), Instant::now());
+        let address = |number: u128| IpAddr::V6(Ipv6Addr::from((0x2001_0db8 << 96) + number));
+        for number in 0..100_000 {
+            assert!(meter.connected(address(number), now));
+            meter.disconnected(address(number), now);
+        }
+        assert!(meter.connected(FAR, now));
+        let known = |meter: &Meter| meter.clients.lock().unwrap().known.len();
+        assert!(known(&meter) <= MOST_DEPARTED + 1, "{}", known(&meter));
+        assert!(meter.requested(FAR, now + Duration::from_secs(4)));
+        assert_eq!(known(&meter), 1, "those who are there");
     }
 }

@@ -124,6 +124,27 @@ fn one_daemon_joins_several_networks() -> Result<()> {
     assert!(log.contains("network=blue") && log.contains("network=green"), "{log}");
     assert!(!log.contains("next try"), "they do not stand in each other's way: {log}");
 
+    // Both threads of a network, that of the kernel and that of the rules, say whose they are.
+    lab.node(1).exec(&["iptables", "-t", "nat", "-F", "FLANNEL-POSTRTG"])?;
+    lab.node(1).ip("link delete flannel.2")?;
+    lab.wait_until("repairs that name their network", LIMIT, || {
+        let log = lab.node(1).flanneld().log();
+        let says = |what: &str, network: &str| {
+            log.lines().any(|line| line.contains(what) && line.contains(network))
+        };
+        match says("restored the IPv4 traffic rules", "network=blue")
+            && says("restored the IPv4 traffic rules", "network=green")
+            && says("flannel.2", "network=green")
+        {
+            true => Ok(()),
+            false => Err(log),
+        }
+    })?;
+    lab.wait_until("all of it back", LIMIT, || match state(&lab) {
+        Ok(now) if now == before => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+
     // Neither takes the other's for something that was left behind.
     lab.node(1).flanneld().kill9();
     lab.node(1).flanneld().start()?;
