@@ -1,8 +1,6 @@
 //! Telling systemd how the daemon is. Without `NOTIFY_SOCKET` in the environment, as in a
 //! container, nobody is told and nothing happens.
 
-use std::io;
-
 use sd_notify::NotifyState;
 
 /// What the process was started for works.
@@ -20,12 +18,8 @@ pub fn stopping() {
 }
 
 fn send(states: &[NotifyState<'_>]) {
-    report(sd_notify::notify(states));
-}
-
-/// A supervisor that does not listen is no reason to stop.
-fn report(sent: io::Result<()>) {
-    if let Err(error) = sent {
+    // A supervisor that does not listen is not a reason to stop.
+    if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "Cannot notify systemd: check NOTIFY_SOCKET");
     }
 }
@@ -38,17 +32,46 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixDatagram;
+    use std::path::Path;
     use std::process::Command;
     use std::time::Duration;
 
+    use tracing_subscriber::layer::{Context, SubscriberExt as _};
+    use tracing_subscriber::util::SubscriberInitExt as _;
+
     use super::*;
 
-    /// Runs as the child of the next test, with a socket, or as a test of its own, without one.
+    const SAY_ALL: &str = "FLANNEL_TEST_SAY_ALL";
+
+    /// The work of the child that the tests below start: the environment is a process's own.
     #[test]
-    fn notifying_never_fails() {
+    fn say_all_to_whoever_listens() {
+        if std::env::var_os(SAY_ALL).is_none() {
+            return;
+        }
+        tracing_subscriber::registry().with(WarningsToStderr).init();
         ready();
         status("10.244.1.0/24 through eth0\nSTOPPING=1");
         stopping();
+    }
+
+    struct WarningsToStderr;
+
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for WarningsToStderr {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            eprintln!("{} {event:?}", event.metadata().level());
+        }
+    }
+
+    /// Returns what the child logged.
+    fn say_all(socket: Option<&Path>) -> String {
+        let mut child = Command::new(std::env::current_exe().expect("this test"));
+        child.args(["--exact", "notify::tests::say_all_to_whoever_listens", "--nocapture"]);
+        child.env(SAY_ALL, "1").env_remove("NOTIFY_SOCKET");
+        child.envs(socket.map(|path| ("NOTIFY_SOCKET", path)));
+        let output = child.output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     #[test]
@@ -57,13 +80,8 @@ mod tests {
         let path = home.path().join("notify");
         let socket = UnixDatagram::bind(&path).expect("a socket");
         socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a bound");
-        // The environment is the process's own, so only another process can have this one.
-        let child = Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "notify::tests::notifying_never_fails"])
-            .env("NOTIFY_SOCKET", &path)
-            .output()
-            .expect("it runs");
-        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        let log = say_all(Some(&path));
+        assert!(!log.contains("WARN"), "{log}");
         let mut heard = Vec::new();
         for _ in 0..3 {
             let mut bytes = [0; 256];
@@ -77,7 +95,10 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_nobody_listens_to_is_only_reported() {
-        report(Err(io::Error::from(io::ErrorKind::ConnectionRefused)));
+    fn a_socket_nobody_listens_to_is_reported_and_no_socket_is_not() {
+        let log = say_all(Some(Path::new("/nonexistent/notify")));
+        assert!(log.contains("Cannot notify systemd: check NOTIFY_SOCKET"), "{log}");
+        let log = say_all(None);
+        assert!(!log.contains("WARN"), "{log}");
     }
 }
