@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use flannel_common::{replace_by, temporary_path};
+
 use crate::builtin::BuiltIn;
 
 const PROGRAM: &str = "flannel";
@@ -70,11 +72,10 @@ fn replace(
     make: impl FnOnce(&Path) -> io::Result<()>,
 ) -> Result<(), InstallError> {
     let path = directory.join(name);
-    let temporary = directory.join(format!(".{name}.new"));
-    let _ = fs::remove_file(&temporary);
-    make(&temporary).and_then(|()| fs::rename(&temporary, &path)).map_err(|error| {
-        let _ = fs::remove_file(&temporary);
-        InstallError { attempted, path, error }
+    replace_by(&path, &temporary_path(&path, "new"), make).map_err(|error| InstallError {
+        attempted,
+        path,
+        error,
     })
 }
 

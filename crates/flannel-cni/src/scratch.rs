@@ -12,6 +12,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use flannel_common::replace_by;
+
 /// Nobody takes so long to write a file.
 const WRITING: Duration = Duration::from_secs(60);
 
@@ -44,19 +46,14 @@ pub fn exists(directory: &Path, container_id: &str, ifname: &str) -> bool {
 /// attachment, and DEL gets by without it.
 pub fn save(directory: &Path, container_id: &str, ifname: &str, text: &str) -> io::Result<()> {
     let own = own_path(directory, container_id, ifname);
-    let temporary = temporary_path(&own);
-    let mut file = match create(&temporary) {
+    let write = |temporary: &Path| create(temporary)?.write_all(text.as_bytes());
+    match replace_by(&own, &temporary_path(&own), write) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-            create(&temporary)?
+            replace_by(&own, &temporary_path(&own), write)
         }
-        other => other?,
-    };
-    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, own));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
+        other => other,
     }
-    written
 }
 
 /// `None`: nothing was saved, or it was forgotten already.
@@ -150,7 +147,7 @@ fn temporary_path(own: &Path) -> PathBuf {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {

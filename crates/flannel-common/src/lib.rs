@@ -4,10 +4,12 @@
 
 mod backoff;
 mod repair;
+mod replace_file;
 #[cfg(feature = "worker")]
 mod worker;
 
 pub use backoff::{Backoff, Tries};
 pub use repair::{OnceAMinute, RepairHistory, RepairPolicy};
+pub use replace_file::{replace_by, replace_file, temporary_path};
 #[cfg(feature = "worker")]
 pub use worker::{Stopped, Work, Worker};

@@ -1,11 +1,13 @@
 //! `install-conf <source> <destination>`: puts a file in its place in one step, so that whoever watches the
 //! directory, as container runtimes watch that of CNI, never sees half of it.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::ExitCode;
+
+use flannel_common::{replace_file, temporary_path};
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
@@ -40,56 +42,23 @@ impl<T> Attempt<T> for io::Result<T> {
 
 fn install(source: &Path, destination: &Path) -> Result<(), Failure> {
     let name = destination.file_name().ok_or(io::ErrorKind::InvalidInput.into());
-    let name = name.or_fail("write to", destination)?;
+    name.or_fail("write to", destination)?;
     // Left by an older release that was killed.
-    match fs::remove_file(destination.with_file_name(hidden(name, ""))) {
+    match fs::remove_file(temporary_path(destination, "tmp")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(error).or_fail("remove the stale copy beside", destination);
         }
         _ => {}
     }
-    let mut from = File::open(source).or_fail("open", source)?;
-    let (copy, mut to) = new_file(destination, name).or_fail("make a file beside", destination)?;
-    let result = fill(&mut from, &mut to)
-        .or_fail("copy", source)
-        .and_then(|()| fs::rename(&copy, destination).or_fail("replace", destination));
-    if result.is_err() {
-        // What went wrong is told; that the copy could not be removed either would only hide it.
-        let _ = fs::remove_file(&copy);
-    }
-    result
-}
-
-fn fill(from: &mut File, to: &mut File) -> io::Result<()> {
-    io::copy(from, to)?;
-    to.sync_all()?;
-    to.set_permissions(from.metadata()?.permissions())
-}
-
-/// A file that nobody else has, in the directory of the destination.
-fn new_file(destination: &Path, name: &OsStr) -> io::Result<(PathBuf, File)> {
-    loop {
-        let random = format!("{:010}", fastrand::u64(..10_000_000_000));
-        let path = destination.with_file_name(hidden(name, &random));
-        match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => return other.map(|file| (path, file)),
-        }
-    }
-}
-
-fn hidden(name: &OsStr, random: &str) -> OsString {
-    let mut hidden = OsString::from(".");
-    hidden.push(name);
-    hidden.push(".tmp");
-    hidden.push(random);
-    hidden
+    let mode = fs::metadata(source).or_fail("open", source)?.permissions().mode() & 0o777;
+    let bytes = fs::read(source).or_fail("copy", source)?;
+    replace_file(destination, &bytes, mode).or_fail("replace", destination)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
 
     struct Case(tempfile::TempDir);
 
@@ -179,7 +148,7 @@ mod tests {
         let case = Case::new();
         let missing = case.path("missing/net.conf");
         let Failure(what, _) = install(&case.path("source"), &missing).unwrap_err();
-        assert_eq!(what, format!("make a file beside {}", missing.display()));
+        assert_eq!(what, format!("replace {}", missing.display()));
         let nothing = case.path("nothing");
         let Failure(what, _) = install(&nothing, &case.path("etc/net.conf")).unwrap_err();
         assert_eq!(what, format!("open {}", nothing.display()));
