@@ -5,11 +5,13 @@
 mod backoff;
 mod repair;
 mod replace_file;
+mod run_program;
 #[cfg(feature = "worker")]
 mod worker;
 
 pub use backoff::{Backoff, Tries};
 pub use repair::{OnceAMinute, RepairHistory, RepairPolicy};
 pub use replace_file::{replace_by, replace_file, temporary_path};
+pub use run_program::{Ended, run_program};
 #[cfg(feature = "worker")]
 pub use worker::{Stopped, Work, Worker};

@@ -1,20 +1,17 @@
-//! Runs a program to its end: input in, lines out, and never longer than allowed.
+//! The programs that rules are read and written by: a trait, so that tests can answer in their stead,
+//! and the real ones.
 
-use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::io;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::ioctl_fionbio;
+use flannel_common::run_program;
 
 use crate::TrafficError;
 
 /// More than the programs' own wait for the xtables lock.
 const LIMIT: Duration = Duration::from_secs(15);
-/// Of a program's complaints.
-const MOST_ERROR_TEXT: usize = 4096;
 
 /// Programs are run through this, so that tests can answer in their stead.
 pub(crate) trait Runner: Send {
@@ -41,27 +38,20 @@ impl Runner for Machine {
     ) -> Result<String, TrafficError> {
         let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy();
         let command = || [&[&*name], arguments].concat().join(" ");
-        let mut child = Command::new(program)
-            .args(arguments)
-            .env("LC_ALL", "C")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|source| TrafficError::Run { command: command(), source })?;
-        let mut talk = Talk::new(input, only);
-        let ended = talk.hold(&mut child, Instant::now() + LIMIT);
-        if !matches!(ended, Ok(Some(_))) {
-            // It may have ended meanwhile; either way it is gone and reaped.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        match ended {
+        let mut lines = Lines { only, kept: String::new(), partial: Vec::new() };
+        let mut words = Command::new(program);
+        words.args(arguments).env("LC_ALL", "C");
+        match run_program(&mut words, input.as_bytes(), LIMIT, |bytes| lines.take(bytes)) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                Err(TrafficError::TimedOut { command: command(), limit: LIMIT })
+            }
             Err(source) => Err(TrafficError::Run { command: command(), source }),
-            Ok(None) => Err(TrafficError::TimedOut { command: command(), limit: LIMIT }),
-            Ok(Some(status)) if status.success() => Ok(talk.output.kept),
-            Ok(Some(status)) => {
-                let reason = complaint(&String::from_utf8_lossy(&talk.errors), status);
+            Ok(ended) if ended.status.success() => {
+                lines.finish();
+                Ok(lines.kept)
+            }
+            Ok(ended) => {
+                let reason = complaint(&String::from_utf8_lossy(&ended.errors), ended.status);
                 Err(TrafficError::Failed { command: command(), reason })
             }
         }
@@ -71,106 +61,6 @@ impl Runner for Machine {
 fn complaint(errors: &str, status: ExitStatus) -> String {
     let lines: Vec<&str> = errors.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if lines.is_empty() { status.to_string() } else { lines.join("; ") }
-}
-
-struct Talk<'a> {
-    input: &'a [u8],
-    output: Lines<'a>,
-    errors: Vec<u8>,
-}
-
-impl<'a> Talk<'a> {
-    fn new(input: &'a str, only: &'a [&'a str]) -> Self {
-        let output = Lines { only, kept: String::new(), partial: Vec::new() };
-        Self { input: input.as_bytes(), output, errors: Vec::new() }
-    }
-
-    /// `None`: it has not ended in time.
-    fn hold(&mut self, child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
-        let (mut stdin, mut stdout, mut stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        for fd in [stdin.as_ref().map(AsFd::as_fd), stdout.as_ref().map(AsFd::as_fd)] {
-            fd.map(|fd| ioctl_fionbio(fd, true)).transpose()?;
-        }
-        stderr.as_ref().map(|fd| ioctl_fionbio(fd, true)).transpose()?;
-        let mut buffer = vec![0; 64 * 1024];
-        while stdout.is_some() || stderr.is_some() {
-            if stdin.as_mut().is_some_and(|pipe| !self.give(pipe)) {
-                stdin = None;
-            }
-            let before = (stdout.is_some(), stderr.is_some());
-            if stdout
-                .as_ref()
-                .is_some_and(|pipe| !take(pipe, &mut buffer, |bytes| self.output.take(bytes)))
-            {
-                stdout = None;
-                self.output.finish();
-            }
-            if stderr.as_ref().is_some_and(|pipe| {
-                !take(pipe, &mut buffer, |bytes| {
-                    let room = MOST_ERROR_TEXT.saturating_sub(self.errors.len());
-                    self.errors.extend_from_slice(&bytes[..bytes.len().min(room)]);
-                })
-            }) {
-                stderr = None;
-            }
-            if before != (stdout.is_some(), stderr.is_some()) {
-                continue;
-            }
-            let mut waiting = Vec::with_capacity(3);
-            waiting.extend(stdin.as_ref().map(|fd| PollFd::new(fd, PollFlags::OUT)));
-            waiting.extend(stdout.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-            waiting.extend(stderr.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            wait(&mut waiting, left)?;
-        }
-        // Its ends of the pipes are closed, so it is about to end.
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(Some(status));
-            }
-            if Instant::now() >= deadline {
-                return Ok(None);
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-
-    /// `false`: there is nothing more to give, or nobody to take it.
-    fn give(&mut self, pipe: &mut impl Write) -> bool {
-        while !self.input.is_empty() {
-            match pipe.write(self.input) {
-                Ok(0) => return false,
-                Ok(written) => self.input = &self.input[written..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
-            }
-        }
-        false
-    }
-}
-
-/// Takes what there is. `false`: there will be no more.
-fn take(pipe: &impl AsFd, buffer: &mut [u8], mut eat: impl FnMut(&[u8])) -> bool {
-    loop {
-        match rustix::io::read(pipe, &mut *buffer) {
-            Ok(0) => return false,
-            Ok(len) => eat(&buffer[..len]),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return error == rustix::io::Errno::AGAIN,
-        }
-    }
-}
-
-fn wait(fds: &mut [PollFd<'_>], time: Duration) -> io::Result<()> {
-    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-    match poll(fds, Some(&time)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Keeps the lines that matter: `iptables-save` of a large cluster is megabytes of others' rules.
@@ -216,27 +106,11 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_reads_nothing_is_no_failure() {
-        let long = "x".repeat(1 << 20);
-        assert_eq!(sh("exit 0", &long, &[]).unwrap(), "");
-    }
-
-    #[test]
     fn its_complaint_is_told() {
         let error = sh("echo one >&2; echo two >&2; exit 4", "", &[]).unwrap_err().to_string();
         assert_eq!(error, "sh -c echo one >&2; echo two >&2; exit 4: one; two");
         let error = sh("exit 3", "", &[]).unwrap_err().to_string();
         assert!(error.ends_with("exit status: 3"), "{error}");
-    }
-
-    #[test]
-    fn one_that_does_not_end_is_ended() {
-        let mut child = Command::new("sleep").arg("60").stdout(Stdio::piped()).spawn().unwrap();
-        let start = Instant::now();
-        let ended = Talk::new("", &[]).hold(&mut child, start + Duration::from_millis(50)).unwrap();
-        assert!(ended.is_none() && start.elapsed() < Duration::from_secs(5));
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[test]
