@@ -5,12 +5,11 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use flannel_common::{Work, Worker};
 use tokio::sync::{oneshot, watch};
 
 use crate::reconciler::Reconciler;
@@ -52,6 +51,7 @@ pub enum EngineError {
 const QUEUE: usize = 256;
 /// How many troubles a status lists: an operator reads the first few, the rest is a number.
 const LISTED_TROUBLES: usize = 100;
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
 enum Command<S> {
     Replace(Ownership, Vec<(S, Vec<Entry>)>, oneshot::Sender<Status>),
@@ -61,21 +61,14 @@ enum Command<S> {
 }
 
 pub struct Engine<S> {
-    /// `None` only while being dropped.
-    commands: Option<SyncSender<Command<S>>>,
-    wake: Arc<OwnedFd>,
+    worker: Worker<Command<S>>,
     facts: watch::Receiver<Arc<Facts>>,
     status: watch::Receiver<Status>,
 }
 
 impl<S> Clone for Engine<S> {
     fn clone(&self) -> Self {
-        Self {
-            commands: self.commands.clone(),
-            wake: self.wake.clone(),
-            facts: self.facts.clone(),
-            status: self.status.clone(),
-        }
+        Self { worker: self.worker.clone(), facts: self.facts.clone(), status: self.status.clone() }
     }
 }
 
@@ -84,19 +77,12 @@ impl<S: Owner> Engine<S> {
     /// last handle is dropped, and leaves the kernel as it is: traffic goes on.
     pub fn start(seed: u64) -> Result<Self, EngineError> {
         let mut reconciler = Reconciler::open(running_kernel(), seed).map_err(EngineError::Open)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| EngineError::Open(e.into()))?;
-        let wake = Arc::new(wake);
-        let (commands, queue) = sync_channel(QUEUE);
         let facts = Arc::new(reconciler.new_facts().unwrap_or_default());
         let (publish_facts, facts) = watch::channel(facts);
         let (publish_status, status) = watch::channel(Status::default());
-        let waker = wake.clone();
-        std::thread::Builder::new()
-            .name("kernel".to_owned())
-            .spawn(move || run(&mut reconciler, &queue, &waker, &publish_facts, &publish_status))
-            .map_err(EngineError::Open)?;
-        Ok(Self { commands: Some(commands), wake, facts, status })
+        let work = move || EngineWork { reconciler, publish_facts, publish_status };
+        let worker = Worker::start("kernel", QUEUE, work).map_err(EngineError::Open)?;
+        Ok(Self { worker, facts, status })
     }
 
     /// What is true of the node, and every change of it.
@@ -136,48 +122,69 @@ impl<S: Owner> Engine<S> {
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command<S>,
     ) -> Result<T, EngineError> {
-        let (answer, receive) = oneshot::channel();
-        let commands = self.commands.as_ref().ok_or(EngineError::Stopped)?;
-        commands.send(command(answer)).map_err(|_| EngineError::Stopped)?;
-        self.ring();
-        receive.await.map_err(|_| EngineError::Stopped)
-    }
-
-    fn ring(&self) {
-        // Full means it has been rung already.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        self.worker.ask(command).await.map_err(|_| EngineError::Stopped)
     }
 }
 
-impl<S> Drop for Engine<S> {
-    fn drop(&mut self) {
-        // First the queue, so that who is woken finds it closed.
-        drop(self.commands.take());
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+struct EngineWork<S> {
+    reconciler: Reconciler<S>,
+    publish_facts: watch::Sender<Arc<Facts>>,
+    publish_status: watch::Sender<Status>,
+}
+
+impl<S: Owner> Work for EngineWork<S> {
+    type Command = Command<S>;
+
+    /// Answers in any case: what could not be done now is marked, and done later.
+    fn carry_out(&mut self, command: Command<S>) {
+        let now = Instant::now();
+        let (result, answer) = match command {
+            Command::Replace(ownership, desired, answer) => {
+                (self.reconciler.replace(ownership, desired, now), answer)
+            }
+            Command::Update(changes, answer) => (self.reconciler.update(changes, now), answer),
+            Command::Status(answer) => (Ok(()), answer),
+            Command::Lookup(addresses, answer) => {
+                let paths = self.reconciler.lookup(&addresses).unwrap_or_else(|error| {
+                    self.compare_everything(&error);
+                    vec![None; addresses.len()]
+                });
+                let _ = answer.send(paths);
+                return;
+            }
+        };
+        if let Err(error) = result {
+            self.compare_everything(&error);
+        }
+        let _ = answer.send(status(&self.reconciler));
+    }
+
+    fn tick(&mut self) {
+        if let Err(error) = self.reconciler.react(Instant::now()) {
+            self.compare_everything(&error);
+        }
+        if let Some(facts) = self.reconciler.new_facts() {
+            send_if_changed(&self.publish_facts, Arc::new(facts));
+        }
+        send_if_changed(&self.publish_status, status(&self.reconciler));
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        if self.reconciler.has_work() { Some(Instant::now()) } else { self.reconciler.next_wake() }
+    }
+
+    fn wake_on(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.reconciler.monitor().as_fd())
     }
 }
 
-fn run<S: Owner>(
-    reconciler: &mut Reconciler<S>,
-    queue: &Receiver<Command<S>>,
-    wake: &OwnedFd,
-    publish_facts: &watch::Sender<Arc<Facts>>,
-    publish_status: &watch::Sender<Status>,
-) {
-    loop {
-        if !obey(reconciler, queue) {
-            return;
-        }
-        if let Err(error) = reconciler.react(Instant::now()) {
-            distrust(reconciler, &error);
-        }
-        if let Some(facts) = reconciler.new_facts() {
-            send_if_changed(publish_facts, Arc::new(facts));
-        }
-        send_if_changed(publish_status, status(reconciler));
-        if !reconciler.has_work() {
-            wait(reconciler, wake);
-        }
+impl<S: Owner> EngineWork<S> {
+    /// What the kernel holds is unknown: say so, and compare everything.
+    fn compare_everything(&mut self, error: &io::Error) {
+        tracing::error!("netlink: {error}; comparing everything");
+        self.reconciler.distrust();
+        // Whatever it is, it is not to become a busy loop.
+        std::thread::sleep(PAUSE_AFTER_ERROR);
     }
 }
 
@@ -189,38 +196,6 @@ fn send_if_changed<T: PartialEq>(to: &watch::Sender<T>, value: T) {
         }
         changed
     });
-}
-
-/// Carries out what has been asked, and answers in any case: what could not be done now is marked, and
-/// done later. `false`: nobody is left to ask.
-fn obey<S: Owner>(reconciler: &mut Reconciler<S>, queue: &Receiver<Command<S>>) -> bool {
-    loop {
-        let command = match queue.try_recv() {
-            Ok(command) => command,
-            Err(TryRecvError::Empty) => return true,
-            Err(TryRecvError::Disconnected) => return false,
-        };
-        let now = Instant::now();
-        let (result, answer) = match command {
-            Command::Replace(ownership, desired, answer) => {
-                (reconciler.replace(ownership, desired, now), answer)
-            }
-            Command::Update(changes, answer) => (reconciler.update(changes, now), answer),
-            Command::Status(answer) => (Ok(()), answer),
-            Command::Lookup(addresses, answer) => {
-                let paths = reconciler.lookup(&addresses).unwrap_or_else(|error| {
-                    distrust(reconciler, &error);
-                    vec![None; addresses.len()]
-                });
-                let _ = answer.send(paths);
-                continue;
-            }
-        };
-        if let Err(error) = result {
-            distrust(reconciler, &error);
-        }
-        let _ = answer.send(status(reconciler));
-    }
 }
 
 fn status<S: Owner>(reconciler: &Reconciler<S>) -> Status {
@@ -236,29 +211,6 @@ fn status<S: Owner>(reconciler: &Reconciler<S>) -> Status {
             .map(|(entry, error)| (entry.clone(), error.to_owned()))
             .collect(),
     }
-}
-
-/// What the kernel holds is unknown: say so, and compare everything.
-fn distrust<S: Owner>(reconciler: &mut Reconciler<S>, error: &io::Error) {
-    tracing::error!("netlink: {error}; comparing everything");
-    reconciler.distrust();
-    // Whatever it is, it is not to become a busy loop.
-    std::thread::sleep(Duration::from_millis(100));
-}
-
-fn wait<S: Owner>(reconciler: &Reconciler<S>, wake: &OwnedFd) {
-    let timeout = reconciler.next_wake().map(|due| {
-        let left = due.saturating_duration_since(Instant::now());
-        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-    });
-    let mut fds = [
-        PollFd::from_borrowed_fd(reconciler.monitor().as_fd(), PollFlags::IN),
-        PollFd::new(wake, PollFlags::IN),
-    ];
-    // An interrupted wait is a short one.
-    let _ = poll(&mut fds, timeout.as_ref());
-    let mut count = [0; 8];
-    let _ = rustix::io::read(wake, &mut count);
 }
 
 fn running_kernel() -> KernelVersion {
