@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use crate::daemon::{self, Territory, Tools};
+use crate::daemon::{self, TakenByNetworks, Tools};
 use crate::options::{Joined, Options};
 use crate::readiness::{Readiness, Report, reports};
 use crate::serve::Served;
@@ -23,13 +23,14 @@ pub struct Membership {
     served: Option<Served>,
     /// The same at every boot of this machine, different on every other.
     machine: u64,
-    territory: Arc<Territory>,
+    taken: Arc<TakenByNetworks>,
 }
 
 impl Membership {
     pub fn new(options: Options, served: Option<Served>) -> Self {
         let machine = machine::seed(&mut fastrand::Rng::new());
-        Self { options, served, machine, territory: Arc::default() }
+        let order = options.networks.iter().map(|network| network.name.clone()).collect();
+        Self { options, served, machine, taken: Arc::new(TakenByNetworks::new(order)) }
     }
 
     /// Runs until it is dropped. Where there is one network, what only a person can mend ends it; of
@@ -85,7 +86,7 @@ impl Membership {
             store,
             engine: Engine::start(rng.u64(..))?,
             report,
-            territory: self.territory.clone(),
+            taken: self.taken.clone(),
             subnet_file: network.subnet_file.clone(),
             machine: self.machine,
             previous,

@@ -8,9 +8,9 @@
 mod follow;
 mod lease;
 mod network;
+mod network_conflicts;
 mod peers;
 mod rules;
-mod territory;
 mod timing;
 
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use flannel_backend::Owner;
-use flannel_kernel::{Engine, Facts};
+use flannel_kernel::{Engine, Facts, Ownership};
 use flannel_lease::{Change, LeaseTable, NetworkConfig, Previous};
 use flannel_store::{Store, StoreEvent};
 use ipnet::IpNet;
@@ -33,9 +33,9 @@ use crate::{checks, memory};
 
 use lease::OwnLease;
 use network::Network;
+pub use network_conflicts::TakenByNetworks;
 use peers::Peers;
 use rules::TrafficRules;
-pub use territory::Territory;
 use timing::{CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, TIDY_AFTER, sleep_until};
 
 /// What the daemon is given to work with.
@@ -44,8 +44,8 @@ pub struct Tools {
     pub store: Arc<dyn Store>,
     pub engine: Engine<Owner>,
     pub report: Report,
-    /// What the other networks of this node have.
-    pub territory: Arc<Territory>,
+    /// What the networks of this node have.
+    pub taken: Arc<TakenByNetworks>,
     pub subnet_file: PathBuf,
     /// The same at every boot of this machine, different on every other.
     pub machine: u64,
@@ -158,7 +158,9 @@ impl Daemon {
     async fn serve(&mut self) -> anyhow::Result<()> {
         let mut status = self.tools.engine.watch_status();
         let mut rules = self.rules.health();
-        let mut territory = self.tools.territory.changes();
+        let mut taken = self.tools.taken.changes();
+        // Something may have been taken from us while we joined.
+        self.on_taken().await?;
         self.judge(&status.borrow_and_update().clone());
         loop {
             let wake = self.next_wake();
@@ -175,7 +177,7 @@ impl Daemon {
                     changed.context("the kernel engine has stopped")?;
                 }
                 () = changed_if_any(&mut rules) => {}
-                () = territory.next() => self.on_territory().await?,
+                () = taken.next() => self.on_taken().await?,
                 () = sleep_until(wake) => self.on_timer().await?,
             }
             self.judge(&status.borrow_and_update().clone());
@@ -287,11 +289,18 @@ impl Daemon {
         Ok(())
     }
 
-    /// Another network may have taken what we had before: then its routes are none of ours to remove.
-    async fn on_territory(&mut self) -> anyhow::Result<()> {
-        let (territory, name) = (&self.tools.territory, self.tools.report.network());
+    /// Another network has taken something: what we had before, so that its routes are not ours to
+    /// remove; or what we have.
+    async fn on_taken(&mut self) -> anyhow::Result<()> {
+        let (taken, name) = (&self.tools.taken, self.tools.report.network());
+        if let Err(conflict) = taken.check(name) {
+            // The device may be another's by now; what leads to our peers is still ours.
+            let ownership = Ownership { networks: self.network.networks(), ..Ownership::default() };
+            self.tools.engine.replace(ownership, Vec::new()).await?;
+            return Err(conflict.into());
+        }
         let before = self.earlier.len();
-        self.earlier.retain(|net| !territory.is_anothers(name, net));
+        self.earlier.retain(|net| !taken.is_anothers(name, net));
         if self.earlier.len() < before { self.program().await } else { Ok(()) }
     }
 

@@ -11,7 +11,7 @@ use flannel_store::Announce;
 use ipnet::IpNet;
 
 use super::Tools;
-use super::territory::Conflict;
+use super::network_conflicts::Conflict;
 use crate::iface::{self, Stack};
 use crate::logging::Throttle;
 use crate::options::Options;
@@ -59,7 +59,7 @@ impl Network {
         let node =
             Node { network: config, underlay, kernel: facts.kernel, paths: Default::default() };
         backend.check(&node)?;
-        tools.territory.take(
+        tools.taken.take(
             tools.report.network(),
             &flannel_backend::networks(&node),
             &backend.devices(&node),

@@ -1,4 +1,5 @@
 //! What each network of this node has taken: no two of them can have the same addresses or devices.
+//! Of two that want the same, the one named first in `--networks` has it, whichever came first.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,11 @@ use ipnet::IpNet;
 use tokio::sync::watch;
 
 /// Shared by the daemons of all networks.
-pub struct Territory(watch::Sender<BTreeMap<NetworkName, Taken>>);
+pub struct TakenByNetworks {
+    /// As the operator named them.
+    order: Vec<NetworkName>,
+    taken: watch::Sender<BTreeMap<NetworkName, Taken>>,
+}
 
 struct Taken {
     networks: Vec<IpNet>,
@@ -27,15 +32,17 @@ pub(super) enum Conflict {
          of them another VNI"
     )]
     Device { device: IfName, other: NetworkName },
+    #[error(
+        "a network that comes before it in --networks now wants its addresses or its device, and has them"
+    )]
+    GivenUp,
 }
 
-impl Default for Territory {
-    fn default() -> Self {
-        Self(watch::Sender::new(BTreeMap::new()))
+impl TakenByNetworks {
+    pub fn new(order: Vec<NetworkName>) -> Self {
+        Self { order, taken: watch::Sender::new(BTreeMap::new()) }
     }
-}
 
-impl Territory {
     /// Takes this for the network, in place of what it had. Refused as a whole, and then it keeps that.
     pub(super) fn take(
         &self,
@@ -44,33 +51,44 @@ impl Territory {
         devices: &[IfName],
     ) -> Result<(), Conflict> {
         let mut result = Ok(());
-        self.0.send_if_modified(|all| {
+        self.taken.send_if_modified(|all| {
             let unchanged = all
                 .get(name)
                 .is_some_and(|taken| taken.networks == networks && taken.devices == devices);
             if unchanged {
                 return false;
             }
-            result = others(all, name)
-                .try_for_each(|(other, taken)| taken.check(networks, devices, other));
-            if result.is_ok() {
-                let taken = Taken { networks: networks.to_vec(), devices: devices.to_vec() };
-                all.insert(name.clone(), taken);
+            let conflict =
+                |other: &NetworkName, taken: &Taken| taken.check(networks, devices, other).err();
+            let before_us = self.order.iter().take_while(|other| *other != name);
+            let refused = before_us.filter_map(|other| conflict(other, all.get(other)?)).next();
+            if let Some(refused) = refused {
+                result = Err(refused);
+                return false;
             }
-            result.is_ok()
+            all.retain(|other, taken| other == name || conflict(other, taken).is_none());
+            let taken = Taken { networks: networks.to_vec(), devices: devices.to_vec() };
+            all.insert(name.clone(), taken);
+            true
         });
         result
     }
 
+    /// Whether the network still has what it took.
+    pub(super) fn check(&self, name: &NetworkName) -> Result<(), Conflict> {
+        self.taken.borrow().contains_key(name).then_some(()).ok_or(Conflict::GivenUp)
+    }
+
     /// Whether any of it is another network's.
     pub(super) fn is_anothers(&self, name: &NetworkName, net: &IpNet) -> bool {
-        others(&self.0.borrow(), name)
-            .any(|(_, taken)| taken.networks.iter().any(|theirs| overlap(theirs, net)))
+        let all = self.taken.borrow();
+        let mut others = all.iter().filter(|(other, _)| *other != name);
+        others.any(|(_, taken)| taken.networks.iter().any(|theirs| overlap(theirs, net)))
     }
 
     /// Wakes whenever some network takes something.
     pub(super) fn changes(&self) -> Changes {
-        Changes(self.0.subscribe())
+        Changes(self.taken.subscribe())
     }
 }
 
@@ -83,13 +101,6 @@ impl Changes {
             std::future::pending().await
         }
     }
-}
-
-fn others<'a>(
-    all: &'a BTreeMap<NetworkName, Taken>,
-    name: &NetworkName,
-) -> impl Iterator<Item = (&'a NetworkName, &'a Taken)> {
-    all.iter().filter(move |(other, _)| *other != name)
 }
 
 impl Taken {
@@ -132,31 +143,52 @@ mod tests {
         IfName::new(text).expect("a name")
     }
 
-    #[test]
-    fn what_one_network_has_no_other_can_take() {
-        let territory = Territory::default();
+    fn taken() -> (TakenByNetworks, NetworkName, NetworkName) {
         let (blue, green) = (name("blue"), name("green"));
-        territory.take(&blue, &[net("10.1.0.0/16")], &[device("flannel.1")]).expect("free");
-        let conflict = territory.take(&green, &[net("10.1.64.0/18")], &[]).expect_err("taken");
+        (TakenByNetworks::new(vec![blue.clone(), green.clone()]), blue, green)
+    }
+
+    #[test]
+    fn what_one_network_has_no_later_one_can_take() {
+        let (taken, blue, green) = taken();
+        taken.take(&blue, &[net("10.1.0.0/16")], &[device("flannel.1")]).expect("free");
+        let conflict = taken.take(&green, &[net("10.1.64.0/18")], &[]).expect_err("taken");
         assert!(conflict.to_string().contains("10.1.0.0/16 of the network blue"), "{conflict}");
-        let conflict = territory.take(&green, &[net("10.2.0.0/16")], &[device("flannel.1")]);
+        let conflict = taken.take(&green, &[net("10.2.0.0/16")], &[device("flannel.1")]);
         assert_eq!(
             conflict,
             Err(Conflict::Device { device: device("flannel.1"), other: name("blue") })
         );
-        territory.take(&green, &[net("10.2.0.0/16")], &[device("flannel.2")]).expect("free");
+        taken.take(&green, &[net("10.2.0.0/16")], &[device("flannel.2")]).expect("free");
+        assert_eq!((taken.check(&blue), taken.check(&green)), (Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn the_one_named_first_has_it_whichever_came_first() {
+        let (blue_net, green_net) = ([net("10.1.0.0/16")], [net("10.2.0.0/16")]);
+        let device = [device("flannel.1")];
+        for green_first in [false, true] {
+            let (taken, blue, green) = taken();
+            if green_first {
+                taken.take(&green, &green_net, &device).expect("nobody else is there");
+                taken.take(&blue, &blue_net, &device).expect("it is the first in the order");
+            } else {
+                taken.take(&blue, &blue_net, &device).expect("nobody else is there");
+                taken.take(&green, &green_net, &device).expect_err("it is the second");
+            }
+            assert_eq!((taken.check(&blue), taken.check(&green)), (Ok(()), Err(Conflict::GivenUp)));
+        }
     }
 
     #[test]
     fn a_network_that_moves_leaves_what_it_had_and_one_that_cannot_keeps_it() {
-        let territory = Territory::default();
-        let (blue, green) = (name("blue"), name("green"));
-        territory.take(&blue, &[net("10.1.0.0/16")], &[]).expect("free");
-        territory.take(&green, &[net("10.2.0.0/16")], &[]).expect("free");
-        territory.take(&blue, &[net("10.0.0.0/8")], &[]).expect_err("green is in there");
-        assert!(territory.is_anothers(&green, &net("10.1.0.0/24")), "blue has it still");
-        territory.take(&blue, &[net("10.3.0.0/16")], &[]).expect("free");
-        assert!(!territory.is_anothers(&green, &net("10.1.0.0/24")));
-        territory.take(&green, &[net("10.1.0.0/16")], &[]).expect("free now");
+        let (taken, blue, green) = taken();
+        taken.take(&blue, &[net("10.1.0.0/16")], &[]).expect("free");
+        taken.take(&green, &[net("10.2.0.0/16")], &[]).expect("free");
+        taken.take(&green, &[net("10.0.0.0/8")], &[]).expect_err("blue is in there");
+        assert!(taken.is_anothers(&blue, &net("10.2.1.0/24")), "green has it still");
+        taken.take(&green, &[net("10.3.0.0/16")], &[]).expect("free");
+        assert!(!taken.is_anothers(&blue, &net("10.2.1.0/24")));
+        taken.take(&blue, &[net("10.2.0.0/16")], &[]).expect("free now");
     }
 }

@@ -215,3 +215,37 @@ fn a_network_may_move_to_where_another_was() -> Result<()> {
     assert_eq!(state(&lab)?, before);
     Ok(())
 }
+
+#[test]
+fn of_two_networks_with_one_vni_the_first_named_has_it_also_after_a_restart() -> Result<()> {
+    let lab = nodes(2).start()?;
+    put(&lab, "green", &config("10.2.0.0/16", BLUE))?;
+    start(&lab)?;
+    lab.wait_until("green's routes", LIMIT, || {
+        lab.node(1).ip("route show dev flannel.1").is_ok_and(|routes| routes.contains("10.2."))
+    })?;
+    put(&lab, "blue", &config("10.1.0.0/16", BLUE))?;
+    let blue_has_it = || {
+        lab.wait_until("blue to have the device, and green to say so", LIMIT, || {
+            let routes = lab.node(1).ip("route show dev flannel.1").unwrap_or_default();
+            let said = readiness(&lab);
+            let right = routes.contains("10.1.") && !routes.contains("10.2.");
+            match right
+                && said.contains("network green: its device flannel.1 is that of the network blue")
+            {
+                true => Ok(()),
+                false => Err(format!("{routes}\n{said}")),
+            }
+        })
+    };
+    blue_has_it()?;
+    put_up_bridges(&lab, "blue")?;
+    wait_connected(&lab, "blue")?;
+    for _ in 0..3 {
+        lab.node(1).flanneld().kill9();
+        lab.node(1).flanneld().start()?;
+        blue_has_it()?;
+        wait_connected(&lab, "blue")?;
+    }
+    Ok(())
+}
