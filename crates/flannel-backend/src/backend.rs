@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use flannel_kernel::{Entry, Facts, IfName, KernelVersion, LegacyRoutes, Path};
-use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
+use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
+use ipnet::IpNet;
 
-use crate::Underlay;
+use crate::{Connected, Underlay};
 
 /// All that a backend may look at besides leases.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct Node {
     pub kernel: KernelVersion,
     /// How the kernel reaches peers' public addresses; known for backends that ask for it.
     pub paths: BTreeMap<IpAddr, Path>,
+    /// Networks on other devices of this node that meet the pod network.
+    pub connected: Vec<Connected>,
 }
 
 /// What is known of this node from before, so that it keeps its identity over restarts and reboots.
@@ -120,6 +123,12 @@ pub enum PeerProblem {
         "it announces our own public address: an old lease of this node, or a duplicate address"
     )]
     OurAddress,
+    #[error(
+        "its subnet {theirs} would take the place of {route}, which this node is directly connected to, and \
+         is not used: if its node is gone, or was this one under another address, give the lease back \
+         (flannelctl release {key}); else remove that address of {link}"
+    )]
+    Displaces { key: Subnet, theirs: IpNet, route: String, link: IfName },
     #[error("it announces no usable public {family} address")]
     NoAddress { family: &'static str },
     #[error("its backend data is unusable: {0}")]

@@ -7,6 +7,7 @@
 
 mod alloc;
 mod backend;
+mod connected;
 mod family;
 mod host_gw;
 mod mesh;
@@ -16,7 +17,8 @@ mod vxlan;
 use flannel_lease::BackendConfig;
 
 pub use backend::{Backend, BackendError, Node, Past, PeerProblem};
-pub use mesh::{Owner, networks, ownership, peer_entries, public_addresses};
+pub use connected::{Connected, Meeting};
+pub use mesh::{Owner, meetings, networks, ownership, peer_entries, public_addresses};
 pub use underlay::Underlay;
 
 /// In the order the documentation lists them.

@@ -6,7 +6,7 @@ use flannel_kernel::{Entry, Ownership};
 use flannel_lease::{Lease, LeaseAttrs, Subnet};
 use ipnet::IpNet;
 
-use crate::{Backend, Node, PeerProblem};
+use crate::{Backend, Connected, Meeting, Node, PeerProblem};
 
 /// Whose entries: the node's own go before any peer's, should both want the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +35,29 @@ pub fn peer_entries(
     if is_ourselves(node, peer) {
         return Err(PeerProblem::OurAddress);
     }
-    backend.peer(node, own, peer)
+    let entries = backend.peer(node, own, peer)?;
+    let displaced = meetings(node, peer).find(|(.., meeting)| *meeting == Meeting::Displaces);
+    match displaced {
+        // A backend that leads nowhere displaces nothing.
+        Some((connected, theirs, _)) if !entries.is_empty() => Err(PeerProblem::Displaces {
+            key: peer.subnet,
+            theirs,
+            route: connected.to_string(),
+            link: connected.link,
+        }),
+        _ => Ok(entries),
+    }
+}
+
+/// Where a peer's subnet meets networks that this node is connected to.
+pub fn meetings<'a>(
+    node: &'a Node,
+    peer: &'a Lease,
+) -> impl Iterator<Item = (&'a Connected, IpNet, Meeting)> {
+    let meet = |connected: &'a Connected| {
+        connected.meets(peer).map(|(theirs, meeting)| (connected, theirs, meeting))
+    };
+    node.connected.iter().filter_map(meet)
 }
 
 /// What is ours in the kernel, now and from before.

@@ -38,6 +38,7 @@ fn node(config: &str) -> (Box<dyn Backend>, Node) {
         network,
         kernel: KernelVersion { major: 6, minor: 1 },
         paths: Default::default(),
+        connected: Vec::new(),
     };
     (backend, node)
 }

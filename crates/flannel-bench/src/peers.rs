@@ -52,6 +52,7 @@ pub(crate) fn desired(count: u32) -> anyhow::Result<Desired> {
         network,
         kernel: KernelVersion { major: 6, minor: 1 },
         paths: Default::default(),
+        connected: Vec::new(),
     };
     let facts = Facts::default();
     let past = Past { announced: None, facts: &facts, machine: 1 };

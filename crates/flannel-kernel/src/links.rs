@@ -1,6 +1,6 @@
 //! The devices of this node and their addresses, by index and by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 
@@ -90,6 +90,15 @@ impl Links {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObservedLink, &[ObservedAddress])> {
         self.by_index.values().map(|k| (&k.link, k.addresses.as_slice()))
+    }
+
+    /// The networks that this node is directly connected to, through devices other than `ours`.
+    pub(crate) fn connected(&self, ours: &BTreeSet<IfName>) -> BTreeMap<IpNet, IfName> {
+        self.iter()
+            .filter(|(link, _)| link.up && !link.loopback && !ours.contains(&link.name))
+            .flat_map(|(link, addresses)| addresses.iter().map(|a| (a.addr.trunc(), link.name)))
+            .filter(|(net, _)| net.prefix_len() < net.max_prefix_len())
+            .collect()
     }
 
     pub(crate) fn interfaces(&self) -> Vec<Interface> {

@@ -35,7 +35,7 @@ pub struct LegacyRoutes {
 
 /// `ip route add` and the Go flannel name no protocol; the kernel files that as "boot".
 const PROTOCOL_BOOT: u8 = 3;
-const PROTOCOL_KERNEL: u8 = 2;
+pub(crate) const PROTOCOL_KERNEL: u8 = 2;
 const DEVICE_PREFIXES: [&str; 2] = ["flannel.", "flannel-v6."];
 
 impl Ownership {

@@ -471,6 +471,35 @@ fn paths_are_looked_up() {
 }
 
 #[test]
+fn a_connected_route_is_never_replaced_whoever_comes_first() {
+    let node = Node::meshed(2);
+    let wait = |what: &str, is_so: &dyn Fn(&str) -> bool| {
+        let begin = Instant::now();
+        while !is_so(&ip("route show 10.244.1.0/24")) {
+            assert!(begin.elapsed() < Duration::from_secs(10), "{what}: {}", ip("route"));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let alone = |routes: &str| routes.contains("dev cni0") && !routes.contains("flannel.1");
+    ip("link add cni0 type bridge");
+    ip("link set cni0 up");
+    for _ in 0..20 {
+        ip("addr add 10.244.1.1/24 dev cni0");
+        wait("it came later", &alone);
+        let status = node.status();
+        let (entry, why) = status.troubles.first().expect("it is named");
+        assert!(entry.to_string().contains("10.244.1.0/24") && why.contains("cni0"), "{status:?}");
+        // Written anew it stays out as well.
+        node.update(1, vec![]);
+        node.update(1, peer(1));
+        assert!(alone(&ip("route show 10.244.1.0/24")), "{}", ip("route"));
+        ip("addr del 10.244.1.1/24 dev cni0");
+        wait("it is gone", &|routes| routes.contains("dev flannel.1"));
+    }
+    assert!(node.status().is_settled(), "{:?}", node.status());
+}
+
+#[test]
 fn two_managers_fighting_over_an_entry_end_in_a_truce() {
     let node = Node::meshed(1);
     let fight = Instant::now();

@@ -15,7 +15,7 @@ use rustix::mount::{
 use crate::error::{Context, LabError, Result};
 
 /// Directories of the host that every node has for itself, besides `/run` and `/sys`.
-const PRIVATE: [&str; 2] = ["/var/lib/cni", "/etc/cni"];
+const PRIVATE: [&str; 3] = ["/var/lib/cni", "/var/lib/flannel", "/etc/cni"];
 
 /// Makes the mount namespace that all others of the lab are copied from: nothing propagates to the
 /// host, and every mount point that nodes need exists without having been made on the host.
@@ -23,15 +23,19 @@ pub(crate) fn prepare_base() -> Result<()> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .context(|| "make the lab's mounts private".into())?;
     tmpfs("/run")?;
+    let mut covered = Vec::new();
     for dir in PRIVATE {
         if Path::new(dir).is_dir() {
             continue;
         }
         let Some(parent) = existing_ancestor(Path::new(dir)) else { continue };
-        overlay(&parent).map_err(|error| LabError::Unsupported {
-            what: format!("a private {dir} ({error})"),
-            needs: format!("overlayfs in the kernel, or an existing directory {dir}"),
-        })?;
+        if !covered.contains(&parent) {
+            overlay(&parent).map_err(|error| LabError::Unsupported {
+                what: format!("a private {dir} ({error})"),
+                needs: format!("overlayfs in the kernel, or an existing directory {dir}"),
+            })?;
+            covered.push(parent);
+        }
         fs::create_dir_all(dir).context(|| format!("create {dir} for the lab"))?;
     }
     Ok(())

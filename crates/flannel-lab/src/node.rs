@@ -108,7 +108,8 @@ impl Node {
             .context(|| format!("{}: read {}", self.namespace.label(), path.display()))
     }
 
-    /// Writes a file as the node sees it. Only `/run`, `/var/lib/cni` and `/etc/cni` are its own.
+    /// Writes a file as the node sees it. Only `/run`, `/var/lib/cni`, `/var/lib/flannel`
+    /// and `/etc/cni` are its own.
     pub fn write_file(&self, path: impl AsRef<Path>, text: &str) -> Result<()> {
         let path = path.as_ref();
         self.namespace

@@ -8,7 +8,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use crate::allocate::FreeMap;
 use crate::net::Net;
 use crate::pool::Pool;
-use crate::{Lease, NetworkConfig, Subnet};
+use crate::{Lease, LeaseAttrs, NetworkConfig, Subnet, same_node};
 
 /// Who asks for a subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,13 +88,9 @@ pub fn decide(
     Ok(Decision { discard: unusable, choice: Choice::Take(subnet) })
 }
 
-/// A host is known by its public address in the first enabled family. "No address" is nobody's identity.
 fn is_ours(config: &NetworkConfig, me: &Claimant, lease: &Lease) -> bool {
-    if config.v4.is_some() {
-        me.public_ip.is_some_and(|ip| !ip.is_unspecified() && lease.attrs.public_ip == Some(ip))
-    } else {
-        me.public_ipv6.is_some_and(|ip| !ip.is_unspecified() && lease.attrs.public_ipv6 == Some(ip))
-    }
+    let Claimant { public_ip, public_ipv6, .. } = *me;
+    same_node(config, &LeaseAttrs { public_ip, public_ipv6, ..LeaseAttrs::default() }, &lease.attrs)
 }
 
 fn choose<N: Net>(

@@ -8,6 +8,7 @@ mod allocate;
 mod attrs;
 mod config;
 mod dotenv;
+mod identity;
 mod lease;
 mod net;
 mod pool;
@@ -20,6 +21,7 @@ pub use acquire::{AcquireError, Choice, Claimant, Decision, choose_free, decide}
 pub use allocate::{CANDIDATES, FreeMap};
 pub use attrs::{AttrsError, LeaseAttrs};
 pub use config::{BackendConfig, ConfigError, NetworkConfig};
+pub use identity::{Kinship, NodeIdentity, Running, Traces, same_device, same_node};
 pub use lease::{Expiry, Lease};
 pub use net::Net;
 pub use pool::{Pool, Pool4, Pool6};

@@ -80,6 +80,9 @@ pub trait Store: Send + Sync {
 
     async fn snapshot(&self) -> Result<Snapshot, StoreError>;
 
+    /// The lease on this subnet, whoever holds it. How long it lasts is an upper bound.
+    async fn lease(&self, subnet: &Subnet) -> Result<Option<Held>, StoreError>;
+
     /// Gets a subnet for this node: the one it has by its public address, else its previous one,
     /// else a free one.
     async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError>;

@@ -10,6 +10,7 @@ pub mod logging;
 pub mod machine;
 pub mod membership;
 pub mod memory;
+pub mod node_file;
 pub mod notify;
 pub mod options;
 pub mod probe;

@@ -144,6 +144,9 @@ fn respond(path: &str, readiness: &Readiness) -> Response<Full<Bytes>> {
     let (status, text) = match (path, readiness) {
         ("/healthz", _) => (StatusCode::OK, "flanneld is running".to_owned()),
         ("/readyz", Readiness::Ready) => (StatusCode::OK, "flanneld is ready".to_owned()),
+        ("/readyz", Readiness::ReadyBut(what)) => {
+            (StatusCode::OK, format!("flanneld is ready\n{what}"))
+        }
         ("/readyz", Readiness::NotReady(why)) => {
             let gap = if why.is_empty() { "" } else { "\n" };
             let text = format!("flanneld is not ready yet{gap}{why}");

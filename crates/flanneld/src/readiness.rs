@@ -12,8 +12,23 @@ use crate::notify;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
     Ready,
+    /// Ready, and something is worth knowing.
+    ReadyBut(String),
     /// Why not, for people.
     NotReady(String),
+}
+
+impl Readiness {
+    pub fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready | Self::ReadyBut(_))
+    }
+
+    fn remark(&self) -> Option<&str> {
+        match self {
+            Self::Ready => None,
+            Self::ReadyBut(what) | Self::NotReady(what) => Some(what),
+        }
+    }
 }
 
 /// Where the daemon of one network says how it is.
@@ -53,7 +68,7 @@ impl Report {
         // Still under the lock: what is said last is what is heard last.
         self.board.all.send_if_modified(|former| {
             let changed = *former != overall;
-            if changed && overall == Readiness::Ready {
+            if overall.is_ready() && !former.is_ready() {
                 notify::ready();
             }
             *former = overall;
@@ -64,15 +79,21 @@ impl Report {
 
 /// Ready when every network is; else what is wrong, and with which.
 fn overall(networks: &BTreeMap<NetworkName, Readiness>) -> Readiness {
-    let troubles: Vec<String> = networks
-        .iter()
-        .filter_map(|(network, readiness)| match readiness {
-            Readiness::Ready => None,
-            Readiness::NotReady(why) if networks.len() == 1 => Some(why.clone()),
-            Readiness::NotReady(why) => Some(format!("network {network}: {why}")),
+    let ready = networks.values().all(Readiness::is_ready);
+    // Of networks that are not ready, and else of those that are with a remark.
+    let said = networks.iter().filter(|(_, readiness)| ready || !readiness.is_ready());
+    let said: Vec<String> = said
+        .filter_map(|(network, readiness)| {
+            let what = readiness.remark()?;
+            let alone = networks.len() == 1;
+            Some(if alone { what.to_owned() } else { format!("network {network}: {what}") })
         })
         .collect();
-    if troubles.is_empty() { Readiness::Ready } else { Readiness::NotReady(troubles.join("; ")) }
+    match (ready, said.is_empty()) {
+        (true, true) => Readiness::Ready,
+        (true, false) => Readiness::ReadyBut(said.join("; ")),
+        (false, _) => Readiness::NotReady(said.join("; ")),
+    }
 }
 
 #[cfg(test)]

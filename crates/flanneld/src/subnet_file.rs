@@ -37,11 +37,14 @@ pub fn previous(path: &Path) -> Result<Previous, SubnetFileError> {
     Ok(previous)
 }
 
+pub fn write(path: &Path, content: &SubnetFile) -> Result<Written, SubnetFileError> {
+    replace(path, &content.render())
+}
+
 /// Makes the file say `content`: readers see either the former file or the whole new one, and after
 /// a power cut it is one of the two as well.
-pub fn write(path: &Path, content: &SubnetFile) -> Result<Written, SubnetFileError> {
-    let content = content.render();
-    if read(path).is_ok_and(|old| old.as_deref() == Some(content.as_str())) {
+pub(crate) fn replace(path: &Path, content: &str) -> Result<Written, SubnetFileError> {
+    if read(path).is_ok_and(|old| old.as_deref() == Some(content)) {
         return Ok(Written::Unchanged);
     }
     let failed = |attempt, path: &Path| {
@@ -67,7 +70,8 @@ pub fn write(path: &Path, content: &SubnetFile) -> Result<Written, SubnetFileErr
     Ok(Written::New)
 }
 
-fn read(path: &Path) -> Result<Option<String>, SubnetFileError> {
+/// `None` when there is no file.
+pub(crate) fn read(path: &Path) -> Result<Option<String>, SubnetFileError> {
     let failed = |source| SubnetFileError { attempt: "read", path: path.to_owned(), source };
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

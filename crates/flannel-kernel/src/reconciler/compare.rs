@@ -10,6 +10,7 @@ use crate::observed::{
     Event, Hop, Observed, ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour,
     ObservedRoute, RouteKind,
 };
+use crate::ownership::PROTOCOL_KERNEL;
 use crate::settings;
 use crate::wanted::Repair;
 use crate::{Entry, IfName, Key, Link, ROUTE_PROTOCOL, Route};
@@ -196,6 +197,12 @@ impl<S: Ord + Clone> Reconciler<S> {
                 self.wanted.seen(&key);
                 true
             }
+            Some(false) if self.is_connected(route) => {
+                // It came after ours, which stands before it and goes; it is not written again over it.
+                self.missing(&key, 0, now);
+                self.doomed.push((key, encode::delete_our_route(route.dst, route.metric)));
+                false
+            }
             Some(false) => {
                 self.missing(&key, 0, now);
                 // Ours replaces it in place, unless it stands beside ours.
@@ -212,6 +219,12 @@ impl<S: Ord + Clone> Reconciler<S> {
                 ours
             }
         }
+    }
+
+    /// Whether the kernel made it for an address of a device that is not ours.
+    fn is_connected(&self, route: &ObservedRoute) -> bool {
+        route.protocol == PROTOCOL_KERNEL
+            && self.links.connected(&self.ownership.links).contains_key(&route.dst)
     }
 
     /// Whether the route is as wanted; `None`: no route of this key is wanted.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Instant;
 
+use ipnet::IpNet;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 
@@ -137,10 +138,11 @@ impl<S: Ord + Clone> Reconciler<S> {
         let batch = self.wanted.batch();
         let indices: BTreeMap<IfName, u32> =
             self.links.iter().map(|(link, _)| (link.name, link.index)).collect();
+        let connected = self.links.connected(&self.ownership.links);
         let mut failures = BTreeMap::new();
         let mut sent = Vec::new();
         let requests = self.wanted.entries(&batch).filter_map(|(key, entry)| {
-            match write(entry, &indices) {
+            match refused(entry, &connected).unwrap_or_else(|| write(entry, &indices)) {
                 Write::Request(request) => {
                     sent.push(key);
                     return Some(request);
@@ -212,6 +214,16 @@ enum Write {
     Request(Request),
     Done(Result<(), String>),
     Elsewhere,
+}
+
+/// A route to what this node is connected to directly: written, it would take that one's place.
+fn refused(entry: &Entry, connected: &BTreeMap<IpNet, IfName>) -> Option<Write> {
+    let Entry::Route(route) = entry else { return None };
+    let link = connected.get(&route.dst)?;
+    Some(Write::Done(Err(format!(
+        "this node is directly connected to {} through {link}",
+        route.dst
+    ))))
 }
 
 fn write(entry: &Entry, indices: &BTreeMap<IfName, u32>) -> Write {

@@ -23,7 +23,6 @@ use crate::ledger::{NetworkName, Refusal, Reply, Request};
 
 pub use self::journal::OpenError;
 pub use self::store::EmbeddedStore;
-pub(crate) use self::store::is_same_node;
 
 /// Requests waiting for the disk; more are turned away.
 const QUEUE: usize = 16_384;

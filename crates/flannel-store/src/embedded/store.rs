@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
+use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, same_node};
 use tokio::sync::mpsc;
 
 use super::{AskError, Embedded};
@@ -69,15 +69,6 @@ pub(crate) fn held(subnet: Subnet, entry: &Entry) -> Held {
     Held { lease, expiry, version: entry.version }
 }
 
-/// The attributes of the lease that a node with these addresses has.
-pub(crate) fn is_same_node(config: &NetworkConfig, ours: &LeaseAttrs, theirs: &LeaseAttrs) -> bool {
-    if config.v4.is_some() {
-        ours.public_ip.is_some() && ours.public_ip == theirs.public_ip
-    } else {
-        ours.public_ipv6.is_some() && ours.public_ipv6 == theirs.public_ipv6
-    }
-}
-
 #[async_trait]
 impl Store for EmbeddedStore {
     fn name(&self) -> String {
@@ -93,10 +84,14 @@ impl Store for EmbeddedStore {
         Ok(Snapshot { leases: everything.plain_leases(), cursor: everything.cursor.revision })
     }
 
+    async fn lease(&self, subnet: &Subnet) -> Result<Option<Held>, StoreError> {
+        Ok(self.feed().lease(subnet).map(|entry| held(*subnet, &entry)))
+    }
+
     async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError> {
         let feed = self.feed();
         let bare = (claim.announce)(None);
-        let known = feed.find(|entry| is_same_node(config, &bare, &entry.attrs));
+        let known = feed.find(|entry| same_node(config, &bare, &entry.attrs));
         let attrs = (claim.announce)(known.as_ref().map(|(_, entry)| &entry.attrs));
         let (previous, who) = (claim.previous, Who::anybody());
         let request = Request::Acquire { attrs, previous, who };

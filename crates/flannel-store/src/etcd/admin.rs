@@ -218,6 +218,13 @@ impl Kept {
         let reserved = entry.kv.lease == Grant::NONE.id;
         Some(Self { lease, reserved, version: entry.kv.mod_revision.unsigned_abs() })
     }
+
+    /// Whoever wrote it last gave it a day.
+    pub(crate) fn held(self) -> Held {
+        let end = Expiry::At(SystemTime::now() + LEASE_TTL);
+        let expiry = if self.reserved { Expiry::Never } else { end };
+        Held { lease: self.lease, expiry, version: self.version }
+    }
 }
 
 impl EtcdStore {

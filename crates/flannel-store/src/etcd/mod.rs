@@ -70,6 +70,10 @@ impl Store for EtcdStore {
         Ok(Snapshot { cursor, leases: listing.into_leases() })
     }
 
+    async fn lease(&self, subnet: &Subnet) -> Result<Option<Held>, StoreError> {
+        Ok(self.kept(subnet).await?.map(admin::Kept::held))
+    }
+
     async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError> {
         self.registry.acquire(config, claim).await
     }

@@ -160,7 +160,7 @@ impl Front {
         if !same_node(&kept.lease.attrs, &attrs) && version != Some(kept.version) {
             return Err(Refusal::Taken(subnet, Box::new(entry(&kept))).into());
         }
-        let held = self.store.renew(&held(kept), &attrs).await.map_err(unavailable)?;
+        let held = self.store.renew(&kept.held(), &attrs).await.map_err(unavailable)?;
         Ok(lease_reply(&held))
     }
 
@@ -177,7 +177,7 @@ impl Front {
         if kept.reserved {
             return Err(Refusal::Reserved(subnet).into());
         }
-        self.store.release(&held(kept)).await.map_err(unavailable)?;
+        self.store.release(&kept.held()).await.map_err(unavailable)?;
         Ok(Reply::Done)
     }
 
@@ -234,12 +234,6 @@ fn entry(kept: &Kept) -> Entry {
 
 fn reply(kept: &Kept) -> Reply {
     Reply::Lease(kept.lease.subnet, entry(kept))
-}
-
-fn held(kept: Kept) -> Held {
-    let end = Expiry::At(SystemTime::now() + LEASE_TTL);
-    let expiry = if kept.reserved { Expiry::Never } else { end };
-    Held { lease: kept.lease, expiry, version: kept.version }
 }
 
 fn lease_reply(held: &Held) -> Reply {

@@ -13,11 +13,10 @@ use std::time::SystemTime;
 
 use ::http::{Method, StatusCode};
 use async_trait::async_trait;
-use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
+use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, same_node};
 use tokio::sync::mpsc;
 
 use self::http::{Answer, Client};
-use crate::embedded::is_same_node;
 use crate::ledger::Entry;
 use crate::wire::{self, WatchResult, WireFault, WireLease};
 use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
@@ -123,6 +122,10 @@ impl RemoteStore {
     /// Our lease as the answer has it. Its life counts from before the request and by our own clock.
     fn held(&self, body: &str, before: SystemTime) -> Result<Held, StoreError> {
         let lease = WireLease::read(body).map_err(|error| self.unreadable(&error))?;
+        self.held_as(lease, before)
+    }
+
+    fn held_as(&self, lease: WireLease, before: SystemTime) -> Result<Held, StoreError> {
         let expiry = match (lease.expiry, lease.ttl) {
             (Some(Expiry::Never), _) => Expiry::Never,
             (_, Some(ttl)) => Expiry::At(before + ttl),
@@ -159,14 +162,25 @@ impl Store for RemoteStore {
         Ok(Snapshot { leases, cursor: result.cursor })
     }
 
+    async fn lease(&self, subnet: &Subnet) -> Result<Option<Held>, StoreError> {
+        let (attempted, before) = ("read a lease", SystemTime::now());
+        let path = self.lease_path(subnet);
+        let answer = self.send(attempted, Method::GET, &path, String::new()).await?;
+        let body = match answer.status {
+            StatusCode::NOT_FOUND => return Ok(None),
+            status if status.is_success() => answer.body,
+            _ => return Err(refused(attempted, answer)),
+        };
+        let result = WatchResult::read(&body).map_err(|error| self.unreadable(&error))?;
+        let lease = result.snapshot.unwrap_or_default().into_iter().next();
+        lease.map(|lease| self.held_as(lease, before)).transpose()
+    }
+
     async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError> {
         let mut snapshot = self.snapshot().await?;
         let bare = (claim.announce)(None);
-        let mut ours: Vec<&Lease> = snapshot
-            .leases
-            .iter()
-            .filter(|lease| is_same_node(config, &bare, &lease.attrs))
-            .collect();
+        let mut ours: Vec<&Lease> =
+            snapshot.leases.iter().filter(|lease| same_node(config, &bare, &lease.attrs)).collect();
         ours.sort_by_key(|lease| (claim.previous != Some(lease.subnet), lease.subnet));
         let attrs = (claim.announce)(ours.first().map(|lease| &lease.attrs));
         let previous =
@@ -177,7 +191,7 @@ impl Store for RemoteStore {
         let held = self.held(&body, before)?;
         let discarded = |lease: &Lease| {
             lease.subnet == held.lease.subnet
-                || is_same_node(config, &bare, &lease.attrs) && !config.accepts(&lease.subnet)
+                || same_node(config, &bare, &lease.attrs) && !config.accepts(&lease.subnet)
         };
         snapshot.leases.retain(|lease| !discarded(lease));
         snapshot.leases.push(held.lease.clone());

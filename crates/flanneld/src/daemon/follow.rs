@@ -117,20 +117,21 @@ impl Daemon {
     /// Whether pods of this node reach those of others, as far as this node can tell.
     pub(super) fn judge(&mut self, status: &Status) {
         let obstacle = self.network.obstacle(status).or_else(|| self.rules.obstacle());
+        let obstacle = obstacle.or_else(|| self.peers.obstacle());
         let readiness = match obstacle {
             _ if self.subnet_file_due.is_some() => {
                 Readiness::NotReady("the subnet file cannot be written".to_owned())
             }
             Some(obstacle) => Readiness::NotReady(obstacle),
             None if status.is_settled() || self.ready || Instant::now() >= self.patience => {
-                Readiness::Ready
+                self.peers.remark().map_or(Readiness::Ready, Readiness::ReadyBut)
             }
             None => Readiness::NotReady(format!(
                 "{} of {} kernel entries are not written yet",
                 status.bad, status.wanted
             )),
         };
-        if readiness == Readiness::Ready && !self.ready {
+        if readiness.is_ready() && !self.ready {
             self.ready = true;
             tracing::info!("flannel is ready");
             notify::status(&format!("{} peers, subnet {}", self.table.len(), self.own.subnet()));

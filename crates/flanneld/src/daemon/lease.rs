@@ -10,6 +10,7 @@ use flannel_lease::{Expiry, Lease, Subnet};
 use flannel_store::{Claim, Held, Snapshot, StoreError};
 
 use super::Tools;
+use super::identity::{self, Identity};
 use super::network::Network;
 use crate::readiness::Readiness;
 
@@ -21,6 +22,7 @@ const PEACE: Duration = Duration::from_secs(120);
 
 pub(super) struct OwnLease {
     held: Held,
+    identity: Identity,
     /// When to renew; `None` for a reservation.
     renew_at: Option<Instant>,
     /// It was lost or written by somebody else; when to take it back.
@@ -39,13 +41,16 @@ impl OwnLease {
     ) -> (Self, Snapshot) {
         let mut rng = fastrand::Rng::with_seed(tools.seed);
         let mut backoff = RETRY.tries(rng.fork());
+        let mut identity = Identity::recall(tools, network, &facts);
         loop {
-            match claim(tools, network, &facts, tools.previous.subnet).await {
+            let previous = tools.previous.subnet;
+            match claim(&mut identity, tools, network, &facts, previous, true).await {
                 Ok((held, snapshot)) => {
                     backoff.reset();
                     tracing::info!("Lease acquired: {}", held.lease.subnet);
                     let mut own = Self {
                         held,
+                        identity,
                         renew_at: None,
                         question: None,
                         last_reclaim: None,
@@ -130,11 +135,12 @@ impl OwnLease {
         self.question.is_none() && self.renew_at.is_some_and(|due| due <= now)
     }
 
-    pub(super) async fn renew(&mut self, tools: &Tools) {
+    pub(super) async fn renew(&mut self, tools: &Tools, network: &Network, facts: &Facts) {
         let attrs = self.held.lease.attrs.clone();
         match tools.store.renew(&self.held, &attrs).await {
             Ok(held) => {
                 self.held = held;
+                self.identity.note(&self.held.lease, network, facts);
                 self.backoff.reset();
                 self.schedule(tools.options.renew_margin);
                 if let Expiry::At(at) = self.held.expiry {
@@ -168,6 +174,7 @@ impl OwnLease {
         match tools.store.renew(&self.held, &attrs).await {
             Ok(held) => {
                 self.held = held;
+                self.identity.note(&self.held.lease, network, facts);
                 self.schedule(tools.options.renew_margin);
                 tracing::info!("Announced {} anew", self.subnet());
             }
@@ -191,7 +198,8 @@ impl OwnLease {
         network: &Network,
         facts: &Arc<Facts>,
     ) -> Option<Snapshot> {
-        match claim(tools, network, facts, Some(self.subnet())).await {
+        let previous = Some(self.subnet());
+        match claim(&mut self.identity, tools, network, facts, previous, false).await {
             Ok((held, snapshot)) => {
                 self.held = held;
                 self.question = None;
@@ -219,16 +227,28 @@ impl OwnLease {
     }
 }
 
+/// `starting`: the daemon has not run before this.
 async fn claim(
+    identity: &mut Identity,
     tools: &Tools,
     network: &Network,
     facts: &Arc<Facts>,
     previous: Option<Subnet>,
+    starting: bool,
 ) -> Result<(Held, Snapshot), StoreError> {
-    let announce = network.announcer(facts.clone(), tools.machine);
-    let claim = Claim { announce, previous };
-    let acquired = tools.store.acquire(network.config(), &claim).await?;
-    Ok((acquired.held, acquired.snapshot))
+    let back = identity.come_back(tools, network, facts, previous, starting).await?;
+    let (held, snapshot) = match back {
+        Some(back) => back,
+        None => {
+            let announce = network.announcer(facts.clone(), tools.machine);
+            let claim = Claim { announce, previous: identity.former(previous) };
+            let acquired = tools.store.acquire(network.config(), &claim).await?;
+            (acquired.held, acquired.snapshot)
+        }
+    };
+    let held = identity::tell_apart(tools, network, facts, held, &snapshot.leases).await;
+    identity.note(&held.lease, network, facts);
+    Ok((held, snapshot))
 }
 
 fn utc(at: SystemTime) -> String {

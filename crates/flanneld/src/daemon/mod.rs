@@ -6,6 +6,7 @@
 //! may be dropped at any await, and the next daemon goes on from store, kernel and subnet file.
 
 mod follow;
+mod identity;
 mod lease;
 mod network;
 mod network_conflicts;
@@ -20,7 +21,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use flannel_backend::Owner;
 use flannel_kernel::{Engine, Facts, Ownership};
-use flannel_lease::{Change, LeaseTable, NetworkConfig, Previous};
+use flannel_lease::{Change, LeaseTable, NetworkConfig, Previous, Subnet};
 use flannel_store::{Store, StoreEvent};
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
@@ -279,14 +280,15 @@ impl Daemon {
             return self.announce().await;
         }
         self.network.found();
-        if self.network.wants_paths_again(&facts) {
-            let changes = self.table.iter().map(|(subnet, attrs)| {
-                Change::Put(flannel_lease::Lease { subnet: *subnet, attrs: attrs.clone() })
-            });
-            let changes = changes.collect();
-            self.apply(changes).await?;
-        }
-        Ok(())
+        let connected = self.network.reconnect(network);
+        let again = self.network.wants_paths_again(&facts);
+        let concerned = |subnet: &Subnet| again || connected.iter().any(|c| c.overlaps(subnet));
+        let peers = self.table.iter().filter(|(subnet, _)| concerned(subnet));
+        let changes = peers.map(|(subnet, attrs)| {
+            Change::Put(flannel_lease::Lease { subnet: *subnet, attrs: attrs.clone() })
+        });
+        let changes = changes.collect();
+        self.apply(changes).await
     }
 
     /// Another network has taken something: what we had before, so that its routes are not ours to
@@ -326,7 +328,8 @@ impl Daemon {
             self.write_subnet_file();
         }
         if self.own.is_renewal_due(now) {
-            self.own.renew(&self.tools).await;
+            let facts = self.facts.borrow().clone();
+            self.own.renew(&self.tools, &self.network, &facts).await;
         }
         if self.own.is_in_question() {
             self.reclaim().await?;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flannel_backend::{Backend, Node, Owner, Past, Underlay};
+use flannel_backend::{Backend, Connected, Meeting, Node, Owner, Past, Underlay};
 use flannel_kernel::{Blackhole, Engine, EngineError, Entry, Facts, IfName, Ownership, Status};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use flannel_store::Announce;
@@ -56,8 +56,15 @@ impl Network {
         };
         let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
         let underlay = iface::select(selection, stack, facts, &|_| path.clone())?;
-        let node =
-            Node { network: config, underlay, kernel: facts.kernel, paths: Default::default() };
+        let mut node = Node {
+            network: config,
+            underlay,
+            kernel: facts.kernel,
+            paths: Default::default(),
+            connected: Vec::new(),
+        };
+        node.connected =
+            Connected::of(facts, &flannel_backend::networks(&node), &backend.devices(&node));
         backend.check(&node)?;
         tools.taken.take(
             tools.report.network(),
@@ -99,6 +106,42 @@ impl Network {
 
     pub(super) fn networks(&self) -> Vec<IpNet> {
         flannel_backend::networks(&self.node)
+    }
+
+    /// The devices that are wholly ours.
+    pub(super) fn devices(&self) -> Vec<IfName> {
+        self.backend.devices(&self.node)
+    }
+
+    /// Takes over what `newer` knows of the networks this node is connected to. Returns those that are new
+    /// or gone.
+    pub(super) fn reconnect(&mut self, newer: Self) -> Vec<Connected> {
+        let before = std::mem::replace(&mut self.node.connected, newer.node.connected);
+        let now = &self.node.connected;
+        let gone = before.iter().filter(|connected| !now.contains(connected));
+        let new = now.iter().filter(|connected| !before.contains(connected));
+        gone.chain(new).cloned().collect()
+    }
+
+    /// Where a peer that is used meets a network that this node is connected to, for people.
+    pub(super) fn overlap(&self, peer: &Lease) -> Option<(Meeting, String)> {
+        let (connected, theirs, meeting) = flannel_backend::meetings(&self.node, peer).next()?;
+        let said = match meeting {
+            Meeting::Around => format!(
+                "{connected}, which this node is directly connected to, lies inside the subnet {theirs} of \
+                 the lease {}: pods of that node with such addresses are not reached from here; remove \
+                 that address of {}, or give the lease back if its node is gone (flannelctl release {})",
+                peer.subnet, connected.link, peer.subnet
+            ),
+            Meeting::Inside | Meeting::Displaces => format!(
+                "the subnet {theirs} of the lease {} lies inside {connected}, which this node is directly \
+                 connected to: hosts there with such addresses are not reached from here; choose a \
+                 Network that is not part of {}",
+                peer.subnet,
+                connected.net()
+            ),
+        };
+        Some((meeting, said))
     }
 
     pub(super) fn say_underlay(&self) {

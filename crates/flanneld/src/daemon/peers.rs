@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use flannel_backend::{Owner, PeerProblem};
+use flannel_backend::{Meeting, Owner, PeerProblem};
 use flannel_kernel::Entry;
 use flannel_lease::{Change, Lease, LeaseTable, Subnet};
 
@@ -16,6 +16,8 @@ type Entries = Vec<(Owner, Vec<Entry>)>;
 pub(super) struct Peers {
     /// Peers without entries, and why.
     unusable: BTreeMap<Subnet, PeerProblem>,
+    /// Peers whose subnet meets a network that this node is connected to, and is used all the same.
+    overlapping: BTreeMap<Subnet, (Meeting, String)>,
     /// Peers missing from a whole new list, and until when they are still sent to.
     vanished: BTreeMap<Subnet, Instant>,
 }
@@ -24,6 +26,7 @@ impl Peers {
     /// The entries of all peers.
     pub(super) fn all(&mut self, network: &Network, own: &Lease, table: &LeaseTable) -> Entries {
         self.unusable.clear();
+        self.overlapping.clear();
         self.vanished.clear();
         table
             .iter()
@@ -52,6 +55,7 @@ impl Peers {
                 }
                 Change::Gone(subnet) => {
                     self.unusable.remove(&subnet);
+                    self.overlapping.remove(&subnet);
                     entries.push((Owner::Peer(subnet), Vec::new()));
                     tracing::debug!("Peer {subnet} is gone");
                 }
@@ -101,16 +105,48 @@ impl Peers {
     fn forget(&mut self, subnet: Subnet) -> (Owner, Vec<Entry>) {
         self.vanished.remove(&subnet);
         self.unusable.remove(&subnet);
+        self.overlapping.remove(&subnet);
         (Owner::Peer(subnet), Vec::new())
+    }
+
+    /// What keeps this node from what it is directly connected to, or from pods of a peer.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        let displaced = self.unusable.iter().filter_map(|(subnet, problem)| {
+            let displaces = matches!(problem, PeerProblem::Displaces { .. });
+            displaces.then(|| format!("lease {subnet}: {problem}"))
+        });
+        let around = self.overlapping.values().filter(|(meeting, _)| *meeting == Meeting::Around);
+        first_of(displaced.chain(around.map(|(_, said)| said.clone())))
+    }
+
+    /// What is worth knowing, and keeps no pod from another.
+    pub(super) fn remark(&self) -> Option<String> {
+        let inside = self.overlapping.values().filter(|(meeting, _)| *meeting != Meeting::Around);
+        first_of(inside.map(|(_, said)| said))
+    }
+
+    /// Thousands of peers may lie in one network: the first is said, the rest are like it.
+    fn note_overlap(&mut self, lease: &Lease, found: Option<(Meeting, String)>) {
+        let Some((meeting, said)) = found else {
+            self.overlapping.remove(&lease.subnet);
+            return;
+        };
+        let first = !self.overlapping.values().any(|(known, _)| *known == meeting);
+        if first || meeting == Meeting::Around && !self.overlapping.contains_key(&lease.subnet) {
+            tracing::warn!("{said}");
+        }
+        self.overlapping.insert(lease.subnet, (meeting, said));
     }
 
     fn entries(&mut self, network: &Network, own: &Lease, lease: &Lease) -> (Owner, Vec<Entry>) {
         let entries = match network.peer(own, lease) {
             Ok(entries) => {
                 self.unusable.remove(&lease.subnet);
+                self.note_overlap(lease, network.overlap(lease).filter(|_| !entries.is_empty()));
                 entries
             }
             Err(problem) => {
+                self.overlapping.remove(&lease.subnet);
                 if self.unusable.get(&lease.subnet) != Some(&problem) {
                     tracing::warn!("Peer {} at {}: {problem}", lease.subnet, address(lease));
                     self.unusable.insert(lease.subnet, problem);
@@ -119,6 +155,16 @@ impl Peers {
             }
         };
         (Owner::Peer(lease.subnet), entries)
+    }
+}
+
+/// The first of several, and how many there are.
+fn first_of<T: AsRef<str>>(all: impl Iterator<Item = T>) -> Option<String> {
+    let mut all = all.peekable();
+    let first = all.next()?.as_ref().to_owned();
+    match all.count() {
+        0 => Some(first),
+        more => Some(format!("{first} (and {more} more like it)")),
     }
 }
 

@@ -203,7 +203,7 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(
         "data-dir",
         Text("/var/lib/flannel", |t| &mut t.data_dir),
-        "directory of the lease server's embedded store",
+        "directory of what this node keeps: the lease server's embedded store, and which subnet it has",
     ),
     // How this node is reached.
     flag(

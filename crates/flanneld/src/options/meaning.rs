@@ -37,6 +37,8 @@ pub struct Options {
     /// Where the probe server listens; `None` turns it off.
     pub probe: Option<ProbeAddress>,
     pub verbosity: Verbosity,
+    /// What this node keeps over reboots.
+    pub data_dir: PathBuf,
 }
 
 /// A network to join.
@@ -138,6 +140,7 @@ impl Options {
                 modules: typed.vmodule.clone(),
                 backtrace_at: typed.log_backtrace_at.clone(),
             },
+            data_dir: PathBuf::from(&typed.data_dir),
         })
     }
 }

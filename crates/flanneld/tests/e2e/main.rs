@@ -11,6 +11,7 @@ mod support;
 mod commandline;
 mod config_changes;
 mod daemon;
+mod identity;
 mod many;
 mod mixed;
 mod networks;

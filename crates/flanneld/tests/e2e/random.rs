@@ -121,6 +121,7 @@ fn node_one<'a>(network: NetworkConfig, peers: impl Iterator<Item = &'a LeaseAtt
         // New enough for everything.
         kernel: KernelVersion { major: 6, minor: 1 },
         paths,
+        connected: Vec::new(),
     }
 }
 

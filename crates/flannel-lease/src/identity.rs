@@ -1,0 +1,156 @@
+//! Who a node is when its address has changed. A lease names its holder by public address alone, which
+//! every flannel understands; what a node remembers of itself tells its own lease from another's when
+//! the address does not. The rule and its reasons: docs/decisions/0007.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{Lease, LeaseAttrs, NetworkConfig, Subnet};
+
+/// A store that is restored from a backup may know a node by an address from before.
+const REMEMBERED: usize = 4;
+
+/// What a node keeps of itself: the subnet it holds, and how it announced itself there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeIdentity {
+    subnet: Subnet,
+    /// The latest first.
+    announced: Vec<LeaseAttrs>,
+}
+
+/// What a node that starts, or has lost its lease, knows of its past.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traces<'a> {
+    /// What the subnet file says.
+    pub previous: Option<Subnet>,
+    /// What was kept on this very machine.
+    pub remembered: Option<&'a NodeIdentity>,
+    /// All that this node has now: no other node has one of them.
+    pub addresses: &'a [IpAddr],
+    pub running: Running,
+}
+
+/// What the running system says of the former subnet: a copy of a disk does not have that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Running {
+    /// Its subnet file or its devices were made since it was switched on, and the lease fits them.
+    SinceBoot,
+    #[default]
+    Nothing,
+}
+
+/// Whose a lease on this node's former subnet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kinship {
+    /// It bears our present address: nothing has changed.
+    Present,
+    /// Ours, under a former address.
+    Former,
+    /// Ours if nobody answers at this address, which the lease bears.
+    IfSilent(IpAddr),
+    Anothers,
+}
+
+impl NodeIdentity {
+    pub fn new(lease: &Lease) -> Self {
+        Self { subnet: lease.subnet, announced: vec![lease.attrs.clone()] }
+    }
+
+    pub fn subnet(&self) -> Subnet {
+        self.subnet
+    }
+
+    /// Takes note of the lease as it is now. What was announced on another subnet is of no use any more.
+    pub fn note(&mut self, lease: &Lease) {
+        if self.subnet != lease.subnet {
+            *self = Self::new(lease);
+            return;
+        }
+        self.announced.retain(|attrs| *attrs != lease.attrs);
+        self.announced.insert(0, lease.attrs.clone());
+        self.announced.truncate(REMEMBERED);
+    }
+
+    pub fn to_json(&self) -> String {
+        let raw = |attrs: &LeaseAttrs| RawValue::from_string(attrs.to_json()).unwrap_or_default();
+        let stored = Stored {
+            subnet: self.subnet.to_string(),
+            announced: self.announced.iter().map(raw).collect(),
+        };
+        serde_json::to_string(&stored).unwrap_or_default()
+    }
+
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let stored: Stored = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let read = |raw: &RawValue| LeaseAttrs::from_json(raw.get().as_bytes());
+        let announced: Result<Vec<_>, _> = stored.announced.iter().map(|raw| read(raw)).collect();
+        Ok(Self {
+            subnet: stored.subnet.parse().map_err(|error| format!("{error}"))?,
+            announced: announced.map_err(|error| error.to_string())?,
+        })
+    }
+
+    fn has_announced(&self, attrs: &LeaseAttrs) -> bool {
+        self.announced.contains(attrs)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    #[serde(rename = "Subnet")]
+    subnet: String,
+    #[serde(rename = "Announced")]
+    announced: Vec<Box<RawValue>>,
+}
+
+impl<'a> Traces<'a> {
+    /// The subnet this node had.
+    pub fn subnet(&self) -> Option<Subnet> {
+        self.previous.or(self.remembered.map(NodeIdentity::subnet))
+    }
+
+    /// Whose the lease on that subnet is. `now`: what this node would announce.
+    pub fn kinship(&self, config: &NetworkConfig, now: &LeaseAttrs, lease: &Lease) -> Kinship {
+        if same_node(config, now, &lease.attrs) {
+            return Kinship::Present;
+        }
+        if self.remembered().is_some_and(|own| own.has_announced(&lease.attrs)) {
+            return Kinship::Former;
+        }
+        let address = lease.attrs.public_ip.map(IpAddr::V4);
+        let address = address.or(lease.attrs.public_ipv6.map(IpAddr::V6));
+        match address {
+            Some(address) if self.addresses.contains(&address) => Kinship::Former,
+            Some(address) if self.running == Running::SinceBoot => Kinship::IfSilent(address),
+            _ => Kinship::Anothers,
+        }
+    }
+
+    /// Another flannel that ran here since has written the subnet file and not what we keep.
+    fn remembered(&self) -> Option<&'a NodeIdentity> {
+        let subnet = self.subnet();
+        self.remembered.filter(|own| Some(own.subnet) == subnet)
+    }
+}
+
+/// Whether both tell of one node, as every flannel sees it: by the public address of the first family in
+/// use. "No address" is nobody's identity.
+pub fn same_node(config: &NetworkConfig, one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
+    if config.v4.is_some() {
+        let known = one.public_ip.filter(|ip| !ip.is_unspecified());
+        known.is_some() && known == other.public_ip
+    } else {
+        let known = one.public_ipv6.filter(|ip| !ip.is_unspecified());
+        known.is_some() && known == other.public_ipv6
+    }
+}
+
+/// Whether both announce one and the same device: peers could send to only one of them.
+pub fn same_device(one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
+    let same = |one: &Option<_>, other: &Option<_>| one.is_some() && one == other;
+    one.backend_type.eq_ignore_ascii_case(&other.backend_type)
+        && (same(&one.backend_data, &other.backend_data)
+            || same(&one.backend_v6_data, &other.backend_v6_data))
+}

@@ -1,0 +1,287 @@
+//! A node that comes back under another address gets its own lease, and a copy of a node does not. Which
+//! lease is its own is decided in `flannel_lease::Traces`; here is what that takes of the world.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flannel_kernel::{Facts, Mac};
+use flannel_lease::{
+    Kinship, Lease, LeaseAttrs, NodeIdentity, Running, Subnet, Traces, same_device, same_node,
+};
+use flannel_store::{Held, Snapshot, StoreError};
+use rustix::fs::statfs;
+
+use super::Tools;
+use super::network::Network;
+use crate::node_file::NodeFiles;
+
+/// The kernel asks three times for a neighbour, a second apart.
+const ANSWER_WITHIN: Duration = Duration::from_secs(4);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Nobody need listen there: the packet is sent so that the kernel asks who has the address.
+const DISCARD: u16 = 9;
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+
+pub(super) struct Identity {
+    files: NodeFiles,
+    own: Option<NodeIdentity>,
+    complained: bool,
+}
+
+impl Identity {
+    /// What was kept under any card of this machine, first under the one that is used.
+    pub(super) fn recall(tools: &Tools, network: &Network, facts: &Facts) -> Self {
+        let files = NodeFiles::new(&tools.options.data_dir, &tools.subnet_file);
+        let devices = network.devices();
+        let others = facts.interfaces.iter();
+        let others = others.filter(|i| !i.loopback && !devices.contains(&i.name));
+        let cards = card(network, facts).into_iter().chain(others.filter_map(|i| i.mac));
+        let own = files.read(cards.filter(Mac::is_unicast));
+        Self { files, own, complained: false }
+    }
+
+    /// The subnet that this node had: by its subnet file, else by what it kept.
+    pub(super) fn former(&self, previous: Option<Subnet>) -> Option<Subnet> {
+        Traces { previous, remembered: self.own.as_ref(), ..Traces::default() }.subnet()
+    }
+
+    /// Keeps the lease as it is now.
+    pub(super) fn note(&mut self, lease: &Lease, network: &Network, facts: &Facts) {
+        let own = match self.own.take() {
+            Some(mut own) => {
+                own.note(lease);
+                own
+            }
+            None => NodeIdentity::new(lease),
+        };
+        let written = card(network, facts).map_or(Ok(()), |card| self.files.write(card, &own));
+        self.own = Some(own);
+        match written {
+            Ok(()) => self.complained = false,
+            Err(error) if !self.complained => {
+                self.complained = true;
+                tracing::warn!(
+                    "{error}; a reboot with another address may cost this node its subnet"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Takes the lease of this node's former subnet, if it is this node's under a former address.
+    pub(super) async fn come_back(
+        &self,
+        tools: &Tools,
+        network: &Network,
+        facts: &Arc<Facts>,
+        previous: Option<Subnet>,
+        starting: bool,
+    ) -> Result<Option<(Held, Snapshot)>, StoreError> {
+        let former = self.former(previous).filter(|subnet| network.config().accepts(subnet));
+        let Some(subnet) = former else { return Ok(None) };
+        let Some(held) = tools.store.lease(&subnet).await? else { return Ok(None) };
+        let now = network.attrs(None, facts, tools.machine);
+        let addresses: Vec<IpAddr> = own_addresses(facts).collect();
+        let running = match previous {
+            Some(_) if starting => since_boot(tools, network, facts, &now, &held.lease),
+            _ => Running::Nothing,
+        };
+        let remembered = self.own.as_ref();
+        let traces = Traces { previous, remembered, addresses: &addresses, running };
+        let is_ours = match traces.kinship(network.config(), &now, &held.lease) {
+            Kinship::Present => return Ok(None),
+            Kinship::Former => true,
+            Kinship::IfSilent(address) => is_silent(facts, address).await,
+            Kinship::Anothers => false,
+        };
+        if !is_ours {
+            if starting {
+                say_lost(&held.lease);
+            }
+            return Ok(None);
+        }
+        self.take_over(tools, network, facts, held, &now).await
+    }
+
+    async fn take_over(
+        &self,
+        tools: &Tools,
+        network: &Network,
+        facts: &Arc<Facts>,
+        held: Held,
+        now: &LeaseAttrs,
+    ) -> Result<Option<(Held, Snapshot)>, StoreError> {
+        let mut snapshot = tools.store.snapshot().await?;
+        let subnet = held.lease.subnet;
+        // Nobody has announced anything on a reservation for this address: an operator wants this node there.
+        let reserved = |lease: &&Lease| {
+            same_node(network.config(), now, &lease.attrs)
+                && lease.attrs.backend_type.is_empty()
+                && !held.lease.attrs.backend_type.is_empty()
+        };
+        if let Some(other) = snapshot.leases.iter().find(reserved) {
+            tracing::warn!(
+                "{} is reserved for this node's address: it leaves {subnet}, and pods that are running \
+                 have addresses of that one; restart them",
+                other.subnet
+            );
+            return Ok(None);
+        }
+        let was = address(&held.lease.attrs);
+        let attrs = network.attrs(Some(&held.lease.attrs), facts, tools.machine);
+        match tools.store.renew(&held, &attrs).await {
+            Ok(held) => {
+                tracing::info!(
+                    "This node was at {was} and is now at {}: it keeps its subnet {subnet}",
+                    address(&held.lease.attrs)
+                );
+                snapshot.leases.retain(|lease| lease.subnet != subnet);
+                snapshot.leases.push(held.lease.clone());
+                Ok(Some((held, snapshot)))
+            }
+            Err(error) if error.is_transient() => Err(error),
+            Err(error) => {
+                tracing::error!(
+                    "This node had {subnet} at {was} and may not have it at its present address: {error}; \
+                     to get it back, let an operator give that lease back (flannelctl release {subnet}) \
+                     and restart flanneld"
+                );
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Gives this node's device another address when a lease of another node announces the same one: one of
+/// them is a copy of the other, and peers could send to only one.
+pub(super) async fn tell_apart(
+    tools: &Tools,
+    network: &Network,
+    facts: &Facts,
+    held: Held,
+    leases: &[Lease],
+) -> Held {
+    let same = |other: &&Lease| {
+        other.subnet != held.lease.subnet
+            && !same_node(network.config(), &held.lease.attrs, &other.attrs)
+            && same_device(&held.lease.attrs, &other.attrs)
+    };
+    let Some(twin) = leases.iter().find(same) else { return held };
+    let devices = network.devices();
+    let mut facts = facts.clone();
+    facts.interfaces.retain(|interface| !devices.contains(&interface.name));
+    let attrs = network.attrs(None, &facts, tools.machine);
+    tracing::warn!(
+        "The lease {} of {} announces the same device address as this node, as a copy of it would; this \
+         node's device gets another one",
+        twin.subnet,
+        address(&twin.attrs)
+    );
+    match tools.store.renew(&held, &attrs).await {
+        Ok(held) => held,
+        Err(error) => {
+            tracing::error!("Cannot announce another device address: {error}");
+            held
+        }
+    }
+}
+
+fn say_lost(lease: &Lease) {
+    let (subnet, holder) = (lease.subnet, address(&lease.attrs));
+    tracing::error!(
+        "The subnet {subnet} that this node had is leased to {holder}, and nothing shows that this was this \
+         node: taking another one. Pods that are running have addresses of {subnet}; restart them. If \
+         {holder} is no other node, give that lease back (flannelctl release {subnet}) and restart flanneld"
+    );
+}
+
+fn address(attrs: &LeaseAttrs) -> String {
+    let v4 = attrs.public_ip.map(|ip| ip.to_string());
+    let v6 = attrs.public_ipv6.map(|ip| ip.to_string());
+    v4.or(v6).unwrap_or_else(|| "an unknown address".to_owned())
+}
+
+/// The hardware address of the card through which this node reaches its peers.
+fn card(network: &Network, facts: &Facts) -> Option<Mac> {
+    facts.interface(network.underlay().link)?.mac.filter(Mac::is_unicast)
+}
+
+fn own_addresses(facts: &Facts) -> impl Iterator<Item = IpAddr> {
+    let interfaces = facts.interfaces.iter();
+    interfaces.flat_map(|i| i.addresses.iter().map(|address| address.addr.addr()))
+}
+
+/// A device that lives has been here since the machine was switched on, and so has a file in memory.
+fn since_boot(
+    tools: &Tools,
+    network: &Network,
+    facts: &Facts,
+    now: &LeaseAttrs,
+    lease: &Lease,
+) -> Running {
+    let lives = network.devices().iter().any(|device| facts.interface(*device).is_some());
+    let file_system = statfs(&tools.subnet_file).map(|found| found.f_type as u64);
+    let fits = if lives {
+        same_device(now, &lease.attrs)
+    } else {
+        now.backend_type == lease.attrs.backend_type
+            && file_system.is_ok_and(|kind| kind == TMPFS || kind == RAMFS)
+    };
+    if fits { Running::SinceBoot } else { Running::Nothing }
+}
+
+/// Whether nobody on a link of this node has the address. What cannot be asked counts as an answer.
+async fn is_silent(facts: &Facts, address: IpAddr) -> bool {
+    let IpAddr::V4(address) = address else { return false };
+    let networks = facts.interfaces.iter().filter(|interface| interface.up);
+    let mut networks = networks.flat_map(|interface| &interface.addresses);
+    let near = |net: &ipnet::IpNet| net.prefix_len() < 32 && net.contains(&IpAddr::V4(address));
+    if !networks.any(|found| near(&found.addr)) {
+        return false;
+    }
+    tracing::info!(
+        "Asking whether anybody has the address {address}, where this node may have been"
+    );
+    let Ok(socket) = tokio::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await else {
+        return false;
+    };
+    let begin = Instant::now();
+    while begin.elapsed() < ANSWER_WITHIN {
+        // An error is the kernel's word that nobody answered; the table says the same.
+        let _ = socket.send_to(&[], (address, DISCARD)).await;
+        let Ok(table) = std::fs::read_to_string("/proc/net/arp") else { return false };
+        if is_answered(&table, address) {
+            return false;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    true
+}
+
+/// From the kernel's table of neighbours: the address, the kind of link, and a flag for those that answered.
+fn is_answered(table: &str, address: Ipv4Addr) -> bool {
+    const COMPLETE: u32 = 2;
+    table.lines().any(|line| {
+        let mut fields = line.split_whitespace();
+        let found = fields.next().and_then(|field| field.parse::<Ipv4Addr>().ok());
+        let flags = fields.nth(1).and_then(|field| field.strip_prefix("0x"));
+        let flags = flags.and_then(|field| u32::from_str_radix(field, 16).ok()).unwrap_or(0);
+        found == Some(address) && flags & COMPLETE != 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_has_answered_when_the_kernel_knows_its_hardware_address() {
+        let table = "IP address       HW type     Flags       HW address            Mask     Device\n\
+                     192.168.100.1    0x1         0x2         02:fa:00:00:00:01     *        eth0\n\
+                     192.168.100.2    0x1         0x0         00:00:00:00:00:00     *        eth0\n";
+        let answered = |last: u8| is_answered(table, Ipv4Addr::new(192, 168, 100, last));
+        assert!(answered(1) && !answered(2) && !answered(3));
+    }
+}

@@ -1,0 +1,90 @@
+//! What this node keeps of itself over reboots: the subnet it holds and how it announced itself, one file
+//! per network. A file is named after the hardware address of the network card: a copy of the disk in
+//! another machine, which has another card, does not find itself in it.
+
+use std::path::{Path, PathBuf};
+
+use flannel_kernel::Mac;
+use flannel_lease::NodeIdentity;
+
+use crate::subnet_file::{self, SubnetFileError};
+
+/// What the kernel allows for a name, and what the temporary file adds to it.
+const LONGEST_NAME: usize = 200;
+
+#[derive(Debug)]
+pub struct NodeFiles {
+    directory: PathBuf,
+    /// Several networks, and several daemons, of one node have a subnet file each.
+    suffix: String,
+}
+
+impl NodeFiles {
+    pub fn new(data_dir: &Path, subnet_file: &Path) -> Self {
+        let suffix = subnet_file.to_string_lossy().replace('/', "-");
+        let surplus = suffix.chars().count().saturating_sub(LONGEST_NAME / 4);
+        Self { directory: data_dir.join("nodes"), suffix: suffix.chars().skip(surplus).collect() }
+    }
+
+    /// What was kept under the first of these cards that has something.
+    pub fn read(&self, cards: impl IntoIterator<Item = Mac>) -> Option<NodeIdentity> {
+        cards.into_iter().find_map(|card| {
+            let path = self.path(card);
+            let text = subnet_file::read(&path).unwrap_or_else(|error| {
+                tracing::warn!("{error}; going on without it");
+                None
+            })?;
+            NodeIdentity::from_json(&text)
+                .inspect_err(|error| tracing::warn!("{} is not used: {error}", path.display()))
+                .ok()
+        })
+    }
+
+    pub fn write(&self, card: Mac, identity: &NodeIdentity) -> Result<(), SubnetFileError> {
+        let text = identity.to_json() + "\n";
+        subnet_file::replace(&self.path(card), &text).map(drop)
+    }
+
+    fn path(&self, card: Mac) -> PathBuf {
+        let card = card.to_string().replace(':', "-");
+        self.directory.join(format!("{card}{}.json", self.suffix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flannel_lease::{Lease, LeaseAttrs};
+
+    use super::*;
+
+    fn identity(subnet: &str) -> NodeIdentity {
+        let attrs = LeaseAttrs { public_ip: Some([192, 0, 2, 1].into()), ..LeaseAttrs::default() };
+        NodeIdentity::new(&Lease { subnet: subnet.parse().expect("a subnet"), attrs })
+    }
+
+    #[test]
+    fn what_one_card_kept_no_other_finds() {
+        let home = tempfile::tempdir().expect("a directory");
+        let files = NodeFiles::new(home.path(), Path::new("/run/flannel/subnet.env"));
+        let (mine, other) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
+        assert_eq!(files.read([mine]), None);
+        files.write(mine, &identity("10.244.1.0-24")).expect("it can be written");
+        assert_eq!(files.read([other, mine]), Some(identity("10.244.1.0-24")));
+        assert_eq!(files.read([other]), None);
+        let blue = NodeFiles::new(home.path(), Path::new("/run/flannel/networks/blue.env"));
+        assert_eq!(blue.read([mine]), None, "another network of the same node");
+        let name = home.path().join("nodes/02-00-00-00-00-01-run-flannel-subnet.env.json");
+        assert!(name.exists());
+        std::fs::write(&name, "{}").expect("it can be written");
+        assert_eq!(files.read([mine]), None, "and what cannot be read is no reason to fail");
+    }
+
+    #[test]
+    fn the_path_of_a_subnet_file_may_have_any_length() {
+        let home = tempfile::tempdir().expect("a directory");
+        let files = NodeFiles::new(home.path(), Path::new(&"/ü".repeat(2_000)));
+        let card = Mac([2, 0, 0, 0, 0, 1]);
+        files.write(card, &identity("10.244.1.0-24")).expect("it can be written");
+        assert!(files.read([card]).is_some());
+    }
+}
