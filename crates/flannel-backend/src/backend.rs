@@ -124,9 +124,10 @@ pub enum PeerProblem {
     )]
     OurAddress,
     #[error(
-        "its subnet {theirs} would take the place of {route}, which this node is directly connected to, and \
-         is not used: if its node is gone, or was this one under another address, give the lease back \
-         (flannelctl release {key}); else remove that address of {link}"
+        "its subnet {theirs} would take the place of the route {route}, by which this node is connected to its \
+         own pods or its own network, so it gets no route here: if the lease's node is gone, or was this one \
+         under another address, give it back (flannelctl release {key}); else take that address off {link} \
+         and restart the pods behind it"
     )]
     Displaces { key: Subnet, theirs: IpNet, route: String, link: IfName },
     #[error("it announces no usable public {family} address")]

@@ -16,6 +16,9 @@ const REMEMBERED: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeIdentity {
     subnet: Subnet,
+    /// The store's version of the lease as this node last wrote it. Who writes the same again, as another
+    /// node does that was given the address meanwhile, makes another version.
+    version: u64,
     /// The latest first.
     announced: Vec<LeaseAttrs>,
 }
@@ -54,20 +57,22 @@ pub enum Kinship {
 }
 
 impl NodeIdentity {
-    pub fn new(lease: &Lease) -> Self {
-        Self { subnet: lease.subnet, announced: vec![lease.attrs.clone()] }
+    pub fn new(lease: &Lease, version: u64) -> Self {
+        Self { subnet: lease.subnet, version, announced: vec![lease.attrs.clone()] }
     }
 
     pub fn subnet(&self) -> Subnet {
         self.subnet
     }
 
-    /// Takes note of the lease as it is now. What was announced on another subnet is of no use any more.
-    pub fn note(&mut self, lease: &Lease) {
+    /// Takes note of the lease as this node has written it. What was announced on another subnet is of no
+    /// use any more.
+    pub fn note(&mut self, lease: &Lease, version: u64) {
         if self.subnet != lease.subnet {
-            *self = Self::new(lease);
+            *self = Self::new(lease, version);
             return;
         }
+        self.version = version;
         self.announced.retain(|attrs| *attrs != lease.attrs);
         self.announced.insert(0, lease.attrs.clone());
         self.announced.truncate(REMEMBERED);
@@ -77,6 +82,7 @@ impl NodeIdentity {
         let raw = |attrs: &LeaseAttrs| RawValue::from_string(attrs.to_json()).unwrap_or_default();
         let stored = Stored {
             subnet: self.subnet.to_string(),
+            version: self.version,
             announced: self.announced.iter().map(raw).collect(),
         };
         serde_json::to_string(&stored).unwrap_or_default()
@@ -88,8 +94,14 @@ impl NodeIdentity {
         let announced: Result<Vec<_>, _> = stored.announced.iter().map(|raw| read(raw)).collect();
         Ok(Self {
             subnet: stored.subnet.parse().map_err(|error| format!("{error}"))?,
+            version: stored.version,
             announced: announced.map_err(|error| error.to_string())?,
         })
+    }
+
+    /// Nobody has written the lease since this node did.
+    fn wrote(&self, lease: &Lease, version: u64) -> bool {
+        version != 0 && self.version == version && self.announced.first() == Some(&lease.attrs)
     }
 
     fn has_announced(&self, attrs: &LeaseAttrs) -> bool {
@@ -101,6 +113,8 @@ impl NodeIdentity {
 struct Stored {
     #[serde(rename = "Subnet")]
     subnet: String,
+    #[serde(rename = "Version")]
+    version: u64,
     #[serde(rename = "Announced")]
     announced: Vec<Box<RawValue>>,
 }
@@ -111,19 +125,27 @@ impl<'a> Traces<'a> {
         self.previous.or(self.remembered.map(NodeIdentity::subnet))
     }
 
-    /// Whose the lease on that subnet is. `now`: what this node would announce.
-    pub fn kinship(&self, config: &NetworkConfig, now: &LeaseAttrs, lease: &Lease) -> Kinship {
+    /// Whose the lease on that subnet is, of which the store has this version. `now`: what this node would
+    /// announce.
+    pub fn kinship(
+        &self,
+        config: &NetworkConfig,
+        now: &LeaseAttrs,
+        lease: &Lease,
+        version: u64,
+    ) -> Kinship {
         if same_node(config, now, &lease.attrs) {
             return Kinship::Present;
         }
-        if self.remembered().is_some_and(|own| own.has_announced(&lease.attrs)) {
-            return Kinship::Former;
-        }
         let address = lease.attrs.public_ip.map(IpAddr::V4);
         let address = address.or(lease.attrs.public_ipv6.map(IpAddr::V6));
+        let own = self.remembered();
+        let resembles = own.is_some_and(|own| own.has_announced(&lease.attrs))
+            || self.running == Running::SinceBoot;
         match address {
+            _ if own.is_some_and(|own| own.wrote(lease, version)) => Kinship::Former,
             Some(address) if self.addresses.contains(&address) => Kinship::Former,
-            Some(address) if self.running == Running::SinceBoot => Kinship::IfSilent(address),
+            Some(address) if resembles => Kinship::IfSilent(address),
             _ => Kinship::Anothers,
         }
     }

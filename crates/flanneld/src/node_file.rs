@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use flannel_kernel::Mac;
-use flannel_lease::NodeIdentity;
+use flannel_lease::{NodeIdentity, Subnet};
 
 use crate::subnet_file::{self, SubnetFileError};
 
@@ -45,6 +45,19 @@ impl NodeFiles {
         subnet_file::replace(&self.path(card), &text).map(drop)
     }
 
+    /// Whether what another machine kept is here, and names this subnet: then this is a copy of its disk, or
+    /// its card was exchanged.
+    pub fn another_kept(&self, cards: &[Mac], subnet: Subnet) -> bool {
+        let own: Vec<PathBuf> = cards.iter().map(|card| self.path(*card)).collect();
+        let end = format!("{}.json", self.suffix);
+        let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let others = entries.map(|entry| entry.path()).filter(|path| !own.contains(path));
+        others.filter(|path| path.to_string_lossy().ends_with(&end)).any(|path| {
+            let text = subnet_file::read(&path).ok().flatten().unwrap_or_default();
+            NodeIdentity::from_json(&text).is_ok_and(|other| other.subnet().overlaps(&subnet))
+        })
+    }
+
     fn path(&self, card: Mac) -> PathBuf {
         let card = card.to_string().replace(':', "-");
         self.directory.join(format!("{card}{}.json", self.suffix))
@@ -59,7 +72,7 @@ mod tests {
 
     fn identity(subnet: &str) -> NodeIdentity {
         let attrs = LeaseAttrs { public_ip: Some([192, 0, 2, 1].into()), ..LeaseAttrs::default() };
-        NodeIdentity::new(&Lease { subnet: subnet.parse().expect("a subnet"), attrs })
+        NodeIdentity::new(&Lease { subnet: subnet.parse().expect("a subnet"), attrs }, 7)
     }
 
     #[test]
@@ -71,6 +84,10 @@ mod tests {
         files.write(mine, &identity("10.244.1.0-24")).expect("it can be written");
         assert_eq!(files.read([other, mine]), Some(identity("10.244.1.0-24")));
         assert_eq!(files.read([other]), None);
+        let subnet = |key: &str| key.parse().expect("a subnet");
+        assert!(files.another_kept(&[other], subnet("10.244.1.0-24")));
+        assert!(!files.another_kept(&[other], subnet("10.244.2.0-24")));
+        assert!(!files.another_kept(&[mine], subnet("10.244.1.0-24")));
         let blue = NodeFiles::new(home.path(), Path::new("/run/flannel/networks/blue.env"));
         assert_eq!(blue.read([mine]), None, "another network of the same node");
         let name = home.path().join("nodes/02-00-00-00-00-01-run-flannel-subnet.env.json");

@@ -15,6 +15,8 @@ mod config_errors;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod identity;
+#[cfg(test)]
 mod keys;
 #[cfg(test)]
 mod nonsense;

@@ -34,11 +34,7 @@ impl Identity {
     /// What was kept under any card of this machine, first under the one that is used.
     pub(super) fn recall(tools: &Tools, network: &Network, facts: &Facts) -> Self {
         let files = NodeFiles::new(&tools.options.data_dir, &tools.subnet_file);
-        let devices = network.devices();
-        let others = facts.interfaces.iter();
-        let others = others.filter(|i| !i.loopback && !devices.contains(&i.name));
-        let cards = card(network, facts).into_iter().chain(others.filter_map(|i| i.mac));
-        let own = files.read(cards.filter(Mac::is_unicast));
+        let own = files.read(cards(network, facts));
         Self { files, own, complained: false }
     }
 
@@ -48,13 +44,13 @@ impl Identity {
     }
 
     /// Keeps the lease as it is now.
-    pub(super) fn note(&mut self, lease: &Lease, network: &Network, facts: &Facts) {
+    pub(super) fn note(&mut self, held: &Held, network: &Network, facts: &Facts) {
         let own = match self.own.take() {
             Some(mut own) => {
-                own.note(lease);
+                own.note(&held.lease, held.version);
                 own
             }
-            None => NodeIdentity::new(lease),
+            None => NodeIdentity::new(&held.lease, held.version),
         };
         let written = card(network, facts).map_or(Ok(()), |card| self.files.write(card, &own));
         self.own = Some(own);
@@ -90,10 +86,13 @@ impl Identity {
         };
         let remembered = self.own.as_ref();
         let traces = Traces { previous, remembered, addresses: &addresses, running };
-        let is_ours = match traces.kinship(network.config(), &now, &held.lease) {
+        let is_ours = match traces.kinship(network.config(), &now, &held.lease, held.version) {
             Kinship::Present => return Ok(None),
             Kinship::Former => true,
-            Kinship::IfSilent(address) => is_silent(facts, address).await,
+            Kinship::IfSilent(address) => {
+                !self.files.another_kept(&cards(network, facts), subnet)
+                    && is_silent(facts, address).await
+            }
             Kinship::Anothers => false,
         };
         if !is_ours {
@@ -206,6 +205,14 @@ fn address(attrs: &LeaseAttrs) -> String {
 /// The hardware address of the card through which this node reaches its peers.
 fn card(network: &Network, facts: &Facts) -> Option<Mac> {
     facts.interface(network.underlay().link)?.mac.filter(Mac::is_unicast)
+}
+
+/// Of all cards of this node, first the one that is used.
+fn cards(network: &Network, facts: &Facts) -> Vec<Mac> {
+    let devices = network.devices();
+    let all = facts.interfaces.iter().filter(|i| !i.loopback && !devices.contains(&i.name));
+    let all = card(network, facts).into_iter().chain(all.filter_map(|i| i.mac));
+    all.filter(Mac::is_unicast).collect()
 }
 
 fn own_addresses(facts: &Facts) -> impl Iterator<Item = IpAddr> {

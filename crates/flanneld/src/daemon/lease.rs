@@ -140,7 +140,7 @@ impl OwnLease {
         match tools.store.renew(&self.held, &attrs).await {
             Ok(held) => {
                 self.held = held;
-                self.identity.note(&self.held.lease, network, facts);
+                self.identity.note(&self.held, network, facts);
                 self.backoff.reset();
                 self.schedule(tools.options.renew_margin);
                 if let Expiry::At(at) = self.held.expiry {
@@ -174,7 +174,7 @@ impl OwnLease {
         match tools.store.renew(&self.held, &attrs).await {
             Ok(held) => {
                 self.held = held;
-                self.identity.note(&self.held.lease, network, facts);
+                self.identity.note(&self.held, network, facts);
                 self.schedule(tools.options.renew_margin);
                 tracing::info!("Announced {} anew", self.subnet());
             }
@@ -247,7 +247,7 @@ async fn claim(
         }
     };
     let held = identity::tell_apart(tools, network, facts, held, &snapshot.leases).await;
-    identity.note(&held.lease, network, facts);
+    identity.note(&held, network, facts);
     Ok((held, snapshot))
 }
 

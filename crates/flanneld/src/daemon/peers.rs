@@ -148,13 +148,21 @@ impl Peers {
             Err(problem) => {
                 self.overlapping.remove(&lease.subnet);
                 if self.unusable.get(&lease.subnet) != Some(&problem) {
-                    tracing::warn!("Peer {} at {}: {problem}", lease.subnet, address(lease));
+                    say(lease, &problem);
                     self.unusable.insert(lease.subnet, problem);
                 }
                 Vec::new()
             }
         };
         (Owner::Peer(lease.subnet), entries)
+    }
+}
+
+fn say(lease: &Lease, problem: &PeerProblem) {
+    let (subnet, address) = (lease.subnet, address(lease));
+    match problem {
+        PeerProblem::Displaces { .. } => tracing::error!("Peer {subnet} at {address}: {problem}"),
+        _ => tracing::warn!("Peer {subnet} at {address}: {problem}"),
     }
 }
 

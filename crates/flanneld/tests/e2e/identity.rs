@@ -70,6 +70,64 @@ fn so_it_does_with_a_lease_server() -> Result<()> {
 }
 
 #[test]
+fn so_it_does_with_a_lease_server_in_front_of_etcd() -> Result<()> {
+    let front = ["--listen=:10253", "--listen-insecure", "--store=etcd", "--remote=self"];
+    let builder = front.into_iter().fold(lab(2), |lab, flag| lab.node_flag(1, flag));
+    keeps_its_subnet(builder.node_flag(2, "--remote=192.168.100.1:10253"), nothing)
+}
+
+#[test]
+fn so_it_does_with_ipv6_alone() -> Result<()> {
+    let lab = lab(2).overlay(flannel_lab::Families::Ipv6).start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let (node, before) = (lab.node(2), lab.node(2).read_file(SUBNET_ENV)?);
+    node.flanneld().kill9();
+    lab.change_address(2, "fd00:100::77".parse().unwrap())?;
+    reboot(node)?;
+    node.flanneld().start()?;
+    node.flanneld().wait_ready()?;
+    assert_eq!(node.read_file(SUBNET_ENV)?, before, "{}", node.flanneld().log());
+    reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+fn so_it_does_when_it_is_told_to_use_another_of_its_addresses() -> Result<()> {
+    let lab = lab(2).start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let (node, before) = (lab.node(2), own_key(&lab, 2)?);
+    node.ip(&format!("addr add {MOVED}/24 dev eth0"))?;
+    node.exec(&["rm", "-r", "/var/lib/flannel/nodes"])?;
+    node.flanneld().add_flag(format!("--public-ip={MOVED}"));
+    node.flanneld().restart()?;
+    assert_eq!(own_key(&lab, 2)?, before, "{}", node.flanneld().log());
+    reach_each_other(&lab, &one, &two)
+}
+
+/// Its address was given to a new node, which has taken its lease by it, as every flannel does.
+#[test]
+fn a_lease_that_another_node_lives_on_by_now_is_left_to_it() -> Result<()> {
+    let lab = lab(3).no_daemons().start()?;
+    for node in [1, 2] {
+        lab.node(node).flanneld().start()?;
+        lab.node(node).flanneld().wait_ready()?;
+    }
+    let (former, lost) = (lab.node(2).nic().addresses()[0], own_key(&lab, 2)?);
+    lab.node(2).flanneld().kill9();
+    lab.change_address(2, MOVED.parse().unwrap())?;
+    lab.change_address(3, former)?;
+    lab.node(3).flanneld().start()?;
+    lab.node(3).flanneld().wait_ready()?;
+    assert_eq!(own_key(&lab, 3)?, lost, "as with the Go flannel");
+    lab.node(2).flanneld().start()?;
+    lab.wait_until("another subnet", LIMIT, || own_key(&lab, 2).is_ok_and(|key| key != lost))?;
+    lab.node(2).flanneld().wait_ready()?;
+    assert_eq!(own_key(&lab, 3)?, lost);
+    assert!(lab.node(2).flanneld().log().contains("is leased to"));
+    lab.pod_on_every_node()?;
+    lab.matrix(LIMIT)?.check()
+}
+
+#[test]
 fn so_it_does_after_a_reboot() -> Result<()> {
     keeps_its_subnet(lab(2).backend("host-gw"), reboot)?;
     keeps_its_subnet(lab(2), reboot)

@@ -60,7 +60,12 @@ fn a_lease_written_by_another_node_is_left_to_it() -> Result<()> {
     let (_, theirs) = peer(177);
     lab.etcd()?.put(&lease_path(&lab, &lost), &theirs)?;
     lab.wait_until("another subnet", LIMIT, || own_key(&lab, 1).is_ok_and(|key| key != lost))?;
-    lab.node(1).flanneld().wait_ready()?;
+    // As long as the bridge has addresses of the former one, it is neither cut off nor passed over.
+    lab.wait_until("the bridge to be named", LIMIT, || {
+        let (status, why) = probe(&lab, 1, "/readyz")?.unwrap_or_default();
+        let named = status == 503 && why.contains(&lost) && why.contains("dev cni0");
+        if named { Ok(()) } else { Err(LabError::Spec(why)) }
+    })?;
     // Both have one, and the loser says what that means.
     assert_eq!(lab.etcd()?.get(&lease_path(&lab, &lost))?.as_ref(), Some(&theirs));
     assert!(lab.etcd()?.get(&lease_path(&lab, &own_key(&lab, 1)?))?.is_some());
@@ -71,6 +76,7 @@ fn a_lease_written_by_another_node_is_left_to_it() -> Result<()> {
     );
     assert!(log.contains("restart them"), "{log}");
     let one = lab.pod(1)?;
+    lab.node(1).flanneld().wait_ready()?;
     reach_each_other(&lab, &one, &two)?;
     let route = format!("route {} ", before.subnet.unwrap().trunc());
     let mut kernel = Kernel::of(lab.node(1))?;
