@@ -36,6 +36,7 @@ fn state(node: &Node) -> String {
         "ip6tables-save",
         "nft list ruleset",
         "ls /run/flannel",
+        "ls /var/lib/flannel/nodes",
     ];
     let run = |command: &str| node.exec(&["sh", "-c", command]).expect("look at the node");
     // Counters and dates change by themselves.

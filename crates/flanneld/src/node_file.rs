@@ -6,15 +6,21 @@ use std::path::{Path, PathBuf};
 
 use flannel_kernel::Mac;
 use flannel_lease::{NodeIdentity, Subnet};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::subnet_file::{self, SubnetFileError};
 
 /// What the kernel allows for a name, and what the temporary file adds to it.
 const LONGEST_NAME: usize = 200;
 
+/// Not there where there is no `/proc`, and then equal to nothing.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 #[derive(Debug)]
 pub struct NodeFiles {
     directory: PathBuf,
+    boot: Option<String>,
     /// Several networks, and several daemons, of one node have a subnet file each.
     suffix: String,
 }
@@ -23,7 +29,11 @@ impl NodeFiles {
     pub fn new(data_dir: &Path, subnet_file: &Path) -> Self {
         let suffix = subnet_file.to_string_lossy().replace('/', "-");
         let surplus = suffix.chars().count().saturating_sub(LONGEST_NAME / 4);
-        Self { directory: data_dir.join("nodes"), suffix: suffix.chars().skip(surplus).collect() }
+        Self {
+            directory: data_dir.join("nodes"),
+            boot: std::fs::read_to_string(BOOT_ID).ok().map(|text| text.trim().to_owned()),
+            suffix: suffix.chars().skip(surplus).collect(),
+        }
     }
 
     /// What was kept under the first of these cards that has something.
@@ -34,19 +44,21 @@ impl NodeFiles {
                 tracing::warn!("{error}; going on without it");
                 None
             })?;
-            NodeIdentity::from_json(&text)
+            Kept::read(&text)
                 .inspect_err(|error| tracing::warn!("{} is not used: {error}", path.display()))
                 .ok()
+                .map(|kept| kept.identity)
         })
     }
 
     pub fn write(&self, card: Mac, identity: &NodeIdentity) -> Result<(), SubnetFileError> {
-        let text = identity.to_json() + "\n";
+        let kept = Kept { identity: identity.clone(), boot: self.boot.clone() };
+        let text = kept.text() + "\n";
         subnet_file::replace(&self.path(card), &text).map(drop)
     }
 
-    /// Whether what another machine kept is here, and names this subnet: then this is a copy of its disk, or
-    /// its card was exchanged.
+    /// Whether what another machine kept is here, and names this subnet: then this is a copy of its disk.
+    /// What another card has kept since this machine was switched on is its own.
     pub fn another_kept(&self, cards: &[Mac], subnet: Subnet) -> bool {
         let own: Vec<PathBuf> = cards.iter().map(|card| self.path(*card)).collect();
         let end = format!("{}.json", self.suffix);
@@ -54,13 +66,45 @@ impl NodeFiles {
         let others = entries.map(|entry| entry.path()).filter(|path| !own.contains(path));
         others.filter(|path| path.to_string_lossy().ends_with(&end)).any(|path| {
             let text = subnet_file::read(&path).ok().flatten().unwrap_or_default();
-            NodeIdentity::from_json(&text).is_ok_and(|other| other.subnet().overlaps(&subnet))
+            Kept::read(&text).is_ok_and(|other| {
+                let same_boot = other.boot.is_some() && other.boot == self.boot;
+                !same_boot && other.identity.subnet().overlaps(&subnet)
+            })
         })
     }
 
     fn path(&self, card: Mac) -> PathBuf {
         let card = card.to_string().replace(':', "-");
         self.directory.join(format!("{card}{}.json", self.suffix))
+    }
+}
+
+/// What is in a file.
+struct Kept {
+    identity: NodeIdentity,
+    /// During which boot it was written.
+    boot: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Text {
+    #[serde(rename = "Boot", default)]
+    boot: Option<String>,
+    #[serde(rename = "Lease")]
+    identity: Box<RawValue>,
+}
+
+impl Kept {
+    fn read(text: &str) -> Result<Self, String> {
+        let Text { boot, identity } =
+            serde_json::from_str(text).map_err(|error| error.to_string())?;
+        Ok(Self { boot, identity: NodeIdentity::from_json(identity.get())? })
+    }
+
+    fn text(&self) -> String {
+        let identity = RawValue::from_string(self.identity.to_json()).unwrap_or_default();
+        let text = Text { boot: self.boot.clone(), identity };
+        serde_json::to_string(&text).unwrap_or_default()
     }
 }
 
@@ -85,6 +129,8 @@ mod tests {
         assert_eq!(files.read([other, mine]), Some(identity("10.244.1.0-24")));
         assert_eq!(files.read([other]), None);
         let subnet = |key: &str| key.parse().expect("a subnet");
+        assert!(!files.another_kept(&[other], subnet("10.244.1.0-24")), "our own former card");
+        let files = NodeFiles { boot: Some("another".to_owned()), ..files };
         assert!(files.another_kept(&[other], subnet("10.244.1.0-24")));
         assert!(!files.another_kept(&[other], subnet("10.244.2.0-24")));
         assert!(!files.another_kept(&[mine], subnet("10.244.1.0-24")));

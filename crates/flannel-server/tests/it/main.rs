@@ -6,6 +6,7 @@ mod api;
 mod certificates;
 mod front;
 mod manners;
+mod moved;
 mod nodes;
 mod secrets;
 mod security;

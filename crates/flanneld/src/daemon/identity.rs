@@ -30,6 +30,14 @@ pub(super) struct Identity {
     complained: bool,
 }
 
+/// What became of this node's former lease.
+pub(super) enum Return {
+    /// It has it again.
+    Back(Box<(Held, Snapshot)>),
+    /// It is to acquire one, on this subnet if that is free.
+    Anew(Option<Subnet>),
+}
+
 impl Identity {
     /// What was kept under any card of this machine, first under the one that is used.
     pub(super) fn recall(tools: &Tools, network: &Network, facts: &Facts) -> Self {
@@ -39,7 +47,7 @@ impl Identity {
     }
 
     /// The subnet that this node had: by its subnet file, else by what it kept.
-    pub(super) fn former(&self, previous: Option<Subnet>) -> Option<Subnet> {
+    fn former(&self, previous: Option<Subnet>) -> Option<Subnet> {
         Traces { previous, remembered: self.own.as_ref(), ..Traces::default() }.subnet()
     }
 
@@ -66,7 +74,9 @@ impl Identity {
         }
     }
 
-    /// Takes the lease of this node's former subnet, if it is this node's under a former address.
+    /// Takes the lease of this node's former subnet, if it is this node's under a former address. If it is
+    /// another's, it is not even wished for: a lease server that knows its clients by name gives a node its
+    /// former subnet, and a copy of a node has its token.
     pub(super) async fn come_back(
         &self,
         tools: &Tools,
@@ -74,10 +84,13 @@ impl Identity {
         facts: &Arc<Facts>,
         previous: Option<Subnet>,
         starting: bool,
-    ) -> Result<Option<(Held, Snapshot)>, StoreError> {
-        let former = self.former(previous).filter(|subnet| network.config().accepts(subnet));
-        let Some(subnet) = former else { return Ok(None) };
-        let Some(held) = tools.store.lease(&subnet).await? else { return Ok(None) };
+    ) -> Result<Return, StoreError> {
+        let former = self.former(previous);
+        let accepted = former.filter(|subnet| network.config().accepts(subnet));
+        let Some(subnet) = accepted else { return Ok(Return::Anew(former)) };
+        let Some(held) = tools.store.lease(&subnet).await? else {
+            return Ok(Return::Anew(former));
+        };
         let now = network.attrs(None, facts, tools.machine);
         let addresses: Vec<IpAddr> = own_addresses(facts).collect();
         let running = match previous {
@@ -87,7 +100,7 @@ impl Identity {
         let remembered = self.own.as_ref();
         let traces = Traces { previous, remembered, addresses: &addresses, running };
         let is_ours = match traces.kinship(network.config(), &now, &held.lease, held.version) {
-            Kinship::Present => return Ok(None),
+            Kinship::Present => return Ok(Return::Anew(former)),
             Kinship::Former => true,
             Kinship::IfSilent(address) => {
                 !self.files.another_kept(&cards(network, facts), subnet)
@@ -99,7 +112,7 @@ impl Identity {
             if starting {
                 say_lost(&held.lease);
             }
-            return Ok(None);
+            return Ok(Return::Anew(None));
         }
         self.take_over(tools, network, facts, held, &now).await
     }
@@ -111,7 +124,7 @@ impl Identity {
         facts: &Arc<Facts>,
         held: Held,
         now: &LeaseAttrs,
-    ) -> Result<Option<(Held, Snapshot)>, StoreError> {
+    ) -> Result<Return, StoreError> {
         let mut snapshot = tools.store.snapshot().await?;
         let subnet = held.lease.subnet;
         // Nobody has announced anything on a reservation for this address: an operator wants this node there.
@@ -126,7 +139,7 @@ impl Identity {
                  have addresses of that one; restart them",
                 other.subnet
             );
-            return Ok(None);
+            return Ok(Return::Anew(None));
         }
         let was = address(&held.lease.attrs);
         let attrs = network.attrs(Some(&held.lease.attrs), facts, tools.machine);
@@ -138,16 +151,17 @@ impl Identity {
                 );
                 snapshot.leases.retain(|lease| lease.subnet != subnet);
                 snapshot.leases.push(held.lease.clone());
-                Ok(Some((held, snapshot)))
+                Ok(Return::Back(Box::new((held, snapshot))))
             }
             Err(error) if error.is_transient() => Err(error),
+            Err(StoreError::Lost { .. }) => Ok(Return::Anew(Some(subnet))),
             Err(error) => {
                 tracing::error!(
                     "This node had {subnet} at {was} and may not have it at its present address: {error}; \
                      to get it back, let an operator give that lease back (flannelctl release {subnet}) \
                      and restart flanneld"
                 );
-                Ok(None)
+                Ok(Return::Anew(None))
             }
         }
     }
@@ -242,10 +256,10 @@ fn since_boot(
 /// Whether nobody on a link of this node has the address. What cannot be asked counts as an answer.
 async fn is_silent(facts: &Facts, address: IpAddr) -> bool {
     let IpAddr::V4(address) = address else { return false };
-    let networks = facts.interfaces.iter().filter(|interface| interface.up);
-    let mut networks = networks.flat_map(|interface| &interface.addresses);
     let near = |net: &ipnet::IpNet| net.prefix_len() < 32 && net.contains(&IpAddr::V4(address));
-    if !networks.any(|found| near(&found.addr)) {
+    let mut links = facts.interfaces.iter();
+    let link = links.find(|link| link.addresses.iter().any(|found| near(&found.addr)));
+    if !link.is_some_and(|link| link.up && has_carrier(link.name)) {
         return false;
     }
     tracing::info!(
@@ -265,6 +279,12 @@ async fn is_silent(facts: &Facts, address: IpAddr) -> bool {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     true
+}
+
+/// A cable that is not plugged in brings no answers either.
+fn has_carrier(link: flannel_kernel::IfName) -> bool {
+    let carrier = std::fs::read_to_string(format!("/sys/class/net/{link}/carrier"));
+    carrier.is_ok_and(|text| text.trim() == "1")
 }
 
 /// From the kernel's table of neighbours: the address, the kind of link, and a flag for those that answered.

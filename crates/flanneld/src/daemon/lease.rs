@@ -10,7 +10,7 @@ use flannel_lease::{Expiry, Lease, Subnet};
 use flannel_store::{Claim, Held, Snapshot, StoreError};
 
 use super::Tools;
-use super::identity::{self, Identity};
+use super::identity::{self, Identity, Return};
 use super::network::Network;
 use crate::readiness::Readiness;
 
@@ -238,10 +238,10 @@ async fn claim(
 ) -> Result<(Held, Snapshot), StoreError> {
     let back = identity.come_back(tools, network, facts, previous, starting).await?;
     let (held, snapshot) = match back {
-        Some(back) => back,
-        None => {
+        Return::Back(back) => *back,
+        Return::Anew(previous) => {
             let announce = network.announcer(facts.clone(), tools.machine);
-            let claim = Claim { announce, previous: identity.former(previous) };
+            let claim = Claim { announce, previous };
             let acquired = tools.store.acquire(network.config(), &claim).await?;
             (acquired.held, acquired.snapshot)
         }

@@ -70,6 +70,29 @@ fn so_it_does_with_a_lease_server() -> Result<()> {
 }
 
 #[test]
+fn so_it_does_when_it_serves_the_leases_itself() -> Result<()> {
+    let lab = lab(1).lease_server().start()?;
+    let (node, before) = (lab.node(1), own_key(&lab, 1)?);
+    node.flanneld().kill9();
+    lab.change_address(1, MOVED.parse().unwrap())?;
+    node.flanneld().restart()?;
+    assert_eq!(own_key(&lab, 1)?, before, "{}", node.flanneld().log());
+    assert_eq!(addresses(&lab)?, [MOVED]);
+    Ok(())
+}
+
+/// Another card, at another address, in a machine that was not switched off.
+#[test]
+fn so_it_does_with_another_card_if_nobody_has_its_former_address() -> Result<()> {
+    keeps_its_subnet(lab(2), |node| {
+        node.ip("link set eth0 down")?;
+        node.ip("link set eth0 address 02:fb:00:00:00:99")?;
+        node.ip("link set eth0 up")?;
+        node.ip("route replace default via 192.168.100.254").map(drop)
+    })
+}
+
+#[test]
 fn so_it_does_with_a_lease_server_in_front_of_etcd() -> Result<()> {
     let front = ["--listen=:10253", "--listen-insecure", "--store=etcd", "--remote=self"];
     let builder = front.into_iter().fold(lab(2), |lab, flag| lab.node_flag(1, flag));
@@ -179,6 +202,23 @@ fn nodes_that_have_exchanged_their_addresses_keep_their_subnets() -> Result<()> 
     reach_each_other(&lab, &pods.0, &pods.1)
 }
 
+/// Files, and the device with its MAC.
+fn make_a_copy(original: &Node, copy: &Node) -> Result<()> {
+    copy.write_file(SUBNET_ENV, &original.read_file(SUBNET_ENV)?)?;
+    copy.exec(&["mkdir", "-p", "/var/lib/flannel/nodes"])?;
+    let files = original.output(&["ls", "/var/lib/flannel/nodes"])?;
+    for name in files.stdout.lines() {
+        let path = format!("/var/lib/flannel/nodes/{name}");
+        copy.write_file(&path, &original.read_file(&path)?)?;
+    }
+    let Some(device) = Kernel::of(original)?.device("flannel.1") else { return Ok(()) };
+    let (mac, local) = (device.mac, copy.nic().addresses()[0]);
+    copy.ip(&format!(
+        "link add flannel.1 address {mac} type vxlan id 1 local {local} dev eth0 dstport 8472 nolearning"
+    ))
+    .map(drop)
+}
+
 /// Node 3 is a copy of node 2, which lives.
 fn is_told_apart(builder: LabBuilder) -> Result<()> {
     let lab = builder.no_daemons().start()?;
@@ -188,18 +228,7 @@ fn is_told_apart(builder: LabBuilder) -> Result<()> {
     }
     let (original, copy) = (lab.node(2), lab.node(3));
     let before = lab.leases()?;
-    copy.write_file(SUBNET_ENV, &original.read_file(SUBNET_ENV)?)?;
-    for name in original.exec(&["ls", "/var/lib/flannel/nodes"])?.lines() {
-        let path = format!("/var/lib/flannel/nodes/{name}");
-        copy.exec(&["mkdir", "-p", "/var/lib/flannel/nodes"])?;
-        copy.write_file(&path, &original.read_file(&path)?)?;
-    }
-    if let Some(device) = Kernel::of(original)?.device("flannel.1") {
-        let (mac, local) = (device.mac, copy.nic().addresses()[0]);
-        copy.ip(&format!(
-            "link add flannel.1 address {mac} type vxlan id 1 local {local} dev eth0 dstport 8472 nolearning"
-        ))?;
-    }
+    make_a_copy(original, copy)?;
     copy.flanneld().start()?;
     copy.flanneld().wait_ready()?;
     let log = copy.flanneld().log();
@@ -234,6 +263,53 @@ fn a_copy_is_told_from_its_original_by_nodes_of_a_lease_server() -> Result<()> {
     is_told_apart(lab(3).lease_server())
 }
 
+/// A lease server over TLS that knows its clients by token; node 3 has that of node 2.
+#[test]
+fn with_tokens_a_node_keeps_its_subnet_and_a_copy_that_has_its_token_does_not_get_it() -> Result<()>
+{
+    const TOKEN: &str = "the-token-of-node-2-and-its-copy";
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(["192.168.100.1".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let mut builder = lab(3).lease_server().no_daemons();
+    for flag in ["certfile=/run/server.pem", "keyfile=/run/server.key"] {
+        builder = builder.node_flag(1, format!("--remote-{flag}"));
+    }
+    builder = builder.node_flag(1, "--listen-token-file=/run/tokens");
+    for node in [2, 3] {
+        builder = builder.node_flag(node, "--remote-cafile=/run/server.pem");
+        builder = builder.node_env(node, "FLANNELD_REMOTE_TOKEN", TOKEN);
+    }
+    let lab = builder.start()?;
+    for node in lab.nodes() {
+        node.write_file("/run/server.pem", &certificate.pem())?;
+    }
+    lab.node(1).write_file("/run/server.key", &key.serialize_pem())?;
+    let line = format!("{} node-2\n", flannel_server::hash_token(TOKEN));
+    lab.node(1).write_file("/run/tokens", &line)?;
+    for node in [1, 2] {
+        lab.node(node).flanneld().start()?;
+        lab.node(node).flanneld().wait_ready()?;
+    }
+    let (original, copy) = (lab.node(2), lab.node(3));
+    let before = own_key(&lab, 2)?;
+    original.flanneld().kill9();
+    lab.change_address(2, MOVED.parse().unwrap())?;
+    original.flanneld().start()?;
+    original.flanneld().wait_ready()?;
+    assert_eq!(own_key(&lab, 2)?, before, "{}", original.flanneld().log());
+
+    make_a_copy(original, copy)?;
+    copy.flanneld().start()?;
+    copy.flanneld().wait_ready()?;
+    assert_ne!(own_key(&lab, 3)?, before, "{}", copy.flanneld().log());
+    assert_eq!(own_key(&lab, 2)?, before);
+    let log = original.flanneld().log();
+    assert!(!log.contains("was written by another node"), "{log}");
+    lab.pod_on_every_node()?;
+    lab.matrix(LIMIT)?.check()
+}
+
 #[test]
 fn a_copy_of_a_living_node_of_the_go_flannel_is_told_from_it() -> Result<()> {
     let lab = lab(3).node_flanneld(2, go_flanneld()).no_daemons().start()?;
@@ -242,12 +318,7 @@ fn a_copy_of_a_living_node_of_the_go_flannel_is_told_from_it() -> Result<()> {
         lab.node(node).flanneld().wait_ready()?;
     }
     let (original, copy) = (lab.node(2), lab.node(3));
-    let mac = Kernel::of(original)?.device("flannel.1").expect("its device").mac;
-    copy.write_file(SUBNET_ENV, &original.read_file(SUBNET_ENV)?)?;
-    let local = copy.nic().addresses()[0];
-    copy.ip(&format!(
-        "link add flannel.1 address {mac} type vxlan id 1 local {local} dev eth0 dstport 8472 nolearning"
-    ))?;
+    make_a_copy(original, copy)?;
     copy.flanneld().start()?;
     copy.flanneld().wait_ready()?;
     assert_ne!(own_key(&lab, 3)?, own_key(&lab, 2)?, "{}", copy.flanneld().log());

@@ -30,6 +30,10 @@ pub(crate) struct CleanupArgs {
     /// What it has written of networks that have a name
     #[arg(long, value_name = "DIR", default_value = "/run/flannel/networks")]
     subnet_dir: PathBuf,
+
+    /// What it keeps of the node over reboots
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/flannel/nodes")]
+    node_dir: PathBuf,
 }
 
 /// What went, or would go, and what could not be looked at or removed.
@@ -64,20 +68,23 @@ impl CleanupArgs {
         let mut report = Report::default();
         report.note(flannel_traffic::leftovers(None));
         report.note(Kernel::open().and_then(|mut kernel| kernel.find()));
-        report.things.extend(self.subnet_files().iter().map(|file| file.display().to_string()));
+        report.things.extend(self.files().iter().map(|file| file.display().to_string()));
         report
     }
 
     /// Those that are there.
-    fn subnet_files(&self) -> Vec<PathBuf> {
+    fn files(&self) -> Vec<PathBuf> {
+        let within = |dir: &PathBuf, kind: &'static str| {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            let files = entries.map(|entry| entry.path());
+            files.filter(move |file| file.extension().is_some_and(|found| found == kind))
+        };
         let mut files = vec![self.subnet_file.clone()];
-        let entries = fs::read_dir(&self.subnet_dir).into_iter().flatten().flatten();
-        files.extend(entries.map(|entry| entry.path()));
-        files.retain(|file| {
-            let named = *file == self.subnet_file || file.extension().is_some_and(|x| x == "env");
-            named && file.exists()
-        });
+        files.extend(within(&self.subnet_dir, "env"));
+        files.extend(within(&self.node_dir, "json"));
+        files.retain(|file| file.exists());
         files.sort();
+        files.dedup();
         files
     }
 
@@ -92,7 +99,7 @@ impl CleanupArgs {
             }
             Err(error) => report.failures.push(format!("{error:#}")),
         }
-        for file in self.subnet_files() {
+        for file in self.files() {
             match fs::remove_file(&file) {
                 Ok(()) => report.things.push(file.display().to_string()),
                 Err(error) => report.failures.push(format!("remove {}: {error}", file.display())),
