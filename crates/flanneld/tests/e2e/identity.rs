@@ -362,6 +362,10 @@ fn a_peers_lease_does_not_take_the_place_of_a_connected_route() -> Result<()> {
 
 /// A peer comes, with the subnet `key`: the connected route stays as it is, and is named.
 fn clash(lab: &Lab, key: &str, route: &str, status: u16) -> Result<()> {
+    clash_with(lab, key, &crate::support::peer(50).1, route, status)
+}
+
+fn clash_with(lab: &Lab, key: &str, value: &str, route: &str, status: u16) -> Result<()> {
     let node = lab.node(1);
     let connected = |node: &Node| -> Result<Vec<String>> {
         let routes = node.ip("-4 route show proto kernel")?;
@@ -370,8 +374,7 @@ fn clash(lab: &Lab, key: &str, route: &str, status: u16) -> Result<()> {
     let before = connected(node)?;
     node.flanneld().start()?;
     node.flanneld().wait_ready()?;
-    let (_, value) = crate::support::peer(50);
-    lab.etcd()?.put(&crate::support::lease_path(lab, key), &value)?;
+    lab.etcd()?.put(&crate::support::lease_path(lab, key), value)?;
     let said = || {
         let (found, why) = probe(lab, 1, "/readyz")?.unwrap_or_default();
         let said = found == status && why.contains(key) && why.contains(route);
@@ -404,6 +407,16 @@ fn with_bridge(address: &str) -> Result<Lab> {
     node.ip(&format!("addr add {address} dev br-test"))?;
     node.ip("link set br-test up")?;
     Ok(lab)
+}
+
+#[test]
+fn a_network_of_the_card_is_not_taken_from_it_with_host_gw_either() -> Result<()> {
+    let config = r#"{"Network": "10.244.0.0/16", "SubnetMin": "10.244.1.0",
+                     "SubnetMax": "10.244.20.0", "Backend": {"Type": "host-gw"}}"#;
+    let lab = lab(1).config_json(config).no_daemons().start()?;
+    lab.node(1).ip("addr add 10.244.50.9/24 dev eth0")?;
+    let (key, value) = crate::support::peer(50);
+    clash_with(&lab, &key, &value.replace("vxlan", "host-gw"), "10.244.50.0/24 dev eth0", 503)
 }
 
 #[test]
