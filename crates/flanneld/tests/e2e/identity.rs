@@ -126,6 +126,21 @@ fn so_it_does_when_it_is_told_to_use_another_of_its_addresses() -> Result<()> {
     reach_each_other(&lab, &one, &two)
 }
 
+#[test]
+fn a_subnet_that_an_operator_has_reserved_for_the_new_address_is_taken() -> Result<()> {
+    let lab = lab(1).start()?;
+    let node = lab.node(1);
+    node.flanneld().kill9();
+    lab.change_address(1, MOVED.parse().unwrap())?;
+    let (key, reserved) =
+        ("10.244.60.0-24", format!(r#"{{"PublicIP":"{MOVED}","PublicIPv6":null}}"#));
+    lab.etcd()?.put(&crate::support::lease_path(&lab, key), &reserved)?;
+    node.flanneld().restart()?;
+    assert_eq!(own_key(&lab, 1)?, key, "{}", node.flanneld().log());
+    assert!(node.flanneld().log().contains("is reserved for this node's address"));
+    Ok(())
+}
+
 /// Its address was given to a new node, which has taken its lease by it, as every flannel does.
 #[test]
 fn a_lease_that_another_node_lives_on_by_now_is_left_to_it() -> Result<()> {
