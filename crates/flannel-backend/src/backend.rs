@@ -36,6 +36,18 @@ pub struct Past<'a> {
     pub machine: u64,
 }
 
+impl PeerProblem {
+    /// Whether two nodes claim the same addresses for their pods.
+    pub fn is_clash(&self) -> bool {
+        *self == Self::OverlapsOurs
+    }
+
+    /// Whether that is how things are while nothing is wrong.
+    pub fn is_expected(&self) -> bool {
+        *self == Self::Unclaimed
+    }
+}
+
 impl Node {
     /// What any backend announces: the node's public addresses of the families in use.
     pub fn attrs(&self, backend_type: &str) -> LeaseAttrs {
@@ -57,6 +69,16 @@ pub trait Backend: Send + Sync {
     /// cannot be spoken to.
     fn lease_type(&self) -> &'static str {
         self.kind()
+    }
+
+    /// The names of its options in `Backend`, besides `Type`.
+    fn options(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Refuses what is wrong with a network for this backend on every node, naming the fix.
+    fn check_network(&self, _network: &NetworkConfig) -> Result<(), BackendError> {
+        Ok(())
     }
 
     /// Refuses a node or network this backend cannot serve, naming the fix.
@@ -98,14 +120,25 @@ pub trait Backend: Send + Sync {
     }
 }
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BackendError {
     #[error(transparent)]
     Config(#[from] flannel_lease::ConfigError),
-    #[error("unknown Backend.Type '{kind}': use one of {known}")]
-    Unknown { kind: String, known: String },
+    #[error("unknown Backend.Type '{kind}': {}use one of {known}", hint(.nearest))]
+    Unknown { kind: String, nearest: Option<&'static str>, known: String },
+    #[error("Backend.Type '{kind}'{} is not part of this release: use one of {known}", default(.kind))]
+    NotBuilt { kind: String, known: String },
     #[error("{0}")]
     Unfit(String),
+}
+
+fn hint(nearest: &Option<&str>) -> String {
+    nearest.map(|nearest| format!("did you mean {nearest}? ")).unwrap_or_default()
+}
+
+/// The one that nobody asks for by name.
+fn default(kind: &str) -> &'static str {
+    if kind == "udp" { " (which it is where the config has no Backend)" } else { "" }
 }
 
 /// Why a peer gets no entries. It is logged once and tried again when the peer's lease changes.
@@ -115,6 +148,11 @@ pub enum PeerProblem {
         "it uses the backend '{theirs}', we use '{ours}': every node of a network needs the same"
     )]
     OtherBackend { theirs: String, ours: String },
+    #[error(
+        "its lease names no backend: it is reserved for a node that has not come yet, or that node uses \
+         udp or alloc"
+    )]
+    Unclaimed,
     #[error("its subnet lies outside of our network")]
     OutsideNetwork,
     #[error("its subnet overlaps ours")]

@@ -1,7 +1,7 @@
 //! The backends: pure functions from leases to kernel entries.
 //!
-//! [`Backend`] says what one must provide, [`create`] lists those there are, and `mesh` puts their
-//! entries together to the desired state of a node.
+//! [`Backend`] says what one must provide, [`create`] lists those there are, [`judge`] says whether nodes
+//! can use a network config, and `mesh` puts their entries together to the desired state of a node.
 
 #![forbid(unsafe_code)]
 
@@ -10,19 +10,34 @@ mod backend;
 mod connected;
 mod family;
 mod host_gw;
+mod judge;
 mod mesh;
 mod underlay;
 mod vxlan;
 
-use flannel_lease::BackendConfig;
+use flannel_lease::{BackendConfig, nearest};
 
 pub use backend::{Backend, BackendError, Node, Past, PeerProblem};
 pub use connected::{Connected, Meeting};
+pub use judge::{Judged, judge};
 pub use mesh::{Owner, meetings, networks, ownership, peer_entries, public_addresses};
 pub use underlay::Underlay;
 
 /// In the order the documentation lists them.
 const KNOWN: [&str; 3] = ["vxlan", "host-gw", "alloc"];
+/// Those of the Go flannel, past and present, that are not here.
+const NOT_BUILT: [&str; 10] = [
+    "wireguard",
+    "udp",
+    "ipip",
+    "ipsec",
+    "extension",
+    "tencent-vpc",
+    "ali-vpc",
+    "aws-vpc",
+    "gce",
+    "azure",
+];
 
 /// The backend that a network config asks for.
 pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> {
@@ -30,8 +45,16 @@ pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> 
         "vxlan" => Box::new(vxlan::VxlanBackend::new(config)?),
         "host-gw" => Box::new(host_gw::HostGwBackend::new(config)),
         "alloc" => Box::new(alloc::AllocBackend::new(config)),
-        kind => {
-            return Err(BackendError::Unknown { kind: kind.to_owned(), known: KNOWN.join(", ") });
-        }
+        kind => return Err(unknown(kind)),
     })
+}
+
+fn unknown(kind: &str) -> BackendError {
+    let known = KNOWN.join(", ");
+    // Whoever wrote the config may have written anything.
+    let shown: String = kind.escape_debug().take(60).collect();
+    if NOT_BUILT.contains(&kind) {
+        return BackendError::NotBuilt { kind: shown, known };
+    }
+    BackendError::Unknown { kind: shown, nearest: nearest(kind, KNOWN), known }
 }

@@ -23,11 +23,14 @@ pub fn peer_entries(
     peer: &Lease,
 ) -> Result<Vec<Entry>, PeerProblem> {
     let (ours, theirs) = (backend.lease_type(), &peer.attrs.backend_type);
-    if !ours.is_empty() && !theirs.eq_ignore_ascii_case(ours) {
-        return Err(PeerProblem::OtherBackend { theirs: theirs.clone(), ours: ours.to_owned() });
-    }
     if peer.subnet.overlaps(&own.subnet) {
         return Err(PeerProblem::OverlapsOurs);
+    }
+    if !ours.is_empty() && is_unclaimed(peer) {
+        return Err(PeerProblem::Unclaimed);
+    }
+    if !ours.is_empty() && !theirs.eq_ignore_ascii_case(ours) {
+        return Err(PeerProblem::OtherBackend { theirs: theirs.clone(), ours: ours.to_owned() });
     }
     if !is_inside(node, &peer.subnet) {
         return Err(PeerProblem::OutsideNetwork);
@@ -79,6 +82,12 @@ pub fn networks(node: &Node) -> Vec<IpNet> {
     let v4 = node.network.v4.as_ref().map(|pool| IpNet::V4(pool.network()));
     let v6 = node.network.v6.as_ref().map(|pool| IpNet::V6(pool.network()));
     v4.into_iter().chain(v6).collect()
+}
+
+/// A reservation names a node and nothing else until that node comes.
+fn is_unclaimed(peer: &Lease) -> bool {
+    let LeaseAttrs { backend_type, backend_data, backend_v6_data, .. } = &peer.attrs;
+    backend_type.is_empty() && backend_data.is_none() && backend_v6_data.is_none()
 }
 
 fn is_inside(node: &Node, subnet: &Subnet) -> bool {

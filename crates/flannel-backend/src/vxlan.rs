@@ -10,7 +10,7 @@ use flannel_kernel::{
     Address, Entry, Fdb, IfName, KernelVersion, LegacyRoutes, Link, LinkKind, Mac, Neighbour,
     Offload, Route, Sysctl, Vxlan,
 };
-use flannel_lease::{BackendConfig, Lease, LeaseAttrs, RawJson};
+use flannel_lease::{BackendConfig, Lease, LeaseAttrs, NetworkConfig, RawJson};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -180,14 +180,35 @@ impl Backend for VxlanBackend {
         "vxlan"
     }
 
-    fn check(&self, node: &Node) -> Result<(), BackendError> {
-        if node.network.v6.is_some() && self.devices.v6.is_none() {
+    fn options(&self) -> &'static [&'static str] {
+        &["VNI", "Port", "MTU", "GBP", "Learning", "DirectRouting"]
+    }
+
+    fn check_network(&self, network: &NetworkConfig) -> Result<(), BackendError> {
+        if network.v6.is_some() && self.devices.v6.is_none() {
             return Err(BackendError::Unfit(format!(
                 "Backend.VNI {} makes an IPv6 device name longer than the kernel allows: \
                  use 9999 or less with IPv6",
                 self.vni
             )));
         }
+        let (overhead, least, family) = match network.v6 {
+            Some(_) => (OVERHEAD_V6, LEAST_MTU_V6, "IPv6"),
+            None => (OVERHEAD_V4, LEAST_MTU_V4, "IPv4"),
+        };
+        match self.mtu {
+            Some(mtu) if mtu < least + overhead => Err(BackendError::Unfit(format!(
+                "Backend.MTU {mtu} leaves {} bytes for pods, less than the {least} that {family} needs: \
+                 raise it to {} or more, or leave it out",
+                mtu.saturating_sub(overhead),
+                least + overhead
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, node: &Node) -> Result<(), BackendError> {
+        self.check_network(&node.network)?;
         for family in Family::used_by(node) {
             let least = if family == Family::V6 { LEAST_MTU_V6 } else { LEAST_MTU_V4 };
             let mtu = self.device_mtu(family, node);

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
-use flannel_backend::{Backend, Node, Past, PeerProblem, Underlay, create, peer_entries};
+use flannel_backend::{Backend, Node, Past, PeerProblem, Underlay, create, judge, peer_entries};
 use flannel_kernel::{Facts, IfName, Interface, KernelVersion, Mac, Path};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
 
@@ -331,4 +331,46 @@ fn impossible_options_are_refused_with_the_fix() {
     assert!(refused(r#"{"Type":"vxlan","MTU":1300}"#).contains("1280"));
     assert!(refused(r#"{"Type":"vxlan","Port":65536}"#).contains("Port"));
     assert!(refused(r#"{"Type":"carrier-pigeon"}"#).contains("vxlan, host-gw, alloc"));
+}
+
+#[test]
+fn what_is_wrong_on_every_node_is_found_without_one() {
+    let config = |more: &str| format!(r#"{{"Network":"10.244.0.0/16"{more}}}"#);
+    let dual = r#","EnableIPv6":true,"IPv6Network":"fd00:244::/56""#;
+    for (more, said) in [
+        ("".to_owned(), "'udp' (which it is where the config has no Backend) is not part of"),
+        (
+            r#","Backend":{"Type":"wireguard"}"#.to_owned(),
+            "'wireguard' is not part of this release",
+        ),
+        (r#","Backend":{"Type":"vxlam"}"#.to_owned(), "did you mean vxlan?"),
+        (r#","Backend":{"Type":"hostgw"}"#.to_owned(), "did you mean host-gw?"),
+        (r#","Backend":{"Type":"x\u001b"}"#.to_owned(), r"unknown Backend.Type 'x\u{1b}': use one"),
+        (r#","Backend":{"Type":"vxlan","VNI":16777216}"#.to_owned(), "out of range"),
+        (r#","Backend":{"Type":"vxlan","VNI":"1"}"#.to_owned(), "not a whole number"),
+        (r#","Backend":{"Type":"vxlan","Port":-1}"#.to_owned(), "out of range"),
+        (r#","Backend":{"Type":"vxlan","MTU":117}"#.to_owned(), "raise it to 118 or more"),
+        (format!(r#"{dual},"Backend":{{"Type":"vxlan","VNI":10000}}"#), "9999 or less with IPv6"),
+        (format!(r#"{dual},"Backend":{{"Type":"vxlan","MTU":1349}}"#), "raise it to 1350 or more"),
+    ] {
+        let error = judge(&config(&more)).expect_err(&more).to_string();
+        assert!(error.contains(said), "{more}: {error}");
+    }
+    let judged = judge(&config(r#","Backend":{"Type":"host-gw","VNI":1}"#)).unwrap();
+    assert_eq!(judged.remarks.len(), 1, "host-gw has no options: {:?}", judged.remarks);
+}
+
+#[test]
+fn a_reservation_is_nothing_to_warn_of_until_its_node_comes() {
+    let reserved = r#"{"PublicIP":"192.168.100.2","PublicIPv6":null}"#;
+    for config in [DUAL, &DUAL.replace("vxlan", "host-gw")] {
+        let problem = peer(config, OWN_DUAL, (PEER_DUAL.0, reserved)).unwrap_err();
+        assert_eq!(problem, PeerProblem::Unclaimed);
+        assert!(problem.is_expected());
+    }
+    // One that names another backend is another matter, and so is one that overlaps ours.
+    let other = r#"{"PublicIP":"192.168.100.2","BackendType":"ipip"}"#;
+    assert!(!peer(DUAL, OWN_DUAL, (PEER_DUAL.0, other)).unwrap_err().is_expected());
+    let ours = peer(DUAL, OWN_DUAL, ("10.244.69.0-25", reserved)).unwrap_err();
+    assert!(ours.is_clash());
 }

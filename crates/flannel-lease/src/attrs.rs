@@ -31,6 +31,8 @@ pub enum AttrsError {
         "lease attribute {key} {value:?} is not an {family} address: delete the key or restart its host"
     )]
     Address { key: &'static str, value: String, family: &'static str },
+    #[error("lease attribute {key} is nested {depth} deep: {DEEPEST} is the most")]
+    Deep { key: &'static str, depth: usize },
 }
 
 impl LeaseAttrs {
@@ -45,6 +47,19 @@ impl LeaseAttrs {
             backend_data: read_data(members.backend_data)?,
             backend_v6_data: read_data(members.backend_v6_data)?,
         })
+    }
+
+    /// Whether every reader of JSON can read the backend's data: many go down one level of their stack for
+    /// each bracket. What a store holds already is read all the same.
+    pub fn check_depth(&self) -> Result<(), AttrsError> {
+        let data = [("BackendData", &self.backend_data), ("BackendV6Data", &self.backend_v6_data)];
+        for (key, data) in data {
+            let depth = data.as_ref().map_or(0, RawJson::depth);
+            if depth > DEEPEST {
+                return Err(AttrsError::Deep { key, depth });
+            }
+        }
+        Ok(())
     }
 
     pub fn to_json(&self) -> String {
@@ -68,6 +83,9 @@ impl LeaseAttrs {
         out
     }
 }
+
+/// No backend needs more than two.
+const DEEPEST: usize = 32;
 
 impl From<RawJsonError> for AttrsError {
     fn from(error: RawJsonError) -> Self {

@@ -29,8 +29,11 @@ pub trait Net: Copy + Debug + Display + Eq + Hash + Ord + sealed::Sealed {
     /// `bits` as an address, for messages.
     fn address(bits: u128) -> IpAddr;
 
-    /// Addresses of this family that stand for something else and cannot be a pod's.
-    fn reserved() -> Option<Self>;
+    /// Addresses of this family that stand for those of another.
+    fn disguised() -> Option<Self>;
+
+    /// Addresses that cannot be a pod's: the first one and the length, and what they are.
+    const RESERVED: &[(u128, u8, &str)];
 
     /// An address of this family as an integer. IPv4 written as IPv6 (`::ffff:10.0.0.1`) is of neither.
     fn parse_address(text: &str) -> Option<u128>;
@@ -60,6 +63,8 @@ pub(crate) fn host_mask<N: Net>(len: u8) -> u128 {
 
 impl Net for Ipv4Net {
     const BITS: u8 = 32;
+    const RESERVED: &[(u128, u8, &str)] =
+        &[(0x7f00_0000, 8, "loopback addresses"), (0xe000_0000, 4, "multicast addresses")];
 
     fn start(&self) -> u128 {
         u128::from(self.network().to_bits())
@@ -77,7 +82,7 @@ impl Net for Ipv4Net {
         Ipv4Addr::from_bits(bits as u32).into()
     }
 
-    fn reserved() -> Option<Self> {
+    fn disguised() -> Option<Self> {
         None
     }
 
@@ -88,6 +93,11 @@ impl Net for Ipv4Net {
 
 impl Net for Ipv6Net {
     const BITS: u8 = 128;
+    const RESERVED: &[(u128, u8, &str)] = &[
+        (1, 128, "loopback addresses"),
+        (0xfe80 << 112, 10, "link-local addresses"),
+        (0xff00 << 112, 8, "multicast addresses"),
+    ];
 
     fn start(&self) -> u128 {
         self.network().to_bits()
@@ -106,7 +116,7 @@ impl Net for Ipv6Net {
     }
 
     /// `::ffff:0:0/96`, IPv4 addresses written as IPv6.
-    fn reserved() -> Option<Self> {
+    fn disguised() -> Option<Self> {
         Some(Self::around(0xffff_0000_0000, 96))
     }
 

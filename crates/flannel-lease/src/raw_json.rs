@@ -37,6 +37,25 @@ impl RawJson {
         &self.0
     }
 
+    /// How many brackets are open at once, at most.
+    pub fn depth(&self) -> usize {
+        let (mut depth, mut deepest) = (0usize, 0);
+        let (mut in_string, mut escaped) = (false, false);
+        for byte in self.0.bytes() {
+            match byte {
+                b'[' | b'{' if !in_string => {
+                    depth += 1;
+                    deepest = deepest.max(depth);
+                }
+                b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            in_string ^= byte == b'"' && !escaped;
+            escaped = in_string && byte == b'\\' && !escaped;
+        }
+        deepest
+    }
+
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, RawJsonError> {
         Ok(serde_json::from_str(&self.0)?)
     }

@@ -96,6 +96,7 @@ impl From<Refusal> for Fault {
             Refusal::OutOfSubnets(_) => (StatusCode::CONFLICT, "out-of-subnets"),
             Refusal::Taken(..) => (StatusCode::CONFLICT, "taken"),
             Refusal::Reserved(_) => (StatusCode::CONFLICT, "reserved"),
+            Refusal::NodeHasLease { .. } => (StatusCode::CONFLICT, "node-has-lease"),
             Refusal::Overlaps(..) => (StatusCode::CONFLICT, "overlaps"),
             _ => (StatusCode::BAD_REQUEST, "refused"),
         };
@@ -119,6 +120,10 @@ pub(crate) fn json(body: impl Into<Bytes>) -> Response<Body> {
 
 pub(crate) fn text(body: &'static str) -> Response<Body> {
     of(Bytes::from_static(body.as_bytes()), TEXT)
+}
+
+pub(crate) fn words(text: String) -> Response<Body> {
+    of(Bytes::from(text), TEXT)
 }
 
 pub(crate) fn empty() -> Response<Body> {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use flannel_lease::{Expiry, LeaseAttrs, Subnet};
 use flannel_store::Desk;
 use flannel_store::feed::{Cursor, Feed, Style};
-use flannel_store::ledger::{Entry, NetworkName, Reply, Request as Asked, Who};
+use flannel_store::ledger::{Entry, NetworkName, Refusal, Reply, Request as Asked, Who};
 use flannel_store::wire::{self, WireError, WireLease, WireReservation};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -81,7 +81,9 @@ impl Api {
             (Route::Config(name), Method::GET) => self.config(&name, query.raw),
             (Route::Config(name), Method::PUT) => {
                 let text = self.read(request).await?;
-                self.done(&name, Asked::SetConfig { text, force: query.force }).await
+                let judged = flannel_backend::judge(&text).map_err(Refusal::from)?;
+                self.done(&name, Asked::SetConfig { text, force: query.force }).await?;
+                Ok(remarked(&name, &judged))
             }
             (Route::Config(name), Method::DELETE) => {
                 self.done(&name, Asked::RemoveNetwork { force: query.force }).await
@@ -99,7 +101,7 @@ impl Api {
             (Route::Lease(name, subnet), Method::GET) => {
                 let feed = self.feed(&name)?;
                 if query.next.is_none() && feed.lease(&subnet).is_none() {
-                    return Err(flannel_store::ledger::Refusal::Gone(subnet).into());
+                    return Err(Refusal::Gone(subnet).into());
                 }
                 self.poll(feed.changes(), &query, |at| feed.answer_one(&subnet, at)).await
             }
@@ -132,7 +134,7 @@ impl Api {
     }
 
     fn config(&self, name: &NetworkName, raw: bool) -> Answered {
-        let missing = || flannel_store::ledger::Refusal::NoNetwork(name.clone());
+        let missing = || Refusal::NoNetwork(name.clone());
         let feed = self.desk.feeds().get(name).ok_or_else(missing)?;
         let config = if raw { feed.config_text().map(Bytes::from) } else { feed.config() };
         Ok(answer::json(config.ok_or_else(missing)?))
@@ -151,6 +153,7 @@ impl Api {
             return Err(Fault::bad("the lease's Subnet is not the one of the path"));
         }
         let WireLease { attrs, version, .. } = lease;
+        let attrs = check_attrs(attrs)?;
         if !query.import {
             return self.lease(name, Asked::Renew { subnet, attrs, version, who }).await;
         }
@@ -174,7 +177,7 @@ impl Api {
     }
 
     fn feed(&self, name: &NetworkName) -> Result<Arc<Feed>, Fault> {
-        let missing = || flannel_store::ledger::Refusal::NoNetwork(name.clone());
+        let missing = || Refusal::NoNetwork(name.clone());
         let feed = self.desk.feeds().get(name).ok_or_else(missing)?;
         Ok(feed)
     }
@@ -269,7 +272,24 @@ fn wrong(error: WireError) -> Fault {
 }
 
 fn read_attrs(text: &str) -> Result<LeaseAttrs, Fault> {
-    LeaseAttrs::from_json(text.as_bytes()).map_err(|error| Fault::bad(error.to_string()))
+    let attrs = LeaseAttrs::from_json(text.as_bytes());
+    check_attrs(attrs.map_err(|error| Fault::bad(error.to_string()))?)
+}
+
+/// What others would choke on is not let in.
+fn check_attrs(attrs: LeaseAttrs) -> Result<LeaseAttrs, Fault> {
+    attrs.check_depth().map_err(|error| Fault::bad(error.to_string()))?;
+    Ok(attrs)
+}
+
+/// Taken, and what its writer should know.
+fn remarked(name: &NetworkName, judged: &flannel_backend::Judged) -> Response<Body> {
+    let mut text = String::new();
+    for remark in &judged.remarks {
+        tracing::warn!(network = %name, "The network config was written: {remark}");
+        text += &format!("warning: {remark}\n");
+    }
+    answer::words(text)
 }
 
 /// An IPv4 address that came in over an IPv6 socket is an IPv4 address.

@@ -5,6 +5,7 @@ mod answer;
 mod api;
 mod auth;
 mod body;
+mod leftover;
 mod limits;
 mod listen;
 mod permission;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use flannel_store::Desk;
 use flannel_store::ledger::Who;
+use http::header::{CONNECTION, EXPECT, HeaderValue};
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -25,6 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::answer::{self, Fault};
 use crate::api::{Api, plain};
 use crate::auth::{self, Tokens};
+use crate::leftover;
 use crate::limits::{Limits, Meter};
 use crate::listen::Listen;
 use crate::reload::Reloaded;
@@ -137,8 +139,13 @@ impl Server {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, from)) => {
-                        if let Some(guest) = Guest::admit(&shared, plain(from.ip())) {
-                            connections.spawn(guest.serve(stream));
+                        match Guest::admit(&shared, plain(from.ip())) {
+                            Some(guest) => {
+                                connections.spawn(guest.serve(stream));
+                            }
+                            // In TLS there is nobody to say it to yet.
+                            None if shared.tls.is_none() => turn_away(&stream),
+                            None => {}
                         }
                     }
                     Err(error) => {
@@ -151,6 +158,17 @@ impl Server {
             }
         }
     }
+}
+
+/// Says so as far as that can be done without waiting.
+fn turn_away(stream: &TcpStream) {
+    let text = "too many connections: try again later\n";
+    let length = text.len();
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {length}\r\n\r\n{text}"
+    );
+    let _ = stream.try_write(answer.as_bytes());
 }
 
 /// After a restart all nodes come back in the same moment; who is not let in waits for seconds before it
@@ -247,6 +265,9 @@ impl Guest {
         let answer = service_fn(move |request: Request<Incoming>| async move {
             let wants_json = answer::wants_json(&request);
             let headers = request.headers().clone();
+            let (head, body) = request.into_parts();
+            let (body, leftover) = leftover::lend(body);
+            let request = Request::from_parts(head, body);
             let who = || guest.who(&headers, names.as_ref());
             let fits = guest.shared.meter.requested(guest.source, Instant::now());
             let answered = if fits {
@@ -255,7 +276,13 @@ impl Guest {
                 let text = "too many requests from this address: slow down";
                 Err(Fault::new(StatusCode::TOO_MANY_REQUESTS, "too-many", text))
             };
-            let response = answered.unwrap_or_else(|fault| fault.response(wants_json));
+            let mut response = answered.unwrap_or_else(|fault| fault.response(wants_json));
+            // Who waits for a word before sending its body is not told to go on.
+            let most =
+                if headers.contains_key(EXPECT) { 0 } else { guest.shared.limits.largest_body };
+            if !leftover.finish(most).await {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok::<_, Infallible>(response)
         });
         // What goes wrong on the way is the client's business.

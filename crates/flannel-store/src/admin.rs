@@ -7,6 +7,11 @@ use crate::{Held, Store, StoreError};
 
 #[async_trait]
 pub trait Admin: Store {
+    /// The network config byte for byte as somebody wrote it.
+    async fn config_as_written(&self) -> Result<Option<String>, StoreError> {
+        self.config().await
+    }
+
     /// All leases with when they end.
     async fn list(&self) -> Result<Vec<Held>, StoreError>;
 

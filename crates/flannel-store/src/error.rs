@@ -2,6 +2,8 @@
 
 use flannel_lease::{AcquireError, Lease};
 
+use crate::ledger::Refusal;
+
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -18,6 +20,10 @@ pub enum StoreError {
     /// The server answered with an error of its own, e.g. that its disk quota is used up.
     #[error("cannot {attempted}: {endpoint} refuses: {reason}; see its log")]
     Refused { attempted: String, endpoint: String, reason: String },
+
+    /// It was understood, and it cannot be: what to do about it is up to the one who asked.
+    #[error("cannot {attempted}: {refusal}")]
+    Rejected { attempted: String, refusal: Box<Refusal> },
 
     /// Our key is gone: it expired, or somebody deleted it.
     #[error("the lease {key} no longer exists: acquire a new one")]
@@ -48,6 +54,10 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    pub(crate) fn rejected(attempted: &str, refusal: impl Into<Refusal>) -> Self {
+        Self::Rejected { attempted: attempted.to_owned(), refusal: Box::new(refusal.into()) }
+    }
+
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::Contended { .. })

@@ -8,6 +8,9 @@ use tokio::sync::mpsc;
 
 use crate::StoreError;
 
+/// What a config looks like, for those who have none yet.
+pub(crate) const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+
 /// A lease this node holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
@@ -77,6 +80,9 @@ pub trait Store: Send + Sync {
 
     /// The network config's text; `None` while nobody has written one.
     async fn config(&self) -> Result<Option<String>, StoreError>;
+
+    /// How an operator writes it, for the one who reads that there is none: completes "write one with …".
+    fn how_to_write_config(&self) -> String;
 
     async fn snapshot(&self) -> Result<Snapshot, StoreError>;
 

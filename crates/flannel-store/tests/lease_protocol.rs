@@ -14,7 +14,7 @@ use flannel_store::ledger::{
     Addresses, Commit, LEASE_TTL, Ledger, Millis, NetworkName, Refusal, Reply, Request, Who,
 };
 
-const CONFIG: &str = r#"{"Network":"10.5.0.0/22","SubnetLen":27,"SubnetMin":"10.5.0.32"}"#;
+const CONFIG: &str = r#"{"Network":"10.5.0.0/22","SubnetLen":27,"SubnetMin":"10.5.0.32","Backend":{"Type":"vxlan"}}"#;
 const TTL: Millis = LEASE_TTL.as_millis() as Millis;
 const HOUR: Millis = 3_600_000;
 const NODES: u32 = 24;

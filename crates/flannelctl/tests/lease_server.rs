@@ -64,7 +64,7 @@ fn from_nothing_to_a_network_with_tls() {
     let none = refused(&flannelctl(&["config", "get"], &as_boss));
     assert!(none.contains("no network config yet"), "{none}");
     let config = dir.path().join("net-conf.json");
-    std::fs::write(&config, r#"{"Network":"10.5.0.0/16"}"#).unwrap();
+    std::fs::write(&config, r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
     said(&flannelctl(&["config", "set", config.to_str().unwrap()], &as_boss));
     assert!(said(&flannelctl(&["config", "get"], &as_boss)).contains("\"SubnetLen\": 24"));
 
@@ -81,7 +81,10 @@ fn from_nothing_to_a_network_with_tls() {
             public_ip: Some([192, 0, 2, 1].into()),
             ..Default::default()
         };
-        let config = flannel_lease::NetworkConfig::parse(r#"{"Network":"10.5.0.0/16"}"#).unwrap();
+        let config = flannel_lease::NetworkConfig::parse(
+            r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#,
+        )
+        .unwrap();
         store.acquire(&config, &Claim::new(attrs, None)).await.unwrap().held
     });
     let subnet = held.lease.subnet.v4().unwrap().to_string();
@@ -100,7 +103,7 @@ fn from_nothing_to_a_network_with_tls() {
     said(&flannelctl(&["unreserve", "10.5.9.0/24"], &as_boss));
     said(&flannelctl(&["release", "10.5.9.0/24"], &as_boss));
     let other = dir.path().join("other.json");
-    std::fs::write(&other, r#"{"Network":"10.6.0.0/16"}"#).unwrap();
+    std::fs::write(&other, r#"{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
     let set = ["config", "set", other.to_str().unwrap()];
     let stranded = refused(&flannelctl(&set, &as_boss));
     assert!(stranded.contains("do not fit"), "{stranded}");
@@ -112,7 +115,7 @@ fn a_config_is_checked_without_any_store() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("net-conf.json");
     let path = file.to_str().unwrap();
-    std::fs::write(&file, r#"{"Network":"10.5.0.0/16"}"#).unwrap();
+    std::fs::write(&file, r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
     assert!(said(&flannelctl(&["config", "validate", path], &[])).contains("10.5.255.0"));
     std::fs::write(&file, r#"{"Network":"10.5.0.0/29"}"#).unwrap();
     let wrong = refused(&flannelctl(&["config", "validate", path], &[]));

@@ -5,6 +5,7 @@
 
 pub mod checks;
 pub mod daemon;
+mod first_config;
 pub mod iface;
 pub mod logging;
 pub mod machine;

@@ -1,16 +1,15 @@
 //! The lease server as a part of this process: on a thread of its own, so that thousands of clients
 //! do not keep the node waiting, nor the node them.
 
-use std::path::Path;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use flannel_server::Server;
-use flannel_store::embedded::AskError;
-use flannel_store::ledger::{NetworkName, Request};
 use flannel_store::{Desk, Embedded, EtcdDesk, EtcdOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::first_config::FirstConfig;
 use crate::options::{Backing, Serve};
 
 /// What leases are kept in, for a node that uses its own server.
@@ -43,7 +42,11 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
     };
     match (&options.config, &served) {
         (Some((network, file)), Served::Embedded(_)) => {
-            runtime.block_on(begin_with(&*desk, network, file))?;
+            let server = reachable(server.address()).to_string();
+            let (network, file) = (network.clone(), file.clone());
+            let first = FirstConfig { desk: desk.clone(), network, file, server };
+            runtime.block_on(first.begin())?;
+            runtime.spawn(first.watch());
         }
         (Some(_), Served::Etcd(_)) => tracing::warn!(
             "net-config-path is not looked at: the network config is in etcd; `flannelctl config set` writes it"
@@ -65,18 +68,11 @@ fn raise_file_limit() {
     }
 }
 
-/// Writes the first config of the network; one that is there is the operator's.
-async fn begin_with(desk: &dyn Desk, network: &NetworkName, file: &Path) -> anyhow::Result<()> {
-    if desk.feeds().get(network).is_some_and(|feed| feed.config_text().is_some()) {
-        return Ok(());
-    }
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("cannot read the network config in {}", file.display()))?;
-    match desk.ask(network, Request::SetConfig { text, force: false }).await {
-        Ok(_) => Ok(()),
-        Err(AskError::Refused(refusal)) => {
-            Err(anyhow::Error::new(refusal).context(file.display().to_string()))
-        }
-        Err(error) => Err(error.into()),
-    }
+/// Where somebody on this machine finds the server.
+fn reachable(listens: SocketAddr) -> SocketAddr {
+    let ip = match listens.ip() {
+        ip if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listens.port())
 }

@@ -79,19 +79,29 @@ pub(super) fn network<N: Net>(given: &Given<N>, keys: &FamilyKeys) -> Result<N, 
         );
         ConfigError::missing(*key, fix)
     })?;
-    match N::reserved() {
-        Some(reserved)
-            if network.start() <= reserved.end() && reserved.start() <= network.end() =>
-        {
-            Err(ConfigError::invalid(
+    if let Some(disguised) = N::disguised()
+        && network.start() <= disguised.end()
+        && disguised.start() <= network.end()
+    {
+        return Err(ConfigError::invalid(
+            *key,
+            network,
+            format!("takes in {disguised}, where IPv4 addresses live"),
+            format!("use another network, for example \"{example}\""),
+        ));
+    }
+    for (first, len, what) in N::RESERVED {
+        let reserved = N::around(*first, *len);
+        if reserved.start() <= network.start() && network.end() <= reserved.end() {
+            return Err(ConfigError::invalid(
                 *key,
                 network,
-                format!("takes in {reserved}, where IPv4 addresses live"),
+                format!("is a part of {reserved}, where {what} live"),
                 format!("use another network, for example \"{example}\""),
-            ))
+            ));
         }
-        _ => Ok(network),
     }
+    Ok(network)
 }
 
 pub(super) fn pool<N: Net>(given: &Given<N>, keys: &FamilyKeys) -> Result<Pool<N>, ConfigError> {

@@ -2,18 +2,20 @@
 //! a `NetworkConfig` in hand is one that works.
 //!
 //! Member names are matched as Go does, without regard to case; unknown ones are ignored; the last of
-//! several with the same name counts.
+//! several with the same name counts. [`remarks`] tells of both.
 
 mod backend;
 mod derive;
 mod error;
 mod folded;
+mod remark;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde_json::{Map, Value};
 
 pub use backend::BackendConfig;
 pub use error::ConfigError;
+pub use remark::{Remark, remarks};
 
 use crate::pool::{Pool, Pool4, Pool6};
 use crate::{Net, Subnet};

@@ -157,3 +157,35 @@ proptest! {
         prop_assert_eq!(RawJson::read(raw.as_str()).unwrap().unwrap(), raw);
     }
 }
+
+#[test]
+fn how_deep_data_is_nested_is_counted_outside_of_strings() {
+    let depth = |data: &str| flannel_lease::RawJson::read(data).unwrap().unwrap().depth();
+    for (data, deep) in [
+        ("1", 0),
+        (r#""[[[""#, 0),
+        (r#""\"[[[""#, 0),
+        (r#"["\\",[]]"#, 2),
+        (r#"{"a":{"b":[]},"c":{}}"#, 3),
+    ] {
+        assert_eq!(depth(data), deep, "{data}");
+    }
+}
+
+#[test]
+fn data_nested_too_deeply_is_read_and_told_of() {
+    for key in ["BackendData", "BackendV6Data"] {
+        let attrs = |deep: usize| {
+            let text = format!("{{\"{key}\":{}{}}}", "[".repeat(deep), "]".repeat(deep));
+            flannel_lease::LeaseAttrs::from_json(text.as_bytes()).unwrap()
+        };
+        assert_eq!(attrs(32).check_depth(), Ok(()));
+        for deep in [33, 100_000] {
+            let error = attrs(deep).check_depth().unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("lease attribute {key} is nested {deep} deep: 32 is the most")
+            );
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! What an operator reads when the config is wrong: the member, its value, and what to do.
 
-use flannel_lease::{ConfigError, NetworkConfig};
+use flannel_lease::{ConfigError, NetworkConfig, remarks};
 
 fn refusal(json: &str) -> String {
     NetworkConfig::parse(json).expect_err(json).to_string()
@@ -231,4 +231,58 @@ fn a_backend_needs_a_type() {
 fn a_message_stays_short_whatever_the_value() {
     let text = v4(&format!("\"SubnetMin\":\"{}\"", "é".repeat(10_000)));
     assert!(text.contains("é...") && text.len() < 400, "{text}");
+}
+
+#[test]
+fn a_network_where_no_pod_can_live_is_refused() {
+    for (network, where_) in [
+        ("127.0.0.0/16", "is a part of 127.0.0.0/8, where loopback addresses live"),
+        ("224.0.0.0/8", "is a part of 224.0.0.0/4, where multicast addresses live"),
+    ] {
+        let text = refusal(&format!(r#"{{"Network":"{network}"}}"#));
+        assert!(text.contains(where_), "{text}");
+    }
+    for network in ["ff05::/48", "fe80::/48", "fe80::/64"] {
+        let text = v6(&format!(r#""IPv6Network":"{network}""#));
+        assert!(text.contains("addresses live: use another network"), "{text}");
+    }
+    // Of another family that is off, nobody cares.
+    assert!(NetworkConfig::parse(r#"{"Network":"10.3.0.0/16","IPv6Network":"fe80::/48"}"#).is_ok());
+}
+
+fn odd(text: &str) -> Vec<String> {
+    let text = format!(r#"{{"Network":"10.3.0.0/16","Backend":{{"Type":"vxlan"}}{text}}}"#);
+    NetworkConfig::parse(&text).expect("it can be used");
+    remarks(&text, &["VNI", "Port"]).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_key_that_nobody_looks_at_is_told_of_with_the_one_that_was_meant() {
+    assert!(odd(r#","enableipv6":false,"SUBNETLEN":24,"MasqueradeExclude":[]"#).is_empty());
+    assert_eq!(
+        odd(r#","SubnetLenght":26,"_comment":"x""#),
+        [
+            "SubnetLenght is no key of the network config and is ignored: did you mean SubnetLen?",
+            "_comment is no key of the network config and is ignored: leave it out",
+        ]
+    );
+    assert_eq!(
+        odd(r#","Backend":{"Type":"vxlan","VNID":7,"macprefix":"0E-2A","PSK":"secret"}"#),
+        [
+            "Backend is given more than once and the last one counts: leave the others out",
+            "Backend.VNID is no key of the network config and is ignored: did you mean Backend.VNI?",
+            "Backend.PSK is no key of the network config and is ignored: leave it out",
+        ]
+    );
+}
+
+#[test]
+fn remarks_stay_few_short_and_plain() {
+    let many: String =
+        (0..5_000).map(|n| format!(r#","\u001b{n}{}":1"#, "x".repeat(200))).collect();
+    let told = odd(&many);
+    assert!(told.len() <= 16 && told.iter().all(|line| line.len() < 200), "{told:?}");
+    assert!(!told.concat().contains('\u{1b}'));
+    let again: String = (0..20_000).map(|_| r#","Network":"10.3.0.0/16""#).collect();
+    assert_eq!(odd(&again).len(), 1);
 }

@@ -123,7 +123,7 @@ async fn a_config_that_would_strand_leases_is_refused_unless_forced() {
     let server = serve_default(dir.path()).await;
     let at = server.address;
     http(at, "POST /v1/_/leases HTTP/1.1", ATTRS).await;
-    let other = r#"{"Network":"10.6.0.0/16"}"#;
+    let other = r#"{"Network":"10.6.0.0/16","Backend":{"Type":"vxlan"}}"#;
     let (status, text) = http(at, "PUT /v1/_/config HTTP/1.1", other).await;
     assert_eq!(status, 409, "{text}");
     assert!(text.contains("1 live leases do not fit"), "{text}");
@@ -196,4 +196,55 @@ async fn the_description_of_the_api_is_served() {
     let paths = json(&text)["paths"].as_object().unwrap().len();
     assert_eq!((status, paths), (200, 9));
     assert_eq!(http(server.address, "GET /healthz HTTP/1.1", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn data_nested_too_deeply_is_not_let_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve_default(dir.path()).await;
+    let at = server.address;
+    let data = |deep: usize| format!("{}{}", "[".repeat(deep), "]".repeat(deep));
+    let attrs = |deep| format!(r#"{{"PublicIP":"192.0.2.1","BackendData":{}}}"#, data(deep));
+    assert_eq!(http(at, "POST /v1/_/leases HTTP/1.1", &attrs(32)).await.0, 200);
+    let (_, leases) = http(at, "GET /v1/_/leases HTTP/1.1", "").await;
+    let of = json(&leases)["snapshot"][0]["Subnet"].as_str().unwrap().replace('/', "-");
+    for deep in [33, 100_000] {
+        let lease = format!(r#"{{"Attrs":{}}}"#, attrs(deep));
+        for (head, body) in [
+            ("POST /v1/_/leases HTTP/1.1".to_owned(), attrs(deep)),
+            (format!("PUT /v1/_/leases/{of} HTTP/1.1"), lease.clone()),
+            ("PUT /v1/_/leases/10.5.77.0-24?import=true HTTP/1.1".to_owned(), lease),
+        ] {
+            let (status, text) = http(at, &head, &body).await;
+            assert_eq!(status, 400, "{head}: {text}");
+            assert!(text.contains(&format!("BackendData is nested {deep} deep")), "{text}");
+        }
+    }
+    assert_eq!(http(at, "GET /v1/_/leases HTTP/1.1", "").await.1, leases, "nothing has changed");
+}
+
+#[tokio::test]
+async fn a_config_that_no_node_can_use_is_not_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve_default(dir.path()).await;
+    let at = server.address;
+    for backend in [
+        "",
+        r#","Backend":{"Type":"vxlam"}"#,
+        r#","Backend":{"Type":"wireguard"}"#,
+        r#","Backend":{"Type":"vxlan","VNI":"one"}"#,
+        r#","Backend":{"Type":"vxlan","Port":-1}"#,
+    ] {
+        let text = format!(r#"{{"Network":"10.5.0.0/16"{backend}}}"#);
+        for head in ["PUT /v1/_/config HTTP/1.1", "PUT /v1/_/config?force=true HTTP/1.1"] {
+            let (status, said) = http(at, head, &text).await;
+            assert!(status == 400 && said.contains("Backend."), "{text}: {status} {said}");
+        }
+        assert_eq!(http(at, "GET /v1/_/config?raw=true HTTP/1.1", "").await.1, CONFIG);
+    }
+    // One that nodes use, with a slip of the pen, is stored as it is; and the writer is told.
+    let slip = r#"{ "Network": "10.5.0.0/16", "SubnetLenght": 26, "Backend": {"Type":"vxlan"} }"#;
+    let (status, said) = http(at, "PUT /v1/_/config HTTP/1.1", slip).await;
+    assert!(status == 200 && said.contains("did you mean SubnetLen?"), "{status} {said}");
+    assert_eq!(http(at, "GET /v1/_/config?raw=true HTTP/1.1", "").await.1, slip);
 }

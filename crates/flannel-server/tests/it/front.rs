@@ -110,7 +110,7 @@ async fn leases_move_to_etcd_and_back_unchanged() {
     }
     let etcd = EtcdServer::start();
     let to = etcd.store(1);
-    to.set_config(&from.config().await.unwrap().unwrap(), false).await.unwrap();
+    to.set_config(&from.config_as_written().await.unwrap().unwrap(), false).await.unwrap();
     let leases = from.list().await.unwrap();
     for held in &leases {
         to.import(held).await.unwrap();
@@ -130,5 +130,37 @@ async fn leases_move_to_etcd_and_back_unchanged() {
             (Some(a), Some(b)) => assert!(a.abs_diff(b) < Duration::from_secs(10), "{a:?} {b:?}"),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+#[tokio::test]
+async fn a_front_of_a_full_etcd_says_that_it_is_full() {
+    let etcd = EtcdServer::start_small(1 << 20);
+    let store = etcd.store(1);
+    store.set_config(CONFIG, false).await.unwrap();
+    let here = remote(&[front(&etcd).await], |_| {});
+    until_config(&here).await;
+    let large = format!("{CONFIG}{}", " ".repeat(1_200_000));
+    store.set_config(&large, false).await.unwrap_err();
+    let error = here.reserve(&subnet("10.5.9.0-24"), &attrs(9)).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("database space exceeded") && !text.contains("overlaps"), "{text}");
+}
+
+#[tokio::test]
+async fn what_etcd_holds_already_is_named_by_the_front() {
+    let etcd = EtcdServer::start();
+    etcd.store(1).set_config(CONFIG, false).await.unwrap();
+    let here = remote(&[front(&etcd).await], |_| {});
+    until_config(&here).await;
+    let has = here.acquire(&config(), &claim(1)).await.unwrap().held.lease.subnet;
+    let other = subnet("10.5.9.0-24");
+    let refused = |result: Result<(), StoreError>| result.unwrap_err().to_string();
+    let text = refused(here.reserve(&other, &attrs(1)).await);
+    assert!(text.contains(&format!("192.0.2.1 has the lease {has}")), "{text}");
+    let text = refused(here.reserve(&has, &attrs(2)).await);
+    assert!(text.contains("belongs to another node, at 192.0.2.1"), "{text}");
+    for text in [refused(here.revoke(&other).await), refused(here.unreserve(&other).await)] {
+        assert!(text.contains("there is no lease 10.5.9.0-24; `flannelctl leases`"), "{text}");
     }
 }

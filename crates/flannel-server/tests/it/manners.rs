@@ -157,7 +157,8 @@ async fn there_is_a_limit_to_connections() {
         assert!(stream.read(&mut answer).await.unwrap() > 0);
         held.push(stream);
     }
-    assert_eq!(http(server.address, "GET /healthz HTTP/1.1", "").await.0, 0, "turned away");
+    let (status, head, _) = http_whole(server.address, "GET /healthz HTTP/1.1", "").await;
+    assert!(status == 503 && head.contains("connection: close"), "turned away: {head}");
     held.pop();
     let again = async {
         while http(server.address, "GET /healthz HTTP/1.1", "").await.0 != 200 {
@@ -165,4 +166,80 @@ async fn there_is_a_limit_to_connections() {
         }
     };
     timeout(PATIENCE, again).await.expect("there is room again");
+}
+
+/// The heads of the answers to requests on one connection, up to its end or silence.
+async fn heads(server: &Running, requests: &[&str]) -> Vec<String> {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let mut heads = Vec::new();
+    for request in requests {
+        if stream.write_all(request.as_bytes()).await.is_err() {
+            break;
+        }
+        let Some(head) = read_answer(&mut stream).await else { break };
+        heads.push(head);
+    }
+    heads
+}
+
+async fn read_answer(stream: &mut TcpStream) -> Option<String> {
+    let mut bytes = Vec::new();
+    let head = loop {
+        let byte = timeout(PATIENCE, stream.read_u8()).await.expect("an answer in time").ok()?;
+        bytes.push(byte);
+        if bytes.ends_with(b"\r\n\r\n") {
+            break String::from_utf8(bytes).unwrap().to_ascii_lowercase();
+        }
+    };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    stream.read_exact(&mut body).await.ok()?;
+    Some(head)
+}
+
+#[tokio::test]
+async fn who_is_refused_may_ask_again_on_the_same_connection_or_is_told_that_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = plain_options(0);
+    options.limits = Limits {
+        largest_body: 100_000,
+        slowest_body: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let server = serve(dir.path(), options).await;
+    set_config(&server).await;
+    let request = |line: &str, body: usize, sent: usize| {
+        let body_text = "x".repeat(sent);
+        format!("{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {body}\r\n\r\n{body_text}")
+    };
+    let next = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut goes_on = 0;
+    for refused in [
+        request("PUT /nowhere", 10, 10),
+        request("PUT /nowhere", 90_000, 90_000),
+        request("POST /v1/_/config", 90_000, 90_000),
+        request("PUT /v1/_/config", 90_000, 90_000),
+        request("PUT /v1/_/config", 200_000, 200_000),
+        request("POST /v1/none/leases", 90_000, 90_000),
+        request("GET /v1/_/leases", 90_000, 90_000),
+        // It says more than it sends.
+        request("POST /v1/_/config", 5_000, 10),
+        request("POST /v1/_/leases", 5_000, 10),
+        request("POST /v1/_/leases?previous=x", 500_000, 10),
+        "POST /nowhere HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+            .to_owned(),
+        "GET /healthz HTTP/1.1\r\nHost: x\r\nX: ".to_owned() + &"x".repeat(100_000) + "\r\n\r\n",
+        "NONSENSE\r\n\r\n".to_owned(),
+    ] {
+        let line = refused.lines().next().unwrap();
+        let heads = heads(&server, &[&refused, next]).await;
+        let (first, second) = (heads.first().expect(line), heads.get(1));
+        if first.contains("connection: close") {
+            continue;
+        }
+        let second = second.unwrap_or_else(|| panic!("{line}: {first} and then the end"));
+        assert!(second.starts_with("http/1.1 200"), "{line}: {first} and then {second}");
+        goes_on += 1;
+    }
+    assert!(goes_on >= 5, "an ordinary refusal ends nothing: {goes_on}");
 }

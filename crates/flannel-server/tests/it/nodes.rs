@@ -182,7 +182,7 @@ async fn named_networks_are_apart() {
     let server = serve_default(dir.path()).await;
     let blue = remote(&[server.address], |o| o.network = "blue".parse().unwrap());
     assert_eq!(blue.config().await.unwrap(), None);
-    let text = r#"{"Network":"10.9.0.0/16"}"#.to_owned();
+    let text = r#"{"Network":"10.9.0.0/16","Backend":{"Type":"vxlan"}}"#.to_owned();
     let request = Request::SetConfig { text: text.clone(), force: false };
     server.embedded.ask(&"blue".parse().unwrap(), request).await.unwrap();
     let config = flannel_lease::NetworkConfig::parse(&text).unwrap();

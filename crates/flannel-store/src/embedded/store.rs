@@ -79,6 +79,15 @@ impl Store for EmbeddedStore {
         Ok(self.feed().config_text())
     }
 
+    fn how_to_write_config(&self) -> String {
+        let named = self.network.flag();
+        format!(
+            "--net-config-path=FILE, or `flannelctl config set FILE{named}` with --remote and this server's \
+             address, FILE for example {}",
+            crate::store::EXAMPLE
+        )
+    }
+
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
         let everything = self.feed().everything();
         Ok(Snapshot { leases: everything.plain_leases(), cursor: everything.cursor.revision })

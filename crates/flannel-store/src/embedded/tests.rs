@@ -9,7 +9,7 @@ use super::*;
 use crate::feed::{Cursor, Event, Since};
 use crate::ledger::{Entry, Ledger, Who};
 
-const CONFIG: &str = r#"{"Network":"10.0.0.0/8","SubnetLen":24}"#;
+const CONFIG: &str = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
 
 fn network() -> NetworkName {
     NetworkName::default()

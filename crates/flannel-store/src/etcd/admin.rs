@@ -1,6 +1,7 @@
 //! What operators do, in etcd. Every write compares with what was looked at before.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -8,12 +9,13 @@ use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
 use prost::bytes::Bytes;
 
 use super::keys::KeyRange;
-use super::listing::Entry;
+use super::listing::{Entry, Listing};
 use super::proto::{Compare, RangeRequest, RequestOp, TxnRequest};
 use super::registry::{Grant, Registry};
 use super::timing::LEASE_TTL;
 use super::{EtcdStore, txn};
 use crate::admin::{Admin, same_node, stranded};
+use crate::ledger::{self, Millis, Refusal};
 use crate::{Held, StoreError};
 
 #[async_trait]
@@ -40,19 +42,14 @@ impl Admin for EtcdStore {
 
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
         let key = self.registry.keys.config();
-        let refuse = |reason: String| StoreError::Refused {
-            attempted: format!("write the network config {key}"),
-            endpoint: "the check before it".to_owned(),
-            reason,
-        };
-        let config = NetworkConfig::parse(text).map_err(|error| refuse(error.to_string()))?;
+        let attempted = format!("write the network config {key}");
+        let config = flannel_backend::judge(text)
+            .map_err(|error| StoreError::rejected(&attempted, error))?
+            .config;
         let listing = self.registry.list().await?;
         let subnets = listing.entries.iter().map(|entry| &entry.subnet);
         if let Some((count, example)) = stranded(&config, subnets).filter(|_| !force) {
-            return Err(refuse(format!(
-                "{count} live leases do not fit the new config, {example} for one: their nodes would get other \
-                 subnets and their pods other addresses; force it if that is what you want"
-            )));
+            return Err(StoreError::rejected(&attempted, Refusal::Stranded { count, example }));
         }
         let (key, value) = (Bytes::from(key.to_owned()), Bytes::from(text.to_owned()));
         self.registry.change(vec![], txn::put(&key, &value, 0), "write the network config").await
@@ -62,19 +59,22 @@ impl Admin for EtcdStore {
         let attempted = format!("reserve {subnet}");
         match self.registry.look(subnet).await? {
             Some(entry) => {
-                self.registry.check_node(&entry, attrs)?;
+                self.registry.check_node(&entry, attrs, &attempted)?;
                 let put = txn::put(&entry.kv.key, &entry.kv.value, Grant::NONE.id);
                 self.registry.change(vec![unchanged(&entry)], put, &attempted).await?;
                 self.registry.retire(entry.kv.lease);
                 Ok(())
             }
-            None => self.registry.create(subnet, attrs, Grant::NONE, &attempted).await,
+            None => {
+                self.registry.check_without_lease(attrs, &attempted).await?;
+                self.registry.create(subnet, attrs, Grant::NONE, &attempted).await
+            }
         }
     }
 
     async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError> {
         let attempted = format!("remove the reservation of {subnet}");
-        let entry = self.registry.find(subnet).await?;
+        let entry = self.registry.find(subnet, &attempted).await?;
         if entry.kv.lease != Grant::NONE.id {
             return Ok(());
         }
@@ -85,13 +85,9 @@ impl Admin for EtcdStore {
 
     async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError> {
         let attempted = format!("release {subnet}");
-        let entry = self.registry.find(subnet).await?;
+        let entry = self.registry.find(subnet, &attempted).await?;
         if entry.kv.lease == Grant::NONE.id {
-            return Err(StoreError::Refused {
-                attempted,
-                endpoint: "the check before it".to_owned(),
-                reason: "it is reserved: remove the reservation first".to_owned(),
-            });
+            return Err(StoreError::rejected(&attempted, Refusal::Reserved(*subnet)));
         }
         let delete = txn::delete(&entry.kv.key);
         self.registry.change(vec![unchanged(&entry)], delete, &attempted).await?;
@@ -113,7 +109,7 @@ impl Admin for EtcdStore {
         };
         match self.registry.look(&lease.subnet).await? {
             Some(entry) => {
-                self.registry.check_node(&entry, &lease.attrs)?;
+                self.registry.check_node(&entry, &lease.attrs, &attempted)?;
                 let value = Bytes::from(lease.attrs.to_json());
                 let put = txn::put(&entry.kv.key, &value, grant.id);
                 self.registry.change(vec![unchanged(&entry)], put, &attempted).await
@@ -150,18 +146,55 @@ impl Registry {
         Ok(None)
     }
 
-    async fn find(&self, subnet: &Subnet) -> Result<Entry, StoreError> {
-        let lost = || StoreError::Lost { key: self.keys.lease(subnet) };
-        self.look(subnet).await?.ok_or_else(lost)
+    async fn find(&self, subnet: &Subnet, attempted: &str) -> Result<Entry, StoreError> {
+        let gone = || StoreError::rejected(attempted, Refusal::Gone(*subnet));
+        self.look(subnet).await?.ok_or_else(gone)
     }
 
-    fn check_node(&self, entry: &Entry, attrs: &LeaseAttrs) -> Result<(), StoreError> {
+    /// A node with a lease keeps it. A second one would be taken some day, by chance.
+    async fn check_without_lease(
+        &self,
+        attrs: &LeaseAttrs,
+        attempted: &str,
+    ) -> Result<(), StoreError> {
+        let listing = self.list().await?;
+        let of_v4 = listing.network().is_none_or(|config| config.v4.is_some());
+        if of_v4 && attrs.public_ip.is_none() {
+            return Err(StoreError::rejected(attempted, Refusal::NoAddress("PublicIP")));
+        }
+        if !of_v4 && attrs.public_ipv6.is_none() {
+            return Err(StoreError::rejected(attempted, Refusal::NoAddress("PublicIPv6")));
+        }
+        let known = |entry: &&Entry| entry.attrs.as_ref().is_some_and(|of| same_node(of, attrs));
+        let node = attrs.public_ip.map(IpAddr::V4).or(attrs.public_ipv6.map(IpAddr::V6));
+        match (listing.entries.iter().find(known), node) {
+            (Some(entry), Some(node)) => {
+                let reserved = entry.kv.lease == Grant::NONE.id;
+                let refusal = Refusal::NodeHasLease { node, has: entry.subnet, reserved };
+                Err(StoreError::rejected(attempted, refusal))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_node(
+        &self,
+        entry: &Entry,
+        attrs: &LeaseAttrs,
+        attempted: &str,
+    ) -> Result<(), StoreError> {
         let theirs = entry.attrs.clone().unwrap_or_default();
         if same_node(&theirs, attrs) {
             return Ok(());
         }
-        let by = Box::new(Lease { subnet: entry.subnet, attrs: theirs });
-        Err(StoreError::Taken { key: self.keys.lease(&entry.subnet), by })
+        let kept = ledger::Entry {
+            attrs: theirs,
+            // How long it lasts was not asked; the one who wrote it gave it a day.
+            expires: (entry.kv.lease != Grant::NONE.id).then(in_a_day),
+            version: entry.kv.mod_revision.unsigned_abs(),
+            owner: None,
+        };
+        Err(StoreError::rejected(attempted, Refusal::Taken(entry.subnet, Box::new(kept))))
     }
 
     /// Writes a lease that is not there yet and that no other overlaps.
@@ -173,18 +206,12 @@ impl Registry {
         attempted: &str,
     ) -> Result<(), StoreError> {
         let listing = self.list().await?;
-        let refuse = |reason: String| StoreError::Refused {
-            attempted: attempted.to_owned(),
-            endpoint: "the check before it".to_owned(),
-            reason,
-        };
         if let Some(other) = listing.entries.iter().find(|entry| entry.subnet.overlaps(subnet)) {
-            return Err(refuse(format!("it overlaps the lease {}", other.subnet)));
+            let refusal = Refusal::Overlaps(*subnet, other.subnet);
+            return Err(StoreError::rejected(attempted, refusal));
         }
-        let config = listing.config.as_ref().and_then(|text| std::str::from_utf8(text).ok());
-        let config = config.and_then(|text| NetworkConfig::parse(text).ok());
-        if config.is_some_and(|config| !config.accepts(subnet)) {
-            return Err(refuse("it is no subnet that this network hands out".to_owned()));
+        if listing.network().is_some_and(|config| !config.accepts(subnet)) {
+            return Err(StoreError::rejected(attempted, Refusal::NotInPool(*subnet)));
         }
         let key = Bytes::from(self.keys.lease(subnet));
         let value = Bytes::from(attrs.to_json());
@@ -200,7 +227,22 @@ impl Registry {
     ) -> Result<(), StoreError> {
         let request = TxnRequest { compare, success: vec![operation], failure: vec![] };
         let answer = self.client.txn(request).await.map_err(|fault| fault.during(attempted))?;
-        if answer.succeeded { Ok(()) } else { Err(StoreError::Contended { tries: 1 }) }
+        if answer.succeeded {
+            return Ok(());
+        }
+        let text = "somebody else has changed it in the same moment: try again".to_owned();
+        Err(StoreError::rejected(attempted, Refusal::Elsewhere(text)))
+    }
+}
+
+fn in_a_day() -> Millis {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (now + LEASE_TTL).as_millis() as Millis
+}
+
+impl Listing {
+    fn network(&self) -> Option<NetworkConfig> {
+        NetworkConfig::parse(std::str::from_utf8(self.config.as_ref()?).ok()?).ok()
     }
 }
 

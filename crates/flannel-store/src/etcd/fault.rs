@@ -76,6 +76,10 @@ fn reason(status: &Status) -> String {
     match status.source() {
         Some(source) => causes(source),
         None if status.message().is_empty() => format!("{:?}", status.code()),
+        None if status.message().contains("database space exceeded") => format!(
+            "{} (etcd is full: compact and defragment it, then `etcdctl alarm disarm`)",
+            status.message()
+        ),
         None => status.message().to_owned(),
     }
 }

@@ -64,6 +64,14 @@ impl Store for EtcdStore {
         self.registry.config().await
     }
 
+    fn how_to_write_config(&self) -> String {
+        let key = self.registry.keys.config();
+        format!(
+            "`etcdctl put {key} '{}'`, or with `flannelctl config set FILE`",
+            crate::store::EXAMPLE
+        )
+    }
+
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
         let listing = self.registry.list().await?;
         let cursor = listing.revision().unsigned_abs();

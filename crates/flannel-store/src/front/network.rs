@@ -61,11 +61,9 @@ impl Front {
                 if !self.config()?.accepts(&subnet) {
                     return Err(Refusal::NotInPool(subnet).into());
                 }
-                self.done(subnet, self.store.reserve(&subnet, &attrs).await).await
+                done(self.store.reserve(&subnet, &attrs).await)
             }
-            Request::Unreserve { subnet } => {
-                self.done(subnet, self.store.unreserve(&subnet).await).await
-            }
+            Request::Unreserve { subnet } => done(self.store.unreserve(&subnet).await),
             Request::Import { subnet, attrs, left } => {
                 if attrs.public_ip.is_none() && attrs.public_ipv6.is_none() {
                     return Err(Refusal::NoAddress("PublicIP").into());
@@ -73,11 +71,11 @@ impl Front {
                 let end = |left| Expiry::At(SystemTime::now() + Duration::from_millis(left));
                 let expiry = left.map_or(Expiry::Never, end);
                 let held = Held { lease: Lease { subnet, attrs }, expiry, version: 0 };
-                self.done(subnet, self.store.import(&held).await).await?;
+                done(self.store.import(&held).await)?;
                 self.kept(subnet).await.map(|kept| reply(&kept))
             }
             Request::SetConfig { text, force } => {
-                let config = NetworkConfig::parse(&text).map_err(Refusal::from)?;
+                let config = flannel_backend::judge(&text).map_err(Refusal::from)?.config;
                 let all = self.feed.everything();
                 let subnets = all.leases.iter().map(|(subnet, _)| subnet);
                 let stranded = crate::admin::stranded(&config, subnets).filter(|_| !force);
@@ -180,35 +178,17 @@ impl Front {
         self.store.release(&kept.held()).await.map_err(unavailable)?;
         Ok(Reply::Done)
     }
+}
 
-    async fn done(
-        &self,
-        subnet: Subnet,
-        result: Result<(), StoreError>,
-    ) -> Result<Reply, AskError> {
-        match result {
-            Ok(()) => Ok(Reply::Done),
-            Err(StoreError::Lost { .. }) => Err(Refusal::Gone(subnet).into()),
-            Err(StoreError::Taken { .. }) => {
-                let kept = self.kept(subnet).await?;
-                Err(Refusal::Taken(subnet, Box::new(entry(&kept))).into())
-            }
-            Err(StoreError::Refused { .. }) => {
-                let overlaps =
-                    |(other, _): &(Subnet, Entry)| *other != subnet && other.overlaps(&subnet);
-                let other = self.feed.everything().leases.into_iter().find(overlaps);
-                let other = other.map_or(subnet, |(other, _)| other);
-                Err(Refusal::Overlaps(subnet, other).into())
-            }
-            Err(error) => Err(unavailable(error)),
-        }
-    }
+fn done(result: Result<(), StoreError>) -> Result<Reply, AskError> {
+    result.map(|()| Reply::Done).map_err(unavailable)
 }
 
 /// What etcd refuses for good is told as such; all else may pass.
 fn unavailable(error: StoreError) -> AskError {
     match error {
         StoreError::OutOfSubnets(error) => Refusal::from(error).into(),
+        StoreError::Rejected { refusal, .. } => (*refusal).into(),
         StoreError::Taken { by, .. } => {
             let Lease { subnet, attrs } = *by;
             let entry = Entry { attrs, expires: day(), version: 0, owner: None };

@@ -1,6 +1,8 @@
 //! Requests → commits. Nothing is changed here; a commit is carried out when it is durable.
 
-use flannel_lease::{Choice, LeaseAttrs, NetworkConfig, Subnet};
+use std::net::IpAddr;
+
+use flannel_lease::{Choice, LeaseAttrs, Subnet};
 
 use super::{
     Change, Commit, Entry, LEASE_TTL, Ledger, Millis, Network, NetworkName, Refusal, Reply,
@@ -101,7 +103,7 @@ impl Ask<'_> {
     }
 
     fn set_config(&mut self, text: &str, force: bool) -> Decided {
-        let config = NetworkConfig::parse(text)?;
+        let config = flannel_backend::judge(text)?.config;
         if let Ok(network) = self.network() {
             if network.config_text() == Some(text) {
                 return Ok((Reply::Done, vec![]));
@@ -237,9 +239,20 @@ impl Ask<'_> {
             }
             return self.put_alone(subnet, Entry { expires: None, ..entry });
         }
+        self.check_known(attrs)?;
         self.check_free(subnet)?;
+        self.check_without_lease(attrs)?;
         let owner = None;
         self.put_alone(subnet, Entry { attrs: attrs.clone(), expires: None, version: 0, owner })
+    }
+
+    /// A node with a lease keeps it. A second one would be taken some day, by chance.
+    fn check_without_lease(&mut self, attrs: &LeaseAttrs) -> Result<(), Refusal> {
+        let network = self.network()?;
+        let Some(has) = network.leases_of(attrs).first().copied() else { return Ok(()) };
+        let reserved = network.lease(&has).is_some_and(|entry| entry.expires.is_none());
+        let node = attrs.public_ip.map(IpAddr::V4).or(attrs.public_ipv6.map(IpAddr::V6));
+        node.map_or(Ok(()), |node| Err(Refusal::NodeHasLease { node, has, reserved }))
     }
 
     fn check_free(&mut self, subnet: Subnet) -> Result<(), Refusal> {

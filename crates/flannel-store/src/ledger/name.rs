@@ -26,6 +26,11 @@ impl NetworkName {
         &self.0
     }
 
+    /// What is added to a `flannelctl` command so that it is about this network.
+    pub fn flag(&self) -> String {
+        if self.is_default() { String::new() } else { format!(" --networks={self}") }
+    }
+
     pub fn is_default(&self) -> bool {
         &*self.0 == "_"
     }

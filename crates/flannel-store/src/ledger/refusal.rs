@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use flannel_backend::BackendError;
 use flannel_lease::{AcquireError, ConfigError, Subnet};
 
 use super::{Entry, NetworkName};
@@ -9,10 +10,15 @@ use super::{Entry, NetworkName};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    #[error("there is no network {0}: write its config first")]
+    #[error(
+        "there is no network {0}: write its config first, `flannelctl config set FILE{flag}`, or start the \
+         lease server with --net-config-path=FILE",
+        flag = .0.flag()
+    )]
     NoNetwork(NetworkName),
+    /// One that no node could use.
     #[error("{0}")]
-    BadConfig(#[from] ConfigError),
+    BadConfig(Box<BackendError>),
     #[error(
         "{count} live leases do not fit the new config, {example} for one: their nodes would get other \
          subnets and their pods other addresses; force it if that is what you want"
@@ -20,26 +26,61 @@ pub enum Refusal {
     Stranded { count: usize, example: Subnet },
     #[error("the network still has {0} leases: release them first, or force it")]
     InUse(usize),
-    #[error(
-        "the lease attributes have no {0}, by which a node of this network is known: announce one"
-    )]
+    #[error("there is no {0}, by which a node of this network is known: give one")]
     NoAddress(&'static str),
     #[error("{0} is not an address this client may announce")]
     ForeignAddress(IpAddr),
     #[error("{0}")]
     OutOfSubnets(Box<AcquireError>),
-    #[error("there is no lease {0}: acquire a new one")]
+    #[error("there is no lease {0}; `flannelctl leases` shows those that there are")]
     Gone(Subnet),
-    #[error("the lease {0} belongs to another node")]
+    #[error("the lease {0} belongs to another node{at}", at = at(.1))]
     Taken(Subnet, Box<Entry>),
     #[error("the lease {0} is not this client's to change")]
     NotYours(Subnet),
-    #[error("{0} is reserved: remove the reservation first")]
+    #[error("{0} is reserved: remove the reservation first, `flannelctl unreserve`")]
     Reserved(Subnet),
+    #[error("{}", already(*.node, *.has, *.reserved))]
+    NodeHasLease { node: IpAddr, has: Subnet, reserved: bool },
     #[error("{0} is no subnet that this network hands out: see SubnetLen, SubnetMin and SubnetMax")]
     NotInPool(Subnet),
     #[error("{0} overlaps the lease {1}")]
     Overlaps(Subnet, Subnet),
+    /// In the words of a server elsewhere.
+    #[error("{0}")]
+    Elsewhere(String),
+}
+
+fn at(entry: &Entry) -> String {
+    let v4 = entry.attrs.public_ip.map(IpAddr::V4);
+    let address = v4.or(entry.attrs.public_ipv6.map(IpAddr::V6));
+    address.map(|address| format!(", at {address}")).unwrap_or_default()
+}
+
+fn already(node: IpAddr, has: Subnet, reserved: bool) -> String {
+    if reserved {
+        return format!(
+            "{has} is reserved for {node} already, and a node has one subnet: `flannelctl unreserve {has}` and \
+             `flannelctl release {has}` first"
+        );
+    }
+    format!(
+        "{node} has the lease {has}, and would stay there or move at some later start: reserve that one. To \
+         move the node, stop its flanneld, `flannelctl release {has}`, reserve, and start it again; its pods \
+         get new addresses"
+    )
+}
+
+impl From<BackendError> for Refusal {
+    fn from(error: BackendError) -> Self {
+        Self::BadConfig(Box::new(error))
+    }
+}
+
+impl From<ConfigError> for Refusal {
+    fn from(error: ConfigError) -> Self {
+        Self::from(BackendError::from(error))
+    }
 }
 
 impl From<AcquireError> for Refusal {

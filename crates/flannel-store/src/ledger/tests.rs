@@ -184,10 +184,10 @@ fn a_config_that_strands_leases_needs_force() {
     let mut desk = Desk::new();
     let (of, _) = desk.acquire(1, None).unwrap();
     let set = |text: &str, force| Request::SetConfig { text: text.to_owned(), force };
-    let other = r#"{"Network":"10.9.0.0/16"}"#;
+    let other = r#"{"Network":"10.9.0.0/16","Backend":{"Type":"vxlan"}}"#;
     assert_eq!(desk.ask(&set(other, false)), Err(Refusal::Stranded { count: 1, example: of }));
     assert!(matches!(desk.ask(&set("{", true)), Err(Refusal::BadConfig(_))));
-    let wider = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"SubnetMin":"10.5.0.0"}"#;
+    let wider = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"SubnetMin":"10.5.0.0","Backend":{"Type":"vxlan"}}"#;
     assert_eq!(desk.ask(&set(wider, false)), Ok(Reply::Done), "the lease still fits");
     assert_eq!(desk.ask(&set(other, true)), Ok(Reply::Done));
     let (moved, _) = desk.acquire(1, Some(&of.to_string())).unwrap();
@@ -262,7 +262,10 @@ fn whatever_is_undone_was_never_there() {
         Request::Renew { subnet: of, attrs: attrs(3), version: None, who: Who::anybody() },
         Request::Release { subnet: of, version: None, who: Who::anybody() },
         Request::Reserve { subnet: subnet("10.5.250.0-24"), attrs: attrs(77) },
-        Request::SetConfig { text: r#"{"Network":"10.9.0.0/16"}"#.to_owned(), force: true },
+        Request::SetConfig {
+            text: r#"{"Network":"10.9.0.0/16","Backend":{"Type":"vxlan"}}"#.to_owned(),
+            force: true,
+        },
         Request::RemoveNetwork { force: true },
     ];
     let mut undos = Vec::new();
@@ -283,9 +286,9 @@ fn whatever_is_undone_was_never_there() {
 #[test]
 fn choosing_is_what_flannel_lease_decides() {
     let configs = [
-        r#"{"Network":"10.5.0.0/24","SubnetLen":28,"SubnetMin":"10.5.0.32"}"#,
+        r#"{"Network":"10.5.0.0/24","SubnetLen":28,"SubnetMin":"10.5.0.32","Backend":{"Type":"vxlan"}}"#,
         r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/60","IPv6SubnetLen":64}"#,
-        r#"{"EnableIPv6":true,"Network":"10.5.0.0/24","SubnetLen":28,"IPv6Network":"fd00::/56","IPv6SubnetLen":62}"#,
+        r#"{"EnableIPv6":true,"Network":"10.5.0.0/24","SubnetLen":28,"IPv6Network":"fd00::/56","IPv6SubnetLen":62,"Backend":{"Type":"vxlan"}}"#,
     ];
     let mut choices = 0;
     for seed in 0..60 {
@@ -335,4 +338,32 @@ fn a_record_that_leaves_no_room_to_count_on_is_refused() {
         let refused = Commit::from_json(&commit.to_json()).unwrap_err();
         assert!(refused.contains("out of reach"), "{refused}");
     }
+}
+
+#[test]
+fn a_node_that_has_a_lease_is_reserved_that_one_and_no_other() {
+    let mut desk = Desk::new();
+    let (has, _) = desk.acquire(1, None).unwrap();
+    let other = subnet("10.5.9.0-24");
+    let reserve = |subnet| Request::Reserve { subnet, attrs: attrs(1) };
+    let node = attrs(1).public_ip.unwrap().into();
+    let refusal = Refusal::NodeHasLease { node, has, reserved: false };
+    assert_eq!(desk.ask(&reserve(other)), Err(refusal));
+    desk.ask(&reserve(has)).unwrap();
+    let refusal = Refusal::NodeHasLease { node, has, reserved: true };
+    assert_eq!(desk.ask(&reserve(other)), Err(refusal));
+    assert_eq!(desk.leases(), [has], "nothing was changed");
+    // The way that the refusal names.
+    desk.ask(&Request::Unreserve { subnet: has }).unwrap();
+    desk.ask(&Request::Release { subnet: has, version: None, who: Who::anybody() }).unwrap();
+    desk.ask(&reserve(other)).unwrap();
+    assert_eq!(desk.acquire(1, Some(&has.to_string())).unwrap().0, other);
+}
+
+#[test]
+fn a_reservation_that_no_node_would_find_is_refused() {
+    let mut desk = Desk::new();
+    let attrs = LeaseAttrs { public_ipv6: "fd00::1".parse().ok(), ..LeaseAttrs::default() };
+    let request = Request::Reserve { subnet: subnet("10.5.9.0-24"), attrs };
+    assert_eq!(desk.ask(&request), Err(Refusal::NoAddress("PublicIP")));
 }

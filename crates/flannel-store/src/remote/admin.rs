@@ -13,6 +13,10 @@ use crate::{Admin, Held, StoreError};
 
 #[async_trait]
 impl Admin for RemoteStore {
+    async fn config_as_written(&self) -> Result<Option<String>, StoreError> {
+        self.read_config("?raw=true").await
+    }
+
     async fn list(&self) -> Result<Vec<Held>, StoreError> {
         let leases = self.read_all().await?.snapshot.unwrap_or_default();
         let held = |lease: wire::WireLease| {

@@ -17,7 +17,7 @@ use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, same_node}
 use tokio::sync::mpsc;
 
 use self::http::{Answer, Client};
-use crate::ledger::Entry;
+use crate::ledger::{Entry, Refusal};
 use crate::wire::{self, WatchResult, WireFault, WireLease};
 use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
 
@@ -101,7 +101,19 @@ impl RemoteStore {
         body: String,
     ) -> Result<String, StoreError> {
         let answer = self.send(attempted, method, path, body).await?;
-        if answer.status.is_success() { Ok(answer.body) } else { Err(refused(attempted, answer)) }
+        let good = answer.status.is_success();
+        if good { Ok(answer.body) } else { Err(refused(attempted, answer, None)) }
+    }
+
+    async fn read_config(&self, query: &str) -> Result<Option<String>, StoreError> {
+        let attempted = "read the network config";
+        let path = format!("{}/config{query}", self.0.base);
+        let answer = self.send(attempted, Method::GET, &path, String::new()).await?;
+        match answer.status {
+            StatusCode::NOT_FOUND => Ok(None),
+            status if status.is_success() => Ok(Some(answer.body)),
+            _ => Err(refused(attempted, answer, None)),
+        }
     }
 
     async fn read_all(&self) -> Result<WatchResult, StoreError> {
@@ -145,14 +157,17 @@ impl Store for RemoteStore {
     }
 
     async fn config(&self) -> Result<Option<String>, StoreError> {
-        let attempted = "read the network config";
-        let path = format!("{}/config", self.0.base);
-        let answer = self.send(attempted, Method::GET, &path, String::new()).await?;
-        match answer.status {
-            StatusCode::NOT_FOUND => Ok(None),
-            status if status.is_success() => Ok(Some(answer.body)),
-            _ => Err(refused(attempted, answer)),
-        }
+        self.read_config("").await
+    }
+
+    fn how_to_write_config(&self) -> String {
+        let (server, network) = (self.client().endpoint(), &self.0.network);
+        let named = if network == "_" { String::new() } else { format!(" --networks={network}") };
+        format!(
+            "`flannelctl config set FILE --remote={server}{named}` as an operator, FILE for example {}, or \
+             start the lease server with --net-config-path=FILE",
+            crate::store::EXAMPLE
+        )
     }
 
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
@@ -204,8 +219,12 @@ impl Store for RemoteStore {
         let body = wire::lease_json(&held.lease.subnet, &entry, None);
         let before = SystemTime::now();
         let path = self.lease_path(&held.lease.subnet);
-        let body = self.ask("renew the lease", Method::PUT, &path, body).await?;
-        self.held(&body, before)
+        let attempted = "renew the lease";
+        let answer = self.send(attempted, Method::PUT, &path, body).await?;
+        match answer.status.is_success() {
+            true => self.held(&answer.body, before),
+            false => Err(refused(attempted, answer, Some(held.lease.subnet))),
+        }
     }
 
     async fn release(&self, held: &Held) -> Result<(), StoreError> {
@@ -216,7 +235,7 @@ impl Store for RemoteStore {
             // Gone, another node's, or reserved: not ours to give back.
             StatusCode::NOT_FOUND | StatusCode::CONFLICT => Ok(()),
             status if status.is_success() => Ok(()),
-            _ => Err(refused(attempted, answer)),
+            _ => Err(refused(attempted, answer, None)),
         }
     }
 
@@ -229,24 +248,20 @@ impl Store for RemoteStore {
     }
 }
 
-/// What the server says no to.
-fn refused(attempted: &str, answer: Answer) -> StoreError {
+/// What the server says no to. `own` is the lease that this node believes to be its own.
+fn refused(attempted: &str, answer: Answer, own: Option<Subnet>) -> StoreError {
     let Answer { endpoint, status, body } = answer;
     let fault = WireFault::read(&body).unwrap_or_else(|| WireFault {
         error: format!("{status}: {}", body.chars().take(200).collect::<String>()),
         ..WireFault::default()
     });
     let (attempted, reason) = (attempted.to_owned(), fault.error);
+    let by = fault.lease.and_then(|lease| lease.lease().ok());
     match (fault.code.as_str(), status) {
-        ("gone", _) => StoreError::Lost { key: reason },
-        ("taken", _) => {
-            let by = fault.lease.and_then(|lease| lease.lease().ok());
-            match by {
-                Some(by) => StoreError::Taken { key: by.subnet.to_string(), by: Box::new(by) },
-                None => StoreError::Refused { attempted, endpoint, reason },
-            }
+        ("gone", _) if let Some(own) = own => StoreError::Lost { key: own.to_string() },
+        ("taken", _) if let (Some(own), Some(by)) = (own, by) => {
+            StoreError::Taken { key: own.to_string(), by: Box::new(by) }
         }
-        ("out-of-subnets", _) => StoreError::Refused { attempted, endpoint, reason },
         (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
             let fix = "the server knows its clients by token or certificate: `flannelctl pki` makes them, \
                        --remote-token-file or --remote-certfile shows them";
@@ -257,6 +272,9 @@ fn refused(attempted: &str, answer: Answer) -> StoreError {
         }
         (_, status) if status.is_server_error() => {
             StoreError::Unavailable { attempted, endpoint, reason }
+        }
+        (code, _) if !code.is_empty() => {
+            StoreError::rejected(&attempted, Refusal::Elsewhere(reason))
         }
         _ => StoreError::Refused { attempted, endpoint, reason },
     }

@@ -24,6 +24,8 @@ pub struct EtcdServer {
     /// Name and peer port of every member.
     members: String,
     tls: Option<ServerTls>,
+    /// How many bytes it may hold, if that is not to be what etcd thinks best.
+    quota: Option<u64>,
     process: Option<Child>,
 }
 
@@ -70,6 +72,15 @@ impl EtcdServer {
         server
     }
 
+    /// One that is full before long.
+    pub fn start_small(quota: u64) -> Self {
+        let ports = Ports::free();
+        let mut server = Self::stopped(ports, ports.member(), None);
+        server.quota = Some(quota);
+        server.restart();
+        server
+    }
+
     /// The members of one cluster.
     pub fn start_cluster<const N: usize>() -> [Self; N] {
         let ports: [Ports; N] = std::array::from_fn(|_| Ports::free());
@@ -84,7 +95,7 @@ impl EtcdServer {
 
     fn stopped(ports: Ports, members: String, tls: Option<ServerTls>) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        Self { directory, ports, members, tls, process: None }
+        Self { directory, ports, members, tls, quota: None, process: None }
     }
 
     /// The prefix of [`Self::options`].
@@ -205,6 +216,9 @@ impl EtcdServer {
             if let Some(ca) = client_ca {
                 command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(ca);
             }
+        }
+        if let Some(quota) = self.quota {
+            command.arg("--quota-backend-bytes").arg(quota.to_string());
         }
         // SAFETY: prctl is async-signal-safe, and the closure does nothing else.
         unsafe {

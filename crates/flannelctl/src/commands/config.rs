@@ -6,9 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use flannel_lease::NetworkConfig;
+use flannel_backend::Judged;
 
 use super::store_args::{StoreArgs, block_on};
+
+const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 /// Read, check and write the network config
 #[derive(Debug, Args)]
@@ -21,8 +23,12 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show the config
-    Get,
+    /// Show the config, with every derived value if a lease server keeps it
+    Get {
+        /// Byte for byte as it was written
+        #[arg(long)]
+        raw: bool,
+    },
     /// Check a config and write it
     Set {
         /// A file, or `-` for the standard input
@@ -30,34 +36,79 @@ enum Action {
         /// Even if nodes lose their subnets by it
         #[arg(long)]
         force: bool,
+        #[command(flatten)]
+        strict: Strict,
     },
     /// Check a config and show it with every derived value
     Validate {
         /// A file, or `-` for the standard input
         file: PathBuf,
+        #[command(flatten)]
+        strict: Strict,
     },
+}
+
+/// Nodes pass over keys that they do not know. Whoever writes one has mistyped another, as a rule.
+#[derive(Debug, Args)]
+struct Strict {
+    /// Warn of keys that no node looks at instead of refusing them
+    #[arg(long)]
+    allow_unknown_keys: bool,
+}
+
+impl Strict {
+    /// What nodes will make of it, by the same judge.
+    fn judge(&self, text: &str) -> anyhow::Result<Judged> {
+        let judged = flannel_backend::judge(text)?;
+        if !judged.remarks.is_empty() && !self.allow_unknown_keys {
+            let remarks: Vec<String> = judged.remarks.iter().map(ToString::to_string).collect();
+            anyhow::bail!("{} (or say --allow-unknown-keys)", remarks.join("; "));
+        }
+        warn_of(&judged);
+        Ok(judged)
+    }
+}
+
+fn warn_of(judged: &Judged) {
+    for remark in &judged.remarks {
+        let _ = writeln!(std::io::stderr(), "warning: {remark}");
+    }
 }
 
 impl ConfigArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match &self.action {
-            Action::Get => {
+            Action::Get { raw } => {
                 let store = self.store.open()?;
-                match block_on(async { Ok(store.config().await?) })? {
-                    Some(text) => show(&text)?,
-                    None => anyhow::bail!(
-                        "there is no network config yet: `flannelctl config set FILE`"
-                    ),
+                let texts = block_on(async {
+                    Ok((store.config_as_written().await?, store.config().await?))
+                })?;
+                let (Some(written), Some(derived)) = texts else {
+                    anyhow::bail!(
+                        "there is no network config yet: write one, such as {EXAMPLE}, to a file and \
+                         `flannelctl config set FILE`"
+                    );
+                };
+                match raw {
+                    true => std::io::stdout().write_all(written.as_bytes())?,
+                    false => show(&derived)?,
+                }
+                match flannel_backend::judge(&written) {
+                    Ok(judged) => warn_of(&judged),
+                    Err(error) => {
+                        let text = format!("warning: no node can use this config: {error}");
+                        writeln!(std::io::stderr(), "{text}")?;
+                    }
                 }
             }
-            Action::Set { file, force } => {
+            Action::Set { file, force, strict } => {
                 let text = read(file)?;
-                NetworkConfig::parse(&text).context("nothing was written")?;
+                strict.judge(&text).context("nothing was written")?;
                 let store = self.store.open()?;
                 block_on(async { Ok(store.set_config(&text, *force).await?) })?;
             }
-            Action::Validate { file } => {
-                show(&NetworkConfig::parse(&read(file)?)?.to_json())?;
+            Action::Validate { file, strict } => {
+                show(&strict.judge(&read(file)?)?.config.to_json())?;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -82,6 +82,12 @@ fn left(expiry: Expiry, now: SystemTime) -> String {
     }
 }
 
+/// So much is shown of what a node has written.
+const LONGEST_KIND: usize = 32;
+const LONGEST_DATA: usize = 400;
+/// Many readers of JSON stop at 128, and there are brackets around it.
+const DEEPEST: usize = 100;
+
 fn table(leases: &[Held], wide: bool, now: SystemTime) -> String {
     let mut rows = vec![["SUBNET", "NODE", "BACKEND", "ENDS IN", "DATA"].map(str::to_owned)];
     for held in leases {
@@ -92,22 +98,39 @@ fn table(leases: &[Held], wide: bool, now: SystemTime) -> String {
         rows.push([
             shown(&held.lease.subnet),
             address(attrs),
-            kind.to_owned(),
+            brief(kind, LONGEST_KIND),
             left(held.expiry, now),
-            data.join(" "),
+            brief(&data.join(" "), LONGEST_DATA),
         ]);
     }
     let columns = if wide { 5 } else { 4 };
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for row in &rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        text += cells.join("  ").trim_end();
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line += cell;
+            line.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 2));
+        }
+        text += line.trim_end();
         text.push('\n');
     }
     text
+}
+
+/// What a node has written, for a line of a terminal: not endless, and without what terminals obey.
+fn brief(text: &str, longest: usize) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(longest)
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    if text.chars().nth(longest).is_some() {
+        shown += &format!("… ({} bytes, see -o json)", text.len());
+    }
+    shown
 }
 
 fn json(leases: &[Held]) -> String {
@@ -128,7 +151,17 @@ fn json(leases: &[Held]) -> String {
 }
 
 fn lease_json(lease: &Lease) -> serde_json::Value {
-    let attrs: serde_json::Value = serde_json::from_str(&lease.attrs.to_json()).unwrap_or_default();
+    let LeaseAttrs { backend_data, backend_v6_data, .. } = &lease.attrs;
+    let plain = LeaseAttrs { backend_data: None, backend_v6_data: None, ..lease.attrs.clone() };
+    let mut attrs: serde_json::Value = serde_json::from_str(&plain.to_json()).unwrap_or_default();
+    for (key, data) in [("BackendData", backend_data), ("BackendV6Data", backend_v6_data)] {
+        if let Some(data) = data {
+            // What is nested too deeply for readers of JSON is shown as text.
+            let shallow = data.depth() <= DEEPEST;
+            let read = shallow.then(|| serde_json::from_str(data.as_str()).ok()).flatten();
+            attrs[key] = read.unwrap_or_else(|| data.as_str().into());
+        }
+    }
     serde_json::json!({
         "subnet": lease.subnet.v4().map(|net| net.to_string()),
         "ipv6Subnet": lease.subnet.v6().map(|net| net.to_string()),
@@ -276,6 +309,35 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&json(&leases)).unwrap();
         assert_eq!(value[0]["expires"], 3_700);
         assert_eq!(value[1]["ipv6Subnet"], "fd00:5:2::/64");
+    }
+
+    fn announcing(kind: &str, data: &str) -> Held {
+        let mut held = held("10.5.1.0-24", Expiry::Never);
+        held.lease.attrs.backend_type = kind.to_owned();
+        held.lease.attrs.backend_data = flannel_lease::RawJson::read(data).unwrap();
+        held
+    }
+
+    #[test]
+    fn whatever_a_node_has_written_can_be_shown() {
+        let now = SystemTime::UNIX_EPOCH;
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let long = format!("\"{}\"", "x".repeat(200_000));
+        let kind = "k".repeat(100_000);
+        for (kind, data) in
+            [("vxlan", &*deep), ("vxlan", &long), (&kind, "1"), ("é\u{1b}[31m", "\"é\"")]
+        {
+            let leases = [announcing(kind, data), held("10.5.2.0-24", Expiry::Never)];
+            for wide in [false, true] {
+                let text = table(&leases, wide, now);
+                assert!(text.lines().count() == 3 && text.len() < 2_000, "{}", text.len());
+                assert!(!text.contains('\u{1b}'), "no terminal obeys it");
+            }
+            let all: serde_json::Value = serde_json::from_str(&json(&leases)).unwrap();
+            assert_eq!(all[0]["attrs"]["PublicIP"], "192.0.2.1", "of {}…", &data[..1]);
+            assert_eq!(all[1]["attrs"]["BackendData"]["VNI"], 1);
+            told(&StoreEvent::Put(leases[0].lease.clone()), Output::Json);
+        }
     }
 
     #[test]

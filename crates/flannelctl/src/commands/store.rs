@@ -48,20 +48,36 @@ impl StoreCommand {
     }
 }
 
-/// May be repeated until all nodes have moved: what is there already is brought up to date.
+/// May be repeated until all nodes have moved: what is there already is brought up to date. The config goes
+/// over byte for byte.
 async fn migrate(from: &dyn Admin, to: &dyn Admin) -> anyhow::Result<usize> {
-    let Some(config) = from.config().await? else {
+    let reading = || format!("nothing was moved; from {}", from.name());
+    let writing = || format!("nothing was moved; to {}", to.name());
+    let Some(config) = from.config_as_written().await.with_context(reading)? else {
         bail!("{} has no network config: nothing to move", from.name());
     };
-    to.set_config(&config, false).await.context("the other store has leases of another network")?;
-    let leases = from.list().await?;
-    for held in &leases {
-        to.import(held).await.with_context(|| format!("stopped at {}", held.lease.subnet))?;
+    let leases = from.list().await.with_context(reading)?;
+    let former = to.config_as_written().await.with_context(writing)?;
+    to.set_config(&config, false).await.with_context(writing)?;
+    if former.is_some_and(|former| former != config) {
+        let text = format!("{} had another network config, which is replaced", to.name());
+        writeln!(std::io::stderr(), "warning: {text}")?;
+    }
+    let count = leases.len();
+    for (done, held) in leases.iter().enumerate() {
+        let stopped = || {
+            format!(
+                "the config and {done} of {count} leases are in {}; run it again after this",
+                to.name()
+            )
+        };
+        to.import(held).await.with_context(stopped)?;
     }
     // Whatever was acquired meanwhile.
-    let late: Vec<_> = from.list().await?;
+    let late: Vec<_> =
+        from.list().await.context("all was moved but what came meanwhile: run it again")?;
     for held in late.iter().filter(|late| !leases.iter().any(|known| known.lease == late.lease)) {
-        to.import(held).await.with_context(|| format!("stopped at {}", held.lease.subnet))?;
+        to.import(held).await.context("all was moved but what came meanwhile: run it again")?;
     }
     Ok(late.len())
 }

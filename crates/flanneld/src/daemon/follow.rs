@@ -114,10 +114,18 @@ impl Daemon {
         }
     }
 
+    /// What others have written that does not go together with what this node has.
+    fn clash(&self) -> Option<String> {
+        let refused = self.refused.as_ref();
+        let refused = refused.map(|(_, why)| format!("{why}; the node keeps its former network"));
+        refused.or_else(|| self.own.contest(Instant::now())).or_else(|| self.peers.clash())
+    }
+
     /// Whether pods of this node reach those of others, as far as this node can tell.
     pub(super) fn judge(&mut self, status: &Status) {
         let obstacle = self.network.obstacle(status).or_else(|| self.rules.obstacle());
         let obstacle = obstacle.or_else(|| self.peers.obstacle());
+        let obstacle = obstacle.or_else(|| self.clash());
         let readiness = match obstacle {
             _ if self.subnet_file_due.is_some() => {
                 Readiness::NotReady("the subnet file cannot be written".to_owned())

@@ -28,6 +28,8 @@ pub(super) struct OwnLease {
     /// It was lost or written by somebody else; when to take it back.
     question: Option<Instant>,
     last_reclaim: Option<Instant>,
+    /// What was last wrong with it, and until when that is no matter of the past.
+    trouble: Option<(String, Instant)>,
     backoff: Tries,
     rng: fastrand::Rng,
 }
@@ -54,6 +56,7 @@ impl OwnLease {
                         renew_at: None,
                         question: None,
                         last_reclaim: None,
+                        trouble: None,
                         backoff,
                         rng,
                     };
@@ -118,6 +121,22 @@ impl OwnLease {
             self.subnet()
         );
         self.question = Some(now + pause);
+        // Taken back once it is settled; a fight is not over because nobody has struck for a second.
+        let until = if recently { now + PEACE } else { now };
+        self.trouble = Some((what.to_owned(), until));
+    }
+
+    /// Why it cannot be relied upon that this node's subnet is its own.
+    pub(super) fn contest(&self, now: Instant) -> Option<String> {
+        let (what, until) = self.trouble.as_ref()?;
+        let fight = now < *until;
+        let fix = if fight {
+            "; if two nodes announce one address, give each its own --public-ip"
+        } else {
+            ""
+        };
+        (fight || self.question.is_some())
+            .then(|| format!("this node's lease {} {what}{fix}", self.subnet()))
     }
 
     /// The lease is to be taken back now.
@@ -128,7 +147,9 @@ impl OwnLease {
     // --- what is done about it ----------------------------------------------------------------
 
     pub(super) fn next_wake(&self) -> Option<Instant> {
-        self.question.or(self.renew_at)
+        let now = Instant::now();
+        let peace = self.trouble.as_ref().map(|(_, until)| *until).filter(|until| *until > now);
+        self.question.or(self.renew_at).into_iter().chain(peace).min()
     }
 
     pub(super) fn is_renewal_due(&self, now: Instant) -> bool {
@@ -164,7 +185,9 @@ impl OwnLease {
         let attrs = network.attrs(Some(&self.held.lease.attrs), facts, tools.machine);
         if !network.config().accepts(&self.subnet()) {
             tracing::warn!("The subnet {} does not fit the network any more", self.subnet());
-            self.question = Some(Instant::now());
+            let now = Instant::now();
+            self.question = Some(now);
+            self.trouble = Some(("does not fit the network config any more".to_owned(), now));
             return;
         }
         if attrs == self.held.lease.attrs {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use flannel_backend::Owner;
+use flannel_backend::{Judged, Owner};
 use flannel_kernel::{Engine, Facts, Ownership};
 use flannel_lease::{Change, LeaseTable, NetworkConfig, Previous, Subnet};
 use flannel_store::{Store, StoreEvent};
@@ -60,8 +60,18 @@ pub async fn run(tools: Tools) -> anyhow::Result<()> {
     let rules = TrafficRules::new(&tools.options.traffic, &earlier_networks(&tools.previous))?;
     let (text, config) = wait_for_config(&tools).await;
     tracing::info!("Found network config - Backend type: {}", config.backend.kind);
+    match flannel_backend::judge(&text) {
+        Ok(judged) => say_remarks(&judged),
+        Err(error) => bail!("{error}"),
+    }
     let mut daemon = Daemon::join(tools, rules, text, config).await?;
     daemon.serve().await
+}
+
+fn say_remarks(judged: &Judged) {
+    for remark in &judged.remarks {
+        tracing::warn!("The network config: {remark}");
+    }
 }
 
 fn earlier_networks(previous: &Previous) -> Vec<IpNet> {
@@ -78,7 +88,10 @@ async fn wait_for_config(tools: &Tools) -> (String, NetworkConfig) {
                 Ok(config) => return (text, config),
                 Err(error) => format!("the network config is unusable: {error}"),
             },
-            Ok(None) => "there is no network config yet: write one".to_owned(),
+            Ok(None) => format!(
+                "there is no network config yet: write one with {}",
+                tools.store.how_to_write_config()
+            ),
             Err(error) => error.to_string(),
         };
         tools.report.say(Readiness::NotReady(problem.clone()));
@@ -92,6 +105,8 @@ async fn wait_for_config(tools: &Tools) -> (String, NetworkConfig) {
 struct Daemon {
     tools: Tools,
     config_text: String,
+    /// A config that was written since and cannot be used here, and why.
+    refused: Option<(String, String)>,
     network: Network,
     own: OwnLease,
     table: LeaseTable,
@@ -136,6 +151,7 @@ impl Daemon {
         let mut daemon = Self {
             tools,
             config_text: text,
+            refused: None,
             network,
             own,
             table,
@@ -173,6 +189,7 @@ impl Daemon {
                 changed = self.facts.changed() => {
                     changed.context("the kernel engine has stopped")?;
                     self.on_facts().await?;
+                    self.reconsider().await?;
                 }
                 changed = status.changed() => {
                     changed.context("the kernel engine has stopped")?;
@@ -208,9 +225,14 @@ impl Daemon {
                     self.apply(std::mem::take(&mut changes)).await?;
                     self.on_config(text).await?;
                 }
-                StoreEvent::ConfigGone => tracing::error!(
-                    "The network config was deleted: this node keeps the network it has; write it anew"
-                ),
+                StoreEvent::ConfigGone => {
+                    self.refused = None;
+                    tracing::error!(
+                        "The network config was deleted: this node keeps the network it has; write it \
+                         anew with {}",
+                        self.tools.store.how_to_write_config()
+                    );
+                }
                 StoreEvent::Down(why) => tracing::error!(
                     "The store is away: {why}; traffic goes on with the peers known so far"
                 ),
@@ -227,24 +249,19 @@ impl Daemon {
 
     async fn on_config(&mut self, text: String) -> anyhow::Result<()> {
         if text == self.config_text {
+            if self.refused.take().is_some() {
+                tracing::info!("The network config is the one in use again");
+            }
             return Ok(());
         }
-        let config = match NetworkConfig::parse(&text) {
-            Ok(config) => config,
-            Err(error) => {
-                tracing::error!(
-                    "The new network config is unusable: {error}; keeping the network as it was"
-                );
-                return Ok(());
-            }
-        };
-        let facts = self.facts.borrow().clone();
-        let network = match Network::new(&self.tools, config, &facts).await {
+        let network = match self.network_of(&text).await {
             Ok(network) => network,
-            Err(error) => {
-                tracing::error!(
-                    "The new network config cannot be used here: {error}; keeping the network as it was"
-                );
+            Err(why) => {
+                let refused = Some((text, why.clone()));
+                if self.refused != refused {
+                    tracing::error!("{why}; keeping the network as it was");
+                    self.refused = refused;
+                }
                 return Ok(());
             }
         };
@@ -252,10 +269,31 @@ impl Daemon {
             "The network config has changed - Backend type: {}",
             network.config().backend.kind
         );
+        self.refused = None;
         self.earlier.extend(self.network.networks());
         self.config_text = text;
         self.network = network;
         self.announce().await
+    }
+
+    /// The network that a new config describes, or why there can be none.
+    async fn network_of(&self, text: &str) -> Result<Network, String> {
+        let unusable = |error| format!("The new network config is unusable: {error}");
+        let judged = flannel_backend::judge(text).map_err(unusable)?;
+        let facts = self.facts.borrow().clone();
+        let network = Network::new(&self.tools, judged.config.clone(), &facts).await;
+        let network = network
+            .map_err(|error| format!("The new network config cannot be used here: {error}"))?;
+        say_remarks(&judged);
+        Ok(network)
+    }
+
+    /// What stood in the way of a new config may be gone.
+    async fn reconsider(&mut self) -> anyhow::Result<()> {
+        match self.refused.clone() {
+            Some((text, _)) => self.on_config(text).await,
+            None => Ok(()),
+        }
     }
 
     async fn on_facts(&mut self) -> anyhow::Result<()> {
@@ -303,7 +341,10 @@ impl Daemon {
         }
         let before = self.earlier.len();
         self.earlier.retain(|net| !taken.is_anothers(name, net));
-        if self.earlier.len() < before { self.program().await } else { Ok(()) }
+        if self.earlier.len() < before {
+            self.program().await?;
+        }
+        self.reconsider().await
     }
 
     fn next_wake(&self) -> Option<Instant> {

@@ -84,6 +84,15 @@ impl Peers {
         changes
     }
 
+    /// A lease of somebody else's that is in part ours.
+    pub(super) fn clash(&self) -> Option<String> {
+        let (subnet, problem) = self.unusable.iter().find(|(_, problem)| problem.is_clash())?;
+        Some(format!(
+            "peer {subnet}: {problem}; `flannelctl release {subnet}` if no node uses it, else give that node \
+             another subnet"
+        ))
+    }
+
     pub(super) fn next_wake(&self) -> Option<Instant> {
         self.vanished.values().min().copied()
     }
@@ -162,6 +171,7 @@ fn say(lease: &Lease, problem: &PeerProblem) {
     let (subnet, address) = (lease.subnet, address(lease));
     match problem {
         PeerProblem::Displaces { .. } => tracing::error!("Peer {subnet} at {address}: {problem}"),
+        _ if problem.is_expected() => tracing::debug!("Peer {subnet} at {address}: {problem}"),
         _ => tracing::warn!("Peer {subnet} at {address}: {problem}"),
     }
 }

@@ -9,17 +9,17 @@ mod document;
 mod error;
 mod flags;
 mod meaning;
-mod nearest;
 mod value;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use flannel_lease::nearest;
+
 pub use error::{BadValue, Remark, UsageError};
 pub use meaning::{Backing, Joined, Kube, Options, ProbeAddress, Serve, StoreOptions, Traffic};
 
 use flags::{FLAGS, Flag, Typed};
-use nearest::nearest;
 
 /// What the command line asks for.
 #[derive(Debug, Clone)]

@@ -4,10 +4,7 @@
 const LONGEST: usize = 64;
 
 /// The candidate with the fewest edits, if they are few for its length.
-pub(super) fn nearest<'a>(
-    typed: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if typed.len() > LONGEST {
         return None;
     }
