@@ -287,7 +287,7 @@ fn whatever_is_undone_was_never_there() {
 fn choosing_is_what_flannel_lease_decides() {
     let configs = [
         r#"{"Network":"10.5.0.0/24","SubnetLen":28,"SubnetMin":"10.5.0.32","Backend":{"Type":"vxlan"}}"#,
-        r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/60","IPv6SubnetLen":64}"#,
+        r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/60","IPv6SubnetLen":64,"Backend":{"Type":"vxlan"}}"#,
         r#"{"EnableIPv6":true,"Network":"10.5.0.0/24","SubnetLen":28,"IPv6Network":"fd00::/56","IPv6SubnetLen":62,"Backend":{"Type":"vxlan"}}"#,
     ];
     let mut choices = 0;

@@ -184,7 +184,7 @@ impl Store for RemoteStore {
         let body = match answer.status {
             StatusCode::NOT_FOUND => return Ok(None),
             status if status.is_success() => answer.body,
-            _ => return Err(refused(attempted, answer)),
+            _ => return Err(refused(attempted, answer, None)),
         };
         let result = WatchResult::read(&body).map_err(|error| self.unreadable(&error))?;
         let lease = result.snapshot.unwrap_or_default().into_iter().next();

@@ -77,7 +77,7 @@ async fn a_lease_is_brought_in_as_it_was_and_never_over_another() {
     assert_eq!(now[0].lease, held.lease);
     let mut theirs = held.clone();
     theirs.lease.attrs = attrs("192.0.2.2");
-    assert!(matches!(store.import(&theirs).await, Err(StoreError::Taken { .. })));
+    assert!(matches!(store.import(&theirs).await, Err(StoreError::Rejected { .. })));
 }
 
 #[tokio::test]

@@ -47,6 +47,8 @@ fn a_config_that_is_not_there_yet_is_waited_for() -> Result<()> {
     let (status, why) = probe(&lab, 1, "/readyz")?.unwrap();
     assert_eq!(status, 503);
     assert!(why.contains("no network config yet"), "{why}");
+    let how = "`etcdctl put /coreos.com/network/config '{\"Network\":\"10.244.0.0/16\",";
+    assert!(why.contains(how) && why.contains("`flannelctl config set FILE`"), "{why}");
     let log = lab.node(1).flanneld().log();
     assert_eq!(log.matches("Couldn't fetch network config").count(), 1, "{log}");
     // One that cannot be used is no better.

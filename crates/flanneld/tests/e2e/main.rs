@@ -8,9 +8,11 @@
 
 mod support;
 
+mod clashes;
 mod commandline;
 mod config_changes;
 mod daemon;
+mod first_config;
 mod identity;
 mod many;
 mod mixed;
