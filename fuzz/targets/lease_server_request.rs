@@ -1,8 +1,8 @@
 //! Requests to a lease server, one after the other. The input is a list of them with lines `---`
 //! between: who asks, method and path with query on the first line, the body on those that follow.
 //!
-//! Whatever is asked: never an answer that blames the server, what is refused changes nothing, and
-//! what the server says its client can read.
+//! Whatever is asked: never an answer that blames the server, what is refused changes nothing, what is
+//! stored nodes can use, and what the server says its client can read.
 #![no_main]
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -83,6 +83,13 @@ async fn ask(api: &Api, desk: &Memory, request: Request<Full<Bytes>>, who: Who, 
         return;
     }
     assert_eq!(status, StatusCode::OK, "{text}");
+    for (_, state) in desk.everything() {
+        let config = state.config.as_deref().map(flannel_backend::judge);
+        assert!(config.is_none_or(|judged| judged.is_ok()), "{text} is stored, and no node can use it");
+        for (subnet, entry) in &state.leases {
+            assert_eq!(entry.attrs.check_depth(), Ok(()), "{text} is stored for {subnet}");
+        }
+    }
     if method == "GET" {
         assert_eq!(desk.everything(), before, "{text} only asks");
     }

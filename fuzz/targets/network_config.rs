@@ -1,6 +1,7 @@
 //! The network config, which an operator writes.
 #![no_main]
 
+use flannel_backend::judge;
 use flannel_lease::{ConfigError, NetworkConfig};
 use libfuzzer_sys::fuzz_target;
 
@@ -10,6 +11,14 @@ fuzz_target!(|text: &[u8]| {
     read(&text, NetworkConfig::parse_networks_only);
 });
 
+/// What is said beside a config that can be used is few lines without anything that terminals obey.
+fn told(text: &str) {
+    let Ok(judged) = judge(text) else { return };
+    let lines: Vec<String> = judged.remarks.iter().map(ToString::to_string).collect();
+    assert!(lines.len() <= 32 && lines.iter().all(|line| line.len() < 400), "{lines:?}");
+    assert!(!lines.concat().contains(char::is_control), "{lines:?}");
+}
+
 /// What was read and is written with all that follows from it is read as the same.
 fn read(text: &str, parse: impl Fn(&str) -> Result<NetworkConfig, ConfigError>) {
     match parse(text) {
@@ -17,8 +26,12 @@ fn read(text: &str, parse: impl Fn(&str) -> Result<NetworkConfig, ConfigError>) 
             let written = config.to_json();
             assert_eq!(parse(&written).as_ref(), Ok(&config), "{written}");
             assert_eq!(parse(&written).map(|config| config.to_json()), Ok(written));
-            if let Err(error) = flannel_backend::create(&config.backend) {
-                assert!(!error.to_string().is_empty());
+            match flannel_backend::create(&config.backend) {
+                Ok(_) => told(text),
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    assert!(judge(text).is_err(), "{text}");
+                }
             }
         }
         Err(error) => assert!(!error.to_string().is_empty()),

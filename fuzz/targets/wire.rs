@@ -11,7 +11,12 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(attrs) = LeaseAttrs::from_json(bytes) {
-        assert_eq!(LeaseAttrs::from_json(attrs.to_json().as_bytes()), Ok(attrs));
+        assert_eq!(LeaseAttrs::from_json(attrs.to_json().as_bytes()).as_ref(), Ok(&attrs));
+        // What is let in everybody can read.
+        let data = [&attrs.backend_data, &attrs.backend_v6_data].into_iter().flatten();
+        for data in data.filter(|_| attrs.check_depth().is_ok()) {
+            data.parse::<serde_json::Value>().unwrap_or_else(|error| panic!("{error}: {data}"));
+        }
     }
     let text = String::from_utf8_lossy(bytes);
     if let Ok(subnet) = text.parse::<Subnet>() {

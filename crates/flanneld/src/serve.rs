@@ -29,8 +29,10 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
     let server = runtime.block_on(Server::bind(options.server.clone()))?;
     let (desk, served): (Arc<dyn Desk>, Served) = match &options.backing {
         Backing::Embedded(dir) => {
-            let embedded = Embedded::open(dir, seed)?;
+            // It says all there is to say: its cause need not be said again.
+            let embedded = Embedded::open(dir, seed).map_err(|error| anyhow::anyhow!("{error}"))?;
             tracing::info!("Leases are kept in {}", dir.display());
+            look_at_configs(&embedded);
             (Arc::new(embedded.clone()), Served::Embedded(embedded))
         }
         Backing::Etcd(etcd) => {
@@ -58,6 +60,22 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
         .spawn(move || match runtime.block_on(server.run(desk)) {})
         .context("cannot start a thread for the lease server")?;
     Ok(served)
+}
+
+/// One that was stored before anybody judged it stays stored, but not in silence.
+fn look_at_configs(embedded: &Embedded) {
+    for name in embedded.feeds().names() {
+        let Some(text) = embedded.feeds().get(&name).and_then(|feed| feed.config_text()) else {
+            continue;
+        };
+        if let Err(error) = flannel_backend::judge(&text) {
+            tracing::error!(
+                "No node can use the stored config of the network {name}: {error}; write another, \
+                 `flannelctl config set FILE{}`",
+                name.flag()
+            );
+        }
+    }
 }
 
 /// Every client is an open file, and the usual limit is a thousand of them.

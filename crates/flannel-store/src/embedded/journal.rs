@@ -26,7 +26,7 @@ const LOG_TO_SNAPSHOT: u64 = 4;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    #[error("cannot {attempted} {}: {source}; check that the directory exists and can be written", path.display())]
+    #[error("cannot {attempted} {}: {source}; {}", path.display(), remedy(.source))]
     Io { attempted: &'static str, path: PathBuf, source: io::Error },
     #[error(
         "the data directory {} is in use by another server: stop that one, or use another directory",
@@ -41,6 +41,23 @@ pub enum OpenError {
     Damaged { path: PathBuf, at: usize },
     #[error("{} cannot be read: {reason}; it may be from a newer version", path.display())]
     Unreadable { path: PathBuf, reason: String },
+}
+
+/// A server that could not keep what it hands out does not start: two nodes might be given one subnet.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "its file system is read-only: make it writable (mount -o remount,rw), or use another data-dir; \
+             nodes that run keep their leases meanwhile"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "its file system is full: make room; nodes that run keep their leases meanwhile"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "give the directory to the user that flanneld runs as, or use another data-dir"
+        }
+        _ => "check that the directory exists and can be written",
+    }
 }
 
 /// What a data directory had in it.

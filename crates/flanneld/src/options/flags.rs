@@ -136,7 +136,8 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(
         "net-config-path",
         Text("/etc/kube-flannel/net-conf.json", |t| &mut t.net_config_path),
-        "file with the network configuration, with kube-subnet-mgr; with listen, the one to begin with",
+        "file with the network configuration, with kube-subnet-mgr; with listen, the one to begin with \
+         (flannelctl config set changes it later)",
     ),
     flag(
         "set-node-network-unavailable",

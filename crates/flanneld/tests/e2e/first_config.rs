@@ -84,3 +84,34 @@ fn an_edited_file_changes_nothing_and_that_is_said_with_the_command_that_does() 
     let server = LeaseServer::start(dir.path());
     assert!(server.log().contains("cannot be read"), "{}", server.log());
 }
+
+#[test]
+fn a_data_directory_that_cannot_be_written_is_named_with_the_fix() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().display();
+    fs::write(dir.path().join("net-conf.json"), CONFIG).unwrap();
+    drop(LeaseServer::start(dir.path()));
+    let mounts = [
+        (
+            format!("mount --bind {at} {at} && mount -o remount,ro,bind {at}"),
+            "is read-only: make it",
+        ),
+        (
+            format!("mount -t tmpfs -o size=4k x {at}/data && head -c 8192 /dev/zero >{at}/data/x"),
+            "is full",
+        ),
+    ];
+    for (mounts, said) in mounts {
+        let start = format!(
+            "{{ {mounts}; }}; exec {} --listen=127.0.0.1:0 --data-dir={at}/data",
+            flanneld().display()
+        );
+        let output =
+            Command::new("unshare").args(["-m", "sh", "-c", &start]).output().expect("unshare");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let last = text.lines().last().unwrap();
+        assert!(last.contains(&format!("{at}/data")) && last.contains(said), "{text}");
+        assert_eq!(last.matches("os error").count(), 1, "{last}");
+    }
+}
