@@ -62,7 +62,7 @@ impl<B: HttpBody + Unpin> Leftover<B> {
                     None => return true,
                     Some(Err(_)) => return false,
                     Some(Ok(frame)) => {
-                        let length = frame.data_ref().map_or(0, |data| bytes::Buf::remaining(data));
+                        let length = frame.data_ref().map_or(0, bytes::Buf::remaining);
                         left = left.saturating_sub(length as u64);
                     }
                 }

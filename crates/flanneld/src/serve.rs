@@ -45,7 +45,9 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
     match (&options.config, &served) {
         (Some((network, file)), Served::Embedded(_)) => {
             let server = reachable(server.address()).to_string();
-            let (network, file) = (network.clone(), file.clone());
+            // Whoever reads of it in the log may be elsewhere.
+            let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+            let network = network.clone();
             let first = FirstConfig { desk: desk.clone(), network, file, server };
             runtime.block_on(first.begin())?;
             runtime.spawn(first.watch());

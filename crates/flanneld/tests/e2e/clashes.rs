@@ -81,7 +81,7 @@ fn a_node_whose_lease_is_written_by_another_again_and_again_is_not_ready() -> Re
         let data = json!({"VNI": 1, "VtepMAC": mac});
         let theirs =
             json!({"PublicIP": "192.168.100.1", "BackendType": "vxlan", "BackendData": data});
-        lab.etcd()?.put(&path, &theirs.to_string())?;
+        lab.etcd()?.put(&path, theirs.to_string())?;
         std::thread::sleep(Duration::from_millis(200));
     }
     says(&lab, 503, "was written by another node, which announces itself at 192.168.100.1")?;
