@@ -125,10 +125,10 @@ async fn go_wrong(server: &str) {
     };
     let nobody = "http://127.0.0.1:9";
     let text = migrate("etcd", server, nobody);
-    assert!(text.contains("nothing was moved; to Etcd") && text.contains(nobody), "{text}");
+    assert!(text.contains("nothing was moved to etcd: ") && text.contains(nobody), "{text}");
     assert!(!text.contains("another network"), "{text}");
     let text = migrate("server", server, nobody);
-    assert!(text.contains("nothing was moved; from Etcd"), "{text}");
+    assert!(text.contains("nothing was moved from etcd: "), "{text}");
 
     // The other store is in use, by another network and by another node.
     let etcd = EtcdServer::start();
@@ -145,7 +145,7 @@ async fn go_wrong(server: &str) {
     store.reserve(&subnet, &node(2)).await.unwrap();
     let text = migrate("etcd", server, &etcd.endpoint());
     assert!(
-        text.contains("0 of 1 leases are in") && text.contains("another node, at 192.0.2.2"),
+        text.contains("0 of 1 leases are in etcd") && text.contains("another node, at 192.0.2.2"),
         "{text}"
     );
 }

@@ -38,37 +38,43 @@ impl StoreCommand {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let Action::Migrate { to } = self.action;
         let (server, etcd) = (self.store.open_lease_server()?, self.store.open_etcd()?);
+        let (server, etcd) = (Side("the lease server", &*server), Side("etcd", &*etcd));
         let (from, to) = match to {
             Kind::Etcd => (server, etcd),
             Kind::Server => (etcd, server),
         };
-        let moved = block_on(migrate(&*from, &*to))?;
-        writeln!(std::io::stdout(), "{moved} leases are in {}", to.name())?;
+        let moved = block_on(migrate(&from, &to))?;
+        writeln!(std::io::stdout(), "{moved} leases are in {}", to.0)?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
+/// A store, and what people call it.
+struct Side<'a>(&'static str, &'a dyn Admin);
+
 /// May be repeated until all nodes have moved: what is there already is brought up to date. The config goes
 /// over byte for byte.
-async fn migrate(from: &dyn Admin, to: &dyn Admin) -> anyhow::Result<usize> {
-    let reading = || format!("nothing was moved; from {}", from.name());
-    let writing = || format!("nothing was moved; to {}", to.name());
+async fn migrate(
+    Side(from_name, from): &Side<'_>,
+    Side(to_name, to): &Side<'_>,
+) -> anyhow::Result<usize> {
+    let reading = || format!("nothing was moved from {from_name}");
+    let writing = || format!("nothing was moved to {to_name}");
     let Some(config) = from.config_as_written().await.with_context(reading)? else {
-        bail!("{} has no network config: nothing to move", from.name());
+        bail!("{from_name} has no network config: nothing to move");
     };
     let leases = from.list().await.with_context(reading)?;
     let former = to.config_as_written().await.with_context(writing)?;
     to.set_config(&config, false).await.with_context(writing)?;
     if former.is_some_and(|former| former != config) {
-        let text = format!("{} had another network config, which is replaced", to.name());
+        let text = format!("{to_name} had another network config, which is replaced");
         writeln!(std::io::stderr(), "warning: {text}")?;
     }
     let count = leases.len();
     for (done, held) in leases.iter().enumerate() {
         let stopped = || {
             format!(
-                "the config and {done} of {count} leases are in {}; run it again after this",
-                to.name()
+                "the config and {done} of {count} leases are in {to_name}; run it again after this"
             )
         };
         to.import(held).await.with_context(stopped)?;
