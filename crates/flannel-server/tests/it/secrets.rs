@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use flannel_server::{BindError, Options, Server, hash_token};
-use flannel_store::{Secret, Store as _};
+use flannel_store::{RemoteOptions, RemoteStore, Secret, Store as _};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
@@ -158,7 +158,13 @@ async fn no_secret_is_told_in_an_answer_an_error_or_the_log() {
     std::fs::write(&file, known).unwrap();
     let server = serve(&dir.path().join("data"), options()).await;
     set_config(&server).await;
-    for token in [&*pinned, wrong, BOSS, "tok\nen-secret-99"] {
+    let spoiled = RemoteOptions {
+        addresses: vec![server.address.to_string()],
+        token: Some(Secret::new("tok\nen-secret-99")),
+        ..RemoteOptions::default()
+    };
+    writeln!(told, "{:?}", RemoteStore::new(spoiled, 1).unwrap_err()).unwrap();
+    for token in [&*pinned, wrong, BOSS] {
         let remote = remote(&[server.address], |o| {
             o.ca = Some(pki.file("ca.pem"));
             o.token = Some(Secret::new(token));

@@ -71,7 +71,7 @@ async fn a_token_opens_what_is_its_own_and_nothing_else() {
     denied(thief.release(&held).await, "another's lease");
     denied(thief.acquire(&config(), &claim(1)).await.map(drop), "another's address");
     denied(thief.acquire(&config(), &claim(9)).await.map(drop), "nobody's address");
-    let stranger = with_token(&server, &pki, "no such token");
+    let stranger = with_token(&server, &pki, "no-such-token");
     denied(stranger.snapshot().await.map(drop), "an unknown token");
     let nobody = remote(&[server.address], |o| o.ca = Some(pki.file("ca.pem")));
     denied(nobody.snapshot().await.map(drop), "no token");
@@ -149,16 +149,16 @@ async fn operators_alone_change_config_and_reservations() {
 async fn tokens_and_certificates_are_read_anew_without_a_restart() {
     let (dir, pki) = (tempfile::tempdir().unwrap(), Pki::new());
     let server = serve_tls(dir.path(), &pki, false, true).await;
-    let newcomer = with_token(&server, &pki, "made later");
+    let newcomer = with_token(&server, &pki, "made-later");
     assert!(matches!(newcomer.snapshot().await, Err(StoreError::Denied { .. })));
-    std::fs::write(pki.file("tokens"), format!("{} new any\n", hash_token("made later"))).unwrap();
+    std::fs::write(pki.file("tokens"), format!("{} new any\n", hash_token("made-later"))).unwrap();
     let other = Pki::new();
     let (cert, key) = other.issue("server", &["127.0.0.1"]);
     std::fs::copy(cert, pki.file("server.pem")).unwrap();
     std::fs::copy(key, pki.file("server.key")).unwrap();
     let renewed = remote(&[server.address], |o| {
         o.ca = Some(other.file("ca.pem"));
-        o.token = Some(Secret::new("made later"));
+        o.token = Some(Secret::new("made-later"));
     });
     let both = async {
         while renewed.snapshot().await.is_err() {

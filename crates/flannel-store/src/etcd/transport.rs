@@ -1,9 +1,12 @@
 //! The members of the etcd cluster and the connection to one of them.
 
+use std::net::IpAddr;
+
 use http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
 use super::EtcdOptions;
+use super::login::Credentials;
 use super::timing::{CONNECT_TIMEOUT, PING_INTERVAL, PING_TIMEOUT};
 use super::tls::TlsFiles;
 use crate::StoreError;
@@ -26,7 +29,11 @@ impl Transport {
             files.load().map_err(|reason| misconfigured(&reason))?;
         }
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let members = endpoints.iter().map(|e| member(e, scheme)).collect::<Result<_, _>>()?;
+        let members: Vec<Uri> =
+            endpoints.iter().map(|e| member(e, scheme)).collect::<Result<_, _>>()?;
+        if tls.is_none() && Credentials::new(options).is_some() {
+            check_password(first, &members)?;
+        }
         Ok(Self { members, tls })
     }
 
@@ -74,6 +81,27 @@ fn choose_tls(first: &str, files: TlsFiles) -> Option<TlsFiles> {
             None
         }
     }
+}
+
+/// A password goes to another machine in clear text only if the endpoint says so, as it always did.
+fn check_password(first: &str, members: &[Uri]) -> Result<(), StoreError> {
+    let elsewhere = |member: &&Uri| {
+        let host = member.host().unwrap_or_default().trim_matches(['[', ']']);
+        let loopback = host.parse::<IpAddr>().map(|ip| ip.to_canonical().is_loopback());
+        !loopback.unwrap_or(host.eq_ignore_ascii_case("localhost"))
+    };
+    let Some(member) = members.iter().find(elsewhere) else { return Ok(()) };
+    if first.contains("://") {
+        tracing::warn!(
+            endpoint = %member,
+            "the etcd password is sent without encryption, and so are all leases: use https://"
+        );
+        return Ok(());
+    }
+    Err(misconfigured(&format!(
+        "{first}: the password would go to another machine without encryption: write https://, or http:// if you \
+         trust that network"
+    )))
 }
 
 fn member(endpoint: &str, scheme: &str) -> Result<Uri, StoreError> {
@@ -139,6 +167,24 @@ mod tests {
         assert_eq!(choose_tls("https://a:1", files.clone()), Some(files.clone()));
         assert_eq!(choose_tls("http://a:1", files), None);
         assert_eq!(choose_tls("a:1", TlsFiles::default()), None);
+    }
+
+    #[test]
+    fn a_password_goes_out_in_clear_text_only_where_the_endpoint_says_so() {
+        let with_password = |endpoint: &str| {
+            Transport::new(&EtcdOptions {
+                endpoints: vec![endpoint.to_owned()],
+                username: Some("flannel".to_owned()),
+                password: Some(super::super::Secret::new("hunter2")),
+                ..EtcdOptions::default()
+            })
+        };
+        for fine in ["https://a:1", "http://a:1", "127.0.0.1:1", "[::1]:1", "localhost:1"] {
+            assert!(with_password(fine).is_ok(), "{fine}");
+        }
+        let said = with_password("a:1").unwrap_err().to_string();
+        assert!(said.contains("without encryption") && !said.contains("hunter2"), "{said}");
+        assert!(transport(&["a:1"]).is_ok(), "there is nothing to tell");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! HTTP to whichever server answers: one connection kept for requests, moved to the next server when
 //! it fails, and connections of their own for streams.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,8 +19,8 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::options::{Endpoint, RemoteOptions};
-use super::{tls, trouble};
+use super::options::{Endpoint, RemoteOptions, TELLING};
+use super::{tls, token, trouble};
 use crate::StoreError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -234,7 +233,7 @@ impl Client {
     fn token(&self) -> Result<Option<String>, String> {
         match (&self.options.token, &self.options.token_file) {
             (Some(token), _) => Ok(Some(token.reveal().trim().to_owned())),
-            (None, Some(file)) => read_token(file).map(Some),
+            (None, Some(file)) => token::read(file).map(Some),
             (None, None) => Ok(None),
         }
     }
@@ -245,6 +244,12 @@ impl Client {
         let tcp = tcp.await.map_err(|_| silence(CONNECT_TIMEOUT))?;
         let tcp = tcp.map_err(|error| error.to_string())?;
         let _ = tcp.set_nodelay(true);
+        if self.options.would_tell(endpoint) {
+            let peer = tcp.peer_addr().map_err(|error| error.to_string())?.ip();
+            if !peer.to_canonical().is_loopback() {
+                return Err(format!("{} is {peer}: {TELLING}", endpoint.host));
+            }
+        }
         if !endpoint.tls {
             return self.speak(index, tcp).await;
         }
@@ -275,13 +280,6 @@ impl Client {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The first line of a file.
-fn read_token(file: &Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| format!("cannot read the token in {}: {error}", file.display()))?;
-    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
 fn silence(waited: Duration) -> String {

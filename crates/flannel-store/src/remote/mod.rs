@@ -4,6 +4,7 @@ mod admin;
 mod http;
 mod options;
 pub mod tls;
+mod token;
 mod trouble;
 mod watch;
 

@@ -1,7 +1,9 @@
 //! How to reach a lease server, as the operator says it.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::token;
 use crate::StoreError;
 use crate::etcd::Secret;
 use crate::ledger::NetworkName;
@@ -23,6 +25,8 @@ pub struct RemoteOptions {
     pub token: Option<Secret>,
     /// Read at every connection, so that a token can be replaced under a running daemon.
     pub token_file: Option<PathBuf>,
+    /// The token may be sent to other machines without encryption.
+    pub insecure: bool,
 }
 
 /// One server.
@@ -34,44 +38,88 @@ pub(super) struct Endpoint {
 }
 
 impl RemoteOptions {
-    /// TLS is used when anything is given that is of no use without it.
-    fn wants_tls(&self) -> bool {
-        let pinned = self.token.as_ref().is_some_and(|token| pin(token.reveal()).is_some());
-        self.ca.is_some() || self.cert.is_some() || self.key.is_some() || pinned
-    }
-
+    /// A token goes to other machines encrypted or not at all, unless somebody said otherwise by name.
     pub(super) fn endpoints(&self) -> Result<Vec<Endpoint>, StoreError> {
-        let wrong =
-            |reason: String| StoreError::Misconfigured { option: "remote".to_owned(), reason };
-        let endpoints: Vec<Endpoint> = self
-            .addresses
-            .iter()
-            .map(|text| Endpoint::read(text, self.wants_tls()).map_err(wrong))
-            .collect::<Result<_, _>>()?;
+        let wrong = |option: &str, reason: String| StoreError::Misconfigured {
+            option: option.to_owned(),
+            reason,
+        };
+        if let Some(given) = &self.token {
+            token::check(given.reveal().trim())
+                .map_err(|why| wrong("remote-token", format!("the token is not whole: {why}")))?;
+        }
+        let mut endpoints = Vec::new();
+        for text in &self.addresses {
+            let endpoint = self.endpoint(text).map_err(|reason| wrong("remote", reason))?;
+            if self.would_tell(&endpoint) && !endpoint.is_loopback() {
+                return Err(wrong("remote", format!("{text}: {TELLING}")));
+            }
+            endpoints.push(endpoint);
+        }
         if endpoints.is_empty() {
-            return Err(wrong("name at least one server, such as 192.0.2.1:10253".to_owned()));
+            let reason = "name at least one server, such as 192.0.2.1:10253".to_owned();
+            return Err(wrong("remote", reason));
         }
         Ok(endpoints)
     }
+
+    /// Whether a token would be told to everybody between here and there, without that being wanted.
+    pub(super) fn would_tell(&self, endpoint: &Endpoint) -> bool {
+        self.has_token() && !endpoint.tls && !self.insecure
+    }
+
+    fn has_token(&self) -> bool {
+        self.token.is_some() || self.token_file.is_some()
+    }
+
+    fn endpoint(&self, text: &str) -> Result<Endpoint, String> {
+        let (scheme, host, port) = read_address(text)?;
+        let endpoint = Endpoint { host: host.to_owned(), port, tls: true };
+        let tls = match scheme {
+            Some("https") => true,
+            Some("http") => false,
+            _ => self.wants_tls() || self.has_token() && !self.insecure && !endpoint.is_loopback(),
+        };
+        Ok(Endpoint { tls, ..endpoint })
+    }
+
+    /// Anything is given that is of no use without TLS.
+    fn wants_tls(&self) -> bool {
+        let pinning = |token: &str| token::pin(token.trim()).is_some();
+        let pinned = match (&self.token, &self.token_file) {
+            (Some(token), _) => pinning(token.reveal()),
+            (None, Some(file)) => token::read(file).map_or(true, |token| pinning(&token)),
+            (None, None) => false,
+        };
+        self.ca.is_some() || self.cert.is_some() || self.key.is_some() || pinned
+    }
+}
+
+/// What is wrong with sending a token in clear text, and what to do.
+pub(super) const TELLING: &str = "the token would go to another machine without encryption: use https://, or leave \
+                                  the scheme away; if you trust that network, say remote-insecure";
+
+/// Scheme, host and port.
+fn read_address(text: &str) -> Result<(Option<&str>, &str, u16), String> {
+    let (scheme, rest) = match text.split_once("://") {
+        Some((scheme @ ("https" | "http" | "tcp"), rest)) => (Some(scheme), rest),
+        Some((other, _)) => return Err(format!("{other:?} is no scheme: use http or https")),
+        None => (None, text),
+    };
+    let rest = rest.trim_end_matches('/');
+    let wrong = || format!("{rest:?} is no address: use host:port, such as 192.0.2.1:10253");
+    let (host, port) = split_port(rest).ok_or_else(wrong)?;
+    if host.is_empty() || host.contains(['/', '@', ' ']) {
+        return Err(wrong());
+    }
+    Ok((scheme, host, port))
 }
 
 impl Endpoint {
-    fn read(text: &str, tls: bool) -> Result<Self, String> {
-        let (tls, rest) = match text.split_once("://") {
-            Some(("https", rest)) => (true, rest),
-            Some(("http", rest)) => (false, rest),
-            Some(("tcp", rest)) => (tls, rest),
-            Some((other, _)) => return Err(format!("{other:?} is no scheme: use http or https")),
-            None => (tls, text),
-        };
-        let rest = rest.trim_end_matches('/');
-        let (host, port) = split_port(rest).ok_or_else(|| {
-            format!("{rest:?} is no address: use host:port, such as 192.0.2.1:10253")
-        })?;
-        if host.is_empty() || host.contains(['/', '@', ' ']) {
-            return Err(format!("{rest:?} is no address: use host:port, such as 192.0.2.1:10253"));
-        }
-        Ok(Self { host: host.to_owned(), port, tls })
+    /// By what is written there; what a name leads to is seen when there is a connection.
+    fn is_loopback(&self) -> bool {
+        let address = self.host.parse::<IpAddr>().map(|ip| ip.to_canonical().is_loopback());
+        address.unwrap_or(self.host.eq_ignore_ascii_case("localhost"))
     }
 
     pub(super) fn authority(&self) -> String {
@@ -104,28 +152,21 @@ pub fn split_port(text: &str) -> Option<(&str, u16)> {
     }
 }
 
-/// The fingerprint of the certificate authority that a token made by `flannelctl pki token` carries:
-/// `fl1.<SHA-256 in hexadecimal>.<secret>`.
-pub(super) fn pin(token: &str) -> Option<[u8; 32]> {
-    let rest = token.strip_prefix("fl1.")?;
-    let (hex, _) = rest.split_once('.')?;
-    if hex.len() != 64 || !hex.is_ascii() {
-        return None;
-    }
-    let mut pin = [0; 32];
-    for (index, byte) in pin.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(pin)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn options(address: &str) -> RemoteOptions {
+        RemoteOptions { addresses: vec![address.to_owned()], ..Default::default() }
+    }
+
+    fn name(options: &RemoteOptions) -> Result<String, String> {
+        options.endpoints().map(|list| list[0].name()).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn an_address_may_leave_out_what_goes_without_saying() {
-        for (text, name) in [
+        for (text, wanted) in [
             ("192.0.2.1", "http://192.0.2.1:10253"),
             ("node:1", "http://node:1"),
             ("https://node", "https://node:10253"),
@@ -133,24 +174,70 @@ mod tests {
             ("[2001:db8::1]:8", "http://[2001:db8::1]:8"),
             ("2001:db8::1", "http://[2001:db8::1]:10253"),
         ] {
-            assert_eq!(Endpoint::read(text, false).map(|e| e.name()), Ok(name.to_owned()));
+            assert_eq!(name(&options(text)), Ok(wanted.to_owned()));
         }
         for text in ["", ":1", "node:port", "ftp://node", "me@node:1", "a/b", "[::1"] {
-            assert!(Endpoint::read(text, false).is_err(), "{text:?}");
+            assert!(name(&options(text)).is_err(), "{text:?}");
         }
     }
 
     #[test]
-    fn anything_that_needs_tls_turns_it_on() {
-        let options = |change: fn(&mut RemoteOptions)| {
-            let mut options =
-                RemoteOptions { addresses: vec!["node".to_owned()], ..Default::default() };
+    fn a_token_of_any_kind_turns_tls_on_and_nothing_but_a_word_turns_it_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let pinned = format!("fl1.{}.x", "ab".repeat(32));
+        let file = |name: &str, text: &str| {
+            let file = dir.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            Some(file)
+        };
+        let own = "a-token-of-ones-own";
+        let given: [(&str, RemoteOptions); 6] = [
+            ("pinned", RemoteOptions { token: Some(Secret::new(&*pinned)), ..options("") }),
+            ("plain", RemoteOptions { token: Some(Secret::new(own)), ..options("") }),
+            ("pinned in a file", RemoteOptions { token_file: file("1", &pinned), ..options("") }),
+            ("plain in a file", RemoteOptions { token_file: file("2", own), ..options("") }),
+            ("broken in a file", RemoteOptions { token_file: file("3", "\"x\""), ..options("") }),
+            ("no file", RemoteOptions { token_file: Some("/nowhere".into()), ..options("") }),
+        ];
+        for (what, with) in given {
+            let at = |address: &str, insecure: bool| {
+                let addresses = vec![address.to_owned()];
+                name(&RemoteOptions { addresses, insecure, ..with.clone() })
+            };
+            for address in
+                ["node", "192.0.2.1:9", "tcp://node", "[2001:db8::1]", "localhost.example"]
+            {
+                assert!(at(address, false).unwrap().starts_with("https://"), "{what}, {address}");
+                let refused =
+                    at(&format!("http://{}", address.trim_start_matches("tcp://")), false);
+                assert!(refused.unwrap_err().contains("remote-insecure"), "{what}, {address}");
+            }
+            assert!(at("http://node", true).unwrap().starts_with("http://"), "{what}");
+            for here in ["http://127.0.0.1", "http://[::1]", "http://localhost"] {
+                assert!(at(here, false).unwrap().starts_with("http://"), "{what}, {here}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_needs_tls_turns_it_on_and_the_rest_does_not() {
+        let tls = |change: fn(&mut RemoteOptions)| {
+            let mut options = options("127.0.0.1");
             change(&mut options);
             options.endpoints().unwrap()[0].tls
         };
-        assert!(!options(|_| {}));
-        assert!(!options(|o| o.token = Some(Secret::new("just a token"))));
-        assert!(options(|o| o.ca = Some("ca.pem".into())));
-        assert!(options(|o| o.token = Some(Secret::new(format!("fl1.{}.x", "ab".repeat(32))))));
+        assert!(!tls(|_| {}));
+        assert!(!tls(|o| o.token = Some(Secret::new("just-a-token"))));
+        assert!(tls(|o| o.ca = Some("ca.pem".into())));
+        assert!(tls(|o| o.token = Some(Secret::new(format!("fl1.{}.x", "ab".repeat(32))))));
+    }
+
+    #[test]
+    fn a_token_that_is_not_whole_is_refused_at_the_start_and_not_shown() {
+        let token = format!("\"fl1.{}.secret\"", "ab".repeat(32));
+        let with = RemoteOptions { token: Some(Secret::new(token)), ..options("127.0.0.1") };
+        let said = name(&with).unwrap_err();
+        assert!(said.contains("remote-token") && said.contains("quotation"), "{said}");
+        assert!(!said.contains("secret"), "{said}");
     }
 }

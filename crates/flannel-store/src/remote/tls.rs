@@ -11,7 +11,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use super::options::{RemoteOptions, pin};
+use super::options::RemoteOptions;
+use super::token::pin;
 
 /// The error names the file.
 pub(super) fn config(options: &RemoteOptions, token: Option<&str>) -> Result<ClientConfig, String> {

@@ -15,8 +15,8 @@ pub(super) fn explain(error: &(dyn Error + 'static), host: &str) -> String {
         }
         if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
             return format!(
-                "what answers there does not speak plain HTTP; for a server with TLS give \
-                 remote-token-file or remote-cafile ({error})"
+                "what answers there does not speak plain HTTP; if it is a server with TLS, use https:// in remote, \
+                 and remote-token-file or remote-cafile ({error})"
             );
         }
         next = error.source();
@@ -37,8 +37,8 @@ fn in_words(error: &TlsError, host: &str) -> Option<String> {
         TlsError::InvalidCertificate(bad) => match bad {
             // Two authorities of one name look alike until the signature is checked.
             Bad::UnknownIssuer | Bad::BadSignature => {
-                "the server's certificate is not signed by an authority that we trust: check \
-                 remote-cafile, and that it is the right server"
+                "the server's certificate is not signed by an authority that we trust: give remote-cafile, or a \
+                 token as `flannelctl pki token` prints it, and check that it is the right server"
                     .to_owned()
             }
             Bad::Expired | Bad::ExpiredContext { .. } => {
@@ -59,7 +59,9 @@ fn in_words(error: &TlsError, host: &str) -> Option<String> {
             _ => return None,
         },
         TlsError::InvalidMessage(_) => {
-            "the server does not speak TLS: give it a certificate, or use http:// in remote".to_owned()
+            "the server does not speak TLS: give it a certificate, or use http:// in remote (and \
+             remote-insecure, if there is a token)"
+                .to_owned()
         }
         TlsError::AlertReceived(alert) => match alert {
             Alert::CertificateRequired => "the server asks for a certificate: give remote-certfile and \

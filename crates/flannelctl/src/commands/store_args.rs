@@ -29,6 +29,9 @@ pub(crate) struct StoreArgs {
     /// File with the token
     #[arg(long, value_name = "FILE", global = true)]
     remote_token_file: Option<PathBuf>,
+    /// Allow the token to be sent to other machines without TLS
+    #[arg(long, global = true)]
+    remote_insecure: bool,
     /// Name of the network
     #[arg(long, value_name = "NAME", global = true)]
     networks: Option<String>,
@@ -82,6 +85,7 @@ impl StoreArgs {
             key: file(&self.remote_keyfile, "REMOTE_KEYFILE"),
             token: given(&self.remote_token, "REMOTE_TOKEN").map(Secret::new),
             token_file: file(&self.remote_token_file, "REMOTE_TOKEN_FILE"),
+            insecure: self.remote_insecure || is_set("REMOTE_INSECURE")?,
         };
         Ok(RemoteStore::new(options, fastrand::u64(..))?)
     }
@@ -114,6 +118,16 @@ impl StoreArgs {
 fn given(flag: &Option<String>, variable: &str) -> Option<String> {
     let variable = || std::env::var(format!("FLANNELD_{variable}")).ok();
     flag.clone().or_else(variable).filter(|text| !text.is_empty())
+}
+
+/// A variable as the daemon reads those of its boolean flags.
+fn is_set(variable: &str) -> anyhow::Result<bool> {
+    let text = given(&None, variable).unwrap_or_default();
+    match text.as_str() {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => bail!("FLANNELD_{variable}={text}: use true or false"),
+    }
 }
 
 fn file(flag: &Option<PathBuf>, variable: &str) -> Option<PathBuf> {

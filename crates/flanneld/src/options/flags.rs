@@ -19,6 +19,7 @@ pub(super) struct Typed {
     pub(super) remote_cafile: String,
     pub(super) remote_token: String,
     pub(super) remote_token_file: String,
+    pub(super) remote_insecure: bool,
     pub(super) networks: String,
     pub(super) listen: String,
     pub(super) listen_insecure: bool,
@@ -174,6 +175,11 @@ pub(super) static FLAGS: &[Flag] = &[
         "remote-token-file",
         Text("", |t| &mut t.remote_token_file),
         "file with the token, read at every request",
+    ),
+    flag(
+        "remote-insecure",
+        Bool(false, |t| &mut t.remote_insecure),
+        "allow the token to be sent to lease servers on other machines without TLS",
     ),
     flag(
         "networks",

@@ -246,6 +246,7 @@ impl Given {
             key: path(&typed.remote_keyfile),
             token: text(&typed.remote_token).map(Secret::new),
             token_file: path(&typed.remote_token_file),
+            insecure: typed.remote_insecure,
         })
     }
 

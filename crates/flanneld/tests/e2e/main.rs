@@ -21,5 +21,6 @@ mod own_lease;
 mod random;
 mod restart;
 mod rules;
+mod secrets;
 mod store_faults;
 mod vandalism;
