@@ -7,16 +7,22 @@ use std::time::{Duration, Instant, SystemTime};
 use flannel_common::{Backoff, Tries};
 use flannel_kernel::Facts;
 use flannel_lease::{Expiry, Lease, Subnet};
+use flannel_store::ledger::LEASE_TTL;
 use flannel_store::{Claim, Held, Snapshot, StoreError};
 
 use super::Tools;
 use super::identity::{self, Identity, Return};
 use super::network::Network;
+use super::uptime::Uptime;
 use crate::readiness::Readiness;
 
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Nodes that were started together do not renew together.
 const RENEWAL_JITTER: f64 = 0.1;
+/// A lease is renewed no more often than this.
+const SOONEST: Duration = Duration::from_secs(60);
+/// A lease that has less left than the margin is renewed within this time.
+const SOON: Duration = Duration::from_secs(600);
 /// A lease that is contested again within this time is a fight between two nodes.
 const PEACE: Duration = Duration::from_secs(120);
 
@@ -24,7 +30,7 @@ pub(super) struct OwnLease {
     held: Held,
     identity: Identity,
     /// When to renew; `None` for a reservation.
-    renew_at: Option<Instant>,
+    renew_at: Option<Uptime>,
     /// It was lost or written by somebody else; when to take it back.
     question: Option<Instant>,
     last_reclaim: Option<Instant>,
@@ -149,11 +155,12 @@ impl OwnLease {
     pub(super) fn next_wake(&self) -> Option<Instant> {
         let now = Instant::now();
         let peace = self.trouble.as_ref().map(|(_, until)| *until).filter(|until| *until > now);
-        self.question.or(self.renew_at).into_iter().chain(peace).min()
+        let next = self.question.or(self.renew_at.map(Uptime::next_look));
+        next.into_iter().chain(peace).min()
     }
 
-    pub(super) fn is_renewal_due(&self, now: Instant) -> bool {
-        self.question.is_none() && self.renew_at.is_some_and(|due| due <= now)
+    pub(super) fn is_renewal_due(&self) -> bool {
+        self.question.is_none() && self.renew_at.is_some_and(Uptime::has_come)
     }
 
     pub(super) async fn renew(&mut self, tools: &Tools, network: &Network, facts: &Facts) {
@@ -175,7 +182,7 @@ impl OwnLease {
             Err(error) => {
                 let pause = self.backoff.pause();
                 tracing::error!("Error renewing lease: {error}; next try in {pause:.0?}");
-                self.renew_at = Some(Instant::now() + pause);
+                self.renew_at = Some(Uptime::now() + pause);
             }
         }
     }
@@ -208,7 +215,7 @@ impl OwnLease {
                     StoreError::Lost { .. } | StoreError::Taken { .. } => {
                         self.ask("could not be announced anew");
                     }
-                    _ => self.renew_at = Some(Instant::now() + self.backoff.pause()),
+                    _ => self.renew_at = Some(Uptime::now() + self.backoff.pause()),
                 }
             }
         }
@@ -242,12 +249,20 @@ impl OwnLease {
 
     fn schedule(&mut self, margin: Duration) {
         self.renew_at = self.held.expiry.remaining(SystemTime::now()).map(|left| {
-            let wait = left.saturating_sub(margin);
-            let wait = wait.mul_f64(1.0 - RENEWAL_JITTER * self.rng.f64());
+            let wait = renew_in(left, margin, self.rng.f64());
             tracing::info!("Waiting for {wait:.0?} to renew lease");
-            Instant::now() + wait
+            Uptime::now() + wait
         });
     }
+}
+
+/// When to renew a lease of which so much is said to be left: in time, and whatever a store with a wrong
+/// clock says, neither all the time nor never. `chance` is between 0 and 1.
+fn renew_in(left: Duration, margin: Duration, chance: f64) -> Duration {
+    let left = left.min(LEASE_TTL);
+    // With less than the margin left: at half of that.
+    let wait = if left > margin { left - margin } else { (left / 2).min(SOON) };
+    wait.mul_f64(1.0 - RENEWAL_JITTER * chance).max(SOONEST)
 }
 
 /// `starting`: the daemon has not run before this.
@@ -276,4 +291,35 @@ async fn claim(
 
 fn utc(at: SystemTime) -> String {
     jiff::Timestamp::try_from(at).map(|at| at.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_lease_is_renewed_a_margin_before_its_end() {
+        assert_eq!(renew_in(24 * HOUR, HOUR, 0.0), 23 * HOUR);
+        let early = renew_in(24 * HOUR, HOUR, 1.0);
+        assert!(early < 23 * HOUR && early > 20 * HOUR, "{early:?}");
+    }
+
+    /// A store whose clock is wrong may say anything.
+    #[test]
+    fn whatever_is_said_of_its_life_a_lease_is_renewed_neither_all_the_time_nor_never() {
+        let margins = [1, 60, 1_439].map(|minutes| Duration::from_secs(60 * minutes));
+        let lives =
+            [0, 1, 59, 60, 600, 3_600, 86_399, 86_400, 864_000, 20 * 365 * 86_400, u64::MAX];
+        for (margin, life) in margins.iter().flat_map(|m| lives.map(|life| (*m, life))) {
+            for chance in [0.0, 0.5, 1.0] {
+                let wait = renew_in(Duration::from_secs(life), margin, chance);
+                assert!(wait >= SOONEST, "{life} s, {margin:?}: {wait:?}");
+                assert!(wait <= LEASE_TTL, "{life} s, {margin:?}: {wait:?}");
+                let in_time = wait <= Duration::from_secs(life) || life < 60;
+                assert!(in_time, "{life} s, {margin:?}: {wait:?}");
+            }
+        }
+    }
 }

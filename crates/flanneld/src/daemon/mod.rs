@@ -13,6 +13,7 @@ mod network_conflicts;
 mod peers;
 mod rules;
 mod timing;
+mod uptime;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -368,7 +369,7 @@ impl Daemon {
         if self.subnet_file_due.is_some_and(|due| due <= now) {
             self.write_subnet_file();
         }
-        if self.own.is_renewal_due(now) {
+        if self.own.is_renewal_due() {
             let facts = self.facts.borrow().clone();
             self.own.renew(&self.tools, &self.network, &facts).await;
         }
