@@ -61,7 +61,7 @@ fn read(text: &str) -> Option<(Request<Full<Bytes>>, Who)> {
 }
 
 fn node(name: &str, addresses: Addresses) -> Who {
-    Who { name: Some(name.into()), admin: false, addresses }
+    Who { name: Some(name.into()), admin: false, addresses, source: None }
 }
 
 async fn ask(api: &Api, desk: &Memory, request: Request<Full<Bytes>>, who: Who, text: &str) {
@@ -152,7 +152,7 @@ impl Memory {
         let mut ledger = Ledger::default();
         ledger.apply(&ledger.start(1, NOW));
         let feeds = Arc::new(Feeds::default());
-        feeds.reset(&ledger, ledger.revision(), &[]);
+        feeds.reset(&ledger, ledger.revision(), [].iter());
         Self { ledger: Mutex::new((ledger, fastrand::Rng::with_seed(1))), feeds }
     }
 
@@ -166,6 +166,10 @@ impl Memory {
 impl Desk for Memory {
     fn feeds(&self) -> &Arc<Feeds> {
         &self.feeds
+    }
+
+    fn now(&self) -> u64 {
+        NOW
     }
 
     async fn ask(&self, network: &NetworkName, request: Asked) -> Result<Reply, AskError> {

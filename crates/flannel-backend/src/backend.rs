@@ -57,6 +57,7 @@ impl Node {
             backend_type: backend_type.to_owned(),
             backend_data: None,
             backend_v6_data: None,
+            owner: None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, Value};
 
 use crate::raw_json::{RawJson, RawJsonError, compact};
 
@@ -18,6 +18,9 @@ pub struct LeaseAttrs {
     pub backend_type: String,
     pub backend_data: Option<RawJson>,
     pub backend_v6_data: Option<RawJson>,
+    /// Whom a lease server has given the lease to, when it knows its clients by name. Nodes that write
+    /// their own lease do not name themselves.
+    pub owner: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +49,7 @@ impl LeaseAttrs {
             backend_type: members.backend_type.unwrap_or_default(),
             backend_data: read_data(members.backend_data)?,
             backend_v6_data: read_data(members.backend_v6_data)?,
+            owner: members.owner.filter(|owner| !owner.is_empty()).map(Into::into),
         })
     }
 
@@ -60,6 +64,12 @@ impl LeaseAttrs {
             }
         }
         Ok(())
+    }
+
+    /// How many bytes of text the node has chosen.
+    pub fn weight(&self) -> usize {
+        let data = |data: &Option<RawJson>| data.as_ref().map_or(0, |data| data.as_str().len());
+        self.backend_type.len() + data(&self.backend_data) + data(&self.backend_v6_data)
     }
 
     pub fn to_json(&self) -> String {
@@ -78,6 +88,10 @@ impl LeaseAttrs {
         }
         if let Some(data) = &self.backend_v6_data {
             out += &format!(",\"BackendV6Data\":{data}");
+        }
+        if let Some(owner) = &self.owner {
+            out +=
+                &format!(",\"Owner\":{}", compact(&serde_json::Value::from(&**owner).to_string()));
         }
         out.push('}');
         out
@@ -140,6 +154,7 @@ struct Members {
     backend_type: Option<String>,
     backend_data: Option<Box<RawValue>>,
     backend_v6_data: Option<Box<RawValue>>,
+    owner: Option<String>,
 }
 
 impl<'de> Deserialize<'de> for Members {
@@ -167,6 +182,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
                 "backendtype" => members.backend_type = map.next_value()?,
                 "backenddata" => members.backend_data = map.next_value()?,
                 "backendv6data" => members.backend_v6_data = map.next_value()?,
+                "owner" => members.owner = map.next_value::<Value>()?.as_str().map(str::to_owned),
                 _ => {
                     map.next_value::<IgnoredAny>()?;
                 }

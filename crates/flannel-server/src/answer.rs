@@ -38,6 +38,10 @@ impl Fault {
         Self::new(StatusCode::NOT_FOUND, "not-found", text)
     }
 
+    pub(crate) fn unknown_client(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unknown-client", text)
+    }
+
     pub(crate) fn method(allow: &'static str) -> Self {
         let text = format!("this is not done here; allowed: {allow}");
         let fault = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text);
@@ -90,7 +94,8 @@ impl From<Refusal> for Fault {
             Refusal::NoAddress(_) => (StatusCode::BAD_REQUEST, "no-address"),
             Refusal::NotInPool(_) => (StatusCode::BAD_REQUEST, "not-in-pool"),
             Refusal::ForeignAddress(_) => (StatusCode::FORBIDDEN, "foreign-address"),
-            Refusal::NotYours(_) => (StatusCode::FORBIDDEN, "not-yours"),
+            Refusal::NotYours(..) => (StatusCode::FORBIDDEN, "not-yours"),
+            Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too-large"),
             Refusal::Stranded { .. } => (StatusCode::CONFLICT, "stranded"),
             Refusal::InUse(_) => (StatusCode::CONFLICT, "in-use"),
             Refusal::OutOfSubnets(_) => (StatusCode::CONFLICT, "out-of-subnets"),

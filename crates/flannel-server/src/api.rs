@@ -4,13 +4,13 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use flannel_lease::{Expiry, LeaseAttrs, Subnet};
 use flannel_store::Desk;
 use flannel_store::feed::{Cursor, Feed, Style};
-use flannel_store::ledger::{Entry, NetworkName, Refusal, Reply, Request as Asked, Who};
+use flannel_store::ledger::{NetworkName, Refusal, Reply, Request as Asked, Who};
 use flannel_store::wire::{self, WireError, WireLease, WireReservation};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -21,6 +21,7 @@ use crate::answer::{self, Fault};
 use crate::body::{Body, Events};
 use crate::limits::Limits;
 use crate::route::{Misrouted, Query, Route};
+use crate::standing::Standing;
 use crate::{OPENAPI, permission};
 
 /// The API without the sockets.
@@ -51,7 +52,7 @@ impl Api {
         B: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>>,
     {
         let wants_json = answer::wants_json(&request);
-        let answered = self.answer(request, || Ok(who)).await;
+        let answered = self.answer(request, || Ok((who, Standing::for_ever()))).await;
         answered.unwrap_or_else(|fault| fault.response(wants_json))
     }
 
@@ -59,7 +60,7 @@ impl Api {
     pub(crate) async fn answer(
         &self,
         request: Request<impl Sent>,
-        who: impl FnOnce() -> Result<Who, Fault>,
+        who: impl FnOnce() -> Result<(Who, Standing), Fault>,
     ) -> Answered {
         let route = Route::read(request.uri().path());
         if let Ok(route) = &route
@@ -72,12 +73,12 @@ impl Api {
             };
         }
         // Who is not known is not even told what is here.
-        let (who, route) = (who()?, route?);
+        let ((who, standing), route) = (who()?, route?);
         let query = Query::read(request.uri().query().unwrap_or_default())?;
         permission::check(&who, &route, request.method(), &query)?;
         let method = request.method().clone();
         match (route, method) {
-            (Route::Networks, Method::GET) => self.networks(&query).await,
+            (Route::Networks, Method::GET) => self.networks(&query, standing).await,
             (Route::Config(name), Method::GET) => self.config(&name, query.raw),
             (Route::Config(name), Method::PUT) => {
                 let text = self.read(request).await?;
@@ -91,7 +92,7 @@ impl Api {
             (Route::Leases(name), Method::GET) => {
                 let feed = self.feed(&name)?;
                 let answer = |at| feed.answer(at, Style::Poll).map(|(bytes, _)| bytes);
-                self.poll(feed.changes(), &query, answer).await
+                self.poll(feed.changes(), &query, standing, answer).await
             }
             (Route::Leases(name), Method::POST) => {
                 let attrs = read_attrs(&self.read(request).await?)?;
@@ -103,7 +104,8 @@ impl Api {
                 if query.next.is_none() && feed.lease(&subnet).is_none() {
                     return Err(Refusal::Gone(subnet).into());
                 }
-                self.poll(feed.changes(), &query, |at| feed.answer_one(&subnet, at)).await
+                let answer = |at| feed.answer_one(&subnet, at);
+                self.poll(feed.changes(), &query, standing, answer).await
             }
             (Route::Lease(name, subnet), Method::PUT) => {
                 self.put_lease(&name, subnet, request, &query, who).await
@@ -112,7 +114,8 @@ impl Api {
                 self.done(&name, Asked::Release { subnet, version: query.version, who }).await
             }
             (Route::Events(name), Method::GET) => {
-                let events = Events::new(self.feed(&name)?, query.next, self.patience(&query));
+                let patience = self.patience(&query);
+                let events = Events::new(self.feed(&name)?, query.next, patience, standing);
                 Ok(answer::lines(Body::Events(Box::new(events))))
             }
             (Route::Reservations(name), Method::GET) => self.reservations(&name),
@@ -128,9 +131,9 @@ impl Api {
         }
     }
 
-    async fn networks(&self, query: &Query) -> Answered {
+    async fn networks(&self, query: &Query, standing: Standing) -> Answered {
         let feeds = self.desk.feeds();
-        self.poll(feeds.changes(), query, |at| feeds.answer(at)).await
+        self.poll(feeds.changes(), query, standing, |at| feeds.answer(at)).await
     }
 
     fn config(&self, name: &NetworkName, raw: bool) -> Answered {
@@ -152,8 +155,8 @@ impl Api {
         if lease.subnet.is_some_and(|of| of != subnet) {
             return Err(Fault::bad("the lease's Subnet is not the one of the path"));
         }
-        let WireLease { attrs, version, .. } = lease;
-        let attrs = check_attrs(attrs)?;
+        let WireLease { mut attrs, version, .. } = lease;
+        attrs = check_attrs(attrs)?;
         if !query.import {
             return self.lease(name, Asked::Renew { subnet, attrs, version, who }).await;
         }
@@ -164,6 +167,7 @@ impl Api {
             (None, None) => Some(flannel_store::ledger::LEASE_TTL),
         };
         let left = left.map(|left| left.as_millis() as u64);
+        attrs.owner = lease.owner.map(Into::into);
         self.lease(name, Asked::Import { subnet, attrs, left }).await
     }
 
@@ -188,6 +192,7 @@ impl Api {
         &self,
         mut changes: watch::Receiver<u64>,
         query: &Query,
+        standing: Standing,
         answer: impl Fn(Option<Cursor>) -> Option<Bytes>,
     ) -> Answered {
         let next = query.next;
@@ -201,7 +206,13 @@ impl Api {
                 changes.changed().await.ok()?;
             }
         };
-        let answered = tokio::time::timeout(patience, wait).await.ok().flatten();
+        let answered = tokio::select! {
+            biased;
+            () = standing.lost() => return Err(Fault::unknown_client(
+                "the token or certificate has been revoked: get a new one from the operator",
+            )),
+            answered = tokio::time::timeout(patience, wait) => answered.ok().flatten(),
+        };
         let nothing = || {
             let Cursor { revision, history } = next.unwrap_or_default();
             let history = wire::history_text(history.unwrap_or(0));
@@ -209,7 +220,9 @@ impl Api {
                 "{{\"events\":[],\"snapshot\":null,\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"
             ))
         };
-        Ok(answer::json(answered.unwrap_or_else(nothing)))
+        let mut response = answer::json(answered.unwrap_or_else(nothing));
+        response.headers_mut().insert(wire::TIME, self.desk.now().into());
+        Ok(response)
     }
 
     /// How long the client wants to wait, within limits.
@@ -220,7 +233,9 @@ impl Api {
     async fn lease(&self, name: &NetworkName, asked: Asked) -> Answered {
         match self.desk.ask(name, asked).await? {
             Reply::Lease(subnet, entry) => {
-                let ttl = ttl(&entry);
+                let now = self.desk.now();
+                let left = |end: u64| Duration::from_millis(end.saturating_sub(now));
+                let ttl = entry.expires.map(left);
                 Ok(answer::json(format!("{}\n", wire::lease_json(&subnet, &entry, ttl))))
             }
             Reply::Done => Ok(answer::empty()),
@@ -262,18 +277,15 @@ impl From<Misrouted> for Fault {
     }
 }
 
-fn ttl(entry: &Entry) -> Option<Duration> {
-    let end = UNIX_EPOCH + Duration::from_millis(entry.expires?);
-    Some(end.duration_since(SystemTime::now()).unwrap_or_default())
-}
-
 fn wrong(error: WireError) -> Fault {
     Fault::bad(error.to_string())
 }
 
 fn read_attrs(text: &str) -> Result<LeaseAttrs, Fault> {
     let attrs = LeaseAttrs::from_json(text.as_bytes());
-    check_attrs(attrs.map_err(|error| Fault::bad(error.to_string()))?)
+    let attrs = check_attrs(attrs.map_err(|error| Fault::bad(error.to_string()))?)?;
+    // Nobody says of himself whose a lease is.
+    Ok(LeaseAttrs { owner: None, ..attrs })
 }
 
 /// What others would choke on is not let in.

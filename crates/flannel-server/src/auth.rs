@@ -11,11 +11,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flannel_store::ledger::{Addresses, Who};
+use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, StatusCode};
 
 use crate::answer::Fault;
-use crate::san;
+use crate::certificate;
 
 /// A certificate with this name is an operator's.
 const OPERATOR: &str = "flannel-admin";
@@ -110,11 +110,11 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 /// Who it is, when clients are asked who they are.
 pub(crate) fn identify(
     tokens: Option<&Tokens>,
-    certificate: Option<&san::Names>,
+    certificate: Option<&certificate::Names>,
     headers: &HeaderMap,
     source: IpAddr,
 ) -> Result<Who, Fault> {
-    let unknown = |text: &str| Err(Fault::new(StatusCode::UNAUTHORIZED, "unknown-client", text));
+    let unknown = |text: &str| Err(Fault::unknown_client(text));
     if let Some(tokens) = tokens
         && let Some(header) = headers.get(AUTHORIZATION)
     {
@@ -140,14 +140,14 @@ impl Holder {
             Rights::Source => (false, Addresses::Only([source].into())),
             Rights::Only(addresses) => (false, Addresses::Only(addresses.clone())),
         };
-        Who { name: Some(self.name.clone()), admin, addresses }
+        Who { name: Some(self.name.clone()), admin, addresses, source: Some(source) }
     }
 }
 
-fn by_certificate(names: &san::Names, source: IpAddr) -> Result<Who, Fault> {
+fn by_certificate(names: &certificate::Names, source: IpAddr) -> Result<Who, Fault> {
     let Some(name) = names.dns.first() else {
         let text = "the certificate has no DNS name to know its holder by";
-        return Err(Fault::new(StatusCode::UNAUTHORIZED, "unknown-client", text));
+        return Err(Fault::unknown_client(text));
     };
     let allowed = match &names.addresses[..] {
         [] => [source].into(),
@@ -155,7 +155,7 @@ fn by_certificate(names: &san::Names, source: IpAddr) -> Result<Who, Fault> {
     };
     let admin = names.dns.iter().any(|name| name == OPERATOR);
     let addresses = if admin { Addresses::Any } else { Addresses::Only(allowed) };
-    Ok(Who { name: Some(name.as_str().into()), admin, addresses })
+    Ok(Who { name: Some(name.as_str().into()), admin, addresses, source: Some(source) })
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
         assert!(who("four").may_announce("203.0.113.1".parse().unwrap()));
         for wrong in ["Bearer five", "Bearer", "Basic b25l", "one", ""] {
             let refused = identify(Some(&tokens), None, &headers(wrong), HERE).unwrap_err();
-            assert_eq!(refused.status, StatusCode::UNAUTHORIZED, "{wrong}");
+            assert_eq!(refused.status, http::StatusCode::UNAUTHORIZED, "{wrong}");
         }
         assert!(identify(Some(&tokens), None, &HeaderMap::new(), HERE).is_err());
     }
@@ -206,11 +206,11 @@ mod tests {
 
     #[test]
     fn a_certificate_tells_by_its_names() {
-        let names = |dns: &[&str], addresses: &[IpAddr]| san::Names {
+        let names = |dns: &[&str], addresses: &[IpAddr]| certificate::Names {
             dns: dns.iter().map(|name| (*name).to_owned()).collect(),
             addresses: addresses.to_vec(),
         };
-        let who = |names: san::Names| identify(None, Some(&names), &HeaderMap::new(), HERE);
+        let who = |names: certificate::Names| identify(None, Some(&names), &HeaderMap::new(), HERE);
         let other: IpAddr = "192.0.2.9".parse().unwrap();
         let node = who(names(&["node-1"], &[other])).unwrap();
         assert!(node.may_announce(other) && !node.may_announce(HERE) && !node.admin);

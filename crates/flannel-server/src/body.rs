@@ -15,6 +15,8 @@ use tokio::time::{Instant, Sleep};
 use tokio_stream::Stream as _;
 use tokio_stream::wrappers::WatchStream;
 
+use crate::standing::{Lost, Standing};
+
 /// A stream says something at least this often.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
@@ -30,16 +32,26 @@ pub(crate) struct Events {
     heartbeat: Pin<Box<Sleep>>,
     /// The stream ends when nothing has happened for so long; `None`: it does not end.
     patience: Option<Duration>,
+    /// And when the client is no longer who it was.
+    lost: Lost,
 }
 
 impl Events {
-    pub(crate) fn new(feed: Arc<Feed>, cursor: Option<Cursor>, patience: Option<Duration>) -> Self {
+    pub(crate) fn new(
+        feed: Arc<Feed>,
+        cursor: Option<Cursor>,
+        patience: Option<Duration>,
+        standing: Standing,
+    ) -> Self {
         let changes = WatchStream::new(feed.changes());
         let heartbeat = Box::pin(tokio::time::sleep(patience.unwrap_or(HEARTBEAT)));
-        Self { feed, cursor, changes, heartbeat, patience }
+        Self { feed, cursor, changes, heartbeat, patience, lost: standing.lost() }
     }
 
     fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.lost.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
         // The changes first: what happens after this look wakes us.
         while let Poll::Ready(change) = Pin::new(&mut self.changes).poll_next(context) {
             if change.is_none() {

@@ -5,14 +5,15 @@ mod answer;
 mod api;
 mod auth;
 mod body;
+pub mod certificate;
 mod leftover;
 mod limits;
 mod listen;
 mod permission;
 mod reload;
 mod route;
-mod san;
 mod serve;
+mod standing;
 mod tls;
 
 pub use api::Api;

@@ -1,12 +1,9 @@
-//! Something made from files, made anew when they change. What cannot be read leaves things as they
-//! were.
+//! Something made from files, made anew when they change and somebody looks. What cannot be read leaves
+//! things as they were.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
-
-/// Files are looked at no more often than this.
-const PAUSE: Duration = Duration::from_secs(1);
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 type Make<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
 type Stamp = Option<(SystemTime, u64, u64)>;
@@ -20,7 +17,6 @@ pub(crate) struct Reloaded<T> {
 struct State<T> {
     value: Arc<T>,
     stamps: Vec<Stamp>,
-    looked: Instant,
 }
 
 impl<T> Reloaded<T> {
@@ -29,31 +25,38 @@ impl<T> Reloaded<T> {
         make: impl Fn() -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
         let stamps = stamps(&files);
-        let state = State { value: Arc::new(make()?), stamps, looked: Instant::now() };
+        let state = State { value: Arc::new(make()?), stamps };
         Ok(Self { files, make: Box::new(make), state: Mutex::new(state) })
     }
 
     pub(crate) fn get(&self) -> Arc<T> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.looked.elapsed() < PAUSE {
-            return state.value.clone();
-        }
-        state.looked = Instant::now();
+        self.state().value.clone()
+    }
+
+    /// Looks at the files; whether what is made from them is another thing now.
+    pub(crate) fn look(&self) -> bool {
+        let mut state = self.state();
         let now = stamps(&self.files);
-        if now != state.stamps {
-            // One complaint per change of the files.
-            state.stamps = now;
-            match (self.make)() {
-                Ok(value) => {
-                    tracing::info!(files = ?self.files, "read anew");
-                    state.value = Arc::new(value);
-                }
-                Err(error) => {
-                    tracing::error!("{error}; going on with what was read before");
-                }
+        if now == state.stamps {
+            return false;
+        }
+        // One complaint per change of the files.
+        state.stamps = now;
+        match (self.make)() {
+            Ok(value) => {
+                tracing::info!(files = ?self.files, "read anew");
+                state.value = Arc::new(value);
+                true
+            }
+            Err(error) => {
+                tracing::error!("{error}; going on with what was read before");
+                false
             }
         }
-        state.value.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

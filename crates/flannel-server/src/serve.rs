@@ -6,31 +6,34 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::FromRawFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use flannel_store::Desk;
 use flannel_store::ledger::Who;
 use http::header::{CONNECTION, EXPECT, HeaderValue};
-use http::{Request, StatusCode};
+use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::answer::{self, Fault};
 use crate::api::{Api, plain};
 use crate::auth::{self, Tokens};
+use crate::certificate;
 use crate::leftover;
 use crate::limits::{Limits, Meter};
 use crate::listen::Listen;
 use crate::reload::Reloaded;
-use crate::{san, tls};
+use crate::standing::Standing;
+use crate::tls::Tls;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -71,7 +74,7 @@ pub enum BindError {
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    tls: Option<Reloaded<Arc<ServerConfig>>>,
+    tls: Option<Reloaded<Tls>>,
     tokens: Option<Reloaded<Tokens>>,
     asks_who: bool,
     limits: Limits,
@@ -86,7 +89,7 @@ impl Server {
         let tls = files.map(|files| {
             let TlsFiles { cert, key, ca } = files.clone();
             let watched = [Some(cert), Some(key), ca].into_iter().flatten().collect();
-            Reloaded::new(watched, move || tls::config(&files, with_tokens).map(Arc::new))
+            Reloaded::new(watched, move || Tls::read(&files, with_tokens))
         });
         let tls = tls.transpose().map_err(BindError::Files)?;
         let tokens =
@@ -133,10 +136,16 @@ impl Server {
             tokens,
             asks_who,
             limits,
+            renewed: watch::Sender::new(0),
         });
         let mut connections = JoinSet::new();
+        let mut look = tokio::time::interval(LOOK);
+        let mut remind = tokio::time::interval(REMIND);
+        remind.reset();
         loop {
             tokio::select! {
+                _ = look.tick() => shared.look(),
+                _ = remind.tick() => shared.remind(),
                 accepted = listener.accept() => match accepted {
                     Ok((stream, from)) => {
                         match Guest::admit(&shared, plain(from.ip())) {
@@ -159,6 +168,11 @@ impl Server {
         }
     }
 }
+
+/// How often files are looked at for changes.
+const LOOK: Duration = Duration::from_millis(500);
+/// How often it is said that the server's certificate is about to end.
+const REMIND: Duration = Duration::from_secs(86_400);
 
 /// Says so as far as that can be done without waiting.
 fn turn_away(stream: &TcpStream) {
@@ -201,10 +215,65 @@ struct Shared {
     api: Api,
     meter: Meter,
     open: AtomicUsize,
-    tls: Option<Reloaded<Arc<ServerConfig>>>,
+    tls: Option<Reloaded<Tls>>,
     tokens: Option<Reloaded<Tokens>>,
     asks_who: bool,
     limits: Limits,
+    /// Counts how often tokens or certificates were read anew.
+    renewed: watch::Sender<u64>,
+}
+
+impl Shared {
+    fn look(&self) {
+        let tls = self.tls.as_ref().is_some_and(Reloaded::look);
+        let tokens = self.tokens.as_ref().is_some_and(Reloaded::look);
+        if tls || tokens {
+            self.renewed.send_modify(|times| *times += 1);
+        }
+    }
+
+    fn remind(&self) {
+        if let Some(tls) = &self.tls {
+            tls.get().remark();
+        }
+    }
+
+    /// Who it is as of now.
+    fn who(&self, client: &Client, headers: &HeaderMap) -> Result<Who, Fault> {
+        if !self.asks_who {
+            return Ok(Who::anybody());
+        }
+        let tokens = self.tokens.as_ref().map(Reloaded::get);
+        let certificate = client.certificate.as_ref().filter(|shown| self.stands(shown));
+        let names = certificate.map(|shown| &shown.names);
+        auth::identify(tokens.as_deref(), names, headers, client.source)
+    }
+
+    /// Whether a certificate is still good. It is asked anew when anything was read anew.
+    fn stands(&self, shown: &Shown) -> bool {
+        let renewed = *self.renewed.borrow();
+        if shown.checked.load(Ordering::Relaxed) == renewed {
+            return true;
+        }
+        let good = self.tls.as_ref().is_some_and(|tls| tls.get().accepts(&shown.chain));
+        if good {
+            shown.checked.store(renewed, Ordering::Relaxed);
+        }
+        good
+    }
+}
+
+/// The other end of a connection.
+struct Client {
+    source: IpAddr,
+    certificate: Option<Shown>,
+}
+
+/// A certificate that was found good when so much had been read anew.
+struct Shown {
+    names: certificate::Names,
+    chain: Vec<CertificateDer<'static>>,
+    checked: AtomicU64,
 }
 
 /// One connection, counted as long as it lives.
@@ -241,14 +310,19 @@ impl Guest {
         let Some(tls) = &self.shared.tls else {
             return self.speak(stream, None).await;
         };
-        let acceptor = TlsAcceptor::from((*tls.get()).clone());
+        // Before the certificates are looked at: what changes meanwhile is looked at again.
+        let renewed = *self.shared.renewed.borrow();
+        let acceptor = TlsAcceptor::from(tls.get().config.clone());
         let handshake =
             tokio::time::timeout(self.shared.limits.slowest_handshake, acceptor.accept(stream));
         match handshake.await {
             Ok(Ok(stream)) => {
-                let shown = stream.get_ref().1.peer_certificates().and_then(|list| list.first());
-                let names = shown.map(|certificate| san::names(certificate));
-                self.speak(stream, names).await;
+                let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+                let shown = chain
+                    .first()
+                    .map(|first| certificate::names(first))
+                    .map(|names| Shown { names, chain, checked: AtomicU64::new(renewed) });
+                self.speak(stream, shown).await;
             }
             Ok(Err(error)) => {
                 tracing::debug!(source = %self.source, %error, "no TLS connection came about");
@@ -257,18 +331,21 @@ impl Guest {
         }
     }
 
-    async fn speak<T>(self, stream: T, names: Option<san::Names>)
+    async fn speak<T>(self, stream: T, certificate: Option<Shown>)
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
-        let (guest, names) = (&self, &names);
+        let client = Arc::new(Client { source: self.source, certificate });
+        let (guest, client) = (&self, &client);
         let answer = service_fn(move |request: Request<Incoming>| async move {
             let wants_json = answer::wants_json(&request);
             let headers = request.headers().clone();
             let (head, body) = request.into_parts();
             let (body, leftover) = leftover::lend(body);
             let request = Request::from_parts(head, body);
-            let who = || guest.who(&headers, names.as_ref());
+            // Who waits for a word before sending its body is not told to go on.
+            let waits = headers.contains_key(EXPECT);
+            let who = || guest.who(client, headers);
             let fits = guest.shared.meter.requested(guest.source, Instant::now());
             let answered = if fits {
                 guest.shared.api.answer(request, who).await
@@ -277,9 +354,7 @@ impl Guest {
                 Err(Fault::new(StatusCode::TOO_MANY_REQUESTS, "too-many", text))
             };
             let mut response = answered.unwrap_or_else(|fault| fault.response(wants_json));
-            // Who waits for a word before sending its body is not told to go on.
-            let most =
-                if headers.contains_key(EXPECT) { 0 } else { guest.shared.limits.largest_body };
+            let most = if waits { 0 } else { guest.shared.limits.largest_body };
             if !leftover.finish(most).await {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -294,11 +369,15 @@ impl Guest {
             .await;
     }
 
-    fn who(&self, headers: &http::HeaderMap, names: Option<&san::Names>) -> Result<Who, Fault> {
+    fn who(&self, client: &Arc<Client>, headers: HeaderMap) -> Result<(Who, Standing), Fault> {
+        // Before it is asked who it is: what changes in between is not missed.
+        let renewed = self.shared.renewed.subscribe();
+        let who = self.shared.who(client, &headers)?;
         if !self.shared.asks_who {
-            return Ok(Who::anybody());
+            return Ok((who, Standing::for_ever()));
         }
-        let tokens = self.shared.tokens.as_ref().map(Reloaded::get);
-        auth::identify(tokens.as_deref(), names, headers, self.source)
+        let (shared, client, before) = (self.shared.clone(), client.clone(), who.clone());
+        let still = move || shared.who(&client, &headers).is_ok_and(|now| now == before);
+        Ok((who, Standing::new(renewed, still)))
     }
 }

@@ -1,23 +1,28 @@
-//! The server's time: what the clock said at the start, and from there on only forward and never in
-//! jumps, whoever sets the clock meanwhile.
+//! The server's time: what the machine's clock said at the start, and from there on only forward and
+//! never in jumps, whoever sets that clock meanwhile. While the machine sleeps it stands still.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::ledger::Millis;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     started: Instant,
     at: Millis,
 }
 
 impl Clock {
-    pub(super) fn start() -> Self {
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), at: at.as_millis() as Millis }
+    pub(crate) fn start(wall: Millis) -> Self {
+        Self { started: Instant::now(), at: wall }
     }
 
-    pub(super) fn now(&self) -> Millis {
-        self.at + self.started.elapsed().as_millis() as Millis
+    pub(crate) fn now(&self) -> Millis {
+        self.at.saturating_add(self.started.elapsed().as_millis() as Millis)
     }
+}
+
+/// What the machine's clock says.
+pub(crate) fn wall() -> Millis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_millis() as Millis
 }

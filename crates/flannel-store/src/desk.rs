@@ -7,11 +7,14 @@ use async_trait::async_trait;
 
 use crate::embedded::{AskError, Embedded};
 use crate::feed::Feeds;
-use crate::ledger::{NetworkName, Reply, Request};
+use crate::ledger::{Millis, NetworkName, Reply, Request};
 
 #[async_trait]
 pub trait Desk: Send + Sync {
     fn feeds(&self) -> &Arc<Feeds>;
+
+    /// The time by which leases end: it does not jump when the machine's clock is set.
+    fn now(&self) -> Millis;
 
     /// When this returns, what the request led to is durable.
     async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError>;
@@ -21,6 +24,10 @@ pub trait Desk: Send + Sync {
 impl Desk for Embedded {
     fn feeds(&self) -> &Arc<Feeds> {
         Self::feeds(self)
+    }
+
+    fn now(&self) -> Millis {
+        Self::now(self)
     }
 
     async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {

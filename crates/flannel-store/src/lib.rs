@@ -6,6 +6,7 @@
 #![cfg_attr(not(feature = "test-util"), forbid(unsafe_code))]
 
 mod admin;
+mod clock;
 mod desk;
 pub mod embedded;
 mod error;

@@ -14,6 +14,10 @@ use crate::ledger::{Entry, Millis};
 /// Go's zero time, which stands for "never".
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
+/// The header with the server's time in milliseconds, by which leases end there: its machine's clock
+/// and ours may say something else.
+pub const TIME: &str = "flannel-time";
+
 /// Whatever the other side says, a time that far from now can still be told: a hundred years.
 const LONGEST_LIFE: Duration = Duration::from_secs(100 * 365 * 86_400);
 
@@ -34,6 +38,9 @@ pub fn lease_json(subnet: &Subnet, entry: &Entry, ttl: Option<Duration>) -> Stri
     let expiration = entry.expires.map_or_else(|| NEVER.to_owned(), rfc3339);
     let (attrs, version) = (entry.attrs.to_json(), entry.version);
     out += &format!("\"Attrs\":{attrs},\"Expiration\":\"{expiration}\",\"Version\":{version}");
+    if let Some(owner) = &entry.owner {
+        out += &format!(",\"Owner\":{}", serde_json::Value::from(&**owner));
+    }
     if let Some(ttl) = ttl {
         out += &format!(",\"TTL\":{}", ttl.as_secs());
     }
@@ -60,6 +67,8 @@ pub struct WireLease {
     pub expiry: Option<Expiry>,
     pub version: Option<u64>,
     pub ttl: Option<Duration>,
+    /// Whom the server has given it to.
+    pub owner: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -76,6 +85,13 @@ struct RawLease<'a> {
     version: Option<u64>,
     #[serde(rename = "TTL", default)]
     ttl: Option<u64>,
+    #[serde(rename = "Owner", default)]
+    owner: Option<String>,
+}
+
+/// What remains of a life until then, by a clock that says `now`.
+pub fn remaining(expiry: &Expiry, now: Millis) -> Option<Duration> {
+    expiry.remaining(SystemTime::UNIX_EPOCH + Duration::from_millis(now))
 }
 
 impl WireLease {
@@ -84,9 +100,11 @@ impl WireLease {
         let subnet = read_subnet(raw.v4.as_deref(), raw.v6.as_deref())?;
         let attrs = LeaseAttrs::from_json(raw.attrs.get().as_bytes())
             .map_err(|error| WireError(error.to_string()))?;
+        // Nobody says of himself whose a lease is.
+        let attrs = LeaseAttrs { owner: None, ..attrs };
         let expiry = raw.expiration.as_deref().map(read_expiry).transpose()?;
         let ttl = raw.ttl.map(|seconds| Duration::from_secs(seconds).min(LONGEST_LIFE));
-        Ok(Self { subnet, attrs, expiry, version: raw.version, ttl })
+        Ok(Self { subnet, attrs, expiry, version: raw.version, ttl, owner: raw.owner })
     }
 
     /// The lease itself; one without a subnet is none.

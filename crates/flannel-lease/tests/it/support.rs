@@ -67,6 +67,7 @@ pub(crate) fn any_attrs() -> impl Strategy<Value = LeaseAttrs> {
             backend_type,
             backend_data,
             backend_v6_data,
+            owner: None,
         },
     )
 }

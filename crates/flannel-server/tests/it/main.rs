@@ -4,10 +4,12 @@
 
 mod api;
 mod certificates;
+mod clock;
 mod front;
 mod manners;
 mod moved;
 mod nodes;
+mod rights;
 mod secrets;
 mod security;
 mod support;

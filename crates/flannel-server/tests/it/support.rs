@@ -170,6 +170,8 @@ impl Pki {
         let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         params.distinguished_name.push(rcgen::DnType::CommonName, "test authority");
+        params.key_usages =
+            vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
         let key = rcgen::KeyPair::generate().unwrap();
         let ca = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
         std::fs::write(dir.path().join("ca.pem"), ca.pem()).unwrap();
@@ -178,6 +180,30 @@ impl Pki {
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    pub(crate) fn ca_pem(&self) -> String {
+        self.ca.pem()
+    }
+
+    /// A list of certificates that are no longer good, by their numbers.
+    pub(crate) fn revoke(&self, serials: &[u8]) -> String {
+        let day = |year| rcgen::date_time_ymd(year, 1, 1);
+        let revoked = |serial: &u8| rcgen::RevokedCertParams {
+            serial_number: rcgen::SerialNumber::from_slice(&[*serial]),
+            revocation_time: day(2026),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = rcgen::CertificateRevocationListParams {
+            this_update: day(2026),
+            next_update: day(2050),
+            crl_number: rcgen::SerialNumber::from_slice(&[1]),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.ca).unwrap().pem().unwrap()
     }
 
     pub(crate) fn fingerprint(&self) -> String {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::frame::{self, Ending};
 use super::journal::OpenError;
-use crate::feed::KEPT_EVENTS;
+use super::recent::Recent;
 use crate::ledger::{Change, Commit, Entry, History, Ledger, Network, NetworkName, check_reach};
 
 const FORMAT: u32 = 1;
@@ -17,8 +17,9 @@ const FORMAT: u32 = 1;
 #[derive(Default)]
 pub(super) struct Image {
     pub(super) ledger: Ledger,
-    pub(super) recent: Vec<Commit>,
-    pub(super) floor: u64,
+    pub(super) recent: Recent,
+    /// The log beside it says where it begins.
+    pub(super) log_is_marked: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -28,15 +29,18 @@ struct Head {
     time: u64,
     histories: Vec<(u64, u64)>,
     floor: u64,
+    #[serde(default)]
+    log_is_marked: bool,
 }
 
-pub(super) fn write(ledger: &Ledger, recent: &[Commit], floor: u64) -> Vec<u8> {
+pub(super) fn write(ledger: &Ledger, recent: &Recent) -> Vec<u8> {
     let head = Head {
         format: FORMAT,
         revision: ledger.revision(),
         time: ledger.time(),
         histories: ledger.histories().iter().map(|h| (h.id, h.since)).collect(),
-        floor,
+        floor: recent.floor(),
+        log_is_marked: true,
     };
     let mut text = serde_json::to_string(&head).unwrap_or_default();
     text.push('\n');
@@ -54,7 +58,7 @@ pub(super) fn write(ledger: &Ledger, recent: &[Commit], floor: u64) -> Vec<u8> {
         }
     }
     text.push('\n');
-    for commit in recent {
+    for commit in recent.commits() {
         text += &commit.to_json();
         text.push('\n');
     }
@@ -92,11 +96,13 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Image, OpenError> {
             }
         }
     }
-    let recent =
-        lines.map(|line| Commit::from_json(line).map_err(unreadable)).collect::<Result<_, _>>()?;
+    let mut recent = Recent::new(head.floor);
+    for line in lines {
+        recent.push(Commit::from_json(line).map_err(unreadable)?);
+    }
     let histories = head.histories.iter().map(|(id, since)| History { id: *id, since: *since });
     let ledger = Ledger::restore(head.revision, head.time, histories.collect(), networks);
-    Ok(Image { ledger, recent, floor: head.floor })
+    Ok(Image { ledger, recent, log_is_marked: head.log_is_marked })
 }
 
 /// The commits of one frame of the log.
@@ -104,23 +110,4 @@ pub(super) fn commits(path: &Path, payload: &[u8]) -> Result<Vec<Commit>, OpenEr
     let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
     let text = std::str::from_utf8(payload).map_err(|error| unreadable(error.to_string()))?;
     text.lines().map(|line| Commit::from_json(line).map_err(unreadable)).collect()
-}
-
-/// Forgets the oldest commits when there are many.
-pub(super) fn shorten(recent: &mut Vec<Commit>, floor: &mut u64) {
-    let events: usize = recent.iter().map(|commit| commit.changes.len()).sum();
-    if events <= KEPT_EVENTS * 2 {
-        return;
-    }
-    let mut surplus = events - KEPT_EVENTS;
-    let mut count = 0;
-    for commit in &*recent {
-        if surplus == 0 {
-            break;
-        }
-        surplus = surplus.saturating_sub(commit.changes.len());
-        *floor = commit.revision;
-        count += 1;
-    }
-    recent.drain(..count);
 }

@@ -2,18 +2,21 @@
 //! synced before anybody is told of it, and `leases.snapshot`, which replaces a log grown long.
 //!
 //! The log may hold commits that the snapshot has too, when the server died between writing the one
-//! and emptying the other; revisions tell.
+//! and replacing the other; revisions tell. Both are replaced by renaming, so neither is ever empty.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use super::fit::{self, Beginning, Fit};
 use super::frame::{self, Ending};
 use super::image;
+use super::recent::Recent;
 use crate::ledger::{Commit, Ledger};
 
 const LOG: &str = "leases.log";
+const LOG_NEW: &str = "leases.log.new";
 const SNAPSHOT: &str = "leases.snapshot";
 const SNAPSHOT_NEW: &str = "leases.snapshot.new";
 const LOCK: &str = "lock";
@@ -39,6 +42,14 @@ pub enum OpenError {
         path.display()
     )]
     Damaged { path: PathBuf, at: usize },
+    #[error(
+        "{} does not belong to what is beside it: {reason}. Leases are lost, and their subnets would be given \
+         out again, so nothing was changed. Put leases.log and leases.snapshot of one and the same backup there; or \
+         move the directory away to begin anew: write the network config again, running nodes then bring their \
+         leases back, and new ones should join only after that",
+        path.display()
+    )]
+    Apart { path: PathBuf, reason: String },
     #[error("{} cannot be read: {reason}; it may be from a newer version", path.display())]
     Unreadable { path: PathBuf, reason: String },
 }
@@ -64,9 +75,7 @@ fn remedy(error: &io::Error) -> &'static str {
 pub(super) struct Opened {
     pub(super) journal: Journal,
     pub(super) ledger: Ledger,
-    /// The last commits, and the revision before the first of them.
-    pub(super) recent: Vec<Commit>,
-    pub(super) floor: u64,
+    pub(super) recent: Recent,
 }
 
 #[derive(Debug)]
@@ -92,32 +101,51 @@ impl Journal {
         create.map_err(failed("create the data directory", ""))?;
         let lock = lock(dir)?;
 
-        let snapshot = read(&dir.join(SNAPSHOT)).map_err(failed("read", SNAPSHOT))?;
-        let image = match snapshot.is_empty() {
-            true => image::Image::default(),
-            false => image::read(&dir.join(SNAPSHOT), &snapshot)?,
+        let bytes = read(&dir.join(SNAPSHOT)).map_err(failed("read", SNAPSHOT))?;
+        let snapshot_length = bytes.as_ref().map_or(0, Vec::len) as u64;
+        let (snapshot, image) = match bytes.as_deref() {
+            None => (fit::Snapshot::Missing, image::Image::default()),
+            Some([]) => (fit::Snapshot::Empty, image::Image::default()),
+            Some(bytes) => {
+                let image = image::read(&dir.join(SNAPSHOT), bytes)?;
+                (fit::Snapshot::Read { marked: image.log_is_marked }, image)
+            }
         };
         let path = dir.join(LOG);
         let bytes = read(&path).map_err(failed("read", LOG))?;
-        let frames = frame::decode(&bytes);
+        let (found, bytes) = (bytes.is_some(), bytes.unwrap_or_default());
+        let mut frames = frame::decode(&bytes);
         if frames.ending == Ending::Damaged {
             return Err(OpenError::Damaged { path, at: frames.end });
         }
-        let image::Image { mut ledger, mut recent, mut floor } = image;
-        for payload in frames.payloads {
+        let image::Image { mut ledger, mut recent, .. } = image;
+        let beginning = frames.payloads.first().and_then(|first| Beginning::read(first));
+        let log = match (found, frames.payloads.is_empty()) {
+            (false, _) => fit::Log::Missing,
+            (true, true) => fit::Log::Empty,
+            (true, false) => fit::Log::Read(beginning),
+        };
+        let mut fit = Fit::new(&path, snapshot, log, &ledger)?;
+        for payload in frames.payloads.drain(usize::from(beginning.is_some())..) {
             for commit in image::commits(&path, payload)? {
+                fit.check(&commit)?;
                 if commit.revision > ledger.revision() {
                     ledger.apply(&commit);
                     recent.push(commit);
                 }
             }
         }
-        image::shorten(&mut recent, &mut floor);
+        fit.finish()?;
+        if !found {
+            write_log(dir, Beginning::of(&ledger)).map_err(failed("write", LOG))?;
+        }
 
-        let log =
-            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let log = OpenOptions::new().write(true).open(&path);
         let log = log.map_err(failed("open", LOG))?;
-        let length = frames.end as u64;
+        let length = match found {
+            true => frames.end as u64,
+            false => log.metadata().map_err(failed("read", LOG))?.len(),
+        };
         let dirty = frames.ending == Ending::Torn;
         if dirty {
             tracing::warn!(
@@ -127,11 +155,10 @@ impl Journal {
             );
         }
         sync_directory(dir).map_err(failed("sync the data directory", ""))?;
-        let snapshot_length = snapshot.len() as u64;
         let dir = dir.to_owned();
         let mut journal = Self { dir, log, length, snapshot_length, dirty, _lock: lock };
         journal.clean().map_err(failed("write", LOG))?;
-        Ok(Opened { journal, ledger, recent, floor })
+        Ok(Opened { journal, ledger, recent })
     }
 
     /// Makes a group of commits durable, all or none.
@@ -155,14 +182,9 @@ impl Journal {
         self.length > LONG_LOG.max(self.snapshot_length * LOG_TO_SNAPSHOT)
     }
 
-    /// Replaces snapshot and log by a snapshot of now.
-    pub(super) fn compact(
-        &mut self,
-        ledger: &Ledger,
-        recent: &[Commit],
-        floor: u64,
-    ) -> io::Result<()> {
-        let bytes = image::write(ledger, recent, floor);
+    /// Replaces snapshot and log by a snapshot of now and a log that goes on from there.
+    pub(super) fn compact(&mut self, ledger: &Ledger, recent: &Recent) -> io::Result<()> {
+        let bytes = image::write(ledger, recent);
         let new = self.dir.join(SNAPSHOT_NEW);
         let written = write_synced(&new, &bytes)
             .and_then(|()| fs::rename(&new, self.dir.join(SNAPSHOT)))
@@ -172,8 +194,11 @@ impl Journal {
             return Err(error);
         }
         self.snapshot_length = bytes.len() as u64;
-        self.length = 0;
-        self.dirty = true;
+        // Until this is done the log as it is serves as well.
+        write_log(&self.dir, Beginning::of(ledger))?;
+        self.log = OpenOptions::new().write(true).open(self.dir.join(LOG))?;
+        self.length = self.log.metadata()?.len();
+        self.dirty = false;
         self.clean()
     }
 
@@ -201,14 +226,25 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// An absent file is an empty one.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    match File::open(path) {
-        Ok(mut file) => file.read_to_end(&mut bytes).map(|_| bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(bytes),
+/// `None` when there is no such file.
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Puts a log in place that has nothing but its beginning.
+fn write_log(dir: &Path, beginning: Beginning) -> io::Result<()> {
+    let new = dir.join(LOG_NEW);
+    let written = write_synced(&new, &frame::encode(beginning.to_json().as_bytes()))
+        .and_then(|()| fs::rename(&new, dir.join(LOG)))
+        .and_then(|()| sync_directory(dir));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {

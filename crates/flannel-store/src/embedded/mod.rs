@@ -1,9 +1,12 @@
 //! Leases in a directory of this machine: durable, with nothing else installed.
 
-mod clock;
+mod fit;
 mod frame;
 mod image;
 mod journal;
+#[cfg(test)]
+mod lost;
+mod recent;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -15,11 +18,11 @@ use std::sync::mpsc::{self, SyncSender, TrySendError};
 
 use tokio::sync::oneshot;
 
-use self::clock::Clock;
 use self::journal::{Journal, Opened};
 use self::writer::{Job, Writer};
+use crate::clock::{self, Clock};
 use crate::feed::Feeds;
-use crate::ledger::{NetworkName, Refusal, Reply, Request};
+use crate::ledger::{Millis, NetworkName, Refusal, Reply, Request};
 
 pub use self::journal::OpenError;
 pub use self::store::EmbeddedStore;
@@ -47,15 +50,21 @@ pub enum AskError {
 pub struct Embedded {
     jobs: SyncSender<Job>,
     feeds: Arc<Feeds>,
+    clock: Clock,
 }
 
 impl Embedded {
     /// Reads the directory, creating it if need be, and keeps it locked. From `seed` come the choice
     /// of subnets and the name of this run.
     pub fn open(dir: &Path, seed: u64) -> Result<Self, OpenError> {
-        let Opened { mut journal, mut ledger, mut recent, floor } = Journal::open(dir)?;
+        Self::open_at(dir, seed, clock::wall())
+    }
+
+    /// The same, where the machine's clock says `wall` now. From then on it is not looked at.
+    pub fn open_at(dir: &Path, seed: u64, wall: Millis) -> Result<Self, OpenError> {
+        let Opened { mut journal, mut ledger, mut recent } = Journal::open(dir)?;
         let mut rng = fastrand::Rng::with_seed(seed);
-        let clock = Clock::start();
+        let clock = Clock::start(wall);
         let start = ledger.start(rng.u64(1..), clock.now());
         journal.append(std::slice::from_ref(&start)).map_err(|source| OpenError::Io {
             attempted: "write to the data directory",
@@ -65,19 +74,23 @@ impl Embedded {
         ledger.apply(&start);
         recent.push(start);
         let feeds = Arc::new(Feeds::default());
-        feeds.reset(&ledger, floor, &recent);
+        feeds.reset(&ledger, recent.floor(), recent.commits());
         let (jobs, queue) = mpsc::sync_channel(QUEUE);
         let feeds_there = feeds.clone();
         let failing = false;
-        let writer =
-            Writer { ledger, journal, recent, floor, feeds: feeds_there, clock, rng, failing };
+        let writer = Writer { ledger, journal, recent, feeds: feeds_there, clock, rng, failing };
         let thread = std::thread::Builder::new().name("lease-store".to_owned());
         thread.spawn(move || writer.run(&queue)).map_err(|source| OpenError::Io {
             attempted: "start a thread for",
             path: dir.to_owned(),
             source,
         })?;
-        Ok(Self { jobs, feeds })
+        Ok(Self { jobs, feeds, clock })
+    }
+
+    /// The time by which leases end.
+    pub fn now(&self) -> Millis {
+        self.clock.now()
     }
 
     pub fn feeds(&self) -> &Arc<Feeds> {

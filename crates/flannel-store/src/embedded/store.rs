@@ -1,7 +1,7 @@
 //! The store of a node that serves its own leases: no network between them.
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, same_node};
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::{AskError, Embedded};
 use crate::feed::{Cursor, Event, Feed, Since};
-use crate::ledger::{Entry, NetworkName, Refusal, Reply, Request, Who};
+use crate::ledger::{Entry, Millis, NetworkName, Refusal, Reply, Request, Who};
 use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
 
 const QUEUE: usize = 1_024;
@@ -61,10 +61,10 @@ fn refused(attempted: &str, refusal: Refusal) -> StoreError {
     }
 }
 
-pub(crate) fn held(subnet: Subnet, entry: &Entry) -> Held {
-    let expiry = entry
-        .expires
-        .map_or(Expiry::Never, |at| Expiry::At(UNIX_EPOCH + Duration::from_millis(at)));
+/// How long it lasts by the store's time `now`, told by the machine's clock as it is.
+fn held(subnet: Subnet, entry: &Entry, now: Millis) -> Held {
+    let end = |at: Millis| SystemTime::now() + Duration::from_millis(at.saturating_sub(now));
+    let expiry = entry.expires.map_or(Expiry::Never, |at| Expiry::At(end(at)));
     let lease = Lease { subnet, attrs: entry.attrs.clone() };
     Held { lease, expiry, version: entry.version }
 }
@@ -94,7 +94,8 @@ impl Store for EmbeddedStore {
     }
 
     async fn lease(&self, subnet: &Subnet) -> Result<Option<Held>, StoreError> {
-        Ok(self.feed().lease(subnet).map(|entry| held(*subnet, &entry)))
+        let now = self.embedded.now();
+        Ok(self.feed().lease(subnet).map(|entry| held(*subnet, &entry, now)))
     }
 
     async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError> {
@@ -107,7 +108,7 @@ impl Store for EmbeddedStore {
         match self.ask("acquire a lease", request).await? {
             Reply::Lease(subnet, entry) => {
                 let snapshot = self.snapshot().await?;
-                Ok(Acquired { held: held(subnet, &entry), snapshot })
+                Ok(Acquired { held: held(subnet, &entry, self.embedded.now()), snapshot })
             }
             Reply::Done => Err(StoreError::Corrupt {
                 key: self.network.to_string(),
@@ -121,7 +122,7 @@ impl Store for EmbeddedStore {
         let (attrs, who) = (attrs.clone(), Who::anybody());
         let request = Request::Renew { subnet, attrs, version, who };
         match self.ask("renew the lease", request).await? {
-            Reply::Lease(subnet, entry) => Ok(held(subnet, &entry)),
+            Reply::Lease(subnet, entry) => Ok(held(subnet, &entry, self.embedded.now())),
             Reply::Done => Ok(of.clone()),
         }
     }

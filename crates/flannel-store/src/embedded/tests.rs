@@ -5,9 +5,10 @@ use std::path::Path;
 use flannel_lease::{LeaseAttrs, Subnet};
 
 use super::journal::{Journal, OpenError};
+use super::recent::Recent;
 use super::*;
 use crate::feed::{Cursor, Event, Since};
-use crate::ledger::{Entry, Ledger, Who};
+use crate::ledger::{Entry, LARGEST_DATA, Ledger, Who};
 
 const CONFIG: &str = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
 
@@ -170,23 +171,27 @@ fn a_long_log_becomes_a_snapshot_with_the_same_content_and_history() {
     let opened = Journal::open(dir.path()).unwrap();
     let (mut journal, mut ledger) = (opened.journal, opened.ledger);
     let mut rng = fastrand::Rng::with_seed(5);
-    let mut recent = vec![ledger.start(1, 1_000)];
-    ledger.apply(&recent[0]);
+    let mut commits = vec![ledger.start(1, 1_000)];
+    ledger.apply(&commits[0]);
     for (step, request) in std::iter::once(set_config()).chain((0..40).map(acquire)).enumerate() {
         let now = 2_000 + step as u64;
         let commit = ledger.decide(&network(), &request, now, &mut rng).unwrap().1.unwrap();
         ledger.apply(&commit);
-        recent.push(commit);
+        commits.push(commit);
     }
-    journal.append(&recent).unwrap();
+    journal.append(&commits).unwrap();
+    let mut recent = Recent::default();
+    commits.iter().for_each(|commit| recent.push(commit.clone()));
     let log = fs::read(dir.path().join("leases.log")).unwrap();
-    journal.compact(&ledger, &recent, 0).unwrap();
-    assert_eq!(fs::metadata(dir.path().join("leases.log")).unwrap().len(), 0);
+    journal.compact(&ledger, &recent).unwrap();
+    let short = fs::metadata(dir.path().join("leases.log")).unwrap().len();
+    assert!(short < 100 && short < log.len() as u64, "{short}");
     drop(journal);
     let check = |why: &str| {
         let opened = Journal::open(dir.path()).unwrap();
         assert_eq!(format!("{:?}", opened.ledger), format!("{ledger:?}"), "{why}");
-        assert_eq!((&opened.recent, opened.floor), (&recent, 0), "{why}");
+        assert!(opened.recent.commits().eq(&commits), "{why}");
+        assert_eq!(opened.recent.floor(), 0, "{why}");
     };
     check("from the snapshot");
     fs::write(dir.path().join("leases.log"), log).unwrap();
@@ -327,6 +332,45 @@ fn a_disk_that_turns_read_only_is_refused_while_it_is_so() {
     assert!(matches!(refused, Err(OpenError::Io { .. })), "{refused:?}");
     disk.remount("rw");
     assert_eq!(leases(&open(&dir)).len(), 1);
+}
+
+/// A node may say something else about itself with every renewal.
+#[test]
+fn what_is_kept_of_the_past_does_not_grow_with_what_leases_carry() {
+    let disk = SmallDisk::new("size=256m");
+    let large = |renewal: usize| {
+        let data = format!("\"{renewal:0width$}\"", width = LARGEST_DATA - 2);
+        let backend_data = flannel_lease::RawJson::read(&data).unwrap();
+        LeaseAttrs { backend_data, ..attrs(1) }
+    };
+    let used = || {
+        let files = fs::read_dir(disk.0.path()).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().len()).sum::<u64>()
+    };
+    let runtime = runtime();
+    runtime.block_on(async {
+        let embedded = open(disk.0.path());
+        embedded.ask(&network(), set_config()).await.unwrap();
+        let (subnet, _) = take(&embedded, 1).await;
+        let feed = embedded.feeds().get_or_create(&network());
+        let start = feed.everything().cursor;
+        let mut most = 0;
+        for renewal in 0..6_000 {
+            let (attrs, who) = (large(renewal), Who::anybody());
+            let renew = Request::Renew { subnet, attrs, version: None, who };
+            embedded.ask(&network(), renew).await.unwrap();
+            most = most.max(used());
+        }
+        assert!(matches!(feed.since(start), Since::Everything(_)), "that is long ago");
+        assert!(most < 64 << 20, "{most} bytes for one lease");
+    });
+    let opened = loop {
+        if let Ok(opened) = Journal::open(disk.0.path()) {
+            break opened;
+        }
+    };
+    let kept: usize = opened.recent.commits().map(crate::ledger::Commit::weight).sum();
+    assert!(kept <= crate::feed::KEPT_BYTES, "{kept}");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::AskError;
-use super::clock::Clock;
-use super::image;
 use super::journal::Journal;
+use super::recent::Recent;
+use crate::clock::Clock;
 use crate::feed::Feeds;
 use crate::ledger::{Commit, Ledger, NetworkName, Refusal, Reply, Request, Undo};
 
@@ -29,8 +29,7 @@ pub(super) struct Job {
 pub(super) struct Writer {
     pub(super) ledger: Ledger,
     pub(super) journal: Journal,
-    pub(super) recent: Vec<Commit>,
-    pub(super) floor: u64,
+    pub(super) recent: Recent,
     pub(super) feeds: Arc<Feeds>,
     pub(super) clock: Clock,
     pub(super) rng: fastrand::Rng,
@@ -92,7 +91,7 @@ impl Writer {
         match self.write(&commits) {
             Ok(()) => {
                 commits.iter().for_each(|commit| self.feeds.publish(commit));
-                self.recent.extend(commits);
+                commits.into_iter().for_each(|commit| self.recent.push(commit));
                 for (asker, answer) in answers {
                     // Whoever has gone meanwhile does not want to know.
                     let _ = asker.send(answer.map_err(AskError::Refused));
@@ -140,11 +139,10 @@ impl Writer {
     }
 
     fn keep_short(&mut self) {
-        image::shorten(&mut self.recent, &mut self.floor);
         if !self.journal.is_long() {
             return;
         }
-        if let Err(error) = self.journal.compact(&self.ledger, &self.recent, self.floor) {
+        if let Err(error) = self.journal.compact(&self.ledger, &self.recent) {
             tracing::warn!(%error, "the log of leases cannot be replaced by a snapshot and grows on");
         }
     }

@@ -82,7 +82,12 @@ impl Feeds {
     }
 
     /// Everything as the ledger has it, and what is known of how it came to be.
-    pub fn reset(&self, ledger: &Ledger, floor: u64, recent: &[Commit]) {
+    pub fn reset<'a>(
+        &self,
+        ledger: &Ledger,
+        floor: u64,
+        recent: impl Iterator<Item = &'a Commit> + Clone,
+    ) {
         {
             let mut state = self.state();
             state.revision = ledger.revision();
@@ -93,7 +98,10 @@ impl Feeds {
             let feed = self.get_or_create(name);
             let leases = network.leases().iter().map(|(subnet, entry)| (*subnet, entry.clone()));
             feed.reset(ledger.revision(), ledger.histories(), network.config_text(), leases);
-            feed.recall(floor, recent.iter().map(|commit| (commit.revision, events(name, commit))));
+            feed.recall(
+                floor,
+                recent.clone().map(|commit| (commit.revision, events(name, commit))),
+            );
         }
         self.latest.send_replace(ledger.revision());
     }

@@ -22,6 +22,8 @@ use crate::wire;
 
 /// So many events are kept for watchers that fall behind or come back.
 pub const KEPT_EVENTS: usize = 8_192;
+/// And so many bytes of them: enough for as many events as nodes make of themselves.
+pub const KEPT_BYTES: usize = 8 << 20;
 
 /// Something that happened in a network.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +48,7 @@ struct State {
     leases: BTreeMap<Subnet, LeaseView>,
     told: VecDeque<Told>,
     told_events: usize,
+    told_bytes: usize,
     /// Everything after this revision is in `told`.
     floor: u64,
     answers: answer::Cache,
@@ -71,6 +74,12 @@ struct Told {
     events: Vec<Event>,
     /// The same as text, one per event.
     json: Vec<String>,
+}
+
+impl Told {
+    fn bytes(&self) -> usize {
+        self.json.iter().map(String::len).sum()
+    }
 }
 
 /// Everything at one instant.
@@ -254,12 +263,15 @@ impl State {
 
     fn remember(&mut self, revision: u64, events: Vec<Event>) {
         let json = events.iter().map(event_json).collect();
-        self.told_events += events.len();
-        self.told.push_back(Told { revision, events, json });
-        while self.told_events > KEPT_EVENTS
+        let told = Told { revision, events, json };
+        self.told_events += told.events.len();
+        self.told_bytes += told.bytes();
+        self.told.push_back(told);
+        while (self.told_events > KEPT_EVENTS || self.told_bytes > KEPT_BYTES)
             && let Some(oldest) = self.told.pop_front()
         {
             self.told_events -= oldest.events.len();
+            self.told_bytes -= oldest.bytes();
             self.floor = oldest.revision;
         }
     }

@@ -12,9 +12,10 @@ use async_trait::async_trait;
 use tokio::task::JoinHandle;
 
 use self::network::Front;
+use crate::clock::{self, Clock};
 use crate::embedded::AskError;
 use crate::feed::Feeds;
-use crate::ledger::{NetworkName, Refusal, Reply, Request};
+use crate::ledger::{Millis, NetworkName, Refusal, Reply, Request};
 use crate::{Desk, EtcdOptions, EtcdStore, StoreError};
 
 /// How often it is looked for networks that others have made.
@@ -28,6 +29,7 @@ pub struct EtcdDesk {
 struct Shared {
     options: EtcdOptions,
     feeds: Arc<Feeds>,
+    clock: Clock,
     fronts: Mutex<BTreeMap<NetworkName, Arc<Front>>>,
 }
 
@@ -43,6 +45,7 @@ impl EtcdDesk {
         let shared = Arc::new(Shared {
             options,
             feeds: Arc::new(Feeds::default()),
+            clock: Clock::start(clock::wall()),
             fronts: Mutex::default(),
         });
         let default = shared.front(&NetworkName::default())?;
@@ -71,7 +74,7 @@ impl Shared {
         }
         let options = self.options.clone().of_network(name);
         let store = EtcdStore::new(&options, None, fastrand::u64(..))?;
-        let front = Arc::new(Front::follow(store, name.clone(), self.feeds.clone()));
+        let front = Arc::new(Front::follow(store, name.clone(), self.feeds.clone(), self.clock));
         Ok(self.fronts().entry(name.clone()).or_insert(front).clone())
     }
 
@@ -84,6 +87,10 @@ impl Shared {
 impl Desk for EtcdDesk {
     fn feeds(&self) -> &Arc<Feeds> {
         &self.shared.feeds
+    }
+
+    fn now(&self) -> Millis {
+        self.shared.clock.now()
     }
 
     async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {

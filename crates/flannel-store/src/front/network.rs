@@ -1,17 +1,21 @@
 //! One network in etcd: followed for those who watch, changed for those who ask.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::admin::same_node;
+use crate::clock::Clock;
 use crate::embedded::AskError;
 use crate::etcd::admin::Kept;
 use crate::feed::{Event, Feed, Feeds};
-use crate::ledger::{Entry, History, LEASE_TTL, NetworkName, Refusal, Reply, Request, Who};
+use crate::ledger::{
+    Entry, GRACE, History, LEASE_TTL, Millis, NetworkName, Refusal, Reply, Request, Who,
+    check_size, split_owner,
+};
 use crate::{Admin as _, Claim, EtcdStore, Held, Store as _, StoreError, StoreEvent};
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -20,6 +24,7 @@ pub(super) struct Front {
     store: Arc<EtcdStore>,
     name: NetworkName,
     feed: Arc<Feed>,
+    clock: Clock,
     follower: JoinHandle<()>,
 }
 
@@ -30,7 +35,12 @@ impl Drop for Front {
 }
 
 impl Front {
-    pub(super) fn follow(store: EtcdStore, name: NetworkName, feeds: Arc<Feeds>) -> Self {
+    pub(super) fn follow(
+        store: EtcdStore,
+        name: NetworkName,
+        feeds: Arc<Feeds>,
+        clock: Clock,
+    ) -> Self {
         let store = Arc::new(store);
         let feed = feeds.get_or_create(&name);
         let events = store.watch(0);
@@ -39,11 +49,12 @@ impl Front {
             name: name.clone(),
             feed: feed.clone(),
             feeds,
+            clock,
             revision: 0,
             history: History { id: 0, since: 0 },
         };
         let follower = tokio::spawn(follower.run(events));
-        Self { store, name, feed, follower }
+        Self { store, name, feed, clock, follower }
     }
 
     pub(super) fn store(&self) -> &EtcdStore {
@@ -61,18 +72,21 @@ impl Front {
                 if !self.config()?.accepts(&subnet) {
                     return Err(Refusal::NotInPool(subnet).into());
                 }
-                done(self.store.reserve(&subnet, &attrs).await)
+                self.done(self.store.reserve(&subnet, &attrs).await)
             }
-            Request::Unreserve { subnet } => done(self.store.unreserve(&subnet).await),
+            Request::Unreserve { subnet } => self.done(self.store.unreserve(&subnet).await),
             Request::Import { subnet, attrs, left } => {
                 if attrs.public_ip.is_none() && attrs.public_ipv6.is_none() {
                     return Err(Refusal::NoAddress("PublicIP").into());
                 }
+                check_size(&attrs)?;
+                let left = left.map(|left| left.max(GRACE.as_millis() as Millis));
                 let end = |left| Expiry::At(SystemTime::now() + Duration::from_millis(left));
                 let expiry = left.map_or(Expiry::Never, end);
                 let held = Held { lease: Lease { subnet, attrs }, expiry, version: 0 };
-                done(self.store.import(&held).await)?;
-                self.kept(subnet).await.map(|kept| reply(&kept))
+                self.done(self.store.import(&held).await)?;
+                let kept = self.kept(subnet).await?;
+                Ok(Reply::Lease(subnet, entry(&kept, self.clock.now())))
             }
             Request::SetConfig { text, force } => {
                 let config = flannel_backend::judge(&text).map_err(Refusal::from)?.config;
@@ -82,7 +96,7 @@ impl Front {
                 if let Some((count, example)) = stranded {
                     return Err(Refusal::Stranded { count, example }.into());
                 }
-                self.store.set_config(&text, force).await.map_err(unavailable)?;
+                self.store.set_config(&text, force).await.map_err(|e| self.unavailable(e))?;
                 Ok(Reply::Done)
             }
             Request::RemoveNetwork { force } => {
@@ -93,11 +107,11 @@ impl Front {
                 }
                 for (subnet, entry) in leases {
                     if entry.expires.is_none() {
-                        self.store.unreserve(&subnet).await.map_err(unavailable)?;
+                        self.store.unreserve(&subnet).await.map_err(|e| self.unavailable(e))?;
                     }
-                    self.store.revoke(&subnet).await.map_err(unavailable)?;
+                    self.store.revoke(&subnet).await.map_err(|e| self.unavailable(e))?;
                 }
-                self.store.remove_config().await.map_err(unavailable)?;
+                self.store.remove_config().await.map_err(|e| self.unavailable(e))?;
                 Ok(Reply::Done)
             }
         }
@@ -109,7 +123,7 @@ impl Front {
     }
 
     async fn kept(&self, subnet: Subnet) -> Result<Kept, AskError> {
-        let kept = self.store.kept(&subnet).await.map_err(unavailable)?;
+        let kept = self.store.kept(&subnet).await.map_err(|e| self.unavailable(e))?;
         Ok(kept.ok_or(Refusal::Gone(subnet))?)
     }
 
@@ -117,10 +131,36 @@ impl Front {
     async fn own(&self, subnet: Subnet, who: &Who) -> Result<Kept, AskError> {
         self.config()?;
         let kept = self.kept(subnet).await?;
-        if !who.owns(None, &kept.lease.attrs) {
-            return Err(Refusal::NotYours(subnet).into());
-        }
+        self.check_own(subnet, &entry(&kept, self.clock.now()), who)?;
         Ok(kept)
+    }
+
+    fn check_own(&self, subnet: Subnet, entry: &Entry, who: &Who) -> Result<(), AskError> {
+        if who.owns(entry.owner.as_deref(), &entry.attrs) {
+            return Ok(());
+        }
+        Err(Refusal::NotYours(subnet, Box::new(entry.clone())).into())
+    }
+
+    /// What a client may announce: not too much, and no address at which another node has its lease.
+    fn check_attrs(
+        &self,
+        config: &NetworkConfig,
+        attrs: &LeaseAttrs,
+        who: &Who,
+    ) -> Result<(), AskError> {
+        check_size(attrs)?;
+        if let Some(address) = who.foreign_address(attrs) {
+            return Err(Refusal::ForeignAddress(address).into());
+        }
+        let others = |entry: &Entry| {
+            flannel_lease::same_node(config, attrs, &entry.attrs)
+                && !who.owns(entry.owner.as_deref(), &entry.attrs)
+        };
+        match self.feed.find(others) {
+            Some((subnet, entry)) => self.check_own(subnet, &entry, who),
+            None => Ok(()),
+        }
     }
 
     async fn acquire(
@@ -136,12 +176,14 @@ impl Front {
         if config.v4.is_none() && attrs.public_ipv6.is_none() {
             return Err(Refusal::NoAddress("PublicIPv6").into());
         }
-        if let Some(address) = who.foreign_address(&attrs) {
-            return Err(Refusal::ForeignAddress(address).into());
-        }
-        let claim = Claim::new(attrs, previous);
-        let acquired = self.store.acquire(&config, &claim).await.map_err(unavailable)?;
-        Ok(lease_reply(&acquired.held))
+        self.check_attrs(&config, &attrs, who)?;
+        let who = who.clone();
+        let announce = move |before: Option<&LeaseAttrs>| {
+            owned(attrs.clone(), &who, before.and_then(|before| before.owner.as_deref()))
+        };
+        let claim = Claim { announce: Arc::new(announce), previous };
+        let acquired = self.store.acquire(&config, &claim).await;
+        Ok(self.lease_reply(&acquired.map_err(|e| self.unavailable(e))?.held))
     }
 
     async fn renew(
@@ -152,14 +194,13 @@ impl Front {
         who: &Who,
     ) -> Result<Reply, AskError> {
         let kept = self.own(subnet, who).await?;
-        if let Some(address) = who.foreign_address(&attrs) {
-            return Err(Refusal::ForeignAddress(address).into());
-        }
+        self.check_attrs(&self.config()?, &attrs, who)?;
         if !same_node(&kept.lease.attrs, &attrs) && version != Some(kept.version) {
-            return Err(Refusal::Taken(subnet, Box::new(entry(&kept))).into());
+            return Err(self.taken(subnet, &kept));
         }
-        let held = self.store.renew(&kept.held(), &attrs).await.map_err(unavailable)?;
-        Ok(lease_reply(&held))
+        let attrs = owned(attrs, who, kept.lease.attrs.owner.as_deref());
+        let held = self.store.renew(&kept.held(), &attrs).await;
+        Ok(self.lease_reply(&held.map_err(|e| self.unavailable(e))?))
     }
 
     async fn release(
@@ -170,58 +211,61 @@ impl Front {
     ) -> Result<Reply, AskError> {
         let kept = self.own(subnet, who).await?;
         if version.is_some_and(|version| version != kept.version) {
-            return Err(Refusal::Taken(subnet, Box::new(entry(&kept))).into());
+            return Err(self.taken(subnet, &kept));
         }
         if kept.reserved {
             return Err(Refusal::Reserved(subnet).into());
         }
-        self.store.release(&kept.held()).await.map_err(unavailable)?;
+        self.store.release(&kept.held()).await.map_err(|e| self.unavailable(e))?;
         Ok(Reply::Done)
     }
 }
 
-fn done(result: Result<(), StoreError>) -> Result<Reply, AskError> {
-    result.map(|()| Reply::Done).map_err(unavailable)
-}
+impl Front {
+    fn done(&self, result: Result<(), StoreError>) -> Result<Reply, AskError> {
+        result.map(|()| Reply::Done).map_err(|error| self.unavailable(error))
+    }
 
-/// What etcd refuses for good is told as such; all else may pass.
-fn unavailable(error: StoreError) -> AskError {
-    match error {
-        StoreError::OutOfSubnets(error) => Refusal::from(error).into(),
-        StoreError::Rejected { refusal, .. } => (*refusal).into(),
-        StoreError::Taken { by, .. } => {
-            let Lease { subnet, attrs } = *by;
-            let entry = Entry { attrs, expires: day(), version: 0, owner: None };
-            Refusal::Taken(subnet, Box::new(entry)).into()
+    fn taken(&self, subnet: Subnet, kept: &Kept) -> AskError {
+        Refusal::Taken(subnet, Box::new(entry(kept, self.clock.now()))).into()
+    }
+
+    /// What etcd refuses for good is told as such; all else may pass.
+    fn unavailable(&self, error: StoreError) -> AskError {
+        match error {
+            StoreError::OutOfSubnets(error) => Refusal::from(error).into(),
+            StoreError::Rejected { refusal, .. } => (*refusal).into(),
+            StoreError::Taken { by, .. } => {
+                let Lease { subnet, attrs } = *by;
+                let (attrs, owner) = split_owner(attrs);
+                let expires = Some(self.clock.now() + DAY);
+                Refusal::Taken(subnet, Box::new(Entry { attrs, expires, version: 0, owner })).into()
+            }
+            other => AskError::ReadOnly(other.to_string()),
         }
-        other => AskError::ReadOnly(other.to_string()),
+    }
+
+    fn lease_reply(&self, held: &Held) -> Reply {
+        let end = |left: Duration| self.clock.now() + left.as_millis() as Millis;
+        let expires = held.expiry.remaining(SystemTime::now()).map(end);
+        let (attrs, owner) = split_owner(held.lease.attrs.clone());
+        Reply::Lease(held.lease.subnet, Entry { attrs, expires, version: held.version, owner })
     }
 }
 
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
-}
+const DAY: Millis = LEASE_TTL.as_millis() as Millis;
 
-fn day() -> Option<u64> {
-    Some(now() + LEASE_TTL.as_millis() as u64)
+/// With whom the lease belongs to, for the other servers in front of this etcd and for later.
+fn owned(attrs: LeaseAttrs, who: &Who, before: Option<&str>) -> LeaseAttrs {
+    let owner = who.owner_after(before.map(Arc::from)).map(|owner| Box::from(&*owner));
+    LeaseAttrs { owner, ..attrs }
 }
 
 /// How long a lease still lasts is not asked for every one: whoever wrote it last gave it a day.
-fn entry(kept: &Kept) -> Entry {
-    let expires = if kept.reserved { None } else { day() };
-    Entry { attrs: kept.lease.attrs.clone(), expires, version: kept.version, owner: None }
-}
-
-fn reply(kept: &Kept) -> Reply {
-    Reply::Lease(kept.lease.subnet, entry(kept))
-}
-
-fn lease_reply(held: &Held) -> Reply {
-    let millis = |left: Duration| now() + left.as_millis() as u64;
-    let expires = held.expiry.remaining(SystemTime::now()).map(millis);
-    let attrs = held.lease.attrs.clone();
-    let entry = Entry { attrs, expires, version: held.version, owner: None };
-    Reply::Lease(held.lease.subnet, entry)
+fn entry(kept: &Kept, now: Millis) -> Entry {
+    let expires = (!kept.reserved).then_some(now + DAY);
+    let (attrs, owner) = split_owner(kept.lease.attrs.clone());
+    Entry { attrs, expires, version: kept.version, owner }
 }
 
 /// Keeps the feed as etcd is.
@@ -230,6 +274,7 @@ struct Follower {
     name: NetworkName,
     feed: Arc<Feed>,
     feeds: Arc<Feeds>,
+    clock: Clock,
     revision: u64,
     history: History,
 }
@@ -252,7 +297,8 @@ impl Follower {
                 StoreEvent::Put(lease) => {
                     // One that is gone again will be told of as gone.
                     if let Some(kept) = self.kept(lease.subnet).await {
-                        self.publish(Event::Put(lease.subnet, entry(&kept)));
+                        let entry = entry(&kept, self.clock.now());
+                        self.publish(Event::Put(lease.subnet, entry));
                     }
                 }
                 StoreEvent::Gone(subnet) => self.publish(Event::Gone(subnet)),
@@ -274,7 +320,8 @@ impl Follower {
     async fn reset(&mut self, config: Option<&str>) {
         let kept = self.all_kept().await;
         self.history = History { id: fastrand::u64(1..), since: self.revision };
-        let leases = kept.iter().map(|kept| (kept.lease.subnet, entry(kept)));
+        let now = self.clock.now();
+        let leases = kept.iter().map(|kept| (kept.lease.subnet, entry(kept, now)));
         self.feed.reset(self.revision, &[self.history], config, leases);
     }
 

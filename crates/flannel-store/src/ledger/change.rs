@@ -50,6 +50,17 @@ impl Commit {
         serde_json::to_string(&stored).unwrap_or_default()
     }
 
+    /// About how many bytes it takes, in memory as on the disk.
+    pub(crate) fn weight(&self) -> usize {
+        const REST: usize = 160;
+        let of = |change: &Change| match change {
+            Change::Put { attrs, .. } => REST + attrs.weight(),
+            Change::Config { text, .. } => REST + text.as_ref().map_or(0, String::len),
+            Change::Gone { .. } | Change::Start { .. } | Change::Clock => REST,
+        };
+        self.changes.iter().map(of).sum()
+    }
+
     pub fn from_json(text: &str) -> Result<Self, String> {
         let stored: StoredCommit = serde_json::from_str(text).map_err(|error| error.to_string())?;
         check_reach(stored.r, stored.t)?;

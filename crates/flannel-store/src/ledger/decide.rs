@@ -1,12 +1,13 @@
 //! Requests → commits. Nothing is changed here; a commit is carried out when it is durable.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use flannel_lease::{Choice, LeaseAttrs, Subnet};
 
 use super::{
-    Change, Commit, Entry, LEASE_TTL, Ledger, Millis, Network, NetworkName, Refusal, Reply,
-    Request, Who,
+    Change, Commit, Entry, GRACE, LARGEST_DATA, LEASE_TTL, Ledger, Millis, Network, NetworkName,
+    Refusal, Reply, Request, Who,
 };
 
 /// So many leases expire in one commit at most.
@@ -146,10 +147,7 @@ impl Ask<'_> {
         self.check_address(attrs, who)?;
         let mut ours = self.network()?.leases_of(attrs);
         for subnet in &ours {
-            let entry = self.found(*subnet)?;
-            if !who.owns(entry.owner.as_deref(), &entry.attrs) {
-                return Err(Refusal::NotYours(*subnet));
-            }
+            self.own(*subnet, who)?;
         }
         // A node that comes back with another address gets its subnet if it can prove who it is.
         if let Some(previous) = previous.filter(|_| ours.is_empty())
@@ -166,7 +164,7 @@ impl Ask<'_> {
         };
         let (Choice::Keep(subnet) | Choice::Take(subnet)) = decision.choice;
         let reserved = before.as_ref().is_some_and(|entry| entry.expires.is_none());
-        let owner = who.name.clone().or(before.and_then(|entry| entry.owner));
+        let owner = who.owner_after(before.and_then(|entry| entry.owner));
         let expires = if reserved { None } else { self.full_life() };
         let entry = Entry { attrs: attrs.clone(), expires, version: 0, owner };
         let (entry, change) = self.put(subnet, entry);
@@ -176,8 +174,19 @@ impl Ask<'_> {
         Ok((Reply::Lease(subnet, entry), changes))
     }
 
+    /// A lease that this client may change.
+    fn own(&mut self, subnet: Subnet, who: &Who) -> Result<Entry, Refusal> {
+        let entry = self.found(subnet)?;
+        if who.owns(entry.owner.as_deref(), &entry.attrs) {
+            Ok(entry)
+        } else {
+            Err(Refusal::NotYours(subnet, Box::new(entry)))
+        }
+    }
+
     /// A node is known by its address. A lease without one would be nobody's.
     fn check_known(&mut self, attrs: &LeaseAttrs) -> Result<(), Refusal> {
+        check_size(attrs)?;
         let v4 = self.network()?.config().is_some_and(|config| config.v4.is_some());
         match v4 {
             true if attrs.public_ip.is_none() => Err(Refusal::NoAddress("PublicIP")),
@@ -197,26 +206,24 @@ impl Ask<'_> {
         version: Option<u64>,
         who: &Who,
     ) -> Decided {
-        let entry = self.found(subnet)?;
-        if !who.owns(entry.owner.as_deref(), &entry.attrs) {
-            return Err(Refusal::NotYours(subnet));
-        }
+        let entry = self.own(subnet, who)?;
         self.check_known(attrs)?;
         self.check_address(attrs, who)?;
         let same_node = same_address(&entry.attrs, attrs);
         if !same_node && version != Some(entry.version) {
             return Err(Refusal::Taken(subnet, Box::new(entry)));
         }
+        // Nobody moves to an address at which another node has its lease.
+        for other in self.network()?.leases_of(attrs) {
+            self.own(other, who)?;
+        }
         let expires = entry.expires.and_then(|_| self.full_life());
-        let owner = who.name.clone().or(entry.owner);
+        let owner = who.owner_after(entry.owner);
         self.put_alone(subnet, Entry { attrs: attrs.clone(), expires, version: 0, owner })
     }
 
     fn release(&mut self, subnet: Subnet, version: Option<u64>, who: &Who) -> Decided {
-        let entry = self.found(subnet)?;
-        if !who.owns(entry.owner.as_deref(), &entry.attrs) {
-            return Err(Refusal::NotYours(subnet));
-        }
+        let entry = self.own(subnet, who)?;
         if version.is_some_and(|version| version != entry.version) {
             return Err(Refusal::Taken(subnet, Box::new(entry)));
         }
@@ -272,6 +279,7 @@ impl Ask<'_> {
 
     fn import(&mut self, subnet: Subnet, attrs: &LeaseAttrs, left: Option<u64>) -> Decided {
         self.network()?;
+        check_size(attrs)?;
         if attrs.public_ip.is_none() && attrs.public_ipv6.is_none() {
             return Err(Refusal::NoAddress("PublicIP"));
         }
@@ -281,10 +289,24 @@ impl Ask<'_> {
             return Err(Refusal::Taken(subnet, Box::new(entry)));
         }
         self.check_free(subnet)?;
-        let expires = left.map(|left| self.now + left.min(LEASE_TTL.as_millis() as Millis));
-        let owner = None;
-        self.put_alone(subnet, Entry { attrs: attrs.clone(), expires, version: 0, owner })
+        // Enough for its node to renew it, whatever the clocks of the two stores say.
+        let [least, most] = [GRACE, LEASE_TTL].map(|life| life.as_millis() as Millis);
+        let expires = left.map(|left| self.now + left.clamp(least, most));
+        let (attrs, owner) = split_owner(attrs.clone());
+        self.put_alone(subnet, Entry { attrs, expires, version: 0, owner })
     }
+}
+
+/// A lease carries what a backend needs, and not more: everybody keeps it, and its history.
+pub(crate) fn check_size(attrs: &LeaseAttrs) -> Result<(), Refusal> {
+    let size = attrs.weight();
+    if size > LARGEST_DATA { Err(Refusal::TooLarge(size)) } else { Ok(()) }
+}
+
+/// Whose it is stands beside the attributes here, not in them.
+pub(crate) fn split_owner(mut attrs: LeaseAttrs) -> (LeaseAttrs, Option<Arc<str>>) {
+    let owner = attrs.owner.take().map(Arc::from);
+    (attrs, owner)
 }
 
 /// Whether both tell of the same node: by IPv4 where either has it, else by IPv6.

@@ -20,6 +20,7 @@ use flannel_lease::{LeaseAttrs, Subnet};
 
 pub(crate) use change::check_reach;
 pub use change::{Change, Commit};
+pub(crate) use decide::{check_size, split_owner};
 pub use name::{BadName, NetworkName};
 pub use network::Network;
 pub use refusal::Refusal;
@@ -31,8 +32,10 @@ use network::Undone;
 pub const LEASE_TTL: Duration = Duration::from_secs(86_400);
 /// After the server was away a lease has at least this much left, so that its node can renew it.
 pub const GRACE: Duration = Duration::from_secs(600);
+/// So many bytes a lease may carry beside its addresses. A backend's data are a MAC or a key.
+pub const LARGEST_DATA: usize = 8 << 10;
 /// So many histories are remembered, to tell a continuation from a fork.
-const HISTORIES: usize = 64;
+pub(crate) const HISTORIES: usize = 64;
 
 /// Milliseconds since 1970, in the server's time.
 pub type Millis = u64;

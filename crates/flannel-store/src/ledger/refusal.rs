@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use flannel_backend::BackendError;
-use flannel_lease::{AcquireError, ConfigError, Subnet};
+use flannel_lease::{AcquireError, ConfigError, LeaseAttrs, Subnet};
 
-use super::{Entry, NetworkName};
+use super::{Entry, LARGEST_DATA, NetworkName};
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -36,8 +36,13 @@ pub enum Refusal {
     Gone(Subnet),
     #[error("the lease {0} belongs to another node{at}", at = at(.1))]
     Taken(Subnet, Box<Entry>),
-    #[error("the lease {0} is not this client's to change")]
-    NotYours(Subnet),
+    #[error("{}", not_yours(.0, .1))]
+    NotYours(Subnet, Box<Entry>),
+    #[error(
+        "the lease attributes carry {0} bytes of a backend's data, and a lease may carry {LARGEST_DATA}: \
+         shorten BackendData"
+    )]
+    TooLarge(usize),
     #[error("{0} is reserved: remove the reservation first, `flannelctl unreserve`")]
     Reserved(Subnet),
     #[error("{}", already(*.node, *.has, *.reserved))]
@@ -81,6 +86,28 @@ impl From<ConfigError> for Refusal {
     fn from(error: ConfigError) -> Self {
         Self::from(BackendError::from(error))
     }
+}
+
+/// Whose it is, and what an operator can do if that node will not come back.
+fn not_yours(subnet: &Subnet, entry: &Entry) -> String {
+    let parts = [subnet.v4().map(|net| net.to_string()), subnet.v6().map(|net| net.to_string())];
+    let text = parts.into_iter().flatten().collect::<Vec<_>>().join(",");
+    let LeaseAttrs { public_ip, public_ipv6, .. } = entry.attrs;
+    let address = public_ip.map(IpAddr::V4).or(public_ipv6.map(IpAddr::V6));
+    let whose = match (&entry.owner, address) {
+        (Some(owner), _) => owner.to_string(),
+        (None, Some(address)) => format!("the node at {address}"),
+        (None, None) => "another node".to_owned(),
+    };
+    let reserved = if entry.expires.is_none() {
+        format!("`flannelctl unreserve {text}` and ")
+    } else {
+        String::new()
+    };
+    format!(
+        "the lease {text} is not this client's to change: it belongs to {whose}; if that node is gone, and this \
+         one has taken its place, an operator frees it with {reserved}`flannelctl release {text}`"
+    )
 }
 
 impl From<AcquireError> for Refusal {

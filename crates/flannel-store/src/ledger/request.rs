@@ -14,6 +14,8 @@ pub struct Who {
     pub admin: bool,
     /// Which public addresses it may announce.
     pub addresses: Addresses,
+    /// Where it comes from.
+    pub source: Option<IpAddr>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub enum Addresses {
 impl Who {
     /// Somebody who may do everything: an operator, or anybody where nobody is asked who they are.
     pub fn anybody() -> Self {
-        Self { name: None, admin: true, addresses: Addresses::Any }
+        Self { name: None, admin: true, addresses: Addresses::Any, source: None }
     }
 
     pub fn may_announce(&self, address: IpAddr) -> bool {
@@ -41,13 +43,30 @@ impl Who {
     }
 
     /// Whether a lease may be renewed and released by this client. Of a lease whose owner is not
-    /// known by name the address tells.
+    /// known by name the address tells: all are the client's, or, if it may announce any, one is where
+    /// it comes from.
     pub fn owns(&self, owner: Option<&str>, attrs: &LeaseAttrs) -> bool {
         match (&self.name, owner) {
             _ if self.admin => true,
             (Some(name), Some(owner)) => **name == *owner,
             (None, Some(_)) => true,
-            (_, None) => self.foreign_address(attrs).is_none(),
+            (_, None) => {
+                let mut all = addresses(attrs).into_iter().flatten().peekable();
+                all.peek().is_some()
+                    && match &self.addresses {
+                        Addresses::Any => all.any(|address| Some(address) == self.source),
+                        Addresses::Only(allowed) => all.all(|address| allowed.contains(&address)),
+                    }
+            }
+        }
+    }
+
+    /// Who a lease belongs to after this client has written it. An operator who changes another's
+    /// lease leaves it to that one.
+    pub fn owner_after(&self, before: Option<Arc<str>>) -> Option<Arc<str>> {
+        match before {
+            Some(owner) if self.admin => Some(owner),
+            before => self.name.clone().or(before),
         }
     }
 }

@@ -23,7 +23,13 @@ fn subnet(key: &str) -> Subnet {
 fn someone(name: &str, node: u32) -> Who {
     let address = attrs(node).public_ip.unwrap().into();
     let addresses = Addresses::Only([address].into());
-    Who { name: Some(name.into()), admin: false, addresses }
+    Who { name: Some(name.into()), admin: false, addresses, source: None }
+}
+
+/// Somebody who may announce any address, and comes from this node's.
+fn anywhere(name: &str, node: u32) -> Who {
+    let source = attrs(node).public_ip.map(Into::into);
+    Who { name: Some(name.into()), admin: false, addresses: Addresses::Any, source }
 }
 
 /// A ledger and what drives it.
@@ -76,6 +82,10 @@ impl Desk {
     fn renew(&mut self, of: Subnet, node: u32, version: Option<u64>) -> Result<Reply, Refusal> {
         let who = Who::anybody();
         self.ask(&Request::Renew { subnet: of, attrs: attrs(node), version, who })
+    }
+
+    fn renew_as(&mut self, of: Subnet, node: u32, who: Who) -> Result<Reply, Refusal> {
+        self.ask(&Request::Renew { subnet: of, attrs: attrs(node), version: None, who })
     }
 
     fn expire(&mut self) {
@@ -140,17 +150,119 @@ fn a_named_client_touches_nothing_of_others() {
     let address = attrs(1).public_ip.unwrap().into();
     assert_eq!(desk.acquire_as(1, None, thief()), Err(Refusal::ForeignAddress(address)));
     let renew = Request::Renew { subnet: of, attrs: attrs(1), version: None, who: thief() };
-    assert_eq!(desk.ask(&renew), Err(Refusal::NotYours(of)));
+    assert!(matches!(desk.ask(&renew), Err(Refusal::NotYours(..))));
     let release = |who| Request::Release { subnet: of, version: None, who };
-    assert_eq!(desk.ask(&release(thief())), Err(Refusal::NotYours(of)));
+    assert!(matches!(desk.ask(&release(thief())), Err(Refusal::NotYours(..))));
     // Somebody allowed to announce the address, but who is not the one who holds the lease.
-    assert_eq!(desk.acquire_as(1, None, someone("b", 1)), Err(Refusal::NotYours(of)));
+    let said = desk.acquire_as(1, None, someone("b", 1)).unwrap_err().to_string();
+    let cidr = of.v4().unwrap();
+    assert!(said.contains("belongs to a;"), "{said}");
+    assert!(said.contains(&format!("`flannelctl release {cidr}`")), "{said}");
     assert_eq!(desk.leases(), [of]);
     // The node itself comes back with another address and still has its subnet.
     let (again, _) = desk.acquire_as(5, Some(&of.to_string()), someone("a", 5)).unwrap();
     assert_eq!(again, of);
     assert_eq!(desk.ask(&release(someone("a", 5))), Ok(Reply::Done));
     assert_eq!(desk.leases(), []);
+}
+
+/// The server's own lease, and those that were brought in, have no owner.
+#[test]
+fn who_may_announce_any_address_still_changes_no_lease_but_its_own() {
+    let mut desk = Desk::new();
+    let (named, _) = desk.acquire_as(1, None, someone("a", 1)).unwrap();
+    let (nameless, _) = desk.acquire(2, None).unwrap();
+    let brought = subnet("10.5.177.0-24");
+    let left = Some(TTL);
+    desk.ask(&Request::Import { subnet: brought, attrs: attrs(3), left }).unwrap();
+    let reserved = subnet("10.5.178.0-24");
+    desk.ask(&Request::Reserve { subnet: reserved, attrs: attrs(4) }).unwrap();
+    let who = || anywhere("nat", 9);
+    let (own, _) = desk.acquire_as(50, None, who()).unwrap();
+    let before = format!("{:?}", desk.ledger);
+    for (of, node) in [(named, 1), (nameless, 2), (brought, 3), (reserved, 4)] {
+        let version = desk.ledger.network(&network()).unwrap().lease(&of).map(|e| e.version);
+        let previous = Some(of);
+        let (theirs, ours) = (attrs(node), attrs(50));
+        for request in [
+            Request::Acquire { attrs: theirs.clone(), previous, who: who() },
+            Request::Renew { subnet: of, attrs: theirs.clone(), version, who: who() },
+            Request::Renew { subnet: of, attrs: ours, version, who: who() },
+            Request::Release { subnet: of, version, who: who() },
+            // It may not sit down at another node's address either.
+            Request::Renew {
+                subnet: own,
+                attrs: theirs,
+                version: Some(own_version(&desk, own)),
+                who: who(),
+            },
+        ] {
+            let refused = desk.ask(&request);
+            assert!(matches!(refused, Err(Refusal::NotYours(..))), "{request:?}: {refused:?}");
+        }
+    }
+    assert_eq!(format!("{:?}", desk.ledger), before);
+    // What is at the address it comes from is its own, with an owner or without.
+    assert_eq!(desk.acquire_as(2, None, anywhere("late", 2)).unwrap().0, nameless);
+    assert!(desk.renew_as(own, 50, who()).is_ok());
+    let release = Request::Release { subnet: own, version: None, who: who() };
+    assert_eq!(desk.ask(&release), Ok(Reply::Done));
+}
+
+fn own_version(desk: &Desk, of: Subnet) -> u64 {
+    desk.ledger.network(&network()).unwrap().lease(&of).unwrap().version
+}
+
+#[test]
+fn an_operator_who_renews_a_nodes_lease_does_not_take_it_away() {
+    let mut desk = Desk::new();
+    let (of, _) = desk.acquire_as(1, None, someone("a", 1)).unwrap();
+    let boss = Who { admin: true, ..anywhere("boss", 9) };
+    assert!(desk.renew_as(of, 1, boss).is_ok());
+    assert!(desk.renew_as(of, 1, someone("a", 1)).is_ok());
+}
+
+#[test]
+fn a_lease_carries_no_more_than_a_backend_needs() {
+    let mut desk = Desk::new();
+    let (of, _) = desk.acquire(1, None).unwrap();
+    let with = |size: usize| {
+        let data = format!("\"{}\"", "x".repeat(size - 2));
+        LeaseAttrs { backend_data: flannel_lease::RawJson::read(&data).unwrap(), ..attrs(1) }
+    };
+    let split = |size: usize| {
+        let LeaseAttrs { backend_data, .. } = with(size);
+        LeaseAttrs { backend_v6_data: backend_data.clone(), backend_data, ..attrs(1) }
+    };
+    let who = Who::anybody;
+    let renew = |attrs| Request::Renew { subnet: of, attrs, version: None, who: who() };
+    let acquire = |attrs| Request::Acquire { attrs, previous: None, who: who() };
+    let import = |attrs| Request::Import { subnet: of, attrs, left: None };
+    desk.ask(&renew(with(LARGEST_DATA))).unwrap();
+    for large in [with(LARGEST_DATA + 1), with(250_000), split(LARGEST_DATA / 2 + 1)] {
+        let size = large.weight();
+        for request in [renew(large.clone()), acquire(large.clone()), import(large.clone())] {
+            let refused = desk.ask(&request).unwrap_err();
+            assert_eq!(refused, Refusal::TooLarge(size));
+            let said = refused.to_string();
+            assert!(said.contains(&size.to_string()) && said.contains("8192"), "{said}");
+        }
+    }
+    let long = LeaseAttrs { backend_type: "x".repeat(LARGEST_DATA + 1), ..attrs(1) };
+    assert!(matches!(desk.ask(&renew(long)), Err(Refusal::TooLarge(_))));
+}
+
+/// By whatever clock it was said how long it has left.
+#[test]
+fn a_lease_that_is_brought_in_can_be_renewed_in_time() {
+    let mut desk = Desk::new();
+    for (third, left) in [(1, 0), (2, 1_000), (3, TTL), (4, u64::MAX)] {
+        let of = subnet(&format!("10.5.{third}.0-24"));
+        let request = Request::Import { subnet: of, attrs: attrs(third), left: Some(left) };
+        let Ok(Reply::Lease(_, entry)) = desk.ask(&request) else { panic!("brought in") };
+        let life = entry.expires.unwrap() - desk.now;
+        assert!((GRACE.as_millis() as Millis..=TTL).contains(&life), "{left}: {life}");
+    }
 }
 
 #[test]

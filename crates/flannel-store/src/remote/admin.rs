@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use flannel_lease::{Expiry, LeaseAttrs, Subnet};
 
 use super::{RemoteStore, escape};
-use crate::ledger::Entry;
+use crate::ledger::{Entry, split_owner};
 use crate::wire::{self, WireReservation};
 use crate::{Admin, Held, StoreError};
 
@@ -18,15 +18,20 @@ impl Admin for RemoteStore {
     }
 
     async fn list(&self) -> Result<Vec<Held>, StoreError> {
-        let leases = self.read_all().await?.snapshot.unwrap_or_default();
-        let held = |lease: wire::WireLease| {
-            Some(Held {
-                expiry: lease.expiry.unwrap_or(Expiry::Never),
-                version: lease.version.unwrap_or(0),
-                lease: lease.lease().ok()?,
-            })
+        let (result, time) = self.read_all().await?;
+        let now = SystemTime::now();
+        // By our own clock, whatever the server's says.
+        let ours = |expiry: Expiry| match time.and_then(|time| wire::remaining(&expiry, time)) {
+            Some(left) => Expiry::At(now + left),
+            None => expiry,
         };
-        Ok(leases.into_iter().filter_map(held).collect())
+        let held = |wire: wire::WireLease| {
+            let mut lease = wire.lease().ok()?;
+            lease.attrs.owner = wire.owner.map(Into::into);
+            let expiry = wire.expiry.map_or(Expiry::Never, ours);
+            Some(Held { expiry, version: wire.version.unwrap_or(0), lease })
+        };
+        Ok(result.snapshot.unwrap_or_default().into_iter().filter_map(held).collect())
     }
 
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
@@ -56,7 +61,8 @@ impl Admin for RemoteStore {
         let Held { lease, expiry, .. } = held;
         let ttl = expiry.remaining(SystemTime::now());
         let expires = ttl.map(|_| 0);
-        let entry = Entry { attrs: lease.attrs.clone(), expires, version: 0, owner: None };
+        let (attrs, owner) = split_owner(lease.attrs.clone());
+        let entry = Entry { attrs, expires, version: 0, owner };
         let body = wire::lease_json(&lease.subnet, &entry, ttl);
         let path = format!("{}?import=true", self.lease_path(&lease.subnet));
         self.ask(&format!("bring in {}", lease.subnet), Method::PUT, &path, body).await.map(drop)

@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use super::options::{Endpoint, RemoteOptions, TELLING};
 use super::{tls, token, trouble};
-use crate::StoreError;
+use crate::{StoreError, wire};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,6 +43,8 @@ pub(super) struct Answer {
     pub(super) endpoint: String,
     pub(super) status: StatusCode,
     pub(super) body: String,
+    /// The server's time, by which leases end there.
+    pub(super) time: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -195,6 +197,8 @@ impl Client {
         let response = response.map_err(|_| silence(REQUEST_TIMEOUT))?;
         let response = response.map_err(|error| self.explain(connection.endpoint, &error))?;
         let status = response.status();
+        let time =
+            response.headers().get(wire::TIME).and_then(|text| text.to_str().ok()?.parse().ok());
         let body =
             timeout(BODY_TIMEOUT, Limited::new(response.into_body(), LARGEST_ANSWER).collect());
         let body = body.await.map_err(|_| silence(BODY_TIMEOUT))?;
@@ -203,7 +207,7 @@ impl Client {
             String::from_utf8(body.into()).map_err(|_| "the answer is no text".to_owned())?;
         let endpoint = self.endpoints[connection.endpoint].name();
         self.state().idle = Some(connection);
-        Ok(Answer { endpoint, status, body })
+        Ok(Answer { endpoint, status, body, time })
     }
 
     fn build(

@@ -18,7 +18,7 @@ use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, same_node}
 use tokio::sync::mpsc;
 
 use self::http::{Answer, Client};
-use crate::ledger::{Entry, Refusal};
+use crate::ledger::{Entry, Millis, Refusal};
 use crate::wire::{self, WatchResult, WireFault, WireLease};
 use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
 
@@ -117,12 +117,16 @@ impl RemoteStore {
         }
     }
 
-    async fn read_all(&self) -> Result<WatchResult, StoreError> {
-        let path = format!("{}/leases", self.0.base);
-        let body = self.ask("list the leases", Method::GET, &path, String::new()).await?;
-        let result = WatchResult::read(&body).map_err(|error| self.unreadable(&error))?;
+    /// The whole table, and what the time is where it comes from.
+    async fn read_all(&self) -> Result<(WatchResult, Option<Millis>), StoreError> {
+        let (attempted, path) = ("list the leases", format!("{}/leases", self.0.base));
+        let answer = self.send(attempted, Method::GET, &path, String::new()).await?;
+        if !answer.status.is_success() {
+            return Err(refused(attempted, answer, None));
+        }
+        let result = WatchResult::read(&answer.body).map_err(|error| self.unreadable(&error))?;
         self.0.history.store(result.history, Ordering::Relaxed);
-        Ok(result)
+        Ok((result, answer.time))
     }
 
     fn unreadable(&self, error: &wire::WireError) -> StoreError {
@@ -172,7 +176,7 @@ impl Store for RemoteStore {
     }
 
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let result = self.read_all().await?;
+        let (result, _) = self.read_all().await?;
         let leases = result.snapshot.unwrap_or_default();
         let leases = leases.iter().filter_map(|lease| lease.lease().ok()).collect();
         Ok(Snapshot { leases, cursor: result.cursor })
@@ -251,7 +255,7 @@ impl Store for RemoteStore {
 
 /// What the server says no to. `own` is the lease that this node believes to be its own.
 fn refused(attempted: &str, answer: Answer, own: Option<Subnet>) -> StoreError {
-    let Answer { endpoint, status, body } = answer;
+    let Answer { endpoint, status, body, .. } = answer;
     let fault = WireFault::read(&body).unwrap_or_else(|| WireFault {
         error: format!("{status}: {}", body.chars().take(200).collect::<String>()),
         ..WireFault::default()
@@ -262,6 +266,10 @@ fn refused(attempted: &str, answer: Answer, own: Option<Subnet>) -> StoreError {
         ("gone", _) if let Some(own) = own => StoreError::Lost { key: own.to_string() },
         ("taken", _) if let (Some(own), Some(by)) = (own, by) => {
             StoreError::Taken { key: own.to_string(), by: Box::new(by) }
+        }
+        ("not-yours", _) => {
+            let fix = "unless it is reserved, it ends by itself a day after its last renewal";
+            StoreError::Denied { attempted, endpoint, reason, fix }
         }
         (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
             let fix = "the server knows its clients by token or certificate: `flannelctl pki` makes them, \
