@@ -1,23 +1,33 @@
 //! `flannelctl pki`: a certificate authority, certificates and tokens for people who have none.
 
-use std::fs::{self, OpenOptions};
+mod files;
+mod revocation;
+mod tokens;
+
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use flannel_server::hash_token;
-use flannel_store::remote::tls::{certificates, fingerprint};
+use flannel_server::certificate;
+use flannel_store::remote::tls::certificates;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose,
+    Issuer, KeyPair, KeyUsagePurpose, SerialNumber,
 };
 
-const CA: &str = "ca.pem";
-const CA_KEY: &str = "ca.key";
+use files::Files;
+
+/// Of the authority and of the server that `init` makes, and of the file of tokens.
+const AUTHORITY: &str = "ca";
+const SERVER: &str = "server";
 const TOKENS: &str = "tokens";
+
+/// How long certificates are good for, in days.
+const AUTHORITY_DAYS: u32 = 3_650;
+const DAYS: u32 = 365;
 
 /// Certificates and tokens for the lease server and its nodes
 #[derive(Debug, Args)]
@@ -36,6 +46,9 @@ enum Action {
         /// Names and addresses nodes reach the server at
         #[arg(required = true)]
         names: Vec<String>,
+        /// How long the server's certificate is good for
+        #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=AUTHORITY_DAYS as i64))]
+        days: u32,
     },
     /// Make a certificate
     Issue {
@@ -43,6 +56,20 @@ enum Action {
         name: String,
         /// Public addresses it may announce, and names it is reached at if it is a server
         addresses: Vec<String>,
+        /// How long it is good for
+        #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=AUTHORITY_DAYS as i64))]
+        days: u32,
+        /// Even if there is one of this name: its key is overwritten
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Make a certificate anew, with the key and the names it has, before it ends
+    Renew {
+        /// Its name: `server` is the one that `init` made
+        name: String,
+        /// How long it is good for
+        #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=AUTHORITY_DAYS as i64))]
+        days: u32,
     },
     /// Make a token and show the command that joins a node with it
     Token {
@@ -56,142 +83,157 @@ enum Action {
         /// May change config and reservations
         #[arg(long, conflicts_with_all = ["addresses", "any"])]
         admin: bool,
+        /// Even if the name has a token: that one is revoked
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Take back the token and the certificates of a name
+    Revoke {
+        /// The node's name
+        name: String,
     },
 }
 
 impl PkiArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let pki = Pki { dir: self.dir };
+        let pki = Pki { files: Files { dir: self.dir } };
         match self.action {
-            Action::Init { names } => pki.init(&names)?,
-            Action::Issue { name, addresses } => {
+            Action::Init { names, days } => pki.init(&names, days)?,
+            Action::Issue { name, addresses, days, replace } => {
                 let names: Vec<String> = std::iter::once(name.clone()).chain(addresses).collect();
-                pki.issue(&name, &names)?;
+                pki.issue(&name, &names, days, replace)?;
             }
-            Action::Token { name, addresses, any, admin } => {
+            Action::Renew { name, days } => pki.renew(&name, days)?,
+            Action::Token { name, addresses, any, admin, replace } => {
                 let rights = match (any, admin) {
                     (true, _) => vec!["any".to_owned()],
                     (_, true) => vec!["admin".to_owned()],
                     _ => addresses,
                 };
-                pki.token(&name, &rights)?;
+                pki.token(&name, &rights, replace)?;
             }
+            Action::Revoke { name } => pki.revoke(&name)?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 struct Pki {
-    dir: PathBuf,
+    files: Files,
 }
 
 impl Pki {
-    fn init(&self, names: &[String]) -> anyhow::Result<()> {
-        fs::create_dir_all(&self.dir)
-            .with_context(|| format!("cannot create {}", self.dir.display()))?;
-        if self.file(CA).exists() {
-            bail!(
-                "{} exists: what it has signed would no longer be trusted; use another --dir, or `pki issue`",
-                self.file(CA).display()
-            );
+    fn init(&self, names: &[String], days: u32) -> anyhow::Result<()> {
+        self.files.create_dir()?;
+        for (name, ending) in
+            [(AUTHORITY, "pem"), (AUTHORITY, "key"), (SERVER, "pem"), (SERVER, "key")]
+        {
+            let file = self.files.path(&format!("{name}.{ending}"));
+            if file.exists() {
+                bail!(
+                    "{} exists, and is not overwritten: what an authority has signed is no longer trusted without \
+                     it; use another --dir, or `pki issue` and `pki renew`",
+                    file.display()
+                );
+            }
         }
-        let issuer = CertifiedIssuer::self_signed(authority()?, KeyPair::generate()?)?;
-        self.write(CA_KEY, &issuer.key().serialize_pem(), true)?;
-        self.write(CA, &issuer.pem(), false)?;
-        self.write(TOKENS, "", true)?;
-        self.issue("server", names)?;
-        let (dir, out) = (self.dir.display(), &mut std::io::stdout());
+        let mut params = authority()?;
+        params.not_after = date(AUTHORITY_DAYS);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        self.files.write(&format!("{AUTHORITY}.key"), &issuer.key().serialize_pem(), true)?;
+        self.files.write(&format!("{AUTHORITY}.pem"), &issuer.pem(), false)?;
+        if !self.files.path(TOKENS).exists() {
+            self.files.write(TOKENS, "", true)?;
+        }
+        self.issue(SERVER, names, days, false)?;
+        let (dir, out) = (self.files.dir.display(), &mut std::io::stdout());
         writeln!(
             out,
             "\nStart the server:\n  flanneld --listen=:10253 --remote=self --net-config-path=net-conf.json \\\n    \
              --remote-certfile={dir}/server.pem --remote-keyfile={dir}/server.key \\\n    \
-             --listen-token-file={dir}/{TOKENS}\nThen, for every node: flannelctl pki --dir {dir} token NAME"
+             --listen-token-file={dir}/{TOKENS}\nThen, for every node: flannelctl pki --dir {dir} token NAME\n\
+             The server's certificate is good for {days} days: `flannelctl pki --dir {dir} renew {SERVER}` makes it anew"
         )?;
         Ok(())
     }
 
-    fn issue(&self, name: &str, names: &[String]) -> anyhow::Result<()> {
-        if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
-            bail!("{name:?} is no name");
+    fn issue(&self, name: &str, names: &[String], days: u32, replace: bool) -> anyhow::Result<()> {
+        check_name(name)?;
+        let (pem, key_file) = (format!("{name}.pem"), format!("{name}.key"));
+        for file in [&pem, &key_file] {
+            let file = self.files.path(file);
+            if !replace && file.exists() {
+                bail!(
+                    "{} exists: `pki renew {name}` makes the certificate anew with the same key; --replace overwrites \
+                     both, and whoever uses them needs the new ones",
+                    file.display()
+                );
+            }
         }
-        let ca = self.read(CA)?;
-        let key = KeyPair::from_pem(&self.read(CA_KEY)?)
-            .with_context(|| format!("{} holds no key", self.file(CA_KEY).display()))?;
-        let issuer = Issuer::new(authority()?, key);
+        let key = KeyPair::generate()?;
+        let certificate = self.sign(name, names, &key, days)?;
+        self.files.write(&key_file, &key.serialize_pem(), true)?;
+        self.files.write(&pem, &certificate, false)
+    }
+
+    fn renew(&self, name: &str, days: u32) -> anyhow::Result<()> {
+        check_name(name)?;
+        let (pem, key_file) = (format!("{name}.pem"), format!("{name}.key"));
+        let key =
+            KeyPair::from_pem(&self.files.read(&key_file, "`flannelctl pki issue` makes it")?)
+                .with_context(|| {
+                    format!("{} holds no key", self.files.path(&key_file).display())
+                })?;
+        let before = certificates(&self.files.path(&pem)).map_err(anyhow::Error::msg)?;
+        let known = before.first().map(|first| certificate::names(first)).unwrap_or_default();
+        let addresses = known.addresses.iter().map(ToString::to_string);
+        let names: Vec<String> = known.dns.into_iter().chain(addresses).collect();
+        let certificate = self.sign(name, &names, &key, days)?;
+        self.files.write(&pem, &certificate, false)
+    }
+
+    /// With the authority's certificate after it, for nodes that know the authority by their token.
+    fn sign(
+        &self,
+        name: &str,
+        names: &[String],
+        key: &KeyPair,
+        days: u32,
+    ) -> anyhow::Result<String> {
+        let issuer = self.issuer()?;
+        let serial = self.new_serial(name)?;
         let mut params = CertificateParams::new(names.to_vec())?;
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &issuer)?;
-        self.write(&format!("{name}.key"), &key.serialize_pem(), true)?;
-        // With the authority's after it, for nodes that know the authority by their token.
-        self.write(&format!("{name}.pem"), &format!("{}{ca}", certificate.pem()), false)
+        params.serial_number = Some(SerialNumber::from_slice(&serial));
+        params.not_after = date(days);
+        let certificate = params.signed_by(key, &issuer)?;
+        Ok(format!("{}{}", certificate.pem(), self.authority_pem()?))
     }
 
-    fn token(&self, name: &str, rights: &[String]) -> anyhow::Result<()> {
-        let file = self.file(TOKENS);
-        let secret = random()?;
-        let token = match self.file(CA).exists() {
-            true => {
-                let ca = certificates(&self.file(CA)).map_err(anyhow::Error::msg)?;
-                let print = ca.first().map(fingerprint).unwrap_or_default();
-                let print: String = print.iter().map(|byte| format!("{byte:02x}")).collect();
-                format!("fl1.{print}.{secret}")
-            }
-            false => secret,
-        };
-        let line = format!("{} {name} {}", hash_token(&token), rights.join(" "));
-        let all = match fs::read_to_string(&file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error).context(format!("cannot read {}", file.display())),
-        };
-        // One token per name: a new one replaces the old one.
-        let others = all.lines().filter(|line| line.split_whitespace().nth(1) != Some(name));
-        let text: String = others.chain([line.trim_end()]).map(|l| format!("{l}\n")).collect();
-        flannel_server::Tokens::parse(&text)?;
-        self.write(TOKENS, &text, true)?;
-        let out = &mut std::io::stdout();
-        writeln!(out, "{token}")?;
-        let mut hint = std::io::stderr();
-        if rights.iter().any(|right| right == "admin") {
-            writeln!(
-                hint,
-                "\nfor {name}:\n  FLANNELD_REMOTE_TOKEN=… flannelctl leases --remote=SERVER"
-            )?;
-        } else {
-            writeln!(hint, "\non {name}:\n  FLANNELD_REMOTE_TOKEN=… flanneld --remote=SERVER")?;
-        }
-        Ok(())
+    fn issuer(&self) -> anyhow::Result<Issuer<'static, KeyPair>> {
+        let name = format!("{AUTHORITY}.key");
+        let key = KeyPair::from_pem(&self.files.read(&name, INIT)?)
+            .with_context(|| format!("{} holds no key", self.files.path(&name).display()))?;
+        Ok(Issuer::new(authority()?, key))
     }
+}
 
-    fn file(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
+const INIT: &str = "`flannelctl pki init` makes it";
 
-    fn read(&self, name: &str) -> anyhow::Result<String> {
-        let file = self.file(name);
-        fs::read_to_string(&file).with_context(|| {
-            format!("cannot read {}; `flannelctl pki init` makes it", file.display())
-        })
+/// The name of a certificate, and of the files it is kept in.
+fn check_name(name: &str) -> anyhow::Result<()> {
+    if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
+        bail!("{name:?} is no name");
     }
-
-    /// Written whole or not at all: a server may read it at any moment.
-    fn write(&self, name: &str, text: &str, secret: bool) -> anyhow::Result<()> {
-        let (file, new) = (self.file(name), self.file(&format!(".{name}.new")));
-        let mode = if secret { 0o600 } else { 0o644 };
-        let write = || {
-            let _ = fs::remove_file(&new);
-            let mut out = OpenOptions::new().create_new(true).write(true).mode(mode).open(&new)?;
-            out.write_all(text.as_bytes())?;
-            out.sync_all()?;
-            fs::rename(&new, &file)
-        };
-        write().with_context(|| format!("cannot write {}", file.display()))?;
-        note(&file)
+    if name.eq_ignore_ascii_case(AUTHORITY) {
+        bail!(
+            "{name} is the authority's own name, and its key is not overwritten: use another name"
+        );
     }
+    Ok(())
 }
 
 /// What the authority's certificate says, always the same: signing needs its name and its key, not
@@ -204,16 +246,24 @@ fn authority() -> anyhow::Result<CertificateParams> {
     Ok(params)
 }
 
-fn note(file: &Path) -> anyhow::Result<()> {
-    writeln!(std::io::stderr(), "wrote {}", file.display())?;
-    Ok(())
+/// So many days from now. Certificates have begun long ago: a machine whose clock is behind can use them.
+fn date<T: std::ops::Add<Duration, Output = T>>(days: u32) -> T
+where
+    T: From<SystemTime>,
+{
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    T::from(UNIX_EPOCH) + now + Duration::from_secs(u64::from(days) * 86_400)
 }
 
-/// 32 random bytes nobody can guess, in hexadecimal.
-fn random() -> anyhow::Result<String> {
+/// Random bytes nobody can guess.
+fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
     use ring::rand::SecureRandom as _;
-    let mut bytes = [0; 32];
+    let mut bytes = [0; N];
     let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

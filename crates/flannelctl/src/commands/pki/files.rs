@@ -1,0 +1,55 @@
+//! The directory that it all is kept in.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+pub(super) struct Files {
+    pub(super) dir: PathBuf,
+}
+
+impl Files {
+    pub(super) fn create_dir(&self) -> anyhow::Result<()> {
+        fs::create_dir_all(&self.dir)
+            .with_context(|| format!("cannot create {}", self.dir.display()))
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// `fix` says where the file comes from.
+    pub(super) fn read(&self, name: &str, fix: &str) -> anyhow::Result<String> {
+        let file = self.path(name);
+        fs::read_to_string(&file).with_context(|| format!("cannot read {}; {fix}", file.display()))
+    }
+
+    /// Nothing, if there is no such file.
+    pub(super) fn read_if_any(&self, name: &str) -> anyhow::Result<String> {
+        let file = self.path(name);
+        match fs::read_to_string(&file) {
+            Ok(text) => Ok(text),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+            Err(error) => Err(error).context(format!("cannot read {}", file.display())),
+        }
+    }
+
+    /// Written whole or not at all: a server may read it at any moment.
+    pub(super) fn write(&self, name: &str, text: &str, secret: bool) -> anyhow::Result<()> {
+        let (file, new) = (self.path(name), self.path(&format!(".{name}.new")));
+        let mode = if secret { 0o600 } else { 0o644 };
+        let write = || {
+            let _ = fs::remove_file(&new);
+            let mut out = OpenOptions::new().create_new(true).write(true).mode(mode).open(&new)?;
+            out.write_all(text.as_bytes())?;
+            out.sync_all()?;
+            fs::rename(&new, &file)
+        };
+        write().with_context(|| format!("cannot write {}", file.display()))?;
+        writeln!(std::io::stderr(), "wrote {}", file.display())?;
+        Ok(())
+    }
+}
