@@ -244,9 +244,18 @@ impl Shared {
             return Ok(Who::anybody());
         }
         let tokens = self.tokens.as_ref().map(Reloaded::get);
-        let certificate = client.certificate.as_ref().filter(|shown| self.stands(shown));
-        let names = certificate.map(|shown| &shown.names);
-        auth::identify(tokens.as_deref(), names, headers, client.source)
+        let shown = client.certificate.as_ref();
+        let good = shown.filter(|shown| self.stands(shown));
+        let names = good.map(|shown| &shown.names);
+        auth::identify(tokens.as_deref(), names, headers, client.source).map_err(|fault| {
+            match shown.is_some() && good.is_none() {
+                true => Fault::unknown_client(
+                    "the certificate is no longer accepted: it was revoked or has ended, or its authority is \
+                     no longer trusted",
+                ),
+                false => fault,
+            }
+        })
     }
 
     /// Whether a certificate is still good. It is asked anew when anything was read anew.

@@ -291,7 +291,9 @@ impl World {
                 self.stats.renewed += u32::from(renewal);
             }
             Ok(Reply::Done) => {}
-            Err(Refusal::Gone(subnet) | Refusal::Taken(subnet, _) | Refusal::NotYours(subnet)) => {
+            Err(
+                Refusal::Gone(subnet) | Refusal::Taken(subnet, _) | Refusal::NotYours(subnet, _),
+            ) => {
                 if node.belief.as_ref().is_some_and(|belief| belief.subnet == subnet) {
                     node.belief = None;
                 }

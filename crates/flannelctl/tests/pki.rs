@@ -194,7 +194,8 @@ fn a_server_turns_a_revoked_certificate_away_without_a_restart() {
             ..RemoteOptions::default()
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { RemoteStore::new(options, 1).unwrap().config().await })
+        let config = async { RemoteStore::new(options, 1).unwrap().config().await };
+        runtime.block_on(config).map_err(|error| error.to_string())
     };
     assert_eq!(networks("node-1").unwrap(), None);
     done(&made, &["revoke", "node-1"]);

@@ -74,6 +74,9 @@ fn in_words(error: &TlsError, host: &str) -> Option<String> {
                 "the server does not accept our certificate: it has expired, or is not valid yet"
                     .to_owned()
             }
+            Alert::CertificateRevoked => {
+                "the server does not accept our certificate: it has been revoked".to_owned()
+            }
             Alert::UnsupportedCertificate | Alert::BadCertificate => {
                 "the server does not accept our certificate: it is not one for clients, or makes no sense"
                     .to_owned()
