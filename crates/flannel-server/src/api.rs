@@ -206,9 +206,15 @@ impl Api {
                 changes.changed().await.ok()?;
             }
         };
+        let lost = async {
+            match standing.lost() {
+                Some(lost) => lost.await,
+                None => std::future::pending().await,
+            }
+        };
         let answered = tokio::select! {
             biased;
-            () = standing.lost() => return Err(Fault::unknown_client(
+            () = lost => return Err(Fault::unknown_client(
                 "the token or certificate has been revoked: get a new one from the operator",
             )),
             answered = tokio::time::timeout(patience, wait) => answered.ok().flatten(),

@@ -11,8 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flannel_store::ledger::{Addresses, Who};
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::HeaderValue;
 
 use crate::answer::Fault;
 use crate::certificate;
@@ -111,12 +110,12 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
 pub(crate) fn identify(
     tokens: Option<&Tokens>,
     certificate: Option<&certificate::Names>,
-    headers: &HeaderMap,
+    authorization: Option<&HeaderValue>,
     source: IpAddr,
 ) -> Result<Who, Fault> {
     let unknown = |text: &str| Err(Fault::unknown_client(text));
     if let Some(tokens) = tokens
-        && let Some(header) = headers.get(AUTHORIZATION)
+        && let Some(header) = authorization
     {
         let token = header.to_str().ok().and_then(|text| text.split_once(' '));
         let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -164,8 +163,8 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
-    fn headers(authorization: &str) -> HeaderMap {
-        HeaderMap::from_iter([(AUTHORIZATION, authorization.parse().unwrap())])
+    fn header(authorization: &str) -> HeaderValue {
+        authorization.parse().unwrap()
     }
 
     #[test]
@@ -179,7 +178,7 @@ mod tests {
         );
         let tokens = Tokens::parse(&text).unwrap();
         let who = |token: &str| {
-            identify(Some(&tokens), None, &headers(&format!("Bearer {token}")), HERE).unwrap()
+            identify(Some(&tokens), None, Some(&header(&format!("Bearer {token}"))), HERE).unwrap()
         };
         assert_eq!(who("one").name.as_deref(), Some("node-1"));
         assert!(who("one").may_announce(HERE) && !who("two").may_announce(HERE));
@@ -187,10 +186,10 @@ mod tests {
         assert!(who("three").admin && !who("four").admin);
         assert!(who("four").may_announce("203.0.113.1".parse().unwrap()));
         for wrong in ["Bearer five", "Bearer", "Basic b25l", "one", ""] {
-            let refused = identify(Some(&tokens), None, &headers(wrong), HERE).unwrap_err();
+            let refused = identify(Some(&tokens), None, Some(&header(wrong)), HERE).unwrap_err();
             assert_eq!(refused.status, http::StatusCode::UNAUTHORIZED, "{wrong}");
         }
-        assert!(identify(Some(&tokens), None, &HeaderMap::new(), HERE).is_err());
+        assert!(identify(Some(&tokens), None, None, HERE).is_err());
     }
 
     #[test]
@@ -210,7 +209,7 @@ mod tests {
             dns: dns.iter().map(|name| (*name).to_owned()).collect(),
             addresses: addresses.to_vec(),
         };
-        let who = |names: certificate::Names| identify(None, Some(&names), &HeaderMap::new(), HERE);
+        let who = |names: certificate::Names| identify(None, Some(&names), None, HERE);
         let other: IpAddr = "192.0.2.9".parse().unwrap();
         let node = who(names(&["node-1"], &[other])).unwrap();
         assert!(node.may_announce(other) && !node.may_announce(HERE) && !node.admin);

@@ -33,7 +33,7 @@ pub(crate) struct Events {
     /// The stream ends when nothing has happened for so long; `None`: it does not end.
     patience: Option<Duration>,
     /// And when the client is no longer who it was.
-    lost: Lost,
+    lost: Option<Lost>,
 }
 
 impl Events {
@@ -49,7 +49,7 @@ impl Events {
     }
 
     fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if self.lost.as_mut().poll(context).is_ready() {
+        if self.lost.as_mut().is_some_and(|lost| lost.as_mut().poll(context).is_ready()) {
             return Poll::Ready(None);
         }
         // The changes first: what happens after this look wakes us.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use flannel_store::Desk;
 use flannel_store::ledger::Who;
-use http::header::{CONNECTION, EXPECT, HeaderValue};
-use http::{HeaderMap, Request, StatusCode};
+use http::header::{AUTHORIZATION, CONNECTION, EXPECT};
+use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -239,7 +239,7 @@ impl Shared {
     }
 
     /// Who it is as of now.
-    fn who(&self, client: &Client, headers: &HeaderMap) -> Result<Who, Fault> {
+    fn who(&self, client: &Client, authorization: Option<&HeaderValue>) -> Result<Who, Fault> {
         if !self.asks_who {
             return Ok(Who::anybody());
         }
@@ -247,7 +247,7 @@ impl Shared {
         let shown = client.certificate.as_ref();
         let good = shown.filter(|shown| self.stands(shown));
         let names = good.map(|shown| &shown.names);
-        auth::identify(tokens.as_deref(), names, headers, client.source).map_err(|fault| {
+        auth::identify(tokens.as_deref(), names, authorization, client.source).map_err(|fault| {
             match shown.is_some() && good.is_none() {
                 true => Fault::unknown_client(
                     "the certificate is no longer accepted: it was revoked or has ended, or its authority is \
@@ -348,13 +348,13 @@ impl Guest {
         let (guest, client) = (&self, &client);
         let answer = service_fn(move |request: Request<Incoming>| async move {
             let wants_json = answer::wants_json(&request);
-            let headers = request.headers().clone();
+            let authorization = request.headers().get(AUTHORIZATION).cloned();
+            // Who waits for a word before sending its body is not told to go on.
+            let waits = request.headers().contains_key(EXPECT);
             let (head, body) = request.into_parts();
             let (body, leftover) = leftover::lend(body);
             let request = Request::from_parts(head, body);
-            // Who waits for a word before sending its body is not told to go on.
-            let waits = headers.contains_key(EXPECT);
-            let who = || guest.who(client, headers);
+            let who = || guest.who(client, authorization);
             let fits = guest.shared.meter.requested(guest.source, Instant::now());
             let answered = if fits {
                 guest.shared.api.answer(request, who).await
@@ -378,15 +378,22 @@ impl Guest {
             .await;
     }
 
-    fn who(&self, client: &Arc<Client>, headers: HeaderMap) -> Result<(Who, Standing), Fault> {
+    fn who(
+        &self,
+        client: &Arc<Client>,
+        authorization: Option<HeaderValue>,
+    ) -> Result<(Who, Standing), Fault> {
         // Before it is asked who it is: what changes in between is not missed.
         let renewed = self.shared.renewed.subscribe();
-        let who = self.shared.who(client, &headers)?;
+        let who = self.shared.who(client, authorization.as_ref())?;
         if !self.shared.asks_who {
             return Ok((who, Standing::for_ever()));
         }
         let (shared, client, before) = (self.shared.clone(), client.clone(), who.clone());
-        let still = move || shared.who(&client, &headers).is_ok_and(|now| now == before);
+        let still = move || {
+            let now = shared.who(&client, authorization.as_ref());
+            now.is_ok_and(|now| now == before)
+        };
         Ok((who, Standing::new(renewed, still)))
     }
 }

@@ -2,17 +2,19 @@
 //! certificates have been read anew, so that a stream does not outlive the right to hear it.
 
 use std::pin::Pin;
-use std::sync::Arc;
 
 use tokio::sync::watch;
 
-#[derive(Clone)]
-pub(crate) struct Standing {
+/// Of somebody who is not asked who it is: nothing.
+pub(crate) struct Standing(Option<Watched>);
+
+struct Watched {
     /// Counts how often something was read anew.
     renewed: watch::Receiver<u64>,
-    still: Arc<dyn Fn() -> bool + Send + Sync>,
+    still: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
+/// Comes when the client is no longer who it was.
 pub(crate) type Lost = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Standing {
@@ -20,23 +22,22 @@ impl Standing {
         renewed: watch::Receiver<u64>,
         still: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self { renewed, still: Arc::new(still) }
+        Self(Some(Watched { renewed, still: Box::new(still) }))
     }
 
-    /// Of somebody who is not asked who it is.
     pub(crate) fn for_ever() -> Self {
-        Self::new(watch::channel(0).1, || true)
+        Self(None)
     }
 
-    /// When it is over.
-    pub(crate) fn lost(mut self) -> Lost {
-        Box::pin(async move {
-            while self.renewed.changed().await.is_ok() {
-                if !(self.still)() {
+    /// `None`: it does not end.
+    pub(crate) fn lost(self) -> Option<Lost> {
+        let Watched { mut renewed, still } = self.0?;
+        Some(Box::pin(async move {
+            while renewed.changed().await.is_ok() {
+                if !still() {
                     return;
                 }
             }
-            std::future::pending().await
-        })
+        }))
     }
 }

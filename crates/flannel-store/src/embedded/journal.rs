@@ -9,6 +9,8 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use flannel_common::replace_by;
+
 use super::fit::{self, Beginning, Fit};
 use super::frame::{self, Ending};
 use super::image;
@@ -185,14 +187,7 @@ impl Journal {
     /// Replaces snapshot and log by a snapshot of now and a log that goes on from there.
     pub(super) fn compact(&mut self, ledger: &Ledger, recent: &Recent) -> io::Result<()> {
         let bytes = image::write(ledger, recent);
-        let new = self.dir.join(SNAPSHOT_NEW);
-        let written = write_synced(&new, &bytes)
-            .and_then(|()| fs::rename(&new, self.dir.join(SNAPSHOT)))
-            .and_then(|()| sync_directory(&self.dir));
-        if let Err(error) = written {
-            let _ = fs::remove_file(&new);
-            return Err(error);
-        }
+        replace(&self.dir, SNAPSHOT, SNAPSHOT_NEW, &bytes)?;
         self.snapshot_length = bytes.len() as u64;
         // Until this is done the log as it is serves as well.
         write_log(&self.dir, Beginning::of(ledger))?;
@@ -237,14 +232,12 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 
 /// Puts a log in place that has nothing but its beginning.
 fn write_log(dir: &Path, beginning: Beginning) -> io::Result<()> {
-    let new = dir.join(LOG_NEW);
-    let written = write_synced(&new, &frame::encode(beginning.to_json().as_bytes()))
-        .and_then(|()| fs::rename(&new, dir.join(LOG)))
-        .and_then(|()| sync_directory(dir));
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    written
+    replace(dir, LOG, LOG_NEW, &frame::encode(beginning.to_json().as_bytes()))
+}
+
+fn replace(dir: &Path, name: &str, new: &str, bytes: &[u8]) -> io::Result<()> {
+    replace_by(&dir.join(name), &dir.join(new), |new| write_synced(new, bytes))?;
+    sync_directory(dir)
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -1,11 +1,11 @@
 //! The directory that it all is kept in.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use flannel_common::replace_file;
 
 pub(super) struct Files {
     pub(super) dir: PathBuf,
@@ -39,16 +39,10 @@ impl Files {
 
     /// Written whole or not at all: a server may read it at any moment.
     pub(super) fn write(&self, name: &str, text: &str, secret: bool) -> anyhow::Result<()> {
-        let (file, new) = (self.path(name), self.path(&format!(".{name}.new")));
+        let file = self.path(name);
         let mode = if secret { 0o600 } else { 0o644 };
-        let write = || {
-            let _ = fs::remove_file(&new);
-            let mut out = OpenOptions::new().create_new(true).write(true).mode(mode).open(&new)?;
-            out.write_all(text.as_bytes())?;
-            out.sync_all()?;
-            fs::rename(&new, &file)
-        };
-        write().with_context(|| format!("cannot write {}", file.display()))?;
+        replace_file(&file, text.as_bytes(), mode)
+            .with_context(|| format!("cannot write {}", file.display()))?;
         writeln!(std::io::stderr(), "wrote {}", file.display())?;
         Ok(())
     }
