@@ -131,9 +131,25 @@ fn no_backend_data_has_two_spellings() {
     assert!(RawJson::read("1 2").is_err());
 }
 
+/// Only a lease server writes it; the Go flannel passes over it.
+#[test]
+fn whose_a_lease_is_may_stand_in_it_and_whatever_else_stands_there_does_no_harm() {
+    let owned = LeaseAttrs {
+        public_ip: Some([192, 0, 2, 1].into()),
+        owner: Some("node \"1\"".into()),
+        ..LeaseAttrs::default()
+    };
+    assert_eq!(LeaseAttrs::from_json(owned.to_json().as_bytes()), Ok(owned.clone()));
+    assert!(!LeaseAttrs { owner: None, ..owned }.to_json().contains("Owner"));
+    for other in ["null", "\"\"", "7", "{\"x\":1}", "[]"] {
+        let text = format!("{{\"PublicIP\":\"192.0.2.1\",\"Owner\":{other}}}");
+        assert_eq!(LeaseAttrs::from_json(text.as_bytes()).unwrap().owner, None, "{other}");
+    }
+}
+
 #[test]
 fn ten_thousand_leases_are_small() {
-    assert!(size_of::<LeaseAttrs>() <= 88, "{}", size_of::<LeaseAttrs>());
+    assert!(size_of::<LeaseAttrs>() <= 96, "{}", size_of::<LeaseAttrs>());
     assert_eq!(size_of::<Option<RawJson>>(), 16);
 }
 
