@@ -19,7 +19,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::observed::{Hop, ObservedRoute, RouteKind};
-use crate::{Link, LinkKind, Mac, ROUTE_PROTOCOL, Route, Vxlan};
+use crate::{IfName, Link, LinkKind, Mac, ROUTE_PROTOCOL, Route, Vxlan};
 use flannel_netlink::Request;
 
 pub(crate) fn family(ip: IpAddr) -> AddressFamily {
@@ -31,7 +31,7 @@ pub(crate) fn create_link(link: &Link, parent: u32) -> Request {
     let LinkKind::Vxlan(vxlan) = &link.kind;
     let mut data = vxlan_changeable(vxlan, parent);
     data.push(InfoVxlan::Id(vxlan.vni));
-    data.extend([InfoVxlan::Ttl(0), InfoVxlan::Tos(0)]);
+    data.push(InfoVxlan::Tos(0));
     data.extend(vxlan.port.map(InfoVxlan::Port));
     if vxlan.gbp {
         data.push(InfoVxlan::Gbp);
@@ -49,27 +49,43 @@ pub(crate) fn create_link(link: &Link, parent: u32) -> Request {
     Request { message: RouteNetlinkMessage::NewLink(message), flags: NLM_F_CREATE | NLM_F_EXCL }
 }
 
-/// Puts right what a living device allows: address, MTU, state, and of a vxlan its parent, local
-/// address and learning.
-pub(crate) fn change_link(
-    index: u32,
-    mac: Option<Mac>,
-    mtu: Option<u32>,
-    up: bool,
-    vxlan: Option<(&Vxlan, u32)>,
-) -> Request {
+/// One change to a living device. Each is asked for on its own, so that what the kernel refuses does not
+/// keep the rest from being put right, and is known by name.
+fn alter(index: u32, attributes: Vec<LinkAttribute>) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = index;
-    if up {
-        message.header.flags = LinkFlags::Up;
-        message.header.change_mask = LinkFlags::Up;
-    }
-    message.attributes.extend(mac.map(mac_attribute));
-    message.attributes.extend(mtu.map(LinkAttribute::Mtu));
-    if let Some((vxlan, parent)) = vxlan {
-        message.attributes.push(link_info(vxlan_changeable(vxlan, parent)));
-    }
+    message.attributes = attributes;
     Request { message: RouteNetlinkMessage::NewLink(message), flags: 0 }
+}
+
+pub(crate) fn set_mac(index: u32, mac: Mac) -> Request {
+    alter(index, vec![mac_attribute(mac)])
+}
+
+pub(crate) fn set_mtu(index: u32, mtu: u32) -> Request {
+    alter(index, vec![LinkAttribute::Mtu(mtu)])
+}
+
+pub(crate) fn set_name(index: u32, name: IfName) -> Request {
+    alter(index, vec![LinkAttribute::IfName(name.to_string())])
+}
+
+pub(crate) fn release_from_master(index: u32) -> Request {
+    alter(index, vec![LinkAttribute::Controller(0)])
+}
+
+/// Sets or clears the flags of a device.
+pub(crate) fn set_flags(index: u32, flags: LinkFlags, on: bool) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.header.flags = if on { flags } else { LinkFlags::empty() };
+    message.header.change_mask = flags;
+    Request { message: RouteNetlinkMessage::NewLink(message), flags: 0 }
+}
+
+/// Of a vxlan its parent, local address, learning and TTL.
+pub(crate) fn set_vxlan(index: u32, vxlan: &Vxlan, parent: u32) -> Request {
+    alter(index, vec![link_info(vxlan_changeable(vxlan, parent))])
 }
 
 fn vxlan_changeable(vxlan: &Vxlan, parent: u32) -> Vec<InfoVxlan> {
@@ -80,6 +96,7 @@ fn vxlan_changeable(vxlan: &Vxlan, parent: u32) -> Vec<InfoVxlan> {
             IpAddr::V6(ip) => InfoVxlan::Local6(ip),
         },
         InfoVxlan::Learning(vxlan.learning),
+        InfoVxlan::Ttl(0),
     ]
 }
 
@@ -97,6 +114,14 @@ fn mac_attribute(mac: Mac) -> LinkAttribute {
 pub(crate) fn delete_link(index: u32) -> Request {
     let mut message = LinkMessage::default();
     message.header.index = index;
+    Request { message: RouteNetlinkMessage::DelLink(message), flags: 0 }
+}
+
+/// Deletes a device in another network namespace, which our own knows by this number.
+pub(crate) fn delete_link_elsewhere(namespace: i32, index: u32) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes.push(LinkAttribute::IfNetnsId(namespace));
     Request { message: RouteNetlinkMessage::DelLink(message), flags: 0 }
 }
 
@@ -196,12 +221,19 @@ fn route_message(dst: IpNet, metric: u32, protocol: u8, hop: Option<&Hop>) -> Ro
     message
 }
 
-/// Asks how the kernel would send to an address.
-pub(crate) fn lookup_route(ip: IpAddr) -> RouteNetlinkMessage {
+/// Asks how the kernel would send to an address; `from`: a packet with this source that comes in by this
+/// device.
+pub(crate) fn lookup_route(ip: IpAddr, from: Option<(IpAddr, u32)>) -> RouteNetlinkMessage {
+    let length = if ip.is_ipv4() { 32 } else { 128 };
     let mut message = RouteMessage::default();
     message.header.address_family = family(ip);
-    message.header.destination_prefix_length = if ip.is_ipv4() { 32 } else { 128 };
+    message.header.destination_prefix_length = length;
     message.attributes.push(RouteAttribute::Destination(ip.into()));
+    if let Some((source, device)) = from {
+        message.header.source_prefix_length = length;
+        message.attributes.push(RouteAttribute::Source(source.into()));
+        message.attributes.push(RouteAttribute::Iif(device));
+    }
     RouteNetlinkMessage::GetRoute(message)
 }
 
@@ -257,11 +289,30 @@ pub(crate) mod dump {
     //! What to ask for when everything is to be read.
 
     use super::{AddressFamily, AddressMessage, LinkMessage, NeighbourMessage, RouteMessage};
-    use super::{RouteAttribute, RouteHeader, RouteNetlinkMessage};
+    use super::{LinkAttribute, RouteAttribute, RouteHeader, RouteNetlinkMessage};
     use netlink_packet_route::neighbour::NeighbourAttribute;
+    use netlink_packet_route::nsid::NsidMessage;
+    use netlink_packet_route::rule::RuleMessage;
 
     pub(crate) fn links() -> RouteNetlinkMessage {
         RouteNetlinkMessage::GetLink(LinkMessage::default())
+    }
+
+    /// The network namespaces that ours has numbers for: those it shares devices with.
+    pub(crate) fn namespaces() -> RouteNetlinkMessage {
+        RouteNetlinkMessage::GetNsId(NsidMessage::default())
+    }
+
+    pub(crate) fn links_elsewhere(namespace: i32) -> RouteNetlinkMessage {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfNetnsId(namespace));
+        RouteNetlinkMessage::GetLink(message)
+    }
+
+    pub(crate) fn rules(family: AddressFamily) -> RouteNetlinkMessage {
+        let mut message = RuleMessage::default();
+        message.header.family = family;
+        RouteNetlinkMessage::GetRule(message)
     }
 
     pub(crate) fn addresses() -> RouteNetlinkMessage {

@@ -13,7 +13,7 @@ use flannel_common::{Work, Worker};
 use tokio::sync::{oneshot, watch};
 
 use crate::reconciler::Reconciler;
-use crate::{Entry, Facts, KernelVersion, Ownership, Path};
+use crate::{Entry, Facts, Hazard, KernelVersion, Ownership, Path};
 
 /// Whose wish an entry is: a lease, or the node itself. Ordered: see `wanted`.
 pub trait Owner: Ord + Clone + Send + 'static {}
@@ -29,6 +29,8 @@ pub struct Status {
     pub bad: usize,
     /// The first of them, and why.
     pub troubles: Vec<(Entry, String)>,
+    /// What the host itself does that keeps pods from others, and is not ours to undo.
+    pub hazards: Vec<Hazard>,
     /// How often the kernel had more to tell than could be queued, so that all was compared.
     pub overflows: u64,
 }
@@ -204,6 +206,7 @@ fn status<S: Owner>(reconciler: &Reconciler<S>) -> Status {
         contested: reconciler.wanted.contested(),
         bad: reconciler.wanted.bad(),
         overflows: reconciler.overflows,
+        hazards: reconciler.hazards().iter().cloned().collect(),
         troubles: reconciler
             .wanted
             .troubles()

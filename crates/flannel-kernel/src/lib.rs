@@ -8,6 +8,7 @@ mod encode;
 mod engine;
 mod entry;
 mod facts;
+mod hazards;
 mod link_plan;
 mod links;
 mod monitor;
@@ -25,4 +26,5 @@ pub use entry::{
 };
 pub use facts::{DefaultRoute, Facts, Interface, InterfaceAddress, KernelVersion, Path};
 pub use flannel_netlink::{IfName, InvalidIfName, InvalidMac, Mac};
+pub use hazards::Hazard;
 pub use ownership::{LegacyRoutes, Ownership};

@@ -17,35 +17,22 @@ struct Known {
     addresses: Vec<ObservedAddress>,
 }
 
-/// What a link message changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkChange {
-    None,
-    /// Only what the kernel counts or shows, nothing that entries stand on.
-    Minor,
-    /// Appeared, vanished, renamed, or went up or down: entries on it may have vanished silently.
-    Major,
-}
-
 impl Links {
     pub(crate) fn clear(&mut self) {
         self.by_index.clear();
     }
 
-    pub(crate) fn put(&mut self, link: ObservedLink) -> LinkChange {
+    /// Returns whether that is news.
+    pub(crate) fn put(&mut self, link: ObservedLink) -> bool {
         match self.by_index.get_mut(&link.index) {
             None => {
                 self.by_index.insert(link.index, Known { link, addresses: Vec::new() });
-                LinkChange::Major
+                true
             }
-            Some(known) if known.link == link => LinkChange::None,
+            Some(known) if known.link == link => false,
             Some(known) => {
-                let major = known.link.name != link.name
-                    || known.link.up != link.up
-                    || known.link.mac != link.mac
-                    || known.link.vxlan != link.vxlan;
                 known.link = link;
-                if major { LinkChange::Major } else { LinkChange::Minor }
+                true
             }
         }
     }
@@ -86,6 +73,10 @@ impl Links {
 
     pub(crate) fn name(&self, index: u32) -> Option<IfName> {
         self.by_index.get(&index).map(|k| k.link.name)
+    }
+
+    pub(crate) fn addresses(&self, index: u32) -> &[ObservedAddress] {
+        self.by_index.get(&index).map_or(&[], |known| &known.addresses)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObservedLink, &[ObservedAddress])> {

@@ -17,6 +17,8 @@ pub(crate) struct Monitor {
 pub(crate) enum Heard {
     /// A change, and the netlink port of whoever made it (often its process id; 0 is the kernel).
     Change(RouteNetlinkMessage, u32),
+    /// A change of what the codec has no words for: of forwarding, for one.
+    Other,
     /// Notifications were lost: what the kernel holds is unknown until it is read again.
     Overflow,
 }
@@ -42,6 +44,19 @@ impl Monitor {
         Ok(())
     }
 
+    /// What decides about packets besides routes: rules, and settings of devices such as forwarding. A
+    /// kernel may lack them.
+    pub(crate) fn watch_rules_and_settings(&self) {
+        for group in [
+            libc::RTNLGRP_IPV4_RULE,
+            libc::RTNLGRP_IPV6_RULE,
+            libc::RTNLGRP_IPV4_NETCONF,
+            libc::RTNLGRP_IPV6_NETCONF,
+        ] {
+            let _ = self.socket.join(group);
+        }
+    }
+
     /// Hands over what has been heard since the last call, without waiting. Echoes of the changes
     /// made through `own_port` are left out where the kernel marks them as ours.
     pub(crate) fn drain(&mut self, own_port: u32, mut hear: impl FnMut(Heard)) -> io::Result<()> {
@@ -60,8 +75,9 @@ impl Monitor {
                 if message.port == own_port && own_port != 0 {
                     continue;
                 }
-                if let Some(change) = decode(message) {
-                    hear(Heard::Change(change, message.port));
+                match decode(message) {
+                    Some(change) => hear(Heard::Change(change, message.port)),
+                    None => hear(Heard::Other),
                 }
             }
         }

@@ -28,6 +28,10 @@ pub(crate) struct ObservedLink {
     pub(crate) mtu: u32,
     pub(crate) up: bool,
     pub(crate) loopback: bool,
+    /// The bridge, bond or VRF it has been put under, which then gets all that comes in.
+    pub(crate) master: Option<u32>,
+    /// Resolves no addresses: neighbour entries mean nothing on it.
+    pub(crate) noarp: bool,
     pub(crate) vxlan: Option<ObservedVxlan>,
 }
 
@@ -39,6 +43,8 @@ pub(crate) struct ObservedVxlan {
     pub(crate) local: Option<IpAddr>,
     pub(crate) learning: bool,
     pub(crate) gbp: bool,
+    /// 0: as any other packet of this host has it.
+    pub(crate) ttl: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,12 +146,14 @@ fn link(message: LinkMessage) -> Option<ObservedLink> {
     let mut name = None;
     let mut mac = None;
     let mut mtu = 0;
+    let mut master = None;
     let mut vxlan = None;
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(text) => name = IfName::new(&text).ok(),
             LinkAttribute::Address(octets) => mac = Mac::from_slice(&octets),
             LinkAttribute::Mtu(value) => mtu = value,
+            LinkAttribute::Controller(index) => master = Some(index),
             LinkAttribute::LinkInfo(infos) => vxlan = vxlan_info(&infos),
             _ => {}
         }
@@ -157,6 +165,8 @@ fn link(message: LinkMessage) -> Option<ObservedLink> {
         mtu,
         up: message.header.flags.contains(LinkFlags::Up),
         loopback: message.header.flags.contains(LinkFlags::Loopback),
+        master,
+        noarp: message.header.flags.contains(LinkFlags::Noarp),
         vxlan,
     })
 }
@@ -177,6 +187,7 @@ fn vxlan_info(infos: &[LinkInfo]) -> Option<ObservedVxlan> {
                 InfoVxlan::Local6(ip) => vxlan.local = Some((*ip).into()),
                 InfoVxlan::Learning(on) => vxlan.learning = *on,
                 InfoVxlan::Gbp => vxlan.gbp = true,
+                InfoVxlan::Ttl(ttl) => vxlan.ttl = *ttl,
                 _ => {}
             }
         }

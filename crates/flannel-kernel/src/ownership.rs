@@ -77,7 +77,7 @@ impl Ownership {
         named && addresses.iter().any(|address| self.is_within(address.addr))
     }
 
-    fn is_within(&self, net: IpNet) -> bool {
+    pub(crate) fn is_within(&self, net: IpNet) -> bool {
         self.networks.iter().any(|network| network.contains(&net))
     }
 }
@@ -116,6 +116,8 @@ mod tests {
                 mtu: 1500,
                 up: true,
                 loopback: false,
+                master: None,
+                noarp: false,
                 vxlan: None,
             });
         }

@@ -13,26 +13,35 @@ const FAILURES_PER_MINUTE: u32 = 10;
 
 #[derive(Default)]
 pub(crate) struct RepairLog {
-    repaired: Vec<(Key, u32)>,
+    /// What has been undone and is not seen restored yet, and by whom.
+    undone: BTreeMap<Key, u32>,
     truces: BTreeMap<Key, Instant>,
     failure_window: Option<Instant>,
     failures: u32,
 }
 
 impl RepairLog {
-    pub(crate) fn repaired(&mut self, key: &Key, by: u32) {
-        self.repaired.push((key.clone(), by));
+    pub(crate) fn undone(&mut self, key: &Key, by: u32) {
+        self.undone.entry(key.clone()).or_insert(by);
     }
 
-    /// Says what has been put right since the last report.
-    pub(crate) fn report(&mut self, now: Instant) {
-        let repaired = std::mem::take(&mut self.repaired);
-        if repaired.len() > LISTED {
-            let by = repaired.iter().find_map(|(_, by)| culprit(*by)).unwrap_or_default();
-            let first = &repaired[0].0;
-            tracing::info!("restored {} entries, {first} among them{by}", repaired.len());
+    /// Says what is put right since the last report: what the kernel holds again as it should, not what
+    /// was merely tried. `is_good`: `None` for what is wanted no more.
+    pub(crate) fn report(&mut self, now: Instant, is_good: impl Fn(&Key) -> Option<bool>) {
+        let mut restored = Vec::new();
+        self.undone.retain(|key, by| {
+            let good = is_good(key);
+            if good == Some(true) {
+                restored.push((key.clone(), *by));
+            }
+            good == Some(false)
+        });
+        if restored.len() > LISTED {
+            let by = restored.iter().find_map(|(_, by)| culprit(*by)).unwrap_or_default();
+            let first = &restored[0].0;
+            tracing::info!("restored {} entries, {first} among them{by}", restored.len());
         } else {
-            for (key, by) in &repaired {
+            for (key, by) in &restored {
                 tracing::info!("restored {key}{}", culprit(*by).unwrap_or_default());
             }
         }
@@ -46,11 +55,16 @@ impl RepairLog {
             return;
         }
         self.truces.insert(key.clone(), now);
-        let by = culprit(by).unwrap_or_default();
-        tracing::warn!(
-            "{key} is changed by somebody else again and again{by}: \
-             leaving it for {pause:.0?} before the next try; stop the other manager"
-        );
+        match culprit(by) {
+            Some(by) => tracing::warn!(
+                "{key} is changed by somebody else again and again{by}: \
+                 leaving it for {pause:.0?} before the next try; stop the other manager"
+            ),
+            None => tracing::warn!(
+                "{key} does not stay as it is written, again and again: another manager, or the kernel \
+                 itself, keeps it otherwise; leaving it for {pause:.0?} before the next try"
+            ),
+        }
     }
 
     pub(crate) fn failed(&mut self, entry: &str, error: &str, pause: Duration, now: Instant) {

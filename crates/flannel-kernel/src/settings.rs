@@ -17,9 +17,27 @@ pub(crate) fn sysctl_is_set(sysctl: &Sysctl) -> bool {
 
 pub(crate) fn set_sysctl(sysctl: &Sysctl) -> io::Result<()> {
     match fs::write(path(sysctl), &sysctl.value) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        result => result?,
     }
+    // Some take any value and keep another.
+    if sysctl_is_set(sysctl) {
+        return Ok(());
+    }
+    let value = read_sysctl(&sysctl.path).unwrap_or_default();
+    Err(io::Error::other(format!("the kernel accepts it and keeps {value}")))
+}
+
+/// The value as the kernel has it; `None` if it has no such setting.
+pub(crate) fn read_sysctl(path: &str) -> Option<String> {
+    let value = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
+    Some(value.trim().to_owned())
+}
+
+/// What the kernel listens on for a vxlan device that names no port.
+pub(crate) fn default_vxlan_port() -> u16 {
+    let module = fs::read_to_string("/sys/module/vxlan/parameters/udp_port");
+    module.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(8472)
 }
 
 fn path(sysctl: &Sysctl) -> PathBuf {
@@ -42,7 +60,11 @@ pub(crate) fn offload_is_set(offload: &Offload) -> bool {
 }
 
 pub(crate) fn set_offload(offload: &Offload) -> io::Result<()> {
-    ethtool(offload.link, ETHTOOL_STXCSUM, u32::from(offload.tx_checksum)).map(|_| ())
+    ethtool(offload.link, ETHTOOL_STXCSUM, u32::from(offload.tx_checksum))?;
+    if offload_is_set(offload) {
+        return Ok(());
+    }
+    Err(io::Error::other("the kernel accepts it and leaves it as it was"))
 }
 
 fn ethtool(link: IfName, command: u32, data: u32) -> io::Result<u32> {

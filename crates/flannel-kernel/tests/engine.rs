@@ -272,6 +272,8 @@ fn a_new_engine_adopts_what_is_there_and_removes_what_nobody_wants() {
     let first = Node::meshed(5);
     let index = ip("-o link show dev flannel.1");
     drop(first.engine);
+    // It ends what it is doing, and would put back what the next one removes meanwhile.
+    std::thread::sleep(Duration::from_millis(500));
     let engine = Engine::<u32>::start(2).unwrap();
     let node = Node { engine, runtime: first.runtime };
     ip("route add 10.99.0.0/24 via 192.168.100.9 dev eth0 proto 244");
@@ -589,4 +591,142 @@ fn batch(commands: &str) {
         .unwrap();
     child.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success());
+}
+
+/// As a network does that has grown beyond what has one metric for all.
+fn with_metric(mut entries: Vec<Entry>, metric: u32) -> Vec<Entry> {
+    for entry in &mut entries {
+        if let Entry::Route(route) = entry {
+            route.metric = metric;
+        }
+    }
+    entries
+}
+
+#[test]
+fn a_route_with_another_metric_takes_the_place_of_the_old_one_and_stays() {
+    let node = Node::meshed(2);
+    let all = |metric| vec![(0, base()), (1, with_metric(peer(1), metric)), (2, peer(2))];
+    for metric in [100, 0, 355, 100, 0] {
+        assert!(node.replace(all(metric)).is_settled());
+        let told = if metric == 0 { String::new() } else { format!(" metric {metric}") };
+        let route = format!("10.244.1.0/24 via 10.244.1.0 dev flannel.1 proto 244{told} onlink");
+        let routes = ip("route show 10.244.1.0/24").replace("  ", " ");
+        assert_eq!(routes.trim(), route);
+    }
+    // Somebody has removed the old one just before, or the kernel never had it.
+    for metric in [100, 0, 100] {
+        let former = if metric == 0 { 100 } else { 0 };
+        run("ip", &format!("route del 10.244.1.0/24 metric {former}"));
+        assert!(node.replace(all(metric)).is_settled());
+        let begin = Instant::now();
+        while ip("route show 10.244.1.0/24").lines().count() != 1 {
+            assert!(begin.elapsed() < Duration::from_secs(5), "{}", ip("route show"));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn a_removal_that_hits_another_route_of_ours_is_made_good() {
+    let node = Node::meshed(1);
+    let blackhole =
+        Entry::Blackhole(Blackhole { dst: "10.244.1.0/24".parse().unwrap(), metric: 65535 });
+    node.update(7, vec![blackhole]);
+    // Gone already when the engine removes it: to the kernel, 0 is any metric.
+    let gone = node.engine.update(vec![(1, Vec::new())]);
+    ip("route del 10.244.1.0/24 metric 0 proto 244 via 10.244.1.0");
+    node.runtime.block_on(gone).unwrap();
+    let begin = Instant::now();
+    while ip("route show 10.244.1.0/24").trim() != "blackhole 10.244.1.0/24 proto 244 metric 65535"
+    {
+        assert!(begin.elapsed() < Duration::from_secs(5), "{}", ip("route show"));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn what_the_kernel_will_not_do_is_told_and_not_tried_without_end() {
+    let node = Node::new();
+    let mut entries = base();
+    if let Entry::Link(link) = &mut entries[0] {
+        link.mtu = 8950;
+    }
+    let status = node.replace(vec![(0, entries), (1, peer(1))]);
+    let index = || ip("-o link show flannel.1").split(':').next().unwrap().to_owned();
+    let first = index();
+    assert_eq!(status.bad, 1, "{status:#?}");
+    let (entry, why) = &status.troubles[0];
+    assert!(matches!(entry, Entry::Link(_)), "{status:#?}");
+    assert!(why.contains("its MTU is 1450, not 8950"), "{why}");
+    // Whatever makes the engine look at it again does not make it anew; and all that stands on it stands.
+    ip("link set flannel.1 mtu 1000");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(index(), first);
+    assert_eq!(node.status().bad, 1, "{:#?}", node.status());
+    assert!(ip("route show").contains("10.244.1.0/24 via 10.244.1.0 dev flannel.1"));
+    // The card carries more now.
+    ip("link set far0 mtu 9000");
+    ip("link set eth0 mtu 9000");
+    let begin = Instant::now();
+    while !node.status().is_settled() {
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:#?}", node.status());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(ip("-o link show flannel.1").contains("mtu 8950"));
+    assert_eq!(index(), first);
+}
+
+#[test]
+fn what_the_host_does_to_packets_is_told_as_long_as_it_lasts() {
+    let node = Node::meshed(2);
+    let hazards =
+        || -> Vec<String> { node.status().hazards.iter().map(ToString::to_string).collect() };
+    let wait = |what: &str, is: &dyn Fn(&[String]) -> bool| {
+        let begin = Instant::now();
+        while !is(&hazards()) {
+            assert!(begin.elapsed() < Duration::from_secs(5), "{what}: {:?}", hazards());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let forwarding = |value: &str| std::fs::write("/proc/sys/net/ipv4/ip_forward", value).unwrap();
+    forwarding("1");
+    wait("nothing", &|all| all.is_empty());
+    forwarding("0");
+    wait("forwarding", &|all| all.len() == 1 && all[0].starts_with("net.ipv4.ip_forward is 0"));
+    forwarding("1");
+    wait("nothing", &|all| all.is_empty());
+    for (deed, undo, word) in [
+        (
+            "route add 10.244.1.0/25 dev eth0",
+            "route del 10.244.1.0/25",
+            "route 10.244.1.0/25 dev eth0",
+        ),
+        (
+            "route add unreachable 10.244.1.9/32",
+            "route del unreachable 10.244.1.9",
+            "10.244.1.9/32",
+        ),
+        (
+            "rule add to 10.244.2.0/24 unreachable",
+            "rule del to 10.244.2.0/24",
+            "10.244.2.0/24 go nowhere",
+        ),
+        (
+            "addr add 10.244.2.9/32 dev far0",
+            "addr del 10.244.2.9/32 dev far0",
+            "10.244.2.9/32 of far0",
+        ),
+    ] {
+        ip(deed);
+        wait(deed, &|all| all.len() == 1 && all[0].contains(word));
+        ip(undo);
+        wait(undo, &|all| all.is_empty());
+    }
+    // A peer that comes later, to a subnet that is led elsewhere already.
+    ip("route add 10.244.3.0/25 dev eth0");
+    node.update(3, peer(3));
+    wait("a peer", &|all| all.len() == 1 && all[0].contains("10.244.3.0/24"));
+    node.update(3, Vec::new());
+    wait("nothing", &|all| all.is_empty());
 }

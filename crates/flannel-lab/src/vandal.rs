@@ -56,11 +56,29 @@ pub enum Vandalism {
         /// The new MTU.
         mtu: u32,
     },
+    /// Give a device another name.
+    Rename {
+        /// Which device.
+        device: String,
+        /// Its new name.
+        to: String,
+    },
+    /// Put a device under a bridge, as a network manager does with what it finds.
+    Enslave(String),
+    /// Let a device resolve no addresses.
+    ArpOff(String),
 }
+
+/// The bridge that devices are put under.
+const BRIDGE: &str = "br-vandal";
 
 impl Node {
     /// Does it.
     pub fn vandalize(&self, deed: &Vandalism) -> Result<()> {
+        if matches!(deed, Vandalism::Enslave(_)) {
+            // It may be there from the last time.
+            let _ = self.namespace().batch("ip", &[format!("link add {BRIDGE} type bridge")]);
+        }
         for (tool, line) in deed.commands() {
             self.namespace().batch(tool, &[line])?;
         }
@@ -96,6 +114,9 @@ impl Node {
                 deeds.push(Vandalism::LinkDelete(name.clone()));
                 deeds.push(Vandalism::LinkDown(name.clone()));
                 deeds.push(Vandalism::LinkBounce(name.clone()));
+                deeds.push(Vandalism::Rename { device: name.clone(), to: "renamed0".into() });
+                deeds.push(Vandalism::Enslave(name.clone()));
+                deeds.push(Vandalism::ArpOff(name.clone()));
                 devices.push(name);
             }
         }
@@ -171,6 +192,9 @@ impl Vandalism {
             }
             Self::SetMac { device, mac } => ip(set(device, &format!("address {mac}"))),
             Self::SetMtu { device, mtu } => ip(set(device, &format!("mtu {mtu}"))),
+            Self::Rename { device, to } => ip(set(device, &format!("name {to}"))),
+            Self::Enslave(device) => ip(set(device, &format!("master {BRIDGE}"))),
+            Self::ArpOff(device) => ip(set(device, "arp off")),
         }
     }
 }

@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use super::Reconciler;
 use crate::encode;
-use crate::link_plan::{LinkPlan, plan_link};
-use crate::links::LinkChange;
+use crate::link_plan::{LinkPlan, Surroundings, plan_link};
 use crate::observed::{
     Event, Hop, Observed, ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour,
     ObservedRoute, RouteKind,
@@ -46,7 +45,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
             Event::New(Observed::Route(route)) => {
                 let known = self.compare_route(&route, false, now);
-                self.note_foreign_route(&route, known);
+                self.note_foreign_route(&route, known, true);
             }
             Event::Gone(Observed::Route(route)) => {
                 let key = Key::Route(route.dst, route.metric);
@@ -54,7 +53,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 if wanted == Some(true) {
                     self.missing(&key, by, now);
                 }
-                self.note_foreign_route(&route, wanted.is_some());
+                self.note_foreign_route(&route, wanted.is_some(), false);
             }
             Event::New(Observed::Neighbour(neighbour)) => self.compare_neighbour(&neighbour, now),
             Event::Gone(Observed::Neighbour(neighbour)) => {
@@ -75,18 +74,19 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(super) fn hear_link(&mut self, link: ObservedLink) {
-        let name = link.name;
-        let change = self.links.put(link);
-        if change == LinkChange::None {
+        let (name, former) = (link.name, self.links.name(link.index));
+        if !self.links.put(link) {
             return;
         }
         self.node_changed();
-        self.resync_due |= self.is_referenced(name);
+        self.resync_due |=
+            self.is_referenced(name) || former.is_some_and(|former| self.is_referenced(former));
     }
 
     /// A device or an address has come, gone or changed: what could not be written may be now.
     pub(super) fn node_changed(&mut self) {
         self.facts_changed = true;
+        self.watch.due = true;
         self.wanted.retry_failed();
     }
 
@@ -95,21 +95,30 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     /// A route that is not ours has changed: paths to peers may have too.
-    pub(super) fn note_foreign_route(&mut self, route: &ObservedRoute, wanted: bool) {
+    pub(super) fn note_foreign_route(&mut self, route: &ObservedRoute, wanted: bool, come: bool) {
         if wanted || route.protocol == ROUTE_PROTOCOL {
             return;
         }
+        self.note_foreign(route, come);
         self.routing_version += 1;
         self.facts_changed = true;
         // The list of default routes is read anew with everything else: this is rare.
         self.resync_due |= route.dst.prefix_len() == 0;
     }
 
+    pub(super) fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings {
+            links: &self.links,
+            ownership: &self.ownership,
+            default_port: settings::default_vxlan_port(),
+        }
+    }
+
     pub(super) fn compare_links(&mut self, now: Instant) {
         let links: Vec<Link> = self.wanted.links().cloned().collect();
         for link in links {
             let key = Key::Link(link.name);
-            match plan_link(&link, &self.links) {
+            match plan_link(&link, self.surroundings()) {
                 LinkPlan::Keep => self.wanted.seen(&key),
                 _ => self.missing(&key, 0, now),
             }
@@ -212,7 +221,8 @@ impl<S: Ord + Clone> Reconciler<S> {
                 true
             }
             None => {
-                let ours = self.ownership.owns_route(route, &self.links, taking_over);
+                let ours = self.ownership.owns_route(route, &self.links, taking_over)
+                    || route.protocol == ROUTE_PROTOCOL && self.released.contains(&key);
                 if ours {
                     self.doomed.push((key, encode::delete_route(route)));
                 }
@@ -260,7 +270,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             return;
         }
         match self.wanted.disturbed(key, now, &mut self.rng) {
-            Repair::Now => self.repairs.repaired(key, by),
+            Repair::Now => self.repairs.undone(key, by),
             Repair::Later(pause) => self.repairs.truce(key, by, pause, now),
             Repair::AlreadyDue => {}
         }

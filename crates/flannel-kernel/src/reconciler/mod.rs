@@ -6,9 +6,12 @@
 //! address gone) asks for a resync, so no list of the kernel's side effects is kept here.
 
 mod compare;
+mod devices;
+mod hazards;
 mod read;
 mod write;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -22,8 +25,9 @@ use crate::monitor::{Heard, Monitor};
 use crate::observed::{Event, route_ip};
 use crate::repairs::RepairLog;
 use crate::wanted::Wanted;
-use crate::{DefaultRoute, Entry, Facts, KernelVersion, Key, Ownership, Path};
-use flannel_netlink::{Connection, Protocol, Request};
+use crate::{DefaultRoute, Entry, Facts, Hazard, KernelVersion, Key, Ownership, Path};
+use flannel_netlink::{Connection, NetlinkError, Protocol, Request};
+use hazards::Watch;
 
 /// Belt and braces: everything is compared this often even when nothing was heard.
 const ROUTINE_RESYNC: Duration = Duration::from_secs(120);
@@ -37,7 +41,10 @@ pub(crate) struct Reconciler<S> {
     pub(crate) wanted: Wanted<S>,
     ownership: Ownership,
     doomed: Vec<(Key, Request)>,
+    /// Routes that nobody wants any more and that the comparison under way is to find and remove.
+    released: BTreeSet<Key>,
     repairs: RepairLog,
+    watch: Watch,
     rng: fastrand::Rng,
     resync_due: bool,
     next_routine: Option<Instant>,
@@ -60,7 +67,9 @@ impl<S: Ord + Clone> Reconciler<S> {
             wanted: Wanted::new(),
             ownership: Ownership::default(),
             doomed: Vec::new(),
+            released: BTreeSet::new(),
             repairs: RepairLog::default(),
+            watch: Watch::default(),
             rng: fastrand::Rng::with_seed(seed),
             resync_due: false,
             next_routine: None,
@@ -88,7 +97,10 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        [self.wanted.next_wake(), self.next_routine].into_iter().flatten().min()
+        [self.wanted.next_wake(), self.next_routine, self.watch.next_wake()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Replaces the whole desired state and makes the kernel equal to it, taking over what is ours.
@@ -110,13 +122,22 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
         }
         self.ownership = ownership;
-        self.doom_entries(unwanted);
-        self.resync(now, true)?;
+        // Routes are removed as they are found, each once: to the kernel a metric of 0 means any, so a
+        // second removal would take the route of another metric that has come in its place.
+        let (routes, others): (Vec<Entry>, Vec<Entry>) =
+            unwanted.into_iter().partition(|entry| matches!(entry.key(), Key::Route(..)));
+        self.released = routes.iter().map(Entry::key).collect();
+        self.doom_entries(others);
+        let compared = self.resync(now, true);
+        self.released.clear();
+        compared?;
         self.flush(now)?;
+        self.look_for_hazards()?;
         if first {
             // Joined only now, so that the first thousands of entries are not echoed to us one by
             // one; what happened meanwhile is found by one more comparison.
             self.monitor.watch_routes_and_neighbours()?;
+            self.monitor.watch_rules_and_settings();
             self.resync_due = true;
         }
         Ok(())
@@ -129,7 +150,13 @@ impl<S: Ord + Clone> Reconciler<S> {
             unwanted.extend(self.wanted.set(owner, entries));
         }
         self.doom_entries(unwanted);
+        self.watch.due = true;
         self.flush(now)
+    }
+
+    /// What the host itself does that keeps pods from others.
+    pub(crate) fn hazards(&self) -> &BTreeSet<Hazard> {
+        &self.watch.hazards
     }
 
     /// Hears what others did, and puts it right.
@@ -145,9 +172,18 @@ impl<S: Ord + Clone> Reconciler<S> {
                     self.overflows += 1;
                     self.resync_due = true;
                 }
+                // What is no entry of ours may still decide where packets go: a rule, a setting, a
+                // route of another table.
+                Heard::Other => self.watch.due = true,
                 Heard::Change(message, by) => {
-                    if let Some(event) = Event::read(message) {
-                        self.hear(event, by, now);
+                    use RouteNetlinkMessage as M;
+                    let decides = matches!(
+                        message,
+                        M::NewRoute(_) | M::DelRoute(_) | M::NewRule(_) | M::DelRule(_)
+                    );
+                    match Event::read(message) {
+                        Some(event) => self.hear(event, by, now),
+                        None => self.watch.due |= decides,
                     }
                 }
             }
@@ -160,7 +196,11 @@ impl<S: Ord + Clone> Reconciler<S> {
         }
         self.wanted.wake(now);
         self.flush(now)?;
-        self.repairs.report(now);
+        self.repairs.report(now, |key| self.wanted.is_good(key));
+        // Before anything is wanted there is nobody to be kept from.
+        if self.next_routine.is_some() && self.watch.is_due(now) {
+            self.look_for_hazards()?;
+        }
         Ok(())
     }
 
@@ -177,26 +217,27 @@ impl<S: Ord + Clone> Reconciler<S> {
     pub(crate) fn lookup(&mut self, addresses: &[IpAddr]) -> io::Result<Vec<Option<Path>>> {
         let mut paths = Vec::with_capacity(addresses.len());
         for ip in addresses {
-            let answer = self.connection.get(&encode::lookup_route(*ip))?;
-            let path = match answer {
-                Ok(RouteNetlinkMessage::NewRoute(message)) => {
-                    let mut link = None;
-                    let mut gateway = None;
-                    let mut source = None;
-                    for attribute in &message.attributes {
-                        match attribute {
-                            RouteAttribute::Oif(index) => link = self.links.name(*index),
-                            RouteAttribute::Gateway(ip) => gateway = route_ip(ip),
-                            RouteAttribute::PrefSource(ip) => source = route_ip(ip),
-                            _ => {}
-                        }
-                    }
-                    link.map(|link| Path { link, gateway, source })
-                }
-                _ => None,
-            };
-            paths.push(path);
+            paths.push(self.path(&encode::lookup_route(*ip, None))?.ok());
         }
         Ok(paths)
+    }
+
+    fn path(&mut self, question: &RouteNetlinkMessage) -> io::Result<Result<Path, NetlinkError>> {
+        let message = match self.connection.get(question)? {
+            Ok(RouteNetlinkMessage::NewRoute(message)) => message,
+            Ok(_) => return Ok(Err(NetlinkError::new(libc::EPROTO, "no route for an answer"))),
+            Err(error) => return Ok(Err(error)),
+        };
+        let (mut link, mut gateway, mut source) = (None, None, None);
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Oif(index) => link = self.links.name(*index),
+                RouteAttribute::Gateway(ip) => gateway = route_ip(ip),
+                RouteAttribute::PrefSource(ip) => source = route_ip(ip),
+                _ => {}
+            }
+        }
+        let path = link.map(|link| Path { link, gateway, source });
+        Ok(path.ok_or_else(|| NetlinkError::new(libc::ENETUNREACH, "no device")))
     }
 }

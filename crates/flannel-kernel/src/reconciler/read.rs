@@ -75,6 +75,10 @@ impl<S: Ord + Clone> Reconciler<S> {
         self.wanted.begin_resync();
         self.read_links()?;
         self.compare_links(now);
+        // Devices first: what stands on them is then compared as it will be.
+        let due = self.resync_due;
+        self.flush_links(now)?;
+        self.resync_due = due;
         for (address, name) in self.addresses_of_ours() {
             self.compare_address(&address, name, now);
         }
@@ -95,9 +99,13 @@ impl<S: Ord + Clone> Reconciler<S> {
                 }
             }
         }
+        self.watch.foreign.clear();
         for route in self.read_routes()? {
-            self.compare_route(&route, taking_over, now);
+            if !self.compare_route(&route, taking_over, now) {
+                self.note_foreign(&route, true);
+            }
         }
+        self.watch.due = true;
         self.compare_settings(now);
         for key in self.wanted.unseen(|key| !matches!(key, Key::Link(_))) {
             self.missing(&key, 0, now);

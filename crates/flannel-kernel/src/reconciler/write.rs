@@ -6,13 +6,9 @@ use std::io;
 use std::time::Instant;
 
 use ipnet::IpNet;
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 
 use super::Reconciler;
-use crate::link_plan::{LinkPlan, plan_link};
-use crate::observed::Observed;
-use crate::{Entry, IfName, Key, Link, encode, settings};
+use crate::{Entry, IfName, Key, encode, settings};
 use flannel_netlink::{NetlinkError, Request};
 
 impl<S: Ord + Clone> Reconciler<S> {
@@ -55,83 +51,6 @@ impl<S: Ord + Clone> Reconciler<S> {
             self.flush_entries(now)?;
         }
         self.flush_doomed()
-    }
-
-    pub(super) fn flush_links(&mut self, now: Instant) -> io::Result<()> {
-        let dirty: Vec<Link> = self
-            .wanted
-            .links()
-            .filter(|link| self.wanted.is_marked(&Key::Link(link.name)))
-            .cloned()
-            .collect();
-        for link in dirty {
-            let key = Key::Link(link.name);
-            match self.settle_link(&link)? {
-                Ok(()) => self.wanted.succeeded(&key),
-                Err(error) => self.note_failure(&key, error.to_string(), now),
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn settle_link(&mut self, link: &Link) -> io::Result<Result<(), NetlinkError>> {
-        let plan = plan_link(link, &self.links);
-        match plan {
-            LinkPlan::Keep => return Ok(Ok(())),
-            LinkPlan::Wait(parent) => {
-                let text = format!("waiting for {parent}, the device it is to send through");
-                return Ok(Err(NetlinkError::new(libc::ENODEV, &text)));
-            }
-            LinkPlan::Change(request) => {
-                if self.apply_one(request)?.is_ok() {
-                    return self.refresh_link(link.name, false).map(Ok);
-                }
-                // An older kernel may refuse; then the device is made anew.
-                tracing::debug!("{} cannot be changed in place", link.name);
-            }
-            LinkPlan::Create | LinkPlan::Recreate(_) => {}
-        }
-        if let LinkPlan::Recreate(reason) = plan_link(link, &self.links) {
-            tracing::warn!("making {} anew: {reason}", link.name);
-        }
-        if let Some(index) = self.links.index(link.name) {
-            if let Err(error) = self.apply_one(encode::delete_link(index))? {
-                return Ok(Err(error));
-            }
-            self.links.remove(index);
-        }
-        let Some(parent) = self.links.index(link.parent()) else {
-            return Ok(Err(NetlinkError::new(libc::ENODEV, "its parent device is gone")));
-        };
-        if let Err(error) = self.apply_one(encode::create_link(link, parent))? {
-            return Ok(Err(error));
-        }
-        self.refresh_link(link.name, true).map(Ok)
-    }
-
-    pub(super) fn apply_one(&mut self, request: Request) -> io::Result<Result<(), NetlinkError>> {
-        let mut result = Ok(());
-        self.connection.apply([request], |_, error| result = Err(error))?;
-        Ok(result)
-    }
-
-    /// Learns the state of a device we have just written, and marks what stands on it.
-    pub(super) fn refresh_link(&mut self, name: IfName, made_anew: bool) -> io::Result<()> {
-        let mut message = LinkMessage::default();
-        message.attributes.push(LinkAttribute::IfName(name.to_string()));
-        if let Ok(answer) = self.connection.get(&RouteNetlinkMessage::GetLink(message))?
-            && let Some(Observed::Link(link)) = Observed::read(answer)
-        {
-            self.links.put(link);
-            self.facts_changed = true;
-        }
-        if made_anew {
-            self.wanted.soil_link(name);
-        } else {
-            // Down and up, or another MAC, has cost what stood on it.
-            self.resync_due = true;
-        }
-        Ok(())
     }
 
     pub(super) fn flush_entries(&mut self, now: Instant) -> io::Result<()> {
@@ -181,6 +100,13 @@ impl<S: Ord + Clone> Reconciler<S> {
         // What was removed may have been in the way of the entry it stood for.
         for key in &keys {
             self.wanted.retry(key);
+        }
+        // To the kernel a metric of 0 means any: had the route been gone already, the removal took
+        // another of ours to the same subnet.
+        for key in &keys {
+            if let Key::Route(dst, 0) = key {
+                self.wanted.rewrite_routes_to(*dst);
+            }
         }
         for key in &keys {
             if let Key::Link(name) = key

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use flannel_common::Backoff;
+use ipnet::IpNet;
 
 use crate::{Entry, IfName, Key};
 
@@ -227,6 +228,15 @@ impl<S: Ord + Clone> Wanted<S> {
         self.slots.get(key).map(|slot| &slot.entry)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+        self.slots.iter().map(|(key, slot)| (key, &slot.entry))
+    }
+
+    /// Whether the kernel was last seen to hold it so; `None` if it is not wanted.
+    pub(crate) fn is_good(&self, key: &Key) -> Option<bool> {
+        self.slots.get(key).map(|slot| slot.good && !slot.dirty)
+    }
+
     pub(crate) fn links(&self) -> impl Iterator<Item = &crate::Link> {
         self.slots.values().map_while(|slot| match &slot.entry {
             Entry::Link(link) => Some(&**link),
@@ -271,6 +281,19 @@ impl<S: Ord + Clone> Wanted<S> {
                 }
             }
         }
+    }
+
+    /// To be written (again): a removal may have hit them.
+    pub(crate) fn rewrite_routes_to(&mut self, dst: IpNet) {
+        let keys: Vec<Key> = self.routes_to(dst).map(|(key, _)| key.clone()).collect();
+        keys.into_iter().for_each(|key| self.mark(key));
+    }
+
+    /// The wanted routes of exactly this destination, best metric first.
+    pub(crate) fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = (&Key, &Entry)> {
+        self.slots
+            .range(Key::Route(dst, 0)..=Key::Route(dst, u32::MAX))
+            .map(|(key, slot)| (key, &slot.entry))
     }
 
     fn soil(&mut self, key: Key) {

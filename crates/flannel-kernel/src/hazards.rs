@@ -1,0 +1,176 @@
+//! What the host itself does that keeps pods from those of other nodes. It is the operator's to decide and
+//! so not undone; but it is said, with what to do about it.
+
+use std::fmt;
+
+use ipnet::IpNet;
+
+use crate::links::Links;
+use crate::observed::{ObservedRoute, RouteKind};
+use crate::wanted::Wanted;
+use crate::{Entry, IfName, Key, Ownership};
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hazard {
+    /// A kernel setting by which nothing is forwarded, by its path below `/proc/sys`.
+    ForwardingOff { sysctl: String },
+    /// An address of this host lies in a peer's subnet, so that what is sent there stays here.
+    Address { addr: IpNet, link: IfName, subnet: IpNet },
+    /// A route that is not flannel's goes before the one to a peer; as `ip route` writes it.
+    Route { route: String, subnet: IpNet },
+    /// A routing rule sends packets for a peer another way; where to.
+    Rule { subnet: IpNet, to: String },
+}
+
+impl fmt::Display for Hazard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ForwardingOff { sysctl } => {
+                // Names of devices may have dots in them, and then it is written with slashes.
+                let name =
+                    if sysctl.contains('.') { sysctl.clone() } else { sysctl.replace('/', ".") };
+                write!(
+                    f,
+                    "{name} is 0: this host does not forward packets of its pods, so they reach no \
+                     other node; set it (sysctl -w {name}=1)"
+                )
+            }
+            Self::Address { addr, link, subnet } => write!(
+                f,
+                "the address {addr} of {link} lies in the subnet {subnet} of a peer, so packets for that \
+                 stay on this host; remove it (ip addr del {addr} dev {link}), or give the node another \
+                 subnet"
+            ),
+            Self::Route { route, subnet } => write!(
+                f,
+                "the route {route}, which is not flannel's, goes before the one to the peer {subnet}; \
+                 remove it (ip route del {route})"
+            ),
+            Self::Rule { subnet, to } => write!(
+                f,
+                "packets for the peer {subnet} go {to} by a routing rule that is not flannel's; remove it, \
+                 or except {subnet} (see ip rule, ip route get {})",
+                first_host(*subnet)
+            ),
+        }
+    }
+}
+
+/// An address of a pod that the owner of the subnet may have.
+pub(crate) fn first_host(subnet: IpNet) -> std::net::IpAddr {
+    subnet.hosts().nth(1).unwrap_or(subnet.addr())
+}
+
+/// Those that addresses and routes of the main table are. `foreign`: routes into our networks that are not
+/// ours.
+pub(crate) fn in_the_main_table<S: Ord + Clone>(
+    wanted: &Wanted<S>,
+    ownership: &Ownership,
+    links: &Links,
+    foreign: &[ObservedRoute],
+) -> Vec<Hazard> {
+    let mut hazards = Vec::new();
+    for (link, addresses) in links.iter().filter(|(link, _)| !ownership.links.contains(&link.name))
+    {
+        for address in addresses.iter().filter(|address| ownership.is_within(address.addr)) {
+            let host = IpNet::from(address.addr.addr());
+            if let Some(subnet) = peers_around(wanted, host).next().map(|route| route.dst) {
+                hazards.push(Hazard::Address { addr: address.addr, link: link.name, subnet });
+            }
+        }
+    }
+    for route in foreign {
+        let before = peers_around(wanted, route.dst).find(|peer| {
+            let narrower = route.dst.prefix_len() > peer.dst.prefix_len();
+            let leads_there = route.kind == RouteKind::Unicast
+                && matches!(route.hops.as_slice(), [hop]
+                    if links.name(hop.link) == Some(peer.link) && hop.via == peer.via);
+            (narrower || route.metric < peer.metric) && !leads_there
+        });
+        if let Some(peer) = before {
+            hazards.push(Hazard::Route { route: describe(route, links), subnet: peer.dst });
+        }
+    }
+    hazards
+}
+
+/// The wanted routes of peers that lead to all of this network.
+pub(crate) fn peers_around<S: Ord + Clone>(
+    wanted: &Wanted<S>,
+    net: IpNet,
+) -> impl Iterator<Item = &crate::Route> {
+    (0..=net.prefix_len())
+        .filter_map(move |length| IpNet::new(net.addr(), length).ok())
+        .flat_map(|around| wanted.routes_to(around.trunc()))
+        .filter_map(|(_, entry)| match entry {
+            Entry::Route(route) => Some(route),
+            _ => None,
+        })
+}
+
+/// As `ip route` would write it.
+fn describe(route: &ObservedRoute, links: &Links) -> String {
+    let mut text = match route.kind {
+        RouteKind::Unicast | RouteKind::Other => route.dst.to_string(),
+        RouteKind::Blackhole => format!("blackhole {}", route.dst),
+    };
+    if let [hop] = route.hops.as_slice() {
+        text.extend(hop.via.map(|via| format!(" via {via}")));
+        text.extend(links.name(hop.link).map(|name| format!(" dev {name}")));
+    }
+    if route.metric != 0 {
+        text += &format!(" metric {}", route.metric);
+    }
+    text
+}
+
+/// The settings that must not be 0 for packets to be forwarded between pods and peers.
+pub(crate) fn forwarding_settings<S: Ord + Clone>(
+    wanted: &Wanted<S>,
+    ownership: &Ownership,
+    links: &Links,
+) -> Vec<String> {
+    let (mut v4, mut v6) = (false, false);
+    let mut devices: Vec<IfName> = Vec::new();
+    for (key, entry) in wanted.iter() {
+        let net = match key {
+            Key::Address(_, net) | Key::Route(net, _) => net,
+            _ => continue,
+        };
+        v4 |= net.addr().is_ipv4();
+        v6 |= net.addr().is_ipv6();
+        if let Some(link) =
+            entry.link().filter(|link| net.addr().is_ipv4() && !devices.contains(link))
+        {
+            devices.push(link);
+        }
+    }
+    devices.extend(pods_devices(wanted, ownership, links).map(|(link, _)| link));
+    let mut settings = Vec::new();
+    if v4 {
+        settings.push("net/ipv4/ip_forward".to_owned());
+        // Whether a packet is forwarded is for the device to say that it comes in by.
+        settings.extend(devices.iter().map(|name| format!("net/ipv4/conf/{name}/forwarding")));
+    }
+    if v6 {
+        settings.push("net/ipv6/conf/all/forwarding".to_owned());
+    }
+    settings
+}
+
+/// Devices of others with an address of our network that is no peer's: there this node's pods are.
+pub(crate) fn pods_devices<S: Ord + Clone>(
+    wanted: &Wanted<S>,
+    ownership: &Ownership,
+    links: &Links,
+) -> impl Iterator<Item = (IfName, IpNet)> {
+    links
+        .iter()
+        .filter(|(link, _)| link.up && !ownership.links.contains(&link.name))
+        .flat_map(|(link, addresses)| addresses.iter().map(|address| (link.name, address.addr)))
+        .filter(|(_, addr)| {
+            addr.addr().is_ipv4()
+                && ownership.is_within(*addr)
+                && peers_around(wanted, IpNet::from(addr.addr())).next().is_none()
+        })
+}

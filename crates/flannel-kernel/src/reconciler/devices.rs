@@ -1,0 +1,276 @@
+//! Making devices as wanted: step by step, looking after each at what the kernel made of it.
+
+use std::io;
+use std::time::Instant;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::nsid::NsidAttribute;
+
+use super::Reconciler;
+use crate::encode::{self, dump};
+use crate::link_plan::{LinkPlan, Step, plan_link};
+use crate::observed::{Observed, ObservedLink};
+use crate::{IfName, Key, Link, LinkKind};
+use flannel_netlink::{NetlinkError, Request};
+
+/// Enough to take one out of the way, take it back under its name, and put it right.
+const STEPS: usize = 6;
+
+impl<S: Ord + Clone> Reconciler<S> {
+    pub(super) fn flush_links(&mut self, now: Instant) -> io::Result<()> {
+        let dirty: Vec<Link> = self
+            .wanted
+            .links()
+            .filter(|link| self.wanted.is_marked(&Key::Link(link.name)))
+            .cloned()
+            .collect();
+        for link in dirty {
+            let key = Key::Link(link.name);
+            match self.settle_link(&link)? {
+                Ok(()) => self.wanted.succeeded(&key),
+                Err(error) => self.note_failure(&key, error, now),
+            }
+        }
+        Ok(())
+    }
+
+    /// `Ok` only when the device is seen to be as wanted; else why it is not.
+    fn settle_link(&mut self, link: &Link) -> io::Result<Result<(), String>> {
+        let mut changed = false;
+        for _ in 0..STEPS {
+            match plan_link(link, self.surroundings()) {
+                LinkPlan::Keep => return Ok(Ok(())),
+                LinkPlan::Wait(parent) => {
+                    return Ok(Err(format!(
+                        "waiting for {parent}, the device it is to send through"
+                    )));
+                }
+                LinkPlan::Rename { index, from } => {
+                    tracing::warn!("{from} is {}, which somebody has renamed", link.name);
+                    if let Err(error) = self.rename(index, link.name)? {
+                        return Ok(Err(format!("{from} cannot be renamed: {error}")));
+                    }
+                    self.refresh_link(index)?;
+                    self.resync_due = true;
+                }
+                // What the kernel will not do is no drift, and asking again does not help.
+                LinkPlan::Change(steps) if changed => {
+                    let what: Vec<String> = steps.into_iter().map(|step| step.what).collect();
+                    return Ok(Err(format!("the kernel keeps it so: {}", what.join(", "))));
+                }
+                LinkPlan::Change(steps) => {
+                    changed = true;
+                    if let Err(error) = self.change_link(link, steps)? {
+                        return Ok(Err(error));
+                    }
+                }
+                LinkPlan::Remove { index, why } => {
+                    tracing::warn!("making {} anew: {why}", link.name);
+                    if let Err(error) = self.remove_link(index)? {
+                        return Ok(Err(format!("{why}, and it cannot be removed: {error}")));
+                    }
+                }
+                LinkPlan::Create => {
+                    if let Err(error) = self.create_link(link)? {
+                        return Ok(Err(error));
+                    }
+                }
+            }
+        }
+        Ok(Err("it changes while it is being put right".to_owned()))
+    }
+
+    /// While it is up, if the kernel is new enough (6.2) for that.
+    fn rename(&mut self, index: u32, name: IfName) -> io::Result<Result<(), NetlinkError>> {
+        match self.apply_one(encode::set_name(index, name))? {
+            Err(error) if error.errno == libc::EBUSY => {}
+            other => return Ok(other),
+        }
+        if let Err(error) = self.apply_one(encode::set_flags(index, LinkFlags::Up, false))? {
+            return Ok(Err(error));
+        }
+        let renamed = self.apply_one(encode::set_name(index, name))?;
+        let up = self.apply_one(encode::set_flags(index, LinkFlags::Up, true))?;
+        Ok(renamed.and(up))
+    }
+
+    fn change_link(&mut self, link: &Link, steps: Vec<Step>) -> io::Result<Result<(), String>> {
+        let Some(index) = self.links.index(link.name) else { return Ok(Ok(())) };
+        let mut refused = None;
+        for Step { what, request, or_anew } in steps {
+            let Err(error) = self.apply_one(request)? else { continue };
+            if or_anew {
+                tracing::warn!(
+                    "making {} anew: {what}, and that cannot be changed: {error}",
+                    link.name
+                );
+                return Ok(match self.remove_link(index)? {
+                    Ok(()) => self.create_link(link)?,
+                    Err(error) => Err(format!("{what}, and it cannot be removed: {error}")),
+                });
+            }
+            refused = Some(format!("{what}, and that cannot be changed: {error}"));
+        }
+        self.refresh_link(index)?;
+        // Down and up, or another MAC, has cost what stood on it.
+        self.resync_due = true;
+        Ok(refused.map_or(Ok(()), Err))
+    }
+
+    fn remove_link(&mut self, index: u32) -> io::Result<Result<(), NetlinkError>> {
+        let removed = self.apply_one(encode::delete_link(index))?;
+        if removed.is_ok() {
+            self.links.remove(index);
+            self.facts_changed = true;
+        }
+        Ok(removed)
+    }
+
+    fn create_link(&mut self, link: &Link) -> io::Result<Result<(), String>> {
+        let Some(parent) = self.links.index(link.parent()) else {
+            return Ok(Err("its parent device is gone".to_owned()));
+        };
+        let create = |this: &mut Self| this.apply_one(encode::create_link(link, parent));
+        let mut created = create(self)?;
+        if matches!(&created, Err(error) if error.errno == libc::EEXIST)
+            && self.remove_carried_off(link)?
+        {
+            created = create(self)?;
+        }
+        if let Err(error) = created {
+            return Ok(Err(self.explain(link, &error)?));
+        }
+        self.read_link(LinkAttribute::IfName(link.name.to_string()))?;
+        self.wanted.soil_link(link.name);
+        Ok(Ok(()))
+    }
+
+    /// Why a device cannot be made, with what is in its way and what to do about it.
+    fn explain(&mut self, link: &Link, error: &NetlinkError) -> io::Result<String> {
+        let LinkKind::Vxlan(wanted) = &link.kind;
+        let around = self.surroundings();
+        let (vni, port) = (wanted.vni, around.port(wanted));
+        let elsewhere = "or give flannel another Backend.VNI or Backend.Port on all nodes";
+        let same = |other: &ObservedLink| {
+            other.vxlan.as_ref().is_some_and(|vxlan| around.receives_the_same(wanted, vxlan))
+        };
+        let near = around.links.iter().map(|(other, _)| other).find(|other| same(other));
+        Ok(match (error.errno, near.map(|other| other.name)) {
+            (libc::EEXIST, Some(name)) => format!(
+                "{name} is in the way, a vxlan device with the same VNI {vni} and port {port} that is \
+                 not flannel's: remove it (ip link del {name}), {elsewhere}"
+            ),
+            (libc::EEXIST, None) => match self.carried_off(link)? {
+                Some((namespace, other)) => format!(
+                    "{} is in the way, a vxlan device with the same VNI {vni} and port {port} that was \
+                     made here and moved into another network namespace (nsid {namespace} of \
+                     `ip netns list-id`): remove it there, {elsewhere}",
+                    other.name
+                ),
+                None => format!(
+                    "{error}: one with VNI {vni} and port {port} was made here and moved into another \
+                     network namespace: remove it there, {elsewhere}"
+                ),
+            },
+            (libc::EADDRINUSE, _) => format!(
+                "{error}: the UDP port {port} is taken by another program or vxlan device (ss -ulnp \
+                 'sport = :{port}', ip -d link show type vxlan): stop it, or give flannel another \
+                 Backend.Port on all nodes"
+            ),
+            _ => error.to_string(),
+        })
+    }
+
+    /// Removes the device that is wanted if somebody has moved it into another network namespace: the
+    /// kernel goes on counting it as one of ours, and makes no second one. Returns whether there was one.
+    fn remove_carried_off(&mut self, link: &Link) -> io::Result<bool> {
+        let Some((namespace, other)) = self.carried_off(link)? else { return Ok(false) };
+        if other.mac.is_none() || other.mac != link.mac {
+            return Ok(false);
+        }
+        let name = other.name;
+        match self.apply_one(encode::delete_link_elsewhere(namespace, other.index))? {
+            Ok(()) => {
+                tracing::warn!(
+                    "{} was moved into another network namespace (nsid {namespace}, as {name}): \
+                     making it anew",
+                    link.name
+                );
+                Ok(true)
+            }
+            Err(error) => {
+                tracing::warn!(
+                    "cannot remove {name} in the namespace with nsid {namespace}: {error}"
+                );
+                Ok(false)
+            }
+        }
+    }
+
+    /// A device in another network namespace that receives what the wanted one is to receive.
+    fn carried_off(&mut self, link: &Link) -> io::Result<Option<(i32, ObservedLink)>> {
+        let LinkKind::Vxlan(wanted) = &link.kind;
+        let namespaces = self.connection.dump(&dump::namespaces(), |message| match message {
+            RouteNetlinkMessage::NewNsId(message) => {
+                message.attributes.iter().find_map(|attribute| match attribute {
+                    NsidAttribute::Id(id) if *id >= 0 => Some(*id),
+                    _ => None,
+                })
+            }
+            _ => None,
+        })?;
+        for namespace in namespaces {
+            // One that has just gone, or that we have no right to look into.
+            let Ok(links) = self.connection.dump(&dump::links_elsewhere(namespace), Observed::read)
+            else {
+                continue;
+            };
+            let around = self.surroundings();
+            let found = links.into_iter().find_map(|observed| match observed {
+                Observed::Link(other)
+                    if other
+                        .vxlan
+                        .as_ref()
+                        .is_some_and(|v| around.receives_the_same(wanted, v)) =>
+                {
+                    Some(other)
+                }
+                _ => None,
+            });
+            if let Some(other) = found {
+                return Ok(Some((namespace, other)));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn apply_one(&mut self, request: Request) -> io::Result<Result<(), NetlinkError>> {
+        let mut result = Ok(());
+        self.connection.apply([request], |_, error| result = Err(error))?;
+        Ok(result)
+    }
+
+    /// Learns what has become of a device that we have just written.
+    fn refresh_link(&mut self, index: u32) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        self.learn_link(message)
+    }
+
+    fn read_link(&mut self, by: LinkAttribute) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(by);
+        self.learn_link(message)
+    }
+
+    fn learn_link(&mut self, message: LinkMessage) -> io::Result<()> {
+        if let Ok(answer) = self.connection.get(&RouteNetlinkMessage::GetLink(message))?
+            && let Some(Observed::Link(link)) = Observed::read(answer)
+        {
+            self.links.put(link);
+            self.facts_changed = true;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+//! Looking for what the host does to packets of pods: when the kernel tells of a change, and with every
+//! comparison.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::Reconciler;
+use crate::encode::{self, dump};
+use crate::hazards::{
+    Hazard, first_host, forwarding_settings, in_the_main_table, peers_around, pods_devices,
+};
+use crate::observed::ObservedRoute;
+use crate::settings;
+use crate::{Entry, Route};
+
+/// Between two looks. What changes all the time costs no more than a twentieth of a processor.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_PER_WORK: u32 = 20;
+/// An operator reads the first few.
+const LISTED: usize = 5;
+const MOST: usize = 100;
+
+const TABLE_DEFAULT: u32 = 253;
+const TABLE_MAIN: u32 = 254;
+const TABLE_LOCAL: u32 = 255;
+
+/// What is known of the host's own doings.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// Routes into our networks that are not ours.
+    pub(super) foreign: Vec<ObservedRoute>,
+    pub(super) hazards: BTreeSet<Hazard>,
+    /// Something has changed since the last look.
+    pub(super) due: bool,
+    not_before: Option<Instant>,
+}
+
+impl Watch {
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        self.not_before.filter(|_| self.due)
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.due && self.not_before.is_none_or(|at| at <= now)
+    }
+}
+
+impl<S: Ord + Clone> Reconciler<S> {
+    /// A route that is not ours has come or gone.
+    pub(super) fn note_foreign(&mut self, route: &ObservedRoute, come: bool) {
+        if !self.ownership.is_within(route.dst) {
+            return;
+        }
+        let same = |other: &ObservedRoute| {
+            (other.dst, other.metric, other.tos) == (route.dst, route.metric, route.tos)
+        };
+        self.watch.foreign.retain(|other| !same(other));
+        if come {
+            self.watch.foreign.push(route.clone());
+        } else {
+            // Another of the kind may have stood beside it.
+            self.resync_due |= peers_around(&self.wanted, route.dst).next().is_some();
+        }
+        self.watch.due = true;
+    }
+
+    /// Looks, and says what is new.
+    pub(super) fn look_for_hazards(&mut self) -> io::Result<()> {
+        self.watch.due = false;
+        let begin = Instant::now();
+        let mut hazards = self.settings_off();
+        let (ownership, links) = (&self.ownership, &self.links);
+        hazards.extend(in_the_main_table(&self.wanted, ownership, links, &self.watch.foreign));
+        if hazards.is_empty() {
+            hazards = self.diverted()?;
+        }
+        hazards.truncate(MOST);
+        let hazards: BTreeSet<Hazard> = hazards.into_iter().collect();
+        let new: Vec<&Hazard> = hazards.difference(&self.watch.hazards).collect();
+        for hazard in new.iter().take(LISTED) {
+            tracing::warn!("{hazard}");
+        }
+        if new.len() > LISTED {
+            tracing::warn!("and {} more of the kind", new.len() - LISTED);
+        }
+        for over in self.watch.hazards.difference(&hazards).take(LISTED) {
+            tracing::info!("it is so no more: {over}");
+        }
+        self.watch.hazards = hazards;
+        let pause = (begin.elapsed() * PAUSE_PER_WORK).max(PAUSE);
+        self.watch.not_before = Some(Instant::now() + pause);
+        Ok(())
+    }
+
+    fn settings_off(&self) -> Vec<Hazard> {
+        let is_off = |sysctl: &String| settings::read_sysctl(sysctl).as_deref() == Some("0");
+        let settings = forwarding_settings(&self.wanted, &self.ownership, &self.links);
+        // That of all devices is that of each, and the one to name.
+        let all = |sysctl: &String| !sysctl.contains("/conf/") && is_off(sysctl);
+        let named = settings.iter().any(all);
+        settings
+            .into_iter()
+            .filter(|sysctl| !(named && sysctl.starts_with("net/ipv4/conf/")) && is_off(sysctl))
+            .map(|sysctl| Hazard::ForwardingOff { sysctl })
+            .collect()
+    }
+
+    /// Peers that packets are led away from by routing rules.
+    fn diverted(&mut self) -> io::Result<Vec<Hazard>> {
+        let mut hazards = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            if self.rules_are_plain(family)? {
+                continue;
+            }
+            let v4 = family == AddressFamily::Inet;
+            let routes: Vec<Route> = self
+                .wanted
+                .iter()
+                .filter_map(|(_, entry)| match entry {
+                    Entry::Route(route) if route.dst.addr().is_ipv4() == v4 => Some(route.clone()),
+                    _ => None,
+                })
+                .collect();
+            // As this host sends, and as it forwards what pods send: rules may make a difference.
+            let pods = pods_devices(&self.wanted, &self.ownership, &self.links)
+                .find_map(|(name, addr)| Some((self.a_pod(addr)?, self.links.index(name)?)))
+                .filter(|_| v4);
+            for route in routes {
+                if hazards.len() >= MOST {
+                    return Ok(hazards);
+                }
+                for from in [None, pods] {
+                    if let Some(to) = self.other_way(&route, from)? {
+                        hazards.push(Hazard::Rule { subnet: route.dst, to });
+                        break;
+                    }
+                    if pods.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(hazards)
+    }
+
+    /// An address of a pod of this node, be there one or not; none of the host's own.
+    fn a_pod(&self, addr: IpNet) -> Option<IpAddr> {
+        let own = |ip: &IpAddr| {
+            self.links.iter().any(|(_, all)| all.iter().any(|address| address.addr.addr() == *ip))
+        };
+        addr.hosts().take(1 << 16).last().filter(|ip| !own(ip))
+    }
+
+    /// Where packets for a peer go, if not its way.
+    fn other_way(
+        &mut self,
+        route: &Route,
+        from: Option<(IpAddr, u32)>,
+    ) -> io::Result<Option<String>> {
+        let question = encode::lookup_route(first_host(route.dst), from);
+        Ok(match self.path(&question)? {
+            Ok(path) if path.link == route.link && path.gateway == route.via => None,
+            Ok(path) => Some(match path.gateway {
+                Some(gateway) => format!("via {gateway} dev {}", path.link),
+                None => format!("to {}", path.link),
+            }),
+            // Not made yet, and that is another matter.
+            Err(_) if self.links.index(route.link).is_none() => None,
+            Err(error) => Some(format!("nowhere ({error})")),
+        })
+    }
+
+    /// Whether nothing but the main table decides.
+    fn rules_are_plain(&mut self, family: AddressFamily) -> io::Result<bool> {
+        let read = |message| match message {
+            RouteNetlinkMessage::NewRule(rule) => Some(kind(&rule)),
+            _ => None,
+        };
+        let kinds = match self.connection.dump(&dump::rules(family), read) {
+            Ok(kinds) => kinds,
+            // A kernel without rules, or without IPv6.
+            Err(_) => return Ok(true),
+        };
+        Ok(kinds.contains(&Kind::Main) && !kinds.contains(&Kind::Other))
+    }
+}
+
+#[derive(PartialEq)]
+enum Kind {
+    /// Everything is looked for in the main table.
+    Main,
+    /// To one of the three tables that are always there.
+    Harmless,
+    Other,
+}
+
+fn kind(rule: &RuleMessage) -> Kind {
+    let header = &rule.header;
+    let mut table = u32::from(header.table);
+    let mut selective = header.dst_len > 0 || header.src_len > 0 || header.tos > 0;
+    for attribute in &rule.attributes {
+        match attribute {
+            RuleAttribute::Table(id) => table = *id,
+            RuleAttribute::Priority(_) | RuleAttribute::Protocol(_) => {}
+            // "None" is written as the largest number.
+            RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
+            RuleAttribute::SuppressIfGroup(u32::MAX) => {}
+            _ => selective = true,
+        }
+    }
+    match (header.action, table) {
+        (RuleAction::ToTable, TABLE_MAIN) if !selective => Kind::Main,
+        (RuleAction::ToTable, TABLE_LOCAL | TABLE_MAIN | TABLE_DEFAULT) => Kind::Harmless,
+        _ => Kind::Other,
+    }
+}
