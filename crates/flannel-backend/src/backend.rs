@@ -92,6 +92,12 @@ pub trait Backend: Send + Sync {
         node.underlay.mtu
     }
 
+    /// What an operator should know of how the config is taken on this node. Said once, and again when it
+    /// is other.
+    fn remarks(&self, _node: &Node) -> Vec<String> {
+        Vec::new()
+    }
+
     /// How peers are to know this node.
     fn announce(&self, node: &Node, _past: &Past<'_>) -> LeaseAttrs {
         node.attrs(self.lease_type())

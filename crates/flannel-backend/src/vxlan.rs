@@ -87,7 +87,13 @@ impl VxlanBackend {
             Family::V4 => OVERHEAD_V4,
             Family::V6 => OVERHEAD_V6,
         };
-        self.mtu.unwrap_or(node.underlay.mtu).saturating_sub(overhead)
+        self.outer_mtu(node).saturating_sub(overhead)
+    }
+
+    /// What the packets on the wire may have: no more than the card sends. The kernel would keep the device
+    /// at that, whatever it is asked for.
+    fn outer_mtu(&self, node: &Node) -> u32 {
+        self.mtu.unwrap_or(node.underlay.mtu).min(node.underlay.mtu)
     }
 
     /// The MAC this node's VTEP had, else has, else always gets on this machine.
@@ -136,6 +142,13 @@ impl VxlanBackend {
                 value: "0".to_owned(),
             }),
         ];
+        if family == Family::V6 {
+            // Without it the device can have no address.
+            entries.push(Entry::Sysctl(Sysctl {
+                path: format!("net/ipv6/conf/{link}/disable_ipv6"),
+                value: "0".to_owned(),
+            }));
+        }
         if node.kernel < CHECKSUMS_MENDED {
             entries.push(Entry::Offload(Offload { link, tx_checksum: false }));
         }
@@ -213,7 +226,7 @@ impl Backend for VxlanBackend {
             let least = if family == Family::V6 { LEAST_MTU_V6 } else { LEAST_MTU_V4 };
             let mtu = self.device_mtu(family, node);
             if mtu < least {
-                let outer = self.mtu.unwrap_or(node.underlay.mtu);
+                let outer = self.outer_mtu(node);
                 return Err(BackendError::Unfit(format!(
                     "an MTU of {outer} leaves {mtu} bytes for pods, less than the {least} that the \
                      address family needs: raise the MTU of {} or Backend.MTU",
@@ -227,6 +240,18 @@ impl Backend for VxlanBackend {
     fn mtu(&self, node: &Node) -> u32 {
         // Pods have one MTU for both families: what fits through either tunnel.
         Family::used_by(node).map(|family| self.device_mtu(family, node)).min().unwrap_or_default()
+    }
+
+    fn remarks(&self, node: &Node) -> Vec<String> {
+        let (carried, link) = (node.underlay.mtu, node.underlay.link);
+        let remark = |asked| {
+            format!(
+                "Backend.MTU is {asked}, but {link} carries {carried}: using {carried}, which leaves {} for \
+                 pods; raise the MTU of {link} on all nodes, or set Backend.MTU to {carried}",
+                self.mtu(node)
+            )
+        };
+        self.mtu.filter(|asked| *asked > carried).map(remark).into_iter().collect()
     }
 
     fn announce(&self, node: &Node, past: &Past<'_>) -> LeaseAttrs {

@@ -87,6 +87,7 @@ fn vxlan_dual_stack_base() {
             "device flannel-v6.1 (vxlan id 1 local fd00:100::1 dev eth0 mtu 1430 address 8a:51:e7:82:69:2f)",
             "address fd00:244:0:24::/128 dev flannel-v6.1",
             "sysctl net.ipv6.conf.flannel-v6.1.accept_ra=0",
+            "sysctl net.ipv6.conf.flannel-v6.1.disable_ipv6=0",
         ]
     );
 }
@@ -101,6 +102,8 @@ fn defect_36_the_mtu_for_pods_fits_through_the_tunnels_of_both_families() {
             1430,
         ),
         (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","MTU":1400}}"#, 1350),
+        // No more than the card carries.
+        (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","MTU":9000}}"#, 1450),
         (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#, 1500),
         (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"alloc"}}"#, 1500),
     ] {
@@ -373,4 +376,24 @@ fn a_reservation_is_nothing_to_warn_of_until_its_node_comes() {
     assert!(!peer(DUAL, OWN_DUAL, (PEER_DUAL.0, other)).unwrap_err().is_expected());
     let ours = peer(DUAL, OWN_DUAL, ("10.244.69.0-25", reserved)).unwrap_err();
     assert!(ours.is_clash());
+}
+
+#[test]
+fn an_mtu_beyond_what_the_card_carries_is_remarked_on() {
+    let remarks = |mtu: u32| {
+        let config =
+            format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"vxlan","MTU":{mtu}}}}}"#);
+        let (backend, node) = node(&config);
+        backend.remarks(&node)
+    };
+    for fits in [0, 1300, 1500] {
+        assert_eq!(remarks(fits), [""; 0], "{fits}");
+    }
+    let said = remarks(9000);
+    assert_eq!(said.len(), 1);
+    for part in
+        ["Backend.MTU is 9000", "eth0 carries 1500", "1450 for pods", "raise the MTU of eth0"]
+    {
+        assert!(said[0].contains(part), "{said:?}");
+    }
 }

@@ -147,6 +147,10 @@ fn respond(path: &str, readiness: &Readiness) -> Response<Full<Bytes>> {
         ("/readyz", Readiness::ReadyBut(what)) => {
             (StatusCode::OK, format!("flanneld is ready\n{what}"))
         }
+        ("/readyz", Readiness::Hindered(why)) => {
+            let text = format!("flanneld is ready, but pods are cut off\n{why}");
+            (StatusCode::SERVICE_UNAVAILABLE, text)
+        }
         ("/readyz", Readiness::NotReady(why)) => {
             let gap = if why.is_empty() { "" } else { "\n" };
             let text = format!("flanneld is not ready yet{gap}{why}");

@@ -14,19 +14,28 @@ pub enum Readiness {
     Ready,
     /// Ready, and something is worth knowing.
     ReadyBut(String),
+    /// All that is flannel's to do is done, and yet pods are cut off: by what, for people.
+    Hindered(String),
     /// Why not, for people.
     NotReady(String),
 }
 
 impl Readiness {
-    pub fn is_ready(&self) -> bool {
+    /// Nothing keeps pods from each other, as far as this node can tell.
+    fn is_ready(&self) -> bool {
         matches!(self, Self::Ready | Self::ReadyBut(_))
+    }
+
+    /// A service manager that starts others after this one need not wait for what the host does: it may
+    /// be one of those that mends it, as Docker does by switching forwarding on.
+    pub fn has_begun(&self) -> bool {
+        !matches!(self, Self::NotReady(_))
     }
 
     fn remark(&self) -> Option<&str> {
         match self {
             Self::Ready => None,
-            Self::ReadyBut(what) | Self::NotReady(what) => Some(what),
+            Self::ReadyBut(what) | Self::Hindered(what) | Self::NotReady(what) => Some(what),
         }
     }
 }
@@ -68,7 +77,7 @@ impl Report {
         // Still under the lock: what is said last is what is heard last.
         self.board.all.send_if_modified(|former| {
             let changed = *former != overall;
-            if overall.is_ready() && !former.is_ready() {
+            if overall.has_begun() && !former.has_begun() {
                 notify::ready();
             }
             *former = overall;
@@ -89,10 +98,14 @@ fn overall(networks: &BTreeMap<NetworkName, Readiness>) -> Readiness {
             Some(if alone { what.to_owned() } else { format!("network {network}: {what}") })
         })
         .collect();
+    let said_in_all = said.join("; ");
     match (ready, said.is_empty()) {
         (true, true) => Readiness::Ready,
-        (true, false) => Readiness::ReadyBut(said.join("; ")),
-        (false, _) => Readiness::NotReady(said.join("; ")),
+        (true, false) => Readiness::ReadyBut(said_in_all),
+        (false, _) if networks.values().all(Readiness::has_begun) => {
+            Readiness::Hindered(said_in_all)
+        }
+        (false, _) => Readiness::NotReady(said_in_all),
     }
 }
 
@@ -118,6 +131,18 @@ mod tests {
         assert_eq!(*overall.borrow(), Readiness::Ready);
         blue.say(Readiness::NotReady("no lease".to_owned()));
         assert_eq!(*overall.borrow(), Readiness::NotReady("network blue: no lease".to_owned()));
+    }
+
+    #[test]
+    fn what_the_host_does_to_one_network_is_said_of_all() {
+        let (reports, overall) = reports(names(&["blue", "green"]));
+        let [blue, green] = reports.as_slice() else { panic!("two") };
+        blue.say(Readiness::Hindered("no forwarding".to_owned()));
+        let both = "network blue: no forwarding; network green: starting".to_owned();
+        assert_eq!(*overall.borrow(), Readiness::NotReady(both));
+        green.say(Readiness::Ready);
+        let one = "network blue: no forwarding".to_owned();
+        assert_eq!(*overall.borrow(), Readiness::Hindered(one));
     }
 
     #[test]

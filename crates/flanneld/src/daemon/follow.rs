@@ -56,6 +56,11 @@ impl Daemon {
 
     /// Declares the whole desired state to the kernel.
     pub(super) async fn program(&mut self) -> anyhow::Result<()> {
+        let remarks = self.network.remarks();
+        for remark in remarks.iter().filter(|remark| !self.remarks.contains(remark)) {
+            tracing::warn!("{remark}");
+        }
+        self.remarks = remarks;
         self.network.find_paths(&self.tools.engine, self.table.iter()).await?;
         let own = self.own.lease();
         let mut desired = vec![(Owner::Node, self.network.base(own, &self.tools.options))];
@@ -132,14 +137,17 @@ impl Daemon {
             }
             Some(obstacle) => Readiness::NotReady(obstacle),
             None if status.is_settled() || self.ready || Instant::now() >= self.patience => {
-                self.peers.remark().map_or(Readiness::Ready, Readiness::ReadyBut)
+                match self.network.hindrance(status) {
+                    Some(why) => Readiness::Hindered(why),
+                    None => self.peers.remark().map_or(Readiness::Ready, Readiness::ReadyBut),
+                }
             }
             None => Readiness::NotReady(format!(
                 "{} of {} kernel entries are not written yet",
                 status.bad, status.wanted
             )),
         };
-        if readiness.is_ready() && !self.ready {
+        if readiness.has_begun() && !self.ready {
             self.ready = true;
             tracing::info!("flannel is ready");
             notify::status(&format!("{} peers, subnet {}", self.table.len(), self.own.subnet()));

@@ -117,6 +117,8 @@ struct Daemon {
     facts: watch::Receiver<Arc<Facts>>,
     /// Networks this node led to before: routes into them are still ours to remove.
     earlier: Vec<IpNet>,
+    /// What has been said of how the network is taken, so that it is said once.
+    remarks: Vec<String>,
     subnet_file_due: Option<Instant>,
     /// When what start-up needed is free again.
     tidy_due: Option<Instant>,
@@ -135,7 +137,6 @@ impl Daemon {
     ) -> anyhow::Result<Self> {
         let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
         checks::bridge_filter(stack, config.nftables)?;
-        checks::forwarding(stack);
         let mut facts = tools.engine.facts();
         let now = facts.borrow_and_update().clone();
         let network = match Network::new(&tools, config, &now).await {
@@ -161,6 +162,7 @@ impl Daemon {
             events,
             facts,
             earlier,
+            remarks: Vec::new(),
             subnet_file_due: None,
             tidy_due: Some(Instant::now() + TIDY_AFTER),
             patience: Instant::now() + PATIENCE_WITH_PEERS,

@@ -19,12 +19,15 @@ use crate::options::Options;
 /// Above any route that leads somewhere: the pods' own bridge always wins.
 const BLACKHOLE_METRIC: u32 = 65535;
 const REMINDER: Duration = Duration::from_secs(60);
+/// An operator reads the first few.
+const LISTED_HAZARDS: usize = 3;
 
 pub(super) struct Network {
     backend: Arc<dyn Backend>,
     node: Node,
     routing_version: u64,
-    lost: bool,
+    /// Why the interface cannot be used as it is.
+    lost: Option<String>,
     reminder: Throttle,
 }
 
@@ -75,7 +78,7 @@ impl Network {
             backend,
             node,
             routing_version: facts.routing_version,
-            lost: false,
+            lost: None,
             reminder: Throttle::new(REMINDER),
         })
     }
@@ -165,14 +168,15 @@ impl Network {
 
     /// The interface is not there as it was: what is programmed stays until there is a better answer.
     pub(super) fn lost(&mut self, error: &NetworkError) {
-        if !self.lost || self.reminder.pass(Instant::now()).is_some() {
-            tracing::error!("{error}; keeping what was set up for {}", self.underlay().link);
+        let why = format!("{error}; keeping what was set up for {}", self.underlay().link);
+        if self.lost.as_ref() != Some(&why) || self.reminder.pass(Instant::now()).is_some() {
+            tracing::error!("{why}");
         }
-        self.lost = true;
+        self.lost = Some(why);
     }
 
     pub(super) fn found(&mut self) {
-        if std::mem::take(&mut self.lost) {
+        if self.lost.take().is_some() {
             tracing::info!("{} is usable again", self.underlay().link);
         }
     }
@@ -246,6 +250,22 @@ impl Network {
         let changed = self.routing_version != facts.routing_version;
         self.routing_version = facts.routing_version;
         changed && self.backend.wants_paths()
+    }
+
+    /// What is to be said of how this node takes the config.
+    pub(super) fn remarks(&self) -> Vec<String> {
+        self.backend.remarks(&self.node)
+    }
+
+    /// What cuts pods off though all of flannel's is in place.
+    pub(super) fn hindrance(&self, status: &Status) -> Option<String> {
+        let hazards = status.hazards.iter().map(ToString::to_string);
+        let all: Vec<String> = self.lost.iter().cloned().chain(hazards).collect();
+        let mut text = all.iter().take(LISTED_HAZARDS).cloned().collect::<Vec<_>>().join("; ");
+        if all.len() > LISTED_HAZARDS {
+            text += &format!("; and {} more", all.len() - LISTED_HAZARDS);
+        }
+        (!text.is_empty()).then_some(text)
     }
 
     /// What of the node's own is broken, so that no peer can be reached.
