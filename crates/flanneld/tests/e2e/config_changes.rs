@@ -266,3 +266,45 @@ fn a_config_changed_while_a_node_was_down_is_followed_at_its_start() -> Result<(
     let (one, two) = (lab.pod(1)?, lab.pod(2)?);
     reach_each_other(&lab, &one, &two)
 }
+
+/// The network grows and shrinks around the nodes' subnets, over the border from which on routes are
+/// spread over metrics and back: every route is there at any time, and none stays behind.
+#[test]
+fn a_wider_or_narrower_network_keeps_the_routes_of_all_peers() -> Result<()> {
+    for backend in ["vxlan", "host-gw"] {
+        let lab = lab(2).backend(backend).start()?;
+        let (one, two) = connected_pods(&lab)?;
+        let keys = (own_key(&lab, 1)?, own_key(&lab, 2)?);
+        let traffic = both_ways(&lab, &one, &two)?;
+        for (network, spread) in [
+            ("10.240.0.0/12", true),
+            ("10.244.0.0/15", false),
+            ("10.0.0.0/8", true),
+            ("10.240.0.0/12", true),
+            ("10.244.0.0/16", false),
+        ] {
+            let config = json!({
+                "Network": network,
+                "SubnetLen": 24,
+                "Backend": {"Type": backend},
+            });
+            change(&lab, network, &config, |held| {
+                let routes: Vec<_> = held.iter().filter(|line| line.contains("route")).collect();
+                routes.len() == 1 && routes[0].contains("metric") == spread
+            })?;
+            for node in lab.nodes() {
+                lab.wait_until("the subnet file", LIMIT, || {
+                    node.read_file(SUBNET_ENV).is_ok_and(|env| env.contains(network))
+                })?;
+            }
+            // What is put right only by the next thing that happens is not right.
+            std::thread::sleep(Duration::from_millis(300));
+            reach_each_other(&lab, &one, &two)?;
+        }
+        let reports = traffic.stop();
+        measured(&reports);
+        reports.nothing_is_lost();
+        assert_eq!((own_key(&lab, 1)?, own_key(&lab, 2)?), keys, "the subnets stay");
+    }
+    Ok(())
+}

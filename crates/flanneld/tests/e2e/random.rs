@@ -1,5 +1,6 @@
 //! Whatever happens in whatever order, in the end the kernel holds exactly what the leases and the
-//! config say: lease events and vandalism at random, then quiet, then a comparison line by line.
+//! config say: lease events, other configs and vandalism at random, then quiet, then a comparison line by
+//! line.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use fastrand::Rng;
 use flannel_backend::{Backend, Node, Owner, Underlay};
 use flannel_kernel::{Entry, IfName, KernelVersion, Key, Path};
-use flannel_lab::{Lab, Result, SUBNET_ENV, Vandalism};
+use flannel_lab::{Lab, LabError, Result, SUBNET_ENV, Vandalism};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use serde_json::{Value, json};
 
@@ -29,6 +30,16 @@ struct History(BTreeMap<String, Vec<String>>);
 impl History {
     fn put(&mut self, key: &str, value: &str) {
         self.0.entry(key.to_owned()).or_default().push(value.to_owned());
+    }
+
+    /// What the node itself has written meanwhile: its own lease, and another one in another network.
+    fn catch_up(&mut self, store: &[(String, String)]) {
+        self.0.retain(|key, _| store.iter().any(|(there, _)| there == key));
+        for (key, value) in store {
+            if self.0.get(key).and_then(|values| values.last()) != Some(value) {
+                self.put(key, value);
+            }
+        }
     }
 
     /// The leases as a daemon knows them that has seen everything: a value that cannot be read
@@ -57,13 +68,19 @@ fn attrs(value: &str) -> Option<LeaseAttrs> {
     LeaseAttrs::from_json(value.as_bytes()).ok()
 }
 
-/// What the kernel of node 1 shall hold: a pure function of leases and config.
-fn expected(lab: &Lab, mut leases: BTreeMap<Subnet, LeaseAttrs>) -> Result<Held> {
-    let config = NetworkConfig::parse(&lab.spec().network_config().to_string()).unwrap();
-    let backend = flannel_backend::create(&config.backend).unwrap();
+/// The subnet that node 1 has.
+fn own_subnet(lab: &Lab) -> Result<Subnet> {
     let (previous, _) = flannel_lease::parse_previous(&lab.node(1).read_file(SUBNET_ENV)?);
-    let own = previous.subnet.unwrap();
-    let own = Lease { subnet: own, attrs: leases.remove(&own).unwrap() };
+    Ok(previous.subnet.unwrap())
+}
+
+/// What the kernel of node 1 shall hold: a pure function of leases and config.
+fn expected(lab: &Lab, config: &Value, mut leases: BTreeMap<Subnet, LeaseAttrs>) -> Result<Held> {
+    let config = NetworkConfig::parse(&config.to_string()).unwrap();
+    let backend = flannel_backend::create(&config.backend).unwrap();
+    let own = own_subnet(lab)?;
+    let attrs = leases.remove(&own).ok_or_else(|| LabError::Spec(format!("no lease of {own}")))?;
+    let own = Lease { subnet: own, attrs };
     let node = node_one(config, leases.values());
 
     let mut wanted: BTreeMap<Key, Entry> = BTreeMap::new();
@@ -122,6 +139,33 @@ fn node_one<'a>(network: NetworkConfig, peers: impl Iterator<Item = &'a LeaseAtt
         kernel: KernelVersion { major: 6, minor: 1 },
         paths,
         connected: Vec::new(),
+    }
+}
+
+/// Another config: a network that is wider or narrower or elsewhere, over the border from which on routes
+/// are spread over metrics and back, and other options of the backend.
+fn other_config(config: &mut Value, kinds: &[&str], rng: &mut Rng) {
+    let mut any = |options: &[Value]| options[rng.usize(..options.len())].clone();
+    match any(&[json!("network"), json!("network"), json!("backend")]).as_str() {
+        Some("network") => {
+            config["Network"] = any(&[
+                json!("10.244.0.0/16"),
+                json!("10.244.0.0/15"),
+                json!("10.240.0.0/12"),
+                json!("10.0.0.0/8"),
+                json!("10.244.128.0/17"),
+                json!("10.99.0.0/16"),
+            ]);
+        }
+        _ => {
+            config["Backend"]["Type"] =
+                any(&kinds.iter().map(|kind| json!(kind)).collect::<Vec<_>>());
+            config["Backend"]["VNI"] = any(&[json!(1), json!(1), json!(7)]);
+            config["Backend"]["Port"] = any(&[json!(0), json!(0), json!(4789)]);
+            config["Backend"]["MTU"] = any(&[json!(0), json!(1400), json!(9000)]);
+            config["Backend"]["Learning"] = any(&[json!(false), json!(false), json!(true)]);
+            config["Backend"]["DirectRouting"] = any(&[json!(false), json!(true)]);
+        }
     }
 }
 
@@ -185,14 +229,21 @@ impl Peers<'_> {
     fn change(&mut self) -> Result<()> {
         let etcd = self.lab.etcd()?;
         let path = |key: &str| format!("{}/subnets/{key}", self.lab.spec().etcd_prefix);
+        // Who takes the node's own subnet is a fight, and another test's.
+        let own = own_subnet(self.lab)?;
+        let free = |key: &str| key.parse().is_ok_and(|subnet: Subnet| !subnet.overlaps(&own));
         if self.rng.u8(..10) < 3 {
             let key = self.key();
+            if !free(&key) {
+                return Ok(());
+            }
             self.history.0.remove(&key);
             return etcd.delete(&path(&key)).map(drop);
         }
         // Now and then many at once.
         let count = if self.rng.u8(..10) == 0 { self.rng.usize(..20) } else { 1 };
-        let pairs: BTreeMap<_, _> = (0..count).map(|_| (self.key(), self.value())).collect();
+        let mut pairs: BTreeMap<_, _> = (0..count).map(|_| (self.key(), self.value())).collect();
+        pairs.retain(|key, _| key.parse::<Subnet>().is_err() || free(key));
         pairs.iter().for_each(|(key, value)| self.history.put(key, value));
         let pairs: Vec<_> = pairs.into_iter().map(|(key, value)| (path(&key), value)).collect();
         etcd.put_many(&pairs)
@@ -209,66 +260,97 @@ fn is_to_a_device(deed: &Vandalism) -> bool {
     )
 }
 
-fn in_the_end_all_is_right(backend: Value, dual: bool) -> Result<()> {
+fn in_the_end_all_is_right(backend: Value, dual: bool, kinds: &[&str]) -> Result<()> {
     let seed = seed();
     let kind = backend["Type"].as_str().unwrap().to_owned();
     let lab = lab(1).backend_json(backend).ipv6(dual).start()?;
+    let mut config = lab.spec().network_config();
     let mut rng = Rng::with_seed(seed);
     let mut history = History::default();
     lab.leases()?.iter().for_each(|(key, value)| history.put(key, value));
     let mut peers = Peers { lab: &lab, history, rng: rng.fork(), backend: kind, dual };
     let node = lab.node(1);
-    let mut deeds: BTreeMap<bool, usize> = BTreeMap::new();
+    let mut deeds: BTreeMap<&str, usize> = BTreeMap::new();
     for _ in 0..steps() {
-        if rng.u8(..5) > 0 {
-            peers.change()?;
-            continue;
-        }
-        let mut possible = node.possible_deeds()?;
-        if deeds.get(&true).is_some_and(|count| *count >= DEEDS_TO_DEVICES) {
-            possible.retain(|deed| !is_to_a_device(deed));
-        }
-        if !possible.is_empty() {
-            let deed = possible.swap_remove(rng.usize(..possible.len()));
-            // The entry may have gone between looking and doing.
-            let _ = node.vandalize(&deed);
-            *deeds.entry(is_to_a_device(&deed)).or_default() += 1;
+        match rng.u8(..20) {
+            0 => {
+                other_config(&mut config, kinds, &mut rng);
+                peers.backend = config["Backend"]["Type"].as_str().unwrap().to_owned();
+                reconfigure(&lab, &config, rng.bool())?;
+                *deeds.entry("configs").or_default() += 1;
+            }
+            1..5 => {
+                // A device may go while one looks at it.
+                let mut possible = node.possible_deeds().unwrap_or_default();
+                if deeds.get("deeds to devices").is_some_and(|count| *count >= DEEDS_TO_DEVICES) {
+                    possible.retain(|deed| !is_to_a_device(deed));
+                }
+                if !possible.is_empty() {
+                    let deed = possible.swap_remove(rng.usize(..possible.len()));
+                    // The entry may have gone between looking and doing.
+                    let _ = node.vandalize(&deed);
+                    let to =
+                        if is_to_a_device(&deed) { "deeds to devices" } else { "deeds to entries" };
+                    *deeds.entry(to).or_default() += 1;
+                }
+            }
+            _ => peers.change()?,
         }
     }
 
-    let (wanted, mut kernel) = (expected(&lab, peers.history.seen())?, Kernel::of(node)?);
+    let mut kernel = Kernel::with_networks(node, &["10.0.0.0/8", "fd00:244::/48"])?;
     let begin = std::time::Instant::now();
+    let mut lines = 0;
     lab.wait_until("the kernel to hold what the leases say", LIMIT, || {
-        let held = kernel.held();
-        if held == wanted { Ok(()) } else { Err(difference(&wanted, &held)) }
+        peers.history.catch_up(&lab.leases()?);
+        let (wanted, held) = (expected(&lab, &config, peers.history.seen())?, kernel.held());
+        lines = wanted.len();
+        if held == wanted { Ok(()) } else { Err(LabError::Spec(difference(&wanted, &held))) }
     })?;
     measured(format_args!(
-        "{} steps, {deeds:?} deeds to entries (false) and devices (true): {} lines as wanted \
-         {:.1?} after the last",
+        "{} steps, among them {deeds:?}: {lines} lines as wanted {:.1?} after the last",
         steps(),
-        wanted.len(),
         begin.elapsed()
     ));
-    assert!(!wanted.is_empty(), "nothing was left to be right or wrong");
     // And so it is for a daemon that starts with all this.
     node.flanneld().kill9();
     node.flanneld().restart()?;
-    let (wanted, held) = (expected(&lab, peers.history.found())?, kernel.held());
-    assert!(held == wanted, "{}", difference(&wanted, &held));
+    peers.history.catch_up(&lab.leases()?);
+    let (wanted, held) = (expected(&lab, &config, peers.history.found())?, kernel.held());
+    assert!(held == wanted, "{config}\n{}", difference(&wanted, &held));
+    Ok(())
+}
+
+/// Writes the config. A subnet that does not fit it is exchanged, and that is waited for: peers must not
+/// take the new one before.
+fn reconfigure(lab: &Lab, config: &Value, wait: bool) -> Result<()> {
+    lab.put_config(&config.to_string())?;
+    let parsed = NetworkConfig::parse(&config.to_string()).unwrap();
+    if wait || !parsed.accepts(&own_subnet(lab)?) {
+        let network = format!("FLANNEL_NETWORK={}\n", config["Network"].as_str().unwrap());
+        lab.wait_until("the new network in the subnet file", LIMIT, || {
+            lab.node(1).read_file(SUBNET_ENV).is_ok_and(|env| env.starts_with(&network))
+        })?;
+    }
     Ok(())
 }
 
 #[test]
 fn after_random_events_the_kernel_is_right_with_vxlan() -> Result<()> {
-    in_the_end_all_is_right(json!({"Type": "vxlan"}), true)
+    in_the_end_all_is_right(json!({"Type": "vxlan"}), true, &["vxlan"])
 }
 
 #[test]
 fn after_random_events_the_kernel_is_right_with_direct_routing() -> Result<()> {
-    in_the_end_all_is_right(json!({"Type": "vxlan", "DirectRouting": true}), false)
+    in_the_end_all_is_right(json!({"Type": "vxlan", "DirectRouting": true}), false, &["vxlan"])
 }
 
 #[test]
 fn after_random_events_the_kernel_is_right_with_host_gw() -> Result<()> {
-    in_the_end_all_is_right(json!({"Type": "host-gw"}), true)
+    in_the_end_all_is_right(json!({"Type": "host-gw"}), true, &["host-gw"])
+}
+
+#[test]
+fn after_random_events_the_kernel_is_right_with_one_backend_after_the_other() -> Result<()> {
+    in_the_end_all_is_right(json!({"Type": "vxlan"}), false, &["vxlan", "host-gw"])
 }

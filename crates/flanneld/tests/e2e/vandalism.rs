@@ -76,6 +76,8 @@ fn everything_removed_or_altered_comes_back_with_vxlan() -> Result<()> {
             "ip neigh flush dev flannel.1 nud permanent".to_owned(),
             "ip addr flush dev flannel.1".to_owned(),
             "ip link set dev flannel.1 type vxlan id 1 learning".to_owned(),
+            "ip link set dev flannel.1 type vxlan id 1 local 192.168.100.77".to_owned(),
+            "sysctl -q -w net.ipv6.conf.flannel-v6/1.disable_ipv6=1".to_owned(),
         ]
     })
 }

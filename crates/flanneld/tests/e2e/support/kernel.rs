@@ -223,6 +223,8 @@ struct FoundLink {
     mac: Option<Mac>,
     mtu: u32,
     up: bool,
+    /// What no device of flannel's should be.
+    odd: Vec<&'static str>,
     vxlan: Vec<InfoVxlan>,
 }
 
@@ -235,13 +237,18 @@ impl FoundLink {
             mac: None,
             mtu: 0,
             up,
+            odd: Vec::new(),
             vxlan: Vec::new(),
         };
+        if message.header.flags.contains(LinkFlags::Noarp) {
+            link.odd.push(" noarp");
+        }
         for attribute in message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name = name,
                 LinkAttribute::Address(octets) => link.mac = Mac::from_slice(&octets),
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                LinkAttribute::Controller(_) => link.odd.push(" under a master"),
                 LinkAttribute::LinkInfo(infos) => {
                     for info in infos {
                         if let LinkInfo::Data(InfoData::Vxlan(attributes)) = info {
@@ -282,7 +289,8 @@ impl FoundLink {
         }
         let mac = self.mac.unwrap_or(Mac([0; 6]));
         let (name, mtu, up) = (&self.name, self.mtu, self.up);
-        Some(device_line(name, mac, mtu, up, vni, port, local, parent, learning))
+        let line = device_line(name, mac, mtu, up, vni, port, local, parent, learning);
+        Some(line + &self.odd.concat())
     }
 }
 
