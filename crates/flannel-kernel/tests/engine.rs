@@ -646,6 +646,27 @@ fn a_removal_that_hits_another_route_of_ours_is_made_good() {
 }
 
 #[test]
+fn an_ipv6_route_in_the_way_of_its_own_successor_goes() {
+    let node = Node::meshed(1);
+    ip("addr add fd00:244:0:1::/128 dev flannel.1 nodad");
+    let (dst, vtep): (ipnet::IpNet, IpAddr) =
+        ("fd00:244:0:2::/64".parse().unwrap(), "fd00:244:0:2::".parse().unwrap());
+    let route = |via, link, onlink| {
+        vec![Entry::Route(Route { dst, metric: 1024, via: Some(via), link: name(link), onlink })]
+    };
+    // The kernel refuses a gateway that the old route leads elsewhere.
+    for _ in 0..2 {
+        assert!(node.update(2, route("fd00:100::2".parse().unwrap(), "eth0", false)).is_settled());
+        node.update(2, route(vtep, "flannel.1", true));
+        let begin = Instant::now();
+        while !ip("-6 route show fd00:244:0:2::/64").contains("dev flannel.1") {
+            assert!(begin.elapsed() < Duration::from_secs(5), "{:#?}", node.status());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
 fn what_the_kernel_will_not_do_is_told_and_not_tried_without_end() {
     let node = Node::new();
     let mut entries = base();

@@ -131,6 +131,9 @@ impl<S: Ord + Clone> Reconciler<S> {
         let retry = self.wanted.failed(key, error.clone(), now, &mut self.rng);
         if let (Some(entry), Some((pause, true))) = (entry, retry) {
             self.repairs.failed(&entry, &error, pause, now);
+            // What is in its way may be what stood there before: an IPv6 gateway that the old route leads
+            // elsewhere, for one. It is found by looking, and goes.
+            self.resync_due |= matches!(key, Key::Route(..));
         }
     }
 }

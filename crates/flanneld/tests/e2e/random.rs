@@ -305,7 +305,10 @@ fn in_the_end_all_is_right(backend: Value, dual: bool, kinds: &[&str]) -> Result
         peers.history.catch_up(&lab.leases()?);
         let (wanted, held) = (expected(&lab, &config, peers.history.seen())?, kernel.held());
         lines = wanted.len();
-        if held == wanted { Ok(()) } else { Err(LabError::Spec(difference(&wanted, &held))) }
+        if held == wanted {
+            return Ok(());
+        }
+        Err(LabError::Spec(format!("{config}{}", difference(&wanted, &held))))
     })?;
     measured(format_args!(
         "{} steps, among them {deeds:?}: {lines} lines as wanted {:.1?} after the last",
