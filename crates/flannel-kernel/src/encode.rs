@@ -74,6 +74,10 @@ pub(crate) fn release_from_master(index: u32) -> Request {
     alter(index, vec![LinkAttribute::Controller(0)])
 }
 
+pub(crate) fn clear_protodown(index: u32) -> Request {
+    alter(index, vec![LinkAttribute::ProtoDown(0)])
+}
+
 /// Sets or clears the flags of a device.
 pub(crate) fn set_flags(index: u32, flags: LinkFlags, on: bool) -> Request {
     let mut message = LinkMessage::default();

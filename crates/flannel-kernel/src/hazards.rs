@@ -18,8 +18,10 @@ pub enum Hazard {
     Address { addr: IpNet, link: IfName, subnet: IpNet },
     /// A route that is not flannel's goes before the one to a peer; as `ip route` writes it.
     Route { route: String, subnet: IpNet },
-    /// A routing rule sends packets for a peer another way; where to.
+    /// A routing rule, or a route of another table, sends packets for a peer another way; where to.
     Rule { subnet: IpNet, to: String },
+    /// The same for what comes from a peer.
+    RuleInward { subnet: IpNet, to: String },
 }
 
 impl fmt::Display for Hazard {
@@ -48,9 +50,14 @@ impl fmt::Display for Hazard {
             ),
             Self::Rule { subnet, to } => write!(
                 f,
-                "packets for the peer {subnet} go {to} by a routing rule that is not flannel's; remove it, \
-                 or except {subnet} (see ip rule, ip route get {})",
+                "packets for the peer {subnet} go {to} by a routing rule or table that is not flannel's; \
+                 remove it, or except {subnet} (see ip rule, ip route get {})",
                 first_host(*subnet)
+            ),
+            Self::RuleInward { subnet, to } => write!(
+                f,
+                "packets from the peer {subnet} go {to} by a routing rule or table that is not flannel's; \
+                 remove it, or except {subnet} (see ip rule)"
             ),
         }
     }
@@ -166,7 +173,7 @@ pub(crate) fn pods_devices<S: Ord + Clone>(
 ) -> impl Iterator<Item = (IfName, IpNet)> {
     links
         .iter()
-        .filter(|(link, _)| link.up && !ownership.links.contains(&link.name))
+        .filter(|(link, _)| link.up && link.carrier && !ownership.links.contains(&link.name))
         .flat_map(|(link, addresses)| addresses.iter().map(|address| (link.name, address.addr)))
         .filter(|(_, addr)| {
             addr.addr().is_ipv4()

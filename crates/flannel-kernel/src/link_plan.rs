@@ -157,6 +157,10 @@ fn changes(
         let request = encode::set_flags(index, LinkFlags::Noarp, false);
         step("it resolves no addresses (NOARP)".to_owned(), true, request);
     }
+    if observed.protodown {
+        let request = encode::clear_protodown(index);
+        step("it is held down (protodown)".to_owned(), true, request);
+    }
     if !observed.up {
         step("it is down".to_owned(), true, encode::set_flags(index, LinkFlags::Up, true));
     }
@@ -195,9 +199,11 @@ mod tests {
             mac: Some(Mac([2, 0, 0, 0, 0, 1])),
             mtu: 1450,
             up: true,
+            carrier: true,
             loopback: false,
             master: None,
             noarp: false,
+            protodown: false,
             vxlan: Some(ObservedVxlan {
                 vni: 1,
                 port: 8472,
@@ -230,9 +236,11 @@ mod tests {
             mac: None,
             mtu: 1500,
             up: true,
+            carrier: true,
             loopback: false,
             master: None,
             noarp: false,
+            protodown: false,
             vxlan: None,
         });
         let mut link = observed();
@@ -261,6 +269,7 @@ mod tests {
     fn a_device_of_ours_has_no_master_resolves_addresses_and_sends_far() {
         assert!(matches!(plan(|l| l.master = Some(9)), LinkPlan::Change(_)));
         assert!(matches!(plan(|l| l.noarp = true), LinkPlan::Change(_)));
+        assert!(matches!(plan(|l| l.protodown = true), LinkPlan::Change(_)));
         assert!(matches!(plan(|l| l.vxlan.as_mut().unwrap().ttl = 1), LinkPlan::Change(_)));
     }
 

@@ -27,11 +27,15 @@ pub(crate) struct ObservedLink {
     pub(crate) mac: Option<Mac>,
     pub(crate) mtu: u32,
     pub(crate) up: bool,
+    /// Of a bridge: somebody is there.
+    pub(crate) carrier: bool,
     pub(crate) loopback: bool,
     /// The bridge, bond or VRF it has been put under, which then gets all that comes in.
     pub(crate) master: Option<u32>,
     /// Resolves no addresses: neighbour entries mean nothing on it.
     pub(crate) noarp: bool,
+    /// Held down by somebody though it is up.
+    pub(crate) protodown: bool,
     pub(crate) vxlan: Option<ObservedVxlan>,
 }
 
@@ -147,6 +151,7 @@ fn link(message: LinkMessage) -> Option<ObservedLink> {
     let mut mac = None;
     let mut mtu = 0;
     let mut master = None;
+    let mut protodown = false;
     let mut vxlan = None;
     for attribute in message.attributes {
         match attribute {
@@ -154,6 +159,7 @@ fn link(message: LinkMessage) -> Option<ObservedLink> {
             LinkAttribute::Address(octets) => mac = Mac::from_slice(&octets),
             LinkAttribute::Mtu(value) => mtu = value,
             LinkAttribute::Controller(index) => master = Some(index),
+            LinkAttribute::ProtoDown(value) => protodown = value != 0,
             LinkAttribute::LinkInfo(infos) => vxlan = vxlan_info(&infos),
             _ => {}
         }
@@ -164,9 +170,11 @@ fn link(message: LinkMessage) -> Option<ObservedLink> {
         mac,
         mtu,
         up: message.header.flags.contains(LinkFlags::Up),
+        carrier: message.header.flags.contains(LinkFlags::LowerUp),
         loopback: message.header.flags.contains(LinkFlags::Loopback),
         master,
         noarp: message.header.flags.contains(LinkFlags::Noarp),
+        protodown,
         vxlan,
     })
 }

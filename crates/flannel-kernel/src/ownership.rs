@@ -115,9 +115,11 @@ mod tests {
                 mac: None,
                 mtu: 1500,
                 up: true,
+                carrier: true,
                 loopback: false,
                 master: None,
                 noarp: false,
+                protodown: false,
                 vxlan: None,
             });
         }

@@ -67,6 +67,8 @@ pub enum Vandalism {
     Enslave(String),
     /// Let a device resolve no addresses.
     ArpOff(String),
+    /// Hold a device down that is up.
+    ProtoDown(String),
 }
 
 /// The bridge that devices are put under.
@@ -117,6 +119,7 @@ impl Node {
                 deeds.push(Vandalism::Rename { device: name.clone(), to: "renamed0".into() });
                 deeds.push(Vandalism::Enslave(name.clone()));
                 deeds.push(Vandalism::ArpOff(name.clone()));
+                deeds.push(Vandalism::ProtoDown(name.clone()));
                 devices.push(name);
             }
         }
@@ -195,6 +198,7 @@ impl Vandalism {
             Self::Rename { device, to } => ip(set(device, &format!("name {to}"))),
             Self::Enslave(device) => ip(set(device, &format!("master {BRIDGE}"))),
             Self::ArpOff(device) => ip(set(device, "arp off")),
+            Self::ProtoDown(device) => ip(set(device, "protodown on")),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::hazards::{
 };
 use crate::observed::ObservedRoute;
 use crate::settings;
-use crate::{Entry, Route};
+use crate::{Entry, IfName, Route};
 
 /// Between two looks. What changes all the time costs no more than a twentieth of a processor.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -25,6 +25,8 @@ const PAUSE_PER_WORK: u32 = 20;
 /// An operator reads the first few.
 const LISTED: usize = 5;
 const MOST: usize = 100;
+/// Where nothing but the main table decides, as many peers as are looked at for what is told nowhere.
+const SAMPLE: usize = 64;
 
 const TABLE_DEFAULT: u32 = 253;
 const TABLE_MAIN: u32 = 254;
@@ -36,6 +38,8 @@ pub(super) struct Watch {
     /// Routes into our networks that are not ours.
     pub(super) foreign: Vec<ObservedRoute>,
     pub(super) hazards: BTreeSet<Hazard>,
+    /// Seen once. What is led elsewhere by a change that is about to be repaired is so only once.
+    suspects: BTreeSet<Hazard>,
     /// Something has changed since the last look.
     pub(super) due: bool,
     not_before: Option<Instant>,
@@ -78,7 +82,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         let (ownership, links) = (&self.ownership, &self.links);
         hazards.extend(in_the_main_table(&self.wanted, ownership, links, &self.watch.foreign));
         if hazards.is_empty() {
-            hazards = self.diverted()?;
+            hazards = self.confirmed()?;
         }
         hazards.truncate(MOST);
         let hazards: BTreeSet<Hazard> = hazards.into_iter().collect();
@@ -111,39 +115,58 @@ impl<S: Ord + Clone> Reconciler<S> {
             .collect()
     }
 
-    /// Peers that packets are led away from by routing rules.
+    /// Of those that packets are led away from, the ones that were so the last time.
+    fn confirmed(&mut self) -> io::Result<Vec<Hazard>> {
+        let found: BTreeSet<Hazard> = self.diverted()?.into_iter().collect();
+        let before = std::mem::replace(&mut self.watch.suspects, found.clone());
+        let (sure, new): (Vec<Hazard>, Vec<Hazard>) = found
+            .into_iter()
+            .partition(|hazard| before.contains(hazard) || self.watch.hazards.contains(hazard));
+        self.watch.due |= !new.is_empty();
+        Ok(sure)
+    }
+
+    /// Peers that packets are led away from, by routing rules or routes of other tables.
     fn diverted(&mut self) -> io::Result<Vec<Hazard>> {
         let mut hazards = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            if self.rules_are_plain(family)? {
-                continue;
-            }
             let v4 = family == AddressFamily::Inet;
-            let routes: Vec<Route> = self
+            let mut routes: Vec<Route> = self
                 .wanted
                 .iter()
-                .filter_map(|(_, entry)| match entry {
-                    Entry::Route(route) if route.dst.addr().is_ipv4() == v4 => Some(route.clone()),
+                .filter_map(|(key, entry)| match entry {
+                    Entry::Route(route) if route.dst.addr().is_ipv4() == v4 => {
+                        // One that is not there (yet) is another matter.
+                        (self.wanted.is_good(key) == Some(true)).then(|| route.clone())
+                    }
                     _ => None,
                 })
                 .collect();
-            // As this host sends, and as it forwards what pods send: rules may make a difference.
+            if routes.is_empty() {
+                continue;
+            }
+            if self.rules_are_plain(family)? {
+                routes.truncate(SAMPLE);
+            }
+            // As this host sends, and as it forwards what pods send and get: rules may make a difference.
             let pods = pods_devices(&self.wanted, &self.ownership, &self.links)
-                .find_map(|(name, addr)| Some((self.a_pod(addr)?, self.links.index(name)?)))
+                .find_map(|(name, addr)| Some((self.a_pod(addr)?, name)))
                 .filter(|_| v4);
-            for route in routes {
+            for Route { dst, via, link, .. } in routes {
                 if hazards.len() >= MOST {
                     return Ok(hazards);
                 }
-                for from in [None, pods] {
-                    if let Some(to) = self.other_way(&route, from)? {
-                        hazards.push(Hazard::Rule { subnet: route.dst, to });
-                        break;
-                    }
-                    if pods.is_none() {
-                        break;
-                    }
+                let peer = first_host(dst);
+                let mut outward = self.other_way(peer, None, link, via)?;
+                let mut inward = None;
+                if let Some((pod, bridge)) = pods
+                    && outward.is_none()
+                {
+                    outward = self.other_way(peer, Some((pod, bridge)), link, via)?;
+                    inward = self.other_way(pod, Some((peer, link)), bridge, None)?;
                 }
+                hazards.extend(outward.map(|to| Hazard::Rule { subnet: dst, to }));
+                hazards.extend(inward.map(|to| Hazard::RuleInward { subnet: dst, to }));
             }
         }
         Ok(hazards)
@@ -157,21 +180,27 @@ impl<S: Ord + Clone> Reconciler<S> {
         addr.hosts().take(1 << 16).last().filter(|ip| !own(ip))
     }
 
-    /// Where packets for a peer go, if not its way.
+    /// Where packets go, if not this way.
     fn other_way(
         &mut self,
-        route: &Route,
-        from: Option<(IpAddr, u32)>,
+        dst: IpAddr,
+        from: Option<(IpAddr, IfName)>,
+        link: IfName,
+        via: Option<IpAddr>,
     ) -> io::Result<Option<String>> {
-        let question = encode::lookup_route(first_host(route.dst), from);
-        Ok(match self.path(&question)? {
-            Ok(path) if path.link == route.link && path.gateway == route.via => None,
+        let from = match from {
+            Some((source, device)) => match self.links.index(device) {
+                Some(index) => Some((source, index)),
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        Ok(match self.path(&encode::lookup_route(dst, from))? {
+            Ok(path) if path.link == link && path.gateway == via => None,
             Ok(path) => Some(match path.gateway {
                 Some(gateway) => format!("via {gateway} dev {}", path.link),
                 None => format!("to {}", path.link),
             }),
-            // Not made yet, and that is another matter.
-            Err(_) if self.links.index(route.link).is_none() => None,
             Err(error) => Some(format!("nowhere ({error})")),
         })
     }

@@ -131,6 +131,7 @@ fn routing_rules_that_lead_packets_elsewhere_are_told() -> Result<()> {
         // Those that catch what pods send, not what the host sends.
         ("-4", format!("from {own} lookup 100 pref 50"), &v4),
         ("-4", "iif cni0 lookup 100 pref 50".to_owned(), &v4),
+        ("-4", "iif flannel.1 prohibit pref 50".to_owned(), &v4),
         ("-6", "from all lookup 100 pref 50".to_owned(), &v6),
     ] {
         told(
@@ -147,7 +148,10 @@ fn routing_rules_that_lead_packets_elsewhere_are_told() -> Result<()> {
     node.ip("rule add from all lookup 100 pref 52")?;
     reach_each_other(&lab, &one, &two)?;
     assert_eq!(probe(&lab, 1, "/readyz")?.unwrap().0, 200);
-    // A route in that other table is enough.
+    // A route of a table that always goes first, and one of the other table, are enough.
+    let local = format!("local {v4} dev lo table local");
+    let words = ["routing rule", &v4];
+    told(&lab, &format!("ip route add {local}"), &format!("ip route del {local}"), &words)?;
     told(
         &lab,
         &format!("ip route add {v4} via 192.168.100.254 dev eth0 table 100"),

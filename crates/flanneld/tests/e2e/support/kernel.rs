@@ -248,6 +248,7 @@ impl FoundLink {
                 LinkAttribute::IfName(name) => link.name = name,
                 LinkAttribute::Address(octets) => link.mac = Mac::from_slice(&octets),
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                LinkAttribute::ProtoDown(1) => link.odd.push(" held down"),
                 LinkAttribute::Controller(_) => link.odd.push(" under a master"),
                 LinkAttribute::LinkInfo(infos) => {
                     for info in infos {
