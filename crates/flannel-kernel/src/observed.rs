@@ -67,6 +67,8 @@ pub(crate) struct ObservedRoute {
     pub(crate) protocol: u8,
     pub(crate) kind: RouteKind,
     pub(crate) tos: u8,
+    /// It says more than ours do: an MTU, a source address, an encapsulation.
+    pub(crate) embellished: bool,
     /// One, except for multipath routes and routes that lead nowhere (blackhole).
     pub(crate) hops: Vec<Hop>,
 }
@@ -239,8 +241,14 @@ fn route(message: &RouteMessage) -> Option<ObservedRoute> {
     let mut link = None;
     let mut via = None;
     let mut hops = Vec::new();
+    let mut embellished = false;
     for attribute in &message.attributes {
         match attribute {
+            RouteAttribute::Metrics(_)
+            | RouteAttribute::PrefSource(_)
+            | RouteAttribute::Encap(_) => {
+                embellished = true;
+            }
             RouteAttribute::Table(id) => table = *id,
             RouteAttribute::Destination(ip) => dst = route_ip(ip)?,
             RouteAttribute::Priority(value) => metric = *value,
@@ -276,6 +284,7 @@ fn route(message: &RouteMessage) -> Option<ObservedRoute> {
             _ => RouteKind::Other,
         },
         tos: header.tos,
+        embellished,
         hops,
     })
 }

@@ -133,6 +133,7 @@ mod tests {
             protocol,
             kind: RouteKind::Unicast,
             tos: 0,
+            embellished: false,
             hops: vec![Hop { link, via: via.map(|v| v.parse().unwrap()), onlink: false }],
         }
     }

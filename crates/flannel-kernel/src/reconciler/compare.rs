@@ -214,8 +214,10 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
             Some(false) => {
                 self.missing(&key, 0, now);
-                // Ours replaces it in place, unless it stands beside ours.
-                if route.hops.len() == 1 {
+                // Ours replaces it in place, unless it stands beside ours. One that leads where ours does
+                // is not removed: the removal would find ours.
+                let plain = ObservedRoute { embellished: false, ..route.clone() };
+                if route.hops.len() == 1 && self.route_matches(&key, &plain) != Some(true) {
                     self.doomed.push((key, encode::delete_route(route)));
                 }
                 true
@@ -249,7 +251,8 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
             _ => return None,
         };
-        Some(as_wanted && route.protocol == ROUTE_PROTOCOL && route.tos == 0)
+        let bare = route.tos == 0 && !route.embellished;
+        Some(as_wanted && bare && route.protocol == ROUTE_PROTOCOL)
     }
 
     pub(super) fn compare_settings(&mut self, now: Instant) {

@@ -62,6 +62,13 @@ fn everything_removed_or_altered_comes_back_with_vxlan() -> Result<()> {
         vec![
             format!("ip route replace {v4} via 192.168.100.254 dev eth0"),
             format!("ip route replace blackhole {v4}"),
+            format!("ip route replace {v4} via {vtep4} dev flannel.1 onlink proto 244 mtu 100"),
+            format!("ip route replace {v4} via {vtep4} dev flannel.1 onlink src 192.168.100.1"),
+            format!(
+                "ip -6 route replace {v6} via {vtep6} dev flannel-v6.1 onlink proto 244 mtu 1280"
+            ),
+            format!("ip route prepend {v4} via 192.168.100.254"),
+            format!("ip route append {v4} via 192.168.100.254"),
             format!("ip -6 route replace {v6} via fd00:100::fe dev eth0"),
             format!("ip neigh replace {vtep4} lladdr {odd} dev flannel.1 nud permanent"),
             format!("ip neigh change {vtep4} lladdr {odd} dev flannel.1 nud stale"),

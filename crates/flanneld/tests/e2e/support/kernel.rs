@@ -136,9 +136,11 @@ impl Kernel {
             _ => [0; 16].into(),
         };
         let (mut table, mut metric) = (u32::from(header.table), 0);
-        let (mut link, mut via) = (None, None);
+        let (mut link, mut via, mut more) = (None, None, "");
         for attribute in &message.attributes {
             match attribute {
+                RouteAttribute::Metrics(_) => more = " with metrics",
+                RouteAttribute::PrefSource(_) => more = " with a source",
                 RouteAttribute::Table(id) => table = *id,
                 RouteAttribute::Destination(ip) => dst = route_ip(ip)?,
                 RouteAttribute::Priority(value) => metric = *value,
@@ -167,6 +169,7 @@ impl Kernel {
             }
             (kind, _) => format!("route {dst} of kind {kind:?}"),
         };
+        let line = line + more;
         Some(if protocol == ROUTE_PROTOCOL { line } else { format!("{line} proto {protocol}") })
     }
 }
