@@ -131,7 +131,8 @@ impl<S: Ord + Clone> Reconciler<S> {
         let mut hazards = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let v4 = family == AddressFamily::Inet;
-            let mut routes: Vec<Route> = self
+            let most = if self.rules_are_plain(family)? { SAMPLE } else { usize::MAX };
+            let routes: Vec<Route> = self
                 .wanted
                 .iter()
                 .filter_map(|(key, entry)| match entry {
@@ -141,13 +142,8 @@ impl<S: Ord + Clone> Reconciler<S> {
                     }
                     _ => None,
                 })
+                .take(most)
                 .collect();
-            if routes.is_empty() {
-                continue;
-            }
-            if self.rules_are_plain(family)? {
-                routes.truncate(SAMPLE);
-            }
             // As this host sends, and as it forwards what pods send and get: rules may make a difference.
             let pods = pods_devices(&self.wanted, &self.ownership, &self.links)
                 .find_map(|(name, addr)| Some((self.a_pod(addr)?, name)))
