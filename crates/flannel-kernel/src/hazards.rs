@@ -40,8 +40,8 @@ impl fmt::Display for Hazard {
             Self::Address { addr, link, subnet } => write!(
                 f,
                 "the address {addr} of {link} lies in the subnet {subnet} of a peer, so packets for that \
-                 stay on this host; remove it (ip addr del {addr} dev {link}), or give the node another \
-                 subnet"
+                 stay on this host; remove it (ip addr del {addr} dev {link}); if that is the bridge of \
+                 this node's pods, their addresses are of a former subnet: restart them"
             ),
             Self::Route { route, subnet } => write!(
                 f,
