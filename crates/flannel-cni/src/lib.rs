@@ -3,11 +3,11 @@
 //! Read it in this order: [`protocol`] (what a runtime asks and gets), [`flannel`] (the plugin),
 //! [`delegate`] and [`builtin`] (who does the work), [`bridge`], [`ipam`] and the others.
 
-mod afterlife;
 pub mod arena;
 mod attributes;
 pub mod bridge;
 pub mod builtin;
+pub mod caretaker;
 pub mod delegate;
 pub mod flannel;
 mod go_names;

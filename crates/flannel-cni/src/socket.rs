@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, So
 /// Larger than any datagram of the kernel: it fills dumps by at most 32 KiB.
 const RECEIVE_BUFFER: usize = 64 * 1024;
 /// The kernel answers before `send` returns; so this is never reached.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const HEADER_LEN: usize = 16;
 
 pub(crate) struct NetlinkSocket {
@@ -40,8 +40,40 @@ impl NetlinkSocket {
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE))?;
         // Dumps are then filtered by the kernel. Older ones lack it, and give all.
-        set_strict(&fd);
+        set(&fd, libc::SOL_NETLINK, libc::NETLINK_GET_STRICT_CHK, 1);
+        // What is refused need not be sent back whole.
+        set(&fd, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1);
         Ok(Self { fd, buffer: vec![0; RECEIVE_BUFFER] })
+    }
+
+    /// One that somebody else has opened.
+    pub(crate) fn of(fd: OwnedFd) -> io::Result<Self> {
+        set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE))?;
+        Ok(Self { fd, buffer: vec![0; RECEIVE_BUFFER] })
+    }
+
+    /// Lets the kernel take a message of this size, and queue so many answers, where both are more than
+    /// usual. What the host does not allow comes out as the error of `send` or `receive`.
+    pub(crate) fn make_room(&self, bytes: usize, answers: usize) {
+        const USUAL_BYTES: usize = 64 * 1024;
+        const USUAL_ANSWERS: usize = 100;
+        /// What a short message costs in the queue.
+        const ANSWER: usize = 1024;
+        // Some is taken for the kernel's own bookkeeping.
+        if bytes > USUAL_BYTES {
+            self.resize(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes + 4096);
+        }
+        if answers > USUAL_ANSWERS {
+            self.resize(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, answers * ANSWER);
+        }
+    }
+
+    /// The forced form goes past the host's limits, which were not made for root.
+    fn resize(&self, forced: libc::c_int, plain: libc::c_int, bytes: usize) {
+        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        if !set(&self.fd, libc::SOL_SOCKET, forced, bytes) {
+            set(&self.fd, libc::SOL_SOCKET, plain, bytes);
+        }
     }
 
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
@@ -66,18 +98,18 @@ impl NetlinkSocket {
     }
 }
 
-fn set_strict(fd: &OwnedFd) {
-    let on: libc::c_int = 1;
-    // SAFETY: pointer and length describe `on`, which outlives the call.
-    unsafe {
+fn set(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> bool {
+    // SAFETY: pointer and length describe `value`, which outlives the call.
+    let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
-            libc::SOL_NETLINK,
-            libc::NETLINK_GET_STRICT_CHK,
-            (&raw const on).cast(),
+            level,
+            option,
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
+    result == 0
 }
 
 impl AsFd for NetlinkSocket {

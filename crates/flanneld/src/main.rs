@@ -53,11 +53,24 @@ fn run(options: Options) -> anyhow::Result<()> {
         .context("cannot start the runtime")?;
     let serve = options.serve.as_ref().map(|serve| serve::start(serve, fastrand::u64(..)));
     let served = serve.transpose()?;
+    wait_for_plugins(&options);
     let result = runtime.block_on(live(options, served));
     notify::stopping();
     // Nothing needs a clean end, and a look-up of a host name may hang: it is not waited for.
     runtime.shutdown_background();
     result
+}
+
+/// What the kernel makes CNI plugins wait for, this process waits for. They do without, if need be.
+fn wait_for_plugins(options: &Options) {
+    let Some(directory) = options.networks.first().and_then(|it| it.subnet_file.parent()) else {
+        return;
+    };
+    let made = std::fs::create_dir_all(directory).map_err(|error| error.to_string());
+    let serve = || flannel_cni::caretaker::serve(&directory.join(flannel_cni::caretaker::SOCKET));
+    if let Err(error) = made.and_then(|()| serve().map_err(|error| error.to_string())) {
+        tracing::info!("CNI plugins wait for the kernel themselves, so DEL takes longer: {error}");
+    }
 }
 
 async fn live(options: Options, served: Option<serve::Served>) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! ADD: a pair of interfaces, one end on the bridge, the other in the container with its addresses
 //! and routes.
 
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,9 @@ const DETECTION_PATIENCE: Duration = Duration::from_secs(5);
 pub(super) fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
     let conf = BridgeConf::supported(call)?;
     let netns = open_netns(call)?;
+    if retried {
+        refuse_attached(call, &netns)?;
+    }
     let given = match conf.ipam.as_str() {
         "" => Given { outcome: Outcome::default(), earlier: false },
         _ => ipam::add(call, &conf.ipam, retried)?,
@@ -34,6 +38,8 @@ pub(super) fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
         conf: &conf,
         netns: &netns,
         host_name: None,
+        given: given.outcome.ips.iter().map(|ip| ip.address.addr()).collect(),
+        is_masqueraded: false,
         rng: random::generator().or_cni("could not get random bytes")?,
     };
     let made = attachment.make(given);
@@ -47,6 +53,23 @@ pub(super) fn open_netns(call: &Call) -> Result<Netns, Error> {
     Netns::open(&call.netns).or_cni(format_args!("failed to open netns {:?}", call.netns))
 }
 
+/// A pod that is attached is left as it is. An ADD that was cut short has neither set its interface up
+/// nor given it an address: that is the last thing it does.
+pub(crate) fn refuse_attached(call: &Call, netns: &Netns) -> Result<(), Error> {
+    let name = &call.ifname;
+    let is_attached = || -> Result<bool, Error> {
+        let mut kernel = Kernel::open()?;
+        let Some(link) = kernel.link(name)? else { return Ok(false) };
+        Ok(link.up || !kernel.addresses(Some(link.index))?.is_empty())
+    };
+    if !netns.inside(is_attached).or_cni("could not look into the container")?? {
+        return Ok(());
+    }
+    let msg = format!("container {} is attached: {name:?} already exists", call.container_id);
+    Err(Error::internal(msg)
+        .with_details("it is left as it is; to attach it anew, DEL comes first"))
+}
+
 /// An attachment in the making.
 struct Attachment<'a> {
     call: &'a Call,
@@ -54,6 +77,9 @@ struct Attachment<'a> {
     netns: &'a Netns,
     /// The name of the pair's end on the host, once there is a pair.
     host_name: Option<String>,
+    /// The addresses that it was given.
+    given: Vec<IpAddr>,
+    is_masqueraded: bool,
     rng: fastrand::Rng,
 }
 
@@ -65,28 +91,33 @@ impl Attachment<'_> {
         let mut host = Kernel::open()?;
         let bridge = host::ensure_bridge(&mut host, conf, &mut self.rng)?;
         let macs =
-            [Mac::random(&mut self.rng), conf.mac.unwrap_or_else(|| Mac::random(&mut self.rng))];
+            [port_mac(&mut self.rng), conf.mac.unwrap_or_else(|| Mac::random(&mut self.rng))];
         let host_name = self.make_pair(&mut host, &bridge, macs, earlier)?;
+        // A frame may get past the bridge.
+        host::ignore_routers(&host_name);
+        if conf.is_gateway && !own_addresses.is_empty() {
+            host::ensure_gateway(&mut host, conf, &bridge, &own_addresses)?;
+        }
+        if conf.ip_masq && !outcome.ips.is_empty() {
+            self.is_masqueraded = true;
+            let addresses: Vec<IpNet> = outcome.ips.iter().map(|ip| ip.address).collect();
+            masquerade::set_up(call, &addresses)?;
+        }
+        // Last, because by this everybody knows that the container is attached.
         if conf.container_interface_down {
             host.apply(vec![Change::set_up_by_name(&host_name)])?;
         } else {
             self.netns
                 .inside(|| configure_container(call, conf, &outcome, &mut host, &host_name))
                 .or_cni("could not configure the container's interface")??;
-        }
-        if conf.is_gateway && !own_addresses.is_empty() {
-            host::ensure_addresses(&mut host, conf, &bridge, &own_addresses)?;
-            host::enable_forwarding(&own_addresses)?;
-        }
-        if conf.ip_masq && !outcome.ips.is_empty() {
-            let addresses: Vec<IpNet> = outcome.ips.iter().map(|ip| ip.address).collect();
-            masquerade::set_up(call, &addresses)?;
-        }
-        if !conf.container_interface_down {
             wait_for_port(&mut host, &host_name)?;
         }
-        // With a new port, a bridge without a MAC address of its own may have got another one.
-        let bridge = host.link(&conf.bridge)?.unwrap_or(bridge);
+        // With a new port, a bridge without a MAC address of its own takes the lowest of all ports', or
+        // that of the only one.
+        let bridge = match bridge.mac {
+            Some(mac) if bridge.operational && mac.0 <= macs[0].0 => bridge,
+            _ => host.link(&conf.bridge)?.unwrap_or(bridge),
+        };
         let interface = |name: &str, mac: Option<Mac>, sandbox: &str| Interface {
             name: name.to_owned(),
             mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
@@ -141,7 +172,7 @@ impl Attachment<'_> {
             match present.or_cni("could not look into the container")?? {
                 None => {}
                 Some(link) if earlier && link.kind == "veth" => {
-                    super::del::remove_interface(self.netns, ifname)?;
+                    kernel::remove_link_of(self.netns, ifname).map_err(Error::internal)?;
                     earlier = false;
                 }
                 Some(_) => {
@@ -157,15 +188,22 @@ impl Attachment<'_> {
     /// Takes back what was made, as far as it got.
     fn undo(&self) {
         if self.host_name.is_some() {
-            let _ = super::del::remove_interface(self.netns, &self.call.ifname);
+            let _ = kernel::remove_link_of(self.netns, &self.call.ifname);
         }
-        if self.conf.ip_masq {
+        if self.is_masqueraded {
             let _ = masquerade::tear_down(self.call);
         }
         if !self.conf.ipam.is_empty() {
-            let _ = ipam::del(self.call, &self.conf.ipam);
+            let _ = ipam::take_back(self.call, &self.conf.ipam, &self.given);
         }
     }
+}
+
+/// Of a bridge's port: so high that no bridge takes it for its own.
+fn port_mac(rng: &mut fastrand::Rng) -> Mac {
+    let mut mac = Mac::random(rng);
+    mac.0[0] = 0xfe;
+    mac
 }
 
 /// Sets both ends up, too, one right after the other: of an end that is up while the other is not, the
@@ -179,24 +217,22 @@ fn configure_container(
 ) -> Result<(), Error> {
     let name = &call.ifname;
     let mut kernel = Kernel::open()?;
-    let link = kernel
-        .link(name)?
-        .ok_or_else(|| Error::internal(format_args!("failed to lookup {name:?}")))?;
+    let index = kernel.index_of(name).or_cni(format_args!("failed to lookup {name:?}"))?;
     let has_ipv6 = outcome.ips.iter().any(|ip| ip.address.addr().is_ipv6());
     set_switches(name, conf, has_ipv6);
     let mut changes = Vec::new();
     for ip in &outcome.ips {
-        changes.push(Change::add_address(link.index, name, ip.address, conf.duplicate_detection));
+        changes.push(Change::add_address(index, name, ip.address, conf.duplicate_detection));
     }
-    changes.push(Change::set_up(link.index, name));
+    changes.push(Change::set_up(index, name));
     for route in &outcome.routes {
         let gateway = gateways::gateway_of(outcome, route);
-        changes.push(Change::add_route(link.index, name, route, gateway));
+        changes.push(Change::add_route(index, name, route, gateway));
     }
     host.apply(vec![Change::set_up_by_name(host_name)])?;
     kernel.apply(changes)?;
     if conf.duplicate_detection && has_ipv6 {
-        wait_for_detection(&mut kernel, &link, name)?;
+        wait_for_detection(&mut kernel, index, name)?;
     }
     Ok(())
 }
@@ -220,9 +256,9 @@ fn set_switches(name: &str, conf: &BridgeConf, has_ipv6: bool) {
 }
 
 /// Only who asks for the detection of duplicates waits for it.
-fn wait_for_detection(kernel: &mut Kernel, link: &Link, name: &str) -> Result<(), Error> {
+fn wait_for_detection(kernel: &mut Kernel, link: u32, name: &str) -> Result<(), Error> {
     let deadline = Instant::now() + DETECTION_PATIENCE;
-    while kernel.is_tentative(link.index)? {
+    while kernel.is_tentative(link)? {
         if Instant::now() > deadline {
             let msg = format!(
                 "failed to settle addresses for {name:?}: still tentative, or somebody has them"

@@ -1,9 +1,12 @@
 //! CHECK: is everything as the ADD's result says?
 
+use ipnet::IpNet;
+
 use super::add::open_netns;
 use super::conf::BridgeConf;
 use super::ipam;
 use crate::kernel::{Kernel, Link};
+use crate::masquerade;
 use crate::protocol::{Call, Code, Error, ErrorContext, Interface, IpConfig, Outcome, Route};
 
 pub(super) fn check(call: &Call) -> Result<(), Error> {
@@ -23,7 +26,12 @@ pub(super) fn check(call: &Call) -> Result<(), Error> {
         Ok(link)
     };
     let container = netns.inside(inside).or_cni("could not look into the container")??;
-    check_pair(&mut host, &conf, &result, &bridge, &container)
+    check_pair(&mut host, &conf, &result, &bridge, &container)?;
+    if conf.ip_masq && !conf.ipam.is_empty() {
+        let addresses: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
+        masquerade::check(call, &addresses)?;
+    }
+    Ok(())
 }
 
 /// What the ADD returned, which the runtime has kept.

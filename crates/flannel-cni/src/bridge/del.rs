@@ -2,17 +2,17 @@
 
 use super::conf::BridgeConf;
 use super::ipam;
-use crate::kernel::{Kernel, Removal};
+use crate::kernel::remove_link_of;
 use crate::masquerade;
 use crate::netns::{Netns, NetnsError};
-use crate::protocol::{Call, Error, ErrorContext};
+use crate::protocol::{Call, Error};
 
 /// Whatever is gone already is fine.
 pub(super) fn del(call: &Call) -> Result<(), Error> {
     let conf = BridgeConf::read(call)?;
     if !call.netns.is_empty() {
         match Netns::open(&call.netns) {
-            Ok(netns) => remove_interface(&netns, &call.ifname)?,
+            Ok(netns) => remove_link_of(&netns, &call.ifname).map_err(Error::internal)?,
             // With the namespace, its interfaces are gone too.
             Err(NetnsError::Gone { .. } | NetnsError::NotANamespace { .. }) => {}
             Err(error) => return Err(Error::internal(error)),
@@ -24,16 +24,4 @@ pub(super) fn del(call: &Call) -> Result<(), Error> {
         masquerade::tear_down(call)?;
     }
     released
-}
-
-pub(super) fn remove_interface(netns: &Netns, name: &str) -> Result<(), Error> {
-    let prepare = || -> Result<Option<Removal>, Error> {
-        let Some(link) = Kernel::open()?.link(name)? else { return Ok(None) };
-        Removal::prepare(link.index).map(Some).map_err(Error::internal)
-    };
-    let removal = netns.inside(prepare).or_cni(format_args!("could not remove {name}"))??;
-    match removal {
-        Some(removal) => removal.carry_out().or_cni(format_args!("failed to delete {name:?}")),
-        None => Ok(()),
-    }
 }

@@ -24,7 +24,15 @@ pub(super) enum HostError {
     Forwarding(std::io::Error),
 }
 
-/// The bridge, made if need be, and up.
+/// What every ADD must find true of the bridge, or make true: it may be new, an earlier ADD may have
+/// been killed half way, and others may have made or changed it.
+///
+/// - It is there, and a bridge.
+/// - No pod is believed that says it is a router; what was believed is forgotten.
+/// - It is promiscuous if that is asked for.
+/// - It is up.
+///
+/// Where it is the pods' gateway, [`ensure_gateway`] adds to it.
 pub(super) fn ensure_bridge(
     kernel: &mut Kernel,
     conf: &BridgeConf,
@@ -37,14 +45,17 @@ pub(super) fn ensure_bridge(
             kernel
                 .apply(vec![Change::make_bridge(&conf.bridge, Mac::random(rng), conf.mtu)])
                 .map_err(failed)?;
-            // Routers of the pods' making shall not set the host's routes.
-            let _ = kernel::set(&format!("net/ipv6/conf/{}/accept_ra", conf.bridge), "0");
             kernel.link(&conf.bridge).map_err(failed)?
         }
     };
     let link = found.ok_or_else(|| HostError::Vanished(conf.bridge.clone()))?;
     if link.kind != "bridge" {
         return Err(HostError::NotABridge(conf.bridge.clone()));
+    }
+    match link.settings.accepts_routers {
+        Some(false) => {}
+        Some(true) => forget_routers(kernel, &link).map_err(failed)?,
+        None => ignore_routers(&link.name),
     }
     let mut changes = Vec::new();
     if conf.promiscuous && !link.promiscuous {
@@ -59,9 +70,41 @@ pub(super) fn ensure_bridge(
     Ok(link)
 }
 
+/// Whoever is on a link that is not a bridge's port, or gets past the bridge to the port, shall not set
+/// the host's routes. Without IPv6 in the kernel there is no such setting.
+pub(super) fn ignore_routers(name: &str) {
+    let _ = kernel::set(&format!("net/ipv6/conf/{name}/accept_ra"), "0");
+}
+
+fn forget_routers(kernel: &mut Kernel, link: &Link) -> Result<(), KernelError> {
+    ignore_routers(&link.name);
+    if !link.up {
+        // Nobody can have told it anything.
+        return Ok(());
+    }
+    kernel.forget_announced_routes(link.index)?;
+    let made_up = kernel.announced_addresses(link.index)?;
+    let remove = |address: &IpNet| Change::delete_address(link.index, &link.name, *address);
+    kernel.apply(made_up.iter().map(remove).collect())
+}
+
+/// What every ADD must find true of a bridge that is its pods' gateway, or make true:
+///
+/// - It has the gateways' addresses.
+/// - The host forwards, and the bridge does.
+pub(super) fn ensure_gateway(
+    kernel: &mut Kernel,
+    conf: &BridgeConf,
+    bridge: &Link,
+    addresses: &[IpNet],
+) -> Result<(), HostError> {
+    ensure_addresses(kernel, conf, bridge, addresses)?;
+    enable_forwarding(bridge, addresses).map_err(HostError::Forwarding)
+}
+
 /// Gives the bridge the gateways' addresses. One that does not fit is replaced if that is wanted, and
 /// a reason to refuse if it is not.
-pub(super) fn ensure_addresses(
+fn ensure_addresses(
     kernel: &mut Kernel,
     conf: &BridgeConf,
     bridge: &Link,
@@ -69,6 +112,13 @@ pub(super) fn ensure_addresses(
 ) -> Result<(), HostError> {
     let present = kernel.addresses(Some(bridge.index)).map_err(HostError::Address)?;
     let mut changes = Vec::new();
+    let missing = |address: &&IpNet| !present.contains(address);
+    if bridge.settings.ipv6_disabled == Some(true)
+        && wanted.iter().filter(missing).any(|address| address.addr().is_ipv6())
+    {
+        // Without that it takes no address. What comes of it, the next change tells.
+        let _ = kernel::set(&format!("net/ipv6/conf/{}/disable_ipv6", bridge.name), "0");
+    }
     for address in wanted.iter().filter(|address| !present.contains(address)) {
         for other in present.iter().filter(|other| are_rivals(other, address)) {
             if !conf.force_address {
@@ -101,10 +151,19 @@ fn are_rivals(present: &IpNet, wanted: &IpNet) -> bool {
     }
 }
 
-pub(super) fn enable_forwarding(addresses: &[IpNet]) -> Result<(), HostError> {
-    for (ipv4, path) in [(true, "net/ipv4/ip_forward"), (false, "net/ipv6/conf/all/forwarding")] {
-        if addresses.iter().any(|address| address.addr().is_ipv4() == ipv4) {
-            kernel::enable(path).map_err(HostError::Forwarding)?;
+fn enable_forwarding(bridge: &Link, addresses: &[IpNet]) -> std::io::Result<()> {
+    let settings = bridge.settings;
+    for (ipv4, family, of_host, of_bridge) in [
+        (true, "ipv4", "net/ipv4/ip_forward", settings.ipv4_forwarding),
+        (false, "ipv6", "net/ipv6/conf/all/forwarding", settings.ipv6_forwarding),
+    ] {
+        if !addresses.iter().any(|address| address.addr().is_ipv4() == ipv4) {
+            continue;
+        }
+        // The host's switch moves those of all its links.
+        let moved = kernel::enable(of_host)?;
+        if !moved && of_bridge == Some(false) {
+            kernel::enable(&format!("net/{family}/conf/{}/forwarding", bridge.name))?;
         }
     }
     Ok(())

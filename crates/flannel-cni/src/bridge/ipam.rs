@@ -1,6 +1,8 @@
 //! Addresses for the bridge's containers: from host-local, which is built in, or from whichever
 //! other plugin the configuration names.
 
+use std::net::IpAddr;
+
 use crate::delegate::Delegate;
 use crate::ipam::{self as host_local, Given};
 use crate::protocol::{Call, Command, Error, Sorted, compact};
@@ -31,6 +33,11 @@ pub(super) fn del(call: &Call, kind: &str) -> Result<(), Error> {
     run(call, kind, Command::Del, host_local::del)
 }
 
+/// What an ADD was given that failed, and nothing else.
+pub(super) fn take_back(call: &Call, kind: &str, given: &[IpAddr]) -> Result<(), Error> {
+    run(call, kind, Command::Del, |call| host_local::take_back(call, given))
+}
+
 pub(super) fn check(call: &Call, kind: &str) -> Result<(), Error> {
     run(call, kind, Command::Check, host_local::check)
 }
@@ -47,7 +54,7 @@ fn run(
     call: &Call,
     kind: &str,
     command: Command,
-    built_in: fn(&Call) -> Result<(), Error>,
+    built_in: impl FnOnce(&Call) -> Result<(), Error>,
 ) -> Result<(), Error> {
     match kind {
         BUILT_IN => built_in(call),

@@ -9,6 +9,7 @@ mod gateways;
 mod host;
 mod ipam;
 
+pub(crate) use add::refuse_attached;
 pub(crate) use check::previous_result;
 use conf::BridgeConf;
 

@@ -10,8 +10,10 @@ use std::time::SystemTime;
 use conf::{Document, FlannelConf};
 pub use subnet_env::{SubnetEnv, SubnetEnvError};
 
+use crate::bridge::refuse_attached;
 use crate::builtin::{self, BuiltIn};
 use crate::delegate::{self, Added, Delegate};
+use crate::netns::Netns;
 use crate::protocol::{Attachment, Call, Code, Command, Error, ErrorContext, Plugin};
 use crate::scratch;
 
@@ -39,6 +41,10 @@ impl Plugin for Flannel {
         }
         // An earlier try that was cut short has left its mark here.
         let retried = scratch::exists(&conf.data_dir, &call.container_id, &call.ifname);
+        if retried && let Ok(netns) = Netns::open(&call.netns) {
+            // Unless it was not cut short at all.
+            refuse_attached(call, &netns).map_err(failed)?;
+        }
         scratch::save(&conf.data_dir, &call.container_id, &call.ifname, &text)
             .map_err(|error| io_error("save the delegate's configuration", &conf, error))?;
         let added = self.hand_on_add(call, &conf, &document, &text, retried).map_err(failed);
@@ -65,6 +71,12 @@ impl Plugin for Flannel {
                 conf.document(load_env(&conf).ok().as_ref())?
             }
         };
+        let mut document = document;
+        if self.built_in(&conf, &document.kind).is_some()
+            && let Some(result) = call.conf.fields().get("prevResult")
+        {
+            document.put("prevResult", result);
+        }
         // As long as the delegate has not succeeded, what it needs for the next try stays.
         self.hand_on(call, &conf, &document, Command::Del)?;
         saved.forget().map_err(|error| io_error("remove what ADD saved", &conf, error))
@@ -208,9 +220,12 @@ impl Flannel {
 
 fn load_env(conf: &FlannelConf<'_>) -> Result<SubnetEnv, Error> {
     SubnetEnv::load(&conf.subnet_file).map_err(|error| {
-        Error::internal(format_args!(
+        // flanneld writes it as soon as it has its subnet.
+        let code = if error.is_absence() { Code::TryAgainLater } else { Code::Internal };
+        let msg = format!(
             "failed to load flannel 'subnet.env' file: {error}. Check the flannel pod log for this node."
-        ))
+        );
+        Error::new(code, msg)
     })
 }
 

@@ -18,11 +18,18 @@ pub struct SubnetEnv {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SubnetEnvError {
     #[error("open {}: {why}", path.display())]
-    Unreadable { path: PathBuf, why: String },
+    Unreadable { path: PathBuf, why: String, is_absent: bool },
     #[error("{}: line {line} ({text:?}): {why}", path.display())]
     Malformed { path: PathBuf, line: usize, text: String, why: String },
     #[error("{} is missing {keys}", path.display())]
     Missing { path: PathBuf, keys: String },
+}
+
+impl SubnetEnvError {
+    /// It was not written yet.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, Self::Unreadable { is_absent: true, .. })
+    }
 }
 
 /// What the file said so far.
@@ -42,7 +49,8 @@ impl SubnetEnv {
                 std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
                 _ => error.to_string(),
             };
-            SubnetEnvError::Unreadable { path: path.to_owned(), why }
+            let is_absent = error.kind() == std::io::ErrorKind::NotFound;
+            SubnetEnvError::Unreadable { path: path.to_owned(), why, is_absent }
         })?;
         Self::parse(&String::from_utf8_lossy(&text), path)
     }

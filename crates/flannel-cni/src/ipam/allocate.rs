@@ -48,14 +48,7 @@ pub(super) fn allocate(
             Ok(ip) => ips.push(ip),
             Err(error) => {
                 allocator.take_back();
-                let code = match error {
-                    AllocateError::Exhausted(_) => Code::TryAgainLater,
-                    _ => Code::Internal,
-                };
-                return Err(Error::new(
-                    code,
-                    format!("failed to allocate for range {at}: {error}"),
-                ));
+                return Err(told(error).context(format_args!("failed to allocate for range {at}")));
             }
         }
     }
@@ -68,6 +61,14 @@ pub(super) fn allocate(
         )));
     }
     Ok(ips)
+}
+
+fn told(error: AllocateError) -> Error {
+    match error {
+        AllocateError::Store(error) => error.into(),
+        AllocateError::Exhausted(_) => Error::new(Code::TryAgainLater, error.to_string()),
+        AllocateError::IsGateway(_) | AllocateError::Taken { .. } => Error::internal(error),
+    }
 }
 
 struct Allocator<'a> {
@@ -169,6 +170,9 @@ impl Allocator<'_> {
 
     /// All or nothing.
     fn take_back(&mut self) {
+        if self.made.is_empty() {
+            return;
+        }
         let Ok(lock) = self.store.lock() else { return };
         for ip in self.made.drain(..) {
             if let Ok(Some(owner)) = self.store.owner(ip) {

@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::store::{Owner, Reservation, Store, StoreError};
-use crate::living;
 use crate::netns::Netns;
+use crate::protocol::{Call, Command, Conf, Error, Version};
+use crate::scratch::FIRST_INTERFACE;
+use crate::{living, masquerade, portmap};
 
 /// Where the library that runtimes use keeps the results of ADDs.
 pub const RESULTS: &str = "/var/lib/cni/results";
@@ -64,16 +66,49 @@ pub fn inspect(
     Ok(findings.collect())
 }
 
-/// Sets the stale ones free and returns them.
-pub fn fix(store: &Store, findings: &[Finding]) -> Result<Vec<Reservation>, StoreError> {
+/// Sets the stale ones free and returns them. Whoever gets such an address next must not answer on the
+/// ports of its last owner: what the firewall has of that one goes first.
+pub fn fix(store: &Store, network: &str, findings: &[Finding]) -> Result<Vec<Reservation>, Error> {
     let lock = store.lock()?;
     let mut freed = Vec::new();
     for finding in findings.iter().filter(|finding| finding.state == State::Stale) {
-        if store.release(&lock, &finding.reservation)? {
-            freed.push(finding.reservation.clone());
+        let reservation = &finding.reservation;
+        if store.owner(reservation.ip)?.as_ref() != Some(&reservation.owner) {
+            continue;
+        }
+        forget_rules(network, &reservation.owner)
+            .map_err(|error| error.context(format_args!("{} stays reserved", reservation.ip)))?;
+        if store.release(&lock, reservation)? {
+            freed.push(reservation.clone());
         }
     }
     Ok(freed)
+}
+
+/// Port mappings and masquerading of a container that is gone.
+fn forget_rules(network: &str, owner: &Owner) -> Result<(), Error> {
+    let (container_id, ifname) = match owner {
+        Owner::Attachment { container_id, ifname } => (container_id, ifname.as_str()),
+        Owner::Container { container_id } => (container_id, FIRST_INTERFACE),
+        // It never got as far as to have any.
+        Owner::Nobody => return Ok(()),
+    };
+    let call = Call {
+        command: Command::Del,
+        container_id: container_id.clone(),
+        netns: String::new(),
+        ifname: ifname.to_owned(),
+        args: String::new(),
+        path: String::new(),
+        netns_override: false,
+        conf: Conf {
+            members: serde_json::Map::new(),
+            name: network.to_owned(),
+            version: Version::LATEST,
+        },
+    };
+    portmap::forget(&call)?;
+    masquerade::tear_down(&call)
 }
 
 /// For an ADD that finds no address: what can be set free is set free, and what cannot be judged stays.
@@ -81,7 +116,7 @@ pub(super) fn reclaim(store: &Store, network: &str) {
     if let Some(evidence) = Evidence::gather()
         && let Ok(findings) = inspect(store, network, &evidence, SystemTime::now())
     {
-        let _ = fix(store, &findings);
+        let _ = fix(store, network, &findings);
     }
 }
 
@@ -158,9 +193,9 @@ mod tests {
         let states: Vec<State> = findings.iter().map(|finding| finding.state).collect();
         assert_eq!(states, [Living, Living, Stale, Recent, Stale, Stale, Recent]);
         let freed: Vec<String> =
-            fix(&store, &findings).unwrap().iter().map(|it| it.ip.to_string()).collect();
+            fix(&store, "net", &findings).unwrap().iter().map(|it| it.ip.to_string()).collect();
         assert_eq!(freed, ["10.0.0.4", "10.0.0.6", "10.0.0.7"]);
-        assert!(fix(&store, &findings).unwrap().is_empty(), "once");
+        assert!(fix(&store, "net", &findings).unwrap().is_empty(), "once");
     }
 
     #[test]
@@ -171,7 +206,9 @@ mod tests {
         let store = Store::open(root.path()).unwrap().unwrap();
         let reservation = store.reservations().unwrap().remove(0);
         std::fs::write(&path, "alive\r\neth0").unwrap();
-        assert!(fix(&store, &[Finding { reservation, state: State::Stale }]).unwrap().is_empty());
+        assert!(
+            fix(&store, "net", &[Finding { reservation, state: State::Stale }]).unwrap().is_empty()
+        );
         assert!(path.exists());
     }
 }

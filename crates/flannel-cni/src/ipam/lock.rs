@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 /// Holders need it for less than a millisecond; one that was stopped in the middle has it for ever.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Lock {
     _file: OwnedFd,
@@ -26,11 +26,11 @@ pub enum LockError {
 }
 
 impl Lock {
-    pub(super) fn take(file: OwnedFd, path: &Path) -> Result<Self, LockError> {
+    pub(super) fn take(file: OwnedFd, path: &Path, patience: Duration) -> Result<Self, LockError> {
         let file = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(file),
             Err(Errno::WOULDBLOCK) => {
-                wait(file).ok_or_else(|| LockError::Held { path: path.to_owned() })?
+                wait(file, patience).ok_or_else(|| LockError::Held { path: path.to_owned() })?
             }
             Err(error) => Err(error),
         };
@@ -41,7 +41,10 @@ impl Lock {
 }
 
 /// In a thread, because the kernel's own waiting line is fair and has no clock. It ends with us.
-fn wait(file: OwnedFd) -> Option<Result<OwnedFd, Errno>> {
+fn wait(file: OwnedFd, patience: Duration) -> Option<Result<OwnedFd, Errno>> {
+    if patience.is_zero() {
+        return None;
+    }
     let (done, waiting) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
         let locked = loop {
@@ -52,5 +55,5 @@ fn wait(file: OwnedFd) -> Option<Result<OwnedFd, Errno>> {
         };
         let _ = done.send(locked.map(|()| file));
     });
-    waiting.recv_timeout(PATIENCE).ok()
+    waiting.recv_timeout(patience).ok()
 }

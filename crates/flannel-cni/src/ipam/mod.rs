@@ -15,6 +15,8 @@ pub use conf::{IpamConf, Place};
 pub use range::{Range, RangeError, RangeSet};
 pub use store::{Owner, Reservation, Store, StoreError};
 
+use std::net::IpAddr;
+
 use crate::protocol::{Attachment, Call, Code, Dns, Error, ErrorContext, Outcome, Plugin};
 
 pub struct HostLocal;
@@ -84,12 +86,40 @@ pub fn add(call: &Call, retried: bool) -> Result<Given, Error> {
 pub fn del(call: &Call) -> Result<(), Error> {
     let place = Place::read(call)?;
     let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
-    let reservations = store.of_attachment(&call.container_id, &call.ifname)?;
+    let mut reservations = named(call, &store)?;
+    if reservations.is_empty() {
+        reservations = store.of_attachment(&call.container_id, &call.ifname)?;
+    }
+    release(&store, &reservations)
+}
+
+/// Sets these addresses free, as far as they are the attachment's.
+pub fn take_back(call: &Call, given: &[IpAddr]) -> Result<(), Error> {
+    let place = Place::read(call)?;
+    let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
+    let reservations = store.of_attachment_among(&call.container_id, &call.ifname, given)?;
+    release(&store, &reservations)
+}
+
+/// The reservations of the addresses that the result of the ADD names, if each has one. Then nobody needs
+/// to read all others.
+fn named(call: &Call, store: &Store) -> Result<Vec<Reservation>, Error> {
+    let fields = call.conf.fields();
+    let Ok(Some(members)) = fields.map("prevResult") else { return Ok(Vec::new()) };
+    let Ok((result, _)) = Outcome::of_members(members, call.conf.version) else {
+        return Ok(Vec::new());
+    };
+    let named: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    let found = store.of_attachment_among(&call.container_id, &call.ifname, &named)?;
+    Ok(if found.len() == named.len() { found } else { Vec::new() })
+}
+
+fn release(store: &Store, reservations: &[Reservation]) -> Result<(), Error> {
     if reservations.is_empty() {
         return Ok(());
     }
     let lock = store.lock()?;
-    for reservation in &reservations {
+    for reservation in reservations {
         store.release(&lock, reservation)?;
     }
     Ok(())
@@ -98,6 +128,7 @@ pub fn del(call: &Call) -> Result<(), Error> {
 pub fn check(call: &Call) -> Result<(), Error> {
     let place = Place::read(call)?;
     let found = match Store::open(&place.directory)? {
+        Some(store) if !named(call, &store)?.is_empty() => true,
         Some(store) => !store.of_attachment(&call.container_id, &call.ifname)?.is_empty(),
         None => false,
     };

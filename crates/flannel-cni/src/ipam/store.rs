@@ -2,26 +2,32 @@
 //! where the other stopped: a directory for every network, in it a file for every address given out,
 //! which says to whom; the address given out last; and a file to lock.
 
+use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, linkat, openat, unlinkat};
 use rustix::io::Errno;
 
 use super::addr;
-use super::lock::{Lock, LockError};
+use super::lock::{self, Lock, LockError};
 
 const LOCK: &str = "lock";
 const LAST: &str = "last_reserved_ip.";
-/// Longer than any container id and interface name together.
-const LARGEST: usize = 1024;
+/// Longer than most container ids and interface names together.
+const USUAL: usize = 1024;
+/// As long as a container id can be that comes in an environment variable.
+const LARGEST: usize = 128 * 1024;
 
 pub struct Store {
     path: PathBuf,
     directory: OwnedFd,
+    /// Somebody holds the lock and did not give it up: who has waited once does not wait again.
+    gave_up: Cell<bool>,
 }
 
 /// An address that was given out.
@@ -78,7 +84,10 @@ impl Store {
     pub fn open(path: &Path) -> Result<Option<Self>, StoreError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match openat(CWD, path, flags, Mode::empty()) {
-            Ok(directory) => Ok(Some(Self { path: path.to_owned(), directory })),
+            Ok(directory) => {
+                let gave_up = Cell::new(false);
+                Ok(Some(Self { path: path.to_owned(), directory, gave_up }))
+            }
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(StoreError::Io {
                 attempted: "open the directory",
@@ -93,7 +102,10 @@ impl Store {
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&self.directory, LOCK, flags, Mode::from_raw_mode(0o750))
             .map_err(|error| self.failed("open the lock file", error))?;
-        Ok(Lock::take(file, &self.path)?)
+        let patience = if self.gave_up.get() { Duration::ZERO } else { lock::PATIENCE };
+        let lock = Lock::take(file, &self.path, patience);
+        self.gave_up.set(matches!(lock, Err(LockError::Held { .. })));
+        Ok(lock?)
     }
 
     /// The writer of one reservation. It is written once and then hung up under the first free name,
@@ -172,6 +184,24 @@ impl Store {
         Ok(found)
     }
 
+    /// Of these addresses, those that are the attachment's by name.
+    pub fn of_attachment_among(
+        &self,
+        container_id: &str,
+        ifname: &str,
+        ips: &[IpAddr],
+    ) -> Result<Vec<Reservation>, StoreError> {
+        let mut found = Vec::new();
+        for ip in ips {
+            if let Some(owner) = self.owner(*ip)?
+                && owner.is_attachment(container_id, ifname)
+            {
+                found.push(Reservation { ip: *ip, owner });
+            }
+        }
+        Ok(found)
+    }
+
     /// Sets an address free, provided it still belongs to whom it belonged when it was looked at.
     pub fn release(&self, _lock: &Lock, reservation: &Reservation) -> Result<bool, StoreError> {
         if self.owner(reservation.ip)?.as_ref() != Some(&reservation.owner) {
@@ -196,10 +226,17 @@ impl Store {
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let mut text = vec![0; LARGEST];
-        let len = rustix::io::read(&file, &mut text[..])?;
-        text.truncate(len);
-        Ok(Some(text))
+        let mut text = vec![0; USUAL];
+        let mut len = 0;
+        loop {
+            let read = rustix::io::read(&file, &mut text[len..])?;
+            len += read;
+            if read == 0 || len < text.len() || len >= LARGEST {
+                text.truncate(len);
+                return Ok(Some(text));
+            }
+            text.resize(2 * len, 0);
+        }
     }
 
     fn failed(&self, attempted: &'static str, error: Errno) -> StoreError {

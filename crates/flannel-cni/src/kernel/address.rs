@@ -38,6 +38,14 @@ impl Kernel {
         Ok(self.all_addresses(Some(link))?.iter().any(|found| found.flags & undecided != 0))
     }
 
+    /// Addresses that a link has made up itself, because of what a router has announced.
+    pub(crate) fn announced_addresses(&mut self, link: u32) -> Result<Vec<IpNet>, KernelError> {
+        let lasting = AddressHeaderFlags::Permanent.bits();
+        let found = self.all_addresses(Some(link))?;
+        let is_announced = |it: &Found| it.address.addr().is_ipv6() && it.flags & lasting == 0;
+        Ok(found.into_iter().filter(is_announced).map(|found| found.address).collect())
+    }
+
     fn all_addresses(&mut self, link: Option<u32>) -> Result<Vec<Found>, KernelError> {
         let mut header = [0; ADDRESS_HEADER];
         header[4..].copy_from_slice(&link.unwrap_or_default().to_ne_bytes());

@@ -22,9 +22,18 @@ const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_AF_SPEC: u16 = 26;
 const IFLA_EXT_MASK: u16 = 29;
 const IFLA_PROMISCUITY: u16 = 30;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INET_CONF: u16 = 1;
+const IFLA_INET6_CONF: u16 = 2;
+/// Where they stand in the list of a link's settings.
+const IPV4_FORWARDING: usize = 0;
+const IPV4_ROUTE_LOCALNET: usize = 25;
+const IPV6_FORWARDING: usize = 0;
+const IPV6_ACCEPT_RA: usize = 3;
+const IPV6_DISABLED: usize = 26;
 const SKIP_STATISTICS: u32 = 8;
 const OPERATIONAL: u8 = 6;
 
@@ -42,6 +51,20 @@ pub(crate) struct Link {
     pub(crate) master: Option<u32>,
     /// Of one end of a pair: the index of the other, in its own namespace.
     pub(crate) peer: Option<u32>,
+    pub(crate) name: String,
+    pub(crate) settings: Settings,
+}
+
+/// Of what `/proc/sys/net` says of a link, that which matters to us. It comes along with the link, and
+/// so costs nothing. `None`: the kernel does not say, or has no such family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) ipv4_forwarding: Option<bool>,
+    pub(crate) route_localnet: Option<bool>,
+    pub(crate) ipv6_forwarding: Option<bool>,
+    /// Routers may set our routes.
+    pub(crate) accepts_routers: Option<bool>,
+    pub(crate) ipv6_disabled: Option<bool>,
 }
 
 /// A pair of interfaces, one end of which is in another namespace.
@@ -58,16 +81,53 @@ pub(crate) struct Veth<'a> {
 impl Kernel {
     /// `None`: there is no such link.
     pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, KernelError> {
-        let wanted = Attributes::default()
-            .text(IFLA_IFNAME, name)
-            .bytes(IFLA_EXT_MASK, &SKIP_STATISTICS.to_ne_bytes());
-        match self.ask(RTM_GETLINK, &[0; LINK_HEADER], &wanted)? {
+        let wanted = Attributes::default().text(IFLA_IFNAME, name);
+        self.look_up(&[0; LINK_HEADER], wanted, name)
+    }
+
+    /// Only its number, which takes one system call.
+    pub(crate) fn index_of(&self, name: &str) -> std::io::Result<u32> {
+        Ok(rustix::net::netdevice::name_to_index(&self.queries, name)?)
+    }
+
+    pub(crate) fn link_by_index(&mut self, index: u32) -> Result<Option<Link>, KernelError> {
+        let mut header = [0; LINK_HEADER];
+        header[4..8].copy_from_slice(&index.to_ne_bytes());
+        self.look_up(&header, Attributes::default(), &format!("link {index}"))
+    }
+
+    fn look_up(
+        &mut self,
+        header: &[u8],
+        wanted: Attributes,
+        name: &str,
+    ) -> Result<Option<Link>, KernelError> {
+        let wanted = wanted.bytes(IFLA_EXT_MASK, &SKIP_STATISTICS.to_ne_bytes());
+        match self.ask(RTM_GETLINK, header, &wanted)? {
             Ok(payload) => Link::of(&payload).map(Some).ok_or_else(torn),
             Err(libc::ENODEV) => Ok(None),
             Err(errno) => {
                 let error = NetlinkError { errno, text: None };
                 Err(KernelError::Refused { what: format!("look up {name}"), error })
             }
+        }
+    }
+}
+
+impl Settings {
+    fn of(families: &[u8]) -> Self {
+        let setting = |family: libc::c_int, list: u16, at: usize| {
+            let list = attributes::find(attributes::find(families, family as u16)?, list)?;
+            number(list.get(4 * at..)?)
+        };
+        let ipv4 = |at| setting(libc::AF_INET, IFLA_INET_CONF, at).map(|value| value != 0);
+        let ipv6 = |at| setting(libc::AF_INET6, IFLA_INET6_CONF, at).map(|value| value != 0);
+        Self {
+            ipv4_forwarding: ipv4(IPV4_FORWARDING),
+            route_localnet: ipv4(IPV4_ROUTE_LOCALNET),
+            ipv6_forwarding: ipv6(IPV6_FORWARDING),
+            accepts_routers: ipv6(IPV6_ACCEPT_RA),
+            ipv6_disabled: ipv6(IPV6_DISABLED),
         }
     }
 }
@@ -85,9 +145,13 @@ impl Link {
             kind: String::new(),
             master: None,
             peer: None,
+            name: String::new(),
+            settings: Settings::default(),
         };
         for (kind, value) in attributes::read(attributes) {
             match kind {
+                IFLA_IFNAME => attributes::text(value).clone_into(&mut link.name),
+                IFLA_AF_SPEC => link.settings = Settings::of(value),
                 IFLA_ADDRESS => link.mac = Mac::from_slice(value),
                 IFLA_OPERSTATE => link.operational = value.first() == Some(&OPERATIONAL),
                 IFLA_MASTER => link.master = number(value),
@@ -205,14 +269,6 @@ impl Change {
 /// until that is known everywhere.
 fn one_queue() -> [LinkAttribute; 2] {
     [LinkAttribute::NumTxQueues(1), LinkAttribute::NumRxQueues(1)]
-}
-
-/// The name of a link of the namespace this thread is in.
-pub(crate) fn name_of(index: u32) -> Option<String> {
-    let socket =
-        rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::DGRAM, None)
-            .ok()?;
-    rustix::net::netdevice::index_to_name(&socket, index).ok()
 }
 
 fn named(name: &str) -> LinkMessage {

@@ -13,8 +13,8 @@ use flannel_netlink::{Connection, NetlinkError, Protocol, Request};
 
 use crate::socket::NetlinkSocket;
 
-pub(crate) use link::{Link, Veth, name_of};
-pub(crate) use removal::Removal;
+pub(crate) use link::{Link, Veth};
+pub(crate) use removal::{remove_link, remove_link_of};
 pub(crate) use sysctl::{enable, set};
 
 /// The kernel as seen from the namespace in which it was opened.

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use super::{Kernel, KernelError};
 use crate::attributes::Attributes;
@@ -12,9 +13,12 @@ use crate::socket::{self, HEADER_LEN};
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 0x1;
+const NLM_F_ACK: u16 = 0x4;
 const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_DUMP_INTR: u16 = 0x10;
-const DUMP_TRIES: usize = 5;
+/// With the pauses between them, ten seconds.
+const DUMP_TRIES: u32 = 100;
+const TORN_PAUSE: Duration = Duration::from_millis(2);
 
 /// The answer, or the number of the error.
 pub(super) type Answer = Result<Vec<u8>, i32>;
@@ -35,6 +39,21 @@ impl Kernel {
         }
     }
 
+    /// A change whose message is given as it stands, as it was read, say.
+    pub(super) fn tell(
+        &mut self,
+        kind: u16,
+        message: &[u8],
+    ) -> Result<Result<(), i32>, KernelError> {
+        self.queries.send(&request(kind, NLM_F_ACK, message, &Attributes::default()))?;
+        match socket::messages(self.queries.receive()?).next() {
+            Some(message) if message.kind == NLMSG_ERROR => {
+                Ok(if message.error() == 0 { Ok(()) } else { Err(message.error()) })
+            }
+            _ => Err(torn()),
+        }
+    }
+
     /// Everything there is of a kind, as far as `read` wants it. What a concurrent change has torn is
     /// asked for again.
     pub(super) fn ask_all<T>(
@@ -44,13 +63,14 @@ impl Kernel {
         mut read: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>, KernelError> {
         let mut items = Vec::new();
-        for _ in 0..DUMP_TRIES {
+        for tries in 0..DUMP_TRIES {
             items.clear();
             if self.dump(kind, header, |payload| items.extend(read(payload)))? {
-                break;
+                return Ok(items);
             }
+            std::thread::sleep(TORN_PAUSE * tries);
         }
-        Ok(items)
+        Err(io::Error::other("it changes faster than it can be read").into())
     }
 
     /// Returns whether it was whole.

@@ -1,16 +1,14 @@
-//! Removing a link without waiting for what nobody needs to wait for.
-//!
-//! The kernel takes a link out of sight within two milliseconds. Then it makes the caller wait, for
-//! ten times as long, until nobody can hold a reference to its memory any more. So a child asks for
-//! the removal and waits, while we hear from the kernel that the link is gone, and go on.
+//! Removing a link without waiting for what nobody needs to wait for: flanneld asks for the removal and
+//! waits, while we hear from the kernel that the link is gone, and go on. Without flanneld we wait.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::afterlife::{Fork, leave_behind};
+use crate::caretaker::Caretaker;
+use crate::netns::{Netns, NetnsError};
 use crate::socket::{self, NetlinkSocket};
 
 const RTM_DELLINK: u16 = 17;
@@ -18,11 +16,13 @@ const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const LINK_EVENTS: u32 = 1;
-/// Far beyond what even a busy host needs.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Far beyond what even a busy flanneld needs. Then we do it ourselves.
+const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Everything that is needed to remove a link of the namespace in which this was prepared.
-pub(crate) struct Removal {
+/// A removal that flanneld carries out.
+struct Removal {
+    caretaker: Caretaker,
+    /// Who has it reads its answers, so from then on it is not for us.
     requests: NetlinkSocket,
     events: NetlinkSocket,
     index: u32,
@@ -30,74 +30,72 @@ pub(crate) struct Removal {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RemovalError {
-    #[error("could not remove link {index}: {error}")]
-    Failed { index: u32, error: io::Error },
-    #[error("link {index} was not gone after {} s", PATIENCE.as_secs())]
-    Slow { index: u32 },
+    #[error("failed to delete {name:?}: {error}")]
+    Failed { name: String, error: io::Error },
+    #[error("failed to delete {name:?}: {error}")]
+    Netns { name: String, error: NetnsError },
+}
+
+/// Removes a link of a namespace, and returns when it is gone. That it was gone before is fine.
+pub(crate) fn remove_link_of(netns: &Netns, name: &str) -> Result<(), RemovalError> {
+    let failed = |error| RemovalError::Failed { name: name.to_owned(), error };
+    let inside = |caretaker| {
+        netns
+            .inside(|| begin(name, caretaker))
+            .map_err(|error| RemovalError::Netns { name: name.to_owned(), error })?
+            .map_err(failed)
+    };
+    let Some(mut removal) = inside(Caretaker::find())? else { return Ok(()) };
+    let handed = removal.caretaker.remove_link(removal.requests.as_fd(), removal.index).is_ok();
+    if handed && removal.wait().map_err(failed)? {
+        return Ok(());
+    }
+    inside(None).map(drop)
+}
+
+/// As a member of the namespace. `None`: it is gone.
+fn begin(name: &str, caretaker: Option<Caretaker>) -> io::Result<Option<Removal>> {
+    let mut requests = NetlinkSocket::open(None, 0)?;
+    let index = match rustix::net::netdevice::name_to_index(&requests, name) {
+        Err(rustix::io::Errno::NODEV) => return Ok(None),
+        other => other?,
+    };
+    let Some(caretaker) = caretaker else {
+        return remove_link(&mut requests, index).map(|()| None);
+    };
+    let events = NetlinkSocket::open(None, LINK_EVENTS)?;
+    Ok(Some(Removal { caretaker, requests, events, index }))
 }
 
 impl Removal {
-    pub(crate) fn prepare(index: u32) -> Result<Self, RemovalError> {
-        let failed = |error| RemovalError::Failed { index, error };
-        Ok(Self {
-            requests: NetlinkSocket::open(None, 0).map_err(failed)?,
-            events: NetlinkSocket::open(None, LINK_EVENTS).map_err(failed)?,
-            index,
-        })
-    }
-
-    /// Returns when the link is gone. That it was gone before is fine.
-    pub(crate) fn carry_out(mut self) -> Result<(), RemovalError> {
-        let index = self.index;
-        let failed = |error: io::Error| RemovalError::Failed { index, error };
-        let (told, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-            .map_err(|error| failed(error.into()))?;
-        let (requests, index) = (&mut self.requests, self.index);
-        let keep = [requests.as_fd().as_raw_fd(), tell.as_raw_fd()];
-        let ask_and_tell = || {
-            let errno =
-                ask(requests, index).err().and_then(|error| error.raw_os_error()).unwrap_or(0);
-            let _ = rustix::io::write(&tell, &errno.to_ne_bytes());
-        };
-        match leave_behind(&keep, ask_and_tell) {
-            Fork::Refused => ask(&mut self.requests, index).map_err(failed),
-            Fork::Parent => {
-                drop(tell);
-                self.wait(&told)
-            }
-        }
-    }
-
-    fn wait(&mut self, told: &OwnedFd) -> Result<(), RemovalError> {
-        let index = self.index;
-        let failed = |error: io::Error| RemovalError::Failed { index, error };
+    /// Whether it is gone. If not, whoever was to remove it has given up.
+    fn wait(&mut self) -> io::Result<bool> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(RemovalError::Slow { index });
+                return Ok(false);
             }
             let timeout =
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let mut waiting = [
                 PollFd::new(&self.events, PollFlags::IN),
-                PollFd::from_borrowed_fd(told.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.caretaker.as_fd(), PollFlags::IN),
             ];
             match poll(&mut waiting, Some(&timeout)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(failed(error.into())),
+                Err(error) => return Err(error.into()),
             }
             let [heard, answered] = waiting.map(|it| !it.revents().is_empty());
-            if heard && self.hear_of_it().map_err(failed)? {
-                return Ok(());
+            if heard && self.hear_of_it()? {
+                return Ok(true);
             }
             if answered {
                 let mut errno = [0; 4];
-                return match rustix::io::read(told, &mut errno) {
-                    Ok(4) if errno == [0; 4] => Ok(()),
-                    Ok(4) => Err(failed(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))),
-                    // It was killed. Whether it got that far, the next try will tell.
-                    _ => ask(&mut self.requests, index).map_err(failed),
+                return match rustix::io::read(&self.caretaker, &mut errno) {
+                    Ok(4) if errno == [0; 4] => Ok(true),
+                    Ok(4) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))),
+                    _ => Ok(false),
                 };
             }
         }
@@ -109,14 +107,15 @@ impl Removal {
             Ok(datagram) => Ok(socket::messages(datagram).any(|message| {
                 message.kind == RTM_DELLINK && message.payload.get(4..8) == Some(&index[..])
             })),
-            // Events were lost. The child's answer will come in any case.
+            // Events were lost. The answer will come in any case.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(false),
             Err(error) => Err(error),
         }
     }
 }
 
-fn ask(requests: &mut NetlinkSocket, index: u32) -> io::Result<()> {
+/// Waits until the kernel says that it is gone. That it was gone before is fine.
+pub(crate) fn remove_link(requests: &mut NetlinkSocket, index: u32) -> io::Result<()> {
     let mut message = [0; 32];
     message[0..4].copy_from_slice(&32u32.to_ne_bytes());
     message[4..6].copy_from_slice(&RTM_DELLINK.to_ne_bytes());

@@ -15,7 +15,10 @@ use super::{Change, Kernel, KernelError};
 use crate::attributes::{self, Attributes};
 use crate::protocol::Route;
 
+const RTM_DELROUTE: u16 = 25;
 const RTM_GETROUTE: u16 = 26;
+/// Of a route that a router has announced.
+const ANNOUNCED: u8 = 9;
 const ROUTE_HEADER: usize = 12;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
@@ -33,6 +36,22 @@ impl Kernel {
         let mut header = [0; ROUTE_HEADER];
         header[0] = family(ipv4).into();
         self.ask_all(RTM_GETROUTE, &header, |payload| entry(payload, ipv4))
+    }
+
+    /// Removes the routes through a link that routers have announced. Those that end by themselves
+    /// meanwhile are as good.
+    pub(crate) fn forget_announced_routes(&mut self, link: u32) -> Result<(), KernelError> {
+        let mut header = [0; ROUTE_HEADER];
+        header[0] = libc::AF_INET6 as u8;
+        let announced = self.ask_all(RTM_GETROUTE, &header, |payload| {
+            let (header, attributes) = payload.split_at_checked(ROUTE_HEADER)?;
+            let through = attributes::find(attributes, RTA_OIF).and_then(number);
+            (header[5] == ANNOUNCED && through == Some(link)).then(|| payload.to_vec())
+        })?;
+        for route in announced {
+            let _ = self.tell(RTM_DELROUTE, &route)?;
+        }
+        Ok(())
     }
 
     /// The index of the link through which packets to `ip` leave. `None`: there is no way.

@@ -9,9 +9,10 @@ pub(crate) fn set(path: &str, value: &str) -> io::Result<()> {
 }
 
 /// Sets it to 1 unless it is so: a write may cost more than it seems, and `/proc/sys` may be read-only.
-pub(crate) fn enable(path: &str) -> io::Result<()> {
+/// Returns whether it was not.
+pub(crate) fn enable(path: &str) -> io::Result<bool> {
     if fs::read(format!("/proc/sys/{path}")).is_ok_and(|text| text.trim_ascii() == b"1") {
-        return Ok(());
+        return Ok(false);
     }
-    set(path, "1")
+    set(path, "1").map(|()| true)
 }

@@ -20,6 +20,7 @@ const REGISTER_1: u32 = 1;
 const REGISTER_2: u32 = 2;
 
 const META_MARK: u32 = 3;
+const META_INPUT_LINK: u32 = 4;
 const META_NFPROTO: u32 = 15;
 const META_L4PROTO: u32 = 16;
 const EQUAL: u32 = 0;
@@ -29,6 +30,8 @@ const TRANSPORT_HEADER: u32 = 2;
 const ADDRESS_TYPE: u32 = 3;
 const OF_DESTINATION: u32 = 2;
 const TYPE_LOCAL: u32 = 2;
+/// In every namespace.
+const LOOPBACK_LINK: u32 = 1;
 const DNAT: u32 = 1;
 const PORT_IS_GIVEN: u32 = 2;
 
@@ -43,11 +46,15 @@ pub(crate) enum Verdict<'a> {
     Jump(&'a str),
     Goto(&'a str),
     Return,
+    Drop,
 }
 
 /// A rule in the making; packets go through it from left to right.
 #[derive(Default)]
-pub(crate) struct Expressions(Vec<(&'static str, Attributes)>);
+pub(crate) struct Expressions {
+    parts: Vec<(&'static str, Attributes)>,
+    target: Option<String>,
+}
 
 impl Expressions {
     pub(crate) fn new() -> Self {
@@ -89,6 +96,11 @@ impl Expressions {
         self.push("fib", fib).compare(EQUAL, &TYPE_LOCAL.to_ne_bytes())
     }
 
+    /// It came from another machine or namespace.
+    pub(crate) fn arriving(self) -> Self {
+        self.load_meta(META_INPUT_LINK).compare(NOT_EQUAL, &LOOPBACK_LINK.to_ne_bytes())
+    }
+
     pub(crate) fn marked(self, bits: u32) -> Self {
         self.load_meta(META_MARK)
             .mask(&bits.to_ne_bytes(), &[0; 4])
@@ -118,23 +130,39 @@ impl Expressions {
         self.push("masq", Attributes::default())
     }
 
-    pub(crate) fn verdict(self, verdict: Verdict<'_>) -> Self {
+    pub(crate) fn verdict(mut self, verdict: Verdict<'_>) -> Self {
         let (code, chain) = match verdict {
             Verdict::Jump(chain) => (-3, Some(chain)),
             Verdict::Goto(chain) => (-4, Some(chain)),
             Verdict::Return => (-5, None),
+            Verdict::Drop => (0, None),
         };
         let mut inner = Attributes::default().number(VERDICT_CODE, code as u32);
         if let Some(chain) = chain {
             inner = inner.text(VERDICT_CHAIN, chain);
+            self.target = Some(chain.to_owned());
         }
         let data = Attributes::default().nest(VERDICT, inner);
         self.push("immediate", Attributes::default().number(1, REGISTER_VERDICT).nest(2, data))
     }
 
+    /// A number that other rules hardly have.
+    pub(super) fn print(&self) -> u64 {
+        super::batch::print(self.to_attributes().as_bytes())
+    }
+
+    /// The chain it leads to.
+    pub(super) fn target(&self) -> Option<&str> {
+        self.target.as_deref()
+    }
+
+    pub(super) fn shape(&self) -> impl Iterator<Item = &'static str> {
+        self.parts.iter().map(|(name, _)| *name)
+    }
+
     pub(super) fn to_attributes(&self) -> Attributes {
         let mut list = Attributes::default();
-        for (name, data) in &self.0 {
+        for (name, data) in &self.parts {
             let mut inner = Attributes::default();
             inner.append(data);
             let expression = Attributes::default().text(NAME, name).nest(DATA, inner);
@@ -144,7 +172,7 @@ impl Expressions {
     }
 
     fn push(mut self, name: &'static str, data: Attributes) -> Self {
-        self.0.push((name, data));
+        self.parts.push((name, data));
         self
     }
 

@@ -1,6 +1,8 @@
 //! What the firewall holds: rules by chain, with what is needed to find and remove ours.
 
-use super::batch::read_userdata;
+use std::time::Duration;
+
+use super::batch::{Userdata, read_userdata};
 use super::{Family, GET_CHAIN, GET_RULE, Nft, NftError};
 use crate::attributes::{Attributes, find, read, text};
 
@@ -10,16 +12,27 @@ const RULE_CHAIN: u16 = 2;
 const RULE_HANDLE: u16 = 3;
 const RULE_EXPRESSIONS: u16 = 4;
 const RULE_USERDATA: u16 = 7;
-const DUMP_TRIES: usize = 5;
+/// With the pauses between them, ten seconds.
+const DUMP_TRIES: u32 = 100;
+const TORN_PAUSE: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedRule {
+    pub(crate) chain: String,
     pub(crate) handle: u64,
     pub(crate) comment: Option<String>,
     /// The network it was made for, if we made it.
     pub(crate) network: Option<String>,
     /// The chain it jumps to.
     pub(crate) target: Option<String>,
+    /// Of a rule of a frame that is ours: what it was made of, as a number.
+    pub(super) print: Option<u64>,
+    /// What kinds of expressions it is made of.
+    pub(super) shape: Vec<String>,
+    /// It asks for the destination's address.
+    pub(crate) is_specific: bool,
+    /// It sends packets elsewhere than where they wanted to go.
+    pub(crate) translates: bool,
 }
 
 impl Nft {
@@ -30,24 +43,60 @@ impl Nft {
         table: &str,
         chain: &str,
     ) -> Result<Vec<ListedRule>, NftError> {
-        let wanted = Attributes::default().text(RULE_TABLE, table).text(RULE_CHAIN, chain);
+        self.list(family, table, Some(chain))
+    }
+
+    /// Of all chains of a table, in their order. Empty when there is no such table.
+    pub(crate) fn all_rules(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<Vec<ListedRule>, NftError> {
+        self.list(family, table, None)
+    }
+
+    fn list(
+        &mut self,
+        family: Family,
+        table: &str,
+        chain: Option<&str>,
+    ) -> Result<Vec<ListedRule>, NftError> {
+        let mut wanted = Attributes::default().text(RULE_TABLE, table);
+        if let Some(chain) = chain {
+            wanted = wanted.text(RULE_CHAIN, chain);
+        }
         let mut rules = Vec::new();
-        for _ in 0..DUMP_TRIES {
+        for tries in 0..DUMP_TRIES {
             rules.clear();
             let whole = self.dump(GET_RULE, family, &wanted, |payload| {
                 let Some(attributes) = payload.get(GENERIC_HEADER..) else { return };
                 // Kernels before 4.14 do not know how to filter.
+                let listed_chain = find(attributes, RULE_CHAIN).map(text);
                 if find(attributes, RULE_TABLE).map(text) == Some(table)
-                    && find(attributes, RULE_CHAIN).map(text) == Some(chain)
+                    && chain.is_none_or(|chain| listed_chain == Some(chain))
                 {
                     rules.extend(listed(attributes));
                 }
             })?;
             if whole {
-                break;
+                return Ok(rules);
             }
+            // Others are changing it. What is missing in a torn list would stay for ever.
+            std::thread::sleep(TORN_PAUSE * tries);
         }
-        Ok(rules)
+        Err(NftError::Restless { table: table.to_owned() })
+    }
+
+    /// The attributes of a chain.
+    pub(super) fn chain(
+        &mut self,
+        family: Family,
+        table: &str,
+        chain: &str,
+    ) -> Result<Option<Vec<u8>>, NftError> {
+        let wanted = Attributes::default().text(1, table).text(3, chain);
+        let answer = self.get(GET_CHAIN, family, &wanted)?;
+        Ok(answer.map(|payload| payload.get(GENERIC_HEADER..).unwrap_or_default().to_vec()))
     }
 
     pub(crate) fn has_chain(
@@ -56,16 +105,43 @@ impl Nft {
         table: &str,
         chain: &str,
     ) -> Result<bool, NftError> {
-        let wanted = Attributes::default().text(1, table).text(3, chain);
-        Ok(self.get(GET_CHAIN, family, &wanted)?.is_some())
+        Ok(self.chain(family, table, chain)?.is_some())
     }
 }
 
 fn listed(attributes: &[u8]) -> Option<ListedRule> {
     let handle = u64::from_be_bytes(*find(attributes, RULE_HANDLE)?.first_chunk()?);
-    let (comment, network) = find(attributes, RULE_USERDATA).map(read_userdata).unwrap_or_default();
-    let target = find(attributes, RULE_EXPRESSIONS).and_then(jump_target);
-    Some(ListedRule { handle, comment, network, target })
+    let Userdata { comment, network, print } =
+        find(attributes, RULE_USERDATA).map(read_userdata).unwrap_or_default();
+    let expressions = find(attributes, RULE_EXPRESSIONS).unwrap_or_default();
+    Some(ListedRule {
+        chain: text(find(attributes, RULE_CHAIN)?).to_owned(),
+        handle,
+        comment,
+        network,
+        target: jump_target(expressions),
+        print,
+        shape: names(expressions).map(str::to_owned).collect(),
+        is_specific: asks_for_destination(expressions),
+        translates: names(expressions).any(|name| name == "nat"),
+    })
+}
+
+fn names(expressions: &[u8]) -> impl Iterator<Item = &str> {
+    read(expressions).filter_map(|(_, expression)| find(expression, 1)).map(text)
+}
+
+/// Whether the address in the header of IPv4 or IPv6 is loaded.
+fn asks_for_destination(expressions: &[u8]) -> bool {
+    const NETWORK_HEADER: [u8; 4] = 1u32.to_be_bytes();
+    const DESTINATIONS: [[u8; 4]; 2] = [16u32.to_be_bytes(), 24u32.to_be_bytes()];
+    read(expressions)
+        .filter(|(_, expression)| find(expression, 1).map(text) == Some("payload"))
+        .filter_map(|(_, expression)| find(expression, 2))
+        .any(|data| {
+            find(data, 2) == Some(&NETWORK_HEADER[..])
+                && DESTINATIONS.iter().any(|offset| find(data, 3) == Some(&offset[..]))
+        })
 }
 
 /// Of the last verdict among the expressions.

@@ -3,6 +3,7 @@
 
 mod batch;
 mod expression;
+mod frame;
 mod list;
 
 use std::io;
@@ -10,11 +11,13 @@ use std::os::fd::AsFd;
 
 use rustix::net::netlink;
 
-use crate::afterlife;
 use crate::attributes::Attributes;
+use crate::caretaker;
 use crate::socket::{self, NetlinkSocket};
-pub(crate) use batch::{Batch, Hook};
+pub(crate) use batch::{Batch, Hook, Spot, fitted_comment, fitted_network};
 pub(crate) use expression::{Expressions, Field, Verdict};
+pub(crate) use frame::Frame;
+pub(crate) use list::ListedRule;
 
 const SUBSYSTEM: u16 = 10;
 const NEW_TABLE: u16 = 0;
@@ -52,6 +55,10 @@ impl Family {
 pub(crate) enum NftError {
     #[error("could not {what}: {error}")]
     Refused { what: String, error: io::Error },
+    #[error(
+        "the table {table} changes faster than it can be read: somebody writes to it without a pause"
+    )]
+    Restless { table: String },
     #[error("could not talk to nftables: {0}")]
     Io(#[from] io::Error),
 }
@@ -79,7 +86,7 @@ pub(crate) struct Nft {
 impl Drop for Nft {
     fn drop(&mut self) {
         if self.removed {
-            afterlife::close_later(self.socket.as_fd());
+            caretaker::close_later(self.socket.as_fd());
         }
     }
 }
@@ -101,6 +108,7 @@ impl Nft {
         // The batch's own two messages stand around those of its content.
         let last = first + words.len() as u32;
         self.sequence = last + 2;
+        self.socket.make_room(bytes.len(), words.len());
         self.socket.send(&bytes)?;
         let mut refused = None;
         loop {

@@ -48,13 +48,7 @@ impl Plugin for Portmap {
         if conf.mappings.is_empty() {
             return Ok(());
         }
-        let mut nft = Nft::open()?;
-        rules::unforward(&mut nft, call)?;
-        iptables::remove_chain(
-            &mut nft,
-            &portmap_chain(&call.conf.name, &call.container_id),
-            GO_ENTRY,
-        )
+        forget(call)
     }
 
     fn check(&self, call: &Call) -> Result<(), Error> {
@@ -83,6 +77,13 @@ impl Plugin for Portmap {
     }
 }
 
+/// Removes all that was mapped for a container, whichever plugin did it.
+pub(crate) fn forget(call: &Call) -> Result<(), Error> {
+    let mut nft = Nft::open()?;
+    rules::unforward(&mut nft, call)?;
+    iptables::remove_chain(&mut nft, &portmap_chain(&call.conf.name, &call.container_id), GO_ENTRY)
+}
+
 /// Which ports an ADD asks for, and what the plugins before us have made.
 fn asked(call: &Call) -> Result<(PortmapConf, Outcome), Error> {
     let conf = PortmapConf::read(call)?;
@@ -108,8 +109,19 @@ fn check_address(
         return Ok(());
     }
     let wanted = conf.for_address(address.addr()).count();
+    if wanted == 0 {
+        return Ok(());
+    }
+    if let Some(chain) = rules::flaw(nft, family)? {
+        let msg = format!(
+            "the chain {chain} of the table {} is missing or changed: no packet finds its way to hostports",
+            rules::TABLE
+        );
+        return Err(Error::internal(msg).with_details("the next ADD on this host mends it"));
+    }
     let (mapping, masquerading) = rules::count(nft, call, family)?;
-    if mapping < wanted || (conf.snat && wanted > 0 && masquerading == 0) {
+    let masqueraded = 1 + usize::from(address.addr().is_ipv4());
+    if mapping < wanted || (conf.snat && masquerading < masqueraded) {
         let msg = format!(
             "missing hostport rules of {} in the table {}",
             call.container_id,
@@ -128,13 +140,9 @@ fn forget_old_flows(conf: &PortmapConf, addresses: &[IpNet]) {
         .filter(|it| it.protocol == Protocol::Udp)
         .map(|it| it.host_port)
         .collect();
-    if ports.is_empty() {
-        return;
-    }
-    for address in addresses {
-        // It only helps; without it they end by themselves.
-        let _ = conntrack::forget_udp(Family::of(address.addr()), &ports);
-    }
+    let families: Vec<Family> = addresses.iter().map(|it| Family::of(it.addr())).collect();
+    // It only helps; without it they end by themselves.
+    let _ = conntrack::forget_udp(&families, &ports);
 }
 
 /// Lets connections from the host's loopback address leave the host, towards the container.
@@ -144,8 +152,13 @@ fn open_loopback(addresses: &[IpNet]) -> Result<(), Error> {
         IpAddr::V6(_) => None,
     });
     let Some(ip) = ipv4 else { return Ok(()) };
-    let Some(index) = Kernel::open()?.link_towards(ip)? else { return Ok(()) };
-    let Some(name) = kernel::name_of(index) else { return Ok(()) };
-    kernel::enable(&format!("net/ipv4/conf/{name}/route_localnet"))
+    let mut kernel = Kernel::open()?;
+    let Some(index) = kernel.link_towards(ip)? else { return Ok(()) };
+    let Some(link) = kernel.link_by_index(index)? else { return Ok(()) };
+    if link.settings.route_localnet == Some(true) {
+        return Ok(());
+    }
+    kernel::enable(&format!("net/ipv4/conf/{}/route_localnet", link.name))
+        .map(drop)
         .or_cni("unable to enable route_localnet")
 }

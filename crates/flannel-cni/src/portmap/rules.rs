@@ -8,10 +8,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::conf::{Mapping, PortmapConf};
-use crate::nft::{Batch, Expressions, Family, Field, Hook, Nft, NftError, Verdict};
+use crate::nft::{
+    Batch, Expressions, Family, Field, Frame, Hook, ListedRule, Nft, NftError, Spot, Verdict,
+    fitted_comment, fitted_network,
+};
 use crate::protocol::{Attachment, Call};
 
 pub(super) const TABLE: &str = "cni_hostport";
@@ -19,8 +22,11 @@ const PORTS: &str = "hostports";
 const PORTS_OF_OLD: &str = "hostip_hostports";
 const ALL_PORTS: &str = "hostports_all";
 const MASQUERADING: &str = "masquerading";
+const ARRIVAL: &str = "loopback_guard";
 const OWNED: [&str; 3] = [PORTS, PORTS_OF_OLD, MASQUERADING];
 const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+/// Others change the firewall, too, and may remove what we have just listed.
+const TRIES: usize = 5;
 
 /// Maps the ports to the container's addresses, in place of what was mapped for it before.
 pub(super) fn forward(
@@ -29,29 +35,41 @@ pub(super) fn forward(
     conf: &PortmapConf,
     addresses: &[IpNet],
 ) -> Result<(), NftError> {
-    let batch = replacement(own_rules(nft, call)?, call, conf, addresses, false);
-    match nft.commit(batch) {
-        // It is the first mapping on this host.
-        Err(error) if error.is_absence() => {
-            let batch = replacement(own_rules(nft, call)?, call, conf, addresses, true);
-            nft.commit(batch)
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let batch = replacement(nft, call, conf, addresses)?;
+        match nft.commit(batch) {
+            Err(error) if error.is_absence() && tries < TRIES => {}
+            other => return other,
         }
-        other => other,
     }
 }
 
 /// Removes all that was mapped for a container. Nothing of it needs to be there.
 pub(super) fn unforward(nft: &mut Nft, call: &Call) -> Result<(), NftError> {
-    let mut batch = Batch::new(Family::Ipv4, TABLE);
-    for (family, chain, handle) in own_rules(nft, call)? {
-        batch.switch(family, TABLE);
-        batch.delete_rule(chain, handle);
+    let owner = Owner::new(&call.container_id, &call.conf.name);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let mut batch = Batch::new(Family::Ipv4, TABLE);
+        for family in FAMILIES {
+            let present = nft.all_rules(family, TABLE)?;
+            delete(&mut batch, family, present.iter().filter(|rule| owner.owns(rule)));
+        }
+        match nft.commit(batch) {
+            // Somebody has removed them meanwhile: all of them, or the next try will tell.
+            Err(error) if error.is_absence() && tries < TRIES => {}
+            other => return other,
+        }
     }
-    match nft.commit(batch) {
-        // Somebody has removed them meanwhile: all of them, or the next try will tell.
-        Err(error) if error.is_absence() && own_rules(nft, call)?.is_empty() => Ok(()),
-        other => other,
-    }
+}
+
+/// Which of the chains that lead packets to containers is not as it must be.
+pub(super) fn flaw(nft: &mut Nft, family: Family) -> Result<Option<&'static str>, NftError> {
+    let present = nft.all_rules(family, TABLE)?;
+    let flaws = frame(family).flaws(nft, &present)?;
+    Ok(flaws.iter().find(|flaw| flaw.matters()).map(|flaw| flaw.chain()))
 }
 
 /// How many rules of the container there are: those that map, and those that masquerade.
@@ -60,116 +78,146 @@ pub(super) fn count(
     call: &Call,
     family: Family,
 ) -> Result<(usize, usize), NftError> {
-    let found: Vec<_> = own_rules(nft, call)?.into_iter().filter(|it| it.0 == family).collect();
-    let masquerading = found.iter().filter(|it| it.1 == MASQUERADING).count();
-    Ok((found.len() - masquerading, masquerading))
+    let owner = Owner::new(&call.container_id, &call.conf.name);
+    let present = nft.all_rules(family, TABLE)?;
+    let own = || present.iter().filter(|rule| owner.owns(rule));
+    let masquerading = own().filter(|rule| rule.chain == MASQUERADING).count();
+    Ok((own().filter(|rule| rule.translates).count(), masquerading))
 }
 
 /// Removes the rules of this network's containers that live no more. Of rules that the Go plugin made
 /// nobody knows the network; they stay.
 pub(super) fn collect(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), NftError> {
+    let living: Vec<Owner> = valid.iter().map(|it| Owner::new(&it.container_id, network)).collect();
+    let fitted = fitted_network(network);
+    let is_stale = |rule: &&ListedRule| {
+        let of_network =
+            rule.network.as_deref().is_some_and(|it| it == network || it == fitted.as_ref());
+        of_network && OWNED.contains(&&*rule.chain) && !living.iter().any(|it| it.owns(rule))
+    };
     let mut batch = Batch::new(Family::Ipv4, TABLE);
     for family in FAMILIES {
-        for chain in OWNED {
-            for rule in nft.rules(family, TABLE, chain)? {
-                let lives = valid
-                    .iter()
-                    .any(|it| rule.comment.as_deref() == Some(it.container_id.as_str()));
-                if rule.network.as_deref() == Some(network) && !lives {
-                    batch.switch(family, TABLE);
-                    batch.delete_rule(chain, rule.handle);
-                }
-            }
-        }
+        let present = nft.all_rules(family, TABLE)?;
+        delete(&mut batch, family, present.iter().filter(is_stale));
     }
     nft.commit(batch)
 }
 
-type Place = (Family, &'static str, u64);
+/// A container, as the firewall knows it.
+struct Owner {
+    comment: String,
+    /// In full, and as it is written down: short ones are the same.
+    networks: [String; 2],
+}
 
-/// Every rule of this container in this network.
-fn own_rules(nft: &mut Nft, call: &Call) -> Result<Vec<Place>, NftError> {
-    let mut stale = Vec::new();
-    for family in FAMILIES {
-        for chain in OWNED {
-            for rule in nft.rules(family, TABLE, chain)? {
-                let of_network =
-                    rule.network.as_ref().is_none_or(|network| *network == call.conf.name);
-                if rule.comment.as_deref() == Some(call.container_id.as_str()) && of_network {
-                    stale.push((family, chain, rule.handle));
-                }
-            }
+impl Owner {
+    fn new(container_id: &str, network: &str) -> Self {
+        Self {
+            comment: fitted_comment(container_id).into_owned(),
+            networks: [network.to_owned(), fitted_network(network).into_owned()],
         }
     }
-    Ok(stale)
+
+    /// Rules that the Go plugin made do not say which network they are for.
+    fn owns(&self, rule: &ListedRule) -> bool {
+        rule.network.as_ref().is_none_or(|network| self.networks.contains(network))
+            && rule.comment.as_deref() == Some(&self.comment)
+            && OWNED.contains(&&*rule.chain)
+    }
+}
+
+fn delete<'a>(batch: &mut Batch, family: Family, rules: impl Iterator<Item = &'a ListedRule>) {
+    batch.switch(family, TABLE);
+    for rule in rules {
+        batch.delete_rule(&rule.chain, rule.handle);
+    }
 }
 
 fn replacement(
-    stale: Vec<Place>,
+    nft: &mut Nft,
     call: &Call,
     conf: &PortmapConf,
     addresses: &[IpNet],
-    with_frame: bool,
-) -> Batch {
+) -> Result<Batch, NftError> {
+    let owner = Owner::new(&call.container_id, &call.conf.name);
     let mut batch = Batch::new(Family::Ipv4, TABLE);
-    for (family, chain, handle) in stale {
-        batch.switch(family, TABLE);
-        batch.delete_rule(chain, handle);
-    }
-    for address in addresses {
-        batch.switch(Family::of(address.addr()), TABLE);
-        if with_frame {
-            frame(&mut batch);
+    for family in FAMILIES {
+        let present = nft.all_rules(family, TABLE)?;
+        delete(&mut batch, family, present.iter().filter(|rule| owner.owns(rule)));
+        for address in addresses.iter().filter(|it| Family::of(it.addr()) == family) {
+            let frame = frame(family);
+            frame.mend(&mut batch, &frame.flaws(nft, &present)?);
+            let foreign = present.iter().filter(|rule| !owner.owns(rule));
+            // Those of all addresses of the host stand behind those of one.
+            let first_of_all = foreign
+                .filter(|rule| rule.chain == PORTS && !rule.is_specific)
+                .map(|rule| Spot::Before(rule.handle))
+                .next();
+            let spots = [first_of_all.unwrap_or(Spot::Last), Spot::First];
+            batch.switch(family, TABLE);
+            container(&mut batch, call, conf, *address, spots);
         }
-        container(&mut batch, call, conf, *address);
     }
-    batch
+    Ok(batch)
 }
 
 /// The chains, and the rules that lead packets to them.
-fn frame(batch: &mut Batch) {
-    batch.table("CNI portmap plugin");
-    batch.chain(PORTS);
-    batch.chain(PORTS_OF_OLD);
-    batch.chain(ALL_PORTS);
-    batch.flush(ALL_PORTS);
-    for chain in [PORTS_OF_OLD, PORTS] {
-        batch.rule(ALL_PORTS, &Expressions::new().verdict(Verdict::Jump(chain)));
+fn frame(family: Family) -> Frame {
+    let jump = |chain| Expressions::new().verdict(Verdict::Jump(chain));
+    let entry = || vec![Expressions::new().destined_here().verdict(Verdict::Jump(ALL_PORTS))];
+    let frame = Frame::new(family, TABLE, "CNI portmap plugin")
+        .holder(PORTS, None)
+        .holder(PORTS_OF_OLD, None)
+        .leading(ALL_PORTS, None, vec![jump(PORTS_OF_OLD), jump(PORTS)])
+        .leading("prerouting", Some(Hook::Prerouting), entry())
+        .leading("output", Some(Hook::Output), entry())
+        .holder(MASQUERADING, Some(Hook::Postrouting));
+    if family == Family::Ipv6 {
+        return frame;
     }
-    for (name, hook) in [("prerouting", Hook::Prerouting), ("output", Hook::Output)] {
-        batch.nat_chain(name, hook);
-        batch.flush(name);
-        batch.rule(name, &Expressions::new().destined_here().verdict(Verdict::Jump(ALL_PORTS)));
-    }
-    batch.nat_chain(MASQUERADING, Hook::Postrouting);
+    // Connections from the host's loopback address are let out (`route_localnet`). Those to it must not
+    // be let in for that: what listens there counts on it.
+    let loopback = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::LOCALHOST, 8).trunc());
+    let guard =
+        Expressions::new().network(Field::Destination, loopback).arriving().verdict(Verdict::Drop);
+    frame.guard(ARRIVAL, Hook::Arrival, vec![guard])
 }
 
-fn container(batch: &mut Batch, call: &Call, conf: &PortmapConf, address: IpNet) {
-    let owner = Some((call.container_id.as_str(), call.conf.name.as_str()));
+/// `spots`: where mappings of all addresses of the host go, and where those of one.
+fn container(
+    batch: &mut Batch,
+    call: &Call,
+    conf: &PortmapConf,
+    address: IpNet,
+    [of_all, of_one]: [Spot; 2],
+) {
+    let owner = (call.container_id.as_str(), call.conf.name.as_str());
     let ip = address.addr();
-    // Each rule goes before all others, so that of two containers that claim a port the newer has
-    // it. The last one to be inserted is the first to be met.
+    // Each mapping goes before those of older containers, so that of two that claim a port the newer
+    // has it.
     for mapping in conf.for_address(ip) {
+        let spot = if mapping.destination().is_some() { of_one } else { of_all };
         let dnat = to_port(mapping).dnat(ip, mapping.container_port);
-        batch.insert_owned_rule(PORTS, &dnat, owner);
-        if conf.snat {
-            batch.insert_owned_rule(
-                PORTS,
-                &from_near(to_port(mapping), conf, address).mark(conf.mark),
-                owner,
-            );
+        let mark = conf.snat.then(|| from_near(to_port(mapping), conf, address).mark(conf.mark));
+        // What is put first comes to stand behind what is put first after it.
+        let mut rules = [mark, Some(dnat)];
+        if matches!(spot, Spot::First) {
+            rules.reverse();
+        }
+        for rule in rules.into_iter().flatten() {
+            batch.owned_rule(PORTS, &rule, owner, spot);
         }
     }
     if conf.snat {
         let marked = from_near(Expressions::new(), conf, address)
             .address(Field::Destination, ip)
             .marked(conf.mark);
-        batch.owned_rule(MASQUERADING, &marked.masquerade(), owner);
+        batch.owned_rule(MASQUERADING, &marked.masquerade(), owner, Spot::Last);
         if ip.is_ipv4() {
             let local = Expressions::new()
                 .address(Field::Source, IpAddr::V4(Ipv4Addr::LOCALHOST))
                 .address(Field::Destination, ip);
-            batch.owned_rule(MASQUERADING, &local.masquerade(), owner);
+            batch.owned_rule(MASQUERADING, &local.masquerade(), owner, Spot::Last);
         }
     }
 }

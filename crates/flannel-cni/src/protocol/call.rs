@@ -115,14 +115,10 @@ impl Call {
             .filter(|v| !v.is_empty())
     }
 
-    /// The attachments a runtime names as living at GC. Only a list that is there is a list: without
-    /// it, nothing may be collected.
+    /// The attachments a runtime names as living at GC. One that has none sends an empty list, null, or
+    /// no list at all.
     pub fn valid_attachments(&self) -> Result<Vec<Attachment>, Error> {
         let fields = self.conf.fields();
-        if fields.get("cni.dev/valid-attachments").is_none() {
-            let msg = "GC needs the list 'cni.dev/valid-attachments', be it empty";
-            return Err(Error::new(Code::InvalidConfig, msg));
-        }
         let wrong = |error| Error::new(Code::InvalidConfig, format!("{error}"));
         fields
             .objects("cni.dev/valid-attachments")

@@ -3,16 +3,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
+mod again;
 mod bridge;
+mod caretaker;
 mod connectivity;
+mod firewall;
 mod golden;
 mod interchange;
 mod killed;
 mod lifecycle;
 mod node;
 mod nonsense;
+mod orphans;
 mod protocol;
 mod robustness;
+mod router;
 mod support;
 mod traced;
 mod traffic;

@@ -54,7 +54,7 @@ fn what_is_wrong_with_a_request_is_told_with_the_specifications_code() {
         (&|r| r.command = "GC".into(), CONF, 1, "config version does not allow GC"),
         (&|r| r.command = "STATUS".into(), CONF, 1, "config version does not allow STATUS"),
         (&ok, r#"{"name":"n","ipam":7}"#, 999, "failed to load flannel netconf file"),
-        (&ok, CONF, 999, "open /run/flannel/subnet.env: no such file"),
+        (&ok, CONF, 11, "open /run/flannel/subnet.env: no such file"),
     ] {
         let (got, text) = refuse(change, conf);
         assert!(
@@ -128,10 +128,13 @@ fn defect_75_status_says_when_an_add_would_fail() {
 }
 
 #[test]
-fn gc_without_a_list_of_living_attachments_collects_nothing() {
-    let conf = r#"{"cniVersion":"1.1.0","name":"n"}"#;
-    let (code, msg) = Request::new("GC").send(conf).expect_error();
-    assert!(code == 7 && msg.contains("cni.dev/valid-attachments"), "{code} {msg}");
+fn gc_with_something_else_than_a_list_collects_nothing() {
+    for list in [r#""pod-1""#, "{}", "7", r#"["pod-1"]"#] {
+        let conf =
+            format!(r#"{{"cniVersion":"1.1.0","name":"n","cni.dev/valid-attachments":{list}}}"#);
+        let (code, msg) = Request::new("GC").send(&conf).expect_error();
+        assert!(code == 7 && msg.contains("cni.dev/valid-attachments"), "{code} {msg}");
+    }
 }
 
 #[test]

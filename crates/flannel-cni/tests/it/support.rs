@@ -23,6 +23,8 @@ pub(crate) struct Request {
     pub(crate) by_exec: bool,
     /// `PATH`, unless it is empty.
     pub(crate) search_path: String,
+    /// Where flanneld waits on plugins' behalf, unless it is empty.
+    pub(crate) caretaker: String,
 }
 
 pub(crate) struct Answer {
@@ -43,6 +45,7 @@ impl Request {
             args: String::new(),
             by_exec: false,
             search_path: String::new(),
+            caretaker: "/does/not/exist".into(),
         }
     }
 
@@ -75,6 +78,7 @@ impl Request {
             ("CNI_IFNAME", &self.ifname),
             ("CNI_PATH", &self.path),
             ("CNI_ARGS", &self.args),
+            ("FLANNEL_CNI_SOCKET", &self.caretaker),
             ("FLANNEL_CNI_EXEC", if self.by_exec { "1" } else { "" }),
         ] {
             // A runtime does not set what it has nothing to say about.

@@ -127,7 +127,7 @@ impl CheckArgs {
 fn fix(networks: &[Network]) -> anyhow::Result<usize> {
     let mut freed = 0;
     for network in networks.iter().filter(|network| network.leaked() > 0) {
-        freed += audit::fix(&network.store, &network.findings)
+        freed += audit::fix(&network.store, &network.name, &network.findings)
             .with_context(|| format!("set addresses of {} free", network.name))?
             .len();
     }

@@ -1,0 +1,146 @@
+//! flanneld's side: threads that wait.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, chmod};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+
+use super::Errand;
+use crate::kernel::remove_link;
+use crate::socket::NetlinkSocket;
+
+/// After that, closing a socket of nftables waits for nothing.
+const LATER: Duration = Duration::from_millis(300);
+/// A plugin says what it wants as soon as it has knocked.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How many links are waited for at once. Beyond that, plugins wait themselves.
+const MOST: usize = 256;
+const BACKLOG: i32 = 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("another flanneld serves {}", .0.display())]
+    Taken(PathBuf),
+    #[error("could not serve {}: {error}", path.display())]
+    Io { path: PathBuf, error: io::Error },
+}
+
+/// Serves plugins at this path from now on, until the process ends.
+pub fn serve(path: &Path) -> Result<(), ServeError> {
+    let failed = |error: io::Error| ServeError::Io { path: path.to_owned(), error };
+    if super::connect(path).is_ok() {
+        return Err(ServeError::Taken(path.to_owned()));
+    }
+    let listener = listen(path).map_err(failed)?;
+    let (close, closing) = std::sync::mpsc::channel::<(Instant, OwnedFd)>();
+    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+    };
+    spawn(
+        "cni-closer",
+        Box::new(move || {
+            for (since, socket) in closing {
+                thread::sleep(LATER.saturating_sub(since.elapsed()));
+                drop(socket);
+            }
+        }),
+    )
+    .map_err(failed)?;
+    let under_way = Arc::new(AtomicUsize::new(0));
+    spawn(
+        "cni-caretaker",
+        Box::new(move || {
+            loop {
+                // Whatever is wrong with one does not keep others from being served.
+                match accept(&listener) {
+                    Ok((connection, Errand::RemoveLink(index), requests)) => {
+                        remove(connection, requests, index, &under_way);
+                    }
+                    Ok((_, Errand::CloseLater, socket)) => {
+                        let _ = close.send((Instant::now(), socket));
+                    }
+                    // Of descriptors there may be none left for a while.
+                    Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                        thread::sleep(LATER);
+                    }
+                    Err(_) => {}
+                }
+            }
+        }),
+    )
+    .map_err(failed)
+}
+
+fn listen(path: &Path) -> io::Result<OwnedFd> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // Before anybody can connect.
+    chmod(path, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// The next errand, and the socket that it is about.
+fn accept(listener: &OwnedFd) -> io::Result<(OwnedFd, Errand, OwnedFd)> {
+    let connection = rustix::net::accept_with(listener, SocketFlags::CLOEXEC)?;
+    if socket_peercred(connection.as_fd())?.uid != rustix::process::Uid::ROOT {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    set_socket_timeout(&connection, Timeout::Recv, Some(PATIENCE))?;
+    let mut bytes = [0; Errand::LEN];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    rustix::net::recvmsg(
+        &connection,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let socket = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut sockets) => sockets.next(),
+        _ => None,
+    });
+    match (Errand::of_bytes(bytes), socket) {
+        (Some(errand), Some(socket)) => Ok((connection, errand, socket)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// In a thread of its own, as each waits alone. Where there are too many, the connection ends without an
+/// answer, and the plugin sees to it.
+fn remove(connection: OwnedFd, requests: OwnedFd, index: u32, under_way: &Arc<AtomicUsize>) {
+    if under_way.fetch_add(1, Ordering::Relaxed) >= MOST {
+        under_way.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    let counter = Arc::clone(under_way);
+    let work = move || {
+        let removed = NetlinkSocket::of(requests).and_then(|mut it| remove_link(&mut it, index));
+        let errno = removed.err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
+        let _ = rustix::net::send(&connection, &errno.to_ne_bytes(), SendFlags::NOSIGNAL);
+        counter.fetch_sub(1, Ordering::Relaxed);
+    };
+    if thread::Builder::new().name("cni-removal".into()).spawn(work).is_err() {
+        under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
