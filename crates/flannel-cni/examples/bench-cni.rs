@@ -6,6 +6,10 @@
 //! cargo run --release -p flannel-cni --example bench-cni [-- ROUNDS]
 //! ```
 //!
+//! flanneld waits for the kernel on our plugins' behalf, as it does on a node; `FLANNEL_BENCH_ALONE=1`
+//! shows what it is like without. Starting two programs that do nothing is measured beside, as the
+//! benchmark's own cost; the third ratio leaves it out.
+//!
 //! Needs root, iproute2 and iptables.
 
 #![allow(
@@ -40,21 +44,34 @@ fn main() {
         ours.name, go.name
     );
     println!(
-        "                                  p50 ours     Go   ratio    p99 ours     Go   ratio"
+        "                                  p50 ours     Go   ratio    p99 ours     Go   ratio   p50 without the benchmark's"
     );
-    let contestants = [(&ours, false), (&go, false), (&ours, true), (&go, true)];
+    let contestants: [(&Chain, Port); 6] = [Port::None, Port::Tcp, Port::Udp]
+        .map(|port| [(&ours, port), (&go, port)])
+        .concat()
+        .try_into()
+        .unwrap_or_else(|_| panic!("two for each"));
     for (at_once, rounds) in [(1, rounds), (AT_ONCE, rounds.div_ceil(4))] {
         let crowd = if at_once > 1 { format!(", {at_once} at once") } else { String::new() };
-        let times = alternate(contestants, rounds, at_once);
-        for (port, times) in ["", ", hostPort"].into_iter().zip(times.chunks_exact(2)) {
+        let (times, own) = alternate(contestants, rounds, at_once);
+        for (port, times) in
+            ["", ", hostPort", ", hostPort UDP"].into_iter().zip(times.chunks_exact(2))
+        {
             let (ours, go) = (&times[0], &times[1]);
-            report(&format!("ADD{port}{crowd}"), &ours.add, &go.add);
-            report(&format!("DEL{port}{crowd}"), &ours.del, &go.del);
-            report(&format!("ADD{port}{crowd}, processor"), &ours.add_cpu, &go.add_cpu);
-            report(&format!("DEL{port}{crowd}, processor"), &ours.del_cpu, &go.del_cpu);
+            report(&format!("ADD{port}{crowd}"), &ours.add, &go.add, &own);
+            report(&format!("DEL{port}{crowd}"), &ours.del, &go.del, &own);
+            report(&format!("ADD{port}{crowd}, processor"), &ours.add_cpu, &go.add_cpu, &[]);
+            report(&format!("DEL{port}{crowd}, processor"), &ours.del_cpu, &go.del_cpu, &[]);
         }
     }
     println!("\nprograms: ours {:.2} MB, Go {:.2} MB", ours.megabytes(), go.megabytes());
+}
+
+#[derive(Clone, Copy)]
+enum Port {
+    None,
+    Tcp,
+    Udp,
 }
 
 /// Whose plugins.
@@ -71,6 +88,9 @@ fn ours() -> Chain {
     let directory = tempfile::tempdir().unwrap();
     for name in ["flannel", "portmap"] {
         std::os::unix::fs::symlink(&program, directory.path().join(name)).unwrap();
+    }
+    if std::env::var_os("FLANNEL_BENCH_ALONE").is_none() {
+        flannel_cni::caretaker::serve(&directory.path().join("cni.sock")).unwrap();
     }
     Chain {
         name: "ours",
@@ -123,6 +143,7 @@ impl Chain {
             .env("CNI_NETNS", &pod.netns)
             .env("CNI_IFNAME", "eth0")
             .env("CNI_PATH", &self.directory)
+            .env("FLANNEL_CNI_SOCKET", self.directory.join("cni.sock"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -150,7 +171,7 @@ struct Pod {
 }
 
 impl Pod {
-    fn new(number: usize, with_port: bool) -> Self {
+    fn new(number: usize, port: Port) -> Self {
         let file = std::thread::spawn(|| {
             // SAFETY: only the network namespace of this thread is left, which ends here.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
@@ -158,9 +179,11 @@ impl Pod {
         })
         .join()
         .unwrap();
-        let ports = match with_port {
-            true => json!([{"hostPort": 8000 + number, "containerPort": 80, "protocol": "tcp"}]),
-            false => json!([]),
+        let mapping = |protocol| json!([{"hostPort": 8000 + number, "containerPort": 80, "protocol": protocol}]);
+        let ports = match port {
+            Port::None => json!([]),
+            Port::Tcp => mapping("tcp"),
+            Port::Udp => mapping("udp"),
         };
         Self {
             id: format!("{number:064x}"),
@@ -180,18 +203,22 @@ struct Times {
     del_cpu: Vec<Duration>,
 }
 
-/// Each in turn, so that whatever else the machine does falls on all alike.
+/// Each in turn, so that whatever else the machine does falls on all alike. And how long the same takes
+/// with programs that do nothing.
 fn alternate<const N: usize>(
-    contestants: [(&Chain, bool); N],
+    contestants: [(&Chain, Port); N],
     rounds: usize,
     at_once: usize,
-) -> [Times; N] {
+) -> ([Times; N], Vec<Duration>) {
     let mut times = std::array::from_fn(|_| Times::default());
     let directory = tempfile::tempdir().unwrap();
     let node = Node::new(directory.path());
+    let mut own = Vec::new();
     for round in 0..=rounds {
-        for ((chain, with_port), times) in contestants.into_iter().zip(&mut times) {
-            let pods: Vec<Pod> = (0..at_once).map(|number| Pod::new(number, with_port)).collect();
+        let pods: Vec<Pod> = (0..at_once).map(|number| Pod::new(number, Port::None)).collect();
+        own.extend(together(&pods, |_, ()| do_nothing(), vec![(); at_once]).0);
+        for ((chain, port), times) in contestants.into_iter().zip(&mut times) {
+            let pods: Vec<Pod> = (0..at_once).map(|number| Pod::new(number, port)).collect();
             let before = cpu_of_children();
             let (add, results) = together(&pods, |pod, ()| node.add(chain, pod), vec![(); at_once]);
             let between = cpu_of_children();
@@ -209,7 +236,21 @@ fn alternate<const N: usize>(
             std::thread::sleep(Duration::from_millis(60));
         }
     }
-    times
+    (times, own)
+}
+
+/// Twice: a chain is two programs.
+fn do_nothing() {
+    for _ in 0..2 {
+        let mut child = Command::new("/bin/true")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let _ = child.stdout.take().unwrap().read_to_end(&mut Vec::new());
+        child.wait().unwrap();
+    }
 }
 
 /// All at the same moment; how long each took.
@@ -288,17 +329,22 @@ fn portmap(pod: &Pod, result: &Value) -> Value {
     })
 }
 
-fn report(what: &str, ours: &[Duration], go: &[Duration]) {
+/// `own`: what the benchmark itself costs.
+fn report(what: &str, ours: &[Duration], go: &[Duration], own: &[Duration]) {
     let at = |times: &[Duration], percent: usize| {
         let mut times = times.to_vec();
         times.sort();
-        times[(times.len() * percent / 100).min(times.len() - 1)].as_secs_f64() * 1e3
+        times
+            .get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
+            .map_or(0.0, |time| time.as_secs_f64() * 1e3)
     };
     let cell = |percent| {
         let (ours, go) = (at(ours, percent), at(go, percent));
         format!("{ours:8.2} {go:8.2} {:6.1}x", go / ours)
     };
-    println!("{what:32} {}   {}", cell(50), cell(99));
+    let own = at(own, 50);
+    let net = (at(go, 50) - own) / (at(ours, 50) - own);
+    println!("{what:32} {}   {}   {net:6.1}x ({own:.2})", cell(50), cell(99));
 }
 
 fn ip(arguments: &str) {

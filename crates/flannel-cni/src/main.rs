@@ -21,6 +21,10 @@ By hand: flannel --install DIRECTORY [--force]
     writes this program to DIRECTORY, and links for the plugins that are built in;
     --force: also where other programs have their names";
 
+const NOT_STATIC: &str = "\
+this program needs the host's C library, and takes twice as long to start as a static one:
+scripts/plugin DIRECTORY builds that and installs it";
+
 fn main() -> ExitCode {
     let succeeded = match std::env::args_os().nth(1) {
         Some(option) if option == "--install" => {
@@ -54,6 +58,9 @@ fn install_into(arguments: Vec<OsString>) -> bool {
                         format!("{name}: kept, it is not ours (--force replaces it)")
                     }
                 });
+            }
+            if !cfg!(target_feature = "crt-static") {
+                say(NOT_STATIC);
             }
             true
         }
