@@ -26,8 +26,9 @@ const DETECTION_PATIENCE: Duration = Duration::from_secs(5);
 pub(super) fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
     let conf = BridgeConf::supported(call)?;
     let netns = open_netns(call)?;
-    if retried {
-        refuse_attached(call, &netns)?;
+    let mut container = look_into(&netns)?;
+    if is_attached(&mut container, &call.ifname)? {
+        return Err(attached(call));
     }
     let given = match conf.ipam.as_str() {
         "" => Given { outcome: Outcome::default(), earlier: false },
@@ -37,6 +38,7 @@ pub(super) fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
         call,
         conf: &conf,
         netns: &netns,
+        container,
         host_name: None,
         given: given.outcome.ips.iter().map(|ip| ip.address.addr()).collect(),
         is_masqueraded: false,
@@ -53,21 +55,30 @@ pub(super) fn open_netns(call: &Call) -> Result<Netns, Error> {
     Netns::open(&call.netns).or_cni(format_args!("failed to open netns {:?}", call.netns))
 }
 
-/// A pod that is attached is left as it is. An ADD that was cut short has neither set its interface up
-/// nor given it an address: that is the last thing it does.
+fn look_into(netns: &Netns) -> Result<Kernel, Error> {
+    const ATTEMPTED: &str = "could not look into the container";
+    netns.inside(Kernel::open).or_cni(ATTEMPTED)?.or_cni(ATTEMPTED)
+}
+
+/// A pod that is attached is left as it is.
 pub(crate) fn refuse_attached(call: &Call, netns: &Netns) -> Result<(), Error> {
-    let name = &call.ifname;
-    let is_attached = || -> Result<bool, Error> {
-        let mut kernel = Kernel::open()?;
-        let Some(link) = kernel.link(name)? else { return Ok(false) };
-        Ok(link.up || !kernel.addresses(Some(link.index))?.is_empty())
-    };
-    if !netns.inside(is_attached).or_cni("could not look into the container")?? {
-        return Ok(());
+    match is_attached(&mut look_into(netns)?, &call.ifname)? {
+        true => Err(attached(call)),
+        false => Ok(()),
     }
-    let msg = format!("container {} is attached: {name:?} already exists", call.container_id);
-    Err(Error::internal(msg)
-        .with_details("it is left as it is; to attach it anew, DEL comes first"))
+}
+
+/// An ADD that was cut short has neither set the interface up nor given it an address: that is the last
+/// thing it does.
+fn is_attached(container: &mut Kernel, name: &str) -> Result<bool, Error> {
+    let Some(link) = container.link(name)? else { return Ok(false) };
+    Ok(link.up || !container.addresses(Some(link.index))?.is_empty())
+}
+
+fn attached(call: &Call) -> Error {
+    let (id, name) = (&call.container_id, &call.ifname);
+    Error::internal(format_args!("container {id} is attached: {name:?} already exists"))
+        .with_details("it is left as it is; to attach it anew, DEL comes first")
 }
 
 /// An attachment in the making.
@@ -75,6 +86,8 @@ struct Attachment<'a> {
     call: &'a Call,
     conf: &'a BridgeConf,
     netns: &'a Netns,
+    /// As seen from inside.
+    container: Kernel,
     /// The name of the pair's end on the host, once there is a pair.
     host_name: Option<String>,
     /// The addresses that it was given.
@@ -90,11 +103,6 @@ impl Attachment<'_> {
         let own_addresses = gateways::complete(&mut outcome, conf, CONTAINER);
         let mut host = Kernel::open()?;
         let bridge = host::ensure_bridge(&mut host, conf, &mut self.rng)?;
-        let macs =
-            [port_mac(&mut self.rng), conf.mac.unwrap_or_else(|| Mac::random(&mut self.rng))];
-        let host_name = self.make_pair(&mut host, &bridge, macs, earlier)?;
-        // A frame may get past the bridge.
-        host::ignore_routers(&host_name);
         if conf.is_gateway && !own_addresses.is_empty() {
             host::ensure_gateway(&mut host, conf, &bridge, &own_addresses)?;
         }
@@ -103,12 +111,20 @@ impl Attachment<'_> {
             let addresses: Vec<IpNet> = outcome.ips.iter().map(|ip| ip.address).collect();
             masquerade::set_up(call, &addresses)?;
         }
+        let macs =
+            [port_mac(&mut self.rng), conf.mac.unwrap_or_else(|| Mac::random(&mut self.rng))];
+        let host_name = self.make_pair(&mut host, &bridge, macs, earlier)?;
+        // A frame may get past the bridge.
+        host::ignore_routers(&host_name);
         // Last, because by this everybody knows that the container is attached.
         if conf.container_interface_down {
             host.apply(vec![Change::set_up_by_name(&host_name)])?;
         } else {
+            let container = &mut self.container;
             self.netns
-                .inside(|| configure_container(call, conf, &outcome, &mut host, &host_name))
+                .inside(|| {
+                    configure_container(call, conf, &outcome, container, &mut host, &host_name)
+                })
                 .or_cni("could not configure the container's interface")??;
             wait_for_port(&mut host, &host_name)?;
         }
@@ -168,8 +184,7 @@ impl Attachment<'_> {
                 Err(_) => {}
             }
             // Either the name on the host is taken, by chance, or the container's is.
-            let present = self.netns.inside(|| Kernel::open()?.link(ifname));
-            match present.or_cni("could not look into the container")?? {
+            match self.container.link(ifname)? {
                 None => {}
                 Some(link) if earlier && link.kind == "veth" => {
                     kernel::remove_link_of(self.netns, ifname).map_err(Error::internal)?;
@@ -212,11 +227,11 @@ fn configure_container(
     call: &Call,
     conf: &BridgeConf,
     outcome: &Outcome,
+    kernel: &mut Kernel,
     host: &mut Kernel,
     host_name: &str,
 ) -> Result<(), Error> {
     let name = &call.ifname;
-    let mut kernel = Kernel::open()?;
     let index = kernel.index_of(name).or_cni(format_args!("failed to lookup {name:?}"))?;
     let has_ipv6 = outcome.ips.iter().any(|ip| ip.address.addr().is_ipv6());
     set_switches(name, conf, has_ipv6);
@@ -225,14 +240,30 @@ fn configure_container(
         changes.push(Change::add_address(index, name, ip.address, conf.duplicate_detection));
     }
     changes.push(Change::set_up(index, name));
-    for route in &outcome.routes {
-        let gateway = gateways::gateway_of(outcome, route);
-        changes.push(Change::add_route(index, name, route, gateway));
-    }
+    let routes = || {
+        outcome.routes.iter().map(|route| {
+            Change::add_route(index, name, route, gateways::gateway_of(outcome, route))
+        })
+    };
+    changes.extend(routes());
     host.apply(vec![Change::set_up_by_name(host_name)])?;
-    kernel.apply(changes)?;
+    let deadline = Instant::now() + PORT_PATIENCE;
+    let mut made = kernel.apply(changes);
+    while let Err(error) = &made
+        && matches!(error.errno(), Some(libc::EHOSTUNREACH | libc::ENETUNREACH))
+        && Instant::now() < deadline
+    {
+        // The kernel has not yet taken note that the interface is up, and IPv6 waits for that. Being
+        // asked about it, it does.
+        kernel.link(name)?;
+        made = kernel.apply(routes().collect());
+        if made.is_err() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    made?;
     if conf.duplicate_detection && has_ipv6 {
-        wait_for_detection(&mut kernel, index, name)?;
+        wait_for_detection(kernel, index, name)?;
     }
     Ok(())
 }

@@ -167,7 +167,7 @@ fn no_async_runtime_is_part_of_it() {
         .output()
         .unwrap();
     let tree = String::from_utf8(output.stdout).unwrap();
-    assert!(tree.contains("flannel-kernel"), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(tree.contains("flannel-netlink"), "{}", String::from_utf8_lossy(&output.stderr));
     for name in ["tokio", "mio", "futures", "async"] {
         assert!(!tree.contains(name), "{name} is in:\n{tree}");
     }
