@@ -44,7 +44,7 @@ fn main() {
         ours.name, go.name
     );
     println!(
-        "                                  p50 ours     Go   ratio    p99 ours     Go   ratio   p50 without the benchmark's"
+        "                                          p50 ours     Go   ratio    p99 ours     Go   ratio   p50 without the benchmark's own"
     );
     let contestants: [(&Chain, Port); 6] = [Port::None, Port::Tcp, Port::Udp]
         .map(|port| [(&ours, port), (&go, port)])
@@ -343,8 +343,12 @@ fn report(what: &str, ours: &[Duration], go: &[Duration], own: &[Duration]) {
         format!("{ours:8.2} {go:8.2} {:6.1}x", go / ours)
     };
     let own = at(own, 50);
-    let net = (at(go, 50) - own) / (at(ours, 50) - own);
-    println!("{what:32} {}   {}   {net:6.1}x ({own:.2})", cell(50), cell(99));
+    let (ours_net, go_net) = (at(ours, 50) - own, at(go, 50) - own);
+    let net = match ours_net > 0.0 && own > 0.0 {
+        true => format!("{:6.1}x ({own:.2})", go_net / ours_net),
+        false => String::new(),
+    };
+    println!("{what:40} {}   {}   {net}", cell(50), cell(99));
 }
 
 fn ip(arguments: &str) {

@@ -32,7 +32,10 @@ fn the_subnet_file_is_what_container_runtimes_expect() -> Result<()> {
         )
     );
     assert_eq!(lab.node(1).exec(&["stat", "-c", "%a %F", SUBNET_ENV])?, "644 regular file\n");
-    assert_eq!(lab.node(1).exec(&["ls", "-A", "/run/flannel"])?, "subnet.env\n");
+    // Beside it, where CNI plugins knock.
+    assert_eq!(lab.node(1).exec(&["ls", "-A", "/run/flannel"])?, "cni.sock\nsubnet.env\n");
+    let door = lab.node(1).exec(&["stat", "-c", "%a %F", "/run/flannel/cni.sock"])?;
+    assert_eq!(door, "600 socket\n");
     Ok(())
 }
 
