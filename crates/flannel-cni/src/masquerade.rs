@@ -1,15 +1,15 @@
-//! Masquerading of what leaves an attachment's own network: in the table that the Go plugins use
-//! for it, rule by rule the same, so that they can remove ours and we theirs. What they may have
-//! written with iptables is removed too.
+//! Masquerading of what leaves an attachment's own network: in the table of nftables or the chains of
+//! iptables that the Go plugins use for it, rule by rule the same, so that they can remove ours and we
+//! theirs.
 
 use ipnet::IpNet;
 
 use crate::go_names::{attachment_hash, masquerade_chain, network_hash};
+use crate::iptables::{self, Backend, OwnChain, Rule, Stale};
 use crate::nft::{
     Batch, Expressions, Family, Field, Frame, Hook, ListedRule, Nft, NftError, Spot, Verdict,
 };
-use crate::protocol::{Attachment, Call};
-use crate::{iptables, protocol};
+use crate::protocol::{Attachment, Call, Error};
 
 const TABLE: &str = "cni_plugins_masquerade";
 const CHAIN: &str = "masq_checks";
@@ -18,17 +18,30 @@ const TABLE_COMMENT: &str = "Masquerading for plugins from github.com/containern
 
 /// Others change the firewall, too, and may remove what we have just listed.
 const TRIES: usize = 5;
+/// The chain of iptables that everything passes on its way out.
+const ENTRY: &str = "POSTROUTING";
 
-/// For every address of an attachment.
-pub(crate) fn set_up(call: &Call, addresses: &[IpNet]) -> Result<(), NftError> {
+/// For every address of an attachment. `backend`: where, if the host is not to decide.
+pub(crate) fn set_up(
+    call: &Call,
+    backend: Option<Backend>,
+    addresses: &[IpNet],
+) -> Result<(), Error> {
     let mut nft = Nft::open()?;
+    match backend.unwrap_or_else(Backend::of_host) {
+        Backend::Iptables => set_up_chains(&mut nft, call, addresses),
+        Backend::Nftables => Ok(set_up_rules(&mut nft, call, addresses)?),
+    }
+}
+
+fn set_up_rules(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), NftError> {
     let mut tries = 0;
     loop {
         tries += 1;
         let present = nft.all_rules(Family::Inet, TABLE)?;
         let frame = frame();
         let mut batch = Batch::new(Family::Inet, TABLE);
-        frame.mend(&mut batch, &frame.flaws(&mut nft, &present)?);
+        frame.mend(&mut batch, &frame.flaws(nft, &present)?);
         replace_rules(&mut batch, call, addresses, &own(&present, &hash(call)));
         match nft.commit(batch) {
             Err(error) if error.is_absence() && tries < TRIES => {}
@@ -37,17 +50,17 @@ pub(crate) fn set_up(call: &Call, addresses: &[IpNet]) -> Result<(), NftError> {
     }
 }
 
-/// Whether everything is there that `set_up` makes.
-pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), protocol::Error> {
+/// Whether everything is there that `set_up` makes, wherever it made it.
+pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
     let mut nft = Nft::open()?;
-    // The Go plugin's iptables flavour has it.
-    let chain = masquerade_chain(&call.conf.name, &call.container_id);
-    let families = addresses.iter().map(|address| Family::of(address.addr()));
-    let mut by_iptables = true;
-    for family in families {
-        by_iptables &= nft.has_chain(family, "nat", &chain)?;
+    let mut in_chains = false;
+    for (family, chain) in own_chains(call, addresses) {
+        if let Some(found) = iptables::verify(&mut nft, family, &[], &chain) {
+            found.map_err(|error| error.context("what leaves is not masqueraded"))?;
+            in_chains = true;
+        }
     }
-    if by_iptables {
+    if in_chains {
         return Ok(());
     }
     let present = nft.all_rules(Family::Inet, TABLE)?;
@@ -61,11 +74,11 @@ pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), protocol::Er
         }
         None => return Ok(()),
     };
-    Err(protocol::Error::internal(format_args!("what leaves is not masqueraded: {missing}")))
+    Err(Error::internal(format_args!("what leaves is not masqueraded: {missing}")))
 }
 
 /// Nothing of it needs to be there.
-pub(crate) fn tear_down(call: &Call) -> Result<(), protocol::Error> {
+pub(crate) fn tear_down(call: &Call) -> Result<(), Error> {
     let mut nft = Nft::open()?;
     let mut batch = Batch::new(Family::Inet, TABLE);
     let present = nft.rules(Family::Inet, TABLE, CHAIN)?;
@@ -73,15 +86,11 @@ pub(crate) fn tear_down(call: &Call) -> Result<(), protocol::Error> {
         batch.delete_rule(CHAIN, handle);
     }
     nft.commit(batch)?;
-    iptables::remove_chain(
-        &mut nft,
-        &masquerade_chain(&call.conf.name, &call.container_id),
-        "POSTROUTING",
-    )
+    iptables::remove_chain(&mut nft, &masquerade_chain(&call.conf.name, &call.container_id), ENTRY)
 }
 
 /// Removes the rules of this network's attachments that live no more.
-pub(crate) fn collect(network: &str, valid: &[Attachment]) -> Result<(), NftError> {
+pub(crate) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     let living: Vec<String> =
         valid.iter().map(|it| attachment_hash(network, &it.ifname, &it.container_id)).collect();
     let ours = format!("{}-", network_hash(network));
@@ -95,7 +104,52 @@ pub(crate) fn collect(network: &str, valid: &[Attachment]) -> Result<(), NftErro
             batch.delete_rule(CHAIN, rule.handle);
         }
     }
-    nft.commit(batch)
+    nft.commit(batch)?;
+    let living: Vec<String> =
+        valid.iter().map(|it| masquerade_chain(network, &it.container_id)).collect();
+    let comment = format!("name: \"{network}\" id: \"");
+    iptables::collect(&mut nft, &Stale { entry: ENTRY, comment: &comment, living: &living })
+}
+
+fn set_up_chains(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
+    for (family, chain) in own_chains(call, addresses) {
+        iptables::establish(nft, family, &[], &chain)
+            .map_err(|error| error.context("failed to set up masquerading"))?;
+    }
+    Ok(())
+}
+
+/// One chain for all addresses of a family. A container with several attachments to a network has one
+/// chain for all of them: the Go plugins have it so.
+fn own_chains(call: &Call, addresses: &[IpNet]) -> Vec<(Family, OwnChain)> {
+    let (network, id) = (&call.conf.name, &call.container_id);
+    let comment = format!("name: \"{network}\" id: \"{id}\"");
+    let mut chains = Vec::new();
+    for (family, multicast) in [(Family::Ipv4, "224.0.0.0/4"), (Family::Ipv6, "ff00::/8")] {
+        let addresses: Vec<&IpNet> =
+            addresses.iter().filter(|address| Family::of(address.addr()) == family).collect();
+        if addresses.is_empty() {
+            continue;
+        }
+        let near = |address: &&IpNet| {
+            Rule::new("-d").word(address.to_string()).and("-j ACCEPT").comment(&comment)
+        };
+        let mut rules: Vec<Rule> = addresses.iter().map(near).collect();
+        rules.push(Rule::new("! -d").word(multicast).and("-j MASQUERADE").comment(&comment));
+        let entries = addresses
+            .iter()
+            .map(|address| Rule::new("-s").word(address.addr().to_string()).comment(&comment));
+        let chain = OwnChain {
+            name: masquerade_chain(network, id),
+            rules,
+            entry: ENTRY,
+            entries: entries.collect(),
+            first: false,
+            has_others: true,
+        };
+        chains.push((family, chain));
+    }
+    chains
 }
 
 fn hash(call: &Call) -> String {

@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 pub(crate) struct Output {
     pub status: ExitStatus,
@@ -28,13 +30,37 @@ pub(crate) fn run(
     patience: Duration,
 ) -> io::Result<Output> {
     let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .envs(variables.iter().copied())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = spawn(&mut command)?;
+    command.args(arguments).envs(variables.iter().copied());
+    run_command(&mut command, input, patience)
+}
+
+/// The same for a program that does a part of our own work: when we are killed, so is it, and whoever
+/// cleans up after us need not fear that it goes on.
+pub(crate) fn run_with_us(
+    program: &Path,
+    arguments: &[&str],
+    input: &[u8],
+    patience: Duration,
+) -> io::Result<Output> {
+    let parent = rustix::process::getpid();
+    let tie = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // We may have been killed before that was said.
+        match rustix::process::getppid() == Some(parent) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    // SAFETY: between fork and exec only two system calls are made.
+    unsafe { command.pre_exec(tie) };
+    run_command(&mut command, input, patience)
+}
+
+fn run_command(command: &mut Command, input: &[u8], patience: Duration) -> io::Result<Output> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = spawn(command)?;
     let deadline = Instant::now() + patience;
     let talked = converse(&mut child, input, deadline);
     if talked.is_err() {

@@ -109,7 +109,7 @@ impl Attachment<'_> {
         if conf.ip_masq && !outcome.ips.is_empty() {
             self.is_masqueraded = true;
             let addresses: Vec<IpNet> = outcome.ips.iter().map(|ip| ip.address).collect();
-            masquerade::set_up(call, &addresses)?;
+            masquerade::set_up(call, conf.ip_masq_backend, &addresses)?;
         }
         let macs =
             [port_mac(&mut self.rng), conf.mac.unwrap_or_else(|| Mac::random(&mut self.rng))];

@@ -2,6 +2,7 @@
 
 use flannel_netlink::Mac;
 
+use crate::iptables::Backend;
 use crate::protocol::{Call, Code, Dns, Error, FieldError};
 
 const DEFAULT_NAME: &str = "cni0";
@@ -14,6 +15,8 @@ pub(super) struct BridgeConf {
     /// An address of the bridge that does not fit is replaced.
     pub(super) force_address: bool,
     pub(super) ip_masq: bool,
+    /// Where masquerading is written; the host decides if it is not said.
+    pub(super) ip_masq_backend: Option<Backend>,
     pub(super) mtu: Option<u32>,
     pub(super) hairpin: bool,
     pub(super) promiscuous: bool,
@@ -29,9 +32,6 @@ pub(super) struct BridgeConf {
 
 impl BridgeConf {
     pub(super) fn read(call: &Call) -> Result<Self, Error> {
-        let wrong = |error: FieldError| {
-            Error::new(Code::InvalidConfig, format!("failed to load netconf: {error}"))
-        };
         let conf = Self::of_fields(call).map_err(wrong)?;
         conf.check()?;
         Ok(conf)
@@ -39,8 +39,9 @@ impl BridgeConf {
 
     /// Of a network that we are to serve from now on, and not only to undo.
     pub(super) fn supported(call: &Call) -> Result<Self, Error> {
-        let conf = Self::read(call)?;
+        let mut conf = Self::read(call)?;
         refuse_unsupported(call)?;
+        conf.ip_masq_backend = Backend::read(call.conf.fields(), "ipMasqBackend").map_err(wrong)?;
         Ok(conf)
     }
 
@@ -55,6 +56,7 @@ impl BridgeConf {
             is_default_gateway,
             force_address: flag("forceAddress")?,
             ip_masq: flag("ipMasq")?,
+            ip_masq_backend: None,
             mtu: u32::try_from(mtu).ok().filter(|mtu| *mtu > 0),
             hairpin: flag("hairpinMode")?,
             promiscuous: flag("promiscMode")?,
@@ -88,6 +90,10 @@ impl BridgeConf {
     }
 }
 
+fn wrong(error: FieldError) -> Error {
+    Error::new(Code::InvalidConfig, format!("failed to load netconf: {error}"))
+}
+
 /// Refuses what only the Go program of this name can do, so that nobody believes to have it.
 fn refuse_unsupported(call: &Call) -> Result<(), Error> {
     let fields = call.conf.fields();
@@ -101,12 +107,6 @@ fn refuse_unsupported(call: &Call) -> Result<(), Error> {
     };
     let unsupported: Vec<&str> =
         ["vlan", "vlanTrunk", "macspoofchk"].into_iter().filter(|key| asked(key)).collect();
-    if fields.string("ipMasqBackend").is_ok_and(|backend| backend == Some("iptables"))
-        && asked("ipMasq")
-    {
-        let msg = "the built-in bridge masquerades with nftables, not with iptables as 'ipMasqBackend' asks";
-        return Err(Error::new(Code::UnsupportedField, msg).with_details(WAY_OUT));
-    }
     if unsupported.is_empty() {
         return Ok(());
     }

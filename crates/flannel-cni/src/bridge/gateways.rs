@@ -56,6 +56,7 @@ mod tests {
             is_default_gateway,
             force_address: false,
             ip_masq: false,
+            ip_masq_backend: None,
             mtu: None,
             hairpin: false,
             promiscuous: false,

@@ -114,6 +114,7 @@ fn listed(attributes: &[u8]) -> Option<ListedRule> {
     let Userdata { comment, network, print } =
         find(attributes, RULE_USERDATA).map(read_userdata).unwrap_or_default();
     let expressions = find(attributes, RULE_EXPRESSIONS).unwrap_or_default();
+    let comment = comment.or_else(|| comment_of_iptables(expressions));
     Some(ListedRule {
         chain: text(find(attributes, RULE_CHAIN)?).to_owned(),
         handle,
@@ -142,6 +143,16 @@ fn asks_for_destination(expressions: &[u8]) -> bool {
             find(data, 2) == Some(&NETWORK_HEADER[..])
                 && DESTINATIONS.iter().any(|offset| find(data, 3) == Some(&offset[..]))
         })
+}
+
+/// iptables keeps comments as something that a rule looks for and always finds.
+fn comment_of_iptables(expressions: &[u8]) -> Option<String> {
+    read(expressions)
+        .filter(|(_, expression)| find(expression, 1).map(text) == Some("match"))
+        .filter_map(|(_, expression)| find(expression, 2))
+        .find(|extension| find(extension, 1).map(text) == Some("comment"))
+        .and_then(|extension| find(extension, 3))
+        .map(|comment| text(comment).to_owned())
 }
 
 /// Of the last verdict among the expressions.

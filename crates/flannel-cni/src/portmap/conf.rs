@@ -5,11 +5,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::ipam::addr;
+use crate::iptables::Backend;
 use crate::protocol::{Call, Code, Error, FieldError, Fields, Outcome};
 
 /// The bit of a packet's mark that says: masquerade me. Kubernetes uses 14 and 15.
 const DEFAULT_MARK_BIT: i64 = 13;
 
+#[derive(Clone)]
 pub(super) struct PortmapConf {
     pub(super) mappings: Vec<Mapping>,
     /// Masquerade what would otherwise be answered past the host.
@@ -17,6 +19,10 @@ pub(super) struct PortmapConf {
     /// Masquerade everything.
     pub(super) masquerade_all: bool,
     pub(super) mark: u32,
+    /// Somebody else's chain of iptables that marks what is to be masqueraded, and who sees to it.
+    pub(super) set_mark_chain: Option<String>,
+    /// What a connection must be like besides, in the words of iptables or of nft: of IPv4 and of IPv6.
+    conditions: [Vec<String>; 2],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +62,74 @@ impl PortmapConf {
             snat: fields.bool("snat")?.unwrap_or(true),
             masquerade_all: fields.bool("masqAll")?.unwrap_or_default(),
             mark: 1 << bit,
+            set_mark_chain: fields.string("externalSetMarkChain")?.map(str::to_owned),
+            conditions: [fields.strings("conditionsV4")?, fields.strings("conditionsV6")?],
         })
+    }
+
+    /// Of the family of an address.
+    pub(super) fn conditions(&self, ip: IpAddr) -> &[String] {
+        &self.conditions[usize::from(ip.is_ipv6())]
+    }
+
+    /// Where the mappings are to be written. Refuses what the place does not know, so that nobody
+    /// believes to have it.
+    pub(super) fn backend(&self, call: &Call) -> Result<Backend, Error> {
+        let fields = call.conf.fields();
+        let asked = Backend::read(fields, "backend").map_err(invalid)?;
+        // Nobody needs to look what the host has when there is nothing to write.
+        let is_idle = self.mappings.is_empty()
+            && self.set_mark_chain.is_none()
+            && self.conditions.iter().all(Vec::is_empty);
+        let backend = match asked {
+            Some(backend) => backend,
+            None if is_idle => Backend::Nftables,
+            None => Backend::of_host(),
+        };
+        let refuse = |msg: String| Err(Error::new(Code::InvalidConfig, msg));
+        if fields.get("markMasqBit").is_some() && self.set_mark_chain.is_some() {
+            return refuse("Cannot specify externalSetMarkChain and markMasqBit".into());
+        }
+        for (key, words) in ["conditionsV4", "conditionsV6"].into_iter().zip(&self.conditions) {
+            if words.iter().any(|word| word.contains(char::is_control)) {
+                return refuse(format!("'{key}' holds a line break or another control character"));
+            }
+        }
+        let elsewhere = self.words_of_another(backend);
+        if elsewhere.is_empty() {
+            return Ok(backend);
+        }
+        let (here, there) = match backend {
+            Backend::Iptables => ("iptables", "nftables"),
+            Backend::Nftables => ("nftables", "iptables"),
+        };
+        let msg = format!(
+            "{here} backend was requested but configuration contains {there}-specific options [{}]",
+            elsewhere.join(" ")
+        );
+        let details = match asked {
+            Some(_) => format!("set \"backend\" to \"{there}\", or remove them"),
+            None => format!("this host's default is {here}: set \"backend\": \"{there}\""),
+        };
+        Err(Error::new(Code::InvalidConfig, msg).with_details(details))
+    }
+
+    /// The options that mean nothing in a place, or something else.
+    fn words_of_another(&self, backend: Backend) -> Vec<&'static str> {
+        let mut found = Vec::new();
+        if backend == Backend::Nftables && self.set_mark_chain.is_some() {
+            found.push("externalSetMarkChain");
+        }
+        for (key, words) in ["conditionsV4", "conditionsV6"].into_iter().zip(&self.conditions) {
+            // Conditions of iptables are options; no word of nft begins like one.
+            let language = words.first().filter(|word| !word.is_empty()).map(|word| {
+                if word.starts_with(['-', '!']) { Backend::Iptables } else { Backend::Nftables }
+            });
+            if language.is_some_and(|language| language != backend) {
+                found.push(key);
+            }
+        }
+        found
     }
 
     /// The mappings that an address of the container can serve.
@@ -98,6 +171,14 @@ impl Mapping {
 }
 
 impl Protocol {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+
     fn read(fields: Fields<'_>) -> Result<Self, FieldError> {
         let text = fields.string("protocol")?.unwrap_or("tcp");
         Ok(match text.to_ascii_lowercase().as_str() {
@@ -107,29 +188,6 @@ impl Protocol {
             _ => return Err(FieldError::new("protocol", "tcp, udp or sctp", &text.into())),
         })
     }
-}
-
-/// Refuses what only the Go program of this name can do: conditions in the words of iptables or nft.
-/// A chain of somebody else's that marks packets to be masqueraded is not needed: we masquerade
-/// ourselves.
-pub(super) fn refuse_unsupported(call: &Call) -> Result<(), Error> {
-    let fields = call.conf.fields();
-    let mut asked: Vec<&str> = Vec::new();
-    for key in ["conditionsV4", "conditionsV6"] {
-        if !fields.array(key).map_err(invalid)?.is_empty() {
-            asked.push(key);
-        }
-    }
-    if fields.string("backend").map_err(invalid)? == Some("iptables") {
-        asked.push("backend\": \"iptables");
-    }
-    if asked.is_empty() {
-        return Ok(());
-    }
-    let msg = format!("the built-in portmap does not support \"{}\"", asked.join("\", \""));
-    let details =
-        "it writes to nftables itself; for these, use the portmap program of the CNI project";
-    Err(Error::new(Code::UnsupportedField, msg).with_details(details))
 }
 
 fn invalid(error: FieldError) -> Error {

@@ -1,6 +1,8 @@
 //! The portmap plugin: ports of the host that lead to a container. It stands in a chain behind the
 //! plugin that made the container's interface, and hands on that one's result.
 
+mod chains;
+mod conditions;
 mod conf;
 mod conntrack;
 mod rules;
@@ -12,29 +14,25 @@ use ipnet::IpNet;
 
 use crate::bridge::previous_result;
 use crate::go_names::portmap_chain;
-use crate::iptables;
+use crate::iptables::{self, Backend};
 use crate::kernel::{self, Kernel};
 use crate::nft::{Family, Nft};
 use crate::protocol::{Call, Code, Error, ErrorContext, Outcome, Plugin};
-
-/// The chain in which the Go plugin's iptables flavour enters its containers.
-const GO_ENTRY: &str = "CNI-HOSTPORT-DNAT";
 
 pub struct Portmap;
 
 impl Plugin for Portmap {
     fn understand(&self, call: &Call) -> Result<(), Error> {
-        let (_, result) = asked(call)?;
+        let (_, _, result) = asked(call)?;
         conf::container_addresses(&result, &call.ifname);
         Ok(())
     }
 
     fn add(&self, call: &Call) -> Result<String, Error> {
-        let (conf, result) = asked(call)?;
+        let (conf, backend, result) = asked(call)?;
         if !conf.mappings.is_empty() {
             let addresses = conf::container_addresses(&result, &call.ifname);
-            rules::forward(&mut Nft::open()?, call, &conf, &addresses)
-                .or_cni("unable to set up nftables rules for port mappings")?;
+            forward(call, &conf, backend, &addresses)?;
             forget_old_flows(&conf, &addresses);
             if conf.snat {
                 open_loopback(&addresses)?;
@@ -66,13 +64,15 @@ impl Plugin for Portmap {
 
     fn gc(&self, call: &Call) -> Result<(), Error> {
         let valid = call.valid_attachments()?;
-        Ok(rules::collect(&mut Nft::open()?, &call.conf.name, &valid)?)
+        let mut nft = Nft::open()?;
+        rules::collect(&mut nft, &call.conf.name, &valid)?;
+        chains::collect(&mut nft, &call.conf.name, &valid)
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
-        PortmapConf::read(call).map_err(not_available)?;
-        conf::refuse_unsupported(call).map_err(not_available)?;
+        let conf = PortmapConf::read(call).map_err(not_available)?;
+        conf.backend(call).map_err(not_available)?;
         Nft::open().map(drop).map_err(|error| not_available(error.into()))
     }
 }
@@ -81,20 +81,35 @@ impl Plugin for Portmap {
 pub(crate) fn forget(call: &Call) -> Result<(), Error> {
     let mut nft = Nft::open()?;
     rules::unforward(&mut nft, call)?;
-    iptables::remove_chain(&mut nft, &portmap_chain(&call.conf.name, &call.container_id), GO_ENTRY)
+    let chain = portmap_chain(&call.conf.name, &call.container_id);
+    iptables::remove_chain(&mut nft, &chain, chains::ENTRY)
 }
 
-/// Which ports an ADD asks for, and what the plugins before us have made.
-fn asked(call: &Call) -> Result<(PortmapConf, Outcome), Error> {
+/// Which ports an ADD asks for, and where; and what the plugins before us have made.
+fn asked(call: &Call) -> Result<(PortmapConf, Backend, Outcome), Error> {
     let conf = PortmapConf::read(call)?;
-    conf::refuse_unsupported(call)?;
+    let backend = conf.backend(call)?;
     let Some(members) = call.conf.fields().map("prevResult").or_cni("failed to parse config")?
     else {
         return Err(Error::new(Code::InvalidConfig, "must be called as chained plugin"));
     };
     let (result, _) = Outcome::of_members(members, call.conf.version)
         .or_cni("failed to parse config: could not parse prevResult")?;
-    Ok((conf, result))
+    Ok((conf, backend, result))
+}
+
+fn forward(
+    call: &Call,
+    conf: &PortmapConf,
+    backend: Backend,
+    addresses: &[IpNet],
+) -> Result<(), Error> {
+    let mut nft = Nft::open()?;
+    match backend {
+        Backend::Iptables => chains::forward(&mut nft, call, conf, addresses),
+        Backend::Nftables => conditions::forward(&mut nft, call, conf, addresses)
+            .or_cni("unable to set up nftables rules for port mappings"),
+    }
 }
 
 fn check_address(
@@ -103,11 +118,11 @@ fn check_address(
     conf: &PortmapConf,
     address: IpNet,
 ) -> Result<(), Error> {
-    let family = Family::of(address.addr());
-    // The Go plugin's iptables flavour has it.
-    if nft.has_chain(family, "nat", &portmap_chain(&call.conf.name, &call.container_id))? {
-        return Ok(());
+    // Whichever has it: it may have been asked for otherwise when the container was added.
+    if let Some(found) = chains::verify(nft, call, conf, address) {
+        return found;
     }
+    let family = Family::of(address.addr());
     let wanted = conf.for_address(address.addr()).count();
     if wanted == 0 {
         return Ok(());

@@ -18,7 +18,7 @@ use crate::nft::{
 use crate::protocol::{Attachment, Call};
 
 pub(super) const TABLE: &str = "cni_hostport";
-const PORTS: &str = "hostports";
+pub(super) const PORTS: &str = "hostports";
 const PORTS_OF_OLD: &str = "hostip_hostports";
 const ALL_PORTS: &str = "hostports_all";
 const MASQUERADING: &str = "masquerading";

@@ -56,18 +56,13 @@ fn pods_added_by_our_plugins_are_checked_and_deleted_by_the_go_ones() {
 }
 
 #[test]
-fn the_go_portmap_of_either_flavour_deletes_a_pod_of_ours_without_complaint() {
-    let node = Node::new(&format!("{V4}{V6}"));
+fn mappings_in_nftables_are_checked_and_removed_by_the_go_portmap_s_nftables_flavour() {
+    let mut node = Node::new(&format!("{V4}{V6}"));
+    node.portmap = json!({"backend": "nftables"});
     let mut pod = Pod::with_ports("pod-1", ports());
     node.add(Whose::Ours, &mut pod);
-    let mut conf = node.portmap_conf(&pod);
-    // Its default flavour knows nothing of nftables, and says nothing either.
-    node.call(Whose::Go, "portmap", "DEL", &pod, &conf).expect_success();
-    conf["backend"] = "nftables".into();
-    conf["prevResult"] = pod.result.clone();
-    node.call(Whose::Go, "portmap", "CHECK", &pod, &conf).expect_success();
-    node.call(Whose::Go, "portmap", "DEL", &pod, &conf).expect_success();
-    node.call(Whose::Go, "flannel", "DEL", &pod, &node.flannel_conf()).expect_success();
+    node.check(Whose::Go, &pod);
+    node.del(Whose::Go, &pod);
     node.assert_clean();
 }
 

@@ -10,6 +10,7 @@ mod connectivity;
 mod firewall;
 mod golden;
 mod interchange;
+mod iptables;
 mod killed;
 mod lifecycle;
 mod node;

@@ -24,6 +24,8 @@ pub(crate) struct Node {
     pub(crate) network: String,
     /// What the flannel plugin's configuration says beyond the usual.
     pub(crate) delegate: Value,
+    /// The same of portmap's.
+    pub(crate) portmap: Value,
     pub(crate) version: &'static str,
 }
 
@@ -54,6 +56,7 @@ impl Node {
         let node = Self {
             network: "cbr0".into(),
             delegate: json!({"hairpinMode": true, "isDefaultGateway": true}),
+            portmap: json!({}),
             version: "1.0.0",
             root,
         };
@@ -102,13 +105,17 @@ impl Node {
     }
 
     pub(crate) fn portmap_conf(&self, pod: &Pod) -> Value {
-        json!({
+        let mut conf = json!({
             "cniVersion": self.version,
             "name": self.network,
             "type": "portmap",
             "capabilities": {"portMappings": true},
             "runtimeConfig": {"portMappings": pod.port_mappings},
-        })
+        });
+        for (key, value) in self.portmap.as_object().into_iter().flatten() {
+            conf[key] = value.clone();
+        }
+        conf
     }
 
     pub(crate) fn call(

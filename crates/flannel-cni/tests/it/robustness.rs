@@ -80,7 +80,15 @@ fn a_del_returns_only_when_the_interface_is_gone() {
 
 #[test]
 fn defect_75_gc_collects_what_belongs_to_nothing_that_lives() {
+    for backend in ["iptables", "nftables"] {
+        gc_collects(backend);
+    }
+}
+
+fn gc_collects(backend: &str) {
     let mut node = Node::new(&format!("{V4}{V6}"));
+    node.delegate["ipMasqBackend"] = backend.into();
+    node.portmap = json!({"backend": backend});
     node.version = "1.1.0";
     node.delegate["ipMasq"] = true.into();
     let ports = || json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
@@ -109,8 +117,13 @@ fn defect_75_gc_collects_what_belongs_to_nothing_that_lives() {
     let records: Vec<String> =
         crate::support::files(&node.path("flannel")).into_iter().map(|it| it.0).collect();
     assert_eq!(records, ["other", "pod-alive"]);
-    let rules = run("nft", "list ruleset");
-    assert!(!rules.contains("pod-dead") && rules.contains("pod-alive"), "{rules}");
+    let rules = match backend {
+        "nftables" => run("nft", "list ruleset"),
+        _ => run("iptables", "-t nat -S") + &run("ip6tables", "-t nat -S"),
+    };
+    for gone in ["pod-dead", "pod-go"] {
+        assert!(!rules.contains(gone) && rules.contains("pod-alive"), "{rules}");
+    }
     node.check(Whose::Ours, &pods[0]);
 }
 

@@ -1,0 +1,197 @@
+//! The two sorts of chains: those that all containers share, which are made once, and a container's own.
+
+use super::program::{self, Kind, Program};
+use super::transaction::{Rule, Transaction};
+use super::{TABLE, remove};
+use crate::nft::{Family, Nft};
+use crate::protocol::Error;
+
+/// A chain that is made for the first container that needs it and stays.
+pub(crate) struct SharedChain {
+    pub(crate) name: &'static str,
+    pub(crate) rules: Vec<Rule>,
+    /// The rules that lead to it, and of which chain.
+    pub(crate) entries: Vec<(&'static str, Rule)>,
+    /// Its entries go before all others.
+    pub(crate) first: bool,
+}
+
+/// A container's chain.
+pub(crate) struct OwnChain {
+    pub(crate) name: String,
+    pub(crate) rules: Vec<Rule>,
+    /// The chain that leads to it, and by which rules.
+    pub(crate) entry: &'static str,
+    pub(crate) entries: Vec<Rule>,
+    /// Its entries go before all others.
+    pub(crate) first: bool,
+    /// Other attachments of the container have entries of their own to the same chain.
+    pub(crate) has_others: bool,
+}
+
+/// Makes a container's chain, in place of one by this name, and what is missing of the shared ones.
+pub(crate) fn establish(
+    nft: &mut Nft,
+    family: Family,
+    shared: &[SharedChain],
+    own: &OwnChain,
+) -> Result<(), Error> {
+    let program = Program::of_host(family)?;
+    clear(nft, family, &program, own)?;
+    let mut transaction = Transaction::default();
+    match program.kind {
+        Kind::Nftables => rules_of(shared).for_each(|it| transaction.require(it.chain, &it.rule)),
+        // Here the question has to be asked before.
+        Kind::Legacy => make_missing(&program, shared)?,
+    }
+    transaction.empty_chain(&own.name);
+    for rule in &own.rules {
+        transaction.append(&own.name, rule);
+    }
+    let entries = own.entries.iter().map(|rule| rule.clone().jump(&own.name));
+    if own.first {
+        entries.rev().for_each(|rule| transaction.insert(own.entry, &rule));
+    } else {
+        entries.for_each(|rule| transaction.append(own.entry, &rule));
+    }
+    match transaction.commit(&program) {
+        Err(_) if program.kind == Kind::Nftables && !shared.is_empty() => {
+            make_missing(&program, shared)?;
+            Ok(transaction.commit(&program)?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Whether a container's chain is there with all its rules, and with all that leads to it. `None`:
+/// there is no such chain.
+pub(crate) fn verify(
+    nft: &mut Nft,
+    family: Family,
+    shared: &[SharedChain],
+    own: &OwnChain,
+) -> Option<Result<(), Error>> {
+    let kind = match place(nft, family, &own.name) {
+        Ok(kind) => kind?,
+        Err(error) => return Some(Err(error)),
+    };
+    let program = Program::of_kind(family, kind)?;
+    let own_rules = own.rules.iter().map(|rule| (own.name.as_str(), rule.clone()));
+    let entries = own.entries.iter().map(|rule| (own.entry, rule.clone().jump(&own.name)));
+    let shared = rules_of(shared).map(|it| (it.chain, it.rule));
+    Some(stand(&program, shared.chain(own_rules).chain(entries)))
+}
+
+/// Which kind of iptables holds a chain.
+fn place(nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Kind>, Error> {
+    if nft.has_chain(family, TABLE, chain)? {
+        return Ok(Some(Kind::Nftables));
+    }
+    if !program::has_legacy_table(family) {
+        return Ok(None);
+    }
+    let Some(program) = Program::of_kind(family, Kind::Legacy) else { return Ok(None) };
+    let declaration = format!(":{chain} ");
+    let is_there = program.save()?.lines().any(|line| line.starts_with(&declaration));
+    Ok(is_there.then_some(Kind::Legacy))
+}
+
+/// What an ADD that was cut short may have left.
+fn clear(nft: &mut Nft, family: Family, program: &Program, own: &OwnChain) -> Result<(), Error> {
+    if !own.has_others {
+        return remove::remove_of(nft, family, &own.name, own.entry);
+    }
+    if place(nft, family, &own.name)? != Some(program.kind) {
+        return Ok(());
+    }
+    for rule in &own.entries {
+        let mut transaction = Transaction::default();
+        transaction.delete(own.entry, &rule.clone().jump(&own.name));
+        while transaction.commit(program).is_ok() {}
+    }
+    Ok(())
+}
+
+/// Whoever makes a chain makes its rules and entries with it; where there is a chain already, what is
+/// missing is added one by one.
+fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<(), Error> {
+    if stand(program, rules_of(shared).map(|it| (it.chain, it.rule))).is_ok() {
+        return Ok(());
+    }
+    for chain in shared {
+        let chain = std::slice::from_ref(chain);
+        let mut whole = Transaction::default();
+        whole.make_chain(chain[0].name);
+        rules_of(chain).for_each(|it| it.put(&mut whole));
+        match whole.commit(program) {
+            Ok(()) => continue,
+            // There is one.
+            Err(refusal) if refusal.line.as_ref().is_some_and(|(at, _)| *at == 0) => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+        for it in rules_of(chain) {
+            if stand(program, [(it.chain, it.rule.clone())].into_iter()).is_err() {
+                let mut missing = Transaction::default();
+                it.put(&mut missing);
+                missing.commit(program)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether all these rules are there. Programs of the older kind, those of IPv6 at least, take a rule for
+/// another when they are asked for it; they know them apart when they are to delete one.
+fn stand<'a>(program: &Program, rules: impl Iterator<Item = (&'a str, Rule)>) -> Result<(), Error> {
+    let mut transaction = Transaction::default();
+    for (chain, rule) in rules {
+        match program.kind {
+            Kind::Nftables => transaction.require(chain, &rule),
+            Kind::Legacy => transaction.delete(chain, &rule),
+        }
+    }
+    let asked = match program.kind {
+        Kind::Nftables => transaction.commit(program),
+        Kind::Legacy => transaction.rehearse(program),
+    };
+    asked.map_err(|refusal| match refusal.line {
+        Some((_, line)) => {
+            let rule = line.get(2..).unwrap_or_default();
+            Error::internal(format_args!("iptables lacks the rule \"-A{rule}\""))
+        }
+        None => refusal.into(),
+    })
+}
+
+/// A rule of a shared chain, or that leads to one.
+struct SharedRule {
+    chain: &'static str,
+    rule: Rule,
+    first: bool,
+}
+
+impl SharedRule {
+    fn put(&self, transaction: &mut Transaction) {
+        if self.first {
+            transaction.insert(self.chain, &self.rule);
+        } else {
+            transaction.append(self.chain, &self.rule);
+        }
+    }
+}
+
+fn rules_of(shared: &[SharedChain]) -> impl Iterator<Item = SharedRule> + '_ {
+    shared.iter().flat_map(|chain| {
+        let own = chain.rules.iter().map(|rule| SharedRule {
+            chain: chain.name,
+            rule: rule.clone(),
+            first: false,
+        });
+        let entries = chain.entries.iter().map(|(from, rule)| SharedRule {
+            chain: from,
+            rule: rule.clone().jump(chain.name),
+            first: chain.first,
+        });
+        own.chain(entries)
+    })
+}

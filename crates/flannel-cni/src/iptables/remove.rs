@@ -1,0 +1,140 @@
+//! Removal of containers' chains, whoever made them and by whichever kind of iptables.
+
+use super::TABLE;
+use super::program::{Kind, Program, has_legacy_table};
+use super::transaction::{Transaction, words};
+use crate::nft::{Batch, Family, Nft, NftError};
+use crate::protocol::Error;
+
+const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+
+/// Removes a chain, of both families, and the rules of `entry` that jump to it. Usually there is none,
+/// and to find that out costs a system call or two.
+pub(crate) fn remove_chain(nft: &mut Nft, chain: &str, entry: &str) -> Result<(), Error> {
+    for family in FAMILIES {
+        remove_of(nft, family, chain, entry)?;
+    }
+    Ok(())
+}
+
+pub(super) fn remove_of(
+    nft: &mut Nft,
+    family: Family,
+    chain: &str,
+    entry: &str,
+) -> Result<(), Error> {
+    remove_from_nft(nft, family, chain, entry)?;
+    if has_legacy_table(family) {
+        remove_from_legacy(family, entry, |target, _| target == chain)?;
+    }
+    Ok(())
+}
+
+/// Chains of containers that live no more.
+pub(crate) struct Stale<'a> {
+    /// The chain that leads to them.
+    pub(crate) entry: &'a str,
+    /// What the comment of a rule that leads to one of this network's begins with.
+    pub(crate) comment: &'a str,
+    pub(crate) living: &'a [String],
+}
+
+impl Stale<'_> {
+    fn is(&self, chain: &str, comment: &str) -> bool {
+        const OURS: &str = "CNI-";
+        chain.starts_with(OURS)
+            && comment.starts_with(self.comment)
+            && !self.living.iter().any(|living| living == chain)
+    }
+}
+
+/// Removes the chains of a network's containers that live no more, whoever made them.
+pub(crate) fn collect(nft: &mut Nft, stale: &Stale<'_>) -> Result<(), Error> {
+    for family in FAMILIES {
+        let mut chains = Vec::new();
+        for rule in nft.rules(family, TABLE, stale.entry)? {
+            if let (Some(chain), Some(comment)) = (rule.target, rule.comment)
+                && stale.is(&chain, &comment)
+                && !chains.contains(&chain)
+            {
+                chains.push(chain);
+            }
+        }
+        for chain in chains {
+            remove_from_nft(nft, family, &chain, stale.entry)?;
+        }
+        if has_legacy_table(family) {
+            remove_from_legacy(family, stale.entry, |chain, comment| stale.is(chain, comment))?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_from_nft(
+    nft: &mut Nft,
+    family: Family,
+    chain: &str,
+    entry: &str,
+) -> Result<(), NftError> {
+    if !nft.has_chain(family, TABLE, chain)? {
+        return Ok(());
+    }
+    let mut batch = Batch::new(family, TABLE);
+    for rule in nft.rules(family, TABLE, entry)? {
+        if rule.target.as_deref() == Some(chain) {
+            batch.delete_rule(entry, rule.handle);
+        }
+    }
+    batch.flush(chain);
+    batch.delete_chain(chain);
+    match nft.commit(batch) {
+        // Somebody else was faster.
+        Err(error) if error.is_absence() => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes the chains that `is_wanted` says, by name and by the comment of the rule that leads there.
+fn remove_from_legacy(
+    family: Family,
+    entry: &str,
+    is_wanted: impl Fn(&str, &str) -> bool,
+) -> Result<(), Error> {
+    // Whoever has no such program cannot have made such rules with it.
+    let Some(program) = Program::of_kind(family, Kind::Legacy) else { return Ok(()) };
+    let saved = program.save()?;
+    let mut transaction = Transaction::default();
+    let mut chains: Vec<String> = Vec::new();
+    for line in saved.lines() {
+        let words = words(line);
+        let after = |word: &str| {
+            let at = words.iter().position(|it| it == word)?;
+            words.get(at + 1).map(String::as_str)
+        };
+        if let Some(name) = words.first().and_then(|word| word.strip_prefix(':')) {
+            // One that nothing leads to, as an ADD leaves it that was cut short.
+            if is_wanted(name, "") {
+                chains.push(name.to_owned());
+            }
+        } else if let ["-A", from, rule @ ..] =
+            words.iter().map(String::as_str).collect::<Vec<_>>().as_slice()
+            && *from == entry
+            && let Some(chain) = after("-j")
+            && is_wanted(chain, after("--comment").unwrap_or_default())
+        {
+            transaction.delete(entry, &rule.iter().copied().collect());
+            if !chains.iter().any(|it| it == chain) {
+                chains.push(chain.to_owned());
+            }
+        }
+    }
+    if chains.is_empty() {
+        return Ok(());
+    }
+    for chain in &chains {
+        transaction.delete_chain(chain);
+    }
+    transaction.commit(&program).map_err(|refusal| {
+        Error::from(refusal).context(format_args!("could not remove {}", chains.join(", ")))
+    })
+}
