@@ -9,7 +9,7 @@ use flannel_netlink::Mac;
 use ipnet::IpNet;
 
 use super::conf::BridgeConf;
-use super::{gateways, host, ipam};
+use super::{gateways, host, ipam, spoof, vlan};
 use crate::ipam::Given;
 use crate::kernel::{self, Change, Kernel, Link, Veth};
 use crate::netns::Netns;
@@ -103,8 +103,17 @@ impl Attachment<'_> {
         let own_addresses = gateways::complete(&mut outcome, conf, CONTAINER);
         let mut host = Kernel::open()?;
         let bridge = host::ensure_bridge(&mut host, conf, &mut self.rng)?;
+        vlan::filter(&mut host, conf, &bridge)?;
+        let mut vlan_gateway = None;
         if conf.is_gateway && !own_addresses.is_empty() {
-            host::ensure_gateway(&mut host, conf, &bridge, &own_addresses)?;
+            vlan_gateway = vlan::gateway(&mut host, conf, &bridge, &mut self.rng)?;
+            match &vlan_gateway {
+                Some((name, link)) => {
+                    let conf = BridgeConf { bridge: name.clone(), ..conf.clone() };
+                    host::ensure_gateway(&mut host, &conf, link, &own_addresses)?;
+                }
+                None => host::ensure_gateway(&mut host, conf, &bridge, &own_addresses)?,
+            }
         }
         if conf.ip_masq && !outcome.ips.is_empty() {
             self.is_masqueraded = true;
@@ -116,6 +125,10 @@ impl Attachment<'_> {
         let host_name = self.make_pair(&mut host, &bridge, macs, earlier)?;
         // A frame may get past the bridge.
         host::ignore_routers(&host_name);
+        vlan::join(&mut host, conf, &host_name)?;
+        if conf.no_spoofing {
+            spoof::forbid(call, &host_name, macs[1])?;
+        }
         // Last, because by this everybody knows that the container is attached.
         if conf.container_interface_down {
             host.apply(vec![Change::set_up_by_name(&host_name)])?;
@@ -145,6 +158,7 @@ impl Attachment<'_> {
             interface(&host_name, Some(macs[0]), ""),
             interface(&call.ifname, Some(macs[1]), &call.netns),
         ];
+        outcome.interfaces.extend(vlan_gateway.map(|(name, link)| interface(&name, link.mac, "")));
         if !conf.dns.is_empty() {
             outcome.dns = conf.dns.clone();
         }
@@ -207,6 +221,9 @@ impl Attachment<'_> {
         }
         if self.is_masqueraded {
             let _ = masquerade::tear_down(self.call);
+        }
+        if self.conf.no_spoofing {
+            let _ = spoof::allow(self.call);
         }
         if !self.conf.ipam.is_empty() {
             let _ = ipam::take_back(self.call, &self.conf.ipam, &self.given);

@@ -2,11 +2,14 @@
 
 use flannel_netlink::Mac;
 
+use super::vlan;
 use crate::iptables::Backend;
+use crate::kernel::PortVlans;
 use crate::protocol::{Call, Code, Dns, Error, FieldError};
 
 const DEFAULT_NAME: &str = "cni0";
 
+#[derive(Clone)]
 pub(super) struct BridgeConf {
     pub(super) bridge: String,
     /// The bridge has the gateway's address and forwards.
@@ -25,6 +28,11 @@ pub(super) struct BridgeConf {
     pub(super) duplicate_detection: bool,
     pub(super) container_interface_down: bool,
     pub(super) mac: Option<Mac>,
+    /// It may send from this one alone.
+    pub(super) no_spoofing: bool,
+    /// Of its VLAN the bridge has a gateway of its own.
+    pub(super) vlan: Option<u16>,
+    pub(super) vlans: Option<PortVlans>,
     /// Empty: addresses are somebody else's business.
     pub(super) ipam: String,
     pub(super) dns: Dns,
@@ -40,7 +48,11 @@ impl BridgeConf {
     /// Of a network that we are to serve from now on, and not only to undo.
     pub(super) fn supported(call: &Call) -> Result<Self, Error> {
         let mut conf = Self::read(call)?;
-        refuse_unsupported(call)?;
+        let fields = call.conf.fields();
+        conf.vlans = vlan::read(fields)?;
+        if fields.integer("vlan").map_err(wrong)?.is_some_and(|id| id != 0) {
+            conf.vlan = conf.vlans.as_ref().and_then(|vlans| vlans.untagged);
+        }
         conf.ip_masq_backend = Backend::read(call.conf.fields(), "ipMasqBackend").map_err(wrong)?;
         Ok(conf)
     }
@@ -64,6 +76,9 @@ impl BridgeConf {
             duplicate_detection: flag("enabledad")?,
             container_interface_down: flag("disableContainerInterface")?,
             mac: mac(call)?,
+            no_spoofing: flag("macspoofchk")?,
+            vlan: None,
+            vlans: None,
             ipam: fields
                 .object("ipam")?
                 .map(|ipam| ipam.string("type"))
@@ -93,28 +108,6 @@ impl BridgeConf {
 fn wrong(error: FieldError) -> Error {
     Error::new(Code::InvalidConfig, format!("failed to load netconf: {error}"))
 }
-
-/// Refuses what only the Go program of this name can do, so that nobody believes to have it.
-fn refuse_unsupported(call: &Call) -> Result<(), Error> {
-    let fields = call.conf.fields();
-    let asked = |key: &str| {
-        fields.get(key).is_some_and(|value| match value {
-            serde_json::Value::Bool(on) => *on,
-            serde_json::Value::Number(number) => number.as_i64() != Some(0),
-            serde_json::Value::Array(items) => !items.is_empty(),
-            _ => true,
-        })
-    };
-    let unsupported: Vec<&str> =
-        ["vlan", "vlanTrunk", "macspoofchk"].into_iter().filter(|key| asked(key)).collect();
-    if unsupported.is_empty() {
-        return Ok(());
-    }
-    let msg = format!("the built-in bridge does not support '{}'", unsupported.join("', '"));
-    Err(Error::new(Code::UnsupportedField, msg).with_details(WAY_OUT))
-}
-
-const WAY_OUT: &str = "to use the bridge program of the CNI project instead, set \"delegateByExec\": true in flannel's configuration";
 
 /// Asked for by the runtime, by `args` or by `CNI_ARGS`, in this order.
 fn mac(call: &Call) -> Result<Option<Mac>, FieldError> {

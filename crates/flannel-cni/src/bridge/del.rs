@@ -1,7 +1,7 @@
 //! DEL: the container's interface, and with it the host's end; then its addresses and rules.
 
 use super::conf::BridgeConf;
-use super::ipam;
+use super::{ipam, spoof};
 use crate::kernel::remove_link_of;
 use crate::masquerade;
 use crate::netns::{Netns, NetnsError};
@@ -17,6 +17,9 @@ pub(super) fn del(call: &Call) -> Result<(), Error> {
             Err(NetnsError::Gone { .. } | NetnsError::NotANamespace { .. }) => {}
             Err(error) => return Err(Error::internal(error)),
         }
+    }
+    if conf.no_spoofing {
+        spoof::allow(call)?;
     }
     // Only now may somebody else have the address.
     let released = if conf.ipam.is_empty() { Ok(()) } else { ipam::del(call, &conf.ipam) };

@@ -64,6 +64,9 @@ mod tests {
             duplicate_detection: false,
             container_interface_down: false,
             mac: None,
+            no_spoofing: false,
+            vlan: None,
+            vlans: None,
             ipam: "host-local".into(),
             dns: Default::default(),
         }

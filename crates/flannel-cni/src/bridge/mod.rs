@@ -8,13 +8,15 @@ mod del;
 mod gateways;
 mod host;
 mod ipam;
+mod spoof;
+mod vlan;
 
 pub(crate) use add::refuse_attached;
 pub(crate) use check::previous_result;
 use conf::BridgeConf;
 
 use crate::masquerade;
-use crate::protocol::{Call, Code, Error, ErrorContext, Outcome, Plugin};
+use crate::protocol::{Call, Code, Error, Outcome, Plugin};
 
 pub struct Bridge;
 
@@ -26,7 +28,7 @@ impl Plugin for Bridge {
 
     fn add(&self, call: &Call) -> Result<String, Error> {
         // Who calls us by name may have called before.
-        add(call, true)?.to_json(call.conf.version).or_cni("could not print the result")
+        add(call, true)?.to_json(call.conf.version).map_err(Error::internal)
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {

@@ -16,6 +16,7 @@ pub use range::{Range, RangeError, RangeSet};
 pub use store::{Owner, Reservation, Store, StoreError};
 
 use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
 
 use crate::protocol::{Attachment, Call, Code, Dns, Error, ErrorContext, Outcome, Plugin};
 
@@ -27,7 +28,7 @@ impl Plugin for HostLocal {
     }
 
     fn add(&self, call: &Call) -> Result<String, Error> {
-        // Who calls us by name may have called before.
+        refuse_second(call)?;
         add(call, true)?.outcome.to_json(call.conf.version).or_cni("could not print the result")
     }
 
@@ -80,6 +81,30 @@ pub fn add(call: &Call, retried: bool) -> Result<Given, Error> {
         outcome: Outcome { interfaces: Vec::new(), ips, routes: conf.routes, dns },
         earlier,
     })
+}
+
+/// Who calls us by name, a bridge of somebody else's for one, calls once. What an attachment has got since
+/// the host was started it may be using; what it had before, it gets again.
+fn refuse_second(call: &Call) -> Result<(), Error> {
+    let place = Place::read(call)?;
+    let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
+    let Some(started) = host_start() else { return Ok(()) };
+    for own in store.of_attachment(&call.container_id, &call.ifname)? {
+        if store.since(own.ip).is_some_and(|at| at > started) {
+            let msg = format!(
+                "{} has been allocated to {}, duplicate allocation is not allowed",
+                own.ip, call.container_id
+            );
+            return Err(Error::internal(msg));
+        }
+    }
+    Ok(())
+}
+
+fn host_start() -> Option<SystemTime> {
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    let seconds = uptime.split('.').next()?.parse().ok()?;
+    SystemTime::now().checked_sub(Duration::from_secs(seconds))
 }
 
 /// Sets free all that the attachment has. That it has nothing is nothing unusual.

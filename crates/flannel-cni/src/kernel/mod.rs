@@ -6,6 +6,7 @@ mod query;
 mod removal;
 mod route;
 mod sysctl;
+mod vlan;
 
 use std::io;
 
@@ -16,6 +17,7 @@ use crate::socket::NetlinkSocket;
 pub(crate) use link::{Link, Veth};
 pub(crate) use removal::{remove_link, remove_link_of};
 pub(crate) use sysctl::{enable, set};
+pub(crate) use vlan::PortVlans;
 
 /// The kernel as seen from the namespace in which it was opened.
 pub(crate) struct Kernel {

@@ -96,7 +96,7 @@ impl Kernel {
 }
 
 /// Without a sequence number: there is never more than one question under way.
-fn request(kind: u16, flags: u16, header: &[u8], attributes: &Attributes) -> Vec<u8> {
+pub(super) fn request(kind: u16, flags: u16, header: &[u8], attributes: &Attributes) -> Vec<u8> {
     let len = HEADER_LEN + header.len() + attributes.as_bytes().len();
     let mut request = Vec::with_capacity(len);
     request.extend_from_slice(&(len as u32).to_ne_bytes());

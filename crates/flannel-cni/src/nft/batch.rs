@@ -27,6 +27,7 @@ const TABLE_USERDATA: u16 = 6;
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
 const CHAIN_TYPE: u16 = 7;
 const HOOK_NUMBER: u16 = 1;
 const HOOK_PRIORITY: u16 = 2;
@@ -106,9 +107,10 @@ impl Batch {
     }
 
     pub(crate) fn table(&mut self, comment: &str) {
-        let attributes = Attributes::default()
-            .text(TABLE_NAME, &self.table)
-            .bytes(TABLE_USERDATA, &userdata(Some(comment), None, None));
+        let mut attributes = Attributes::default().text(TABLE_NAME, &self.table);
+        if !comment.is_empty() {
+            attributes = attributes.bytes(TABLE_USERDATA, &userdata(Some(comment), None, None));
+        }
         self.push(NEW_TABLE, NLM_F_CREATE, format!("make the table {}", self.table), attributes);
     }
 
@@ -129,6 +131,23 @@ impl Batch {
             .text(CHAIN_NAME, name)
             .nest(CHAIN_HOOK, hook)
             .text(CHAIN_TYPE, kind);
+        self.push(NEW_CHAIN, NLM_F_CREATE, format!("make the chain {name}"), attributes);
+    }
+
+    /// Of the bridge family: every frame that comes in by a port of a bridge passes it first.
+    pub(crate) fn bridge_chain(&mut self, name: &str) {
+        const PREROUTING: u32 = 0;
+        const FIRST: i32 = -300;
+        const ACCEPT: u32 = 1;
+        let hook = Attributes::default()
+            .number(HOOK_NUMBER, PREROUTING)
+            .number(HOOK_PRIORITY, FIRST as u32);
+        let attributes = Attributes::default()
+            .text(CHAIN_TABLE, &self.table)
+            .text(CHAIN_NAME, name)
+            .nest(CHAIN_HOOK, hook)
+            .number(CHAIN_POLICY, ACCEPT)
+            .text(CHAIN_TYPE, "filter");
         self.push(NEW_CHAIN, NLM_F_CREATE, format!("make the chain {name}"), attributes);
     }
 

@@ -21,10 +21,12 @@ const REGISTER_2: u32 = 2;
 
 const META_MARK: u32 = 3;
 const META_INPUT_LINK: u32 = 4;
+const META_INPUT_NAME: u32 = 6;
 const META_NFPROTO: u32 = 15;
 const META_L4PROTO: u32 = 16;
 const EQUAL: u32 = 0;
 const NOT_EQUAL: u32 = 1;
+const LINK_HEADER: u32 = 0;
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 const ADDRESS_TYPE: u32 = 3;
@@ -99,6 +101,20 @@ impl Expressions {
     /// It came from another machine or namespace.
     pub(crate) fn arriving(self) -> Self {
         self.load_meta(META_INPUT_LINK).compare(NOT_EQUAL, &LOOPBACK_LINK.to_ne_bytes())
+    }
+
+    /// It came in by this interface.
+    pub(crate) fn from(self, interface: &str) -> Self {
+        let mut name = [0; 16];
+        for (to, from) in name.iter_mut().zip(interface.bytes()) {
+            *to = from;
+        }
+        self.load_meta(META_INPUT_NAME).compare(EQUAL, &name)
+    }
+
+    /// The frame bears this MAC address as its sender's.
+    pub(crate) fn sent_by(self, mac: &[u8]) -> Self {
+        self.load(LINK_HEADER, 6, 6).compare(EQUAL, mac)
     }
 
     pub(crate) fn marked(self, bits: u32) -> Self {

@@ -42,6 +42,7 @@ const NLM_F_APPEND: u16 = 0x800;
 pub(crate) enum Family {
     Inet = 1,
     Ipv4 = 2,
+    Bridge = 7,
     Ipv6 = 10,
 }
 

@@ -20,7 +20,8 @@ pub enum ResultError {
     UnknownVersion(String),
     #[error("a field of the result is wrong: {0}")]
     Field(#[from] FieldError),
-    #[error("versions before 0.3.0 cannot express a result without an address")]
+    /// Versions before 0.3.0 cannot express a result without an address.
+    #[error("cannot convert: no valid IP addresses")]
     NoAddress,
 }
 

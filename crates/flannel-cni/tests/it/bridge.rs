@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, Pod, V4, Whose, run};
+use crate::node::{Netns, Node, Pod, V4, Whose, run};
+use crate::traffic::{answers_tcp, serve_tcp};
 
 impl Node {
     fn bridge(&self, more: Value) -> Value {
@@ -109,16 +110,8 @@ fn an_address_in_use_can_not_be_asked_for() {
 }
 
 #[test]
-fn what_the_built_in_bridge_cannot_do_is_refused_by_name() {
+fn what_makes_no_sense_is_refused_by_name() {
     let node = Node::new(V4);
-    for (more, word) in [
-        (json!({"vlan": 5}), "'vlan'"),
-        (json!({"vlanTrunk": [{"id": 5}]}), "'vlanTrunk'"),
-        (json!({"macspoofchk": true}), "'macspoofchk'"),
-    ] {
-        let (code, msg) = node.refused(&node.bridge(more));
-        assert!(code == 2 && msg.contains(word), "{code} {msg}");
-    }
     for (more, words) in [
         (
             json!({"hairpinMode": true, "promiscMode": true}),
@@ -132,6 +125,8 @@ fn what_the_built_in_bridge_cannot_do_is_refused_by_name() {
             json!({"ipMasq": true, "ipMasqBackend": "ebtables"}),
             "'ipMasqBackend' must be \"iptables\" or \"nftables\", not \"ebtables\"",
         ),
+        (json!({"vlan": 4095}), "invalid VLAN ID 4095 (must be between 0 and 4094)"),
+        (json!({"vlanTrunk": [{"id": 0}]}), "incorrect trunk id parameter"),
         (json!({"mtu": "big"}), "'mtu' must be a whole number"),
         (json!({"bridge": "much too long a name"}), "must be the name of a network interface"),
     ] {
@@ -210,4 +205,71 @@ fn check_notices_a_lost_reservation_and_lost_port_mappings() {
     let (code, msg) =
         node.call(Whose::Ours, "flannel", "CHECK", &pod, &node.flannel_conf()).expect_error();
     assert!(code == 3 && msg.contains("Failed to find address added by container"), "{code} {msg}");
+}
+
+const GATEWAY: ([u8; 4], u16) = ([10, 244, 57, 1], 7777);
+
+/// Whether this kernel's bridges know VLANs.
+fn has_vlans() -> bool {
+    let made = std::process::Command::new("ip")
+        .args("link add probe type bridge vlan_filtering 1".split_whitespace())
+        .output()
+        .unwrap();
+    if made.status.success() {
+        run("ip", "link del probe");
+    }
+    made.status.success()
+}
+
+#[test]
+fn pods_are_in_the_vlan_that_is_asked_for_or_refused_where_the_kernel_has_none() {
+    let node = Node::new(V4);
+    let conf = node.bridge(json!({
+        "vlan": 100, "vlanTrunk": [{"minID": 200, "maxID": 202}], "isGateway": true,
+    }));
+    let pod = Pod::new("pod-1");
+    if !has_vlans() {
+        let answer = node.call(Whose::Ours, "bridge", "ADD", &pod, &conf);
+        let (_, msg) = answer.expect_error();
+        assert!(msg.contains("could not make the bridge cni0 tell VLANs apart"), "{msg}");
+        assert!(answer.stdout.contains("CONFIG_BRIDGE_VLAN_FILTERING"), "{}", answer.stdout);
+        node.assert_clean();
+        return;
+    }
+    let result = node.call(Whose::Ours, "bridge", "ADD", &pod, &conf).expect_success().json();
+    assert_eq!(result["interfaces"][3]["name"], "cni0.100");
+    let port = result["interfaces"][1]["name"].as_str().unwrap();
+    let vlans = run("bridge", &format!("vlan show dev {port}"));
+    let numbers: Vec<&str> =
+        vlans.split_whitespace().filter(|word| word.parse::<u16>().is_ok()).collect();
+    assert_eq!(numbers, ["100", "200", "201", "202"], "{vlans}");
+    assert!(vlans.contains("100 PVID Egress Untagged"), "{vlans}");
+    assert!(run("ip", "-o addr show dev cni0.100").contains("10.244.57.1/24"));
+    serve_tcp(&Netns::current(), GATEWAY.into());
+    assert!(answers_tcp(Some(&pod.netns), GATEWAY.into()));
+    node.call(Whose::Ours, "bridge", "DEL", &pod, &conf).expect_success();
+}
+
+#[test]
+fn a_pod_that_sends_from_another_s_mac_address_is_not_heard() {
+    let node = Node::new(V4);
+    let conf = node.bridge(json!({"macspoofchk": true, "isGateway": true}));
+    for (adds, deletes) in
+        [(Whose::Ours, Whose::Go), (Whose::Go, Whose::Ours), (Whose::Ours, Whose::Ours)]
+    {
+        let pod = Pod::new("pod-1");
+        node.call(adds, "bridge", "ADD", &pod, &conf).expect_success();
+        if adds == Whose::Ours && deletes == Whose::Go {
+            serve_tcp(&Netns::current(), GATEWAY.into());
+        }
+        let reaches = || answers_tcp(Some(&pod.netns), GATEWAY.into());
+        assert!(reaches(), "{adds:?}: from its own");
+        pod.netns.ip("link set eth0 address 02:00:00:00:00:01");
+        assert!(!reaches(), "{adds:?}: from another");
+        let rules = run("nft", "list table bridge nat");
+        assert_eq!(rules.matches("macspoofchk-pod-1-eth0").count(), 4, "{rules}");
+        node.call(deletes, "bridge", "DEL", &pod, &conf).expect_success();
+        let rules = run("nft", "list table bridge nat");
+        assert!(!rules.contains("pod-1"), "{deletes:?}: {rules}");
+    }
 }

@@ -15,6 +15,7 @@ mod killed;
 mod lifecycle;
 mod node;
 mod nonsense;
+mod options;
 mod orphans;
 mod protocol;
 mod robustness;
