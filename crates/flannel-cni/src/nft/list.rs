@@ -1,5 +1,6 @@
 //! What the firewall holds: rules by chain, with what is needed to find and remove ours.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::batch::{Userdata, read_userdata};
@@ -33,6 +34,8 @@ pub(crate) struct ListedRule {
     pub(crate) is_specific: bool,
     /// It sends packets elsewhere than where they wanted to go.
     pub(crate) translates: bool,
+    /// The address that connections are sent on to.
+    pub(crate) translated_to: Option<IpAddr>,
 }
 
 impl Nft {
@@ -125,6 +128,7 @@ fn listed(attributes: &[u8]) -> Option<ListedRule> {
         shape: names(expressions).map(str::to_owned).collect(),
         is_specific: asks_for_destination(expressions),
         translates: names(expressions).any(|name| name == "nat"),
+        translated_to: translation(expressions),
     })
 }
 
@@ -136,20 +140,36 @@ fn names(expressions: &[u8]) -> impl Iterator<Item = &str> {
 fn asks_for_destination(expressions: &[u8]) -> bool {
     const NETWORK_HEADER: [u8; 4] = 1u32.to_be_bytes();
     const DESTINATIONS: [[u8; 4]; 2] = [16u32.to_be_bytes(), 24u32.to_be_bytes()];
+    data_of(expressions, "payload").any(|data| {
+        find(data, 2) == Some(&NETWORK_HEADER[..])
+            && DESTINATIONS.iter().any(|offset| find(data, 3) == Some(&offset[..]))
+    })
+}
+
+/// The address that is at hand when the translation is made.
+fn translation(expressions: &[u8]) -> Option<IpAddr> {
+    data_of(expressions, "nat").next()?;
+    data_of(expressions, "immediate").filter_map(|data| find(find(data, 2)?, 1)).find_map(address)
+}
+
+/// The data of every expression of a kind.
+fn data_of<'a>(expressions: &'a [u8], kind: &'static str) -> impl Iterator<Item = &'a [u8]> {
     read(expressions)
-        .filter(|(_, expression)| find(expression, 1).map(text) == Some("payload"))
+        .filter(move |(_, expression)| find(expression, 1).map(text) == Some(kind))
         .filter_map(|(_, expression)| find(expression, 2))
-        .any(|data| {
-            find(data, 2) == Some(&NETWORK_HEADER[..])
-                && DESTINATIONS.iter().any(|offset| find(data, 3) == Some(&offset[..]))
-        })
+}
+
+fn address(octets: &[u8]) -> Option<IpAddr> {
+    match octets.len() {
+        4 => Some(IpAddr::from(*octets.first_chunk::<4>()?)),
+        16 => Some(IpAddr::from(*octets.first_chunk::<16>()?)),
+        _ => None,
+    }
 }
 
 /// iptables keeps comments as something that a rule looks for and always finds.
 fn comment_of_iptables(expressions: &[u8]) -> Option<String> {
-    read(expressions)
-        .filter(|(_, expression)| find(expression, 1).map(text) == Some("match"))
-        .filter_map(|(_, expression)| find(expression, 2))
+    data_of(expressions, "match")
         .find(|extension| find(extension, 1).map(text) == Some("comment"))
         .and_then(|extension| find(extension, 3))
         .map(|comment| text(comment).to_owned())

@@ -5,6 +5,7 @@ mod chains;
 mod conditions;
 mod conf;
 mod conntrack;
+mod orphans;
 mod rules;
 
 use std::net::IpAddr;
@@ -66,6 +67,7 @@ impl Plugin for Portmap {
         let valid = call.valid_attachments()?;
         let mut nft = Nft::open()?;
         rules::collect(&mut nft, &call.conf.name, &valid)?;
+        orphans::collect(&mut nft, &valid)?;
         chains::collect(&mut nft, &call.conf.name, &valid)
     }
 

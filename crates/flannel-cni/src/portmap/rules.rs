@@ -23,8 +23,8 @@ const PORTS_OF_OLD: &str = "hostip_hostports";
 const ALL_PORTS: &str = "hostports_all";
 const MASQUERADING: &str = "masquerading";
 const ARRIVAL: &str = "loopback_guard";
-const OWNED: [&str; 3] = [PORTS, PORTS_OF_OLD, MASQUERADING];
-const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+pub(super) const OWNED: [&str; 3] = [PORTS, PORTS_OF_OLD, MASQUERADING];
+pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 /// Others change the firewall, too, and may remove what we have just listed.
 const TRIES: usize = 5;
 

@@ -312,6 +312,29 @@ fn gc_removes_the_chains_of_pods_that_live_no_more_whoever_made_them() {
 }
 
 #[test]
+fn gc_removes_mappings_in_nftables_that_the_go_plugin_has_left_of_a_pod_that_is_gone() {
+    let mut node = Node::new(&format!("{V4}{V6}"));
+    node.version = "1.1.0";
+    node.portmap = json!({"backend": "nftables"});
+    let mut pods = ["pod-alive", "pod-other", "pod-gone"].map(|id| Pod::with_ports(id, ports()));
+    for pod in &mut pods {
+        node.add(Whose::Go, pod);
+    }
+    pods[2].netns.ip("link del eth0");
+    let inhabit = || std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mut living = pods[1].netns.inside(inhabit);
+    let mut conf = node.portmap_conf(&pods[0]);
+    conf["cni.dev/valid-attachments"] = json!([{"containerID": "pod-alive", "ifname": "eth0"}]);
+    node.call(Whose::Ours, "portmap", "GC", &pods[0], &conf).expect_success();
+    living.kill().unwrap();
+    living.wait().unwrap();
+    let rules = run("nft", "list ruleset");
+    assert!(!rules.contains("pod-gone"), "{rules}");
+    // It may belong to another network, of which we are not asked.
+    assert!(rules.contains("pod-alive") && rules.contains("pod-other"), "{rules}");
+}
+
+#[test]
 fn gc_removes_the_masquerading_of_pods_that_live_no_more() {
     let node = Node::new(V4);
     let conf = json!({
