@@ -10,13 +10,11 @@ use ipnet::IpNet;
 
 use super::conf::{Mapping, PortmapConf};
 use super::rules;
-use crate::nft::Nft;
+use crate::nft::{Nft, fitted_comment};
 use crate::protocol::{Call, Error, ErrorContext};
 use crate::{iptables, subprocess};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What `nft` takes for a comment.
-const LONGEST_COMMENT: usize = 127;
 
 /// Maps the ports to the container's addresses, in place of what was mapped for it before.
 pub(super) fn forward(
@@ -58,7 +56,7 @@ fn write(script: &str) -> Result<(), Error> {
 
 /// Each rule goes before all others: the last one is the first to be met.
 fn script(id: &str, conf: &PortmapConf, addresses: &[IpNet]) -> String {
-    let comment = &id[..id.floor_char_boundary(LONGEST_COMMENT)];
+    let comment = fitted_comment(id);
     let mut script = String::new();
     for address in addresses {
         let ip = address.addr();

@@ -33,7 +33,8 @@ impl Run {
         let mut run = Self { dir, journal, ledger, recent, rng, node: 0 };
         let start = run.ledger.start(history, 1_000);
         run.commit(start);
-        let text = r#"{"Network":"10.0.0.0/8","SubnetLen":24}"#.to_owned();
+        let text =
+            r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#.to_owned();
         run.ask(&Request::SetConfig { text, force: false });
         run
     }
