@@ -108,7 +108,13 @@ fn forward(
 ) -> Result<(), Error> {
     let mut nft = Nft::open()?;
     match backend {
-        Backend::Iptables => chains::forward(&mut nft, call, conf, addresses),
+        Backend::Iptables => {
+            if conf.snat {
+                // A kernel without nftables has none. The Go plugin has none either.
+                let _ = rules::guard_loopback(&mut nft);
+            }
+            chains::forward(&mut nft, call, conf, addresses)
+        }
         Backend::Nftables => conditions::forward(&mut nft, call, conf, addresses)
             .or_cni("unable to set up nftables rules for port mappings"),
     }

@@ -18,6 +18,7 @@ use crate::nft::{
 use crate::protocol::{Attachment, Call};
 
 pub(super) const TABLE: &str = "cni_hostport";
+const TABLE_COMMENT: &str = "CNI portmap plugin";
 pub(super) const PORTS: &str = "hostports";
 const PORTS_OF_OLD: &str = "hostip_hostports";
 const ALL_PORTS: &str = "hostports_all";
@@ -63,6 +64,15 @@ pub(super) fn unforward(nft: &mut Nft, call: &Call) -> Result<(), NftError> {
             other => return other,
         }
     }
+}
+
+/// The guard alone, for mappings that are kept in iptables.
+pub(super) fn guard_loopback(nft: &mut Nft) -> Result<(), NftError> {
+    let present = nft.all_rules(Family::Ipv4, TABLE)?;
+    let frame = with_loopback_guard(Frame::new(Family::Ipv4, TABLE, TABLE_COMMENT));
+    let mut batch = Batch::new(Family::Ipv4, TABLE);
+    frame.mend(&mut batch, &frame.flaws(nft, &present)?);
+    nft.commit(batch)
 }
 
 /// Which of the chains that lead packets to containers is not as it must be.
@@ -165,18 +175,19 @@ fn replacement(
 fn frame(family: Family) -> Frame {
     let jump = |chain| Expressions::new().verdict(Verdict::Jump(chain));
     let entry = || vec![Expressions::new().destined_here().verdict(Verdict::Jump(ALL_PORTS))];
-    let frame = Frame::new(family, TABLE, "CNI portmap plugin")
+    let frame = Frame::new(family, TABLE, TABLE_COMMENT)
         .holder(PORTS, None)
         .holder(PORTS_OF_OLD, None)
         .leading(ALL_PORTS, None, vec![jump(PORTS_OF_OLD), jump(PORTS)])
         .leading("prerouting", Some(Hook::Prerouting), entry())
         .leading("output", Some(Hook::Output), entry())
         .holder(MASQUERADING, Some(Hook::Postrouting));
-    if family == Family::Ipv6 {
-        return frame;
-    }
-    // Connections from the host's loopback address are let out (`route_localnet`). Those to it must not
-    // be let in for that: what listens there counts on it.
+    if family == Family::Ipv4 { with_loopback_guard(frame) } else { frame }
+}
+
+/// Connections from the host's loopback address are let out (`route_localnet`). Those to it must not be
+/// let in for that: what listens there counts on it.
+fn with_loopback_guard(frame: Frame) -> Frame {
     let loopback = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::LOCALHOST, 8).trunc());
     let guard =
         Expressions::new().network(Field::Destination, loopback).arriving().verdict(Verdict::Drop);

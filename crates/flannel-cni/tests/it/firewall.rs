@@ -34,31 +34,43 @@ fn port(host: u16, container: u16) -> Value {
     json!({"hostPort": host, "containerPort": container, "protocol": "tcp"})
 }
 
+const NFTABLES: &str = "nftables";
+const IPTABLES: &str = "iptables";
+
 /// Ways in which a firewall loses what ADD has once made.
-const LOST_PORTS: [&str; 9] = [
-    "flush table ip cni_hostport",
-    "delete table ip cni_hostport",
-    "flush chain ip cni_hostport prerouting",
-    "flush chain ip cni_hostport hostports_all",
-    "flush chain ip cni_hostport masquerading",
-    "delete chain ip cni_hostport prerouting",
-    "delete chain ip cni_hostport output",
-    "delete chain ip cni_hostport masquerading",
-    "flush ruleset",
+const LOST_PORTS: [(&str, &str); 16] = [
+    (NFTABLES, "nft flush table ip cni_hostport"),
+    (NFTABLES, "nft delete table ip cni_hostport"),
+    (NFTABLES, "nft flush chain ip cni_hostport prerouting"),
+    (NFTABLES, "nft flush chain ip cni_hostport hostports_all"),
+    (NFTABLES, "nft flush chain ip cni_hostport masquerading"),
+    (NFTABLES, "nft delete chain ip cni_hostport prerouting"),
+    (NFTABLES, "nft delete chain ip cni_hostport output"),
+    (NFTABLES, "nft delete chain ip cni_hostport masquerading"),
+    (NFTABLES, "nft flush ruleset"),
+    (IPTABLES, "iptables -t nat -F"),
+    (IPTABLES, "iptables -t nat -F PREROUTING"),
+    (IPTABLES, "iptables -t nat -F OUTPUT"),
+    (IPTABLES, "iptables -t nat -F POSTROUTING"),
+    (IPTABLES, "iptables -t nat -F CNI-HOSTPORT-DNAT"),
+    (IPTABLES, "iptables -t nat -F CNI-HOSTPORT-SETMARK"),
+    (IPTABLES, "nft flush ruleset"),
 ];
 
 fn lose(what: &str) {
-    if let Some(chain) = what.strip_prefix("delete chain") {
+    if let Some(chain) = what.strip_prefix("nft delete chain") {
         run("nft", &format!("flush chain{chain}"));
     }
-    run("nft", what);
+    let (program, words) = what.split_once(' ').unwrap();
+    run(program, words);
 }
 
 #[test]
 fn ports_are_there_after_an_add_whatever_the_firewall_has_lost_and_check_notices() {
-    for lost in LOST_PORTS {
+    for (backend, lost) in LOST_PORTS {
         std::thread::spawn(move || {
-            let node = Node::new(V4);
+            let mut node = Node::new(V4);
+            node.portmap = json!({"backend": backend});
             let world = world();
             let mut old = Pod::with_ports("pod-old", json!([port(8080, 80)]));
             node.add(Whose::Ours, &mut old);
@@ -66,7 +78,7 @@ fn ports_are_there_after_an_add_whatever_the_firewall_has_lost_and_check_notices
             lose(lost);
             let conf = node.portmap_conf(&old);
             let (_, msg) = node.call(Whose::Ours, "portmap", "CHECK", &old, &conf).expect_error();
-            assert!(msg.contains("hostport"), "{lost}: {msg}");
+            assert!(msg.to_lowercase().contains("hostport"), "{lost}: {msg}");
             let mut new = Pod::with_ports("pod-new", json!([port(8081, 80)]));
             node.add(Whose::Ours, &mut new);
             serve_tcp(&new.netns, at(new.ip(), 80));
@@ -85,7 +97,8 @@ fn ports_are_there_after_an_add_whatever_the_firewall_has_lost_and_check_notices
 
 #[test]
 fn a_base_chain_that_hangs_elsewhere_is_put_where_it_belongs() {
-    let node = Node::new(V4);
+    let mut node = Node::new(V4);
+    node.portmap = json!({"backend": NFTABLES});
     let world = world();
     run("nft", "add table ip cni_hostport");
     run("nft", "add chain ip cni_hostport prerouting { type filter hook input priority 5 ; }");
@@ -99,17 +112,21 @@ fn a_base_chain_that_hangs_elsewhere_is_put_where_it_belongs() {
 
 #[test]
 fn egress_is_masqueraded_after_an_add_whatever_the_firewall_has_lost_and_check_notices() {
-    for lost in [
-        "flush table inet cni_plugins_masquerade",
-        "delete table inet cni_plugins_masquerade",
-        "flush chain inet cni_plugins_masquerade postrouting",
-        "flush chain inet cni_plugins_masquerade masq_checks",
-        "delete chain inet cni_plugins_masquerade postrouting",
-        "flush ruleset",
+    for (backend, lost) in [
+        (NFTABLES, "nft flush table inet cni_plugins_masquerade"),
+        (NFTABLES, "nft delete table inet cni_plugins_masquerade"),
+        (NFTABLES, "nft flush chain inet cni_plugins_masquerade postrouting"),
+        (NFTABLES, "nft flush chain inet cni_plugins_masquerade masq_checks"),
+        (NFTABLES, "nft delete chain inet cni_plugins_masquerade postrouting"),
+        (NFTABLES, "nft flush ruleset"),
+        (IPTABLES, "iptables -t nat -F"),
+        (IPTABLES, "iptables -t nat -F POSTROUTING"),
+        (IPTABLES, "nft flush ruleset"),
     ] {
         std::thread::spawn(move || {
             let mut node = Node::new(V4);
-            node.delegate = json!({"isDefaultGateway": true, "ipMasq": true});
+            node.delegate =
+                json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": backend});
             let world = world();
             serve_tcp(&world, at(FAR, 80));
             let old = node.attached("pod-old");
@@ -271,7 +288,14 @@ fn a_reclaimed_address_brings_no_ports_of_its_last_owner_with_it() {
 /// address from anywhere (CVE-2020-8558).
 #[test]
 fn a_published_port_does_not_open_the_host_s_loopback_address_to_pods() {
-    let node = Node::new(V4);
+    for backend in [NFTABLES, IPTABLES] {
+        std::thread::spawn(move || keeps_loopback_closed(backend)).join().unwrap();
+    }
+}
+
+fn keeps_loopback_closed(backend: &str) {
+    let mut node = Node::new(V4);
+    node.portmap = json!({"backend": backend});
     let mut pod = Pod::with_ports("pod-1", json!([port(8080, 80)]));
     node.add(Whose::Ours, &mut pod);
     serve_tcp(&Netns::current(), at([127, 0, 0, 1], 6443));
