@@ -317,11 +317,18 @@ fn in_the_end_all_is_right(backend: Value, dual: bool, kinds: &[&str]) -> Result
     ));
     // And so it is for a daemon that starts with all this.
     node.flanneld().kill9();
-    node.flanneld().restart()?;
-    peers.history.catch_up(&lab.leases()?);
-    let (wanted, held) = (expected(&lab, &config, peers.history.found())?, kernel.held());
-    assert!(held == wanted, "{config}\n{}", difference(&wanted, &held));
-    Ok(())
+    let begun = || node.flanneld().log().matches("Running backend.").count();
+    let before = begun();
+    node.flanneld().start()?;
+    // Ready it may not be: some peer's lease may overlap the subnet that a new config has given it.
+    lab.wait_until("the next daemon to hold the same", LIMIT, || {
+        peers.history.catch_up(&lab.leases()?);
+        let (wanted, held) = (expected(&lab, &config, peers.history.found())?, kernel.held());
+        if begun() > before && held == wanted {
+            return Ok(());
+        }
+        Err(LabError::Spec(format!("{config}\n{}", difference(&wanted, &held))))
+    })
 }
 
 /// Writes the config. A subnet that does not fit it is exchanged, and that is waited for: peers must not
