@@ -85,7 +85,10 @@ async fn ask(api: &Api, desk: &Memory, request: Request<Full<Bytes>>, who: Who, 
     assert_eq!(status, StatusCode::OK, "{text}");
     for (_, state) in desk.everything() {
         let config = state.config.as_deref().map(flannel_backend::judge);
-        assert!(config.is_none_or(|judged| judged.is_ok()), "{text} is stored, and no node can use it");
+        assert!(
+            config.is_none_or(|judged| judged.is_ok()),
+            "{text} is stored, and no node can use it"
+        );
         for (subnet, entry) in &state.leases {
             assert_eq!(entry.attrs.check_depth(), Ok(()), "{text} is stored for {subnet}");
         }
