@@ -212,6 +212,9 @@ async fn in_front_of_etcd_nobody_changes_anothers_lease() {
     let again = with(there, NAT).renew(&own, &attrs(50)).await.unwrap();
     denied("elsewhere", with(there, NEW).acquire(&config(), &claim(1)).await.map(drop));
     assert!(again.version > own.version);
+    // It is the same node at another address, too: the lease says whose it is.
+    let moved = with(there, NAT).renew(&again, &attrs(51)).await.unwrap();
+    assert_eq!((moved.lease.subnet, &moved.lease.attrs), (own.lease.subnet, &attrs(51)));
     with(there, BOSS).revoke(&named.lease.subnet).await.unwrap();
     let new = with(there, NEW);
     let in_the_end = async {
