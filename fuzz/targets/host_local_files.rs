@@ -64,7 +64,7 @@ fn make(directory: &Path, file: &[u8]) {
 fn inspect(store: &Store, root: &Path) {
     let evidence = Evidence { addresses: Default::default(), results: root.join("results") };
     let findings = audit::inspect(store, "net", &evidence, SystemTime::now()).expect("as before");
-    let _ = audit::fix(store, &findings);
+    let _ = audit::fix(store, "net", &findings);
 }
 
 /// Whatever is there: nobody gets what is another's, and who ends leaves nothing behind.
