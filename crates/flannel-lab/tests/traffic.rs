@@ -37,7 +37,7 @@ fn a_matrix_shows_who_does_not_reach_whom() -> Result<()> {
     lab.pod_on_every_node()?;
     lab.pod(1)?;
     lab.node(1).ip("route del 10.244.2.0/24")?;
-    let matrix = lab.matrix(Duration::from_millis(500))?;
+    let matrix = lab.matrix(Duration::from_secs(2))?;
     let mut failures: Vec<_> = matrix.failures().map(|(from, to, _)| (from, to)).collect();
     failures.sort_unstable();
     // The pods of node 1 have no way to node 2, and no way to answer it either.
