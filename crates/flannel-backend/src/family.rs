@@ -36,14 +36,11 @@ impl Family {
         }
     }
 
-    pub(crate) fn network(self, node: &Node) -> Option<(IpNet, u8)> {
+    /// The network, and the length of its subnets where they are all of one.
+    pub(crate) fn network(self, node: &Node) -> Option<(IpNet, Option<u8>)> {
         match self {
-            Self::V4 => {
-                node.network.v4.as_ref().map(|pool| (pool.network().into(), pool.subnet_len()))
-            }
-            Self::V6 => {
-                node.network.v6.as_ref().map(|pool| (pool.network().into(), pool.subnet_len()))
-            }
+            Self::V4 => node.network.v4.map(|from| (from.network().into(), from.subnet_len())),
+            Self::V6 => node.network.v6.map(|from| (from.network().into(), from.subnet_len())),
         }
     }
 
@@ -85,10 +82,12 @@ impl Family {
         IpNet::from(net.network())
     }
 
+    /// From the config and the subnet alone, so that it changes with nothing else: a metric is part of
+    /// what a route is known by.
     pub(crate) fn metric(self, node: &Node, subnet: IpNet) -> u32 {
         match (self, subnet) {
             (Self::V4, IpNet::V4(net)) => match &node.network.v4 {
-                Some(pool) if pool.capacity() > SPREAD_ABOVE => {
+                Some(source) if source.capacity_for(net) > SPREAD_ABOVE => {
                     let number =
                         u32::from(net.network()) >> (32 - u32::from(net.prefix_len().max(1)));
                     FIRST_SPREAD_METRIC + (number & 0xff)

@@ -79,8 +79,8 @@ pub fn ownership(backend: &dyn Backend, node: &Node, earlier_networks: &[IpNet])
 }
 
 pub fn networks(node: &Node) -> Vec<IpNet> {
-    let v4 = node.network.v4.as_ref().map(|pool| IpNet::V4(pool.network()));
-    let v6 = node.network.v6.as_ref().map(|pool| IpNet::V6(pool.network()));
+    let v4 = node.network.v4.map(|source| IpNet::V4(source.network()));
+    let v6 = node.network.v6.map(|source| IpNet::V6(source.network()));
     v4.into_iter().chain(v6).collect()
 }
 

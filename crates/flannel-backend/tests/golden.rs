@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
-use flannel_backend::{Backend, Node, Past, PeerProblem, Underlay, create, judge, peer_entries};
+use flannel_backend::{
+    Backend, Node, Past, PeerProblem, Underlay, create, judge, ownership, peer_entries,
+};
 use flannel_kernel::{Facts, IfName, Interface, KernelVersion, Mac, Path};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
 
@@ -22,7 +24,10 @@ fn name(text: &str) -> IfName {
 }
 
 fn node(config: &str) -> (Box<dyn Backend>, Node) {
-    let network = NetworkConfig::parse(config).unwrap();
+    node_of(NetworkConfig::parse(config).unwrap())
+}
+
+fn node_of(network: NetworkConfig) -> (Box<dyn Backend>, Node) {
     let backend = create(&network.backend).unwrap();
     let (v4, v6) = (network.v4.is_some(), network.v6.is_some());
     let node = Node {
@@ -287,6 +292,43 @@ fn large_networks_spread_their_routes_over_metrics() {
     let large = r#"{"Network":"10.0.0.0/8","Backend":{"Type":"vxlan"}}"#;
     let entries = peer(large, own, ("10.77.200.0-24", PEER_DUAL.1)).unwrap();
     assert_eq!(entries[2], "route 10.77.200.0/24 via 10.77.200.0 dev flannel.1 metric 300 onlink");
+}
+
+/// Where the store assigns subnets, their number follows from the length that it gave this one.
+#[test]
+fn networks_whose_subnets_are_assigned_spread_their_routes_by_the_subnets_length() {
+    let route = |network: &str, subnet: &str| {
+        let config = format!(r#"{{"Network":"{network}","Backend":{{"Type":"host-gw"}}}}"#);
+        let (backend, node) = node_of(NetworkConfig::parse_networks_only(&config).unwrap());
+        let own = lease(("10.0.255.0-28", r#"{"PublicIP":"192.168.100.1"}"#));
+        let peer = r#"{"PublicIP":"192.168.100.2","BackendType":"host-gw"}"#;
+        let entries = peer_entries(&*backend, &node, &own, &lease((subnet, peer))).unwrap();
+        entries[0].to_string()
+    };
+    for (network, subnet, metric) in [
+        ("10.0.0.0/8", "10.77.200.0-24", " metric 300"),
+        ("10.0.0.0/12", "10.7.3.0-24", " metric 103"),
+        ("10.0.0.0/13", "10.7.3.0-24", ""),
+        ("10.0.0.0/16", "10.0.3.0-24", ""),
+        ("10.0.0.0/16", "10.0.3.32-28", " metric 150"),
+        ("10.0.0.0/16", "10.0.3.32-27", ""),
+        ("10.0.0.0/16", "10.0.3.32-30", " metric 300"),
+    ] {
+        let dst = subnet.replace('-', "/");
+        let expected = format!("route {dst} via 192.168.100.2 dev eth0{metric}");
+        assert_eq!(route(network, subnet), expected, "{network}");
+    }
+}
+
+#[test]
+fn routes_of_the_go_flannel_are_known_by_their_length_only_where_all_have_one() {
+    let config = DUAL.replace("vxlan", "host-gw");
+    let lengths = |network: NetworkConfig| -> Vec<Option<u8>> {
+        let (backend, node) = node_of(network);
+        ownership(&*backend, &node, &[]).legacy.iter().map(|legacy| legacy.subnet_len).collect()
+    };
+    assert_eq!(lengths(NetworkConfig::parse(&config).unwrap()), [Some(24), Some(64)]);
+    assert_eq!(lengths(NetworkConfig::parse_networks_only(&config).unwrap()), [None, None]);
 }
 
 #[test]

@@ -30,7 +30,8 @@ pub struct Ownership {
 pub struct LegacyRoutes {
     pub link: IfName,
     pub network: IpNet,
-    pub subnet_len: u8,
+    /// `None`: subnets of any length.
+    pub subnet_len: Option<u8>,
 }
 
 /// `ip route add` and the Go flannel name no protocol; the kernel files that as "boot".
@@ -89,11 +90,17 @@ impl LegacyRoutes {
         route.kind == RouteKind::Unicast
             && route.protocol == PROTOCOL_BOOT
             && route.metric == metric
-            && route.dst.prefix_len() == self.subnet_len
-            && self.network.contains(&route.dst)
+            && self.is_subnet(route.dst)
             && hop.via.is_some()
             && !hop.onlink
             && links.name(hop.link) == Some(self.link)
+    }
+
+    /// A route to the whole network leads to no peer: somebody else has put it there.
+    fn is_subnet(&self, dst: IpNet) -> bool {
+        self.subnet_len.is_none_or(|len| dst.prefix_len() == len)
+            && self.network.contains(&dst)
+            && dst.prefix_len() > self.network.prefix_len()
     }
 }
 
@@ -145,7 +152,7 @@ mod tests {
             legacy: vec![LegacyRoutes {
                 link: name("eth0"),
                 network: "10.244.0.0/16".parse().unwrap(),
-                subnet_len: 24,
+                subnet_len: Some(24),
             }],
         }
     }
@@ -178,6 +185,23 @@ mod tests {
             ObservedRoute { metric: 5, ..legacy },
         ] {
             assert!(!ownership().owns_route(&other, &links(), true), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn where_subnets_are_assigned_go_flannels_routes_are_taken_over_whatever_their_length() {
+        let mut ownership = ownership();
+        ownership.legacy[0].subnet_len = None;
+        let owns = |dst: &str, link: u32| {
+            let legacy = route(dst, PROTOCOL_BOOT, link, Some("192.168.100.7"));
+            ownership.owns_route(&legacy, &links(), true)
+        };
+        for subnet in ["10.244.7.0/24", "10.244.7.128/25", "10.244.128.0/17"] {
+            assert!(owns(subnet, 2), "{subnet}");
+            assert!(!owns(subnet, 4), "{subnet} on somebody else's device");
+        }
+        for other in ["10.244.0.0/16", "10.0.0.0/8", "10.7.0.0/24"] {
+            assert!(!owns(other, 2), "{other}");
         }
     }
 }

@@ -7,8 +7,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::allocate::FreeMap;
 use crate::net::Net;
-use crate::pool::Pool;
-use crate::{Lease, LeaseAttrs, NetworkConfig, Subnet, same_node};
+use crate::{Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetSource, same_node};
 
 /// Who asks for a subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +53,11 @@ pub enum AcquireError {
         "no address family is enabled: set EnableIPv4 or EnableIPv6 to true in the network config"
     )]
     NoFamily,
+    #[error(
+        "the subnets inside {key} {network} are assigned, not taken from a pool, and this host was assigned \
+         none"
+    )]
+    Assigned { key: &'static str, network: String },
 }
 
 /// Prefers, in this order: a lease that already bears our public address (the previous one if there are
@@ -78,11 +82,11 @@ pub fn decide(
     let wished: Vec<Subnet> = me.previous.iter().chain(&unusable).copied().collect();
     let v4 = config
         .v4
-        .map(|pool| choose::<Ipv4Net>(pool, "Network", &others, &wished, Subnet::v4, rng))
+        .map(|source| choose::<Ipv4Net>(source, "Network", &others, &wished, Subnet::v4, rng))
         .transpose()?;
     let v6 = config
         .v6
-        .map(|pool| choose::<Ipv6Net>(pool, "IPv6Network", &others, &wished, Subnet::v6, rng))
+        .map(|source| choose::<Ipv6Net>(source, "IPv6Network", &others, &wished, Subnet::v6, rng))
         .transpose()?;
     let subnet = Subnet::new(v4, v6).ok_or(AcquireError::NoFamily)?;
     Ok(Decision { discard: unusable, choice: Choice::Take(subnet) })
@@ -94,28 +98,29 @@ fn is_ours(config: &NetworkConfig, me: &Claimant, lease: &Lease) -> bool {
 }
 
 fn choose<N: Net>(
-    pool: Pool<N>,
+    source: SubnetSource<N>,
     key: &'static str,
     others: &[&Lease],
     wished: &[Subnet],
     part: impl Fn(&Subnet) -> Option<N>,
     rng: &mut fastrand::Rng,
 ) -> Result<N, AcquireError> {
-    let mut free = FreeMap::new(pool);
+    let assigned = || AcquireError::Assigned { key, network: source.network().to_string() };
+    let mut free = FreeMap::new(source.pool().ok_or_else(assigned)?);
     others.iter().filter_map(|lease| part(&lease.subnet)).for_each(|net| free.occupy(net));
-    choose_free(pool, key, &free, wished, part, rng)
+    choose_free(key, &free, wished, part, rng)
 }
 
 /// The subnet of one family: the first wished one that is free, else a random free one. `key`: where the
 /// network config says what there is to choose from.
 pub fn choose_free<N: Net>(
-    pool: Pool<N>,
     key: &'static str,
     free: &FreeMap<N>,
     wished: &[Subnet],
     part: impl Fn(&Subnet) -> Option<N>,
     rng: &mut fastrand::Rng,
 ) -> Result<N, AcquireError> {
+    let pool = free.pool();
     let wish = wished.iter().filter_map(&part).find(|net| free.is_free(*net));
     wish.or_else(|| free.pick(rng)).ok_or_else(|| AcquireError::OutOfSubnets {
         key,

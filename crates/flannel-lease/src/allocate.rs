@@ -141,7 +141,12 @@ mod tests {
 
     #[test]
     fn runs_grow_together_again_whatever_the_order_of_releases() {
-        let pool = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16"}"#).unwrap().v4.unwrap();
+        let pool = NetworkConfig::parse(r#"{"Network":"10.5.0.0/16"}"#)
+            .unwrap()
+            .v4
+            .unwrap()
+            .pool()
+            .unwrap();
         let nets: Vec<_> = (0..pool.capacity()).filter_map(|index| pool.nth(index)).collect();
         let mut free = FreeMap::new(pool);
         nets.iter().for_each(|net| free.occupy(*net));

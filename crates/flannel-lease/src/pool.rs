@@ -70,15 +70,6 @@ impl<N: Net> Pool<N> {
     fn shift(&self) -> u8 {
         N::BITS - self.subnet_len()
     }
-}
-
-impl<N: Net> Pool<N> {
-    /// A pool for stores that assign subnets themselves (Kubernetes): nothing is handed out from it,
-    /// so any network will do, even one too small to be divided.
-    pub(crate) fn undivided(network: N) -> Self {
-        let (min, max) = (network.start(), network.start());
-        Self::new(network, network.prefix_len(), min, max)
-    }
 
     /// Whether `address` lies on a boundary between subnets of `len` bits.
     pub(crate) fn on_boundary(address: u128, len: u8) -> bool {

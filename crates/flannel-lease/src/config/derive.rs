@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::folded::{Folded, brief};
 use super::{ConfigError, Net};
-use crate::pool::Pool;
+use crate::{Pool, SubnetSource};
 
 /// The names and customs of a family.
 pub(super) struct FamilyKeys {
@@ -123,14 +123,15 @@ pub(super) fn pool<N: Net>(given: &Given<N>, keys: &FamilyKeys) -> Result<Pool<N
     Ok(Pool::new(network, len, min, max))
 }
 
-/// Spells a pool out in the config's own members.
+/// Spells a network, and the pool in it, out in the config's own members.
 pub(super) fn write<N: Net>(
     keys: &FamilyKeys,
-    pool: Option<&Pool<N>>,
+    source: Option<SubnetSource<N>>,
     object: &mut Map<String, Value>,
 ) {
-    let Some(pool) = pool else { return };
-    object.insert(keys.network.into(), pool.network().to_string().into());
+    let Some(source) = source else { return };
+    object.insert(keys.network.into(), source.network().to_string().into());
+    let Some(pool) = source.pool() else { return };
     object.insert(keys.len.into(), pool.subnet_len().into());
     object.insert(keys.min.into(), N::address(pool.first().start()).to_string().into());
     object.insert(keys.max.into(), N::address(pool.last().start()).to_string().into());

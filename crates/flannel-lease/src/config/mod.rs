@@ -17,8 +17,7 @@ pub use backend::BackendConfig;
 pub use error::ConfigError;
 pub use remark::{Remark, remarks};
 
-use crate::pool::{Pool, Pool4, Pool6};
-use crate::{Net, Subnet};
+use crate::{Net, Subnet, SubnetSource, SubnetSource4, SubnetSource6};
 use derive::FamilyKeys;
 use folded::{Folded, brief};
 
@@ -27,8 +26,8 @@ const MASQUERADE_EXCLUDE: &str = "MasqueradeExclude";
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkConfig {
     /// Present when IPv4 is enabled; and so for `v6`. At least one of them is.
-    pub v4: Option<Pool4>,
-    pub v6: Option<Pool6>,
+    pub v4: Option<SubnetSource4>,
+    pub v6: Option<SubnetSource6>,
     /// nftables instead of iptables.
     pub nftables: bool,
     /// Destinations that pods reach under their own address even with masquerading on. Ours: the Go
@@ -37,26 +36,26 @@ pub struct NetworkConfig {
     pub backend: BackendConfig,
 }
 
-/// Who hands out the subnets, and so whether the config has to describe a range of them.
+/// Whether the config has to describe a range of subnets, or only what they are inside of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Subnets {
-    FromPool,
-    FromElsewhere,
+    Pool,
+    Assigned,
 }
 
 impl NetworkConfig {
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        Self::read(text, Subnets::FromPool)
+        Self::read(text, Subnets::Pool)
     }
 
     /// For stores that assign subnets themselves (Kubernetes): `SubnetLen`, `SubnetMin` and `SubnetMax`
-    /// are ignored and a network of any size is allowed. The pools hold one subnet, the whole network.
+    /// are ignored and a network of any size is allowed.
     pub fn parse_networks_only(text: &str) -> Result<Self, ConfigError> {
-        Self::read(text, Subnets::FromElsewhere)
+        Self::read(text, Subnets::Assigned)
     }
 
     /// Whether a lease of `subnet` fits this config: it has exactly the enabled families, and each of
-    /// its networks is a subnet of the pool.
+    /// its networks may be a node's.
     pub fn accepts(&self, subnet: &Subnet) -> bool {
         fits(self.v4, subnet.v4()) && fits(self.v6, subnet.v6())
     }
@@ -72,8 +71,8 @@ impl NetworkConfig {
             let nets: Vec<String> = self.masquerade_exclude.iter().map(IpNet::to_string).collect();
             object.insert(MASQUERADE_EXCLUDE.into(), nets.into());
         }
-        derive::write(&derive::V4, self.v4.as_ref(), &mut object);
-        derive::write(&derive::V6, self.v6.as_ref(), &mut object);
+        derive::write(&derive::V4, self.v4, &mut object);
+        derive::write(&derive::V6, self.v6, &mut object);
         object.insert("Backend".into(), self.backend.to_json());
         Value::Object(object).to_string()
     }
@@ -110,9 +109,9 @@ fn read_nets(object: &Folded, key: &str) -> Result<Vec<IpNet>, ConfigError> {
     items.iter().map(|item| read(item).ok_or_else(|| wrong(item))).collect()
 }
 
-fn fits<N: Net>(pool: Option<Pool<N>>, net: Option<N>) -> bool {
-    match (pool, net) {
-        (Some(pool), Some(net)) => pool.accepts(net),
+fn fits<N: Net>(source: Option<SubnetSource<N>>, net: Option<N>) -> bool {
+    match (source, net) {
+        (Some(source), Some(net)) => source.accepts(net),
         (None, None) => true,
         (Some(_), None) | (None, Some(_)) => false,
     }
@@ -125,11 +124,13 @@ fn read_family<N: Net>(
     keys: &FamilyKeys,
     enabled: bool,
     subnets: Subnets,
-) -> Result<Option<Pool<N>>, ConfigError> {
+) -> Result<Option<SubnetSource<N>>, ConfigError> {
     let given = derive::Given::<N>::read(object, keys)?;
-    match (enabled, subnets) {
-        (false, _) => Ok(None),
-        (true, Subnets::FromPool) => derive::pool(&given, keys).map(Some),
-        (true, Subnets::FromElsewhere) => Ok(Some(Pool::undivided(derive::network(&given, keys)?))),
+    if !enabled {
+        return Ok(None);
     }
+    Ok(Some(match subnets {
+        Subnets::Pool => SubnetSource::Pool(derive::pool(&given, keys)?),
+        Subnets::Assigned => SubnetSource::Assigned { network: derive::network(&given, keys)? },
+    }))
 }

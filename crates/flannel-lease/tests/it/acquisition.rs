@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
-use flannel_lease::{Choice, Claimant, Decision, Expiry, Lease, NetworkConfig, decide};
+use flannel_lease::{
+    AcquireError, Choice, Claimant, Decision, Expiry, Lease, NetworkConfig, decide,
+};
 use proptest::prelude::*;
 
 use crate::support::{cases, config, lease, subnet};
@@ -251,6 +253,18 @@ fn the_family_that_is_full_is_named() {
     let error =
         decide(&config(json), &leases, &me("192.168.0.1"), &mut Rng::with_seed(1)).unwrap_err();
     assert!(error.to_string().contains("subnets of IPv6Network fd00:5::/48"), "{error}");
+}
+
+#[test]
+fn nothing_is_handed_out_where_subnets_are_assigned() {
+    let config = NetworkConfig::parse_networks_only(V4).unwrap();
+    let me = me("192.0.2.1");
+    let error = decide(&config, &[], &me, &mut Rng::with_seed(1)).unwrap_err();
+    assert!(matches!(error, AcquireError::Assigned { key: "Network", .. }), "{error}");
+    // What it was assigned is a lease like any other.
+    let assigned = lease("10.5.0.64-26", "192.0.2.1");
+    let kept = decide(&config, &[assigned], &me, &mut Rng::with_seed(1)).unwrap();
+    assert_eq!(kept.choice, Choice::Keep(subnet("10.5.0.64-26")));
 }
 
 proptest! {

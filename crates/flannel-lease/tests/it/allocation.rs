@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::support::{cases, config};
 
 fn pool(json: &str) -> Pool4 {
-    config(json).v4.unwrap()
+    config(json).v4.unwrap().pool().unwrap()
 }
 
 fn net(text: &str) -> Ipv4Net {
@@ -123,7 +123,7 @@ fn defect_14_sixty_five_thousand_subnets_are_handed_out_without_overlap() {
 fn an_ipv6_pool_too_large_to_walk_is_no_burden() {
     let json =
         r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fc00::/8","IPv6SubnetLen":126}"#;
-    let pool: Pool6 = config(json).v6.unwrap();
+    let pool: Pool6 = config(json).v6.unwrap().pool().unwrap();
     let mut free = FreeMap::new(pool);
     let mut rng = Rng::with_seed(5);
     for _ in 0..1000 {

@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use crate::support::{any_v4, any_v6, cases, config, subnet};
 
 fn v4(json: &str) -> (String, String, u8) {
-    describe(config(json).v4.unwrap())
+    describe(config(json).v4.unwrap().pool().unwrap())
 }
 
 fn v6(json: &str) -> (String, String, u8) {
-    describe(config(json).v6.unwrap())
+    describe(config(json).v6.unwrap().pool().unwrap())
 }
 
 fn describe<N: flannel_lease::Net>(pool: Pool<N>) -> (String, String, u8) {
@@ -24,7 +24,7 @@ fn range(first: &str, last: &str, len: u8) -> (String, String, u8) {
 #[test]
 fn a_network_of_16_bits_is_cut_into_24s_without_the_first() {
     let config = config(r#"{"Network":"10.3.0.0/16"}"#);
-    let pool = config.v4.unwrap();
+    let pool = config.v4.unwrap().pool().unwrap();
     assert_eq!(describe(pool), range("10.3.1.0/24", "10.3.255.0/24", 24));
     assert_eq!(pool.network(), "10.3.0.0/16".parse().unwrap());
     assert_eq!(pool.capacity(), 255);
@@ -68,7 +68,7 @@ fn what_is_given_is_kept() {
 fn a_range_may_begin_at_the_network_address_and_be_a_single_subnet() {
     let json = r#"{"Network":"10.3.0.0/16","SubnetMin":"10.3.0.0","SubnetMax":"10.3.0.0"}"#;
     assert_eq!(v4(json), range("10.3.0.0/24", "10.3.0.0/24", 24));
-    assert_eq!(config(json).v4.unwrap().capacity(), 1);
+    assert_eq!(config(json).v4.unwrap().pool().unwrap().capacity(), 1);
 }
 
 #[test]
@@ -133,6 +133,46 @@ fn a_store_that_assigns_subnets_itself_needs_only_networks() {
 }
 
 #[test]
+fn an_assigned_subnet_fits_with_any_length_inside_the_network() {
+    let read = |json| NetworkConfig::parse_networks_only(json).unwrap();
+    let v4_only = read(r#"{"Network":"10.3.0.0/16","SubnetLen":28,"SubnetMin":"10.3.16.0"}"#);
+    for inside in ["10.3.0.0-24", "10.3.255.0-24", "10.3.1.128-25", "10.3.7.4-30", "10.3.0.0-16"] {
+        assert!(v4_only.accepts(&subnet(inside)), "{inside}");
+    }
+    for outside in ["10.4.0.0-24", "10.0.0.0-8", "10.2.0.0-15", "fc00:0:0:1::-64"] {
+        assert!(!v4_only.accepts(&subnet(outside)), "{outside}");
+    }
+    assert!(!v4_only.accepts(&subnet("10.3.1.0-24&fc00:0:0:1::-64")), "a family too many");
+    let dual = read(r#"{"Network":"10.3.0.0/16","EnableIPv6":true,"IPv6Network":"fc00::/48"}"#);
+    assert!(dual.accepts(&subnet("10.3.1.0-24&fc00:0:0:1::-80")));
+    assert!(!dual.accepts(&subnet("10.3.1.0-24")), "a family too few");
+    assert!(!dual.accepts(&subnet("10.3.1.0-24&fc01:0:0:1::-64")), "another network");
+}
+
+#[test]
+fn how_many_subnets_there_are_follows_from_the_pool_or_from_the_assigned_ones_length() {
+    let json = r#"{"Network":"10.3.0.0/16","SubnetMin":"10.3.8.0","EnableIPv6":true,"IPv6Network":"8000::/1"}"#;
+    let capacity =
+        |config: &NetworkConfig, net: &str| config.v4.unwrap().capacity_for(net.parse().unwrap());
+    assert_eq!(capacity(&config(json), "10.3.9.0/24"), 248);
+    let assigned = NetworkConfig::parse_networks_only(json).unwrap();
+    for (net, subnets) in [("10.3.9.0/24", 256), ("10.3.9.16/28", 4096), ("10.3.0.0/16", 1)] {
+        assert_eq!(capacity(&assigned, net), subnets, "{net}");
+    }
+    let v6 = assigned.v6.unwrap();
+    assert_eq!(v6.capacity_for("8000::1/128".parse().unwrap()), 1 << 127);
+}
+
+#[test]
+fn networks_without_a_pool_are_written_and_read_again_without_one() {
+    let json = r#"{"Network":"10.3.0.0/30","EnableIPv6":true,"IPv6Network":"fc00::/127"}"#;
+    let config = NetworkConfig::parse_networks_only(json).unwrap();
+    let written = config.to_json();
+    assert!(!written.contains("Subnet"), "{written}");
+    assert_eq!(NetworkConfig::parse_networks_only(&written).unwrap(), config);
+}
+
+#[test]
 fn a_lease_fits_when_its_families_length_and_range_do() {
     let v4_only = config(r#"{"Network":"10.3.0.0/16","SubnetMax":"10.3.9.0"}"#);
     assert!(v4_only.accepts(&subnet("10.3.1.0-24")));
@@ -154,7 +194,7 @@ fn a_lease_fits_when_its_families_length_and_range_do() {
 
 #[test]
 fn subnets_are_numbered_from_the_first() {
-    let pool = config(r#"{"Network":"10.3.0.0/16"}"#).v4.unwrap();
+    let pool = config(r#"{"Network":"10.3.0.0/16"}"#).v4.unwrap().pool().unwrap();
     assert_eq!(pool.nth(0), Some("10.3.1.0/24".parse().unwrap()));
     assert_eq!(pool.nth(254), Some("10.3.255.0/24".parse().unwrap()));
     assert_eq!(pool.nth(255), None);
@@ -167,7 +207,7 @@ fn subnets_are_numbered_from_the_first() {
 fn the_largest_ipv6_pool_can_be_counted() {
     let json =
         r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"8000::/1","IPv6SubnetLen":126}"#;
-    let pool = config(json).v6.unwrap();
+    let pool = config(json).v6.unwrap().pool().unwrap();
     assert_eq!(pool.capacity(), (1 << 125) - 1);
     assert_eq!(pool.nth(pool.capacity() - 1), Some(pool.last()));
     assert_eq!(pool.index_of(pool.last()), Some(pool.capacity() - 1));
@@ -234,7 +274,7 @@ proptest! {
     #[test]
     fn a_pool_has_every_subnet_between_its_ends_inside_its_network(net in any_v4(1..=28), at in any::<u32>()) {
         prop_assume!(!is_nobodys(&net));
-        let pool = config(&format!(r#"{{"Network":"{net}"}}"#)).v4.unwrap();
+        let pool = config(&format!(r#"{{"Network":"{net}"}}"#)).v4.unwrap().pool().unwrap();
         prop_assert!(net.contains(&pool.first()) && net.contains(&pool.last()));
         let index = u128::from(at) % pool.capacity();
         let nth = pool.nth(index).unwrap();

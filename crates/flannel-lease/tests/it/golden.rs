@@ -105,9 +105,9 @@ fn the_subnet_file_is_the_same_byte_for_byte() {
 
         let mtu = run.subnet_env.split_once("FLANNEL_MTU=").unwrap().1.lines().next().unwrap();
         let file = SubnetFile {
-            network: run.config.v4.map(|pool| pool.network()),
+            network: run.config.v4.map(|source| source.network()),
             subnet: own.v4(),
-            ipv6_network: run.config.v6.map(|pool| pool.network()),
+            ipv6_network: run.config.v6.map(|source| source.network()),
             ipv6_subnet: own.v6(),
             mtu: mtu.parse().unwrap(),
             ip_masq: run.subnet_env.contains("FLANNEL_IPMASQ=true"),
@@ -121,7 +121,7 @@ fn the_subnet_file_is_the_same_byte_for_byte() {
 #[test]
 fn the_options_run_has_its_own_range() {
     let run = runs().into_iter().find(|run| run.name == "vxlan-options").unwrap();
-    let pool = run.config.v4.unwrap();
+    let pool = run.config.v4.unwrap().pool().unwrap();
     assert_eq!(pool.first(), "10.244.10.0/26".parse().unwrap());
     assert_eq!(pool.last(), "10.244.99.0/26".parse().unwrap());
     assert_eq!(run.config.backend.int("VNI", 1, 0..=0xff_ffff).unwrap(), 7);

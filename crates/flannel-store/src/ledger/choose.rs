@@ -27,7 +27,6 @@ impl Network {
         rng: &mut fastrand::Rng,
     ) -> Result<Decision, AcquireError> {
         let config = self.config().ok_or(AcquireError::NoFamily)?;
-        let (pool_v4, pool_v6) = (config.v4, config.v6);
         let (usable, unusable): (Vec<Subnet>, Vec<Subnet>) =
             ours.iter().partition(|subnet| config.accepts(subnet));
         let kept = previous.filter(|p| usable.contains(p)).or(usable.first().copied());
@@ -37,12 +36,14 @@ impl Network {
         let wished: Vec<Subnet> = previous.iter().chain(&unusable).copied().collect();
         // Our own leases do not stand in our way.
         unusable.iter().for_each(|subnet| self.vacate(subnet));
-        let v4 = pool_v4
-            .zip(self.free_v4.as_ref())
-            .map(|(pool, free)| choose_free(pool, "Network", free, &wished, Subnet::v4, rng));
-        let v6 = pool_v6
-            .zip(self.free_v6.as_ref())
-            .map(|(pool, free)| choose_free(pool, "IPv6Network", free, &wished, Subnet::v6, rng));
+        let v4 = self
+            .free_v4
+            .as_ref()
+            .map(|free| choose_free("Network", free, &wished, Subnet::v4, rng));
+        let v6 = self
+            .free_v6
+            .as_ref()
+            .map(|free| choose_free("IPv6Network", free, &wished, Subnet::v6, rng));
         unusable.iter().for_each(|subnet| self.occupy(subnet));
         let subnet = Subnet::new(v4.transpose()?, v6.transpose()?).ok_or(AcquireError::NoFamily)?;
         Ok(Decision { discard: unusable, choice: Choice::Take(subnet) })

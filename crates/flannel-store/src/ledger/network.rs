@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use flannel_lease::{FreeMap, NetworkConfig, Subnet};
+use flannel_lease::{FreeMap, NetworkConfig, Subnet, SubnetSource};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::{Entry, Millis};
@@ -78,8 +78,8 @@ impl Network {
         let same_pools =
             self.config().is_some_and(|old| old.v4 == parsed.v4 && old.v6 == parsed.v6);
         if !same_pools {
-            self.free_v4 = parsed.v4.map(FreeMap::new);
-            self.free_v6 = parsed.v6.map(FreeMap::new);
+            self.free_v4 = parsed.v4.and_then(SubnetSource::pool).map(FreeMap::new);
+            self.free_v6 = parsed.v6.and_then(SubnetSource::pool).map(FreeMap::new);
             let subnets: Vec<Subnet> = self.leases.keys().copied().collect();
             subnets.iter().for_each(|subnet| self.occupy(subnet));
         }

@@ -98,9 +98,9 @@ impl Daemon {
     pub(super) fn write_subnet_file(&mut self) {
         let (config, subnet) = (self.network.config(), self.own.subnet());
         let content = SubnetFile {
-            network: config.v4.as_ref().map(|pool| pool.network()),
+            network: config.v4.map(|source| source.network()),
             subnet: subnet.v4(),
-            ipv6_network: config.v6.as_ref().map(|pool| pool.network()),
+            ipv6_network: config.v6.map(|source| source.network()),
             ipv6_subnet: subnet.v6(),
             mtu: self.network.mtu(),
             ip_masq: self.tools.options.traffic.ip_masq,

@@ -70,8 +70,8 @@ impl TrafficRules {
             let exclude = exclude(network.addr().is_ipv4());
             Some(FamilyRules { network, subnet, exclude })
         };
-        let v4 = config.v4.as_ref().map(|pool| pool.network().into());
-        let v6 = config.v6.as_ref().map(|pool| pool.network().into());
+        let v4 = config.v4.map(|source| source.network().into());
+        let v6 = config.v6.map(|source| source.network().into());
         Rules {
             v4: family(v4, subnet.v4().map(IpNet::V4)),
             v6: family(v6, subnet.v6().map(IpNet::V6)),
