@@ -1,11 +1,12 @@
 //! The subnet file on disk. Container runtimes read it at any moment, and the daemon may die at any
 //! moment: it is replaced in one step, and only when it says something new.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use flannel_common::replace_file;
 use flannel_lease::{Previous, SubnetFile};
 
 /// Six lines; anything much longer is some other file.
@@ -60,13 +61,7 @@ pub(crate) fn replace(path: &Path, content: &str) -> Result<Written, SubnetFileE
         .mode(0o755)
         .create(directory)
         .map_err(failed("create the directory", directory))?;
-    let temporary = Temporary::beside(path);
-    temporary.fill(content.as_bytes(), mode_for(path)).map_err(failed("write", &temporary.0))?;
-    fs::rename(&temporary.0, path).map_err(failed("move the new file to", path))?;
-    // The name lives in the directory, which has to reach the disk as well.
-    File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(failed("write the directory", directory))?;
+    replace_file(path, content.as_bytes(), mode_for(path)).map_err(failed("replace", path))?;
     Ok(Written::New)
 }
 
@@ -90,37 +85,9 @@ fn mode_for(path: &Path) -> u32 {
     }
 }
 
-/// A file of the same directory, and so of the same file system. Removed when it was not moved to
-/// its place.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    /// `.subnet.env` and something that no other writer uses.
-    fn beside(path: &Path) -> Self {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        name.push(format!("{:016x}", fastrand::u64(..)));
-        Self(path.with_file_name(name))
-    }
-
-    fn fill(&self, content: &[u8], mode: u32) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.0)?;
-        file.write_all(content)?;
-        // Set after the fact, since the umask would take its share of the mode at creation.
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.sync_all()
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // Gone already when it was moved; otherwise there is nothing left to do about it.
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::os::unix::fs::MetadataExt;
 
     use flannel_lease::Subnet;
@@ -227,7 +194,8 @@ mod tests {
         let blocked = home.path().join("blocked");
         fs::create_dir(&blocked).expect("a directory");
         let error = write(&blocked, &content(1450)).expect_err("a directory cannot be replaced");
-        assert!(error.to_string().contains("blocked"), "{error}");
+        let said = format!("cannot replace {}: ", blocked.display());
+        assert!(error.to_string().starts_with(&said), "{error}");
         assert_eq!(names(), ["blocked", "subnet.env"]);
     }
 
