@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use flannel_lease::NetworkName;
 use flannel_server::{Api, Limits};
 use flannel_store::Desk;
 use flannel_store::embedded::AskError;
 use flannel_store::feed::{Everything, Feeds};
-use flannel_store::ledger::{Addresses, Ledger, NetworkName, Reply, Request as Asked, Who};
+use flannel_store::ledger::{Addresses, Ledger, Reply, Request as Asked, Who};
 use flannel_store::wire::{WatchResult, WireFault, WireLease, WireReservation};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};

@@ -12,6 +12,7 @@ mod identity;
 mod lease;
 mod nearest;
 mod net;
+mod network_name;
 mod pool;
 mod raw_json;
 mod source;
@@ -27,6 +28,7 @@ pub use identity::{Kinship, NodeIdentity, Running, Traces, same_device, same_nod
 pub use lease::{Expiry, Lease};
 pub use nearest::nearest;
 pub use net::Net;
+pub use network_name::{NetworkName, NetworkNameError};
 pub use pool::{Pool, Pool4, Pool6};
 pub use raw_json::{RawJson, RawJsonError};
 pub use source::{SubnetSource, SubnetSource4, SubnetSource6};

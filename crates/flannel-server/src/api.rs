@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use flannel_lease::{Expiry, LeaseAttrs, Subnet};
+use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet};
 use flannel_store::Desk;
 use flannel_store::feed::{Cursor, Feed, Style};
-use flannel_store::ledger::{NetworkName, Refusal, Reply, Request as Asked, Who};
+use flannel_store::ledger::{Refusal, Reply, Request as Asked, Who};
 use flannel_store::wire::{self, WireError, WireLease, WireReservation};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use flannel_lease::Subnet;
+use flannel_lease::{NetworkName, Subnet};
 use flannel_store::feed::Cursor;
-use flannel_store::ledger::NetworkName;
 use flannel_store::wire;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

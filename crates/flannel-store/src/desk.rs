@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use flannel_lease::NetworkName;
 
 use crate::embedded::{AskError, Embedded};
 use crate::feed::Feeds;
-use crate::ledger::{Millis, NetworkName, Reply, Request};
+use crate::ledger::{Millis, Reply, Request};
 
 #[async_trait]
 pub trait Desk: Send + Sync {

@@ -9,9 +9,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use flannel_lease::{LeaseAttrs, Subnet};
+use flannel_lease::{LeaseAttrs, NetworkName, Subnet};
 use flannel_store::ledger::{
-    Addresses, Commit, LEASE_TTL, Ledger, Millis, NetworkName, Refusal, Reply, Request, Who,
+    Addresses, Commit, LEASE_TTL, Ledger, Millis, Refusal, Reply, Request, Who,
 };
 
 const CONFIG: &str = r#"{"Network":"10.5.0.0/22","SubnetLen":27,"SubnetMin":"10.5.0.32","Backend":{"Type":"vxlan"}}"#;

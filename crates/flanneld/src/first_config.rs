@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use flannel_lease::NetworkConfig;
+use flannel_lease::{NetworkConfig, NetworkName};
 use flannel_store::Desk;
 use flannel_store::embedded::AskError;
-use flannel_store::ledger::{NetworkName, Request};
+use flannel_store::ledger::Request;
 
 /// How often the file is looked at.
 const PAUSE: Duration = Duration::from_secs(2);

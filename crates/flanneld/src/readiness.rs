@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use flannel_store::ledger::NetworkName;
+use flannel_lease::NetworkName;
 use tokio::sync::watch;
 
 use crate::notify;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use flannel_lease::Expiry;
+use flannel_lease::{Expiry, NetworkName};
 use flannel_server::Server;
-use flannel_store::ledger::{LEASE_TTL, NetworkName, Request};
+use flannel_store::ledger::{LEASE_TTL, Request};
 use flannel_store::{Admin as _, Embedded, EmbeddedStore, Store as _};
 
 use crate::support::*;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use flannel_lease::{Expiry, Lease};
-use flannel_store::ledger::{NetworkName, Request};
+use flannel_lease::{Expiry, Lease, NetworkName};
+use flannel_store::ledger::Request;
 use flannel_store::{Claim, Store as _, StoreError, StoreEvent};
 
 use crate::support::*;

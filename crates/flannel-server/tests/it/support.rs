@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
+use flannel_lease::{LeaseAttrs, NetworkConfig, NetworkName, Subnet};
 use flannel_server::{Limits, Listen, Options, Server, TlsFiles};
-use flannel_store::ledger::{NetworkName, Request};
+use flannel_store::ledger::Request;
 use flannel_store::{Claim, Embedded, RemoteOptions, RemoteStore, StoreEvent};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

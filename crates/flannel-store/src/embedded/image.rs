@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use flannel_lease::NetworkName;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{self, Ending};
 use super::journal::OpenError;
 use super::recent::Recent;
-use crate::ledger::{Change, Commit, Entry, History, Ledger, Network, NetworkName, check_reach};
+use crate::ledger::{Change, Commit, Entry, History, Ledger, Network, check_reach};
 
 const FORMAT: u32 = 1;
 

@@ -4,12 +4,12 @@
 use std::fs;
 use std::path::Path;
 
-use flannel_lease::LeaseAttrs;
+use flannel_lease::{LeaseAttrs, NetworkName};
 
 use super::frame;
 use super::journal::{Journal, OpenError};
 use super::recent::Recent;
-use crate::ledger::{Ledger, NetworkName, Request, Who};
+use crate::ledger::{Ledger, Request, Who};
 
 const LOG: &str = "leases.log";
 const SNAPSHOT: &str = "leases.snapshot";

@@ -16,13 +16,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender, TrySendError};
 
+use flannel_lease::NetworkName;
 use tokio::sync::oneshot;
 
 use self::journal::{Journal, Opened};
 use self::writer::{Job, Writer};
 use crate::clock::{self, Clock};
 use crate::feed::Feeds;
-use crate::ledger::{Millis, NetworkName, Refusal, Reply, Request};
+use crate::ledger::{Millis, Refusal, Reply, Request};
 
 pub use self::journal::OpenError;
 pub use self::store::EmbeddedStore;

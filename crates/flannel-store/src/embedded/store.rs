@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, same_node};
+use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet, same_node};
 use tokio::sync::mpsc;
 
 use super::{AskError, Embedded};
 use crate::feed::{Cursor, Event, Feed, Since};
-use crate::ledger::{Entry, Millis, NetworkName, Refusal, Reply, Request, Who};
+use crate::ledger::{Entry, Millis, Refusal, Reply, Request, Who};
 use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
 
 const QUEUE: usize = 1_024;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use flannel_lease::NetworkName;
 use tokio::sync::oneshot;
 
 use super::AskError;
@@ -12,7 +13,7 @@ use super::journal::Journal;
 use super::recent::Recent;
 use crate::clock::Clock;
 use crate::feed::Feeds;
-use crate::ledger::{Commit, Ledger, NetworkName, Refusal, Reply, Request, Undo};
+use crate::ledger::{Commit, Ledger, Refusal, Reply, Request, Undo};
 
 /// So many requests go into one sync at most.
 const GROUP: usize = 512;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::ledger::NetworkName;
+use flannel_lease::NetworkName;
 
 /// The `--etcd-*` options.
 #[derive(Clone, Debug, Default)]

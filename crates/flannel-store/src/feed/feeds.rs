@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use flannel_lease::NetworkName;
 use tokio::sync::watch;
 
 use super::{Cursor, Event, Feed};
-use crate::ledger::{Change, Commit, Entry, History, Ledger, NetworkName};
+use crate::ledger::{Change, Commit, Entry, History, Ledger};
 use crate::wire;
 
 const KEPT_NAMES: usize = 256;

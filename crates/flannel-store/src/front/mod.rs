@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use flannel_lease::NetworkName;
 use tokio::task::JoinHandle;
 
 use self::network::Front;
 use crate::clock::{self, Clock};
 use crate::embedded::AskError;
 use crate::feed::Feeds;
-use crate::ledger::{Millis, NetworkName, Refusal, Reply, Request};
+use crate::ledger::{Millis, Refusal, Reply, Request};
 use crate::{Desk, EtcdOptions, EtcdStore, StoreError};
 
 /// How often it is looked for networks that others have made.

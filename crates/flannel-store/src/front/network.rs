@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
+use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -13,8 +13,7 @@ use crate::embedded::AskError;
 use crate::etcd::admin::Kept;
 use crate::feed::{Event, Feed, Feeds};
 use crate::ledger::{
-    Entry, GRACE, History, LEASE_TTL, Millis, NetworkName, Refusal, Reply, Request, Who,
-    check_size, split_owner,
+    Entry, GRACE, History, LEASE_TTL, Millis, Refusal, Reply, Request, Who, check_size, split_owner,
 };
 use crate::{Admin as _, Claim, EtcdStore, Held, Store as _, StoreError, StoreEvent};
 

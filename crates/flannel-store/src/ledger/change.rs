@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use flannel_lease::{LeaseAttrs, Subnet};
+use flannel_lease::{LeaseAttrs, NetworkName, Subnet};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{Millis, NetworkName};
+use super::Millis;
 
 /// Changes that happen together or not at all.
 #[derive(Clone, Debug, PartialEq)]

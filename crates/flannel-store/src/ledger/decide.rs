@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flannel_lease::{Choice, LeaseAttrs, Subnet};
+use flannel_lease::{Choice, LeaseAttrs, NetworkName, Subnet};
 
 use super::{
-    Change, Commit, Entry, GRACE, LARGEST_DATA, LEASE_TTL, Ledger, Millis, Network, NetworkName,
-    Refusal, Reply, Request, Who,
+    Change, Commit, Entry, GRACE, LARGEST_DATA, LEASE_TTL, Ledger, Millis, Network, Refusal, Reply,
+    Request, Who,
 };
 
 /// So many leases expire in one commit at most.

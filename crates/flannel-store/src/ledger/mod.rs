@@ -5,7 +5,6 @@
 mod change;
 mod choose;
 mod decide;
-mod name;
 mod network;
 mod refusal;
 mod request;
@@ -16,12 +15,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flannel_lease::{LeaseAttrs, Subnet};
+use flannel_lease::{LeaseAttrs, NetworkName, Subnet};
 
 pub(crate) use change::check_reach;
 pub use change::{Change, Commit};
 pub(crate) use decide::{check_size, split_owner};
-pub use name::{BadName, NetworkName};
 pub use network::Network;
 pub use refusal::Refusal;
 pub use request::{Addresses, Request, Who};

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use flannel_backend::BackendError;
-use flannel_lease::{AcquireError, ConfigError, LeaseAttrs, Subnet};
+use flannel_lease::{AcquireError, ConfigError, LeaseAttrs, NetworkName, Subnet};
 
-use super::{Entry, LARGEST_DATA, NetworkName};
+use super::{Entry, LARGEST_DATA};
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]

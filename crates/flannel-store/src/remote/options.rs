@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use flannel_lease::NetworkName;
+
 use super::token;
 use crate::StoreError;
 use crate::etcd::Secret;
-use crate::ledger::NetworkName;
 
 /// Where flannel's lease server listens unless told otherwise.
 pub const DEFAULT_PORT: u16 = 10_253;

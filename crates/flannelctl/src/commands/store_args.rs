@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use flannel_store::ledger::NetworkName;
+use flannel_lease::NetworkName;
 use flannel_store::{Admin, EtcdOptions, EtcdStore, RemoteOptions, RemoteStore, Secret};
 
 /// Connection flags; each can also be given as the daemon's environment variable, FLANNELD_REMOTE and

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use flannel_kernel::IfName;
-use flannel_store::ledger::NetworkName;
+use flannel_lease::NetworkName;
 use ipnet::IpNet;
 use tokio::sync::watch;
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use flannel_lease::{NetworkName, NetworkNameError};
 use flannel_server::TlsFiles;
-use flannel_store::ledger::{BadName, NetworkName};
 use flannel_store::{EtcdOptions, RemoteOptions, Secret};
 
 use super::{Given, UsageError};
@@ -161,9 +161,9 @@ impl Given {
         let typed = &self.typed.networks;
         let mut names = Vec::new();
         for part in typed.split(',').filter_map(|part| text(part.trim())) {
-            let name: NetworkName = part
-                .parse()
-                .map_err(|error: BadName| self.refuse("networks", typed, &error.to_string()))?;
+            let name: NetworkName = part.parse().map_err(|error: NetworkNameError| {
+                self.refuse("networks", typed, &error.to_string())
+            })?;
             if !names.contains(&name) {
                 names.push(name);
             }

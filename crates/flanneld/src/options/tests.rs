@@ -3,7 +3,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use flannel_store::ledger::NetworkName;
+use flannel_lease::NetworkName;
 use flannel_store::{EtcdOptions, Secret};
 use proptest::prelude::*;
 

@@ -16,10 +16,10 @@ pub struct NetworkName(Arc<str>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no name of a network: use up to 64 letters, digits, '-', '_' and '.', the first one a letter, \
+    "{0:?} is not a name for a network: use up to 64 letters, digits, '-', '_' and '.', the first one a letter, \
      a digit or '_'; config, subnets and v6-subnets are taken"
 )]
-pub struct BadName(String);
+pub struct NetworkNameError(String);
 
 impl NetworkName {
     pub fn as_str(&self) -> &str {
@@ -43,15 +43,15 @@ impl Default for NetworkName {
 }
 
 impl FromStr for NetworkName {
-    type Err = BadName;
+    type Err = NetworkNameError;
 
-    fn from_str(text: &str) -> Result<Self, BadName> {
+    fn from_str(text: &str) -> Result<Self, NetworkNameError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         if begins && text.len() <= LONGEST && text.chars().all(plain) && !TAKEN.contains(&text) {
             Ok(Self(text.into()))
         } else {
-            Err(BadName(text.chars().take(LONGEST).collect()))
+            Err(NetworkNameError(text.chars().take(LONGEST).collect()))
         }
     }
 }
@@ -71,5 +71,24 @@ impl fmt::Display for NetworkName {
 impl fmt::Debug for NetworkName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_can_stand_in_a_path_a_key_and_a_file_name() {
+        for good in ["blue", "_", "9", "a.b-c_D", &"x".repeat(64)] {
+            assert_eq!(good.parse::<NetworkName>().map(|name| name.to_string()), Ok(good.into()));
+        }
+        for bad in
+            ["", ".", "..", "-x", "a/b", "a b", "ü", "a\n", "config", "v6-subnets", &"x".repeat(65)]
+        {
+            let error = bad.parse::<NetworkName>().map_err(|error| error.to_string());
+            assert!(error.is_err_and(|said| said.contains("is not a name")), "{bad:?}");
+        }
+        assert_eq!(NetworkName::default().flag(), "");
     }
 }
