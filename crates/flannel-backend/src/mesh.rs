@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use flannel_kernel::{Entry, Ownership};
-use flannel_lease::{Lease, LeaseAttrs, Subnet};
+use flannel_lease::{Lease, LeaseAttrs, Subnet, same_node};
 use ipnet::IpNet;
 
 use crate::{Backend, Connected, Meeting, Node, PeerProblem};
@@ -35,7 +35,7 @@ pub fn peer_entries(
     if !is_inside(node, &peer.subnet) {
         return Err(PeerProblem::OutsideNetwork);
     }
-    if is_ourselves(node, peer) {
+    if same_node(&node.network, &node.attrs(""), &peer.attrs) {
         return Err(PeerProblem::OurAddress);
     }
     let entries = backend.peer(node, own, peer)?;
@@ -103,17 +103,6 @@ fn is_inside(node: &Node, subnet: &Subnet) -> bool {
     let used = |family: Option<bool>, enabled: bool| family.filter(|_| enabled);
     let (v4, v6) = (used(v4, node.network.v4.is_some()), used(v6, node.network.v6.is_some()));
     (v4.is_some() || v6.is_some()) && v4 != Some(false) && v6 != Some(false)
-}
-
-fn is_ourselves(node: &Node, peer: &Lease) -> bool {
-    let same_v4 =
-        node.underlay.public_v4.is_some() && node.underlay.public_v4 == peer.attrs.public_ip;
-    let same_v6 =
-        node.underlay.public_v6.is_some() && node.underlay.public_v6 == peer.attrs.public_ipv6;
-    match (node.network.v4.is_some(), node.network.v6.is_some()) {
-        (true, _) => same_v4,
-        (false, _) => same_v6,
-    }
 }
 
 /// A peer's public addresses, for looking up paths to them.

@@ -157,16 +157,20 @@ impl<'a> Traces<'a> {
     }
 }
 
-/// Whether both tell of one node, as every flannel sees it: by the public address of the first family in
-/// use. "No address" is nobody's identity.
+/// The address that a node is known by to every flannel: the public one of the first family in use. "No
+/// address" is nobody's identity.
+fn known_by(config: &NetworkConfig, attrs: &LeaseAttrs) -> Option<IpAddr> {
+    let address = match config.v4 {
+        Some(_) => attrs.public_ip.map(IpAddr::V4),
+        None => attrs.public_ipv6.map(IpAddr::V6),
+    };
+    address.filter(|ip| !ip.is_unspecified())
+}
+
+/// Whether both tell of one node.
 pub fn same_node(config: &NetworkConfig, one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
-    if config.v4.is_some() {
-        let known = one.public_ip.filter(|ip| !ip.is_unspecified());
-        known.is_some() && known == other.public_ip
-    } else {
-        let known = one.public_ipv6.filter(|ip| !ip.is_unspecified());
-        known.is_some() && known == other.public_ipv6
-    }
+    let known = known_by(config, one);
+    known.is_some() && known == known_by(config, other)
 }
 
 /// Whether both announce one and the same device: peers could send to only one of them.
