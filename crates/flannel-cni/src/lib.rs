@@ -4,7 +4,6 @@
 //! [`delegate`] and [`builtin`] (who does the work), [`bridge`], [`ipam`] and the others.
 
 pub mod arena;
-mod attributes;
 pub mod bridge;
 pub mod builtin;
 pub mod caretaker;
@@ -24,5 +23,4 @@ pub mod portmap;
 pub mod protocol;
 mod random;
 pub mod scratch;
-mod socket;
 mod subprocess;

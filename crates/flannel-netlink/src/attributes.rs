@@ -33,9 +33,7 @@ impl<'a> Attributes<'a> {
 
     /// Without the zero at its end.
     pub fn text(self, kind: u16) -> Option<&'a str> {
-        let value = self.get(kind)?;
-        let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
-        std::str::from_utf8(&value[..end]).ok()
+        self.get(kind).and_then(text)
     }
 
     /// In network order, as netfilter writes its numbers.
@@ -46,6 +44,12 @@ impl<'a> Attributes<'a> {
     pub fn be64(self, kind: u16) -> Option<u64> {
         self.get(kind)?.try_into().map(u64::from_be_bytes).ok()
     }
+}
+
+/// Text without the zero at its end. `None`: it is not text.
+pub fn text(value: &[u8]) -> Option<&str> {
+    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
+    std::str::from_utf8(&value[..end]).ok()
 }
 
 /// Attributes to be sent.

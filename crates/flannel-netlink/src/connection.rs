@@ -2,15 +2,24 @@
 //! acknowledgement.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use crate::message::{self, DONE, DUMP, DUMP_INTERRUPTED, ERROR, Message, messages};
 use crate::{NetlinkError, Protocol, Socket};
 
 /// Messages of one `send`. Larger ones gain nothing: each costs the kernel one allocation of this size.
 const BATCH_BYTES: usize = 64 * 1024;
+/// What one `send` may hold without being asked for.
+const USUAL_BYTES: usize = 128 * 1024;
+/// As many answers find room in a queue without being asked for.
+const USUAL_ANSWERS: usize = 100;
+/// What a short answer takes in the queue.
+const ANSWER: usize = 1024;
 /// Room for the errors of a batch in which every message fails.
-pub(crate) const RECEIVE_MEMORY: i32 = 4 << 20;
-const DUMP_TRIES: usize = 5;
+const RECEIVE_MEMORY: usize = 4 << 20;
+/// After each torn dump this much longer.
+const TORN_PAUSE: Duration = Duration::from_millis(2);
 
 /// A message that can be sent.
 pub trait Writable {
@@ -28,18 +37,26 @@ pub trait Writable {
 pub struct Connection {
     pub(crate) socket: Socket,
     sequence: u32,
+    /// How many answers find room in the queue.
+    answers: usize,
+    /// The kernel has been asked to filter dumps, or there is nothing to be asked.
+    filters: bool,
 }
 
 impl Connection {
     /// In the network namespace of the calling thread.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
-        let socket = Socket::open(protocol)?;
-        socket.set_receive_memory(RECEIVE_MEMORY)?;
-        Ok(Self::over(socket))
+        let filters = protocol != Protocol::Route;
+        Ok(Self { filters, ..Self::over(Socket::open(protocol)?) })
+    }
+
+    /// Over a socket that somebody else has opened, and no longer uses.
+    pub fn adopt(fd: OwnedFd) -> io::Result<Self> {
+        Socket::adopt(fd).map(Self::over)
     }
 
     fn over(socket: Socket) -> Self {
-        Self { socket, sequence: 0 }
+        Self { socket, sequence: 0, answers: USUAL_ANSWERS, filters: true }
     }
 
     /// The kernel's name for this socket.
@@ -71,6 +88,7 @@ impl Connection {
             }
             // Its answer closes the batch.
             message::ask_for_acknowledgement(&mut bytes, last);
+            self.make_room(bytes.len(), count)?;
             self.socket.send(&bytes)?;
             self.collect_errors(first, count, |at, error| failed(done + at, error))?;
             done += count;
@@ -102,32 +120,44 @@ impl Connection {
     }
 
     /// Everything the kernel has of a kind, as far as `read` wants it. A dump that a concurrent change
-    /// has torn is taken again; one that is torn each time is an error, because what is missing from it
-    /// may well be there.
+    /// has torn is taken again, after pauses in which whoever changes it may come to an end. One that
+    /// is still torn after the time for an answer is an error ([`io::ErrorKind::ResourceBusy`]),
+    /// because what is missing from it may well be there.
     pub fn ask_all<T>(
         &mut self,
         question: &impl Writable,
         mut read: impl FnMut(Message<'_>) -> Option<T>,
     ) -> io::Result<Result<Vec<T>, NetlinkError>> {
+        if !self.filters {
+            self.socket.filter_dumps();
+            self.filters = true;
+        }
         let mut items = Vec::new();
-        for _ in 0..DUMP_TRIES {
+        let mut pause = TORN_PAUSE;
+        let mut torn_since = None;
+        loop {
             items.clear();
-            match self.dump_once(question, |message| items.extend(read(message)))? {
+            match self.dump_once(question, &mut |message| items.extend(read(message)))? {
                 Ok(Dump::Whole) => return Ok(Ok(items)),
                 Ok(Dump::Torn) => {}
                 Err(error) => return Ok(Err(error)),
             }
+            let since = *torn_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > self.socket.answer_timeout() {
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    "what was asked for changes faster than it can be read",
+                ));
+            }
+            std::thread::sleep(pause);
+            pause += TORN_PAUSE;
         }
-        Err(io::Error::new(
-            io::ErrorKind::ResourceBusy,
-            format!("what was asked for changed during each of {DUMP_TRIES} readings"),
-        ))
     }
 
     fn dump_once(
         &mut self,
-        question: &impl Writable,
-        mut take: impl FnMut(Message<'_>),
+        question: &dyn Writable,
+        take: &mut dyn FnMut(Message<'_>),
     ) -> io::Result<Result<Dump, NetlinkError>> {
         self.send(question, DUMP)?;
         let mut outcome = Dump::Whole;
@@ -157,7 +187,22 @@ impl Connection {
         }
     }
 
-    fn send(&mut self, question: &impl Writable, flags: u16) -> io::Result<()> {
+    /// Where many answers or a long message are expected, more than usual is asked for. What the host
+    /// does not allow comes out as the error of `send` or `receive`.
+    pub(crate) fn make_room(&mut self, bytes: usize, answers: usize) -> io::Result<()> {
+        let memory = |bytes: usize| i32::try_from(bytes).unwrap_or(i32::MAX / 2);
+        if bytes > USUAL_BYTES {
+            self.socket.set_send_memory(memory(2 * bytes))?;
+        }
+        if answers > self.answers {
+            let bytes = RECEIVE_MEMORY.max(answers * ANSWER);
+            self.socket.set_receive_memory(memory(bytes))?;
+            self.answers = bytes / ANSWER;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, question: &dyn Writable, flags: u16) -> io::Result<()> {
         let mut bytes = Vec::new();
         self.append(&mut bytes, question, flags);
         self.socket.send(&bytes)
@@ -167,7 +212,7 @@ impl Connection {
     pub(crate) fn append(
         &mut self,
         bytes: &mut Vec<u8>,
-        message: &impl Writable,
+        message: &dyn Writable,
         flags: u16,
     ) -> usize {
         self.sequence = self.sequence.wrapping_add(1);
@@ -206,6 +251,12 @@ impl Connection {
     }
 }
 
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 enum Dump {
     Whole,
     /// Something changed meanwhile: it may lack what is there, or have twice what is there once.
@@ -233,15 +284,16 @@ mod tests {
     /// A connection to somebody who plays the kernel.
     fn connection() -> (Connection, UnixDatagram) {
         let (ours, theirs) = UnixDatagram::pair().expect("a pair of sockets");
-        let socket = Socket::over(OwnedFd::from(ours), 1, Duration::from_millis(50));
+        let socket = Socket::over(OwnedFd::from(ours), Duration::from_millis(50));
         (Connection::over(socket.expect("a socket")), theirs)
     }
 
-    /// Answers dumps with one object each, torn as often as said.
+    /// Answers dumps with one object each, torn as often as said, while somebody asks.
     fn answer_dumps(kernel: &UnixDatagram, torn: &[bool]) {
+        kernel.set_read_timeout(Some(Duration::from_secs(1))).expect("a time-out");
         for torn in torn {
             let mut question = [0; 64];
-            let len = kernel.recv(&mut question).expect("a question");
+            let Ok(len) = kernel.recv(&mut question) else { return };
             let question = messages(&question[..len]).next().expect("one").expect("whole");
             let flags = if *torn { DUMP_INTERRUPTED } else { 0 };
             let mut answer = Vec::new();
@@ -266,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_dump_that_is_torn_every_time_is_never_taken_as_complete() {
-        let error = ask_all(&[true; DUMP_TRIES]).expect_err("torn");
+        let error = ask_all(&[true; 1000]).expect_err("torn");
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
     }
 

@@ -8,6 +8,7 @@ use crate::message;
 use crate::{AttributeWriter, Attributes, Connection, Message, NetlinkError};
 
 /// The parts of netfilter: which one a message is about.
+pub const CONNTRACK: u16 = 1;
 pub const NFTABLES: u16 = 10;
 
 const BATCH_BEGIN: u16 = 0x10;
@@ -101,23 +102,9 @@ impl Connection {
         self.append(&mut bytes, &Bracket { kind: BATCH_END, subsystem }, 0);
         // Errors come unasked. This answer comes after them, whatever became of the transaction.
         message::ask_for_acknowledgement(&mut bytes, last);
-        self.make_room_for(bytes.len(), changes.len())?;
+        self.make_room(bytes.len(), changes.len())?;
         self.socket.send(&bytes)?;
         self.collect_refusal(first, changes.len())
-    }
-
-    /// A transaction is sent as one message, and answered with as many errors as it has changes.
-    fn make_room_for(&self, bytes: usize, changes: usize) -> io::Result<()> {
-        const USUAL: usize = 128 * 1024;
-        const ANSWER: usize = 1024;
-        let memory = |bytes: usize| i32::try_from(bytes).unwrap_or(i32::MAX / 2);
-        if bytes > USUAL {
-            self.socket.set_send_memory(memory(2 * bytes))?;
-        }
-        if changes * ANSWER > crate::connection::RECEIVE_MEMORY as usize {
-            self.socket.set_receive_memory(memory(changes * ANSWER))?;
-        }
-        Ok(())
     }
 
     fn collect_refusal(&mut self, begin: u32, count: usize) -> io::Result<Result<(), Refused>> {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -25,7 +26,7 @@ pub enum Protocol {
 
 pub struct Socket {
     fd: OwnedFd,
-    port: u32,
+    port: OnceLock<u32>,
     buffer: Vec<u8>,
     answer_timeout: Duration,
 }
@@ -33,34 +34,46 @@ pub struct Socket {
 impl Socket {
     /// In the network namespace of the calling thread.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
-        let protocol = match protocol {
-            Protocol::Route => None,
-            Protocol::Netfilter => Some(netlink::NETFILTER),
-        };
-        let fd = rustix::net::socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            protocol,
-        )?;
-        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, 0))?;
-        let port = SocketAddrNetlink::try_from(rustix::net::getsockname(&fd)?)?.pid();
+        let fd = bound(protocol, 0)?;
         // Errors come with a sentence, and without the request that they are about. What an older
         // kernel lacks of these is done without.
-        for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK, libc::NETLINK_GET_STRICT_CHK] {
+        for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK] {
             let _ = set(&fd, libc::SOL_NETLINK, option, 1);
         }
-        Self::over(fd, port, ANSWER_TIMEOUT)
+        Self::over(fd, ANSWER_TIMEOUT)
     }
 
-    pub(crate) fn over(fd: OwnedFd, port: u32, answer_timeout: Duration) -> io::Result<Self> {
+    /// One that only hears what is announced to these groups, given as a set of bits: nothing can be
+    /// missed between opening and joining.
+    pub fn listen(protocol: Protocol, groups: u32) -> io::Result<Self> {
+        Self::over(bound(protocol, groups)?, ANSWER_TIMEOUT)
+    }
+
+    /// One that somebody else has opened.
+    pub fn adopt(fd: OwnedFd) -> io::Result<Self> {
+        Self::over(fd, ANSWER_TIMEOUT)
+    }
+
+    pub(crate) fn over(fd: OwnedFd, answer_timeout: Duration) -> io::Result<Self> {
         set_socket_timeout(&fd, Timeout::Recv, Some(answer_timeout))?;
-        Ok(Self { fd, port, buffer: vec![0; RECEIVE_BUFFER], answer_timeout })
+        let buffer = vec![0; RECEIVE_BUFFER];
+        Ok(Self { fd, port: OnceLock::new(), buffer, answer_timeout })
     }
 
     /// The kernel's name for this socket: what it writes into notifications of changes made by it.
     pub fn port(&self) -> u32 {
-        self.port
+        // Asked for once, and only by those who want to know. A bound socket always has one.
+        let ask = || SocketAddrNetlink::try_from(rustix::net::getsockname(&self.fd)?);
+        *self.port.get_or_init(|| ask().map_or(0, |address| address.pid()))
+    }
+
+    pub(crate) fn answer_timeout(&self) -> Duration {
+        self.answer_timeout
+    }
+
+    /// Dumps are then filtered by the kernel, as far as it knows how to. Older ones give everything.
+    pub(crate) fn filter_dumps(&self) {
+        let _ = set(&self.fd, libc::SOL_NETLINK, libc::NETLINK_GET_STRICT_CHK, 1);
     }
 
     /// How much the kernel may queue for us before it drops messages.
@@ -116,6 +129,21 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+fn bound(protocol: Protocol, groups: u32) -> io::Result<OwnedFd> {
+    let protocol = match protocol {
+        Protocol::Route => None,
+        Protocol::Netfilter => Some(netlink::NETFILTER),
+    };
+    let fd = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        protocol,
+    )?;
+    rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
+    Ok(fd)
 }
 
 fn set(fd: &OwnedFd, level: i32, option: i32, value: i32) -> io::Result<()> {

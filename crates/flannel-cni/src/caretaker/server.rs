@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use flannel_netlink::Connection;
 use rustix::fs::{Mode, chmod};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
@@ -18,7 +19,6 @@ use rustix::net::{
 
 use super::Errand;
 use crate::kernel::remove_link;
-use crate::socket::NetlinkSocket;
 
 /// After that, closing a socket of nftables waits for nothing.
 const LATER: Duration = Duration::from_millis(300);
@@ -135,7 +135,7 @@ fn remove(connection: OwnedFd, requests: OwnedFd, index: u32, under_way: &Arc<At
     }
     let counter = Arc::clone(under_way);
     let work = move || {
-        let removed = NetlinkSocket::of(requests).and_then(|mut it| remove_link(&mut it, index));
+        let removed = Connection::adopt(requests).and_then(|mut it| remove_link(&mut it, index));
         let errno = removed.err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
         let _ = rustix::net::send(&connection, &errno.to_ne_bytes(), SendFlags::NOSIGNAL);
         counter.fetch_sub(1, Ordering::Relaxed);

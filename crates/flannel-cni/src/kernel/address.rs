@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use flannel_netlink::Request;
+use flannel_netlink::{Attributes, Request};
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::address::{
@@ -12,7 +12,6 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::query::{ip, number};
 use super::{Change, Kernel, KernelError};
-use crate::attributes;
 
 const RTM_GETADDR: u16 = 22;
 const ADDRESS_HEADER: usize = 8;
@@ -59,9 +58,8 @@ impl Found {
     fn read(payload: &[u8]) -> Option<Self> {
         let (header, attributes) = payload.split_at_checked(ADDRESS_HEADER)?;
         // The link's own address; of a point-to-point one, not the other side's.
-        let own = attributes::find(attributes, IFA_LOCAL)
-            .or_else(|| attributes::find(attributes, IFA_ADDRESS))
-            .and_then(ip)?;
+        let attributes = Attributes(attributes);
+        let own = attributes.get(IFA_LOCAL).or_else(|| attributes.get(IFA_ADDRESS)).and_then(ip)?;
         Some(Self {
             link: number(&header[4..])?,
             address: IpNet::new(own, header[1]).ok()?,

@@ -1,8 +1,9 @@
 //! Links: looking them up, making bridges and pairs of virtual Ethernet interfaces.
 
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use flannel_netlink::{Mac, NetlinkError, Request};
+use flannel_netlink::{AttributeWriter, Attributes, Mac, Request, text};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
@@ -10,9 +11,8 @@ use netlink_packet_route::link::{
     LinkFlags, LinkInfo, LinkMessage,
 };
 
-use super::query::{number, torn};
+use super::query::{Raw, number};
 use super::{Change, Kernel, KernelError};
-use crate::attributes::{self, Attributes};
 
 const RTM_GETLINK: u16 = 18;
 const LINK_HEADER: usize = 16;
@@ -81,43 +81,46 @@ pub(crate) struct Veth<'a> {
 impl Kernel {
     /// `None`: there is no such link.
     pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, KernelError> {
-        let wanted = Attributes::default().text(IFLA_IFNAME, name);
+        let wanted = AttributeWriter::default().text(IFLA_IFNAME, name);
         self.look_up(&[0; LINK_HEADER], wanted, name)
     }
 
     /// Only its number, which takes one system call.
-    pub(crate) fn index_of(&self, name: &str) -> std::io::Result<u32> {
-        Ok(rustix::net::netdevice::name_to_index(&self.queries, name)?)
+    pub(crate) fn index_of(&self, name: &str) -> io::Result<u32> {
+        Ok(rustix::net::netdevice::name_to_index(&self.connection, name)?)
     }
 
     pub(crate) fn link_by_index(&mut self, index: u32) -> Result<Option<Link>, KernelError> {
         let mut header = [0; LINK_HEADER];
         header[4..8].copy_from_slice(&index.to_ne_bytes());
-        self.look_up(&header, Attributes::default(), &format!("link {index}"))
+        self.look_up(&header, AttributeWriter::default(), &format!("link {index}"))
     }
 
     fn look_up(
         &mut self,
         header: &[u8],
-        wanted: Attributes,
+        wanted: AttributeWriter,
         name: &str,
     ) -> Result<Option<Link>, KernelError> {
         let wanted = wanted.bytes(IFLA_EXT_MASK, &SKIP_STATISTICS.to_ne_bytes());
-        match self.ask(RTM_GETLINK, header, &wanted)? {
-            Ok(payload) => Link::of(&payload).map(Some).ok_or_else(torn),
-            Err(libc::ENODEV) => Ok(None),
-            Err(errno) => {
-                let error = NetlinkError { errno, text: None };
-                Err(KernelError::Refused { what: format!("look up {name}"), error })
-            }
+        let question = Raw { kind: RTM_GETLINK, header, attributes: wanted.as_bytes() };
+        match self.ask(&question, Link::of)? {
+            Ok(Some(link)) => Ok(Some(link)),
+            Ok(None) => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("what the kernel says about {name} is cut short"),
+            )
+            .into()),
+            Err(error) if error.errno == libc::ENODEV => Ok(None),
+            Err(error) => Err(KernelError::Refused { what: format!("look up {name}"), error }),
         }
     }
 }
 
 impl Settings {
-    fn of(families: &[u8]) -> Self {
+    fn of(families: Attributes<'_>) -> Self {
         let setting = |family: libc::c_int, list: u16, at: usize| {
-            let list = attributes::find(attributes::find(families, family as u16)?, list)?;
+            let list = families.nested(family as u16)?.get(list)?;
             number(list.get(4 * at..)?)
         };
         let ipv4 = |at| setting(libc::AF_INET, IFLA_INET_CONF, at).map(|value| value != 0);
@@ -148,10 +151,10 @@ impl Link {
             name: String::new(),
             settings: Settings::default(),
         };
-        for (kind, value) in attributes::read(attributes) {
+        for (kind, value) in Attributes(attributes).iter() {
             match kind {
-                IFLA_IFNAME => attributes::text(value).clone_into(&mut link.name),
-                IFLA_AF_SPEC => link.settings = Settings::of(value),
+                IFLA_IFNAME => text(value).unwrap_or_default().clone_into(&mut link.name),
+                IFLA_AF_SPEC => link.settings = Settings::of(Attributes(value)),
                 IFLA_ADDRESS => link.mac = Mac::from_slice(value),
                 IFLA_OPERSTATE => link.operational = value.first() == Some(&OPERATIONAL),
                 IFLA_MASTER => link.master = number(value),
@@ -160,7 +163,7 @@ impl Link {
                     link.promiscuous |= number(value).is_some_and(|count| count > 0)
                 }
                 IFLA_LINKINFO => {
-                    let kind = attributes::find(value, IFLA_INFO_KIND).map(attributes::text);
+                    let kind = Attributes(value).text(IFLA_INFO_KIND);
                     link.kind = kind.unwrap_or_default().to_owned();
                 }
                 _ => {}

@@ -1,4 +1,4 @@
-//! Links, addresses and routes of one network namespace, over flannel's batch socket.
+//! Links, addresses and routes of one network namespace, over one socket.
 
 mod address;
 mod link;
@@ -12,8 +12,6 @@ use std::io;
 
 use flannel_netlink::{Connection, NetlinkError, Protocol, Request};
 
-use crate::socket::NetlinkSocket;
-
 pub(crate) use link::{Link, Veth};
 pub(crate) use removal::{remove_link, remove_link_of};
 pub(crate) use sysctl::{enable, set};
@@ -22,8 +20,6 @@ pub(crate) use vlan::PortVlans;
 /// The kernel as seen from the namespace in which it was opened.
 pub(crate) struct Kernel {
     connection: Connection,
-    /// For questions whose answers are read by hand.
-    queries: NetlinkSocket,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +51,7 @@ impl Change {
 
 impl Kernel {
     pub(crate) fn open() -> Result<Self, KernelError> {
-        Ok(Self {
-            connection: Connection::open(Protocol::Route)?,
-            queries: NetlinkSocket::open(None, 0)?,
-        })
+        Ok(Self { connection: Connection::open(Protocol::Route)? })
     }
 
     /// All changes in one go. The first that fails is told; those after it have been made.

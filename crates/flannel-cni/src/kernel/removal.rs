@@ -5,16 +5,15 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use flannel_netlink::{Connection, Protocol, Socket, messages};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::query::Raw;
 use crate::caretaker::Caretaker;
 use crate::netns::{Netns, NetnsError};
-use crate::socket::{self, NetlinkSocket};
 
 const RTM_DELLINK: u16 = 17;
-const NLMSG_ERROR: u16 = 2;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
+const LINK_HEADER: usize = 16;
 const LINK_EVENTS: u32 = 1;
 /// Far beyond what even a busy flanneld needs. Then we do it ourselves.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 struct Removal {
     caretaker: Caretaker,
     /// Who has it reads its answers, so from then on it is not for us.
-    requests: NetlinkSocket,
-    events: NetlinkSocket,
+    requests: Connection,
+    events: Socket,
     index: u32,
 }
 
@@ -55,7 +54,7 @@ pub(crate) fn remove_link_of(netns: &Netns, name: &str) -> Result<(), RemovalErr
 
 /// As a member of the namespace. `None`: it is gone.
 fn begin(name: &str, caretaker: Option<Caretaker>) -> io::Result<Option<Removal>> {
-    let mut requests = NetlinkSocket::open(None, 0)?;
+    let mut requests = Connection::open(Protocol::Route)?;
     let index = match rustix::net::netdevice::name_to_index(&requests, name) {
         Err(rustix::io::Errno::NODEV) => return Ok(None),
         other => other?,
@@ -63,7 +62,7 @@ fn begin(name: &str, caretaker: Option<Caretaker>) -> io::Result<Option<Removal>
     let Some(caretaker) = caretaker else {
         return remove_link(&mut requests, index).map(|()| None);
     };
-    let events = NetlinkSocket::open(None, LINK_EVENTS)?;
+    let events = Socket::listen(Protocol::Route, LINK_EVENTS)?;
     Ok(Some(Removal { caretaker, requests, events, index }))
 }
 
@@ -104,7 +103,7 @@ impl Removal {
     fn hear_of_it(&mut self) -> io::Result<bool> {
         let index = self.index.to_ne_bytes();
         match self.events.receive() {
-            Ok(datagram) => Ok(socket::messages(datagram).any(|message| {
+            Ok(datagram) => Ok(messages(datagram).flatten().any(|message| {
                 message.kind == RTM_DELLINK && message.payload.get(4..8) == Some(&index[..])
             })),
             // Events were lost. The answer will come in any case.
@@ -115,21 +114,14 @@ impl Removal {
 }
 
 /// Waits until the kernel says that it is gone. That it was gone before is fine.
-pub(crate) fn remove_link(requests: &mut NetlinkSocket, index: u32) -> io::Result<()> {
-    let mut message = [0; 32];
-    message[0..4].copy_from_slice(&32u32.to_ne_bytes());
-    message[4..6].copy_from_slice(&RTM_DELLINK.to_ne_bytes());
-    message[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
-    message[8..12].copy_from_slice(&1u32.to_ne_bytes());
-    message[20..24].copy_from_slice(&index.to_ne_bytes());
-    requests.send(&message)?;
-    for message in socket::messages(requests.receive()?) {
-        if message.kind == NLMSG_ERROR {
-            return match message.error() {
-                0 | libc::ENODEV => Ok(()),
-                errno => Err(io::Error::from_raw_os_error(errno)),
-            };
-        }
+pub(crate) fn remove_link(requests: &mut Connection, index: u32) -> io::Result<()> {
+    let mut header = [0; LINK_HEADER];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    let removal = Raw { kind: RTM_DELLINK, header: &header, attributes: &[] };
+    let mut refused = None;
+    requests.apply([removal], |_, error| refused = Some(error.errno))?;
+    match refused {
+        None | Some(libc::ENODEV) => Ok(()),
+        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
     }
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use flannel_netlink::Request;
+use flannel_netlink::{AttributeWriter, Attributes, Request};
 use ipnet::IpNet;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_route::route::{
@@ -10,9 +10,8 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::query::{ip, number};
+use super::query::{Raw, ip, number};
 use super::{Change, Kernel, KernelError};
-use crate::attributes::{self, Attributes};
 use crate::protocol::Route;
 
 const RTM_DELROUTE: u16 = 25;
@@ -45,11 +44,11 @@ impl Kernel {
         header[0] = libc::AF_INET6 as u8;
         let announced = self.ask_all(RTM_GETROUTE, &header, |payload| {
             let (header, attributes) = payload.split_at_checked(ROUTE_HEADER)?;
-            let through = attributes::find(attributes, RTA_OIF).and_then(number);
+            let through = Attributes(attributes).get(RTA_OIF).and_then(number);
             (header[5] == ANNOUNCED && through == Some(link)).then(|| payload.to_vec())
         })?;
         for route in announced {
-            let _ = self.tell(RTM_DELROUTE, &route)?;
+            let _ = self.tell(Raw { kind: RTM_DELROUTE, header: &route, attributes: &[] })?;
         }
         Ok(())
     }
@@ -59,10 +58,12 @@ impl Kernel {
         let mut header = [0; ROUTE_HEADER];
         header[0] = libc::AF_INET as u8;
         header[1] = 32;
-        let wanted = Attributes::default().bytes(RTA_DST, &ip.octets());
-        let Ok(payload) = self.ask(RTM_GETROUTE, &header, &wanted)? else { return Ok(None) };
-        let attributes = payload.get(ROUTE_HEADER..).unwrap_or_default();
-        Ok(attributes::find(attributes, RTA_OIF).and_then(number))
+        let wanted = AttributeWriter::default().bytes(RTA_DST, &ip.octets());
+        let question = Raw { kind: RTM_GETROUTE, header: &header, attributes: wanted.as_bytes() };
+        let answer = self.ask(&question, |payload| {
+            Attributes(payload.get(ROUTE_HEADER..)?).get(RTA_OIF).and_then(number)
+        })?;
+        Ok(answer.ok().flatten())
     }
 }
 
@@ -113,12 +114,13 @@ fn family(ipv4: bool) -> AddressFamily {
 fn entry(payload: &[u8], ipv4: bool) -> Option<RouteEntry> {
     let (header, attributes) = payload.split_at_checked(ROUTE_HEADER)?;
     let everywhere = if ipv4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
-    let dst = match attributes::find(attributes, RTA_DST) {
+    let attributes = Attributes(attributes);
+    let dst = match attributes.get(RTA_DST) {
         Some(bytes) => ip(bytes)?,
         None => everywhere,
     };
     Some(RouteEntry {
         dst: IpNet::new(dst, header[1]).ok()?,
-        gateway: attributes::find(attributes, RTA_GATEWAY).and_then(ip),
+        gateway: attributes.get(RTA_GATEWAY).and_then(ip),
     })
 }

@@ -1,9 +1,9 @@
 //! VLANs of bridges and their ports.
 
-use flannel_netlink::NetlinkError;
+use flannel_netlink::AttributeWriter;
 
+use super::query::Raw;
 use super::{Kernel, KernelError};
-use crate::attributes::Attributes;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
@@ -37,9 +37,10 @@ pub(crate) struct PortVlans {
 impl Kernel {
     /// Makes a bridge tell VLANs apart.
     pub(crate) fn filter_vlans(&mut self, bridge: u32, name: &str) -> Result<(), KernelError> {
-        let data = Attributes::default().bytes(IFLA_BR_VLAN_FILTERING, &[1]);
-        let info = Attributes::default().text(IFLA_INFO_KIND, "bridge").nest(IFLA_INFO_DATA, data);
-        let attributes = Attributes::default().nest(IFLA_LINKINFO, info);
+        let data = AttributeWriter::default().bytes(IFLA_BR_VLAN_FILTERING, &[1]);
+        let info =
+            AttributeWriter::default().text(IFLA_INFO_KIND, "bridge").nest(IFLA_INFO_DATA, &data);
+        let attributes = AttributeWriter::default().nest(IFLA_LINKINFO, &info);
         let what = || format!("make the bridge {name} tell VLANs apart");
         self.set_vlans(RTM_NEWLINK, libc::AF_UNSPEC, bridge, &attributes, what)
     }
@@ -54,7 +55,7 @@ impl Kernel {
         if !vlans.keep_default {
             let all = spec().bytes(IFLA_BRIDGE_VLAN_INFO, &vlan(RANGE_BEGIN, FIRST));
             let all = all.bytes(IFLA_BRIDGE_VLAN_INFO, &vlan(RANGE_END, LAST));
-            let attributes = Attributes::default().nest(IFLA_AF_SPEC, all);
+            let attributes = AttributeWriter::default().nest(IFLA_AF_SPEC, &all);
             self.set_vlans(RTM_DELLINK, libc::AF_BRIDGE, port, &attributes, what)?;
         }
         let untagged =
@@ -64,7 +65,7 @@ impl Kernel {
         let spec = tagged
             .chain(untagged)
             .fold(spec(), |spec, vlan| spec.bytes(IFLA_BRIDGE_VLAN_INFO, &vlan));
-        let attributes = Attributes::default().nest(IFLA_AF_SPEC, spec);
+        let attributes = AttributeWriter::default().nest(IFLA_AF_SPEC, &spec);
         self.set_vlans(RTM_SETLINK, libc::AF_BRIDGE, port, &attributes, what)
     }
 
@@ -73,22 +74,19 @@ impl Kernel {
         kind: u16,
         family: i32,
         index: u32,
-        attributes: &Attributes,
+        attributes: &AttributeWriter,
         what: impl Fn() -> String,
     ) -> Result<(), KernelError> {
         let mut header = [0; 16];
         header[0] = family as u8;
         header[4..8].copy_from_slice(&index.to_ne_bytes());
-        let message = [&header[..], attributes.as_bytes()].concat();
-        self.tell(kind, &message)?.map_err(|errno| {
-            let error = NetlinkError { errno, text: None };
-            KernelError::Refused { what: what(), error }
-        })
+        self.tell(Raw { kind, header: &header, attributes: attributes.as_bytes() })?
+            .map_err(|error| KernelError::Refused { what: what(), error })
     }
 }
 
-fn spec() -> Attributes {
-    Attributes::default().bytes(IFLA_BRIDGE_FLAGS, &OF_BRIDGE.to_ne_bytes())
+fn spec() -> AttributeWriter {
+    AttributeWriter::default().bytes(IFLA_BRIDGE_FLAGS, &OF_BRIDGE.to_ne_bytes())
 }
 
 fn vlan(flags: u16, id: u16) -> [u8; 4] {

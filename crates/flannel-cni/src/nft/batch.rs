@@ -2,16 +2,14 @@
 
 use std::borrow::Cow;
 
+use flannel_netlink::AttributeWriter;
+use flannel_netlink::nfnetlink::{NFTABLES, NetfilterRequest};
+
 use super::expression::Expressions;
 use super::{
-    DELETE_CHAIN, DELETE_RULE, Family, NEW_CHAIN, NEW_RULE, NEW_TABLE, NLM_F_ACK, NLM_F_APPEND,
-    NLM_F_CREATE, NLM_F_REQUEST, SUBSYSTEM,
+    DELETE_CHAIN, DELETE_RULE, Family, NEW_CHAIN, NEW_RULE, NEW_TABLE, NLM_F_APPEND, NLM_F_CREATE,
 };
-use crate::attributes::{self, Attributes};
-use crate::socket::HEADER_LEN;
 
-const BATCH_BEGIN: u16 = 16;
-const BATCH_END: u16 = 17;
 const COMMENT: u8 = 0;
 /// Ours, where others have left room: which network a rule was made for.
 const NETWORK: u8 = 0xf1;
@@ -79,25 +77,19 @@ pub(crate) enum Spot {
 pub(crate) struct Batch {
     family: Family,
     table: String,
-    messages: Vec<Pending>,
-}
-
-struct Pending {
-    what: String,
-    kind: u16,
-    flags: u16,
-    family: Family,
-    attributes: Attributes,
+    pub(super) changes: Vec<NetfilterRequest>,
+    /// What each change is for, in words that follow "could not".
+    pub(super) words: Vec<String>,
 }
 
 impl Batch {
     pub(crate) fn new(family: Family, table: &str) -> Self {
-        Self { family, table: table.to_owned(), messages: Vec::new() }
+        Self { family, table: table.to_owned(), changes: Vec::new(), words: Vec::new() }
     }
 
     /// Whether there is something in it that removes.
     pub(super) fn removes(&self) -> bool {
-        self.messages.iter().any(|message| matches!(message.kind, DELETE_RULE | DELETE_CHAIN))
+        self.changes.iter().any(|change| matches!(change.kind, DELETE_RULE | DELETE_CHAIN))
     }
 
     /// Goes on with another table.
@@ -107,7 +99,7 @@ impl Batch {
     }
 
     pub(crate) fn table(&mut self, comment: &str) {
-        let mut attributes = Attributes::default().text(TABLE_NAME, &self.table);
+        let mut attributes = AttributeWriter::default().text(TABLE_NAME, &self.table);
         if !comment.is_empty() {
             attributes = attributes.bytes(TABLE_USERDATA, &userdata(Some(comment), None, None));
         }
@@ -116,20 +108,20 @@ impl Batch {
 
     pub(crate) fn chain(&mut self, name: &str) {
         let attributes =
-            Attributes::default().text(CHAIN_TABLE, &self.table).text(CHAIN_NAME, name);
+            AttributeWriter::default().text(CHAIN_TABLE, &self.table).text(CHAIN_NAME, name);
         self.push(NEW_CHAIN, NLM_F_CREATE, format!("make the chain {name}"), attributes);
     }
 
     pub(crate) fn base_chain(&mut self, name: &str, hook: Hook) {
         let kind = hook.kind();
         let (number, priority) = hook.numbers();
-        let hook = Attributes::default()
-            .number(HOOK_NUMBER, number)
-            .number(HOOK_PRIORITY, priority as u32);
-        let attributes = Attributes::default()
+        let hook = AttributeWriter::default()
+            .be32(HOOK_NUMBER, number)
+            .be32(HOOK_PRIORITY, priority as u32);
+        let attributes = AttributeWriter::default()
             .text(CHAIN_TABLE, &self.table)
             .text(CHAIN_NAME, name)
-            .nest(CHAIN_HOOK, hook)
+            .nest(CHAIN_HOOK, &hook)
             .text(CHAIN_TYPE, kind);
         self.push(NEW_CHAIN, NLM_F_CREATE, format!("make the chain {name}"), attributes);
     }
@@ -139,27 +131,27 @@ impl Batch {
         const PREROUTING: u32 = 0;
         const FIRST: i32 = -300;
         const ACCEPT: u32 = 1;
-        let hook = Attributes::default()
-            .number(HOOK_NUMBER, PREROUTING)
-            .number(HOOK_PRIORITY, FIRST as u32);
-        let attributes = Attributes::default()
+        let hook = AttributeWriter::default()
+            .be32(HOOK_NUMBER, PREROUTING)
+            .be32(HOOK_PRIORITY, FIRST as u32);
+        let attributes = AttributeWriter::default()
             .text(CHAIN_TABLE, &self.table)
             .text(CHAIN_NAME, name)
-            .nest(CHAIN_HOOK, hook)
-            .number(CHAIN_POLICY, ACCEPT)
+            .nest(CHAIN_HOOK, &hook)
+            .be32(CHAIN_POLICY, ACCEPT)
             .text(CHAIN_TYPE, "filter");
         self.push(NEW_CHAIN, NLM_F_CREATE, format!("make the chain {name}"), attributes);
     }
 
     pub(crate) fn delete_chain(&mut self, name: &str) {
         let attributes =
-            Attributes::default().text(CHAIN_TABLE, &self.table).text(CHAIN_NAME, name);
+            AttributeWriter::default().text(CHAIN_TABLE, &self.table).text(CHAIN_NAME, name);
         self.push(DELETE_CHAIN, 0, format!("remove the chain {name}"), attributes);
     }
 
     pub(crate) fn flush(&mut self, chain: &str) {
         let attributes =
-            Attributes::default().text(RULE_TABLE, &self.table).text(RULE_CHAIN, chain);
+            AttributeWriter::default().text(RULE_TABLE, &self.table).text(RULE_CHAIN, chain);
         self.push(DELETE_RULE, 0, format!("empty the chain {chain}"), attributes);
     }
 
@@ -182,13 +174,13 @@ impl Batch {
     }
 
     fn put_rule(&mut self, chain: &str, rule: &Expressions, userdata: &[u8], spot: Spot) {
-        let mut attributes = Attributes::default()
+        let mut attributes = AttributeWriter::default()
             .text(RULE_TABLE, &self.table)
             .text(RULE_CHAIN, chain)
-            .nest(RULE_EXPRESSIONS, rule.to_attributes())
+            .nest(RULE_EXPRESSIONS, &rule.to_attributes())
             .bytes(RULE_USERDATA, userdata);
         if let Spot::Before(handle) = spot {
-            attributes = attributes.long(RULE_POSITION, handle);
+            attributes = attributes.be64(RULE_POSITION, handle);
         }
         let place = if matches!(spot, Spot::Last) { NLM_F_APPEND } else { 0 };
         self.push(
@@ -200,73 +192,24 @@ impl Batch {
     }
 
     pub(crate) fn delete_rule(&mut self, chain: &str, handle: u64) {
-        let attributes = Attributes::default()
+        let attributes = AttributeWriter::default()
             .text(RULE_TABLE, &self.table)
             .text(RULE_CHAIN, chain)
-            .long(RULE_HANDLE, handle);
+            .be64(RULE_HANDLE, handle);
         self.push(DELETE_RULE, 0, format!("remove a rule from the chain {chain}"), attributes);
     }
 
-    fn push(&mut self, kind: u16, flags: u16, what: String, attributes: Attributes) {
-        self.messages.push(Pending { what, kind, flags, family: self.family, attributes });
+    fn push(&mut self, kind: u16, flags: u16, what: String, attributes: AttributeWriter) {
+        let family = self.family as u8;
+        self.changes.push(NetfilterRequest {
+            subsystem: NFTABLES,
+            kind,
+            flags,
+            family,
+            attributes,
+        });
+        self.words.push(what);
     }
-
-    /// The bytes, with sequence numbers from `first` on, and what each message is for. `None`: there
-    /// is nothing to do.
-    pub(super) fn finish(self, first: u32) -> Option<(Vec<u8>, Vec<String>)> {
-        let count = self.messages.len();
-        if count == 0 {
-            return None;
-        }
-        let mut bytes = Vec::new();
-        frame(&mut bytes, BATCH_BEGIN, first);
-        let mut words = Vec::with_capacity(count);
-        for (at, message) in self.messages.into_iter().enumerate() {
-            // One acknowledgement closes the batch; errors come unasked.
-            let ack = if at + 1 == count { NLM_F_ACK } else { 0 };
-            let sequence = first + 1 + at as u32;
-            let flags = NLM_F_REQUEST | message.flags | ack;
-            append(
-                &mut bytes,
-                message.kind,
-                flags,
-                sequence,
-                message.family,
-                message.attributes.as_bytes(),
-            );
-            words.push(message.what);
-        }
-        frame(&mut bytes, BATCH_END, first + 1 + count as u32);
-        Some((bytes, words))
-    }
-}
-
-pub(super) fn append(
-    bytes: &mut Vec<u8>,
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    family: Family,
-    payload: &[u8],
-) {
-    header(bytes, SUBSYSTEM << 8 | kind, flags, sequence, payload.len());
-    bytes.extend_from_slice(&[family as u8, 0, 0, 0]);
-    bytes.extend_from_slice(payload);
-}
-
-/// The beginning or the end of a batch: addressed to nftables.
-fn frame(bytes: &mut Vec<u8>, kind: u16, sequence: u32) {
-    header(bytes, kind, NLM_F_REQUEST, sequence, 0);
-    bytes.extend_from_slice(&[0, 0]);
-    bytes.extend_from_slice(&SUBSYSTEM.to_be_bytes());
-}
-
-fn header(bytes: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, payload: usize) {
-    bytes.extend_from_slice(&((HEADER_LEN + 4 + payload) as u32).to_ne_bytes());
-    bytes.extend_from_slice(&kind.to_ne_bytes());
-    bytes.extend_from_slice(&flags.to_ne_bytes());
-    bytes.extend_from_slice(&sequence.to_ne_bytes());
-    bytes.extend_from_slice(&[0; 4]);
 }
 
 /// What nftables keeps with an object without looking at it: a comment, which `nft` shows, and more.
@@ -327,7 +270,7 @@ pub(super) fn read_userdata(mut bytes: &[u8]) -> Userdata {
     let mut userdata = Userdata::default();
     while let [kind, len, rest @ ..] = bytes {
         let Some(value) = rest.get(..usize::from(*len)) else { break };
-        let text = || attributes::text(value).to_owned();
+        let text = || flannel_netlink::text(value).unwrap_or_default().to_owned();
         match *kind {
             COMMENT => userdata.comment = Some(text()),
             NETWORK => userdata.network = Some(text()),

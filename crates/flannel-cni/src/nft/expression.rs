@@ -3,9 +3,8 @@
 
 use std::net::IpAddr;
 
+use flannel_netlink::AttributeWriter;
 use ipnet::IpNet;
-
-use crate::attributes::Attributes;
 
 const LIST_ELEMENT: u16 = 1;
 const NAME: u16 = 1;
@@ -54,7 +53,7 @@ pub(crate) enum Verdict<'a> {
 /// A rule in the making; packets go through it from left to right.
 #[derive(Default)]
 pub(crate) struct Expressions {
-    parts: Vec<(&'static str, Attributes)>,
+    parts: Vec<(&'static str, AttributeWriter)>,
     target: Option<String>,
 }
 
@@ -91,10 +90,10 @@ impl Expressions {
 
     /// The destination is one of the host's own addresses.
     pub(crate) fn destined_here(self) -> Self {
-        let fib = Attributes::default()
-            .number(1, REGISTER_1)
-            .number(2, ADDRESS_TYPE)
-            .number(3, OF_DESTINATION);
+        let fib = AttributeWriter::default()
+            .be32(1, REGISTER_1)
+            .be32(2, ADDRESS_TYPE)
+            .be32(3, OF_DESTINATION);
         self.push("fib", fib).compare(EQUAL, &TYPE_LOCAL.to_ne_bytes())
     }
 
@@ -124,26 +123,26 @@ impl Expressions {
     }
 
     pub(crate) fn mark(self, bits: u32) -> Self {
-        let set = Attributes::default().number(2, META_MARK).number(3, REGISTER_1);
+        let set = AttributeWriter::default().be32(2, META_MARK).be32(3, REGISTER_1);
         self.load_meta(META_MARK)
             .mask(&(!bits).to_ne_bytes(), &bits.to_ne_bytes())
             .push("meta", set)
     }
 
     pub(crate) fn dnat(self, ip: IpAddr, port: u16) -> Self {
-        let nat = Attributes::default()
-            .number(1, DNAT)
-            .number(2, super::Family::of(ip) as u32)
-            .number(3, REGISTER_1)
-            .number(5, REGISTER_2)
-            .number(7, PORT_IS_GIVEN);
+        let nat = AttributeWriter::default()
+            .be32(1, DNAT)
+            .be32(2, super::Family::of(ip) as u32)
+            .be32(3, REGISTER_1)
+            .be32(5, REGISTER_2)
+            .be32(7, PORT_IS_GIVEN);
         self.immediate(REGISTER_1, &octets(ip))
             .immediate(REGISTER_2, &port.to_be_bytes())
             .push("nat", nat)
     }
 
     pub(crate) fn masquerade(self) -> Self {
-        self.push("masq", Attributes::default())
+        self.push("masq", AttributeWriter::default())
     }
 
     pub(crate) fn verdict(mut self, verdict: Verdict<'_>) -> Self {
@@ -153,13 +152,13 @@ impl Expressions {
             Verdict::Return => (-5, None),
             Verdict::Drop => (0, None),
         };
-        let mut inner = Attributes::default().number(VERDICT_CODE, code as u32);
+        let mut inner = AttributeWriter::default().be32(VERDICT_CODE, code as u32);
         if let Some(chain) = chain {
             inner = inner.text(VERDICT_CHAIN, chain);
             self.target = Some(chain.to_owned());
         }
-        let data = Attributes::default().nest(VERDICT, inner);
-        self.push("immediate", Attributes::default().number(1, REGISTER_VERDICT).nest(2, data))
+        let data = AttributeWriter::default().nest(VERDICT, &inner);
+        self.push("immediate", AttributeWriter::default().be32(1, REGISTER_VERDICT).nest(2, &data))
     }
 
     /// A number that other rules hardly have.
@@ -176,24 +175,22 @@ impl Expressions {
         self.parts.iter().map(|(name, _)| *name)
     }
 
-    pub(super) fn to_attributes(&self) -> Attributes {
-        let mut list = Attributes::default();
+    pub(super) fn to_attributes(&self) -> AttributeWriter {
+        let mut list = AttributeWriter::default();
         for (name, data) in &self.parts {
-            let mut inner = Attributes::default();
-            inner.append(data);
-            let expression = Attributes::default().text(NAME, name).nest(DATA, inner);
-            list.append(&Attributes::default().nest(LIST_ELEMENT, expression));
+            let expression = AttributeWriter::default().text(NAME, name).nest(DATA, data);
+            list.append(&AttributeWriter::default().nest(LIST_ELEMENT, &expression));
         }
         list
     }
 
-    fn push(mut self, name: &'static str, data: Attributes) -> Self {
+    fn push(mut self, name: &'static str, data: AttributeWriter) -> Self {
         self.parts.push((name, data));
         self
     }
 
     fn load_meta(self, key: u32) -> Self {
-        self.push("meta", Attributes::default().number(1, REGISTER_1).number(2, key))
+        self.push("meta", AttributeWriter::default().be32(1, REGISTER_1).be32(2, key))
     }
 
     fn load_address(self, field: Field, ip: IpAddr) -> Self {
@@ -207,11 +204,11 @@ impl Expressions {
     }
 
     fn load(self, base: u32, offset: u32, len: u32) -> Self {
-        let payload = Attributes::default()
-            .number(1, REGISTER_1)
-            .number(2, base)
-            .number(3, offset)
-            .number(4, len);
+        let payload = AttributeWriter::default()
+            .be32(1, REGISTER_1)
+            .be32(2, base)
+            .be32(3, offset)
+            .be32(4, len);
         self.push("payload", payload)
     }
 
@@ -222,23 +219,23 @@ impl Expressions {
     }
 
     fn mask(self, mask: &[u8], xor: &[u8]) -> Self {
-        let bitwise = Attributes::default()
-            .number(1, REGISTER_1)
-            .number(2, REGISTER_1)
-            .number(3, mask.len() as u32)
-            .nest(4, Attributes::default().bytes(VALUE, mask))
-            .nest(5, Attributes::default().bytes(VALUE, xor));
+        let bitwise = AttributeWriter::default()
+            .be32(1, REGISTER_1)
+            .be32(2, REGISTER_1)
+            .be32(3, mask.len() as u32)
+            .nest(4, &AttributeWriter::default().bytes(VALUE, mask))
+            .nest(5, &AttributeWriter::default().bytes(VALUE, xor));
         self.push("bitwise", bitwise)
     }
 
     fn compare(self, how: u32, value: &[u8]) -> Self {
-        let data = Attributes::default().bytes(VALUE, value);
-        self.push("cmp", Attributes::default().number(1, REGISTER_1).number(2, how).nest(3, data))
+        let data = AttributeWriter::default().bytes(VALUE, value);
+        self.push("cmp", AttributeWriter::default().be32(1, REGISTER_1).be32(2, how).nest(3, &data))
     }
 
     fn immediate(self, register: u32, value: &[u8]) -> Self {
-        let data = Attributes::default().bytes(VALUE, value);
-        self.push("immediate", Attributes::default().number(1, register).nest(2, data))
+        let data = AttributeWriter::default().bytes(VALUE, value);
+        self.push("immediate", AttributeWriter::default().be32(1, register).nest(2, &data))
     }
 }
 

@@ -2,9 +2,10 @@
 //! one to the next. Everybody who adds a rule first compares the frame with what is there: somebody may
 //! have emptied it.
 
+use flannel_netlink::Attributes;
+
 use super::batch::Hook;
 use super::{Batch, Expressions, Family, ListedRule, Nft, NftError};
-use crate::attributes::{find, text};
 
 const CHAIN_HOOK: u16 = 4;
 const CHAIN_POLICY: u16 = 5;
@@ -87,7 +88,9 @@ impl Frame {
         for chain in &self.chains {
             let place = match chain.hook {
                 None => Place::Right,
-                Some(hook) => place(nft.chain(self.family, self.table, chain.name)?, hook),
+                Some(hook) => nft
+                    .chain(self.family, self.table, chain.name, |it| place(it, hook))?
+                    .unwrap_or(Place::Absent),
             };
             if place != Place::Right || !chain.holds_its_rules(present) {
                 let is_elsewhere = place == Place::Wrong;
@@ -156,18 +159,13 @@ enum Place {
     Absent,
 }
 
-fn place(chain: Option<Vec<u8>>, hook: Hook) -> Place {
-    let Some(chain) = chain else { return Place::Absent };
-    let number = |bytes: &[u8], kind| {
-        find(bytes, kind).and_then(|it| it.first_chunk()).map(|it| u32::from_be_bytes(*it))
-    };
+fn place(chain: Attributes<'_>, hook: Hook) -> Place {
     let (wanted, priority) = hook.numbers();
-    let stands = find(&chain, CHAIN_HOOK).is_some_and(|it| {
-        number(it, HOOK_NUMBER) == Some(wanted)
-            && number(it, HOOK_PRIORITY) == Some(priority as u32)
+    let stands = chain.nested(CHAIN_HOOK).is_some_and(|it| {
+        it.be32(HOOK_NUMBER) == Some(wanted) && it.be32(HOOK_PRIORITY) == Some(priority as u32)
     });
     let is_right = stands
-        && find(&chain, CHAIN_TYPE).map(text) == Some(hook.kind())
-        && number(&chain, CHAIN_POLICY) == Some(ACCEPT);
+        && chain.text(CHAIN_TYPE) == Some(hook.kind())
+        && chain.be32(CHAIN_POLICY) == Some(ACCEPT);
     if is_right { Place::Right } else { Place::Wrong }
 }

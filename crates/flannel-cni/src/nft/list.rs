@@ -1,21 +1,20 @@
 //! What the firewall holds: rules by chain, with what is needed to find and remove ours.
 
+use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
+
+use flannel_netlink::{AttributeWriter, Attributes};
 
 use super::batch::{Userdata, read_userdata};
-use super::{Family, GET_CHAIN, GET_RULE, Nft, NftError};
-use crate::attributes::{Attributes, find, read, text};
+use super::{Family, GET_CHAIN, GET_RULE, Nft, NftError, question};
 
-const GENERIC_HEADER: usize = 4;
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
 const RULE_HANDLE: u16 = 3;
 const RULE_EXPRESSIONS: u16 = 4;
 const RULE_USERDATA: u16 = 7;
-/// With the pauses between them, ten seconds.
-const DUMP_TRIES: u32 = 100;
-const TORN_PAUSE: Duration = Duration::from_millis(2);
+const NAME: u16 = 1;
+const DATA: u16 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedRule {
@@ -64,42 +63,35 @@ impl Nft {
         table: &str,
         chain: Option<&str>,
     ) -> Result<Vec<ListedRule>, NftError> {
-        let mut wanted = Attributes::default().text(RULE_TABLE, table);
+        let mut wanted = AttributeWriter::default().text(RULE_TABLE, table);
         if let Some(chain) = chain {
             wanted = wanted.text(RULE_CHAIN, chain);
         }
-        let mut rules = Vec::new();
-        for tries in 0..DUMP_TRIES {
-            rules.clear();
-            let whole = self.dump(GET_RULE, family, &wanted, |payload| {
-                let Some(attributes) = payload.get(GENERIC_HEADER..) else { return };
-                // Kernels before 4.14 do not know how to filter.
-                let listed_chain = find(attributes, RULE_CHAIN).map(text);
-                if find(attributes, RULE_TABLE).map(text) == Some(table)
-                    && chain.is_none_or(|chain| listed_chain == Some(chain))
-                {
-                    rules.extend(listed(attributes));
-                }
-            })?;
-            if whole {
-                return Ok(rules);
+        let listed = self.get_all(&question(GET_RULE, family, wanted), |rule| {
+            // Kernels before 4.14 do not know how to filter.
+            let is_asked_for = rule.text(RULE_TABLE) == Some(table)
+                && chain.is_none_or(|chain| rule.text(RULE_CHAIN) == Some(chain));
+            is_asked_for.then(|| listed(rule)).flatten()
+        });
+        match listed {
+            // What is missing in a torn list would stay for ever.
+            Err(NftError::Io(error)) if error.kind() == io::ErrorKind::ResourceBusy => {
+                Err(NftError::Restless { table: table.to_owned() })
             }
-            // Others are changing it. What is missing in a torn list would stay for ever.
-            std::thread::sleep(TORN_PAUSE * tries);
+            other => other,
         }
-        Err(NftError::Restless { table: table.to_owned() })
     }
 
-    /// The attributes of a chain.
-    pub(super) fn chain(
+    /// What `read` makes of a chain. `None`: there is no such chain.
+    pub(super) fn chain<T>(
         &mut self,
         family: Family,
         table: &str,
         chain: &str,
-    ) -> Result<Option<Vec<u8>>, NftError> {
-        let wanted = Attributes::default().text(1, table).text(3, chain);
-        let answer = self.get(GET_CHAIN, family, &wanted)?;
-        Ok(answer.map(|payload| payload.get(GENERIC_HEADER..).unwrap_or_default().to_vec()))
+        read: impl FnOnce(Attributes<'_>) -> T,
+    ) -> Result<Option<T>, NftError> {
+        let wanted = AttributeWriter::default().text(1, table).text(3, chain);
+        self.get(&question(GET_CHAIN, family, wanted), read)
     }
 
     pub(crate) fn has_chain(
@@ -108,19 +100,18 @@ impl Nft {
         table: &str,
         chain: &str,
     ) -> Result<bool, NftError> {
-        Ok(self.chain(family, table, chain)?.is_some())
+        Ok(self.chain(family, table, chain, |_| ())?.is_some())
     }
 }
 
-fn listed(attributes: &[u8]) -> Option<ListedRule> {
-    let handle = u64::from_be_bytes(*find(attributes, RULE_HANDLE)?.first_chunk()?);
+fn listed(rule: Attributes<'_>) -> Option<ListedRule> {
     let Userdata { comment, network, print } =
-        find(attributes, RULE_USERDATA).map(read_userdata).unwrap_or_default();
-    let expressions = find(attributes, RULE_EXPRESSIONS).unwrap_or_default();
+        rule.get(RULE_USERDATA).map(read_userdata).unwrap_or_default();
+    let expressions = rule.nested(RULE_EXPRESSIONS).unwrap_or_default();
     let comment = comment.or_else(|| comment_of_iptables(expressions));
     Some(ListedRule {
-        chain: text(find(attributes, RULE_CHAIN)?).to_owned(),
-        handle,
+        chain: rule.text(RULE_CHAIN)?.to_owned(),
+        handle: rule.be64(RULE_HANDLE)?,
         comment,
         network,
         target: jump_target(expressions),
@@ -132,31 +123,36 @@ fn listed(attributes: &[u8]) -> Option<ListedRule> {
     })
 }
 
-fn names(expressions: &[u8]) -> impl Iterator<Item = &str> {
-    read(expressions).filter_map(|(_, expression)| find(expression, 1)).map(text)
+fn names(expressions: Attributes<'_>) -> impl Iterator<Item = &str> {
+    expressions.iter().filter_map(|(_, expression)| Attributes(expression).text(NAME))
 }
 
 /// Whether the address in the header of IPv4 or IPv6 is loaded.
-fn asks_for_destination(expressions: &[u8]) -> bool {
-    const NETWORK_HEADER: [u8; 4] = 1u32.to_be_bytes();
-    const DESTINATIONS: [[u8; 4]; 2] = [16u32.to_be_bytes(), 24u32.to_be_bytes()];
+fn asks_for_destination(expressions: Attributes<'_>) -> bool {
+    const NETWORK_HEADER: u32 = 1;
+    const DESTINATIONS: [u32; 2] = [16, 24];
     data_of(expressions, "payload").any(|data| {
-        find(data, 2) == Some(&NETWORK_HEADER[..])
-            && DESTINATIONS.iter().any(|offset| find(data, 3) == Some(&offset[..]))
+        data.be32(2) == Some(NETWORK_HEADER)
+            && data.be32(3).is_some_and(|offset| DESTINATIONS.contains(&offset))
     })
 }
 
 /// The address that is at hand when the translation is made.
-fn translation(expressions: &[u8]) -> Option<IpAddr> {
+fn translation(expressions: Attributes<'_>) -> Option<IpAddr> {
     data_of(expressions, "nat").next()?;
-    data_of(expressions, "immediate").filter_map(|data| find(find(data, 2)?, 1)).find_map(address)
+    data_of(expressions, "immediate").filter_map(|data| data.nested(2)?.get(1)).find_map(address)
 }
 
 /// The data of every expression of a kind.
-fn data_of<'a>(expressions: &'a [u8], kind: &'static str) -> impl Iterator<Item = &'a [u8]> {
-    read(expressions)
-        .filter(move |(_, expression)| find(expression, 1).map(text) == Some(kind))
-        .filter_map(|(_, expression)| find(expression, 2))
+fn data_of<'a>(
+    expressions: Attributes<'a>,
+    kind: &'static str,
+) -> impl Iterator<Item = Attributes<'a>> {
+    expressions
+        .iter()
+        .map(|(_, expression)| Attributes(expression))
+        .filter(move |expression| expression.text(NAME) == Some(kind))
+        .filter_map(|expression| expression.nested(DATA))
 }
 
 fn address(octets: &[u8]) -> Option<IpAddr> {
@@ -168,20 +164,16 @@ fn address(octets: &[u8]) -> Option<IpAddr> {
 }
 
 /// iptables keeps comments as something that a rule looks for and always finds.
-fn comment_of_iptables(expressions: &[u8]) -> Option<String> {
+fn comment_of_iptables(expressions: Attributes<'_>) -> Option<String> {
     data_of(expressions, "match")
-        .find(|extension| find(extension, 1).map(text) == Some("comment"))
-        .and_then(|extension| find(extension, 3))
-        .map(|comment| text(comment).to_owned())
+        .find(|extension| extension.text(1) == Some("comment"))
+        .and_then(|extension| extension.text(3))
+        .map(str::to_owned)
 }
 
 /// Of the last verdict among the expressions.
-fn jump_target(expressions: &[u8]) -> Option<String> {
-    read(expressions)
-        .filter(|(_, expression)| find(expression, 1).map(text) == Some("immediate"))
-        .filter_map(|(_, expression)| {
-            let data = find(find(expression, 2)?, 2)?;
-            find(find(data, 2)?, 2).map(|chain| text(chain).to_owned())
-        })
+fn jump_target(expressions: Attributes<'_>) -> Option<String> {
+    data_of(expressions, "immediate")
+        .filter_map(|data| data.nested(2)?.nested(2)?.text(2).map(str::to_owned))
         .last()
 }

@@ -2,20 +2,13 @@
 
 use std::io;
 
-use rustix::net::netlink;
+use flannel_netlink::nfnetlink::{self, CONNTRACK, NetfilterRequest};
+use flannel_netlink::{AttributeWriter, Attributes, Connection, NetlinkError, Protocol};
 
-use crate::attributes::{Attributes, find};
 use crate::nft::Family;
-use crate::socket::{self, NetlinkSocket};
 
-const SUBSYSTEM: u16 = 1;
 const GET: u16 = 1;
 const DELETE: u16 = 2;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 0x1;
-const NLM_F_ACK: u16 = 0x4;
-const NLM_F_DUMP: u16 = 0x300;
 
 const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_PROTOCOL: u16 = 2;
@@ -28,7 +21,6 @@ const FILTER_REPLY: u16 = 2;
 const FILTER_PROTOCOL: u32 = 1 << 3;
 const FILTER_DESTINATION_PORT: u32 = 1 << 5;
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
-const GENERIC_HEADER: usize = 4;
 
 /// The kernel goes through the whole of its table, of which it has one for all namespaces: ten
 /// milliseconds, however little is in there.
@@ -36,13 +28,14 @@ pub(super) fn forget_udp(families: &[Family], ports: &[u16]) -> io::Result<()> {
     if ports.is_empty() || families.is_empty() || are_there_no_flows() {
         return Ok(());
     }
-    let mut socket = NetlinkSocket::open(Some(netlink::NETFILTER), 0)?;
+    let mut wanted = ports.to_vec();
+    wanted.sort_unstable();
+    let mut connection = Connection::open(Protocol::Netfilter)?;
     for family in families {
-        for tuple in tuples(&mut socket, *family, ports)? {
-            socket.send(&message(DELETE, NLM_F_ACK, *family, &tuple))?;
-            // That it has ended by itself meanwhile is as good.
-            socket.receive()?;
-        }
+        let flows = flows(&mut connection, *family, &wanted)?;
+        // That one has ended by itself meanwhile is as good.
+        let removals = flows.into_iter().map(|flow| request(DELETE, *family, flow));
+        connection.apply(removals, |_, _| ())?;
     }
     Ok(())
 }
@@ -53,73 +46,51 @@ fn are_there_no_flows() -> bool {
 }
 
 /// The first half of every flow to one of the ports: what names it.
-fn tuples(socket: &mut NetlinkSocket, family: Family, ports: &[u16]) -> io::Result<Vec<Vec<u8>>> {
-    match filtered(socket, family, ports) {
+fn flows(
+    connection: &mut Connection,
+    family: Family,
+    ports: &[u16],
+) -> io::Result<Vec<AttributeWriter>> {
+    let mut list = |filter: AttributeWriter| {
+        connection.ask_all(&request(GET, family, filter), |message| {
+            flow_to(nfnetlink::read(message, CONNTRACK)?.attributes, ports)
+        })
+    };
+    let listed = match list(filter(ports))? {
         // Kernels before 5.8 know no filter.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
-            dump(socket, family, ports, &[])
+        Err(NetlinkError { errno: libc::EINVAL | libc::EOPNOTSUPP, .. }) => {
+            list(AttributeWriter::default())?
         }
         other => other,
-    }
+    };
+    listed.map_err(|error| io::Error::from_raw_os_error(error.errno))
 }
 
 /// Lets the kernel pick the flows of UDP, and those to the port if there is but one: what it does not
 /// send need not be read.
-fn filtered(socket: &mut NetlinkSocket, family: Family, ports: &[u16]) -> io::Result<Vec<Vec<u8>>> {
-    let mut protocol = Attributes::default().bytes(PROTOCOL_NUMBER, &[UDP]);
+fn filter(ports: &[u16]) -> AttributeWriter {
+    let mut protocol = AttributeWriter::default().bytes(PROTOCOL_NUMBER, &[UDP]);
     let mut wanted = FILTER_PROTOCOL;
     if let [port] = ports {
         protocol = protocol.bytes(PROTOCOL_DESTINATION_PORT, &port.to_be_bytes());
         wanted |= FILTER_DESTINATION_PORT;
     }
-    let tuple = Attributes::default().nest(TUPLE_PROTOCOL, protocol);
-    let flags = Attributes::default()
+    let tuple = AttributeWriter::default().nest(TUPLE_PROTOCOL, &protocol);
+    let flags = AttributeWriter::default()
         .bytes(FILTER_ORIGINAL, &wanted.to_ne_bytes())
         .bytes(FILTER_REPLY, &0u32.to_ne_bytes());
-    let filter = Attributes::default().nest(TUPLE_ORIGINAL, tuple).nest(FILTER, flags);
-    dump(socket, family, ports, filter.as_bytes())
+    AttributeWriter::default().nest(TUPLE_ORIGINAL, &tuple).nest(FILTER, &flags)
 }
 
-fn dump(
-    socket: &mut NetlinkSocket,
-    family: Family,
-    ports: &[u16],
-    filter: &[u8],
-) -> io::Result<Vec<Vec<u8>>> {
-    let mut wanted = ports.to_vec();
-    wanted.sort_unstable();
-    socket.send(&message(GET, NLM_F_DUMP, family, filter))?;
-    let mut found = Vec::new();
-    loop {
-        for message in socket::messages(socket.receive()?) {
-            match message.kind {
-                NLMSG_DONE => return Ok(found),
-                NLMSG_ERROR => return Err(io::Error::from_raw_os_error(message.error())),
-                _ => found.extend(
-                    message.payload.get(GENERIC_HEADER..).and_then(|it| tuple_to(it, &wanted)),
-                ),
-            }
-        }
-    }
-}
-
-fn tuple_to(attributes: &[u8], ports: &[u16]) -> Option<Vec<u8>> {
-    let tuple = find(attributes, TUPLE_ORIGINAL)?;
-    let protocol = find(tuple, TUPLE_PROTOCOL)?;
-    let port = u16::from_be_bytes(*find(protocol, PROTOCOL_DESTINATION_PORT)?.first_chunk()?);
-    let is_udp = find(protocol, PROTOCOL_NUMBER)?.first() == Some(&UDP);
+fn flow_to(flow: Attributes<'_>, ports: &[u16]) -> Option<AttributeWriter> {
+    let tuple = flow.nested(TUPLE_ORIGINAL)?;
+    let protocol = tuple.nested(TUPLE_PROTOCOL)?;
+    let port = u16::from_be_bytes(*protocol.get(PROTOCOL_DESTINATION_PORT)?.first_chunk()?);
+    let is_udp = protocol.get(PROTOCOL_NUMBER)?.first() == Some(&UDP);
     (is_udp && ports.binary_search(&port).is_ok())
-        .then(|| Attributes::default().raw_nest(TUPLE_ORIGINAL, tuple).as_bytes().to_vec())
+        .then(|| AttributeWriter::default().nest_read(TUPLE_ORIGINAL, tuple))
 }
 
-fn message(kind: u16, flags: u16, family: Family, attributes: &[u8]) -> Vec<u8> {
-    let len = socket::HEADER_LEN + GENERIC_HEADER + attributes.len();
-    let mut bytes = Vec::with_capacity(len);
-    bytes.extend_from_slice(&(len as u32).to_ne_bytes());
-    bytes.extend_from_slice(&(SUBSYSTEM << 8 | kind).to_ne_bytes());
-    bytes.extend_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
-    bytes.extend_from_slice(&[0; 8]);
-    bytes.extend_from_slice(&[family as u8, 0, 0, 0]);
-    bytes.extend_from_slice(attributes);
-    bytes
+fn request(kind: u16, family: Family, attributes: AttributeWriter) -> NetfilterRequest {
+    NetfilterRequest { subsystem: CONNTRACK, kind, flags: 0, family: family as u8, attributes }
 }
