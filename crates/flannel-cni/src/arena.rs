@@ -1,6 +1,18 @@
 //! The allocator of a program that lives for a millisecond: memory is handed out of one piece that the
-//! kernel fills in as it is touched, and never taken back. What the C library does to give memory
-//! back costs more than all the rest of its work. When the piece is used up, the C library's serves.
+//! kernel fills in as it is touched, and never taken back. When the piece is used up, the C library's
+//! allocator serves.
+//!
+//! What it buys, in the static program that is shipped, against musl's allocator (instructions by
+//! callgrind, system calls by strace, time as the median of 60 runs, each in turn with the other):
+//!
+//! |                         | instructions  | system calls | time           |
+//! |-------------------------|---------------|--------------|----------------|
+//! | `VERSION`               | 44 k / 58 k   | 17 / 25      | 0.31 / 0.34 ms |
+//! | ADD of a pod            | 343 k / 598 k | 361 / 393    | 7.2 / 8.3 ms   |
+//! | ADD of a published port | 322 k / 656 k | 57 / 121     | 0.68 / 0.94 ms |
+//!
+//! A published port, the call with the least waiting in it, takes 28 % less time. DEL waits for the
+//! kernel either way. The price is 4 kB of program.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -43,8 +55,10 @@ impl Arena {
     }
 }
 
+// Never inlined: a call costs nothing that could be measured, and the program is 100 kB smaller.
 // SAFETY: what is handed out is as large and as aligned as was asked for, and nobody else's.
 unsafe impl GlobalAlloc for Arena {
+    #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.take(layout) {
             Some(pointer) => pointer,
@@ -53,6 +67,7 @@ unsafe impl GlobalAlloc for Arena {
         }
     }
 
+    #[inline(never)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match self.take(layout) {
             // Never handed out before, so still as the kernel gave it.
@@ -62,6 +77,7 @@ unsafe impl GlobalAlloc for Arena {
         }
     }
 
+    #[inline(never)]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if !self.owns(pointer) {
             // SAFETY: what is not ours came from there.
