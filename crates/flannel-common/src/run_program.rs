@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Of a program's complaints.
 const MOST_ERROR_TEXT: usize = 64 * 1024;
@@ -82,8 +83,12 @@ fn converse(
         if let Some(status) = child.try_wait()? {
             return Ok(Ended { status, errors });
         }
-        time_left(deadline)?;
-        std::thread::sleep(Duration::from_micros(200));
+        let left = time_left(deadline)?;
+        match pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
+            Ok(end) => wait(&mut [PollFd::new(&end, PollFlags::IN)], left)?,
+            // Kernels before 5.3 do not tell.
+            Err(_) => std::thread::sleep(Duration::from_micros(200)),
+        }
     }
 }
 
