@@ -1,6 +1,8 @@
 //! Netlink attributes, nested as deep as nftables likes them: length, kind and value, each padded to
 //! four bytes. For what the codec of links and routes has no word for, or takes too long over.
 
+use std::net::IpAddr;
+
 const NESTED: u16 = 0x8000;
 const KIND: u16 = 0x3fff;
 const HEADER_LEN: usize = 4;
@@ -50,6 +52,15 @@ impl<'a> Attributes<'a> {
 pub fn text(value: &[u8]) -> Option<&str> {
     let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
     std::str::from_utf8(&value[..end]).ok()
+}
+
+/// An address of either family, by its length.
+pub fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => bytes.first_chunk::<4>().map(|octets| IpAddr::from(*octets)),
+        16 => bytes.first_chunk::<16>().map(|octets| IpAddr::from(*octets)),
+        _ => None,
+    }
 }
 
 /// Attributes to be sent.
@@ -134,7 +145,8 @@ mod tests {
         fn nonsense_is_read_without_a_panic(bytes: Vec<u8>) {
             let attributes = Attributes(&bytes);
             prop_assert!(attributes.iter().count() <= bytes.len() / HEADER_LEN);
-            for (kind, _) in attributes.iter() {
+            for (kind, value) in attributes.iter() {
+                prop_assert_eq!(ip(value).is_some(), matches!(value.len(), 4 | 16));
                 let _ = (attributes.text(kind), attributes.be32(kind), attributes.nested(kind));
             }
         }

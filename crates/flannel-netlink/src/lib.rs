@@ -20,7 +20,7 @@ pub mod nfnetlink;
 mod route;
 mod socket;
 
-pub use attributes::{AttributeWriter, Attributes, text};
+pub use attributes::{AttributeWriter, Attributes, ip, text};
 pub use connection::{Connection, Writable};
 pub use error::NetlinkError;
 pub use mac::{InvalidMac, Mac};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use flannel_netlink::{Attributes, Request};
+use flannel_netlink::{Attributes, Request, ip};
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::address::{
@@ -10,7 +10,7 @@ use netlink_packet_route::address::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::query::{ip, number};
+use super::query::number;
 use super::{Change, Kernel, KernelError};
 
 const RTM_GETADDR: u16 = 22;

@@ -3,7 +3,6 @@
 //! of a program that uses it.
 
 use std::io;
-use std::net::IpAddr;
 
 use flannel_netlink::{NetlinkError, Writable};
 
@@ -63,13 +62,4 @@ impl Kernel {
 
 pub(super) fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
-}
-
-/// An address of either family, by its length.
-pub(super) fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    match bytes.len() {
-        4 => bytes.first_chunk::<4>().map(|octets| IpAddr::from(*octets)),
-        16 => bytes.first_chunk::<16>().map(|octets| IpAddr::from(*octets)),
-        _ => None,
-    }
 }

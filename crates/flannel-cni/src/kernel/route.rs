@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use flannel_netlink::{AttributeWriter, Attributes, Request};
+use flannel_netlink::{AttributeWriter, Attributes, Request, ip};
 use ipnet::IpNet;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_route::route::{
@@ -10,7 +10,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use super::query::{Raw, ip, number};
+use super::query::{Raw, number};
 use super::{Change, Kernel, KernelError};
 use crate::protocol::Route;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use flannel_netlink::{AttributeWriter, Attributes};
+use flannel_netlink::{AttributeWriter, Attributes, ip};
 
 use super::batch::{Userdata, read_userdata};
 use super::{Family, GET_CHAIN, GET_RULE, Nft, NftError, question};
@@ -140,7 +140,7 @@ fn asks_for_destination(expressions: Attributes<'_>) -> bool {
 /// The address that is at hand when the translation is made.
 fn translation(expressions: Attributes<'_>) -> Option<IpAddr> {
     data_of(expressions, "nat").next()?;
-    data_of(expressions, "immediate").filter_map(|data| data.nested(2)?.get(1)).find_map(address)
+    data_of(expressions, "immediate").filter_map(|data| data.nested(2)?.get(1)).find_map(ip)
 }
 
 /// The data of every expression of a kind.
@@ -153,14 +153,6 @@ fn data_of<'a>(
         .map(|(_, expression)| Attributes(expression))
         .filter(move |expression| expression.text(NAME) == Some(kind))
         .filter_map(|expression| expression.nested(DATA))
-}
-
-fn address(octets: &[u8]) -> Option<IpAddr> {
-    match octets.len() {
-        4 => Some(IpAddr::from(*octets.first_chunk::<4>()?)),
-        16 => Some(IpAddr::from(*octets.first_chunk::<16>()?)),
-        _ => None,
-    }
 }
 
 /// iptables keeps comments as something that a rule looks for and always finds.
