@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use flannel_kernel::{
     Address, Entry, Fdb, IfName, KernelVersion, LegacyRoutes, Link, LinkKind, Mac, Neighbour,
-    Offload, Route, Sysctl, Vxlan,
+    Offload, Route, Sysctl, VXLAN_DEVICES, Vxlan,
 };
 use flannel_lease::{BackendConfig, Lease, LeaseAttrs, NetworkConfig, RawJson};
 use ipnet::IpNet;
@@ -57,7 +57,8 @@ impl VxlanBackend {
         let port = config.int("Port", 0, 0..=65535)? as u16;
         let mtu = config.int("MTU", 0, 0..=65535)? as u32;
         let name = |prefix| IfName::new(&format!("{prefix}{vni}"));
-        let v4 = name("flannel.").map_err(|_| {
+        let [v4, v6] = VXLAN_DEVICES.map(name);
+        let v4 = v4.map_err(|_| {
             BackendError::Unfit(format!(
                 "Backend.VNI {vni} makes a device name longer than the kernel allows: \
                  use 9999999 or less"
@@ -70,7 +71,7 @@ impl VxlanBackend {
             gbp: config.bool("GBP", false)?,
             learning: config.bool("Learning", false)?,
             direct_routing: config.bool("DirectRouting", false)?,
-            devices: Devices { v4, v6: name("flannel-v6.").ok() },
+            devices: Devices { v4, v6: v6.ok() },
         })
     }
 

@@ -26,16 +26,12 @@ pub(crate) fn family(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Makes a device, complete and up.
-pub(crate) fn create_link(link: &Link, parent: u32) -> Request {
-    let LinkKind::Vxlan(vxlan) = &link.kind;
-    let mut data = vxlan_changeable(vxlan, parent);
-    data.push(InfoVxlan::Id(vxlan.vni));
-    data.push(InfoVxlan::Tos(0));
-    data.extend(vxlan.port.map(InfoVxlan::Port));
-    if vxlan.gbp {
-        data.push(InfoVxlan::Gbp);
-    }
+/// Makes a device, complete and up. `parent`: the index of the device that it sends through, if it
+/// names one.
+pub(crate) fn create_link(link: &Link, parent: Option<u32>) -> Request {
+    let info = match &link.kind {
+        LinkKind::Vxlan(vxlan) => vxlan_info(new_vxlan(vxlan, parent)),
+    };
     let mut message = LinkMessage::default();
     message.header.flags = LinkFlags::Up;
     message.header.change_mask = LinkFlags::Up;
@@ -43,7 +39,7 @@ pub(crate) fn create_link(link: &Link, parent: u32) -> Request {
         LinkAttribute::IfName(link.name.to_string()),
         LinkAttribute::Mtu(link.mtu),
         LinkAttribute::TxQueueLen(0),
-        link_info(data),
+        info,
     ];
     message.attributes.extend(link.mac.map(mac_attribute));
     Request { message: RouteNetlinkMessage::NewLink(message), flags: NLM_F_CREATE | NLM_F_EXCL }
@@ -88,23 +84,35 @@ pub(crate) fn set_flags(index: u32, flags: LinkFlags, on: bool) -> Request {
 }
 
 /// Of a vxlan its parent, local address, learning and TTL.
-pub(crate) fn set_vxlan(index: u32, vxlan: &Vxlan, parent: u32) -> Request {
-    alter(index, vec![link_info(vxlan_changeable(vxlan, parent))])
+pub(crate) fn set_vxlan(index: u32, vxlan: &Vxlan, parent: Option<u32>) -> Request {
+    alter(index, vec![vxlan_info(vxlan_changeable(vxlan, parent))])
 }
 
-fn vxlan_changeable(vxlan: &Vxlan, parent: u32) -> Vec<InfoVxlan> {
-    vec![
-        InfoVxlan::Link(parent),
+fn new_vxlan(vxlan: &Vxlan, parent: Option<u32>) -> Vec<InfoVxlan> {
+    let mut data = vxlan_changeable(vxlan, parent);
+    data.push(InfoVxlan::Id(vxlan.vni));
+    data.push(InfoVxlan::Tos(0));
+    data.extend(vxlan.port.map(InfoVxlan::Port));
+    if vxlan.gbp {
+        data.push(InfoVxlan::Gbp);
+    }
+    data
+}
+
+fn vxlan_changeable(vxlan: &Vxlan, parent: Option<u32>) -> Vec<InfoVxlan> {
+    let mut data = vec![
         match vxlan.local {
             IpAddr::V4(ip) => InfoVxlan::Local(ip),
             IpAddr::V6(ip) => InfoVxlan::Local6(ip),
         },
         InfoVxlan::Learning(vxlan.learning),
         InfoVxlan::Ttl(0),
-    ]
+    ];
+    data.extend(parent.map(InfoVxlan::Link));
+    data
 }
 
-fn link_info(data: Vec<InfoVxlan>) -> LinkAttribute {
+fn vxlan_info(data: Vec<InfoVxlan>) -> LinkAttribute {
     LinkAttribute::LinkInfo(vec![
         LinkInfo::Kind(InfoKind::Vxlan),
         LinkInfo::Data(InfoData::Vxlan(data)),

@@ -55,20 +55,36 @@ pub struct Link {
     pub mtu: u32,
 }
 
-impl Link {
-    /// The device this one sends through.
-    pub fn parent(&self) -> IfName {
-        let LinkKind::Vxlan(vxlan) = &self.kind;
-        vxlan.parent
-    }
-}
-
+/// The kinds of devices that we make. Every place that must know a new one matches on this without
+/// a default, so that the compiler names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     Vxlan(Vxlan),
 }
 
-/// None of these can be changed on a living device: another value means a new device.
+impl LinkKind {
+    /// The device this one sends through.
+    pub fn parent(&self) -> Option<IfName> {
+        match self {
+            Self::Vxlan(vxlan) => Some(vxlan.parent),
+        }
+    }
+}
+
+/// As `ip -d link` would show it.
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vxlan(v) => {
+                write!(f, "vxlan id {} local {} dev {}", v.vni, v.local, v.parent)?;
+                v.port.map_or(Ok(()), |port| write!(f, " dstport {port}"))
+            }
+        }
+    }
+}
+
+/// Another VNI, port, GBP or family of the local address means a new device; parent, local address
+/// and learning are changed on the living one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vxlan {
     pub vni: u32,
@@ -136,19 +152,25 @@ pub struct Offload {
     pub tx_checksum: bool,
 }
 
-impl Key {
-    pub(crate) const KINDS: usize = 7;
+/// How a comparison with the kernel comes across an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FoundBy {
+    /// It is planned against the devices that there are.
+    Plan,
+    /// The kernel lists it among all others.
+    Listing,
+    /// It is asked for by its name.
+    Reading,
+}
 
-    /// Which of the variants, in their order.
-    pub(crate) fn kind(&self) -> usize {
+impl Key {
+    pub(crate) fn found_by(&self) -> FoundBy {
         match self {
-            Self::Link(_) => 0,
-            Self::Offload(_) => 1,
-            Self::Sysctl(_) => 2,
-            Self::Address(..) => 3,
-            Self::Neighbour(..) => 4,
-            Self::Fdb(..) => 5,
-            Self::Route(..) => 6,
+            Self::Link(_) => FoundBy::Plan,
+            Self::Offload(_) | Self::Sysctl(_) => FoundBy::Reading,
+            Self::Address(..) | Self::Neighbour(..) | Self::Fdb(..) | Self::Route(..) => {
+                FoundBy::Listing
+            }
         }
     }
 }
@@ -186,16 +208,7 @@ impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Link(e) => {
-                let LinkKind::Vxlan(v) = &e.kind;
-                write!(
-                    f,
-                    "device {} (vxlan id {} local {} dev {}",
-                    e.name, v.vni, v.local, v.parent
-                )?;
-                if let Some(port) = v.port {
-                    write!(f, " dstport {port}")?;
-                }
-                write!(f, " mtu {}", e.mtu)?;
+                write!(f, "device {} ({} mtu {}", e.name, e.kind, e.mtu)?;
                 match e.mac {
                     Some(mac) => write!(f, " address {mac})"),
                     None => f.write_str(")"),

@@ -8,6 +8,7 @@ mod encode;
 mod engine;
 mod entry;
 mod facts;
+mod flannel_devices;
 mod hazards;
 mod link_plan;
 mod links;
@@ -25,6 +26,7 @@ pub use entry::{
     ROUTE_PROTOCOL, Route, Sysctl, Vxlan,
 };
 pub use facts::{DefaultRoute, Facts, Interface, InterfaceAddress, KernelVersion, Path};
+pub use flannel_devices::{VXLAN_DEVICES, is_flannel_device};
 pub use flannel_netlink::{IfName, InvalidIfName, InvalidMac, Mac};
 pub use hazards::Hazard;
 pub use ownership::{LegacyRoutes, Ownership};

@@ -36,7 +36,14 @@ pub(crate) struct ObservedLink {
     pub(crate) noarp: bool,
     /// Held down by somebody though it is up.
     pub(crate) protodown: bool,
-    pub(crate) vxlan: Option<ObservedVxlan>,
+    /// `None`: a kind that we do not make.
+    pub(crate) kind: Option<ObservedKind>,
+}
+
+/// The kinds of devices that we make, as the kernel shows them. See [`crate::LinkKind`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ObservedKind {
+    Vxlan(ObservedVxlan),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,7 +151,7 @@ impl Event {
     }
 }
 
-fn link(message: LinkMessage) -> Option<ObservedLink> {
+pub(crate) fn link(message: LinkMessage) -> Option<ObservedLink> {
     // Bridge ports announce themselves under AF_BRIDGE too: not a device of its own.
     if message.header.interface_family != AddressFamily::Unspec {
         return None;
@@ -154,7 +161,7 @@ fn link(message: LinkMessage) -> Option<ObservedLink> {
     let mut mtu = 0;
     let mut master = None;
     let mut protodown = false;
-    let mut vxlan = None;
+    let mut kind = None;
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(text) => name = IfName::new(&text).ok(),
@@ -162,7 +169,7 @@ fn link(message: LinkMessage) -> Option<ObservedLink> {
             LinkAttribute::Mtu(value) => mtu = value,
             LinkAttribute::Controller(index) => master = Some(index),
             LinkAttribute::ProtoDown(value) => protodown = value != 0,
-            LinkAttribute::LinkInfo(infos) => vxlan = vxlan_info(&infos),
+            LinkAttribute::LinkInfo(infos) => kind = observed_kind(&infos),
             _ => {}
         }
     }
@@ -177,14 +184,22 @@ fn link(message: LinkMessage) -> Option<ObservedLink> {
         master,
         noarp: message.header.flags.contains(LinkFlags::Noarp),
         protodown,
-        vxlan,
+        kind,
     })
 }
 
-fn vxlan_info(infos: &[LinkInfo]) -> Option<ObservedVxlan> {
-    if !infos.contains(&LinkInfo::Kind(InfoKind::Vxlan)) {
-        return None;
+fn observed_kind(infos: &[LinkInfo]) -> Option<ObservedKind> {
+    let kind = infos.iter().find_map(|info| match info {
+        LinkInfo::Kind(kind) => Some(kind),
+        _ => None,
+    })?;
+    match kind {
+        InfoKind::Vxlan => Some(ObservedKind::Vxlan(vxlan(infos))),
+        _ => None,
     }
+}
+
+fn vxlan(infos: &[LinkInfo]) -> ObservedVxlan {
     let mut vxlan = ObservedVxlan::default();
     for info in infos {
         let LinkInfo::Data(InfoData::Vxlan(attributes)) = info else { continue };
@@ -202,7 +217,7 @@ fn vxlan_info(infos: &[LinkInfo]) -> Option<ObservedVxlan> {
             }
         }
     }
-    Some(vxlan)
+    vxlan
 }
 
 fn address(message: &AddressMessage) -> Option<ObservedAddress> {

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
+use crate::flannel_devices;
 use crate::links::Links;
 use crate::observed::{
     ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour, ObservedRoute, RouteKind,
@@ -37,7 +38,6 @@ pub struct LegacyRoutes {
 /// `ip route add` and the Go flannel name no protocol; the kernel files that as "boot".
 const PROTOCOL_BOOT: u8 = 3;
 pub(crate) const PROTOCOL_KERNEL: u8 = 2;
-const DEVICE_PREFIXES: [&str; 2] = ["flannel.", "flannel-v6."];
 
 impl Ownership {
     pub(crate) fn owns_route(
@@ -71,11 +71,8 @@ impl Ownership {
     /// A device of an earlier config: named as flannel names them and holding an address of ours.
     /// Another flanneld's device on this host holds an address of another network.
     pub(crate) fn owns_orphan(&self, link: &ObservedLink, addresses: &[ObservedAddress]) -> bool {
-        let Some(vxlan) = &link.vxlan else { return false };
-        let named = DEVICE_PREFIXES
-            .iter()
-            .any(|prefix| link.name.as_str() == format!("{prefix}{}", vxlan.vni));
-        named && addresses.iter().any(|address| self.is_within(address.addr))
+        flannel_devices::can_be_ours(link)
+            && addresses.iter().any(|address| self.is_within(address.addr))
     }
 
     pub(crate) fn is_within(&self, net: IpNet) -> bool {
@@ -127,7 +124,7 @@ mod tests {
                 master: None,
                 noarp: false,
                 protodown: false,
-                vxlan: None,
+                kind: None,
             });
         }
         links

@@ -398,8 +398,9 @@ fn a_changed_local_address_keeps_the_device_and_its_entries() {
     ip("addr add 192.168.100.42/24 dev eth0");
     let mut entries = base();
     if let Entry::Link(link) = &mut entries[0] {
-        let LinkKind::Vxlan(vxlan) = &mut link.kind;
-        vxlan.local = [192, 168, 100, 42].into();
+        match &mut link.kind {
+            LinkKind::Vxlan(vxlan) => vxlan.local = [192, 168, 100, 42].into(),
+        }
     }
     let index = ip("-o link show dev flannel.1");
     let status = node.update(0, entries);

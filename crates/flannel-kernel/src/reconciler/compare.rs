@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::Reconciler;
 use crate::encode;
+use crate::entry::FoundBy;
 use crate::link_plan::{LinkPlan, Surroundings, plan_link};
 use crate::observed::{
     Event, Hop, Observed, ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour,
@@ -256,12 +257,20 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(super) fn compare_settings(&mut self, now: Instant) {
-        let keys = self.wanted.unseen(|key| matches!(key, Key::Sysctl(_) | Key::Offload(_)));
+        let keys = self.wanted.unseen(|key| key.found_by() == FoundBy::Reading);
         for key in keys {
             let set = match self.wanted.get(&key) {
                 Some(Entry::Sysctl(sysctl)) => settings::sysctl_is_set(sysctl),
                 Some(Entry::Offload(offload)) => settings::offload_is_set(offload),
-                _ => continue,
+                Some(
+                    Entry::Link(_)
+                    | Entry::Address(_)
+                    | Entry::Route(_)
+                    | Entry::Blackhole(_)
+                    | Entry::Neighbour(_)
+                    | Entry::Fdb(_),
+                )
+                | None => continue,
             };
             if set { self.wanted.seen(&key) } else { self.missing(&key, 0, now) }
         }

@@ -11,7 +11,7 @@ use super::Reconciler;
 use crate::encode::{self, dump};
 use crate::link_plan::{LinkPlan, Step, plan_link};
 use crate::observed::{Observed, ObservedLink};
-use crate::{IfName, Key, Link, LinkKind};
+use crate::{IfName, Key, Link, LinkKind, Vxlan};
 use flannel_netlink::{NetlinkError, Request};
 
 /// Enough to take one out of the way, take it back under its name, and put it right.
@@ -128,8 +128,9 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     fn create_link(&mut self, link: &Link) -> io::Result<Result<(), String>> {
-        let Some(parent) = self.links.index(link.parent()) else {
-            return Ok(Err("its parent device is gone".to_owned()));
+        let parent = match link.kind.parent().map(|name| self.links.index(name)) {
+            Some(None) => return Ok(Err("its parent device is gone".to_owned())),
+            parent => parent.flatten(),
         };
         let create = |this: &mut Self| this.apply_one(encode::create_link(link, parent));
         let mut created = create(self)?;
@@ -148,14 +149,25 @@ impl<S: Ord + Clone> Reconciler<S> {
 
     /// Why a device cannot be made, with what is in its way and what to do about it.
     fn explain(&mut self, link: &Link, error: &NetlinkError) -> io::Result<String> {
-        let LinkKind::Vxlan(wanted) = &link.kind;
+        match &link.kind {
+            LinkKind::Vxlan(vxlan) => self.explain_vxlan(link, vxlan, error),
+        }
+    }
+
+    fn explain_vxlan(
+        &mut self,
+        link: &Link,
+        wanted: &Vxlan,
+        error: &NetlinkError,
+    ) -> io::Result<String> {
         let around = self.surroundings();
         let (vni, port) = (wanted.vni, around.port(wanted));
         let elsewhere = "or give flannel another Backend.VNI or Backend.Port on all nodes";
-        let same = |other: &ObservedLink| {
-            other.vxlan.as_ref().is_some_and(|vxlan| around.receives_the_same(wanted, vxlan))
-        };
-        let near = around.links.iter().map(|(other, _)| other).find(|other| same(other));
+        let near = around
+            .links
+            .iter()
+            .map(|(other, _)| other)
+            .find(|other| around.receives_the_same(&link.kind, other));
         Ok(match (error.errno, near.map(|other| other.name)) {
             (libc::EEXIST, Some(name)) => format!(
                 "{name} is in the way, a vxlan device with the same VNI {vni} and port {port} that is \
@@ -210,7 +222,6 @@ impl<S: Ord + Clone> Reconciler<S> {
 
     /// A device in another network namespace that receives what the wanted one is to receive.
     fn carried_off(&mut self, link: &Link) -> io::Result<Option<(i32, ObservedLink)>> {
-        let LinkKind::Vxlan(wanted) = &link.kind;
         let namespaces = self.connection.dump(&dump::namespaces(), |message| match message {
             RouteNetlinkMessage::NewNsId(message) => {
                 message.attributes.iter().find_map(|attribute| match attribute {
@@ -228,12 +239,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             };
             let around = self.surroundings();
             let found = links.into_iter().find_map(|observed| match observed {
-                Observed::Link(other)
-                    if other
-                        .vxlan
-                        .as_ref()
-                        .is_some_and(|v| around.receives_the_same(wanted, v)) =>
-                {
+                Observed::Link(other) if around.receives_the_same(&link.kind, &other) => {
                     Some(other)
                 }
                 _ => None,

@@ -7,8 +7,9 @@ use netlink_packet_route::AddressFamily;
 
 use super::{ROUTINE_RESYNC, Reconciler};
 use crate::encode::dump;
+use crate::entry::FoundBy;
 use crate::observed::{Observed, ObservedAddress, ObservedRoute, RouteKind};
-use crate::{DefaultRoute, IfName, Key};
+use crate::{DefaultRoute, IfName};
 
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn read_links(&mut self) -> io::Result<()> {
@@ -107,7 +108,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         }
         self.watch.due = true;
         self.compare_settings(now);
-        for key in self.wanted.unseen(|key| !matches!(key, Key::Link(_))) {
+        for key in self.wanted.unseen(|key| key.found_by() != FoundBy::Plan) {
             self.missing(&key, 0, now);
         }
         Ok(())

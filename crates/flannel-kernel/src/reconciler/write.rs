@@ -28,19 +28,17 @@ impl<S: Ord + Clone> Reconciler<S> {
     /// By key alone, for the version that was wanted last need not be the one that was written.
     /// `None`: it is gone with its device, or cannot be taken back.
     pub(super) fn removal(&self, entry: &Entry) -> Option<Request> {
+        let on = |name| self.links.index(name);
         match entry {
-            Entry::Route(e) => return Some(encode::delete_our_route(e.dst, e.metric)),
-            Entry::Blackhole(e) => return Some(encode::delete_our_route(e.dst, e.metric)),
-            _ => {}
+            Entry::Route(e) => Some(encode::delete_our_route(e.dst, e.metric)),
+            Entry::Blackhole(e) => Some(encode::delete_our_route(e.dst, e.metric)),
+            Entry::Link(e) => Some(encode::delete_link(on(e.name)?)),
+            Entry::Address(e) => Some(encode::delete_address(on(e.link)?, e.addr)),
+            Entry::Neighbour(e) => Some(encode::delete_neighbour(on(e.link)?, e.ip)),
+            Entry::Fdb(e) => Some(encode::delete_fdb(on(e.link)?, e.mac, None)),
+            // Settings stay as they are: what they were before is not known.
+            Entry::Sysctl(_) | Entry::Offload(_) => None,
         }
-        let index = self.links.index(entry.link()?)?;
-        Some(match entry {
-            Entry::Link(_) => encode::delete_link(index),
-            Entry::Address(e) => encode::delete_address(index, e.addr),
-            Entry::Neighbour(e) => encode::delete_neighbour(index, e.ip),
-            Entry::Fdb(e) => encode::delete_fdb(index, e.mac, None),
-            _ => return None,
-        })
     }
 
     /// Writes what is marked: first what must be there, in order of dependency; then, in reverse,

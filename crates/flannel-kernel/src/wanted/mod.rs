@@ -6,6 +6,7 @@
 //! the outcome depends on who wants what and never on who came first.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::{Discriminant, discriminant};
 use std::time::{Duration, Instant};
 
 use flannel_common::Backoff;
@@ -113,8 +114,8 @@ impl<S: Ord + Clone> Wanted<S> {
     /// Sets everything at once, on an empty table: in one sorted stroke, which leaves no half-empty
     /// nodes behind as tens of thousands of single insertions would.
     pub(crate) fn fill(&mut self, desired: Vec<(S, Vec<Entry>)>) {
-        // One run per kind of entry: owners come in order, so the runs are sorted, or nearly so.
-        let mut runs: [Vec<(Key, Slot<S>)>; Key::KINDS] = Default::default();
+        // One run per kind of key: owners come in order, so the runs are sorted, or nearly so.
+        let mut runs: Vec<(Discriminant<Key>, Vec<(Key, Slot<S>)>)> = Vec::new();
         let mut owners = Vec::with_capacity(desired.len());
         let mut contested = Vec::new();
         for (owner, entries) in desired {
@@ -124,14 +125,20 @@ impl<S: Ord + Clone> Wanted<S> {
             owners.push((owner.clone(), keys.into_boxed_slice()));
             for entry in entries {
                 let key = entry.key();
-                runs[key.kind()].push((key, Slot::new(entry, &owner)));
+                let kind = discriminant(&key);
+                let slot = (key, Slot::new(entry, &owner));
+                match runs.iter_mut().find(|(other, _)| *other == kind) {
+                    Some((_, run)) => run.push(slot),
+                    None => runs.push((kind, vec![slot])),
+                }
             }
         }
-        let mut slots: Vec<(Key, Slot<S>)> = Vec::with_capacity(runs.iter().map(Vec::len).sum());
-        for mut run in runs {
-            run.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let mut slots: Vec<(Key, Slot<S>)> =
+            Vec::with_capacity(runs.iter().map(|r| r.1.len()).sum());
+        for (_, mut run) in runs {
             slots.append(&mut run);
         }
+        slots.sort_by(|(a, _), (b, _)| a.cmp(b));
         slots.dedup_by(|later, earlier| {
             let twice = later.0 == earlier.0;
             if twice {
@@ -261,7 +268,7 @@ impl<S: Ord + Clone> Wanted<S> {
     pub(crate) fn refers_to(&self, name: IfName) -> bool {
         self.slots.values().any(|slot| {
             slot.entry.link() == Some(name)
-                || matches!(&slot.entry, Entry::Link(link) if link.parent() == name)
+                || matches!(&slot.entry, Entry::Link(link) if link.kind.parent() == Some(name))
         })
     }
 
@@ -270,7 +277,7 @@ impl<S: Ord + Clone> Wanted<S> {
         for (key, slot) in &mut self.slots {
             let depends = match &slot.entry {
                 Entry::Sysctl(_) => true,
-                Entry::Link(link) => link.parent() == name && !slot.good,
+                Entry::Link(link) => link.kind.parent() == Some(name) && !slot.good,
                 entry => entry.link() == Some(name),
             };
             if depends {

@@ -12,7 +12,7 @@ mod wish;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use flannel_backend::Underlay;
-use flannel_kernel::{Facts, IfName, Interface, Path};
+use flannel_kernel::{Facts, IfName, Interface, Path, VXLAN_DEVICES};
 
 pub use error::{Family, SelectError};
 
@@ -189,7 +189,7 @@ fn is_own(link: IfName) -> bool {
         name.strip_prefix(prefix)
             .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     };
-    ["flannel.", "flannel-v6.", "flannel-wg"].iter().any(|prefix| name.starts_with(prefix))
+    VXLAN_DEVICES.iter().chain(&["flannel-wg"]).any(|prefix| name.starts_with(prefix))
         || numbered("flannel")
         || name == "cni0"
         || name == "docker0"

@@ -4,17 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Context as _;
-use flannel_kernel::ROUTE_PROTOCOL;
+use flannel_kernel::{ROUTE_PROTOCOL, is_flannel_device};
 use flannel_netlink::{Connection, Protocol, Request};
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-
-/// What the names of flannel's devices begin with. Only vxlan devices count: a bridge of such a name
-/// would be somebody else's.
-const DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
 
 pub(super) struct Kernel {
     connection: Connection,
@@ -72,7 +68,8 @@ impl Kernel {
         for link in links.context("list the devices")? {
             let Some(name) = name_of(&link) else { continue };
             names.insert(link.header.index, name.to_owned());
-            if DEVICES.iter().any(|prefix| name.starts_with(prefix)) && is_vxlan(&link) {
+            // A bridge of such a name would be somebody else's.
+            if is_flannel_device(link.clone()) {
                 devices.push(Thing { words: format!("device {name}"), removal: del_link(&link) });
             }
         }
@@ -111,14 +108,6 @@ fn name_of(link: &LinkMessage) -> Option<&str> {
         LinkAttribute::IfName(name) => Some(name.as_str()),
         _ => None,
     })
-}
-
-fn is_vxlan(link: &LinkMessage) -> bool {
-    let infos = link.attributes.iter().filter_map(|attribute| match attribute {
-        LinkAttribute::LinkInfo(infos) => Some(infos),
-        _ => None,
-    });
-    infos.flatten().any(|info| matches!(info, LinkInfo::Kind(InfoKind::Vxlan)))
 }
 
 fn del_link(link: &LinkMessage) -> RouteNetlinkMessage {

@@ -178,7 +178,9 @@ impl Kernel {
 pub(crate) fn line(entry: &Entry) -> Option<String> {
     match entry {
         Entry::Link(link) => {
-            let LinkKind::Vxlan(vxlan) = &link.kind;
+            let vxlan = match &link.kind {
+                LinkKind::Vxlan(vxlan) => vxlan,
+            };
             let (name, mtu, mac) = (link.name, link.mtu, link.mac.unwrap_or(Mac([0; 6])));
             let (vni, local, parent) = (vxlan.vni, vxlan.local, vxlan.parent);
             let port = vxlan.port.unwrap_or(DEFAULT_PORT);

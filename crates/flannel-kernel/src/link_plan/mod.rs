@@ -1,11 +1,13 @@
 //! What it takes to make a device as wanted. Pure: compares, decides, writes nothing.
 
+mod vxlan;
+
 use netlink_packet_route::link::LinkFlags;
 
 use crate::encode;
 use crate::links::Links;
-use crate::observed::{ObservedLink, ObservedVxlan};
-use crate::{IfName, Link, LinkKind, Ownership, Vxlan};
+use crate::observed::{ObservedKind, ObservedLink};
+use crate::{IfName, Link, LinkKind, Ownership};
 use flannel_netlink::Request;
 
 /// What a device is judged by.
@@ -45,10 +47,11 @@ pub(crate) struct Step {
 }
 
 pub(crate) fn plan_link(link: &Link, around: Surroundings<'_>) -> LinkPlan {
-    let LinkKind::Vxlan(wanted) = &link.kind;
     let links = around.links;
-    let Some(parent) = links.index(wanted.parent) else {
-        return LinkPlan::Wait(wanted.parent);
+    let parent = match link.kind.parent().map(|name| links.index(name).ok_or(name)) {
+        Some(Err(name)) => return LinkPlan::Wait(name),
+        Some(Ok(index)) => Some(index),
+        None => None,
     };
     let Some(observed) = links.get(link.name) else {
         return match links.iter().find(|(other, _)| was_ours(link, other, around)) {
@@ -57,90 +60,61 @@ pub(crate) fn plan_link(link: &Link, around: Surroundings<'_>) -> LinkPlan {
         };
     };
     let index = observed.index;
-    let Some(vxlan) = &observed.vxlan else {
-        let why = "a device of this name exists and is no vxlan".to_owned();
-        return LinkPlan::Remove { index, why };
+    let steps = match (&link.kind, &observed.kind) {
+        (LinkKind::Vxlan(_), None) => {
+            let why = "a device of this name exists and is no vxlan".to_owned();
+            return LinkPlan::Remove { index, why };
+        }
+        (LinkKind::Vxlan(wanted), Some(ObservedKind::Vxlan(vxlan))) => {
+            if let Some(why) = around.vxlan_needs_new_device(wanted, vxlan) {
+                return LinkPlan::Remove { index, why };
+            }
+            vxlan::changes(wanted, parent, observed, vxlan)
+        }
     };
-    if let Some(why) = around.needs_new_device(wanted, vxlan) {
-        return LinkPlan::Remove { index, why };
-    }
-    let steps = changes(link, wanted, parent, observed, vxlan);
+    let steps: Vec<Step> = steps.into_iter().chain(changes(link, observed)).collect();
     if steps.is_empty() { LinkPlan::Keep } else { LinkPlan::Change(steps) }
 }
 
 /// Whether a device is the one that is wanted, though it has another name: of the same make, and with our
 /// MAC, or with our local address and an address of our network.
 fn was_ours(link: &Link, other: &ObservedLink, around: Surroundings<'_>) -> bool {
-    let LinkKind::Vxlan(wanted) = &link.kind;
-    let Some(vxlan) = &other.vxlan else { return false };
-    if around.ownership.links.contains(&other.name)
-        || !around.receives_the_same(wanted, vxlan)
-        || around.needs_new_device(wanted, vxlan).is_some()
+    if around.ownership.links.contains(&other.name) || !around.receives_the_same(&link.kind, other)
     {
         return false;
     }
+    let (convertible, same_local) = match (&link.kind, &other.kind) {
+        (LinkKind::Vxlan(wanted), Some(ObservedKind::Vxlan(vxlan))) => (
+            around.vxlan_needs_new_device(wanted, vxlan).is_none(),
+            vxlan.local == Some(wanted.local),
+        ),
+        (LinkKind::Vxlan(_), None) => return false,
+    };
     let addresses = around.links.addresses(other.index);
-    other.mac.is_some() && other.mac == link.mac
-        || vxlan.local == Some(wanted.local)
-            && addresses.iter().any(|address| around.ownership.is_within(address.addr))
+    convertible
+        && (other.mac.is_some() && other.mac == link.mac
+            || same_local
+                && addresses.iter().any(|address| around.ownership.is_within(address.addr)))
 }
 
 impl Surroundings<'_> {
     /// Whether the kernel would refuse the wanted device because this one is there: of two that receive
     /// the same packets, one would get none.
-    pub(crate) fn receives_the_same(self, wanted: &Vxlan, other: &ObservedVxlan) -> bool {
-        let v4 = other.local.is_none_or(|local| local.is_ipv4());
-        other.vni == wanted.vni && other.port == self.port(wanted) && v4 == wanted.local.is_ipv4()
-    }
-
-    pub(crate) fn port(self, wanted: &Vxlan) -> u16 {
-        wanted.port.unwrap_or(self.default_port)
-    }
-
-    fn needs_new_device(self, wanted: &Vxlan, observed: &ObservedVxlan) -> Option<String> {
-        let port = self.port(wanted);
-        if observed.vni != wanted.vni {
-            return Some(format!("its VNI is {}, not {}", observed.vni, wanted.vni));
+    pub(crate) fn receives_the_same(self, wanted: &LinkKind, other: &ObservedLink) -> bool {
+        match (wanted, &other.kind) {
+            (LinkKind::Vxlan(wanted), Some(ObservedKind::Vxlan(other))) => {
+                self.receives_the_same_vxlan(wanted, other)
+            }
+            (LinkKind::Vxlan(_), None) => false,
         }
-        if observed.port != port {
-            return Some(format!("its port is {}, not {port}", observed.port));
-        }
-        if observed.gbp != wanted.gbp {
-            return Some(format!("GBP is {}, not {}", observed.gbp, wanted.gbp));
-        }
-        if observed.local.is_some_and(|local| local.is_ipv4() != wanted.local.is_ipv4()) {
-            return Some("its local address is of the other family".to_owned());
-        }
-        None
     }
 }
 
-fn changes(
-    link: &Link,
-    wanted: &Vxlan,
-    parent: u32,
-    observed: &ObservedLink,
-    vxlan: &ObservedVxlan,
-) -> Vec<Step> {
+/// What is not as wanted and is so on every kind of device.
+fn changes(link: &Link, observed: &ObservedLink) -> Vec<Step> {
     let index = observed.index;
     let mut steps = Vec::new();
     let mut step = |what: String, or_anew, request| steps.push(Step { what, request, or_anew });
-    let mut differences = Vec::new();
-    if vxlan.parent != Some(parent) {
-        differences.push(format!("it does not send through {}", wanted.parent));
-    }
-    if vxlan.local != Some(wanted.local) {
-        differences.push(format!("its local address is not {}", wanted.local));
-    }
-    if vxlan.learning != wanted.learning {
-        differences.push(format!("learning is {}, not {}", vxlan.learning, wanted.learning));
-    }
-    if vxlan.ttl != 0 {
-        differences.push(format!("its TTL is {}", vxlan.ttl));
-    }
-    if !differences.is_empty() {
-        step(differences.join(", "), true, encode::set_vxlan(index, wanted, parent));
-    }
     if observed.master.is_some() {
         step("it has a master".to_owned(), true, encode::release_from_master(index));
     }
@@ -152,10 +126,6 @@ fn changes(
     if observed.mtu != link.mtu {
         let what = format!("its MTU is {}, not {}", observed.mtu, link.mtu);
         step(what, false, encode::set_mtu(index, link.mtu));
-    }
-    if observed.noarp {
-        let request = encode::set_flags(index, LinkFlags::Noarp, false);
-        step("it resolves no addresses (NOARP)".to_owned(), true, request);
     }
     if observed.protodown {
         let request = encode::clear_protodown(index);
@@ -170,7 +140,8 @@ fn changes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Mac;
+    use crate::observed::ObservedVxlan;
+    use crate::{Mac, Vxlan};
 
     fn name(text: &str) -> IfName {
         IfName::new(text).unwrap()
@@ -204,7 +175,7 @@ mod tests {
             master: None,
             noarp: false,
             protodown: false,
-            vxlan: Some(ObservedVxlan {
+            kind: Some(ObservedKind::Vxlan(ObservedVxlan {
                 vni: 1,
                 port: 8472,
                 parent: Some(2),
@@ -212,7 +183,13 @@ mod tests {
                 learning: false,
                 gbp: false,
                 ttl: 0,
-            }),
+            })),
+        }
+    }
+
+    fn vxlan(link: &mut ObservedLink) -> &mut ObservedVxlan {
+        match link.kind.as_mut().unwrap() {
+            ObservedKind::Vxlan(vxlan) => vxlan,
         }
     }
 
@@ -241,7 +218,7 @@ mod tests {
             master: None,
             noarp: false,
             protodown: false,
-            vxlan: None,
+            kind: None,
         });
         let mut link = observed();
         alter(&mut link);
@@ -260,7 +237,7 @@ mod tests {
         assert!(matches!(plan(|l| l.up = false), LinkPlan::Change(_)));
         assert!(matches!(plan(|l| l.mac = None), LinkPlan::Change(_)));
         let local = |l: &mut ObservedLink| {
-            l.vxlan.as_mut().unwrap().local = Some([192, 168, 100, 9].into());
+            vxlan(l).local = Some([192, 168, 100, 9].into());
         };
         assert!(matches!(plan(local), LinkPlan::Change(_)));
     }
@@ -270,7 +247,7 @@ mod tests {
         assert!(matches!(plan(|l| l.master = Some(9)), LinkPlan::Change(_)));
         assert!(matches!(plan(|l| l.noarp = true), LinkPlan::Change(_)));
         assert!(matches!(plan(|l| l.protodown = true), LinkPlan::Change(_)));
-        assert!(matches!(plan(|l| l.vxlan.as_mut().unwrap().ttl = 1), LinkPlan::Change(_)));
+        assert!(matches!(plan(|l| vxlan(l).ttl = 1), LinkPlan::Change(_)));
     }
 
     #[test]
@@ -286,17 +263,17 @@ mod tests {
         assert!(matches!(renamed(|l| l.mtu = 1000), LinkPlan::Rename { index: 3, .. }));
         // A stranger's: the kernel will say whether it is in the way.
         assert!(matches!(renamed(|l| l.mac = None), LinkPlan::Create));
-        assert!(matches!(renamed(|l| l.vxlan.as_mut().unwrap().vni = 2), LinkPlan::Create));
-        assert!(matches!(renamed(|l| l.vxlan = None), LinkPlan::Create));
+        assert!(matches!(renamed(|l| vxlan(l).vni = 2), LinkPlan::Create));
+        assert!(matches!(renamed(|l| l.kind = None), LinkPlan::Create));
     }
 
     #[test]
     fn what_it_does_not_allow_means_a_new_device() {
-        assert!(matches!(plan(|l| l.vxlan.as_mut().unwrap().vni = 2), LinkPlan::Remove { .. }));
+        assert!(matches!(plan(|l| vxlan(l).vni = 2), LinkPlan::Remove { .. }));
         // Also when the port that is wanted is the kernel's own.
-        assert!(matches!(plan(|l| l.vxlan.as_mut().unwrap().port = 4789), LinkPlan::Remove { .. }));
-        assert!(matches!(plan(|l| l.vxlan.as_mut().unwrap().gbp = true), LinkPlan::Remove { .. }));
-        assert!(matches!(plan(|l| l.vxlan = None), LinkPlan::Remove { .. }));
+        assert!(matches!(plan(|l| vxlan(l).port = 4789), LinkPlan::Remove { .. }));
+        assert!(matches!(plan(|l| vxlan(l).gbp = true), LinkPlan::Remove { .. }));
+        assert!(matches!(plan(|l| l.kind = None), LinkPlan::Remove { .. }));
     }
 
     #[test]

@@ -1,0 +1,54 @@
+//! Which devices can be flannel's: the one place that says so, by kind and name.
+
+use netlink_packet_route::link::LinkMessage;
+
+use crate::observed::{self, ObservedKind, ObservedLink};
+
+/// What the names of flannel's vxlan devices begin with, for IPv4 and for IPv6; the VNI follows.
+pub const VXLAN_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
+
+/// Whether a device that the kernel tells of is of a kind that flannel makes, and named as flannel
+/// names it.
+pub fn is_flannel_device(message: LinkMessage) -> bool {
+    observed::link(message).is_some_and(|link| can_be_ours(&link))
+}
+
+pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {
+    match &link.kind {
+        None => false,
+        Some(ObservedKind::Vxlan(vxlan)) => VXLAN_DEVICES
+            .iter()
+            .any(|prefix| link.name.as_str() == format!("{prefix}{}", vxlan.vni)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::link::{InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkInfo};
+
+    use super::*;
+
+    fn device(name: &str, kind: InfoKind, vni: u32) -> LinkMessage {
+        let data = LinkInfo::Data(InfoData::Vxlan(vec![InfoVxlan::Id(vni)]));
+        let mut message = LinkMessage::default();
+        message.attributes = vec![
+            LinkAttribute::IfName(name.to_owned()),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind), data]),
+        ];
+        message
+    }
+
+    #[test]
+    fn a_device_can_be_ours_by_its_kind_and_by_its_name() {
+        assert!(is_flannel_device(device("flannel.7", InfoKind::Vxlan, 7)));
+        assert!(is_flannel_device(device("flannel-v6.7", InfoKind::Vxlan, 7)));
+        for other in [
+            device("flannel.7", InfoKind::Bridge, 7),
+            device("flannel.8", InfoKind::Vxlan, 7),
+            device("flannel.of-mine", InfoKind::Vxlan, 7),
+            device("vxlan7", InfoKind::Vxlan, 7),
+        ] {
+            assert!(!is_flannel_device(other.clone()), "{other:?}");
+        }
+    }
+}
