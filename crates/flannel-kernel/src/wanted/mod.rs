@@ -5,8 +5,8 @@
 //! want different versions of one entry, the lower-ordered owner's is the one in force, so that
 //! the outcome depends on who wants what and never on who came first.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::mem::{Discriminant, discriminant};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
 use flannel_common::Backoff;
@@ -28,6 +28,8 @@ pub(crate) struct Wanted<S> {
     owners: BTreeMap<S, Box<[Key]>>,
     /// All claims on the few keys that more than one owner wants.
     contested: BTreeMap<Key, BTreeMap<S, Entry>>,
+    /// How many entries in force stand on a device. Asked for every event of every device of the node.
+    devices: BTreeMap<IfName, usize>,
     /// What is to be written: the keys in no order, perhaps twice or no longer so; and how many.
     dirty: Vec<Key>,
     dirty_count: usize,
@@ -103,6 +105,7 @@ impl<S: Ord + Clone> Wanted<S> {
             slots: BTreeMap::new(),
             owners: BTreeMap::new(),
             contested: BTreeMap::new(),
+            devices: BTreeMap::new(),
             dirty: Vec::new(),
             dirty_count: 0,
             waiting: BTreeSet::new(),
@@ -115,7 +118,7 @@ impl<S: Ord + Clone> Wanted<S> {
     /// nodes behind as tens of thousands of single insertions would.
     pub(crate) fn fill(&mut self, desired: Vec<(S, Vec<Entry>)>) {
         // One run per kind of key: owners come in order, so the runs are sorted, or nearly so.
-        let mut runs: Vec<(Discriminant<Key>, Vec<(Key, Slot<S>)>)> = Vec::new();
+        let mut runs: Vec<Vec<(Key, Slot<S>)>> = Vec::new();
         let mut owners = Vec::with_capacity(desired.len());
         let mut contested = Vec::new();
         for (owner, entries) in desired {
@@ -127,15 +130,14 @@ impl<S: Ord + Clone> Wanted<S> {
                 let key = entry.key();
                 let kind = discriminant(&key);
                 let slot = (key, Slot::new(entry, &owner));
-                match runs.iter_mut().find(|(other, _)| *other == kind) {
-                    Some((_, run)) => run.push(slot),
-                    None => runs.push((kind, vec![slot])),
+                match runs.iter_mut().find(|run| discriminant(&run[0].0) == kind) {
+                    Some(run) => run.push(slot),
+                    None => runs.push(vec![slot]),
                 }
             }
         }
-        let mut slots: Vec<(Key, Slot<S>)> =
-            Vec::with_capacity(runs.iter().map(|r| r.1.len()).sum());
-        for (_, mut run) in runs {
+        let mut slots: Vec<(Key, Slot<S>)> = Vec::with_capacity(runs.iter().map(Vec::len).sum());
+        for mut run in runs {
             slots.append(&mut run);
         }
         slots.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -146,6 +148,9 @@ impl<S: Ord + Clone> Wanted<S> {
             }
             twice
         });
+        for (_, slot) in &slots {
+            count_in(&mut self.devices, &slot.entry);
+        }
         self.bad = slots.len();
         self.dirty_count = slots.len();
         self.dirty = slots.iter().map(|(key, _)| key.clone()).collect();
@@ -184,6 +189,7 @@ impl<S: Ord + Clone> Wanted<S> {
     fn claim(&mut self, owner: &S, entry: Entry) {
         let key = entry.key();
         let Some(slot) = self.slots.get_mut(&key) else {
+            count_in(&mut self.devices, &entry);
             let slot = Slot { dirty: false, ..Slot::new(entry, owner) };
             self.slots.insert(key.clone(), slot);
             self.bad += 1;
@@ -198,7 +204,8 @@ impl<S: Ord + Clone> Wanted<S> {
             claims.insert(owner.clone(), entry);
             self.settle_claims(&key);
         } else if slot.entry != entry {
-            slot.entry = entry;
+            count_in(&mut self.devices, &entry);
+            count_out(&mut self.devices, &std::mem::replace(&mut slot.entry, entry));
             self.soil(key);
         }
     }
@@ -212,6 +219,7 @@ impl<S: Ord + Clone> Wanted<S> {
         self.clean(key);
         let slot = self.slots.remove(key)?;
         self.bad -= usize::from(!slot.good);
+        count_out(&mut self.devices, &slot.entry);
         Some(slot.entry)
     }
 
@@ -226,7 +234,8 @@ impl<S: Ord + Clone> Wanted<S> {
         let Some(slot) = self.slots.get_mut(key) else { return };
         slot.owner = owner;
         if slot.entry != entry {
-            slot.entry = entry;
+            count_in(&mut self.devices, &entry);
+            count_out(&mut self.devices, &std::mem::replace(&mut slot.entry, entry));
             self.soil(key.clone());
         }
     }
@@ -266,10 +275,7 @@ impl<S: Ord + Clone> Wanted<S> {
 
     /// Whether any entry stands on this device, or a device of ours has it as its parent.
     pub(crate) fn refers_to(&self, name: IfName) -> bool {
-        self.slots.values().any(|slot| {
-            slot.entry.link() == Some(name)
-                || matches!(&slot.entry, Entry::Link(link) if link.kind.parent() == Some(name))
-        })
+        self.devices.contains_key(&name)
     }
 
     /// To be written (again): the device it stands on was made anew.
@@ -527,6 +533,23 @@ impl<S: Ord + Clone> Wanted<S> {
             let error = slot.trouble.as_ref().and_then(|t| t.error.as_deref());
             (&slot.entry, error.unwrap_or("not yet written"))
         })
+    }
+}
+
+fn count_in(devices: &mut BTreeMap<IfName, usize>, entry: &Entry) {
+    for device in entry.devices() {
+        *devices.entry(device).or_default() += 1;
+    }
+}
+
+fn count_out(devices: &mut BTreeMap<IfName, usize>, entry: &Entry) {
+    for device in entry.devices() {
+        if let btree_map::Entry::Occupied(mut count) = devices.entry(device) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 

@@ -167,3 +167,53 @@ fn an_entry_nobody_wants_any_more_is_not_retried() {
     wanted.wake(now + Duration::from_secs(3600));
     assert!(!wanted.is_dirty());
 }
+
+fn route(n: u32, link: &str) -> Entry {
+    Entry::Route(crate::Route {
+        dst: IpNet::new(std::net::Ipv4Addr::from(0x0af4_0000 + (n << 8)).into(), 24).unwrap(),
+        metric: 0,
+        via: None,
+        link: IfName::new(link).unwrap(),
+        onlink: false,
+    })
+}
+
+#[test]
+fn which_devices_are_referred_to_follows_every_change() {
+    let devices = ["flannel.1", "eth0", "eth1"].map(|name| IfName::new(name).unwrap());
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut wanted = Wanted::new();
+    for round in 0..2000 {
+        let entries =
+            (0..rng.u32(0..4)).map(|_| route(rng.u32(0..3), devices[rng.usize(0..3)].as_str()));
+        let entries: Vec<Entry> = entries.collect();
+        if round % 100 == 0 {
+            wanted = Wanted::new();
+            wanted.fill(vec![(0, entries.clone()), (1, entries)]);
+        } else {
+            wanted.set(rng.u32(0..3), entries);
+        }
+        for name in devices {
+            let walked = wanted.iter().any(|(_, entry)| entry.link() == Some(name));
+            assert_eq!(wanted.refers_to(name), walked, "{name} in round {round}");
+        }
+    }
+}
+
+/// Prints what a veth that comes or goes costs. `cargo test -p flannel-kernel -- --nocapture foreign_device`
+#[test]
+fn a_foreign_device_is_known_as_such_among_any_number_of_entries() {
+    let veth = IfName::new("veth0").unwrap();
+    let cost = |count: u32| {
+        let mut wanted = Wanted::new();
+        wanted.fill((0..count).map(|n| (n, vec![route(n, "flannel.1")])).collect());
+        let begin = Instant::now();
+        assert!((0..100).all(|_| !std::hint::black_box(&wanted).refers_to(veth)));
+        begin.elapsed() / 100
+    };
+    let (few, many) = (cost(30), cost(30_000));
+    let ratio = many.as_secs_f64() / few.as_secs_f64();
+    println!(
+        "one event of a foreign device: {few:?} at 30 entries, {many:?} at 30,000: {ratio:.1}x"
+    );
+}
