@@ -80,7 +80,7 @@ fn engine(desired: &Desired) -> anyhow::Result<Duration> {
     let start = Instant::now();
     let status = runtime.block_on(engine.replace(desired.ownership.clone(), all))?;
     let elapsed = start.elapsed();
-    anyhow::ensure!(status.is_settled(), "{:?}", status.troubles);
+    anyhow::ensure!(status.is_settled(), "{:?}", status.problems);
     drop(engine);
     std::thread::sleep(Duration::from_millis(50));
     routes::delete_device("flannel.1")?;

@@ -57,6 +57,11 @@ impl RepairHistory {
         self.refusals = 0;
     }
 
+    /// What refused it may be so no more: the next tries come soon again.
+    pub fn circumstances_changed(&mut self) {
+        self.refusals = 0;
+    }
+
     /// Nothing in it that a new one would not have.
     pub fn is_blank(&self) -> bool {
         self.refusals == 0 && self.repairs == 0

@@ -3,6 +3,7 @@
 //! Netlink is blocking and ordered, so one thread owns both sockets and all state; requests come in
 //! through a bounded channel and are answered when the kernel has been written.
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +14,7 @@ use flannel_common::{Work, Worker};
 use tokio::sync::{oneshot, watch};
 
 use crate::reconciler::Reconciler;
-use crate::{Entry, Facts, Hazard, KernelVersion, Ownership, Path};
+use crate::{Entry, Facts, Hazard, KernelVersion, Key, Ownership, Path};
 
 /// Whose wish an entry is: a lease, or the node itself. Ordered: see `wanted`.
 pub trait Owner: Ord + Clone + Send + 'static {}
@@ -28,11 +29,25 @@ pub struct Status {
     /// How many entries are not as wanted.
     pub bad: usize,
     /// The first of them, and why.
-    pub troubles: Vec<(Entry, String)>,
+    pub problems: Vec<Problem>,
     /// What the host itself does that keeps pods from others, and is not ours to undo.
     pub hazards: Vec<Hazard>,
     /// How often the kernel had more to tell than could be queued, so that all was compared.
     pub overflows: u64,
+}
+
+/// An entry that is not as wanted. In words, for an entry may hold a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub key: Key,
+    pub entry: String,
+    pub reason: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.entry, self.reason)
+    }
 }
 
 impl Status {
@@ -51,8 +66,8 @@ pub enum EngineError {
 
 /// Requests that wait for the engine; more wait for a place in the queue.
 const QUEUE: usize = 256;
-/// How many troubles a status lists: an operator reads the first few, the rest is a number.
-const LISTED_TROUBLES: usize = 100;
+/// How many problems a status lists: an operator reads the first few, the rest is a number.
+const LISTED_PROBLEMS: usize = 100;
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
 enum Command<S> {
@@ -207,11 +222,15 @@ fn status<S: Owner>(reconciler: &Reconciler<S>) -> Status {
         bad: reconciler.wanted.bad(),
         overflows: reconciler.overflows,
         hazards: reconciler.hazards().iter().cloned().collect(),
-        troubles: reconciler
+        problems: reconciler
             .wanted
             .troubles()
-            .take(LISTED_TROUBLES)
-            .map(|(entry, error)| (entry.clone(), error.to_owned()))
+            .take(LISTED_PROBLEMS)
+            .map(|(key, entry, reason)| Problem {
+                key: key.clone(),
+                entry: entry.to_string(),
+                reason: reason.to_owned(),
+            })
             .collect(),
     }
 }

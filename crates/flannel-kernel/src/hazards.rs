@@ -71,7 +71,7 @@ pub(crate) fn first_host(subnet: IpNet) -> std::net::IpAddr {
 /// Those that addresses and routes of the main table are. `foreign`: routes into our networks that are not
 /// ours.
 pub(crate) fn in_the_main_table<S: Ord + Clone>(
-    wanted: &Wanted<S>,
+    wanted: &Wanted<S, Entry>,
     ownership: &Ownership,
     links: &Links,
     foreign: &[ObservedRoute],
@@ -103,7 +103,7 @@ pub(crate) fn in_the_main_table<S: Ord + Clone>(
 
 /// The wanted routes of peers that lead to all of this network.
 pub(crate) fn peers_around<S: Ord + Clone>(
-    wanted: &Wanted<S>,
+    wanted: &Wanted<S, Entry>,
     net: IpNet,
 ) -> impl Iterator<Item = &crate::Route> {
     (0..=net.prefix_len())
@@ -133,7 +133,7 @@ fn describe(route: &ObservedRoute, links: &Links) -> String {
 
 /// The settings that must not be 0 for packets to be forwarded between pods and peers.
 pub(crate) fn forwarding_settings<S: Ord + Clone>(
-    wanted: &Wanted<S>,
+    wanted: &Wanted<S, Entry>,
     ownership: &Ownership,
     links: &Links,
 ) -> Vec<String> {
@@ -167,7 +167,7 @@ pub(crate) fn forwarding_settings<S: Ord + Clone>(
 
 /// Devices of others with an address of our network that is no peer's: there this node's pods are.
 pub(crate) fn pods_devices<S: Ord + Clone>(
-    wanted: &Wanted<S>,
+    wanted: &Wanted<S, Entry>,
     ownership: &Ownership,
     links: &Links,
 ) -> impl Iterator<Item = (IfName, IpNet)> {

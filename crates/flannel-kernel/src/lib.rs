@@ -20,7 +20,7 @@ mod repairs;
 mod settings;
 mod wanted;
 
-pub use engine::{Engine, EngineError, Owner, Status};
+pub use engine::{Engine, EngineError, Owner, Problem, Status};
 pub use entry::{
     Address, Blackhole, Entry, Fdb, IPV6_DEFAULT_METRIC, Key, Link, LinkKind, Neighbour, Offload,
     ROUTE_PROTOCOL, Route, Sysctl, Vxlan,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use flannel_kernel::{
     Address, Blackhole, Engine, Entry, Fdb, IfName, Link, LinkKind, Mac, Neighbour, Offload,
-    Ownership, Route, Status, Sysctl, Vxlan,
+    Ownership, Problem, Route, Status, Sysctl, Vxlan,
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -315,9 +315,9 @@ fn an_entry_that_fails_is_named_and_does_not_hold_up_the_others() {
         (3, peer(3)),
     ]));
     let status = status.unwrap();
-    assert_eq!(status.troubles.len(), 1, "{status:#?}");
-    assert_eq!(status.troubles[0].0, unreachable);
-    assert!(status.troubles[0].1.contains("Nexthop has invalid gateway"), "{status:#?}");
+    assert_eq!(status.problems.len(), 1, "{status:#?}");
+    assert_eq!(status.problems[0].entry, unreachable.to_string());
+    assert!(status.problems[0].reason.contains("Nexthop has invalid gateway"), "{status:#?}");
     assert_eq!(ip("route show dev flannel.1").lines().count(), 3);
 
     ip("addr add 10.1.1.2/24 dev eth0");
@@ -382,7 +382,7 @@ fn a_device_waits_for_its_parent_and_comes_back_with_it() {
         std::thread::sleep(Duration::from_millis(200));
         let status = node.status();
         assert!(
-            status.troubles.iter().any(|(_, why)| why.contains("waiting for eth0")),
+            status.problems.iter().any(|problem| problem.reason.contains("waiting for eth0")),
             "{status:#?}"
         );
         ip("link add eth0 type veth peer name far0");
@@ -417,7 +417,7 @@ fn a_removed_owner_takes_its_entries_along() {
     assert_eq!(ip("route show dev flannel.1").lines().count(), 2);
     assert_eq!(ip("neigh show dev flannel.1 nud permanent").lines().count(), 2);
     assert_eq!(run("bridge", "fdb show dev flannel.1").lines().count(), 2);
-    assert!(node.update(0, Vec::new()).troubles.len() <= 6);
+    assert!(node.update(0, Vec::new()).problems.len() <= 6);
     assert!(!ip("link show").contains("flannel.1"), "and the device goes with the node's own");
 }
 
@@ -490,8 +490,8 @@ fn a_connected_route_is_never_replaced_whoever_comes_first() {
         ip("addr add 10.244.1.1/24 dev cni0");
         wait("it came later", &alone);
         let status = node.status();
-        let (entry, why) = status.troubles.first().expect("it is named");
-        assert!(entry.to_string().contains("10.244.1.0/24") && why.contains("cni0"), "{status:?}");
+        let Problem { entry, reason: why, .. } = status.problems.first().expect("it is named");
+        assert!(entry.contains("10.244.1.0/24") && why.contains("cni0"), "{status:?}");
         // Written anew it stays out as well.
         node.update(1, vec![]);
         node.update(1, peer(1));
@@ -678,8 +678,8 @@ fn what_the_kernel_will_not_do_is_told_and_not_tried_without_end() {
     let index = || ip("-o link show flannel.1").split(':').next().unwrap().to_owned();
     let first = index();
     assert_eq!(status.bad, 1, "{status:#?}");
-    let (entry, why) = &status.troubles[0];
-    assert!(matches!(entry, Entry::Link(_)), "{status:#?}");
+    let Problem { entry, reason: why, .. } = &status.problems[0];
+    assert!(entry.starts_with("device "), "{status:#?}");
     assert!(why.contains("its MTU is 1450, not 8950"), "{why}");
     // Whatever makes the engine look at it again does not make it anew; and all that stands on it stands.
     ip("link set flannel.1 mtu 1000");

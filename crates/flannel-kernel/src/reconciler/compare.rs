@@ -92,7 +92,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(super) fn is_referenced(&self, name: IfName) -> bool {
-        self.ownership.links.contains(&name) || self.wanted.refers_to(name)
+        self.ownership.links.contains(&name) || self.wanted.refers_to(&name)
     }
 
     /// A route that is not ours has changed: paths to peers may have too.

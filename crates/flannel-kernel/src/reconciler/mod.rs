@@ -24,7 +24,7 @@ use crate::links::Links;
 use crate::monitor::{Heard, Monitor};
 use crate::observed::{Event, route_ip};
 use crate::repairs::RepairLog;
-use crate::wanted::Wanted;
+use crate::wanted::{REPAIRS, Wanted};
 use crate::{DefaultRoute, Entry, Facts, Hazard, KernelVersion, Key, Ownership, Path};
 use flannel_netlink::{Connection, NetlinkError, Protocol, Request};
 use hazards::Watch;
@@ -38,7 +38,7 @@ pub(crate) struct Reconciler<S> {
     links: Links,
     default_routes: Vec<DefaultRoute>,
     kernel: KernelVersion,
-    pub(crate) wanted: Wanted<S>,
+    pub(crate) wanted: Wanted<S, Entry>,
     ownership: Ownership,
     doomed: Vec<(Key, Request)>,
     /// Routes that nobody wants any more and that the comparison under way is to find and remove.
@@ -64,7 +64,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             links: Links::default(),
             default_routes: Vec::new(),
             kernel,
-            wanted: Wanted::new(),
+            wanted: Wanted::new(REPAIRS),
             ownership: Ownership::default(),
             doomed: Vec::new(),
             released: BTreeSet::new(),

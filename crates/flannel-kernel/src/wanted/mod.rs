@@ -3,44 +3,51 @@
 //! Pure bookkeeping: nothing in here talks to the kernel, and time is passed in. Entries belong to an
 //! owner (a lease, or the node itself); an owner's entries are replaced as a whole. Should two owners
 //! want different versions of one entry, the lower-ordered owner's is the one in force, so that
-//! the outcome depends on who wants what and never on who came first.
+//! the outcome depends on who wants what and never on who came first. What an entry is, only its
+//! [`KeyedEntry`] says; what is special about those of the kernel is in `kernel.rs`.
+
+mod kernel;
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
-use flannel_common::Backoff;
-use ipnet::IpNet;
+use flannel_common::{RepairHistory, RepairPolicy};
 
-use crate::{Entry, IfName, Key};
+pub(crate) use kernel::REPAIRS;
 
-/// Repairs that are made at once before somebody undoing them again and again is met with pauses.
-const PATIENCE: u32 = 10;
-/// The count of repairs starts over after this long without one.
-const CALM: Duration = Duration::from_secs(60);
-/// The first pause is short: `ip route flush` goes on for as long as it finds something to remove, so
-/// it undoes every repair that is quick enough, and ends at the first pause.
-const TRUCE: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(60));
-const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(30));
+/// What can be wanted: known by its key, of which it is one version. It need not be printable, and is
+/// not printed here: it may hold a secret.
+pub(crate) trait KeyedEntry: Clone + PartialEq {
+    type Key: Ord + Clone;
+    /// What entries stand on: it goes, and they go with it.
+    type Device: Ord;
 
-pub(crate) struct Wanted<S> {
-    slots: BTreeMap<Key, Slot<S>>,
-    owners: BTreeMap<S, Box<[Key]>>,
+    fn key(&self) -> Self::Key;
+
+    /// All that it cannot be without.
+    fn devices(&self) -> impl Iterator<Item = Self::Device>;
+}
+
+pub(crate) struct Wanted<S, E: KeyedEntry> {
+    policy: RepairPolicy,
+    slots: BTreeMap<E::Key, Slot<S, E>>,
+    owners: BTreeMap<S, Box<[E::Key]>>,
     /// All claims on the few keys that more than one owner wants.
-    contested: BTreeMap<Key, BTreeMap<S, Entry>>,
+    contested: BTreeMap<E::Key, BTreeMap<S, E>>,
     /// How many entries in force stand on a device. Asked for every event of every device of the node.
-    devices: BTreeMap<IfName, usize>,
+    devices: BTreeMap<E::Device, usize>,
     /// What is to be written: the keys in no order, perhaps twice or no longer so; and how many.
-    dirty: Vec<Key>,
+    dirty: Vec<E::Key>,
     dirty_count: usize,
-    waiting: BTreeSet<(Instant, Key)>,
+    waiting: BTreeSet<(Instant, E::Key)>,
     epoch: u32,
     /// How many entries are not good.
     bad: usize,
 }
 
-struct Slot<S> {
-    entry: Entry,
+struct Slot<S, E> {
+    entry: E,
     owner: S,
     /// The kernel was last seen to hold it so.
     good: bool,
@@ -51,12 +58,12 @@ struct Slot<S> {
     trouble: Option<Box<Trouble>>,
 }
 
+type SlotOfKey<S, E> = (<E as KeyedEntry>::Key, Slot<S, E>);
+
 #[derive(Default)]
 struct Trouble {
-    failures: u32,
+    history: RepairHistory,
     error: Option<String>,
-    repairs: u32,
-    last_repair: Option<Instant>,
     resume: Option<Instant>,
 }
 
@@ -65,8 +72,8 @@ struct Trouble {
 const MANY: usize = 8;
 
 /// Entries to be written together.
-pub(crate) enum Batch {
-    Few(Vec<Key>),
+pub(crate) enum Batch<K> {
+    Few(Vec<K>),
     /// All that are marked.
     Many,
 }
@@ -82,9 +89,9 @@ pub(crate) enum Repair {
     AlreadyDue,
 }
 
-impl<S: Clone> Slot<S> {
+impl<S: Clone, E> Slot<S, E> {
     /// Wanted, and still to be written.
-    fn new(entry: Entry, owner: &S) -> Self {
+    fn new(entry: E, owner: &S) -> Self {
         Self { entry, owner: owner.clone(), good: false, dirty: true, seen: 0, trouble: None }
     }
 
@@ -99,9 +106,10 @@ impl<S: Clone> Slot<S> {
     }
 }
 
-impl<S: Ord + Clone> Wanted<S> {
-    pub(crate) fn new() -> Self {
+impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
+    pub(crate) fn new(policy: RepairPolicy) -> Self {
         Self {
+            policy,
             slots: BTreeMap::new(),
             owners: BTreeMap::new(),
             contested: BTreeMap::new(),
@@ -116,13 +124,13 @@ impl<S: Ord + Clone> Wanted<S> {
 
     /// Sets everything at once, on an empty table: in one sorted stroke, which leaves no half-empty
     /// nodes behind as tens of thousands of single insertions would.
-    pub(crate) fn fill(&mut self, desired: Vec<(S, Vec<Entry>)>) {
+    pub(crate) fn fill(&mut self, desired: Vec<(S, Vec<E>)>) {
         // One run per kind of key: owners come in order, so the runs are sorted, or nearly so.
-        let mut runs: Vec<Vec<(Key, Slot<S>)>> = Vec::new();
+        let mut runs: Vec<Vec<SlotOfKey<S, E>>> = Vec::new();
         let mut owners = Vec::with_capacity(desired.len());
         let mut contested = Vec::new();
         for (owner, entries) in desired {
-            let mut keys: Vec<Key> = entries.iter().map(Entry::key).collect();
+            let mut keys: Vec<E::Key> = entries.iter().map(E::key).collect();
             keys.sort_unstable();
             keys.dedup();
             owners.push((owner.clone(), keys.into_boxed_slice()));
@@ -136,7 +144,7 @@ impl<S: Ord + Clone> Wanted<S> {
                 }
             }
         }
-        let mut slots: Vec<(Key, Slot<S>)> = Vec::with_capacity(runs.iter().map(Vec::len).sum());
+        let mut slots: Vec<SlotOfKey<S, E>> = Vec::with_capacity(runs.iter().map(Vec::len).sum());
         for mut run in runs {
             slots.append(&mut run);
         }
@@ -162,9 +170,9 @@ impl<S: Ord + Clone> Wanted<S> {
     }
 
     /// Replaces all that `owner` wants. Returns the entries nobody wants any more.
-    pub(crate) fn set(&mut self, owner: S, entries: Vec<Entry>) -> Vec<Entry> {
+    pub(crate) fn set(&mut self, owner: S, entries: Vec<E>) -> Vec<E> {
         let old = self.owners.remove(&owner).unwrap_or_default();
-        let mut keys: Vec<Key> = entries.iter().map(Entry::key).collect();
+        let mut keys: Vec<E::Key> = entries.iter().map(E::key).collect();
         keys.sort_unstable();
         keys.dedup();
         let mut unwanted = Vec::new();
@@ -181,12 +189,12 @@ impl<S: Ord + Clone> Wanted<S> {
     }
 
     /// Forgets every owner that is not in `keep`. Returns the entries nobody wants any more.
-    pub(crate) fn retain(&mut self, keep: &BTreeSet<S>) -> Vec<Entry> {
+    pub(crate) fn retain(&mut self, keep: &BTreeSet<S>) -> Vec<E> {
         let gone: Vec<S> = self.owners.keys().filter(|o| !keep.contains(o)).cloned().collect();
         gone.into_iter().flat_map(|owner| self.set(owner, Vec::new())).collect()
     }
 
-    fn claim(&mut self, owner: &S, entry: Entry) {
+    fn claim(&mut self, owner: &S, entry: E) {
         let key = entry.key();
         let Some(slot) = self.slots.get_mut(&key) else {
             count_in(&mut self.devices, &entry);
@@ -210,7 +218,7 @@ impl<S: Ord + Clone> Wanted<S> {
         }
     }
 
-    fn release(&mut self, key: &Key, owner: &S) -> Option<Entry> {
+    fn release(&mut self, key: &E::Key, owner: &S) -> Option<E> {
         if let Some(claims) = self.contested.get_mut(key) {
             claims.remove(owner);
             self.settle_claims(key);
@@ -224,7 +232,7 @@ impl<S: Ord + Clone> Wanted<S> {
     }
 
     /// Puts the lowest-ordered claim in force.
-    fn settle_claims(&mut self, key: &Key) {
+    fn settle_claims(&mut self, key: &E::Key) {
         let Some(claims) = self.contested.get(key) else { return };
         let Some((owner, entry)) = claims.first_key_value() else { return };
         let (owner, entry) = (owner.clone(), entry.clone());
@@ -240,24 +248,17 @@ impl<S: Ord + Clone> Wanted<S> {
         }
     }
 
-    pub(crate) fn get(&self, key: &Key) -> Option<&Entry> {
+    pub(crate) fn get(&self, key: &E::Key) -> Option<&E> {
         self.slots.get(key).map(|slot| &slot.entry)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&E::Key, &E)> {
         self.slots.iter().map(|(key, slot)| (key, &slot.entry))
     }
 
     /// Whether the kernel was last seen to hold it so; `None` if it is not wanted.
-    pub(crate) fn is_good(&self, key: &Key) -> Option<bool> {
+    pub(crate) fn is_good(&self, key: &E::Key) -> Option<bool> {
         self.slots.get(key).map(|slot| slot.good && !slot.dirty)
-    }
-
-    pub(crate) fn links(&self) -> impl Iterator<Item = &crate::Link> {
-        self.slots.values().map_while(|slot| match &slot.entry {
-            Entry::Link(link) => Some(&**link),
-            _ => None,
-        })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -274,42 +275,11 @@ impl<S: Ord + Clone> Wanted<S> {
     }
 
     /// Whether any entry stands on this device, or a device of ours has it as its parent.
-    pub(crate) fn refers_to(&self, name: IfName) -> bool {
-        self.devices.contains_key(&name)
+    pub(crate) fn refers_to(&self, device: &E::Device) -> bool {
+        self.devices.contains_key(device)
     }
 
-    /// To be written (again): the device it stands on was made anew.
-    pub(crate) fn soil_link(&mut self, name: IfName) {
-        for (key, slot) in &mut self.slots {
-            let depends = match &slot.entry {
-                Entry::Sysctl(_) => true,
-                Entry::Link(link) => link.kind.parent() == Some(name) && !slot.good,
-                entry => entry.link() == Some(name),
-            };
-            if depends {
-                slot.judge(false, &mut self.bad);
-                if !std::mem::replace(&mut slot.dirty, true) {
-                    self.dirty_count += 1;
-                    self.dirty.push(key.clone());
-                }
-            }
-        }
-    }
-
-    /// To be written (again): a removal may have hit them.
-    pub(crate) fn rewrite_routes_to(&mut self, dst: IpNet) {
-        let keys: Vec<Key> = self.routes_to(dst).map(|(key, _)| key.clone()).collect();
-        keys.into_iter().for_each(|key| self.mark(key));
-    }
-
-    /// The wanted routes of exactly this destination, best metric first.
-    pub(crate) fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = (&Key, &Entry)> {
-        self.slots
-            .range(Key::Route(dst, 0)..=Key::Route(dst, u32::MAX))
-            .map(|(key, slot)| (key, &slot.entry))
-    }
-
-    fn soil(&mut self, key: Key) {
+    fn soil(&mut self, key: E::Key) {
         self.clean(&key);
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.judge(false, &mut self.bad);
@@ -318,7 +288,7 @@ impl<S: Ord + Clone> Wanted<S> {
         }
     }
 
-    fn mark(&mut self, key: Key) {
+    fn mark(&mut self, key: E::Key) {
         if let Some(slot) = self.slots.get_mut(&key)
             && !std::mem::replace(&mut slot.dirty, true)
         {
@@ -328,7 +298,7 @@ impl<S: Ord + Clone> Wanted<S> {
     }
 
     /// Takes a key off all lists.
-    fn clean(&mut self, key: &Key) {
+    fn clean(&mut self, key: &E::Key) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         self.dirty_count -= usize::from(std::mem::replace(&mut slot.dirty, false));
         if let Some(resume) = slot.trouble.as_ref().and_then(|trouble| trouble.resume) {
@@ -340,12 +310,12 @@ impl<S: Ord + Clone> Wanted<S> {
         self.dirty_count > 0
     }
 
-    pub(crate) fn is_marked(&self, key: &Key) -> bool {
+    pub(crate) fn is_marked(&self, key: &E::Key) -> bool {
         self.slots.get(key).is_some_and(|slot| slot.dirty)
     }
 
     /// The entries to be written now.
-    pub(crate) fn batch(&mut self) -> Batch {
+    pub(crate) fn batch(&mut self) -> Batch<E::Key> {
         let mut keys = std::mem::take(&mut self.dirty);
         if self.dirty_count * MANY > self.slots.len() {
             return Batch::Many;
@@ -359,8 +329,8 @@ impl<S: Ord + Clone> Wanted<S> {
     /// The entries of a batch, in order of dependency.
     pub(crate) fn entries<'a>(
         &'a self,
-        batch: &'a Batch,
-    ) -> Box<dyn Iterator<Item = (&'a Key, &'a Entry)> + 'a> {
+        batch: &'a Batch<E::Key>,
+    ) -> Box<dyn Iterator<Item = (&'a E::Key, &'a E)> + 'a> {
         match batch {
             Batch::Few(keys) => Box::new(keys.iter().filter_map(|key| Some((key, self.get(key)?)))),
             Batch::Many => Box::new(
@@ -370,7 +340,7 @@ impl<S: Ord + Clone> Wanted<S> {
     }
 
     /// A batch has been written, all of it but the `failed` keys.
-    pub(crate) fn written(&mut self, batch: Batch, failed: &BTreeSet<Key>) {
+    pub(crate) fn written(&mut self, batch: Batch<E::Key>, failed: &BTreeSet<E::Key>) {
         match batch {
             Batch::Few(keys) => {
                 for key in keys.iter().filter(|key| !failed.contains(key)) {
@@ -396,18 +366,18 @@ impl<S: Ord + Clone> Wanted<S> {
         }
     }
 
-    pub(crate) fn succeeded(&mut self, key: &Key) {
+    pub(crate) fn succeeded(&mut self, key: &E::Key) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         self.dirty_count -= usize::from(std::mem::replace(&mut slot.dirty, false));
         slot.judge(true, &mut self.bad);
         slot.seen = self.epoch;
         if let Some(trouble) = &mut slot.trouble {
-            trouble.failures = 0;
+            trouble.history.written();
             trouble.error = None;
             if let Some(resume) = trouble.resume.take() {
                 self.waiting.remove(&(resume, key.clone()));
             }
-            if trouble.repairs == 0 {
+            if trouble.history.is_blank() {
                 slot.trouble = None;
             }
         }
@@ -416,7 +386,7 @@ impl<S: Ord + Clone> Wanted<S> {
     /// Schedules the next try. Returns when it will be, and whether this error is news.
     pub(crate) fn failed(
         &mut self,
-        key: &Key,
+        key: &E::Key,
         error: String,
         now: Instant,
         rng: &mut fastrand::Rng,
@@ -426,8 +396,7 @@ impl<S: Ord + Clone> Wanted<S> {
         slot.judge(false, &mut self.bad);
         let trouble = slot.trouble.get_or_insert_default();
         let news = trouble.error.as_ref() != Some(&error);
-        let pause = RETRY.pause(trouble.failures, rng);
-        trouble.failures += 1;
+        let pause = trouble.history.refused(&self.policy, rng);
         trouble.error = Some(error);
         trouble.resume = Some(now + pause);
         self.waiting.insert((now + pause, key.clone()));
@@ -435,7 +404,12 @@ impl<S: Ord + Clone> Wanted<S> {
     }
 
     /// Somebody else has removed or altered this entry.
-    pub(crate) fn disturbed(&mut self, key: &Key, now: Instant, rng: &mut fastrand::Rng) -> Repair {
+    pub(crate) fn disturbed(
+        &mut self,
+        key: &E::Key,
+        now: Instant,
+        rng: &mut fastrand::Rng,
+    ) -> Repair {
         let Some(slot) = self.slots.get_mut(key) else { return Repair::AlreadyDue };
         let was_good = slot.judge(false, &mut self.bad);
         if slot.dirty || slot.trouble.as_ref().is_some_and(|trouble| trouble.resume.is_some()) {
@@ -446,16 +420,11 @@ impl<S: Ord + Clone> Wanted<S> {
             return Repair::AlreadyDue;
         }
         let trouble = slot.trouble.get_or_insert_default();
-        if trouble.last_repair.is_some_and(|last| now.duration_since(last) > CALM) {
-            trouble.repairs = 0;
-        }
-        trouble.repairs += 1;
-        trouble.last_repair = Some(now);
-        if trouble.repairs <= PATIENCE {
+        let pause = trouble.history.undone(&self.policy, now, rng);
+        if pause.is_zero() {
             self.mark(key.clone());
             return Repair::Now;
         }
-        let pause = TRUCE.pause(trouble.repairs - PATIENCE - 1, rng);
         trouble.resume = Some(now + pause);
         self.waiting.insert((now + pause, key.clone()));
         Repair::Later(pause)
@@ -478,17 +447,17 @@ impl<S: Ord + Clone> Wanted<S> {
     /// Circumstances have changed: what has failed is tried again now, and soon again should that
     /// fail. What somebody else keeps undoing waits on.
     pub(crate) fn retry_failed(&mut self) {
-        let failed: Vec<Key> = self.waiting.iter().map(|(_, key)| key.clone()).collect();
+        let failed: Vec<E::Key> = self.waiting.iter().map(|(_, key)| key.clone()).collect();
         for key in failed {
             self.retry(&key);
         }
     }
 
     /// The same for one entry.
-    pub(crate) fn retry(&mut self, key: &Key) {
+    pub(crate) fn retry(&mut self, key: &E::Key) {
         let trouble = self.slots.get_mut(key).and_then(|slot| slot.trouble.as_mut());
         let Some(trouble) = trouble.filter(|trouble| trouble.error.is_some()) else { return };
-        trouble.failures = 0;
+        trouble.history.circumstances_changed();
         if let Some(resume) = trouble.resume.take() {
             self.waiting.remove(&(resume, key.clone()));
             self.mark(key.clone());
@@ -505,7 +474,7 @@ impl<S: Ord + Clone> Wanted<S> {
     }
 
     /// The kernel holds this entry as wanted.
-    pub(crate) fn seen(&mut self, key: &Key) {
+    pub(crate) fn seen(&mut self, key: &E::Key) {
         let epoch = self.epoch;
         if let Some(slot) = self.slots.get_mut(key) {
             slot.seen = epoch;
@@ -519,7 +488,7 @@ impl<S: Ord + Clone> Wanted<S> {
 
     /// The keys of these kinds that the comparison has not come across. Those that are to be written
     /// anyway need not be found missing.
-    pub(crate) fn unseen(&self, kinds: impl Fn(&Key) -> bool) -> Vec<Key> {
+    pub(crate) fn unseen(&self, kinds: impl Fn(&E::Key) -> bool) -> Vec<E::Key> {
         self.slots
             .iter()
             .filter(|(key, slot)| slot.seen != self.epoch && !slot.dirty && kinds(key))
@@ -528,21 +497,21 @@ impl<S: Ord + Clone> Wanted<S> {
     }
 
     /// What is not as it should be, and why.
-    pub(crate) fn troubles(&self) -> impl Iterator<Item = (&Entry, &str)> {
-        self.slots.values().filter(|slot| !slot.good).take(self.bad).map(|slot| {
+    pub(crate) fn troubles(&self) -> impl Iterator<Item = (&E::Key, &E, &str)> {
+        self.slots.iter().filter(|(_, slot)| !slot.good).take(self.bad).map(|(key, slot)| {
             let error = slot.trouble.as_ref().and_then(|t| t.error.as_deref());
-            (&slot.entry, error.unwrap_or("not yet written"))
+            (key, &slot.entry, error.unwrap_or("not yet written"))
         })
     }
 }
 
-fn count_in(devices: &mut BTreeMap<IfName, usize>, entry: &Entry) {
+fn count_in<E: KeyedEntry>(devices: &mut BTreeMap<E::Device, usize>, entry: &E) {
     for device in entry.devices() {
         *devices.entry(device).or_default() += 1;
     }
 }
 
-fn count_out(devices: &mut BTreeMap<IfName, usize>, entry: &Entry) {
+fn count_out<E: KeyedEntry>(devices: &mut BTreeMap<E::Device, usize>, entry: &E) {
     for device in entry.devices() {
         if let btree_map::Entry::Occupied(mut count) = devices.entry(device) {
             *count.get_mut() -= 1;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_backend::{Backend, Connected, Meeting, Node, Owner, Past, Underlay};
-use flannel_kernel::{Blackhole, Engine, EngineError, Entry, Facts, IfName, Ownership, Status};
+use flannel_kernel::{
+    Blackhole, Engine, EngineError, Entry, Facts, IfName, Key, Ownership, Status,
+};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use flannel_store::Announce;
 use ipnet::IpNet;
@@ -271,13 +273,10 @@ impl Network {
     /// What of the node's own is broken, so that no peer can be reached.
     pub(super) fn obstacle(&self, status: &Status) -> Option<String> {
         let devices = self.backend.devices(&self.node);
-        status.troubles.iter().find_map(|(entry, why)| {
-            let own = match entry {
-                Entry::Link(link) => devices.contains(&link.name),
-                Entry::Address(address) => devices.contains(&address.link),
-                _ => false,
-            };
-            own.then(|| format!("{entry}: {why}"))
-        })
+        let own = |key: &Key| match key {
+            Key::Link(device) | Key::Address(device, _) => devices.contains(device),
+            _ => false,
+        };
+        status.problems.iter().find(|problem| own(&problem.key)).map(ToString::to_string)
     }
 }

@@ -177,26 +177,19 @@ impl Kernel {
 /// What an entry looks like when the kernel holds it; nothing for what netlink does not show.
 pub(crate) fn line(entry: &Entry) -> Option<String> {
     match entry {
-        Entry::Link(link) => {
-            let vxlan = match &link.kind {
-                LinkKind::Vxlan(vxlan) => vxlan,
-            };
-            let (name, mtu, mac) = (link.name, link.mtu, link.mac.unwrap_or(Mac([0; 6])));
-            let (vni, local, parent) = (vxlan.vni, vxlan.local, vxlan.parent);
-            let port = vxlan.port.unwrap_or(DEFAULT_PORT);
-            let learning = vxlan.learning;
-            Some(device_line(
-                name.as_str(),
-                mac,
-                mtu,
+        Entry::Link(link) => match &link.kind {
+            LinkKind::Vxlan(vxlan) => Some(device_line(
+                link.name.as_str(),
+                link.mac.unwrap_or(Mac([0; 6])),
+                link.mtu,
                 true,
-                vni,
-                port,
-                local,
-                parent.as_str(),
-                learning,
-            ))
-        }
+                vxlan.vni,
+                vxlan.port.unwrap_or(DEFAULT_PORT),
+                vxlan.local,
+                vxlan.parent.as_str(),
+                vxlan.learning,
+            )),
+        },
         Entry::Sysctl(_) | Entry::Offload(_) => None,
         other => Some(other.to_string()),
     }
