@@ -199,7 +199,7 @@ impl<S: Owner> EngineWork<S> {
     /// What the kernel holds is unknown: say so, and compare everything.
     fn compare_everything(&mut self, error: &io::Error) {
         tracing::error!("netlink: {error}; comparing everything");
-        self.reconciler.distrust();
+        self.reconciler.compare_everything_again();
         // Whatever it is, it is not to become a busy loop.
         std::thread::sleep(PAUSE_AFTER_ERROR);
     }
@@ -224,7 +224,7 @@ fn status<S: Owner>(reconciler: &Reconciler<S>) -> Status {
         hazards: reconciler.hazards().iter().cloned().collect(),
         problems: reconciler
             .wanted
-            .troubles()
+            .problems()
             .take(LISTED_PROBLEMS)
             .map(|(key, entry, reason)| Problem {
                 key: key.clone(),

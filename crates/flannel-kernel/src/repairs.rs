@@ -15,7 +15,7 @@ const FAILURES_PER_MINUTE: u32 = 10;
 pub(crate) struct RepairLog {
     /// What has been undone and is not seen restored yet, and by whom.
     undone: BTreeMap<Key, u32>,
-    truces: BTreeMap<Key, Instant>,
+    left_alone: BTreeMap<Key, Instant>,
     failure_window: Option<Instant>,
     failures: u32,
 }
@@ -45,16 +45,16 @@ impl RepairLog {
                 tracing::info!("restored {key}{}", culprit(*by).unwrap_or_default());
             }
         }
-        self.truces.retain(|_, last| now.duration_since(*last) < ONCE_A_MINUTE);
+        self.left_alone.retain(|_, last| now.duration_since(*last) < ONCE_A_MINUTE);
     }
 
-    pub(crate) fn truce(&mut self, key: &Key, by: u32, pause: Duration, now: Instant) {
+    pub(crate) fn leave_alone(&mut self, key: &Key, by: u32, pause: Duration, now: Instant) {
         let recently =
-            self.truces.get(key).is_some_and(|last| now.duration_since(*last) < ONCE_A_MINUTE);
+            self.left_alone.get(key).is_some_and(|last| now.duration_since(*last) < ONCE_A_MINUTE);
         if recently {
             return;
         }
-        self.truces.insert(key.clone(), now);
+        self.left_alone.insert(key.clone(), now);
         match culprit(by) {
             Some(by) => tracing::warn!(
                 "{key} is changed by somebody else again and again{by}: \

@@ -503,7 +503,7 @@ fn a_connected_route_is_never_replaced_whoever_comes_first() {
 }
 
 #[test]
-fn two_managers_fighting_over_an_entry_end_in_a_truce() {
+fn two_managers_fighting_over_an_entry_end_in_a_pause() {
     let node = Node::meshed(1);
     let fight = Instant::now();
     let mut undone = 0;
@@ -517,7 +517,7 @@ fn two_managers_fighting_over_an_entry_end_in_a_truce() {
         undone += u32::from(deleted);
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert!((10..20).contains(&undone), "a truce, not a busy loop: undone {undone} times");
+    assert!((10..20).contains(&undone), "pauses, not a busy loop: undone {undone} times");
     let start = Instant::now();
     while !node.status().is_settled() {
         assert!(start.elapsed() < Duration::from_secs(10), "in the end ours is back");

@@ -134,7 +134,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             .map(|(link, _)| (link.name, link.index))
             .collect();
         for (name, index) in orphans {
-            self.doomed.push((Key::Link(name), encode::delete_link(index)));
+            self.removals.push((Key::Link(name), encode::delete_link(index)));
         }
     }
 
@@ -148,7 +148,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         if self.wanted.get(&key).is_some() {
             self.wanted.seen(&key);
         } else if self.ownership.owns_address(address, name) {
-            self.doomed.push((key, encode::delete_address(address.link, address.addr)));
+            self.removals.push((key, encode::delete_address(address.link, address.addr)));
         }
     }
 
@@ -164,7 +164,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 }
             }
             _ if self.ownership.owns_neighbour(neighbour, name) => {
-                self.doomed.push((key, encode::delete_neighbour(neighbour.link, neighbour.ip)));
+                self.removals.push((key, encode::delete_neighbour(neighbour.link, neighbour.ip)));
             }
             _ => {}
         }
@@ -190,7 +190,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             None => self.ownership.owns_fdb(fdb, name),
         };
         if odd {
-            self.doomed.push((key, encode::delete_fdb(fdb.link, fdb.mac, Some(fdb.dst))));
+            self.removals.push((key, encode::delete_fdb(fdb.link, fdb.mac, Some(fdb.dst))));
         }
     }
 
@@ -210,7 +210,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             Some(false) if self.is_connected(route) => {
                 // It came after ours, which stands before it and goes; it is not written again over it.
                 self.missing(&key, 0, now);
-                self.doomed.push((key, encode::delete_our_route(route.dst, route.metric)));
+                self.removals.push((key, encode::delete_our_route(route.dst, route.metric)));
                 false
             }
             Some(false) => {
@@ -219,7 +219,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 // is not removed: the removal would find ours.
                 let plain = ObservedRoute { embellished: false, ..route.clone() };
                 if route.hops.len() == 1 && self.route_matches(&key, &plain) != Some(true) {
-                    self.doomed.push((key, encode::delete_route(route)));
+                    self.removals.push((key, encode::delete_route(route)));
                 }
                 true
             }
@@ -227,7 +227,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 let ours = self.ownership.owns_route(route, &self.links, taking_over)
                     || route.protocol == ROUTE_PROTOCOL && self.released.contains(&key);
                 if ours {
-                    self.doomed.push((key, encode::delete_route(route)));
+                    self.removals.push((key, encode::delete_route(route)));
                 }
                 ours
             }
@@ -283,7 +283,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         }
         match self.wanted.disturbed(key, now, &mut self.rng) {
             Repair::Now => self.repairs.undone(key, by),
-            Repair::Later(pause) => self.repairs.truce(key, by, pause, now),
+            Repair::Later(pause) => self.repairs.leave_alone(key, by, pause, now),
             Repair::AlreadyDue => {}
         }
     }

@@ -143,7 +143,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             return Ok(Err(self.explain(link, &error)?));
         }
         self.read_link(LinkAttribute::IfName(link.name.to_string()))?;
-        self.wanted.soil_link(link.name);
+        self.wanted.rewrite_all_on(link.name);
         Ok(Ok(()))
     }
 

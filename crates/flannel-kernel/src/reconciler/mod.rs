@@ -40,7 +40,7 @@ pub(crate) struct Reconciler<S> {
     kernel: KernelVersion,
     pub(crate) wanted: Wanted<S, Entry>,
     ownership: Ownership,
-    doomed: Vec<(Key, Request)>,
+    removals: Vec<(Key, Request)>,
     /// Routes that nobody wants any more and that the comparison under way is to find and remove.
     released: BTreeSet<Key>,
     repairs: RepairLog,
@@ -66,7 +66,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             kernel,
             wanted: Wanted::new(REPAIRS),
             ownership: Ownership::default(),
-            doomed: Vec::new(),
+            removals: Vec::new(),
             released: BTreeSet::new(),
             repairs: RepairLog::default(),
             watch: Watch::default(),
@@ -127,7 +127,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         let (routes, others): (Vec<Entry>, Vec<Entry>) =
             unwanted.into_iter().partition(|entry| matches!(entry.key(), Key::Route(..)));
         self.released = routes.iter().map(Entry::key).collect();
-        self.doom_entries(others);
+        self.remove_unwanted(others);
         let compared = self.resync(now, true);
         self.released.clear();
         compared?;
@@ -149,7 +149,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         for (owner, entries) in changes {
             unwanted.extend(self.wanted.set(owner, entries));
         }
-        self.doom_entries(unwanted);
+        self.remove_unwanted(unwanted);
         self.watch.due = true;
         self.flush(now)
     }
@@ -205,12 +205,12 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     /// What is believed of the kernel may be wrong.
-    pub(crate) fn distrust(&mut self) {
+    pub(crate) fn compare_everything_again(&mut self) {
         self.resync_due = true;
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        self.resync_due || self.wanted.is_dirty() || !self.doomed.is_empty()
+        self.resync_due || self.wanted.is_dirty() || !self.removals.is_empty()
     }
 
     /// How the kernel would send to each of these addresses.

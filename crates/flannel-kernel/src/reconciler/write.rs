@@ -12,7 +12,7 @@ use crate::{Entry, IfName, Key, encode, settings};
 use flannel_netlink::{NetlinkError, Request};
 
 impl<S: Ord + Clone> Reconciler<S> {
-    pub(super) fn doom_entries(&mut self, entries: Vec<Entry>) {
+    pub(super) fn remove_unwanted(&mut self, entries: Vec<Entry>) {
         for entry in entries {
             let key = entry.key();
             // One owner let go of it and another took it up: it is written over.
@@ -20,7 +20,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 continue;
             }
             if let Some(request) = self.removal(&entry) {
-                self.doomed.push((key, request));
+                self.removals.push((key, request));
             }
         }
     }
@@ -48,7 +48,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             self.flush_links(now)?;
             self.flush_entries(now)?;
         }
-        self.flush_doomed()
+        self.flush_removals()
     }
 
     pub(super) fn flush_entries(&mut self, now: Instant) -> io::Result<()> {
@@ -81,13 +81,13 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(())
     }
 
-    pub(super) fn flush_doomed(&mut self) -> io::Result<()> {
-        if self.doomed.is_empty() {
+    pub(super) fn flush_removals(&mut self) -> io::Result<()> {
+        if self.removals.is_empty() {
             return Ok(());
         }
-        let mut doomed = std::mem::take(&mut self.doomed);
-        doomed.sort_by(|(a, _), (b, _)| b.cmp(a));
-        let (keys, requests): (Vec<Key>, Vec<Request>) = doomed.into_iter().unzip();
+        let mut removals = std::mem::take(&mut self.removals);
+        removals.sort_by(|(a, _), (b, _)| b.cmp(a));
+        let (keys, requests): (Vec<Key>, Vec<Request>) = removals.into_iter().unzip();
         let mut failed = Vec::new();
         self.connection.apply(requests, |at, error| failed.push((at, error)))?;
         for (at, error) in failed {

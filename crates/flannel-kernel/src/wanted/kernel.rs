@@ -39,7 +39,7 @@ impl<S: Ord + Clone> Wanted<S, Entry> {
     }
 
     /// To be written (again): the device it stands on was made anew.
-    pub(crate) fn soil_link(&mut self, name: IfName) {
+    pub(crate) fn rewrite_all_on(&mut self, name: IfName) {
         for (key, slot) in &mut self.slots {
             let depends = match &slot.entry {
                 Entry::Sysctl(_) => true,

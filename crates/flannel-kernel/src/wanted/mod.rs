@@ -55,13 +55,14 @@ struct Slot<S, E> {
     dirty: bool,
     /// The resync that saw it.
     seen: u32,
-    trouble: Option<Box<Trouble>>,
+    attempts: Option<Box<Attempts>>,
 }
 
 type SlotOfKey<S, E> = (<E as KeyedEntry>::Key, Slot<S, E>);
 
+/// How writing it, and repairing it, has gone.
 #[derive(Default)]
-struct Trouble {
+struct Attempts {
     history: RepairHistory,
     error: Option<String>,
     resume: Option<Instant>,
@@ -92,7 +93,7 @@ pub(crate) enum Repair {
 impl<S: Clone, E> Slot<S, E> {
     /// Wanted, and still to be written.
     fn new(entry: E, owner: &S) -> Self {
-        Self { entry, owner: owner.clone(), good: false, dirty: true, seen: 0, trouble: None }
+        Self { entry, owner: owner.clone(), good: false, dirty: true, seen: 0, attempts: None }
     }
 
     /// Returns what was thought of it before.
@@ -214,7 +215,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         } else if slot.entry != entry {
             count_in(&mut self.devices, &entry);
             count_out(&mut self.devices, &std::mem::replace(&mut slot.entry, entry));
-            self.soil(key);
+            self.rewrite(key);
         }
     }
 
@@ -244,7 +245,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         if slot.entry != entry {
             count_in(&mut self.devices, &entry);
             count_out(&mut self.devices, &std::mem::replace(&mut slot.entry, entry));
-            self.soil(key.clone());
+            self.rewrite(key.clone());
         }
     }
 
@@ -279,11 +280,11 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.devices.contains_key(device)
     }
 
-    fn soil(&mut self, key: E::Key) {
+    fn rewrite(&mut self, key: E::Key) {
         self.clean(&key);
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.judge(false, &mut self.bad);
-            slot.trouble = None;
+            slot.attempts = None;
             self.mark(key);
         }
     }
@@ -301,7 +302,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     fn clean(&mut self, key: &E::Key) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         self.dirty_count -= usize::from(std::mem::replace(&mut slot.dirty, false));
-        if let Some(resume) = slot.trouble.as_ref().and_then(|trouble| trouble.resume) {
+        if let Some(resume) = slot.attempts.as_ref().and_then(|attempts| attempts.resume) {
             self.waiting.remove(&(resume, key.clone()));
         }
     }
@@ -350,7 +351,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             Batch::Many => {
                 let mut others = Vec::new();
                 for (key, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.dirty) {
-                    if slot.trouble.is_some() || failed.contains(key) {
+                    if slot.attempts.is_some() || failed.contains(key) {
                         others.push(key.clone());
                         continue;
                     }
@@ -371,14 +372,14 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.dirty_count -= usize::from(std::mem::replace(&mut slot.dirty, false));
         slot.judge(true, &mut self.bad);
         slot.seen = self.epoch;
-        if let Some(trouble) = &mut slot.trouble {
-            trouble.history.written();
-            trouble.error = None;
-            if let Some(resume) = trouble.resume.take() {
+        if let Some(attempts) = &mut slot.attempts {
+            attempts.history.written();
+            attempts.error = None;
+            if let Some(resume) = attempts.resume.take() {
                 self.waiting.remove(&(resume, key.clone()));
             }
-            if trouble.history.is_blank() {
-                slot.trouble = None;
+            if attempts.history.is_blank() {
+                slot.attempts = None;
             }
         }
     }
@@ -394,11 +395,11 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.clean(key);
         let slot = self.slots.get_mut(key)?;
         slot.judge(false, &mut self.bad);
-        let trouble = slot.trouble.get_or_insert_default();
-        let news = trouble.error.as_ref() != Some(&error);
-        let pause = trouble.history.refused(&self.policy, rng);
-        trouble.error = Some(error);
-        trouble.resume = Some(now + pause);
+        let attempts = slot.attempts.get_or_insert_default();
+        let news = attempts.error.as_ref() != Some(&error);
+        let pause = attempts.history.refused(&self.policy, rng);
+        attempts.error = Some(error);
+        attempts.resume = Some(now + pause);
         self.waiting.insert((now + pause, key.clone()));
         Some((pause, news))
     }
@@ -412,20 +413,20 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     ) -> Repair {
         let Some(slot) = self.slots.get_mut(key) else { return Repair::AlreadyDue };
         let was_good = slot.judge(false, &mut self.bad);
-        if slot.dirty || slot.trouble.as_ref().is_some_and(|trouble| trouble.resume.is_some()) {
+        if slot.dirty || slot.attempts.as_ref().is_some_and(|attempts| attempts.resume.is_some()) {
             return Repair::AlreadyDue;
         }
         if !was_good {
             self.mark(key.clone());
             return Repair::AlreadyDue;
         }
-        let trouble = slot.trouble.get_or_insert_default();
-        let pause = trouble.history.undone(&self.policy, now, rng);
+        let attempts = slot.attempts.get_or_insert_default();
+        let pause = attempts.history.undone(&self.policy, now, rng);
         if pause.is_zero() {
             self.mark(key.clone());
             return Repair::Now;
         }
-        trouble.resume = Some(now + pause);
+        attempts.resume = Some(now + pause);
         self.waiting.insert((now + pause, key.clone()));
         Repair::Later(pause)
     }
@@ -437,8 +438,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
                 break;
             }
             let Some((_, key)) = self.waiting.pop_first() else { break };
-            if let Some(trouble) = self.slots.get_mut(&key).and_then(|s| s.trouble.as_mut()) {
-                trouble.resume = None;
+            if let Some(attempts) = self.slots.get_mut(&key).and_then(|s| s.attempts.as_mut()) {
+                attempts.resume = None;
                 self.mark(key);
             }
         }
@@ -455,10 +456,10 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// The same for one entry.
     pub(crate) fn retry(&mut self, key: &E::Key) {
-        let trouble = self.slots.get_mut(key).and_then(|slot| slot.trouble.as_mut());
-        let Some(trouble) = trouble.filter(|trouble| trouble.error.is_some()) else { return };
-        trouble.history.circumstances_changed();
-        if let Some(resume) = trouble.resume.take() {
+        let attempts = self.slots.get_mut(key).and_then(|slot| slot.attempts.as_mut());
+        let Some(attempts) = attempts.filter(|attempts| attempts.error.is_some()) else { return };
+        attempts.history.circumstances_changed();
+        if let Some(resume) = attempts.resume.take() {
             self.waiting.remove(&(resume, key.clone()));
             self.mark(key.clone());
         }
@@ -497,9 +498,9 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// What is not as it should be, and why.
-    pub(crate) fn troubles(&self) -> impl Iterator<Item = (&E::Key, &E, &str)> {
+    pub(crate) fn problems(&self) -> impl Iterator<Item = (&E::Key, &E, &str)> {
         self.slots.iter().filter(|(_, slot)| !slot.good).take(self.bad).map(|(key, slot)| {
-            let error = slot.trouble.as_ref().and_then(|t| t.error.as_deref());
+            let error = slot.attempts.as_ref().and_then(|t| t.error.as_deref());
             (key, &slot.entry, error.unwrap_or("not yet written"))
         })
     }

@@ -107,7 +107,7 @@ fn what_failed_is_tried_again_when_circumstances_change() {
 }
 
 #[test]
-fn an_entry_that_is_undone_again_and_again_ends_in_a_truce() {
+fn an_entry_that_is_undone_again_and_again_is_left_alone_for_a_while() {
     let mut wanted = Wanted::new(REPAIRS);
     let mut rng = fastrand::Rng::with_seed(1);
     let mut now = Instant::now();
@@ -153,7 +153,7 @@ fn a_failing_entry_is_retried_with_growing_pauses_and_says_so_once() {
     );
     take(&mut wanted);
     wanted.succeeded(&key);
-    assert_eq!(wanted.troubles().count(), 0);
+    assert_eq!(wanted.problems().count(), 0);
     assert_eq!(wanted.next_wake(), None);
 }
 
@@ -250,7 +250,7 @@ fn entries_of_any_kind_are_kept_retried_and_let_go() {
     let batch = wanted.batch();
     wanted.written(batch, &BTreeSet::from([2]));
     let (pause, _) = wanted.failed(&2, "refused".to_owned(), now, &mut rng).unwrap();
-    let problems: Vec<(u8, &str)> = wanted.troubles().map(|(key, _, why)| (*key, why)).collect();
+    let problems: Vec<(u8, &str)> = wanted.problems().map(|(key, _, why)| (*key, why)).collect();
     assert_eq!(problems, [(2, "refused")]);
     wanted.wake(now + pause);
     assert!(wanted.is_marked(&2) && !wanted.is_marked(&1));
