@@ -43,7 +43,7 @@ fn log(text: &str) {
     let mut ledger = Ledger::default();
     for line in text.lines() {
         let Ok(commit) = Commit::from_json(line) else { return };
-        assert_eq!(Commit::from_json(&commit.to_json()).as_ref(), Ok(&commit));
+        assert_eq!(Commit::from_json(&commit.to_json().expect("JSON")).as_ref(), Ok(&commit));
         if commit.revision > ledger.revision() {
             ledger.apply(&commit);
         }

@@ -96,6 +96,7 @@ impl From<Refusal> for Fault {
             Refusal::ForeignAddress(_) => (StatusCode::FORBIDDEN, "foreign-address"),
             Refusal::NotYours(..) => (StatusCode::FORBIDDEN, "not-yours"),
             Refusal::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too-large"),
+            Refusal::UnusableConfig(_) => (StatusCode::CONFLICT, "unusable-config"),
             Refusal::Stranded { .. } => (StatusCode::CONFLICT, "stranded"),
             Refusal::InUse(_) => (StatusCode::CONFLICT, "in-use"),
             Refusal::OutOfSubnets(_) => (StatusCode::CONFLICT, "out-of-subnets"),

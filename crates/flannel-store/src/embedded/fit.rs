@@ -24,8 +24,8 @@ impl Beginning {
         Self { after: ledger.revision(), history }
     }
 
-    pub(super) fn to_json(self) -> String {
-        serde_json::to_string(&self).unwrap_or_default()
+    pub(super) fn to_json(self) -> serde_json::Result<String> {
+        serde_json::to_string(&self)
     }
 
     pub(super) fn read(payload: &[u8]) -> Option<Self> {

@@ -34,7 +34,7 @@ struct Head {
     log_is_marked: bool,
 }
 
-pub(super) fn write(ledger: &Ledger, recent: &Recent) -> Vec<u8> {
+pub(super) fn write(ledger: &Ledger, recent: &Recent) -> serde_json::Result<Vec<u8>> {
     let head = Head {
         format: FORMAT,
         revision: ledger.revision(),
@@ -43,27 +43,28 @@ pub(super) fn write(ledger: &Ledger, recent: &Recent) -> Vec<u8> {
         floor: recent.floor(),
         log_is_marked: true,
     };
-    let mut text = serde_json::to_string(&head).unwrap_or_default();
+    let mut text = serde_json::to_string(&head)?;
     text.push('\n');
     let mut line = |revision: u64, change: Change| {
-        text += &Commit { revision, at: 0, changes: vec![change] }.to_json();
+        text += &Commit { revision, at: 0, changes: vec![change] }.to_json()?;
         text.push('\n');
+        Ok::<_, serde_json::Error>(())
     };
     for (name, network) in ledger.networks() {
         let config = network.config_text().map(str::to_owned);
-        line(network.config_revision(), Change::Config { network: name.clone(), text: config });
+        line(network.config_revision(), Change::Config { network: name.clone(), text: config })?;
         for (subnet, entry) in network.leases() {
             let Entry { attrs, expires, version, owner } = entry.clone();
             let put = Change::Put { network: name.clone(), subnet: *subnet, attrs, expires, owner };
-            line(version, put);
+            line(version, put)?;
         }
     }
     text.push('\n');
     for commit in recent.commits() {
-        text += &commit.to_json();
+        text += &commit.to_json()?;
         text.push('\n');
     }
-    frame::encode(text.as_bytes())
+    Ok(frame::encode(text.as_bytes()))
 }
 
 pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Image, OpenError> {
@@ -87,7 +88,9 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Image, OpenError> {
             match change {
                 Change::Config { network, text } => {
                     let network = networks.entry(network).or_default();
-                    network.set_config(&text.unwrap_or_default(), commit.revision);
+                    if let Some(text) = text {
+                        network.set_config(&text, commit.revision);
+                    }
                 }
                 Change::Put { network, subnet, attrs, expires, owner } => {
                     let entry = Entry { attrs, expires, version: commit.revision, owner };

@@ -166,7 +166,7 @@ impl Journal {
     /// Makes a group of commits durable, all or none.
     pub(super) fn append(&mut self, commits: &[Commit]) -> io::Result<()> {
         self.clean()?;
-        let lines: Vec<String> = commits.iter().map(Commit::to_json).collect();
+        let lines = commits.iter().map(Commit::to_json).collect::<Result<Vec<_>, _>>()?;
         let frame = frame::encode(lines.join("\n").as_bytes());
         self.dirty = true;
         let written = self.log.write_all(&frame).and_then(|()| self.log.sync_data());
@@ -186,7 +186,7 @@ impl Journal {
 
     /// Replaces snapshot and log by a snapshot of now and a log that goes on from there.
     pub(super) fn compact(&mut self, ledger: &Ledger, recent: &Recent) -> io::Result<()> {
-        let bytes = image::write(ledger, recent);
+        let bytes = image::write(ledger, recent)?;
         replace(&self.dir, SNAPSHOT, SNAPSHOT_NEW, &bytes)?;
         self.snapshot_length = bytes.len() as u64;
         // Until this is done the log as it is serves as well.
@@ -232,7 +232,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 
 /// Puts a log in place that has nothing but its beginning.
 fn write_log(dir: &Path, beginning: Beginning) -> io::Result<()> {
-    replace(dir, LOG, LOG_NEW, &frame::encode(beginning.to_json().as_bytes()))
+    replace(dir, LOG, LOG_NEW, &frame::encode(beginning.to_json()?.as_bytes()))
 }
 
 fn replace(dir: &Path, name: &str, new: &str, bytes: &[u8]) -> io::Result<()> {

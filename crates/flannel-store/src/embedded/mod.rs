@@ -10,6 +10,8 @@ mod recent;
 mod store;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unusable;
 mod writer;
 
 use std::path::Path;
@@ -64,6 +66,11 @@ impl Embedded {
     /// The same, where the machine's clock says `wall` now. From then on it is not looked at.
     pub fn open_at(dir: &Path, seed: u64, wall: Millis) -> Result<Self, OpenError> {
         let Opened { mut journal, mut ledger, mut recent } = Journal::open(dir)?;
+        for (name, network) in ledger.networks() {
+            if let Some(fault) = network.config_fault() {
+                tracing::error!(network = %name, "{}", Refusal::UnusableConfig(Box::new(fault.clone())));
+            }
+        }
         let mut rng = fastrand::Rng::with_seed(seed);
         let clock = Clock::start(wall);
         let start = ledger.start(rng.u64(1..), clock.now());

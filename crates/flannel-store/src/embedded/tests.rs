@@ -388,7 +388,7 @@ fn replaying_the_log_gives_the_same_ledger() {
     }
     let mut replayed = Ledger::default();
     for commit in &commits {
-        replayed.apply(&crate::ledger::Commit::from_json(&commit.to_json()).unwrap());
+        replayed.apply(&crate::ledger::Commit::from_json(&commit.to_json().unwrap()).unwrap());
     }
     assert_eq!(format!("{replayed:?}"), format!("{ledger:?}"));
 }

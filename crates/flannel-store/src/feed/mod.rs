@@ -279,8 +279,20 @@ impl State {
 
 impl ConfigView {
     fn new(text: &str) -> Self {
-        let json = NetworkConfig::parse(text).map_or_else(|_| "null".to_owned(), |c| c.to_json());
+        let json = NetworkConfig::parse(text).map_or_else(|_| as_written(text), |c| c.to_json());
         Self { text: text.to_owned(), json: json.into() }
+    }
+}
+
+/// A config that we cannot use, for those who perhaps can: on one line, and a string if it is not JSON.
+/// It is there, so it is not told as `null`.
+fn as_written(text: &str) -> String {
+    let is_json = serde_json::from_str::<&serde_json::value::RawValue>(text)
+        .is_ok_and(|json| json.get() != "null");
+    match is_json {
+        // Within a string of JSON there is no line feed.
+        true => text.replace(['\n', '\r'], " "),
+        false => serde_json::Value::from(text).to_string(),
     }
 }
 

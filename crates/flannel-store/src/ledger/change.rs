@@ -44,10 +44,9 @@ pub enum Change {
 }
 
 impl Commit {
-    pub fn to_json(&self) -> String {
-        let changes = self.changes.iter().map(Stored::from).collect();
-        let stored = StoredCommit { r: self.revision, t: self.at, c: changes };
-        serde_json::to_string(&stored).unwrap_or_default()
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        let changes = self.changes.iter().map(Stored::try_from).collect::<Result<_, _>>()?;
+        serde_json::to_string(&StoredCommit { r: self.revision, t: self.at, c: changes })
     }
 
     /// About how many bytes it takes, in memory as on the disk.
@@ -112,9 +111,11 @@ enum Stored {
     },
 }
 
-impl From<&Change> for Stored {
-    fn from(change: &Change) -> Self {
-        match change {
+impl TryFrom<&Change> for Stored {
+    type Error = serde_json::Error;
+
+    fn try_from(change: &Change) -> serde_json::Result<Self> {
+        Ok(match change {
             Change::Start { history, away } => Self::Start { history: *history, away: *away },
             Change::Clock => Self::Clock,
             Change::Config { network, text } => {
@@ -123,14 +124,14 @@ impl From<&Change> for Stored {
             Change::Put { network, subnet, attrs, expires, owner } => Self::Put {
                 n: network.to_string(),
                 s: subnet.to_string(),
-                a: RawValue::from_string(attrs.to_json()).unwrap_or_default(),
+                a: RawValue::from_string(attrs.to_json())?,
                 e: *expires,
                 o: owner.as_deref().map(str::to_owned),
             },
             Change::Gone { network, subnet } => {
                 Self::Gone { n: network.to_string(), s: subnet.to_string() }
             }
-        }
+        })
     }
 }
 

@@ -5,12 +5,15 @@ use std::net::IpAddr;
 
 use flannel_lease::{AcquireError, Choice, Decision, LeaseAttrs, Subnet, choose_free};
 
+use super::Refusal;
 use super::network::Network;
 
 impl Network {
-    /// This node's leases: those that bear its address in the first enabled family.
+    /// This node's leases: those that bear its address in the first enabled family. Where the config
+    /// does not say which that is, in the first one that the node has.
     pub(super) fn leases_of(&self, attrs: &LeaseAttrs) -> Vec<Subnet> {
-        let v4 = self.config().is_some_and(|config| config.v4.is_some());
+        let known = self.config().map(|config| config.v4.is_some());
+        let v4 = known.unwrap_or(attrs.public_ip.is_some());
         let address =
             if v4 { attrs.public_ip.map(IpAddr::V4) } else { attrs.public_ipv6.map(IpAddr::V6) };
         let address = address.filter(|ip| !ip.is_unspecified());
@@ -25,7 +28,13 @@ impl Network {
         ours: &[Subnet],
         previous: Option<Subnet>,
         rng: &mut fastrand::Rng,
-    ) -> Result<Decision, AcquireError> {
+    ) -> Result<Decision, Refusal> {
+        if let Some(fault) = self.config_fault() {
+            let kept = previous.filter(|p| ours.contains(p)).or(ours.first().copied());
+            let unusable = || Refusal::UnusableConfig(Box::new(fault.clone()));
+            let choice = Choice::Keep(kept.ok_or_else(unusable)?);
+            return Ok(Decision { discard: vec![], choice });
+        }
         let config = self.config().ok_or(AcquireError::NoFamily)?;
         let (usable, unusable): (Vec<Subnet>, Vec<Subnet>) =
             ours.iter().partition(|subnet| config.accepts(subnet));

@@ -187,10 +187,10 @@ impl Ask<'_> {
     /// A node is known by its address. A lease without one would be nobody's.
     fn check_known(&mut self, attrs: &LeaseAttrs) -> Result<(), Refusal> {
         check_size(attrs)?;
-        let v4 = self.network()?.config().is_some_and(|config| config.v4.is_some());
-        match v4 {
-            true if attrs.public_ip.is_none() => Err(Refusal::NoAddress("PublicIP")),
-            false if attrs.public_ipv6.is_none() => Err(Refusal::NoAddress("PublicIPv6")),
+        let v4 = self.network()?.config().map(|config| config.v4.is_some());
+        match (v4, attrs.public_ip, attrs.public_ipv6) {
+            (Some(true), None, _) | (None, None, None) => Err(Refusal::NoAddress("PublicIP")),
+            (Some(false), _, None) => Err(Refusal::NoAddress("PublicIPv6")),
             _ => Ok(()),
         }
     }
@@ -234,6 +234,9 @@ impl Ask<'_> {
     }
 
     fn reserve(&mut self, subnet: Subnet, attrs: &LeaseAttrs) -> Decided {
+        if let Some(fault) = self.network()?.config_fault() {
+            return Err(Refusal::UnusableConfig(Box::new(fault.clone())));
+        }
         if !self.network()?.config().is_some_and(|config| config.accepts(&subnet)) {
             return Err(Refusal::NotInPool(subnet));
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use flannel_lease::{FreeMap, NetworkConfig, Subnet, SubnetSource};
+use flannel_lease::{ConfigError, FreeMap, NetworkConfig, Subnet, SubnetSource};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::{Entry, Millis};
@@ -21,7 +21,9 @@ pub struct Network {
 #[derive(Clone, Debug)]
 struct Config {
     text: String,
-    parsed: NetworkConfig,
+    /// What is written is judged before. It may come from a version that judged otherwise; then it is
+    /// kept as it is until a usable one is written.
+    parsed: Result<NetworkConfig, ConfigError>,
     revision: u64,
 }
 
@@ -34,7 +36,12 @@ pub(super) struct Undone {
 
 impl Network {
     pub fn config(&self) -> Option<&NetworkConfig> {
-        self.config.as_ref().map(|config| &config.parsed)
+        self.config.as_ref()?.parsed.as_ref().ok()
+    }
+
+    /// Why the config that is there cannot be used.
+    pub fn config_fault(&self) -> Option<&ConfigError> {
+        self.config.as_ref()?.parsed.as_ref().err()
     }
 
     /// The config as it was written.
@@ -72,14 +79,13 @@ impl Network {
     }
 
     pub(crate) fn set_config(&mut self, text: &str, revision: u64) {
-        // What is written was parsed before. Text of a newer version that this one cannot read
-        // keeps the network as it was.
-        let Ok(parsed) = NetworkConfig::parse(text) else { return };
-        let same_pools =
-            self.config().is_some_and(|old| old.v4 == parsed.v4 && old.v6 == parsed.v6);
-        if !same_pools {
-            self.free_v4 = parsed.v4.and_then(SubnetSource::pool).map(FreeMap::new);
-            self.free_v6 = parsed.v6.and_then(SubnetSource::pool).map(FreeMap::new);
+        let parsed = NetworkConfig::parse(text);
+        let pools = |config: &NetworkConfig| (config.v4, config.v6);
+        let (before, after) = (self.config().map(pools), parsed.as_ref().ok().map(pools));
+        if before != after {
+            let (v4, v6) = after.unwrap_or_default();
+            self.free_v4 = v4.and_then(SubnetSource::pool).map(FreeMap::new);
+            self.free_v6 = v6.and_then(SubnetSource::pool).map(FreeMap::new);
             let subnets: Vec<Subnet> = self.leases.keys().copied().collect();
             subnets.iter().for_each(|subnet| self.occupy(subnet));
         }

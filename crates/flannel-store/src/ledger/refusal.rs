@@ -19,6 +19,13 @@ pub enum Refusal {
     /// One that no node could use.
     #[error("{0}")]
     BadConfig(Box<BackendError>),
+    /// The one that is there, written by another version.
+    #[error(
+        "the network's config cannot be used by this version of the lease server: {0}; leases that there are live \
+         on, new ones are not given out: write a config that can be used, `flannelctl config set FILE`, or run \
+         the version that wrote this one (`flannelctl config get --raw` shows it)"
+    )]
+    UnusableConfig(Box<ConfigError>),
     #[error(
         "{count} live leases do not fit the new config, {example} for one: their nodes would get other \
          subnets and their pods other addresses; force it if that is what you want"
