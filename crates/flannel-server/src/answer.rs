@@ -7,9 +7,9 @@ use flannel_store::ledger::Refusal;
 use flannel_store::wire::{self, WireFault};
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Request, Response, StatusCode};
-use http_body_util::Full;
 
-use crate::body::Body;
+use crate::body::{Body, Rest};
+use crate::turns::Turn;
 
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -124,6 +124,10 @@ pub(crate) fn json(body: impl Into<Bytes>) -> Response<Body> {
     of(body.into(), JSON)
 }
 
+pub(crate) fn table(body: Bytes, turn: Option<Turn>) -> Response<Body> {
+    with(Rest::new(body, turn), JSON)
+}
+
 pub(crate) fn text(body: &'static str) -> Response<Body> {
     of(Bytes::from_static(body.as_bytes()), TEXT)
 }
@@ -143,7 +147,11 @@ pub(crate) fn lines(body: Body) -> Response<Body> {
 }
 
 fn of(body: Bytes, kind: HeaderValue) -> Response<Body> {
-    let mut response = Response::new(Body::Whole(Full::new(body)));
+    with(Rest::new(body, None), kind)
+}
+
+fn with(body: Rest, kind: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(body));
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }

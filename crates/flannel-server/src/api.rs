@@ -16,18 +16,21 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as HttpBody;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::answer::{self, Fault};
 use crate::body::{Body, Events};
 use crate::limits::Limits;
 use crate::route::{Misrouted, Query, Route};
 use crate::standing::Standing;
+use crate::turns::Turns;
 use crate::{OPENAPI, permission};
 
 /// The API without the sockets.
 pub struct Api {
     desk: Arc<dyn Desk>,
     limits: Limits,
+    turns: Turns,
 }
 
 /// The body of a request, wherever it comes from.
@@ -39,7 +42,7 @@ type Answered = Result<Response<Body>, Fault>;
 
 impl Api {
     pub fn new(desk: Arc<dyn Desk>, limits: Limits) -> Self {
-        Self { desk, limits }
+        Self { desk, limits, turns: Turns::new(&limits) }
     }
 
     /// One request, of somebody who is known.
@@ -91,8 +94,9 @@ impl Api {
             }
             (Route::Leases(name), Method::GET) => {
                 let feed = self.feed(&name)?;
+                let is_whole = |at| !feed.continues(at);
                 let answer = |at| feed.answer(at, Style::Poll).map(|(bytes, _)| bytes);
-                self.poll(feed.changes(), &query, standing, answer).await
+                self.poll(feed.changes(), &query, standing, is_whole, answer).await
             }
             (Route::Leases(name), Method::POST) => {
                 let attrs = read_attrs(&self.read(request).await?)?;
@@ -105,7 +109,7 @@ impl Api {
                     return Err(Refusal::Gone(subnet).into());
                 }
                 let answer = |at| feed.answer_one(&subnet, at);
-                self.poll(feed.changes(), &query, standing, answer).await
+                self.poll(feed.changes(), &query, standing, |_| false, answer).await
             }
             (Route::Lease(name, subnet), Method::PUT) => {
                 self.put_lease(&name, subnet, request, &query, who).await
@@ -115,7 +119,8 @@ impl Api {
             }
             (Route::Events(name), Method::GET) => {
                 let patience = self.patience(&query);
-                let events = Events::new(self.feed(&name)?, query.next, patience, standing);
+                let (feed, turns) = (self.feed(&name)?, self.turns.clone());
+                let events = Events::new(feed, query.next, patience, standing, turns);
                 Ok(answer::lines(Body::Events(Box::new(events))))
             }
             (Route::Reservations(name), Method::GET) => self.reservations(&name),
@@ -133,7 +138,7 @@ impl Api {
 
     async fn networks(&self, query: &Query, standing: Standing) -> Answered {
         let feeds = self.desk.feeds();
-        self.poll(feeds.changes(), query, standing, |at| feeds.answer(at)).await
+        self.poll(feeds.changes(), query, standing, |_| false, |at| feeds.answer(at)).await
     }
 
     fn config(&self, name: &NetworkName, raw: bool) -> Answered {
@@ -187,23 +192,28 @@ impl Api {
     }
 
     /// Answers at once when there is something to tell, else as soon as there is; in the end with
-    /// nothing, so that connections that have died without a word do not wait for ever.
+    /// nothing, so that connections that have died without a word do not wait for ever. An answer that
+    /// `is_whole` waits for its turn.
     async fn poll(
         &self,
         mut changes: watch::Receiver<u64>,
         query: &Query,
         standing: Standing,
+        is_whole: impl Fn(Option<Cursor>) -> bool,
         answer: impl Fn(Option<Cursor>) -> Option<Bytes>,
     ) -> Answered {
         let next = query.next;
         let patience = self.patience(query).unwrap_or(self.limits.longest_poll);
+        let until = Instant::now() + patience;
         let wait = async {
             loop {
                 changes.mark_unchanged();
+                // What is there to be told is told, however long it waits for its turn.
+                let turn = if is_whole(next) { Some(self.turns.take().await) } else { None };
                 if let Some(bytes) = answer(next) {
-                    return Some(bytes);
+                    return Some((bytes, turn));
                 }
-                changes.changed().await.ok()?;
+                tokio::time::timeout_at(until, changes.changed()).await.ok()?.ok()?;
             }
         };
         let lost = async {
@@ -217,7 +227,7 @@ impl Api {
             () = lost => return Err(Fault::unknown_client(
                 "the token or certificate has been revoked: get a new one from the operator",
             )),
-            answered = tokio::time::timeout(patience, wait) => answered.ok().flatten(),
+            answered = wait => answered,
         };
         let nothing = || {
             let Cursor { revision, history } = next.unwrap_or_default();
@@ -226,7 +236,8 @@ impl Api {
                 "{{\"events\":[],\"snapshot\":null,\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"
             ))
         };
-        let mut response = answer::json(answered.unwrap_or_else(nothing));
+        let (bytes, turn) = answered.unwrap_or_else(|| (nothing(), None));
+        let mut response = answer::table(bytes, turn);
         response.headers_mut().insert(wire::TIME, self.desk.now().into());
         Ok(response)
     }

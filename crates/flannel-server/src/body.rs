@@ -1,5 +1,6 @@
 //! Bodies of answers: a whole one, or a stream of events without end. Nothing is queued for a client
-//! of a stream: when it has read what it was sent, it gets what has happened since.
+//! of a stream: when it has read what it was sent, it gets what has happened since. What is long goes out
+//! piece by piece, so that the turn of a whole table ends when the table has been taken, not before.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,26 +10,55 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flannel_store::feed::{Cursor, Feed, Style};
-use http_body_util::Full;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 use tokio_stream::Stream as _;
 use tokio_stream::wrappers::WatchStream;
 
 use crate::standing::{Lost, Standing};
+use crate::turns::{Turn, Turns, Waiting};
 
 /// A stream says something at least this often.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
+/// What is handed to the connection at once.
+const PIECE: usize = 64 << 10;
+
 pub(crate) enum Body {
-    Whole(Full<Bytes>),
+    Whole(Rest),
     Events(Box<Events>),
+}
+
+/// What is still to be sent.
+#[derive(Default)]
+pub(crate) struct Rest {
+    bytes: Bytes,
+    turn: Option<Turn>,
+}
+
+impl Rest {
+    pub(crate) fn new(bytes: Bytes, turn: Option<Turn>) -> Self {
+        Self { bytes, turn }
+    }
+
+    fn next(&mut self) -> Option<Bytes> {
+        let length = self.bytes.len().min(PIECE);
+        let piece = self.bytes.split_to(length);
+        if self.bytes.is_empty() {
+            self.turn = None;
+        }
+        (!piece.is_empty()).then_some(piece)
+    }
 }
 
 pub(crate) struct Events {
     feed: Arc<Feed>,
     cursor: Option<Cursor>,
     changes: WatchStream<u64>,
+    turns: Turns,
+    waiting: Option<Waiting>,
+    /// Of the line that was begun.
+    rest: Rest,
     heartbeat: Pin<Box<Sleep>>,
     /// The stream ends when nothing has happened for so long; `None`: it does not end.
     patience: Option<Duration>,
@@ -42,15 +72,21 @@ impl Events {
         cursor: Option<Cursor>,
         patience: Option<Duration>,
         standing: Standing,
+        turns: Turns,
     ) -> Self {
         let changes = WatchStream::new(feed.changes());
         let heartbeat = Box::pin(tokio::time::sleep(patience.unwrap_or(HEARTBEAT)));
-        Self { feed, cursor, changes, heartbeat, patience, lost: standing.lost() }
+        let (waiting, rest, lost) = (None, Rest::default(), standing.lost());
+        Self { feed, cursor, changes, turns, waiting, rest, heartbeat, patience, lost }
     }
 
     fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.lost.as_mut().is_some_and(|lost| lost.as_mut().poll(context).is_ready()) {
             return Poll::Ready(None);
+        }
+        if let Some(piece) = self.rest.next() {
+            self.listen_on();
+            return Poll::Ready(Some(piece));
         }
         // The changes first: what happens after this look wakes us.
         while let Poll::Ready(change) = Pin::new(&mut self.changes).poll_next(context) {
@@ -58,10 +94,13 @@ impl Events {
                 return Poll::Ready(None);
             }
         }
-        if let Some((line, cursor)) = self.feed.answer(self.cursor, Style::Stream) {
+        if let Poll::Ready(turn) = self.poll_turn(context)
+            && let Some((line, cursor)) = self.feed.answer(self.cursor, Style::Stream)
+        {
             self.cursor = Some(cursor);
             self.listen_on();
-            return Poll::Ready(Some(line));
+            self.rest = Rest::new(line, turn);
+            return Poll::Ready(self.rest.next());
         }
         ready!(self.heartbeat.as_mut().poll(context));
         if self.patience.is_some() {
@@ -69,6 +108,19 @@ impl Events {
         }
         self.listen_on();
         Poll::Ready(Some(Bytes::from_static(b"\n")))
+    }
+
+    /// Ready when an answer may be given now; with a turn if it is a whole table.
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Option<Turn>> {
+        if self.feed.continues(self.cursor) {
+            self.waiting = None;
+            return Poll::Ready(None);
+        }
+        let turns = &self.turns;
+        let waiting = self.waiting.get_or_insert_with(|| turns.take());
+        let turn = ready!(waiting.as_mut().poll(context));
+        self.waiting = None;
+        Poll::Ready(Some(turn))
     }
 
     fn listen_on(&mut self) {
@@ -86,7 +138,7 @@ impl HttpBody for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
-            Self::Whole(body) => Pin::new(body).poll_frame(context),
+            Self::Whole(rest) => Poll::Ready(rest.next().map(|piece| Ok(Frame::data(piece)))),
             Self::Events(events) => {
                 events.poll_line(context).map(|line| line.map(|line| Ok(Frame::data(line))))
             }
@@ -95,14 +147,14 @@ impl HttpBody for Body {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(body) => body.is_end_stream(),
+            Self::Whole(rest) => rest.bytes.is_empty(),
             Self::Events(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(body) => body.size_hint(),
+            Self::Whole(rest) => SizeHint::with_exact(rest.bytes.len() as u64),
             Self::Events(_) => SizeHint::new(),
         }
     }

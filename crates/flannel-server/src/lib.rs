@@ -15,6 +15,7 @@ mod route;
 mod serve;
 mod standing;
 mod tls;
+mod turns;
 
 pub use api::Api;
 pub use auth::{Tokens, TokensError, hash_token};

@@ -23,6 +23,10 @@ pub struct Limits {
     /// A client that does not take what it is sent is cut off after this.
     pub slowest_reader: Duration,
     pub longest_poll: Duration,
+    /// Whole tables that are sent at once; who else asks for one waits.
+    pub whole_tables: usize,
+    /// A client that takes longer to read its table still gets it, but others go on meanwhile.
+    pub longest_turn: Duration,
 }
 
 impl Default for Limits {
@@ -38,6 +42,8 @@ impl Default for Limits {
             slowest_handshake: Duration::from_secs(10),
             slowest_reader: Duration::from_secs(60),
             longest_poll: Duration::from_secs(120),
+            whole_tables: 32,
+            longest_turn: Duration::from_secs(5),
         }
     }
 }

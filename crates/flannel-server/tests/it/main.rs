@@ -13,3 +13,4 @@ mod rights;
 mod secrets;
 mod security;
 mod support;
+mod turns;

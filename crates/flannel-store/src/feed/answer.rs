@@ -46,6 +46,12 @@ impl Feed {
         }
     }
 
+    /// Whether a watcher is told what happened since; else it is told everything.
+    pub fn continues(&self, cursor: Option<Cursor>) -> bool {
+        let state = self.state();
+        cursor.is_some_and(|cursor| state.knows(&cursor))
+    }
+
     /// The same about a single lease, for which nothing is kept.
     pub fn answer_one(&self, subnet: &Subnet, cursor: Option<Cursor>) -> Option<Bytes> {
         let state = self.state();
