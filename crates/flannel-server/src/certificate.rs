@@ -5,17 +5,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
-const SEQUENCE: u8 = 0x30;
-const OBJECT_ID: u8 = 0x06;
-const OCTETS: u8 = 0x04;
-const EXTENSIONS: u8 = 0xa3;
-const DNS: u8 = 0x82;
-const IP: u8 = 0x87;
-const VERSION: u8 = 0xa0;
-const INTEGER: u8 = 0x02;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
@@ -23,126 +13,42 @@ pub struct Names {
     pub addresses: Vec<IpAddr>,
 }
 
+/// None where any of them cannot be read: with one left out, another would be the first.
 pub fn names(certificate: &[u8]) -> Names {
-    read(certificate).unwrap_or_default()
+    read(certificate).and_then(|certificate| names_of(&certificate)).unwrap_or_default()
 }
 
 /// The number its authority has given it.
 pub fn serial(certificate: &[u8]) -> Option<Vec<u8>> {
-    let (content, _) = element(from_serial(certificate)?, INTEGER)?;
-    Some(content.to_vec())
+    Some(read(certificate)?.raw_serial().to_vec())
 }
 
 /// When it ends.
 pub fn not_after(certificate: &[u8]) -> Option<SystemTime> {
-    let (_, rest) = element(from_serial(certificate)?, INTEGER)?;
-    // The algorithm and the issuer stand before the validity.
-    let (_, rest) = element(rest, SEQUENCE)?;
-    let (_, rest) = element(rest, SEQUENCE)?;
-    let (validity, _) = element(rest, SEQUENCE)?;
-    let (_, _, rest) = any(validity)?;
-    let (tag, text, _) = any(rest)?;
-    time(tag, std::str::from_utf8(text).ok()?)
-}
-
-fn from_serial(certificate: &[u8]) -> Option<&[u8]> {
-    let (certificate, _) = element(certificate, SEQUENCE)?;
-    let (fields, _) = element(certificate, SEQUENCE)?;
-    let (tag, _, rest) = any(fields)?;
-    Some(if tag == VERSION { rest } else { fields })
-}
-
-/// `YYMMDDhhmmssZ` of the years 1950 to 2049, or `YYYYMMDDhhmmssZ`.
-fn time(tag: u8, text: &str) -> Option<SystemTime> {
-    let number = |part: &str| part.parse::<i64>().ok();
-    let (year, rest) = match tag {
-        UTC_TIME => {
-            let year = number(text.get(..2)?)?;
-            (if year < 50 { 2000 + year } else { 1900 + year }, text.get(2..)?)
-        }
-        GENERALIZED_TIME => (number(text.get(..4)?)?, text.get(4..)?),
-        _ => return None,
-    };
-    let part = |at: usize| number(rest.get(at..at + 2)?);
-    let (month, day) = (part(0)?, part(2)?);
-    let seconds = part(4)? * 3_600 + part(6)? * 60 + part(8)?;
-    // Days since 1970, in years that begin in March, so that the odd day is the last one.
-    let shifted = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (shifted.div_euclid(400), shifted.rem_euclid(400));
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
-    let since = u64::try_from(days * 86_400 + seconds).ok()?;
+    let since = u64::try_from(read(certificate)?.validity().not_after.timestamp()).ok()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(since))
 }
 
-fn read(der: &[u8]) -> Option<Names> {
-    let (certificate, _) = element(der, SEQUENCE)?;
-    let (mut fields, _) = element(certificate, SEQUENCE)?;
-    let extensions = loop {
-        let (tag, content, rest) = any(fields)?;
-        if tag == EXTENSIONS {
-            break element(content, SEQUENCE)?.0;
-        }
-        fields = rest;
-    };
-    let mut rest = extensions;
-    while !rest.is_empty() {
-        let (extension, after) = element(rest, SEQUENCE)?;
-        rest = after;
-        let (id, mut value) = element(extension, OBJECT_ID)?;
-        if id != SUBJECT_ALT_NAME {
-            continue;
-        }
-        // A flag that says whether the extension is critical may stand before the value.
-        let content = loop {
-            let (tag, content, after) = any(value)?;
-            if tag == OCTETS {
-                break content;
-            }
-            value = after;
-        };
-        return general_names(element(content, SEQUENCE)?.0);
-    }
-    None
+fn read(der: &[u8]) -> Option<X509Certificate<'_>> {
+    let (rest, certificate) = X509Certificate::from_der(der).ok()?;
+    rest.is_empty().then_some(certificate)
 }
 
-fn general_names(mut rest: &[u8]) -> Option<Names> {
+fn names_of(certificate: &X509Certificate<'_>) -> Option<Names> {
     let mut names = Names::default();
-    while !rest.is_empty() {
-        let (tag, content, after) = any(rest)?;
-        rest = after;
-        match tag {
-            DNS => names.dns.push(std::str::from_utf8(content).ok()?.to_owned()),
-            IP => {
-                let v4 = <[u8; 4]>::try_from(content).ok().map(IpAddr::from);
-                let v6 = <[u8; 16]>::try_from(content).ok().map(IpAddr::from);
-                names.addresses.extend(v4.or(v6));
+    for name in &certificate.subject_alternative_name().ok()??.value.general_names {
+        match name {
+            GeneralName::DNSName(name) => names.dns.push((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => {
+                let v4 = <[u8; 4]>::try_from(*bytes).ok().map(IpAddr::from);
+                let v6 = <[u8; 16]>::try_from(*bytes).ok().map(IpAddr::from);
+                names.addresses.push(v4.or(v6)?);
             }
+            GeneralName::Invalid(..) => return None,
             _ => {}
         }
     }
     Some(names)
-}
-
-/// Content and rest of an element that must have this tag.
-fn element(der: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
-    let (tag, content, rest) = any(der)?;
-    (tag == wanted).then_some((content, rest))
-}
-
-fn any(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&[tag, first], rest) = der.split_first_chunk::<2>()?;
-    let (length, rest) = if first < 0x80 {
-        (usize::from(first), rest)
-    } else {
-        let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-        if bytes.is_empty() || bytes.len() > 4 {
-            return None;
-        }
-        (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
-    };
-    let (content, rest) = rest.split_at_checked(length)?;
-    Some((tag, content, rest))
 }
 
 #[cfg(test)]
@@ -187,20 +93,64 @@ mod tests {
         }
     }
 
-    #[test]
-    fn rubbish_has_no_names_and_does_no_harm() {
+    /// A certificate, and where in it its alternative names stand.
+    fn certificate(names: &[&str]) -> (Vec<u8>, std::ops::Range<usize>) {
         let key = rcgen::KeyPair::generate().unwrap();
-        let params = rcgen::CertificateParams::new(vec!["node-1".to_owned()]).unwrap();
-        let der = params.self_signed(&key).unwrap().der().to_vec();
-        for at in 0..der.len() {
-            names(&der[..at]);
-            not_after(&der[..at]);
-            serial(&der[..at]);
-            let mut changed = der.clone();
-            changed[at] ^= 0x85;
-            names(&changed);
-            not_after(&changed);
-            serial(&changed);
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let der = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+        let der = der.der().to_vec();
+        let id = [0x06, 0x03, 0x55, 0x1d, 0x11];
+        let begin = der.windows(id.len()).position(|window| window == id).unwrap();
+        // The extension's own head is before its id; its value is an OCTET STRING right behind it.
+        let length = usize::from(der[begin + id.len() + 1]);
+        (der, begin - 2..begin + id.len() + 2 + length)
+    }
+
+    #[test]
+    fn a_part_of_a_certificate_or_more_than_one_says_nothing() {
+        let (der, _) = certificate(&["node-1", "192.0.2.7"]);
+        for end in 0..der.len() {
+            let part = &der[..end];
+            assert_eq!(
+                (names(part), serial(part), not_after(part)),
+                (Names::default(), None, None)
+            );
         }
+        let more = [&der[..], &[0]].concat();
+        assert_eq!((names(&more), serial(&more), not_after(&more)), (Names::default(), None, None));
+    }
+
+    #[test]
+    fn a_byte_changed_elsewhere_makes_no_other_names() {
+        let (der, san) = certificate(&["node-1", "192.0.2.7"]);
+        let (right, mut unread) = (names(&der), 0);
+        assert_eq!(right.dns, ["node-1"]);
+        for at in (0..der.len()).filter(|at| !san.contains(at)) {
+            for change in [0x01, 0x80, 0x85, 0xff] {
+                let mut changed = der.clone();
+                changed[at] ^= change;
+                let read = names(&changed);
+                assert!(read == right || read == Names::default(), "byte {at}: {read:?}");
+                unread += usize::from(read != right);
+            }
+        }
+        assert!(unread > 0, "some of them matter");
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_read_does_not_make_the_next_one_the_first() {
+        let (mut der, _) = certificate(&["node-1", "flannel-admin"]);
+        let at = der.windows(6).position(|window| window == b"node-1").unwrap();
+        der[at] = 0xff;
+        assert_eq!(names(&der), Names::default());
+    }
+
+    #[test]
+    fn an_address_of_an_odd_length_is_no_address() {
+        let (mut der, _) = certificate(&["node-1", "192.0.2.7", "198.51.100.77"]);
+        // Two addresses of four bytes become one of ten: what is between them is its tag and length.
+        let at = der.windows(6).position(|window| window == [0x87, 4, 192, 0, 2, 7]).unwrap();
+        der[at + 1] = 10;
+        assert_eq!(names(&der), Names::default());
     }
 }
