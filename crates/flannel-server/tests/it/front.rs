@@ -7,7 +7,9 @@ use flannel_server::Server;
 use flannel_store::testing::EtcdServer;
 use flannel_store::{Admin as _, EtcdDesk, Store as _, StoreError, StoreEvent};
 use tokio::time::timeout;
+use tracing_subscriber::layer::SubscriberExt as _;
 
+use crate::secrets::Log;
 use crate::support::*;
 
 async fn front(etcd: &EtcdServer) -> std::net::SocketAddr {
@@ -163,4 +165,29 @@ async fn what_etcd_holds_already_is_named_by_the_front() {
     for text in [refused(here.revoke(&other).await), refused(here.unreserve(&other).await)] {
         assert!(text.contains("there is no lease 10.5.9.0-24; `flannelctl leases`"), "{text}");
     }
+}
+
+#[tokio::test]
+async fn that_the_networks_in_etcd_cannot_be_listed_is_said_once_and_so_is_the_end_of_it() {
+    let log = Log::default();
+    let _listening =
+        tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
+    let said = |words: &str| log.0.lock().unwrap().matches(words).count();
+    let mut etcd = EtcdServer::start();
+    etcd.kill();
+    let _desk = EtcdDesk::start(etcd.options()).unwrap();
+    let until = async |words: &str| {
+        let told = async {
+            while said(words) == 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, told).await.unwrap_or_else(|_| panic!("not said: {words}"));
+    };
+    until("The networks in etcd cannot be listed: ").await;
+    assert!(said(&etcd.endpoint()) > 0);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    etcd.restart();
+    until("The networks in etcd can be listed again").await;
+    assert_eq!(said("The networks in etcd cannot be listed: "), 1);
 }

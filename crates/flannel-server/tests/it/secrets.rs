@@ -120,7 +120,7 @@ async fn a_token_that_is_wrong_empty_or_endless_opens_nothing() {
 
 /// All that is logged while this lives, in this thread.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<String>>);
+pub(crate) struct Log(pub(crate) Arc<Mutex<String>>);
 
 impl<S: tracing::Subscriber> Layer<S> for Log {
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {

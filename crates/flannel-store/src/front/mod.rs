@@ -21,6 +21,8 @@ use crate::{Desk, EtcdOptions, EtcdStore, StoreError};
 
 /// How often it is looked for networks that others have made.
 const LOOK: Duration = Duration::from_secs(15);
+/// And how soon again when that has failed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct EtcdDesk {
     shared: Arc<Shared>,
@@ -52,15 +54,27 @@ impl EtcdDesk {
         let default = shared.front(&NetworkName::default())?;
         let looking = shared.clone();
         let look = tokio::spawn(async move {
+            let mut failing = false;
             loop {
-                for name in default.store().networks_below().await.unwrap_or_default() {
+                let listed = default.store().networks_below().await;
+                match &listed {
+                    Ok(_) if failing => tracing::info!("The networks in etcd can be listed again"),
+                    // That it still fails is told by nothing having been said since.
+                    Err(error) if !failing => tracing::error!(
+                        "The networks in etcd cannot be listed: {error}; those not known yet are not served, \
+                         trying every second"
+                    ),
+                    _ => {}
+                }
+                failing = listed.is_err();
+                for name in listed.unwrap_or_default() {
                     if let Ok(name) = name.parse::<NetworkName>()
                         && let Err(error) = looking.front(&name)
                     {
                         tracing::warn!(%name, "the network cannot be served: {error}");
                     }
                 }
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(if failing { LOOK_AGAIN } else { LOOK }).await;
             }
         });
         Ok(Self { shared, look })
