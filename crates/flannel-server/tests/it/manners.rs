@@ -1,6 +1,6 @@
 //! Clients without manners: slow, large, many, gone.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flannel_server::{Limits, Options};
 use flannel_store::Store as _;
@@ -42,12 +42,10 @@ async fn a_head_that_never_ends_is_not_waited_for() {
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     let mut dribbling = TcpStream::connect(server.address).await.unwrap();
     dribbling.write_all(b"GET /v1/ HTTP/1.1\r\nX: ").await.unwrap();
-    let began = Instant::now();
     for stream in [&mut silent, &mut dribbling] {
         let mut rest = Vec::new();
         let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is closed");
     }
-    assert!(began.elapsed() < Duration::from_secs(10));
     assert_eq!(http(server.address, "GET /healthz HTTP/1.1", "").await.0, 200);
 }
 
