@@ -65,7 +65,7 @@ impl Daemon {
         let own = self.own.lease();
         let mut desired = vec![(Owner::Node, self.network.base(own, &self.tools.options))];
         desired.extend(self.peers.all(&self.network, own, &self.table));
-        let ownership = self.network.ownership(&self.earlier);
+        let ownership = self.network.ownership(self.earlier.as_slice());
         let status = self.tools.engine.replace(ownership, desired).await?;
         tracing::info!(
             "Programmed {} entries for {} peers{}",

@@ -5,6 +5,7 @@
 //! is this node to announce, and what is the kernel to hold? Nothing here needs a clean end: the task
 //! may be dropped at any await, and the next daemon goes on from store, kernel and subnet file.
 
+mod earlier;
 mod follow;
 mod identity;
 mod lease;
@@ -33,6 +34,7 @@ use crate::options::Options;
 use crate::readiness::{Readiness, Report};
 use crate::{checks, memory};
 
+use earlier::EarlierNetworks;
 use lease::OwnLease;
 use network::Network;
 pub use network_conflicts::TakenByNetworks;
@@ -115,8 +117,7 @@ struct Daemon {
     rules: TrafficRules,
     events: mpsc::Receiver<StoreEvent>,
     facts: watch::Receiver<Arc<Facts>>,
-    /// Networks this node led to before: routes into them are still ours to remove.
-    earlier: Vec<IpNet>,
+    earlier: EarlierNetworks,
     /// What has been said of how the network is taken, so that it is said once.
     remarks: Vec<String>,
     subnet_file_due: Option<Instant>,
@@ -149,7 +150,8 @@ impl Daemon {
         table.set_own(Some(own.subnet()));
         table.snapshot(snapshot.leases);
         let events = tools.store.watch(snapshot.cursor);
-        let earlier = earlier_networks(&tools.previous);
+        let mut earlier = EarlierNetworks::default();
+        earlier.remember(earlier_networks(&tools.previous));
         let mut daemon = Self {
             tools,
             config_text: text,
@@ -273,7 +275,7 @@ impl Daemon {
             network.config().backend.kind
         );
         self.refused = None;
-        self.earlier.extend(self.network.networks());
+        self.earlier.remember(self.network.networks());
         self.config_text = text;
         self.network = network;
         self.announce().await
@@ -342,9 +344,7 @@ impl Daemon {
             self.tools.engine.replace(ownership, Vec::new()).await?;
             return Err(conflict.into());
         }
-        let before = self.earlier.len();
-        self.earlier.retain(|net| !taken.is_anothers(name, net));
-        if self.earlier.len() < before {
+        if self.earlier.forget_if(|net| taken.is_anothers(name, net)) {
             self.program().await?;
         }
         self.reconsider().await
