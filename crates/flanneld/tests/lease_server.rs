@@ -1,6 +1,7 @@
 //! Many nodes on one lease server that is killed again and again: nothing that was acknowledged is
 //! lost, no two nodes hold the same subnet, and those who watch end up with the whole truth.
-//! `LEASE_NODES=10000` asks for more nodes than the usual thousand; all of them run on one thread here.
+//! `LEASE_NODES=10000` asks for more nodes than the usual thousand: all of them run on one thread here, and on
+//! a busy machine not all may be done in time.
 
 #![allow(clippy::unwrap_used)]
 
