@@ -3,12 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::Arc;
 
-use flannel_server::{Limits, Listen, Options, Server, TlsFiles};
-use flannel_store::{Claim, Embedded, RemoteOptions, RemoteStore, Secret, Store as _};
+use flannel_server::TlsFiles;
+use flannel_store::{Claim, RemoteOptions, RemoteStore, Secret, Store as _};
 
 fn flannelctl(words: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flannelctl"));
@@ -26,21 +27,10 @@ fn refused(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Serves until the test ends, on a thread of its own.
+/// With what `flannelctl pki` has made.
 fn serve(pki: &Path, data: &Path) -> String {
-    let options = Options {
-        listen: Listen::Address { host: "127.0.0.1".to_owned(), port: 0 },
-        tls: Some(TlsFiles { cert: pki.join("server.pem"), key: pki.join("server.key"), ca: None }),
-        tokens: Some(pki.join("tokens")),
-        insecure: false,
-        limits: Limits::default(),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = runtime.block_on(Server::bind(options)).unwrap();
-    let address = server.address().to_string();
-    let desk = Arc::new(Embedded::open(data, 1).unwrap());
-    std::thread::spawn(move || match runtime.block_on(server.run(desk)) {});
-    address
+    let tls = TlsFiles { cert: pki.join("server.pem"), key: pki.join("server.key"), ca: None };
+    support::serve(data, Some(tls), Some(pki.join("tokens")))
 }
 
 #[test]

@@ -2,14 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
+mod support;
+
 use std::process::{Command, Output};
-use std::sync::Arc;
 
 use flannel_lease::LeaseAttrs;
-use flannel_server::{Limits, Listen, Options, Server};
 use flannel_store::testing::EtcdServer;
-use flannel_store::{Admin as _, Claim, Embedded, RemoteOptions, RemoteStore, Store as _};
+use flannel_store::{Admin as _, Claim, RemoteOptions, RemoteStore, Store as _};
 
 /// As people write it, with a key that nobody knows.
 const CONFIG: &str = "{\n  \"network\": \"10.5.0.0/16\",\t\"_comment\": \"ours\",\n  \"Backend\": \
@@ -30,21 +29,8 @@ fn refused(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Serves until the test ends, on a thread of its own.
-fn serve(data: &Path) -> String {
-    let options = Options {
-        listen: Listen::Address { host: "127.0.0.1".to_owned(), port: 0 },
-        tls: None,
-        tokens: None,
-        insecure: false,
-        limits: Limits::default(),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = runtime.block_on(Server::bind(options)).unwrap();
-    let address = server.address().to_string();
-    let desk = Arc::new(Embedded::open(data, 1).unwrap());
-    std::thread::spawn(move || match runtime.block_on(server.run(desk)) {});
-    address
+fn serve(dir: &std::path::Path, name: &str) -> String {
+    support::serve(&dir.join(name), None, None)
 }
 
 fn block_on(work: impl Future<Output = ()>) {
@@ -68,7 +54,7 @@ fn node(number: u8) -> LeaseAttrs {
 #[test]
 fn a_network_moves_there_and_back_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
-    let (first, second) = (serve(&dir.path().join("first")), serve(&dir.path().join("second")));
+    let (first, second) = (serve(dir.path(), "first"), serve(dir.path(), "second"));
     block_on(there_and_back(&first, &second));
 }
 
@@ -110,7 +96,7 @@ async fn there_and_back(first: &str, second: &str) {
 #[test]
 fn what_goes_wrong_with_a_move_is_said_with_the_store_that_it_is_about() {
     let dir = tempfile::tempdir().unwrap();
-    block_on(go_wrong(&serve(&dir.path().join("data"))));
+    block_on(go_wrong(&serve(dir.path(), "data")));
 }
 
 async fn go_wrong(server: &str) {
@@ -153,7 +139,7 @@ async fn go_wrong(server: &str) {
 #[test]
 fn what_is_not_there_can_be_neither_released_nor_unreserved() {
     let dir = tempfile::tempdir().unwrap();
-    let server = format!("--remote={}", serve(&dir.path().join("data")));
+    let server = format!("--remote={}", serve(dir.path(), "data"));
     let file = dir.path().join("net-conf.json");
     std::fs::write(&file, r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#).unwrap();
     let none = refused(&flannelctl(&["release", "10.5.7.0/24", &server]));

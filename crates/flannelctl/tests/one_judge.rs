@@ -3,16 +3,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_lab::Lab;
-use flannel_server::{Limits, Listen, Options, Server};
-use flannel_store::Embedded;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -72,23 +71,6 @@ fn agrees(who: &str, text: &str, expected: Verdict, verdict: &Said) {
         (Err(part), Err(reason)) if reason.contains(part) => {}
         other => panic!("{who} on {text}: {other:?}"),
     }
-}
-
-/// Serves until the test ends, on a thread of its own.
-fn serve(data: &Path) -> String {
-    let options = Options {
-        listen: Listen::Address { host: "127.0.0.1".to_owned(), port: 0 },
-        tls: None,
-        tokens: None,
-        insecure: false,
-        limits: Limits::default(),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = runtime.block_on(Server::bind(options)).unwrap();
-    let address = server.address().to_string();
-    let desk = Arc::new(Embedded::open(data, 1).unwrap());
-    std::thread::spawn(move || match runtime.block_on(server.run(desk)) {});
-    address
 }
 
 /// Somebody who does not use our tools.
@@ -151,7 +133,7 @@ fn follow(lab: &Lab, text: &str) -> Said {
 #[test]
 fn tool_server_and_daemon_say_the_same_of_every_config() {
     let dir = tempfile::tempdir().unwrap();
-    let server = serve(&dir.path().join("data"));
+    let server = support::serve(&dir.path().join("data"), None, None);
     let lab = Lab::builder().nodes(1).start().unwrap();
     let flanneld = lab.node(1).flanneld().binary().unwrap();
     let stored = || flannelctl(&["config", "get", "--raw"], "", &server).is_ok();
@@ -176,7 +158,7 @@ fn tool_server_and_daemon_say_the_same_of_every_config() {
 #[test]
 fn a_key_that_no_node_looks_at_is_used_and_told_of_by_all_and_refused_by_the_tool() {
     let dir = tempfile::tempdir().unwrap();
-    let server = serve(&dir.path().join("data"));
+    let server = support::serve(&dir.path().join("data"), None, None);
     let lab = Lab::builder().nodes(1).start().unwrap();
     let flanneld = lab.node(1).flanneld().binary().unwrap();
     for (text, told) in [

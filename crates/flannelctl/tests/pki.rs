@@ -3,15 +3,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use flannel_server::{Limits, Listen, Options, Server, TlsFiles, certificate};
+use flannel_server::{TlsFiles, certificate};
 use flannel_store::remote::tls::certificates;
-use flannel_store::{Embedded, RemoteOptions, RemoteStore, Store as _};
+use flannel_store::{RemoteOptions, RemoteStore, Store as _};
 
 fn pki(dir: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flannelctl"));
@@ -169,22 +170,9 @@ fn a_server_turns_a_revoked_certificate_away_without_a_restart() {
     done(&made, &["issue", "node-1", "192.0.2.1"]);
     done(&made, &["issue", "node-2", "192.0.2.2"]);
     let file = |name: &str| made.join(name);
-    let options = Options {
-        listen: Listen::Address { host: "127.0.0.1".to_owned(), port: 0 },
-        tls: Some(TlsFiles {
-            cert: file("server.pem"),
-            key: file("server.key"),
-            ca: Some(file("ca.pem")),
-        }),
-        tokens: None,
-        insecure: false,
-        limits: Limits::default(),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let server = runtime.block_on(Server::bind(options)).unwrap();
-    let address = server.address().to_string();
-    let desk = Arc::new(Embedded::open(&dir.path().join("data"), 1).unwrap());
-    std::thread::spawn(move || match runtime.block_on(server.run(desk)) {});
+    let tls =
+        TlsFiles { cert: file("server.pem"), key: file("server.key"), ca: Some(file("ca.pem")) };
+    let address = support::serve(&dir.path().join("data"), Some(tls), None);
     let networks = |name: &str| {
         let options = RemoteOptions {
             addresses: vec![address.clone()],
