@@ -12,10 +12,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use flannel_lease::NetworkName;
 use flannel_server::{Api, Limits};
-use flannel_store::Desk;
+use flannel_store::LeaseService;
 use flannel_store::embedded::AskError;
-use flannel_store::feed::{Everything, Feeds};
-use flannel_store::ledger::{Addresses, Ledger, Reply, Request as Asked, Who};
+use flannel_store::lease_state::{Addresses, LeaseState, Reply, Request as Asked, Who};
+use flannel_store::watch_log::{Everything, WatchLogs};
 use flannel_store::wire::{WatchResult, WireFault, WireLease, WireReservation};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -33,14 +33,14 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 fuzz_target!(|input: &[u8]| {
     let input = String::from_utf8_lossy(input);
     RUNTIME.block_on(async {
-        let desk = Arc::new(Memory::new());
+        let service = Arc::new(Memory::new());
         let config = Asked::SetConfig { text: CONFIG.to_owned(), force: false };
-        desk.ask(&NetworkName::default(), config).await.expect("a config that works");
+        service.ask(&NetworkName::default(), config).await.expect("a config that works");
         let limits = Limits { longest_poll: Duration::ZERO, ..Limits::default() };
-        let api = Api::new(desk.clone(), limits);
+        let api = Api::new(service.clone(), limits);
         for text in input.split("\n---\n").take(REQUESTS) {
             if let Some((request, who)) = read(text) {
-                ask(&api, &desk, request, who, text).await;
+                ask(&api, &service, request, who, text).await;
             }
         }
     });
@@ -65,9 +65,9 @@ fn node(name: &str, addresses: Addresses) -> Who {
     Who { name: Some(name.into()), admin: false, addresses, source: None }
 }
 
-async fn ask(api: &Api, desk: &Memory, request: Request<Full<Bytes>>, who: Who, text: &str) {
+async fn ask(api: &Api, service: &Memory, request: Request<Full<Bytes>>, who: Who, text: &str) {
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-    let before = desk.everything();
+    let before = service.everything();
     let response = api.respond(request, who.clone()).await;
     let status = response.status();
     assert!(!status.is_server_error(), "{text} → {status}");
@@ -78,13 +78,13 @@ async fn ask(api: &Api, desk: &Memory, request: Request<Full<Bytes>>, who: Who, 
     let first = first.map(|frame| frame.expect("it cannot fail").into_data().expect("no trailers"));
     let first = String::from_utf8(first.unwrap_or_default().into()).expect("text");
     if status.is_client_error() {
-        assert_eq!(desk.everything(), before, "{text} → {status}, and yet it changed something");
+        assert_eq!(service.everything(), before, "{text} → {status}, and yet it changed something");
         let fault = WireFault::read(&first).unwrap_or_else(|| panic!("{text} → {first}"));
         assert!(fault.error.len() > 10 && !fault.code.is_empty(), "{text} → {first}");
         return;
     }
     assert_eq!(status, StatusCode::OK, "{text}");
-    for (_, state) in desk.everything() {
+    for (_, state) in service.everything() {
         let config = state.config.as_deref().map(flannel_backend::judge);
         assert!(
             config.is_none_or(|judged| judged.is_ok()),
@@ -95,10 +95,10 @@ async fn ask(api: &Api, desk: &Memory, request: Request<Full<Bytes>>, who: Who, 
         }
     }
     if method == "GET" {
-        assert_eq!(desk.everything(), before, "{text} only asks");
+        assert_eq!(service.everything(), before, "{text} only asks");
     }
     if who.name.is_some() && !who.admin {
-        only_its_own(&who, &before, &desk.everything(), text);
+        only_its_own(&who, &before, &service.everything(), text);
     }
     understood(&method, &path, &first);
 }
@@ -145,31 +145,32 @@ fn understood(method: &str, path: &str, body: &str) {
 
 type State = (NetworkName, Everything);
 
-/// A ledger in memory: as the embedded one, without its disk.
+/// A lease state in memory: as the embedded one, without its disk.
 struct Memory {
-    ledger: Mutex<(Ledger, fastrand::Rng)>,
-    feeds: Arc<Feeds>,
+    lease_state: Mutex<(LeaseState, fastrand::Rng)>,
+    watch_logs: Arc<WatchLogs>,
 }
 
 impl Memory {
     fn new() -> Self {
-        let mut ledger = Ledger::default();
-        ledger.apply(&ledger.start(1, NOW));
-        let feeds = Arc::new(Feeds::default());
-        feeds.reset(&ledger, ledger.revision(), [].iter());
-        Self { ledger: Mutex::new((ledger, fastrand::Rng::with_seed(1))), feeds }
+        let mut lease_state = LeaseState::default();
+        lease_state.apply(&lease_state.start(1, NOW));
+        let watch_logs = Arc::new(WatchLogs::default());
+        watch_logs.reset(&lease_state, lease_state.revision(), [].iter());
+        Self { lease_state: Mutex::new((lease_state, fastrand::Rng::with_seed(1))), watch_logs }
     }
 
     fn everything(&self) -> Vec<State> {
-        let all = |name: NetworkName| Some((name.clone(), self.feeds.get(&name)?.everything()));
-        self.feeds.names().into_iter().filter_map(all).collect()
+        let all =
+            |name: NetworkName| Some((name.clone(), self.watch_logs.get(&name)?.everything()));
+        self.watch_logs.names().into_iter().filter_map(all).collect()
     }
 }
 
 #[async_trait]
-impl Desk for Memory {
-    fn feeds(&self) -> &Arc<Feeds> {
-        &self.feeds
+impl LeaseService for Memory {
+    fn watch_logs(&self) -> &Arc<WatchLogs> {
+        &self.watch_logs
     }
 
     fn now(&self) -> u64 {
@@ -177,12 +178,12 @@ impl Desk for Memory {
     }
 
     async fn ask(&self, network: &NetworkName, request: Asked) -> Result<Reply, AskError> {
-        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        let (ledger, rng) = &mut *ledger;
-        let (reply, commit) = ledger.decide(network, &request, NOW, rng)?;
+        let mut lease_state = self.lease_state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (lease_state, rng) = &mut *lease_state;
+        let (reply, commit) = lease_state.decide(network, &request, NOW, rng)?;
         if let Some(commit) = commit {
-            ledger.apply(&commit);
-            self.feeds.publish(&commit);
+            lease_state.apply(&commit);
+            self.watch_logs.publish(&commit);
         }
         Ok(reply)
     }

@@ -5,7 +5,7 @@
 use std::time::SystemTime;
 
 use flannel_lease::{LeaseAttrs, Subnet};
-use flannel_store::ledger::{Commit, Ledger};
+use flannel_store::lease_state::{Commit, LeaseState};
 use flannel_store::wire::{WatchResult, WireFault, WireLease, WireReservation};
 use libfuzzer_sys::fuzz_target;
 
@@ -38,22 +38,22 @@ fuzz_target!(|bytes: &[u8]| {
     log(&text);
 });
 
-/// A log of commits: each is written as it was read, and all of them make a ledger that goes on.
+/// A log of commits: each is written as it was read, and all of them make a lease state that goes on.
 fn log(text: &str) {
-    let mut ledger = Ledger::default();
+    let mut lease_state = LeaseState::default();
     for line in text.lines() {
         let Ok(commit) = Commit::from_json(line) else { return };
         assert_eq!(Commit::from_json(&commit.to_json().expect("JSON")).as_ref(), Ok(&commit));
-        if commit.revision > ledger.revision() {
-            ledger.apply(&commit);
+        if commit.revision > lease_state.revision() {
+            lease_state.apply(&commit);
         }
     }
-    for now in [0, ledger.time(), i64::MAX.cast_unsigned()] {
-        let mut ledger = ledger.clone();
-        ledger.apply(&ledger.start(1, now));
-        while let Some(expired) = ledger.expire(now) {
-            ledger.apply(&expired);
+    for now in [0, lease_state.time(), i64::MAX.cast_unsigned()] {
+        let mut lease_state = lease_state.clone();
+        lease_state.apply(&lease_state.start(1, now));
+        while let Some(expired) = lease_state.expire(now) {
+            lease_state.apply(&expired);
         }
-        ledger.apply(&ledger.tick(now));
+        lease_state.apply(&lease_state.tick(now));
     }
 }

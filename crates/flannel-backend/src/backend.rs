@@ -27,7 +27,7 @@ pub struct Node {
 }
 
 /// What is known of this node from before, so that it keeps its identity over restarts and reboots.
-pub struct Past<'a> {
+pub struct NodeMemory<'a> {
     /// What the store last knew this node by.
     pub announced: Option<&'a LeaseAttrs>,
     /// The node as it is: a device that survived the last daemon is in here.
@@ -99,7 +99,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// How peers are to know this node.
-    fn announce(&self, node: &Node, _past: &Past<'_>) -> LeaseAttrs {
+    fn announce(&self, node: &Node, _past: &NodeMemory<'_>) -> LeaseAttrs {
         node.attrs(self.lease_type())
     }
 

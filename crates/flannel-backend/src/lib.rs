@@ -1,26 +1,26 @@
 //! The backends: pure functions from leases to kernel entries.
 //!
 //! [`Backend`] says what one must provide, [`create`] lists those there are, [`judge`] says whether nodes
-//! can use a network config, and `mesh` puts their entries together to the desired state of a node.
+//! can use a network config, and `desired_state` puts their entries together to the desired state of a node.
 
 #![forbid(unsafe_code)]
 
 mod alloc;
 mod backend;
 mod connected;
+mod desired_state;
 mod family;
 mod host_gw;
 mod judge;
-mod mesh;
 mod underlay;
 mod vxlan;
 
 use flannel_lease::{BackendConfig, nearest};
 
-pub use backend::{Backend, BackendError, Node, Past, PeerProblem};
+pub use backend::{Backend, BackendError, Node, NodeMemory, PeerProblem};
 pub use connected::{Connected, Meeting};
+pub use desired_state::{Owner, meetings, networks, ownership, peer_entries, public_addresses};
 pub use judge::{Judged, judge};
-pub use mesh::{Owner, meetings, networks, ownership, peer_entries, public_addresses};
 pub use underlay::Underlay;
 
 /// In the order the documentation lists them.

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::family::Family;
-use crate::{Backend, BackendError, Node, Past, PeerProblem};
+use crate::{Backend, BackendError, Node, NodeMemory, PeerProblem};
 
 /// Before this, the kernel sends vxlan packets with a wrong outer checksum when they were also
 /// masqueraded, and whoever receives them waits a minute for the retransmission.
@@ -98,7 +98,7 @@ impl VxlanBackend {
     }
 
     /// The MAC this node's VTEP had, else has, else always gets on this machine.
-    fn mac(&self, family: Family, node: &Node, past: &Past<'_>) -> Mac {
+    fn mac(&self, family: Family, node: &Node, past: &NodeMemory<'_>) -> Mac {
         let device = self.device(family);
         let announced = past
             .announced
@@ -112,7 +112,7 @@ impl VxlanBackend {
         })
     }
 
-    fn data(&self, family: Family, node: &Node, past: &Past<'_>) -> Option<RawJson> {
+    fn data(&self, family: Family, node: &Node, past: &NodeMemory<'_>) -> Option<RawJson> {
         family.announced_by(&node.underlay)?;
         let data = VtepData { vni: self.vni, mac: self.mac(family, node, past).to_string() };
         RawJson::encode(&data).ok()
@@ -255,7 +255,7 @@ impl Backend for VxlanBackend {
         self.mtu.filter(|asked| *asked > carried).map(remark).into_iter().collect()
     }
 
-    fn announce(&self, node: &Node, past: &Past<'_>) -> LeaseAttrs {
+    fn announce(&self, node: &Node, past: &NodeMemory<'_>) -> LeaseAttrs {
         let uses = |family| Family::used_by(node).any(|used| used == family);
         let data = |family| uses(family).then(|| self.data(family, node, past)).flatten();
         LeaseAttrs {

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
 use flannel_backend::{
-    Backend, Node, Past, PeerProblem, Underlay, create, judge, ownership, peer_entries,
+    Backend, Node, NodeMemory, PeerProblem, Underlay, create, judge, ownership, peer_entries,
 };
 use flannel_kernel::{Facts, IfName, Interface, KernelVersion, Mac, Path};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
@@ -206,7 +206,7 @@ fn alloc_announces_itself_and_writes_nothing() {
     let config = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"alloc"}}"#;
     let (backend, node) = node(config);
     let facts = Facts::default();
-    let attrs = backend.announce(&node, &Past { announced: None, facts: &facts, machine: 1 });
+    let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1 });
     assert_eq!(attrs.to_json(), r#"{"PublicIP":"192.168.100.1","PublicIPv6":null}"#);
     let own = ("10.244.1.0-24", r#"{"PublicIP":"192.168.100.1"}"#);
     assert_eq!(peer(config, own, ("10.244.2.0-24", PEER_DUAL.1)).unwrap(), [""; 0]);
@@ -220,7 +220,8 @@ fn defect_54_no_backend_stumbles_over_a_network_without_ipv4() {
         );
         let (backend, node) = node(&config);
         let facts = Facts::default();
-        let attrs = backend.announce(&node, &Past { announced: None, facts: &facts, machine: 1 });
+        let attrs =
+            backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1 });
         assert_eq!(attrs.public_ip, None);
         let own = Lease { subnet: "fd00:244:0:24::-64".parse().unwrap(), attrs };
         backend.base(&node, &own);
@@ -241,7 +242,7 @@ fn behind_a_nat_the_tunnel_sends_from_the_address_the_node_has() {
     let (backend, mut node) = node(DUAL);
     node.underlay.public_v4 = Some([203, 0, 113, 9].into());
     let facts = Facts::default();
-    let attrs = backend.announce(&node, &Past { announced: None, facts: &facts, machine: 1 });
+    let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1 });
     assert_eq!(attrs.public_ip, node.underlay.public_v4);
     let device = backend.base(&node, &lease(OWN_DUAL))[0].to_string();
     assert!(device.contains("local 192.168.100.1 "), "{device}");
@@ -251,7 +252,7 @@ fn behind_a_nat_the_tunnel_sends_from_the_address_the_node_has() {
 fn a_node_keeps_its_mac_over_restart_and_reboot() {
     let (backend, node) = node(DUAL);
     let mac = |announced: Option<&LeaseAttrs>, facts: &Facts, machine| {
-        let attrs = backend.announce(&node, &Past { announced, facts, machine });
+        let attrs = backend.announce(&node, &NodeMemory { announced, facts, machine });
         attrs.backend_data.unwrap().as_str().to_owned()
     };
     let nothing = Facts::default();

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use anyhow::Context;
-use flannel_backend::{Node, Owner, Past, Underlay, create, peer_entries};
+use flannel_backend::{Node, NodeMemory, Owner, Underlay, create, peer_entries};
 use flannel_kernel::{Entry, Facts, IfName, KernelVersion, Ownership};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
 
@@ -55,7 +55,7 @@ pub(crate) fn desired(count: u32) -> anyhow::Result<Desired> {
         connected: Vec::new(),
     };
     let facts = Facts::default();
-    let past = Past { announced: None, facts: &facts, machine: 1 };
+    let past = NodeMemory { announced: None, facts: &facts, machine: 1 };
     let own = Lease { subnet: OWN.parse()?, attrs: backend.announce(&node, &past) };
     let peers = (0..count)
         .map(|n| {

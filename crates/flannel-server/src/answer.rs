@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use flannel_store::embedded::AskError;
-use flannel_store::ledger::Refusal;
+use flannel_store::lease_state::Refusal;
 use flannel_store::wire::{self, WireFault};
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Request, Response, StatusCode};

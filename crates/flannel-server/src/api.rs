@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet};
-use flannel_store::Desk;
-use flannel_store::feed::{Cursor, Feed, Style};
-use flannel_store::ledger::{Refusal, Reply, Request as Asked, Who};
+use flannel_store::LeaseService;
+use flannel_store::lease_state::{Refusal, Reply, Request as Asked, Who};
+use flannel_store::watch_log::{Cursor, Style, WatchLog};
 use flannel_store::wire::{self, WireError, WireLease, WireReservation};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -28,7 +28,7 @@ use crate::{OPENAPI, permission};
 
 /// The API without the sockets.
 pub struct Api {
-    desk: Arc<dyn Desk>,
+    service: Arc<dyn LeaseService>,
     limits: Limits,
     turns: Turns,
 }
@@ -41,8 +41,8 @@ impl<B: HttpBody<Error: Into<Box<dyn Error + Send + Sync>>>> Sent for B {}
 type Answered = Result<Response<Body>, Fault>;
 
 impl Api {
-    pub fn new(desk: Arc<dyn Desk>, limits: Limits) -> Self {
-        Self { desk, limits, turns: Turns::new(&limits) }
+    pub fn new(service: Arc<dyn LeaseService>, limits: Limits) -> Self {
+        Self { service, limits, turns: Turns::new(&limits) }
     }
 
     /// One request, of somebody who is known.
@@ -93,10 +93,10 @@ impl Api {
                 self.done(&name, Asked::RemoveNetwork { force: query.force }).await
             }
             (Route::Leases(name), Method::GET) => {
-                let feed = self.feed(&name)?;
-                let is_whole = |at| !feed.continues(at);
-                let answer = |at| feed.answer(at, Style::Poll).map(|(bytes, _)| bytes);
-                self.poll(feed.changes(), &query, standing, is_whole, answer).await
+                let watch_log = self.watch_log(&name)?;
+                let is_whole = |at| !watch_log.continues(at);
+                let answer = |at| watch_log.answer(at, Style::Poll).map(|(bytes, _)| bytes);
+                self.poll(watch_log.changes(), &query, standing, is_whole, answer).await
             }
             (Route::Leases(name), Method::POST) => {
                 let attrs = read_attrs(&self.read(request).await?)?;
@@ -104,12 +104,12 @@ impl Api {
                 self.lease(&name, Asked::Acquire { attrs, previous, who }).await
             }
             (Route::Lease(name, subnet), Method::GET) => {
-                let feed = self.feed(&name)?;
-                if query.next.is_none() && feed.lease(&subnet).is_none() {
+                let watch_log = self.watch_log(&name)?;
+                if query.next.is_none() && watch_log.lease(&subnet).is_none() {
                     return Err(Refusal::Gone(subnet).into());
                 }
-                let answer = |at| feed.answer_one(&subnet, at);
-                self.poll(feed.changes(), &query, standing, |_| false, answer).await
+                let answer = |at| watch_log.answer_one(&subnet, at);
+                self.poll(watch_log.changes(), &query, standing, |_| false, answer).await
             }
             (Route::Lease(name, subnet), Method::PUT) => {
                 self.put_lease(&name, subnet, request, &query, who).await
@@ -119,8 +119,8 @@ impl Api {
             }
             (Route::Events(name), Method::GET) => {
                 let patience = self.patience(&query);
-                let (feed, turns) = (self.feed(&name)?, self.turns.clone());
-                let events = Events::new(feed, query.next, patience, standing, turns);
+                let (watch_log, turns) = (self.watch_log(&name)?, self.turns.clone());
+                let events = Events::new(watch_log, query.next, patience, standing, turns);
                 Ok(answer::lines(Body::Events(Box::new(events))))
             }
             (Route::Reservations(name), Method::GET) => self.reservations(&name),
@@ -137,14 +137,16 @@ impl Api {
     }
 
     async fn networks(&self, query: &Query, standing: Standing) -> Answered {
-        let feeds = self.desk.feeds();
-        self.poll(feeds.changes(), query, standing, |_| false, |at| feeds.answer(at)).await
+        let watch_logs = self.service.watch_logs();
+        self.poll(watch_logs.changes(), query, standing, |_| false, |at| watch_logs.answer(at))
+            .await
     }
 
     fn config(&self, name: &NetworkName, raw: bool) -> Answered {
         let missing = || Refusal::NoNetwork(name.clone());
-        let feed = self.desk.feeds().get(name).ok_or_else(missing)?;
-        let config = if raw { feed.config_text().map(Bytes::from) } else { feed.config() };
+        let watch_log = self.service.watch_logs().get(name).ok_or_else(missing)?;
+        let config =
+            if raw { watch_log.config_text().map(Bytes::from) } else { watch_log.config() };
         Ok(answer::json(config.ok_or_else(missing)?))
     }
 
@@ -169,7 +171,7 @@ impl Api {
             (Some(Expiry::Never), _) => None,
             (_, Some(ttl)) => Some(ttl),
             (Some(expiry), None) => expiry.remaining(SystemTime::now()),
-            (None, None) => Some(flannel_store::ledger::LEASE_TTL),
+            (None, None) => Some(flannel_store::lease_state::LEASE_TTL),
         };
         let left = left.map(|left| left.as_millis() as u64);
         attrs.owner = lease.owner.map(Into::into);
@@ -177,7 +179,7 @@ impl Api {
     }
 
     fn reservations(&self, name: &NetworkName) -> Answered {
-        let all = self.feed(name)?.everything();
+        let all = self.watch_log(name)?.everything();
         let reserved = all.leases.iter().filter(|(_, entry)| entry.expires.is_none());
         let list: Vec<String> = reserved
             .map(|(subnet, entry)| WireReservation::to_json(subnet, &entry.attrs))
@@ -185,10 +187,10 @@ impl Api {
         Ok(answer::json(format!("[{}]\n", list.join(","))))
     }
 
-    fn feed(&self, name: &NetworkName) -> Result<Arc<Feed>, Fault> {
+    fn watch_log(&self, name: &NetworkName) -> Result<Arc<WatchLog>, Fault> {
         let missing = || Refusal::NoNetwork(name.clone());
-        let feed = self.desk.feeds().get(name).ok_or_else(missing)?;
-        Ok(feed)
+        let watch_log = self.service.watch_logs().get(name).ok_or_else(missing)?;
+        Ok(watch_log)
     }
 
     /// Answers at once when there is something to tell, else as soon as there is; in the end with
@@ -238,7 +240,7 @@ impl Api {
         };
         let (bytes, turn) = answered.unwrap_or_else(|| (nothing(), None));
         let mut response = answer::table(bytes, turn);
-        response.headers_mut().insert(wire::TIME, self.desk.now().into());
+        response.headers_mut().insert(wire::TIME, self.service.now().into());
         Ok(response)
     }
 
@@ -248,9 +250,9 @@ impl Api {
     }
 
     async fn lease(&self, name: &NetworkName, asked: Asked) -> Answered {
-        match self.desk.ask(name, asked).await? {
+        match self.service.ask(name, asked).await? {
             Reply::Lease(subnet, entry) => {
-                let now = self.desk.now();
+                let now = self.service.now();
                 let left = |end: u64| Duration::from_millis(end.saturating_sub(now));
                 let ttl = entry.expires.map(left);
                 Ok(answer::json(format!("{}\n", wire::lease_json(&subnet, &entry, ttl))))
@@ -260,7 +262,7 @@ impl Api {
     }
 
     async fn done(&self, name: &NetworkName, asked: Asked) -> Answered {
-        self.desk.ask(name, asked).await?;
+        self.service.ask(name, asked).await?;
         Ok(answer::empty())
     }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use flannel_store::feed::{Cursor, Feed, Style};
+use flannel_store::watch_log::{Cursor, Style, WatchLog};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 use tokio_stream::Stream as _;
@@ -52,7 +52,7 @@ impl Rest {
 }
 
 pub(crate) struct Events {
-    feed: Arc<Feed>,
+    watch_log: Arc<WatchLog>,
     cursor: Option<Cursor>,
     changes: WatchStream<u64>,
     turns: Turns,
@@ -68,16 +68,16 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new(
-        feed: Arc<Feed>,
+        watch_log: Arc<WatchLog>,
         cursor: Option<Cursor>,
         patience: Option<Duration>,
         standing: Standing,
         turns: Turns,
     ) -> Self {
-        let changes = WatchStream::new(feed.changes());
+        let changes = WatchStream::new(watch_log.changes());
         let heartbeat = Box::pin(tokio::time::sleep(patience.unwrap_or(HEARTBEAT)));
         let (waiting, rest, lost) = (None, Rest::default(), standing.lost());
-        Self { feed, cursor, changes, turns, waiting, rest, heartbeat, patience, lost }
+        Self { watch_log, cursor, changes, turns, waiting, rest, heartbeat, patience, lost }
     }
 
     fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
@@ -95,7 +95,7 @@ impl Events {
             }
         }
         if let Poll::Ready(turn) = self.poll_turn(context)
-            && let Some((line, cursor)) = self.feed.answer(self.cursor, Style::Stream)
+            && let Some((line, cursor)) = self.watch_log.answer(self.cursor, Style::Stream)
         {
             self.cursor = Some(cursor);
             self.listen_on();
@@ -112,7 +112,7 @@ impl Events {
 
     /// Ready when an answer may be given now; with a turn if it is a whole table.
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Option<Turn>> {
-        if self.feed.continues(self.cursor) {
+        if self.watch_log.continues(self.cursor) {
             self.waiting = None;
             return Poll::Ready(None);
         }

@@ -1,4 +1,4 @@
-//! The lease server: what a [`Desk`](flannel_store::Desk) does, over HTTP. The API is that of the
+//! The lease server: what a [`LeaseService`](flannel_store::LeaseService) does, over HTTP. The API is that of the
 //! flannel 0.5-0.7 server with what was missing added; `openapi.json` describes it.
 
 mod answer;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flannel_lease::{NetworkName, Subnet};
-use flannel_store::feed::Cursor;
+use flannel_store::watch_log::Cursor;
 use flannel_store::wire;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

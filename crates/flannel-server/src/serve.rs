@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use flannel_store::Desk;
-use flannel_store::ledger::Who;
+use flannel_store::LeaseService;
+use flannel_store::lease_state::Who;
 use http::header::{AUTHORIZATION, CONNECTION, EXPECT};
 use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
@@ -124,12 +124,12 @@ impl Server {
     }
 
     /// Serves until it is dropped, and with it every connection.
-    pub async fn run(self, desk: Arc<dyn Desk>) -> Infallible {
+    pub async fn run(self, service: Arc<dyn LeaseService>) -> Infallible {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         tracing::info!("Lease server listens on {scheme}://{}", self.address);
         let Self { listener, tls, tokens, asks_who, limits, .. } = self;
         let shared = Arc::new(Shared {
-            api: Api::new(desk, limits),
+            api: Api::new(service, limits),
             meter: Meter::new(limits),
             open: AtomicUsize::new(0),
             tls,
@@ -148,9 +148,9 @@ impl Server {
                 _ = remind.tick() => shared.remind(),
                 accepted = listener.accept() => match accepted {
                     Ok((stream, from)) => {
-                        match Guest::admit(&shared, plain(from.ip())) {
-                            Some(guest) => {
-                                connections.spawn(guest.serve(stream));
+                        match ClientConnection::admit(&shared, plain(from.ip())) {
+                            Some(client_connection) => {
+                                connections.spawn(client_connection.serve(stream));
                             }
                             // In TLS there is nobody to say it to yet.
                             None if shared.tls.is_none() => turn_away(&stream),
@@ -286,19 +286,19 @@ struct Shown {
 }
 
 /// One connection, counted as long as it lives.
-struct Guest {
+struct ClientConnection {
     shared: Arc<Shared>,
     source: IpAddr,
 }
 
-impl Drop for Guest {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         self.shared.open.fetch_sub(1, Ordering::Relaxed);
         self.shared.meter.disconnected(self.source, Instant::now());
     }
 }
 
-impl Guest {
+impl ClientConnection {
     /// `None` when there are too many, all in all or from there.
     fn admit(shared: &Arc<Shared>, source: IpAddr) -> Option<Self> {
         if shared.open.load(Ordering::Relaxed) >= shared.limits.connections
@@ -345,7 +345,7 @@ impl Guest {
         T: AsyncRead + AsyncWrite + Unpin,
     {
         let client = Arc::new(Client { source: self.source, certificate });
-        let (guest, client) = (&self, &client);
+        let (client_connection, client) = (&self, &client);
         let answer = service_fn(move |request: Request<Incoming>| async move {
             let wants_json = answer::wants_json(&request);
             let authorization = request.headers().get(AUTHORIZATION).cloned();
@@ -354,16 +354,17 @@ impl Guest {
             let (head, body) = request.into_parts();
             let (body, leftover) = leftover::lend(body);
             let request = Request::from_parts(head, body);
-            let who = || guest.who(client, authorization);
-            let fits = guest.shared.meter.requested(guest.source, Instant::now());
+            let who = || client_connection.who(client, authorization);
+            let fits =
+                client_connection.shared.meter.requested(client_connection.source, Instant::now());
             let answered = if fits {
-                guest.shared.api.answer(request, who).await
+                client_connection.shared.api.answer(request, who).await
             } else {
                 let text = "too many requests from this address: slow down";
                 Err(Fault::new(StatusCode::TOO_MANY_REQUESTS, "too-many", text))
             };
             let mut response = answered.unwrap_or_else(|fault| fault.response(wants_json));
-            let most = if waits { 0 } else { guest.shared.limits.largest_body };
+            let most = if waits { 0 } else { client_connection.shared.limits.largest_body };
             if !leftover.finish(most).await {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }

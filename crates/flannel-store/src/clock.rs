@@ -3,7 +3,7 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::ledger::Millis;
+use crate::lease_state::Millis;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {

@@ -2,7 +2,7 @@
 
 use flannel_lease::{AcquireError, Lease};
 
-use crate::ledger::Refusal;
+use crate::lease_state::Refusal;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -7,24 +7,24 @@
 
 mod admin;
 mod clock;
-mod desk;
 pub mod embedded;
 mod error;
 pub mod etcd;
-pub mod feed;
-mod front;
-pub mod ledger;
+mod etcd_service;
+mod lease_service;
+pub mod lease_state;
 pub mod remote;
 mod store;
 #[cfg(feature = "test-util")]
 pub mod testing;
+pub mod watch_log;
 pub mod wire;
 
 pub use admin::{Admin, stranded};
-pub use desk::Desk;
 pub use embedded::{Embedded, EmbeddedStore};
 pub use error::StoreError;
 pub use etcd::{EtcdOptions, EtcdStore, Secret};
-pub use front::EtcdDesk;
+pub use etcd_service::EtcdService;
+pub use lease_service::LeaseService;
 pub use remote::{RemoteOptions, RemoteStore};
 pub use store::{Acquired, Announce, Claim, Held, Snapshot, Store, StoreEvent};

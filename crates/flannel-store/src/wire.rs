@@ -9,7 +9,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::ledger::{Entry, Millis};
+use crate::lease_state::{Entry, Millis};
 
 /// Go's zero time, which stands for "never".
 const NEVER: &str = "0001-01-01T00:00:00Z";

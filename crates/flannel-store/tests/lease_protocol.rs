@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use flannel_lease::{LeaseAttrs, NetworkName, Subnet};
-use flannel_store::ledger::{
-    Addresses, Commit, LEASE_TTL, Ledger, Millis, Refusal, Reply, Request, Who,
+use flannel_store::lease_state::{
+    Addresses, Commit, LEASE_TTL, LeaseState, Millis, Refusal, Reply, Request, Who,
 };
 
 const CONFIG: &str = r#"{"Network":"10.5.0.0/22","SubnetLen":27,"SubnetMin":"10.5.0.32","Backend":{"Type":"vxlan"}}"#;
@@ -62,7 +62,7 @@ enum Packet {
 
 /// The server: what is in its memory, and what is on its disk.
 struct Server {
-    ledger: Ledger,
+    lease_state: LeaseState,
     disk: Vec<Commit>,
     /// Commits that are written but not synced, and the answers that wait for it.
     unsynced: Vec<Commit>,
@@ -98,7 +98,7 @@ struct Stats {
 impl Server {
     fn new() -> Self {
         Self {
-            ledger: Ledger::default(),
+            lease_state: LeaseState::default(),
             disk: vec![],
             unsynced: vec![],
             waiting: vec![],
@@ -114,12 +114,12 @@ impl Server {
 
     fn start(&mut self, now: Millis, rng: &mut fastrand::Rng) {
         self.clock = self.skew;
-        self.ledger = Ledger::default();
+        self.lease_state = LeaseState::default();
         for commit in &self.disk {
-            self.ledger.apply(commit);
+            self.lease_state.apply(commit);
         }
-        let start = self.ledger.start(rng.u64(1..), self.time(now));
-        self.ledger.apply(&start);
+        let start = self.lease_state.start(rng.u64(1..), self.time(now));
+        self.lease_state.apply(&start);
         self.disk.push(start);
     }
 
@@ -137,9 +137,9 @@ impl World {
         server.start(now, &mut rng);
         let network = NetworkName::default();
         let config = Request::SetConfig { text: CONFIG.to_owned(), force: false };
-        let (_, commit) = server.ledger.decide(&network, &config, now, &mut rng).unwrap();
+        let (_, commit) = server.lease_state.decide(&network, &config, now, &mut rng).unwrap();
         let commit = commit.unwrap();
-        server.ledger.apply(&commit);
+        server.lease_state.apply(&commit);
         server.disk.push(commit);
         let nodes = (1..=NODES).map(|node| (node, Node::default())).collect();
         let acknowledged = BTreeMap::new();
@@ -243,10 +243,10 @@ impl World {
         let renewal = matches!(request, Request::Renew { .. });
         // As the server does: what is over is gone before anything else is decided.
         self.expire();
-        let decided = self.server.ledger.decide(&self.network, request, time, &mut self.rng);
+        let decided = self.server.lease_state.decide(&self.network, request, time, &mut self.rng);
         let answer = decided.map(|(reply, commit)| {
             if let Some(commit) = commit {
-                self.server.ledger.apply(&commit);
+                self.server.lease_state.apply(&commit);
                 self.server.unsynced.push(commit);
             }
             reply
@@ -315,8 +315,8 @@ impl World {
 
     fn expire(&mut self) {
         let time = self.server.time(self.now);
-        while let Some(commit) = self.server.ledger.expire(time) {
-            self.server.ledger.apply(&commit);
+        while let Some(commit) = self.server.lease_state.expire(time) {
+            self.server.lease_state.apply(&commit);
             self.stats.expired += commit.changes.len() as u32;
             self.server.unsynced.push(commit);
         }
@@ -339,7 +339,7 @@ impl World {
     }
 
     fn check(&self) {
-        let network = self.server.ledger.network(&self.network).unwrap();
+        let network = self.server.lease_state.network(&self.network).unwrap();
         let leases: Vec<_> = network.leases().keys().collect();
         for (index, lease) in leases.iter().enumerate() {
             for other in &leases[index + 1..] {

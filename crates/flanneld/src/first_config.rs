@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use flannel_lease::{NetworkConfig, NetworkName};
-use flannel_store::Desk;
+use flannel_store::LeaseService;
 use flannel_store::embedded::AskError;
-use flannel_store::ledger::Request;
+use flannel_store::lease_state::Request;
 
 /// How often the file is looked at.
 const PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) struct FirstConfig {
-    pub(crate) desk: Arc<dyn Desk>,
+    pub(crate) service: Arc<dyn LeaseService>,
     pub(crate) network: NetworkName,
     pub(crate) file: PathBuf,
     /// Where the lease server is spoken to, for the command that is advised.
@@ -39,7 +39,7 @@ impl FirstConfig {
                 tracing::warn!("{}: {remark}", self.file.display());
             }
         }
-        match self.desk.ask(&self.network, Request::SetConfig { text, force: false }).await {
+        match self.service.ask(&self.network, Request::SetConfig { text, force: false }).await {
             Ok(_) => {
                 let file = self.file.display();
                 tracing::info!("The network {} begins with the config in {file}", self.network);
@@ -69,7 +69,7 @@ impl FirstConfig {
     }
 
     fn stored(&self) -> Option<String> {
-        self.desk.feeds().get(&self.network)?.config_text()
+        self.service.watch_logs().get(&self.network)?.config_text()
     }
 
     fn compare(&self, stored: &str) {

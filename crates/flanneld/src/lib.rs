@@ -1,15 +1,15 @@
 //! flanneld: one subnet for this node, and a kernel that leads to everybody else's.
 //!
-//! `options` says what is asked for, [`membership`] joins the networks, [`daemon`] runs the life of the
+//! `options` says what is asked for, [`joined_networks`] joins the networks, [`daemon`] runs the life of the
 //! node in one of them, `iface` chooses its underlay; the rest are its small tools.
 
 pub mod checks;
 pub mod daemon;
 mod first_config;
 pub mod iface;
+pub mod joined_networks;
 pub mod logging;
 pub mod machine;
-pub mod membership;
 pub mod memory;
 pub mod node_file;
 pub mod notify;

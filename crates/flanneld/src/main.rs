@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use flanneld::membership::Membership;
+use flanneld::joined_networks::JoinedNetworks;
 use flanneld::options::{Options, Parsed, Remark};
 use flanneld::readiness::Readiness;
 use flanneld::{logging, notify, options, probe, serve};
@@ -79,7 +79,7 @@ async fn live(options: Options, served: Option<serve::Served>) -> anyhow::Result
     tracing::info!("Installing signal handlers");
     let probe = options.probe.clone();
     let only_serves = options.networks.is_empty();
-    let (ready, networks) = Membership::new(options, served).run();
+    let (ready, networks) = JoinedNetworks::new(options, served).run();
     let work = async {
         if only_serves {
             notify::ready();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use flannel_server::Server;
-use flannel_store::{Desk, Embedded, EtcdDesk, EtcdOptions};
+use flannel_store::{Embedded, EtcdOptions, EtcdService, LeaseService};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::first_config::FirstConfig;
@@ -27,7 +27,7 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
         .build()
         .context("cannot start the lease server's runtime")?;
     let server = runtime.block_on(Server::bind(options.server.clone()))?;
-    let (desk, served): (Arc<dyn Desk>, Served) = match &options.backing {
+    let (service, served): (Arc<dyn LeaseService>, Served) = match &options.backing {
         Backing::Embedded(dir) => {
             // It says all there is to say: its cause need not be said again.
             let embedded = Embedded::open(dir, seed).map_err(|error| anyhow::anyhow!("{error}"))?;
@@ -37,9 +37,9 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
         }
         Backing::Etcd(etcd) => {
             let _within = runtime.enter();
-            let desk = EtcdDesk::start(etcd.clone())?;
+            let service = EtcdService::start(etcd.clone())?;
             tracing::info!("Leases are kept in etcd, under {}", etcd.prefix);
-            (Arc::new(desk), Served::Etcd(etcd.clone()))
+            (Arc::new(service), Served::Etcd(etcd.clone()))
         }
     };
     match (&options.config, &served) {
@@ -48,7 +48,7 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
             // Whoever reads of it in the log may be elsewhere.
             let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
             let network = network.clone();
-            let first = FirstConfig { desk: desk.clone(), network, file, server };
+            let first = FirstConfig { service: service.clone(), network, file, server };
             runtime.block_on(first.begin())?;
             runtime.spawn(first.watch());
         }
@@ -59,15 +59,17 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
     }
     let thread = std::thread::Builder::new().name("lease-server".to_owned());
     thread
-        .spawn(move || match runtime.block_on(server.run(desk)) {})
+        .spawn(move || match runtime.block_on(server.run(service)) {})
         .context("cannot start a thread for the lease server")?;
     Ok(served)
 }
 
 /// One that was stored before anybody judged it stays stored, but not in silence.
 fn look_at_configs(embedded: &Embedded) {
-    for name in embedded.feeds().names() {
-        let Some(text) = embedded.feeds().get(&name).and_then(|feed| feed.config_text()) else {
+    for name in embedded.watch_logs().names() {
+        let Some(text) =
+            embedded.watch_logs().get(&name).and_then(|watch_log| watch_log.config_text())
+        else {
             continue;
         };
         if let Err(error) = flannel_backend::judge(&text) {

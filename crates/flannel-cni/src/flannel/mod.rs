@@ -15,7 +15,7 @@ use crate::builtin::{self, BuiltIn};
 use crate::delegate::{self, Added, Delegate};
 use crate::netns::Netns;
 use crate::protocol::{Attachment, Call, Code, Command, Error, ErrorContext, Plugin};
-use crate::scratch;
+use crate::saved_confs;
 
 pub struct Flannel {
     /// Start delegates as programs even where they are built in.
@@ -40,17 +40,17 @@ impl Plugin for Flannel {
             delegate::find(&document.kind, &call.path).map_err(failed)?;
         }
         // An earlier try that was cut short has left its mark here.
-        let retried = scratch::exists(&conf.data_dir, &call.container_id, &call.ifname);
+        let retried = saved_confs::exists(&conf.data_dir, &call.container_id, &call.ifname);
         if retried && let Ok(netns) = Netns::open(&call.netns) {
             // Unless it was not cut short at all.
             refuse_attached(call, &netns).map_err(failed)?;
         }
-        scratch::save(&conf.data_dir, &call.container_id, &call.ifname, &text)
+        saved_confs::save(&conf.data_dir, &call.container_id, &call.ifname, &text)
             .map_err(|error| io_error("save the delegate's configuration", &conf, error))?;
         let added = self.hand_on_add(call, &conf, &document, &text, retried).map_err(failed);
         if is_built_in && !retried && added.as_ref().is_err_and(Error::is_refusal) {
             // Nothing was done, and to DEL the same configuration would make no more sense.
-            let _ = scratch::forget(&conf.data_dir, &call.container_id, &call.ifname);
+            let _ = saved_confs::forget(&conf.data_dir, &call.container_id, &call.ifname);
         }
         let (outcome, version) = added?;
         outcome.to_json(version).or_cni("could not print the delegate's result")
@@ -58,7 +58,7 @@ impl Plugin for Flannel {
 
     fn del(&self, call: &Call) -> Result<(), Error> {
         let conf = FlannelConf::read(&call.conf)?;
-        let saved = scratch::load(&conf.data_dir, &call.container_id, &call.ifname)
+        let saved = saved_confs::load(&conf.data_dir, &call.container_id, &call.ifname)
             .map_err(|error| io_error("read what ADD saved", &conf, error))?;
         let Some(saved) = saved else { return Ok(()) };
         let document = match Document::parse(&saved.text) {
@@ -84,7 +84,7 @@ impl Plugin for Flannel {
 
     fn check(&self, call: &Call) -> Result<(), Error> {
         let conf = FlannelConf::read(&call.conf)?;
-        let saved = scratch::load(&conf.data_dir, &call.container_id, &call.ifname)
+        let saved = saved_confs::load(&conf.data_dir, &call.container_id, &call.ifname)
             .map_err(|error| io_error("read what ADD saved", &conf, error))?;
         let document = saved.and_then(|saved| Document::parse(&saved.text));
         let Some(mut document) = document else {
@@ -181,9 +181,9 @@ impl Flannel {
         conf: &FlannelConf<'_>,
         valid: &[Attachment],
     ) -> Result<Vec<Error>, Error> {
-        let entries = scratch::list(&conf.data_dir)
+        let entries = saved_confs::list(&conf.data_dir)
             .map_err(|error| io_error("list what ADD saved", conf, error))?;
-        scratch::remove_torn(&conf.data_dir, SystemTime::now());
+        saved_confs::remove_torn(&conf.data_dir, SystemTime::now());
         let mut failures = Vec::new();
         for entry in entries {
             let lives = valid.iter().any(|attachment| {
@@ -202,12 +202,12 @@ impl Flannel {
             }
             let gone = Call {
                 container_id: entry.container_id,
-                ifname: entry.ifname.unwrap_or_else(|| scratch::FIRST_INTERFACE.to_owned()),
+                ifname: entry.ifname.unwrap_or_else(|| saved_confs::FIRST_INTERFACE.to_owned()),
                 netns: String::new(),
                 ..call.clone()
             };
             match self.hand_on(&gone, conf, &document, Command::Del) {
-                Ok(()) => scratch::remove(&entry.path)
+                Ok(()) => saved_confs::remove(&entry.path)
                     .map_err(|error| io_error("remove what ADD saved", conf, error))?,
                 Err(error) => {
                     failures.push(error.context(format_args!("container {}", gone.container_id)))

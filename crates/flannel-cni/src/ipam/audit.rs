@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 use super::store::{Owner, Reservation, Store, StoreError};
 use crate::netns::Netns;
 use crate::protocol::{Call, Command, Conf, Error, Version};
-use crate::scratch::FIRST_INTERFACE;
-use crate::{living, masquerade, portmap};
+use crate::saved_confs::FIRST_INTERFACE;
+use crate::{living_addresses, masquerade, portmap};
 
 /// Where the library that runtimes use keeps the results of ADDs.
 pub const RESULTS: &str = "/var/lib/cni/results";
@@ -48,7 +48,7 @@ pub struct Evidence {
 impl Evidence {
     /// `None`: this process may not see every namespace, so nothing can be said.
     pub fn gather() -> Option<Self> {
-        Some(Self { addresses: living::addresses()?, results: RESULTS.into() })
+        Some(Self { addresses: living_addresses::addresses()?, results: RESULTS.into() })
     }
 }
 

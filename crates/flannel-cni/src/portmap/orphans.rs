@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::rules;
-use crate::living;
+use crate::living_addresses;
 use crate::nft::{Batch, Family, ListedRule, Nft, NftError};
 use crate::protocol::Attachment;
 
@@ -27,7 +27,7 @@ pub(super) fn collect(nft: &mut Nft, valid: &[Attachment]) -> Result<(), NftErro
         return Ok(());
     }
     // Without a look at all of them, nobody is judged.
-    let Some(living) = living::addresses() else { return Ok(()) };
+    let Some(living) = living_addresses::addresses() else { return Ok(()) };
     let mut batch = Batch::new(Family::Ipv4, rules::TABLE);
     for (family, chain, rule) in &foreign {
         let of_same = || foreign.iter().map(|it| &it.2).filter(|it| it.comment == rule.comment);

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flannel_lease::{Expiry, NetworkName};
 use flannel_server::Server;
-use flannel_store::ledger::{LEASE_TTL, Request};
+use flannel_store::lease_state::{LEASE_TTL, Request};
 use flannel_store::{Admin as _, Embedded, EmbeddedStore, Store as _};
 
 use crate::support::*;
@@ -19,8 +19,8 @@ async fn started_at(dir: &std::path::Path, wall: u64) -> (Embedded, std::net::So
     embedded.ask(&NetworkName::default(), request).await.unwrap();
     let server = Server::bind(plain_options(0)).await.unwrap();
     let address = server.address();
-    let desk = Arc::new(embedded.clone());
-    tokio::spawn(async move { match server.run(desk).await {} });
+    let service = Arc::new(embedded.clone());
+    tokio::spawn(async move { match server.run(service).await {} });
     (embedded, address)
 }
 
@@ -70,7 +70,7 @@ async fn a_lease_keeps_what_it_had_left_over_a_restart_with_another_clock() {
             }
         };
         let network = NetworkName::default();
-        let feed = embedded.feeds().get_or_create(&network);
+        let watch_log = embedded.watch_logs().get_or_create(&network);
         if what == "first" {
             let request = Request::SetConfig { text: CONFIG.to_owned(), force: false };
             embedded.ask(&network, request).await.unwrap();
@@ -79,7 +79,7 @@ async fn a_lease_keeps_what_it_had_left_over_a_restart_with_another_clock() {
                 .await
                 .unwrap();
         }
-        let (_, entry) = feed.find(|_| true).expect("the lease is there");
+        let (_, entry) = watch_log.find(|_| true).expect("the lease is there");
         let left = entry.expires.unwrap() - embedded.now();
         assert!((DAY - 30_000..=DAY).contains(&left), "{what}: {left}");
     }

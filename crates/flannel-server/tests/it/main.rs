@@ -5,7 +5,7 @@
 mod api;
 mod certificates;
 mod clock;
-mod front;
+mod etcd_service;
 mod manners;
 mod moved;
 mod nodes;

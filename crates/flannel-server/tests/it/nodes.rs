@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use flannel_lease::{Expiry, Lease, NetworkName};
-use flannel_store::ledger::Request;
+use flannel_store::lease_state::Request;
 use flannel_store::{Claim, Store as _, StoreError, StoreEvent};
 
 use crate::support::*;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use flannel_server::{Options, Server, hash_token};
 use flannel_store::testing::EtcdServer;
 use flannel_store::{
-    Admin as _, Desk, EtcdDesk, RemoteStore, Secret, Store as _, StoreError, StoreEvent,
+    Admin as _, EtcdService, LeaseService, RemoteStore, Secret, Store as _, StoreError, StoreEvent,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -28,11 +28,11 @@ fn write_tokens(dir: &std::path::Path, lines: &[(&str, &str)]) -> std::path::Pat
     file
 }
 
-async fn serve_desk(desk: Arc<dyn Desk>, tokens: std::path::PathBuf) -> SocketAddr {
+async fn serve_desk(service: Arc<dyn LeaseService>, tokens: std::path::PathBuf) -> SocketAddr {
     let options = Options { tokens: Some(tokens), ..plain_options(0) };
     let server = Server::bind(options).await.unwrap();
     let address = server.address();
-    tokio::spawn(async move { match server.run(desk).await {} });
+    tokio::spawn(async move { match server.run(service).await {} });
     address
 }
 
@@ -94,7 +94,8 @@ async fn what_a_revoked_token_listens_to_ends_at_once_and_what_others_listen_to_
         stream.write_all(head.as_bytes()).await.unwrap();
         stream
     };
-    let cursor = server.embedded.feeds().get_or_create(&Default::default()).everything().cursor;
+    let cursor =
+        server.embedded.watch_logs().get_or_create(&Default::default()).everything().cursor;
     let next = format!("/v1/_/leases?next={}", cursor.revision);
     let mut events = open(OLD, "/v1/_/events").await;
     let mut poll = open(OLD, &next).await;
@@ -154,8 +155,8 @@ async fn in_front_of_etcd_nobody_changes_anothers_lease() {
         [(OLD, "old 192.0.2.1"), (NEW, "new 192.0.2.1"), (NAT, "nat any"), (BOSS, "boss admin")];
     let tokens = write_tokens(dir.path(), &lines);
     let front = async || {
-        let desk = Arc::new(EtcdDesk::start(etcd.options()).unwrap());
-        let at = serve_desk(desk, tokens.clone()).await;
+        let service = Arc::new(EtcdService::start(etcd.options()).unwrap());
+        let at = serve_desk(service, tokens.clone()).await;
         let ready = async {
             while !matches!(with(at, BOSS).config().await, Ok(Some(_))) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -241,10 +242,10 @@ async fn what_a_lease_cannot_carry_is_refused_with_the_limit() {
 
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
-    let desk = Arc::new(EtcdDesk::start(etcd.options()).unwrap());
+    let service = Arc::new(EtcdService::start(etcd.options()).unwrap());
     let front = Server::bind(plain_options(0)).await.unwrap();
     let node = remote(&[front.address()], |_| {});
-    tokio::spawn(async move { match front.run(desk).await {} });
+    tokio::spawn(async move { match front.run(service).await {} });
     let ready = async {
         while !matches!(node.config().await, Ok(Some(_))) {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flannel_lease::{LeaseAttrs, NetworkConfig, NetworkName, Subnet};
 use flannel_server::{Limits, Listen, Options, Server, TlsFiles};
-use flannel_store::ledger::Request;
+use flannel_store::lease_state::Request;
 use flannel_store::{Claim, Embedded, RemoteOptions, RemoteStore, StoreEvent};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -44,8 +44,8 @@ pub(crate) async fn serve(dir: &Path, options: Options) -> Running {
     let embedded = open(dir).await;
     let server = Server::bind(options).await.unwrap();
     let address = server.address();
-    let desk = Arc::new(embedded.clone());
-    let task = tokio::spawn(async move { match server.run(desk).await {} });
+    let service = Arc::new(embedded.clone());
+    let task = tokio::spawn(async move { match server.run(service).await {} });
     Running { address, embedded, task }
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use flannel_lease::NetworkName;
 use flannel_server::{Api, Limits};
 use flannel_store::Embedded;
-use flannel_store::ledger::{Request as Asked, Who};
+use flannel_store::lease_state::{Request as Asked, Who};
 use http::Request;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Body;

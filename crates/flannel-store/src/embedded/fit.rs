@@ -7,9 +7,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::journal::OpenError;
-use crate::ledger::{Change, Commit, HISTORIES, History, Ledger};
+use crate::lease_state::{Change, Commit, HISTORIES, History, LeaseState};
 
-/// The first frame of a log: which revision it goes on from, and in which history. Logs of the first
+/// The first record of a log: which revision it goes on from, and in which history. Logs of the first
 /// version of this store have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,9 +19,9 @@ pub(super) struct Beginning {
 }
 
 impl Beginning {
-    pub(super) fn of(ledger: &Ledger) -> Self {
-        let history = ledger.histories().last().map_or(0, |history| history.id);
-        Self { after: ledger.revision(), history }
+    pub(super) fn of(lease_state: &LeaseState) -> Self {
+        let history = lease_state.histories().last().map_or(0, |history| history.id);
+        Self { after: lease_state.revision(), history }
     }
 
     pub(super) fn to_json(self) -> serde_json::Result<String> {
@@ -48,7 +48,7 @@ pub(super) enum Snapshot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Log {
     Missing,
-    /// Without a single whole frame in it.
+    /// Without a single whole record in it.
     Empty,
     Read(Option<Beginning>),
 }
@@ -68,9 +68,9 @@ impl<'a> Fit<'a> {
         path: &'a Path,
         snapshot: Snapshot,
         log: Log,
-        ledger: &Ledger,
+        lease_state: &LeaseState,
     ) -> Result<Self, OpenError> {
-        let (end, histories) = (ledger.revision(), ledger.histories().to_vec());
+        let (end, histories) = (lease_state.revision(), lease_state.histories().to_vec());
         let mut fit = Self { log: path, snapshot, end, histories, last: None };
         match (log, snapshot) {
             // A directory in which nothing has been yet.

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use flannel_common::replace_by;
 
 use super::fit::{self, Beginning, Fit};
-use super::frame::{self, Ending};
-use super::image;
 use super::recent::Recent;
-use crate::ledger::{Commit, Ledger};
+use super::record::{self, Ending};
+use super::snapshot;
+use crate::lease_state::{Commit, LeaseState};
 
 const LOG: &str = "leases.log";
 const LOG_NEW: &str = "leases.log.new";
@@ -76,7 +76,7 @@ fn remedy(error: &io::Error) -> &'static str {
 /// What a data directory had in it.
 pub(super) struct Opened {
     pub(super) journal: Journal,
-    pub(super) ledger: Ledger,
+    pub(super) lease_state: LeaseState,
     pub(super) recent: Recent,
 }
 
@@ -105,54 +105,54 @@ impl Journal {
 
         let bytes = read(&dir.join(SNAPSHOT)).map_err(failed("read", SNAPSHOT))?;
         let snapshot_length = bytes.as_ref().map_or(0, Vec::len) as u64;
-        let (snapshot, image) = match bytes.as_deref() {
-            None => (fit::Snapshot::Missing, image::Image::default()),
-            Some([]) => (fit::Snapshot::Empty, image::Image::default()),
+        let (found_snapshot, contents) = match bytes.as_deref() {
+            None => (fit::Snapshot::Missing, snapshot::Contents::default()),
+            Some([]) => (fit::Snapshot::Empty, snapshot::Contents::default()),
             Some(bytes) => {
-                let image = image::read(&dir.join(SNAPSHOT), bytes)?;
-                (fit::Snapshot::Read { marked: image.log_is_marked }, image)
+                let contents = snapshot::read(&dir.join(SNAPSHOT), bytes)?;
+                (fit::Snapshot::Read { marked: contents.log_is_marked }, contents)
             }
         };
         let path = dir.join(LOG);
         let bytes = read(&path).map_err(failed("read", LOG))?;
         let (found, bytes) = (bytes.is_some(), bytes.unwrap_or_default());
-        let mut frames = frame::decode(&bytes);
-        if frames.ending == Ending::Damaged {
-            return Err(OpenError::Damaged { path, at: frames.end });
+        let mut records = record::decode(&bytes);
+        if records.ending == Ending::Damaged {
+            return Err(OpenError::Damaged { path, at: records.end });
         }
-        let image::Image { mut ledger, mut recent, .. } = image;
-        let beginning = frames.payloads.first().and_then(|first| Beginning::read(first));
-        let log = match (found, frames.payloads.is_empty()) {
+        let snapshot::Contents { mut lease_state, mut recent, .. } = contents;
+        let beginning = records.payloads.first().and_then(|first| Beginning::read(first));
+        let log = match (found, records.payloads.is_empty()) {
             (false, _) => fit::Log::Missing,
             (true, true) => fit::Log::Empty,
             (true, false) => fit::Log::Read(beginning),
         };
-        let mut fit = Fit::new(&path, snapshot, log, &ledger)?;
-        for payload in frames.payloads.drain(usize::from(beginning.is_some())..) {
-            for commit in image::commits(&path, payload)? {
+        let mut fit = Fit::new(&path, found_snapshot, log, &lease_state)?;
+        for payload in records.payloads.drain(usize::from(beginning.is_some())..) {
+            for commit in snapshot::commits(&path, payload)? {
                 fit.check(&commit)?;
-                if commit.revision > ledger.revision() {
-                    ledger.apply(&commit);
+                if commit.revision > lease_state.revision() {
+                    lease_state.apply(&commit);
                     recent.push(commit);
                 }
             }
         }
         fit.finish()?;
         if !found {
-            write_log(dir, Beginning::of(&ledger)).map_err(failed("write", LOG))?;
+            write_log(dir, Beginning::of(&lease_state)).map_err(failed("write", LOG))?;
         }
 
         let log = OpenOptions::new().write(true).open(&path);
         let log = log.map_err(failed("open", LOG))?;
         let length = match found {
-            true => frames.end as u64,
+            true => records.end as u64,
             false => log.metadata().map_err(failed("read", LOG))?.len(),
         };
-        let dirty = frames.ending == Ending::Torn;
+        let dirty = records.ending == Ending::Torn;
         if dirty {
             tracing::warn!(
                 file = %path.display(),
-                bytes = bytes.len() - frames.end,
+                bytes = bytes.len() - records.end,
                 "the last write was interrupted; what it said was never acknowledged and is dropped"
             );
         }
@@ -160,22 +160,22 @@ impl Journal {
         let dir = dir.to_owned();
         let mut journal = Self { dir, log, length, snapshot_length, dirty, _lock: lock };
         journal.clean().map_err(failed("write", LOG))?;
-        Ok(Opened { journal, ledger, recent })
+        Ok(Opened { journal, lease_state, recent })
     }
 
     /// Makes a group of commits durable, all or none.
     pub(super) fn append(&mut self, commits: &[Commit]) -> io::Result<()> {
         self.clean()?;
         let lines = commits.iter().map(Commit::to_json).collect::<Result<Vec<_>, _>>()?;
-        let frame = frame::encode(lines.join("\n").as_bytes());
+        let record = record::encode(lines.join("\n").as_bytes());
         self.dirty = true;
-        let written = self.log.write_all(&frame).and_then(|()| self.log.sync_data());
+        let written = self.log.write_all(&record).and_then(|()| self.log.sync_data());
         if let Err(error) = written {
             // If this fails too, it is tried again before the next write; a restart copes as well.
             let _ = self.clean();
             return Err(error);
         }
-        self.length += frame.len() as u64;
+        self.length += record.len() as u64;
         self.dirty = false;
         Ok(())
     }
@@ -185,12 +185,12 @@ impl Journal {
     }
 
     /// Replaces snapshot and log by a snapshot of now and a log that goes on from there.
-    pub(super) fn compact(&mut self, ledger: &Ledger, recent: &Recent) -> io::Result<()> {
-        let bytes = image::write(ledger, recent)?;
+    pub(super) fn compact(&mut self, lease_state: &LeaseState, recent: &Recent) -> io::Result<()> {
+        let bytes = snapshot::write(lease_state, recent)?;
         replace(&self.dir, SNAPSHOT, SNAPSHOT_NEW, &bytes)?;
         self.snapshot_length = bytes.len() as u64;
         // Until this is done the log as it is serves as well.
-        write_log(&self.dir, Beginning::of(ledger))?;
+        write_log(&self.dir, Beginning::of(lease_state))?;
         self.log = OpenOptions::new().write(true).open(self.dir.join(LOG))?;
         self.length = self.log.metadata()?.len();
         self.dirty = false;
@@ -232,7 +232,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 
 /// Puts a log in place that has nothing but its beginning.
 fn write_log(dir: &Path, beginning: Beginning) -> io::Result<()> {
-    replace(dir, LOG, LOG_NEW, &frame::encode(beginning.to_json()?.as_bytes()))
+    replace(dir, LOG, LOG_NEW, &record::encode(beginning.to_json()?.as_bytes()))
 }
 
 fn replace(dir: &Path, name: &str, new: &str, bytes: &[u8]) -> io::Result<()> {

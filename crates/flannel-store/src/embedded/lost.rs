@@ -6,10 +6,10 @@ use std::path::Path;
 
 use flannel_lease::{LeaseAttrs, NetworkName};
 
-use super::frame;
 use super::journal::{Journal, OpenError};
 use super::recent::Recent;
-use crate::ledger::{Ledger, Request, Who};
+use super::record;
+use crate::lease_state::{LeaseState, Request, Who};
 
 const LOG: &str = "leases.log";
 const SNAPSHOT: &str = "leases.snapshot";
@@ -18,7 +18,7 @@ const SNAPSHOT: &str = "leases.snapshot";
 struct Run {
     dir: tempfile::TempDir,
     journal: Journal,
-    ledger: Ledger,
+    lease_state: LeaseState,
     recent: Recent,
     rng: fastrand::Rng,
     node: u32,
@@ -28,10 +28,10 @@ impl Run {
     fn new(history: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let opened = Journal::open(dir.path()).unwrap();
-        let (journal, ledger, recent) = (opened.journal, opened.ledger, opened.recent);
+        let (journal, lease_state, recent) = (opened.journal, opened.lease_state, opened.recent);
         let rng = fastrand::Rng::with_seed(history);
-        let mut run = Self { dir, journal, ledger, recent, rng, node: 0 };
-        let start = run.ledger.start(history, 1_000);
+        let mut run = Self { dir, journal, lease_state, recent, rng, node: 0 };
+        let start = run.lease_state.start(history, 1_000);
         run.commit(start);
         let text =
             r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#.to_owned();
@@ -39,15 +39,15 @@ impl Run {
         run
     }
 
-    fn commit(&mut self, commit: crate::ledger::Commit) {
+    fn commit(&mut self, commit: crate::lease_state::Commit) {
         self.journal.append(std::slice::from_ref(&commit)).unwrap();
-        self.ledger.apply(&commit);
+        self.lease_state.apply(&commit);
         self.recent.push(commit);
     }
 
     fn ask(&mut self, request: &Request) {
         let network = NetworkName::default();
-        let commit = self.ledger.decide(&network, request, 2_000, &mut self.rng).unwrap().1;
+        let commit = self.lease_state.decide(&network, request, 2_000, &mut self.rng).unwrap().1;
         self.commit(commit.unwrap());
     }
 
@@ -61,7 +61,7 @@ impl Run {
     }
 
     fn compact(&mut self) {
-        self.journal.compact(&self.ledger, &self.recent).unwrap();
+        self.journal.compact(&self.lease_state, &self.recent).unwrap();
     }
 
     fn file(&self, name: &str) -> Option<Vec<u8>> {
@@ -103,7 +103,7 @@ fn open(log: Option<&[u8]>, snapshot: Option<&[u8]>) -> Result<u64, OpenError> {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), LOG, log);
     put(dir.path(), SNAPSHOT, snapshot);
-    let opened = Journal::open(dir.path()).map(|opened| opened.ledger.revision());
+    let opened = Journal::open(dir.path()).map(|opened| opened.lease_state.revision());
     if opened.is_err() {
         let left = |name: &str| fs::read(dir.path().join(name)).ok();
         assert_eq!(left(LOG).as_deref(), log, "nothing is changed");
@@ -183,13 +183,16 @@ fn a_lost_snapshot_is_refused_naming_the_revisions() {
 fn a_log_with_a_hole_in_it_is_refused() {
     let life = life(1);
     let log = &life.logs[1];
-    let frames: Vec<Vec<u8>> =
-        frame::decode(log).payloads.iter().map(|payload| frame::encode(payload)).collect();
-    for hole in 1..frames.len() - 1 {
-        let mut left = frames.clone();
+    let records: Vec<Vec<u8>> =
+        record::decode(log).payloads.iter().map(|payload| record::encode(payload)).collect();
+    for hole in 1..records.len() - 1 {
+        let mut left = records.clone();
         left.remove(hole);
         let opened = open(Some(&left.concat()), None);
-        assert!(matches!(opened, Err(OpenError::Apart { .. })), "without frame {hole}: {opened:?}");
+        assert!(
+            matches!(opened, Err(OpenError::Apart { .. })),
+            "without record {hole}: {opened:?}"
+        );
     }
 }
 
@@ -199,14 +202,14 @@ fn a_log_with_a_hole_in_it_is_refused() {
 fn a_directory_of_the_first_version_is_read_and_judged_by_its_revisions() {
     let life = life(1);
     let old_log = |log: &[u8]| {
-        let payloads = frame::decode(log).payloads;
-        payloads[1..].iter().flat_map(|payload| frame::encode(payload)).collect::<Vec<u8>>()
+        let payloads = record::decode(log).payloads;
+        payloads[1..].iter().flat_map(|payload| record::encode(payload)).collect::<Vec<u8>>()
     };
     let old_snapshot = |snapshot: &[u8]| {
-        let text = String::from_utf8(frame::decode(snapshot).payloads[0].to_vec()).unwrap();
+        let text = String::from_utf8(record::decode(snapshot).payloads[0].to_vec()).unwrap();
         let before = text.replace(",\"log_is_marked\":true", "");
         assert_ne!(before, text);
-        frame::encode(before.as_bytes())
+        record::encode(before.as_bytes())
     };
     let logs = life.logs.each_ref().map(|log| old_log(log));
     let snapshots = life.snapshots.each_ref().map(|snapshot| old_snapshot(snapshot));

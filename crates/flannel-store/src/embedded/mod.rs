@@ -1,12 +1,12 @@
 //! Leases in a directory of this machine: durable, with nothing else installed.
 
 mod fit;
-mod frame;
-mod image;
 mod journal;
 #[cfg(test)]
 mod lost;
 mod recent;
+mod record;
+mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -24,8 +24,8 @@ use tokio::sync::oneshot;
 use self::journal::{Journal, Opened};
 use self::writer::{Job, Writer};
 use crate::clock::{self, Clock};
-use crate::feed::Feeds;
-use crate::ledger::{Millis, Refusal, Reply, Request};
+use crate::lease_state::{Millis, Refusal, Reply, Request};
+use crate::watch_log::WatchLogs;
 
 pub use self::journal::OpenError;
 pub use self::store::EmbeddedStore;
@@ -52,7 +52,7 @@ pub enum AskError {
 #[derive(Clone, Debug)]
 pub struct Embedded {
     jobs: SyncSender<Job>,
-    feeds: Arc<Feeds>,
+    watch_logs: Arc<WatchLogs>,
     clock: Clock,
 }
 
@@ -65,35 +65,36 @@ impl Embedded {
 
     /// The same, where the machine's clock says `wall` now. From then on it is not looked at.
     pub fn open_at(dir: &Path, seed: u64, wall: Millis) -> Result<Self, OpenError> {
-        let Opened { mut journal, mut ledger, mut recent } = Journal::open(dir)?;
-        for (name, network) in ledger.networks() {
+        let Opened { mut journal, mut lease_state, mut recent } = Journal::open(dir)?;
+        for (name, network) in lease_state.networks() {
             if let Some(fault) = network.config_fault() {
                 tracing::error!(network = %name, "{}", Refusal::UnusableConfig(Box::new(fault.clone())));
             }
         }
         let mut rng = fastrand::Rng::with_seed(seed);
         let clock = Clock::start(wall);
-        let start = ledger.start(rng.u64(1..), clock.now());
+        let start = lease_state.start(rng.u64(1..), clock.now());
         journal.append(std::slice::from_ref(&start)).map_err(|source| OpenError::Io {
             attempted: "write to the data directory",
             path: dir.to_owned(),
             source,
         })?;
-        ledger.apply(&start);
+        lease_state.apply(&start);
         recent.push(start);
-        let feeds = Arc::new(Feeds::default());
-        feeds.reset(&ledger, recent.floor(), recent.commits());
+        let watch_logs = Arc::new(WatchLogs::default());
+        watch_logs.reset(&lease_state, recent.floor(), recent.commits());
         let (jobs, queue) = mpsc::sync_channel(QUEUE);
-        let feeds_there = feeds.clone();
+        let feeds_there = watch_logs.clone();
         let failing = false;
-        let writer = Writer { ledger, journal, recent, feeds: feeds_there, clock, rng, failing };
+        let writer =
+            Writer { lease_state, journal, recent, watch_logs: feeds_there, clock, rng, failing };
         let thread = std::thread::Builder::new().name("lease-store".to_owned());
         thread.spawn(move || writer.run(&queue)).map_err(|source| OpenError::Io {
             attempted: "start a thread for",
             path: dir.to_owned(),
             source,
         })?;
-        Ok(Self { jobs, feeds, clock })
+        Ok(Self { jobs, watch_logs, clock })
     }
 
     /// The time by which leases end.
@@ -101,8 +102,8 @@ impl Embedded {
         self.clock.now()
     }
 
-    pub fn feeds(&self) -> &Arc<Feeds> {
-        &self.feeds
+    pub fn watch_logs(&self) -> &Arc<WatchLogs> {
+        &self.watch_logs
     }
 
     /// Carries out a request; when this returns, what it led to is durable.

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::feed::{KEPT_BYTES, KEPT_EVENTS};
-use crate::ledger::Commit;
+use crate::lease_state::Commit;
+use crate::watch_log::{KEPT_BYTES, KEPT_EVENTS};
 
 #[derive(Debug, Default)]
 pub(super) struct Recent {

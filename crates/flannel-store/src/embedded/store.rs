@@ -8,8 +8,8 @@ use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subne
 use tokio::sync::mpsc;
 
 use super::{AskError, Embedded};
-use crate::feed::{Cursor, Event, Feed, Since};
-use crate::ledger::{Entry, Millis, Refusal, Reply, Request, Who};
+use crate::lease_state::{Entry, Millis, Refusal, Reply, Request, Who};
+use crate::watch_log::{Cursor, Event, Since, WatchLog};
 use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
 
 const QUEUE: usize = 1_024;
@@ -26,8 +26,8 @@ impl EmbeddedStore {
         Self { embedded, network }
     }
 
-    fn feed(&self) -> Arc<Feed> {
-        self.embedded.feeds().get_or_create(&self.network)
+    fn watch_log(&self) -> Arc<WatchLog> {
+        self.embedded.watch_logs().get_or_create(&self.network)
     }
 
     async fn ask(&self, attempted: &str, request: Request) -> Result<Reply, StoreError> {
@@ -76,7 +76,7 @@ impl Store for EmbeddedStore {
     }
 
     async fn config(&self) -> Result<Option<String>, StoreError> {
-        Ok(self.feed().config_text())
+        Ok(self.watch_log().config_text())
     }
 
     fn how_to_write_config(&self) -> String {
@@ -89,19 +89,19 @@ impl Store for EmbeddedStore {
     }
 
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let everything = self.feed().everything();
+        let everything = self.watch_log().everything();
         Ok(Snapshot { leases: everything.plain_leases(), cursor: everything.cursor.revision })
     }
 
     async fn lease(&self, subnet: &Subnet) -> Result<Option<Held>, StoreError> {
         let now = self.embedded.now();
-        Ok(self.feed().lease(subnet).map(|entry| held(*subnet, &entry, now)))
+        Ok(self.watch_log().lease(subnet).map(|entry| held(*subnet, &entry, now)))
     }
 
     async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError> {
-        let feed = self.feed();
+        let watch_log = self.watch_log();
         let bare = (claim.announce)(None);
-        let known = feed.find(|entry| same_node(config, &bare, &entry.attrs));
+        let known = watch_log.find(|entry| same_node(config, &bare, &entry.attrs));
         let attrs = (claim.announce)(known.as_ref().map(|(_, entry)| &entry.attrs));
         let (previous, who) = (claim.previous, Who::anybody());
         let request = Request::Acquire { attrs, previous, who };
@@ -143,11 +143,11 @@ impl Store for EmbeddedStore {
 
     fn watch(&self, cursor: u64) -> mpsc::Receiver<StoreEvent> {
         let (events, receiver) = mpsc::channel(QUEUE);
-        let feed = self.feed();
+        let watch_log = self.watch_log();
         tokio::spawn(async move {
             let closed = events.clone();
             tokio::select! {
-                () = follow(&feed, cursor, &events) => {}
+                () = follow(&watch_log, cursor, &events) => {}
                 () = closed.closed() => {}
             }
         });
@@ -156,17 +156,17 @@ impl Store for EmbeddedStore {
 }
 
 /// Ends when the receiver is gone.
-async fn follow(feed: &Feed, cursor: u64, events: &mpsc::Sender<StoreEvent>) {
-    let mut changes = feed.changes();
+async fn follow(watch_log: &WatchLog, cursor: u64, events: &mpsc::Sender<StoreEvent>) {
+    let mut changes = watch_log.changes();
     // 0 is before everything.
     let mut cursor = Cursor { revision: cursor, history: None };
     let mut first = cursor.revision == 0;
     loop {
         changes.mark_unchanged();
         let since = if std::mem::take(&mut first) {
-            Since::Everything(feed.everything())
+            Since::Everything(watch_log.everything())
         } else {
-            feed.since(cursor)
+            watch_log.since(cursor)
         };
         let told = match since {
             Since::Nothing => vec![],

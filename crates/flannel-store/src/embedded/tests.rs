@@ -7,8 +7,8 @@ use flannel_lease::{LeaseAttrs, Subnet};
 use super::journal::{Journal, OpenError};
 use super::recent::Recent;
 use super::*;
-use crate::feed::{Cursor, Event, Since};
-use crate::ledger::{Entry, LARGEST_DATA, Ledger, Who};
+use crate::lease_state::{Entry, LARGEST_DATA, LeaseState, Who};
+use crate::watch_log::{Cursor, Event, Since};
 
 const CONFIG: &str = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
 
@@ -47,7 +47,7 @@ fn open(dir: &Path) -> Embedded {
 }
 
 fn leases(embedded: &Embedded) -> BTreeMap<Subnet, LeaseAttrs> {
-    let all = embedded.feeds().get_or_create(&network()).everything();
+    let all = embedded.watch_logs().get_or_create(&network()).everything();
     all.leases.into_iter().map(|(subnet, entry)| (subnet, entry.attrs)).collect()
 }
 
@@ -92,22 +92,22 @@ fn a_power_cut_at_any_byte_loses_nothing_acknowledged_and_invents_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("leases.log");
     let mut rng = fastrand::Rng::with_seed(3);
-    // What is in the log after each acknowledged write, and the ledger at that point.
+    // What is in the log after each acknowledged write, and the lease state at that point.
     let mut states: Vec<(usize, String)> = Vec::new();
     {
         let opened = Journal::open(dir.path()).unwrap();
-        let (mut journal, mut ledger) = (opened.journal, opened.ledger);
-        let start = ledger.start(1, 1_000);
+        let (mut journal, mut lease_state) = (opened.journal, opened.lease_state);
+        let start = lease_state.start(1, 1_000);
         journal.append(std::slice::from_ref(&start)).unwrap();
-        ledger.apply(&start);
+        lease_state.apply(&start);
         let requests = std::iter::once(set_config()).chain((0..6).map(acquire));
         for (step, request) in requests.enumerate() {
             let now = 2_000 + step as u64;
-            let (_, commit) = ledger.decide(&network(), &request, now, &mut rng).unwrap();
+            let (_, commit) = lease_state.decide(&network(), &request, now, &mut rng).unwrap();
             let commit = commit.unwrap();
             journal.append(std::slice::from_ref(&commit)).unwrap();
-            ledger.apply(&commit);
-            states.push((fs::read(&log).unwrap().len(), format!("{ledger:?}")));
+            lease_state.apply(&commit);
+            states.push((fs::read(&log).unwrap().len(), format!("{lease_state:?}")));
         }
     }
     let whole = fs::read(&log).unwrap();
@@ -117,7 +117,7 @@ fn a_power_cut_at_any_byte_loses_nothing_acknowledged_and_invents_nothing() {
         let opened = Journal::open(dir.path()).unwrap();
         // What was torn off is gone for good: the next write stands right behind the last good one.
         let left = fs::read(dir.path().join("leases.log")).unwrap();
-        (format!("{:?}", opened.ledger), left.len())
+        (format!("{:?}", opened.lease_state), left.len())
     };
     let first = states[3].0;
     let mut cuts = 0;
@@ -169,27 +169,27 @@ fn damage_in_the_middle_is_refused_and_changes_nothing() {
 fn a_long_log_becomes_a_snapshot_with_the_same_content_and_history() {
     let dir = tempfile::tempdir().unwrap();
     let opened = Journal::open(dir.path()).unwrap();
-    let (mut journal, mut ledger) = (opened.journal, opened.ledger);
+    let (mut journal, mut lease_state) = (opened.journal, opened.lease_state);
     let mut rng = fastrand::Rng::with_seed(5);
-    let mut commits = vec![ledger.start(1, 1_000)];
-    ledger.apply(&commits[0]);
+    let mut commits = vec![lease_state.start(1, 1_000)];
+    lease_state.apply(&commits[0]);
     for (step, request) in std::iter::once(set_config()).chain((0..40).map(acquire)).enumerate() {
         let now = 2_000 + step as u64;
-        let commit = ledger.decide(&network(), &request, now, &mut rng).unwrap().1.unwrap();
-        ledger.apply(&commit);
+        let commit = lease_state.decide(&network(), &request, now, &mut rng).unwrap().1.unwrap();
+        lease_state.apply(&commit);
         commits.push(commit);
     }
     journal.append(&commits).unwrap();
     let mut recent = Recent::default();
     commits.iter().for_each(|commit| recent.push(commit.clone()));
     let log = fs::read(dir.path().join("leases.log")).unwrap();
-    journal.compact(&ledger, &recent).unwrap();
+    journal.compact(&lease_state, &recent).unwrap();
     let short = fs::metadata(dir.path().join("leases.log")).unwrap().len();
     assert!(short < 100 && short < log.len() as u64, "{short}");
     drop(journal);
     let check = |why: &str| {
         let opened = Journal::open(dir.path()).unwrap();
-        assert_eq!(format!("{:?}", opened.ledger), format!("{ledger:?}"), "{why}");
+        assert_eq!(format!("{:?}", opened.lease_state), format!("{lease_state:?}"), "{why}");
         assert!(opened.recent.commits().eq(&commits), "{why}");
         assert_eq!(opened.recent.floor(), 0, "{why}");
     };
@@ -207,14 +207,16 @@ fn a_watcher_goes_on_over_a_restart_where_it_was() {
         let embedded = open(dir.path());
         embedded.ask(&network(), set_config()).await.unwrap();
         take(&embedded, 1).await;
-        let cursor = embedded.feeds().get_or_create(&network()).everything().cursor;
+        let cursor = embedded.watch_logs().get_or_create(&network()).everything().cursor;
         take(&embedded, 2).await;
         drop(embedded);
         let again = open(dir.path());
-        let feed = again.feeds().get_or_create(&network());
-        let Since::Events(events, next) = feed.since(cursor) else { panic!("it is continued") };
+        let watch_log = again.watch_logs().get_or_create(&network());
+        let Since::Events(events, next) = watch_log.since(cursor) else {
+            panic!("it is continued")
+        };
         assert!(matches!(&events[..], [Event::Put(_, entry)] if entry.attrs == attrs(2)));
-        assert_eq!(feed.since(next), Since::Nothing);
+        assert_eq!(watch_log.since(next), Since::Nothing);
     });
 }
 
@@ -228,17 +230,17 @@ fn a_watcher_notices_a_server_with_an_older_data_directory() {
         take(&embedded, 1).await;
         fs::copy(dir.path().join("leases.log"), backup.path().join("leases.log")).unwrap();
         take(&embedded, 2).await;
-        let cursor = embedded.feeds().get_or_create(&network()).everything().cursor;
+        let cursor = embedded.watch_logs().get_or_create(&network()).everything().cursor;
 
         let old = open(backup.path());
-        let feed = old.feeds().get_or_create(&network());
-        assert!(matches!(feed.since(cursor), Since::Everything(_)), "it is not as far");
+        let watch_log = old.watch_logs().get_or_create(&network());
+        assert!(matches!(watch_log.since(cursor), Since::Everything(_)), "it is not as far");
         for node in 3..10 {
             take(&old, node).await;
         }
-        let Since::Everything(all) = feed.since(cursor) else { panic!("it has got further") };
+        let Since::Everything(all) = watch_log.since(cursor) else { panic!("it has got further") };
         assert!(all.leases.iter().all(|(_, entry)| entry.attrs != attrs(2)));
-        assert_eq!(feed.since(Cursor { history: None, ..all.cursor }), Since::Nothing);
+        assert_eq!(watch_log.since(Cursor { history: None, ..all.cursor }), Since::Nothing);
     });
 }
 
@@ -352,8 +354,8 @@ fn what_is_kept_of_the_past_does_not_grow_with_what_leases_carry() {
         let embedded = open(disk.0.path());
         embedded.ask(&network(), set_config()).await.unwrap();
         let (subnet, _) = take(&embedded, 1).await;
-        let feed = embedded.feeds().get_or_create(&network());
-        let start = feed.everything().cursor;
+        let watch_log = embedded.watch_logs().get_or_create(&network());
+        let start = watch_log.everything().cursor;
         let mut most = 0;
         for renewal in 0..6_000 {
             let (attrs, who) = (large(renewal), Who::anybody());
@@ -361,7 +363,7 @@ fn what_is_kept_of_the_past_does_not_grow_with_what_leases_carry() {
             embedded.ask(&network(), renew).await.unwrap();
             most = most.max(used());
         }
-        assert!(matches!(feed.since(start), Since::Everything(_)), "that is long ago");
+        assert!(matches!(watch_log.since(start), Since::Everything(_)), "that is long ago");
         assert!(most < 64 << 20, "{most} bytes for one lease");
     });
     let opened = loop {
@@ -369,26 +371,26 @@ fn what_is_kept_of_the_past_does_not_grow_with_what_leases_carry() {
             break opened;
         }
     };
-    let kept: usize = opened.recent.commits().map(crate::ledger::Commit::weight).sum();
-    assert!(kept <= crate::feed::KEPT_BYTES, "{kept}");
+    let kept: usize = opened.recent.commits().map(crate::lease_state::Commit::weight).sum();
+    assert!(kept <= crate::watch_log::KEPT_BYTES, "{kept}");
 }
 
 #[test]
 fn replaying_the_log_gives_the_same_ledger() {
-    let mut ledger = Ledger::default();
+    let mut lease_state = LeaseState::default();
     let mut rng = fastrand::Rng::with_seed(11);
-    let mut commits = vec![ledger.start(1, 5)];
-    ledger.apply(&commits[0]);
+    let mut commits = vec![lease_state.start(1, 5)];
+    lease_state.apply(&commits[0]);
     for node in 0..100 {
         let request = if node == 0 { set_config() } else { acquire(node) };
-        if let Ok((_, Some(commit))) = ledger.decide(&network(), &request, 10, &mut rng) {
-            ledger.apply(&commit);
+        if let Ok((_, Some(commit))) = lease_state.decide(&network(), &request, 10, &mut rng) {
+            lease_state.apply(&commit);
             commits.push(commit);
         }
     }
-    let mut replayed = Ledger::default();
+    let mut replayed = LeaseState::default();
     for commit in &commits {
-        replayed.apply(&crate::ledger::Commit::from_json(&commit.to_json().unwrap()).unwrap());
+        replayed.apply(&crate::lease_state::Commit::from_json(&commit.to_json().unwrap()).unwrap());
     }
-    assert_eq!(format!("{replayed:?}"), format!("{ledger:?}"));
+    assert_eq!(format!("{replayed:?}"), format!("{lease_state:?}"));
 }

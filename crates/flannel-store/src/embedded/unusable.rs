@@ -11,12 +11,12 @@ use super::recent::Recent;
 use super::store::EmbeddedStore;
 use super::*;
 use crate::Store as _;
-use crate::feed::Style;
-use crate::ledger::{Change, Commit, Ledger, Who};
+use crate::lease_state::{Change, Commit, LeaseState, Who};
+use crate::watch_log::Style;
 use crate::wire::WatchResult;
 
 const USABLE: &str = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
-/// With spaces, a line feed and a number that no float holds: any rewriting would show.
+/// With spaces, a line watch log and a number that no float holds: any rewriting would show.
 const UNUSABLE: &str = "{\"Network\" : \"10.0.0.0/8\",\n\t\"SubnetLen\": \"as long as need be\", \"Seq\": 12345678901234567890123 }";
 
 fn acquire(node: u8) -> Request {
@@ -27,26 +27,26 @@ fn acquire(node: u8) -> Request {
 
 /// A data directory with one lease, of node 1, in which the network's config is [`UNUSABLE`].
 fn written(dir: &Path) -> Subnet {
-    let Opened { mut journal, mut ledger, .. } = Journal::open(dir).unwrap();
+    let Opened { mut journal, mut lease_state, .. } = Journal::open(dir).unwrap();
     let (mut rng, network) = (fastrand::Rng::with_seed(1), NetworkName::default());
-    let mut keep = |ledger: &mut Ledger, commit: Commit| {
+    let mut keep = |lease_state: &mut LeaseState, commit: Commit| {
         journal.append(std::slice::from_ref(&commit)).unwrap();
-        ledger.apply(&commit);
+        lease_state.apply(&commit);
     };
-    let start = ledger.start(1, 1_000);
-    keep(&mut ledger, start);
+    let start = lease_state.start(1, 1_000);
+    keep(&mut lease_state, start);
     for request in [Request::SetConfig { text: USABLE.to_owned(), force: false }, acquire(1)] {
-        let commit = ledger.decide(&network, &request, 2_000, &mut rng).unwrap().1.unwrap();
-        keep(&mut ledger, commit);
+        let commit = lease_state.decide(&network, &request, 2_000, &mut rng).unwrap().1.unwrap();
+        keep(&mut lease_state, commit);
     }
     let config = Change::Config { network: network.clone(), text: Some(UNUSABLE.to_owned()) };
-    let commit = Commit { revision: ledger.revision() + 1, at: 3_000, changes: vec![config] };
-    keep(&mut ledger, commit);
-    *ledger.network(&network).unwrap().leases().keys().next().unwrap()
+    let commit = Commit { revision: lease_state.revision() + 1, at: 3_000, changes: vec![config] };
+    keep(&mut lease_state, commit);
+    *lease_state.network(&network).unwrap().leases().keys().next().unwrap()
 }
 
-fn kept(ledger: &Ledger) -> Option<(&str, u64)> {
-    let network = ledger.network(&NetworkName::default())?;
+fn kept(lease_state: &LeaseState) -> Option<(&str, u64)> {
+    let network = lease_state.network(&NetworkName::default())?;
     Some((network.config_text()?, network.config_revision()))
 }
 
@@ -55,10 +55,10 @@ fn a_config_that_cannot_be_used_is_kept_byte_for_byte_over_any_number_of_compact
     let dir = tempfile::tempdir().unwrap();
     written(dir.path());
     for _ in 0..3 {
-        let Opened { mut journal, ledger, .. } = Journal::open(dir.path()).unwrap();
-        assert_eq!(kept(&ledger), Some((UNUSABLE, 4)));
-        assert_eq!(ledger.network(&NetworkName::default()).unwrap().leases().len(), 1);
-        journal.compact(&ledger, &Recent::new(ledger.revision())).unwrap();
+        let Opened { mut journal, lease_state, .. } = Journal::open(dir.path()).unwrap();
+        assert_eq!(kept(&lease_state), Some((UNUSABLE, 4)));
+        assert_eq!(lease_state.network(&NetworkName::default()).unwrap().leases().len(), 1);
+        journal.compact(&lease_state, &Recent::new(lease_state.revision())).unwrap();
     }
 }
 
@@ -86,8 +86,8 @@ async fn under_a_config_that_cannot_be_used_leases_live_on_and_new_ones_are_refu
     // Whoever reads it gets what was written, not the news that it was deleted.
     let store = EmbeddedStore::new(embedded.clone(), network.clone());
     assert_eq!(store.config().await.unwrap().as_deref(), Some(UNUSABLE));
-    let feed = embedded.feeds().get_or_create(&network);
-    let (line, _) = feed.answer(None, Style::Stream).unwrap();
+    let watch_log = embedded.watch_logs().get_or_create(&network);
+    let (line, _) = watch_log.answer(None, Style::Stream).unwrap();
     let line = std::str::from_utf8(&line).unwrap();
     assert_eq!(line.trim_end().lines().count(), 1, "a line of a stream is one line");
     let told = WatchResult::read(line).unwrap().config.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! The one thread that owns the ledger. Requests that wait while the disk is busy are carried out
+//! The one thread that owns the lease state. Requests that wait while the disk is busy are carried out
 //! together with one sync; nobody is answered, and no watcher told, before that has succeeded.
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::AskError;
 use super::journal::Journal;
 use super::recent::Recent;
 use crate::clock::Clock;
-use crate::feed::Feeds;
-use crate::ledger::{Commit, Ledger, Refusal, Reply, Request, Undo};
+use crate::lease_state::{Commit, LeaseState, Refusal, Reply, Request, Undo};
+use crate::watch_log::WatchLogs;
 
 /// So many requests go into one sync at most.
 const GROUP: usize = 512;
@@ -28,10 +28,10 @@ pub(super) struct Job {
 }
 
 pub(super) struct Writer {
-    pub(super) ledger: Ledger,
+    pub(super) lease_state: LeaseState,
     pub(super) journal: Journal,
     pub(super) recent: Recent,
-    pub(super) feeds: Arc<Feeds>,
+    pub(super) watch_logs: Arc<WatchLogs>,
     pub(super) clock: Clock,
     pub(super) rng: fastrand::Rng,
     /// The last write failed.
@@ -57,11 +57,11 @@ impl Writer {
     fn patience(&self) -> Duration {
         let now = self.clock.now();
         let expiry = self
-            .ledger
+            .lease_state
             .next_expiry()
             .map_or(TICK, |at| Duration::from_millis(at.saturating_sub(now)).max(EXPIRY_SLACK));
         let tick = Duration::from_millis(
-            (self.ledger.time() + TICK.as_millis() as u64).saturating_sub(now),
+            (self.lease_state.time() + TICK.as_millis() as u64).saturating_sub(now),
         );
         expiry.min(tick.max(EXPIRY_SLACK))
     }
@@ -71,11 +71,11 @@ impl Writer {
         let mut commits = Vec::new();
         let mut undos = Vec::new();
         let mut answers: Vec<Answer> = Vec::with_capacity(group.len());
-        if let Some(expired) = self.ledger.expire(now) {
+        if let Some(expired) = self.lease_state.expire(now) {
             self.apply(expired, &mut commits, &mut undos);
         }
         for job in group {
-            match self.ledger.decide(&job.network, &job.request, now, &mut self.rng) {
+            match self.lease_state.decide(&job.network, &job.request, now, &mut self.rng) {
                 Ok((reply, commit)) => {
                     if let Some(commit) = commit {
                         self.apply(commit, &mut commits, &mut undos);
@@ -85,13 +85,13 @@ impl Writer {
                 Err(refusal) => answers.push((job.reply, Err(refusal))),
             }
         }
-        let overdue = now.saturating_sub(self.ledger.time()) >= TICK.as_millis() as u64;
+        let overdue = now.saturating_sub(self.lease_state.time()) >= TICK.as_millis() as u64;
         if commits.is_empty() && overdue {
-            self.apply(self.ledger.tick(now), &mut commits, &mut undos);
+            self.apply(self.lease_state.tick(now), &mut commits, &mut undos);
         }
         match self.write(&commits) {
             Ok(()) => {
-                commits.iter().for_each(|commit| self.feeds.publish(commit));
+                commits.iter().for_each(|commit| self.watch_logs.publish(commit));
                 commits.into_iter().for_each(|commit| self.recent.push(commit));
                 for (asker, answer) in answers {
                     // Whoever has gone meanwhile does not want to know.
@@ -100,7 +100,7 @@ impl Writer {
                 self.keep_short();
             }
             Err(reason) => {
-                undos.into_iter().rev().for_each(|undo| self.ledger.undo(undo));
+                undos.into_iter().rev().for_each(|undo| self.lease_state.undo(undo));
                 for (asker, _) in answers {
                     let _ = asker.send(Err(AskError::ReadOnly(reason.clone())));
                 }
@@ -111,7 +111,7 @@ impl Writer {
     }
 
     fn apply(&mut self, commit: Commit, commits: &mut Vec<Commit>, undos: &mut Vec<Undo>) {
-        undos.push(self.ledger.apply(&commit));
+        undos.push(self.lease_state.apply(&commit));
         commits.push(commit);
     }
 
@@ -143,7 +143,7 @@ impl Writer {
         if !self.journal.is_long() {
             return;
         }
-        if let Err(error) = self.journal.compact(&self.ledger, &self.recent) {
+        if let Err(error) = self.journal.compact(&self.lease_state, &self.recent) {
             tracing::warn!(%error, "the log of leases cannot be replaced by a snapshot and grows on");
         }
     }

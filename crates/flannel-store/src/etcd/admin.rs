@@ -15,7 +15,7 @@ use super::registry::{Grant, Registry};
 use super::timing::LEASE_TTL;
 use super::{EtcdStore, txn};
 use crate::admin::{Admin, same_node, stranded};
-use crate::ledger::{self, Millis, Refusal};
+use crate::lease_state::{self, Millis, Refusal};
 use crate::{Held, StoreError};
 
 #[async_trait]
@@ -187,7 +187,7 @@ impl Registry {
         if same_node(&theirs, attrs) {
             return Ok(());
         }
-        let kept = ledger::Entry {
+        let kept = lease_state::Entry {
             attrs: theirs,
             // How long it lasts was not asked; the one who wrote it gave it a day.
             expires: (entry.kv.lease != Grant::NONE.id).then(in_a_day),

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use flannel_lease::{Expiry, LeaseAttrs, Subnet};
 
 use super::{RemoteStore, escape};
-use crate::ledger::{Entry, split_owner};
+use crate::lease_state::{Entry, split_owner};
 use crate::wire::{self, WireReservation};
 use crate::{Admin, Held, StoreError};
 

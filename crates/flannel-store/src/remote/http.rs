@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::options::{Endpoint, RemoteOptions, TELLING};
-use super::{tls, token, trouble};
+use super::{connection_error, tls, token};
 use crate::{StoreError, wire};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -278,7 +278,7 @@ impl Client {
     }
 
     fn explain(&self, endpoint: usize, error: &(dyn std::error::Error + 'static)) -> String {
-        trouble::explain(error, &self.endpoints[endpoint].host)
+        connection_error::explain(error, &self.endpoints[endpoint].host)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

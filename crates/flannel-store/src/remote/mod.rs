@@ -1,11 +1,11 @@
 //! Leases at a lease server, over HTTP or HTTPS.
 
 mod admin;
+mod connection_error;
 mod http;
 mod options;
 pub mod tls;
 mod token;
-mod trouble;
 mod watch;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, same_node}
 use tokio::sync::mpsc;
 
 use self::http::{Answer, Client};
-use crate::ledger::{Entry, Millis, Refusal};
+use crate::lease_state::{Entry, Millis, Refusal};
 use crate::wire::{self, WatchResult, WireFault, WireLease};
 use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
 

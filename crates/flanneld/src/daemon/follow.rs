@@ -16,7 +16,7 @@ impl Daemon {
     /// Tells the others what changed about this node, then makes the kernel follow.
     pub(super) async fn announce(&mut self) -> anyhow::Result<()> {
         let facts = self.facts.borrow().clone();
-        self.own.announce(&self.tools, &self.network, &facts).await;
+        self.own.announce(&self.setup, &self.network, &facts).await;
         if self.own.is_in_question() {
             return self.reclaim().await;
         }
@@ -27,7 +27,7 @@ impl Daemon {
     pub(super) async fn reclaim(&mut self) -> anyhow::Result<()> {
         let facts = self.facts.borrow().clone();
         let before = self.own.subnet();
-        let Some(snapshot) = self.own.reclaim(&self.tools, &self.network, &facts).await else {
+        let Some(snapshot) = self.own.reclaim(&self.setup, &self.network, &facts).await else {
             return Ok(());
         };
         let mut changes = self.table.set_own(Some(self.own.subnet()));
@@ -61,12 +61,12 @@ impl Daemon {
             tracing::warn!("{remark}");
         }
         self.remarks = remarks;
-        self.network.find_paths(&self.tools.engine, self.table.iter()).await?;
+        self.network.find_paths(&self.setup.engine, self.table.iter()).await?;
         let own = self.own.lease();
-        let mut desired = vec![(Owner::Node, self.network.base(own, &self.tools.options))];
+        let mut desired = vec![(Owner::Node, self.network.base(own, &self.setup.options))];
         desired.extend(self.peers.all(&self.network, own, &self.table));
         let ownership = self.network.ownership(self.earlier.as_slice());
-        let status = self.tools.engine.replace(ownership, desired).await?;
+        let status = self.setup.engine.replace(ownership, desired).await?;
         tracing::info!(
             "Programmed {} entries for {} peers{}",
             status.wanted,
@@ -89,9 +89,9 @@ impl Daemon {
             Change::Put(lease) => Some((&lease.subnet, &lease.attrs)),
             Change::Gone(_) => None,
         });
-        self.network.find_paths(&self.tools.engine, put).await?;
+        self.network.find_paths(&self.setup.engine, put).await?;
         let entries = self.peers.changed(&self.network, self.own.lease(), changes);
-        self.tools.engine.update(entries).await?;
+        self.setup.engine.update(entries).await?;
         Ok(())
     }
 
@@ -103,9 +103,9 @@ impl Daemon {
             ipv6_network: config.v6.map(|source| source.network()),
             ipv6_subnet: subnet.v6(),
             mtu: self.network.mtu(),
-            ip_masq: self.tools.options.traffic.ip_masq,
+            ip_masq: self.setup.options.traffic.ip_masq,
         };
-        let path = &self.tools.subnet_file;
+        let path = &self.setup.subnet_file;
         self.subnet_file_due = None;
         match subnet_file::write(path, &content) {
             Ok(subnet_file::Written::New) => {
@@ -152,6 +152,6 @@ impl Daemon {
             tracing::info!("flannel is ready");
             notify::status(&format!("{} peers, subnet {}", self.table.len(), self.own.subnet()));
         }
-        self.tools.report.say(readiness);
+        self.setup.report.say(readiness);
     }
 }

@@ -12,7 +12,7 @@ use flannel_lease::{
 use flannel_store::{Held, Snapshot, StoreError};
 use rustix::fs::statfs;
 
-use super::Tools;
+use super::Setup;
 use super::network::Network;
 use crate::node_file::NodeFiles;
 
@@ -40,8 +40,8 @@ pub(super) enum Return {
 
 impl Identity {
     /// What was kept under any card of this machine, first under the one that is used.
-    pub(super) fn recall(tools: &Tools, network: &Network, facts: &Facts) -> Self {
-        let files = NodeFiles::new(&tools.options.data_dir, &tools.subnet_file);
+    pub(super) fn recall(setup: &Setup, network: &Network, facts: &Facts) -> Self {
+        let files = NodeFiles::new(&setup.options.data_dir, &setup.subnet_file);
         let own = files.read(cards(network, facts));
         Self { files, own, complained: false }
     }
@@ -79,7 +79,7 @@ impl Identity {
     /// former subnet, and a copy of a node has its token.
     pub(super) async fn come_back(
         &self,
-        tools: &Tools,
+        setup: &Setup,
         network: &Network,
         facts: &Arc<Facts>,
         previous: Option<Subnet>,
@@ -88,13 +88,13 @@ impl Identity {
         let former = self.former(previous);
         let accepted = former.filter(|subnet| network.config().accepts(subnet));
         let Some(subnet) = accepted else { return Ok(Return::Anew(former)) };
-        let Some(held) = tools.store.lease(&subnet).await? else {
+        let Some(held) = setup.store.lease(&subnet).await? else {
             return Ok(Return::Anew(former));
         };
-        let now = network.attrs(None, facts, tools.machine);
+        let now = network.attrs(None, facts, setup.machine);
         let addresses: Vec<IpAddr> = own_addresses(facts).collect();
         let running = match previous {
-            Some(_) if starting => since_boot(tools, network, facts, &now, &held.lease),
+            Some(_) if starting => since_boot(setup, network, facts, &now, &held.lease),
             _ => Running::Nothing,
         };
         let remembered = self.own.as_ref();
@@ -114,18 +114,18 @@ impl Identity {
             }
             return Ok(Return::Anew(None));
         }
-        self.take_over(tools, network, facts, held, &now).await
+        self.take_over(setup, network, facts, held, &now).await
     }
 
     async fn take_over(
         &self,
-        tools: &Tools,
+        setup: &Setup,
         network: &Network,
         facts: &Arc<Facts>,
         held: Held,
         now: &LeaseAttrs,
     ) -> Result<Return, StoreError> {
-        let mut snapshot = tools.store.snapshot().await?;
+        let mut snapshot = setup.store.snapshot().await?;
         let subnet = held.lease.subnet;
         // Nobody has announced anything on a reservation for this address: an operator wants this node there.
         let reserved = |lease: &&Lease| {
@@ -142,8 +142,8 @@ impl Identity {
             return Ok(Return::Anew(None));
         }
         let was = address(&held.lease.attrs);
-        let attrs = network.attrs(Some(&held.lease.attrs), facts, tools.machine);
-        match tools.store.renew(&held, &attrs).await {
+        let attrs = network.attrs(Some(&held.lease.attrs), facts, setup.machine);
+        match setup.store.renew(&held, &attrs).await {
             Ok(held) => {
                 tracing::info!(
                     "This node was at {was} and is now at {}: it keeps its subnet {subnet}",
@@ -170,7 +170,7 @@ impl Identity {
 /// Gives this node's device another address when a lease of another node announces the same one: one of
 /// them is a copy of the other, and peers could send to only one.
 pub(super) async fn tell_apart(
-    tools: &Tools,
+    setup: &Setup,
     network: &Network,
     facts: &Facts,
     held: Held,
@@ -185,14 +185,14 @@ pub(super) async fn tell_apart(
     let devices = network.devices();
     let mut facts = facts.clone();
     facts.interfaces.retain(|interface| !devices.contains(&interface.name));
-    let attrs = network.attrs(None, &facts, tools.machine);
+    let attrs = network.attrs(None, &facts, setup.machine);
     tracing::warn!(
         "The lease {} of {} announces the same device address as this node, as a copy of it would; this \
          node's device gets another one",
         twin.subnet,
         address(&twin.attrs)
     );
-    match tools.store.renew(&held, &attrs).await {
+    match setup.store.renew(&held, &attrs).await {
         Ok(held) => held,
         Err(error) => {
             tracing::error!("Cannot announce another device address: {error}");
@@ -236,14 +236,14 @@ fn own_addresses(facts: &Facts) -> impl Iterator<Item = IpAddr> {
 
 /// A device that lives has been here since the machine was switched on, and so has a file in memory.
 fn since_boot(
-    tools: &Tools,
+    setup: &Setup,
     network: &Network,
     facts: &Facts,
     now: &LeaseAttrs,
     lease: &Lease,
 ) -> Running {
     let lives = network.devices().iter().any(|device| facts.interface(*device).is_some());
-    let file_system = statfs(&tools.subnet_file).map(|found| found.f_type as u64);
+    let file_system = statfs(&setup.subnet_file).map(|found| found.f_type as u64);
     let fits = if lives {
         same_device(now, &lease.attrs)
     } else {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant, SystemTime};
 use flannel_common::{Backoff, Tries};
 use flannel_kernel::Facts;
 use flannel_lease::{Expiry, Lease, Subnet};
-use flannel_store::ledger::LEASE_TTL;
+use flannel_store::lease_state::LEASE_TTL;
 use flannel_store::{Claim, Held, Snapshot, StoreError};
 
-use super::Tools;
+use super::Setup;
 use super::identity::{self, Identity, Return};
 use super::network::Network;
 use super::uptime::Uptime;
@@ -43,16 +43,16 @@ pub(super) struct OwnLease {
 impl OwnLease {
     /// Tries until it has one.
     pub(super) async fn acquire(
-        tools: &Tools,
+        setup: &Setup,
         network: &Network,
         facts: Arc<Facts>,
     ) -> (Self, Snapshot) {
-        let mut rng = fastrand::Rng::with_seed(tools.seed);
+        let mut rng = fastrand::Rng::with_seed(setup.seed);
         let mut backoff = RETRY.tries(rng.fork());
-        let mut identity = Identity::recall(tools, network, &facts);
+        let mut identity = Identity::recall(setup, network, &facts);
         loop {
-            let previous = tools.previous.subnet;
-            match claim(&mut identity, tools, network, &facts, previous, true).await {
+            let previous = setup.previous.subnet;
+            match claim(&mut identity, setup, network, &facts, previous, true).await {
                 Ok((held, snapshot)) => {
                     backoff.reset();
                     tracing::info!("Lease acquired: {}", held.lease.subnet);
@@ -66,14 +66,14 @@ impl OwnLease {
                         backoff,
                         rng,
                     };
-                    own.schedule(tools.options.renew_margin);
+                    own.schedule(setup.options.renew_margin);
                     return (own, snapshot);
                 }
                 Err(error) => {
                     let pause = backoff.pause();
                     tracing::error!("Failed to acquire a lease: {error}; next try in {pause:.0?}");
                     let reason = format!("no lease: {error}");
-                    tools.report.say(Readiness::NotReady(reason));
+                    setup.report.say(Readiness::NotReady(reason));
                     tokio::time::sleep(pause).await;
                 }
             }
@@ -163,14 +163,14 @@ impl OwnLease {
         self.question.is_none() && self.renew_at.is_some_and(Uptime::has_come)
     }
 
-    pub(super) async fn renew(&mut self, tools: &Tools, network: &Network, facts: &Facts) {
+    pub(super) async fn renew(&mut self, setup: &Setup, network: &Network, facts: &Facts) {
         let attrs = self.held.lease.attrs.clone();
-        match tools.store.renew(&self.held, &attrs).await {
+        match setup.store.renew(&self.held, &attrs).await {
             Ok(held) => {
                 self.held = held;
                 self.identity.note(&self.held, network, facts);
                 self.backoff.reset();
-                self.schedule(tools.options.renew_margin);
+                self.schedule(setup.options.renew_margin);
                 if let Expiry::At(at) = self.held.expiry {
                     tracing::info!("Lease renewed, new expiration: {}", utc(at));
                 }
@@ -188,8 +188,8 @@ impl OwnLease {
     }
 
     /// Announces the node as it is now, on the subnet it has if the network still allows that.
-    pub(super) async fn announce(&mut self, tools: &Tools, network: &Network, facts: &Facts) {
-        let attrs = network.attrs(Some(&self.held.lease.attrs), facts, tools.machine);
+    pub(super) async fn announce(&mut self, setup: &Setup, network: &Network, facts: &Facts) {
+        let attrs = network.attrs(Some(&self.held.lease.attrs), facts, setup.machine);
         if !network.config().accepts(&self.subnet()) {
             tracing::warn!("The subnet {} does not fit the network any more", self.subnet());
             let now = Instant::now();
@@ -201,11 +201,11 @@ impl OwnLease {
             return;
         }
         // The kernel must follow in any case; whether the others can be told now is another matter.
-        match tools.store.renew(&self.held, &attrs).await {
+        match setup.store.renew(&self.held, &attrs).await {
             Ok(held) => {
                 self.held = held;
                 self.identity.note(&self.held, network, facts);
-                self.schedule(tools.options.renew_margin);
+                self.schedule(setup.options.renew_margin);
                 tracing::info!("Announced {} anew", self.subnet());
             }
             Err(error) => {
@@ -224,17 +224,17 @@ impl OwnLease {
     /// Takes the lease back, or another one. `None`: not this time; it will be tried again.
     pub(super) async fn reclaim(
         &mut self,
-        tools: &Tools,
+        setup: &Setup,
         network: &Network,
         facts: &Arc<Facts>,
     ) -> Option<Snapshot> {
         let previous = Some(self.subnet());
-        match claim(&mut self.identity, tools, network, facts, previous, false).await {
+        match claim(&mut self.identity, setup, network, facts, previous, false).await {
             Ok((held, snapshot)) => {
                 self.held = held;
                 self.question = None;
                 self.last_reclaim = Some(Instant::now());
-                self.schedule(tools.options.renew_margin);
+                self.schedule(setup.options.renew_margin);
                 tracing::info!("Lease acquired: {}", self.subnet());
                 Some(snapshot)
             }
@@ -268,23 +268,23 @@ fn renew_in(left: Duration, margin: Duration, chance: f64) -> Duration {
 /// `starting`: the daemon has not run before this.
 async fn claim(
     identity: &mut Identity,
-    tools: &Tools,
+    setup: &Setup,
     network: &Network,
     facts: &Arc<Facts>,
     previous: Option<Subnet>,
     starting: bool,
 ) -> Result<(Held, Snapshot), StoreError> {
-    let back = identity.come_back(tools, network, facts, previous, starting).await?;
+    let back = identity.come_back(setup, network, facts, previous, starting).await?;
     let (held, snapshot) = match back {
         Return::Back(back) => *back,
         Return::Anew(previous) => {
-            let announce = network.announcer(facts.clone(), tools.machine);
+            let announce = network.announcer(facts.clone(), setup.machine);
             let claim = Claim { announce, previous };
-            let acquired = tools.store.acquire(network.config(), &claim).await?;
+            let acquired = setup.store.acquire(network.config(), &claim).await?;
             (acquired.held, acquired.snapshot)
         }
     };
-    let held = identity::tell_apart(tools, network, facts, held, &snapshot.leases).await;
+    let held = identity::tell_apart(setup, network, facts, held, &snapshot.leases).await;
     identity.note(&held, network, facts);
     Ok((held, snapshot))
 }

@@ -43,7 +43,7 @@ use rules::TrafficRules;
 use timing::{CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, TIDY_AFTER, sleep_until};
 
 /// What the daemon is given to work with.
-pub struct Tools {
+pub struct Setup {
     pub options: Options,
     pub store: Arc<dyn Store>,
     pub engine: Engine<Owner>,
@@ -58,16 +58,16 @@ pub struct Tools {
 }
 
 /// Runs until it is dropped, or until something is wrong that only a person can mend.
-pub async fn run(tools: Tools) -> anyhow::Result<()> {
+pub async fn run(setup: Setup) -> anyhow::Result<()> {
     // Before the rules of any other network are written, so that ours are not taken for leftovers.
-    let rules = TrafficRules::new(&tools.options.traffic, &earlier_networks(&tools.previous))?;
-    let (text, config) = wait_for_config(&tools).await;
+    let rules = TrafficRules::new(&setup.options.traffic, &earlier_networks(&setup.previous))?;
+    let (text, config) = wait_for_config(&setup).await;
     tracing::info!("Found network config - Backend type: {}", config.backend.kind);
     match flannel_backend::judge(&text) {
         Ok(judged) => say_remarks(&judged),
         Err(error) => bail!("{error}"),
     }
-    let mut daemon = Daemon::join(tools, rules, text, config).await?;
+    let mut daemon = Daemon::join(setup, rules, text, config).await?;
     daemon.serve().await
 }
 
@@ -83,21 +83,21 @@ fn earlier_networks(previous: &Previous) -> Vec<IpNet> {
 }
 
 /// The network config, waited for as long as it takes: nodes are often started before it is written.
-async fn wait_for_config(tools: &Tools) -> (String, NetworkConfig) {
+async fn wait_for_config(setup: &Setup) -> (String, NetworkConfig) {
     let mut reminder = Throttle::new(CONFIG_REMINDER);
     loop {
-        let problem = match tools.store.config().await {
+        let problem = match setup.store.config().await {
             Ok(Some(text)) => match NetworkConfig::parse(&text) {
                 Ok(config) => return (text, config),
                 Err(error) => format!("the network config is unusable: {error}"),
             },
             Ok(None) => format!(
                 "there is no network config yet: write one with {}",
-                tools.store.how_to_write_config()
+                setup.store.how_to_write_config()
             ),
             Err(error) => error.to_string(),
         };
-        tools.report.say(Readiness::NotReady(problem.clone()));
+        setup.report.say(Readiness::NotReady(problem.clone()));
         if reminder.pass(Instant::now()).is_some() {
             tracing::error!("Couldn't fetch network config: {problem}; trying every second");
         }
@@ -106,7 +106,7 @@ async fn wait_for_config(tools: &Tools) -> (String, NetworkConfig) {
 }
 
 struct Daemon {
-    tools: Tools,
+    setup: Setup,
     config_text: String,
     /// A config that was written since and cannot be used here, and why.
     refused: Option<(String, String)>,
@@ -131,29 +131,29 @@ struct Daemon {
 impl Daemon {
     /// Takes a subnet, programs the kernel for all peers known now, and says so.
     async fn join(
-        tools: Tools,
+        setup: Setup,
         rules: TrafficRules,
         text: String,
         config: NetworkConfig,
     ) -> anyhow::Result<Self> {
         let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
         checks::bridge_filter(stack, config.nftables)?;
-        let mut facts = tools.engine.facts();
+        let mut facts = setup.engine.facts();
         let now = facts.borrow_and_update().clone();
-        let network = match Network::new(&tools, config, &now).await {
+        let network = match Network::new(&setup, config, &now).await {
             Ok(network) => network,
             Err(error) => bail!("{error}"),
         };
         network.say_underlay();
-        let (own, snapshot) = OwnLease::acquire(&tools, &network, now).await;
+        let (own, snapshot) = OwnLease::acquire(&setup, &network, now).await;
         let mut table = LeaseTable::new();
         table.set_own(Some(own.subnet()));
         table.snapshot(snapshot.leases);
-        let events = tools.store.watch(snapshot.cursor);
+        let events = setup.store.watch(snapshot.cursor);
         let mut earlier = EarlierNetworks::default();
-        earlier.remember(earlier_networks(&tools.previous));
+        earlier.remember(earlier_networks(&setup.previous));
         let mut daemon = Self {
-            tools,
+            setup,
             config_text: text,
             refused: None,
             network,
@@ -178,9 +178,9 @@ impl Daemon {
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
-        let mut status = self.tools.engine.watch_status();
+        let mut status = self.setup.engine.watch_status();
         let mut rules = self.rules.health();
-        let mut taken = self.tools.taken.changes();
+        let mut taken = self.setup.taken.changes();
         // Something may have been taken from us while we joined.
         self.on_taken().await?;
         self.judge(&status.borrow_and_update().clone());
@@ -235,7 +235,7 @@ impl Daemon {
                     tracing::error!(
                         "The network config was deleted: this node keeps the network it has; write it \
                          anew with {}",
-                        self.tools.store.how_to_write_config()
+                        self.setup.store.how_to_write_config()
                     );
                 }
                 StoreEvent::Down(why) => tracing::error!(
@@ -286,7 +286,7 @@ impl Daemon {
         let unusable = |error| format!("The new network config is unusable: {error}");
         let judged = flannel_backend::judge(text).map_err(unusable)?;
         let facts = self.facts.borrow().clone();
-        let network = Network::new(&self.tools, judged.config.clone(), &facts).await;
+        let network = Network::new(&self.setup, judged.config.clone(), &facts).await;
         let network = network
             .map_err(|error| format!("The new network config cannot be used here: {error}"))?;
         say_remarks(&judged);
@@ -303,7 +303,7 @@ impl Daemon {
 
     async fn on_facts(&mut self) -> anyhow::Result<()> {
         let facts = self.facts.borrow_and_update().clone();
-        let network = match Network::new(&self.tools, self.network.config().clone(), &facts).await {
+        let network = match Network::new(&self.setup, self.network.config().clone(), &facts).await {
             Ok(network) => network,
             Err(error) => {
                 self.network.lost(&error);
@@ -317,7 +317,7 @@ impl Daemon {
         if network.underlay() != self.network.underlay() {
             network.say_underlay();
             self.network = network;
-            self.tools.store.node_moved();
+            self.setup.store.node_moved();
             // The store may take its time, or be away: the kernel follows first.
             self.settle().await?;
             return self.announce().await;
@@ -337,11 +337,11 @@ impl Daemon {
     /// Another network has taken something: what we had before, so that its routes are not ours to
     /// remove; or what we have.
     async fn on_taken(&mut self) -> anyhow::Result<()> {
-        let (taken, name) = (&self.tools.taken, self.tools.report.network());
+        let (taken, name) = (&self.setup.taken, self.setup.report.network());
         if let Err(conflict) = taken.check(name) {
             // The device may be another's by now; what leads to our peers is still ours.
             let ownership = Ownership { networks: self.network.networks(), ..Ownership::default() };
-            self.tools.engine.replace(ownership, Vec::new()).await?;
+            self.setup.engine.replace(ownership, Vec::new()).await?;
             return Err(conflict.into());
         }
         if self.earlier.forget_if(|net| taken.is_anothers(name, net)) {
@@ -362,7 +362,7 @@ impl Daemon {
         let now = Instant::now();
         let departed = self.peers.departed(now);
         if !departed.is_empty() {
-            self.tools.engine.update(departed).await?;
+            self.setup.engine.update(departed).await?;
         }
         if self.tidy_due.is_some_and(|due| due <= now) {
             self.tidy_due = None;
@@ -373,7 +373,7 @@ impl Daemon {
         }
         if self.own.is_renewal_due() {
             let facts = self.facts.borrow().clone();
-            self.own.renew(&self.tools, &self.network, &facts).await;
+            self.own.renew(&self.setup, &self.network, &facts).await;
         }
         if self.own.is_in_question() {
             self.reclaim().await?;

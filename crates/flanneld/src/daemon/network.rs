@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flannel_backend::{Backend, Connected, Meeting, Node, Owner, Past, Underlay};
+use flannel_backend::{Backend, Connected, Meeting, Node, NodeMemory, Owner, Underlay};
 use flannel_kernel::{
     Blackhole, Engine, EngineError, Entry, Facts, IfName, Key, Ownership, Status,
 };
@@ -12,7 +12,7 @@ use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use flannel_store::Announce;
 use ipnet::IpNet;
 
-use super::Tools;
+use super::Setup;
 use super::network_conflicts::Conflict;
 use crate::iface::{self, Stack};
 use crate::logging::Throttle;
@@ -49,14 +49,14 @@ pub(super) enum NetworkError {
 
 impl Network {
     pub(super) async fn new(
-        tools: &Tools,
+        setup: &Setup,
         config: NetworkConfig,
         facts: &Facts,
     ) -> Result<Self, NetworkError> {
         let backend: Arc<dyn Backend> = flannel_backend::create(&config.backend)?.into();
-        let selection = &tools.options.underlay;
+        let selection = &setup.options.underlay;
         let path = match selection.can_reach {
-            Some(ip) => tools.engine.lookup(vec![ip]).await?.into_iter().next().flatten(),
+            Some(ip) => setup.engine.lookup(vec![ip]).await?.into_iter().next().flatten(),
             None => None,
         };
         let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
@@ -71,8 +71,8 @@ impl Network {
         node.connected =
             Connected::of(facts, &flannel_backend::networks(&node), &backend.devices(&node));
         backend.check(&node)?;
-        tools.taken.take(
-            tools.report.network(),
+        setup.taken.take(
+            setup.report.network(),
             &flannel_backend::networks(&node),
             &backend.devices(&node),
         )?;
@@ -189,14 +189,14 @@ impl Network {
         facts: &Facts,
         machine: u64,
     ) -> LeaseAttrs {
-        self.backend.announce(&self.node, &Past { announced, facts, machine })
+        self.backend.announce(&self.node, &NodeMemory { announced, facts, machine })
     }
 
     /// What to write into a lease, whatever the store knows of this node's past.
     pub(super) fn announcer(&self, facts: Arc<Facts>, machine: u64) -> Announce {
         let (backend, node) = (self.backend.clone(), self.node.clone());
         Arc::new(move |announced| {
-            backend.announce(&node, &Past { announced, facts: &facts, machine })
+            backend.announce(&node, &NodeMemory { announced, facts: &facts, machine })
         })
     }
 

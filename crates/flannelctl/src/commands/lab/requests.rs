@@ -20,13 +20,13 @@ const ALL_PAIRS: usize = 250;
 
 /// A lab and what is remembered about it between requests.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct LeaseService {
     pub(crate) lab: Lab,
     begin: Instant,
     snapshot: Mutex<Option<Snapshot>>,
 }
 
-impl Desk {
+impl LeaseService {
     pub(crate) fn new(lab: Lab) -> Self {
         Self { lab, begin: Instant::now(), snapshot: Mutex::default() }
     }

@@ -12,7 +12,7 @@ use flannel_lab::{Lab, LabSpec};
 
 use super::client;
 use super::protocol::{Order, Progress, Request, receive, send};
-use super::requests::Desk;
+use super::requests::LeaseService;
 use super::state::{LabName, StateDir};
 
 /// A lab that is just being removed may still hold its directory.
@@ -60,14 +60,14 @@ fn make(name: &LabName, mut spec: LabSpec, input: BufReader<io::Stdin>) -> anyho
             return Err(error);
         }
     };
-    let desk = Arc::new(Desk::new(lab));
+    let service = Arc::new(LeaseService::new(lab));
     send(io::stdout(), &Progress::Ready)?;
     for stream in listener.incoming() {
         let Ok(stream) = stream else { continue };
-        let (desk, dir) = (Arc::clone(&desk), Arc::clone(&dir));
+        let (service, dir) = (Arc::clone(&service), Arc::clone(&dir));
         std::thread::Builder::new()
             .name("lab-request".into())
-            .spawn(move || serve(&stream, &desk, &dir))
+            .spawn(move || serve(&stream, &service, &dir))
             .context("start a thread")?;
     }
     bail!("the control socket is closed")
@@ -115,13 +115,13 @@ fn detach() {
     }
 }
 
-fn serve(stream: &UnixStream, desk: &Desk, dir: &StateDir) {
+fn serve(stream: &UnixStream, service: &LeaseService, dir: &StateDir) {
     let Ok(Some(request)) = receive::<Request>(BufReader::new(stream)) else { return };
     let down = matches!(request, Request::Down);
     if down {
-        desk.lab.end();
+        service.lab.end();
     }
-    let _ = send(stream, &desk.answer(request));
+    let _ = send(stream, &service.answer(request));
     if down {
         leave(dir, 0);
     }

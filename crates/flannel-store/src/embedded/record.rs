@@ -1,4 +1,4 @@
-//! Frames: what is written in one go is read back whole or not at all. A frame is a mark, the length
+//! Records: what is written in one go is read back whole or not at all. A record is a mark, the length
 //! of its payload, a checksum over both, and the payload.
 
 const MARK: [u8; 4] = *b"fLs\x01";
@@ -6,34 +6,34 @@ const HEAD: usize = 12;
 /// Longer than anything that is ever written.
 const LONGEST: usize = 1 << 30;
 
-/// What a file of frames turned out to be.
+/// What a file of records turned out to be.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Clean,
     /// The last write did not get to its end; what it would have said was never acknowledged.
     Torn,
-    /// A frame is damaged and whole ones follow: no interrupted write does that.
+    /// A record is damaged and whole ones follow: no interrupted write does that.
     Damaged,
 }
 
-pub(super) struct Frames<'a> {
+pub(super) struct Records<'a> {
     pub(super) payloads: Vec<&'a [u8]>,
-    /// Where the last whole frame of the beginning ends.
+    /// Where the last whole record of the beginning ends.
     pub(super) end: usize,
     pub(super) ending: Ending,
 }
 
 pub(super) fn encode(payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_le_bytes();
-    let mut frame = Vec::with_capacity(HEAD + payload.len());
-    frame.extend_from_slice(&MARK);
-    frame.extend_from_slice(&length);
-    frame.extend_from_slice(&checksum(&length, payload).to_le_bytes());
-    frame.extend_from_slice(payload);
-    frame
+    let mut record = Vec::with_capacity(HEAD + payload.len());
+    record.extend_from_slice(&MARK);
+    record.extend_from_slice(&length);
+    record.extend_from_slice(&checksum(&length, payload).to_le_bytes());
+    record.extend_from_slice(payload);
+    record
 }
 
-pub(super) fn decode(bytes: &[u8]) -> Frames<'_> {
+pub(super) fn decode(bytes: &[u8]) -> Records<'_> {
     let mut payloads = Vec::new();
     let mut end = 0;
     while let Some(payload) = bytes.get(end..).and_then(first) {
@@ -48,10 +48,10 @@ pub(super) fn decode(bytes: &[u8]) -> Frames<'_> {
     } else {
         Ending::Torn
     };
-    Frames { payloads, end, ending }
+    Records { payloads, end, ending }
 }
 
-/// The payload of the frame at the beginning of these bytes.
+/// The payload of the record at the beginning of these bytes.
 fn first(bytes: &[u8]) -> Option<&[u8]> {
     let rest = bytes.strip_prefix(&MARK)?;
     let (length, rest) = rest.split_first_chunk::<4>()?;
@@ -96,12 +96,12 @@ mod tests {
 
     #[test]
     fn a_file_cut_anywhere_yields_its_whole_frames() {
-        let frames = [&b"first"[..], b"", b"the third one"].map(encode);
-        let bytes = frames.concat();
-        let ends: Vec<usize> = frames
+        let records = [&b"first"[..], b"", b"the third one"].map(encode);
+        let bytes = records.concat();
+        let ends: Vec<usize> = records
             .iter()
-            .scan(0, |end, frame| {
-                *end += frame.len();
+            .scan(0, |end, record| {
+                *end += record.len();
                 Some(*end)
             })
             .collect();

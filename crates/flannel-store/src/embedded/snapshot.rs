@@ -1,5 +1,5 @@
-//! The text of a snapshot: the ledger, and the last commits, for watchers that come back. One frame,
-//! so it is there whole or not at all; in it one line of JSON for the ledger as such, one commit per
+//! The text of a snapshot: the lease state, and the last commits, for watchers that come back. One record,
+//! so it is there whole or not at all; in it one line of JSON for the lease state as such, one commit per
 //! network and lease, an empty line, and the last commits.
 
 use std::collections::BTreeMap;
@@ -8,16 +8,16 @@ use std::path::Path;
 use flannel_lease::NetworkName;
 use serde::{Deserialize, Serialize};
 
-use super::frame::{self, Ending};
 use super::journal::OpenError;
 use super::recent::Recent;
-use crate::ledger::{Change, Commit, Entry, History, Ledger, Network, check_reach};
+use super::record::{self, Ending};
+use crate::lease_state::{Change, Commit, Entry, History, LeaseState, Network, check_reach};
 
 const FORMAT: u32 = 1;
 
 #[derive(Default)]
-pub(super) struct Image {
-    pub(super) ledger: Ledger,
+pub(super) struct Contents {
+    pub(super) lease_state: LeaseState,
     pub(super) recent: Recent,
     /// The log beside it says where it begins.
     pub(super) log_is_marked: bool,
@@ -34,12 +34,12 @@ struct Head {
     log_is_marked: bool,
 }
 
-pub(super) fn write(ledger: &Ledger, recent: &Recent) -> serde_json::Result<Vec<u8>> {
+pub(super) fn write(lease_state: &LeaseState, recent: &Recent) -> serde_json::Result<Vec<u8>> {
     let head = Head {
         format: FORMAT,
-        revision: ledger.revision(),
-        time: ledger.time(),
-        histories: ledger.histories().iter().map(|h| (h.id, h.since)).collect(),
+        revision: lease_state.revision(),
+        time: lease_state.time(),
+        histories: lease_state.histories().iter().map(|h| (h.id, h.since)).collect(),
         floor: recent.floor(),
         log_is_marked: true,
     };
@@ -50,7 +50,7 @@ pub(super) fn write(ledger: &Ledger, recent: &Recent) -> serde_json::Result<Vec<
         text.push('\n');
         Ok::<_, serde_json::Error>(())
     };
-    for (name, network) in ledger.networks() {
+    for (name, network) in lease_state.networks() {
         let config = network.config_text().map(str::to_owned);
         line(network.config_revision(), Change::Config { network: name.clone(), text: config })?;
         for (subnet, entry) in network.leases() {
@@ -64,14 +64,14 @@ pub(super) fn write(ledger: &Ledger, recent: &Recent) -> serde_json::Result<Vec<
         text += &commit.to_json()?;
         text.push('\n');
     }
-    Ok(frame::encode(text.as_bytes()))
+    Ok(record::encode(text.as_bytes()))
 }
 
-pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Image, OpenError> {
+pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, OpenError> {
     let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
-    let frames = frame::decode(bytes);
-    let ([payload], Ending::Clean) = (&frames.payloads[..], frames.ending) else {
-        return Err(OpenError::Damaged { path: path.to_owned(), at: frames.end });
+    let records = record::decode(bytes);
+    let ([payload], Ending::Clean) = (&records.payloads[..], records.ending) else {
+        return Err(OpenError::Damaged { path: path.to_owned(), at: records.end });
     };
     let text = std::str::from_utf8(payload).map_err(|error| unreadable(error.to_string()))?;
     let mut lines = text.lines();
@@ -105,11 +105,11 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Image, OpenError> {
         recent.push(Commit::from_json(line).map_err(unreadable)?);
     }
     let histories = head.histories.iter().map(|(id, since)| History { id: *id, since: *since });
-    let ledger = Ledger::restore(head.revision, head.time, histories.collect(), networks);
-    Ok(Image { ledger, recent, log_is_marked: head.log_is_marked })
+    let lease_state = LeaseState::restore(head.revision, head.time, histories.collect(), networks);
+    Ok(Contents { lease_state, recent, log_is_marked: head.log_is_marked })
 }
 
-/// The commits of one frame of the log.
+/// The commits of one record of the log.
 pub(super) fn commits(path: &Path, payload: &[u8]) -> Result<Vec<Commit>, OpenError> {
     let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
     let text = std::str::from_utf8(payload).map_err(|error| unreadable(error.to_string()))?;

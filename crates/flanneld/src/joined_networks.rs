@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use crate::daemon::{self, TakenByNetworks, Tools};
+use crate::daemon::{self, Setup, TakenByNetworks};
 use crate::options::{Joined, Options};
 use crate::readiness::{Readiness, Report, reports};
 use crate::serve::Served;
@@ -18,7 +18,7 @@ use crate::{machine, store, subnet_file};
 
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-pub struct Membership {
+pub struct JoinedNetworks {
     options: Options,
     served: Option<Served>,
     /// The same at every boot of this machine, different on every other.
@@ -26,7 +26,7 @@ pub struct Membership {
     taken: Arc<TakenByNetworks>,
 }
 
-impl Membership {
+impl JoinedNetworks {
     pub fn new(options: Options, served: Option<Served>) -> Self {
         let machine = machine::seed(&mut fastrand::Rng::new());
         let order = options.networks.iter().map(|network| network.name.clone()).collect();
@@ -82,7 +82,7 @@ impl Membership {
         let mut rng = fastrand::Rng::new();
         let store = store::open(network, previous.subnet, rng.u64(..), self.served.as_ref())?;
         tracing::info!("Created subnet manager: {}", store.name());
-        let tools = Tools {
+        let setup = Setup {
             store,
             engine: Engine::start(rng.u64(..))?,
             report,
@@ -93,6 +93,6 @@ impl Membership {
             seed: rng.u64(..),
             options: self.options.clone(),
         };
-        daemon::run(tools).await
+        daemon::run(setup).await
     }
 }

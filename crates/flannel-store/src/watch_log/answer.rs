@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use flannel_lease::Subnet;
 
-use super::{Event, Feed, State, Told};
-use crate::ledger::History;
+use super::{Event, State, Told, WatchLog};
+use crate::lease_state::History;
 use crate::wire;
 
 /// How far a watcher has heard. Without a history it is believed to be this one.
@@ -36,7 +36,7 @@ impl Cache {
     }
 }
 
-impl Feed {
+impl WatchLog {
     /// What a watcher has not heard yet; `None` when there is nothing. Without a cursor: everything.
     pub fn answer(&self, cursor: Option<Cursor>, style: Style) -> Option<(Bytes, Cursor)> {
         let mut state = self.state();
@@ -129,7 +129,7 @@ impl State {
         let history = self.histories.last().copied().unwrap_or(History { id: 0, since: 0 });
         let history = wire::history_text(history.id);
         let revision = self.revision;
-        // A line of a stream ends with a line feed; elsewhere it does no harm.
+        // A line of a stream ends with a line watch log; elsewhere it does no harm.
         let text = format!(
             "{{\"events\":{events},\"snapshot\":{snapshot}{more},\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"
         );

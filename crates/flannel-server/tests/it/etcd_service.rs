@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flannel_server::Server;
 use flannel_store::testing::EtcdServer;
-use flannel_store::{Admin as _, EtcdDesk, Store as _, StoreError, StoreEvent};
+use flannel_store::{Admin as _, EtcdService, Store as _, StoreError, StoreEvent};
 use tokio::time::timeout;
 use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -13,10 +13,10 @@ use crate::secrets::Log;
 use crate::support::*;
 
 async fn front(etcd: &EtcdServer) -> std::net::SocketAddr {
-    let desk = EtcdDesk::start(etcd.options()).unwrap();
+    let service = EtcdService::start(etcd.options()).unwrap();
     let server = Server::bind(plain_options(0)).await.unwrap();
     let address = server.address();
-    tokio::spawn(async move { match server.run(Arc::new(desk)).await {} });
+    tokio::spawn(async move { match server.run(Arc::new(service)).await {} });
     address
 }
 
@@ -75,10 +75,10 @@ async fn two_fronts_serve_the_same_leases() {
 async fn a_client_moves_from_one_front_to_the_other() {
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
-    let desk = EtcdDesk::start(etcd.options()).unwrap();
+    let service = EtcdService::start(etcd.options()).unwrap();
     let server = Server::bind(plain_options(0)).await.unwrap();
     let first = server.address();
-    let task = tokio::spawn(async move { match server.run(Arc::new(desk)).await {} });
+    let task = tokio::spawn(async move { match server.run(Arc::new(service)).await {} });
     let second = front(&etcd).await;
     until_config(&remote(&[first], |_| {})).await;
     until_config(&remote(&[second], |_| {})).await;
@@ -175,7 +175,7 @@ async fn that_the_networks_in_etcd_cannot_be_listed_is_said_once_and_so_is_the_e
     let said = |words: &str| log.0.lock().unwrap().matches(words).count();
     let mut etcd = EtcdServer::start();
     etcd.kill();
-    let _desk = EtcdDesk::start(etcd.options()).unwrap();
+    let _desk = EtcdService::start(etcd.options()).unwrap();
     let until = async |words: &str| {
         let told = async {
             while said(words) == 0 {

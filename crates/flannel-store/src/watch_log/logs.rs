@@ -1,4 +1,4 @@
-//! The feeds of all networks, and the feed of which networks there are.
+//! The watch logs of all networks, and the watch log of which networks there are.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,14 +7,14 @@ use bytes::Bytes;
 use flannel_lease::NetworkName;
 use tokio::sync::watch;
 
-use super::{Cursor, Event, Feed};
-use crate::ledger::{Change, Commit, Entry, History, Ledger};
+use super::{Cursor, Event, WatchLog};
+use crate::lease_state::{Change, Commit, Entry, History, LeaseState};
 use crate::wire;
 
 const KEPT_NAMES: usize = 256;
 
 #[derive(Debug)]
-pub struct Feeds {
+pub struct WatchLogs {
     state: Mutex<State>,
     latest: watch::Sender<u64>,
 }
@@ -23,32 +23,32 @@ pub struct Feeds {
 struct State {
     revision: u64,
     histories: Vec<History>,
-    feeds: BTreeMap<NetworkName, Arc<Feed>>,
+    watch_logs: BTreeMap<NetworkName, Arc<WatchLog>>,
     told: VecDeque<(u64, bool, NetworkName)>,
     floor: u64,
 }
 
-impl Default for Feeds {
+impl Default for WatchLogs {
     fn default() -> Self {
         Self { state: Mutex::default(), latest: watch::Sender::new(0) }
     }
 }
 
-impl Feeds {
-    pub fn get(&self, name: &NetworkName) -> Option<Arc<Feed>> {
-        self.state().feeds.get(name).cloned()
+impl WatchLogs {
+    pub fn get(&self, name: &NetworkName) -> Option<Arc<WatchLog>> {
+        self.state().watch_logs.get(name).cloned()
     }
 
-    /// The feed of a network that is there whether it has a config or not.
-    pub fn get_or_create(&self, name: &NetworkName) -> Arc<Feed> {
+    /// The watch log of a network that is there whether it has a config or not.
+    pub fn get_or_create(&self, name: &NetworkName) -> Arc<WatchLog> {
         let mut state = self.state();
-        let State { revision, histories, feeds, .. } = &mut *state;
+        let State { revision, histories, watch_logs, .. } = &mut *state;
         let create = || {
-            let feed = Feed::default();
-            feed.reset(*revision, histories, None, []);
-            Arc::new(feed)
+            let watch_log = WatchLog::default();
+            watch_log.reset(*revision, histories, None, []);
+            Arc::new(watch_log)
         };
-        feeds.entry(name.clone()).or_insert_with(create).clone()
+        watch_logs.entry(name.clone()).or_insert_with(create).clone()
     }
 
     pub fn names(&self) -> Vec<NetworkName> {
@@ -64,7 +64,7 @@ impl Feeds {
         let state = self.state();
         let knows = |cursor: &Cursor| {
             let same = cursor.history.is_none_or(|history| {
-                Ledger::continues(&state.histories, state.revision, history, cursor.revision)
+                LeaseState::continues(&state.histories, state.revision, history, cursor.revision)
             });
             same && state.floor <= cursor.revision && cursor.revision <= state.revision
         };
@@ -82,29 +82,34 @@ impl Feeds {
         (!events.is_empty()).then(|| state.result(&format!("[{}]", events.join(",")), "null"))
     }
 
-    /// Everything as the ledger has it, and what is known of how it came to be.
+    /// Everything as the lease state has it, and what is known of how it came to be.
     pub fn reset<'a>(
         &self,
-        ledger: &Ledger,
+        lease_state: &LeaseState,
         floor: u64,
         recent: impl Iterator<Item = &'a Commit> + Clone,
     ) {
         {
             let mut state = self.state();
-            state.revision = ledger.revision();
-            state.floor = ledger.revision();
-            state.histories = ledger.histories().to_vec();
+            state.revision = lease_state.revision();
+            state.floor = lease_state.revision();
+            state.histories = lease_state.histories().to_vec();
         }
-        for (name, network) in ledger.networks() {
-            let feed = self.get_or_create(name);
+        for (name, network) in lease_state.networks() {
+            let watch_log = self.get_or_create(name);
             let leases = network.leases().iter().map(|(subnet, entry)| (*subnet, entry.clone()));
-            feed.reset(ledger.revision(), ledger.histories(), network.config_text(), leases);
-            feed.recall(
+            watch_log.reset(
+                lease_state.revision(),
+                lease_state.histories(),
+                network.config_text(),
+                leases,
+            );
+            watch_log.recall(
                 floor,
                 recent.clone().map(|commit| (commit.revision, events(name, commit))),
             );
         }
-        self.latest.send_replace(ledger.revision());
+        self.latest.send_replace(lease_state.revision());
     }
 
     /// Tells of a commit that is durable.
@@ -113,17 +118,17 @@ impl Feeds {
         touched.dedup();
         self.state().revision = commit.revision;
         for name in touched {
-            let feed = self.get_or_create(name);
-            let known = feed.config_text().is_some();
-            feed.publish(commit.revision, None, events(name, commit));
-            let lives = feed.config_text().is_some();
+            let watch_log = self.get_or_create(name);
+            let known = watch_log.config_text().is_some();
+            watch_log.publish(commit.revision, None, events(name, commit));
+            let lives = watch_log.config_text().is_some();
             if known != lives {
                 self.tell(commit.revision, lives, name);
             }
         }
     }
 
-    /// A network has come or gone, by the count of revisions that its feed has.
+    /// A network has come or gone, by the count of revisions that its watch log has.
     pub(crate) fn announce(&self, revision: u64, added: bool, name: &NetworkName) {
         let next = {
             let mut state = self.state();
@@ -152,7 +157,10 @@ impl Feeds {
 
 impl State {
     fn live(&self) -> impl Iterator<Item = &NetworkName> {
-        self.feeds.iter().filter(|(_, feed)| feed.config_text().is_some()).map(|(name, _)| name)
+        self.watch_logs
+            .iter()
+            .filter(|(_, watch_log)| watch_log.config_text().is_some())
+            .map(|(name, _)| name)
     }
 
     fn result(&self, events: &str, snapshot: &str) -> Bytes {

@@ -12,42 +12,42 @@ use async_trait::async_trait;
 use flannel_lease::NetworkName;
 use tokio::task::JoinHandle;
 
-use self::network::Front;
+use self::network::EtcdNetwork;
 use crate::clock::{self, Clock};
 use crate::embedded::AskError;
-use crate::feed::Feeds;
-use crate::ledger::{Millis, Refusal, Reply, Request};
-use crate::{Desk, EtcdOptions, EtcdStore, StoreError};
+use crate::lease_state::{Millis, Refusal, Reply, Request};
+use crate::watch_log::WatchLogs;
+use crate::{EtcdOptions, EtcdStore, LeaseService, StoreError};
 
 /// How often it is looked for networks that others have made.
 const LOOK: Duration = Duration::from_secs(15);
 /// And how soon again when that has failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-pub struct EtcdDesk {
+pub struct EtcdService {
     shared: Arc<Shared>,
     look: JoinHandle<()>,
 }
 
 struct Shared {
     options: EtcdOptions,
-    feeds: Arc<Feeds>,
+    watch_logs: Arc<WatchLogs>,
     clock: Clock,
-    fronts: Mutex<BTreeMap<NetworkName, Arc<Front>>>,
+    fronts: Mutex<BTreeMap<NetworkName, Arc<EtcdNetwork>>>,
 }
 
-impl Drop for EtcdDesk {
+impl Drop for EtcdService {
     fn drop(&mut self) {
         self.look.abort();
     }
 }
 
-impl EtcdDesk {
+impl EtcdService {
     /// Must be called within a tokio runtime; etcd need not be there yet.
     pub fn start(options: EtcdOptions) -> Result<Self, StoreError> {
         let shared = Arc::new(Shared {
             options,
-            feeds: Arc::new(Feeds::default()),
+            watch_logs: Arc::new(WatchLogs::default()),
             clock: Clock::start(clock::wall()),
             fronts: Mutex::default(),
         });
@@ -83,25 +83,26 @@ impl EtcdDesk {
 
 impl Shared {
     /// The network is followed from the first time it is asked about.
-    fn front(&self, name: &NetworkName) -> Result<Arc<Front>, StoreError> {
+    fn front(&self, name: &NetworkName) -> Result<Arc<EtcdNetwork>, StoreError> {
         if let Some(front) = self.fronts().get(name) {
             return Ok(front.clone());
         }
         let options = self.options.clone().of_network(name);
         let store = EtcdStore::new(&options, None, fastrand::u64(..))?;
-        let front = Arc::new(Front::follow(store, name.clone(), self.feeds.clone(), self.clock));
+        let front =
+            Arc::new(EtcdNetwork::follow(store, name.clone(), self.watch_logs.clone(), self.clock));
         Ok(self.fronts().entry(name.clone()).or_insert(front).clone())
     }
 
-    fn fronts(&self) -> MutexGuard<'_, BTreeMap<NetworkName, Arc<Front>>> {
+    fn fronts(&self) -> MutexGuard<'_, BTreeMap<NetworkName, Arc<EtcdNetwork>>> {
         self.fronts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[async_trait]
-impl Desk for EtcdDesk {
-    fn feeds(&self) -> &Arc<Feeds> {
-        &self.shared.feeds
+impl LeaseService for EtcdService {
+    fn watch_logs(&self) -> &Arc<WatchLogs> {
+        &self.shared.watch_logs
     }
 
     fn now(&self) -> Millis {

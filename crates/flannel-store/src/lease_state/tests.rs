@@ -32,32 +32,33 @@ fn anywhere(name: &str, node: u32) -> Who {
     Who { name: Some(name.into()), admin: false, addresses: Addresses::Any, source }
 }
 
-/// A ledger and what drives it.
-struct Desk {
-    ledger: Ledger,
+/// A lease state and what drives it.
+struct LeaseService {
+    lease_state: LeaseState,
     rng: fastrand::Rng,
     now: Millis,
 }
 
-impl Desk {
+impl LeaseService {
     fn new() -> Self {
         Self::with(CONFIG)
     }
 
     fn with(config: &str) -> Self {
         let rng = fastrand::Rng::with_seed(7);
-        let mut desk = Self { ledger: Ledger::default(), rng, now: NOW };
-        let start = desk.ledger.start(1, NOW);
-        desk.ledger.apply(&start);
-        desk.ask(&Request::SetConfig { text: config.to_owned(), force: false }).unwrap();
-        desk
+        let mut service = Self { lease_state: LeaseState::default(), rng, now: NOW };
+        let start = service.lease_state.start(1, NOW);
+        service.lease_state.apply(&start);
+        service.ask(&Request::SetConfig { text: config.to_owned(), force: false }).unwrap();
+        service
     }
 
     fn ask(&mut self, request: &Request) -> Result<Reply, Refusal> {
-        let (reply, commit) = self.ledger.decide(&network(), request, self.now, &mut self.rng)?;
+        let (reply, commit) =
+            self.lease_state.decide(&network(), request, self.now, &mut self.rng)?;
         if let Some(commit) = commit {
             assert_eq!(Commit::from_json(&commit.to_json().unwrap()).as_ref(), Ok(&commit));
-            self.ledger.apply(&commit);
+            self.lease_state.apply(&commit);
         }
         Ok(reply)
     }
@@ -89,99 +90,100 @@ impl Desk {
     }
 
     fn expire(&mut self) {
-        while let Some(commit) = self.ledger.expire(self.now) {
-            self.ledger.apply(&commit);
+        while let Some(commit) = self.lease_state.expire(self.now) {
+            self.lease_state.apply(&commit);
         }
     }
 
     fn leases(&self) -> Vec<Subnet> {
-        self.ledger.network(&network()).unwrap().leases().keys().copied().collect()
+        self.lease_state.network(&network()).unwrap().leases().keys().copied().collect()
     }
 }
 
 #[test]
 fn a_node_gets_a_subnet_and_the_same_one_when_it_asks_again() {
-    let mut desk = Desk::new();
-    let (first, entry) = desk.acquire(1, None).unwrap();
+    let mut service = LeaseService::new();
+    let (first, entry) = service.acquire(1, None).unwrap();
     assert_eq!(entry.expires, Some(NOW + TTL));
-    desk.now += 1_000;
-    let (again, entry) = desk.acquire(1, None).unwrap();
+    service.now += 1_000;
+    let (again, entry) = service.acquire(1, None).unwrap();
     assert_eq!((again, entry.expires), (first, Some(NOW + 1_000 + TTL)));
-    let (other, _) = desk.acquire(2, Some(&first.to_string())).unwrap();
+    let (other, _) = service.acquire(2, Some(&first.to_string())).unwrap();
     assert_ne!(other, first, "what somebody holds is nobody else's previous one");
-    assert_eq!(desk.acquire(3, Some("10.5.77.0-24")).unwrap().0, subnet("10.5.77.0-24"));
+    assert_eq!(service.acquire(3, Some("10.5.77.0-24")).unwrap().0, subnet("10.5.77.0-24"));
 }
 
 #[test]
 fn a_lease_nobody_renews_is_gone_a_day_later_and_not_before() {
-    let mut desk = Desk::new();
-    desk.acquire(1, None).unwrap();
-    desk.now += TTL - 1;
-    desk.expire();
-    assert_eq!(desk.leases().len(), 1);
-    desk.now += 1;
-    desk.expire();
-    assert_eq!(desk.leases(), []);
+    let mut service = LeaseService::new();
+    service.acquire(1, None).unwrap();
+    service.now += TTL - 1;
+    service.expire();
+    assert_eq!(service.leases().len(), 1);
+    service.now += 1;
+    service.expire();
+    assert_eq!(service.leases(), []);
 }
 
 #[test]
 fn a_lease_is_renewed_by_its_node_alone() {
-    let mut desk = Desk::new();
-    let (of, entry) = desk.acquire(1, None).unwrap();
-    desk.now += TTL / 2;
-    assert!(matches!(desk.renew(of, 1, Some(entry.version)), Ok(Reply::Lease(..))));
+    let mut service = LeaseService::new();
+    let (of, entry) = service.acquire(1, None).unwrap();
+    service.now += TTL / 2;
+    assert!(matches!(service.renew(of, 1, Some(entry.version)), Ok(Reply::Lease(..))));
     assert!(
-        matches!(desk.renew(of, 1, Some(entry.version)), Ok(Reply::Lease(..))),
+        matches!(service.renew(of, 1, Some(entry.version)), Ok(Reply::Lease(..))),
         "a lost answer"
     );
-    assert!(matches!(desk.renew(of, 2, Some(entry.version)), Err(Refusal::Taken(..))));
-    assert!(matches!(desk.renew(of, 2, None), Err(Refusal::Taken(..))));
+    assert!(matches!(service.renew(of, 2, Some(entry.version)), Err(Refusal::Taken(..))));
+    assert!(matches!(service.renew(of, 2, None), Err(Refusal::Taken(..))));
     let gone = subnet("10.5.200.0-24");
-    assert_eq!(desk.renew(gone, 1, None), Err(Refusal::Gone(gone)));
-    let current = desk.ledger.network(&network()).unwrap().lease(&of).unwrap().version;
-    assert!(desk.renew(of, 9, Some(current)).is_ok(), "a node may change its address");
+    assert_eq!(service.renew(gone, 1, None), Err(Refusal::Gone(gone)));
+    let current = service.lease_state.network(&network()).unwrap().lease(&of).unwrap().version;
+    assert!(service.renew(of, 9, Some(current)).is_ok(), "a node may change its address");
 }
 
 #[test]
 fn a_named_client_touches_nothing_of_others() {
-    let mut desk = Desk::new();
-    let (of, _) = desk.acquire_as(1, None, someone("a", 1)).unwrap();
+    let mut service = LeaseService::new();
+    let (of, _) = service.acquire_as(1, None, someone("a", 1)).unwrap();
     let thief = || someone("b", 2);
     let address = attrs(1).public_ip.unwrap().into();
-    assert_eq!(desk.acquire_as(1, None, thief()), Err(Refusal::ForeignAddress(address)));
+    assert_eq!(service.acquire_as(1, None, thief()), Err(Refusal::ForeignAddress(address)));
     let renew = Request::Renew { subnet: of, attrs: attrs(1), version: None, who: thief() };
-    assert!(matches!(desk.ask(&renew), Err(Refusal::NotYours(..))));
+    assert!(matches!(service.ask(&renew), Err(Refusal::NotYours(..))));
     let release = |who| Request::Release { subnet: of, version: None, who };
-    assert!(matches!(desk.ask(&release(thief())), Err(Refusal::NotYours(..))));
+    assert!(matches!(service.ask(&release(thief())), Err(Refusal::NotYours(..))));
     // Somebody allowed to announce the address, but who is not the one who holds the lease.
-    let said = desk.acquire_as(1, None, someone("b", 1)).unwrap_err().to_string();
+    let said = service.acquire_as(1, None, someone("b", 1)).unwrap_err().to_string();
     let cidr = of.v4().unwrap();
     assert!(said.contains("belongs to a;"), "{said}");
     assert!(said.contains(&format!("`flannelctl release {cidr}`")), "{said}");
-    assert_eq!(desk.leases(), [of]);
+    assert_eq!(service.leases(), [of]);
     // The node itself comes back with another address and still has its subnet.
-    let (again, _) = desk.acquire_as(5, Some(&of.to_string()), someone("a", 5)).unwrap();
+    let (again, _) = service.acquire_as(5, Some(&of.to_string()), someone("a", 5)).unwrap();
     assert_eq!(again, of);
-    assert_eq!(desk.ask(&release(someone("a", 5))), Ok(Reply::Done));
-    assert_eq!(desk.leases(), []);
+    assert_eq!(service.ask(&release(someone("a", 5))), Ok(Reply::Done));
+    assert_eq!(service.leases(), []);
 }
 
 /// The server's own lease, and those that were brought in, have no owner.
 #[test]
 fn who_may_announce_any_address_still_changes_no_lease_but_its_own() {
-    let mut desk = Desk::new();
-    let (named, _) = desk.acquire_as(1, None, someone("a", 1)).unwrap();
-    let (nameless, _) = desk.acquire(2, None).unwrap();
+    let mut service = LeaseService::new();
+    let (named, _) = service.acquire_as(1, None, someone("a", 1)).unwrap();
+    let (nameless, _) = service.acquire(2, None).unwrap();
     let brought = subnet("10.5.177.0-24");
     let left = Some(TTL);
-    desk.ask(&Request::Import { subnet: brought, attrs: attrs(3), left }).unwrap();
+    service.ask(&Request::Import { subnet: brought, attrs: attrs(3), left }).unwrap();
     let reserved = subnet("10.5.178.0-24");
-    desk.ask(&Request::Reserve { subnet: reserved, attrs: attrs(4) }).unwrap();
+    service.ask(&Request::Reserve { subnet: reserved, attrs: attrs(4) }).unwrap();
     let who = || anywhere("nat", 9);
-    let (own, _) = desk.acquire_as(50, None, who()).unwrap();
-    let before = format!("{:?}", desk.ledger);
+    let (own, _) = service.acquire_as(50, None, who()).unwrap();
+    let before = format!("{:?}", service.lease_state);
     for (of, node) in [(named, 1), (nameless, 2), (brought, 3), (reserved, 4)] {
-        let version = desk.ledger.network(&network()).unwrap().lease(&of).map(|e| e.version);
+        let version =
+            service.lease_state.network(&network()).unwrap().lease(&of).map(|e| e.version);
         let previous = Some(of);
         let (theirs, ours) = (attrs(node), attrs(50));
         for request in [
@@ -193,39 +195,39 @@ fn who_may_announce_any_address_still_changes_no_lease_but_its_own() {
             Request::Renew {
                 subnet: own,
                 attrs: theirs,
-                version: Some(own_version(&desk, own)),
+                version: Some(own_version(&service, own)),
                 who: who(),
             },
         ] {
-            let refused = desk.ask(&request);
+            let refused = service.ask(&request);
             assert!(matches!(refused, Err(Refusal::NotYours(..))), "{request:?}: {refused:?}");
         }
     }
-    assert_eq!(format!("{:?}", desk.ledger), before);
+    assert_eq!(format!("{:?}", service.lease_state), before);
     // What is at the address it comes from is its own, with an owner or without.
-    assert_eq!(desk.acquire_as(2, None, anywhere("late", 2)).unwrap().0, nameless);
-    assert!(desk.renew_as(own, 50, who()).is_ok());
+    assert_eq!(service.acquire_as(2, None, anywhere("late", 2)).unwrap().0, nameless);
+    assert!(service.renew_as(own, 50, who()).is_ok());
     let release = Request::Release { subnet: own, version: None, who: who() };
-    assert_eq!(desk.ask(&release), Ok(Reply::Done));
+    assert_eq!(service.ask(&release), Ok(Reply::Done));
 }
 
-fn own_version(desk: &Desk, of: Subnet) -> u64 {
-    desk.ledger.network(&network()).unwrap().lease(&of).unwrap().version
+fn own_version(service: &LeaseService, of: Subnet) -> u64 {
+    service.lease_state.network(&network()).unwrap().lease(&of).unwrap().version
 }
 
 #[test]
 fn an_operator_who_renews_a_nodes_lease_does_not_take_it_away() {
-    let mut desk = Desk::new();
-    let (of, _) = desk.acquire_as(1, None, someone("a", 1)).unwrap();
+    let mut service = LeaseService::new();
+    let (of, _) = service.acquire_as(1, None, someone("a", 1)).unwrap();
     let boss = Who { admin: true, ..anywhere("boss", 9) };
-    assert!(desk.renew_as(of, 1, boss).is_ok());
-    assert!(desk.renew_as(of, 1, someone("a", 1)).is_ok());
+    assert!(service.renew_as(of, 1, boss).is_ok());
+    assert!(service.renew_as(of, 1, someone("a", 1)).is_ok());
 }
 
 #[test]
 fn a_lease_carries_no_more_than_a_backend_needs() {
-    let mut desk = Desk::new();
-    let (of, _) = desk.acquire(1, None).unwrap();
+    let mut service = LeaseService::new();
+    let (of, _) = service.acquire(1, None).unwrap();
     let with = |size: usize| {
         let data = format!("\"{}\"", "x".repeat(size - 2));
         LeaseAttrs { backend_data: flannel_lease::RawJson::read(&data).unwrap(), ..attrs(1) }
@@ -238,89 +240,89 @@ fn a_lease_carries_no_more_than_a_backend_needs() {
     let renew = |attrs| Request::Renew { subnet: of, attrs, version: None, who: who() };
     let acquire = |attrs| Request::Acquire { attrs, previous: None, who: who() };
     let import = |attrs| Request::Import { subnet: of, attrs, left: None };
-    desk.ask(&renew(with(LARGEST_DATA))).unwrap();
+    service.ask(&renew(with(LARGEST_DATA))).unwrap();
     for large in [with(LARGEST_DATA + 1), with(250_000), split(LARGEST_DATA / 2 + 1)] {
         let size = large.weight();
         for request in [renew(large.clone()), acquire(large.clone()), import(large.clone())] {
-            let refused = desk.ask(&request).unwrap_err();
+            let refused = service.ask(&request).unwrap_err();
             assert_eq!(refused, Refusal::TooLarge(size));
             let said = refused.to_string();
             assert!(said.contains(&size.to_string()) && said.contains("8192"), "{said}");
         }
     }
     let long = LeaseAttrs { backend_type: "x".repeat(LARGEST_DATA + 1), ..attrs(1) };
-    assert!(matches!(desk.ask(&renew(long)), Err(Refusal::TooLarge(_))));
+    assert!(matches!(service.ask(&renew(long)), Err(Refusal::TooLarge(_))));
 }
 
 /// By whatever clock it was said how long it has left.
 #[test]
 fn a_lease_that_is_brought_in_can_be_renewed_in_time() {
-    let mut desk = Desk::new();
+    let mut service = LeaseService::new();
     for (third, left) in [(1, 0), (2, 1_000), (3, TTL), (4, u64::MAX)] {
         let of = subnet(&format!("10.5.{third}.0-24"));
         let request = Request::Import { subnet: of, attrs: attrs(third), left: Some(left) };
-        let Ok(Reply::Lease(_, entry)) = desk.ask(&request) else { panic!("brought in") };
-        let life = entry.expires.unwrap() - desk.now;
+        let Ok(Reply::Lease(_, entry)) = service.ask(&request) else { panic!("brought in") };
+        let life = entry.expires.unwrap() - service.now;
         assert!((GRACE.as_millis() as Millis..=TTL).contains(&life), "{left}: {life}");
     }
 }
 
 #[test]
 fn a_reservation_outlives_everything_but_its_removal() {
-    let mut desk = Desk::new();
+    let mut service = LeaseService::new();
     let of = subnet("10.5.9.0-24");
     let reserve = |node| Request::Reserve { subnet: of, attrs: attrs(node) };
-    desk.ask(&reserve(1)).unwrap();
-    desk.now += TTL * 10;
-    desk.expire();
-    assert_eq!(desk.leases(), [of]);
-    let (got, entry) = desk.acquire(1, None).unwrap();
+    service.ask(&reserve(1)).unwrap();
+    service.now += TTL * 10;
+    service.expire();
+    assert_eq!(service.leases(), [of]);
+    let (got, entry) = service.acquire(1, None).unwrap();
     assert_eq!((got, entry.expires), (of, None), "it is reused and stays one");
-    let Ok(Reply::Lease(_, entry)) = desk.renew(of, 1, None) else { panic!("renewed") };
+    let Ok(Reply::Lease(_, entry)) = service.renew(of, 1, None) else { panic!("renewed") };
     assert_eq!(entry.expires, None);
-    assert!(matches!(desk.ask(&reserve(2)), Err(Refusal::Taken(..))));
+    assert!(matches!(service.ask(&reserve(2)), Err(Refusal::Taken(..))));
     let release = Request::Release { subnet: of, version: None, who: Who::anybody() };
-    assert_eq!(desk.ask(&release), Err(Refusal::Reserved(of)));
-    let Ok(Reply::Lease(_, entry)) = desk.ask(&Request::Unreserve { subnet: of }) else {
+    assert_eq!(service.ask(&release), Err(Refusal::Reserved(of)));
+    let Ok(Reply::Lease(_, entry)) = service.ask(&Request::Unreserve { subnet: of }) else {
         panic!("unreserved")
     };
-    assert_eq!(entry.expires, Some(desk.now + TTL));
-    desk.ask(&reserve(1)).unwrap();
+    assert_eq!(entry.expires, Some(service.now + TTL));
+    service.ask(&reserve(1)).unwrap();
     let outside = subnet("10.6.9.0-24");
     let request = Request::Reserve { subnet: outside, attrs: attrs(1) };
-    assert_eq!(desk.ask(&request), Err(Refusal::NotInPool(outside)));
+    assert_eq!(service.ask(&request), Err(Refusal::NotInPool(outside)));
 }
 
 #[test]
 fn a_config_that_strands_leases_needs_force() {
-    let mut desk = Desk::new();
-    let (of, _) = desk.acquire(1, None).unwrap();
+    let mut service = LeaseService::new();
+    let (of, _) = service.acquire(1, None).unwrap();
     let set = |text: &str, force| Request::SetConfig { text: text.to_owned(), force };
     let other = r#"{"Network":"10.9.0.0/16","Backend":{"Type":"vxlan"}}"#;
-    assert_eq!(desk.ask(&set(other, false)), Err(Refusal::Stranded { count: 1, example: of }));
-    assert!(matches!(desk.ask(&set("{", true)), Err(Refusal::BadConfig(_))));
+    assert_eq!(service.ask(&set(other, false)), Err(Refusal::Stranded { count: 1, example: of }));
+    assert!(matches!(service.ask(&set("{", true)), Err(Refusal::BadConfig(_))));
     let wider = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"SubnetMin":"10.5.0.0","Backend":{"Type":"vxlan"}}"#;
-    assert_eq!(desk.ask(&set(wider, false)), Ok(Reply::Done), "the lease still fits");
-    assert_eq!(desk.ask(&set(other, true)), Ok(Reply::Done));
-    let (moved, _) = desk.acquire(1, Some(&of.to_string())).unwrap();
+    assert_eq!(service.ask(&set(wider, false)), Ok(Reply::Done), "the lease still fits");
+    assert_eq!(service.ask(&set(other, true)), Ok(Reply::Done));
+    let (moved, _) = service.acquire(1, Some(&of.to_string())).unwrap();
     assert!(moved.to_string().starts_with("10.9."), "{moved}");
-    assert_eq!(desk.leases(), [moved], "the stranded lease is discarded with it");
+    assert_eq!(service.leases(), [moved], "the stranded lease is discarded with it");
 }
 
 #[test]
 fn a_network_without_config_is_no_network() {
-    let mut ledger = Ledger::default();
+    let mut lease_state = LeaseState::default();
     let request = Request::Acquire { attrs: attrs(1), previous: None, who: Who::anybody() };
-    let refused = ledger.decide(&network(), &request, NOW, &mut fastrand::Rng::with_seed(1));
+    let refused = lease_state.decide(&network(), &request, NOW, &mut fastrand::Rng::with_seed(1));
     assert_eq!(refused, Err(Refusal::NoNetwork(network())));
-    let mut desk = Desk::new();
+    let mut service = LeaseService::new();
     let nobody =
         Request::Acquire { attrs: LeaseAttrs::default(), previous: None, who: Who::anybody() };
-    assert_eq!(desk.ask(&nobody), Err(Refusal::NoAddress("PublicIP")));
-    desk.acquire(1, None).unwrap();
-    assert_eq!(desk.ask(&Request::RemoveNetwork { force: false }), Err(Refusal::InUse(1)));
-    assert_eq!(desk.ask(&Request::RemoveNetwork { force: true }), Ok(Reply::Done));
-    assert!(desk.ledger.network(&network()).is_none());
+    assert_eq!(service.ask(&nobody), Err(Refusal::NoAddress("PublicIP")));
+    service.acquire(1, None).unwrap();
+    assert_eq!(service.ask(&Request::RemoveNetwork { force: false }), Err(Refusal::InUse(1)));
+    assert_eq!(service.ask(&Request::RemoveNetwork { force: true }), Ok(Reply::Done));
+    assert!(service.lease_state.network(&network()).is_none());
 }
 
 #[test]
@@ -328,32 +330,32 @@ fn time_stands_still_while_nobody_serves() {
     for (away, clock) in
         [(0_i64, "right"), (30 * 86_400_000, "a month later"), (-86_400_000, "set back")]
     {
-        let mut desk = Desk::new();
-        let (of, _) = desk.acquire(1, None).unwrap();
-        desk.now += TTL / 2;
-        let tick = desk.ledger.tick(desk.now);
-        desk.ledger.apply(&tick);
-        let back = desk.now.saturating_add_signed(away);
-        let start = desk.ledger.start(2, back);
-        desk.ledger.apply(&start);
-        let entry = desk.ledger.network(&network()).unwrap().lease(&of).unwrap();
+        let mut service = LeaseService::new();
+        let (of, _) = service.acquire(1, None).unwrap();
+        service.now += TTL / 2;
+        let tick = service.lease_state.tick(service.now);
+        service.lease_state.apply(&tick);
+        let back = service.now.saturating_add_signed(away);
+        let start = service.lease_state.start(2, back);
+        service.lease_state.apply(&start);
+        let entry = service.lease_state.network(&network()).unwrap().lease(&of).unwrap();
         assert_eq!(entry.expires, Some(back + TTL / 2), "the clock is {clock}");
     }
-    let mut desk = Desk::new();
-    let (of, _) = desk.acquire(1, None).unwrap();
-    desk.now += TTL - 1;
-    let tick = desk.ledger.tick(desk.now);
-    desk.ledger.apply(&tick);
-    let start = desk.ledger.start(2, desk.now);
-    desk.ledger.apply(&start);
-    let entry = desk.ledger.network(&network()).unwrap().lease(&of).unwrap();
-    assert_eq!(entry.expires, Some(desk.now + GRACE.as_millis() as Millis), "time to renew");
+    let mut service = LeaseService::new();
+    let (of, _) = service.acquire(1, None).unwrap();
+    service.now += TTL - 1;
+    let tick = service.lease_state.tick(service.now);
+    service.lease_state.apply(&tick);
+    let start = service.lease_state.start(2, service.now);
+    service.lease_state.apply(&start);
+    let entry = service.lease_state.network(&network()).unwrap().lease(&of).unwrap();
+    assert_eq!(entry.expires, Some(service.now + GRACE.as_millis() as Millis), "time to renew");
 }
 
 #[test]
 fn a_fork_of_history_is_told_from_its_continuation() {
     let histories = [History { id: 7, since: 1 }, History { id: 8, since: 50 }];
-    let continues = |history, cursor| Ledger::continues(&histories, 90, history, cursor);
+    let continues = |history, cursor| LeaseState::continues(&histories, 90, history, cursor);
     assert!(continues(7, 49) && continues(7, 10), "what the former run had told");
     assert!(!continues(7, 50), "the former run went further than what was kept of it");
     assert!(continues(8, 60) && continues(8, 90));
@@ -363,12 +365,12 @@ fn a_fork_of_history_is_told_from_its_continuation() {
 
 #[test]
 fn whatever_is_undone_was_never_there() {
-    let mut desk = Desk::new();
+    let mut service = LeaseService::new();
     for node in 0..20 {
-        desk.acquire(node, None).unwrap();
+        service.acquire(node, None).unwrap();
     }
-    let before = format!("{:?}", desk.ledger);
-    let of = desk.leases()[3];
+    let before = format!("{:?}", service.lease_state);
+    let of = service.leases()[3];
     let requests = [
         Request::Acquire { attrs: attrs(99), previous: None, who: Who::anybody() },
         Request::Renew { subnet: of, attrs: attrs(3), version: None, who: Who::anybody() },
@@ -384,17 +386,17 @@ fn whatever_is_undone_was_never_there() {
     for request in &requests {
         // The renewal is of a lease whose address we do not know; let it be what it is.
         if let Ok((_, Some(commit))) =
-            desk.ledger.decide(&network(), request, desk.now, &mut desk.rng)
+            service.lease_state.decide(&network(), request, service.now, &mut service.rng)
         {
-            undos.push(desk.ledger.apply(&commit));
+            undos.push(service.lease_state.apply(&commit));
         }
     }
     assert!(undos.len() >= 5);
-    undos.into_iter().rev().for_each(|undo| desk.ledger.undo(undo));
-    assert_eq!(format!("{:?}", desk.ledger), before);
+    undos.into_iter().rev().for_each(|undo| service.lease_state.undo(undo));
+    assert_eq!(format!("{:?}", service.lease_state), before);
 }
 
-/// The ledger's indices against the pure function every other store uses, over random histories.
+/// The lease state's indices against the pure function every other store uses, over random histories.
 #[test]
 fn choosing_is_what_flannel_lease_decides() {
     let configs = [
@@ -405,19 +407,19 @@ fn choosing_is_what_flannel_lease_decides() {
     let mut choices = 0;
     for seed in 0..60 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut desk = Desk::with(configs[(seed % 3) as usize]);
+        let mut service = LeaseService::with(configs[(seed % 3) as usize]);
         for _ in 0..60 {
             if rng.u8(..20) == 0 {
                 let text = configs[rng.usize(..3)].to_owned();
-                desk.ask(&Request::SetConfig { text, force: true }).unwrap();
+                service.ask(&Request::SetConfig { text, force: true }).unwrap();
             }
             let node = rng.u32(1..14);
             let who = attrs(node);
             let attrs =
                 LeaseAttrs { public_ipv6: Some(Ipv6Addr::from_bits(u128::from(node))), ..who };
-            let held = desk.leases();
+            let held = service.leases();
             let previous = (rng.bool() && !held.is_empty()).then(|| held[rng.usize(..held.len())]);
-            let ledger_network = desk.ledger.networks.get_mut(&network()).unwrap();
+            let ledger_network = service.lease_state.networks.get_mut(&network()).unwrap();
             let config = ledger_network.config().unwrap().clone();
             let leases: Vec<Lease> = ledger_network
                 .leases()
@@ -433,10 +435,11 @@ fn choosing_is_what_flannel_lease_decides() {
                 ledger_network.choose(&ours, previous, &mut fastrand::Rng::with_seed(draw));
             assert_eq!(chosen, expected.map_err(Refusal::from), "seed {seed}");
             choices += usize::from(chosen.is_ok());
-            let _ = desk.ask(&Request::Acquire { attrs, previous, who: Who::anybody() });
+            let _ = service.ask(&Request::Acquire { attrs, previous, who: Who::anybody() });
             if rng.u8(..4) == 0 && !held.is_empty() {
                 let subnet = held[rng.usize(..held.len())];
-                let _ = desk.ask(&Request::Release { subnet, version: None, who: Who::anybody() });
+                let _ =
+                    service.ask(&Request::Release { subnet, version: None, who: Who::anybody() });
             }
         }
     }
@@ -454,28 +457,28 @@ fn a_record_that_leaves_no_room_to_count_on_is_refused() {
 
 #[test]
 fn a_node_that_has_a_lease_is_reserved_that_one_and_no_other() {
-    let mut desk = Desk::new();
-    let (has, _) = desk.acquire(1, None).unwrap();
+    let mut service = LeaseService::new();
+    let (has, _) = service.acquire(1, None).unwrap();
     let other = subnet("10.5.9.0-24");
     let reserve = |subnet| Request::Reserve { subnet, attrs: attrs(1) };
     let node = attrs(1).public_ip.unwrap().into();
     let refusal = Refusal::NodeHasLease { node, has, reserved: false };
-    assert_eq!(desk.ask(&reserve(other)), Err(refusal));
-    desk.ask(&reserve(has)).unwrap();
+    assert_eq!(service.ask(&reserve(other)), Err(refusal));
+    service.ask(&reserve(has)).unwrap();
     let refusal = Refusal::NodeHasLease { node, has, reserved: true };
-    assert_eq!(desk.ask(&reserve(other)), Err(refusal));
-    assert_eq!(desk.leases(), [has], "nothing was changed");
+    assert_eq!(service.ask(&reserve(other)), Err(refusal));
+    assert_eq!(service.leases(), [has], "nothing was changed");
     // The way that the refusal names.
-    desk.ask(&Request::Unreserve { subnet: has }).unwrap();
-    desk.ask(&Request::Release { subnet: has, version: None, who: Who::anybody() }).unwrap();
-    desk.ask(&reserve(other)).unwrap();
-    assert_eq!(desk.acquire(1, Some(&has.to_string())).unwrap().0, other);
+    service.ask(&Request::Unreserve { subnet: has }).unwrap();
+    service.ask(&Request::Release { subnet: has, version: None, who: Who::anybody() }).unwrap();
+    service.ask(&reserve(other)).unwrap();
+    assert_eq!(service.acquire(1, Some(&has.to_string())).unwrap().0, other);
 }
 
 #[test]
 fn a_reservation_that_no_node_would_find_is_refused() {
-    let mut desk = Desk::new();
+    let mut service = LeaseService::new();
     let attrs = LeaseAttrs { public_ipv6: "fd00::1".parse().ok(), ..LeaseAttrs::default() };
     let request = Request::Reserve { subnet: subnet("10.5.9.0-24"), attrs };
-    assert_eq!(desk.ask(&request), Err(Refusal::NoAddress("PublicIP")));
+    assert_eq!(service.ask(&request), Err(Refusal::NoAddress("PublicIP")));
 }

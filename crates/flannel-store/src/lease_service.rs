@@ -1,4 +1,4 @@
-//! What the lease server serves: somebody who carries out requests and keeps the feeds of what
+//! What the lease server serves: somebody who carries out requests and keeps the watch logs of what
 //! became of them.
 
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use flannel_lease::NetworkName;
 
 use crate::embedded::{AskError, Embedded};
-use crate::feed::Feeds;
-use crate::ledger::{Millis, Reply, Request};
+use crate::lease_state::{Millis, Reply, Request};
+use crate::watch_log::WatchLogs;
 
 #[async_trait]
-pub trait Desk: Send + Sync {
-    fn feeds(&self) -> &Arc<Feeds>;
+pub trait LeaseService: Send + Sync {
+    fn watch_logs(&self) -> &Arc<WatchLogs>;
 
     /// The time by which leases end: it does not jump when the machine's clock is set.
     fn now(&self) -> Millis;
@@ -22,9 +22,9 @@ pub trait Desk: Send + Sync {
 }
 
 #[async_trait]
-impl Desk for Embedded {
-    fn feeds(&self) -> &Arc<Feeds> {
-        Self::feeds(self)
+impl LeaseService for Embedded {
+    fn watch_logs(&self) -> &Arc<WatchLogs> {
+        Self::watch_logs(self)
     }
 
     fn now(&self) -> Millis {

@@ -1,6 +1,6 @@
 //! The lease server's state machine: networks with their config, leases and reservations. No I/O and
 //! no clock: a request and the time go in, a [`Commit`] comes out; what is durable is a sequence of
-//! commits, and applying them in order gives the ledger again.
+//! commits, and applying them in order gives the lease state again.
 
 mod change;
 mod choose;
@@ -38,7 +38,7 @@ pub(crate) const HISTORIES: usize = 64;
 /// Milliseconds since 1970, in the server's time.
 pub type Millis = u64;
 
-/// One lease as the ledger has it.
+/// One lease as the lease state has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub attrs: LeaseAttrs,
@@ -65,7 +65,7 @@ pub struct History {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct LeaseState {
     revision: u64,
     /// The time of the last commit.
     time: Millis,
@@ -73,7 +73,7 @@ pub struct Ledger {
     networks: BTreeMap<NetworkName, Network>,
 }
 
-/// What [`Ledger::undo`] needs to take a commit back.
+/// What [`LeaseState::undo`] needs to take a commit back.
 #[derive(Debug)]
 pub struct Undo {
     revision: u64,
@@ -84,7 +84,7 @@ pub struct Undo {
     shifted: bool,
 }
 
-impl Ledger {
+impl LeaseState {
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -153,7 +153,7 @@ impl Ledger {
     }
 
     /// Whether a client that has heard everything up to `cursor` of `history` has heard a part of
-    /// what this ledger went through, and not of a future that was lost or never happened here.
+    /// what this lease state went through, and not of a future that was lost or never happened here.
     pub fn continues(histories: &[History], revision: u64, history: u64, cursor: u64) -> bool {
         let Some(at) = histories.iter().position(|known| known.id == history) else { return false };
         let end = histories.get(at + 1).map_or(revision, |next| next.since.saturating_sub(1));
@@ -203,7 +203,7 @@ impl Ledger {
         }
     }
 
-    /// Restores what a snapshot of the ledger says, before any commit after it is applied.
+    /// Restores what a snapshot of the lease state says, before any commit after it is applied.
     pub(crate) fn restore(
         revision: u64,
         time: Millis,

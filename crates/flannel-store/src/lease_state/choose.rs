@@ -1,4 +1,4 @@
-//! Choosing a subnet as `flannel_lease::decide` does, from the ledger's own indices: what it costs does
+//! Choosing a subnet as `flannel_lease::decide` does, from the lease state's own indices: what it costs does
 //! not grow with the number of leases. A test holds the two against each other.
 
 use std::net::IpAddr;

@@ -11,49 +11,49 @@ use crate::admin::same_node;
 use crate::clock::Clock;
 use crate::embedded::AskError;
 use crate::etcd::admin::Kept;
-use crate::feed::{Event, Feed, Feeds};
-use crate::ledger::{
+use crate::lease_state::{
     Entry, GRACE, History, LEASE_TTL, Millis, Refusal, Reply, Request, Who, check_size, split_owner,
 };
+use crate::watch_log::{Event, WatchLog, WatchLogs};
 use crate::{Admin as _, Claim, EtcdStore, Held, Store as _, StoreError, StoreEvent};
 
 const RETRY: Duration = Duration::from_secs(1);
 
-pub(super) struct Front {
+pub(super) struct EtcdNetwork {
     store: Arc<EtcdStore>,
     name: NetworkName,
-    feed: Arc<Feed>,
+    watch_log: Arc<WatchLog>,
     clock: Clock,
     follower: JoinHandle<()>,
 }
 
-impl Drop for Front {
+impl Drop for EtcdNetwork {
     fn drop(&mut self) {
         self.follower.abort();
     }
 }
 
-impl Front {
+impl EtcdNetwork {
     pub(super) fn follow(
         store: EtcdStore,
         name: NetworkName,
-        feeds: Arc<Feeds>,
+        watch_logs: Arc<WatchLogs>,
         clock: Clock,
     ) -> Self {
         let store = Arc::new(store);
-        let feed = feeds.get_or_create(&name);
+        let watch_log = watch_logs.get_or_create(&name);
         let events = store.watch(0);
         let follower = Follower {
             store: store.clone(),
             name: name.clone(),
-            feed: feed.clone(),
-            feeds,
+            watch_log: watch_log.clone(),
+            watch_logs,
             clock,
             revision: 0,
             history: History { id: 0, since: 0 },
         };
         let follower = tokio::spawn(follower.run(events));
-        Self { store, name, feed, clock, follower }
+        Self { store, name, watch_log, clock, follower }
     }
 
     pub(super) fn store(&self) -> &EtcdStore {
@@ -89,7 +89,7 @@ impl Front {
             }
             Request::SetConfig { text, force } => {
                 let config = flannel_backend::judge(&text).map_err(Refusal::from)?.config;
-                let all = self.feed.everything();
+                let all = self.watch_log.everything();
                 let subnets = all.leases.iter().map(|(subnet, _)| subnet);
                 let stranded = crate::admin::stranded(&config, subnets).filter(|_| !force);
                 if let Some((count, example)) = stranded {
@@ -100,7 +100,7 @@ impl Front {
             }
             Request::RemoveNetwork { force } => {
                 self.config()?;
-                let leases = self.feed.everything().leases;
+                let leases = self.watch_log.everything().leases;
                 if !leases.is_empty() && !force {
                     return Err(Refusal::InUse(leases.len()).into());
                 }
@@ -117,7 +117,7 @@ impl Front {
     }
 
     fn config(&self) -> Result<NetworkConfig, AskError> {
-        let text = self.feed.config_text().ok_or(Refusal::NoNetwork(self.name.clone()))?;
+        let text = self.watch_log.config_text().ok_or(Refusal::NoNetwork(self.name.clone()))?;
         Ok(NetworkConfig::parse(&text).map_err(Refusal::from)?)
     }
 
@@ -156,7 +156,7 @@ impl Front {
             flannel_lease::same_node(config, attrs, &entry.attrs)
                 && !who.owns(entry.owner.as_deref(), &entry.attrs)
         };
-        match self.feed.find(others) {
+        match self.watch_log.find(others) {
             Some((subnet, entry)) => self.check_own(subnet, &entry, who),
             None => Ok(()),
         }
@@ -220,7 +220,7 @@ impl Front {
     }
 }
 
-impl Front {
+impl EtcdNetwork {
     fn done(&self, result: Result<(), StoreError>) -> Result<Reply, AskError> {
         result.map(|()| Reply::Done).map_err(|error| self.unavailable(error))
     }
@@ -267,12 +267,12 @@ fn entry(kept: &Kept, now: Millis) -> Entry {
     Entry { attrs, expires, version: kept.version, owner }
 }
 
-/// Keeps the feed as etcd is.
+/// Keeps the watch log as etcd is.
 struct Follower {
     store: Arc<EtcdStore>,
     name: NetworkName,
-    feed: Arc<Feed>,
-    feeds: Arc<Feeds>,
+    watch_log: Arc<WatchLog>,
+    watch_logs: Arc<WatchLogs>,
     clock: Clock,
     revision: u64,
     history: History,
@@ -283,14 +283,14 @@ impl Follower {
         let mut config: Option<String> = None;
         while let Some(event) = events.recv().await {
             self.revision += 1;
-            let lived = self.feed.config_text().is_some();
+            let lived = self.watch_log.config_text().is_some();
             match event {
                 StoreEvent::Config(text) if self.history.id == 0 => config = Some(text),
                 StoreEvent::ConfigGone if self.history.id == 0 => config = None,
                 StoreEvent::Config(text) => self.publish(Event::Config(Some(text))),
                 StoreEvent::ConfigGone => self.publish(Event::Config(None)),
                 StoreEvent::Snapshot(_) => {
-                    let known = self.feed.config_text().or(config.take());
+                    let known = self.watch_log.config_text().or(config.take());
                     self.reset(known.as_deref()).await;
                 }
                 StoreEvent::Put(lease) => {
@@ -304,15 +304,15 @@ impl Follower {
                 StoreEvent::Down(why) => tracing::warn!(network = %self.name, "{why}"),
                 StoreEvent::Up => tracing::info!(network = %self.name, "etcd is back"),
             }
-            let lives = self.feed.config_text().is_some();
+            let lives = self.watch_log.config_text().is_some();
             if lived != lives {
-                self.feeds.announce(self.revision, lives, &self.name);
+                self.watch_logs.announce(self.revision, lives, &self.name);
             }
         }
     }
 
     fn publish(&self, event: Event) {
-        self.feed.publish(self.revision, None, vec![event]);
+        self.watch_log.publish(self.revision, None, vec![event]);
     }
 
     /// Events may have been missed: a new history begins, and every client takes the whole table.
@@ -321,7 +321,7 @@ impl Follower {
         self.history = History { id: fastrand::u64(1..), since: self.revision };
         let now = self.clock.now();
         let leases = kept.iter().map(|kept| (kept.lease.subnet, entry(kept, now)));
-        self.feed.reset(self.revision, &[self.history], config, leases);
+        self.watch_log.reset(self.revision, &[self.history], config, leases);
     }
 
     async fn kept(&self, subnet: Subnet) -> Option<Kept> {

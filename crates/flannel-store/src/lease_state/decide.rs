@@ -6,14 +6,14 @@ use std::sync::Arc;
 use flannel_lease::{Choice, LeaseAttrs, NetworkName, Subnet};
 
 use super::{
-    Change, Commit, Entry, GRACE, LARGEST_DATA, LEASE_TTL, Ledger, Millis, Network, Refusal, Reply,
-    Request, Who,
+    Change, Commit, Entry, GRACE, LARGEST_DATA, LEASE_TTL, LeaseState, Millis, Network, Refusal,
+    Reply, Request, Who,
 };
 
 /// So many leases expire in one commit at most.
 const EXPIRE_AT_ONCE: usize = 256;
 
-impl Ledger {
+impl LeaseState {
     /// What a request leads to. Without a commit there is nothing to change: it was so before.
     pub fn decide(
         &mut self,
@@ -23,7 +23,7 @@ impl Ledger {
         rng: &mut fastrand::Rng,
     ) -> Result<(Reply, Option<Commit>), Refusal> {
         let revision = self.revision + 1;
-        let mut ask = Ask { ledger: self, name, now, revision };
+        let mut ask = Ask { lease_state: self, name, now, revision };
         let (reply, changes) = match request {
             Request::SetConfig { text, force } => ask.set_config(text, *force)?,
             Request::RemoveNetwork { force } => ask.remove_network(*force)?,
@@ -62,7 +62,7 @@ impl Ledger {
 type Decided = Result<(Reply, Vec<Change>), Refusal>;
 
 struct Ask<'a> {
-    ledger: &'a mut Ledger,
+    lease_state: &'a mut LeaseState,
     name: &'a NetworkName,
     now: Millis,
     revision: u64,
@@ -71,7 +71,7 @@ struct Ask<'a> {
 impl Ask<'_> {
     fn network(&mut self) -> Result<&mut Network, Refusal> {
         let missing = || Refusal::NoNetwork(self.name.clone());
-        self.ledger.networks.get_mut(self.name).ok_or_else(missing)
+        self.lease_state.networks.get_mut(self.name).ok_or_else(missing)
     }
 
     fn found(&mut self, subnet: Subnet) -> Result<Entry, Refusal> {

@@ -3,7 +3,7 @@
 //! with its cursor and is told what happened after it, or everything if that is no longer known.
 
 mod answer;
-mod feeds;
+mod logs;
 #[cfg(test)]
 mod tests;
 
@@ -15,9 +15,9 @@ use flannel_lease::{Lease, NetworkConfig, Subnet};
 use tokio::sync::watch;
 
 pub use answer::{Cursor, Style};
-pub use feeds::Feeds;
+pub use logs::WatchLogs;
 
-use crate::ledger::{Entry, History, Ledger};
+use crate::lease_state::{Entry, History, LeaseState};
 use crate::wire;
 
 /// So many events are kept for watchers that fall behind or come back.
@@ -34,7 +34,7 @@ pub enum Event {
 }
 
 #[derive(Debug)]
-pub struct Feed {
+pub struct WatchLog {
     state: Mutex<State>,
     /// The revision of the last event; changes wake all who wait.
     latest: watch::Sender<u64>,
@@ -99,13 +99,13 @@ pub enum Since {
     Everything(Everything),
 }
 
-impl Default for Feed {
+impl Default for WatchLog {
     fn default() -> Self {
         Self { state: Mutex::default(), latest: watch::Sender::new(0) }
     }
 }
 
-impl Feed {
+impl WatchLog {
     /// Wakes whenever there is something to tell.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.latest.subscribe()
@@ -221,7 +221,7 @@ impl State {
 
     fn knows(&self, cursor: &Cursor) -> bool {
         let same = cursor.history.is_none_or(|history| {
-            Ledger::continues(&self.histories, self.revision, history, cursor.revision)
+            LeaseState::continues(&self.histories, self.revision, history, cursor.revision)
         });
         same && self.floor <= cursor.revision && cursor.revision <= self.revision
     }
@@ -290,7 +290,7 @@ fn as_written(text: &str) -> String {
     let is_json = serde_json::from_str::<&serde_json::value::RawValue>(text)
         .is_ok_and(|json| json.get() != "null");
     match is_json {
-        // Within a string of JSON there is no line feed.
+        // Within a string of JSON there is no line watch log.
         true => text.replace(['\n', '\r'], " "),
         false => serde_json::Value::from(text).to_string(),
     }
