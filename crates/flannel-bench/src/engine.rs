@@ -6,6 +6,7 @@ use anyhow::Context;
 use flannel_backend::Owner;
 use flannel_kernel::{Engine, Entry};
 use flannel_lab::Lab;
+use flannel_wanted::Applier as _;
 
 use crate::peers::{self, Desired};
 use crate::table::{median, ms, ratio};

@@ -6,6 +6,7 @@ mod backoff;
 mod repair;
 mod replace_file;
 mod run_program;
+mod secret;
 #[cfg(feature = "worker")]
 mod worker;
 
@@ -13,5 +14,6 @@ pub use backoff::{Backoff, Tries};
 pub use repair::{OnceAMinute, RepairHistory, RepairPolicy};
 pub use replace_file::{replace_by, replace_file, temporary_path};
 pub use run_program::{Ended, run_program};
+pub use secret::Secret;
 #[cfg(feature = "worker")]
 pub use worker::{Stopped, Work, Worker};

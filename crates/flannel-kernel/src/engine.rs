@@ -3,7 +3,6 @@
 //! Netlink is blocking and ordered, so one thread owns both sockets and all state; requests come in
 //! through a bounded channel and are answered when the kernel has been written.
 
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,68 +10,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_common::{Work, Worker};
+use flannel_wanted::{Applier, Claimant, Desired, Status, Stopped};
 use tokio::sync::{oneshot, watch};
 
 use crate::reconciler::Reconciler;
-use crate::{Entry, Facts, Hazard, KernelVersion, Key, Ownership, Path};
+use crate::{Entry, Facts, KernelVersion, Ownership, Path};
 
-/// Whose wish an entry is: a lease, or the node itself. Ordered: see `wanted`.
-pub trait Owner: Ord + Clone + Send + 'static {}
-impl<T: Ord + Clone + Send + 'static> Owner for T {}
-
-/// What the kernel looks like against what is wanted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    pub wanted: usize,
-    /// Entries wanted by more than one owner in different versions.
-    pub contested: usize,
-    /// How many entries are not as wanted.
-    pub bad: usize,
-    /// The first of them, and why.
-    pub problems: Vec<Problem>,
-    /// What the host itself does that keeps pods from others, and is not ours to undo.
-    pub hazards: Vec<Hazard>,
-    /// How often the kernel had more to tell than could be queued, so that all was compared.
-    pub overflows: u64,
-}
-
-/// An entry that is not as wanted. In words, for an entry may hold a secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    pub key: Key,
-    pub entry: String,
-    pub reason: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.entry, self.reason)
-    }
-}
-
-impl Status {
-    pub fn is_settled(&self) -> bool {
-        self.bad == 0
-    }
-}
-
+/// There can be no engine here.
 #[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    #[error("cannot open a netlink socket: {0}; flanneld needs the capability NET_ADMIN")]
-    Open(#[source] io::Error),
-    #[error("the kernel engine has stopped")]
-    Stopped,
-}
+#[error("cannot open a netlink socket: {0}; flanneld needs the capability NET_ADMIN")]
+pub struct OpenError(#[source] io::Error);
 
 /// Requests that wait for the engine; more wait for a place in the queue.
 const QUEUE: usize = 256;
-/// How many problems a status lists: an operator reads the first few, the rest is a number.
-const LISTED_PROBLEMS: usize = 100;
+const STOPPED: Stopped = Stopped("kernel engine");
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
 enum Command<S> {
-    Replace(Ownership, Vec<(S, Vec<Entry>)>, oneshot::Sender<Status>),
-    Update(Vec<(S, Vec<Entry>)>, oneshot::Sender<Status>),
+    Replace(Ownership, Desired<S, Entry>, oneshot::Sender<Status>),
+    Update(Desired<S, Entry>, oneshot::Sender<Status>),
     Lookup(Vec<IpAddr>, oneshot::Sender<Vec<Option<Path>>>),
     Status(oneshot::Sender<Status>),
 }
@@ -89,16 +45,16 @@ impl<S> Clone for Engine<S> {
     }
 }
 
-impl<S: Owner> Engine<S> {
+impl<S: Claimant> Engine<S> {
     /// Opens its sockets in the network namespace of the calling thread. The engine ends when the
     /// last handle is dropped, and leaves the kernel as it is: traffic goes on.
-    pub fn start(seed: u64) -> Result<Self, EngineError> {
-        let mut reconciler = Reconciler::open(running_kernel(), seed).map_err(EngineError::Open)?;
+    pub fn start(seed: u64) -> Result<Self, OpenError> {
+        let mut reconciler = Reconciler::open(running_kernel(), seed).map_err(OpenError)?;
         let facts = Arc::new(reconciler.new_facts().unwrap_or_default());
         let (publish_facts, facts) = watch::channel(facts);
         let (publish_status, status) = watch::channel(Status::default());
         let work = move || EngineWork { reconciler, publish_facts, publish_status };
-        let worker = Worker::start("kernel", QUEUE, work).map_err(EngineError::Open)?;
+        let worker = Worker::start("kernel", QUEUE, work).map_err(OpenError)?;
         Ok(Self { worker, facts, status })
     }
 
@@ -107,40 +63,45 @@ impl<S: Owner> Engine<S> {
         self.facts.clone()
     }
 
-    /// How the kernel compares with what is wanted, and every change of that.
-    pub fn watch_status(&self) -> watch::Receiver<Status> {
-        self.status.clone()
-    }
-
-    /// Declares the whole desired state. What is ours and nobody wants is removed.
-    pub async fn replace(
-        &self,
-        ownership: Ownership,
-        desired: Vec<(S, Vec<Entry>)>,
-    ) -> Result<Status, EngineError> {
-        self.ask(|answer| Command::Replace(ownership, desired, answer)).await
-    }
-
-    /// Replaces what single owners want; an owner without entries is forgotten.
-    pub async fn update(&self, changes: Vec<(S, Vec<Entry>)>) -> Result<Status, EngineError> {
-        self.ask(|answer| Command::Update(changes, answer)).await
-    }
-
     /// How the kernel would send to each of these addresses.
-    pub async fn lookup(&self, addresses: Vec<IpAddr>) -> Result<Vec<Option<Path>>, EngineError> {
+    pub async fn lookup(&self, addresses: Vec<IpAddr>) -> Result<Vec<Option<Path>>, Stopped> {
         self.ask(|answer| Command::Lookup(addresses, answer)).await
-    }
-
-    pub async fn status(&self) -> Result<Status, EngineError> {
-        self.ask(Command::Status).await
     }
 
     async fn ask<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command<S>,
-    ) -> Result<T, EngineError> {
-        self.worker.ask(command).await.map_err(|_| EngineError::Stopped)
+    ) -> Result<T, Stopped> {
+        self.worker.ask(command).await.map_err(|_| STOPPED)
     }
+}
+
+impl<S: Claimant> Applier<S> for Engine<S> {
+    type Entry = Entry;
+    type Ownership = Ownership;
+
+    async fn replace(
+        &self,
+        ownership: Ownership,
+        desired: Desired<S, Entry>,
+    ) -> Result<Status, Stopped> {
+        self.ask(|answer| Command::Replace(ownership, desired, answer)).await
+    }
+
+    async fn update(&self, changes: Desired<S, Entry>) -> Result<Status, Stopped> {
+        self.ask(|answer| Command::Update(changes, answer)).await
+    }
+
+    async fn status(&self) -> Result<Status, Stopped> {
+        self.ask(Command::Status).await
+    }
+
+    fn watch_status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    /// The kernel goes on by itself.
+    async fn stop(&self) {}
 }
 
 struct EngineWork<S> {
@@ -149,7 +110,7 @@ struct EngineWork<S> {
     publish_status: watch::Sender<Status>,
 }
 
-impl<S: Owner> Work for EngineWork<S> {
+impl<S: Claimant> Work for EngineWork<S> {
     type Command = Command<S>;
 
     /// Answers in any case: what could not be done now is marked, and done later.
@@ -195,7 +156,7 @@ impl<S: Owner> Work for EngineWork<S> {
     }
 }
 
-impl<S: Owner> EngineWork<S> {
+impl<S: Claimant> EngineWork<S> {
     /// What the kernel holds is unknown: say so, and compare everything.
     fn compare_everything(&mut self, error: &io::Error) {
         tracing::error!("netlink: {error}; comparing everything");
@@ -215,23 +176,11 @@ fn send_if_changed<T: PartialEq>(to: &watch::Sender<T>, value: T) {
     });
 }
 
-fn status<S: Owner>(reconciler: &Reconciler<S>) -> Status {
+fn status<S: Claimant>(reconciler: &Reconciler<S>) -> Status {
     Status {
-        wanted: reconciler.wanted.len(),
-        contested: reconciler.wanted.contested(),
-        bad: reconciler.wanted.bad(),
         overflows: reconciler.overflows,
-        hazards: reconciler.hazards().iter().cloned().collect(),
-        problems: reconciler
-            .wanted
-            .problems()
-            .take(LISTED_PROBLEMS)
-            .map(|(key, entry, reason)| Problem {
-                key: key.clone(),
-                entry: entry.to_string(),
-                reason: reason.to_owned(),
-            })
-            .collect(),
+        hazards: reconciler.hazards().iter().map(ToString::to_string).collect(),
+        ..Status::of(&reconciler.wanted)
     }
 }
 

@@ -7,11 +7,12 @@ use ipnet::IpNet;
 
 use crate::links::Links;
 use crate::observed::{ObservedRoute, RouteKind};
-use crate::wanted::Wanted;
+use crate::wanted::WantedOfKernel as _;
 use crate::{Entry, IfName, Key, Ownership};
+use flannel_wanted::Wanted;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hazard {
+pub(crate) enum Hazard {
     /// A kernel setting by which nothing is forwarded, by its path below `/proc/sys`.
     ForwardingOff { sysctl: String },
     /// An address of this host lies in a peer's subnet, so that what is sent there stays here.

@@ -1,7 +1,7 @@
 //! The kernel side of flannel: entries that are wanted, one reconciler that keeps the kernel equal
 //! to them, and facts observed of the node. Nothing in here knows what a lease is.
 //!
-//! Read it in this order: [`Entry`] (what can be wanted), `wanted` (the desired state), `reconciler`
+//! Read it in this order: [`Entry`] (what can be wanted), `wanted` (what is special about wanting it), `reconciler`
 //! (the three movements that keep the kernel equal to it), [`Engine`] (the handle).
 
 mod encode;
@@ -20,7 +20,7 @@ mod repairs;
 mod settings;
 mod wanted;
 
-pub use engine::{Engine, EngineError, Owner, Problem, Status};
+pub use engine::{Engine, OpenError};
 pub use entry::{
     Address, Blackhole, Entry, Fdb, IPV6_DEFAULT_METRIC, Key, Link, LinkKind, Neighbour, Offload,
     ROUTE_PROTOCOL, Route, Sysctl, Vxlan,
@@ -28,5 +28,4 @@ pub use entry::{
 pub use facts::{DefaultRoute, Facts, Interface, InterfaceAddress, KernelVersion, Path};
 pub use flannel_devices::{VXLAN_DEVICES, is_flannel_device};
 pub use flannel_netlink::{IfName, InvalidIfName, InvalidMac, Mac};
-pub use hazards::Hazard;
 pub use ownership::{LegacyRoutes, Ownership};

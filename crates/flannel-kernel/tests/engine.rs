@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use flannel_kernel::{
     Address, Blackhole, Engine, Entry, Fdb, IfName, Link, LinkKind, Mac, Neighbour, Offload,
-    Ownership, Problem, Route, Status, Sysctl, Vxlan,
+    Ownership, Route, Sysctl, Vxlan,
 };
+use flannel_wanted::{Applier as _, Problem, Status};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 struct Node {

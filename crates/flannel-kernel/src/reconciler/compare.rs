@@ -12,8 +12,9 @@ use crate::observed::{
 };
 use crate::ownership::PROTOCOL_KERNEL;
 use crate::settings;
-use crate::wanted::Repair;
+use crate::wanted::WantedOfKernel as _;
 use crate::{Entry, IfName, Key, Link, ROUTE_PROTOCOL, Route};
+use flannel_wanted::Repair;
 
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn hear(&mut self, event: Event, by: u32, now: Instant) {

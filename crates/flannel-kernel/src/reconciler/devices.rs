@@ -11,6 +11,7 @@ use super::Reconciler;
 use crate::encode::{self, dump};
 use crate::link_plan::{LinkPlan, Step, plan_link};
 use crate::observed::{Observed, ObservedLink};
+use crate::wanted::WantedOfKernel as _;
 use crate::{IfName, Key, Link, LinkKind, Vxlan};
 use flannel_netlink::{NetlinkError, Request};
 

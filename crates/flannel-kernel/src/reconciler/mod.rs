@@ -20,13 +20,15 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::RouteAttribute;
 
 use crate::encode;
+use crate::hazards::Hazard;
 use crate::links::Links;
 use crate::monitor::{Heard, Monitor};
 use crate::observed::{Event, route_ip};
 use crate::repairs::RepairLog;
-use crate::wanted::{REPAIRS, Wanted};
-use crate::{DefaultRoute, Entry, Facts, Hazard, KernelVersion, Key, Ownership, Path};
+use crate::wanted::REPAIRS;
+use crate::{DefaultRoute, Entry, Facts, KernelVersion, Key, Ownership, Path};
 use flannel_netlink::{Connection, NetlinkError, Protocol, Request};
+use flannel_wanted::{Desired, Wanted};
 use hazards::Watch;
 
 /// Belt and braces: everything is compared this often even when nothing was heard.
@@ -107,20 +109,12 @@ impl<S: Ord + Clone> Reconciler<S> {
     pub(crate) fn replace(
         &mut self,
         ownership: Ownership,
-        desired: Vec<(S, Vec<Entry>)>,
+        desired: Desired<S, Entry>,
         now: Instant,
     ) -> io::Result<()> {
         let first = self.next_routine.is_none();
         // What is removed below because nobody wants it any more was ours by the old rule.
-        let mut unwanted =
-            self.wanted.retain(&desired.iter().map(|(owner, _)| owner.clone()).collect());
-        if self.wanted.len() == 0 {
-            self.wanted.fill(desired);
-        } else {
-            for (owner, entries) in desired {
-                unwanted.extend(self.wanted.set(owner, entries));
-            }
-        }
+        let unwanted = self.wanted.replace(desired);
         self.ownership = ownership;
         // Routes are removed as they are found, each once: to the kernel a metric of 0 means any, so a
         // second removal would take the route of another metric that has come in its place.
@@ -143,12 +137,9 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(())
     }
 
-    /// Replaces what single owners want.
-    pub(crate) fn update(&mut self, changes: Vec<(S, Vec<Entry>)>, now: Instant) -> io::Result<()> {
-        let mut unwanted = Vec::new();
-        for (owner, entries) in changes {
-            unwanted.extend(self.wanted.set(owner, entries));
-        }
+    /// Replaces what single claimants want.
+    pub(crate) fn update(&mut self, changes: Desired<S, Entry>, now: Instant) -> io::Result<()> {
+        let unwanted = self.wanted.update(changes);
         self.remove_unwanted(unwanted);
         self.watch.due = true;
         self.flush(now)

@@ -8,19 +8,15 @@ use std::time::Instant;
 use ipnet::IpNet;
 
 use super::Reconciler;
+use crate::wanted::WantedOfKernel as _;
 use crate::{Entry, IfName, Key, encode, settings};
 use flannel_netlink::{NetlinkError, Request};
 
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn remove_unwanted(&mut self, entries: Vec<Entry>) {
         for entry in entries {
-            let key = entry.key();
-            // One owner let go of it and another took it up: it is written over.
-            if self.wanted.get(&key).is_some() {
-                continue;
-            }
             if let Some(request) = self.removal(&entry) {
-                self.removals.push((key, request));
+                self.removals.push((entry.key(), request));
             }
         }
     }

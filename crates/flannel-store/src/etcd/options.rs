@@ -1,8 +1,8 @@
 //! How to reach etcd, as the operator says it.
 
-use std::fmt;
 use std::path::PathBuf;
 
+pub use flannel_common::Secret;
 use flannel_lease::NetworkName;
 
 /// The `--etcd-*` options.
@@ -28,33 +28,6 @@ impl EtcdOptions {
             self.prefix = format!("{}/{name}", self.prefix);
         }
         self
-    }
-}
-
-/// A text that never shows itself: not in logs, not in errors, not in `{:?}`.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// The text itself, for the one place that sends it.
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<secret>")
-    }
-}
-
-impl From<String> for Secret {
-    fn from(text: String) -> Self {
-        Self(text)
     }
 }
 

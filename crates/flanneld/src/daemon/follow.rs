@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use flannel_backend::Owner;
-use flannel_kernel::Status;
 use flannel_lease::{Change, SubnetFile};
+use flannel_wanted::{Applier as _, Status};
 
 use super::Daemon;
 use super::timing::SUBNET_FILE_RETRY;
@@ -143,7 +143,7 @@ impl Daemon {
                 }
             }
             None => Readiness::NotReady(format!(
-                "{} of {} kernel entries are not written yet",
+                "{} of {} entries are not written yet",
                 status.bad, status.wanted
             )),
         };

@@ -25,6 +25,7 @@ use flannel_backend::{Judged, Owner};
 use flannel_kernel::{Engine, Facts, Ownership};
 use flannel_lease::{Change, LeaseTable, NetworkConfig, Previous, Subnet};
 use flannel_store::{Store, StoreEvent};
+use flannel_wanted::Applier as _;
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 

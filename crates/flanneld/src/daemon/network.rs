@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_backend::{Backend, Connected, Meeting, Node, NodeMemory, Owner, Underlay};
-use flannel_kernel::{
-    Blackhole, Engine, EngineError, Entry, Facts, IfName, Key, Ownership, Status,
-};
+use flannel_kernel::{Blackhole, Engine, Entry, Facts, IfName, Ownership};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use flannel_store::Announce;
+use flannel_wanted::{Status, Stopped};
 use ipnet::IpNet;
 
 use super::Setup;
@@ -44,7 +43,7 @@ pub(super) enum NetworkError {
     #[error(transparent)]
     Conflict(#[from] Conflict),
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Stopped(#[from] Stopped),
 }
 
 impl Network {
@@ -231,7 +230,7 @@ impl Network {
         &mut self,
         engine: &Engine<Owner>,
         peers: impl Iterator<Item = (&Subnet, &LeaseAttrs)>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), Stopped> {
         if !self.backend.wants_paths() {
             return Ok(());
         }
@@ -261,9 +260,8 @@ impl Network {
 
     /// What cuts pods off though all of flannel's is in place.
     pub(super) fn hindrance(&self, status: &Status) -> Option<String> {
-        let hazards = status.hazards.iter().map(ToString::to_string);
-        let all: Vec<String> = self.lost.iter().cloned().chain(hazards).collect();
-        let mut text = all.iter().take(LISTED_HAZARDS).cloned().collect::<Vec<_>>().join("; ");
+        let all: Vec<&str> = self.lost.iter().chain(&status.hazards).map(String::as_str).collect();
+        let mut text = all[..all.len().min(LISTED_HAZARDS)].join("; ");
         if all.len() > LISTED_HAZARDS {
             text += &format!("; and {} more", all.len() - LISTED_HAZARDS);
         }
@@ -272,11 +270,6 @@ impl Network {
 
     /// What of the node's own is broken, so that no peer can be reached.
     pub(super) fn obstacle(&self, status: &Status) -> Option<String> {
-        let devices = self.backend.devices(&self.node);
-        let own = |key: &Key| match key {
-            Key::Link(device) | Key::Address(device, _) => devices.contains(device),
-            _ => false,
-        };
-        status.problems.iter().find(|problem| own(&problem.key)).map(ToString::to_string)
+        status.problems.iter().find(|problem| problem.is_foundation).map(ToString::to_string)
     }
 }

@@ -1,24 +1,22 @@
 //! The desired state: every entry once, keyed, with whoever wants it, and how it fares.
 //!
-//! Pure bookkeeping: nothing in here talks to the kernel, and time is passed in. Entries belong to an
-//! owner (a lease, or the node itself); an owner's entries are replaced as a whole. Should two owners
-//! want different versions of one entry, the lower-ordered owner's is the one in force, so that
-//! the outcome depends on who wants what and never on who came first. What an entry is, only its
-//! [`KeyedEntry`] says; what is special about those of the kernel is in `kernel.rs`.
-
-mod kernel;
+//! Pure bookkeeping: nothing in here talks to the world, and time is passed in. Entries are wanted by a
+//! claimant (a lease, or the node itself), whose entries are replaced as a whole. Should two claimants
+//! want different versions of one entry, that of the lower in order is in force, so that the outcome
+//! depends on who wants what and never on who came first. What an entry is, only its [`KeyedEntry`] says.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::mem::discriminant;
+use std::ops::RangeBounds;
 use std::time::{Duration, Instant};
 
 use flannel_common::{RepairHistory, RepairPolicy};
 
-pub(crate) use kernel::REPAIRS;
+use crate::Desired;
 
 /// What can be wanted: known by its key, of which it is one version. It need not be printable, and is
 /// not printed here: it may hold a secret.
-pub(crate) trait KeyedEntry: Clone + PartialEq {
+pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
     type Key: Ord + Clone;
     /// What entries stand on: it goes, and they go with it.
     type Device: Ord;
@@ -27,13 +25,21 @@ pub(crate) trait KeyedEntry: Clone + PartialEq {
 
     /// All that it cannot be without.
     fn devices(&self) -> impl Iterator<Item = Self::Device>;
+
+    /// As people are told of it, in a log or a probe's answer. Without what is secret.
+    fn describe(&self) -> String;
+
+    /// Whether no peer can be reached without it: a tunnel's device, say.
+    fn is_foundation(&self) -> bool {
+        false
+    }
 }
 
-pub(crate) struct Wanted<S, E: KeyedEntry> {
+pub struct Wanted<S, E: KeyedEntry> {
     policy: RepairPolicy,
     slots: BTreeMap<E::Key, Slot<S, E>>,
-    owners: BTreeMap<S, Box<[E::Key]>>,
-    /// All claims on the few keys that more than one owner wants.
+    claimants: BTreeMap<S, Box<[E::Key]>>,
+    /// All claims on the few keys that more than one of them wants.
     contested: BTreeMap<E::Key, BTreeMap<S, E>>,
     /// How many entries in force stand on a device. Asked for every event of every device of the node.
     devices: BTreeMap<E::Device, usize>,
@@ -48,8 +54,8 @@ pub(crate) struct Wanted<S, E: KeyedEntry> {
 
 struct Slot<S, E> {
     entry: E,
-    owner: S,
-    /// The kernel was last seen to hold it so.
+    claimant: S,
+    /// The world was last seen to hold it so.
     good: bool,
     /// It is to be written.
     dirty: bool,
@@ -73,7 +79,7 @@ struct Attempts {
 const MANY: usize = 8;
 
 /// Entries to be written together.
-pub(crate) enum Batch<K> {
+pub enum Batch<K> {
     Few(Vec<K>),
     /// All that are marked.
     Many,
@@ -81,7 +87,7 @@ pub(crate) enum Batch<K> {
 
 /// What to do about an entry that somebody else has changed.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Repair {
+pub enum Repair {
     /// It is to be written anew now.
     Now,
     /// It has been undone too often: it is left alone for this long.
@@ -92,8 +98,15 @@ pub(crate) enum Repair {
 
 impl<S: Clone, E> Slot<S, E> {
     /// Wanted, and still to be written.
-    fn new(entry: E, owner: &S) -> Self {
-        Self { entry, owner: owner.clone(), good: false, dirty: true, seen: 0, attempts: None }
+    fn new(entry: E, claimant: &S) -> Self {
+        Self {
+            entry,
+            claimant: claimant.clone(),
+            good: false,
+            dirty: true,
+            seen: 0,
+            attempts: None,
+        }
     }
 
     /// Returns what was thought of it before.
@@ -108,11 +121,11 @@ impl<S: Clone, E> Slot<S, E> {
 }
 
 impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
-    pub(crate) fn new(policy: RepairPolicy) -> Self {
+    pub fn new(policy: RepairPolicy) -> Self {
         Self {
             policy,
             slots: BTreeMap::new(),
-            owners: BTreeMap::new(),
+            claimants: BTreeMap::new(),
             contested: BTreeMap::new(),
             devices: BTreeMap::new(),
             dirty: Vec::new(),
@@ -123,22 +136,53 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
+    /// Replaces all that is wanted. Returns the entries nobody wants any more.
+    pub fn replace(&mut self, desired: Desired<S, E>) -> Vec<E> {
+        let mut unwanted = self.retain(&desired.iter().map(|(who, _)| who.clone()).collect());
+        if self.is_empty() {
+            self.fill(desired);
+        } else {
+            unwanted.extend(self.set_each(desired));
+        }
+        self.still_unwanted(unwanted)
+    }
+
+    /// Replaces what single claimants want. Returns the entries nobody wants any more.
+    pub fn update(&mut self, changes: Desired<S, E>) -> Vec<E> {
+        let unwanted = self.set_each(changes);
+        self.still_unwanted(unwanted)
+    }
+
+    fn set_each(&mut self, changes: Desired<S, E>) -> Vec<E> {
+        let mut unwanted = Vec::new();
+        for (claimant, entries) in changes {
+            unwanted.extend(self.set(claimant, entries));
+        }
+        unwanted
+    }
+
+    /// One may have let go of what another has taken up since: that is written over.
+    fn still_unwanted(&self, mut unwanted: Vec<E>) -> Vec<E> {
+        unwanted.retain(|entry| !self.slots.contains_key(&entry.key()));
+        unwanted
+    }
+
     /// Sets everything at once, on an empty table: in one sorted stroke, which leaves no half-empty
     /// nodes behind as tens of thousands of single insertions would.
-    pub(crate) fn fill(&mut self, desired: Vec<(S, Vec<E>)>) {
-        // One run per kind of key: owners come in order, so the runs are sorted, or nearly so.
+    fn fill(&mut self, desired: Desired<S, E>) {
+        // One run per kind of key: claimants come in order, so the runs are sorted, or nearly so.
         let mut runs: Vec<Vec<SlotOfKey<S, E>>> = Vec::new();
-        let mut owners = Vec::with_capacity(desired.len());
+        let mut claimants = Vec::with_capacity(desired.len());
         let mut contested = Vec::new();
-        for (owner, entries) in desired {
+        for (claimant, entries) in desired {
             let mut keys: Vec<E::Key> = entries.iter().map(E::key).collect();
             keys.sort_unstable();
             keys.dedup();
-            owners.push((owner.clone(), keys.into_boxed_slice()));
+            claimants.push((claimant.clone(), keys.into_boxed_slice()));
             for entry in entries {
                 let key = entry.key();
                 let kind = discriminant(&key);
-                let slot = (key, Slot::new(entry, &owner));
+                let slot = (key, Slot::new(entry, &claimant));
                 match runs.iter_mut().find(|run| discriminant(&run[0].0) == kind) {
                     Some(run) => run.push(slot),
                     None => runs.push(vec![slot]),
@@ -153,7 +197,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         slots.dedup_by(|later, earlier| {
             let twice = later.0 == earlier.0;
             if twice {
-                contested.push((later.1.owner.clone(), later.1.entry.clone()));
+                contested.push((later.1.claimant.clone(), later.1.entry.clone()));
             }
             twice
         });
@@ -164,53 +208,53 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.dirty_count = slots.len();
         self.dirty = slots.iter().map(|(key, _)| key.clone()).collect();
         self.slots = slots.into_iter().collect();
-        self.owners = owners.into_iter().collect();
-        for (owner, entry) in contested {
-            self.claim(&owner, entry);
+        self.claimants = claimants.into_iter().collect();
+        for (claimant, entry) in contested {
+            self.claim(&claimant, entry);
         }
     }
 
-    /// Replaces all that `owner` wants. Returns the entries nobody wants any more.
-    pub(crate) fn set(&mut self, owner: S, entries: Vec<E>) -> Vec<E> {
-        let old = self.owners.remove(&owner).unwrap_or_default();
+    fn set(&mut self, claimant: S, entries: Vec<E>) -> Vec<E> {
+        let old = self.claimants.remove(&claimant).unwrap_or_default();
         let mut keys: Vec<E::Key> = entries.iter().map(E::key).collect();
         keys.sort_unstable();
         keys.dedup();
         let mut unwanted = Vec::new();
         for key in old.iter().filter(|key| keys.binary_search(key).is_err()) {
-            unwanted.extend(self.release(key, &owner));
+            unwanted.extend(self.release(key, &claimant));
         }
         for entry in entries {
-            self.claim(&owner, entry);
+            self.claim(&claimant, entry);
         }
         if !keys.is_empty() {
-            self.owners.insert(owner, keys.into_boxed_slice());
+            self.claimants.insert(claimant, keys.into_boxed_slice());
         }
         unwanted
     }
 
-    /// Forgets every owner that is not in `keep`. Returns the entries nobody wants any more.
-    pub(crate) fn retain(&mut self, keep: &BTreeSet<S>) -> Vec<E> {
-        let gone: Vec<S> = self.owners.keys().filter(|o| !keep.contains(o)).cloned().collect();
-        gone.into_iter().flat_map(|owner| self.set(owner, Vec::new())).collect()
+    /// Forgets every claimant that is not in `keep`. Returns the entries nobody wants any more.
+    fn retain(&mut self, keep: &BTreeSet<S>) -> Vec<E> {
+        let gone: Vec<S> =
+            self.claimants.keys().filter(|claimant| !keep.contains(claimant)).cloned().collect();
+        gone.into_iter().flat_map(|claimant| self.set(claimant, Vec::new())).collect()
     }
 
-    fn claim(&mut self, owner: &S, entry: E) {
+    fn claim(&mut self, claimant: &S, entry: E) {
         let key = entry.key();
         let Some(slot) = self.slots.get_mut(&key) else {
             count_in(&mut self.devices, &entry);
-            let slot = Slot { dirty: false, ..Slot::new(entry, owner) };
+            let slot = Slot { dirty: false, ..Slot::new(entry, claimant) };
             self.slots.insert(key.clone(), slot);
             self.bad += 1;
             self.mark(key);
             return;
         };
-        if slot.owner != *owner || self.contested.contains_key(&key) {
+        if slot.claimant != *claimant || self.contested.contains_key(&key) {
             let claims = self
                 .contested
                 .entry(key.clone())
-                .or_insert_with(|| BTreeMap::from([(slot.owner.clone(), slot.entry.clone())]));
-            claims.insert(owner.clone(), entry);
+                .or_insert_with(|| BTreeMap::from([(slot.claimant.clone(), slot.entry.clone())]));
+            claims.insert(claimant.clone(), entry);
             self.settle_claims(&key);
         } else if slot.entry != entry {
             count_in(&mut self.devices, &entry);
@@ -219,9 +263,9 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
-    fn release(&mut self, key: &E::Key, owner: &S) -> Option<E> {
+    fn release(&mut self, key: &E::Key, claimant: &S) -> Option<E> {
         if let Some(claims) = self.contested.get_mut(key) {
-            claims.remove(owner);
+            claims.remove(claimant);
             self.settle_claims(key);
             return None;
         }
@@ -235,13 +279,13 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     /// Puts the lowest-ordered claim in force.
     fn settle_claims(&mut self, key: &E::Key) {
         let Some(claims) = self.contested.get(key) else { return };
-        let Some((owner, entry)) = claims.first_key_value() else { return };
-        let (owner, entry) = (owner.clone(), entry.clone());
+        let Some((claimant, entry)) = claims.first_key_value() else { return };
+        let (claimant, entry) = (claimant.clone(), entry.clone());
         if claims.len() == 1 {
             self.contested.remove(key);
         }
         let Some(slot) = self.slots.get_mut(key) else { return };
-        slot.owner = owner;
+        slot.claimant = claimant;
         if slot.entry != entry {
             count_in(&mut self.devices, &entry);
             count_out(&mut self.devices, &std::mem::replace(&mut slot.entry, entry));
@@ -249,35 +293,58 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
-    pub(crate) fn get(&self, key: &E::Key) -> Option<&E> {
+    pub fn get(&self, key: &E::Key) -> Option<&E> {
         self.slots.get(key).map(|slot| &slot.entry)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&E::Key, &E)> {
+    /// In order of keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&E::Key, &E)> {
         self.slots.iter().map(|(key, slot)| (key, &slot.entry))
     }
 
-    /// Whether the kernel was last seen to hold it so; `None` if it is not wanted.
-    pub(crate) fn is_good(&self, key: &E::Key) -> Option<bool> {
+    pub fn range(&self, keys: impl RangeBounds<E::Key>) -> impl Iterator<Item = (&E::Key, &E)> {
+        self.slots.range(keys).map(|(key, slot)| (key, &slot.entry))
+    }
+
+    /// Whether the world was last seen to hold it so; `None` if it is not wanted.
+    pub fn is_good(&self, key: &E::Key) -> Option<bool> {
         self.slots.get(key).map(|slot| slot.good && !slot.dirty)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.slots.len()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     /// How many entries are not (known to be) as wanted.
-    pub(crate) fn bad(&self) -> usize {
+    pub fn bad(&self) -> usize {
         self.bad
     }
 
-    pub(crate) fn contested(&self) -> usize {
+    pub fn contested(&self) -> usize {
         self.contested.len()
     }
 
     /// Whether any entry stands on this device, or a device of ours has it as its parent.
-    pub(crate) fn refers_to(&self, device: &E::Device) -> bool {
+    pub fn refers_to(&self, device: &E::Device) -> bool {
         self.devices.contains_key(device)
+    }
+
+    /// To be written (again), whatever has been thought of them: those of which `is_lost` says so, given
+    /// the entry and whether it was last seen as wanted.
+    pub fn rewrite_where(&mut self, is_lost: impl Fn(&E, bool) -> bool) {
+        for (key, slot) in &mut self.slots {
+            if is_lost(&slot.entry, slot.good) {
+                slot.judge(false, &mut self.bad);
+                if !std::mem::replace(&mut slot.dirty, true) {
+                    self.dirty_count += 1;
+                    self.dirty.push(key.clone());
+                }
+            }
+        }
     }
 
     fn rewrite(&mut self, key: E::Key) {
@@ -289,7 +356,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
-    fn mark(&mut self, key: E::Key) {
+    /// To be written (again), if it is wanted.
+    pub fn mark(&mut self, key: E::Key) {
         if let Some(slot) = self.slots.get_mut(&key)
             && !std::mem::replace(&mut slot.dirty, true)
         {
@@ -307,16 +375,16 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
-    pub(crate) fn is_dirty(&self) -> bool {
+    pub fn is_dirty(&self) -> bool {
         self.dirty_count > 0
     }
 
-    pub(crate) fn is_marked(&self, key: &E::Key) -> bool {
+    pub fn is_marked(&self, key: &E::Key) -> bool {
         self.slots.get(key).is_some_and(|slot| slot.dirty)
     }
 
     /// The entries to be written now.
-    pub(crate) fn batch(&mut self) -> Batch<E::Key> {
+    pub fn batch(&mut self) -> Batch<E::Key> {
         let mut keys = std::mem::take(&mut self.dirty);
         if self.dirty_count * MANY > self.slots.len() {
             return Batch::Many;
@@ -328,7 +396,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// The entries of a batch, in order of dependency.
-    pub(crate) fn entries<'a>(
+    pub fn entries<'a>(
         &'a self,
         batch: &'a Batch<E::Key>,
     ) -> Box<dyn Iterator<Item = (&'a E::Key, &'a E)> + 'a> {
@@ -341,7 +409,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// A batch has been written, all of it but the `failed` keys.
-    pub(crate) fn written(&mut self, batch: Batch<E::Key>, failed: &BTreeSet<E::Key>) {
+    pub fn written(&mut self, batch: Batch<E::Key>, failed: &BTreeSet<E::Key>) {
         match batch {
             Batch::Few(keys) => {
                 for key in keys.iter().filter(|key| !failed.contains(key)) {
@@ -367,7 +435,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
-    pub(crate) fn succeeded(&mut self, key: &E::Key) {
+    pub fn succeeded(&mut self, key: &E::Key) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         self.dirty_count -= usize::from(std::mem::replace(&mut slot.dirty, false));
         slot.judge(true, &mut self.bad);
@@ -385,7 +453,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// Schedules the next try. Returns when it will be, and whether this error is news.
-    pub(crate) fn failed(
+    pub fn failed(
         &mut self,
         key: &E::Key,
         error: String,
@@ -405,12 +473,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// Somebody else has removed or altered this entry.
-    pub(crate) fn disturbed(
-        &mut self,
-        key: &E::Key,
-        now: Instant,
-        rng: &mut fastrand::Rng,
-    ) -> Repair {
+    pub fn disturbed(&mut self, key: &E::Key, now: Instant, rng: &mut fastrand::Rng) -> Repair {
         let Some(slot) = self.slots.get_mut(key) else { return Repair::AlreadyDue };
         let was_good = slot.judge(false, &mut self.bad);
         if slot.dirty || slot.attempts.as_ref().is_some_and(|attempts| attempts.resume.is_some()) {
@@ -432,7 +495,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// Moves what is due onto the list of entries to be written.
-    pub(crate) fn wake(&mut self, now: Instant) {
+    pub fn wake(&mut self, now: Instant) {
         while let Some((due, _)) = self.waiting.first() {
             if *due > now {
                 break;
@@ -447,7 +510,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// Circumstances have changed: what has failed is tried again now, and soon again should that
     /// fail. What somebody else keeps undoing waits on.
-    pub(crate) fn retry_failed(&mut self) {
+    pub fn retry_failed(&mut self) {
         let failed: Vec<E::Key> = self.waiting.iter().map(|(_, key)| key.clone()).collect();
         for key in failed {
             self.retry(&key);
@@ -455,7 +518,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// The same for one entry.
-    pub(crate) fn retry(&mut self, key: &E::Key) {
+    pub fn retry(&mut self, key: &E::Key) {
         let attempts = self.slots.get_mut(key).and_then(|slot| slot.attempts.as_mut());
         let Some(attempts) = attempts.filter(|attempts| attempts.error.is_some()) else { return };
         attempts.history.circumstances_changed();
@@ -465,17 +528,17 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
-    pub(crate) fn next_wake(&self) -> Option<Instant> {
+    pub fn next_wake(&self) -> Option<Instant> {
         self.waiting.first().map(|(due, _)| *due)
     }
 
-    /// Begins a comparison with all the kernel holds.
-    pub(crate) fn begin_resync(&mut self) {
+    /// Begins a comparison with all that there is.
+    pub fn begin_resync(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// The kernel holds this entry as wanted.
-    pub(crate) fn seen(&mut self, key: &E::Key) {
+    /// It was found as wanted.
+    pub fn seen(&mut self, key: &E::Key) {
         let epoch = self.epoch;
         if let Some(slot) = self.slots.get_mut(key) {
             slot.seen = epoch;
@@ -489,7 +552,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// The keys of these kinds that the comparison has not come across. Those that are to be written
     /// anyway need not be found missing.
-    pub(crate) fn unseen(&self, kinds: impl Fn(&E::Key) -> bool) -> Vec<E::Key> {
+    pub fn unseen(&self, kinds: impl Fn(&E::Key) -> bool) -> Vec<E::Key> {
         self.slots
             .iter()
             .filter(|(key, slot)| slot.seen != self.epoch && !slot.dirty && kinds(key))
@@ -498,10 +561,10 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// What is not as it should be, and why.
-    pub(crate) fn problems(&self) -> impl Iterator<Item = (&E::Key, &E, &str)> {
-        self.slots.iter().filter(|(_, slot)| !slot.good).take(self.bad).map(|(key, slot)| {
+    pub fn problems(&self) -> impl Iterator<Item = (&E, &str)> {
+        self.slots.values().filter(|slot| !slot.good).take(self.bad).map(|slot| {
             let error = slot.attempts.as_ref().and_then(|t| t.error.as_deref());
-            (key, &slot.entry, error.unwrap_or("not yet written"))
+            (&slot.entry, error.unwrap_or("not yet written"))
         })
     }
 }
@@ -524,4 +587,5 @@ fn count_out<E: KeyedEntry>(devices: &mut BTreeMap<E::Device, usize>, entry: &E)
 }
 
 #[cfg(test)]
+#[path = "tests.rs"]
 mod tests;

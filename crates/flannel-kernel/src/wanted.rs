@@ -1,0 +1,80 @@
+//! The desired state of the kernel: its entries stand on devices, and its routes on each other.
+
+use std::time::Duration;
+
+use flannel_common::{Backoff, RepairPolicy};
+use flannel_wanted::{KeyedEntry, Wanted};
+use ipnet::IpNet;
+
+use crate::{Entry, IfName, Key, Link};
+
+pub(crate) const REPAIRS: RepairPolicy = RepairPolicy {
+    at_once: 10,
+    calm: Duration::from_secs(60),
+    // The first pause is short: `ip route flush` goes on for as long as it finds something to remove,
+    // so it undoes every repair that is quick enough, and ends at the first pause.
+    undone: Backoff::new(Duration::from_millis(50), Duration::from_secs(60)),
+    refused: Backoff::new(Duration::from_millis(50), Duration::from_secs(30)),
+};
+
+impl KeyedEntry for Entry {
+    type Key = Key;
+    type Device = IfName;
+
+    fn key(&self) -> Key {
+        self.key()
+    }
+
+    fn devices(&self) -> impl Iterator<Item = IfName> {
+        self.devices()
+    }
+
+    /// The kernel holds no secrets of ours.
+    fn describe(&self) -> String {
+        self.to_string()
+    }
+
+    fn is_foundation(&self) -> bool {
+        matches!(self, Self::Link(_) | Self::Address(_))
+    }
+}
+
+/// What is asked of the desired state because it is the kernel's.
+pub(crate) trait WantedOfKernel {
+    fn links(&self) -> impl Iterator<Item = &Link>;
+
+    /// To be written (again): the device it stands on was made anew.
+    fn rewrite_all_on(&mut self, name: IfName);
+
+    /// To be written (again): a removal may have hit them.
+    fn rewrite_routes_to(&mut self, dst: IpNet);
+
+    /// The wanted routes of exactly this destination, best metric first.
+    fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = (&Key, &Entry)>;
+}
+
+impl<S: Ord + Clone> WantedOfKernel for Wanted<S, Entry> {
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        self.iter().map_while(|(_, entry)| match entry {
+            Entry::Link(link) => Some(&**link),
+            _ => None,
+        })
+    }
+
+    fn rewrite_all_on(&mut self, name: IfName) {
+        self.rewrite_where(|entry, good| match entry {
+            Entry::Sysctl(_) => true,
+            Entry::Link(link) => link.kind.parent() == Some(name) && !good,
+            entry => entry.link() == Some(name),
+        });
+    }
+
+    fn rewrite_routes_to(&mut self, dst: IpNet) {
+        let keys: Vec<Key> = self.routes_to(dst).map(|(key, _)| key.clone()).collect();
+        keys.into_iter().for_each(|key| self.mark(key));
+    }
+
+    fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = (&Key, &Entry)> {
+        self.range(Key::Route(dst, 0)..=Key::Route(dst, u32::MAX))
+    }
+}

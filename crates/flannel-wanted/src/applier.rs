@@ -1,0 +1,50 @@
+//! What keeps one part of the world as it is wanted.
+
+use tokio::sync::watch;
+
+use crate::{KeyedEntry, Status};
+
+/// Who wants entries: a lease, or the node itself. Of two that want one entry in different versions, the
+/// lower in order has it.
+pub trait Claimant: Ord + Clone + Send + 'static {}
+impl<T: Ord + Clone + Send + 'static> Claimant for T {}
+
+/// What each of several wants. It takes the place of all that those have wanted before.
+pub type Desired<S, E> = Vec<(S, Vec<E>)>;
+
+/// Keeps its part of the world equal to what is wanted of it: it writes what differs, tries again what
+/// fails, puts right what others have changed. A handle: what does the work lives in a thread or task of
+/// its own and ends when the last handle is dropped.
+pub trait Applier<S: Claimant>: Clone {
+    type Entry: KeyedEntry;
+    /// What marks an entry that nobody wants any more as ours, so that it is removed.
+    type Ownership;
+
+    /// Declares all that is wanted. What is ours and nobody wants is removed.
+    fn replace(
+        &self,
+        ownership: Self::Ownership,
+        desired: Desired<S, Self::Entry>,
+    ) -> impl Future<Output = Result<Status, Stopped>> + Send;
+
+    /// Declares what single claimants want; one without entries is forgotten.
+    fn update(
+        &self,
+        changes: Desired<S, Self::Entry>,
+    ) -> impl Future<Output = Result<Status, Stopped>> + Send;
+
+    /// How it stands when all that was declared before has been tried.
+    fn status(&self) -> impl Future<Output = Result<Status, Stopped>> + Send;
+
+    /// How it stands, and every change of that. It closes when the applier has ended.
+    fn watch_status(&self) -> watch::Receiver<Status>;
+
+    /// The daemon ends: does what is to be done then, and returns when it is done. Whatever keeps pods
+    /// connected is left in place.
+    fn stop(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// The applier is gone, and with it whoever could keep things as they are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the {0} has stopped")]
+pub struct Stopped(pub &'static str);

@@ -1,0 +1,288 @@
+//! The desired state as claimants, repairs and failures change it.
+
+use flannel_common::{Backoff, Secret};
+
+use super::*;
+use crate::Status;
+
+const POLICY: RepairPolicy = RepairPolicy {
+    at_once: 10,
+    calm: Duration::from_secs(60),
+    undone: Backoff::new(Duration::from_millis(50), Duration::from_secs(60)),
+    refused: Backoff::new(Duration::from_millis(50), Duration::from_secs(30)),
+};
+
+/// An entry of a tunnel's table, with a key that nobody is to see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Peer {
+    subnet: u32,
+    version: u32,
+    device: &'static str,
+    psk: Secret,
+}
+
+const PSK: &str = "hunter2";
+
+impl KeyedEntry for Peer {
+    type Key = u32;
+    type Device = &'static str;
+
+    fn key(&self) -> u32 {
+        self.subnet
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.device)
+    }
+
+    fn describe(&self) -> String {
+        format!("peer {} version {}", self.subnet, self.version)
+    }
+}
+
+fn peer(subnet: u32, version: u32) -> Peer {
+    Peer { subnet, version, device: "wg0", psk: Secret::new(PSK) }
+}
+
+fn on(subnet: u32, device: &'static str) -> Peer {
+    Peer { device, ..peer(subnet, 0) }
+}
+
+fn take(wanted: &mut Wanted<u32, Peer>) -> Vec<u32> {
+    let batch = wanted.batch();
+    wanted.entries(&batch).map(|(key, _)| *key).collect()
+}
+
+fn settle(wanted: &mut Wanted<u32, Peer>) {
+    let batch = wanted.batch();
+    wanted.written(batch, &BTreeSet::new());
+}
+
+#[test]
+fn filling_at_once_is_the_same_as_setting_one_by_one() {
+    let desired: Vec<(u32, Vec<Peer>)> =
+        (0..50).map(|n| (n, vec![peer(n, 1), peer(n / 2 + 100, n)])).collect();
+    let mut filled = Wanted::new(POLICY);
+    filled.fill(desired.clone());
+    let mut set = Wanted::new(POLICY);
+    for (claimant, entries) in desired.into_iter().rev() {
+        set.set(claimant, entries);
+    }
+    assert_eq!(filled.contested(), 25);
+    for wanted in [&mut filled, &mut set] {
+        assert_eq!(wanted.bad(), 75);
+        assert_eq!(take(wanted).len(), 75);
+    }
+    for (key, slot) in &set.slots {
+        assert_eq!(filled.get(key), Some(&slot.entry));
+    }
+    settle(&mut filled);
+    assert!(!filled.is_dirty() && filled.bad() == 0);
+    for claimant in 0..50 {
+        filled.set(claimant, Vec::new());
+    }
+    assert_eq!(filled.len(), 0);
+}
+
+#[test]
+fn a_claimants_entries_are_replaced_as_a_whole() {
+    let mut wanted = Wanted::new(POLICY);
+    assert_eq!(wanted.set(1, vec![peer(1, 1), peer(2, 1)]), []);
+    settle(&mut wanted);
+    assert_eq!(wanted.set(1, vec![peer(2, 9), peer(3, 1)]), [peer(1, 1)]);
+    let dirty = take(&mut wanted);
+    assert_eq!(dirty, [peer(2, 9).key(), peer(3, 1).key()]);
+    assert_eq!(wanted.set(1, vec![]), [peer(2, 9), peer(3, 1)]);
+    assert_eq!(wanted.len(), 0);
+}
+
+#[test]
+fn an_unchanged_entry_is_not_written_again() {
+    let mut wanted = Wanted::new(POLICY);
+    wanted.set(1, vec![peer(1, 1)]);
+    settle(&mut wanted);
+    wanted.set(1, vec![peer(1, 1)]);
+    assert!(!wanted.is_dirty());
+}
+
+#[test]
+fn the_lower_claimant_wins_whatever_the_order_of_arrival() {
+    for order in [[1, 2], [2, 1]] {
+        let mut wanted = Wanted::new(POLICY);
+        for claimant in order {
+            wanted.set(claimant, vec![peer(7, claimant)]);
+        }
+        let key = peer(7, 1).key();
+        assert_eq!(wanted.get(&key), Some(&peer(7, 1)));
+        assert_eq!(wanted.set(1, vec![]), []);
+        assert_eq!(wanted.get(&key), Some(&peer(7, 2)));
+        assert_eq!(wanted.set(2, vec![]), [peer(7, 2)]);
+    }
+}
+
+#[test]
+fn what_failed_is_tried_again_when_circumstances_change() {
+    let mut wanted = Wanted::new(POLICY);
+    let mut rng = fastrand::Rng::with_seed(1);
+    let now = Instant::now();
+    let key = peer(1, 1).key();
+    wanted.set(1, vec![peer(1, 1), peer(2, 1)]);
+    for _ in 0..9 {
+        take(&mut wanted);
+        wanted.failed(&key, "no such device".to_owned(), now, &mut rng);
+        wanted.succeeded(&peer(2, 1).key());
+        assert!(!wanted.is_dirty());
+        wanted.retry_failed();
+        assert_eq!(wanted.next_wake(), None);
+    }
+    assert_eq!(take(&mut wanted), std::slice::from_ref(&key));
+    let (pause, news) = wanted.failed(&key, "no such device".to_owned(), now, &mut rng).unwrap();
+    assert!(pause < Duration::from_millis(100), "{pause:?}");
+    assert!(!news);
+}
+
+#[test]
+fn an_entry_that_is_undone_again_and_again_is_left_alone_for_a_while() {
+    let mut wanted = Wanted::new(POLICY);
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut now = Instant::now();
+    let key = peer(1, 1).key();
+    wanted.set(1, vec![peer(1, 1)]);
+    settle(&mut wanted);
+    for _ in 0..POLICY.at_once {
+        assert_eq!(wanted.disturbed(&key, now, &mut rng), Repair::Now);
+        settle(&mut wanted);
+    }
+    let Repair::Later(pause) = wanted.disturbed(&key, now, &mut rng) else {
+        panic!("it must be left alone now")
+    };
+    assert!(!wanted.is_dirty());
+    assert_eq!(wanted.disturbed(&key, now, &mut rng), Repair::AlreadyDue);
+    now += pause;
+    wanted.wake(now);
+    assert!(wanted.is_dirty(), "and tried again after the pause");
+    settle(&mut wanted);
+    now += POLICY.calm + Duration::from_secs(1);
+    assert_eq!(wanted.disturbed(&key, now, &mut rng), Repair::Now, "calm restores patience");
+}
+
+#[test]
+fn a_failing_entry_is_retried_with_growing_pauses_and_says_so_once() {
+    let mut wanted = Wanted::new(POLICY);
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut now = Instant::now();
+    let key = peer(1, 1).key();
+    wanted.set(1, vec![peer(1, 1)]);
+    let mut pauses = Vec::new();
+    for round in 0..12 {
+        assert!(take(&mut wanted).contains(&key));
+        let (pause, news) = wanted.failed(&key, "no".into(), now, &mut rng).unwrap();
+        assert_eq!(news, round == 0);
+        pauses.push(pause);
+        now += pause;
+        wanted.wake(now);
+    }
+    assert!(pauses[0] < Duration::from_millis(100));
+    assert!(
+        pauses[11] <= POLICY.refused.most.mul_f64(1.25) && pauses[11] > Duration::from_secs(20)
+    );
+    take(&mut wanted);
+    wanted.succeeded(&key);
+    assert_eq!(wanted.problems().count(), 0);
+    assert_eq!(wanted.next_wake(), None);
+}
+
+#[test]
+fn an_entry_nobody_wants_any_more_is_not_retried() {
+    let mut wanted = Wanted::new(POLICY);
+    let mut rng = fastrand::Rng::with_seed(1);
+    let now = Instant::now();
+    wanted.set(1, vec![peer(1, 1)]);
+    take(&mut wanted);
+    wanted.failed(&peer(1, 1).key(), "no".into(), now, &mut rng);
+    wanted.set(1, vec![]);
+    assert_eq!(wanted.next_wake(), None);
+    wanted.wake(now + Duration::from_secs(3600));
+    assert!(!wanted.is_dirty());
+}
+
+#[test]
+fn which_devices_are_referred_to_follows_every_change() {
+    let devices = ["flannel.1", "eth0", "eth1"];
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut wanted = Wanted::new(POLICY);
+    for round in 0..2000 {
+        let entries = (0..rng.u32(0..4)).map(|_| on(rng.u32(0..3), devices[rng.usize(0..3)]));
+        let entries: Vec<Peer> = entries.collect();
+        if round % 100 == 0 {
+            wanted = Wanted::new(POLICY);
+            wanted.fill(vec![(0, entries.clone()), (1, entries)]);
+        } else {
+            wanted.set(rng.u32(0..3), entries);
+        }
+        for name in devices {
+            let walked = wanted.iter().any(|(_, peer)| peer.device == name);
+            assert_eq!(wanted.refers_to(&name), walked, "{name} in round {round}");
+        }
+    }
+}
+
+/// Prints what a veth that comes or goes costs. `cargo test -p flannel-wanted -- --nocapture foreign_device`
+#[test]
+fn a_foreign_device_is_known_as_such_among_any_number_of_entries() {
+    let cost = |count: u32| {
+        let mut wanted = Wanted::new(POLICY);
+        wanted.fill((0..count).map(|n| (n, vec![on(n, "flannel.1")])).collect());
+        let begin = Instant::now();
+        assert!((0..100).all(|_| !std::hint::black_box(&wanted).refers_to(&"veth0")));
+        begin.elapsed() / 100
+    };
+    let (few, many) = (cost(30), cost(30_000));
+    let ratio = many.as_secs_f64() / few.as_secs_f64();
+    println!(
+        "one event of a foreign device: {few:?} at 30 entries, {many:?} at 30,000: {ratio:.1}x"
+    );
+}
+
+#[test]
+fn no_secret_of_an_entry_is_shown_however_it_fares() {
+    let mut wanted = Wanted::new(POLICY);
+    let (mut rng, now) = (fastrand::Rng::with_seed(1), Instant::now());
+    wanted.set(1, vec![peer(1, 1), peer(2, 1)]);
+    let mut shown = vec![format!("{:?}", peer(1, 1)), peer(1, 1).describe()];
+    let mut show = |wanted: &Wanted<u32, Peer>| {
+        let status = Status::of(wanted);
+        shown.extend([format!("{status:?}"), status.to_string()]);
+        shown.extend(status.problems.iter().map(|problem| format!("{problem} {problem:?}")));
+        status
+    };
+    assert_eq!(show(&wanted).problems[0].to_string(), "peer 1 version 1: not yet written");
+    settle(&mut wanted);
+    assert!(show(&wanted).is_settled());
+    wanted.failed(&2, "the device refuses it".to_owned(), now, &mut rng);
+    let status = show(&wanted);
+    assert_eq!(
+        status.to_string(),
+        "2 entries, 1 still to come (peer 2 version 1: the device refuses it)"
+    );
+    wanted.set(2, vec![Peer { psk: Secret::new("hunter22"), ..peer(2, 1) }]);
+    assert_eq!(show(&wanted).contested, 1);
+    assert!(shown.iter().all(|text| !text.contains(PSK)), "{shown:#?}");
+}
+
+#[test]
+fn another_secret_is_another_version_to_be_written() {
+    let mut wanted = Wanted::new(POLICY);
+    wanted.set(1, vec![peer(1, 1)]);
+    settle(&mut wanted);
+    wanted.set(1, vec![Peer { psk: Secret::new("other"), ..peer(1, 1) }]);
+    assert!(wanted.is_marked(&1));
+}
+
+#[test]
+fn what_one_lets_go_and_another_takes_up_in_one_go_is_not_unwanted() {
+    let mut wanted = Wanted::new(POLICY);
+    assert_eq!(wanted.replace(vec![(1, vec![peer(1, 1), peer(2, 1)])]), []);
+    assert_eq!(wanted.update(vec![(1, vec![]), (2, vec![peer(2, 1)])]), [peer(1, 1)]);
+    assert_eq!(wanted.replace(vec![(3, vec![peer(3, 1)])]), [peer(2, 1)]);
+}
