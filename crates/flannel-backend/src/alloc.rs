@@ -1,9 +1,8 @@
 //! alloc: takes a subnet and leaves the rest to somebody else.
 
-use flannel_kernel::Entry;
 use flannel_lease::{BackendConfig, Lease};
 
-use crate::{Backend, Node, PeerProblem};
+use crate::{Backend, Node, PeerProblem, Wishes};
 
 pub(crate) struct AllocBackend;
 
@@ -22,7 +21,7 @@ impl Backend for AllocBackend {
         ""
     }
 
-    fn peer(&self, _node: &Node, _own: &Lease, _peer: &Lease) -> Result<Vec<Entry>, PeerProblem> {
-        Ok(Vec::new())
+    fn peer(&self, _node: &Node, _own: &Lease, _peer: &Lease) -> Result<Wishes, PeerProblem> {
+        Ok(Wishes::default())
     }
 }

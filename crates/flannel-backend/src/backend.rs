@@ -1,18 +1,18 @@
 //! What a backend is.
 //!
-//! A backend turns leases into kernel entries and does nothing else: no I/O, no state, no clock. That
-//! it repairs itself, removes what is stale, restarts without losing a packet and starts ten thousand
-//! peers in one batch follows from the engine that all backends share. A new backend is one file with
-//! an implementation of this trait, and one line in [`crate::create`].
+//! A backend turns leases into wishes and does nothing else: no I/O, no state, no clock. That it
+//! repairs itself, removes what is stale, restarts without losing a packet and starts ten thousand peers
+//! in one batch follows from the appliers that all backends share. A new backend is one file with an
+//! implementation of this trait, and one line in [`crate::create`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use flannel_kernel::{Entry, Facts, IfName, KernelVersion, LegacyRoutes, Path};
+use flannel_kernel::{Facts, IfName, KernelVersion, LegacyRoutes, Path};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use ipnet::IpNet;
 
-use crate::{Connected, Underlay};
+use crate::{Connected, Underlay, Wishes};
 
 /// All that a backend may look at besides leases.
 #[derive(Clone, Debug)]
@@ -104,12 +104,12 @@ pub trait Backend: Send + Sync {
     }
 
     /// What this node needs to exist: its device, its address, its settings.
-    fn base(&self, _node: &Node, _own: &Lease) -> Vec<Entry> {
-        Vec::new()
+    fn base(&self, _node: &Node, _own: &Lease) -> Wishes {
+        Wishes::default()
     }
 
     /// What one peer adds.
-    fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Vec<Entry>, PeerProblem>;
+    fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem>;
 
     /// The devices that are wholly ours.
     fn devices(&self, _node: &Node) -> Vec<IfName> {

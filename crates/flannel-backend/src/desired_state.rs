@@ -2,26 +2,19 @@
 
 use std::net::IpAddr;
 
-use flannel_kernel::{Entry, Ownership};
+use flannel_kernel::Ownership;
 use flannel_lease::{Lease, LeaseAttrs, Subnet, same_node};
 use ipnet::IpNet;
 
-use crate::{Backend, Connected, Meeting, Node, PeerProblem};
-
-/// Whose entries: the node's own go before any peer's, should both want the same one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owner {
-    Node,
-    Peer(Subnet),
-}
+use crate::{Backend, Connected, Meeting, Node, PeerProblem, Wishes};
 
 /// What one peer adds. The checks that hold for all backends are made here, once.
-pub fn peer_entries(
+pub fn peer_wishes(
     backend: &dyn Backend,
     node: &Node,
     own: &Lease,
     peer: &Lease,
-) -> Result<Vec<Entry>, PeerProblem> {
+) -> Result<Wishes, PeerProblem> {
     let (ours, theirs) = (backend.lease_type(), &peer.attrs.backend_type);
     if peer.subnet.overlaps(&own.subnet) {
         return Err(PeerProblem::OverlapsOurs);
@@ -38,17 +31,17 @@ pub fn peer_entries(
     if same_node(&node.network, &node.attrs(""), &peer.attrs) {
         return Err(PeerProblem::OurAddress);
     }
-    let entries = backend.peer(node, own, peer)?;
+    let wishes = backend.peer(node, own, peer)?;
     let displaced = meetings(node, peer).find(|(.., meeting)| *meeting == Meeting::Displaces);
     match displaced {
         // A backend that leads nowhere displaces nothing.
-        Some((connected, theirs, _)) if !entries.is_empty() => Err(PeerProblem::Displaces {
+        Some((connected, theirs, _)) if !wishes.is_empty() => Err(PeerProblem::Displaces {
             key: peer.subnet,
             theirs,
             route: connected.to_string(),
             link: connected.link,
         }),
-        _ => Ok(entries),
+        _ => Ok(wishes),
     }
 }
 

@@ -6,7 +6,7 @@ use flannel_kernel::{Entry, LegacyRoutes, Route};
 use flannel_lease::{BackendConfig, Lease};
 
 use crate::family::Family;
-use crate::{Backend, BackendError, Node, PeerProblem};
+use crate::{Backend, BackendError, Node, PeerProblem, Wishes};
 
 pub(crate) struct HostGwBackend;
 
@@ -51,7 +51,7 @@ impl Backend for HostGwBackend {
         Ok(())
     }
 
-    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Vec<Entry>, PeerProblem> {
+    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
         let mut entries = Vec::new();
         for family in Family::used_by(node) {
             let Some(dst) = family.subnet(&peer.subnet) else { continue };
@@ -70,7 +70,7 @@ impl Backend for HostGwBackend {
                 onlink: false,
             }));
         }
-        Ok(entries)
+        Ok(entries.into())
     }
 
     fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {

@@ -1,7 +1,8 @@
-//! The backends: pure functions from leases to kernel entries.
+//! The backends: pure functions from leases to what is wanted of the kernel, or of other appliers.
 //!
 //! [`Backend`] says what one must provide, [`create`] lists those there are, [`judge`] says whether nodes
-//! can use a network config, and `desired_state` puts their entries together to the desired state of a node.
+//! can use a network config, [`Wishes`] is what a backend wants for one lease, and `desired_state` has the
+//! rules that hold for all backends.
 
 #![forbid(unsafe_code)]
 
@@ -14,14 +15,16 @@ mod host_gw;
 mod judge;
 mod underlay;
 mod vxlan;
+mod wishes;
 
 use flannel_lease::{BackendConfig, nearest};
 
 pub use backend::{Backend, BackendError, Node, NodeMemory, PeerProblem};
 pub use connected::{Connected, Meeting};
-pub use desired_state::{Owner, meetings, networks, ownership, peer_entries, public_addresses};
+pub use desired_state::{meetings, networks, ownership, peer_wishes, public_addresses};
 pub use judge::{Judged, judge};
 pub use underlay::Underlay;
+pub use wishes::{DesiredState, WantedBy, Wishes};
 
 /// In the order the documentation lists them.
 const KNOWN: [&str; 3] = ["vxlan", "host-gw", "alloc"];

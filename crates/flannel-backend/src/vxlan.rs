@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::family::Family;
-use crate::{Backend, BackendError, Node, NodeMemory, PeerProblem};
+use crate::{Backend, BackendError, Node, NodeMemory, PeerProblem, Wishes};
 
 /// Before this, the kernel sends vxlan packets with a wrong outer checksum when they were also
 /// masqueraded, and whoever receives them waits a minute for the retransmission.
@@ -265,14 +265,15 @@ impl Backend for VxlanBackend {
         }
     }
 
-    fn base(&self, node: &Node, own: &Lease) -> Vec<Entry> {
+    fn base(&self, node: &Node, own: &Lease) -> Wishes {
         Family::used_by(node)
             .filter_map(|family| self.base_of(family, node, own))
             .flatten()
-            .collect()
+            .collect::<Vec<_>>()
+            .into()
     }
 
-    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Vec<Entry>, PeerProblem> {
+    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
         let mut entries = Vec::new();
         let mut problem = None;
         for family in Family::used_by(node) {
@@ -285,7 +286,7 @@ impl Backend for VxlanBackend {
         // One family that works is better than none.
         match problem {
             Some(problem) if entries.is_empty() => Err(problem),
-            _ => Ok(entries),
+            _ => Ok(entries.into()),
         }
     }
 

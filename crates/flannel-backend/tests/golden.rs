@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
 use flannel_backend::{
-    Backend, Node, NodeMemory, PeerProblem, Underlay, create, judge, ownership, peer_entries,
+    Backend, Node, NodeMemory, PeerProblem, Underlay, create, judge, ownership, peer_wishes,
 };
 use flannel_kernel::{Facts, IfName, Interface, KernelVersion, Mac, Path};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
@@ -57,13 +57,13 @@ fn lease((subnet, attrs): (&str, &str)) -> Lease {
 
 fn peer(config: &str, own: (&str, &str), peer: (&str, &str)) -> Result<Vec<String>, PeerProblem> {
     let (backend, node) = node(config);
-    let entries = peer_entries(&*backend, &node, &lease(own), &lease(peer))?;
+    let entries = peer_wishes(&*backend, &node, &lease(own), &lease(peer))?.kernel;
     Ok(entries.iter().map(ToString::to_string).collect())
 }
 
 fn base(config: &str, own: (&str, &str)) -> Vec<String> {
     let (backend, node) = node(config);
-    backend.base(&node, &lease(own)).iter().map(ToString::to_string).collect()
+    backend.base(&node, &lease(own)).kernel.iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn direct_routing_leaves_the_tunnel_out_for_peers_on_the_same_link() {
     let (backend, mut node) = node(config);
     assert!(backend.wants_paths());
     let entries = |node: &Node| -> Vec<String> {
-        let entries = peer_entries(&*backend, node, &lease(own), &lease(other)).unwrap();
+        let entries = peer_wishes(&*backend, node, &lease(own), &lease(other)).unwrap().kernel;
         entries.iter().map(ToString::to_string).collect()
     };
     let tunnelled = entries(&node);
@@ -188,7 +188,7 @@ fn host_gw_names_the_gateway_that_stands_between() {
         .insert([192, 168, 100, 2].into(), Path { link: name("eth0"), gateway, source: None });
     let own = lease(("10.244.1.0-24", r#"{"PublicIP":"192.168.100.1","BackendType":"host-gw"}"#));
     let other = lease(("10.244.2.0-24", r#"{"PublicIP":"192.168.100.2","BackendType":"host-gw"}"#));
-    let problem = peer_entries(&*backend, &node, &own, &other).unwrap_err();
+    let problem = peer_wishes(&*backend, &node, &own, &other).unwrap_err();
     assert!(problem.to_string().contains("behind the gateway 192.168.100.254"), "{problem}");
 }
 
@@ -233,7 +233,7 @@ fn defect_54_no_backend_stumbles_over_a_network_without_ipv4() {
                 ..lease(PEER_DUAL).attrs
             },
         };
-        assert!(peer_entries(&*backend, &node, &own, &other).is_ok(), "{kind}");
+        assert!(peer_wishes(&*backend, &node, &own, &other).is_ok(), "{kind}");
     }
 }
 
@@ -244,7 +244,7 @@ fn behind_a_nat_the_tunnel_sends_from_the_address_the_node_has() {
     let facts = Facts::default();
     let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1 });
     assert_eq!(attrs.public_ip, node.underlay.public_v4);
-    let device = backend.base(&node, &lease(OWN_DUAL))[0].to_string();
+    let device = backend.base(&node, &lease(OWN_DUAL)).kernel[0].to_string();
     assert!(device.contains("local 192.168.100.1 "), "{device}");
 }
 
@@ -279,7 +279,7 @@ fn a_node_keeps_its_mac_over_restart_and_reboot() {
 fn kernels_with_the_checksum_bug_get_the_offload_switched_off() {
     let (backend, mut node) = node(DUAL);
     let offloads = |node: &Node| {
-        let entries = backend.base(node, &lease(OWN_DUAL));
+        let entries = backend.base(node, &lease(OWN_DUAL)).kernel;
         entries.iter().filter(|e| e.to_string().starts_with("checksum offload off")).count()
     };
     assert_eq!(offloads(&node), 0);
@@ -303,7 +303,7 @@ fn networks_whose_subnets_are_assigned_spread_their_routes_by_the_subnets_length
         let (backend, node) = node_of(NetworkConfig::parse_networks_only(&config).unwrap());
         let own = lease(("10.0.255.0-28", r#"{"PublicIP":"192.168.100.1"}"#));
         let peer = r#"{"PublicIP":"192.168.100.2","BackendType":"host-gw"}"#;
-        let entries = peer_entries(&*backend, &node, &own, &lease((subnet, peer))).unwrap();
+        let entries = peer_wishes(&*backend, &node, &own, &lease((subnet, peer))).unwrap().kernel;
         entries[0].to_string()
     };
     for (network, subnet, metric) in [

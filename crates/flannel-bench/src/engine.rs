@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use flannel_backend::Owner;
+use flannel_backend::WantedBy;
 use flannel_kernel::{Engine, Entry};
 use flannel_lab::Lab;
 use flannel_wanted::Applier as _;
@@ -63,7 +63,7 @@ fn with_device(
 ) -> anyhow::Result<Duration> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let engine = Engine::start(1)?;
-    let base = vec![(Owner::Node, desired.base.clone())];
+    let base = vec![(WantedBy::Node, desired.base.clone())];
     runtime.block_on(engine.replace(desired.ownership.clone(), base))?;
     drop(engine);
     // The engine must not see, and repair, what is written behind its back.
@@ -76,7 +76,7 @@ fn with_device(
 fn engine(desired: &Desired) -> anyhow::Result<Duration> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let engine = Engine::start(1)?;
-    let mut all = vec![(Owner::Node, desired.base.clone())];
+    let mut all = vec![(WantedBy::Node, desired.base.clone())];
     all.extend(desired.peers.iter().cloned());
     let start = Instant::now();
     let status = runtime.block_on(engine.replace(desired.ownership.clone(), all))?;

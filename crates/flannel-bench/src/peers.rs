@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use anyhow::Context;
-use flannel_backend::{Node, NodeMemory, Owner, Underlay, create, peer_entries};
+use flannel_backend::{Node, NodeMemory, Underlay, WantedBy, create, peer_wishes};
 use flannel_kernel::{Entry, Facts, IfName, KernelVersion, Ownership};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
 
@@ -31,7 +31,7 @@ pub(crate) fn subnet(n: u32) -> Ipv4Addr {
 pub(crate) struct Desired {
     pub(crate) ownership: Ownership,
     pub(crate) base: Vec<Entry>,
-    pub(crate) peers: Vec<(Owner, Vec<Entry>)>,
+    pub(crate) peers: flannel_wanted::Desired<WantedBy, Entry>,
 }
 
 /// What the daemon would ask of the kernel for these peers.
@@ -62,10 +62,11 @@ pub(crate) fn desired(count: u32) -> anyhow::Result<Desired> {
             let (key, value) = lease(n);
             let attrs = LeaseAttrs::from_json(value.as_bytes())?;
             let peer = Lease { subnet: key.parse()?, attrs };
-            let entries = peer_entries(&*backend, &node, &own, &peer);
-            Ok((Owner::Peer(peer.subnet), entries.with_context(|| format!("peer {key}"))?))
+            let wishes = peer_wishes(&*backend, &node, &own, &peer);
+            let wishes = wishes.with_context(|| format!("peer {key}"))?;
+            Ok((WantedBy::Peer(peer.subnet), wishes.kernel))
         })
         .collect::<anyhow::Result<_>>()?;
     let ownership = flannel_backend::ownership(&*backend, &node, &[]);
-    Ok(Desired { ownership, base: backend.base(&node, &own), peers })
+    Ok(Desired { ownership, base: backend.base(&node, &own).kernel, peers })
 }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_common::Backoff;
-use flannel_kernel::Engine;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
+use crate::appliers::Appliers;
 use crate::daemon::{self, Setup, TakenByNetworks};
 use crate::options::{Joined, Options};
 use crate::readiness::{Readiness, Report, reports};
 use crate::serve::Served;
+use crate::stopping::Stopping;
 use crate::{machine, store, subnet_file};
 
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -24,17 +25,19 @@ pub struct JoinedNetworks {
     /// The same at every boot of this machine, different on every other.
     machine: u64,
     taken: Arc<TakenByNetworks>,
+    stopping: Stopping,
 }
 
 impl JoinedNetworks {
-    pub fn new(options: Options, served: Option<Served>) -> Self {
+    pub fn new(options: Options, served: Option<Served>, stopping: Stopping) -> Self {
         let machine = machine::seed(&mut fastrand::Rng::new());
         let order = options.networks.iter().map(|network| network.name.clone()).collect();
-        Self { options, served, machine, taken: Arc::new(TakenByNetworks::new(order)) }
+        let taken = Arc::new(TakenByNetworks::new(order));
+        Self { options, served, machine, taken, stopping }
     }
 
-    /// Runs until it is dropped. Where there is one network, what only a person can mend ends it; of
-    /// several, such a one is tried again.
+    /// Runs until it is dropped or asked to stop. Where there is one network, what only a person can mend
+    /// ends it; of several, such a one is tried again.
     pub fn run(
         self,
     ) -> (watch::Receiver<Readiness>, impl Future<Output = anyhow::Result<()>> + Send) {
@@ -51,26 +54,30 @@ impl JoinedNetworks {
                 let span = tracing::info_span!("join", network = network.name.as_str());
                 running.spawn(this.clone().keep(network, report).instrument(span));
             }
-            // None of them ends by itself; if one panics, so do we.
+            // None of them ends unless asked to; if one panics, so do we.
             running.join_all().await;
             Ok(())
         };
         (readiness, all)
     }
 
-    /// One of several networks, again and again.
+    /// One of several networks, again and again until asked to stop.
     async fn keep(self: Arc<Self>, network: Joined, report: Report) {
         let mut tries = RETRY.tries(fastrand::Rng::new());
+        let mut stopping = self.stopping.clone();
         loop {
             let began = Instant::now();
-            let Err(error) = self.join(&network, report.clone()).await else { continue };
+            let Err(error) = self.join(&network, report.clone()).await else { return };
             if began.elapsed() > RETRY.most {
                 tries.reset();
             }
             let pause = tries.pause();
             tracing::error!("{error:#}; next try in {pause:.0?}");
             report.say(Readiness::NotReady(format!("{error:#}")));
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = stopping.requested() => return,
+            }
         }
     }
 
@@ -84,13 +91,14 @@ impl JoinedNetworks {
         tracing::info!("Created subnet manager: {}", store.name());
         let setup = Setup {
             store,
-            engine: Engine::start(rng.u64(..))?,
+            appliers: Appliers::start(rng.u64(..))?,
             report,
             taken: self.taken.clone(),
             subnet_file: network.subnet_file.clone(),
             machine: self.machine,
             previous,
             seed: rng.u64(..),
+            stopping: self.stopping.clone(),
             options: self.options.clone(),
         };
         daemon::run(setup).await

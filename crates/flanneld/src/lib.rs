@@ -1,8 +1,10 @@
 //! flanneld: one subnet for this node, and a kernel that leads to everybody else's.
 //!
 //! `options` says what is asked for, [`joined_networks`] joins the networks, [`daemon`] runs the life of the
-//! node in one of them, `iface` chooses its underlay; the rest are its small tools.
+//! node in one of them, [`appliers`] keeps the world as the backend wants it, `iface` chooses the underlay;
+//! the rest are its small tools.
 
+pub mod appliers;
 pub mod checks;
 pub mod daemon;
 mod first_config;
@@ -17,5 +19,6 @@ pub mod options;
 pub mod probe;
 pub mod readiness;
 pub mod serve;
+pub mod stopping;
 pub mod store;
 pub mod subnet_file;

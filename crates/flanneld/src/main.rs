@@ -1,14 +1,20 @@
 //! The command: options, log, runtime, signals and exit status.
 
+use std::pin::pin;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use flanneld::joined_networks::JoinedNetworks;
 use flanneld::options::{Options, Parsed, Remark};
 use flanneld::readiness::Readiness;
+use flanneld::stopping::stopping;
 use flanneld::{logging, notify, options, probe, serve};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+
+/// Service managers give a process 30 seconds or more before they kill it.
+const STOP_WITHIN: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     match options::parse(std::env::args_os(), std::env::vars_os()) {
@@ -78,24 +84,39 @@ async fn live(options: Options, served: Option<serve::Served>) -> anyhow::Result
     let mut terminate = signal(SignalKind::terminate())?;
     tracing::info!("Installing signal handlers");
     let probe = options.probe.clone();
-    let only_serves = options.networks.is_empty();
-    let (ready, networks) = JoinedNetworks::new(options, served).run();
-    let work = async {
-        if only_serves {
-            notify::ready();
-            notify::status("serving leases");
-            return std::future::pending().await;
-        }
-        // Whichever ends first ends them all; a daemon may be dropped at any point.
+    if options.networks.is_empty() {
+        notify::ready();
+        notify::status("serving leases");
+        signalled(&mut interrupt, &mut terminate).await;
+        return Ok(());
+    }
+    let (request, stopping) = stopping();
+    let (ready, networks) = JoinedNetworks::new(options, served, stopping).run();
+    // Whichever ends first ends them all; a daemon may be dropped at any point.
+    let mut work = pin!(async {
         tokio::select! {
             result = networks => result,
             never = serve_probe(probe, ready) => match never {},
         }
-    };
+    });
+    tokio::select! {
+        result = &mut work => return result,
+        () = signalled(&mut interrupt, &mut terminate) => request.stop(),
+    }
     tokio::select! {
         result = work => result,
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
+        () = tokio::time::sleep(STOP_WITHIN) => {
+            tracing::error!("What is to be done at the end has taken {STOP_WITHIN:?}: leaving it");
+            Ok(())
+        }
+        () = signalled(&mut interrupt, &mut terminate) => Ok(()),
+    }
+}
+
+async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) {
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use flannel_backend::Owner;
+use flannel_backend::WantedBy;
 use flannel_lease::{Change, SubnetFile};
-use flannel_wanted::{Applier as _, Status};
+use flannel_wanted::Status;
 
 use super::Daemon;
 use super::timing::SUBNET_FILE_RETRY;
@@ -61,12 +61,12 @@ impl Daemon {
             tracing::warn!("{remark}");
         }
         self.remarks = remarks;
-        self.network.find_paths(&self.setup.engine, self.table.iter()).await?;
+        self.network.find_paths(self.setup.appliers.kernel(), self.table.iter()).await?;
         let own = self.own.lease();
-        let mut desired = vec![(Owner::Node, self.network.base(own, &self.setup.options))];
-        desired.extend(self.peers.all(&self.network, own, &self.table));
+        let mut desired = self.peers.all(&self.network, own, &self.table);
+        desired.want(WantedBy::Node, self.network.base(own, &self.setup.options));
         let ownership = self.network.ownership(self.earlier.as_slice());
-        let status = self.setup.engine.replace(ownership, desired).await?;
+        let status = self.setup.appliers.replace(ownership, desired).await?;
         tracing::info!(
             "Programmed {} entries for {} peers{}",
             status.wanted,
@@ -89,9 +89,9 @@ impl Daemon {
             Change::Put(lease) => Some((&lease.subnet, &lease.attrs)),
             Change::Gone(_) => None,
         });
-        self.network.find_paths(&self.setup.engine, put).await?;
-        let entries = self.peers.changed(&self.network, self.own.lease(), changes);
-        self.setup.engine.update(entries).await?;
+        self.network.find_paths(self.setup.appliers.kernel(), put).await?;
+        let changes = self.peers.changed(&self.network, self.own.lease(), changes);
+        self.setup.appliers.update(changes).await?;
         Ok(())
     }
 

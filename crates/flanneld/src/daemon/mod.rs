@@ -21,18 +21,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use flannel_backend::{Judged, Owner};
-use flannel_kernel::{Engine, Facts, Ownership};
+use flannel_backend::{DesiredState, Judged};
+use flannel_kernel::{Facts, Ownership};
 use flannel_lease::{Change, LeaseTable, NetworkConfig, Previous, Subnet};
 use flannel_store::{Store, StoreEvent};
-use flannel_wanted::Applier as _;
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
+use crate::appliers::Appliers;
 use crate::iface::Stack;
 use crate::logging::Throttle;
 use crate::options::Options;
 use crate::readiness::{Readiness, Report};
+use crate::stopping::Stopping;
 use crate::{checks, memory};
 
 use earlier::EarlierNetworks;
@@ -47,7 +48,7 @@ use timing::{CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, TIDY_AFTER, slee
 pub struct Setup {
     pub options: Options,
     pub store: Arc<dyn Store>,
-    pub engine: Engine<Owner>,
+    pub appliers: Appliers,
     pub report: Report,
     /// What the networks of this node have.
     pub taken: Arc<TakenByNetworks>,
@@ -56,10 +57,22 @@ pub struct Setup {
     pub machine: u64,
     pub previous: Previous,
     pub seed: u64,
+    pub stopping: Stopping,
 }
 
-/// Runs until it is dropped, or until something is wrong that only a person can mend.
+/// Runs until it is dropped or asked to stop, or until something is wrong that only a person can mend.
 pub async fn run(setup: Setup) -> anyhow::Result<()> {
+    let (appliers, mut stopping) = (setup.appliers.clone(), setup.stopping.clone());
+    tokio::select! {
+        result = live(setup) => result,
+        () = stopping.requested() => {
+            appliers.stop().await;
+            Ok(())
+        }
+    }
+}
+
+async fn live(setup: Setup) -> anyhow::Result<()> {
     // Before the rules of any other network are written, so that ours are not taken for leftovers.
     let rules = TrafficRules::new(&setup.options.traffic, &earlier_networks(&setup.previous))?;
     let (text, config) = wait_for_config(&setup).await;
@@ -139,7 +152,7 @@ impl Daemon {
     ) -> anyhow::Result<Self> {
         let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
         checks::bridge_filter(stack, config.nftables)?;
-        let mut facts = setup.engine.facts();
+        let mut facts = setup.appliers.kernel().facts();
         let now = facts.borrow_and_update().clone();
         let network = match Network::new(&setup, config, &now).await {
             Ok(network) => network,
@@ -179,12 +192,12 @@ impl Daemon {
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
-        let mut status = self.setup.engine.watch_status();
+        let mut status = self.setup.appliers.watch_status();
         let mut rules = self.rules.health();
         let mut taken = self.setup.taken.changes();
         // Something may have been taken from us while we joined.
         self.on_taken().await?;
-        self.judge(&status.borrow_and_update().clone());
+        self.judge(&status.now());
         loop {
             let wake = self.next_wake();
             tokio::select! {
@@ -198,13 +211,13 @@ impl Daemon {
                     self.reconsider().await?;
                 }
                 changed = status.changed() => {
-                    changed.context("the kernel engine has stopped")?;
+                    changed.context("an applier has stopped")?;
                 }
                 () = changed_if_any(&mut rules) => {}
                 () = taken.next() => self.on_taken().await?,
                 () = sleep_until(wake) => self.on_timer().await?,
             }
-            self.judge(&status.borrow_and_update().clone());
+            self.judge(&status.now());
         }
     }
 
@@ -342,7 +355,7 @@ impl Daemon {
         if let Err(conflict) = taken.check(name) {
             // The device may be another's by now; what leads to our peers is still ours.
             let ownership = Ownership { networks: self.network.networks(), ..Ownership::default() };
-            self.setup.engine.replace(ownership, Vec::new()).await?;
+            self.setup.appliers.replace(ownership, DesiredState::default()).await?;
             return Err(conflict.into());
         }
         if self.earlier.forget_if(|net| taken.is_anothers(name, net)) {
@@ -363,7 +376,7 @@ impl Daemon {
         let now = Instant::now();
         let departed = self.peers.departed(now);
         if !departed.is_empty() {
-            self.setup.engine.update(departed).await?;
+            self.setup.appliers.update(departed).await?;
         }
         if self.tidy_due.is_some_and(|due| due <= now) {
             self.tidy_due = None;

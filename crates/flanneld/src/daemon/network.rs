@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flannel_backend::{Backend, Connected, Meeting, Node, NodeMemory, Owner, Underlay};
+use flannel_backend::{Backend, Connected, Meeting, Node, NodeMemory, Underlay, WantedBy, Wishes};
 use flannel_kernel::{Blackhole, Engine, Entry, Facts, IfName, Ownership};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use flannel_store::Announce;
@@ -55,7 +55,9 @@ impl Network {
         let backend: Arc<dyn Backend> = flannel_backend::create(&config.backend)?.into();
         let selection = &setup.options.underlay;
         let path = match selection.can_reach {
-            Some(ip) => setup.engine.lookup(vec![ip]).await?.into_iter().next().flatten(),
+            Some(ip) => {
+                setup.appliers.kernel().lookup(vec![ip]).await?.into_iter().next().flatten()
+            }
             None => None,
         };
         let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
@@ -199,26 +201,26 @@ impl Network {
         })
     }
 
-    pub(super) fn base(&self, own: &Lease, options: &Options) -> Vec<Entry> {
-        let mut entries = self.backend.base(&self.node, own);
+    pub(super) fn base(&self, own: &Lease, options: &Options) -> Wishes {
+        let mut wishes = self.backend.base(&self.node, own);
         if options.blackhole_route {
             let v4 = own.subnet.v4().map(IpNet::V4);
             let v6 = own.subnet.v6().map(IpNet::V6);
-            entries.extend(
+            wishes.kernel.extend(
                 v4.into_iter()
                     .chain(v6)
                     .map(|dst| Entry::Blackhole(Blackhole { dst, metric: BLACKHOLE_METRIC })),
             );
         }
-        entries
+        wishes
     }
 
     pub(super) fn peer(
         &self,
         own: &Lease,
         peer: &Lease,
-    ) -> Result<Vec<Entry>, flannel_backend::PeerProblem> {
-        flannel_backend::peer_entries(&*self.backend, &self.node, own, peer)
+    ) -> Result<Wishes, flannel_backend::PeerProblem> {
+        flannel_backend::peer_wishes(&*self.backend, &self.node, own, peer)
     }
 
     pub(super) fn ownership(&self, earlier: &[IpNet]) -> Ownership {
@@ -228,7 +230,7 @@ impl Network {
     /// Looks up how these peers are reached, if the backend wants to know.
     pub(super) async fn find_paths(
         &mut self,
-        engine: &Engine<Owner>,
+        engine: &Engine<WantedBy>,
         peers: impl Iterator<Item = (&Subnet, &LeaseAttrs)>,
     ) -> Result<(), Stopped> {
         if !self.backend.wants_paths() {

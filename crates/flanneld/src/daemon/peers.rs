@@ -1,20 +1,17 @@
-//! From leases of others to entries: who cannot be used is said once, who vanished is spared a while.
+//! From leases of others to wishes: who cannot be used is said once, who vanished is spared a while.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use flannel_backend::{Meeting, Owner, PeerProblem};
-use flannel_kernel::Entry;
+use flannel_backend::{DesiredState, Meeting, PeerProblem, WantedBy, Wishes};
 use flannel_lease::{Change, Lease, LeaseTable, Subnet};
 
 use super::network::Network;
 use super::timing::GRACE_FOR_THE_VANISHED;
 
-type Entries = Vec<(Owner, Vec<Entry>)>;
-
 #[derive(Default)]
 pub(super) struct Peers {
-    /// Peers without entries, and why.
+    /// Peers without wishes, and why.
     unusable: BTreeMap<Subnet, PeerProblem>,
     /// Peers whose subnet meets a network that this node is connected to, and is used all the same.
     overlapping: BTreeMap<Subnet, (Meeting, String)>,
@@ -23,45 +20,49 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// The entries of all peers.
-    pub(super) fn all(&mut self, network: &Network, own: &Lease, table: &LeaseTable) -> Entries {
+    /// What all peers make wanted.
+    pub(super) fn all(
+        &mut self,
+        network: &Network,
+        own: &Lease,
+        table: &LeaseTable,
+    ) -> DesiredState {
         self.unusable.clear();
         self.overlapping.clear();
         self.vanished.clear();
-        table
-            .iter()
-            .map(|(subnet, attrs)| {
-                let lease = Lease { subnet: *subnet, attrs: attrs.clone() };
-                self.entries(network, own, &lease)
-            })
-            .collect()
+        // And the node itself.
+        let mut desired = DesiredState::with_capacity(table.len() + 1);
+        for (subnet, attrs) in table.iter() {
+            let lease = Lease { subnet: *subnet, attrs: attrs.clone() };
+            desired.want(WantedBy::Peer(*subnet), self.wishes(network, own, &lease));
+        }
+        desired
     }
 
-    /// The entries of those that changed.
+    /// What those make wanted that changed.
     pub(super) fn changed(
         &mut self,
         network: &Network,
         own: &Lease,
         changes: Vec<Change>,
-    ) -> Entries {
-        let mut entries = Vec::with_capacity(changes.len());
+    ) -> DesiredState {
+        let mut desired = DesiredState::with_capacity(changes.len());
         for change in changes {
             match change {
                 Change::Put(lease) => {
                     self.vanished.remove(&lease.subnet);
-                    entries.extend(self.make_room(&lease.subnet));
-                    entries.push(self.entries(network, own, &lease));
+                    self.make_room(&lease.subnet, &mut desired);
+                    let wishes = self.wishes(network, own, &lease);
+                    desired.change(WantedBy::Peer(lease.subnet), wishes);
                     tracing::debug!("Peer {} is at {}", lease.subnet, address(&lease));
                 }
                 Change::Gone(subnet) => {
-                    self.unusable.remove(&subnet);
-                    self.overlapping.remove(&subnet);
-                    entries.push((Owner::Peer(subnet), Vec::new()));
+                    self.forget(subnet, &mut desired);
                     tracing::debug!("Peer {subnet} is gone");
                 }
             }
         }
-        entries
+        desired
     }
 
     /// Holds back the removals of a whole new list, which may come from an old backup.
@@ -97,25 +98,27 @@ impl Peers {
         self.vanished.values().min().copied()
     }
 
-    /// The vanished whose time is up.
-    pub(super) fn departed(&mut self, now: Instant) -> Entries {
+    /// The vanished whose time is up want nothing any more.
+    pub(super) fn departed(&mut self, now: Instant) -> DesiredState {
         let departed: Vec<Subnet> =
             self.vanished.iter().filter(|(_, due)| **due <= now).map(|(s, _)| *s).collect();
-        departed.into_iter().map(|subnet| self.forget(subnet)).collect()
+        let mut desired = DesiredState::default();
+        departed.into_iter().for_each(|subnet| self.forget(subnet, &mut desired));
+        desired
     }
 
     /// A subnet given to somebody else cannot go on leading to the one who vanished.
-    fn make_room(&mut self, taken: &Subnet) -> Entries {
+    fn make_room(&mut self, taken: &Subnet, desired: &mut DesiredState) {
         let replaced: Vec<Subnet> =
             self.vanished.keys().filter(|subnet| subnet.overlaps(taken)).copied().collect();
-        replaced.into_iter().map(|subnet| self.forget(subnet)).collect()
+        replaced.into_iter().for_each(|subnet| self.forget(subnet, desired));
     }
 
-    fn forget(&mut self, subnet: Subnet) -> (Owner, Vec<Entry>) {
+    fn forget(&mut self, subnet: Subnet, desired: &mut DesiredState) {
         self.vanished.remove(&subnet);
         self.unusable.remove(&subnet);
         self.overlapping.remove(&subnet);
-        (Owner::Peer(subnet), Vec::new())
+        desired.change(WantedBy::Peer(subnet), Wishes::default());
     }
 
     /// What keeps this node from what it is directly connected to, or from pods of a peer.
@@ -147,12 +150,12 @@ impl Peers {
         self.overlapping.insert(lease.subnet, (meeting, said));
     }
 
-    fn entries(&mut self, network: &Network, own: &Lease, lease: &Lease) -> (Owner, Vec<Entry>) {
-        let entries = match network.peer(own, lease) {
-            Ok(entries) => {
+    fn wishes(&mut self, network: &Network, own: &Lease, lease: &Lease) -> Wishes {
+        match network.peer(own, lease) {
+            Ok(wishes) => {
                 self.unusable.remove(&lease.subnet);
-                self.note_overlap(lease, network.overlap(lease).filter(|_| !entries.is_empty()));
-                entries
+                self.note_overlap(lease, network.overlap(lease).filter(|_| !wishes.is_empty()));
+                wishes
             }
             Err(problem) => {
                 self.overlapping.remove(&lease.subnet);
@@ -160,10 +163,9 @@ impl Peers {
                     say(lease, &problem);
                     self.unusable.insert(lease.subnet, problem);
                 }
-                Vec::new()
+                Wishes::default()
             }
-        };
-        (Owner::Peer(lease.subnet), entries)
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fastrand::Rng;
-use flannel_backend::{Backend, Node, Owner, Underlay};
+use flannel_backend::{Backend, Node, Underlay, WantedBy};
 use flannel_kernel::{Entry, IfName, KernelVersion, Key, Path};
 use flannel_lab::{Lab, LabError, Result, SUBNET_ENV, Vandalism};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
@@ -25,9 +25,9 @@ const DEEDS_TO_DEVICES: usize = 6;
 
 /// What was written to each key since it was last deleted.
 #[derive(Default)]
-struct History(BTreeMap<String, Vec<String>>);
+struct Values(BTreeMap<String, Vec<String>>);
 
-impl History {
+impl Values {
     fn put(&mut self, key: &str, value: &str) {
         self.0.entry(key.to_owned()).or_default().push(value.to_owned());
     }
@@ -90,10 +90,12 @@ fn expected(lab: &Lab, config: &Value, mut leases: BTreeMap<Subnet, LeaseAttrs>)
             wanted.entry(entry.key()).or_insert(entry);
         }
     };
-    claim(backend.base(&node, &own));
-    let peers: BTreeMap<Owner, Vec<Entry>> = leases
+    claim(backend.base(&node, &own).kernel);
+    let peers: BTreeMap<WantedBy, Vec<Entry>> = leases
         .into_iter()
-        .map(|(subnet, attrs)| (Owner::Peer(subnet), peer(&*backend, &node, &own, subnet, attrs)))
+        .map(|(subnet, attrs)| {
+            (WantedBy::Peer(subnet), peer(&*backend, &node, &own, subnet, attrs))
+        })
         .collect();
     peers.into_values().for_each(&mut claim);
     Ok(wanted.values().filter_map(line).collect())
@@ -106,7 +108,8 @@ fn peer(
     subnet: Subnet,
     attrs: LeaseAttrs,
 ) -> Vec<Entry> {
-    flannel_backend::peer_entries(backend, node, own, &Lease { subnet, attrs }).unwrap_or_default()
+    let wishes = flannel_backend::peer_wishes(backend, node, own, &Lease { subnet, attrs });
+    wishes.unwrap_or_default().kernel
 }
 
 /// Node 1 of the lab as the backends see it.
@@ -172,7 +175,7 @@ fn other_config(config: &mut Value, kinds: &[&str], rng: &mut Rng) {
 /// Peers that exist in the store alone.
 struct Peers<'a> {
     lab: &'a Lab,
-    history: History,
+    history: Values,
     rng: Rng,
     backend: String,
     dual: bool,
@@ -266,7 +269,7 @@ fn in_the_end_all_is_right(backend: Value, dual: bool, kinds: &[&str]) -> Result
     let lab = lab(1).backend_json(backend).ipv6(dual).start()?;
     let mut config = lab.spec().network_config();
     let mut rng = Rng::with_seed(seed);
-    let mut history = History::default();
+    let mut history = Values::default();
     lab.leases()?.iter().for_each(|(key, value)| history.put(key, value));
     let mut peers = Peers { lab: &lab, history, rng: rng.fork(), backend: kind, dual };
     let node = lab.node(1);

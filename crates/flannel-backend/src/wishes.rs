@@ -1,0 +1,68 @@
+//! What backends want of the world, sorted by who sees to it.
+//!
+//! One list for each applier. A new applier is one more list in both types below; the compiler then names
+//! every place that must know it, the last of which is the daemon's `Appliers`.
+
+use flannel_kernel::Entry;
+use flannel_lease::Subnet;
+use flannel_wanted::Desired;
+
+/// Whose wish an entry is. The node's own go before any peer's, should both want the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WantedBy {
+    Node,
+    Peer(Subnet),
+}
+
+/// What the node itself, or one peer, makes wanted. Lists that a backend does not use cost nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    pub kernel: Vec<Entry>,
+}
+
+impl Wishes {
+    pub fn is_empty(&self) -> bool {
+        let Self { kernel } = self;
+        kernel.is_empty()
+    }
+}
+
+/// Those of a backend that needs nobody but the kernel.
+impl From<Vec<Entry>> for Wishes {
+    fn from(kernel: Vec<Entry>) -> Self {
+        Self { kernel }
+    }
+}
+
+/// The wishes of many, as appliers take them.
+#[derive(Clone, Debug, Default)]
+pub struct DesiredState {
+    pub kernel: Desired<WantedBy, Entry>,
+}
+
+impl DesiredState {
+    /// With room for so many in the kernel's list, which is the one that grows with the peers of most
+    /// backends.
+    pub fn with_capacity(claimants: usize) -> Self {
+        Self { kernel: Vec::with_capacity(claimants) }
+    }
+
+    /// Part of a whole: who has no wishes need not be named.
+    pub fn want(&mut self, who: WantedBy, wishes: Wishes) {
+        let Wishes { kernel } = wishes;
+        if !kernel.is_empty() {
+            self.kernel.push((who, kernel));
+        }
+    }
+
+    /// Part of what changes: who has no wishes has them no longer.
+    pub fn change(&mut self, who: WantedBy, wishes: Wishes) {
+        let Wishes { kernel } = wishes;
+        self.kernel.push((who, kernel));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        let Self { kernel } = self;
+        kernel.is_empty()
+    }
+}
