@@ -12,7 +12,7 @@ use flannel_kernel::{Facts, IfName, KernelVersion, LegacyRoutes, Path};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use ipnet::IpNet;
 
-use crate::{Connected, Underlay, Wishes};
+use crate::{Answers, Connected, Need, Underlay, Wishes};
 
 /// All that a backend may look at besides leases.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct Node {
     pub paths: BTreeMap<IpAddr, Path>,
     /// Networks on other devices of this node that meet the pod network.
     pub connected: Vec<Connected>,
+    /// What was found out for [`Backend::needs`].
+    pub answers: Answers,
 }
 
 /// What is known of this node from before, so that it keeps its identity over restarts and reboots.
@@ -80,6 +82,12 @@ pub trait Backend: Send + Sync {
     /// Refuses what is wrong with a network for this backend on every node, naming the fix.
     fn check_network(&self, _network: &NetworkConfig) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    /// What it must be told before anything else is asked of it: found out once, and again when it is
+    /// other. By then the network has passed [`Backend::check_network`].
+    fn needs(&self) -> Vec<Need> {
+        Vec::new()
     }
 
     /// Refuses a node or network this backend cannot serve, naming the fix.

@@ -13,6 +13,7 @@ mod desired_state;
 mod family;
 mod host_gw;
 mod judge;
+mod needs;
 mod underlay;
 mod vxlan;
 mod wishes;
@@ -23,6 +24,7 @@ pub use backend::{Backend, BackendError, Node, NodeMemory, PeerProblem};
 pub use connected::{Connected, Meeting};
 pub use desired_state::{meetings, networks, ownership, peer_wishes, public_addresses};
 pub use judge::{Judged, judge};
+pub use needs::{Answers, Need};
 pub use underlay::Underlay;
 pub use wishes::{DesiredState, WantedBy, Wishes};
 

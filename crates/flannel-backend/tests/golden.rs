@@ -44,6 +44,7 @@ fn node_of(network: NetworkConfig) -> (Box<dyn Backend>, Node) {
         kernel: KernelVersion { major: 6, minor: 1 },
         paths: Default::default(),
         connected: Vec::new(),
+        answers: Default::default(),
     };
     (backend, node)
 }

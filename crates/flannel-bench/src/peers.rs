@@ -53,6 +53,7 @@ pub(crate) fn desired(count: u32) -> anyhow::Result<Desired> {
         kernel: KernelVersion { major: 6, minor: 1 },
         paths: Default::default(),
         connected: Vec::new(),
+        answers: Default::default(),
     };
     let facts = Facts::default();
     let past = NodeMemory { announced: None, facts: &facts, machine: 1 };

@@ -2,12 +2,13 @@
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 /// Of a program's complaints.
 const MOST_ERROR_TEXT: usize = 64 * 1024;
@@ -21,18 +22,21 @@ pub struct Ended {
 }
 
 /// Gives the program its input, and its output to `take` as it comes. One that has not ended within
-/// `limit` is killed, which is [`io::ErrorKind::TimedOut`].
+/// `limit` is killed with all that it has started, which is [`io::ErrorKind::TimedOut`].
 pub fn run_program(
     command: &mut Command,
     input: &[u8],
     limit: Duration,
     take: impl FnMut(&[u8]),
 ) -> io::Result<Ended> {
+    // A group of its own, so that what it starts can be ended with it.
+    let command = command.process_group(0);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let ended = converse(&mut child, input, Instant::now() + limit, take);
     if ended.is_err() {
         // It may have ended meanwhile; either way it is gone and reaped.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let _ = child.kill();
         let _ = child.wait();
     }

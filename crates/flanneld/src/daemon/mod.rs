@@ -1,18 +1,24 @@
 //! The node in one network: what happens from start to stop.
 //!
-//! One task owns all state and waits for whatever comes: a change in the store, a change of the node,
-//! a timer. Each of them ends in the same two questions, answered by pure functions elsewhere: what
-//! is this node to announce, and what is the kernel to hold? Nothing here needs a clean end: the task
+//! One task owns all state and waits for whatever comes: a change in the store (here, and for the config in
+//! `config_changes`), a change of the node (`node_changes`), a timer. Each of them ends in the same two
+//! questions, answered by pure functions elsewhere: what is this node to announce (`lease`), and what is to
+//! be wanted of the kernel and other appliers (`programming`)? Nothing here needs a clean end: the task
 //! may be dropped at any await, and the next daemon goes on from store, kernel and subnet file.
 
+mod config_changes;
 mod earlier;
-mod follow;
 mod identity;
 mod lease;
+mod needs;
 mod network;
 mod network_conflicts;
+mod node_changes;
 mod peers;
+mod programming;
+mod readiness;
 mod rules;
+mod subnet_file;
 mod timing;
 mod uptime;
 
@@ -21,28 +27,28 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use flannel_backend::{DesiredState, Judged};
-use flannel_kernel::{Facts, Ownership};
-use flannel_lease::{Change, LeaseTable, NetworkConfig, Previous, Subnet};
+use flannel_backend::{Answers, Judged};
+use flannel_kernel::Facts;
+use flannel_lease::{LeaseTable, Previous};
 use flannel_store::{Store, StoreEvent};
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
 use crate::appliers::Appliers;
 use crate::iface::Stack;
-use crate::logging::Throttle;
 use crate::options::Options;
-use crate::readiness::{Readiness, Report};
+use crate::readiness::Report;
 use crate::stopping::Stopping;
 use crate::{checks, memory};
 
+use config_changes::{RefusedConfig, say_remarks, wait_for_config};
 use earlier::EarlierNetworks;
 use lease::OwnLease;
 use network::Network;
 pub use network_conflicts::TakenByNetworks;
 use peers::Peers;
 use rules::TrafficRules;
-use timing::{CONFIG_POLL, CONFIG_REMINDER, PATIENCE_WITH_PEERS, TIDY_AFTER, sleep_until};
+use timing::{PATIENCE_WITH_PEERS, TIDY_AFTER, sleep_until};
 
 /// What the daemon is given to work with.
 pub struct Setup {
@@ -77,18 +83,13 @@ async fn live(setup: Setup) -> anyhow::Result<()> {
     let rules = TrafficRules::new(&setup.options.traffic, &earlier_networks(&setup.previous))?;
     let (text, config) = wait_for_config(&setup).await;
     tracing::info!("Found network config - Backend type: {}", config.backend.kind);
-    match flannel_backend::judge(&text) {
-        Ok(judged) => say_remarks(&judged),
+    let judged = match flannel_backend::judge(&text) {
+        Ok(judged) => judged,
         Err(error) => bail!("{error}"),
-    }
-    let mut daemon = Daemon::join(setup, rules, text, config).await?;
+    };
+    say_remarks(&judged);
+    let mut daemon = Daemon::join(setup, rules, text, judged).await?;
     daemon.serve().await
-}
-
-fn say_remarks(judged: &Judged) {
-    for remark in &judged.remarks {
-        tracing::warn!("The network config: {remark}");
-    }
 }
 
 fn earlier_networks(previous: &Previous) -> Vec<IpNet> {
@@ -96,34 +97,13 @@ fn earlier_networks(previous: &Previous) -> Vec<IpNet> {
     v4.into_iter().chain(previous.ipv6_network.map(IpNet::V6)).collect()
 }
 
-/// The network config, waited for as long as it takes: nodes are often started before it is written.
-async fn wait_for_config(setup: &Setup) -> (String, NetworkConfig) {
-    let mut reminder = Throttle::new(CONFIG_REMINDER);
-    loop {
-        let problem = match setup.store.config().await {
-            Ok(Some(text)) => match NetworkConfig::parse(&text) {
-                Ok(config) => return (text, config),
-                Err(error) => format!("the network config is unusable: {error}"),
-            },
-            Ok(None) => format!(
-                "there is no network config yet: write one with {}",
-                setup.store.how_to_write_config()
-            ),
-            Err(error) => error.to_string(),
-        };
-        setup.report.say(Readiness::NotReady(problem.clone()));
-        if reminder.pass(Instant::now()).is_some() {
-            tracing::error!("Couldn't fetch network config: {problem}; trying every second");
-        }
-        tokio::time::sleep(CONFIG_POLL).await;
-    }
-}
-
 struct Daemon {
     setup: Setup,
     config_text: String,
-    /// A config that was written since and cannot be used here, and why.
-    refused: Option<(String, String)>,
+    /// A config that was written since and cannot be used here.
+    refused: Option<RefusedConfig>,
+    /// What was found out for the backend of the config that came last.
+    answers: Answers,
     network: Network,
     own: OwnLease,
     table: LeaseTable,
@@ -148,13 +128,15 @@ impl Daemon {
         setup: Setup,
         rules: TrafficRules,
         text: String,
-        config: NetworkConfig,
+        judged: Judged,
     ) -> anyhow::Result<Self> {
+        let config = judged.config;
         let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
         checks::bridge_filter(stack, config.nftables)?;
+        let answers = needs::find_out_at_last(&setup, judged.backend.needs()).await;
         let mut facts = setup.appliers.kernel().facts();
         let now = facts.borrow_and_update().clone();
-        let network = match Network::new(&setup, config, &now).await {
+        let network = match Network::new(&setup, config, answers.clone(), &now).await {
             Ok(network) => network,
             Err(error) => bail!("{error}"),
         };
@@ -170,6 +152,7 @@ impl Daemon {
             setup,
             config_text: text,
             refused: None,
+            answers,
             network,
             own,
             table,
@@ -266,106 +249,9 @@ impl Daemon {
         Ok(())
     }
 
-    async fn on_config(&mut self, text: String) -> anyhow::Result<()> {
-        if text == self.config_text {
-            if self.refused.take().is_some() {
-                tracing::info!("The network config is the one in use again");
-            }
-            return Ok(());
-        }
-        let network = match self.network_of(&text).await {
-            Ok(network) => network,
-            Err(why) => {
-                let refused = Some((text, why.clone()));
-                if self.refused != refused {
-                    tracing::error!("{why}; keeping the network as it was");
-                    self.refused = refused;
-                }
-                return Ok(());
-            }
-        };
-        tracing::info!(
-            "The network config has changed - Backend type: {}",
-            network.config().backend.kind
-        );
-        self.refused = None;
-        self.earlier.remember(self.network.networks());
-        self.config_text = text;
-        self.network = network;
-        self.announce().await
-    }
-
-    /// The network that a new config describes, or why there can be none.
-    async fn network_of(&self, text: &str) -> Result<Network, String> {
-        let unusable = |error| format!("The new network config is unusable: {error}");
-        let judged = flannel_backend::judge(text).map_err(unusable)?;
-        let facts = self.facts.borrow().clone();
-        let network = Network::new(&self.setup, judged.config.clone(), &facts).await;
-        let network = network
-            .map_err(|error| format!("The new network config cannot be used here: {error}"))?;
-        say_remarks(&judged);
-        Ok(network)
-    }
-
-    /// What stood in the way of a new config may be gone.
-    async fn reconsider(&mut self) -> anyhow::Result<()> {
-        match self.refused.clone() {
-            Some((text, _)) => self.on_config(text).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn on_facts(&mut self) -> anyhow::Result<()> {
-        let facts = self.facts.borrow_and_update().clone();
-        let network = match Network::new(&self.setup, self.network.config().clone(), &facts).await {
-            Ok(network) => network,
-            Err(error) => {
-                self.network.lost(&error);
-                return Ok(());
-            }
-        };
-        if let Err(error) = network.is_no_worse_than(self.network.underlay()) {
-            self.network.lost(&error);
-            return Ok(());
-        }
-        if network.underlay() != self.network.underlay() {
-            network.say_underlay();
-            self.network = network;
-            self.setup.store.node_moved();
-            // The store may take its time, or be away: the kernel follows first.
-            self.settle().await?;
-            return self.announce().await;
-        }
-        self.network.found();
-        let connected = self.network.reconnect(network);
-        let again = self.network.wants_paths_again(&facts);
-        let concerned = |subnet: &Subnet| again || connected.iter().any(|c| c.overlaps(subnet));
-        let peers = self.table.iter().filter(|(subnet, _)| concerned(subnet));
-        let changes = peers.map(|(subnet, attrs)| {
-            Change::Put(flannel_lease::Lease { subnet: *subnet, attrs: attrs.clone() })
-        });
-        let changes = changes.collect();
-        self.apply(changes).await
-    }
-
-    /// Another network has taken something: what we had before, so that its routes are not ours to
-    /// remove; or what we have.
-    async fn on_taken(&mut self) -> anyhow::Result<()> {
-        let (taken, name) = (&self.setup.taken, self.setup.report.network());
-        if let Err(conflict) = taken.check(name) {
-            // The device may be another's by now; what leads to our peers is still ours.
-            let ownership = Ownership { networks: self.network.networks(), ..Ownership::default() };
-            self.setup.appliers.replace(ownership, DesiredState::default()).await?;
-            return Err(conflict.into());
-        }
-        if self.earlier.forget_if(|net| taken.is_anothers(name, net)) {
-            self.program().await?;
-        }
-        self.reconsider().await
-    }
-
     fn next_wake(&self) -> Option<Instant> {
-        [self.own.next_wake(), self.peers.next_wake(), self.subnet_file_due, self.tidy_due]
+        let refused = self.refused.as_ref().and_then(RefusedConfig::next_wake);
+        [self.own.next_wake(), self.peers.next_wake(), self.subnet_file_due, self.tidy_due, refused]
             .into_iter()
             .flatten()
             .chain((!self.ready).then_some(self.patience).filter(|due| *due > Instant::now()))
@@ -385,6 +271,7 @@ impl Daemon {
         if self.subnet_file_due.is_some_and(|due| due <= now) {
             self.write_subnet_file();
         }
+        self.reconsider_in_time(now).await?;
         if self.own.is_renewal_due() {
             let facts = self.facts.borrow().clone();
             self.own.renew(&self.setup, &self.network, &facts).await;

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flannel_backend::{Backend, Connected, Meeting, Node, NodeMemory, Underlay, WantedBy, Wishes};
+use flannel_backend::{
+    Answers, Backend, Connected, Meeting, Node, NodeMemory, Underlay, WantedBy, Wishes,
+};
 use flannel_kernel::{Blackhole, Engine, Entry, Facts, IfName, Ownership};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use flannel_store::Announce;
@@ -50,6 +52,7 @@ impl Network {
     pub(super) async fn new(
         setup: &Setup,
         config: NetworkConfig,
+        answers: Answers,
         facts: &Facts,
     ) -> Result<Self, NetworkError> {
         let backend: Arc<dyn Backend> = flannel_backend::create(&config.backend)?.into();
@@ -68,6 +71,7 @@ impl Network {
             kernel: facts.kernel,
             paths: Default::default(),
             connected: Vec::new(),
+            answers,
         };
         node.connected =
             Connected::of(facts, &flannel_backend::networks(&node), &backend.devices(&node));
@@ -100,6 +104,11 @@ impl Network {
 
     pub(super) fn config(&self) -> &NetworkConfig {
         &self.node.network
+    }
+
+    /// What was found out for the backend.
+    pub(super) fn answers(&self) -> &Answers {
+        &self.node.answers
     }
 
     pub(super) fn underlay(&self) -> &Underlay {

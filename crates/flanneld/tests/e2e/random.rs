@@ -142,6 +142,7 @@ fn node_one<'a>(network: NetworkConfig, peers: impl Iterator<Item = &'a LeaseAtt
         kernel: KernelVersion { major: 6, minor: 1 },
         paths,
         connected: Vec::new(),
+        answers: Default::default(),
     }
 }
 

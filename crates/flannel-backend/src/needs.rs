@@ -1,0 +1,44 @@
+//! What a backend must be told before it can say anything: found out by the daemon, so that backends stay
+//! pure. Another kind of thing to know is another variant of [`Need`] and a list in [`Answers`]; the
+//! compiler then names where the daemon finds it out.
+
+use flannel_commands::Command;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// What a command writes to its standard output.
+    Output(Command),
+}
+
+/// What was found out, for as long as the needs are the same.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Answers {
+    outputs: Vec<(Command, String)>,
+}
+
+impl Answers {
+    pub fn add_output(&mut self, of: Command, output: String) {
+        self.outputs.push((of, output));
+    }
+
+    pub fn output(&self, of: &Command) -> Option<&str> {
+        self.outputs.iter().find(|(command, _)| command == of).map(|(_, output)| output.as_str())
+    }
+
+    /// Whether they answer exactly these.
+    pub fn are_of(&self, needs: &[Need]) -> bool {
+        let Self { outputs } = self;
+        outputs.len() == needs.len()
+            && needs.iter().all(|need| match need {
+                Need::Output(command) => self.output(command).is_some(),
+            })
+    }
+}
+
+/// Without what was answered: a command may have written a key.
+impl std::fmt::Debug for Answers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let outputs: Vec<&str> = self.outputs.iter().map(|(command, _)| command.name).collect();
+        f.debug_struct("Answers").field("outputs", &outputs).finish()
+    }
+}

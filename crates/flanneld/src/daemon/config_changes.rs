@@ -1,0 +1,151 @@
+//! The network config: waited for at first, followed when it changes, refused when it cannot be used here.
+
+use std::fmt::Display;
+use std::time::Instant;
+
+use flannel_backend::Judged;
+use flannel_common::Tries;
+use flannel_lease::NetworkConfig;
+
+use super::network::Network;
+use super::timing::{CONFIG_POLL, CONFIG_REMINDER};
+use super::{Daemon, Setup, needs};
+use crate::logging::Throttle;
+use crate::readiness::Readiness;
+
+/// The network config, waited for as long as it takes: nodes are often started before it is written.
+pub(super) async fn wait_for_config(setup: &Setup) -> (String, NetworkConfig) {
+    let mut reminder = Throttle::new(CONFIG_REMINDER);
+    loop {
+        let problem = match setup.store.config().await {
+            Ok(Some(text)) => match NetworkConfig::parse(&text) {
+                Ok(config) => return (text, config),
+                Err(error) => format!("the network config is unusable: {error}"),
+            },
+            Ok(None) => format!(
+                "there is no network config yet: write one with {}",
+                setup.store.how_to_write_config()
+            ),
+            Err(error) => error.to_string(),
+        };
+        setup.report.say(Readiness::NotReady(problem.clone()));
+        if reminder.pass(Instant::now()).is_some() {
+            tracing::error!("Couldn't fetch network config: {problem}; trying every second");
+        }
+        tokio::time::sleep(CONFIG_POLL).await;
+    }
+}
+
+pub(super) fn say_remarks(judged: &Judged) {
+    for remark in &judged.remarks {
+        tracing::warn!("The network config: {remark}");
+    }
+}
+
+/// A config that was written since and cannot be used here.
+pub(super) struct RefusedConfig {
+    text: String,
+    why: String,
+    /// What its backend needs to know could not be found out: when to try again.
+    again: Option<Instant>,
+    tries: Tries,
+}
+
+impl RefusedConfig {
+    /// For people.
+    pub(super) fn why(&self) -> &str {
+        &self.why
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        self.again
+    }
+}
+
+/// Why a config cannot be used now.
+enum Refusal {
+    /// Until the config, or this node, is another.
+    Unfit(String),
+    /// It may be another time.
+    NotKnown(String),
+}
+
+impl Daemon {
+    pub(super) async fn on_config(&mut self, text: String) -> anyhow::Result<()> {
+        if text == self.config_text {
+            if self.refused.take().is_some() {
+                tracing::info!("The network config is the one in use again");
+            }
+            return Ok(());
+        }
+        let network = match self.network_of(&text).await {
+            Ok(network) => network,
+            Err(refusal) => {
+                self.refuse(text, refusal);
+                return Ok(());
+            }
+        };
+        tracing::info!(
+            "The network config has changed - Backend type: {}",
+            network.config().backend.kind
+        );
+        self.refused = None;
+        self.earlier.remember(self.network.networks());
+        self.config_text = text;
+        self.network = network;
+        self.announce().await
+    }
+
+    fn refuse(&mut self, text: String, refusal: Refusal) {
+        let former = self.refused.take().filter(|former| former.text == text);
+        let (why, is_transient) = match refusal {
+            Refusal::Unfit(why) => (why, false),
+            Refusal::NotKnown(why) => (why, true),
+        };
+        if former.as_ref().is_none_or(|former| former.why != why) {
+            tracing::error!("{why}; keeping the network as it was");
+        }
+        let new_tries = || needs::RETRY.tries(fastrand::Rng::with_seed(self.setup.seed));
+        let mut tries = former.map_or_else(new_tries, |former| former.tries);
+        let again = is_transient.then(|| Instant::now() + tries.pause());
+        self.refused = Some(RefusedConfig { text, why, again, tries });
+    }
+
+    /// The network that a new config describes, or why there can be none.
+    async fn network_of(&mut self, text: &str) -> Result<Network, Refusal> {
+        let unfit = |why: &str, error: &dyn Display| {
+            Refusal::Unfit(format!("The new network config {why}: {error}"))
+        };
+        let judged = flannel_backend::judge(text).map_err(|error| unfit("is unusable", &error))?;
+        let needs = judged.backend.needs();
+        if !self.answers.are_of(&needs) {
+            self.answers = needs::find_out(needs).await.map_err(|why| {
+                Refusal::NotKnown(format!("The new network config cannot be used yet: {why}"))
+            })?;
+        }
+        let (config, answers) = (judged.config.clone(), self.answers.clone());
+        let facts = self.facts.borrow().clone();
+        let network = Network::new(&self.setup, config, answers, &facts).await;
+        let network = network.map_err(|error| unfit("cannot be used here", &error))?;
+        say_remarks(&judged);
+        Ok(network)
+    }
+
+    /// What stood in the way of a new config may be gone: the node is another, or another network is.
+    pub(super) async fn reconsider(&mut self) -> anyhow::Result<()> {
+        match &self.refused {
+            Some(refused) if refused.again.is_none() => self.on_config(refused.text.clone()).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// What its backend needs to know may be found out by now.
+    pub(super) async fn reconsider_in_time(&mut self, now: Instant) -> anyhow::Result<()> {
+        match &self.refused {
+            Some(refused) if refused.again.is_some_and(|due| due <= now) => {
+                self.on_config(refused.text.clone()).await
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Finds out what the backend needs to know beforehand.
+
+use std::time::Duration;
+
+use flannel_backend::{Answers, Need};
+use flannel_common::Backoff;
+
+use super::Setup;
+use crate::readiness::Readiness;
+
+/// Between tries to find out what could not be found out.
+pub(super) const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// What is needed, or why it cannot be had now; for people.
+pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
+    let mut answers = Answers::default();
+    for need in needs {
+        match need {
+            Need::Output(command) => {
+                let name = command.name;
+                // A command takes its time, up to its limit. Others go on meanwhile.
+                let run = tokio::task::spawn_blocking(move || (command.run(), command));
+                let (result, command) = run.await.map_err(|error| error.to_string())?;
+                let output = result.map_err(|error| format!("{name}: {error}"))?;
+                tracing::info!("Ran {name}: {} bytes of output", output.len());
+                answers.add_output(command, output);
+            }
+        }
+    }
+    Ok(answers)
+}
+
+/// Tries until all is known.
+pub(super) async fn find_out_at_last(setup: &Setup, needs: Vec<Need>) -> Answers {
+    let mut tries = RETRY.tries(fastrand::Rng::with_seed(setup.seed));
+    loop {
+        match find_out(needs.clone()).await {
+            Ok(answers) => return answers,
+            Err(why) => {
+                let pause = tries.pause();
+                tracing::error!("{why}; next try in {pause:.0?}");
+                setup.report.say(Readiness::NotReady(why));
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flannel_commands::{Command, Form};
+    use flannel_common::Secret;
+
+    use super::*;
+
+    fn need(line: &str) -> Need {
+        Need::Output(Command {
+            name: "PreStartupCommand",
+            line: line.to_owned(),
+            form: Form::Shell,
+            variables: Vec::new(),
+            input: Secret::new(""),
+            limit: Duration::from_secs(60),
+        })
+    }
+
+    #[test]
+    fn every_need_is_answered_or_it_is_told_why_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let needs = vec![need("echo one"), need("echo two")];
+        let answers = runtime.block_on(find_out(needs.clone())).expect("they run");
+        assert!(answers.are_of(&needs) && !answers.are_of(&needs[..1]));
+        assert!(!format!("{answers:?}").contains("one"));
+        let outputs = needs.iter().map(|need| match need {
+            Need::Output(command) => answers.output(command),
+        });
+        assert_eq!(outputs.collect::<Vec<_>>(), [Some("one"), Some("two")]);
+        let why = runtime.block_on(find_out(vec![need("echo no >&2; exit 1")]));
+        assert_eq!(why.expect_err("it fails"), "PreStartupCommand: exit status: 1: no");
+    }
+}

@@ -1,0 +1,50 @@
+//! From the network as it is now to what appliers, traffic rules and the subnet file are to hold.
+
+use flannel_backend::WantedBy;
+use flannel_lease::Change;
+
+use super::Daemon;
+
+impl Daemon {
+    /// Makes everything on this node follow the network as it is now.
+    pub(super) async fn settle(&mut self) -> anyhow::Result<()> {
+        self.program().await?;
+        if let Err(error) = self.rules.follow(&self.network, self.own.subnet()).await {
+            tracing::error!("{error:#}; trying again");
+        }
+        self.write_subnet_file();
+        Ok(())
+    }
+
+    /// Declares all that is wanted.
+    pub(super) async fn program(&mut self) -> anyhow::Result<()> {
+        let remarks = self.network.remarks();
+        for remark in remarks.iter().filter(|remark| !self.remarks.contains(remark)) {
+            tracing::warn!("{remark}");
+        }
+        self.remarks = remarks;
+        self.network.find_paths(self.setup.appliers.kernel(), self.table.iter()).await?;
+        let own = self.own.lease();
+        let mut desired = self.peers.all(&self.network, own, &self.table);
+        desired.want(WantedBy::Node, self.network.base(own, &self.setup.options));
+        let ownership = self.network.ownership(self.earlier.as_slice());
+        let status = self.setup.appliers.replace(ownership, desired).await?;
+        tracing::info!("Programmed {} peers: {status}", self.table.len());
+        Ok(())
+    }
+
+    /// Declares what changed about single peers.
+    pub(super) async fn apply(&mut self, changes: Vec<Change>) -> anyhow::Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let put = changes.iter().filter_map(|change| match change {
+            Change::Put(lease) => Some((&lease.subnet, &lease.attrs)),
+            Change::Gone(_) => None,
+        });
+        self.network.find_paths(self.setup.appliers.kernel(), put).await?;
+        let changes = self.peers.changed(&self.network, self.own.lease(), changes);
+        self.setup.appliers.update(changes).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! Whether this node is ready, out of all that can be wrong with it.
+
+use std::time::Instant;
+
+use flannel_wanted::Status;
+
+use super::Daemon;
+use super::config_changes::RefusedConfig;
+use crate::notify;
+use crate::readiness::Readiness;
+
+impl Daemon {
+    /// What others have written that does not go together with what this node has.
+    fn clash(&self) -> Option<String> {
+        let refused = self.refused.as_ref().map(RefusedConfig::why);
+        let refused = refused.map(|why| format!("{why}; the node keeps its former network"));
+        refused.or_else(|| self.own.contest(Instant::now())).or_else(|| self.peers.clash())
+    }
+
+    /// Whether pods of this node reach those of others, as far as this node can tell.
+    pub(super) fn judge(&mut self, status: &Status) {
+        let obstacle = self.network.obstacle(status).or_else(|| self.rules.obstacle());
+        let obstacle = obstacle.or_else(|| self.peers.obstacle());
+        let obstacle = obstacle.or_else(|| self.clash());
+        let readiness = match obstacle {
+            _ if self.subnet_file_due.is_some() => {
+                Readiness::NotReady("the subnet file cannot be written".to_owned())
+            }
+            Some(obstacle) => Readiness::NotReady(obstacle),
+            None if status.is_settled() || self.ready || Instant::now() >= self.patience => {
+                match self.network.hindrance(status) {
+                    Some(why) => Readiness::Hindered(why),
+                    None => self.peers.remark().map_or(Readiness::Ready, Readiness::ReadyBut),
+                }
+            }
+            None => Readiness::NotReady(format!(
+                "{} of {} entries are not written yet",
+                status.bad, status.wanted
+            )),
+        };
+        if readiness.has_begun() && !self.ready {
+            self.ready = true;
+            tracing::info!("flannel is ready");
+            notify::status(&format!("{} peers, subnet {}", self.table.len(), self.own.subnet()));
+        }
+        self.setup.report.say(readiness);
+    }
+}

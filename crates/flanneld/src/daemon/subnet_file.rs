@@ -1,0 +1,35 @@
+//! The subnet file follows the network; CNI plugins read it.
+
+use std::time::Instant;
+
+use flannel_lease::SubnetFile;
+
+use super::Daemon;
+use super::timing::SUBNET_FILE_RETRY;
+use crate::subnet_file;
+
+impl Daemon {
+    pub(super) fn write_subnet_file(&mut self) {
+        let (config, subnet) = (self.network.config(), self.own.subnet());
+        let content = SubnetFile {
+            network: config.v4.map(|source| source.network()),
+            subnet: subnet.v4(),
+            ipv6_network: config.v6.map(|source| source.network()),
+            ipv6_subnet: subnet.v6(),
+            mtu: self.network.mtu(),
+            ip_masq: self.setup.options.traffic.ip_masq,
+        };
+        let path = &self.setup.subnet_file;
+        self.subnet_file_due = None;
+        match subnet_file::write(path, &content) {
+            Ok(subnet_file::Written::New) => {
+                tracing::info!("Wrote subnet file to {}", path.display());
+            }
+            Ok(subnet_file::Written::Unchanged) => {}
+            Err(error) => {
+                tracing::warn!("{error}; pods cannot be started before it is there, trying again");
+                self.subnet_file_due = Some(Instant::now() + SUBNET_FILE_RETRY);
+            }
+        }
+    }
+}
