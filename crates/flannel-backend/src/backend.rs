@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use flannel_common::Family;
 use flannel_kernel::{Facts, IfName, KernelVersion, LegacyRoutes, Path};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use ipnet::IpNet;
@@ -183,8 +184,8 @@ pub enum PeerProblem {
          and restart the pods behind it"
     )]
     Displaces { key: Subnet, theirs: IpNet, route: String, link: IfName },
-    #[error("it announces no usable public {family} address")]
-    NoAddress { family: &'static str },
+    #[error("it announces no usable public {0} address")]
+    NoAddress(Family),
     #[error("its backend data is unusable: {0}")]
     Data(String),
     #[error("{0}")]

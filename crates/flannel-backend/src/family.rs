@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+pub(crate) use flannel_common::Family;
 use flannel_kernel::IPV6_DEFAULT_METRIC;
 use flannel_lease::{Lease, LeaseAttrs, RawJson, Subnet};
 use ipnet::IpNet;
@@ -15,76 +16,91 @@ use crate::{Node, PeerProblem, Underlay};
 const SPREAD_ABOVE: u128 = 2048;
 const FIRST_SPREAD_METRIC: u32 = 100;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
-    V4,
-    V6,
+/// What a lease, a node or its underlay has of one family.
+pub(crate) trait PerFamily: Sized {
+    /// The families that a network uses, IPv4 first.
+    fn used_by(node: &Node) -> impl Iterator<Item = Self>;
+
+    fn subnet(self, subnet: &Subnet) -> Option<IpNet>;
+
+    /// The network, and the length of its subnets where they are all of one.
+    fn network(self, node: &Node) -> Option<(IpNet, Option<u8>)>;
+
+    fn data(self, attrs: &LeaseAttrs) -> Option<&RawJson>;
+
+    /// The address a node announces, if it can be sent to at all.
+    fn public_address(self, peer: &Lease) -> Result<IpAddr, PeerProblem>;
+
+    fn announced_by(self, underlay: &Underlay) -> Option<IpAddr>;
+
+    /// The address that packets to peers leave from. Behind a NAT it is not the announced one: the
+    /// kernel sends nothing from an address it does not have.
+    fn source(self, underlay: &Underlay) -> Option<IpAddr>;
+
+    /// A subnet as its one address: the tunnel end-point of whoever holds it.
+    fn host(net: IpNet) -> IpNet;
+
+    /// From the config and the subnet alone, so that it changes with nothing else: a metric is part of
+    /// what a route is known by.
+    fn metric(self, node: &Node, subnet: IpNet) -> u32;
 }
 
-impl Family {
-    /// The families that a network uses, IPv4 first.
-    pub(crate) fn used_by(node: &Node) -> impl Iterator<Item = Self> {
+impl PerFamily for Family {
+    fn used_by(node: &Node) -> impl Iterator<Item = Self> {
         let v4 = node.network.v4.is_some().then_some(Self::V4);
         let v6 = node.network.v6.is_some().then_some(Self::V6);
         v4.into_iter().chain(v6)
     }
 
-    pub(crate) fn subnet(self, subnet: &Subnet) -> Option<IpNet> {
+    fn subnet(self, subnet: &Subnet) -> Option<IpNet> {
         match self {
             Self::V4 => subnet.v4().map(IpNet::V4),
             Self::V6 => subnet.v6().map(IpNet::V6),
         }
     }
 
-    /// The network, and the length of its subnets where they are all of one.
-    pub(crate) fn network(self, node: &Node) -> Option<(IpNet, Option<u8>)> {
+    fn network(self, node: &Node) -> Option<(IpNet, Option<u8>)> {
         match self {
             Self::V4 => node.network.v4.map(|from| (from.network().into(), from.subnet_len())),
             Self::V6 => node.network.v6.map(|from| (from.network().into(), from.subnet_len())),
         }
     }
 
-    pub(crate) fn data(self, attrs: &LeaseAttrs) -> Option<&RawJson> {
+    fn data(self, attrs: &LeaseAttrs) -> Option<&RawJson> {
         match self {
             Self::V4 => attrs.backend_data.as_ref(),
             Self::V6 => attrs.backend_v6_data.as_ref(),
         }
     }
 
-    /// The address a node announces, if it can be sent to at all.
-    pub(crate) fn public_address(self, peer: &Lease) -> Result<IpAddr, PeerProblem> {
-        let (ip, family) = match self {
-            Self::V4 => (peer.attrs.public_ip.map(IpAddr::V4), "IPv4"),
-            Self::V6 => (peer.attrs.public_ipv6.map(IpAddr::V6), "IPv6"),
+    fn public_address(self, peer: &Lease) -> Result<IpAddr, PeerProblem> {
+        let ip = match self {
+            Self::V4 => peer.attrs.public_ip.map(IpAddr::V4),
+            Self::V6 => peer.attrs.public_ipv6.map(IpAddr::V6),
         };
         ip.filter(|ip| !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast())
-            .ok_or(PeerProblem::NoAddress { family })
+            .ok_or(PeerProblem::NoAddress(self))
     }
 
-    pub(crate) fn announced_by(self, underlay: &Underlay) -> Option<IpAddr> {
+    fn announced_by(self, underlay: &Underlay) -> Option<IpAddr> {
         match self {
             Self::V4 => underlay.public_v4.map(IpAddr::V4),
             Self::V6 => underlay.public_v6.map(IpAddr::V6),
         }
     }
 
-    /// The address that packets to peers leave from. Behind a NAT it is not the announced one: the
-    /// kernel sends nothing from an address it does not have.
-    pub(crate) fn source(self, underlay: &Underlay) -> Option<IpAddr> {
+    fn source(self, underlay: &Underlay) -> Option<IpAddr> {
         match self {
             Self::V4 => underlay.v4.or(underlay.public_v4).map(IpAddr::V4),
             Self::V6 => underlay.v6.or(underlay.public_v6).map(IpAddr::V6),
         }
     }
 
-    /// A subnet as its one address: the tunnel end-point of whoever holds it.
-    pub(crate) fn host(net: IpNet) -> IpNet {
+    fn host(net: IpNet) -> IpNet {
         IpNet::from(net.network())
     }
 
-    /// From the config and the subnet alone, so that it changes with nothing else: a metric is part of
-    /// what a route is known by.
-    pub(crate) fn metric(self, node: &Node, subnet: IpNet) -> u32 {
+    fn metric(self, node: &Node, subnet: IpNet) -> u32 {
         match (self, subnet) {
             (Self::V4, IpNet::V4(net)) => match &node.network.v4 {
                 Some(source) if source.capacity_for(net) > SPREAD_ABOVE => {

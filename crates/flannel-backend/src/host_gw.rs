@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use flannel_kernel::{Entry, LegacyRoutes, Route};
 use flannel_lease::{BackendConfig, Lease};
 
-use crate::family::Family;
+use crate::family::{Family, PerFamily as _};
 use crate::{Backend, BackendError, Node, PeerProblem, Wishes};
 
 pub(crate) struct HostGwBackend;

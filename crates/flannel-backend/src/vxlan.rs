@@ -14,7 +14,7 @@ use flannel_lease::{BackendConfig, Lease, LeaseAttrs, NetworkConfig, RawJson};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::family::Family;
+use crate::family::{Family, PerFamily as _};
 use crate::{Backend, BackendError, Node, NodeMemory, PeerProblem, Wishes};
 
 /// Before this, the kernel sends vxlan packets with a wrong outer checksum when they were also

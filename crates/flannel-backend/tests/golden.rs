@@ -6,6 +6,7 @@
 use flannel_backend::{
     Backend, Node, NodeMemory, PeerProblem, Underlay, create, judge, ownership, peer_wishes,
 };
+use flannel_common::Family;
 use flannel_kernel::{Facts, IfName, Interface, KernelVersion, Mac, Path};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
 
@@ -351,7 +352,7 @@ fn peers_that_cannot_be_used_are_refused_by_name() {
         assert!(matches!(refused("10.244.48.0-24", &attrs), PeerProblem::Data(_)), "{data}");
     }
     let nowhere = r#"{"PublicIP":"0.0.0.0","BackendType":"vxlan","BackendData":{"VtepMAC":"62:7a:ce:83:b3:87"}}"#;
-    assert_eq!(refused("10.244.48.0-24", nowhere), PeerProblem::NoAddress { family: "IPv4" });
+    assert_eq!(refused("10.244.48.0-24", nowhere), PeerProblem::NoAddress(Family::V4));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use crate::go_names::{attachment_hash, masquerade_chain, network_hash};
 use crate::iptables::{self, Backend, OwnChain, Rule, Stale};
 use crate::nft::{
-    Batch, Expressions, Family, Field, Frame, Hook, ListedRule, Nft, NftError, Spot, Verdict,
+    Batch, Expressions, Field, Frame, Hook, ListedRule, Nft, NftError, Spot, TableFamily, Verdict,
 };
 use crate::protocol::{Attachment, Call, Error};
 
@@ -38,9 +38,9 @@ fn set_up_rules(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), N
     let mut tries = 0;
     loop {
         tries += 1;
-        let present = nft.all_rules(Family::Inet, TABLE)?;
+        let present = nft.all_rules(TableFamily::Inet, TABLE)?;
         let frame = frame();
-        let mut batch = Batch::new(Family::Inet, TABLE);
+        let mut batch = Batch::new(TableFamily::Inet, TABLE);
         frame.mend(&mut batch, &frame.flaws(nft, &present)?);
         replace_rules(&mut batch, call, addresses, &own(&present, &hash(call)));
         match nft.commit(batch) {
@@ -63,7 +63,7 @@ pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
     if in_chains {
         return Ok(());
     }
-    let present = nft.all_rules(Family::Inet, TABLE)?;
+    let present = nft.all_rules(TableFamily::Inet, TABLE)?;
     let flaws = frame().flaws(&mut nft, &present)?;
     let missing = match flaws.first() {
         Some(flaw) => {
@@ -80,8 +80,8 @@ pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
 /// Nothing of it needs to be there.
 pub(crate) fn tear_down(call: &Call) -> Result<(), Error> {
     let mut nft = Nft::open()?;
-    let mut batch = Batch::new(Family::Inet, TABLE);
-    let present = nft.rules(Family::Inet, TABLE, CHAIN)?;
+    let mut batch = Batch::new(TableFamily::Inet, TABLE);
+    let present = nft.rules(TableFamily::Inet, TABLE, CHAIN)?;
     for handle in own(&present, &hash(call)) {
         batch.delete_rule(CHAIN, handle);
     }
@@ -95,8 +95,8 @@ pub(crate) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
         valid.iter().map(|it| attachment_hash(network, &it.ifname, &it.container_id)).collect();
     let ours = format!("{}-", network_hash(network));
     let mut nft = Nft::open()?;
-    let mut batch = Batch::new(Family::Inet, TABLE);
-    for rule in nft.rules(Family::Inet, TABLE, CHAIN)? {
+    let mut batch = Batch::new(TableFamily::Inet, TABLE);
+    for rule in nft.rules(TableFamily::Inet, TABLE, CHAIN)? {
         let comment = rule.comment.unwrap_or_default();
         if comment.starts_with(&ours)
             && !living.iter().any(|hash| comment.starts_with(hash.as_str()))
@@ -121,13 +121,14 @@ fn set_up_chains(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), 
 
 /// One chain for all addresses of a family. A container with several attachments to a network has one
 /// chain for all of them: the Go plugins have it so.
-fn own_chains(call: &Call, addresses: &[IpNet]) -> Vec<(Family, OwnChain)> {
+fn own_chains(call: &Call, addresses: &[IpNet]) -> Vec<(TableFamily, OwnChain)> {
     let (network, id) = (&call.conf.name, &call.container_id);
     let comment = format!("name: \"{network}\" id: \"{id}\"");
     let mut chains = Vec::new();
-    for (family, multicast) in [(Family::Ipv4, "224.0.0.0/4"), (Family::Ipv6, "ff00::/8")] {
+    for (family, multicast) in [(TableFamily::Ipv4, "224.0.0.0/4"), (TableFamily::Ipv6, "ff00::/8")]
+    {
         let addresses: Vec<&IpNet> =
-            addresses.iter().filter(|address| Family::of(address.addr()) == family).collect();
+            addresses.iter().filter(|address| TableFamily::of(address.addr()) == family).collect();
         if addresses.is_empty() {
             continue;
         }
@@ -174,7 +175,7 @@ fn frame() -> Frame {
         rules.push(rule.verdict(Verdict::Return));
     }
     rules.push(Expressions::new().verdict(Verdict::Goto(CHAIN)));
-    Frame::new(Family::Inet, TABLE, TABLE_COMMENT).holder(CHAIN, None).leading(
+    Frame::new(TableFamily::Inet, TABLE, TABLE_COMMENT).holder(CHAIN, None).leading(
         BASE,
         Some(Hook::Postrouting),
         rules,

@@ -31,7 +31,7 @@ pub struct Saved {
 
 /// One of the saved files, as GC finds them.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct SavedFile {
     pub container_id: String,
     /// Unknown of a file under the Go plugin's name.
     pub ifname: Option<String>,
@@ -72,7 +72,7 @@ pub fn load(directory: &Path, container_id: &str, ifname: &str) -> io::Result<Op
 }
 
 /// Every saved file there is.
-pub fn list(directory: &Path) -> io::Result<Vec<Entry>> {
+pub fn list(directory: &Path) -> io::Result<Vec<SavedFile>> {
     let mut entries = Vec::new();
     let listing = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(entries),
@@ -89,7 +89,11 @@ pub fn list(directory: &Path) -> io::Result<Vec<Entry>> {
             Some((id, ifname)) => (id, Some(ifname.to_owned())),
             None => (name, None),
         };
-        entries.push(Entry { container_id: container_id.to_owned(), ifname, path: item.path() });
+        entries.push(SavedFile {
+            container_id: container_id.to_owned(),
+            ifname,
+            path: item.path(),
+        });
     }
     Ok(entries)
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod family;
 mod repair;
 mod replace_file;
 mod run_program;
@@ -11,6 +12,7 @@ mod secret;
 mod worker;
 
 pub use backoff::{Backoff, Tries};
+pub use family::Family;
 pub use repair::{OnceAMinute, RepairHistory, RepairPolicy};
 pub use replace_file::{replace_by, replace_file, temporary_path};
 pub use run_program::{Ended, run_program};

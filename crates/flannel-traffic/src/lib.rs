@@ -25,6 +25,7 @@ mod system;
 mod traffic;
 
 pub use error::TrafficError;
-pub use rules::{Family, FamilyRules, Mode, Rules};
+use flannel_common::Family;
+pub use rules::{FamilyRules, Mode, Rules};
 pub use sweep::{cleanup, leftovers};
 pub use traffic::{Health, Traffic};

@@ -101,7 +101,7 @@ impl Block {
     fn masquerade(rules: &FamilyRules, random: bool) -> Self {
         use Verdict::{Masquerade, Return};
         let (network, subnet) = (rules.network, rules.subnet);
-        let family = Family::of(&network);
+        let family = Family::of(network.addr());
         let mut list = vec![
             // kube-proxy does it.
             Rule { marked: true, ..Rule::from_to(None, None, Return) },

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use flannel_common::Family;
 use ipnet::IpNet;
 
 use crate::TrafficError;
@@ -37,40 +38,6 @@ pub enum Mode {
     Iptables,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    pub(crate) const BOTH: [Self; 2] = [Self::V4, Self::V6];
-
-    pub(crate) fn of(net: &IpNet) -> Self {
-        match net {
-            IpNet::V4(_) => Self::V4,
-            IpNet::V6(_) => Self::V6,
-        }
-    }
-
-    /// What the kernel calls it, NFPROTO_IPV4 or NFPROTO_IPV6.
-    pub(crate) fn protocol(self) -> u8 {
-        match self {
-            Self::V4 => 2,
-            Self::V6 => 10,
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        })
-    }
-}
-
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -102,13 +69,13 @@ impl Rules {
             rules.network = rules.network.trunc();
             rules.subnet = rules.subnet.trunc();
             for net in [rules.network, rules.subnet] {
-                if Family::of(&net) != family || net.prefix_len() == 0 {
+                if Family::of(net.addr()) != family || net.prefix_len() == 0 {
                     return Err(TrafficError::Network { family, net });
                 }
             }
             let mut exclude: Vec<IpNet> = Vec::new();
             for net in rules.exclude.iter().map(IpNet::trunc) {
-                if Family::of(&net) == family && !exclude.contains(&net) {
+                if Family::of(net.addr()) == family && !exclude.contains(&net) {
                     exclude.push(net);
                 }
             }

@@ -10,7 +10,7 @@ use crate::iptables::Iptables;
 use crate::iptables::text::Place;
 use crate::iptables::tool::{Signs, Variant};
 use crate::legacy_tables::{self, LegacyTable};
-use crate::netfilter::{Event, Monitor, Object, Objects};
+use crate::netfilter::{self, Event, Monitor, Object, Objects};
 use crate::nft::{self, Nft};
 use crate::process::Machine;
 use crate::programs::SearchPath;
@@ -100,7 +100,8 @@ impl System for Node {
                 .into_iter()
                 .filter_map(|change| {
                     let mut families = Family::BOTH.into_iter();
-                    let family = families.find(|family| family.protocol() == change.family)?;
+                    let family =
+                        families.find(|family| netfilter::protocol(*family) == change.family)?;
                     Some(Disturbance { family, by: change.by })
                 })
                 .collect(),

@@ -3,7 +3,7 @@
 
 use flannel_netlink::Mac;
 
-use crate::nft::{Batch, Expressions, Family, Nft, NftError, Spot, Verdict};
+use crate::nft::{Batch, Expressions, Nft, NftError, Spot, TableFamily, Verdict};
 use crate::protocol::Call;
 
 const TABLE: &str = "nat";
@@ -13,7 +13,7 @@ const BASE: &str = "PREROUTING";
 pub(super) fn forbid(call: &Call, port: &str, mac: Mac) -> Result<(), NftError> {
     let mut nft = Nft::open()?;
     let (of_port, of_mac) = chains(call);
-    let mut batch = Batch::new(Family::Bridge, TABLE);
+    let mut batch = Batch::new(TableFamily::Bridge, TABLE);
     batch.table("");
     batch.bridge_chain(BASE);
     for chain in [&of_port, &of_mac] {
@@ -40,13 +40,13 @@ pub(super) fn forbid(call: &Call, port: &str, mac: Mac) -> Result<(), NftError> 
 pub(super) fn allow(call: &Call) -> Result<(), NftError> {
     let mut nft = Nft::open()?;
     let (of_port, of_mac) = chains(call);
-    let mut batch = Batch::new(Family::Bridge, TABLE);
+    let mut batch = Batch::new(TableFamily::Bridge, TABLE);
     for rule in stale(&mut nft, &of_port)? {
         batch.delete_rule(BASE, rule);
     }
     let mut present = Vec::new();
     for chain in [&of_port, &of_mac] {
-        if nft.has_chain(Family::Bridge, TABLE, chain)? {
+        if nft.has_chain(TableFamily::Bridge, TABLE, chain)? {
             present.push(chain);
         }
     }
@@ -60,7 +60,7 @@ pub(super) fn allow(call: &Call) -> Result<(), NftError> {
 
 /// The rules that lead to the container's chain.
 fn stale(nft: &mut Nft, chain: &str) -> Result<Vec<u64>, NftError> {
-    let rules = nft.rules(Family::Bridge, TABLE, BASE)?;
+    let rules = nft.rules(TableFamily::Bridge, TABLE, BASE)?;
     let leads = |target: &Option<String>| target.as_deref() == Some(chain);
     Ok(rules.into_iter().filter(|rule| leads(&rule.target)).map(|rule| rule.handle).collect())
 }

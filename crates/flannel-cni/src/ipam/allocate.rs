@@ -8,7 +8,7 @@ use super::audit;
 use super::conf::IpamConf;
 use super::lock::Lock;
 use super::range::{Range, RangeSet};
-use super::store::{Owner, Pen, Reservation, Store, StoreError};
+use super::store::{Holder, Pen, Reservation, Store, StoreError};
 use crate::protocol::{Call, Code, Error, IpConfig};
 
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +110,7 @@ impl Allocator<'_> {
     /// What a plugin of old has reserved, without the interface, is reserved with it from now on: a
     /// DEL looks for the one or the other.
     fn sign(&self, own: &Reservation, set: &RangeSet) -> Result<(), AllocateError> {
-        if matches!(own.owner, Owner::Attachment { .. }) {
+        if matches!(own.owner, Holder::Attachment { .. }) {
             return Ok(());
         }
         let lock = self.store.lock()?;

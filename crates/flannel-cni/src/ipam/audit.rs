@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::store::{Owner, Reservation, Store, StoreError};
+use super::store::{Holder, Reservation, Store, StoreError};
 use crate::netns::Netns;
 use crate::protocol::{Call, Command, Conf, Error, Version};
 use crate::saved_confs::FIRST_INTERFACE;
@@ -86,12 +86,12 @@ pub fn fix(store: &Store, network: &str, findings: &[Finding]) -> Result<Vec<Res
 }
 
 /// Port mappings and masquerading of a container that is gone.
-fn forget_rules(network: &str, owner: &Owner) -> Result<(), Error> {
+fn forget_rules(network: &str, owner: &Holder) -> Result<(), Error> {
     let (container_id, ifname) = match owner {
-        Owner::Attachment { container_id, ifname } => (container_id, ifname.as_str()),
-        Owner::Container { container_id } => (container_id, FIRST_INTERFACE),
+        Holder::Attachment { container_id, ifname } => (container_id, ifname.as_str()),
+        Holder::Container { container_id } => (container_id, FIRST_INTERFACE),
         // It never got as far as to have any.
-        Owner::Nobody => return Ok(()),
+        Holder::Nobody => return Ok(()),
     };
     let call = Call {
         command: Command::Del,
@@ -141,7 +141,7 @@ fn judge(
 }
 
 fn sandbox_lives(network: &str, reservation: &Reservation, results: &Path) -> bool {
-    let Owner::Attachment { container_id, ifname } = &reservation.owner else { return false };
+    let Holder::Attachment { container_id, ifname } = &reservation.owner else { return false };
     let Ok(text) = std::fs::read(results.join(format!("{network}-{container_id}-{ifname}"))) else {
         return false;
     };

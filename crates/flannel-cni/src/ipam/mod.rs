@@ -13,7 +13,7 @@ mod store;
 pub use allocate::AllocateError;
 pub use conf::{IpamConf, Place};
 pub use range::{Range, RangeError, RangeSet};
-pub use store::{Owner, Reservation, Store, StoreError};
+pub use store::{Holder, Reservation, Store, StoreError};
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -189,7 +189,7 @@ pub fn understand(call: &Call) -> Result<(), Error> {
     IpamConf::read(call).map(drop)
 }
 
-impl Owner {
+impl Holder {
     fn is(&self, attachment: &Attachment) -> bool {
         match self {
             Self::Attachment { container_id, ifname } => {

@@ -34,11 +34,11 @@ pub struct Store {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     pub ip: IpAddr,
-    pub owner: Owner,
+    pub owner: Holder,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum Holder {
     Attachment {
         container_id: String,
         ifname: String,
@@ -162,10 +162,10 @@ impl Store {
     }
 
     /// To whom an address was given. `None`: to nobody, it is free.
-    pub fn owner(&self, ip: IpAddr) -> Result<Option<Owner>, StoreError> {
+    pub fn owner(&self, ip: IpAddr) -> Result<Option<Holder>, StoreError> {
         let text =
             self.read(&ip.to_string()).map_err(|error| self.failed("read a reservation", error))?;
-        Ok(text.map(|text| Owner::parse(&String::from_utf8_lossy(&text))))
+        Ok(text.map(|text| Holder::parse(&String::from_utf8_lossy(&text))))
     }
 
     pub fn of_attachment(
@@ -280,7 +280,7 @@ impl Pen<'_> {
     }
 }
 
-impl Owner {
+impl Holder {
     pub fn parse(text: &str) -> Self {
         let text = text.trim();
         match text.split_once("\r\n") {

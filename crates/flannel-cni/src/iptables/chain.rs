@@ -3,7 +3,7 @@
 use super::program::{self, Kind, Program};
 use super::transaction::{Rule, Transaction};
 use super::{TABLE, remove};
-use crate::nft::{Family, Nft};
+use crate::nft::{Nft, TableFamily};
 use crate::protocol::Error;
 
 /// A chain that is made for the first container that needs it and stays.
@@ -32,7 +32,7 @@ pub(crate) struct OwnChain {
 /// Makes a container's chain, in place of one by this name, and what is missing of the shared ones.
 pub(crate) fn establish(
     nft: &mut Nft,
-    family: Family,
+    family: TableFamily,
     shared: &[SharedChain],
     own: &OwnChain,
 ) -> Result<(), Error> {
@@ -67,7 +67,7 @@ pub(crate) fn establish(
 /// there is no such chain.
 pub(crate) fn verify(
     nft: &mut Nft,
-    family: Family,
+    family: TableFamily,
     shared: &[SharedChain],
     own: &OwnChain,
 ) -> Option<Result<(), Error>> {
@@ -83,7 +83,7 @@ pub(crate) fn verify(
 }
 
 /// Which kind of iptables holds a chain.
-fn place(nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Kind>, Error> {
+fn place(nft: &mut Nft, family: TableFamily, chain: &str) -> Result<Option<Kind>, Error> {
     if nft.has_chain(family, TABLE, chain)? {
         return Ok(Some(Kind::Nftables));
     }
@@ -97,7 +97,12 @@ fn place(nft: &mut Nft, family: Family, chain: &str) -> Result<Option<Kind>, Err
 }
 
 /// What an ADD that was cut short may have left.
-fn clear(nft: &mut Nft, family: Family, program: &Program, own: &OwnChain) -> Result<(), Error> {
+fn clear(
+    nft: &mut Nft,
+    family: TableFamily,
+    program: &Program,
+    own: &OwnChain,
+) -> Result<(), Error> {
     if !own.has_others {
         return remove::remove_of(nft, family, &own.name, own.entry);
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::TABLE;
-use crate::nft::Family;
+use crate::nft::TableFamily;
 use crate::protocol::{Error, ErrorContext};
 use crate::subprocess::{self, Output};
 
@@ -29,7 +29,7 @@ pub(super) struct Program {
 
 impl Program {
     /// The one that others on this host use, the Go plugins among them: the first on the path.
-    pub(super) fn of_host(family: Family) -> Result<Self, Error> {
+    pub(super) fn of_host(family: TableFamily) -> Result<Self, Error> {
         let name = name(family);
         Self::on_path(name).ok_or_else(|| {
             Error::internal(format_args!("there is no {name} on the path of the container runtime"))
@@ -38,7 +38,7 @@ impl Program {
     }
 
     /// Of a certain kind, wherever it is. `None`: this host has none, nor rules made with it.
-    pub(super) fn of_kind(family: Family, kind: Kind) -> Option<Self> {
+    pub(super) fn of_kind(family: TableFamily, kind: Kind) -> Option<Self> {
         let name = name(family);
         let suffix = match kind {
             Kind::Nftables => "nft",
@@ -110,7 +110,7 @@ impl Program {
 pub(super) fn works() -> bool {
     /// It was understood, whether or not there is such a chain.
     const UNDERSTOOD: [Option<i32>; 2] = [Some(0), Some(1)];
-    let Some(program) = Program::on_path(name(Family::Ipv4)) else { return false };
+    let Some(program) = Program::on_path(name(TableFamily::Ipv4)) else { return false };
     // Then it needs what we need without it.
     if program.kind == Kind::Nftables || Path::new("/proc/self/net/ip_tables_names").exists() {
         return true;
@@ -124,9 +124,9 @@ pub(super) fn works() -> bool {
 }
 
 /// Whether the kernel holds such a table of the older kind of iptables.
-pub(super) fn has_legacy_table(family: Family) -> bool {
+pub(super) fn has_legacy_table(family: TableFamily) -> bool {
     let names = match family {
-        Family::Ipv6 => "/proc/self/net/ip6_tables_names",
+        TableFamily::Ipv6 => "/proc/self/net/ip6_tables_names",
         _ => "/proc/self/net/ip_tables_names",
     };
     fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == TABLE))
@@ -149,9 +149,9 @@ fn in_directories<'a>(
     })
 }
 
-fn name(family: Family) -> &'static str {
+fn name(family: TableFamily) -> &'static str {
     match family {
-        Family::Ipv6 => "ip6tables",
+        TableFamily::Ipv6 => "ip6tables",
         _ => "iptables",
     }
 }

@@ -3,10 +3,10 @@
 use super::TABLE;
 use super::program::{Kind, Program, has_legacy_table};
 use super::transaction::{Transaction, words};
-use crate::nft::{Batch, Family, Nft, NftError};
+use crate::nft::{Batch, Nft, NftError, TableFamily};
 use crate::protocol::Error;
 
-const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+const FAMILIES: [TableFamily; 2] = [TableFamily::Ipv4, TableFamily::Ipv6];
 
 /// Removes a chain, of both families, and the rules of `entry` that jump to it. Usually there is none,
 /// and to find that out costs a system call or two.
@@ -19,7 +19,7 @@ pub(crate) fn remove_chain(nft: &mut Nft, chain: &str, entry: &str) -> Result<()
 
 pub(super) fn remove_of(
     nft: &mut Nft,
-    family: Family,
+    family: TableFamily,
     chain: &str,
     entry: &str,
 ) -> Result<(), Error> {
@@ -72,7 +72,7 @@ pub(crate) fn collect(nft: &mut Nft, stale: &Stale<'_>) -> Result<(), Error> {
 
 fn remove_from_nft(
     nft: &mut Nft,
-    family: Family,
+    family: TableFamily,
     chain: &str,
     entry: &str,
 ) -> Result<(), NftError> {
@@ -96,7 +96,7 @@ fn remove_from_nft(
 
 /// Removes the chains that `is_wanted` says, by name and by the comment of the rule that leads there.
 fn remove_from_legacy(
-    family: Family,
+    family: TableFamily,
     entry: &str,
     is_wanted: impl Fn(&str, &str) -> bool,
 ) -> Result<(), Error> {

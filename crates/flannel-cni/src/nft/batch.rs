@@ -7,7 +7,8 @@ use flannel_netlink::nfnetlink::{NFTABLES, NetfilterRequest};
 
 use super::expression::Expressions;
 use super::{
-    DELETE_CHAIN, DELETE_RULE, Family, NEW_CHAIN, NEW_RULE, NEW_TABLE, NLM_F_APPEND, NLM_F_CREATE,
+    DELETE_CHAIN, DELETE_RULE, NEW_CHAIN, NEW_RULE, NEW_TABLE, NLM_F_APPEND, NLM_F_CREATE,
+    TableFamily,
 };
 
 const COMMENT: u8 = 0;
@@ -75,7 +76,7 @@ pub(crate) enum Spot {
 }
 
 pub(crate) struct Batch {
-    family: Family,
+    family: TableFamily,
     table: String,
     pub(super) changes: Vec<NetfilterRequest>,
     /// What each change is for, in words that follow "could not".
@@ -83,7 +84,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(family: Family, table: &str) -> Self {
+    pub(crate) fn new(family: TableFamily, table: &str) -> Self {
         Self { family, table: table.to_owned(), changes: Vec::new(), words: Vec::new() }
     }
 
@@ -93,7 +94,7 @@ impl Batch {
     }
 
     /// Goes on with another table.
-    pub(crate) fn switch(&mut self, family: Family, table: &str) {
+    pub(crate) fn switch(&mut self, family: TableFamily, table: &str) {
         self.family = family;
         table.clone_into(&mut self.table);
     }

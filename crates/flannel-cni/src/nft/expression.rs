@@ -64,7 +64,7 @@ impl Expressions {
 
     /// Only packets of this family: needed in tables of both.
     pub(crate) fn family_of(self, ip: IpAddr) -> Self {
-        let number = super::Family::of(ip) as u8;
+        let number = super::TableFamily::of(ip) as u8;
         self.load_meta(META_NFPROTO).compare(EQUAL, &[number])
     }
 
@@ -132,7 +132,7 @@ impl Expressions {
     pub(crate) fn dnat(self, ip: IpAddr, port: u16) -> Self {
         let nat = AttributeWriter::default()
             .be32(1, DNAT)
-            .be32(2, super::Family::of(ip) as u32)
+            .be32(2, super::TableFamily::of(ip) as u32)
             .be32(3, REGISTER_1)
             .be32(5, REGISTER_2)
             .be32(7, PORT_IS_GIVEN);

@@ -5,7 +5,7 @@
 use flannel_netlink::Attributes;
 
 use super::batch::Hook;
-use super::{Batch, Expressions, Family, ListedRule, Nft, NftError};
+use super::{Batch, Expressions, ListedRule, Nft, NftError, TableFamily};
 
 const CHAIN_HOOK: u16 = 4;
 const CHAIN_POLICY: u16 = 5;
@@ -15,7 +15,7 @@ const HOOK_PRIORITY: u16 = 2;
 const ACCEPT: u32 = 1;
 
 pub(crate) struct Frame {
-    pub(crate) family: Family,
+    pub(crate) family: TableFamily,
     table: &'static str,
     comment: &'static str,
     chains: Vec<Chain>,
@@ -50,7 +50,7 @@ impl Flaw {
 }
 
 impl Frame {
-    pub(crate) fn new(family: Family, table: &'static str, comment: &'static str) -> Self {
+    pub(crate) fn new(family: TableFamily, table: &'static str, comment: &'static str) -> Self {
         Self { family, table, comment, chains: Vec::new() }
     }
 

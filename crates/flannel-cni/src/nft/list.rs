@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use flannel_netlink::{AttributeWriter, Attributes, ip};
 
 use super::batch::{Userdata, read_userdata};
-use super::{Family, GET_CHAIN, GET_RULE, Nft, NftError, question};
+use super::{GET_CHAIN, GET_RULE, Nft, NftError, TableFamily, question};
 
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
@@ -41,7 +41,7 @@ impl Nft {
     /// Empty when there is no such chain.
     pub(crate) fn rules(
         &mut self,
-        family: Family,
+        family: TableFamily,
         table: &str,
         chain: &str,
     ) -> Result<Vec<ListedRule>, NftError> {
@@ -51,7 +51,7 @@ impl Nft {
     /// Of all chains of a table, in their order. Empty when there is no such table.
     pub(crate) fn all_rules(
         &mut self,
-        family: Family,
+        family: TableFamily,
         table: &str,
     ) -> Result<Vec<ListedRule>, NftError> {
         self.list(family, table, None)
@@ -59,7 +59,7 @@ impl Nft {
 
     fn list(
         &mut self,
-        family: Family,
+        family: TableFamily,
         table: &str,
         chain: Option<&str>,
     ) -> Result<Vec<ListedRule>, NftError> {
@@ -85,7 +85,7 @@ impl Nft {
     /// What `read` makes of a chain. `None`: there is no such chain.
     pub(super) fn chain<T>(
         &mut self,
-        family: Family,
+        family: TableFamily,
         table: &str,
         chain: &str,
         read: impl FnOnce(Attributes<'_>) -> T,
@@ -96,7 +96,7 @@ impl Nft {
 
     pub(crate) fn has_chain(
         &mut self,
-        family: Family,
+        family: TableFamily,
         table: &str,
         chain: &str,
     ) -> Result<bool, NftError> {

@@ -31,14 +31,14 @@ const NLM_F_APPEND: u16 = 0x800;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Family {
+pub(crate) enum TableFamily {
     Inet = 1,
     Ipv4 = 2,
     Bridge = 7,
     Ipv6 = 10,
 }
 
-impl Family {
+impl TableFamily {
     pub(crate) fn of(ip: std::net::IpAddr) -> Self {
         if ip.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
     }
@@ -134,6 +134,6 @@ fn absent<T>(error: NetlinkError, nothing: T) -> Result<T, NftError> {
     }
 }
 
-fn question(kind: u16, family: Family, attributes: AttributeWriter) -> NetfilterRequest {
+fn question(kind: u16, family: TableFamily, attributes: AttributeWriter) -> NetfilterRequest {
     NetfilterRequest { subsystem: NFTABLES, kind, flags: 0, family: family as u8, attributes }
 }

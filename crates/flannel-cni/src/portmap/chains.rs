@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use super::conf::{Mapping, PortmapConf, Protocol};
 use crate::go_names::portmap_chain;
 use crate::iptables::{self, OwnChain, Rule, SharedChain, Stale};
-use crate::nft::{Family, Nft};
+use crate::nft::{Nft, TableFamily};
 use crate::protocol::{Attachment, Call, Error};
 
 /// The chain that leads to the containers' own.
@@ -28,7 +28,7 @@ pub(super) fn forward(
     addresses: &[IpNet],
 ) -> Result<(), Error> {
     for address in addresses {
-        let family = Family::of(address.addr());
+        let family = TableFamily::of(address.addr());
         iptables::establish(nft, family, &shared(conf), &own(call, conf, *address))
             .map_err(|error| error.context("unable to set up port mappings"))?;
     }
@@ -42,7 +42,7 @@ pub(super) fn verify(
     conf: &PortmapConf,
     address: IpNet,
 ) -> Option<Result<(), Error>> {
-    let family = Family::of(address.addr());
+    let family = TableFamily::of(address.addr());
     iptables::verify(nft, family, &shared(conf), &own(call, conf, address))
 }
 

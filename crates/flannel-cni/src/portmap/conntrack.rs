@@ -5,7 +5,7 @@ use std::io;
 use flannel_netlink::nfnetlink::{self, CONNTRACK, NetfilterRequest};
 use flannel_netlink::{AttributeWriter, Attributes, Connection, NetlinkError, Protocol};
 
-use crate::nft::Family;
+use crate::nft::TableFamily;
 
 const GET: u16 = 1;
 const DELETE: u16 = 2;
@@ -24,7 +24,7 @@ const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
 /// The kernel goes through the whole of its table, of which it has one for all namespaces: ten
 /// milliseconds, however little is in there.
-pub(super) fn forget_udp(families: &[Family], ports: &[u16]) -> io::Result<()> {
+pub(super) fn forget_udp(families: &[TableFamily], ports: &[u16]) -> io::Result<()> {
     if ports.is_empty() || families.is_empty() || are_there_no_flows() {
         return Ok(());
     }
@@ -48,7 +48,7 @@ fn are_there_no_flows() -> bool {
 /// The first half of every flow to one of the ports: what names it.
 fn flows(
     connection: &mut Connection,
-    family: Family,
+    family: TableFamily,
     ports: &[u16],
 ) -> io::Result<Vec<AttributeWriter>> {
     let mut list = |filter: AttributeWriter| {
@@ -91,6 +91,6 @@ fn flow_to(flow: Attributes<'_>, ports: &[u16]) -> Option<AttributeWriter> {
         .then(|| AttributeWriter::default().nest_read(TUPLE_ORIGINAL, tuple))
 }
 
-fn request(kind: u16, family: Family, attributes: AttributeWriter) -> NetfilterRequest {
+fn request(kind: u16, family: TableFamily, attributes: AttributeWriter) -> NetfilterRequest {
     NetfilterRequest { subsystem: CONNTRACK, kind, flags: 0, family: family as u8, attributes }
 }

@@ -17,7 +17,7 @@ use crate::bridge::previous_result;
 use crate::go_names::portmap_chain;
 use crate::iptables::{self, Backend};
 use crate::kernel::{self, Kernel};
-use crate::nft::{Family, Nft};
+use crate::nft::{Nft, TableFamily};
 use crate::protocol::{Call, Code, Error, ErrorContext, Outcome, Plugin};
 
 pub struct Portmap;
@@ -130,7 +130,7 @@ fn check_address(
     if let Some(found) = chains::verify(nft, call, conf, address) {
         return found;
     }
-    let family = Family::of(address.addr());
+    let family = TableFamily::of(address.addr());
     let wanted = conf.for_address(address.addr()).count();
     if wanted == 0 {
         return Ok(());
@@ -163,7 +163,8 @@ fn forget_old_flows(conf: &PortmapConf, addresses: &[IpNet]) {
         .filter(|it| it.protocol == Protocol::Udp)
         .map(|it| it.host_port)
         .collect();
-    let families: Vec<Family> = addresses.iter().map(|it| Family::of(it.addr())).collect();
+    let families: Vec<TableFamily> =
+        addresses.iter().map(|it| TableFamily::of(it.addr())).collect();
     // It only helps; without it they end by themselves.
     let _ = conntrack::forget_udp(&families, &ports);
 }

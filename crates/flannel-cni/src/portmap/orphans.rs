@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::rules;
 use crate::living_addresses;
-use crate::nft::{Batch, Family, ListedRule, Nft, NftError};
+use crate::nft::{Batch, ListedRule, Nft, NftError, TableFamily};
 use crate::protocol::Attachment;
 
 /// Removes the mappings of containers that are gone, of whichever network.
@@ -28,7 +28,7 @@ pub(super) fn collect(nft: &mut Nft, valid: &[Attachment]) -> Result<(), NftErro
     }
     // Without a look at all of them, nobody is judged.
     let Some(living) = living_addresses::addresses() else { return Ok(()) };
-    let mut batch = Batch::new(Family::Ipv4, rules::TABLE);
+    let mut batch = Batch::new(TableFamily::Ipv4, rules::TABLE);
     for (family, chain, rule) in &foreign {
         let of_same = || foreign.iter().map(|it| &it.2).filter(|it| it.comment == rule.comment);
         if is_gone(of_same(), &living) {

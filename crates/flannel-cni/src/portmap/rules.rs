@@ -12,7 +12,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::conf::{Mapping, PortmapConf};
 use crate::nft::{
-    Batch, Expressions, Family, Field, Frame, Hook, ListedRule, Nft, NftError, Spot, Verdict,
+    Batch, Expressions, Field, Frame, Hook, ListedRule, Nft, NftError, Spot, TableFamily, Verdict,
     fitted_comment, fitted_network,
 };
 use crate::protocol::{Attachment, Call};
@@ -25,7 +25,7 @@ const ALL_PORTS: &str = "hostports_all";
 const MASQUERADING: &str = "masquerading";
 const ARRIVAL: &str = "loopback_guard";
 pub(super) const OWNED: [&str; 3] = [PORTS, PORTS_OF_OLD, MASQUERADING];
-pub(super) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+pub(super) const FAMILIES: [TableFamily; 2] = [TableFamily::Ipv4, TableFamily::Ipv6];
 /// Others change the firewall, too, and may remove what we have just listed.
 const TRIES: usize = 5;
 
@@ -49,11 +49,11 @@ pub(super) fn forward(
 
 /// Removes all that was mapped for a container. Nothing of it needs to be there.
 pub(super) fn unforward(nft: &mut Nft, call: &Call) -> Result<(), NftError> {
-    let owner = Owner::new(&call.container_id, &call.conf.name);
+    let owner = Container::new(&call.container_id, &call.conf.name);
     let mut tries = 0;
     loop {
         tries += 1;
-        let mut batch = Batch::new(Family::Ipv4, TABLE);
+        let mut batch = Batch::new(TableFamily::Ipv4, TABLE);
         for family in FAMILIES {
             let present = nft.all_rules(family, TABLE)?;
             delete(&mut batch, family, present.iter().filter(|rule| owner.owns(rule)));
@@ -68,15 +68,15 @@ pub(super) fn unforward(nft: &mut Nft, call: &Call) -> Result<(), NftError> {
 
 /// The guard alone, for mappings that are kept in iptables.
 pub(super) fn guard_loopback(nft: &mut Nft) -> Result<(), NftError> {
-    let present = nft.all_rules(Family::Ipv4, TABLE)?;
-    let frame = with_loopback_guard(Frame::new(Family::Ipv4, TABLE, TABLE_COMMENT));
-    let mut batch = Batch::new(Family::Ipv4, TABLE);
+    let present = nft.all_rules(TableFamily::Ipv4, TABLE)?;
+    let frame = with_loopback_guard(Frame::new(TableFamily::Ipv4, TABLE, TABLE_COMMENT));
+    let mut batch = Batch::new(TableFamily::Ipv4, TABLE);
     frame.mend(&mut batch, &frame.flaws(nft, &present)?);
     nft.commit(batch)
 }
 
 /// Which of the chains that lead packets to containers is not as it must be.
-pub(super) fn flaw(nft: &mut Nft, family: Family) -> Result<Option<&'static str>, NftError> {
+pub(super) fn flaw(nft: &mut Nft, family: TableFamily) -> Result<Option<&'static str>, NftError> {
     let present = nft.all_rules(family, TABLE)?;
     let flaws = frame(family).flaws(nft, &present)?;
     Ok(flaws.iter().find(|flaw| flaw.matters()).map(|flaw| flaw.chain()))
@@ -86,9 +86,9 @@ pub(super) fn flaw(nft: &mut Nft, family: Family) -> Result<Option<&'static str>
 pub(super) fn count(
     nft: &mut Nft,
     call: &Call,
-    family: Family,
+    family: TableFamily,
 ) -> Result<(usize, usize), NftError> {
-    let owner = Owner::new(&call.container_id, &call.conf.name);
+    let owner = Container::new(&call.container_id, &call.conf.name);
     let present = nft.all_rules(family, TABLE)?;
     let own = || present.iter().filter(|rule| owner.owns(rule));
     let masquerading = own().filter(|rule| rule.chain == MASQUERADING).count();
@@ -98,14 +98,15 @@ pub(super) fn count(
 /// Removes the rules of this network's containers that live no more. Of rules that the Go plugin made
 /// nobody knows the network; they stay.
 pub(super) fn collect(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), NftError> {
-    let living: Vec<Owner> = valid.iter().map(|it| Owner::new(&it.container_id, network)).collect();
+    let living: Vec<Container> =
+        valid.iter().map(|it| Container::new(&it.container_id, network)).collect();
     let fitted = fitted_network(network);
     let is_stale = |rule: &&ListedRule| {
         let of_network =
             rule.network.as_deref().is_some_and(|it| it == network || it == fitted.as_ref());
         of_network && OWNED.contains(&&*rule.chain) && !living.iter().any(|it| it.owns(rule))
     };
-    let mut batch = Batch::new(Family::Ipv4, TABLE);
+    let mut batch = Batch::new(TableFamily::Ipv4, TABLE);
     for family in FAMILIES {
         let present = nft.all_rules(family, TABLE)?;
         delete(&mut batch, family, present.iter().filter(is_stale));
@@ -114,13 +115,13 @@ pub(super) fn collect(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Res
 }
 
 /// A container, as the firewall knows it.
-struct Owner {
+struct Container {
     comment: String,
     /// In full, and as it is written down: short ones are the same.
     networks: [String; 2],
 }
 
-impl Owner {
+impl Container {
     fn new(container_id: &str, network: &str) -> Self {
         Self {
             comment: fitted_comment(container_id).into_owned(),
@@ -136,7 +137,7 @@ impl Owner {
     }
 }
 
-fn delete<'a>(batch: &mut Batch, family: Family, rules: impl Iterator<Item = &'a ListedRule>) {
+fn delete<'a>(batch: &mut Batch, family: TableFamily, rules: impl Iterator<Item = &'a ListedRule>) {
     batch.switch(family, TABLE);
     for rule in rules {
         batch.delete_rule(&rule.chain, rule.handle);
@@ -149,12 +150,12 @@ fn replacement(
     conf: &PortmapConf,
     addresses: &[IpNet],
 ) -> Result<Batch, NftError> {
-    let owner = Owner::new(&call.container_id, &call.conf.name);
-    let mut batch = Batch::new(Family::Ipv4, TABLE);
+    let owner = Container::new(&call.container_id, &call.conf.name);
+    let mut batch = Batch::new(TableFamily::Ipv4, TABLE);
     for family in FAMILIES {
         let present = nft.all_rules(family, TABLE)?;
         delete(&mut batch, family, present.iter().filter(|rule| owner.owns(rule)));
-        for address in addresses.iter().filter(|it| Family::of(it.addr()) == family) {
+        for address in addresses.iter().filter(|it| TableFamily::of(it.addr()) == family) {
             let frame = frame(family);
             frame.mend(&mut batch, &frame.flaws(nft, &present)?);
             let foreign = present.iter().filter(|rule| !owner.owns(rule));
@@ -172,7 +173,7 @@ fn replacement(
 }
 
 /// The chains, and the rules that lead packets to them.
-fn frame(family: Family) -> Frame {
+fn frame(family: TableFamily) -> Frame {
     let jump = |chain| Expressions::new().verdict(Verdict::Jump(chain));
     let entry = || vec![Expressions::new().destined_here().verdict(Verdict::Jump(ALL_PORTS))];
     let frame = Frame::new(family, TABLE, TABLE_COMMENT)
@@ -182,7 +183,7 @@ fn frame(family: Family) -> Frame {
         .leading("prerouting", Some(Hook::Prerouting), entry())
         .leading("output", Some(Hook::Output), entry())
         .holder(MASQUERADING, Some(Hook::Postrouting));
-    if family == Family::Ipv4 { with_loopback_guard(frame) } else { frame }
+    if family == TableFamily::Ipv4 { with_loopback_guard(frame) } else { frame }
 }
 
 /// Connections from the host's loopback address are let out (`route_localnet`). Those to it must not be

@@ -8,3 +8,4 @@ mod wire;
 
 pub(crate) use monitor::{Event, Monitor, Object};
 pub(crate) use objects::Objects;
+pub(crate) use wire::protocol;

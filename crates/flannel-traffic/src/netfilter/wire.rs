@@ -30,8 +30,16 @@ const IMMEDIATE_DATA: u16 = 2;
 const DATA_VERDICT: u16 = 2;
 const VERDICT_CHAIN: u16 = 2;
 
+/// What the kernel calls the family: NFPROTO_IPV4 or NFPROTO_IPV6.
+pub(crate) fn protocol(family: Family) -> u8 {
+    match family {
+        Family::V4 => 2,
+        Family::V6 => 10,
+    }
+}
+
 pub(crate) fn request(kind: u16, family: Family, attributes: AttributeWriter) -> NetfilterRequest {
-    NetfilterRequest { subsystem: NFTABLES, kind, flags: 0, family: family.protocol(), attributes }
+    NetfilterRequest { subsystem: NFTABLES, kind, flags: 0, family: protocol(family), attributes }
 }
 
 /// Whether these are a rule's, and one that jumps to `chain`. `None`: it does not say what it does.

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use flannel_cni::ipam::audit::{self, Evidence, Finding, State};
-use flannel_cni::ipam::{Owner, Store};
+use flannel_cni::ipam::{Holder, Store};
 
 use super::lab::table::{Colour, Paint, Table};
 
@@ -52,13 +52,13 @@ impl IpamArgs {
 }
 
 /// A network and what was found in it.
-struct Network {
+struct InspectedNetwork {
     name: String,
     store: Store,
     findings: Vec<Finding>,
 }
 
-impl Network {
+impl InspectedNetwork {
     fn leaked(&self) -> usize {
         self.findings.iter().filter(|finding| finding.state == State::Stale).count()
     }
@@ -76,7 +76,7 @@ impl CheckArgs {
         let paint = Paint::for_stdout();
         table(&networks).write(&mut out, paint)?;
 
-        let leaked: usize = networks.iter().map(Network::leaked).sum();
+        let leaked: usize = networks.iter().map(InspectedNetwork::leaked).sum();
         if leaked == 0 {
             let text = format!("{reserved} reserved, none leaked");
             writeln!(out, "{}", paint.text(Colour::Good, &text))?;
@@ -93,7 +93,7 @@ impl CheckArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn inspect(&self) -> anyhow::Result<Vec<Network>> {
+    fn inspect(&self) -> anyhow::Result<Vec<InspectedNetwork>> {
         let names = match &self.network {
             Some(name) => vec![name.clone()],
             None => names_in(&self.data_dir)?,
@@ -117,14 +117,14 @@ impl CheckArgs {
         let judge = |(name, store): (String, Store)| {
             let mut findings = audit::inspect(&store, &name, &evidence, SystemTime::now())?;
             findings.sort_by_key(|finding| finding.reservation.ip);
-            Ok(Network { name, store, findings })
+            Ok(InspectedNetwork { name, store, findings })
         };
         networks.into_iter().map(judge).collect()
     }
 }
 
 /// Sets free what has leaked, and returns how many addresses that were.
-fn fix(networks: &[Network]) -> anyhow::Result<usize> {
+fn fix(networks: &[InspectedNetwork]) -> anyhow::Result<usize> {
     let mut freed = 0;
     for network in networks.iter().filter(|network| network.leaked() > 0) {
         freed += audit::fix(&network.store, &network.name, &network.findings)
@@ -134,14 +134,14 @@ fn fix(networks: &[Network]) -> anyhow::Result<usize> {
     Ok(freed)
 }
 
-fn table(networks: &[Network]) -> Table {
+fn table(networks: &[InspectedNetwork]) -> Table {
     let mut table = Table::new(&["network", "address", "container", "interface", "state"]);
     for network in networks {
         for Finding { reservation, state } in &network.findings {
             let (container, interface) = match &reservation.owner {
-                Owner::Attachment { container_id, ifname } => (shortened(container_id), &**ifname),
-                Owner::Container { container_id } => (shortened(container_id), "-"),
-                Owner::Nobody => ("-".to_owned(), "-"),
+                Holder::Attachment { container_id, ifname } => (shortened(container_id), &**ifname),
+                Holder::Container { container_id } => (shortened(container_id), "-"),
+                Holder::Nobody => ("-".to_owned(), "-"),
             };
             let state = match state {
                 State::Living => (Colour::Good, "in use".to_owned()),

@@ -7,7 +7,7 @@ use flannel_backend::Judged;
 use flannel_common::Tries;
 use flannel_lease::NetworkConfig;
 
-use super::network::Network;
+use super::network::JoinedNetwork;
 use super::timing::{CONFIG_POLL, CONFIG_REMINDER};
 use super::{Daemon, Setup, needs};
 use crate::logging::Throttle;
@@ -112,7 +112,7 @@ impl Daemon {
     }
 
     /// The network that a new config describes, or why there can be none.
-    async fn network_of(&mut self, text: &str) -> Result<Network, Refusal> {
+    async fn network_of(&mut self, text: &str) -> Result<JoinedNetwork, Refusal> {
         let unfit = |why: &str, error: &dyn Display| {
             Refusal::Unfit(format!("The new network config {why}: {error}"))
         };
@@ -125,7 +125,7 @@ impl Daemon {
         }
         let (config, answers) = (judged.config.clone(), self.answers.clone());
         let facts = self.facts.borrow().clone();
-        let network = Network::new(&self.setup, config, answers, &facts).await;
+        let network = JoinedNetwork::new(&self.setup, config, answers, &facts).await;
         let network = network.map_err(|error| unfit("cannot be used here", &error))?;
         say_remarks(&judged);
         Ok(network)

@@ -13,7 +13,7 @@ use flannel_store::{Held, Snapshot, StoreError};
 use rustix::fs::statfs;
 
 use super::Setup;
-use super::network::Network;
+use super::network::JoinedNetwork;
 use crate::node_file::NodeFiles;
 
 /// The kernel asks three times for a neighbour, a second apart.
@@ -40,7 +40,7 @@ pub(super) enum Return {
 
 impl Identity {
     /// What was kept under any card of this machine, first under the one that is used.
-    pub(super) fn recall(setup: &Setup, network: &Network, facts: &Facts) -> Self {
+    pub(super) fn recall(setup: &Setup, network: &JoinedNetwork, facts: &Facts) -> Self {
         let files = NodeFiles::new(&setup.options.data_dir, &setup.subnet_file);
         let own = files.read(cards(network, facts));
         Self { files, own, complained: false }
@@ -52,7 +52,7 @@ impl Identity {
     }
 
     /// Keeps the lease as it is now.
-    pub(super) fn note(&mut self, held: &Held, network: &Network, facts: &Facts) {
+    pub(super) fn note(&mut self, held: &Held, network: &JoinedNetwork, facts: &Facts) {
         let own = match self.own.take() {
             Some(mut own) => {
                 own.note(&held.lease, held.version);
@@ -80,7 +80,7 @@ impl Identity {
     pub(super) async fn come_back(
         &self,
         setup: &Setup,
-        network: &Network,
+        network: &JoinedNetwork,
         facts: &Arc<Facts>,
         previous: Option<Subnet>,
         starting: bool,
@@ -120,7 +120,7 @@ impl Identity {
     async fn take_over(
         &self,
         setup: &Setup,
-        network: &Network,
+        network: &JoinedNetwork,
         facts: &Arc<Facts>,
         held: Held,
         now: &LeaseAttrs,
@@ -171,7 +171,7 @@ impl Identity {
 /// them is a copy of the other, and peers could send to only one.
 pub(super) async fn tell_apart(
     setup: &Setup,
-    network: &Network,
+    network: &JoinedNetwork,
     facts: &Facts,
     held: Held,
     leases: &[Lease],
@@ -217,12 +217,12 @@ fn address(attrs: &LeaseAttrs) -> String {
 }
 
 /// The hardware address of the card through which this node reaches its peers.
-fn card(network: &Network, facts: &Facts) -> Option<Mac> {
+fn card(network: &JoinedNetwork, facts: &Facts) -> Option<Mac> {
     facts.interface(network.underlay().link)?.mac.filter(Mac::is_unicast)
 }
 
 /// Of all cards of this node, first the one that is used.
-fn cards(network: &Network, facts: &Facts) -> Vec<Mac> {
+fn cards(network: &JoinedNetwork, facts: &Facts) -> Vec<Mac> {
     let devices = network.devices();
     let all = facts.interfaces.iter().filter(|i| !i.loopback && !devices.contains(&i.name));
     let all = card(network, facts).into_iter().chain(all.filter_map(|i| i.mac));
@@ -237,7 +237,7 @@ fn own_addresses(facts: &Facts) -> impl Iterator<Item = IpAddr> {
 /// A device that lives has been here since the machine was switched on, and so has a file in memory.
 fn since_boot(
     setup: &Setup,
-    network: &Network,
+    network: &JoinedNetwork,
     facts: &Facts,
     now: &LeaseAttrs,
     lease: &Lease,

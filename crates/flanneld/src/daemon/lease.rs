@@ -12,7 +12,7 @@ use flannel_store::{Claim, Held, Snapshot, StoreError};
 
 use super::Setup;
 use super::identity::{self, Identity, Return};
-use super::network::Network;
+use super::network::JoinedNetwork;
 use super::uptime::Uptime;
 use crate::readiness::Readiness;
 
@@ -44,7 +44,7 @@ impl OwnLease {
     /// Tries until it has one.
     pub(super) async fn acquire(
         setup: &Setup,
-        network: &Network,
+        network: &JoinedNetwork,
         facts: Arc<Facts>,
     ) -> (Self, Snapshot) {
         let mut rng = fastrand::Rng::with_seed(setup.seed);
@@ -163,7 +163,7 @@ impl OwnLease {
         self.question.is_none() && self.renew_at.is_some_and(Uptime::has_come)
     }
 
-    pub(super) async fn renew(&mut self, setup: &Setup, network: &Network, facts: &Facts) {
+    pub(super) async fn renew(&mut self, setup: &Setup, network: &JoinedNetwork, facts: &Facts) {
         let attrs = self.held.lease.attrs.clone();
         match setup.store.renew(&self.held, &attrs).await {
             Ok(held) => {
@@ -188,7 +188,7 @@ impl OwnLease {
     }
 
     /// Announces the node as it is now, on the subnet it has if the network still allows that.
-    pub(super) async fn announce(&mut self, setup: &Setup, network: &Network, facts: &Facts) {
+    pub(super) async fn announce(&mut self, setup: &Setup, network: &JoinedNetwork, facts: &Facts) {
         let attrs = network.attrs(Some(&self.held.lease.attrs), facts, setup.machine);
         if !network.config().accepts(&self.subnet()) {
             tracing::warn!("The subnet {} does not fit the network any more", self.subnet());
@@ -225,7 +225,7 @@ impl OwnLease {
     pub(super) async fn reclaim(
         &mut self,
         setup: &Setup,
-        network: &Network,
+        network: &JoinedNetwork,
         facts: &Arc<Facts>,
     ) -> Option<Snapshot> {
         let previous = Some(self.subnet());
@@ -269,7 +269,7 @@ fn renew_in(left: Duration, margin: Duration, chance: f64) -> Duration {
 async fn claim(
     identity: &mut Identity,
     setup: &Setup,
-    network: &Network,
+    network: &JoinedNetwork,
     facts: &Arc<Facts>,
     previous: Option<Subnet>,
     starting: bool,

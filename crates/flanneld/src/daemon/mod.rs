@@ -44,7 +44,7 @@ use crate::{checks, memory};
 use config_changes::{RefusedConfig, say_remarks, wait_for_config};
 use earlier::EarlierNetworks;
 use lease::OwnLease;
-use network::Network;
+use network::JoinedNetwork;
 pub use network_conflicts::TakenByNetworks;
 use peers::Peers;
 use rules::TrafficRules;
@@ -104,7 +104,7 @@ struct Daemon {
     refused: Option<RefusedConfig>,
     /// What was found out for the backend of the config that came last.
     answers: Answers,
-    network: Network,
+    network: JoinedNetwork,
     own: OwnLease,
     table: LeaseTable,
     peers: Peers,
@@ -136,7 +136,7 @@ impl Daemon {
         let answers = needs::find_out_at_last(&setup, judged.backend.needs()).await;
         let mut facts = setup.appliers.kernel().facts();
         let now = facts.borrow_and_update().clone();
-        let network = match Network::new(&setup, config, answers.clone(), &now).await {
+        let network = match JoinedNetwork::new(&setup, config, answers.clone(), &now).await {
             Ok(network) => network,
             Err(error) => bail!("{error}"),
         };

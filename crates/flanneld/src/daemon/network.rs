@@ -25,7 +25,7 @@ const REMINDER: Duration = Duration::from_secs(60);
 /// An operator reads the first few.
 const LISTED_HAZARDS: usize = 3;
 
-pub(super) struct Network {
+pub(super) struct JoinedNetwork {
     backend: Arc<dyn Backend>,
     node: Node,
     routing_version: u64,
@@ -48,7 +48,7 @@ pub(super) enum NetworkError {
     Stopped(#[from] Stopped),
 }
 
-impl Network {
+impl JoinedNetwork {
     pub(super) async fn new(
         setup: &Setup,
         config: NetworkConfig,

@@ -8,13 +8,13 @@ use flannel_kernel::Ownership;
 use flannel_lease::{Change, Lease, Subnet};
 
 use super::Daemon;
-use super::network::Network;
+use super::network::JoinedNetwork;
 
 impl Daemon {
     pub(super) async fn on_facts(&mut self) -> anyhow::Result<()> {
         let facts = self.facts.borrow_and_update().clone();
         let (config, answers) = (self.network.config().clone(), self.network.answers().clone());
-        let network = match Network::new(&self.setup, config, answers, &facts).await {
+        let network = match JoinedNetwork::new(&self.setup, config, answers, &facts).await {
             Ok(network) => network,
             Err(error) => {
                 self.network.lost(&error);

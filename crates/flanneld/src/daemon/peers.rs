@@ -6,7 +6,7 @@ use std::time::Instant;
 use flannel_backend::{DesiredState, Meeting, PeerProblem, WantedBy, Wishes};
 use flannel_lease::{Change, Lease, LeaseTable, Subnet};
 
-use super::network::Network;
+use super::network::JoinedNetwork;
 use super::timing::GRACE_FOR_THE_VANISHED;
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ impl Peers {
     /// What all peers make wanted.
     pub(super) fn all(
         &mut self,
-        network: &Network,
+        network: &JoinedNetwork,
         own: &Lease,
         table: &LeaseTable,
     ) -> DesiredState {
@@ -42,7 +42,7 @@ impl Peers {
     /// What those make wanted that changed.
     pub(super) fn changed(
         &mut self,
-        network: &Network,
+        network: &JoinedNetwork,
         own: &Lease,
         changes: Vec<Change>,
     ) -> DesiredState {
@@ -150,7 +150,7 @@ impl Peers {
         self.overlapping.insert(lease.subnet, (meeting, said));
     }
 
-    fn wishes(&mut self, network: &Network, own: &Lease, lease: &Lease) -> Wishes {
+    fn wishes(&mut self, network: &JoinedNetwork, own: &Lease, lease: &Lease) -> Wishes {
         match network.peer(own, lease) {
             Ok(wishes) => {
                 self.unusable.remove(&lease.subnet);

@@ -6,7 +6,7 @@ use flannel_traffic::{FamilyRules, Health, Mode, Rules, Traffic};
 use ipnet::IpNet;
 use tokio::sync::watch;
 
-use super::network::Network;
+use super::network::JoinedNetwork;
 use crate::options;
 
 pub(super) struct TrafficRules {
@@ -24,7 +24,11 @@ impl TrafficRules {
 
     /// Makes the rules follow the network. They are tried again by themselves if that fails; but a
     /// node that cannot masquerade is not to begin its work as if it could.
-    pub(super) async fn follow(&mut self, network: &Network, subnet: Subnet) -> anyhow::Result<()> {
+    pub(super) async fn follow(
+        &mut self,
+        network: &JoinedNetwork,
+        subnet: Subnet,
+    ) -> anyhow::Result<()> {
         let Some(traffic) = &self.traffic else { return Ok(()) };
         let rules = self.rules(network, subnet);
         let outcome = traffic.set(rules).await;
@@ -59,7 +63,7 @@ impl TrafficRules {
         self.traffic.as_ref().map(Traffic::health)
     }
 
-    fn rules(&self, network: &Network, subnet: Subnet) -> Rules {
+    fn rules(&self, network: &JoinedNetwork, subnet: Subnet) -> Rules {
         let config = network.config();
         let exclude = |v4: bool| {
             let all = config.masquerade_exclude.iter();

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use flannel_common::Family;
 use flannel_kernel::IfName;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,27 +54,6 @@ pub enum SelectError {
     NoMtu { link: IfName },
     #[error("none of the interfaces asked for can be used: {}", join(.0))]
     AllFailed(Vec<SelectError>),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    pub(super) fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        })
-    }
 }
 
 fn join(parts: &[impl fmt::Display]) -> String {

@@ -14,7 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use flannel_backend::Underlay;
 use flannel_kernel::{Facts, IfName, Interface, Path, VXLAN_DEVICES};
 
-pub use error::{Family, SelectError};
+pub use error::SelectError;
+use flannel_common::Family;
 
 use address::{usable_v4, usable_v6};
 

@@ -33,11 +33,11 @@ pub(crate) struct Up {
 
     /// Address families of the overlay
     #[arg(long, value_enum, default_value = "ipv4")]
-    family: Family,
+    family: FamilyChoice,
 
     /// Address families of the underlay
     #[arg(long, value_enum, default_value = "dual")]
-    underlay: Family,
+    underlay: FamilyChoice,
 
     /// MTU of the underlay
     #[arg(long, default_value_t = 1500)]
@@ -99,7 +99,7 @@ enum StoreKind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Family {
+enum FamilyChoice {
     Ipv4,
     Ipv6,
     Dual,
@@ -256,12 +256,12 @@ fn backend(text: &str) -> anyhow::Result<Value> {
     Ok(json!({"Type": text}))
 }
 
-impl From<Family> for Families {
-    fn from(family: Family) -> Self {
+impl From<FamilyChoice> for Families {
+    fn from(family: FamilyChoice) -> Self {
         match family {
-            Family::Ipv4 => Self::Ipv4,
-            Family::Ipv6 => Self::Ipv6,
-            Family::Dual => Self::Dual,
+            FamilyChoice::Ipv4 => Self::Ipv4,
+            FamilyChoice::Ipv6 => Self::Ipv6,
+            FamilyChoice::Dual => Self::Dual,
         }
     }
 }
