@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use flannel_lease::NetworkName;
+use flannel_lease::{NetworkName, SubnetOrigin};
 use flannel_server::{Api, Limits};
 use flannel_store::LeaseService;
 use flannel_store::embedded::AskError;
@@ -85,7 +85,7 @@ async fn ask(api: &Api, service: &Memory, request: Request<Full<Bytes>>, who: Wh
     }
     assert_eq!(status, StatusCode::OK, "{text}");
     for (_, state) in service.everything() {
-        let config = state.config.as_deref().map(flannel_backend::judge);
+        let config = state.config.as_deref().map(|text| flannel_backend::judge(text, SubnetOrigin::Pool));
         assert!(
             config.is_none_or(|judged| judged.is_ok()),
             "{text} is stored, and no node can use it"

@@ -2,7 +2,7 @@
 #![no_main]
 
 use flannel_backend::judge;
-use flannel_lease::{ConfigError, NetworkConfig};
+use flannel_lease::{ConfigError, NetworkConfig, SubnetOrigin};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &[u8]| {
@@ -13,7 +13,7 @@ fuzz_target!(|text: &[u8]| {
 
 /// What is said beside a config that can be used is few lines without anything that terminals obey.
 fn told(text: &str) {
-    let Ok(judged) = judge(text) else { return };
+    let Ok(judged) = judge(text, SubnetOrigin::Pool) else { return };
     let lines: Vec<String> = judged.remarks.iter().map(ToString::to_string).collect();
     assert!(lines.len() <= 32 && lines.iter().all(|line| line.len() < 400), "{lines:?}");
     assert!(!lines.concat().contains(char::is_control), "{lines:?}");
@@ -30,7 +30,7 @@ fn read(text: &str, parse: impl Fn(&str) -> Result<NetworkConfig, ConfigError>) 
                 Ok(_) => told(text),
                 Err(error) => {
                     assert!(!error.to_string().is_empty());
-                    assert!(judge(text).is_err(), "{text}");
+                    assert!(judge(text, SubnetOrigin::Pool).is_err(), "{text}");
                 }
             }
         }

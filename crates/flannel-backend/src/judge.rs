@@ -1,7 +1,7 @@
 //! Whether nodes can use a network config. Whoever takes one in asks here: the daemon before it uses it,
 //! the lease server and the tools before they store it.
 
-use flannel_lease::{NetworkConfig, Remark, remarks};
+use flannel_lease::{NetworkConfig, Remark, SubnetOrigin, remarks};
 
 use crate::{Backend, BackendError, create};
 
@@ -22,8 +22,9 @@ impl std::fmt::Debug for Judged {
     }
 }
 
-pub fn judge(text: &str) -> Result<Judged, BackendError> {
-    let config = NetworkConfig::parse(text)?;
+/// `subnets`: where those of the network come from, which its store knows.
+pub fn judge(text: &str, subnets: SubnetOrigin) -> Result<Judged, BackendError> {
+    let config = NetworkConfig::read(text, subnets)?;
     let backend = create(&config.backend)?;
     backend.check_network(&config)?;
     let remarks = remarks(text, backend.options());

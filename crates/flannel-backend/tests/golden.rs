@@ -8,7 +8,7 @@ use flannel_backend::{
 };
 use flannel_common::Family;
 use flannel_kernel::{Facts, IfName, Interface, KernelVersion, Mac, Path};
-use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
+use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, SubnetOrigin};
 
 const DUAL: &str = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{"Type":"vxlan"}}"#;
 const OWN_DUAL: (&str, &str) = (
@@ -401,10 +401,11 @@ fn what_is_wrong_on_every_node_is_found_without_one() {
         (format!(r#"{dual},"Backend":{{"Type":"vxlan","VNI":10000}}"#), "9999 or less with IPv6"),
         (format!(r#"{dual},"Backend":{{"Type":"vxlan","MTU":1349}}"#), "raise it to 1350 or more"),
     ] {
-        let error = judge(&config(&more)).expect_err(&more).to_string();
+        let error = judge(&config(&more), SubnetOrigin::Pool).expect_err(&more).to_string();
         assert!(error.contains(said), "{more}: {error}");
     }
-    let judged = judge(&config(r#","Backend":{"Type":"host-gw","VNI":1}"#)).unwrap();
+    let judged =
+        judge(&config(r#","Backend":{"Type":"host-gw","VNI":1}"#), SubnetOrigin::Pool).unwrap();
     assert_eq!(judged.remarks.len(), 1, "host-gw has no options: {:?}", judged.remarks);
 }
 

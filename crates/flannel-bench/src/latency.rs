@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use flannel_lab::Lab;
 use flannel_lease::Subnet;
-use flannel_store::{EtcdOptions, EtcdStore, Store, StoreEvent};
+use flannel_store::{Cursor, EtcdOptions, EtcdStore, Store, StoreEvent};
 use tokio::sync::oneshot;
 
 use crate::table::{percentile, ratio};
@@ -64,13 +64,13 @@ fn watch(
         ..EtcdOptions::default()
     };
     runtime.block_on(async {
-        let mut events = EtcdStore::new(&options, None, 1)?.watch(0);
+        let mut events = EtcdStore::new(&options, None, 1)?.watch(Cursor::BEGINNING);
         tokio::pin!(stopped);
         loop {
             tokio::select! {
                 _ = &mut stopped => return Ok(()),
                 event = events.recv() => match event {
-                    Some(StoreEvent::Put(lease)) => tell.send((lease.subnet, Instant::now()))?,
+                    Some(StoreEvent::Put(stored)) => tell.send((stored.lease.subnet, Instant::now()))?,
                     Some(_) => {}
                     None => bail!("the watch has ended"),
                 },

@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use flannel_lease::{LeaseAttrs, NetworkConfig};
-use flannel_store::{
-    Admin, Claim, EtcdOptions, EtcdStore, Held, RemoteOptions, RemoteStore, StoreEvent,
-};
+use flannel_lease::{Claimant, LeaseAttrs, NetworkConfig};
+use flannel_store::{Admin, EtcdOptions, EtcdStore, Held, RemoteOptions, RemoteStore, StoreEvent};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -138,12 +136,12 @@ async fn measure(contestant: &impl Contestant, wishes: &Wishes) -> anyhow::Resul
         // A client of its own, as every node has; its one connection is the watch.
         let store = contestant.client()?;
         let heard = heard.clone();
-        let mut events = store.watch(cursor);
+        let mut events = store.watch(cursor.clone());
         clients.spawn(async move {
             let _store = store;
             while let Some(event) = events.recv().await {
                 let mark = match event {
-                    StoreEvent::Put(lease) => lease.attrs.public_ip.map(u32::from),
+                    StoreEvent::Put(stored) => stored.lease.attrs.public_ip.map(u32::from),
                     _ => None,
                 };
                 if let Some(mark) = mark
@@ -182,8 +180,10 @@ async fn get_lease(
     config: &NetworkConfig,
     attrs: LeaseAttrs,
 ) -> anyhow::Result<Held> {
+    let me = Claimant::new(&attrs, None);
     loop {
-        match store.acquire(config, &Claim::new(attrs.clone(), None)).await {
+        let recalled = store.recall(config, &me).await?;
+        match flannel_store::acquire(store, config, &me, recalled, |_| attrs.clone()).await {
             Ok(acquired) => return Ok(acquired.held),
             Err(error) if error.is_transient() => {}
             Err(error) => return Err(error.into()),

@@ -63,14 +63,14 @@ pub enum AcquireError {
 /// Prefers, in this order: a lease that already bears our public address (the previous one if there are
 /// several), the previous subnet, a random one of the lowest free subnets. Each family is chosen by
 /// itself, so a host keeps its IPv4 subnet when IPv6 is turned on, and the other way round.
-pub fn decide(
+pub fn decide<'a>(
     config: &NetworkConfig,
-    leases: &[Lease],
+    leases: impl IntoIterator<Item = &'a Lease>,
     me: &Claimant,
     rng: &mut fastrand::Rng,
 ) -> Result<Decision, AcquireError> {
     let (ours, others): (Vec<&Lease>, Vec<&Lease>) =
-        leases.iter().partition(|lease| is_ours(config, me, lease));
+        leases.into_iter().partition(|lease| me.has(config, &lease.attrs));
     let (usable, unusable): (Vec<Subnet>, Vec<Subnet>) =
         ours.iter().map(|lease| lease.subnet).partition(|subnet| config.accepts(subnet));
 
@@ -92,9 +92,18 @@ pub fn decide(
     Ok(Decision { discard: unusable, choice: Choice::Take(subnet) })
 }
 
-fn is_ours(config: &NetworkConfig, me: &Claimant, lease: &Lease) -> bool {
-    let Claimant { public_ip, public_ipv6, .. } = *me;
-    same_node(config, &LeaseAttrs { public_ip, public_ipv6, ..LeaseAttrs::default() }, &lease.attrs)
+impl Claimant {
+    pub fn new(attrs: &LeaseAttrs, previous: Option<Subnet>) -> Self {
+        let LeaseAttrs { public_ip, public_ipv6, .. } = *attrs;
+        Self { public_ip, public_ipv6, previous }
+    }
+
+    /// Whether a lease with these attributes bears the address by which the claimant is known.
+    pub fn has(&self, config: &NetworkConfig, attrs: &LeaseAttrs) -> bool {
+        let Self { public_ip, public_ipv6, .. } = *self;
+        let me = LeaseAttrs { public_ip, public_ipv6, ..LeaseAttrs::default() };
+        same_node(config, &me, attrs)
+    }
 }
 
 fn choose<N: Net>(

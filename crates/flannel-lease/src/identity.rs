@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{Lease, LeaseAttrs, NetworkConfig, Subnet};
+use crate::{KnownBy, Lease, LeaseAttrs, NetworkConfig, Subnet, Version};
 
 /// A store that is restored from a backup may know a node by an address from before.
 const REMEMBERED: usize = 4;
@@ -18,7 +18,7 @@ pub struct NodeIdentity {
     subnet: Subnet,
     /// The store's version of the lease as this node last wrote it. Who writes the same again, as another
     /// node does that was given the address meanwhile, makes another version.
-    version: u64,
+    version: Version,
     /// The latest first.
     announced: Vec<LeaseAttrs>,
 }
@@ -57,7 +57,7 @@ pub enum Kinship {
 }
 
 impl NodeIdentity {
-    pub fn new(lease: &Lease, version: u64) -> Self {
+    pub fn new(lease: &Lease, version: Version) -> Self {
         Self { subnet: lease.subnet, version, announced: vec![lease.attrs.clone()] }
     }
 
@@ -67,7 +67,7 @@ impl NodeIdentity {
 
     /// Takes note of the lease as this node has written it. What was announced on another subnet is of no
     /// use any more.
-    pub fn note(&mut self, lease: &Lease, version: u64) {
+    pub fn note(&mut self, lease: &Lease, version: Version) {
         if self.subnet != lease.subnet {
             *self = Self::new(lease, version);
             return;
@@ -100,8 +100,10 @@ impl NodeIdentity {
     }
 
     /// Nobody has written the lease since this node did.
-    fn wrote(&self, lease: &Lease, version: u64) -> bool {
-        version != 0 && self.version == version && self.announced.first() == Some(&lease.attrs)
+    fn wrote(&self, lease: &Lease, version: Version) -> bool {
+        version != Version::UNKNOWN
+            && self.version == version
+            && self.announced.first() == Some(&lease.attrs)
     }
 
     fn has_announced(&self, attrs: &LeaseAttrs) -> bool {
@@ -114,7 +116,7 @@ struct Stored {
     #[serde(rename = "Subnet")]
     subnet: String,
     #[serde(rename = "Version")]
-    version: u64,
+    version: Version,
     #[serde(rename = "Announced")]
     announced: Vec<Box<RawValue>>,
 }
@@ -132,7 +134,7 @@ impl<'a> Traces<'a> {
         config: &NetworkConfig,
         now: &LeaseAttrs,
         lease: &Lease,
-        version: u64,
+        version: Version,
     ) -> Kinship {
         if same_node(config, now, &lease.attrs) {
             return Kinship::Present;
@@ -157,20 +159,9 @@ impl<'a> Traces<'a> {
     }
 }
 
-/// The address that a node is known by to every flannel: the public one of the first family in use. "No
-/// address" is nobody's identity.
-fn known_by(config: &NetworkConfig, attrs: &LeaseAttrs) -> Option<IpAddr> {
-    let address = match config.v4 {
-        Some(_) => attrs.public_ip.map(IpAddr::V4),
-        None => attrs.public_ipv6.map(IpAddr::V6),
-    };
-    address.filter(|ip| !ip.is_unspecified())
-}
-
 /// Whether both tell of one node.
 pub fn same_node(config: &NetworkConfig, one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
-    let known = known_by(config, one);
-    known.is_some() && known == known_by(config, other)
+    KnownBy::of(Some(config)).same_node(one, other)
 }
 
 /// Whether both announce one and the same device: peers could send to only one of them.

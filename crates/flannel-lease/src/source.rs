@@ -5,6 +5,15 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use crate::net::Net;
 use crate::pool::Pool;
 
+/// Who decides which subnet a node has; the store says which of the two it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubnetOrigin {
+    /// Nodes take them from a pool that the network config describes.
+    Pool,
+    /// The store assigns them.
+    Store,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubnetSource<N: Net> {
     /// They are handed out from a pool that the config describes.

@@ -38,7 +38,7 @@ impl LeaseTable {
 
     /// Replaces all leases. Removals come first, so that a subnet that passes from one key to another
     /// is never claimed twice.
-    pub fn snapshot(&mut self, leases: Vec<Lease>) -> Vec<Change> {
+    pub fn snapshot(&mut self, leases: impl IntoIterator<Item = Lease>) -> Vec<Change> {
         let new: BTreeMap<_, _> =
             leases.into_iter().map(|lease| (lease.subnet, lease.attrs)).collect();
         let old = std::mem::replace(&mut self.leases, new);

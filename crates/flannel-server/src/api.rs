@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet};
+use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
 use flannel_store::LeaseService;
 use flannel_store::lease_state::{Refusal, Reply, Request as Asked, Who};
 use flannel_store::watch_log::{Cursor, Style, WatchLog};
@@ -85,7 +85,8 @@ impl Api {
             (Route::Config(name), Method::GET) => self.config(&name, query.raw),
             (Route::Config(name), Method::PUT) => {
                 let text = self.read(request).await?;
-                let judged = flannel_backend::judge(&text).map_err(Refusal::from)?;
+                let judged =
+                    flannel_backend::judge(&text, SubnetOrigin::Pool).map_err(Refusal::from)?;
                 self.done(&name, Asked::SetConfig { text, force: query.force }).await?;
                 Ok(remarked(&name, &judged))
             }

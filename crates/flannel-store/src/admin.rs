@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
 
-use crate::{Held, Store, StoreError};
+use crate::{Held, Snapshot, Store, StoreError};
 
 #[async_trait]
 pub trait Admin: Store {
@@ -11,6 +11,8 @@ pub trait Admin: Store {
     async fn config_as_written(&self) -> Result<Option<String>, StoreError> {
         self.config().await
     }
+
+    async fn snapshot(&self) -> Result<Snapshot, StoreError>;
 
     /// All leases with when they end.
     async fn list(&self) -> Result<Vec<Held>, StoreError>;
@@ -25,19 +27,15 @@ pub trait Admin: Store {
     /// Makes a reservation a lease of a day.
     async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError>;
 
+    /// Gives a lease back that somebody holds. A reservation stays, and so does a lease that another node has
+    /// taken since.
+    async fn release(&self, held: &Held) -> Result<(), StoreError>;
+
     /// Takes a lease away. A reservation is refused.
     async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError>;
 
     /// Puts a lease there as it was elsewhere. One that another node has is refused.
     async fn import(&self, held: &Held) -> Result<(), StoreError>;
-}
-
-/// Whether both tell of the same node: by IPv4 where either has it, else by IPv6.
-pub(crate) fn same_node(a: &LeaseAttrs, b: &LeaseAttrs) -> bool {
-    match (a.public_ip, b.public_ip) {
-        (None, None) => a.public_ipv6.is_some() && a.public_ipv6 == b.public_ipv6,
-        (a, b) => a == b,
-    }
 }
 
 /// How many leases a config would strand, and one of them.

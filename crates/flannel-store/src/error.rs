@@ -44,6 +44,10 @@ pub enum StoreError {
     #[error("no subnet after {tries} tries, each time another node was quicker: try again")]
     Contended { tries: u32 },
 
+    /// A store that assigns subnets has not given this node one yet.
+    #[error("no subnet assigned yet: {reason}; {fix}")]
+    NotAssignedYet { reason: String, fix: String },
+
     /// A value of the store cannot be understood.
     #[error("{key} cannot be read: {reason}; write it anew")]
     Corrupt { key: String, reason: String },
@@ -60,7 +64,10 @@ impl StoreError {
 
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::Contended { .. })
+        matches!(
+            self,
+            Self::Unavailable { .. } | Self::Contended { .. } | Self::NotAssignedYet { .. }
+        )
     }
 }
 

@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(feature = "test-util"), forbid(unsafe_code))]
 
+mod acquire;
 mod admin;
 mod clock;
 pub mod embedded;
@@ -20,6 +21,7 @@ pub mod testing;
 pub mod watch_log;
 pub mod wire;
 
+pub use acquire::acquire;
 pub use admin::{Admin, stranded};
 pub use embedded::{Embedded, EmbeddedStore};
 pub use error::StoreError;
@@ -27,4 +29,6 @@ pub use etcd::{EtcdOptions, EtcdStore, Secret};
 pub use etcd_service::EtcdService;
 pub use lease_service::LeaseService;
 pub use remote::{RemoteOptions, RemoteStore};
-pub use store::{Acquired, Announce, Claim, Held, Snapshot, Store, StoreEvent};
+pub use store::{
+    Acquired, Claim, Cursor, Held, NodeNetwork, Recalled, Snapshot, Store, StoreEvent, StoredLease,
+};

@@ -1,12 +1,17 @@
 //! The trait every store implements, and the values that go through it.
 
-use std::sync::Arc;
+use std::any::Any;
+use std::borrow::Cow;
+use std::time::SystemTime;
 
 use async_trait::async_trait;
-use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
+use flannel_lease::{
+    Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
+};
 use tokio::sync::mpsc;
 
 use crate::StoreError;
+use crate::lease_state::LEASE_TTL;
 
 /// What a config looks like, for those who have none yet.
 pub(crate) const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -16,19 +21,116 @@ pub(crate) const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type"
 pub struct Held {
     pub lease: Lease,
     pub expiry: Expiry,
-    /// The store's modification revision of the key: renewing and releasing compare against it.
-    pub version: u64,
+    /// Renewing and releasing compare against it.
+    pub version: Version,
+}
+
+/// A lease as it is in the store, whoever holds it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredLease {
+    pub lease: Lease,
+    pub version: Version,
+    /// An operator keeps it for its node: it has no end.
+    pub reserved: bool,
+}
+
+impl StoredLease {
+    /// For the node whose lease it is. How long it lasts is an upper bound: nobody gives a lease more.
+    pub fn held(&self, now: SystemTime) -> Held {
+        let expiry = if self.reserved { Expiry::Never } else { Expiry::At(now + LEASE_TTL) };
+        Held { lease: self.lease.clone(), expiry, version: self.version }
+    }
+}
+
+impl From<&Held> for StoredLease {
+    fn from(held: &Held) -> Self {
+        let Held { lease, expiry, version } = held.clone();
+        Self { lease, version, reserved: expiry == Expiry::Never }
+    }
+}
+
+/// How far somebody has heard what happened in a store. Only the store that gave it looks inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor(Cow<'static, str>);
+
+impl Cursor {
+    /// Nothing has been heard: the whole table is told first.
+    pub const BEGINNING: Self = Self(Cow::Borrowed(""));
+
+    /// By a store, in its own words.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(Cow::Owned(text.into()))
+    }
+
+    /// For the store that gave it; `None` at the beginning.
+    pub fn text(&self) -> Option<&str> {
+        (*self != Self::BEGINNING).then_some(&*self.0)
+    }
 }
 
 /// All leases at one instant; `cursor` is where watching goes on from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    pub leases: Vec<Lease>,
-    pub cursor: u64,
+    pub leases: Vec<StoredLease>,
+    pub cursor: Cursor,
 }
 
-/// What [`Store::acquire`] gives: our lease, and the list it was chosen from with our lease in it,
-/// so that no second listing is needed.
+/// What a store knows of a node that asks for a subnet, and of all others at the same instant.
+#[derive(Debug)]
+pub struct Recalled {
+    /// How the node last announced itself. Parts of its identity live nowhere else, such as the address
+    /// of a device that a reboot has removed.
+    pub announced: Option<LeaseAttrs>,
+    pub snapshot: Snapshot,
+    /// What the store itself needs to know of that instant.
+    basis: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Recalled {
+    pub fn new(announced: Option<LeaseAttrs>, snapshot: Snapshot) -> Self {
+        Self { announced, snapshot, basis: None }
+    }
+
+    /// Of a node that is known by its address: the lease it would keep tells how it was announced, else
+    /// one that it would throw away.
+    pub fn by_address(config: &NetworkConfig, me: &Claimant, snapshot: Snapshot) -> Self {
+        let rank = |lease: &Lease| {
+            (!config.accepts(&lease.subnet), me.previous != Some(lease.subnet), lease.subnet)
+        };
+        let own = snapshot.leases.iter().map(|stored| &stored.lease);
+        let own = own.filter(|lease| me.has(config, &lease.attrs)).min_by_key(|lease| rank(lease));
+        Self::new(own.map(|lease| lease.attrs.clone()), snapshot)
+    }
+
+    /// With what [`Store::try_acquire`] of the same store will ask for.
+    pub fn with_basis(self, basis: impl Any + Send + Sync) -> Self {
+        Self { basis: Some(Box::new(basis)), ..self }
+    }
+
+    pub fn basis<T: Any>(&self) -> Option<&T> {
+        self.basis.as_ref()?.downcast_ref()
+    }
+
+    /// The lease on this subnet.
+    pub fn lease(&self, subnet: &Subnet) -> Option<&StoredLease> {
+        self.snapshot.leases.iter().find(|stored| stored.lease.subnet == *subnet)
+    }
+
+    /// The same list with the lease in it that came of it, and without those that the node had to leave.
+    pub fn acquired(self, config: &NetworkConfig, held: Held) -> Acquired {
+        let mut snapshot = self.snapshot;
+        let me = Claimant::new(&held.lease.attrs, None);
+        let left = |lease: &Lease| {
+            lease.subnet == held.lease.subnet
+                || me.has(config, &lease.attrs) && !config.accepts(&lease.subnet)
+        };
+        snapshot.leases.retain(|stored| !left(&stored.lease));
+        snapshot.leases.push(StoredLease::from(&held));
+        Acquired { held, snapshot }
+    }
+}
+
+/// Our lease, and the list it was chosen from with our lease in it, so that no second listing is needed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Acquired {
     pub held: Held,
@@ -36,21 +138,19 @@ pub struct Acquired {
 }
 
 /// What this node asks for: to be known by these attributes, if possible on the subnet it had before.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
-    pub announce: Announce,
+    pub attrs: LeaseAttrs,
     pub previous: Option<Subnet>,
 }
 
-/// What a node writes into its lease, given what stands in the one it has. Parts of a node's identity
-/// live nowhere but in the store, such as the address of a device that a reboot has removed. The
-/// public addresses must not depend on what is given.
-pub type Announce = Arc<dyn Fn(Option<&LeaseAttrs>) -> LeaseAttrs + Send + Sync>;
-
 impl Claim {
-    /// By these attributes, whatever stood there before.
     pub fn new(attrs: LeaseAttrs, previous: Option<Subnet>) -> Self {
-        Self { announce: Arc::new(move |_| attrs.clone()), previous }
+        Self { attrs, previous }
+    }
+
+    pub fn claimant(&self) -> Claimant {
+        Claimant::new(&self.attrs, self.previous)
     }
 }
 
@@ -61,15 +161,25 @@ pub enum StoreEvent {
     Config(String),
     ConfigGone,
     /// The whole table: what is not in it is gone. Sent when events may have been missed.
-    Snapshot(Vec<Lease>),
+    Snapshot(Vec<StoredLease>),
     /// A lease was made, renewed or re-announced; the node's own ones too.
-    Put(Lease),
+    Put(StoredLease),
     /// A lease was deleted or expired; the node's own ones too.
     Gone(Subnet),
+    /// Of a store that assigns subnets: this is the node's own now, or it has none any more.
+    Assigned(Option<Subnet>),
     /// The store cannot be reached, and why. Once per loss; what was known stays true meanwhile.
     Down(String),
     /// The store is reachable again.
     Up,
+}
+
+/// Whether pods of this node reach those of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeNetwork {
+    Works,
+    /// They do not, and why, for people.
+    Fails(String),
 }
 
 /// A place that keeps the network config and the leases of all nodes.
@@ -78,33 +188,43 @@ pub trait Store: Send + Sync {
     /// For the log.
     fn name(&self) -> String;
 
+    /// Whether nodes take their subnets from a pool, or are assigned them here.
+    fn subnets(&self) -> SubnetOrigin {
+        SubnetOrigin::Pool
+    }
+
     /// The network config's text; `None` while nobody has written one.
     async fn config(&self) -> Result<Option<String>, StoreError>;
 
     /// How an operator writes it, for the one who reads that there is none: completes "write one with …".
     fn how_to_write_config(&self) -> String;
 
-    async fn snapshot(&self) -> Result<Snapshot, StoreError>;
+    /// Lists all leases, once, and says what is known of this node.
+    async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError>;
 
-    /// The lease on this subnet, whoever holds it. How long it lasts is an upper bound.
-    async fn lease(&self, subnet: &Subnet) -> Result<Option<Held>, StoreError>;
-
-    /// Gets a subnet for this node: the one it has by its public address, else its previous one,
-    /// else a free one.
-    async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError>;
+    /// Gets a subnet for this node, going by what [`Store::recall`] has just told: the one it is assigned;
+    /// else the one it has by its public address, its previous one, or a free one. One try, without listing
+    /// again: [`StoreError::Contended`] when somebody was quicker. [`crate::acquire`] tries until it succeeds.
+    async fn try_acquire(
+        &self,
+        config: &NetworkConfig,
+        claim: &Claim,
+        recalled: Recalled,
+    ) -> Result<Acquired, StoreError>;
 
     /// Gives the lease its full life again, with these attributes; a reservation stays one.
-    /// [`StoreError::Lost`] when the key is gone, [`StoreError::Taken`] when another node wrote it.
+    /// [`StoreError::Lost`] when it is gone, [`StoreError::Taken`] when another node wrote it.
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError>;
-
-    /// Gives the subnet back. A reservation stays, and so does a lease another node has taken.
-    async fn release(&self, held: &Held) -> Result<(), StoreError>;
 
     /// This node's own addresses have changed: connections made from the former ones are dead, though
     /// nobody will say so for seconds. New ones are to be made.
     fn node_moved(&self) {}
 
-    /// Changes after `cursor`; 0 begins with a [`StoreEvent::Snapshot`]. Reconnects by itself, for
-    /// ever, until the receiver is dropped. Must be called within a tokio runtime.
-    fn watch(&self, cursor: u64) -> mpsc::Receiver<StoreEvent>;
+    /// Takes note of how this node's network is. May take as long as it takes, trying again by itself; it is
+    /// dropped as soon as there is something newer to say.
+    async fn report(&self, _network: &NodeNetwork) {}
+
+    /// Changes after `cursor`; [`Cursor::BEGINNING`] begins with a [`StoreEvent::Snapshot`]. Reconnects by
+    /// itself, for ever, until the receiver is dropped. Must be called within a tokio runtime.
+    fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent>;
 }

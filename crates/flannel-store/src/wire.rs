@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet};
+use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, Version};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::StoredLease;
 use crate::lease_state::{Entry, Millis};
+use crate::watch_log::Cursor;
 
 /// Go's zero time, which stands for "never".
 const NEVER: &str = "0001-01-01T00:00:00Z";
@@ -111,6 +113,16 @@ impl WireLease {
     pub fn lease(&self) -> Result<Lease, WireError> {
         let subnet = self.subnet.ok_or_else(|| WireError("a lease without Subnet".to_owned()))?;
         Ok(Lease { subnet, attrs: self.attrs.clone() })
+    }
+
+    pub fn version(&self) -> Version {
+        self.version.map_or(Version::UNKNOWN, Version::new)
+    }
+
+    /// The lease as the server has it.
+    pub fn stored(&self) -> Result<StoredLease, WireError> {
+        let reserved = self.expiry == Some(Expiry::Never);
+        Ok(StoredLease { lease: self.lease()?, version: self.version(), reserved })
     }
 }
 
@@ -247,6 +259,16 @@ impl WatchResult {
             cursor,
             history,
         })
+    }
+}
+
+impl WatchResult {
+    pub fn cursor(&self) -> Cursor {
+        // A server of old tells no history.
+        Cursor {
+            revision: self.cursor,
+            history: Some(self.history).filter(|history| *history != 0),
+        }
     }
 }
 

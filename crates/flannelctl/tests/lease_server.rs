@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use flannel_server::TlsFiles;
-use flannel_store::{Claim, RemoteOptions, RemoteStore, Secret, Store as _};
+use flannel_store::testing::AcquireAs as _;
+use flannel_store::{Claim, RemoteOptions, RemoteStore, Secret};
 
 fn flannelctl(words: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flannelctl"));

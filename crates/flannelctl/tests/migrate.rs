@@ -7,6 +7,7 @@ mod support;
 use std::process::{Command, Output};
 
 use flannel_lease::LeaseAttrs;
+use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::EtcdServer;
 use flannel_store::{Admin as _, Claim, RemoteOptions, RemoteStore, Store as _};
 

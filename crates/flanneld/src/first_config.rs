@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use flannel_lease::{NetworkConfig, NetworkName};
+use flannel_lease::{NetworkConfig, NetworkName, SubnetOrigin};
 use flannel_store::LeaseService;
 use flannel_store::embedded::AskError;
 use flannel_store::lease_state::Request;
@@ -34,7 +34,7 @@ impl FirstConfig {
         let text = fs::read_to_string(&self.file).with_context(|| {
             format!("cannot read the network config in {}", self.file.display())
         })?;
-        if let Ok(judged) = flannel_backend::judge(&text) {
+        if let Ok(judged) = flannel_backend::judge(&text, SubnetOrigin::Pool) {
             for remark in &judged.remarks {
                 tracing::warn!("{}: {remark}", self.file.display());
             }
@@ -86,7 +86,7 @@ impl FirstConfig {
         if is_same(&text, stored) {
             return;
         }
-        match flannel_backend::judge(&text) {
+        match flannel_backend::judge(&text, SubnetOrigin::Pool) {
             Ok(_) => tracing::warn!(
                 "{file} differs from the network config that is stored and in force, and changes nothing: \
                  it is what a network begins with. To apply it: `{}`",

@@ -110,13 +110,16 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
-    use flannel_lease::{Lease, LeaseAttrs};
+    use flannel_lease::{Lease, LeaseAttrs, Version};
 
     use super::*;
 
     fn identity(subnet: &str) -> NodeIdentity {
         let attrs = LeaseAttrs { public_ip: Some([192, 0, 2, 1].into()), ..LeaseAttrs::default() };
-        NodeIdentity::new(&Lease { subnet: subnet.parse().expect("a subnet"), attrs }, 7)
+        NodeIdentity::new(
+            &Lease { subnet: subnet.parse().expect("a subnet"), attrs },
+            Version::new(7),
+        )
     }
 
     #[test]

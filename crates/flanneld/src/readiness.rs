@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flannel_lease::NetworkName;
+use flannel_store::NodeNetwork;
 use tokio::sync::watch;
 
 use crate::notify;
@@ -32,6 +33,14 @@ impl Readiness {
         !matches!(self, Self::NotReady(_))
     }
 
+    /// The same for a store, which asks no more than whether pods reach each other.
+    pub fn node_network(&self) -> NodeNetwork {
+        match self {
+            Self::Ready | Self::ReadyBut(_) => NodeNetwork::Works,
+            Self::Hindered(why) | Self::NotReady(why) => NodeNetwork::Fails(why.clone()),
+        }
+    }
+
     fn remark(&self) -> Option<&str> {
         match self {
             Self::Ready => None,
@@ -44,6 +53,8 @@ impl Readiness {
 #[derive(Clone)]
 pub struct Report {
     network: NetworkName,
+    /// Of this network alone.
+    own: watch::Sender<Readiness>,
     board: Arc<Board>,
 }
 
@@ -61,7 +72,8 @@ pub fn reports(
     let names: Vec<_> = networks.collect();
     let networks = names.iter().map(|name| (name.clone(), starting.clone())).collect();
     let board = Arc::new(Board { networks: Mutex::new(networks), all });
-    let report = |network| Report { network, board: board.clone() };
+    let own = || watch::Sender::new(starting.clone());
+    let report = |network| Report { network, own: own(), board: board.clone() };
     (names.into_iter().map(report).collect(), overall)
 }
 
@@ -70,7 +82,17 @@ impl Report {
         &self.network
     }
 
+    /// What is said of this network.
+    pub fn said(&self) -> watch::Receiver<Readiness> {
+        self.own.subscribe()
+    }
+
     pub fn say(&self, readiness: Readiness) {
+        self.own.send_if_modified(|former| {
+            let changed = *former != readiness;
+            *former = readiness.clone();
+            changed
+        });
         let mut networks = self.board.networks.lock().unwrap_or_else(PoisonError::into_inner);
         networks.insert(self.network.clone(), readiness);
         let overall = overall(&networks);

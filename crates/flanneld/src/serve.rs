@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use flannel_lease::SubnetOrigin;
 use flannel_server::Server;
 use flannel_store::{Embedded, EtcdOptions, EtcdService, LeaseService};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -72,7 +73,7 @@ fn look_at_configs(embedded: &Embedded) {
         else {
             continue;
         };
-        if let Err(error) = flannel_backend::judge(&text) {
+        if let Err(error) = flannel_backend::judge(&text, SubnetOrigin::Pool) {
             tracing::error!(
                 "No node can use the stored config of the network {name}: {error}; write another, \
                  `flannelctl config set FILE{}`",

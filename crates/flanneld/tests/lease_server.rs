@@ -13,7 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
-use flannel_store::{Claim, RemoteOptions, RemoteStore, Store as _, StoreError, StoreEvent};
+use flannel_store::testing::AcquireAs as _;
+use flannel_store::{
+    Admin as _, Claim, RemoteOptions, RemoteStore, Store as _, StoreError, StoreEvent,
+};
+use flannel_store::{Cursor, StoredLease};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 
@@ -114,13 +118,14 @@ async fn node(number: u32, port: u16, stop: Arc<AtomicBool>, grants: Arc<AtomicU
 /// Follows the table as a node does, until it is the expected one.
 async fn watcher(port: u16, expected: usize) -> BTreeMap<Subnet, LeaseAttrs> {
     let mut table = BTreeMap::new();
-    let mut events = client(port).watch(0);
+    let mut events = client(port).watch(Cursor::BEGINNING);
     while table.len() < expected {
         match events.recv().await.unwrap() {
             StoreEvent::Snapshot(leases) => {
-                table = leases.into_iter().map(|lease| (lease.subnet, lease.attrs)).collect();
+                let lease = |stored: StoredLease| (stored.lease.subnet, stored.lease.attrs);
+                table = leases.into_iter().map(lease).collect();
             }
-            StoreEvent::Put(lease) => {
+            StoreEvent::Put(StoredLease { lease, .. }) => {
                 table.insert(lease.subnet, lease.attrs);
             }
             StoreEvent::Gone(subnet) => {
@@ -192,7 +197,7 @@ async fn a_server_killed_at_random_loses_nothing() {
             break snapshot.leases;
         }
     };
-    assert_eq!(table.iter().map(|lease| lease.subnet).collect::<BTreeSet<_>>(), held);
+    assert_eq!(table.iter().map(|stored| stored.lease.subnet).collect::<BTreeSet<_>>(), held);
     server.kill(&mut cost);
 }
 

@@ -17,7 +17,7 @@ pub use backend::BackendConfig;
 pub use error::ConfigError;
 pub use remark::{Remark, remarks};
 
-use crate::{Net, Subnet, SubnetSource, SubnetSource4, SubnetSource6};
+use crate::{Net, Subnet, SubnetOrigin, SubnetSource, SubnetSource4, SubnetSource6};
 use derive::FamilyKeys;
 use folded::{Folded, brief};
 
@@ -36,22 +36,15 @@ pub struct NetworkConfig {
     pub backend: BackendConfig,
 }
 
-/// Whether the config has to describe a range of subnets, or only what they are inside of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Subnets {
-    Pool,
-    Assigned,
-}
-
 impl NetworkConfig {
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        Self::read(text, Subnets::Pool)
+        Self::read(text, SubnetOrigin::Pool)
     }
 
     /// For stores that assign subnets themselves (Kubernetes): `SubnetLen`, `SubnetMin` and `SubnetMax`
     /// are ignored and a network of any size is allowed.
     pub fn parse_networks_only(text: &str) -> Result<Self, ConfigError> {
-        Self::read(text, Subnets::Assigned)
+        Self::read(text, SubnetOrigin::Store)
     }
 
     /// Whether a lease of `subnet` fits this config: it has exactly the enabled families, and each of
@@ -77,7 +70,8 @@ impl NetworkConfig {
         Value::Object(object).to_string()
     }
 
-    fn read(text: &str, subnets: Subnets) -> Result<Self, ConfigError> {
+    /// The one or the other, as it suits the store.
+    pub fn read(text: &str, subnets: SubnetOrigin) -> Result<Self, ConfigError> {
         let object = Folded::parse(text)?;
         let enable_v4 = object.bool("EnableIPv4", true)?;
         let enable_v6 = object.bool("EnableIPv6", false)?;
@@ -123,14 +117,14 @@ fn read_family<N: Net>(
     object: &Folded,
     keys: &FamilyKeys,
     enabled: bool,
-    subnets: Subnets,
+    subnets: SubnetOrigin,
 ) -> Result<Option<SubnetSource<N>>, ConfigError> {
     let given = derive::Given::<N>::read(object, keys)?;
     if !enabled {
         return Ok(None);
     }
     Ok(Some(match subnets {
-        Subnets::Pool => SubnetSource::Pool(derive::pool(&given, keys)?),
-        Subnets::Assigned => SubnetSource::Assigned { network: derive::network(&given, keys)? },
+        SubnetOrigin::Pool => SubnetSource::Pool(derive::pool(&given, keys)?),
+        SubnetOrigin::Store => SubnetSource::Assigned { network: derive::network(&given, keys)? },
     }))
 }

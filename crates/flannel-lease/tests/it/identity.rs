@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use fastrand::Rng;
 use flannel_lease::{
     Choice, Claimant, Kinship, Lease, LeaseAttrs, NodeIdentity, RawJson, Running, Subnet, Traces,
-    decide, same_device, same_node,
+    Version, decide, same_device, same_node,
 };
 use proptest::prelude::*;
 
@@ -33,9 +33,11 @@ fn held(address: &str, mac: u8) -> Lease {
 
 #[test]
 fn every_case_of_the_rule() {
-    let kept = NodeIdentity::new(&held(FORMER, 1), 7);
-    let elsewhere =
-        NodeIdentity::new(&Lease { subnet: subnet("10.5.9.0-24"), ..held(FORMER, 1) }, 7);
+    let kept = NodeIdentity::new(&held(FORMER, 1), Version::new(7));
+    let elsewhere = NodeIdentity::new(
+        &Lease { subnet: subnet("10.5.9.0-24"), ..held(FORMER, 1) },
+        Version::new(7),
+    );
     let own = [IpAddr::from([192, 0, 2, 1])];
     let asked = Kinship::IfSilent(IpAddr::from([192, 0, 2, 1]));
     let file = Some(subnet(OURS));
@@ -81,28 +83,48 @@ fn every_case_of_the_rule() {
     ];
     let now = attrs(NOW, 1);
     for (name, traces, lease, expected) in cases {
-        assert_eq!(traces.kinship(&config(CONFIG), &now, &lease, 7), expected, "{name}");
+        assert_eq!(
+            traces.kinship(&config(CONFIG), &now, &lease, Version::new(7)),
+            expected,
+            "{name}"
+        );
     }
     // Somebody has written the same again: this node, another flannel on it, or who has its address now.
-    assert_eq!(with(&kept).kinship(&config(CONFIG), &now, &held(FORMER, 1), 8), asked);
-    let unknown = NodeIdentity::new(&held(FORMER, 1), 0);
-    assert_eq!(with(&unknown).kinship(&config(CONFIG), &now, &held(FORMER, 1), 0), asked);
+    assert_eq!(
+        with(&kept).kinship(&config(CONFIG), &now, &held(FORMER, 1), Version::new(8)),
+        asked
+    );
+    let unknown = NodeIdentity::new(&held(FORMER, 1), Version::UNKNOWN);
+    assert_eq!(
+        with(&unknown).kinship(&config(CONFIG), &now, &held(FORMER, 1), Version::UNKNOWN),
+        asked
+    );
 }
 
 #[test]
 fn a_node_remembers_its_former_announcements_on_one_subnet_and_not_for_ever() {
-    let mut kept = NodeIdentity::new(&held(FORMER, 1), 7);
+    let mut kept = NodeIdentity::new(&held(FORMER, 1), Version::new(7));
     let is_ours = |kept: &NodeIdentity, lease: &Lease| {
         let traces = Traces { remembered: Some(kept), ..Traces::default() };
-        matches!(traces.kinship(&config(CONFIG), &attrs(NOW, 1), lease, 9), Kinship::IfSilent(_))
+        matches!(
+            traces.kinship(&config(CONFIG), &attrs(NOW, 1), lease, Version::new(9)),
+            Kinship::IfSilent(_)
+        )
     };
-    kept.note(&held("192.0.2.2", 1), 8);
+    kept.note(&held("192.0.2.2", 1), Version::new(8));
     assert!(is_ours(&kept, &held(FORMER, 1)), "a backup knows it");
-    (10..20).for_each(|n| kept.note(&held(&format!("192.0.2.{n}"), 1), 8));
+    (10..20).for_each(|n| kept.note(&held(&format!("192.0.2.{n}"), 1), Version::new(8)));
     assert!(!is_ours(&kept, &held(FORMER, 1)) && is_ours(&kept, &held("192.0.2.19", 1)));
     let moved = Lease { subnet: subnet("10.5.2.0-24"), ..held("192.0.2.3", 1) };
-    kept.note(&moved, 9);
-    assert_eq!(kept, NodeIdentity::new(&moved, 9));
+    kept.note(&moved, Version::new(9));
+    assert_eq!(kept, NodeIdentity::new(&moved, Version::new(9)));
+}
+
+#[test]
+fn the_version_is_kept_as_a_number() {
+    let text = r#"{"Subnet":"10.5.1.0-24","Version":7,"Announced":[{"PublicIP":"192.0.2.1","PublicIPv6":null}]}"#;
+    let kept = NodeIdentity::from_json(text).unwrap();
+    assert_eq!(kept.to_json(), text);
 }
 
 #[test]
@@ -124,8 +146,8 @@ proptest! {
     #[test]
     fn what_is_kept_is_read_as_the_same(subnet in any_subnet(), all in prop::collection::vec(any_attrs(), 1..6)) {
         let mut attrs = all.into_iter();
-        let mut kept = NodeIdentity::new(&Lease { subnet, attrs: attrs.next().unwrap() }, 1);
-        attrs.for_each(|attrs| kept.note(&Lease { subnet, attrs }, u64::MAX));
+        let mut kept = NodeIdentity::new(&Lease { subnet, attrs: attrs.next().unwrap() }, Version::new(1));
+        attrs.for_each(|attrs| kept.note(&Lease { subnet, attrs }, Version::new(u64::MAX)));
         prop_assert_eq!(NodeIdentity::from_json(&kept.to_json()), Ok(kept));
     }
 }
@@ -148,7 +170,7 @@ struct Machine {
 struct World {
     rng: Rng,
     machines: Vec<Machine>,
-    store: BTreeMap<Subnet, (LeaseAttrs, u64)>,
+    store: BTreeMap<Subnet, (LeaseAttrs, Version)>,
     revision: u64,
     cards: usize,
     macs: u8,
@@ -255,7 +277,7 @@ impl World {
                 subnet
             }
         };
-        let twin = |(other, (attrs, _)): (&Subnet, &(LeaseAttrs, u64))| {
+        let twin = |(other, (attrs, _)): (&Subnet, &(LeaseAttrs, Version))| {
             *other != subnet && !same_node(&config, attrs, &now) && same_device(attrs, &now)
         };
         if self.store.iter().any(twin) {
@@ -265,7 +287,7 @@ impl World {
         }
         let mac = now.backend_data.as_ref().and_then(|data| data.parse().ok());
         self.revision += 1;
-        let version = self.revision;
+        let version = Version::new(self.revision);
         self.store.insert(subnet, (now.clone(), version));
         let lease = Lease { subnet, attrs: now };
         let machine = &mut self.machines[at];

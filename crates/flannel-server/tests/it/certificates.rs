@@ -2,7 +2,7 @@
 //! with it.
 
 use flannel_server::{Options, TlsFiles};
-use flannel_store::{Store as _, StoreError};
+use flannel_store::{Admin as _, StoreError};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, date_time_ymd};
 
 use crate::support::*;

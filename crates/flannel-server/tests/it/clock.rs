@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use flannel_lease::{Expiry, NetworkName};
 use flannel_server::Server;
 use flannel_store::lease_state::{LEASE_TTL, Request};
+use flannel_store::testing::AcquireAs as _;
 use flannel_store::{Admin as _, Embedded, EmbeddedStore, Store as _};
 
 use crate::support::*;

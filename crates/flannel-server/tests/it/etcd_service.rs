@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_server::Server;
+use flannel_store::Cursor;
+use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::EtcdServer;
 use flannel_store::{Admin as _, EtcdService, Store as _, StoreError, StoreEvent};
 use tokio::time::timeout;
@@ -39,23 +41,23 @@ async fn two_fronts_serve_the_same_leases() {
     until_config(&there).await;
 
     let acquired = here.acquire(&config(), &claim(1)).await.unwrap();
-    let mut events = there.watch(0);
+    let mut events = there.watch(Cursor::BEGINNING);
     let seen = loop {
         match next_change(&mut events).await {
-            StoreEvent::Snapshot(leases) if !leases.is_empty() => break leases[0].clone(),
-            StoreEvent::Put(lease) => break lease,
+            StoreEvent::Snapshot(leases) if !leases.is_empty() => break leases[0].lease.clone(),
+            StoreEvent::Put(stored) => break stored.lease,
             _ => {}
         }
     };
     assert_eq!(seen, acquired.held.lease);
     let renewed = there.renew(&acquired.held, &attrs(1)).await.unwrap();
-    assert!(renewed.version > acquired.held.version);
+    assert_ne!(renewed.version, acquired.held.version);
     let other = there.acquire(&config(), &claim(2)).await.unwrap().held;
     assert_ne!(other.lease.subnet, renewed.lease.subnet);
     assert!(
         matches!(next_change(&mut events).await, StoreEvent::Put(lease) if lease == other.lease)
     );
-    let outdated = flannel_store::Held { version: 1, ..other.clone() };
+    let outdated = flannel_store::Held { version: flannel_lease::Version::new(1), ..other.clone() };
     match here.renew(&outdated, &attrs(1)).await {
         Err(StoreError::Taken { .. }) => {}
         other => panic!("{other:?}"),
@@ -69,6 +71,33 @@ async fn two_fronts_serve_the_same_leases() {
     assert_eq!((held.lease.subnet, held.expiry), (reserved, flannel_lease::Expiry::Never));
     let direct = etcd.store(2).list().await.unwrap();
     assert_eq!(direct.len(), 2, "it is all in etcd");
+}
+
+#[tokio::test]
+async fn what_etcd_tells_is_told_on_without_asking_etcd_again() {
+    const LEASES: u64 = 50;
+    let etcd = EtcdServer::start();
+    etcd.store(1).set_config(CONFIG, false).await.unwrap();
+    let store = remote(&[front(&etcd).await], |_| {});
+    until_config(&store).await;
+    let mut events = store.watch(Cursor::BEGINNING);
+    while !matches!(next(&mut events).await, StoreEvent::Snapshot(_)) {}
+    let asked = || {
+        let requests = etcd.requests();
+        requests.get("Range").unwrap_or(&0) + requests.get("Txn").unwrap_or(&0)
+    };
+    let before = asked();
+    for n in 0..LEASES {
+        let key = format!("{}/subnets/10.5.{n}.0-24", EtcdServer::PREFIX);
+        etcd.raw().put(&key, format!(r#"{{"PublicIP":"192.0.2.{n}"}}"#)).await;
+        let event = timeout(PATIENCE, events.recv()).await.unwrap();
+        let Some(StoreEvent::Put(stored)) = event else { panic!("{event:?}") };
+        assert_eq!(stored.version, etcd.raw().get(&key).await.unwrap().version());
+        assert!(stored.reserved, "it has no end");
+    }
+    // One for each is this test's own; now and then the service looks for new networks.
+    let asked = asked() - before - LEASES;
+    assert!(asked < LEASES / 2, "{asked} requests for {LEASES} events");
 }
 
 #[tokio::test]
@@ -91,7 +120,11 @@ async fn a_client_moves_from_one_front_to_the_other() {
         loop {
             match next_change(&mut events).await {
                 StoreEvent::Put(lease) if lease == other.lease => return,
-                StoreEvent::Snapshot(leases) if leases.contains(&other.lease) => return,
+                StoreEvent::Snapshot(leases)
+                    if leases.iter().any(|stored| *stored == other.lease) =>
+                {
+                    return;
+                }
                 _ => {}
             }
         }

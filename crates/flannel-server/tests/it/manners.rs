@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flannel_server::{Limits, Options};
-use flannel_store::Store as _;
+use flannel_store::Admin as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use flannel_lease::{Expiry, Lease, NetworkName};
+use flannel_lease::{Expiry, NetworkName};
 use flannel_store::lease_state::Request;
-use flannel_store::{Claim, Store as _, StoreError, StoreEvent};
+use flannel_store::testing::AcquireAs as _;
+use flannel_store::{Admin as _, Claim, Cursor, Store as _, StoreError, StoreEvent, StoredLease};
 
 use crate::support::*;
 
@@ -20,10 +21,10 @@ async fn a_node_acquires_renews_and_releases() {
     let left = acquired.held.expiry.remaining(SystemTime::now()).unwrap();
     assert!(left > Duration::from_secs(86_300) && left <= Duration::from_secs(86_400), "{left:?}");
     let held = store.renew(&acquired.held, &attrs(1)).await.unwrap();
-    assert!(held.version > acquired.held.version);
+    assert_ne!(held.version, acquired.held.version);
     assert_eq!(store.snapshot().await.unwrap().leases.len(), 1);
     store.release(&held).await.unwrap();
-    assert_eq!(store.snapshot().await.unwrap().leases, []);
+    assert!(store.snapshot().await.unwrap().leases.is_empty());
     assert!(matches!(store.renew(&held, &attrs(1)).await, Err(StoreError::Lost { .. })));
     store.release(&held).await.unwrap();
 }
@@ -36,13 +37,15 @@ async fn a_node_asks_for_what_it_had_and_is_told_what_it_was_known_by() {
     let previous = Some(subnet("10.5.77.0-24"));
     let acquired = store.acquire(&config(), &Claim::new(attrs(1), previous)).await.unwrap();
     assert_eq!(Some(acquired.held.lease.subnet), previous);
-    let announce = std::sync::Arc::new(|known: Option<&flannel_lease::LeaseAttrs>| {
+    let announce = |known: Option<&flannel_lease::LeaseAttrs>| {
         let mut ours = attrs(1);
         ours.backend_type =
             format!("after {}", known.map_or("nothing", |known| &known.backend_type));
         ours
-    });
-    let again = store.acquire(&config(), &Claim { announce, previous: None }).await.unwrap();
+    };
+    let me = claim(1).claimant();
+    let recalled = store.recall(&config(), &me).await.unwrap();
+    let again = flannel_store::acquire(&store, &config(), &me, recalled, announce).await.unwrap();
     assert_eq!(again.held.lease.attrs.backend_type, "after vxlan");
     assert_eq!(Some(again.held.lease.subnet), previous);
 }
@@ -86,9 +89,9 @@ async fn a_watch_tells_of_others_and_of_the_config() {
     let store = server.remote();
     let acquired = store.acquire(&config(), &claim(1)).await.unwrap();
     let mut events = store.watch(acquired.snapshot.cursor);
-    assert_eq!(next(&mut events).await, StoreEvent::Put(acquired.held.lease.clone()));
+    assert_eq!(next(&mut events).await, StoreEvent::Put(acquired.held.lease.clone().into()));
     let other = server.remote().acquire(&config(), &claim(2)).await.unwrap().held;
-    assert_eq!(next(&mut events).await, StoreEvent::Put(other.lease.clone()));
+    assert_eq!(next(&mut events).await, StoreEvent::Put(other.lease.clone().into()));
     store.release(&other).await.unwrap();
     assert_eq!(next(&mut events).await, StoreEvent::Gone(other.lease.subnet));
     let text = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"host-gw"}}"#.to_owned();
@@ -98,9 +101,12 @@ async fn a_watch_tells_of_others_and_of_the_config() {
         StoreEvent::Config(text) => assert!(text.contains("host-gw"), "{text}"),
         other => panic!("{other:?}"),
     }
-    let mut from_nothing = store.watch(0);
+    let mut from_nothing = store.watch(Cursor::BEGINNING);
     assert!(matches!(next(&mut from_nothing).await, StoreEvent::Config(_)));
-    assert_eq!(next(&mut from_nothing).await, StoreEvent::Snapshot(vec![acquired.held.lease]));
+    assert_eq!(
+        next(&mut from_nothing).await,
+        StoreEvent::Snapshot(vec![acquired.held.lease.into()])
+    );
 }
 
 #[tokio::test]
@@ -121,7 +127,11 @@ async fn a_restart_of_the_server_costs_a_node_nothing() {
     let server = serve(dir.path(), plain_options(address.port())).await;
     let other = server.remote().acquire(&config(), &claim(2)).await.unwrap().held;
     assert_eq!(next(&mut events).await, StoreEvent::Up);
-    assert_eq!(next(&mut events).await, StoreEvent::Put(other.lease), "nothing is told twice");
+    assert_eq!(
+        next(&mut events).await,
+        StoreEvent::Put(other.lease.into()),
+        "nothing is told twice"
+    );
     let held = store.renew(&acquired.held, &attrs(1)).await.unwrap();
     assert_eq!(held.lease, acquired.held.lease);
 }
@@ -151,7 +161,7 @@ async fn nodes_win_over_a_server_with_an_older_data_directory() {
             other => panic!("{other:?}"),
         }
     };
-    let ours = |lease: &Lease| lease.attrs == attrs(1);
+    let ours = |stored: &StoredLease| stored.lease.attrs == attrs(1);
     assert!(!seen.iter().any(ours), "the node sees that its lease is missing");
     assert!(matches!(
         store.renew(&acquired.held, &attrs(1)).await,
@@ -159,7 +169,7 @@ async fn nodes_win_over_a_server_with_an_older_data_directory() {
     ));
     let again = Claim::new(attrs(1), Some(acquired.held.lease.subnet));
     let held = store.acquire(&config(), &again).await.unwrap().held;
-    let was_free = !seen.iter().any(|lease| lease.subnet == acquired.held.lease.subnet);
+    let was_free = !seen.iter().any(|stored| stored.lease.subnet == acquired.held.lease.subnet);
     assert_eq!(held.lease.subnet == acquired.held.lease.subnet, was_free);
 }
 
@@ -171,7 +181,7 @@ async fn a_client_goes_to_the_next_server_when_one_does_not_answer() {
     for _ in 0..4 {
         let store = remote(&[dead, server.address], |_| {});
         store.acquire(&config(), &claim(1)).await.unwrap();
-        let mut events = store.watch(0);
+        let mut events = store.watch(Cursor::BEGINNING);
         assert!(matches!(next_change(&mut events).await, StoreEvent::Config(_)));
     }
 }
@@ -188,5 +198,5 @@ async fn named_networks_are_apart() {
     let config = flannel_lease::NetworkConfig::parse(&text).unwrap();
     let held = blue.acquire(&config, &claim(1)).await.unwrap().held;
     assert!(held.lease.subnet.to_string().starts_with("10.9."));
-    assert_eq!(server.remote().snapshot().await.unwrap().leases, []);
+    assert!(server.remote().snapshot().await.unwrap().leases.is_empty());
 }

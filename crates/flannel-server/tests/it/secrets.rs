@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use flannel_server::{BindError, Options, Server, hash_token};
-use flannel_store::{RemoteOptions, RemoteStore, Secret, Store as _};
+use flannel_store::testing::AcquireAs as _;
+use flannel_store::{Admin as _, RemoteOptions, RemoteStore, Secret};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use flannel_server::{BindError, Listen, Options, Server, hash_token};
-use flannel_store::{Secret, Store as _, StoreError};
+use flannel_store::testing::AcquireAs as _;
+use flannel_store::{Admin as _, Secret, Store as _, StoreError};
 
 use crate::support::*;
 

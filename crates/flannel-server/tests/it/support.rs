@@ -8,6 +8,7 @@ use std::time::Duration;
 use flannel_lease::{LeaseAttrs, NetworkConfig, NetworkName, Subnet};
 use flannel_server::{Limits, Listen, Options, Server, TlsFiles};
 use flannel_store::lease_state::Request;
+use flannel_store::testing::plain;
 use flannel_store::{Claim, Embedded, RemoteOptions, RemoteStore, StoreEvent};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -119,8 +120,10 @@ pub(crate) fn subnet(key: &str) -> Subnet {
     key.parse().unwrap()
 }
 
+/// The next event, without version and reservation.
 pub(crate) async fn next(events: &mut mpsc::Receiver<StoreEvent>) -> StoreEvent {
-    timeout(PATIENCE, events.recv()).await.expect("an event in time").expect("the watch goes on")
+    let event = timeout(PATIENCE, events.recv()).await.expect("an event in time");
+    plain(event.expect("the watch goes on"))
 }
 
 /// The next event that is not about the connection.

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet, same_node};
+use flannel_lease::{
+    Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet, Version,
+};
 use tokio::sync::mpsc;
 
 use super::{AskError, Embedded};
 use crate::lease_state::{Entry, Millis, Refusal, Reply, Request, Who};
-use crate::watch_log::{Cursor, Event, Since, WatchLog};
-use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
+use crate::watch_log::{self, Event, Since, WatchLog};
+use crate::{Acquired, Claim, Cursor, Held, Recalled, Store, StoreError, StoreEvent};
 
 const QUEUE: usize = 1_024;
 
@@ -66,7 +68,7 @@ fn held(subnet: Subnet, entry: &Entry, now: Millis) -> Held {
     let end = |at: Millis| SystemTime::now() + Duration::from_millis(at.saturating_sub(now));
     let expiry = entry.expires.map_or(Expiry::Never, |at| Expiry::At(end(at)));
     let lease = Lease { subnet, attrs: entry.attrs.clone() };
-    Held { lease, expiry, version: entry.version }
+    Held { lease, expiry, version: Version::new(entry.version) }
 }
 
 #[async_trait]
@@ -88,27 +90,21 @@ impl Store for EmbeddedStore {
         )
     }
 
-    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let everything = self.watch_log().everything();
-        Ok(Snapshot { leases: everything.plain_leases(), cursor: everything.cursor.revision })
+    async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError> {
+        Ok(Recalled::by_address(config, me, self.watch_log().everything().into_snapshot()))
     }
 
-    async fn lease(&self, subnet: &Subnet) -> Result<Option<Held>, StoreError> {
-        let now = self.embedded.now();
-        Ok(self.watch_log().lease(subnet).map(|entry| held(*subnet, &entry, now)))
-    }
-
-    async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError> {
-        let watch_log = self.watch_log();
-        let bare = (claim.announce)(None);
-        let known = watch_log.find(|entry| same_node(config, &bare, &entry.attrs));
-        let attrs = (claim.announce)(known.as_ref().map(|(_, entry)| &entry.attrs));
-        let (previous, who) = (claim.previous, Who::anybody());
-        let request = Request::Acquire { attrs, previous, who };
+    async fn try_acquire(
+        &self,
+        config: &NetworkConfig,
+        claim: &Claim,
+        recalled: Recalled,
+    ) -> Result<Acquired, StoreError> {
+        let Claim { attrs, previous } = claim.clone();
+        let request = Request::Acquire { attrs, previous, who: Who::anybody() };
         match self.ask("acquire a lease", request).await? {
             Reply::Lease(subnet, entry) => {
-                let snapshot = self.snapshot().await?;
-                Ok(Acquired { held: held(subnet, &entry, self.embedded.now()), snapshot })
+                Ok(recalled.acquired(config, held(subnet, &entry, self.embedded.now())))
             }
             Reply::Done => Err(StoreError::Corrupt {
                 key: self.network.to_string(),
@@ -118,7 +114,7 @@ impl Store for EmbeddedStore {
     }
 
     async fn renew(&self, of: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
-        let (subnet, version) = (of.lease.subnet, Some(of.version));
+        let (subnet, version) = (of.lease.subnet, Some(of.version.number()));
         let (attrs, who) = (attrs.clone(), Who::anybody());
         let request = Request::Renew { subnet, attrs, version, who };
         match self.ask("renew the lease", request).await? {
@@ -127,23 +123,10 @@ impl Store for EmbeddedStore {
         }
     }
 
-    async fn release(&self, of: &Held) -> Result<(), StoreError> {
-        let (subnet, version) = (of.lease.subnet, Some(of.version));
-        let request = Request::Release { subnet, version, who: Who::anybody() };
-        match self.embedded.ask(&self.network, request).await {
-            // Not ours to give back any more, or never to be given back.
-            Ok(_) | Err(AskError::Refused(_)) => Ok(()),
-            Err(error) => Err(StoreError::Unavailable {
-                attempted: "release the lease".to_owned(),
-                endpoint: ENDPOINT.to_owned(),
-                reason: error.to_string(),
-            }),
-        }
-    }
-
-    fn watch(&self, cursor: u64) -> mpsc::Receiver<StoreEvent> {
+    fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
         let (events, receiver) = mpsc::channel(QUEUE);
         let watch_log = self.watch_log();
+        let cursor = watch_log::Cursor::read(&cursor);
         tokio::spawn(async move {
             let closed = events.clone();
             tokio::select! {
@@ -156,28 +139,28 @@ impl Store for EmbeddedStore {
 }
 
 /// Ends when the receiver is gone.
-async fn follow(watch_log: &WatchLog, cursor: u64, events: &mpsc::Sender<StoreEvent>) {
+async fn follow(
+    watch_log: &WatchLog,
+    mut cursor: Option<watch_log::Cursor>,
+    events: &mpsc::Sender<StoreEvent>,
+) {
     let mut changes = watch_log.changes();
-    // 0 is before everything.
-    let mut cursor = Cursor { revision: cursor, history: None };
-    let mut first = cursor.revision == 0;
     loop {
         changes.mark_unchanged();
-        let since = if std::mem::take(&mut first) {
-            Since::Everything(watch_log.everything())
-        } else {
-            watch_log.since(cursor)
+        let since = match cursor {
+            Some(cursor) => watch_log.since(cursor),
+            None => Since::Everything(watch_log.everything()),
         };
         let told = match since {
             Since::Nothing => vec![],
             Since::Events(list, at) => {
-                cursor = at;
+                cursor = Some(at);
                 list.into_iter().map(store_event).collect()
             }
             Since::Everything(all) => {
-                cursor = all.cursor;
+                cursor = Some(all.cursor);
                 let config = all.config.clone().map_or(StoreEvent::ConfigGone, StoreEvent::Config);
-                vec![config, StoreEvent::Snapshot(all.plain_leases())]
+                vec![config, StoreEvent::Snapshot(all.into_snapshot().leases)]
             }
         };
         for event in told {
@@ -193,7 +176,7 @@ async fn follow(watch_log: &WatchLog, cursor: u64, events: &mpsc::Sender<StoreEv
 
 fn store_event(event: Event) -> StoreEvent {
     match event {
-        Event::Put(subnet, entry) => StoreEvent::Put(Lease { subnet, attrs: entry.attrs }),
+        Event::Put(subnet, entry) => StoreEvent::Put(entry.into_stored(subnet)),
         Event::Gone(subnet) => StoreEvent::Gone(subnet),
         Event::Config(text) => text.map_or(StoreEvent::ConfigGone, StoreEvent::Config),
     }

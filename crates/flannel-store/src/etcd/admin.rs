@@ -1,11 +1,10 @@
 //! What operators do, in etcd. Every write compares with what was looked at before.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet};
+use flannel_lease::{Expiry, KnownBy, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
 use prost::bytes::Bytes;
 
 use super::keys::KeyRange;
@@ -14,28 +13,33 @@ use super::proto::{Compare, RangeRequest, RequestOp, TxnRequest};
 use super::registry::{Grant, Registry};
 use super::timing::LEASE_TTL;
 use super::{EtcdStore, txn};
-use crate::admin::{Admin, same_node, stranded};
+use crate::admin::{Admin, stranded};
 use crate::lease_state::{self, Millis, Refusal};
-use crate::{Held, StoreError};
+use crate::{Held, Snapshot, StoreError, StoredLease};
 
 #[async_trait]
 impl Admin for EtcdStore {
+    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        let listing = self.registry.list().await?;
+        Ok(Snapshot { cursor: listing.cursor(), leases: listing.into_leases() })
+    }
+
     async fn list(&self) -> Result<Vec<Held>, StoreError> {
         let listing = self.registry.list().await?;
         let mut ends: BTreeMap<i64, Expiry> = BTreeMap::from([(Grant::NONE.id, Expiry::Never)]);
         let mut held = Vec::with_capacity(listing.entries.len());
         for entry in listing.entries {
-            let Some(attrs) = entry.attrs else { continue };
-            let expiry = match ends.get(&entry.kv.lease) {
+            let id = entry.kv.lease;
+            let Some(StoredLease { lease, version, .. }) = entry.stored() else { continue };
+            let expiry = match ends.get(&id) {
                 Some(known) => *known,
                 None => {
-                    let end = self.registry.end_of(entry.kv.lease).await?;
-                    ends.insert(entry.kv.lease, end);
+                    let end = self.registry.end_of(id).await?;
+                    ends.insert(id, end);
                     end
                 }
             };
-            let lease = Lease { subnet: entry.subnet, attrs };
-            held.push(Held { lease, expiry, version: entry.kv.mod_revision.unsigned_abs() });
+            held.push(Held { lease, expiry, version });
         }
         Ok(held)
     }
@@ -43,7 +47,7 @@ impl Admin for EtcdStore {
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
         let key = self.registry.keys.config();
         let attempted = format!("write the network config {key}");
-        let config = flannel_backend::judge(text)
+        let config = flannel_backend::judge(text, SubnetOrigin::Pool)
             .map_err(|error| StoreError::rejected(&attempted, error))?
             .config;
         let listing = self.registry.list().await?;
@@ -59,7 +63,7 @@ impl Admin for EtcdStore {
         let attempted = format!("reserve {subnet}");
         match self.registry.look(subnet).await? {
             Some(entry) => {
-                self.registry.check_node(&entry, attrs, &attempted)?;
+                self.registry.check_node(&entry, attrs, &attempted).await?;
                 let put = txn::put(&entry.kv.key, &entry.kv.value, Grant::NONE.id);
                 self.registry.change(vec![unchanged(&entry)], put, &attempted).await?;
                 self.registry.retire(entry.kv.lease);
@@ -75,7 +79,7 @@ impl Admin for EtcdStore {
     async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError> {
         let attempted = format!("remove the reservation of {subnet}");
         let entry = self.registry.find(subnet, &attempted).await?;
-        if entry.kv.lease != Grant::NONE.id {
+        if !entry.is_reserved() {
             return Ok(());
         }
         let grant = self.registry.grant().await.map_err(|fault| fault.during(&attempted))?;
@@ -83,10 +87,14 @@ impl Admin for EtcdStore {
         self.registry.change(vec![unchanged(&entry)], put, &attempted).await
     }
 
+    async fn release(&self, held: &Held) -> Result<(), StoreError> {
+        self.registry.release(held).await
+    }
+
     async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError> {
         let attempted = format!("release {subnet}");
         let entry = self.registry.find(subnet, &attempted).await?;
-        if entry.kv.lease == Grant::NONE.id {
+        if entry.is_reserved() {
             return Err(StoreError::rejected(&attempted, Refusal::Reserved(*subnet)));
         }
         let delete = txn::delete(&entry.kv.key);
@@ -109,7 +117,7 @@ impl Admin for EtcdStore {
         };
         match self.registry.look(&lease.subnet).await? {
             Some(entry) => {
-                self.registry.check_node(&entry, &lease.attrs, &attempted)?;
+                self.registry.check_node(&entry, &lease.attrs, &attempted).await?;
                 let value = Bytes::from(lease.attrs.to_json());
                 let put = txn::put(&entry.kv.key, &value, grant.id);
                 self.registry.change(vec![unchanged(&entry)], put, &attempted).await
@@ -158,40 +166,36 @@ impl Registry {
         attempted: &str,
     ) -> Result<(), StoreError> {
         let listing = self.list().await?;
-        let of_v4 = listing.network().is_none_or(|config| config.v4.is_some());
-        if of_v4 && attrs.public_ip.is_none() {
-            return Err(StoreError::rejected(attempted, Refusal::NoAddress("PublicIP")));
-        }
-        if !of_v4 && attrs.public_ipv6.is_none() {
-            return Err(StoreError::rejected(attempted, Refusal::NoAddress("PublicIPv6")));
-        }
-        let known = |entry: &&Entry| entry.attrs.as_ref().is_some_and(|of| same_node(of, attrs));
-        let node = attrs.public_ip.map(IpAddr::V4).or(attrs.public_ipv6.map(IpAddr::V6));
-        match (listing.entries.iter().find(known), node) {
-            (Some(entry), Some(node)) => {
-                let reserved = entry.kv.lease == Grant::NONE.id;
-                let refusal = Refusal::NodeHasLease { node, has: entry.subnet, reserved };
+        let known_by = KnownBy::of(listing.network().as_ref());
+        let node = known_by.address(attrs).map_err(|e| StoreError::rejected(attempted, e))?;
+        let is_node =
+            |entry: &&Entry| entry.attrs.as_ref().is_some_and(|of| known_by.same_node(of, attrs));
+        match listing.entries.iter().find(is_node) {
+            Some(entry) => {
+                let (has, reserved) = (entry.subnet, entry.is_reserved());
+                let refusal = Refusal::NodeHasLease { node, has, reserved };
                 Err(StoreError::rejected(attempted, refusal))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
-    fn check_node(
+    async fn check_node(
         &self,
         entry: &Entry,
         attrs: &LeaseAttrs,
         attempted: &str,
     ) -> Result<(), StoreError> {
+        let config = self.config().await?.and_then(|text| NetworkConfig::parse(&text).ok());
         let theirs = entry.attrs.clone().unwrap_or_default();
-        if same_node(&theirs, attrs) {
+        if KnownBy::of(config.as_ref()).same_node(&theirs, attrs) {
             return Ok(());
         }
         let kept = lease_state::Entry {
             attrs: theirs,
             // How long it lasts was not asked; the one who wrote it gave it a day.
-            expires: (entry.kv.lease != Grant::NONE.id).then(in_a_day),
-            version: entry.kv.mod_revision.unsigned_abs(),
+            expires: (!entry.is_reserved()).then(in_a_day),
+            version: entry.version().number(),
             owner: None,
         };
         Err(StoreError::rejected(attempted, Refusal::Taken(entry.subnet, Box::new(kept))))
@@ -246,37 +250,10 @@ impl Listing {
     }
 }
 
-/// A lease as it is in etcd, without asking how long it lasts.
-#[derive(Clone, Debug)]
-pub(crate) struct Kept {
-    pub(crate) lease: Lease,
-    pub(crate) reserved: bool,
-    pub(crate) version: u64,
-}
-
-impl Kept {
-    fn new(entry: Entry) -> Option<Self> {
-        let lease = Lease { subnet: entry.subnet, attrs: entry.attrs? };
-        let reserved = entry.kv.lease == Grant::NONE.id;
-        Some(Self { lease, reserved, version: entry.kv.mod_revision.unsigned_abs() })
-    }
-
-    /// Whoever wrote it last gave it a day.
-    pub(crate) fn held(self) -> Held {
-        let end = Expiry::At(SystemTime::now() + LEASE_TTL);
-        let expiry = if self.reserved { Expiry::Never } else { end };
-        Held { lease: self.lease, expiry, version: self.version }
-    }
-}
-
 impl EtcdStore {
-    pub(crate) async fn all_kept(&self) -> Result<Vec<Kept>, StoreError> {
-        let listing = self.registry.list().await?;
-        Ok(listing.entries.into_iter().filter_map(Kept::new).collect())
-    }
-
-    pub(crate) async fn kept(&self, subnet: &Subnet) -> Result<Option<Kept>, StoreError> {
-        Ok(self.registry.look(subnet).await?.and_then(Kept::new))
+    /// One lease as it is now.
+    pub(crate) async fn stored(&self, subnet: &Subnet) -> Result<Option<StoredLease>, StoreError> {
+        Ok(self.registry.look(subnet).await?.and_then(Entry::stored))
     }
 
     pub(crate) async fn remove_config(&self) -> Result<(), StoreError> {

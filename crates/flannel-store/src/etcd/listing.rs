@@ -1,15 +1,15 @@
 //! All of flannel's keys at one revision, read with one request however many leases there are.
 
-use flannel_lease::{Lease, LeaseAttrs, Subnet};
+use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
 use prost::bytes::Bytes;
 
 use super::fault::{Fault, Kind};
 use super::keys::{KeyRange, Meaning};
 use super::proto::{KeyValue, RangeRequest, ResponseHeader, TxnResponse};
-use super::registry::Registry;
+use super::registry::{Grant, Registry};
 use super::timing::{LIST_TIMEOUT_MAX, REQUEST_TIMEOUT};
 use super::txn;
-use crate::StoreError;
+use crate::{Cursor, StoreError, StoredLease};
 
 /// So many lookups of older values are made for one listing, at most.
 const MAX_LOOKUPS: usize = 16;
@@ -123,22 +123,40 @@ impl Listing {
         self.header.revision
     }
 
-    /// Every subnet in use, for choosing one that is not.
-    pub(super) fn in_use(&self) -> Vec<Lease> {
-        let lease = |entry: &Entry| Lease {
-            subnet: entry.subnet,
-            attrs: entry.attrs.clone().unwrap_or_default(),
-        };
-        self.entries.iter().map(lease).collect()
+    /// Where watching goes on from.
+    pub(super) fn cursor(&self) -> Cursor {
+        Cursor::new(self.revision().to_string())
     }
 
     /// The leases whose attributes are known.
-    pub(super) fn into_leases(self) -> Vec<Lease> {
-        let lease = |entry: Entry| Some(Lease { subnet: entry.subnet, attrs: entry.attrs? });
-        self.entries.into_iter().filter_map(lease).collect()
+    pub(super) fn into_leases(self) -> Vec<StoredLease> {
+        self.entries.into_iter().filter_map(Entry::stored).collect()
+    }
+}
+
+impl Entry {
+    /// A key that does not expire is a reservation.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.kv.lease == Grant::NONE.id
     }
 
-    pub(super) fn entry(&self, subnet: &Subnet) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.subnet == *subnet)
+    pub(super) fn version(&self) -> Version {
+        self.kv.version_of_lease()
+    }
+
+    pub(super) fn stored(self) -> Option<StoredLease> {
+        let (version, reserved) = (self.version(), self.is_reserved());
+        Some(StoredLease {
+            lease: Lease { subnet: self.subnet, attrs: self.attrs? },
+            version,
+            reserved,
+        })
+    }
+}
+
+impl KeyValue {
+    /// What the key's modification revision is to those who need not know of such.
+    pub(super) fn version_of_lease(&self) -> Version {
+        Version::new(self.mod_revision.unsigned_abs())
     }
 }

@@ -25,11 +25,11 @@ mod watch;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
+use flannel_lease::{Claimant, LeaseAttrs, NetworkConfig, Subnet};
 use tokio::sync::mpsc;
 
 use self::registry::Registry;
-use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
+use crate::{Acquired, Claim, Cursor, Held, Recalled, Store, StoreError, StoreEvent};
 
 pub use self::options::{EtcdOptions, Secret};
 
@@ -72,33 +72,28 @@ impl Store for EtcdStore {
         )
     }
 
-    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let listing = self.registry.list().await?;
-        let cursor = listing.revision().unsigned_abs();
-        Ok(Snapshot { cursor, leases: listing.into_leases() })
+    async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError> {
+        self.registry.recall(config, me).await
     }
 
-    async fn lease(&self, subnet: &Subnet) -> Result<Option<Held>, StoreError> {
-        Ok(self.kept(subnet).await?.map(admin::Kept::held))
-    }
-
-    async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError> {
-        self.registry.acquire(config, claim).await
+    async fn try_acquire(
+        &self,
+        config: &NetworkConfig,
+        claim: &Claim,
+        recalled: Recalled,
+    ) -> Result<Acquired, StoreError> {
+        self.registry.try_acquire(config, claim, recalled).await
     }
 
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
         self.registry.renew(held, attrs).await
     }
 
-    async fn release(&self, held: &Held) -> Result<(), StoreError> {
-        self.registry.release(held).await
-    }
-
     fn node_moved(&self) {
         self.registry.client.reconnect();
     }
 
-    fn watch(&self, cursor: u64) -> mpsc::Receiver<StoreEvent> {
-        watch::start(self.registry.clone(), i64::try_from(cursor).unwrap_or(0))
+    fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
+        watch::start(self.registry.clone(), &cursor)
     }
 }

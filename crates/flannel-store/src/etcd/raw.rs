@@ -1,5 +1,6 @@
 //! etcd itself, for tests that look at what the store wrote, or meddle with it.
 
+use flannel_lease::Version;
 use prost::Message;
 use prost::bytes::Bytes;
 
@@ -24,6 +25,13 @@ pub struct RawKey {
     pub mod_revision: i64,
     /// 0 when the key does not expire.
     pub lease: i64,
+}
+
+impl RawKey {
+    /// What a store says of it.
+    pub fn version(&self) -> Version {
+        Version::new(self.mod_revision.unsigned_abs())
+    }
 }
 
 impl RawEtcd {

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use flannel_lease::Expiry;
+use prost::bytes::Bytes;
 
 use super::EtcdOptions;
 use super::client::Client;
@@ -23,7 +24,16 @@ pub(super) struct Registry {
     config_read_at: AtomicI64,
     list_timeout: Mutex<Duration>,
     unreadable: Mutex<Unreadable>,
+    /// A key that was written and is not wanted, and could not be deleted so far.
+    unwanted: Mutex<Option<WrittenKey>>,
     rng: Mutex<fastrand::Rng>,
+}
+
+/// A key as it was written by us.
+#[derive(Clone, Debug)]
+pub(super) struct WrittenKey {
+    pub(super) key: Bytes,
+    pub(super) revision: i64,
 }
 
 /// An etcd lease, fresh.
@@ -48,6 +58,7 @@ impl Registry {
             config_read_at: AtomicI64::new(i64::MAX),
             list_timeout: Mutex::new(REQUEST_TIMEOUT),
             unreadable: Mutex::default(),
+            unwanted: Mutex::default(),
             rng: Mutex::new(rng),
         })
     }
@@ -126,6 +137,10 @@ impl Registry {
 
     pub(super) fn unreadable(&self) -> MutexGuard<'_, Unreadable> {
         self.unreadable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn unwanted(&self) -> MutexGuard<'_, Option<WrittenKey>> {
+        self.unwanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn rng(&self) -> MutexGuard<'_, fastrand::Rng> {

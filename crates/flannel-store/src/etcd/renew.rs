@@ -1,7 +1,7 @@
 //! Keeping the lease we hold, and giving it back. Every write compares first, so that a key somebody
 //! else has taken is never overwritten.
 
-use flannel_lease::{Expiry, Lease, LeaseAttrs};
+use flannel_lease::{Expiry, Lease, LeaseAttrs, Version};
 use prost::bytes::Bytes;
 
 use super::fault::Fault;
@@ -58,7 +58,7 @@ impl Registry {
                     return Ok(Held {
                         lease,
                         expiry: grant.expiry,
-                        version: revision.unsigned_abs(),
+                        version: Version::new(revision.unsigned_abs()),
                     });
                 }
                 Written::Changed(found) => match self.still_ours(held, &known, &ours, found) {
@@ -102,7 +102,7 @@ impl Registry {
     fn known(&self, held: &Held) -> Known {
         Known {
             key: self.keys.lease(&held.lease.subnet).into(),
-            revision: held.version.cast_signed(),
+            revision: held.version.number().cast_signed(),
             reserved: held.expiry == Expiry::Never,
         }
     }

@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use flannel_lease::{Lease, LeaseAttrs};
+use flannel_lease::LeaseAttrs;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
@@ -13,17 +13,19 @@ use super::client::WatchStream;
 use super::fault::{Fault, Kind};
 use super::history::{Ended, History};
 use super::keys::{KeyRange, Meaning};
+use super::listing::Entry;
 use super::proto::{Event, EventKind, RangeRequest, WatchResponse};
 use super::registry::Registry;
 use super::timing::{REQUEST_TIMEOUT, WATCH_RETRY, WATCH_SILENCE};
-use crate::{StoreError, StoreEvent};
+use crate::{Cursor, StoreError, StoreEvent};
 
 /// Events waiting for the daemon; when it lags further behind, etcd holds the rest.
 const QUEUE: usize = 1_024;
 
-/// Tells of everything after `cursor`; 0 begins with the whole table.
-pub(super) fn start(registry: Arc<Registry>, cursor: i64) -> mpsc::Receiver<StoreEvent> {
+/// Tells of everything after `cursor`, which is a revision.
+pub(super) fn start(registry: Arc<Registry>, cursor: &Cursor) -> mpsc::Receiver<StoreEvent> {
     let (events, receiver) = mpsc::channel(QUEUE);
+    let cursor = cursor.text().and_then(|text| text.parse().ok()).unwrap_or(0);
     // The config may have changed between reading it and listing the leases.
     let config_cursor = cursor.min(registry.config_read_at());
     let history = (cursor > 0).then(|| registry.history(config_cursor, cursor));
@@ -173,7 +175,10 @@ impl Watcher {
             Meaning::Lease(subnet) => match LeaseAttrs::from_json(&kv.value) {
                 Ok(attrs) => {
                     self.registry.unreadable().forget(&kv.key);
-                    self.tell(StoreEvent::Put(Lease { subnet, attrs })).await;
+                    let entry = Entry { subnet, attrs: Some(attrs), kv };
+                    if let Some(stored) = entry.stored() {
+                        self.tell(StoreEvent::Put(stored)).await;
+                    }
                 }
                 // Whoever knew the lease keeps it as it was.
                 Err(_) => self.registry.note_bad_value(&kv).await,

@@ -3,21 +3,20 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet};
+use flannel_lease::{
+    Claimant, Expiry, KnownBy, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin,
+    Version,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::admin::same_node;
 use crate::clock::Clock;
 use crate::embedded::AskError;
-use crate::etcd::admin::Kept;
 use crate::lease_state::{
     Entry, GRACE, History, LEASE_TTL, Millis, Refusal, Reply, Request, Who, check_size, split_owner,
 };
 use crate::watch_log::{Event, WatchLog, WatchLogs};
-use crate::{Admin as _, Claim, EtcdStore, Held, Store as _, StoreError, StoreEvent};
-
-const RETRY: Duration = Duration::from_secs(1);
+use crate::{Admin as _, Cursor, EtcdStore, Held, Store as _, StoreError, StoreEvent, StoredLease};
 
 pub(super) struct EtcdNetwork {
     store: Arc<EtcdStore>,
@@ -42,9 +41,8 @@ impl EtcdNetwork {
     ) -> Self {
         let store = Arc::new(store);
         let watch_log = watch_logs.get_or_create(&name);
-        let events = store.watch(0);
+        let events = store.watch(Cursor::BEGINNING);
         let follower = Follower {
-            store: store.clone(),
             name: name.clone(),
             watch_log: watch_log.clone(),
             watch_logs,
@@ -75,20 +73,21 @@ impl EtcdNetwork {
             }
             Request::Unreserve { subnet } => self.done(self.store.unreserve(&subnet).await),
             Request::Import { subnet, attrs, left } => {
-                if attrs.public_ip.is_none() && attrs.public_ipv6.is_none() {
-                    return Err(Refusal::NoAddress("PublicIP").into());
-                }
+                KnownBy::FirstAddress.address(&attrs).map_err(Refusal::from)?;
                 check_size(&attrs)?;
                 let left = left.map(|left| left.max(GRACE.as_millis() as Millis));
                 let end = |left| Expiry::At(SystemTime::now() + Duration::from_millis(left));
                 let expiry = left.map_or(Expiry::Never, end);
-                let held = Held { lease: Lease { subnet, attrs }, expiry, version: 0 };
+                let held =
+                    Held { lease: Lease { subnet, attrs }, expiry, version: Version::UNKNOWN };
                 self.done(self.store.import(&held).await)?;
                 let kept = self.kept(subnet).await?;
                 Ok(Reply::Lease(subnet, entry(&kept, self.clock.now())))
             }
             Request::SetConfig { text, force } => {
-                let config = flannel_backend::judge(&text).map_err(Refusal::from)?.config;
+                let config = flannel_backend::judge(&text, SubnetOrigin::Pool)
+                    .map_err(Refusal::from)?
+                    .config;
                 let all = self.watch_log.everything();
                 let subnets = all.leases.iter().map(|(subnet, _)| subnet);
                 let stranded = crate::admin::stranded(&config, subnets).filter(|_| !force);
@@ -121,13 +120,13 @@ impl EtcdNetwork {
         Ok(NetworkConfig::parse(&text).map_err(Refusal::from)?)
     }
 
-    async fn kept(&self, subnet: Subnet) -> Result<Kept, AskError> {
-        let kept = self.store.kept(&subnet).await.map_err(|e| self.unavailable(e))?;
+    async fn kept(&self, subnet: Subnet) -> Result<StoredLease, AskError> {
+        let kept = self.store.stored(&subnet).await.map_err(|e| self.unavailable(e))?;
         Ok(kept.ok_or(Refusal::Gone(subnet))?)
     }
 
     /// One that this client may change.
-    async fn own(&self, subnet: Subnet, who: &Who) -> Result<Kept, AskError> {
+    async fn own(&self, subnet: Subnet, who: &Who) -> Result<StoredLease, AskError> {
         self.config()?;
         let kept = self.kept(subnet).await?;
         self.check_own(subnet, &entry(&kept, self.clock.now()), who)?;
@@ -169,19 +168,14 @@ impl EtcdNetwork {
         who: &Who,
     ) -> Result<Reply, AskError> {
         let config = self.config()?;
-        if config.v4.is_some() && attrs.public_ip.is_none() {
-            return Err(Refusal::NoAddress("PublicIP").into());
-        }
-        if config.v4.is_none() && attrs.public_ipv6.is_none() {
-            return Err(Refusal::NoAddress("PublicIPv6").into());
-        }
+        KnownBy::of(Some(&config)).address(&attrs).map_err(Refusal::from)?;
         self.check_attrs(&config, &attrs, who)?;
-        let who = who.clone();
-        let announce = move |before: Option<&LeaseAttrs>| {
-            owned(attrs.clone(), &who, before.and_then(|before| before.owner.as_deref()))
+        let me = Claimant::new(&attrs, previous);
+        let owned = |before: Option<&LeaseAttrs>| {
+            owned(attrs.clone(), who, before.and_then(|before| before.owner.as_deref()))
         };
-        let claim = Claim { announce: Arc::new(announce), previous };
-        let acquired = self.store.acquire(&config, &claim).await;
+        let recalled = self.store.recall(&config, &me).await.map_err(|e| self.unavailable(e))?;
+        let acquired = crate::acquire(&*self.store, &config, &me, recalled, owned).await;
         Ok(self.lease_reply(&acquired.map_err(|e| self.unavailable(e))?.held))
     }
 
@@ -193,12 +187,14 @@ impl EtcdNetwork {
         who: &Who,
     ) -> Result<Reply, AskError> {
         let kept = self.own(subnet, who).await?;
-        self.check_attrs(&self.config()?, &attrs, who)?;
-        if !same_node(&kept.lease.attrs, &attrs) && version != Some(kept.version) {
+        let config = self.config()?;
+        self.check_attrs(&config, &attrs, who)?;
+        let same_node = flannel_lease::same_node(&config, &kept.lease.attrs, &attrs);
+        if !same_node && version.map(Version::new) != Some(kept.version) {
             return Err(self.taken(subnet, &kept));
         }
         let attrs = owned(attrs, who, kept.lease.attrs.owner.as_deref());
-        let held = self.store.renew(&kept.held(), &attrs).await;
+        let held = self.store.renew(&kept.held(SystemTime::now()), &attrs).await;
         Ok(self.lease_reply(&held.map_err(|e| self.unavailable(e))?))
     }
 
@@ -209,13 +205,13 @@ impl EtcdNetwork {
         who: &Who,
     ) -> Result<Reply, AskError> {
         let kept = self.own(subnet, who).await?;
-        if version.is_some_and(|version| version != kept.version) {
+        if version.is_some_and(|version| Version::new(version) != kept.version) {
             return Err(self.taken(subnet, &kept));
         }
         if kept.reserved {
             return Err(Refusal::Reserved(subnet).into());
         }
-        self.store.release(&kept.held()).await.map_err(|e| self.unavailable(e))?;
+        self.store.release(&kept.held(SystemTime::now())).await.map_err(|e| self.unavailable(e))?;
         Ok(Reply::Done)
     }
 }
@@ -225,7 +221,7 @@ impl EtcdNetwork {
         result.map(|()| Reply::Done).map_err(|error| self.unavailable(error))
     }
 
-    fn taken(&self, subnet: Subnet, kept: &Kept) -> AskError {
+    fn taken(&self, subnet: Subnet, kept: &StoredLease) -> AskError {
         Refusal::Taken(subnet, Box::new(entry(kept, self.clock.now()))).into()
     }
 
@@ -248,7 +244,10 @@ impl EtcdNetwork {
         let end = |left: Duration| self.clock.now() + left.as_millis() as Millis;
         let expires = held.expiry.remaining(SystemTime::now()).map(end);
         let (attrs, owner) = split_owner(held.lease.attrs.clone());
-        Reply::Lease(held.lease.subnet, Entry { attrs, expires, version: held.version, owner })
+        Reply::Lease(
+            held.lease.subnet,
+            Entry { attrs, expires, version: held.version.number(), owner },
+        )
     }
 }
 
@@ -261,15 +260,14 @@ fn owned(attrs: LeaseAttrs, who: &Who, before: Option<&str>) -> LeaseAttrs {
 }
 
 /// How long a lease still lasts is not asked for every one: whoever wrote it last gave it a day.
-fn entry(kept: &Kept, now: Millis) -> Entry {
-    let expires = (!kept.reserved).then_some(now + DAY);
-    let (attrs, owner) = split_owner(kept.lease.attrs.clone());
-    Entry { attrs, expires, version: kept.version, owner }
+fn entry(stored: &StoredLease, now: Millis) -> Entry {
+    let expires = (!stored.reserved).then_some(now + DAY);
+    let (attrs, owner) = split_owner(stored.lease.attrs.clone());
+    Entry { attrs, expires, version: stored.version.number(), owner }
 }
 
 /// Keeps the watch log as etcd is.
 struct Follower {
-    store: Arc<EtcdStore>,
     name: NetworkName,
     watch_log: Arc<WatchLog>,
     watch_logs: Arc<WatchLogs>,
@@ -289,17 +287,16 @@ impl Follower {
                 StoreEvent::ConfigGone if self.history.id == 0 => config = None,
                 StoreEvent::Config(text) => self.publish(Event::Config(Some(text))),
                 StoreEvent::ConfigGone => self.publish(Event::Config(None)),
-                StoreEvent::Snapshot(_) => {
+                StoreEvent::Snapshot(leases) => {
                     let known = self.watch_log.config_text().or(config.take());
-                    self.reset(known.as_deref()).await;
+                    self.reset(known.as_deref(), &leases);
                 }
-                StoreEvent::Put(lease) => {
-                    // One that is gone again will be told of as gone.
-                    if let Some(kept) = self.kept(lease.subnet).await {
-                        let entry = entry(&kept, self.clock.now());
-                        self.publish(Event::Put(lease.subnet, entry));
-                    }
+                StoreEvent::Put(stored) => {
+                    let entry = entry(&stored, self.clock.now());
+                    self.publish(Event::Put(stored.lease.subnet, entry));
                 }
+                // etcd assigns nothing.
+                StoreEvent::Assigned(_) => {}
                 StoreEvent::Gone(subnet) => self.publish(Event::Gone(subnet)),
                 StoreEvent::Down(why) => tracing::warn!(network = %self.name, "{why}"),
                 StoreEvent::Up => tracing::info!(network = %self.name, "etcd is back"),
@@ -316,34 +313,10 @@ impl Follower {
     }
 
     /// Events may have been missed: a new history begins, and every client takes the whole table.
-    async fn reset(&mut self, config: Option<&str>) {
-        let kept = self.all_kept().await;
+    fn reset(&mut self, config: Option<&str>, leases: &[StoredLease]) {
         self.history = History { id: fastrand::u64(1..), since: self.revision };
         let now = self.clock.now();
-        let leases = kept.iter().map(|kept| (kept.lease.subnet, entry(kept, now)));
+        let leases = leases.iter().map(|stored| (stored.lease.subnet, entry(stored, now)));
         self.watch_log.reset(self.revision, &[self.history], config, leases);
-    }
-
-    async fn kept(&self, subnet: Subnet) -> Option<Kept> {
-        loop {
-            match self.store.kept(&subnet).await {
-                Ok(kept) => return kept,
-                Err(error) => self.pause(&error).await,
-            }
-        }
-    }
-
-    async fn all_kept(&self) -> Vec<Kept> {
-        loop {
-            match self.store.all_kept().await {
-                Ok(kept) => return kept,
-                Err(error) => self.pause(&error).await,
-            }
-        }
-    }
-
-    async fn pause(&self, error: &StoreError) {
-        tracing::debug!(network = %self.name, "{error}");
-        tokio::time::sleep(RETRY).await;
     }
 }

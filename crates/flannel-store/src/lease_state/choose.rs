@@ -3,22 +3,19 @@
 
 use std::net::IpAddr;
 
-use flannel_lease::{AcquireError, Choice, Decision, LeaseAttrs, Subnet, choose_free};
+use flannel_lease::{AcquireError, Choice, Decision, KnownBy, Subnet, choose_free};
 
 use super::Refusal;
 use super::network::Network;
 
 impl Network {
-    /// This node's leases: those that bear its address in the first enabled family. Where the config
-    /// does not say which that is, in the first one that the node has.
-    pub(super) fn leases_of(&self, attrs: &LeaseAttrs) -> Vec<Subnet> {
-        let known = self.config().map(|config| config.v4.is_some());
-        let v4 = known.unwrap_or(attrs.public_ip.is_some());
-        let address =
-            if v4 { attrs.public_ip.map(IpAddr::V4) } else { attrs.public_ipv6.map(IpAddr::V6) };
-        let address = address.filter(|ip| !ip.is_unspecified());
-        let mut leases: Vec<Subnet> =
-            address.map(|address| self.at_address(address).collect()).unwrap_or_default();
+    pub(super) fn known_by(&self) -> KnownBy {
+        KnownBy::of(self.config())
+    }
+
+    /// The leases of the node that is known by this address.
+    pub(super) fn leases_at(&self, node: IpAddr) -> Vec<Subnet> {
+        let mut leases: Vec<Subnet> = self.at_address(node).collect();
         leases.sort_unstable();
         leases
     }

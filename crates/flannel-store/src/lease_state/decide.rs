@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flannel_lease::{Choice, LeaseAttrs, NetworkName, Subnet};
+use flannel_lease::{Choice, KnownBy, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
 
 use super::{
     Change, Commit, Entry, GRACE, LARGEST_DATA, LEASE_TTL, LeaseState, Millis, Network, Refusal,
@@ -104,7 +104,7 @@ impl Ask<'_> {
     }
 
     fn set_config(&mut self, text: &str, force: bool) -> Decided {
-        let config = flannel_backend::judge(text)?.config;
+        let config = flannel_backend::judge(text, SubnetOrigin::Pool)?.config;
         if let Ok(network) = self.network() {
             if network.config_text() == Some(text) {
                 return Ok((Reply::Done, vec![]));
@@ -143,9 +143,9 @@ impl Ask<'_> {
         who: &Who,
         rng: &mut fastrand::Rng,
     ) -> Decided {
-        self.check_known(attrs)?;
+        let node = self.check_known(attrs)?;
         self.check_address(attrs, who)?;
-        let mut ours = self.network()?.leases_of(attrs);
+        let mut ours = self.network()?.leases_at(node);
         for subnet in &ours {
             self.own(*subnet, who)?;
         }
@@ -184,15 +184,14 @@ impl Ask<'_> {
         }
     }
 
+    fn known_by(&mut self) -> Result<KnownBy, Refusal> {
+        Ok(self.network()?.known_by())
+    }
+
     /// A node is known by its address. A lease without one would be nobody's.
-    fn check_known(&mut self, attrs: &LeaseAttrs) -> Result<(), Refusal> {
+    fn check_known(&mut self, attrs: &LeaseAttrs) -> Result<IpAddr, Refusal> {
         check_size(attrs)?;
-        let v4 = self.network()?.config().map(|config| config.v4.is_some());
-        match (v4, attrs.public_ip, attrs.public_ipv6) {
-            (Some(true), None, _) | (None, None, None) => Err(Refusal::NoAddress("PublicIP")),
-            (Some(false), _, None) => Err(Refusal::NoAddress("PublicIPv6")),
-            _ => Ok(()),
-        }
+        Ok(self.known_by()?.address(attrs)?)
     }
 
     fn check_address(&self, attrs: &LeaseAttrs, who: &Who) -> Result<(), Refusal> {
@@ -207,14 +206,14 @@ impl Ask<'_> {
         who: &Who,
     ) -> Decided {
         let entry = self.own(subnet, who)?;
-        self.check_known(attrs)?;
+        let node = self.check_known(attrs)?;
         self.check_address(attrs, who)?;
-        let same_node = same_address(&entry.attrs, attrs);
+        let same_node = self.known_by()?.same_node(&entry.attrs, attrs);
         if !same_node && version != Some(entry.version) {
             return Err(Refusal::Taken(subnet, Box::new(entry)));
         }
         // Nobody moves to an address at which another node has its lease.
-        for other in self.network()?.leases_of(attrs) {
+        for other in self.network()?.leases_at(node) {
             self.own(other, who)?;
         }
         let expires = entry.expires.and_then(|_| self.full_life());
@@ -241,7 +240,7 @@ impl Ask<'_> {
             return Err(Refusal::NotInPool(subnet));
         }
         if let Some(entry) = self.network()?.lease(&subnet).cloned() {
-            if !same_address(&entry.attrs, attrs) {
+            if !self.known_by()?.same_node(&entry.attrs, attrs) {
                 return Err(Refusal::Taken(subnet, Box::new(entry)));
             }
             if entry.expires.is_none() {
@@ -249,20 +248,19 @@ impl Ask<'_> {
             }
             return self.put_alone(subnet, Entry { expires: None, ..entry });
         }
-        self.check_known(attrs)?;
+        let node = self.check_known(attrs)?;
         self.check_free(subnet)?;
-        self.check_without_lease(attrs)?;
+        self.check_without_lease(node)?;
         let owner = None;
         self.put_alone(subnet, Entry { attrs: attrs.clone(), expires: None, version: 0, owner })
     }
 
     /// A node with a lease keeps it. A second one would be taken some day, by chance.
-    fn check_without_lease(&mut self, attrs: &LeaseAttrs) -> Result<(), Refusal> {
+    fn check_without_lease(&mut self, node: IpAddr) -> Result<(), Refusal> {
         let network = self.network()?;
-        let Some(has) = network.leases_of(attrs).first().copied() else { return Ok(()) };
+        let Some(has) = network.leases_at(node).first().copied() else { return Ok(()) };
         let reserved = network.lease(&has).is_some_and(|entry| entry.expires.is_none());
-        let node = attrs.public_ip.map(IpAddr::V4).or(attrs.public_ipv6.map(IpAddr::V6));
-        node.map_or(Ok(()), |node| Err(Refusal::NodeHasLease { node, has, reserved }))
+        Err(Refusal::NodeHasLease { node, has, reserved })
     }
 
     fn check_free(&mut self, subnet: Subnet) -> Result<(), Refusal> {
@@ -283,11 +281,9 @@ impl Ask<'_> {
     fn import(&mut self, subnet: Subnet, attrs: &LeaseAttrs, left: Option<u64>) -> Decided {
         self.network()?;
         check_size(attrs)?;
-        if attrs.public_ip.is_none() && attrs.public_ipv6.is_none() {
-            return Err(Refusal::NoAddress("PublicIP"));
-        }
+        KnownBy::FirstAddress.address(attrs)?;
         if let Some(entry) = self.network()?.lease(&subnet).cloned()
-            && !same_address(&entry.attrs, attrs)
+            && !self.known_by()?.same_node(&entry.attrs, attrs)
         {
             return Err(Refusal::Taken(subnet, Box::new(entry)));
         }
@@ -310,12 +306,4 @@ pub(crate) fn check_size(attrs: &LeaseAttrs) -> Result<(), Refusal> {
 pub(crate) fn split_owner(mut attrs: LeaseAttrs) -> (LeaseAttrs, Option<Arc<str>>) {
     let owner = attrs.owner.take().map(Arc::from);
     (attrs, owner)
-}
-
-/// Whether both tell of the same node: by IPv4 where either has it, else by IPv6.
-fn same_address(a: &LeaseAttrs, b: &LeaseAttrs) -> bool {
-    match (a.public_ip, b.public_ip) {
-        (None, None) => a.public_ipv6.is_some() && a.public_ipv6 == b.public_ipv6,
-        (a, b) => a == b,
-    }
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flannel_lease::{LeaseAttrs, NetworkName, Subnet};
+use flannel_lease::{Lease, LeaseAttrs, NetworkName, Subnet, Version};
 
 pub(crate) use change::check_reach;
 pub use change::{Change, Commit};
@@ -25,6 +25,8 @@ pub use refusal::Refusal;
 pub use request::{Addresses, Request, Who};
 
 use network::Undone;
+
+use crate::StoredLease;
 
 /// The life of a lease, as every flannel gives it.
 pub const LEASE_TTL: Duration = Duration::from_secs(86_400);
@@ -48,6 +50,14 @@ pub struct Entry {
     pub version: u64,
     /// Who acquired it, when the server knows its clients by name.
     pub owner: Option<Arc<str>>,
+}
+
+impl Entry {
+    /// For those who ask a store, not a server.
+    pub fn into_stored(self, subnet: Subnet) -> StoredLease {
+        let (version, reserved) = (Version::new(self.version), self.expires.is_none());
+        StoredLease { lease: Lease { subnet, attrs: self.attrs }, version, reserved }
+    }
 }
 
 /// What a request that was granted has led to.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use flannel_backend::BackendError;
-use flannel_lease::{AcquireError, ConfigError, LeaseAttrs, NetworkName, Subnet};
+use flannel_lease::{AcquireError, ConfigError, LeaseAttrs, NetworkName, NoAddress, Subnet};
 
 use super::{Entry, LARGEST_DATA};
 
@@ -33,8 +33,8 @@ pub enum Refusal {
     Stranded { count: usize, example: Subnet },
     #[error("the network still has {0} leases: release them first, or force it")]
     InUse(usize),
-    #[error("there is no {0}, by which a node of this network is known: give one")]
-    NoAddress(&'static str),
+    #[error(transparent)]
+    NoAddress(#[from] NoAddress),
     #[error("{0} is not an address this client may announce")]
     ForeignAddress(IpAddr),
     #[error("{0}")]

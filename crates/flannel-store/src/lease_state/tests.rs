@@ -1,6 +1,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use flannel_lease::{Claimant, Lease, decide};
+use flannel_lease::{Claimant, Lease, NoAddress, decide};
 
 use super::*;
 
@@ -318,7 +318,7 @@ fn a_network_without_config_is_no_network() {
     let mut service = LeaseService::new();
     let nobody =
         Request::Acquire { attrs: LeaseAttrs::default(), previous: None, who: Who::anybody() };
-    assert_eq!(service.ask(&nobody), Err(Refusal::NoAddress("PublicIP")));
+    assert_eq!(service.ask(&nobody), Err(Refusal::NoAddress(NoAddress("PublicIP"))));
     service.acquire(1, None).unwrap();
     assert_eq!(service.ask(&Request::RemoveNetwork { force: false }), Err(Refusal::InUse(1)));
     assert_eq!(service.ask(&Request::RemoveNetwork { force: true }), Ok(Reply::Done));
@@ -426,11 +426,11 @@ fn choosing_is_what_flannel_lease_decides() {
                 .iter()
                 .map(|(subnet, entry)| Lease { subnet: *subnet, attrs: entry.attrs.clone() })
                 .collect();
-            let claimant =
-                Claimant { public_ip: attrs.public_ip, public_ipv6: attrs.public_ipv6, previous };
+            let claimant = Claimant::new(&attrs, previous);
             let draw = rng.u64(..);
             let expected = decide(&config, &leases, &claimant, &mut fastrand::Rng::with_seed(draw));
-            let ours = ledger_network.leases_of(&attrs);
+            let node = ledger_network.known_by().address(&attrs);
+            let ours = node.map(|node| ledger_network.leases_at(node)).unwrap_or_default();
             let chosen =
                 ledger_network.choose(&ours, previous, &mut fastrand::Rng::with_seed(draw));
             assert_eq!(chosen, expected.map_err(Refusal::from), "seed {seed}");
@@ -480,5 +480,5 @@ fn a_reservation_that_no_node_would_find_is_refused() {
     let mut service = LeaseService::new();
     let attrs = LeaseAttrs { public_ipv6: "fd00::1".parse().ok(), ..LeaseAttrs::default() };
     let request = Request::Reserve { subnet: subnet("10.5.9.0-24"), attrs };
-    assert_eq!(service.ask(&request), Err(Refusal::NoAddress("PublicIP")));
+    assert_eq!(service.ask(&request), Err(Refusal::NoAddress(NoAddress("PublicIP"))));
 }

@@ -2,19 +2,23 @@
 
 use std::time::SystemTime;
 
-use ::http::Method;
+use ::http::{Method, StatusCode};
 use async_trait::async_trait;
 use flannel_lease::{Expiry, LeaseAttrs, Subnet};
 
-use super::{RemoteStore, escape};
+use super::{RemoteStore, escape, refused};
 use crate::lease_state::{Entry, split_owner};
 use crate::wire::{self, WireReservation};
-use crate::{Admin, Held, StoreError};
+use crate::{Admin, Held, Snapshot, StoreError};
 
 #[async_trait]
 impl Admin for RemoteStore {
     async fn config_as_written(&self) -> Result<Option<String>, StoreError> {
         self.read_config("?raw=true").await
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        self.table().await
     }
 
     async fn list(&self) -> Result<Vec<Held>, StoreError> {
@@ -26,10 +30,10 @@ impl Admin for RemoteStore {
             None => expiry,
         };
         let held = |wire: wire::WireLease| {
-            let mut lease = wire.lease().ok()?;
+            let (mut lease, version) = (wire.lease().ok()?, wire.version());
             lease.attrs.owner = wire.owner.map(Into::into);
             let expiry = wire.expiry.map_or(Expiry::Never, ours);
-            Some(Held { expiry, version: wire.version.unwrap_or(0), lease })
+            Some(Held { expiry, version, lease })
         };
         Ok(result.snapshot.unwrap_or_default().into_iter().filter_map(held).collect())
     }
@@ -49,6 +53,19 @@ impl Admin for RemoteStore {
         let path = format!("{}/reservations/{}", self.0.base, escape(&subnet.to_string()));
         let attempted = format!("remove the reservation of {subnet}");
         self.ask(&attempted, Method::DELETE, &path, String::new()).await.map(drop)
+    }
+
+    async fn release(&self, held: &Held) -> Result<(), StoreError> {
+        let attempted = "release the lease";
+        let version = held.version.number();
+        let path = format!("{}?version={version}", self.lease_path(&held.lease.subnet));
+        let answer = self.send(attempted, Method::DELETE, &path, String::new()).await?;
+        match answer.status {
+            // Gone, another node's, or reserved: not ours to give back.
+            StatusCode::NOT_FOUND | StatusCode::CONFLICT => Ok(()),
+            status if status.is_success() => Ok(()),
+            _ => Err(refused(attempted, answer, None)),
+        }
     }
 
     async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError> {

@@ -8,19 +8,19 @@ pub mod tls;
 mod token;
 mod watch;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use ::http::{Method, StatusCode};
 use async_trait::async_trait;
-use flannel_lease::{Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, same_node};
+use flannel_lease::{Claimant, Expiry, LeaseAttrs, NetworkConfig, Subnet};
 use tokio::sync::mpsc;
 
 use self::http::{Answer, Client};
 use crate::lease_state::{Entry, Millis, Refusal};
+use crate::watch_log;
 use crate::wire::{self, WatchResult, WireFault, WireLease};
-use crate::{Acquired, Claim, Held, Snapshot, Store, StoreError, StoreEvent};
+use crate::{Acquired, Claim, Cursor, Held, Recalled, Snapshot, Store, StoreError, StoreEvent};
 
 pub use self::options::{DEFAULT_PORT, RemoteOptions, split_port};
 
@@ -34,8 +34,6 @@ struct Shared {
     /// `/v1/{network}`
     base: String,
     network: String,
-    /// Of the last table that was read.
-    history: AtomicU64,
     rng: Mutex<fastrand::Rng>,
 }
 
@@ -46,8 +44,7 @@ impl RemoteStore {
         let network = options.network.to_string();
         let base = format!("/v1/{network}");
         let client = Client::new(options, rng.fork())?;
-        let history = AtomicU64::new(0);
-        Ok(Self(Arc::new(Shared { client, base, network, history, rng: Mutex::new(rng) })))
+        Ok(Self(Arc::new(Shared { client, base, network, rng: Mutex::new(rng) })))
     }
 
     fn client(&self) -> &Client {
@@ -58,17 +55,15 @@ impl RemoteStore {
         self.0.rng.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn history(&self) -> u64 {
-        self.0.history.load(Ordering::Relaxed)
-    }
-
-    fn events_path(&self, cursor: Option<(u64, u64)>) -> String {
+    fn events_path(&self, cursor: Option<watch_log::Cursor>) -> String {
         match cursor {
-            // A cursor that was not read by this client: where it is from is not known.
-            Some((cursor, 0)) => format!("{}/events?next={cursor}", self.0.base),
-            Some((cursor, history)) => {
+            // A cursor of a server that tells no history.
+            Some(watch_log::Cursor { revision, history: None }) => {
+                format!("{}/events?next={revision}", self.0.base)
+            }
+            Some(watch_log::Cursor { revision, history: Some(history) }) => {
                 let history = wire::history_text(history);
-                format!("{}/events?next={cursor}&history={history}", self.0.base)
+                format!("{}/events?next={revision}&history={history}", self.0.base)
             }
             None => format!("{}/events", self.0.base),
         }
@@ -125,8 +120,14 @@ impl RemoteStore {
             return Err(refused(attempted, answer, None));
         }
         let result = WatchResult::read(&answer.body).map_err(|error| self.unreadable(&error))?;
-        self.0.history.store(result.history, Ordering::Relaxed);
         Ok((result, answer.time))
+    }
+
+    async fn table(&self) -> Result<Snapshot, StoreError> {
+        let (result, _) = self.read_all().await?;
+        let cursor = result.cursor().into();
+        let leases = result.snapshot.unwrap_or_default();
+        Ok(Snapshot { leases: leases.iter().filter_map(|l| l.stored().ok()).collect(), cursor })
     }
 
     fn unreadable(&self, error: &wire::WireError) -> StoreError {
@@ -139,17 +140,13 @@ impl RemoteStore {
     /// Our lease as the answer has it. Its life counts from before the request and by our own clock.
     fn held(&self, body: &str, before: SystemTime) -> Result<Held, StoreError> {
         let lease = WireLease::read(body).map_err(|error| self.unreadable(&error))?;
-        self.held_as(lease, before)
-    }
-
-    fn held_as(&self, lease: WireLease, before: SystemTime) -> Result<Held, StoreError> {
         let expiry = match (lease.expiry, lease.ttl) {
             (Some(Expiry::Never), _) => Expiry::Never,
             (_, Some(ttl)) => Expiry::At(before + ttl),
             (Some(expiry), None) => expiry,
             (None, None) => Expiry::At(before),
         };
-        let version = lease.version.unwrap_or(0);
+        let version = lease.version();
         let lease = lease.lease().map_err(|error| self.unreadable(&error))?;
         Ok(Held { lease, expiry, version })
     }
@@ -175,52 +172,32 @@ impl Store for RemoteStore {
         )
     }
 
-    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let (result, _) = self.read_all().await?;
-        let leases = result.snapshot.unwrap_or_default();
-        let leases = leases.iter().filter_map(|lease| lease.lease().ok()).collect();
-        Ok(Snapshot { leases, cursor: result.cursor })
+    async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError> {
+        Ok(Recalled::by_address(config, me, self.table().await?))
     }
 
-    async fn lease(&self, subnet: &Subnet) -> Result<Option<Held>, StoreError> {
-        let (attempted, before) = ("read a lease", SystemTime::now());
-        let path = self.lease_path(subnet);
-        let answer = self.send(attempted, Method::GET, &path, String::new()).await?;
-        let body = match answer.status {
-            StatusCode::NOT_FOUND => return Ok(None),
-            status if status.is_success() => answer.body,
-            _ => return Err(refused(attempted, answer, None)),
-        };
-        let result = WatchResult::read(&body).map_err(|error| self.unreadable(&error))?;
-        let lease = result.snapshot.unwrap_or_default().into_iter().next();
-        lease.map(|lease| self.held_as(lease, before)).transpose()
-    }
-
-    async fn acquire(&self, config: &NetworkConfig, claim: &Claim) -> Result<Acquired, StoreError> {
-        let mut snapshot = self.snapshot().await?;
-        let bare = (claim.announce)(None);
-        let mut ours: Vec<&Lease> =
-            snapshot.leases.iter().filter(|lease| same_node(config, &bare, &lease.attrs)).collect();
-        ours.sort_by_key(|lease| (claim.previous != Some(lease.subnet), lease.subnet));
-        let attrs = (claim.announce)(ours.first().map(|lease| &lease.attrs));
+    /// The server chooses, and nobody is quicker than it.
+    async fn try_acquire(
+        &self,
+        config: &NetworkConfig,
+        claim: &Claim,
+        recalled: Recalled,
+    ) -> Result<Acquired, StoreError> {
         let previous =
             claim.previous.map(|subnet| format!("?previous={}", escape(&subnet.to_string())));
         let path = format!("{}/leases{}", self.0.base, previous.unwrap_or_default());
         let before = SystemTime::now();
-        let body = self.ask("acquire a lease", Method::POST, &path, attrs.to_json()).await?;
-        let held = self.held(&body, before)?;
-        let discarded = |lease: &Lease| {
-            lease.subnet == held.lease.subnet
-                || same_node(config, &bare, &lease.attrs) && !config.accepts(&lease.subnet)
-        };
-        snapshot.leases.retain(|lease| !discarded(lease));
-        snapshot.leases.push(held.lease.clone());
-        Ok(Acquired { held, snapshot })
+        let body = self.ask("acquire a lease", Method::POST, &path, claim.attrs.to_json()).await?;
+        Ok(recalled.acquired(config, self.held(&body, before)?))
     }
 
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
-        let entry =
-            Entry { attrs: attrs.clone(), expires: None, version: held.version, owner: None };
+        let entry = Entry {
+            attrs: attrs.clone(),
+            expires: None,
+            version: held.version.number(),
+            owner: None,
+        };
         let body = wire::lease_json(&held.lease.subnet, &entry, None);
         let before = SystemTime::now();
         let path = self.lease_path(&held.lease.subnet);
@@ -232,24 +209,12 @@ impl Store for RemoteStore {
         }
     }
 
-    async fn release(&self, held: &Held) -> Result<(), StoreError> {
-        let attempted = "release the lease";
-        let path = format!("{}?version={}", self.lease_path(&held.lease.subnet), held.version);
-        let answer = self.send(attempted, Method::DELETE, &path, String::new()).await?;
-        match answer.status {
-            // Gone, another node's, or reserved: not ours to give back.
-            StatusCode::NOT_FOUND | StatusCode::CONFLICT => Ok(()),
-            status if status.is_success() => Ok(()),
-            _ => Err(refused(attempted, answer, None)),
-        }
-    }
-
     fn node_moved(&self) {
         self.client().node_moved();
     }
 
-    fn watch(&self, cursor: u64) -> mpsc::Receiver<StoreEvent> {
-        watch::start(Arc::new(self.clone()), cursor)
+    fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
+        watch::start(Arc::new(self.clone()), watch_log::Cursor::read(&cursor))
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::RemoteStore;
 use super::http::Stream;
 use crate::StoreEvent;
+use crate::watch_log::Cursor;
 use crate::wire::{WatchResult, WireEvent};
 
 const QUEUE: usize = 1_024;
@@ -21,11 +22,10 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 const SILENCE: Duration = Duration::from_secs(45);
 const LONGEST_LINE: usize = 256 << 20;
 
-pub(super) fn start(store: Arc<RemoteStore>, cursor: u64) -> mpsc::Receiver<StoreEvent> {
+pub(super) fn start(store: Arc<RemoteStore>, cursor: Option<Cursor>) -> mpsc::Receiver<StoreEvent> {
     let (events, receiver) = mpsc::channel(QUEUE);
     let closed = events.clone();
     let backoff = RETRY.tries(store.rng().fork());
-    let cursor = (cursor > 0).then(|| (cursor, store.history()));
     let mut watch = Watch { store, events, cursor, backoff, down: false };
     tokio::spawn(async move {
         tokio::select! {
@@ -39,8 +39,8 @@ pub(super) fn start(store: Arc<RemoteStore>, cursor: u64) -> mpsc::Receiver<Stor
 struct Watch {
     store: Arc<RemoteStore>,
     events: mpsc::Sender<StoreEvent>,
-    /// Revision and history of what has been told.
-    cursor: Option<(u64, u64)>,
+    /// What has been told.
+    cursor: Option<Cursor>,
     backoff: Tries,
     down: bool,
 }
@@ -117,6 +117,7 @@ impl Watch {
         }
         let text = std::str::from_utf8(line).map_err(|error| error.to_string())?;
         let result = WatchResult::read(text).map_err(|error| error.to_string())?;
+        let cursor = result.cursor();
         if let Some(config) = result.config {
             self.tell(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
         }
@@ -127,12 +128,12 @@ impl Watch {
                      leases anew"
                 );
             }
-            let leases = leases.iter().filter_map(|lease| lease.lease().ok()).collect();
+            let leases = leases.iter().filter_map(|lease| lease.stored().ok()).collect();
             self.tell(StoreEvent::Snapshot(leases)).await;
         }
         for event in result.events {
             let event = match event {
-                WireEvent::Added(lease) => match lease.lease() {
+                WireEvent::Added(lease) => match lease.stored() {
                     Ok(lease) => StoreEvent::Put(lease),
                     Err(_) => continue,
                 },
@@ -141,7 +142,7 @@ impl Watch {
             };
             self.tell(event).await;
         }
-        self.cursor = Some((result.cursor, result.history));
+        self.cursor = Some(cursor);
         Ok(())
     }
 

@@ -15,6 +15,21 @@ pub struct Cursor {
     pub history: Option<u64>,
 }
 
+impl Cursor {
+    /// What was made of such a cursor for those who do not look inside; `None` at the beginning.
+    pub(crate) fn read(cursor: &crate::Cursor) -> Option<Self> {
+        let (revision, history) = cursor.text()?.split_once('/')?;
+        Some(Self { revision: revision.parse().ok()?, history: wire::read_history(history) })
+    }
+}
+
+impl From<Cursor> for crate::Cursor {
+    fn from(cursor: Cursor) -> Self {
+        let history = cursor.history.map(wire::history_text).unwrap_or_default();
+        Self::new(format!("{}/{history}", cursor.revision))
+    }
+}
+
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {

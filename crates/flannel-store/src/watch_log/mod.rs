@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use flannel_lease::{Lease, NetworkConfig, Subnet};
+use flannel_lease::{NetworkConfig, Subnet};
 use tokio::sync::watch;
 
 pub use answer::{Cursor, Style};
 pub use logs::WatchLogs;
 
 use crate::lease_state::{Entry, History, LeaseState};
-use crate::wire;
+use crate::{Snapshot, wire};
 
 /// So many events are kept for watchers that fall behind or come back.
 pub const KEPT_EVENTS: usize = 8_192;
@@ -125,7 +125,7 @@ impl WatchLog {
         self.state().leases.get(subnet).map(|view| view.entry.clone())
     }
 
-    /// The attributes of the first lease for which this is true.
+    /// The first lease for which this is true.
     pub fn find(&self, is_it: impl Fn(&Entry) -> bool) -> Option<(Subnet, Entry)> {
         let state = self.state();
         let found = state.leases.iter().find(|(_, view)| is_it(&view.entry));
@@ -303,12 +303,9 @@ impl LeaseView {
 }
 
 impl Everything {
-    pub fn plain_leases(&self) -> Vec<Lease> {
-        let lease = |(subnet, entry): &(Subnet, Entry)| Lease {
-            subnet: *subnet,
-            attrs: entry.attrs.clone(),
-        };
-        self.leases.iter().map(lease).collect()
+    pub fn into_snapshot(self) -> Snapshot {
+        let leases = self.leases.into_iter().map(|(subnet, entry)| entry.into_stored(subnet));
+        Snapshot { leases: leases.collect(), cursor: self.cursor.into() }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What operators do to leases in etcd.
 
 use flannel_lease::Expiry;
+use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::EtcdServer;
 use flannel_store::{Admin as _, Store as _, StoreError};
 

@@ -1,6 +1,8 @@
 //! User name and password.
 
+use flannel_store::Admin as _;
 use flannel_store::StoreEvent::{Put, Up};
+use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::{EtcdServer, RawEtcd, RawUser};
 use flannel_store::{EtcdOptions, EtcdStore, Secret, Store, StoreError};
 
@@ -35,8 +37,8 @@ async fn a_user_with_a_password_gets_in() {
     etcd.raw().enable_auth(&[FLANNEL]).await;
     let store = store(&etcd, "flannel", "correct horse");
     let acquired = store.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap();
-    let mut events = store.watch(acquired.snapshot.cursor);
-    assert_eq!(next(&mut events).await, Put(acquired.held.lease.clone()));
+    let mut events = store.watch(acquired.snapshot.cursor.clone());
+    assert_eq!(next(&mut events).await, Put(acquired.held.lease.clone().into()));
     store.renew(&acquired.held, &acquired.held.lease.attrs).await.unwrap();
 }
 
@@ -76,19 +78,19 @@ async fn a_token_that_is_no_longer_valid_is_replaced() {
     etcd.raw().enable_auth(&[FLANNEL]).await;
     let store = store(&etcd, "flannel", "correct horse");
     let acquired = store.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap();
-    let mut events = store.watch(acquired.snapshot.cursor);
+    let mut events = store.watch(acquired.snapshot.cursor.clone());
     next(&mut events).await;
 
     raw_as_root(&etcd).set_password("flannel", "correct horse").await;
     let held = store.renew(&acquired.held, &acquired.held.lease.attrs).await.unwrap();
-    until(&mut events, |event| *event == Put(held.lease.clone())).await;
+    until(&mut events, |event| *event == Put(held.lease.clone().into())).await;
 
     // The watch has to log in anew as well.
     raw_as_root(&etcd).set_password("flannel", "correct horse").await;
     etcd.restart();
     until(&mut events, |event| *event == Up).await;
     raw_as_root(&etcd).put(&key("10.3.200.0-24"), value("9.9.9.9")).await;
-    assert_eq!(next(&mut events).await, Put(lease("10.3.200.0-24", "9.9.9.9")));
+    assert_eq!(next(&mut events).await, Put(lease("10.3.200.0-24", "9.9.9.9").into()));
 }
 
 #[tokio::test]
@@ -103,17 +105,17 @@ async fn a_role_made_for_the_go_flannel_is_enough() {
     let store = store(&etcd, "flannel", "correct horse");
     assert_eq!(store.config().await.unwrap(), None);
     let acquired = store.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap();
-    let mut events = store.watch(acquired.snapshot.cursor);
-    assert_eq!(next(&mut events).await, Put(acquired.held.lease.clone()));
+    let mut events = store.watch(acquired.snapshot.cursor.clone());
+    assert_eq!(next(&mut events).await, Put(acquired.held.lease.clone().into()));
     store.renew(&acquired.held, &acquired.held.lease.attrs).await.unwrap();
-    assert_eq!(next(&mut events).await, Put(acquired.held.lease.clone()));
+    assert_eq!(next(&mut events).await, Put(acquired.held.lease.clone().into()));
 
     // The same when the watch is the first to learn of it.
     let late = self::store(&etcd, "flannel", "correct horse");
     let mut events = late.watch(acquired.snapshot.cursor);
-    assert_eq!(next(&mut events).await, Put(acquired.held.lease.clone()));
+    assert_eq!(next(&mut events).await, Put(acquired.held.lease.clone().into()));
     raw_as_root(&etcd).put(&key("10.3.200.0-24"), value("9.9.9.9")).await;
-    until(&mut events, |event| *event == Put(lease("10.3.200.0-24", "9.9.9.9"))).await;
+    until(&mut events, |event| *event == Put(lease("10.3.200.0-24", "9.9.9.9").into())).await;
 }
 
 #[tokio::test]

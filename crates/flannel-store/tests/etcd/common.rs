@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
-use flannel_store::testing::EtcdServer;
+use flannel_store::testing::{EtcdServer, plain};
 use flannel_store::{Claim, StoreEvent};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
@@ -58,10 +58,10 @@ pub(crate) fn key(subnet: &str) -> String {
     subnets() + subnet
 }
 
-/// The next event.
+/// The next event, without version and reservation.
 pub(crate) async fn next(events: &mut Receiver<StoreEvent>) -> StoreEvent {
     let event = timeout(PATIENCE, events.recv()).await.expect("an event comes in time");
-    event.expect("the watch goes on")
+    plain(event.expect("the watch goes on"))
 }
 
 /// Events up to one that fulfils the condition, that one included.

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use flannel_lease::Expiry;
+use flannel_lease::{Expiry, Version};
+use flannel_store::Admin as _;
+use flannel_store::Cursor;
 use flannel_store::StoreEvent::{self, ConfigGone, Down, Gone, Put, Snapshot, Up};
+use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::{EtcdServer, free_ports};
 use flannel_store::{EtcdOptions, EtcdStore, Held, Store, StoreError};
 use tokio::time::timeout;
@@ -31,7 +34,7 @@ async fn an_etcd_that_is_killed_and_comes_back_costs_two_events_and_no_lease() {
     raw.put(&key("10.3.1.0-24"), value("1.1.1.1")).await;
     let mut events = store.watch(store.snapshot().await.unwrap().cursor);
     raw.put(&key("10.3.2.0-24"), value("2.2.2.2")).await;
-    assert_eq!(next(&mut events).await, Put(lease("10.3.2.0-24", "2.2.2.2")));
+    assert_eq!(next(&mut events).await, Put(lease("10.3.2.0-24", "2.2.2.2").into()));
 
     etcd.kill();
     let Down(why) = next(&mut events).await else { panic!("down comes first") };
@@ -45,7 +48,7 @@ async fn an_etcd_that_is_killed_and_comes_back_costs_two_events_and_no_lease() {
 
     // Nothing is told twice, nothing is listed anew.
     raw.put(&key("10.3.3.0-24"), value("3.3.3.3")).await;
-    assert_eq!(next(&mut events).await, Put(lease("10.3.3.0-24", "3.3.3.3")));
+    assert_eq!(next(&mut events).await, Put(lease("10.3.3.0-24", "3.3.3.3").into()));
 }
 
 #[tokio::test]
@@ -65,7 +68,7 @@ async fn what_happened_while_the_connection_was_gone_is_told_afterwards() {
     let _proxy = Proxy::at(port, etcd.address()).await;
 
     assert_eq!(next(&mut events).await, Up);
-    assert_eq!(next(&mut events).await, Put(lease("10.3.2.0-24", "2.2.2.2")));
+    assert_eq!(next(&mut events).await, Put(lease("10.3.2.0-24", "2.2.2.2").into()));
     assert_eq!(next(&mut events).await, Gone(subnet("10.3.1.0-24")));
 }
 
@@ -88,7 +91,7 @@ async fn what_was_compacted_while_the_connection_was_gone_is_replaced_by_a_snaps
 
     assert_eq!(next(&mut events).await, Up);
     assert_eq!(next(&mut events).await, ConfigGone);
-    assert_eq!(next(&mut events).await, Snapshot(vec![lease("10.3.2.0-24", "2.2.2.2")]));
+    assert_eq!(next(&mut events).await, Snapshot(vec![lease("10.3.2.0-24", "2.2.2.2").into()]));
 }
 
 #[tokio::test]
@@ -110,10 +113,10 @@ async fn an_etcd_restored_from_an_older_backup_is_noticed_and_listed_anew() {
     assert!(is_down(&next(&mut events).await));
     assert_eq!(next(&mut events).await, Up);
     assert_eq!(next(&mut events).await, ConfigGone);
-    assert_eq!(next(&mut events).await, Snapshot(vec![lease("10.3.1.0-24", "1.1.1.1")]));
+    assert_eq!(next(&mut events).await, Snapshot(vec![lease("10.3.1.0-24", "1.1.1.1").into()]));
     // The restored etcd is at a revision below our old cursor; its events are heard all the same.
     raw.put(&key("10.3.4.0-24"), value("4.4.4.4")).await;
-    assert_eq!(next(&mut events).await, Put(lease("10.3.4.0-24", "4.4.4.4")));
+    assert_eq!(next(&mut events).await, Put(lease("10.3.4.0-24", "4.4.4.4").into()));
 }
 
 #[tokio::test]
@@ -137,12 +140,12 @@ async fn defect_2_a_first_listing_that_fails_is_tried_until_it_works() {
     let mut etcd = EtcdServer::start();
     etcd.raw().put(&key("10.3.1.0-24"), value("1.1.1.1")).await;
     etcd.kill();
-    let mut events = etcd.store(1).watch(0);
+    let mut events = etcd.store(1).watch(Cursor::BEGINNING);
     assert!(is_down(&next(&mut events).await));
     etcd.restart();
     assert_eq!(next(&mut events).await, Up);
     assert_eq!(next(&mut events).await, ConfigGone);
-    assert_eq!(next(&mut events).await, Snapshot(vec![lease("10.3.1.0-24", "1.1.1.1")]));
+    assert_eq!(next(&mut events).await, Snapshot(vec![lease("10.3.1.0-24", "1.1.1.1").into()]));
 }
 
 #[tokio::test]
@@ -165,7 +168,7 @@ async fn defect_17_a_server_that_never_answers_is_given_up_in_time() {
     let error = timeout(FAR, store.snapshot()).await.expect("it is given up").unwrap_err();
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
 
-    let mut events = store.watch(1);
+    let mut events = store.watch(Cursor::new("1"));
     assert!(is_down(&next(&mut events).await));
 }
 
@@ -196,7 +199,7 @@ async fn a_dead_endpoint_costs_no_request() {
         for _ in 0..25 {
             store.config().await.unwrap();
         }
-        let mut events = store.watch(0);
+        let mut events = store.watch(Cursor::BEGINNING);
         assert_eq!(next(&mut events).await, ConfigGone);
     }
 }
@@ -215,7 +218,7 @@ async fn requests_and_watch_move_to_another_endpoint_when_theirs_dies() {
         drop(one);
         store.config().await.unwrap();
         raw.put(&key("10.3.2.0-24"), value("2.2.2.2")).await;
-        until(&mut events, |event| *event == Put(lease("10.3.2.0-24", "2.2.2.2"))).await;
+        until(&mut events, |event| *event == Put(lease("10.3.2.0-24", "2.2.2.2").into())).await;
     }
 }
 
@@ -259,7 +262,7 @@ async fn a_cluster_that_loses_its_leader_goes_on() {
     for member in &mut members {
         member.kill();
         held = patiently(&store, &held).await;
-        until(&mut events, |event| *event == Put(held.lease.clone())).await;
+        until(&mut events, |event| *event == Put(held.lease.clone().into())).await;
         member.restart();
     }
 }
@@ -284,8 +287,10 @@ async fn a_member_cut_off_from_the_others_is_no_store() {
     members[1].kill();
     members[2].kill();
     assert!(is_down(&next(&mut events).await), "it runs, but cannot know what the others decide");
-    let error =
-        store.renew(&Held { version: 1, ..some_lease() }, &attrs("1.2.3.4")).await.unwrap_err();
+    let error = store
+        .renew(&Held { version: Version::new(1), ..some_lease() }, &attrs("1.2.3.4"))
+        .await
+        .unwrap_err();
     assert!(error.is_transient(), "{error}");
 
     members[1].restart();
@@ -293,7 +298,11 @@ async fn a_member_cut_off_from_the_others_is_no_store() {
 }
 
 fn some_lease() -> Held {
-    Held { lease: lease("10.3.1.0-24", "1.2.3.4"), expiry: Expiry::Never, version: 0 }
+    Held {
+        lease: lease("10.3.1.0-24", "1.2.3.4"),
+        expiry: Expiry::Never,
+        version: Version::UNKNOWN,
+    }
 }
 
 #[tokio::test]
@@ -304,7 +313,7 @@ async fn a_node_that_moved_does_not_wait_for_its_dead_connections() {
     let held = store.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap();
     let mut events = store.watch(held.snapshot.cursor);
     etcd.raw().put(&key("10.3.7.0-24"), value("7.7.7.7")).await;
-    while events.recv().await != Some(StoreEvent::Put(lease("10.3.7.0-24", "7.7.7.7"))) {}
+    while next(&mut events).await != StoreEvent::Put(lease("10.3.7.0-24", "7.7.7.7").into()) {}
 
     proxy.freeze();
     store.node_moved();

@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use flannel_lease::{Expiry, LeaseTable};
+use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::EtcdServer;
+use flannel_store::{Admin as _, Cursor};
 use flannel_store::{EtcdStore, Store, StoreError};
 
 use crate::common::*;
@@ -47,7 +49,7 @@ async fn a_lease_is_written_exactly_as_the_go_flannel_writes_it() {
     assert_eq!(stored.len(), 1);
     assert_eq!(stored[0].key, key(&format!("{}-24", subnet.network())));
     assert_eq!(stored[0].value, r#"{"PublicIP":"1.2.3.4","PublicIPv6":null}"#);
-    assert_eq!(acquired.held.version, stored[0].mod_revision as u64);
+    assert_eq!(acquired.held.version, stored[0].version());
 
     let left = etcd.raw().time_to_live(stored[0].lease).await;
     assert!((86_300..=86_400).contains(&left), "{left} s");
@@ -66,12 +68,12 @@ async fn a_snapshot_holds_every_lease_and_where_to_go_on_from() {
         .await;
 
     let snapshot = etcd.store(1).snapshot().await.unwrap();
-    assert_eq!(snapshot.cursor, raw.revision().await as u64);
-    let found: Vec<String> = snapshot.leases.iter().map(|l| l.subnet.to_string()).collect();
+    assert_eq!(snapshot.cursor, Cursor::new(raw.revision().await.to_string()));
+    let found: Vec<String> = snapshot.leases.iter().map(|l| l.lease.subnet.to_string()).collect();
     assert_eq!(found, ["10.3.1.0-24", "10.3.2.0-24&fd00:2::-64", "fd00:3::-64"]);
-    assert_eq!(snapshot.leases[0].attrs, attrs("1.1.1.1"));
-    assert_eq!(snapshot.leases[2].attrs.public_ip, None);
-    assert_eq!(snapshot.leases[2].attrs.public_ipv6, Some("fc00::3".parse().unwrap()));
+    assert_eq!(snapshot.leases[0].lease.attrs, attrs("1.1.1.1"));
+    assert_eq!(snapshot.leases[2].lease.attrs.public_ip, None);
+    assert_eq!(snapshot.leases[2].lease.attrs.public_ipv6, Some("fc00::3".parse().unwrap()));
 }
 
 #[tokio::test]
@@ -81,7 +83,7 @@ async fn other_prefixes_and_other_directories_are_not_ours() {
     raw.put("/coreos.com/network2/subnets/10.3.1.0-24", value("1.1.1.1")).await;
     raw.put("/coreos.com/network/subnets-old/10.3.2.0-24", value("1.1.1.1")).await;
     raw.put("/coreos.com/network/blue/subnets/10.3.3.0-24", value("1.1.1.1")).await;
-    assert_eq!(etcd.store(1).snapshot().await.unwrap().leases, []);
+    assert!(etcd.store(1).snapshot().await.unwrap().leases.is_empty());
 }
 
 #[tokio::test]
@@ -111,7 +113,7 @@ async fn defect_13_a_start_costs_four_requests_and_a_stream() {
     let acquired = store.acquire(&config, &claim("1.2.3.4")).await.unwrap();
     let mut table = LeaseTable::new();
     table.set_own(Some(acquired.held.lease.subnet));
-    table.snapshot(acquired.snapshot.leases.clone());
+    table.snapshot(acquired.snapshot.leases.iter().map(|stored| stored.lease.clone()));
     let mut events = store.watch(acquired.snapshot.cursor);
     next(&mut events).await;
 

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use flannel_store::Admin as _;
 use flannel_store::Store;
+use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::EtcdServer;
 
 use crate::common::*;

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use flannel_store::Admin as _;
+use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::{EtcdServer, ServerTls};
 use flannel_store::{EtcdOptions, EtcdStore, Store, StoreError};
 use tempfile::tempdir;
@@ -23,7 +25,7 @@ async fn defect_17_a_private_ca_is_enough_when_etcd_asks_for_no_client_certifica
     let with_ca = store(&options);
     let acquired = with_ca.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap();
     let mut events = with_ca.watch(acquired.snapshot.cursor);
-    assert_eq!(next(&mut events).await, flannel_store::StoreEvent::Put(acquired.held.lease));
+    assert_eq!(next(&mut events).await, flannel_store::StoreEvent::Put(acquired.held.lease.into()));
 
     // host:port without a scheme means TLS, too, when there is a CA file.
     let bare = etcd.endpoint().replace("https://", "");

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use flannel_backend::Judged;
+use flannel_lease::SubnetOrigin;
 
 use super::store_args::{StoreArgs, block_on};
 
@@ -59,7 +60,7 @@ struct Strict {
 impl Strict {
     /// What nodes will make of it, by the same judge.
     fn judge(&self, text: &str) -> anyhow::Result<Judged> {
-        let judged = flannel_backend::judge(text)?;
+        let judged = flannel_backend::judge(text, SubnetOrigin::Pool)?;
         if !judged.remarks.is_empty() && !self.allow_unknown_keys {
             let remarks: Vec<String> = judged.remarks.iter().map(ToString::to_string).collect();
             anyhow::bail!("{} (or say --allow-unknown-keys)", remarks.join("; "));
@@ -93,7 +94,7 @@ impl ConfigArgs {
                     true => std::io::stdout().write_all(written.as_bytes())?,
                     false => show(&derived)?,
                 }
-                match flannel_backend::judge(&written) {
+                match flannel_backend::judge(&written, SubnetOrigin::Pool) {
                     Ok(judged) => warn_of(&judged),
                     Err(error) => {
                         let text = format!("warning: no node can use this config: {error}");

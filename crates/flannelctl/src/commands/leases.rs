@@ -172,27 +172,34 @@ fn lease_json(lease: &Lease) -> serde_json::Value {
 fn told(event: &StoreEvent, output: Output) -> String {
     if output == Output::Json {
         let value = match event {
-            StoreEvent::Put(lease) => serde_json::json!({"put": lease_json(lease)}),
+            StoreEvent::Put(stored) => serde_json::json!({"put": lease_json(&stored.lease)}),
             StoreEvent::Gone(subnet) => serde_json::json!({"gone": shown(subnet)}),
             StoreEvent::Snapshot(leases) => {
-                let leases: Vec<_> = leases.iter().map(lease_json).collect();
+                let leases: Vec<_> =
+                    leases.iter().map(|stored| lease_json(&stored.lease)).collect();
                 serde_json::json!({ "snapshot": leases })
             }
             StoreEvent::Config(text) => serde_json::json!({ "config": text }),
             StoreEvent::ConfigGone => serde_json::json!({"config": null}),
+            StoreEvent::Assigned(subnet) => {
+                serde_json::json!({"assigned": subnet.as_ref().map(shown)})
+            }
             StoreEvent::Down(why) => serde_json::json!({ "down": why }),
             StoreEvent::Up => serde_json::json!({"up": true}),
         };
         return value.to_string();
     }
     match event {
-        StoreEvent::Put(lease) => {
-            format!("put   {}  {}", shown(&lease.subnet), address(&lease.attrs))
+        StoreEvent::Put(stored) => {
+            let Lease { subnet, attrs } = &stored.lease;
+            format!("put   {}  {}", shown(subnet), address(attrs))
         }
         StoreEvent::Gone(subnet) => format!("gone  {}", shown(subnet)),
         StoreEvent::Snapshot(leases) => format!("all   {} leases anew", leases.len()),
         StoreEvent::Config(_) => "the network config has changed".to_owned(),
         StoreEvent::ConfigGone => "the network config is gone".to_owned(),
+        StoreEvent::Assigned(Some(subnet)) => format!("assigned {}", shown(subnet)),
+        StoreEvent::Assigned(None) => "assigned nothing".to_owned(),
         StoreEvent::Down(why) => format!("lost the store: {why}"),
         StoreEvent::Up => "the store is back".to_owned(),
     }
@@ -279,6 +286,9 @@ impl OneLease {
 mod tests {
     use std::time::Duration;
 
+    use flannel_lease::Version;
+    use flannel_store::StoredLease;
+
     use super::*;
 
     fn held(key: &str, expiry: Expiry) -> Held {
@@ -288,7 +298,7 @@ mod tests {
         Held {
             lease: Lease { subnet: key.parse().unwrap(), attrs: attrs.unwrap() },
             expiry,
-            version: 1,
+            version: Version::new(1),
         }
     }
 
@@ -336,7 +346,7 @@ mod tests {
             let all: serde_json::Value = serde_json::from_str(&json(&leases)).unwrap();
             assert_eq!(all[0]["attrs"]["PublicIP"], "192.0.2.1", "of {}…", &data[..1]);
             assert_eq!(all[1]["attrs"]["BackendData"]["VNI"], 1);
-            told(&StoreEvent::Put(leases[0].lease.clone()), Output::Json);
+            told(&StoreEvent::Put(StoredLease::from(&leases[0])), Output::Json);
         }
     }
 

@@ -18,7 +18,7 @@ pub(super) async fn wait_for_config(setup: &Setup) -> (String, NetworkConfig) {
     let mut reminder = Throttle::new(CONFIG_REMINDER);
     loop {
         let problem = match setup.store.config().await {
-            Ok(Some(text)) => match NetworkConfig::parse(&text) {
+            Ok(Some(text)) => match NetworkConfig::read(&text, setup.store.subnets()) {
                 Ok(config) => return (text, config),
                 Err(error) => format!("the network config is unusable: {error}"),
             },
@@ -116,7 +116,8 @@ impl Daemon {
         let unfit = |why: &str, error: &dyn Display| {
             Refusal::Unfit(format!("The new network config {why}: {error}"))
         };
-        let judged = flannel_backend::judge(text).map_err(|error| unfit("is unusable", &error))?;
+        let judged = flannel_backend::judge(text, self.setup.store.subnets());
+        let judged = judged.map_err(|error| unfit("is unusable", &error))?;
         let needs = judged.backend.needs();
         if !self.answers.are_of(&needs) {
             self.answers = needs::find_out(needs).await.map_err(|why| {

@@ -3,13 +3,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use flannel_kernel::{Facts, Mac};
 use flannel_lease::{
-    Kinship, Lease, LeaseAttrs, NodeIdentity, Running, Subnet, Traces, same_device, same_node,
+    Kinship, Lease, LeaseAttrs, NodeIdentity, Running, Subnet, SubnetOrigin, Traces, same_device,
+    same_node,
 };
-use flannel_store::{Held, Snapshot, StoreError};
+use flannel_store::{Held, Recalled, Snapshot, StoreError};
 use rustix::fs::statfs;
 
 use super::Setup;
@@ -33,9 +34,11 @@ pub(super) struct Identity {
 /// What became of this node's former lease.
 pub(super) enum Return {
     /// It has it again.
-    Back(Box<(Held, Snapshot)>),
+    Back(Box<Held>),
     /// It is to acquire one, on this subnet if that is free.
     Anew(Option<Subnet>),
+    /// It was given back since it was listed, and is free.
+    Vanished,
 }
 
 impl Identity {
@@ -47,7 +50,7 @@ impl Identity {
     }
 
     /// The subnet that this node had: by its subnet file, else by what it kept.
-    fn former(&self, previous: Option<Subnet>) -> Option<Subnet> {
+    pub(super) fn former(&self, previous: Option<Subnet>) -> Option<Subnet> {
         Traces { previous, remembered: self.own.as_ref(), ..Traces::default() }.subnet()
     }
 
@@ -82,39 +85,43 @@ impl Identity {
         setup: &Setup,
         network: &JoinedNetwork,
         facts: &Arc<Facts>,
+        recalled: &Recalled,
         previous: Option<Subnet>,
         starting: bool,
     ) -> Result<Return, StoreError> {
         let former = self.former(previous);
-        let accepted = former.filter(|subnet| network.config().accepts(subnet));
-        let Some(subnet) = accepted else { return Ok(Return::Anew(former)) };
-        let Some(held) = setup.store.lease(&subnet).await? else {
+        // Where subnets are assigned, nobody asks what a node had.
+        let taken = setup.store.subnets() == SubnetOrigin::Pool;
+        let accepted = former.filter(|subnet| taken && network.config().accepts(subnet));
+        let Some(stored) = accepted.and_then(|subnet| recalled.lease(&subnet)) else {
             return Ok(Return::Anew(former));
         };
+        let lease = &stored.lease;
         let now = network.attrs(None, facts, setup.machine);
         let addresses: Vec<IpAddr> = own_addresses(facts).collect();
         let running = match previous {
-            Some(_) if starting => since_boot(setup, network, facts, &now, &held.lease),
+            Some(_) if starting => since_boot(setup, network, facts, &now, lease),
             _ => Running::Nothing,
         };
         let remembered = self.own.as_ref();
         let traces = Traces { previous, remembered, addresses: &addresses, running };
-        let is_ours = match traces.kinship(network.config(), &now, &held.lease, held.version) {
+        let is_ours = match traces.kinship(network.config(), &now, lease, stored.version) {
             Kinship::Present => return Ok(Return::Anew(former)),
             Kinship::Former => true,
             Kinship::IfSilent(address) => {
-                !self.files.another_kept(&cards(network, facts), subnet)
+                !self.files.another_kept(&cards(network, facts), lease.subnet)
                     && is_silent(facts, address).await
             }
             Kinship::Anothers => false,
         };
         if !is_ours {
             if starting {
-                say_lost(&held.lease);
+                say_lost(lease);
             }
             return Ok(Return::Anew(None));
         }
-        self.take_over(setup, network, facts, held, &now).await
+        let held = stored.held(SystemTime::now());
+        self.take_over(setup, network, facts, recalled, held, &now).await
     }
 
     async fn take_over(
@@ -122,10 +129,10 @@ impl Identity {
         setup: &Setup,
         network: &JoinedNetwork,
         facts: &Arc<Facts>,
+        recalled: &Recalled,
         held: Held,
         now: &LeaseAttrs,
     ) -> Result<Return, StoreError> {
-        let mut snapshot = setup.store.snapshot().await?;
         let subnet = held.lease.subnet;
         // Nobody has announced anything on a reservation for this address: an operator wants this node there.
         let reserved = |lease: &&Lease| {
@@ -133,7 +140,8 @@ impl Identity {
                 && lease.attrs.backend_type.is_empty()
                 && !held.lease.attrs.backend_type.is_empty()
         };
-        if let Some(other) = snapshot.leases.iter().find(reserved) {
+        let mut others = recalled.snapshot.leases.iter().map(|stored| &stored.lease);
+        if let Some(other) = others.find(reserved) {
             tracing::warn!(
                 "{} is reserved for this node's address: it leaves {subnet}, and pods that are running \
                  have addresses of that one; restart them",
@@ -149,12 +157,10 @@ impl Identity {
                     "This node was at {was} and is now at {}: it keeps its subnet {subnet}",
                     address(&held.lease.attrs)
                 );
-                snapshot.leases.retain(|lease| lease.subnet != subnet);
-                snapshot.leases.push(held.lease.clone());
-                Ok(Return::Back(Box::new((held, snapshot))))
+                Ok(Return::Back(Box::new(held)))
             }
             Err(error) if error.is_transient() => Err(error),
-            Err(StoreError::Lost { .. }) => Ok(Return::Anew(Some(subnet))),
+            Err(StoreError::Lost { .. }) => Ok(Return::Vanished),
             Err(error) => {
                 tracing::error!(
                     "This node had {subnet} at {was} and may not have it at its present address: {error}; \
@@ -174,14 +180,15 @@ pub(super) async fn tell_apart(
     network: &JoinedNetwork,
     facts: &Facts,
     held: Held,
-    leases: &[Lease],
+    snapshot: &Snapshot,
 ) -> Held {
     let same = |other: &&Lease| {
         other.subnet != held.lease.subnet
             && !same_node(network.config(), &held.lease.attrs, &other.attrs)
             && same_device(&held.lease.attrs, &other.attrs)
     };
-    let Some(twin) = leases.iter().find(same) else { return held };
+    let mut others = snapshot.leases.iter().map(|stored| &stored.lease);
+    let Some(twin) = others.find(same) else { return held };
     let devices = network.devices();
     let mut facts = facts.clone();
     facts.interfaces.retain(|interface| !devices.contains(&interface.name));

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use flannel_common::{Backoff, Tries};
 use flannel_kernel::Facts;
-use flannel_lease::{Expiry, Lease, Subnet};
+use flannel_lease::{Claimant, Expiry, Lease, LeaseAttrs, Subnet};
 use flannel_store::lease_state::LEASE_TTL;
-use flannel_store::{Claim, Held, Snapshot, StoreError};
+use flannel_store::{Acquired, Held, Recalled, Snapshot, StoreError, StoredLease};
 
 use super::Setup;
 use super::identity::{self, Identity, Return};
 use super::network::JoinedNetwork;
+use super::timing::{ASSIGNMENT_POLL, ASSIGNMENT_REMINDER};
 use super::uptime::Uptime;
+use crate::logging::Throttle;
 use crate::readiness::Readiness;
 
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -37,6 +39,8 @@ pub(super) struct OwnLease {
     /// What was last wrong with it, and until when that is no matter of the past.
     trouble: Option<(String, Instant)>,
     backoff: Tries,
+    /// When it was last said that no subnet is assigned.
+    reminder: Throttle,
     rng: fastrand::Rng,
 }
 
@@ -49,11 +53,12 @@ impl OwnLease {
     ) -> (Self, Snapshot) {
         let mut rng = fastrand::Rng::with_seed(setup.seed);
         let mut backoff = RETRY.tries(rng.fork());
+        let mut reminder = Throttle::new(ASSIGNMENT_REMINDER);
         let mut identity = Identity::recall(setup, network, &facts);
         loop {
             let previous = setup.previous.subnet;
             match claim(&mut identity, setup, network, &facts, previous, true).await {
-                Ok((held, snapshot)) => {
+                Ok(Acquired { held, snapshot }) => {
                     backoff.reset();
                     tracing::info!("Lease acquired: {}", held.lease.subnet);
                     let mut own = Self {
@@ -64,16 +69,15 @@ impl OwnLease {
                         last_reclaim: None,
                         trouble: None,
                         backoff,
+                        reminder,
                         rng,
                     };
                     own.schedule(setup.options.renew_margin);
                     return (own, snapshot);
                 }
                 Err(error) => {
-                    let pause = backoff.pause();
-                    tracing::error!("Failed to acquire a lease: {error}; next try in {pause:.0?}");
-                    let reason = format!("no lease: {error}");
-                    setup.report.say(Readiness::NotReady(reason));
+                    setup.report.say(Readiness::NotReady(format!("no lease: {error}")));
+                    let pause = say_failed(&error, &mut backoff, &mut reminder);
                     tokio::time::sleep(pause).await;
                 }
             }
@@ -104,11 +108,25 @@ impl OwnLease {
         }
     }
 
-    pub(super) fn on_snapshot(&mut self, leases: &[Lease]) {
-        match leases.iter().find(|lease| lease.subnet == self.subnet()) {
-            Some(lease) => self.on_put(&lease.clone()),
+    pub(super) fn on_snapshot(&mut self, leases: &[StoredLease]) {
+        match leases.iter().find(|stored| stored.lease.subnet == self.subnet()) {
+            Some(stored) => self.on_put(&stored.lease),
             None => self.ask("is missing from the store"),
         }
+    }
+
+    /// A store that assigns subnets says which one is this node's now. That is nobody's to contest.
+    pub(super) fn on_assigned(&mut self, assigned: Option<Subnet>) {
+        let (now, own) = (Instant::now(), self.subnet());
+        let what = match assigned {
+            Some(subnet) if subnet == own && self.question.is_none() => return,
+            Some(subnet) if subnet == own => "is assigned to this node again".to_owned(),
+            Some(subnet) => format!("has been replaced: {subnet} is assigned to this node now"),
+            None => "is not assigned to this node any more, nor is another one".to_owned(),
+        };
+        tracing::error!("This node's lease {own} {what}");
+        self.question = Some(now);
+        self.trouble = Some((what, now));
     }
 
     fn ask(&mut self, what: &str) {
@@ -230,7 +248,7 @@ impl OwnLease {
     ) -> Option<Snapshot> {
         let previous = Some(self.subnet());
         match claim(&mut self.identity, setup, network, facts, previous, false).await {
-            Ok((held, snapshot)) => {
+            Ok(Acquired { held, snapshot }) => {
                 self.held = held;
                 self.question = None;
                 self.last_reclaim = Some(Instant::now());
@@ -239,8 +257,7 @@ impl OwnLease {
                 Some(snapshot)
             }
             Err(error) => {
-                let pause = self.backoff.pause();
-                tracing::error!("Failed to acquire a lease: {error}; next try in {pause:.0?}");
+                let pause = say_failed(&error, &mut self.backoff, &mut self.reminder);
                 self.question = Some(Instant::now() + pause);
                 None
             }
@@ -265,6 +282,20 @@ fn renew_in(left: Duration, margin: Duration, chance: f64) -> Duration {
     wait.mul_f64(1.0 - RENEWAL_JITTER * chance).max(SOONEST)
 }
 
+/// Says why there is no lease. Returns how long to wait before the next try. For a subnet that is yet to be
+/// assigned there is nothing to do but to look again, and now and then a word to whoever wonders.
+fn say_failed(error: &StoreError, backoff: &mut Tries, reminder: &mut Throttle) -> Duration {
+    if let StoreError::NotAssignedYet { .. } = error {
+        if reminder.pass(Instant::now()).is_some() {
+            tracing::warn!("Waiting for a lease: {error}");
+        }
+        return ASSIGNMENT_POLL;
+    }
+    let pause = backoff.pause();
+    tracing::error!("Failed to acquire a lease: {error}; next try in {pause:.0?}");
+    pause
+}
+
 /// `starting`: the daemon has not run before this.
 async fn claim(
     identity: &mut Identity,
@@ -273,20 +304,38 @@ async fn claim(
     facts: &Arc<Facts>,
     previous: Option<Subnet>,
     starting: bool,
-) -> Result<(Held, Snapshot), StoreError> {
-    let back = identity.come_back(setup, network, facts, previous, starting).await?;
-    let (held, snapshot) = match back {
-        Return::Back(back) => *back,
+) -> Result<Acquired, StoreError> {
+    let (store, config) = (&*setup.store, network.config());
+    let now = network.attrs(None, facts, setup.machine);
+    let mut me = Claimant::new(&now, identity.former(previous));
+    let recalled = store.recall(config, &me).await?;
+    let back = identity.come_back(setup, network, facts, &recalled, previous, starting).await?;
+    let mut acquired = match back {
+        Return::Back(held) => recalled.acquired(config, *held),
         Return::Anew(previous) => {
-            let announce = network.announcer(facts.clone(), setup.machine);
-            let claim = Claim { announce, previous };
-            let acquired = setup.store.acquire(network.config(), &claim).await?;
-            (acquired.held, acquired.snapshot)
+            me.previous = previous;
+            acquire_as(setup, network, facts, &me, recalled).await?
+        }
+        Return::Vanished => {
+            let recalled = store.recall(config, &me).await?;
+            acquire_as(setup, network, facts, &me, recalled).await?
         }
     };
-    let held = identity::tell_apart(setup, network, facts, held, &snapshot.leases).await;
-    identity.note(&held, network, facts);
-    Ok((held, snapshot))
+    acquired.held =
+        identity::tell_apart(setup, network, facts, acquired.held, &acquired.snapshot).await;
+    identity.note(&acquired.held, network, facts);
+    Ok(acquired)
+}
+
+async fn acquire_as(
+    setup: &Setup,
+    network: &JoinedNetwork,
+    facts: &Facts,
+    me: &Claimant,
+    recalled: Recalled,
+) -> Result<Acquired, StoreError> {
+    let attrs = |announced: Option<&LeaseAttrs>| network.attrs(announced, facts, setup.machine);
+    flannel_store::acquire(&*setup.store, network.config(), me, recalled, attrs).await
 }
 
 fn utc(at: SystemTime) -> String {

@@ -19,6 +19,7 @@ mod programming;
 mod readiness;
 mod rules;
 mod subnet_file;
+mod telling_store;
 mod timing;
 mod uptime;
 
@@ -48,6 +49,7 @@ use network::JoinedNetwork;
 pub use network_conflicts::TakenByNetworks;
 use peers::Peers;
 use rules::TrafficRules;
+use telling_store::keep_telling;
 use timing::{PATIENCE_WITH_PEERS, TIDY_AFTER, sleep_until};
 
 /// What the daemon is given to work with.
@@ -69,8 +71,10 @@ pub struct Setup {
 /// Runs until it is dropped or asked to stop, or until something is wrong that only a person can mend.
 pub async fn run(setup: Setup) -> anyhow::Result<()> {
     let (appliers, mut stopping) = (setup.appliers.clone(), setup.stopping.clone());
+    let (store, said) = (setup.store.clone(), setup.report.said());
     tokio::select! {
         result = live(setup) => result,
+        never = keep_telling(&*store, said) => match never {},
         () = stopping.requested() => {
             appliers.stop().await;
             Ok(())
@@ -83,7 +87,7 @@ async fn live(setup: Setup) -> anyhow::Result<()> {
     let rules = TrafficRules::new(&setup.options.traffic, &earlier_networks(&setup.previous))?;
     let (text, config) = wait_for_config(&setup).await;
     tracing::info!("Found network config - Backend type: {}", config.backend.kind);
-    let judged = match flannel_backend::judge(&text) {
+    let judged = match flannel_backend::judge(&text, setup.store.subnets()) {
         Ok(judged) => judged,
         Err(error) => bail!("{error}"),
     };
@@ -144,7 +148,7 @@ impl Daemon {
         let (own, snapshot) = OwnLease::acquire(&setup, &network, now).await;
         let mut table = LeaseTable::new();
         table.set_own(Some(own.subnet()));
-        table.snapshot(snapshot.leases);
+        table.snapshot(snapshot.leases.into_iter().map(|stored| stored.lease));
         let events = setup.store.watch(snapshot.cursor);
         let mut earlier = EarlierNetworks::default();
         earlier.remember(earlier_networks(&setup.previous));
@@ -210,9 +214,9 @@ impl Daemon {
         let mut next = Some(first);
         while let Some(event) = next {
             match event {
-                StoreEvent::Put(lease) => {
-                    self.own.on_put(&lease);
-                    changes.extend(self.table.put(lease));
+                StoreEvent::Put(stored) => {
+                    self.own.on_put(&stored.lease);
+                    changes.extend(self.table.put(stored.lease));
                 }
                 StoreEvent::Gone(subnet) => {
                     self.own.on_gone(&subnet);
@@ -220,9 +224,11 @@ impl Daemon {
                 }
                 StoreEvent::Snapshot(leases) => {
                     self.own.on_snapshot(&leases);
+                    let leases = leases.into_iter().map(|stored| stored.lease);
                     let differences = self.table.snapshot(leases);
                     changes.extend(self.peers.spare_the_vanished(differences, Instant::now()));
                 }
+                StoreEvent::Assigned(subnet) => self.own.on_assigned(subnet),
                 StoreEvent::Config(text) => {
                     self.apply(std::mem::take(&mut changes)).await?;
                     self.on_config(text).await?;

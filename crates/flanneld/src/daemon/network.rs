@@ -9,7 +9,6 @@ use flannel_backend::{
 };
 use flannel_kernel::{Blackhole, Engine, Entry, Facts, IfName, Ownership};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
-use flannel_store::Announce;
 use flannel_wanted::{Status, Stopped};
 use ipnet::IpNet;
 
@@ -200,14 +199,6 @@ impl JoinedNetwork {
         machine: u64,
     ) -> LeaseAttrs {
         self.backend.announce(&self.node, &NodeMemory { announced, facts, machine })
-    }
-
-    /// What to write into a lease, whatever the store knows of this node's past.
-    pub(super) fn announcer(&self, facts: Arc<Facts>, machine: u64) -> Announce {
-        let (backend, node) = (self.backend.clone(), self.node.clone());
-        Arc::new(move |announced| {
-            backend.announce(&node, &NodeMemory { announced, facts: &facts, machine })
-        })
     }
 
     pub(super) fn base(&self, own: &Lease, options: &Options) -> Wishes {

@@ -78,7 +78,7 @@ impl Daemon {
             return Ok(());
         };
         let mut changes = self.table.set_own(Some(self.own.subnet()));
-        changes.extend(self.table.snapshot(snapshot.leases));
+        changes.extend(self.table.snapshot(snapshot.leases.into_iter().map(|stored| stored.lease)));
         let changes = self.peers.spare_the_vanished(changes, Instant::now());
         if self.own.subnet() == before {
             return self.apply(changes).await;

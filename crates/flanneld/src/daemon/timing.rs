@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 pub(super) const CONFIG_POLL: Duration = Duration::from_secs(1);
 /// How often the log says that there is none.
 pub(super) const CONFIG_REMINDER: Duration = Duration::from_secs(10);
+/// Between two looks for a subnet that is yet to be assigned to this node.
+pub(super) const ASSIGNMENT_POLL: Duration = Duration::from_secs(2);
+/// How often the log says that it is not.
+pub(super) const ASSIGNMENT_REMINDER: Duration = Duration::from_secs(60);
 /// A peer whose entries the kernel keeps refusing holds up readiness this long, no longer.
 pub(super) const PATIENCE_WITH_PEERS: Duration = Duration::from_secs(30);
 pub(super) const SUBNET_FILE_RETRY: Duration = Duration::from_secs(5);

@@ -8,6 +8,7 @@
 
 mod support;
 
+mod assigned;
 mod clashes;
 mod commandline;
 mod config_changes;

@@ -1,0 +1,23 @@
+//! Which writing of a lease it is.
+
+use serde::{Deserialize, Serialize};
+
+/// Every time somebody writes a lease, the store gives it another version; a node that finds the version it
+/// wrote knows that nobody has written since. Only the store that gave it looks inside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Version(u64);
+
+impl Version {
+    /// Of a store that does not count, or of a lease that it has not written yet. It proves nothing.
+    pub const UNKNOWN: Self = Self(0);
+
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// For the store that gave it.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
