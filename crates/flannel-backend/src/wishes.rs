@@ -3,6 +3,7 @@
 //! One list for each applier. A new applier is one more list in both types below; the compiler then names
 //! every place that must know it, the last of which is the daemon's `Appliers`.
 
+use flannel_commands::Hook;
 use flannel_kernel::Entry;
 use flannel_lease::Subnet;
 use flannel_wanted::Desired;
@@ -18,19 +19,20 @@ pub enum WantedBy {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     pub kernel: Vec<Entry>,
+    pub commands: Vec<Hook>,
 }
 
 impl Wishes {
     pub fn is_empty(&self) -> bool {
-        let Self { kernel } = self;
-        kernel.is_empty()
+        let Self { kernel, commands } = self;
+        kernel.is_empty() && commands.is_empty()
     }
 }
 
 /// Those of a backend that needs nobody but the kernel.
 impl From<Vec<Entry>> for Wishes {
     fn from(kernel: Vec<Entry>) -> Self {
-        Self { kernel }
+        Self { kernel, ..Self::default() }
     }
 }
 
@@ -38,31 +40,36 @@ impl From<Vec<Entry>> for Wishes {
 #[derive(Clone, Debug, Default)]
 pub struct DesiredState {
     pub kernel: Desired<WantedBy, Entry>,
+    pub commands: Desired<WantedBy, Hook>,
 }
 
 impl DesiredState {
     /// With room for so many in the kernel's list, which is the one that grows with the peers of most
     /// backends.
     pub fn with_capacity(claimants: usize) -> Self {
-        Self { kernel: Vec::with_capacity(claimants) }
+        Self { kernel: Vec::with_capacity(claimants), ..Self::default() }
     }
 
     /// Part of a whole: who has no wishes need not be named.
     pub fn want(&mut self, who: WantedBy, wishes: Wishes) {
-        let Wishes { kernel } = wishes;
+        let Wishes { kernel, commands } = wishes;
         if !kernel.is_empty() {
             self.kernel.push((who, kernel));
+        }
+        if !commands.is_empty() {
+            self.commands.push((who, commands));
         }
     }
 
     /// Part of what changes: who has no wishes has them no longer.
     pub fn change(&mut self, who: WantedBy, wishes: Wishes) {
-        let Wishes { kernel } = wishes;
+        let Wishes { kernel, commands } = wishes;
         self.kernel.push((who, kernel));
+        self.commands.push((who, commands));
     }
 
     pub fn is_empty(&self) -> bool {
-        let Self { kernel } = self;
-        kernel.is_empty()
+        let Self { kernel, commands } = self;
+        kernel.is_empty() && commands.is_empty()
     }
 }

@@ -378,7 +378,7 @@ fn impossible_options_are_refused_with_the_fix() {
     assert!(refused(r#"{"Type":"vxlan","VNI":10000000}"#).contains("9999999 or less"));
     assert!(refused(r#"{"Type":"vxlan","MTU":1300}"#).contains("1280"));
     assert!(refused(r#"{"Type":"vxlan","Port":65536}"#).contains("Port"));
-    assert!(refused(r#"{"Type":"carrier-pigeon"}"#).contains("vxlan, host-gw, alloc"));
+    assert!(refused(r#"{"Type":"carrier-pigeon"}"#).contains("vxlan, host-gw, extension, alloc"));
 }
 
 #[test]

@@ -10,8 +10,8 @@ use crate::expand::expand;
 
 /// Of what a command writes: more than fits into a lease is an error, not data.
 const MOST_OUTPUT: usize = 64 * 1024;
-/// Of what it says when it fails, in our log.
-const MOST_SHOWN: usize = 400;
+/// Of what it says, in our log.
+pub(crate) const MOST_SHOWN: usize = 400;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
@@ -73,7 +73,7 @@ impl Command {
         let output = String::from_utf8_lossy(&output).trim().to_owned();
         if !ended.status.success() {
             let errors = String::from_utf8_lossy(&ended.errors);
-            let output = format!("{} {output}", errors.trim());
+            let output = self.input.hide_in(&format!("{} {output}", errors.trim()));
             return Err(CommandError::Failed { status: ended.status, output });
         }
         whole.then_some(output).ok_or(CommandError::TooMuch)
@@ -164,6 +164,7 @@ mod tests {
             (Form::Direct, "$NOTHING x", "it is empty"),
             (Form::Direct, "/no/such x", "cannot run /no/such: No such file"),
             (Form::Shell, "echo out; echo two lines >&2; exit 3", "exit status: 3: two lines out"),
+            (Form::Shell, "read it; echo no $it >&2; exit 1", "exit status: 1: no <secret>"),
             (Form::Shell, "kill -9 $$", "signal: 9"),
             (Form::Shell, "head -c 70000 /dev/zero", "it wrote more than 64 KiB"),
         ] {

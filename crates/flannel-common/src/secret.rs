@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+const HIDDEN: &str = "<secret>";
+
 /// A text that never shows itself: not in logs, not in errors, not in `{:?}`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -9,6 +11,13 @@ pub struct Secret(String);
 impl Secret {
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
+    }
+
+    /// A text that may have it in it, without it.
+    pub fn hide_in(&self, text: &str) -> String {
+        let secret = self.0.trim();
+        // What is that short is in many texts, and hides nothing.
+        if secret.len() < 4 { text.to_owned() } else { text.replace(secret, HIDDEN) }
     }
 
     /// The text itself, for the one place that sends it.
@@ -19,7 +28,7 @@ impl Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("<secret>")
+        f.write_str(HIDDEN)
     }
 }
 
@@ -36,6 +45,8 @@ mod tests {
     #[test]
     fn it_shows_itself_to_nobody_but_who_asks_for_it() {
         let secret = Secret::new("hunter2");
+        assert_eq!(secret.hide_in("a hunter2, or two"), "a <secret>, or two");
+        assert_eq!(Secret::new("a").hide_in("as it is"), "as it is");
         assert_eq!((format!("{secret:?}").as_str(), secret.reveal()), ("<secret>", "hunter2"));
     }
 }

@@ -10,19 +10,21 @@ use std::pin::pin;
 use std::task::Poll;
 
 use flannel_backend::{DesiredState, WantedBy};
+use flannel_commands::CommandRunner;
 use flannel_kernel::{Engine, OpenError, Ownership};
-use flannel_wanted::{Applier, Status, Stopped};
+use flannel_wanted::{Applier, Desired, Status, Stopped};
 use tokio::sync::watch;
 
 /// A handle to all of them.
 #[derive(Clone)]
 pub struct Appliers {
     kernel: Engine<WantedBy>,
+    commands: CommandRunner<WantedBy>,
 }
 
 impl Appliers {
     pub fn start(seed: u64) -> Result<Self, OpenError> {
-        Ok(Self { kernel: Engine::start(seed)? })
+        Ok(Self { kernel: Engine::start(seed)?, commands: CommandRunner::new(seed) })
     }
 
     /// For what is to be known of the node: its facts, and the paths to peers.
@@ -36,26 +38,58 @@ impl Appliers {
         ownership: Ownership,
         desired: DesiredState,
     ) -> Result<Status, Stopped> {
-        let DesiredState { kernel } = desired;
-        self.kernel.replace(ownership, kernel).await
+        let DesiredState { kernel, commands } = desired;
+        replace_below(&self.commands, (), commands, self.kernel.replace(ownership, kernel)).await
     }
 
     /// Declares what single peers, or the node, want from now on.
     pub async fn update(&self, changes: DesiredState) -> Result<Status, Stopped> {
-        let DesiredState { kernel } = changes;
-        self.kernel.update(kernel).await
+        let DesiredState { kernel, commands } = changes;
+        update_below(&self.commands, commands, self.kernel.update(kernel)).await
     }
 
     pub fn watch_status(&self) -> WatchedStatus {
-        let Self { kernel } = self;
-        WatchedStatus(vec![kernel.watch_status()])
+        let Self { kernel, commands } = self;
+        WatchedStatus(vec![commands.watch_status(), kernel.watch_status()])
     }
 
-    /// The daemon ends. In reverse order: the kernel may stand on the others.
+    /// The daemon ends.
     pub async fn stop(&self) {
-        let Self { kernel } = self;
+        let Self { kernel, commands } = self;
         kernel.stop().await;
+        commands.stop().await;
     }
+}
+
+/// Declares all that is wanted to an applier that others stand on, which `above` declares to those: before
+/// them, or after them if nothing is wanted of it any more.
+async fn replace_below<A: Applier<WantedBy>>(
+    below: &A,
+    ownership: A::Ownership,
+    desired: Desired<WantedBy, A::Entry>,
+    above: impl Future<Output = Result<Status, Stopped>>,
+) -> Result<Status, Stopped> {
+    if desired.is_empty() {
+        let above = above.await?;
+        return Ok(below.replace(ownership, desired).await?.and(above));
+    }
+    let below = below.replace(ownership, desired).await?;
+    Ok(below.and(above.await?))
+}
+
+/// The same for changes: what is wanted of it goes before, what is wanted no longer after.
+async fn update_below<A: Applier<WantedBy>>(
+    below: &A,
+    changes: Desired<WantedBy, A::Entry>,
+    above: impl Future<Output = Result<Status, Stopped>>,
+) -> Result<Status, Stopped> {
+    let (adding, removing): (Vec<_>, Vec<_>) =
+        changes.into_iter().partition(|(_, entries)| !entries.is_empty());
+    if !adding.is_empty() {
+        below.update(adding).await?;
+    }
+    let above = above.await?;
+    Ok(below.update(removing).await?.and(above))
 }
 
 /// How it stands with all of them, and every change of that.
@@ -81,7 +115,91 @@ impl WatchedStatus {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use flannel_wanted::KeyedEntry;
+
     use super::*;
+
+    /// Writes down what is asked of it.
+    #[derive(Clone)]
+    struct Recorder(&'static str, Arc<Mutex<Vec<String>>>);
+
+    #[derive(Clone, PartialEq)]
+    struct Nothing;
+
+    impl KeyedEntry for Nothing {
+        type Key = ();
+        type Device = ();
+
+        fn key(&self) {}
+
+        fn devices(&self) -> impl Iterator<Item = ()> {
+            std::iter::empty()
+        }
+
+        fn describe(&self) -> String {
+            "nothing".to_owned()
+        }
+    }
+
+    impl Recorder {
+        fn note(&self, what: &str, of: &Desired<WantedBy, Nothing>) -> Result<Status, Stopped> {
+            let lists: Vec<usize> = of.iter().map(|(_, entries)| entries.len()).collect();
+            self.1.lock().expect("not poisoned").push(format!("{} {what} {lists:?}", self.0));
+            Ok(status(of.len(), 0))
+        }
+    }
+
+    impl Applier<WantedBy> for Recorder {
+        type Entry = Nothing;
+        type Ownership = ();
+
+        async fn replace(
+            &self,
+            (): (),
+            desired: Desired<WantedBy, Nothing>,
+        ) -> Result<Status, Stopped> {
+            self.note("replace", &desired)
+        }
+
+        async fn update(&self, changes: Desired<WantedBy, Nothing>) -> Result<Status, Stopped> {
+            self.note("update", &changes)
+        }
+
+        async fn status(&self) -> Result<Status, Stopped> {
+            Ok(Status::default())
+        }
+
+        fn watch_status(&self) -> watch::Receiver<Status> {
+            watch::channel(Status::default()).1
+        }
+
+        async fn stop(&self) {}
+    }
+
+    #[test]
+    fn what_others_stand_on_is_made_before_them_and_taken_away_after_them() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let [tunnel, kernel] = ["tunnel", "kernel"].map(|name| Recorder(name, log.clone()));
+        let peer =
+            |number: u8| WantedBy::Peer(format!("10.1.{number}.0-24").parse().expect("a subnet"));
+        let some = || vec![(WantedBy::Node, vec![Nothing])];
+        let both = || vec![(peer(1), vec![]), (peer(2), vec![Nothing])];
+        let expect = |calls: &[&str]| {
+            assert_eq!(std::mem::take(&mut *log.lock().expect("not poisoned")), calls);
+        };
+        runtime.block_on(async {
+            let sum = replace_below(&tunnel, (), some(), kernel.replace((), some())).await;
+            assert_eq!(sum, Ok(status(2, 0)));
+            expect(&["tunnel replace [1]", "kernel replace [1]"]);
+            update_below(&tunnel, both(), kernel.update(both())).await.expect("it runs");
+            expect(&["tunnel update [1]", "kernel update [0, 1]", "tunnel update [0]"]);
+            replace_below(&tunnel, (), vec![], kernel.replace((), some())).await.expect("it runs");
+            expect(&["kernel replace [1]", "tunnel replace []"]);
+        });
+    }
 
     fn status(wanted: usize, bad: usize) -> Status {
         Status { wanted, bad, ..Status::default() }

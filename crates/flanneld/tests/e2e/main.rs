@@ -14,6 +14,7 @@ mod commandline;
 mod config_changes;
 mod daemon;
 mod devices;
+mod extension;
 mod first_config;
 mod host_faults;
 mod identity;

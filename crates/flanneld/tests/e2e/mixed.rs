@@ -84,6 +84,14 @@ fn pods_of_both_talk_over_a_dual_stack_of_host_gw() -> Result<()> {
 }
 
 #[test]
+fn pods_of_both_talk_over_commands() -> Result<()> {
+    talk(lab(3).backend_json(json!({
+        "Type": "extension",
+        "SubnetAddCommand": "ip route replace $SUBNET via $PUBLIC_IP",
+    })))
+}
+
+#[test]
 fn pods_of_both_talk_over_direct_routes_and_the_tunnel() -> Result<()> {
     // Nodes 1 and 2 share a segment, node 3 is behind the router.
     let direct = json!({"Type": "vxlan", "DirectRouting": true});

@@ -1,0 +1,302 @@
+//! Runs the commands that are wanted: the applier of hooks.
+//!
+//! One after the other, each by itself, so that whoever declares wishes never waits for a command. What
+//! fails is run again, ever later. That somebody undoes what a command did cannot be seen from here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use flannel_common::{Backoff, RepairPolicy, Work, Worker};
+use flannel_wanted::{Applier, Claimant, Desired, Status, Stopped, Wanted};
+use tokio::sync::{oneshot, watch};
+
+use crate::command::MOST_SHOWN;
+use crate::{Command, Hook, HookKey};
+
+const POLICY: RepairPolicy =
+    RepairPolicy { at_once: 0, calm: Duration::from_secs(60), undone: RETRY, refused: RETRY };
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// A command that is to undo what was done is tried so often: what it is to remove may be gone long since.
+const MOST_UNDOING: u32 = 5;
+/// Declarations that wait; more wait for a place in the queue.
+const QUEUE: usize = 256;
+const STOPPED: Stopped = Stopped("command runner");
+
+/// A handle. The thread is started with the first wish: most networks have none.
+pub struct CommandRunner<S> {
+    worker: Arc<Mutex<Option<Worker<Job<S>>>>>,
+    status: Arc<watch::Sender<Status>>,
+    seed: u64,
+}
+
+impl<S> Clone for CommandRunner<S> {
+    fn clone(&self) -> Self {
+        Self { worker: self.worker.clone(), status: self.status.clone(), seed: self.seed }
+    }
+}
+
+enum Job<S> {
+    Replace(Desired<S, Hook>, oneshot::Sender<Status>),
+    Update(Desired<S, Hook>, oneshot::Sender<Status>),
+    Status(oneshot::Sender<Status>),
+    Stop(oneshot::Sender<()>),
+}
+
+impl<S: Claimant> CommandRunner<S> {
+    pub fn new(seed: u64) -> Self {
+        let status = Arc::new(watch::Sender::new(Status::default()));
+        Self { worker: Arc::default(), status, seed }
+    }
+
+    /// The worker, if it has been started or is to be.
+    fn worker(&self, start: bool) -> Result<Option<Worker<Job<S>>>, Stopped> {
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        if worker.is_none() && start {
+            let (status, seed) = (self.status.clone(), self.seed);
+            let started = Worker::start("commands", QUEUE, move || HookWork::new(status, seed));
+            *worker = Some(started.map_err(|error| {
+                tracing::error!("Cannot start a thread to run commands in: {error}");
+                STOPPED
+            })?);
+        }
+        Ok(worker.clone())
+    }
+
+    async fn declare(
+        &self,
+        wishes: Desired<S, Hook>,
+        job: impl FnOnce(Desired<S, Hook>, oneshot::Sender<Status>) -> Job<S>,
+    ) -> Result<Status, Stopped> {
+        let any = wishes.iter().any(|(_, hooks)| !hooks.is_empty());
+        match self.worker(any)? {
+            Some(worker) => worker.ask(|answer| job(wishes, answer)).await.map_err(|_| STOPPED),
+            None => Ok(Status::default()),
+        }
+    }
+}
+
+impl<S: Claimant> Applier<S> for CommandRunner<S> {
+    type Entry = Hook;
+    /// What earlier runs have done is known to nobody.
+    type Ownership = ();
+
+    async fn replace(&self, (): (), desired: Desired<S, Hook>) -> Result<Status, Stopped> {
+        self.declare(desired, Job::Replace).await
+    }
+
+    async fn update(&self, changes: Desired<S, Hook>) -> Result<Status, Stopped> {
+        self.declare(changes, Job::Update).await
+    }
+
+    async fn status(&self) -> Result<Status, Stopped> {
+        match self.worker(false)? {
+            Some(worker) => worker.ask(Job::Status).await.map_err(|_| STOPPED),
+            None => Ok(Status::default()),
+        }
+    }
+
+    fn watch_status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Undoes what was done for the network; what was done for peers stays, as it does on a crash.
+    async fn stop(&self) {
+        if let Ok(Some(worker)) = self.worker(false) {
+            let _ = worker.ask(Job::Stop).await;
+        }
+    }
+}
+
+struct HookWork<S> {
+    wanted: Wanted<S, Hook>,
+    /// What is to be run, the network's first.
+    due: BTreeSet<HookKey>,
+    /// Something may have become due since `due` was filled.
+    changed: bool,
+    /// What has been run, and so is to be undone one day.
+    begun: BTreeSet<HookKey>,
+    undoing: BTreeMap<HookKey, Undoing>,
+    stopped: bool,
+    status: Arc<watch::Sender<Status>>,
+    rng: fastrand::Rng,
+}
+
+struct Undoing {
+    command: Command,
+    tries: u32,
+    due: Instant,
+}
+
+impl<S: Claimant> Work for HookWork<S> {
+    type Command = Job<S>;
+
+    fn carry_out(&mut self, job: Job<S>) {
+        let (unwanted, answer) = match job {
+            Job::Replace(desired, answer) => (self.wanted.replace(desired), answer),
+            Job::Update(changes, answer) => (self.wanted.update(changes), answer),
+            Job::Status(answer) => (Vec::new(), answer),
+            Job::Stop(answer) => {
+                self.stop();
+                let _ = answer.send(());
+                return;
+            }
+        };
+        self.changed = true;
+        self.let_go(unwanted);
+        let _ = answer.send(Status::of(&self.wanted));
+    }
+
+    /// One command at a time: what is declared meanwhile is heard before the next.
+    fn tick(&mut self) {
+        if !self.stopped {
+            self.step();
+        }
+        let status = Status::of(&self.wanted);
+        self.status.send_if_modified(|old| {
+            let changed = *old != status;
+            *old = status;
+            changed
+        });
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        if self.stopped {
+            return None;
+        }
+        let runnable = self.changed || self.next().is_some();
+        let now = runnable.then(Instant::now);
+        let undoing = self.undoing.values().map(|undoing| undoing.due);
+        now.into_iter().chain(self.wanted.next_wake()).chain(undoing).min()
+    }
+
+    fn wake_on(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl<S: Claimant> HookWork<S> {
+    fn new(status: Arc<watch::Sender<Status>>, seed: u64) -> Self {
+        Self {
+            wanted: Wanted::new(POLICY),
+            due: BTreeSet::new(),
+            changed: false,
+            begun: BTreeSet::new(),
+            undoing: BTreeMap::new(),
+            stopped: false,
+            status,
+            rng: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    fn let_go(&mut self, unwanted: Vec<Hook>) {
+        for Hook { key, undo, .. } in unwanted {
+            if self.begun.remove(&key)
+                && let Some(command) = undo
+            {
+                self.undoing.insert(key, Undoing { command, tries: 0, due: Instant::now() });
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let now = Instant::now();
+        let due = self.undoing.iter().rev().find(|(_, undoing)| undoing.due <= now);
+        if let Some(key) = due.map(|(key, _)| key.clone()) {
+            self.undo(key);
+            return;
+        }
+        if self.wanted.next_wake().is_some_and(|due| due <= now) {
+            self.wanted.wake(now);
+            self.changed = true;
+        }
+        if std::mem::take(&mut self.changed) {
+            let batch = self.wanted.batch();
+            self.due.extend(self.wanted.entries(&batch).map(|(key, _)| key.clone()));
+        }
+        if let Some(key) = self.next().cloned() {
+            self.due.remove(&key);
+            self.run(key);
+        }
+    }
+
+    /// What can be run next.
+    fn next(&self) -> Option<&HookKey> {
+        let first = self.due.first()?;
+        let waits =
+            *first != HookKey::Network && self.wanted.is_good(&HookKey::Network) == Some(false);
+        (!waits).then_some(first)
+    }
+
+    fn run(&mut self, key: HookKey) {
+        if !self.wanted.is_marked(&key) {
+            return;
+        }
+        let Some(command) = self.wanted.get(&key).and_then(|hook| hook.run.clone()) else {
+            self.begun.insert(key.clone());
+            self.wanted.succeeded(&key);
+            return;
+        };
+        let result = command.run();
+        self.begun.insert(key.clone());
+        match result {
+            Ok(output) => {
+                say_ran(&Hook::call(&key, &command), &command, &output);
+                self.wanted.succeeded(&key);
+            }
+            Err(error) => {
+                let now = Instant::now();
+                let error = error.to_string();
+                let retry = self.wanted.failed(&key, error.clone(), now, &mut self.rng);
+                if let Some((pause, true)) = retry {
+                    let call = Hook::call(&key, &command);
+                    tracing::error!("{call} has failed: {error}; next try in {pause:.0?}");
+                }
+            }
+        }
+    }
+
+    fn undo(&mut self, key: HookKey) {
+        let Some(mut undoing) = self.undoing.remove(&key) else { return };
+        let call = Hook::call(&key, &undoing.command);
+        match undoing.command.run() {
+            Ok(output) => say_ran(&call, &undoing.command, &output),
+            Err(error) => {
+                undoing.tries += 1;
+                // What is wanted again is about to be done anew.
+                if undoing.tries == MOST_UNDOING || self.wanted.get(&key).is_some() {
+                    tracing::error!("{call} has failed: {error}; it is not tried again");
+                    return;
+                }
+                let pause = RETRY.pause(undoing.tries - 1, &mut self.rng);
+                tracing::error!("{call} has failed: {error}; next try in {pause:.0?}");
+                undoing.due = Instant::now() + pause;
+                self.undoing.insert(key, undoing);
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        let begun =
+            !std::mem::replace(&mut self.stopped, true) && self.begun.contains(&HookKey::Network);
+        let hook = self.wanted.get(&HookKey::Network).filter(|_| begun);
+        let Some(command) = hook.and_then(|hook| hook.undo.as_ref()) else { return };
+        match command.run() {
+            Ok(output) => say_ran(command.name, command, &output),
+            Err(error) => tracing::error!("{} has failed: {error}", command.name),
+        }
+    }
+}
+
+fn say_ran(call: &str, command: &Command, output: &str) {
+    let output = command.input.hide_in(output);
+    match output.lines().next().map(|line| line.chars().take(MOST_SHOWN).collect::<String>()) {
+        Some(line) => tracing::info!("Ran {call}: {line}"),
+        None => tracing::info!("Ran {call}"),
+    }
+}
+
+#[cfg(test)]
+#[path = "runner_tests.rs"]
+mod tests;
