@@ -278,14 +278,22 @@ impl<S: Claimant> HookWork<S> {
     }
 
     fn stop(&mut self) {
+        // What was about to be undone is not put off until a time that does not come.
+        for (key, Undoing { command, .. }) in std::mem::take(&mut self.undoing).into_iter().rev() {
+            run_at_the_end(&Hook::call(&key, &command), &command);
+        }
         let begun =
             !std::mem::replace(&mut self.stopped, true) && self.begun.contains(&HookKey::Network);
         let hook = self.wanted.get(&HookKey::Network).filter(|_| begun);
         let Some(command) = hook.and_then(|hook| hook.undo.as_ref()) else { return };
-        match command.run() {
-            Ok(output) => say_ran(command.name, command, &output),
-            Err(error) => tracing::error!("{} has failed: {error}", command.name),
-        }
+        run_at_the_end(command.name, command);
+    }
+}
+
+fn run_at_the_end(call: &str, command: &Command) {
+    match command.run() {
+        Ok(output) => say_ran(call, command, &output),
+        Err(error) => tracing::error!("{call} has failed: {error}; it is not tried again"),
     }
 }
 

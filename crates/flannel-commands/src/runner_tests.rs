@@ -169,6 +169,16 @@ fn at_the_end_the_shutdown_command_is_run_once_and_nothing_else() {
 }
 
 #[test]
+fn what_is_wanted_no_more_when_it_ends_is_undone_all_the_same() {
+    let case = Case::new();
+    case.replace(vec![(0, vec![case.network()]), (1, vec![case.peer("a")])]);
+    case.wait_for(|_, status| status.is_settled());
+    case.replace(Vec::new());
+    case.runtime.block_on(case.runner.stop());
+    assert_eq!(case.log(), ["post", "add-a", "remove-a", "shutdown"]);
+}
+
+#[test]
 fn who_wants_nothing_has_no_thread() {
     let case = Case::new();
     assert_eq!(case.replace(Vec::new()), Status::default());

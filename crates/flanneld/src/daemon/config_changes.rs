@@ -3,10 +3,11 @@
 use std::fmt::Display;
 use std::time::Instant;
 
-use flannel_backend::Judged;
+use flannel_backend::{Answers, Judged};
 use flannel_common::Tries;
 use flannel_lease::NetworkConfig;
 
+use super::needs::FindingOut;
 use super::network::JoinedNetwork;
 use super::timing::{CONFIG_POLL, CONFIG_REMINDER};
 use super::{Daemon, Setup, needs};
@@ -66,12 +67,16 @@ impl RefusedConfig {
 enum Refusal {
     /// Until the config, or this node, is another.
     Unfit(String),
-    /// It may be another time.
+    /// What its backend needs to know could not be found out; it may be another time.
     NotKnown(String),
+    /// It is being found out.
+    NotKnownYet,
 }
 
 impl Daemon {
     pub(super) async fn on_config(&mut self, text: String) -> anyhow::Result<()> {
+        // Whatever it was for, it is for an older one.
+        self.finding_out = None;
         if text == self.config_text {
             if self.refused.take().is_some() {
                 tracing::info!("The network config is the one in use again");
@@ -98,9 +103,17 @@ impl Daemon {
 
     fn refuse(&mut self, text: String, refusal: Refusal) {
         let former = self.refused.take().filter(|former| former.text == text);
-        let (why, is_transient) = match refusal {
-            Refusal::Unfit(why) => (why, false),
-            Refusal::NotKnown(why) => (why, true),
+        let (why, is_transient) = match (refusal, &former) {
+            (Refusal::Unfit(why), _) => (why, false),
+            (Refusal::NotKnown(why), _) => {
+                (format!("The new network config cannot be used yet: {why}"), true)
+            }
+            // Why it could not be found out before is worth more than that it is tried again.
+            (Refusal::NotKnownYet, Some(former)) => (former.why.clone(), false),
+            (Refusal::NotKnownYet, None) => {
+                let waits = "waits for what its backend must know beforehand";
+                (format!("The new network config {waits}"), false)
+            }
         };
         if former.as_ref().is_none_or(|former| former.why != why) {
             tracing::error!("{why}; keeping the network as it was");
@@ -119,10 +132,11 @@ impl Daemon {
         let judged = flannel_backend::judge(text, self.setup.store.subnets());
         let judged = judged.map_err(|error| unfit("is unusable", &error))?;
         let needs = judged.backend.needs();
-        if !self.answers.are_of(&needs) {
-            self.answers = needs::find_out(needs).await.map_err(|why| {
-                Refusal::NotKnown(format!("The new network config cannot be used yet: {why}"))
-            })?;
+        if needs.is_empty() {
+            self.answers = Answers::default();
+        } else if !self.answers.are_of(&needs) {
+            self.finding_out = Some(FindingOut::start(needs));
+            return Err(Refusal::NotKnownYet);
         }
         let (config, answers) = (judged.config.clone(), self.answers.clone());
         let facts = self.facts.borrow().clone();
@@ -135,8 +149,31 @@ impl Daemon {
     /// What stood in the way of a new config may be gone: the node is another, or another network is.
     pub(super) async fn reconsider(&mut self) -> anyhow::Result<()> {
         match &self.refused {
-            Some(refused) if refused.again.is_none() => self.on_config(refused.text.clone()).await,
+            Some(refused) if refused.again.is_none() && self.finding_out.is_none() => {
+                self.on_config(refused.text.clone()).await
+            }
             _ => Ok(()),
+        }
+    }
+
+    /// What the backend of a new config needs to know has been found out, or could not be.
+    pub(super) async fn on_found_out(
+        &mut self,
+        found: Result<Answers, String>,
+    ) -> anyhow::Result<()> {
+        self.finding_out = None;
+        let Some(text) = self.refused.as_ref().map(|refused| refused.text.clone()) else {
+            return Ok(());
+        };
+        match found {
+            Ok(answers) => {
+                self.answers = answers;
+                self.on_config(text).await
+            }
+            Err(why) => {
+                self.refuse(text, Refusal::NotKnown(why));
+                Ok(())
+            }
         }
     }
 

@@ -45,6 +45,7 @@ use crate::{checks, memory};
 use config_changes::{RefusedConfig, say_remarks, wait_for_config};
 use earlier::EarlierNetworks;
 use lease::OwnLease;
+use needs::FindingOut;
 use network::JoinedNetwork;
 pub use network_conflicts::TakenByNetworks;
 use peers::Peers;
@@ -108,6 +109,8 @@ struct Daemon {
     refused: Option<RefusedConfig>,
     /// What was found out for the backend of the config that came last.
     answers: Answers,
+    /// That being found out for a config that is refused until then.
+    finding_out: Option<FindingOut>,
     network: JoinedNetwork,
     own: OwnLease,
     table: LeaseTable,
@@ -157,6 +160,7 @@ impl Daemon {
             config_text: text,
             refused: None,
             answers,
+            finding_out: None,
             network,
             own,
             table,
@@ -200,6 +204,7 @@ impl Daemon {
                 changed = status.changed() => {
                     changed.context("an applier has stopped")?;
                 }
+                found = end_if_any(&mut self.finding_out) => self.on_found_out(found).await?,
                 () = changed_if_any(&mut rules) => {}
                 () = taken.next() => self.on_taken().await?,
                 () = sleep_until(wake) => self.on_timer().await?,
@@ -286,6 +291,13 @@ impl Daemon {
             self.reclaim().await?;
         }
         Ok(())
+    }
+}
+
+async fn end_if_any(finding_out: &mut Option<FindingOut>) -> Result<Answers, String> {
+    match finding_out {
+        Some(finding_out) => finding_out.end().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use flannel_backend::{Answers, Need};
 use flannel_common::Backoff;
+use tokio::task::JoinHandle;
+use tracing::Instrument as _;
 
 use super::Setup;
 use crate::readiness::Readiness;
@@ -28,6 +30,19 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
         }
     }
     Ok(answers)
+}
+
+/// The same while others go on, for it may take as long as a command may.
+pub(super) struct FindingOut(JoinHandle<Result<Answers, String>>);
+
+impl FindingOut {
+    pub(super) fn start(needs: Vec<Need>) -> Self {
+        Self(tokio::spawn(find_out(needs).in_current_span()))
+    }
+
+    pub(super) async fn end(&mut self) -> Result<Answers, String> {
+        (&mut self.0).await.unwrap_or_else(|error| Err(error.to_string()))
+    }
 }
 
 /// Tries until all is known.

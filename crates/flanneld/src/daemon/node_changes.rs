@@ -52,6 +52,7 @@ impl Daemon {
             // The device may be another's by now; what leads to our peers is still ours.
             let ownership = Ownership { networks: self.network.networks(), ..Ownership::default() };
             self.setup.appliers.replace(ownership, DesiredState::default()).await?;
+            self.setup.appliers.stop().await;
             return Err(conflict.into());
         }
         if self.earlier.forget_if(|net| taken.is_anothers(name, net)) {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     LIMIT, both_ways, connected_pods, flanneld, go_flanneld, lab, lease_path, measured, own_key,
-    probe, reach_each_other,
+    probe, put_peers, reach_each_other,
 };
 
 /// What was run on a node, one line each.
@@ -16,6 +16,7 @@ const LOG: &str = "/run/extension-log";
 const SCRIPT: &str = r#"
 data=$(cat)
 echo "$1 net=$NETWORK,$IPV6NETWORK subnet=$SUBNET,$IPV6SUBNET ip=$PUBLIC_IP,$PUBLIC_IPV6 data=$data" >> /run/extension-log
+while test -e "/run/slow-$1"; do sleep 0.1; done
 test ! -e "/run/broken-$1" || { echo "$1 is broken" >&2; exit 1; }
 case "$1" in
 pre) cat /run/name ;;
@@ -225,9 +226,19 @@ fn a_network_changes_to_commands_and_back_while_it_runs() -> Result<()> {
     lab.start_daemons()?;
     let (one, two) = connected_pods(&lab)?;
     let node = lab.node(1);
-    // What is needed beforehand is tried again until it can be had; meanwhile all is as it was.
+    // What is needed beforehand is tried again until it can be had; meanwhile all goes on as it was.
+    node.write_file("/run/slow-pre", "")?;
     node.write_file("/run/broken-pre", "")?;
     lab.put_config(&extension)?;
+    wait_for(&lab, "the first try", || ran(node, "pre").len() == 1)?;
+    put_peers(&lab, 7..=7)?;
+    lab.wait_until("a route to the new peer", LIMIT, || {
+        match node.ip("route show 10.244.7.0/24") {
+            Ok(route) if route.contains("flannel.1") => Ok(()),
+            other => Err(LabError::Spec(format!("{other:?}"))),
+        }
+    })?;
+    node.exec(&["rm", "/run/slow-pre"])?;
     wait_for(&lab, "the second try", || ran(node, "pre").len() == 2)?;
     let (status, why) = probe(&lab, 1, "/readyz")?.unwrap();
     assert!(status == 503 && why.contains("PreStartupCommand: exit status: 1"), "{status} {why}");
