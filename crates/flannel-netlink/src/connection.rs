@@ -170,19 +170,23 @@ impl Connection {
                 if message.flags & DUMP_INTERRUPTED != 0 {
                     outcome = Dump::Torn;
                 }
-                match message.kind {
-                    DONE => return Ok(Ok(outcome)),
-                    ERROR => {
-                        return Ok(match NetlinkError::parse(message.payload, message.flags) {
-                            Ok(()) => Ok(outcome),
-                            Err(error) if matches!(error.errno, libc::EINTR | libc::EAGAIN) => {
-                                Ok(Dump::Torn)
-                            }
-                            Err(error) => Err(error),
-                        });
+                // What fails at once is told by an error, what fails on the way by the code in the
+                // message that ends it.
+                let end = match message.kind {
+                    DONE => NetlinkError::parse_end(message.payload, message.flags),
+                    ERROR => NetlinkError::parse(message.payload, message.flags),
+                    _ => {
+                        take(message);
+                        continue;
                     }
-                    _ => take(message),
-                }
+                };
+                return Ok(match end {
+                    Ok(()) => Ok(outcome),
+                    Err(error) if matches!(error.errno, libc::EINTR | libc::EAGAIN) => {
+                        Ok(Dump::Torn)
+                    }
+                    Err(error) => Err(error),
+                });
             }
         }
     }
@@ -288,38 +292,71 @@ mod tests {
         (Connection::over(socket.expect("a socket")), theirs)
     }
 
-    /// Answers dumps with one object each, torn as often as said, while somebody asks.
-    fn answer_dumps(kernel: &UnixDatagram, torn: &[bool]) {
+    /// How a dump of one object goes.
+    #[derive(Clone, Copy)]
+    enum Answer {
+        Whole,
+        Torn,
+        /// With this error code in the message that ends it.
+        Ended(i32),
+    }
+
+    /// Answers one dump after the other, while somebody asks.
+    fn answer_dumps(kernel: &UnixDatagram, answers: &[Answer]) {
         kernel.set_read_timeout(Some(Duration::from_secs(1))).expect("a time-out");
-        for torn in torn {
+        for answer in answers {
             let mut question = [0; 64];
             let Ok(len) = kernel.recv(&mut question) else { return };
             let question = messages(&question[..len]).next().expect("one").expect("whole");
-            let flags = if *torn { DUMP_INTERRUPTED } else { 0 };
+            let (flags, code) = match answer {
+                Answer::Whole => (0, 0),
+                Answer::Torn => (DUMP_INTERRUPTED, 0),
+                Answer::Ended(errno) => (0, -errno),
+            };
             let mut answer = Vec::new();
             message::append(&mut answer, 16, flags, question.sequence, |_| ());
-            message::append(&mut answer, DONE, 0, question.sequence, |_| ());
+            message::append(&mut answer, DONE, 0, question.sequence, |bytes| {
+                bytes.extend_from_slice(&code.to_ne_bytes());
+            });
             kernel.send(&answer).expect("sent");
         }
     }
 
-    fn ask_all(torn: &[bool]) -> io::Result<Result<Vec<u16>, NetlinkError>> {
+    fn ask_all(answers: &[Answer]) -> io::Result<Result<Vec<u16>, NetlinkError>> {
         let (mut connection, kernel) = connection();
         std::thread::scope(|scope| {
-            scope.spawn(|| answer_dumps(&kernel, torn));
+            scope.spawn(|| answer_dumps(&kernel, answers));
             connection.ask_all(&Question, |message| Some(message.kind))
         })
     }
 
     #[test]
     fn a_torn_dump_is_taken_again() {
-        assert_eq!(ask_all(&[true, true, false]).expect("an answer"), Ok(vec![16]));
+        let answers = [Answer::Torn, Answer::Ended(libc::EINTR), Answer::Whole];
+        assert_eq!(ask_all(&answers).expect("an answer"), Ok(vec![16]));
     }
 
     #[test]
     fn a_dump_that_is_torn_every_time_is_never_taken_as_complete() {
-        let error = ask_all(&[true; 1000]).expect_err("torn");
+        let error = ask_all(&[Answer::Torn; 1000]).expect_err("torn");
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+    }
+
+    #[test]
+    fn a_dump_that_ends_with_an_error_has_failed() {
+        let error = ask_all(&[Answer::Ended(libc::ENOMEM)]).expect("an answer").unwrap_err();
+        assert_eq!(error.errno, libc::ENOMEM);
+    }
+
+    #[test]
+    fn the_kernel_ends_a_dump_of_a_device_that_is_not_there_with_an_error() {
+        let mut connection = Connection::open(Protocol::Route).expect("a socket");
+        let mut question = netlink_packet_route::address::AddressMessage::default();
+        question.header.family = netlink_packet_route::AddressFamily::Inet;
+        question.header.index = i32::MAX as u32;
+        let question = netlink_packet_route::RouteNetlinkMessage::GetAddress(question);
+        let error = connection.dump(&question, Some).expect_err("no such device");
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     }
 
     #[test]

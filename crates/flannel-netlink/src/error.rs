@@ -26,24 +26,40 @@ impl NetlinkError {
 
     /// Reads the payload of an `NLMSG_ERROR`; `Ok` is an acknowledgement.
     pub(crate) fn parse(payload: &[u8], flags: u16) -> Result<(), Self> {
-        let Some(code) = payload.first_chunk::<4>() else {
+        let Some((code, rest)) = payload.split_first_chunk::<4>() else {
             return Err(Self::new(libc::EPROTO, "short error message from the kernel"));
         };
-        let code = i32::from_ne_bytes(*code);
+        Self::from_code(*code, flags, || attributes_after_request(rest, flags))
+    }
+
+    /// Reads the payload of the `NLMSG_DONE` that ends a dump; `Ok` means that the dump is complete.
+    pub(crate) fn parse_end(payload: &[u8], flags: u16) -> Result<(), Self> {
+        // Not every part of the kernel says how its dump went.
+        let Some((code, rest)) = payload.split_first_chunk::<4>() else { return Ok(()) };
+        Self::from_code(*code, flags, || Some(rest))
+    }
+
+    fn from_code<'a>(
+        code: [u8; 4],
+        flags: u16,
+        attributes: impl FnOnce() -> Option<&'a [u8]>,
+    ) -> Result<(), Self> {
+        let code = i32::from_ne_bytes(code);
         if code == 0 {
             return Ok(());
         }
-        let text = (flags & NLM_F_ACK_TLVS != 0).then(|| ext_ack_text(payload, flags)).flatten();
-        Err(Self { errno: -code, text })
+        let attributes = if flags & NLM_F_ACK_TLVS != 0 { attributes() } else { None };
+        let text = attributes.and_then(|bytes| Attributes(bytes).text(ATTR_TEXT));
+        Err(Self { errno: code.saturating_neg(), text: text.map(str::to_owned) })
     }
 }
 
-fn ext_ack_text(payload: &[u8], flags: u16) -> Option<String> {
-    // The failed request follows the code: its header alone when capped, whole otherwise.
-    let request = payload.get(4..)?;
+/// In an `NLMSG_ERROR` the failed request follows the code: its header alone when capped, the whole of
+/// it otherwise.
+fn attributes_after_request(request: &[u8], flags: u16) -> Option<&[u8]> {
     let len = u32::from_ne_bytes(*request.first_chunk::<4>()?) as usize;
     let skip = if flags & NLM_F_CAPPED != 0 { HEADER_LEN } else { len.next_multiple_of(4) };
-    Attributes(request.get(skip..)?).text(ATTR_TEXT).map(str::to_owned)
+    request.get(skip..)
 }
 
 impl fmt::Display for NetlinkError {
@@ -77,5 +93,18 @@ mod tests {
         assert_eq!(NetlinkError::parse(&[0; 4], 0), Ok(()));
         assert!(NetlinkError::parse(&[], 0).is_err());
         assert!(NetlinkError::parse(&[255; 7], NLM_F_ACK_TLVS).is_err());
+    }
+
+    #[test]
+    fn the_end_of_a_dump_tells_how_it_went() {
+        assert_eq!(NetlinkError::parse_end(&[], 0), Ok(()));
+        assert_eq!(NetlinkError::parse_end(&[0; 4], 0), Ok(()));
+        let mut payload = (-libc::ENOENT).to_ne_bytes().to_vec();
+        let sentence = b"ipv4: FIB table does not exist\0";
+        payload.extend((4 + sentence.len() as u16).to_ne_bytes());
+        payload.extend(ATTR_TEXT.to_ne_bytes());
+        payload.extend(sentence);
+        let error = NetlinkError::parse_end(&payload, NLM_F_ACK_TLVS).unwrap_err();
+        assert_eq!(error, NetlinkError::new(libc::ENOENT, "ipv4: FIB table does not exist"));
     }
 }
