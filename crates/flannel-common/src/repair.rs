@@ -78,12 +78,16 @@ pub struct OnceAMinute {
 impl OnceAMinute {
     /// If it may be said: how often it was not said since the last time.
     pub fn may_say(&mut self, now: Instant) -> Option<u32> {
-        if self.last_said.is_some_and(|last| now.duration_since(last) < A_MINUTE) {
+        if self.was_said_lately(now) {
             self.unsaid += 1;
             return None;
         }
         self.last_said = Some(now);
         Some(std::mem::take(&mut self.unsaid))
+    }
+
+    pub fn was_said_lately(&self, now: Instant) -> bool {
+        self.last_said.is_some_and(|last| now.duration_since(last) < A_MINUTE)
     }
 }
 

@@ -1,11 +1,12 @@
-//! What the log says about repairs: enough to find who undoes our work, never a flood.
+//! What the log says about repairs: enough to find out who undoes our work, but never a flood.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use flannel_common::OnceAMinute;
+
 use crate::Key;
 
-const ONCE_A_MINUTE: Duration = Duration::from_secs(60);
 /// More entries than this in one go are counted, not listed.
 const LISTED: usize = 5;
 /// Failures are listed up to this many per minute; the rest is counted.
@@ -15,9 +16,27 @@ const FAILURES_PER_MINUTE: u32 = 10;
 pub(crate) struct RepairLog {
     /// What has been undone and is not seen restored yet, and by whom.
     undone: BTreeMap<Key, u32>,
-    left_alone: BTreeMap<Key, Instant>,
-    failure_window: Option<Instant>,
-    failures: u32,
+    left_alone: BTreeMap<Key, OnceAMinute>,
+    failures: Failures,
+}
+
+/// The first failures of a minute are told one by one.
+#[derive(Default)]
+struct Failures {
+    minute: OnceAMinute,
+    told: u32,
+}
+
+impl Failures {
+    /// If this one may be told: how many were not told in the minute before.
+    fn may_tell(&mut self, now: Instant) -> Option<u32> {
+        let Some(later) = self.minute.may_say(now) else {
+            self.told += 1;
+            return (self.told <= FAILURES_PER_MINUTE).then_some(0);
+        };
+        self.told = 1;
+        Some(later.saturating_sub(FAILURES_PER_MINUTE - 1))
+    }
 }
 
 impl RepairLog {
@@ -45,16 +64,13 @@ impl RepairLog {
                 tracing::info!("restored {key}{}", culprit(*by).unwrap_or_default());
             }
         }
-        self.left_alone.retain(|_, last| now.duration_since(*last) < ONCE_A_MINUTE);
+        self.left_alone.retain(|_, log| log.was_said_lately(now));
     }
 
     pub(crate) fn leave_alone(&mut self, key: &Key, by: u32, pause: Duration, now: Instant) {
-        let recently =
-            self.left_alone.get(key).is_some_and(|last| now.duration_since(*last) < ONCE_A_MINUTE);
-        if recently {
+        if self.left_alone.entry(key.clone()).or_default().may_say(now).is_none() {
             return;
         }
-        self.left_alone.insert(key.clone(), now);
         match culprit(by) {
             Some(by) => tracing::warn!(
                 "{key} is changed by somebody else again and again{by}: \
@@ -68,18 +84,11 @@ impl RepairLog {
     }
 
     pub(crate) fn failed(&mut self, entry: &str, error: &str, pause: Duration, now: Instant) {
-        if self.failure_window.is_none_or(|start| now.duration_since(start) > ONCE_A_MINUTE) {
-            if self.failures > FAILURES_PER_MINUTE {
-                let unsaid = self.failures - FAILURES_PER_MINUTE;
-                tracing::warn!("{unsaid} more entries could not be written in the last minute");
-            }
-            self.failure_window = Some(now);
-            self.failures = 0;
+        let Some(untold) = self.failures.may_tell(now) else { return };
+        if untold > 0 {
+            tracing::warn!("{untold} more entries could not be written in the minute before");
         }
-        self.failures += 1;
-        if self.failures <= FAILURES_PER_MINUTE {
-            tracing::warn!("cannot write {entry}: {error}; next try in {pause:.0?}");
-        }
+        tracing::warn!("cannot write {entry}: {error}; next try in {pause:.0?}");
     }
 }
 
@@ -90,4 +99,24 @@ fn culprit(port: u32) -> Option<String> {
     }
     let name = std::fs::read_to_string(format!("/proc/{port}/comm")).ok()?;
     Some(format!(" (undone by {}, process {port})", name.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failures_of_a_minute_are_told_and_the_others_counted() {
+        let (mut failures, start) = (Failures::default(), Instant::now());
+        for _ in 0..FAILURES_PER_MINUTE {
+            assert_eq!(failures.may_tell(start), Some(0));
+        }
+        for _ in 0..7 {
+            assert_eq!(failures.may_tell(start + Duration::from_secs(59)), None);
+        }
+        let next = start + Duration::from_secs(60);
+        assert_eq!(failures.may_tell(next), Some(7));
+        assert_eq!(failures.may_tell(next), Some(0), "they are told once");
+        assert_eq!(failures.may_tell(next + Duration::from_secs(60)), Some(0), "all were told");
+    }
 }
