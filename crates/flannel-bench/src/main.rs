@@ -9,6 +9,7 @@ mod leases;
 mod peers;
 mod raw;
 mod routes;
+mod scale;
 mod start;
 mod table;
 
@@ -69,11 +70,17 @@ enum What {
         #[arg(long)]
         against: Option<PathBuf>,
     },
+    /// The lease table and the pool: what a lease costs among 65,536, against among few.
+    Scale {
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         What::Engine { peers, rounds } => engine::run(&peers, rounds),
+        What::Scale { rounds } => scale::run(rounds),
         What::Start { peers, rounds, against } => start::run(&peers, rounds, against),
         What::Leases { clients, acquires, at_once, events, dir } => {
             leases::run(&leases::Wishes { clients, acquires, at_once, events, dir })

@@ -1,6 +1,6 @@
 //! Labs without daemons: namespaces, the underlay, commands and closures inside.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flannel_lab::{Families, Lab, PingOptions, Place as _};
 
@@ -80,10 +80,10 @@ fn a_failing_command_says_where_and_why() {
 #[test]
 fn a_command_that_takes_too_long_is_killed() {
     let lab = Lab::builder().nodes(1).bare().start().unwrap();
-    let begin = Instant::now();
-    let error = lab.node(1).exec_within(Duration::from_millis(100), &["sleep", "60"]).unwrap_err();
-    assert!(begin.elapsed() < Duration::from_secs(10));
-    assert!(error.to_string().contains("sleep 60"), "{error}");
+    let error = lab.node(1).exec_within(Duration::from_millis(100), &["sleep", "600"]).unwrap_err();
+    assert!(error.to_string().contains("sleep 600"), "{error}");
+    let running = lab.node(1).exec(&["sh", "-c", "cat /proc/[0-9]*/cmdline"]).unwrap();
+    assert!(!running.contains("600"), "it still runs: {running:?}");
 }
 
 #[test]
@@ -96,12 +96,8 @@ fn two_labs_run_side_by_side() {
 }
 
 #[test]
-fn fifty_nodes_take_seconds() {
-    let begin = Instant::now();
+fn a_lab_of_fifty_nodes_is_one_network() {
     let lab = Lab::builder().nodes(50).bare().start().unwrap();
-    let made = begin.elapsed();
     lab.ping(lab.node(1), lab.node(50)).unwrap();
-    drop(lab);
-    println!("50 nodes: made in {made:.2?}, gone after {:.2?}", begin.elapsed() - made);
-    assert!(made < Duration::from_secs(20), "{made:?}");
+    lab.ping(lab.node(50), lab.node(25)).unwrap();
 }

@@ -2,35 +2,36 @@
 
 use std::time::Duration;
 
-use flannel_traffic::{Health, Mode};
+use flannel_traffic::{Health, Mode, Traffic};
 
-use crate::support::{Node, dual, picture, rules, run, run_with, wait_until};
+use crate::support::{Node, dual, enter_new_namespace, picture, rules, run, run_with, wait_until};
 
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(20);
 
-/// Vandalises, waits for the repair and returns the times it took, in order.
+/// A node that never looks at its rules of its own accord while a test lasts: what it repairs, it was
+/// told of.
+fn node_that_is_told() -> Node {
+    enter_new_namespace();
+    Node::with(Traffic::start(Duration::from_secs(3600), &[]).unwrap())
+}
+
+/// Vandalises, and waits for the repair.
 #[track_caller]
-fn assert_repaired(vandalism: &[&str]) -> Vec<Duration> {
+fn assert_repaired(vandalism: &[&str]) {
     let before = picture();
-    let mut times: Vec<Duration> = vandalism
-        .iter()
-        .map(|command| {
-            run(command);
-            let time = wait_until(command, LIMIT, || picture() == before);
-            println!("{time:8.1?}  {command}");
-            time
-        })
-        .collect();
-    times.sort();
-    times
+    for command in vandalism {
+        run(command);
+        let time = wait_until(command, LIMIT, || picture() == before);
+        println!("{time:8.1?}  {command}");
+    }
 }
 
 #[test]
 fn every_kind_of_vandalism_to_nftables_is_repaired_at_once() {
-    let node = Node::new();
+    let node = node_that_is_told();
     node.set(&dual(Mode::Nftables));
     let table = "ip flannel-ipv4";
-    let times = assert_repaired(&[
+    assert_repaired(&[
         "nft flush ruleset",
         &format!("nft delete table {table}"),
         &format!("nft flush table {table}"),
@@ -41,9 +42,6 @@ fn every_kind_of_vandalism_to_nftables_is_repaired_at_once() {
         &format!("nft 'delete chain {table} forward'"),
         &format!("nft 'add chain {table} mine; add rule {table} mine accept'"),
     ]);
-    let (typical, worst) = (times[times.len() / 2], times[times.len() - 1]);
-    println!("nftables: typical {typical:.1?}, worst {worst:.1?}");
-    assert!(typical < Duration::from_millis(500), "{times:?}");
     assert_repaired(&[
         "nft delete table ip6 flannel-ipv6",
         "nft 'add table ip6 flannel-ipv6 { flags dormant; }'",
@@ -64,12 +62,9 @@ const IPTABLES_VANDALISM: &[&str] = &[
 
 #[test]
 fn every_kind_of_vandalism_to_iptables_is_repaired_at_once() {
-    let node = Node::new();
+    let node = node_that_is_told();
     node.set(&dual(Mode::Iptables));
-    let times = assert_repaired(IPTABLES_VANDALISM);
-    let (typical, worst) = (times[times.len() / 2], times[times.len() - 1]);
-    println!("iptables: typical {typical:.1?}, worst {worst:.1?}");
-    assert!(typical < Duration::from_millis(500), "{times:?}");
+    assert_repaired(IPTABLES_VANDALISM);
 }
 
 #[test]
@@ -91,8 +86,7 @@ fn vandalism_to_iptables_legacy_is_repaired_at_the_next_look() {
     let vandalism: Vec<String> =
         IPTABLES_VANDALISM.iter().map(|line| line.replace("iptables", "iptables-legacy")).collect();
     let vandalism: Vec<&str> = vandalism.iter().map(String::as_str).collect();
-    let times = assert_repaired(&vandalism[..4]);
-    println!("iptables-legacy: {times:.1?}");
+    assert_repaired(&vandalism[..4]);
     assert_repaired(&["ip6tables-legacy -t nat -F FLANNEL-POSTRTG"]);
 }
 

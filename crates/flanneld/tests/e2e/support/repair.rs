@@ -6,10 +6,10 @@ use flannel_lab::{Lab, LabError, Result};
 
 use super::{Held, Kernel, LIMIT, measured};
 
-/// What the project promises.
+/// What the project promises, to machines that have the time to keep it. What a test insists on is
+/// [`LIMIT`]: what is repaired within it, the kernel has told the daemon of, which compares all entries of
+/// its own accord only every two minutes.
 const PROMISE: Duration = Duration::from_millis(100);
-/// What a test insists on: the promise is for machines that have the time to keep it.
-const BOUND: Duration = Duration::from_secs(2);
 
 /// Repair times of one test: from before the deed, and from when it was done.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Repairs {
         Ok(())
     }
 
-    /// Tells all times, and fails if one of them is beyond all patience.
+    /// Prints all times.
     pub(crate) fn report(self) {
         for (what, time, rest) in &self.0 {
             let slow = if *rest > PROMISE { " (slower than promised)" } else { "" };
@@ -57,10 +57,6 @@ impl Repairs {
         }
         let longest = self.0.iter().map(|(_, time, _)| *time).max().unwrap_or_default();
         measured(format_args!("{} repairs, the longest {longest:.1?}", self.0.len()));
-        // A command that itself had to wait for the kernel is nothing that a repair could hasten.
-        for (what, _, rest) in &self.0 {
-            assert!(*rest < BOUND, "{what}: repaired only {rest:?} after it was done");
-        }
     }
 }
 
