@@ -1,7 +1,6 @@
 //! The flanneld of one node: started, stopped, killed, replaced by another program.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +10,6 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::error::{Context, LabError, Result};
-use crate::http;
 use crate::namespace::Namespace;
 use crate::process::Process;
 use crate::scratch::LogFile;
@@ -219,10 +217,8 @@ impl Daemon {
             let fresh = env != former_env;
             return Ok(if fresh { Ok(()) } else { Err(format!("{SUBNET_ENV} of an earlier run")) });
         }
-        let to = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), self.healthz_port);
-        let answer = self
-            .namespace
-            .run(|| http::request(to, "GET", "/readyz", None, Duration::from_secs(1)))?;
+        let limit = Duration::from_secs(1);
+        let answer = self.namespace.http(self.healthz_port, "GET", "/readyz", "", limit)?;
         Ok(match answer {
             Ok(answer) if answer.status == 200 => Ok(()),
             Ok(answer) => Err(format!("/readyz: {} {}", answer.status, answer.body.trim())),

@@ -4,7 +4,8 @@
 //! nothing behind.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::error::{Context, LabError, Result};
-use crate::http;
+use crate::http::HttpAnswer;
 use crate::keeper::Keeper;
 use crate::namespace::{Namespace, View};
 use crate::plan::{Nic, Plan};
@@ -202,10 +203,7 @@ impl Etcd {
                     }
                     None => continue,
                 }
-                let health = member.namespace.run(|| {
-                    http::request(local(), "GET", "/health", None, Duration::from_secs(2))
-                })?;
-                match health {
+                match member.ask("GET", "/health", "", Duration::from_secs(2))? {
                     Ok(answer) if answer.status == 200 && answer.body.contains("true") => {
                         return Ok(());
                     }
@@ -230,10 +228,7 @@ impl Etcd {
     pub(crate) fn post(&self, path: &str, body: &str) -> Result<String> {
         let mut reason = String::from("no member runs");
         for member in &self.members {
-            let answer = member
-                .namespace
-                .run(|| http::request(local(), "POST", path, Some(body), Duration::from_secs(5)))?;
-            match answer {
+            match member.ask("POST", path, body, Duration::from_secs(5))? {
                 Ok(answer) if answer.status == 200 => return Ok(answer.body),
                 Ok(answer) => reason = format!("status {}: {}", answer.status, answer.body.trim()),
                 Err(error) => reason = format!("{}: {error}", member.name),
@@ -290,16 +285,22 @@ impl Member {
         format!("http://{}", SocketAddr::new(address, port))
     }
 
+    fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        limit: Duration,
+    ) -> Result<io::Result<HttpAnswer>> {
+        self.namespace.http(CLIENT_PORT, method, path, body, limit)
+    }
+
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn local() -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), CLIENT_PORT)
-}
-
-fn copy_dir(from: &Path, to: &Path) -> std::io::Result<()> {
+fn copy_dir(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     // etcd refuses a data directory that others can read.
     fs::set_permissions(to, fs::metadata(from)?.permissions())?;

@@ -1,53 +1,69 @@
-//! The little HTTP that a lab needs: one request, one answer, from inside a namespace.
+//! One HTTP request to a server of a namespace.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Status and body of an answer.
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Request, header};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::error::Result;
+use crate::namespace::Namespace;
+
+/// What a server answers.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) body: String,
+pub struct HttpAnswer {
+    /// 200 if all is well.
+    pub status: u16,
+    /// As text.
+    pub body: String,
 }
 
-/// Sends a request on the network of the calling thread. HTTP/1.0, so the answer ends where the
-/// connection ends and is never chunked.
-pub(crate) fn request(
-    to: SocketAddr,
-    method: &str,
-    path: &str,
-    body: Option<&str>,
-    limit: Duration,
-) -> io::Result<Answer> {
-    let mut stream = TcpStream::connect_timeout(&to, limit)?;
-    stream.set_read_timeout(Some(limit))?;
-    stream.set_write_timeout(Some(limit))?;
-    let body = body.unwrap_or("");
-    let length = body.len();
-    let head =
-        format!("{method} {path} HTTP/1.0\r\nHost: {to}\r\nContent-Length: {length}\r\n\r\n");
-    stream.write_all((head + body).as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    parse(&String::from_utf8_lossy(&answer))
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not an HTTP answer"))
-}
-
-fn parse(text: &str) -> Option<Answer> {
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    let status = head.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, body: body.to_owned() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_answer_is_its_status_and_its_body() {
-        let answer = parse("HTTP/1.1 503 Service Unavailable\r\nX: y\r\n\r\nnot yet").unwrap();
-        assert_eq!(answer, Answer { status: 503, body: "not yet".into() });
-        assert_eq!(parse("garbage"), None);
+impl Namespace {
+    /// Asks the server that listens on this port of the namespace's loopback. The inner error says
+    /// that it did not answer within `limit`, or why not at all.
+    pub fn http(
+        &self,
+        port: u16,
+        method: &str,
+        path: &str,
+        body: &str,
+        limit: Duration,
+    ) -> Result<io::Result<HttpAnswer>> {
+        self.block_on(async || timeout(limit, request(port, method, path, body)).await?)
     }
+
+    /// Runs what is asynchronous inside the namespace.
+    pub(crate) fn block_on<T: Send, F: Future<Output = io::Result<T>>>(
+        &self,
+        work: impl FnOnce() -> F + Send,
+    ) -> Result<io::Result<T>> {
+        self.run(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(work())
+        })
+    }
+}
+
+async fn request(port: u16, method: &str, path: &str, body: &str) -> io::Result<HttpAnswer> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, format!("{}:{port}", Ipv4Addr::LOCALHOST))
+        .body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
+        .map_err(io::Error::other)?;
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    // It ends with the runtime; what goes wrong with it, the request is told as well.
+    tokio::spawn(connection);
+    let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+    let status = answer.status().as_u16();
+    let body = answer.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
+    Ok(HttpAnswer { status, body: String::from_utf8_lossy(&body).into_owned() })
 }

@@ -1,8 +1,9 @@
 //! Keys and values of the store, through etcd's own HTTP gateway: no client program is needed.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
-use crate::base64;
 use crate::error::{LabError, Result};
 use crate::etcd::Etcd;
 
@@ -27,7 +28,7 @@ impl Etcd {
 
     /// Reads a key.
     pub fn get(&self, key: &str) -> Result<Option<String>> {
-        Ok(self.range(&json!({"key": base64::encode(key)}))?.pop().map(|(_, value)| value))
+        Ok(self.range(&json!({"key": BASE64.encode(key)}))?.pop().map(|(_, value)| value))
     }
 
     /// Reads all keys that begin with `prefix`, in order.
@@ -37,7 +38,7 @@ impl Etcd {
 
     /// Removes a key; whether it was there.
     pub fn delete(&self, key: &str) -> Result<bool> {
-        Ok(self.remove(&json!({"key": base64::encode(key)}))? > 0)
+        Ok(self.remove(&json!({"key": BASE64.encode(key)}))? > 0)
     }
 
     /// Removes all keys that begin with `prefix`; how many there were.
@@ -54,8 +55,11 @@ impl Etcd {
         let answer = self.ask("/v3/kv/range", range)?;
         let empty = Vec::new();
         let pairs = answer["kvs"].as_array().unwrap_or(&empty).iter().map(|pair| {
-            // An empty value is left out of the answer.
-            let text = |field: &str| base64::decode(pair[field].as_str().unwrap_or(""));
+            // An empty value is left out of the answer. Bytes that are not text are shown as such.
+            let text = |field: &str| {
+                let bytes = BASE64.decode(pair[field].as_str().unwrap_or("")).ok()?;
+                Some(String::from_utf8_lossy(&bytes).into_owned())
+            };
             Some((text("key")?, text("value")?))
         });
         pairs.collect::<Option<_>>().ok_or_else(|| unreadable("/v3/kv/range", &answer.to_string()))
@@ -68,7 +72,7 @@ impl Etcd {
 }
 
 fn put(key: &str, value: impl AsRef<[u8]>) -> Value {
-    json!({"key": base64::encode(key), "value": base64::encode(value)})
+    json!({"key": BASE64.encode(key), "value": BASE64.encode(value)})
 }
 
 fn range_of(prefix: &str) -> Value {
@@ -78,7 +82,7 @@ fn range_of(prefix: &str) -> Value {
     if let Some(last) = end.last_mut() {
         *last = last.saturating_add(1);
     }
-    json!({"key": base64::encode(prefix), "range_end": base64::encode(&end)})
+    json!({"key": BASE64.encode(prefix), "range_end": BASE64.encode(&end)})
 }
 
 fn unreadable(path: &str, answer: &str) -> LabError {

@@ -1,18 +1,20 @@
 //! A lab whose leases node 1 serves: what its daemons are told, and how its store is reached.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use flannel_store::{Admin as _, Held, RemoteOptions, RemoteStore, StoreError};
+use tokio::time::timeout;
 
 use crate::error::{Context, LabError, Result};
-use crate::http;
 use crate::namespace::Namespace;
 use crate::plan::Nic;
 
-const PORT: u16 = 10_253;
+const PORT: u16 = flannel_store::remote::DEFAULT_PORT;
+const LIMIT: Duration = Duration::from_secs(5);
 /// In the namespace of node 1; they survive its daemon, and go with the lab.
 const DATA: &str = "/run/flannel-leases";
 const CONFIG: &str = "/run/net-conf.json";
@@ -43,39 +45,34 @@ pub(crate) fn write_config(namespace: &Namespace, config: &str) -> Result<()> {
 pub(crate) fn put_config(namespace: &Namespace, config: &str) -> Result<()> {
     let begin = Instant::now();
     loop {
-        match request(namespace, "PUT", "/v1/_/config?force=true", Some(config)) {
+        match ask(namespace, "write the config", async |store| store.set_config(config, true).await)
+        {
             Err(_) if begin.elapsed() < Duration::from_secs(10) => {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            done => return done.map(drop),
+            done => return done,
         }
     }
 }
 
 /// Keys and values as they would be in etcd.
 pub(crate) fn leases(namespace: &Namespace) -> Result<Vec<(String, String)>> {
-    let text = request(namespace, "GET", "/v1/_/leases", None)?;
-    let wrong = |reason: String| LabError::Store { attempt: "read the leases".into(), reason };
-    let value: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    let leases = value["snapshot"].as_array().ok_or_else(|| wrong(text.clone()))?;
-    let key = |lease: &Value| {
-        let parts = ["Subnet", "IPv6Subnet"].map(|part| lease[part].as_str());
-        let parts: Vec<String> = parts.into_iter().flatten().map(|s| s.replace('/', "-")).collect();
-        parts.join("&")
-    };
-    Ok(leases.iter().map(|lease| (key(lease), lease["Attrs"].to_string())).collect())
+    let held = ask(namespace, "read the leases", async |store| store.list().await)?;
+    let pair = |held: Held| (held.lease.subnet.to_string(), held.lease.attrs.to_json());
+    Ok(held.into_iter().map(pair).collect())
 }
 
-fn request(namespace: &Namespace, method: &str, path: &str, body: Option<&str>) -> Result<String> {
-    let to = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT);
-    let answer = namespace.run(|| http::request(to, method, path, body, Duration::from_secs(5)))?;
-    let attempt = format!("{method} {path}");
-    match answer {
-        Ok(answer) if answer.status == 200 => Ok(answer.body),
-        Ok(answer) => Err(LabError::Store {
-            attempt,
-            reason: format!("status {}: {}", answer.status, answer.body.trim()),
-        }),
-        Err(error) => Err(LabError::Store { attempt, reason: error.to_string() }),
-    }
+/// Asks the server as an administrator on its own machine does.
+fn ask<T: Send>(
+    namespace: &Namespace,
+    attempt: &str,
+    question: impl AsyncFnOnce(RemoteStore) -> std::result::Result<T, StoreError> + Send,
+) -> Result<T> {
+    let addresses = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).to_string()];
+    let options = RemoteOptions { addresses, ..RemoteOptions::default() };
+    let answer = namespace.block_on(async || {
+        let store = RemoteStore::new(options, fastrand::u64(..)).map_err(io::Error::other)?;
+        timeout(LIMIT, question(store)).await?.map_err(io::Error::other)
+    })?;
+    answer.map_err(|error| LabError::Store { attempt: attempt.into(), reason: error.to_string() })
 }

@@ -57,7 +57,6 @@
 //! --healthz-port=8081`, then the flags of the description. Closures that run inside (`in_netns`)
 //! belong to no process of the lab, so they must not use `/proc/self`.
 
-mod base64;
 mod builder;
 mod daemon;
 mod error;
@@ -94,6 +93,7 @@ pub use daemon::Daemon;
 pub use error::{LabError, Result};
 pub use etcd::{Etcd, Snapshot};
 pub use fault::Participant;
+pub use http::HttpAnswer;
 pub use lab::Lab;
 pub use matrix::{Matrix, PlaceRef};
 pub use namespace::{Namespace, NamespacePaths};
