@@ -11,7 +11,7 @@ fuzz_target!(|text: &[u8]| {
     read(&text, NetworkConfig::parse_networks_only);
 });
 
-/// What is said beside a config that can be used is few lines without anything that terminals obey.
+/// What is said beside a config that can be used is few lines without anything that a terminal takes as a command.
 fn told(text: &str) {
     let Ok(judged) = judge(text, SubnetOrigin::Pool) else { return };
     let lines: Vec<String> = judged.remarks.iter().map(ToString::to_string).collect();

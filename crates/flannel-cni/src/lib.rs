@@ -3,6 +3,7 @@
 //! Read it in this order: [`protocol`] (what a runtime asks and gets), [`flannel`] (the plugin),
 //! [`delegate`] and [`builtin`] (who does the work), [`bridge`], [`ipam`] and the others.
 
+mod addresses_in_use;
 pub mod arena;
 pub mod bridge;
 pub mod builtin;
@@ -14,7 +15,6 @@ pub mod install;
 pub mod ipam;
 mod iptables;
 mod kernel;
-mod living_addresses;
 pub mod loopback;
 mod masquerade;
 pub mod netns;

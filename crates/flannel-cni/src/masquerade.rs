@@ -7,7 +7,8 @@ use ipnet::IpNet;
 use crate::go_names::{attachment_hash, masquerade_chain, network_hash};
 use crate::iptables::{self, Backend, OwnChain, Rule, Stale};
 use crate::nft::{
-    Batch, Expressions, Field, Frame, Hook, ListedRule, Nft, NftError, Spot, TableFamily, Verdict,
+    Batch, Expressions, Field, Hook, ListedRule, Nft, NftError, Spot, TableFamily, TableLayout,
+    Verdict,
 };
 use crate::protocol::{Attachment, Call, Error};
 
@@ -39,9 +40,9 @@ fn set_up_rules(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), N
     loop {
         tries += 1;
         let present = nft.all_rules(TableFamily::Inet, TABLE)?;
-        let frame = frame();
+        let layout = layout();
         let mut batch = Batch::new(TableFamily::Inet, TABLE);
-        frame.mend(&mut batch, &frame.flaws(nft, &present)?);
+        layout.mend(&mut batch, &layout.flaws(nft, &present)?);
         replace_rules(&mut batch, call, addresses, &own(&present, &hash(call)));
         match nft.commit(batch) {
             Err(error) if error.is_absence() && tries < TRIES => {}
@@ -64,7 +65,7 @@ pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
         return Ok(());
     }
     let present = nft.all_rules(TableFamily::Inet, TABLE)?;
-    let flaws = frame().flaws(&mut nft, &present)?;
+    let flaws = layout().flaws(&mut nft, &present)?;
     let missing = match flaws.first() {
         Some(flaw) => {
             format!("the chain {} of the table {TABLE} is missing or changed", flaw.chain())
@@ -89,9 +90,9 @@ pub(crate) fn tear_down(call: &Call) -> Result<(), Error> {
     iptables::remove_chain(&mut nft, &masquerade_chain(&call.conf.name, &call.container_id), ENTRY)
 }
 
-/// Removes the rules of this network's attachments that live no more.
+/// Removes the rules of this network's attachments that are gone.
 pub(crate) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    let living: Vec<String> =
+    let hashes: Vec<String> =
         valid.iter().map(|it| attachment_hash(network, &it.ifname, &it.container_id)).collect();
     let ours = format!("{}-", network_hash(network));
     let mut nft = Nft::open()?;
@@ -99,16 +100,16 @@ pub(crate) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
     for rule in nft.rules(TableFamily::Inet, TABLE, CHAIN)? {
         let comment = rule.comment.unwrap_or_default();
         if comment.starts_with(&ours)
-            && !living.iter().any(|hash| comment.starts_with(hash.as_str()))
+            && !hashes.iter().any(|hash| comment.starts_with(hash.as_str()))
         {
             batch.delete_rule(CHAIN, rule.handle);
         }
     }
     nft.commit(batch)?;
-    let living: Vec<String> =
+    let chains: Vec<String> =
         valid.iter().map(|it| masquerade_chain(network, &it.container_id)).collect();
     let comment = format!("name: \"{network}\" id: \"");
-    iptables::collect(&mut nft, &Stale { entry: ENTRY, comment: &comment, living: &living })
+    iptables::collect(&mut nft, &Stale { entry: ENTRY, comment: &comment, valid: &chains })
 }
 
 fn set_up_chains(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
@@ -166,7 +167,7 @@ fn own(present: &[ListedRule], hash: &str) -> Vec<u64> {
 
 /// The chains, and the rules that lead into them. Multicast stays as it is: neighbours on the same
 /// network may want to be found by it.
-fn frame() -> Frame {
+fn layout() -> TableLayout {
     let mut rules = Vec::new();
     for multicast in ["224.0.0.0/4", "ff00::/8"] {
         let Ok(multicast) = multicast.parse::<IpNet>() else { continue };
@@ -175,7 +176,7 @@ fn frame() -> Frame {
         rules.push(rule.verdict(Verdict::Return));
     }
     rules.push(Expressions::new().verdict(Verdict::Goto(CHAIN)));
-    Frame::new(TableFamily::Inet, TABLE, TABLE_COMMENT).holder(CHAIN, None).leading(
+    TableLayout::new(TableFamily::Inet, TABLE, TABLE_COMMENT).holder(CHAIN, None).leading(
         BASE,
         Some(Hook::Postrouting),
         rules,

@@ -45,7 +45,7 @@ pub(crate) fn create_link(link: &Link, parent: Option<u32>) -> Request {
     Request { message: RouteNetlinkMessage::NewLink(message), flags: NLM_F_CREATE | NLM_F_EXCL }
 }
 
-/// One change to a living device. Each is asked for on its own, so that what the kernel refuses does not
+/// One change to a device that is there. Each is asked for on its own, so that what the kernel refuses does not
 /// keep the rest from being put right, and is known by name.
 fn alter(index: u32, attributes: Vec<LinkAttribute>) -> Request {
     let mut message = LinkMessage::default();

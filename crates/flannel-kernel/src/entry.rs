@@ -84,7 +84,7 @@ impl fmt::Display for LinkKind {
 }
 
 /// Another VNI, port, GBP or family of the local address means a new device; parent, local address
-/// and learning are changed on the living one.
+/// and learning are changed on the one that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vxlan {
     pub vni: u32,

@@ -166,7 +166,7 @@ pub(crate) fn forwarding_settings<S: Ord + Clone>(
     settings
 }
 
-/// Devices of others with an address of our network that is no peer's: there this node's pods are.
+/// Devices of others with an address of our network that does not belong to a peer: this node's pods are there.
 pub(crate) fn pods_devices<S: Ord + Clone>(
     wanted: &Wanted<S, Entry>,
     ownership: &Ownership,

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::error::{Context, LabError, Result};
+use crate::logs::LogFile;
 use crate::namespace::Namespace;
 use crate::process::Process;
-use crate::scratch::LogFile;
 use crate::spec::DaemonSpec;
 use crate::subnet_env::SUBNET_ENV;
 
@@ -55,7 +55,7 @@ impl Daemon {
         if state.process.as_ref().is_some_and(Process::is_running) {
             return Ok(());
         }
-        let binary = crate::tools::flanneld(state.binary.as_deref())?;
+        let binary = crate::programs::flanneld(state.binary.as_deref())?;
         let log = self.log.open()?;
         let errors = log.try_clone().context(|| "share a log".into())?;
         let mut command = Command::new(binary);
@@ -136,7 +136,7 @@ impl Daemon {
 
     /// Lets another program run on the node from now on.
     pub fn restart_with(&self, binary: &Path) -> Result<()> {
-        let binary = crate::tools::executable(binary)?;
+        let binary = crate::programs::executable(binary)?;
         self.stop()?;
         self.state().binary = Some(binary);
         self.restart()

@@ -38,7 +38,7 @@ pub enum LabError {
         hint: &'static str,
     },
 
-    /// A path was given that is no program.
+    /// A path was given that is not a program.
     #[error("{path}: not an executable file", path = path.display())]
     NotExecutable {
         /// The path as given.

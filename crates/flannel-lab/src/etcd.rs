@@ -15,11 +15,11 @@ use rustix::process::Signal;
 
 use crate::error::{Context, LabError, Result};
 use crate::http::HttpAnswer;
-use crate::keeper::Keeper;
+use crate::logs::{LogDir, LogFile};
 use crate::namespace::{Namespace, View};
+use crate::pid_namespace::PidNamespace;
 use crate::plan::{Nic, Plan};
 use crate::process::Process;
-use crate::scratch::{LogFile, Scratch};
 use crate::spec::EtcdSpec;
 use crate::underlay::{self, Switch};
 
@@ -51,20 +51,20 @@ pub struct Snapshot(PathBuf);
 
 impl Etcd {
     pub(crate) fn start(
-        keeper: &Arc<Keeper>,
+        pid_namespace: &Arc<PidNamespace>,
         plan: &Plan,
         switch: &Switch,
         spec: &EtcdSpec,
-        scratch: &Scratch,
+        logs: &LogDir,
     ) -> Result<Self> {
-        let binary = crate::tools::etcd(spec.binary.as_deref())?;
+        let binary = crate::programs::etcd(spec.binary.as_deref())?;
         let mut members = Vec::new();
         for index in 0..spec.members {
             let name = if index == 0 { "etcd".to_owned() } else { format!("etcd{}", index + 1) };
             members.push(Member {
-                namespace: Namespace::new(keeper, &name, View::Node)?,
+                namespace: Namespace::new(pid_namespace, &name, View::Node)?,
                 nic: plan.etcd(index),
-                log: scratch.log(&name),
+                log: logs.log(&name),
                 process: Mutex::default(),
                 name,
             });

@@ -8,16 +8,16 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::daemon::Daemon;
 use crate::error::{LabError, Result};
 use crate::etcd::Etcd;
-use crate::keeper::Keeper;
 use crate::lease_server;
+use crate::logs::LogDir;
 use crate::namespace::{Namespace, View};
 use crate::node::{Node, Place as _};
 use crate::parallel::parallel;
+use crate::pid_namespace::PidNamespace;
 use crate::plan::Plan;
 use crate::pod::Pod;
-use crate::scratch::Scratch;
+use crate::programs;
 use crate::spec::{DaemonSpec, LabSpec};
-use crate::tools;
 use crate::underlay::Switch;
 
 /// Nodes that are worked on at the same time; the kernel does much of that work under one lock.
@@ -31,21 +31,21 @@ pub struct Lab {
     etcd: Option<Etcd>,
     pods: Mutex<Vec<Pod>>,
     pub(crate) switch: Arc<Switch>,
-    keeper: Arc<Keeper>,
-    _scratch: Scratch,
+    pid_namespace: Arc<PidNamespace>,
+    _logs: LogDir,
 }
 
 impl Lab {
     /// Starts what the description says. `progress` is told of every step.
     pub fn start(spec: LabSpec, progress: &dyn Fn(&str)) -> Result<Self> {
-        tools::check_host()?;
+        programs::check_host()?;
         spec.check()?;
         let plan = Plan::new(&spec)?;
         let binaries = binaries(&spec)?;
         raise_file_limit(spec.nodes);
-        let keeper = Keeper::start()?;
-        let scratch = Scratch::new(spec.log_dir.as_deref())?;
-        let switch = Arc::new(Switch::new(&keeper, &plan)?);
+        let pid_namespace = PidNamespace::start()?;
+        let logs = LogDir::new(spec.log_dir.as_deref())?;
+        let switch = Arc::new(Switch::new(&pid_namespace, &plan)?);
 
         let count = spec.nodes;
         progress(&format!("making {count} {}", if count == 1 { "node" } else { "nodes" }));
@@ -53,17 +53,17 @@ impl Lab {
             // The store takes longest to come up: it starts while the nodes are made.
             let etcd = scope.spawn(|| {
                 let wanted = spec.etcd.members > 0;
-                let start = || Etcd::start(&keeper, &plan, &switch, &spec.etcd, &scratch);
+                let start = || Etcd::start(&pid_namespace, &plan, &switch, &spec.etcd, &logs);
                 wanted.then(start).transpose()
             });
-            let namespaces = make_nodes(&keeper, &plan, &switch, count);
+            let namespaces = make_nodes(&pid_namespace, &plan, &switch, count);
             (etcd.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), namespaces)
         });
         let (etcd, namespaces) = (etcd?, namespaces?);
 
         let mut nodes = Vec::new();
         for (number, (namespace, binary)) in (1..).zip(namespaces.into_iter().zip(binaries)) {
-            let log = scratch.log(namespace.label());
+            let log = logs.log(namespace.label());
             let daemon = daemon_of(&spec, number, binary, etcd.as_ref(), &plan);
             let daemon = Daemon::new(&namespace, log, &daemon);
             let nic = plan.node(number);
@@ -73,7 +73,7 @@ impl Lab {
         parallel(&nodes, AT_ONCE, Node::configure)?;
 
         let pods = Mutex::default();
-        let lab = Self { spec, nodes, etcd, pods, switch, keeper, _scratch: scratch };
+        let lab = Self { spec, nodes, etcd, pods, switch, pid_namespace, _logs: logs };
         if let Some(etcd) = &lab.etcd {
             progress(&format!("etcd runs at {}", etcd.endpoints()));
             lab.put_config(&lab.spec.network_config().to_string())?;
@@ -151,14 +151,14 @@ impl Lab {
 
     /// Makes a pod on a node, whose daemon must have told its subnet.
     pub fn pod(&self, node: u16) -> Result<Pod> {
-        let pod = Pod::new(&self.keeper, self.try_node(node)?)?;
+        let pod = Pod::new(&self.pid_namespace, self.try_node(node)?)?;
         self.pods_mut().push(pod.clone());
         Ok(pod)
     }
 
     /// Makes one pod on every node, in parallel.
     pub fn pod_on_every_node(&self) -> Result<Vec<Pod>> {
-        let pods = parallel(&self.nodes, AT_ONCE, |node| Pod::new(&self.keeper, node))?;
+        let pods = parallel(&self.nodes, AT_ONCE, |node| Pod::new(&self.pid_namespace, node))?;
         self.pods_mut().extend(pods.iter().cloned());
         Ok(pods)
     }
@@ -180,7 +180,7 @@ impl Lab {
 
     /// Ends all processes of the lab at once. What is left goes with the lab's value.
     pub fn end(&self) {
-        self.keeper.end();
+        self.pid_namespace.end();
     }
 
     fn pods_mut(&self) -> MutexGuard<'_, Vec<Pod>> {
@@ -195,14 +195,14 @@ impl Drop for Lab {
 }
 
 fn make_nodes(
-    keeper: &Arc<Keeper>,
+    pid_namespace: &Arc<PidNamespace>,
     plan: &Plan,
     switch: &Switch,
     count: u16,
 ) -> Result<Vec<Namespace>> {
     let numbers: Vec<u16> = (1..=count).collect();
     let namespaces = parallel(&numbers, AT_ONCE, |number| {
-        Namespace::new(keeper, &format!("node{number}"), View::Node)
+        Namespace::new(pid_namespace, &format!("node{number}"), View::Node)
     })?;
     let nics: Vec<_> = numbers.iter().map(|&number| plan.node(number)).collect();
     switch.plug(nics.iter().zip(&namespaces))?;
@@ -217,8 +217,8 @@ fn binaries(spec: &LabSpec) -> Result<Vec<Option<PathBuf>>> {
     };
     (1..=spec.nodes)
         .map(|number| match asked(number) {
-            Some(path) => tools::executable(path).map(Some),
-            None if spec.daemon.run => tools::flanneld(None).map(Some),
+            Some(path) => programs::executable(path).map(Some),
+            None if spec.daemon.run => programs::flanneld(None).map(Some),
             None => Ok(None),
         })
         .collect()

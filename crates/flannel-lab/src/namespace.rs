@@ -14,8 +14,8 @@ use rustix::system::sethostname;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::error::{Context, Result};
-use crate::keeper::Keeper;
 use crate::mounts;
+use crate::pid_namespace::PidNamespace;
 
 /// A handle on a namespace; clones are the same namespace.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ struct Inner {
     net: OwnedFd,
     /// Mounts and host name, where these are its own.
     own: Option<Own>,
-    keeper: Arc<Keeper>,
+    pid_namespace: Arc<PidNamespace>,
 }
 
 #[derive(Debug)]
@@ -48,7 +48,11 @@ pub(crate) enum View<'a> {
 }
 
 impl Namespace {
-    pub(crate) fn new(keeper: &Arc<Keeper>, label: &str, view: View<'_>) -> Result<Self> {
+    pub(crate) fn new(
+        pid_namespace: &Arc<PidNamespace>,
+        label: &str,
+        view: View<'_>,
+    ) -> Result<Self> {
         let (net, own) = on_new_thread(label, || {
             // SAFETY: the thread is new and ends here; nothing else relies on its network.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::FS) }
@@ -65,7 +69,7 @@ impl Namespace {
                 View::Host | View::Node => None,
             };
             move_into_link_name_space(
-                template.unwrap_or(keeper.base_mounts()),
+                template.unwrap_or(pid_namespace.base_mounts()),
                 Some(LinkNameSpaceType::Mount),
             )
             .context(|| "enter the lab's mount namespace".into())?;
@@ -84,7 +88,7 @@ impl Namespace {
             Ok((net, Some(Own { mounts: link("mnt")?, host: link("uts")? })))
         })?;
         let label = label.to_owned();
-        let inner = Inner { label, net: net.into(), own, keeper: Arc::clone(keeper) };
+        let inner = Inner { label, net: net.into(), own, pid_namespace: Arc::clone(pid_namespace) };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -129,12 +133,12 @@ impl Namespace {
             net: path(self.0.net.as_raw_fd()),
             mounts: self.0.own.as_ref().map(|own| path(own.mounts.as_raw_fd())),
             host: self.0.own.as_ref().map(|own| path(own.host.as_raw_fd())),
-            pids: path(self.0.keeper.pids().as_raw_fd()),
+            pids: path(self.0.pid_namespace.fd().as_raw_fd()),
         }
     }
 
-    pub(crate) fn keeper(&self) -> &Keeper {
-        &self.0.keeper
+    pub(crate) fn pid_namespace(&self) -> &PidNamespace {
+        &self.0.pid_namespace
     }
 
     /// Moves the calling thread inside; it must be a thread of our own that ends soon.
@@ -162,7 +166,7 @@ impl Namespace {
     /// Makes children of the calling thread members of the lab's PID namespace. The thread itself
     /// cannot start threads any more.
     pub(crate) fn enter_pids(&self) -> Result<()> {
-        move_into_link_name_space(self.0.keeper.pids(), Some(LinkNameSpaceType::ProcessID))
+        move_into_link_name_space(self.0.pid_namespace.fd(), Some(LinkNameSpaceType::ProcessID))
             .context(|| "enter the lab's PID namespace".into())
     }
 }

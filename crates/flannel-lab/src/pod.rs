@@ -8,9 +8,9 @@ use std::time::Duration;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::error::{LabError, Result};
-use crate::keeper::Keeper;
 use crate::namespace::{Namespace, View};
 use crate::node::{Node, Place};
+use crate::pid_namespace::PidNamespace;
 use crate::process::Process;
 use crate::subnet_env::SubnetEnv;
 
@@ -37,7 +37,7 @@ pub(crate) struct PodBridge {
 }
 
 impl Pod {
-    pub(crate) fn new(keeper: &Arc<Keeper>, node: &Node) -> Result<Self> {
+    pub(crate) fn new(pid_namespace: &Arc<PidNamespace>, node: &Node) -> Result<Self> {
         let env = node.subnet_env()?;
         let mut bridge = node.bridge.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lines = Vec::new();
@@ -65,7 +65,7 @@ impl Pod {
         let number = node.number();
         let label =
             if index == 1 { format!("pod{number}") } else { format!("pod{number}.{index}") };
-        let namespace = Namespace::new(keeper, &label, View::PodOf(node.namespace()))?;
+        let namespace = Namespace::new(pid_namespace, &label, View::PodOf(node.namespace()))?;
         let (mtu, inside) = (env.mtu, namespace.paths().net);
         let port = format!("veth{}", fastrand::u32(..));
         lines.push(format!(

@@ -160,7 +160,7 @@ impl Namespace {
             } else {
                 self.enter_net()?;
             }
-            crate::tools::with_admin_path(command);
+            crate::programs::with_admin_path(command);
             command.spawn().context(|| format!("{}: start `{what}`", self.label()))
         })
     }
@@ -179,7 +179,7 @@ impl Process {
     fn new(namespace: &Namespace, child: Child, what: String) -> Result<Self> {
         let pid = child.id();
         let child = Arc::new(Mutex::new(child));
-        namespace.keeper().adopt(&child);
+        namespace.pid_namespace().adopt(&child);
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let fd = number
             .ok_or(std::io::Error::from(std::io::ErrorKind::InvalidData))
@@ -203,7 +203,7 @@ impl Process {
         self.status().is_none()
     }
 
-    /// Sends a signal; to a process that has ended that is no error. After SIGSTOP it does nothing more:
+    /// Sends a signal; to a process that has ended that is not an error. After SIGSTOP it does nothing more:
     /// its threads are stopped one by one, and are waited for.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         match pidfd_send_signal(&self.fd, signal) {

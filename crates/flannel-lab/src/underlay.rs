@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::error::Result;
 use crate::filter::Filters;
-use crate::keeper::Keeper;
 use crate::namespace::{Namespace, View};
 use crate::offload::wire_like;
+use crate::pid_namespace::PidNamespace;
 use crate::plan::{Nic, Plan, mac_text};
 
 /// The switch that all nodes are plugged into. It routes between segments.
@@ -18,8 +18,8 @@ pub(crate) struct Switch {
 }
 
 impl Switch {
-    pub(crate) fn new(keeper: &Arc<Keeper>, plan: &Plan) -> Result<Self> {
-        let namespace = Namespace::new(keeper, "switch", View::Host)?;
+    pub(crate) fn new(pid_namespace: &Arc<PidNamespace>, plan: &Plan) -> Result<Self> {
+        let namespace = Namespace::new(pid_namespace, "switch", View::Host)?;
         namespace.sysctls(&[
             ("net/ipv4/ip_forward", "1"),
             ("net/ipv6/conf/all/forwarding", "1"),

@@ -12,7 +12,7 @@ use flannel_lab::{Lab, Result, wait_until};
 const OWNER: &str = "FLANNEL_LAB_TEST_OWNER";
 
 fn runs(pid: u32) -> bool {
-    // A zombie whose parent has not looked yet is no running process.
+    // A zombie whose parent has not looked yet is not a running process.
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
 }

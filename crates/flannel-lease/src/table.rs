@@ -53,7 +53,7 @@ impl LeaseTable {
         gone.chain(changed).collect()
     }
 
-    /// A renewal that changes no attribute is no change.
+    /// A renewal that changes no attribute is not a change.
     pub fn put(&mut self, lease: Lease) -> Option<Change> {
         let Lease { subnet, attrs } = lease;
         if self.leases.get(&subnet) == Some(&attrs) {

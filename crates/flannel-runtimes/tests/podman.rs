@@ -113,8 +113,8 @@ fn addresses_of_pods_that_a_power_cut_took_are_found_and_set_free() {
         let program = flannelctl();
         node.output(&[&[&program, "ipam", "check"], options].concat()).expect("run flannelctl")
     };
-    let living = check(&[]);
-    assert!(living.status.success() && living.stdout.contains("in use"), "{living:?}");
+    let running = check(&[]);
+    assert!(running.status.success() && running.stdout.contains("in use"), "{running:?}");
 
     podman.lose_power();
     let leaked = check(&[]);

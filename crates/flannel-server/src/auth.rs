@@ -79,7 +79,7 @@ fn read_line(line: &str) -> Result<([u8; 32], Holder), &'static str> {
         ["any"] => Rights::Any,
         _ => {
             let addresses: Result<Vec<IpAddr>, _> = words.iter().map(|word| word.parse()).collect();
-            Rights::Only(addresses.map_err(|_| "what follows the name is no address")?.into())
+            Rights::Only(addresses.map_err(|_| "what follows the name is not an address")?.into())
         }
     };
     Ok((hash, Holder { name, rights }))

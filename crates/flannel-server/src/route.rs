@@ -94,7 +94,7 @@ impl Query {
                 "next" => revision = Some(number("next", &value)?),
                 "history" => {
                     let read = wire::read_history(&value);
-                    history = Some(read.ok_or_else(|| bad("history is no hexadecimal number"))?);
+                    history = Some(read.ok_or_else(|| bad("history is not a hexadecimal number"))?);
                 }
                 "wait" => read.wait = Some(Duration::from_secs(number("wait", &value)?)),
                 "previous" => {
@@ -116,7 +116,7 @@ impl Query {
 
 fn number(key: &str, value: &str) -> Result<u64, Misrouted> {
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-    value.parse().ok().filter(|_| digits).ok_or_else(|| bad(&format!("{key} is no number")))
+    value.parse().ok().filter(|_| digits).ok_or_else(|| bad(&format!("{key} is not a number")))
 }
 
 fn flag(key: &str, value: &str) -> Result<bool, Misrouted> {

@@ -203,7 +203,7 @@ async fn bind(listen: &Listen) -> io::Result<TcpListener> {
         },
         Listen::Inherited(number) => {
             // SAFETY: by saying fd://N the operator gives us this descriptor, which nobody else in
-            // this process uses; if it is no listening socket, the calls below fail.
+            // this process uses; if it is not a listening socket, the calls below fail.
             let listener = unsafe { std::net::TcpListener::from_raw_fd(*number) };
             listener.set_nonblocking(true)?;
             TcpListener::from_std(listener)

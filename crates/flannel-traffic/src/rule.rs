@@ -73,7 +73,7 @@ impl Rule {
 }
 
 fn inside(net: IpNet) -> Option<Side> {
-    // A network of everything is no condition.
+    // A network that contains everything needs no condition.
     (net.prefix_len() > 0).then_some(Side { net, outside: false })
 }
 

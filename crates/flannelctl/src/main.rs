@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Who reads our output may stop reading: that is no failure.
+/// Who reads our output may stop reading: that is not a failure.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -164,11 +164,11 @@ fn a_key_that_no_node_looks_at_is_used_and_told_of_by_all_and_refused_by_the_too
     for (text, told) in [
         (
             r#"{"Network":"10.244.0.0/16","SubnetLenght":26,"Backend":{"Type":"vxlan"}}"#,
-            "SubnetLenght is no key of the network config and is ignored: did you mean SubnetLen?",
+            "SubnetLenght is not a key of the network config and is ignored: did you mean SubnetLen?",
         ),
         (
             r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNID":7}}"#,
-            "Backend.VNID is no key of the network config and is ignored: did you mean Backend.VNI?",
+            "Backend.VNID is not a key of the network config and is ignored: did you mean Backend.VNI?",
         ),
         (
             r#"{"Network":"10.99.0.0/16","network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#,

@@ -134,7 +134,7 @@ mod tests {
     fn what_was_written_is_found_again_at_the_next_start() {
         let home = tempfile::tempdir().expect("a directory");
         let path = home.path().join("subnet.env");
-        assert_eq!(previous(&path).expect("no file is no error"), Previous::default());
+        assert_eq!(previous(&path).expect("a missing file is not an error"), Previous::default());
         write(&path, &content(1450)).expect("it can be written");
         let subnet = Subnet::new(content(0).subnet, None);
         let found = previous(&path).expect("it can be read");
@@ -205,7 +205,7 @@ mod tests {
         let file = home.path().join("file");
         fs::write(&file, "").expect("it can be written");
         let error =
-            write(&file.join("subnet.env"), &content(1450)).expect_err("a file is no directory");
+            write(&file.join("subnet.env"), &content(1450)).expect_err("a file is not a directory");
         assert!(error.to_string().starts_with("cannot create the directory /"), "{error}");
     }
 

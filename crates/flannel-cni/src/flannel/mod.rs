@@ -105,7 +105,7 @@ impl Plugin for Flannel {
     fn gc(&self, call: &Call) -> Result<(), Error> {
         let conf = FlannelConf::read(&call.conf)?;
         let valid = call.valid_attachments()?;
-        let mut failures = self.collect_scratch(call, &conf, &valid)?;
+        let mut failures = self.collect_saved(call, &conf, &valid)?;
         let mut document = conf.document(load_env(&conf).ok().as_ref())?;
         document.put_attachments(&valid);
         failures.extend(self.hand_on(call, &conf, &document, Command::Gc).err());
@@ -173,9 +173,9 @@ impl Flannel {
         if self.by_exec || conf.by_exec { None } else { BuiltIn::of_kind(kind) }
     }
 
-    /// Undoes what was added to this network for attachments that live no more, each by the
+    /// Undoes what was added to this network for attachments that are gone, each by the
     /// configuration that was saved of it.
-    fn collect_scratch(
+    fn collect_saved(
         &self,
         call: &Call,
         conf: &FlannelConf<'_>,
@@ -186,13 +186,13 @@ impl Flannel {
         saved_confs::remove_torn(&conf.data_dir, SystemTime::now());
         let mut failures = Vec::new();
         for entry in entries {
-            let lives = valid.iter().any(|attachment| {
+            let is_valid = valid.iter().any(|attachment| {
                 attachment.container_id == entry.container_id
                     && entry.ifname.as_ref().is_none_or(|ifname| *ifname == attachment.ifname)
             });
             let document = std::fs::read(&entry.path).ok().and_then(|text| Document::parse(&text));
             let Some(mut document) =
-                document.filter(|document| !lives && document.name() == call.conf.name)
+                document.filter(|document| !is_valid && document.name() == call.conf.name)
             else {
                 continue;
             };

@@ -1,8 +1,8 @@
 //! Are the reservations true? An address leaks when an attachment ends without a DEL: the host was
 //! restarted, the runtime forgot. What is left is a file that nobody will ever remove.
 //!
-//! A reservation is stale when no living network namespace holds the address, the runtime's record
-//! of the attachment (if there is one) names no living namespace either, and it was not made just
+//! A reservation is stale when no network namespace holds the address, the runtime's record of the
+//! attachment (if there is one) does not name a namespace that is there, and it was not made just
 //! now. The second condition is for sandboxes that take the address away from the interface and use
 //! it themselves.
 
@@ -14,7 +14,7 @@ use super::store::{Holder, Reservation, Store, StoreError};
 use crate::netns::Netns;
 use crate::protocol::{Call, Command, Conf, Error, Version};
 use crate::saved_confs::FIRST_INTERFACE;
-use crate::{living_addresses, masquerade, portmap};
+use crate::{addresses_in_use, masquerade, portmap};
 
 /// Where the library that runtimes use keeps the results of ADDs.
 pub const RESULTS: &str = "/var/lib/cni/results";
@@ -30,14 +30,14 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A namespace holds the address, or the attachment's namespace lives.
-    Living,
+    InUse,
     /// Too young to be judged.
     Recent,
     /// It belongs to nothing that lives.
     Stale,
 }
 
-/// What is known of the living.
+/// What is in use on this host.
 pub struct Evidence {
     /// All addresses in all network namespaces.
     pub addresses: std::collections::BTreeSet<IpAddr>,
@@ -48,7 +48,7 @@ pub struct Evidence {
 impl Evidence {
     /// `None`: this process may not see every namespace, so nothing can be said.
     pub fn gather() -> Option<Self> {
-        Some(Self { addresses: living_addresses::addresses()?, results: RESULTS.into() })
+        Some(Self { addresses: addresses_in_use::addresses()?, results: RESULTS.into() })
     }
 }
 
@@ -130,7 +130,7 @@ fn judge(
     if evidence.addresses.contains(&reservation.ip)
         || sandbox_lives(network, reservation, &evidence.results)
     {
-        return State::Living;
+        return State::InUse;
     }
     // A time in the future says nothing, like one that cannot be read.
     let age = store.since(reservation.ip).and_then(|since| now.duration_since(since).ok());
@@ -189,9 +189,9 @@ mod tests {
         let evidence = Evidence { addresses: ["10.0.0.2".parse().unwrap()].into(), results };
         let mut findings = inspect(&store, "net", &evidence, now).unwrap();
         findings.sort_by_key(|finding| finding.reservation.ip);
-        use State::{Living, Recent, Stale};
+        use State::{InUse, Recent, Stale};
         let states: Vec<State> = findings.iter().map(|finding| finding.state).collect();
-        assert_eq!(states, [Living, Living, Stale, Recent, Stale, Stale, Recent]);
+        assert_eq!(states, [InUse, InUse, Stale, Recent, Stale, Stale, Recent]);
         let freed: Vec<String> =
             fix(&store, "net", &findings).unwrap().iter().map(|it| it.ip.to_string()).collect();
         assert_eq!(freed, ["10.0.0.4", "10.0.0.6", "10.0.0.7"]);

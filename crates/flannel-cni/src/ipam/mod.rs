@@ -165,7 +165,7 @@ pub fn check(call: &Call) -> Result<(), Error> {
     Err(Error::new(Code::UnknownContainer, msg))
 }
 
-/// Sets free what belongs to no attachment that the runtime names as living.
+/// Sets free what belongs to no attachment that the runtime names as valid.
 pub fn gc(call: &Call) -> Result<(), Error> {
     let valid = call.valid_attachments()?;
     let place = Place::read(call)?;

@@ -30,13 +30,13 @@ pub(super) fn remove_of(
     Ok(())
 }
 
-/// Chains of containers that live no more.
+/// Chains of containers that are gone.
 pub(crate) struct Stale<'a> {
     /// The chain that leads to them.
     pub(crate) entry: &'a str,
     /// What the comment of a rule that leads to one of this network's begins with.
     pub(crate) comment: &'a str,
-    pub(crate) living: &'a [String],
+    pub(crate) valid: &'a [String],
 }
 
 impl Stale<'_> {
@@ -44,7 +44,7 @@ impl Stale<'_> {
         const OURS: &str = "CNI-";
         chain.starts_with(OURS)
             && comment.starts_with(self.comment)
-            && !self.living.iter().any(|living| living == chain)
+            && !self.valid.iter().any(|valid| valid == chain)
     }
 }
 

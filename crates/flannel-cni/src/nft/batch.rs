@@ -14,7 +14,7 @@ use super::{
 const COMMENT: u8 = 0;
 /// Ours, where others have left room: which network a rule was made for.
 const NETWORK: u8 = 0xf1;
-/// Ours too: what a rule of a frame was made of.
+/// Ours too: what a rule of a layout was made of.
 const PRINT: u8 = 0xf2;
 /// As long as `nft` allows a comment to be.
 const LONGEST_COMMENT: usize = 127;
@@ -156,7 +156,7 @@ impl Batch {
         self.push(DELETE_RULE, 0, format!("empty the chain {chain}"), attributes);
     }
 
-    /// A rule of a frame, which is known by what it is made of.
+    /// A rule of a layout, which is known by what it is made of.
     pub(super) fn frame_rule(&mut self, chain: &str, rule: &Expressions) {
         let userdata = userdata(None, None, Some(rule.print()));
         self.put_rule(chain, rule, &userdata, Spot::Last);

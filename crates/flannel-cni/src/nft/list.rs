@@ -25,7 +25,7 @@ pub(crate) struct ListedRule {
     pub(crate) network: Option<String>,
     /// The chain it jumps to.
     pub(crate) target: Option<String>,
-    /// Of a rule of a frame that is ours: what it was made of, as a number.
+    /// Of a rule of a layout that is ours: what it was made of, as a number.
     pub(super) print: Option<u64>,
     /// What kinds of expressions it is made of.
     pub(super) shape: Vec<String>,

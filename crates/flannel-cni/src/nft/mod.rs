@@ -3,8 +3,8 @@
 
 mod batch;
 mod expression;
-mod frame;
 mod list;
+mod table_layout;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,8 +15,8 @@ use flannel_netlink::{AttributeWriter, Attributes, Connection, NetlinkError, Pro
 use crate::caretaker;
 pub(crate) use batch::{Batch, Hook, Spot, fitted_comment, fitted_network};
 pub(crate) use expression::{Expressions, Field, Verdict};
-pub(crate) use frame::Frame;
 pub(crate) use list::ListedRule;
+pub(crate) use table_layout::TableLayout;
 
 const NEW_TABLE: u16 = 0;
 const NEW_CHAIN: u16 = 3;

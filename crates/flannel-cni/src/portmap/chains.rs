@@ -46,13 +46,13 @@ pub(super) fn verify(
     iptables::verify(nft, family, &shared(conf), &own(call, conf, address))
 }
 
-/// Removes the mappings of this network's containers that live no more.
+/// Removes the mappings of this network's containers that are gone.
 pub(super) fn collect(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    let living: Vec<String> =
+    let chains: Vec<String> =
         valid.iter().map(|it| portmap_chain(network, &it.container_id)).collect();
     let comment = comment(network, "");
     let comment = comment.trim_end_matches('"');
-    iptables::collect(nft, &Stale { entry: ENTRY, comment, living: &living })
+    iptables::collect(nft, &Stale { entry: ENTRY, comment, valid: &chains })
 }
 
 fn shared(conf: &PortmapConf) -> Vec<SharedChain> {

@@ -228,7 +228,7 @@ mod tests {
             (mapping.host_port, mapping.container_port, mapping.protocol),
             (8080, 80, Protocol::Tcp)
         );
-        assert_eq!(mapping.destination(), None, "all addresses are no address");
+        assert_eq!(mapping.destination(), None, "all addresses is not an address");
         for wrong in [
             json!({"hostPort": 0, "containerPort": 80}),
             json!({"hostPort": 80, "containerPort": 65536}),

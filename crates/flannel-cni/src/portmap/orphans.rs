@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::rules;
-use crate::living_addresses;
+use crate::addresses_in_use;
 use crate::nft::{Batch, ListedRule, Nft, NftError, TableFamily};
 use crate::protocol::Attachment;
 
@@ -27,11 +27,11 @@ pub(super) fn collect(nft: &mut Nft, valid: &[Attachment]) -> Result<(), NftErro
         return Ok(());
     }
     // Without a look at all of them, nobody is judged.
-    let Some(living) = living_addresses::addresses() else { return Ok(()) };
+    let Some(in_use) = addresses_in_use::addresses() else { return Ok(()) };
     let mut batch = Batch::new(TableFamily::Ipv4, rules::TABLE);
     for (family, chain, rule) in &foreign {
         let of_same = || foreign.iter().map(|it| &it.2).filter(|it| it.comment == rule.comment);
-        if is_gone(of_same(), &living) {
+        if is_gone(of_same(), &in_use) {
             batch.switch(*family, rules::TABLE);
             batch.delete_rule(chain, rule.handle);
         }
@@ -39,7 +39,7 @@ pub(super) fn collect(nft: &mut Nft, valid: &[Attachment]) -> Result<(), NftErro
     nft.commit(batch)
 }
 
-fn is_gone<'a>(rules: impl Iterator<Item = &'a ListedRule>, living: &BTreeSet<IpAddr>) -> bool {
+fn is_gone<'a>(rules: impl Iterator<Item = &'a ListedRule>, in_use: &BTreeSet<IpAddr>) -> bool {
     let addresses: BTreeSet<IpAddr> = rules.filter_map(|rule| rule.translated_to).collect();
-    !addresses.is_empty() && addresses.is_disjoint(living)
+    !addresses.is_empty() && addresses.is_disjoint(in_use)
 }

@@ -12,8 +12,8 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::conf::{Mapping, PortmapConf};
 use crate::nft::{
-    Batch, Expressions, Field, Frame, Hook, ListedRule, Nft, NftError, Spot, TableFamily, Verdict,
-    fitted_comment, fitted_network,
+    Batch, Expressions, Field, Hook, ListedRule, Nft, NftError, Spot, TableFamily, TableLayout,
+    Verdict, fitted_comment, fitted_network,
 };
 use crate::protocol::{Attachment, Call};
 
@@ -69,16 +69,16 @@ pub(super) fn unforward(nft: &mut Nft, call: &Call) -> Result<(), NftError> {
 /// The guard alone, for mappings that are kept in iptables.
 pub(super) fn guard_loopback(nft: &mut Nft) -> Result<(), NftError> {
     let present = nft.all_rules(TableFamily::Ipv4, TABLE)?;
-    let frame = with_loopback_guard(Frame::new(TableFamily::Ipv4, TABLE, TABLE_COMMENT));
+    let layout = with_loopback_guard(TableLayout::new(TableFamily::Ipv4, TABLE, TABLE_COMMENT));
     let mut batch = Batch::new(TableFamily::Ipv4, TABLE);
-    frame.mend(&mut batch, &frame.flaws(nft, &present)?);
+    layout.mend(&mut batch, &layout.flaws(nft, &present)?);
     nft.commit(batch)
 }
 
 /// Which of the chains that lead packets to containers is not as it must be.
 pub(super) fn flaw(nft: &mut Nft, family: TableFamily) -> Result<Option<&'static str>, NftError> {
     let present = nft.all_rules(family, TABLE)?;
-    let flaws = frame(family).flaws(nft, &present)?;
+    let flaws = layout(family).flaws(nft, &present)?;
     Ok(flaws.iter().find(|flaw| flaw.matters()).map(|flaw| flaw.chain()))
 }
 
@@ -95,16 +95,16 @@ pub(super) fn count(
     Ok((own().filter(|rule| rule.translates).count(), masquerading))
 }
 
-/// Removes the rules of this network's containers that live no more. Of rules that the Go plugin made
+/// Removes the rules of this network's containers that are gone. Of rules that the Go plugin made
 /// nobody knows the network; they stay.
 pub(super) fn collect(nft: &mut Nft, network: &str, valid: &[Attachment]) -> Result<(), NftError> {
-    let living: Vec<Container> =
+    let containers: Vec<Container> =
         valid.iter().map(|it| Container::new(&it.container_id, network)).collect();
     let fitted = fitted_network(network);
     let is_stale = |rule: &&ListedRule| {
         let of_network =
             rule.network.as_deref().is_some_and(|it| it == network || it == fitted.as_ref());
-        of_network && OWNED.contains(&&*rule.chain) && !living.iter().any(|it| it.owns(rule))
+        of_network && OWNED.contains(&&*rule.chain) && !containers.iter().any(|it| it.owns(rule))
     };
     let mut batch = Batch::new(TableFamily::Ipv4, TABLE);
     for family in FAMILIES {
@@ -156,8 +156,8 @@ fn replacement(
         let present = nft.all_rules(family, TABLE)?;
         delete(&mut batch, family, present.iter().filter(|rule| owner.owns(rule)));
         for address in addresses.iter().filter(|it| TableFamily::of(it.addr()) == family) {
-            let frame = frame(family);
-            frame.mend(&mut batch, &frame.flaws(nft, &present)?);
+            let layout = layout(family);
+            layout.mend(&mut batch, &layout.flaws(nft, &present)?);
             let foreign = present.iter().filter(|rule| !owner.owns(rule));
             // Those of all addresses of the host stand behind those of one.
             let first_of_all = foreign
@@ -173,26 +173,26 @@ fn replacement(
 }
 
 /// The chains, and the rules that lead packets to them.
-fn frame(family: TableFamily) -> Frame {
+fn layout(family: TableFamily) -> TableLayout {
     let jump = |chain| Expressions::new().verdict(Verdict::Jump(chain));
     let entry = || vec![Expressions::new().destined_here().verdict(Verdict::Jump(ALL_PORTS))];
-    let frame = Frame::new(family, TABLE, TABLE_COMMENT)
+    let layout = TableLayout::new(family, TABLE, TABLE_COMMENT)
         .holder(PORTS, None)
         .holder(PORTS_OF_OLD, None)
         .leading(ALL_PORTS, None, vec![jump(PORTS_OF_OLD), jump(PORTS)])
         .leading("prerouting", Some(Hook::Prerouting), entry())
         .leading("output", Some(Hook::Output), entry())
         .holder(MASQUERADING, Some(Hook::Postrouting));
-    if family == TableFamily::Ipv4 { with_loopback_guard(frame) } else { frame }
+    if family == TableFamily::Ipv4 { with_loopback_guard(layout) } else { layout }
 }
 
 /// Connections from the host's loopback address are let out (`route_localnet`). Those to it must not be
 /// let in for that: what listens there counts on it.
-fn with_loopback_guard(frame: Frame) -> Frame {
+fn with_loopback_guard(layout: TableLayout) -> TableLayout {
     let loopback = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::LOCALHOST, 8).trunc());
     let guard =
         Expressions::new().network(Field::Destination, loopback).arriving().verdict(Verdict::Drop);
-    frame.guard(ARRIVAL, Hook::Arrival, vec![guard])
+    layout.guard(ARRIVAL, Hook::Arrival, vec![guard])
 }
 
 /// `spots`: where mappings of all addresses of the host go, and where those of one.

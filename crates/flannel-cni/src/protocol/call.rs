@@ -42,7 +42,7 @@ pub struct Conf {
     pub version: Version,
 }
 
-/// An attachment that a runtime names as living, at GC.
+/// An attachment that a runtime names as valid, at GC.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attachment {
     pub container_id: String,
@@ -115,7 +115,7 @@ impl Call {
             .filter(|v| !v.is_empty())
     }
 
-    /// The attachments a runtime names as living at GC. One that has none sends an empty list, null, or
+    /// The attachments a runtime names as valid at GC. One that has none sends an empty list, null, or
     /// no list at all.
     pub fn valid_attachments(&self) -> Result<Vec<Attachment>, Error> {
         let fields = self.conf.fields();

@@ -27,7 +27,7 @@ pub(crate) enum LinkPlan {
         index: u32,
         from: IfName,
     },
-    /// Can be put right on the living device.
+    /// Can be put right on the device as it is.
     Change(Vec<Step>),
     /// In the way of the device that is wanted; and why.
     Remove {
@@ -42,7 +42,7 @@ pub(crate) enum LinkPlan {
 pub(crate) struct Step {
     pub(crate) what: String,
     pub(crate) request: Request,
-    /// If the kernel does not change it on a living device, a new device will have it.
+    /// If the kernel does not change it on a device that is there, a new device will have it.
     pub(crate) or_anew: bool,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn plan_link(link: &Link, around: Surroundings<'_>) -> LinkPlan {
     let index = observed.index;
     let steps = match (&link.kind, &observed.kind) {
         (LinkKind::Vxlan(_), None) => {
-            let why = "a device of this name exists and is no vxlan".to_owned();
+            let why = "a device of this name exists and is not a vxlan".to_owned();
             return LinkPlan::Remove { index, why };
         }
         (LinkKind::Vxlan(wanted), Some(ObservedKind::Vxlan(vxlan))) => {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_living_device_allows_is_changed_in_place() {
+    fn what_an_existing_device_allows_is_changed_in_place() {
         assert!(matches!(plan(|l| l.mtu = 1400), LinkPlan::Change(_)));
         assert!(matches!(plan(|l| l.up = false), LinkPlan::Change(_)));
         assert!(matches!(plan(|l| l.mac = None), LinkPlan::Change(_)));

@@ -55,7 +55,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                     self.refresh_link(index)?;
                     self.resync_due = true;
                 }
-                // What the kernel will not do is no drift, and asking again does not help.
+                // What the kernel will not do is not drift, and asking again does not help.
                 LinkPlan::Change(steps) if changed => {
                     let what: Vec<String> = steps.into_iter().map(|step| step.what).collect();
                     return Ok(Err(format!("the kernel keeps it so: {}", what.join(", "))));

@@ -163,7 +163,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                     self.overflows += 1;
                     self.resync_due = true;
                 }
-                // What is no entry of ours may still decide where packets go: a rule, a setting, a
+                // What is not an entry of ours may still decide where packets go: a rule, a setting, a
                 // route of another table.
                 Heard::Other => self.watch.due = true,
                 Heard::Change(message, by) => {

@@ -122,7 +122,7 @@ impl BackendConfig {
             Some(other) => Err(ConfigError::invalid(
                 "Backend.Type",
                 brief(&other),
-                "is no backend's name",
+                "is not the name of a backend",
                 fix,
             )),
         }

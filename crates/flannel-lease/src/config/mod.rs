@@ -54,7 +54,7 @@ impl NetworkConfig {
     }
 
     /// The config with every derived value spelled out; reading it the way this one was read gives the
-    /// same config. It contains the backend's secrets, so it is no text for a log.
+    /// same config. It contains the backend's secrets, so it must not be logged.
     pub fn to_json(&self) -> String {
         let mut object = Map::new();
         object.insert("EnableIPv4".into(), self.v4.is_some().into());

@@ -53,11 +53,11 @@ impl fmt::Display for Remark {
             Self::Unknown { key, nearest: Some(nearest) } => {
                 write!(
                     f,
-                    "{key} is no key of the network config and is ignored: did you mean {nearest}?"
+                    "{key} is not a key of the network config and is ignored: did you mean {nearest}?"
                 )
             }
             Self::Unknown { key, nearest: None } => {
-                write!(f, "{key} is no key of the network config and is ignored: leave it out")
+                write!(f, "{key} is not a key of the network config and is ignored: leave it out")
             }
             Self::Repeated { key } => {
                 write!(
@@ -100,7 +100,7 @@ fn odd(members: &[(String, Names)], prefix: &str, known: &[&str], passed: &[&str
     members.iter().filter_map(remark).take(MOST).collect()
 }
 
-/// Case does not matter, so it is no slip either.
+/// Case does not matter, so it is not a slip either.
 fn nearest_of<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let folded: Vec<String> = known.iter().map(|of| of.to_ascii_lowercase()).collect();
     let near = nearest(&name.to_ascii_lowercase(), folded.iter().map(String::as_str))?;

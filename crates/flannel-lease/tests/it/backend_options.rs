@@ -60,8 +60,8 @@ fn a_wrong_option_is_named_with_value_and_remedy() {
 fn a_backend_words_its_own_refusals() {
     let backend = backend(r#""Mode":"both""#);
     assert_eq!(
-        backend.invalid("Mode", "is no mode", "use separate, auto, ipv4 or ipv6").to_string(),
-        "Backend.Mode \"both\" is no mode: use separate, auto, ipv4 or ipv6"
+        backend.invalid("Mode", "is not a mode", "use separate, auto, ipv4 or ipv6").to_string(),
+        "Backend.Mode \"both\" is not a mode: use separate, auto, ipv4 or ipv6"
     );
     assert_eq!(backend.missing("PSK", "give one").to_string(), "Backend.PSK is missing: give one");
 }

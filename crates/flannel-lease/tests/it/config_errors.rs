@@ -217,11 +217,11 @@ fn a_backend_needs_a_type() {
     assert_eq!(v4(r#""Backend":{"Type":null}"#), format!("Backend.Type is missing: {fix}"));
     assert_eq!(
         v4(r#""Backend":{"Type":""}"#),
-        format!("Backend.Type \"\" is no backend's name: {fix}")
+        format!("Backend.Type \"\" is not the name of a backend: {fix}")
     );
     assert_eq!(
         v4(r#""Backend":{"Type":7}"#),
-        format!("Backend.Type 7 is no backend's name: {fix}")
+        format!("Backend.Type 7 is not the name of a backend: {fix}")
     );
     assert_eq!(v4(r#""Backend":"vxlan""#), format!("Backend \"vxlan\" is not an object: {fix}"));
     assert_eq!(v4(r#""Backend":null"#), format!("Backend null is not an object: {fix}"));
@@ -262,16 +262,16 @@ fn a_key_that_nobody_looks_at_is_told_of_with_the_one_that_was_meant() {
     assert_eq!(
         odd(r#","SubnetLenght":26,"_comment":"x""#),
         [
-            "SubnetLenght is no key of the network config and is ignored: did you mean SubnetLen?",
-            "_comment is no key of the network config and is ignored: leave it out",
+            "SubnetLenght is not a key of the network config and is ignored: did you mean SubnetLen?",
+            "_comment is not a key of the network config and is ignored: leave it out",
         ]
     );
     assert_eq!(
         odd(r#","Backend":{"Type":"vxlan","VNID":7,"macprefix":"0E-2A","PSK":"secret"}"#),
         [
             "Backend is given more than once and the last one counts: leave the others out",
-            "Backend.VNID is no key of the network config and is ignored: did you mean Backend.VNI?",
-            "Backend.PSK is no key of the network config and is ignored: leave it out",
+            "Backend.VNID is not a key of the network config and is ignored: did you mean Backend.VNI?",
+            "Backend.PSK is not a key of the network config and is ignored: leave it out",
         ]
     );
 }

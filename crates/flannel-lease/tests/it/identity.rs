@@ -351,7 +351,7 @@ impl World {
 }
 
 #[test]
-fn no_two_living_machines_ever_share_a_subnet_whatever_is_copied_and_moved() {
+fn no_two_running_machines_ever_share_a_subnet_whatever_is_copied_and_moved() {
     let (mut kept, mut told_apart) = (0, 0);
     for seed in 0..400 {
         let mut world = World::new(seed);

@@ -14,7 +14,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use crate::secrets::Log;
 use crate::support::*;
 
-async fn front(etcd: &EtcdServer) -> std::net::SocketAddr {
+async fn server_on(etcd: &EtcdServer) -> std::net::SocketAddr {
     let service = EtcdService::start(etcd.options()).unwrap();
     let server = Server::bind(plain_options(0)).await.unwrap();
     let address = server.address();
@@ -28,14 +28,14 @@ async fn until_config(store: &flannel_store::RemoteStore) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, ready).await.expect("the front follows etcd");
+    timeout(PATIENCE, ready).await.expect("the server follows etcd");
 }
 
 #[tokio::test]
 async fn two_fronts_serve_the_same_leases() {
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
-    let (one, two) = (front(&etcd).await, front(&etcd).await);
+    let (one, two) = (server_on(&etcd).await, server_on(&etcd).await);
     let (here, there) = (remote(&[one], |_| {}), remote(&[two], |_| {}));
     until_config(&here).await;
     until_config(&there).await;
@@ -108,7 +108,7 @@ async fn a_client_moves_from_one_front_to_the_other() {
     let server = Server::bind(plain_options(0)).await.unwrap();
     let first = server.address();
     let task = tokio::spawn(async move { match server.run(Arc::new(service)).await {} });
-    let second = front(&etcd).await;
+    let second = server_on(&etcd).await;
     until_config(&remote(&[first], |_| {})).await;
     until_config(&remote(&[second], |_| {})).await;
     let store = remote(&[first, second], |_| {});
@@ -173,7 +173,7 @@ async fn a_front_of_a_full_etcd_says_that_it_is_full() {
     let etcd = EtcdServer::start_small(1 << 20);
     let store = etcd.store(1);
     store.set_config(CONFIG, false).await.unwrap();
-    let here = remote(&[front(&etcd).await], |_| {});
+    let here = remote(&[server_on(&etcd).await], |_| {});
     until_config(&here).await;
     let large = format!("{CONFIG}{}", " ".repeat(1_200_000));
     store.set_config(&large, false).await.unwrap_err();
@@ -186,7 +186,7 @@ async fn a_front_of_a_full_etcd_says_that_it_is_full() {
 async fn what_etcd_holds_already_is_named_by_the_front() {
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
-    let here = remote(&[front(&etcd).await], |_| {});
+    let here = remote(&[server_on(&etcd).await], |_| {});
     until_config(&here).await;
     let has = here.acquire(&config(), &claim(1)).await.unwrap().held.lease.subnet;
     let other = subnet("10.5.9.0-24");
@@ -208,7 +208,7 @@ async fn that_the_networks_in_etcd_cannot_be_listed_is_said_once_and_so_is_the_e
     let said = |words: &str| log.0.lock().unwrap().matches(words).count();
     let mut etcd = EtcdServer::start();
     etcd.kill();
-    let _desk = EtcdService::start(etcd.options()).unwrap();
+    let _service = EtcdService::start(etcd.options()).unwrap();
     let until = async |words: &str| {
         let told = async {
             while said(words) == 0 {

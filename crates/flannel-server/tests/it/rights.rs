@@ -30,7 +30,10 @@ fn write_tokens(dir: &std::path::Path, lines: &[(&str, &str)]) -> std::path::Pat
     file
 }
 
-async fn serve_desk(service: Arc<dyn LeaseService>, tokens: std::path::PathBuf) -> SocketAddr {
+async fn serve_with_tokens(
+    service: Arc<dyn LeaseService>,
+    tokens: std::path::PathBuf,
+) -> SocketAddr {
     let options = Options { tokens: Some(tokens), ..plain_options(0) };
     let server = Server::bind(options).await.unwrap();
     let address = server.address();
@@ -156,9 +159,9 @@ async fn in_front_of_etcd_nobody_changes_anothers_lease() {
     let lines =
         [(OLD, "old 192.0.2.1"), (NEW, "new 192.0.2.1"), (NAT, "nat any"), (BOSS, "boss admin")];
     let tokens = write_tokens(dir.path(), &lines);
-    let front = async || {
+    let start = async || {
         let service = Arc::new(EtcdService::start(etcd.options()).unwrap());
-        let at = serve_desk(service, tokens.clone()).await;
+        let at = serve_with_tokens(service, tokens.clone()).await;
         let ready = async {
             while !matches!(with(at, BOSS).config().await, Ok(Some(_))) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -167,7 +170,7 @@ async fn in_front_of_etcd_nobody_changes_anothers_lease() {
         timeout(PATIENCE, ready).await.expect("it follows etcd");
         at
     };
-    let at = front().await;
+    let at = start().await;
     // Of a node that writes to etcd itself, of one with a token, and reserved.
     let foreign = direct.acquire(&config(), &claim(5)).await.unwrap().held;
     let named = with(at, OLD).acquire(&config(), &claim(1)).await.unwrap().held;
@@ -210,7 +213,7 @@ async fn in_front_of_etcd_nobody_changes_anothers_lease() {
     assert_eq!(versions(&before), versions(&after), "nothing was changed");
 
     // Another server in front of the same etcd knows whose is whose, and so does this one later.
-    let there = front().await;
+    let there = start().await;
     seen(there, 4).await;
     let again = with(there, NAT).renew(&own, &attrs(50)).await.unwrap();
     denied("elsewhere", with(there, NEW).acquire(&config(), &claim(1)).await.map(drop));
@@ -248,9 +251,9 @@ async fn what_a_lease_cannot_carry_is_refused_with_the_limit() {
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
     let service = Arc::new(EtcdService::start(etcd.options()).unwrap());
-    let front = Server::bind(plain_options(0)).await.unwrap();
-    let node = remote(&[front.address()], |_| {});
-    tokio::spawn(async move { match front.run(service).await {} });
+    let server = Server::bind(plain_options(0)).await.unwrap();
+    let node = remote(&[server.address()], |_| {});
+    tokio::spawn(async move { match server.run(service).await {} });
     let ready = async {
         while !matches!(node.config().await, Ok(Some(_))) {
             tokio::time::sleep(Duration::from_millis(20)).await;

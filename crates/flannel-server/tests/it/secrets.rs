@@ -152,7 +152,7 @@ async fn no_secret_is_told_in_an_answer_an_error_or_the_log() {
     let options = || Options { tls: tls.clone(), tokens: Some(file.clone()), ..plain_options(0) };
     match Server::bind(options()).await {
         Err(error @ BindError::Files(_)) => writeln!(told, "{error} {error:?}").unwrap(),
-        _ => panic!("a token is no hash of one"),
+        _ => panic!("a token is not a hash of one"),
     }
     let known =
         format!("{} node-1 192.0.2.1\n{} boss admin\n", hash_token(&pinned), hash_token(BOSS));

@@ -120,7 +120,7 @@ async fn a_released_lease_is_gone_with_its_etcd_lease() {
     store.release(&held).await.unwrap();
     assert_eq!(raw.list(&subnets()).await, []);
     eventually("the etcd lease is revoked", || async { raw.leases().await.is_empty() }).await;
-    store.release(&held).await.expect("releasing what is gone is no error");
+    store.release(&held).await.expect("releasing what is gone is not an error");
 }
 
 #[tokio::test]

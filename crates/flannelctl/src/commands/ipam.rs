@@ -144,7 +144,7 @@ fn table(networks: &[InspectedNetwork]) -> Table {
                 Holder::Nobody => ("-".to_owned(), "-"),
             };
             let state = match state {
-                State::Living => (Colour::Good, "in use".to_owned()),
+                State::InUse => (Colour::Good, "in use".to_owned()),
                 State::Recent => (Colour::Plain, "too new to tell".to_owned()),
                 State::Stale => (Colour::Bad, "leaked".to_owned()),
             };

@@ -120,7 +120,7 @@ fn table(leases: &[Held], wide: bool, now: SystemTime) -> String {
     text
 }
 
-/// What a node has written, for a line of a terminal: not endless, and without what terminals obey.
+/// What a node has written, for a line of a terminal: not endless, and without what a terminal takes as a command.
 fn brief(text: &str, longest: usize) -> String {
     let mut shown: String = text
         .chars()
@@ -224,7 +224,7 @@ impl SubnetArgs {
             } else if let Ok(net) = part.parse::<Ipv6Net>() {
                 v6 = Some(net);
             } else {
-                anyhow::bail!("{part:?} is no subnet: write it like 10.5.1.0/24");
+                anyhow::bail!("{part:?} is not a subnet: write it like 10.5.1.0/24");
             }
         }
         if v4.is_some_and(|net| net.trunc() != net) || v6.is_some_and(|net| net.trunc() != net) {
@@ -341,7 +341,7 @@ mod tests {
             for wide in [false, true] {
                 let text = table(&leases, wide, now);
                 assert!(text.lines().count() == 3 && text.len() < 2_000, "{}", text.len());
-                assert!(!text.contains('\u{1b}'), "no terminal obeys it");
+                assert!(!text.contains('\u{1b}'), "no terminal takes it as a command");
             }
             let all: serde_json::Value = serde_json::from_str(&json(&leases)).unwrap();
             assert_eq!(all[0]["attrs"]["PublicIP"], "192.0.2.1", "of {}…", &data[..1]);

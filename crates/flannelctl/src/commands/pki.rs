@@ -226,7 +226,7 @@ const INIT: &str = "`flannelctl pki init` makes it";
 /// The name of a certificate, and of the files it is kept in.
 fn check_name(name: &str) -> anyhow::Result<()> {
     if name.is_empty() || name.contains(['/', '\\']) || name.starts_with('.') {
-        bail!("{name:?} is no name");
+        bail!("{name:?} is not a name");
     }
     if name.eq_ignore_ascii_case(AUTHORITY) {
         bail!(

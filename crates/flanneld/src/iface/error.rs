@@ -26,7 +26,7 @@ pub enum SelectError {
          must use one interface"
     )]
     PublicElsewhere { address: Ipv6Addr, owner: IfName, chosen: IfName },
-    #[error("'{pattern}' is no regular expression: {problem}")]
+    #[error("'{pattern}' is not a regular expression: {problem}")]
     InvalidRegex { pattern: String, problem: String },
     #[error("the iface-regex '{pattern}' matches neither an address nor a name of {known}")]
     NoMatch { pattern: String, known: String },

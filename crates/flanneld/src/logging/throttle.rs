@@ -1,4 +1,4 @@
-//! Saying the same thing again and again is noise; saying nothing hides trouble. A throttle lets
+//! Saying the same thing again and again is noise; saying nothing hides problems. A throttle lets
 //! one through per interval and counts the others.
 
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ impl Throttle {
         Some(std::mem::take(&mut self.suppressed))
     }
 
-    /// The trouble is over: the next of its kind is news again.
+    /// The problem is over: the next of its kind is news again.
     pub fn reset(&mut self) {
         *self = Self::new(self.interval);
     }

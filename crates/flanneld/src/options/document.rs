@@ -37,7 +37,7 @@ mod tests {
 Every flag can be written `-flag` or `--flag`, with its value as `-flag=value` or `-flag value`. A
 boolean takes a value only as `-flag=false`. Integers may be written `10`, `0x10` or `1_000`, without
 a unit. A flag given twice takes the last value; `iface` and `iface-regex` collect all of them.
-Reading stops at the first word that is no flag, and at `--`.
+Reading stops at the first word that is not a flag, and at `--`.
 
 A flag that is not on the command line takes the value of its environment variable, if that is not
 empty. A variable whose value cannot be read is reported in the log and ignored.

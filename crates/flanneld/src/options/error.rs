@@ -14,7 +14,7 @@ pub enum UsageError {
     Unknown { name: String, nearest: Option<&'static str> },
     #[error("flag needs an argument: -{0}")]
     NeedsArgument(&'static str),
-    /// The text is no value of the flag's kind.
+    /// The text is not a value of the flag's kind.
     #[error("{0}")]
     Malformed(BadValue),
     /// The value is one of the kind, but nothing the daemon could do.

@@ -324,8 +324,10 @@ fn listen_serves_and_joins_only_with_remote() {
         (vec!["a:1".into(), "b".into()], Some(Secret::new("hunter2")))
     );
 
-    let front = options(&["-listen=:1", "-store=etcd", "-etcd-prefix=/p"]).serve;
-    assert!(matches!(front.map(|s| s.backing), Some(Backing::Etcd(etcd)) if etcd.prefix == "/p"));
+    let in_front = options(&["-listen=:1", "-store=etcd", "-etcd-prefix=/p"]).serve;
+    assert!(
+        matches!(in_front.map(|s| s.backing), Some(Backing::Etcd(etcd)) if etcd.prefix == "/p")
+    );
     for words in [
         &["-remote=self"][..],
         &["-remote=,"],

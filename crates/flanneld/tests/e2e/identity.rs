@@ -94,8 +94,8 @@ fn so_it_does_with_another_card_if_nobody_has_its_former_address() -> Result<()>
 
 #[test]
 fn so_it_does_with_a_lease_server_in_front_of_etcd() -> Result<()> {
-    let front = ["--listen=:10253", "--listen-insecure", "--store=etcd", "--remote=self"];
-    let builder = front.into_iter().fold(lab(2), |lab, flag| lab.node_flag(1, flag));
+    let serving = ["--listen=:10253", "--listen-insecure", "--store=etcd", "--remote=self"];
+    let builder = serving.into_iter().fold(lab(2), |lab, flag| lab.node_flag(1, flag));
     keeps_its_subnet(builder.node_flag(2, "--remote=192.168.100.1:10253"), nothing)
 }
 
@@ -264,7 +264,7 @@ fn is_told_apart(builder: LabBuilder) -> Result<()> {
 }
 
 #[test]
-fn a_copy_of_a_living_node_is_told_from_it() -> Result<()> {
+fn a_copy_of_a_running_node_is_told_from_it() -> Result<()> {
     is_told_apart(lab(3))
 }
 
@@ -326,7 +326,7 @@ fn with_tokens_a_node_keeps_its_subnet_and_a_copy_that_has_its_token_does_not_ge
 }
 
 #[test]
-fn a_copy_of_a_living_node_of_the_go_flannel_is_told_from_it() -> Result<()> {
+fn a_copy_of_a_running_node_of_the_go_flannel_is_told_from_it() -> Result<()> {
     let lab = lab(3).node_flanneld(2, go_flanneld()).no_daemons().start()?;
     for node in [1, 2] {
         lab.node(node).flanneld().start()?;

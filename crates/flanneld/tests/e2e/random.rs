@@ -57,7 +57,7 @@ impl Values {
         &self,
         known: impl Fn(&[String]) -> Option<LeaseAttrs>,
     ) -> BTreeMap<Subnet, LeaseAttrs> {
-        // What is no subnet is nobody's lease.
+        // What is not a subnet is nobody's lease.
         let lease =
             |(key, values): (&String, &Vec<String>)| Some((key.parse().ok()?, known(values)?));
         self.0.iter().filter_map(lease).collect()

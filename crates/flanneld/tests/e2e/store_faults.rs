@@ -213,7 +213,7 @@ fn flannel_2470_compaction_while_cut_off_is_caught_up_with() -> Result<()> {
     reach_each_other(&lab, &one, &two)
 }
 
-/// Writes what is no lease into the store; returns the keys.
+/// Writes what is not a lease into the store; returns the keys.
 fn write_nonsense(lab: &Lab) -> Result<Vec<String>> {
     let (key, value) = peer(190);
     let nonsense = [

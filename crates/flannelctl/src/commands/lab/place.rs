@@ -33,7 +33,7 @@ impl FromStr for PlaceName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no place: try 1, node1, pod1, etcd or switch");
+        let wrong = || format!("`{text}` is not a place: try 1, node1, pod1, etcd or switch");
         let number = |text: &str| text.parse::<u16>().ok().filter(|&n| n > 0).ok_or_else(wrong);
         if text == "switch" {
             return Ok(Self::Switch);

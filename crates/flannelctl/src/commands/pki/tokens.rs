@@ -11,7 +11,7 @@ use super::{AUTHORITY, Pki, TOKENS, hex, random};
 impl Pki {
     pub(super) fn token(&self, name: &str, rights: &[String], replace: bool) -> anyhow::Result<()> {
         if name.is_empty() || name.contains(|c: char| c.is_whitespace() || c == '#') {
-            bail!("{name:?} is no name");
+            bail!("{name:?} is not a name");
         }
         let all = self.files.read_if_any(TOKENS)?;
         let known = all.lines().any(|line| is_of(line, name));

@@ -1,4 +1,4 @@
-//! The process that guarantees that a lab leaves no process behind.
+//! The PID namespace of a lab, which guarantees that the lab leaves no process behind.
 //!
 //! Everything a lab runs lives in one PID namespace. Its first process does nothing but read from a
 //! pipe whose other end the lab's owner holds: when the owner ends in whatever way, the pipe closes,
@@ -20,18 +20,18 @@ use crate::error::{Context, LabError, Result};
 use crate::mounts;
 use crate::namespace::on_new_thread;
 
-/// Owner of the lab's PID namespace and of the mounts that all its nodes start from.
+/// With it go the mounts that all nodes of the lab start from.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct PidNamespace {
     first: Mutex<Child>,
-    pids: OwnedFd,
+    fd: OwnedFd,
     base_mounts: OwnedFd,
     children: Mutex<Vec<Weak<Mutex<Child>>>>,
 }
 
-impl Keeper {
+impl PidNamespace {
     pub(crate) fn start() -> Result<Arc<Self>> {
-        let (first, base_mounts) = on_new_thread("lab-keeper", || {
+        let (first, base_mounts) = on_new_thread("lab-pids", || {
             // SAFETY: the thread is new and ends here; nothing else shares its file system state.
             unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
                 .context(|| "make a mount namespace".into())?;
@@ -46,15 +46,15 @@ impl Keeper {
             let first = spawn_first()?;
             Ok((first, base_mounts))
         })?;
-        let pids = File::open(format!("/proc/{}/ns/pid", first.id()))
+        let fd = File::open(format!("/proc/{}/ns/pid", first.id()))
             .context(|| "open the lab's PID namespace".into())?
             .into();
         let first = Mutex::new(first);
-        Ok(Arc::new(Self { first, pids, base_mounts, children: Mutex::default() }))
+        Ok(Arc::new(Self { first, fd, base_mounts, children: Mutex::default() }))
     }
 
-    pub(crate) fn pids(&self) -> BorrowedFd<'_> {
-        self.pids.as_fd()
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     pub(crate) fn base_mounts(&self) -> BorrowedFd<'_> {
@@ -90,7 +90,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for PidNamespace {
     fn drop(&mut self) {
         self.end();
     }

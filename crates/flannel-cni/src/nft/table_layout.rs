@@ -1,6 +1,5 @@
-//! The frame that containers' rules hang in: a table, its chains, and the rules that lead packets from
-//! one to the next. Everybody who adds a rule first compares the frame with what is there: somebody may
-//! have emptied it.
+//! Where containers' rules are: a table, its chains, and the rules that lead packets from one to the next.
+//! Everybody who adds a rule first compares this layout with what is there: somebody may have emptied it.
 
 use flannel_netlink::Attributes;
 
@@ -14,7 +13,7 @@ const HOOK_NUMBER: u16 = 1;
 const HOOK_PRIORITY: u16 = 2;
 const ACCEPT: u32 = 1;
 
-pub(crate) struct Frame {
+pub(crate) struct TableLayout {
     pub(crate) family: TableFamily,
     table: &'static str,
     comment: &'static str,
@@ -49,7 +48,7 @@ impl Flaw {
     }
 }
 
-impl Frame {
+impl TableLayout {
     pub(crate) fn new(family: TableFamily, table: &'static str, comment: &'static str) -> Self {
         Self { family, table, comment, chains: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! Files of a lab that vanish with it: a file system in memory that is mounted nowhere.
+//! The logs of a lab, in a file system in memory that is mounted nowhere: they vanish with the lab.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -12,14 +12,14 @@ use rustix::mount::{
 
 use crate::error::{Context, Result};
 
-/// Where the logs of a lab lie.
+/// Where the logs of a lab are.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub(crate) struct LogDir {
     path: PathBuf,
     _memory: Option<OwnedFd>,
 }
 
-impl Scratch {
+impl LogDir {
     /// In the given directory, or in memory: then nothing remains however the process ends.
     pub(crate) fn new(dir: Option<&Path>) -> Result<Self> {
         if let Some(dir) = dir.map(Path::to_owned).or_else(kept_logs) {
