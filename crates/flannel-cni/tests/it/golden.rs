@@ -121,7 +121,7 @@ fn replay(case: &Case<'_>) {
             }
             _ => assert_eq!(delegate, "", "{context}"),
         }
-        // Defect 75 again: after a GC that names no living attachment, ours has kept none.
+        // Defect 75 again: after a GC that names no valid attachment, ours has kept none.
         let wanted = if step.command == "GC" { Some(String::new()) } else { step.files };
         if let Some(wanted) = wanted {
             assert_eq!(shown(&data), wanted, "{context}");

@@ -1,4 +1,4 @@
-//! Either implementation takes over from the other, with living pods: what one has added, the other
+//! Either implementation takes over from the other, with running pods: what one has added, the other
 //! checks and deletes, and nothing is lost or left.
 
 use serde_json::json;

@@ -1,11 +1,11 @@
 //! Rules in iptables, of either kind: the same as the Go plugins write, so that these take over a node
-//! of ours, and leave it to us, with living pods and published ports.
+//! of ours, and leave it to us, with running pods and published ports.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::node::{Node, Pod, V4, V6, Whose, run};
+use crate::node::{Node, Pod, V4, V6, Whose, apart, run};
 
 const KINDS: [&str; 2] = ["nft", "legacy"];
 
@@ -219,7 +219,10 @@ fn of_many_ports_all_are_mapped_where_ip6tables_legacy_takes_one_for_another() {
     assert_eq!(saved.matches("DNAT --to").count(), 17, "{saved}");
     host.portmap(Whose::Ours, "CHECK", &pod, &json!({})).expect_success();
     let rule = saved.lines().find(|line| line.contains("--dport 20013")).unwrap();
-    feed("ip6tables-legacy-restore", &format!("*nat\n{}\nCOMMIT\n", rule.replacen("-A", "-D", 1)));
+    write_to(
+        "ip6tables-legacy-restore",
+        &format!("*nat\n{}\nCOMMIT\n", rule.replacen("-A", "-D", 1)),
+    );
     let (_, msg) = host.portmap(Whose::Ours, "CHECK", &pod, &json!({})).expect_error();
     assert!(msg.contains("iptables lacks the rule") && msg.contains("20013"), "{msg}");
     host.portmap(Whose::Ours, "DEL", &pod, &json!({})).expect_success();
@@ -267,7 +270,7 @@ fn check_names_the_rule_that_is_missing_and_the_next_add_puts_it_back() {
             // Of the lines of both families, those of IPv6 are refused by the other's program.
             let program = if line.contains("fd00:") { "ip6tables" } else { "iptables" };
             let script = format!("*nat\n{}\nCOMMIT\n", line.replacen("-A", "-D", 1));
-            feed(&format!("{program}-{kind}-restore"), &script);
+            write_to(&format!("{program}-{kind}-restore"), &script);
             let (_, msg) = host.portmap(Whose::Ours, "CHECK", &first, &none).expect_error();
             assert!(msg.contains("iptables lacks the rule \"-A "), "{msg}");
             host.portmap(Whose::Ours, "ADD", &first, &none).expect_success();
@@ -300,8 +303,8 @@ fn gc_removes_the_chains_of_pods_that_live_no_more_whoever_made_them() {
         host.portmap(Whose::Go, "ADD", &pods[1], &other).expect_success();
         other["cniVersion"] = "1.1.0".into();
         let valid = json!([{"containerID": "pod-1", "ifname": "eth0"}]);
-        let living = json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": valid});
-        host.portmap(Whose::Ours, "GC", &pods[0], &living).expect_success();
+        let gc = json!({"cniVersion": "1.1.0", "cni.dev/valid-attachments": valid});
+        host.portmap(Whose::Ours, "GC", &pods[0], &gc).expect_success();
         let saved = host.saved();
         assert!(!saved.contains("pod-3") && !saved.contains("pppp"), "{saved}");
         assert!(!saved.contains(r#"name: \"cbr0\" id: \"pod-2\""#), "{saved}");
@@ -313,7 +316,7 @@ fn gc_removes_the_chains_of_pods_that_live_no_more_whoever_made_them() {
 
 #[test]
 fn gc_removes_mappings_in_nftables_that_the_go_plugin_has_left_of_a_pod_that_is_gone() {
-    let mut node = Node::new(&format!("{V4}{V6}"));
+    let mut node = Node::new(&apart(&format!("{V4}{V6}"), 59));
     node.version = "1.1.0";
     node.portmap = json!({"backend": "nftables"});
     let mut pods = ["pod-alive", "pod-other", "pod-gone"].map(|id| Pod::with_ports(id, ports()));
@@ -322,12 +325,12 @@ fn gc_removes_mappings_in_nftables_that_the_go_plugin_has_left_of_a_pod_that_is_
     }
     pods[2].netns.ip("link del eth0");
     let inhabit = || std::process::Command::new("sleep").arg("60").spawn().unwrap();
-    let mut living = pods[1].netns.inside(inhabit);
+    let mut process = pods[1].netns.inside(inhabit);
     let mut conf = node.portmap_conf(&pods[0]);
     conf["cni.dev/valid-attachments"] = json!([{"containerID": "pod-alive", "ifname": "eth0"}]);
     node.call(Whose::Ours, "portmap", "GC", &pods[0], &conf).expect_success();
-    living.kill().unwrap();
-    living.wait().unwrap();
+    process.kill().unwrap();
+    process.wait().unwrap();
     let rules = run("nft", "list ruleset");
     assert!(!rules.contains("pod-gone"), "{rules}");
     // It may belong to another network, of which we are not asked.
@@ -335,7 +338,7 @@ fn gc_removes_mappings_in_nftables_that_the_go_plugin_has_left_of_a_pod_that_is_
 }
 
 #[test]
-fn gc_removes_the_masquerading_of_pods_that_live_no_more() {
+fn gc_removes_the_masquerading_of_pods_that_are_gone() {
     let node = Node::new(V4);
     let conf = json!({
         "cniVersion": "1.1.0", "name": "net", "type": "bridge", "bridge": "cni0",
@@ -349,9 +352,9 @@ fn gc_removes_the_masquerading_of_pods_that_live_no_more() {
     for pod in &pods {
         node.call(Whose::Go, "bridge", "ADD", pod, &conf).expect_success();
     }
-    let mut living = conf;
-    living["cni.dev/valid-attachments"] = json!([{"containerID": "pod-2", "ifname": "eth0"}]);
-    node.call(Whose::Ours, "bridge", "GC", &pods[0], &living).expect_success();
+    let mut gc = conf;
+    gc["cni.dev/valid-attachments"] = json!([{"containerID": "pod-2", "ifname": "eth0"}]);
+    node.call(Whose::Ours, "bridge", "GC", &pods[0], &gc).expect_success();
     let saved = run("iptables", "-t nat -S");
     assert!(!saved.contains("pod-1") && saved.contains("pod-2"), "{saved}");
     assert_eq!(saved.matches("-N CNI-").count(), 1, "{saved}");
@@ -443,7 +446,7 @@ fn what_a_backend_does_not_know_is_refused_at_add_and_no_hindrance_at_del() {
     }
 }
 
-fn feed(program: &str, text: &str) {
+fn write_to(program: &str, text: &str) {
     use std::io::Write;
     let mut child = std::process::Command::new(program)
         .arg("--noflush")

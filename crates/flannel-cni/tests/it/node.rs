@@ -46,6 +46,14 @@ pub(crate) const V4: &str = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.24
 pub(crate) const V6: &str =
     "FLANNEL_IPV6_NETWORK=fd00:244::/56\nFLANNEL_IPV6_SUBNET=fd00:244:0:55::1/64\n";
 
+/// The same with another subnet, `number` in both families: for tests of what becomes of an address that no
+/// pod has any more. The pods of tests that run at the same time are on this host too.
+pub(crate) fn apart(families: &str, number: u8) -> String {
+    families
+        .replace("10.244.57.", &format!("10.244.{number}."))
+        .replace("fd00:244:0:55:", &format!("fd00:244:0:{number}:"))
+}
+
 impl Node {
     pub(crate) fn new(families: &str) -> Self {
         // SAFETY: only the network namespace of this test's thread is left; no memory is shared by it.

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use crate::node::{Node, Pod, V4, V6, Whose, run};
+use crate::node::{Node, Pod, V4, V6, Whose, apart, run};
 use crate::traced::Traced;
 
 #[test]
@@ -127,12 +127,13 @@ fn gc_collects(backend: &str) {
     node.check(Whose::Ours, &pods[0]);
 }
 
-/// As many reservations as there are addresses, of containers that nobody knows.
-fn fill(node: &Node, age: Duration) {
+/// As many reservations as there are addresses in the subnet 10.244.`subnet`.0/24, of containers that nobody
+/// knows.
+fn fill(node: &Node, subnet: u8, age: Duration) {
     let directory = node.reservations_dir();
     fs::create_dir_all(&directory).unwrap();
     for last in 2..=254 {
-        let path = directory.join(format!("10.244.57.{last}"));
+        let path = directory.join(format!("10.244.{subnet}.{last}"));
         fs::write(&path, format!("forgotten-{last}\r\neth0")).unwrap();
         let file = fs::File::options().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() - age).unwrap();
@@ -141,33 +142,34 @@ fn fill(node: &Node, age: Duration) {
 
 #[test]
 fn addresses_that_a_restart_of_the_host_left_behind_are_found_and_used() {
-    let node = Node::new(V4);
-    fill(&node, Duration::from_secs(3600));
+    let node = Node::new(&apart(V4, 58));
+    fill(&node, 58, Duration::from_secs(3600));
     let pod = node.attached("pod-1");
     assert_eq!(node.reserved(), [pod.ip().to_string()]);
 }
 
 #[test]
-fn addresses_of_living_pods_and_of_adds_under_way_are_never_taken() {
+fn addresses_of_running_pods_and_of_adds_under_way_are_never_taken() {
     let node = Node::new(V4);
     // Somebody must be inside, or the namespace cannot be seen.
-    let living = node.attached("pod-living");
+    let running = node.attached("pod-running");
     let mut inhabitant =
-        living.netns.inside(|| std::process::Command::new("sleep").arg("60").spawn().unwrap());
-    fill(&node, Duration::from_secs(3600));
-    fs::write(node.reservations_dir().join(living.ip().to_string()), "pod-living\r\neth0").unwrap();
+        running.netns.inside(|| std::process::Command::new("sleep").arg("60").spawn().unwrap());
+    fill(&node, 57, Duration::from_secs(3600));
+    fs::write(node.reservations_dir().join(running.ip().to_string()), "pod-running\r\neth0")
+        .unwrap();
     let file = fs::File::options()
         .write(true)
-        .open(node.reservations_dir().join(living.ip().to_string()))
+        .open(node.reservations_dir().join(running.ip().to_string()))
         .unwrap();
     file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
     let pod = node.attached("pod-1");
-    assert_ne!(pod.ip(), living.ip());
-    assert!(node.reserved().contains(&living.ip().to_string()));
+    assert_ne!(pod.ip(), running.ip());
+    assert!(node.reserved().contains(&running.ip().to_string()));
     inhabitant.kill().unwrap();
     inhabitant.wait().unwrap();
 
-    fill(&node, Duration::from_secs(5));
+    fill(&node, 57, Duration::from_secs(5));
     let pod = Pod::new("pod-2");
     let (code, msg) =
         node.call(Whose::Ours, "flannel", "ADD", &pod, &node.flannel_conf()).expect_error();
