@@ -78,7 +78,7 @@ async fn what_etcd_tells_is_told_on_without_asking_etcd_again() {
     const LEASES: u64 = 50;
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
-    let store = remote(&[front(&etcd).await], |_| {});
+    let store = remote(&[server_on(&etcd).await], |_| {});
     until_config(&store).await;
     let mut events = store.watch(Cursor::BEGINNING);
     while !matches!(next(&mut events).await, StoreEvent::Snapshot(_)) {}
