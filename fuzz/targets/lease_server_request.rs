@@ -5,17 +5,17 @@
 //! stored nodes can use, and what the server says its client can read.
 #![no_main]
 
+use flannel_server::LeaseService;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use flannel_lease::{NetworkName, SubnetOrigin};
+use flannel_server::embedded::AskError;
+use flannel_server::lease_state::{Addresses, LeaseState, Reply, Request as Asked, Who};
+use flannel_server::watch_log::{Everything, WatchLogs};
 use flannel_server::{Api, Limits};
-use flannel_store::LeaseService;
-use flannel_store::embedded::AskError;
-use flannel_store::lease_state::{Addresses, LeaseState, Reply, Request as Asked, Who};
-use flannel_store::watch_log::{Everything, WatchLogs};
 use flannel_store::wire::{WatchResult, WireFault, WireLease, WireReservation};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -85,7 +85,8 @@ async fn ask(api: &Api, service: &Memory, request: Request<Full<Bytes>>, who: Wh
     }
     assert_eq!(status, StatusCode::OK, "{text}");
     for (_, state) in service.everything() {
-        let config = state.config.as_deref().map(|text| flannel_backend::judge(text, SubnetOrigin::Pool));
+        let config =
+            state.config.as_deref().map(|text| flannel_backend::judge(text, SubnetOrigin::Pool));
         assert!(
             config.is_none_or(|judged| judged.is_ok()),
             "{text} is stored, and no node can use it"

@@ -5,7 +5,7 @@
 use std::time::SystemTime;
 
 use flannel_lease::{LeaseAttrs, Subnet};
-use flannel_store::lease_state::{Commit, LeaseState};
+use flannel_server::lease_state::{Commit, LeaseState};
 use flannel_store::wire::{WatchResult, WireFault, WireLease, WireReservation};
 use libfuzzer_sys::fuzz_target;
 

@@ -4,6 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::{LeaseAttrs, Subnet};
 
+/// The life of a lease, as every flannel gives it.
+pub const LEASE_TTL: Duration = Duration::from_secs(86_400);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub subnet: Subnet,

@@ -28,7 +28,7 @@ pub use attrs::{AttrsError, LeaseAttrs};
 pub use config::{BackendConfig, ConfigError, NetworkConfig, Remark, remarks};
 pub use identity::{Kinship, NodeIdentity, Running, Traces, same_device, same_node};
 pub use known_by::{KnownBy, NoAddress};
-pub use lease::{Expiry, Lease};
+pub use lease::{Expiry, LEASE_TTL, Lease};
 pub use nearest::nearest;
 pub use net::Net;
 pub use network_name::{NetworkName, NetworkNameError};

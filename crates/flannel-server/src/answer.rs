@@ -1,9 +1,9 @@
 //! Answers: JSON when all is well, and for what is not, text for people or JSON for those who ask
 //! for it.
 
+use crate::embedded::AskError;
 use bytes::Bytes;
-use flannel_store::embedded::AskError;
-use flannel_store::lease_state::Refusal;
+use flannel_store::Refusal;
 use flannel_store::wire::{self, WireFault};
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Request, Response, StatusCode};

@@ -1,16 +1,17 @@
 //! What each path does with each method.
 
+use crate::LeaseService;
+use flannel_store::{LogPosition, Refusal};
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::lease_state::{Reply, Request as Asked, Who};
+use crate::watch_log::{Style, WatchLog};
 use bytes::Bytes;
 use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
-use flannel_store::LeaseService;
-use flannel_store::lease_state::{Refusal, Reply, Request as Asked, Who};
-use flannel_store::watch_log::{Cursor, Style, WatchLog};
 use flannel_store::wire::{self, WireError, WireLease, WireReservation};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -172,7 +173,7 @@ impl Api {
             (Some(Expiry::Never), _) => None,
             (_, Some(ttl)) => Some(ttl),
             (Some(expiry), None) => expiry.remaining(SystemTime::now()),
-            (None, None) => Some(flannel_store::lease_state::LEASE_TTL),
+            (None, None) => Some(flannel_lease::LEASE_TTL),
         };
         let left = left.map(|left| left.as_millis() as u64);
         attrs.owner = lease.owner.map(Into::into);
@@ -202,8 +203,8 @@ impl Api {
         mut changes: watch::Receiver<u64>,
         query: &Query,
         standing: Standing,
-        is_whole: impl Fn(Option<Cursor>) -> bool,
-        answer: impl Fn(Option<Cursor>) -> Option<Bytes>,
+        is_whole: impl Fn(Option<LogPosition>) -> bool,
+        answer: impl Fn(Option<LogPosition>) -> Option<Bytes>,
     ) -> Answered {
         let next = query.next;
         let patience = self.patience(query).unwrap_or(self.limits.longest_poll);
@@ -233,7 +234,7 @@ impl Api {
             answered = wait => answered,
         };
         let nothing = || {
-            let Cursor { revision, history } = next.unwrap_or_default();
+            let LogPosition { revision, history } = next.unwrap_or_default();
             let history = wire::history_text(history.unwrap_or(0));
             Bytes::from(format!(
                 "{{\"events\":[],\"snapshot\":null,\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use flannel_store::lease_state::{Addresses, Who};
+use crate::lease_state::{Addresses, Who};
 use http::HeaderValue;
 
 use crate::answer::Fault;

@@ -2,14 +2,15 @@
 //! of a stream: when it has read what it was sent, it gets what has happened since. What is long goes out
 //! piece by piece, so that the turn of a whole table ends when the table has been taken, not before.
 
+use flannel_store::LogPosition;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use crate::watch_log::{Style, WatchLog};
 use bytes::Bytes;
-use flannel_store::watch_log::{Cursor, Style, WatchLog};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 use tokio_stream::Stream as _;
@@ -53,7 +54,7 @@ impl Rest {
 
 pub(crate) struct Events {
     watch_log: Arc<WatchLog>,
-    cursor: Option<Cursor>,
+    cursor: Option<LogPosition>,
     changes: WatchStream<u64>,
     turns: Turns,
     waiting: Option<Waiting>,
@@ -69,7 +70,7 @@ pub(crate) struct Events {
 impl Events {
     pub(crate) fn new(
         watch_log: Arc<WatchLog>,
-        cursor: Option<Cursor>,
+        cursor: Option<LogPosition>,
         patience: Option<Duration>,
         standing: Standing,
         turns: Turns,

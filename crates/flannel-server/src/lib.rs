@@ -1,4 +1,4 @@
-//! The lease server: what a [`LeaseService`](flannel_store::LeaseService) does, over HTTP. The API is that of the
+//! The lease server: what a [`LeaseService`] does, over HTTP. The API is that of the
 //! flannel 0.5-0.7 server with what was missing added; `openapi.json` describes it.
 
 mod answer;
@@ -6,6 +6,11 @@ mod api;
 mod auth;
 mod body;
 pub mod certificate;
+mod clock;
+pub mod embedded;
+mod etcd_service;
+mod lease_service;
+pub mod lease_state;
 mod leftover;
 mod limits;
 mod listen;
@@ -16,9 +21,13 @@ mod serve;
 mod standing;
 mod tls;
 mod turns;
+pub mod watch_log;
 
 pub use api::Api;
 pub use auth::{Tokens, TokensError, hash_token};
+pub use embedded::{Embedded, EmbeddedStore};
+pub use etcd_service::EtcdService;
+pub use lease_service::LeaseService;
 pub use limits::Limits;
 pub use listen::{Listen, ListenError};
 pub use serve::{BindError, Options, Server, TlsFiles};

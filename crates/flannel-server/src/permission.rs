@@ -1,6 +1,6 @@
 //! Who may do what. Leases have their own rules, in the lease state: a node changes its own alone.
 
-use flannel_store::lease_state::Who;
+use crate::lease_state::Who;
 use http::{Method, StatusCode};
 
 use crate::answer::Fault;

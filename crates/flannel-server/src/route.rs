@@ -1,9 +1,9 @@
 //! Paths and queries → what is asked for. No I/O.
 
+use flannel_store::LogPosition;
 use std::time::Duration;
 
 use flannel_lease::{NetworkName, Subnet};
-use flannel_store::watch_log::Cursor;
 use flannel_store::wire;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Route {
 /// The parameters of a query that mean something; others are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Query {
-    pub(crate) next: Option<Cursor>,
+    pub(crate) next: Option<LogPosition>,
     /// How long to wait for something to tell.
     pub(crate) wait: Option<Duration>,
     pub(crate) previous: Option<Subnet>,
@@ -109,7 +109,7 @@ impl Query {
                 _ => {}
             }
         }
-        read.next = revision.map(|revision| Cursor { revision, history });
+        read.next = revision.map(|revision| LogPosition { revision, history });
         Ok(read)
     }
 }
@@ -182,7 +182,7 @@ mod tests {
     fn queries_hold_numbers_and_flags() {
         let query = Query::read("next=12&history=00ff&wait=3&force&x=y").unwrap();
         assert_eq!(query.wait, Some(Duration::from_secs(3)));
-        assert_eq!(query.next, Some(Cursor { revision: 12, history: Some(255) }));
+        assert_eq!(query.next, Some(LogPosition { revision: 12, history: Some(255) }));
         assert!(query.force && !query.import);
         for query in
             ["next=", "next=-1", "next=1e3", "wait=x", "history=xyz", "force=maybe", "previous=10"]

@@ -1,5 +1,6 @@
 //! Connections: accepted within limits, spoken to in TLS or not, cut off when they are slow.
 
+use crate::LeaseService;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use flannel_store::LeaseService;
-use flannel_store::lease_state::Who;
+use crate::lease_state::Who;
 use http::header::{AUTHORIZATION, CONNECTION, EXPECT};
 use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;

@@ -2,7 +2,7 @@
 
 use flannel_lease::{AcquireError, Lease};
 
-use crate::lease_state::Refusal;
+use crate::Refusal;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -38,7 +38,7 @@ pub enum StoreError {
     Taken { key: String, by: Box<Lease> },
 
     #[error(transparent)]
-    OutOfSubnets(#[from] AcquireError),
+    OutOfSubnets(Box<AcquireError>),
 
     /// Other nodes were quicker each time.
     #[error("no subnet after {tries} tries, each time another node was quicker: try again")]
@@ -68,6 +68,12 @@ impl StoreError {
             self,
             Self::Unavailable { .. } | Self::Contended { .. } | Self::NotAssignedYet { .. }
         )
+    }
+}
+
+impl From<AcquireError> for StoreError {
+    fn from(error: AcquireError) -> Self {
+        Self::OutOfSubnets(Box::new(error))
     }
 }
 

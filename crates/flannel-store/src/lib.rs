@@ -7,28 +7,26 @@
 
 mod acquire;
 mod admin;
-mod clock;
-pub mod embedded;
 mod error;
 pub mod etcd;
-mod etcd_service;
-mod lease_service;
-pub mod lease_state;
+mod kept_lease;
+mod log_position;
+mod refusal;
 pub mod remote;
 mod store;
 #[cfg(feature = "test-util")]
 pub mod testing;
-pub mod watch_log;
 pub mod wire;
 
 pub use acquire::acquire;
 pub use admin::{Admin, stranded};
-pub use embedded::{Embedded, EmbeddedStore};
 pub use error::StoreError;
 pub use etcd::{EtcdOptions, EtcdStore, Secret};
-pub use etcd_service::EtcdService;
-pub use lease_service::LeaseService;
+pub use kept_lease::{KeptLease, LARGEST_DATA, Millis, split_owner};
+pub use log_position::LogPosition;
+pub use refusal::Refusal;
 pub use remote::{RemoteOptions, RemoteStore};
 pub use store::{
-    Acquired, Claim, Cursor, Held, NodeNetwork, Recalled, Snapshot, Store, StoreEvent, StoredLease,
+    Acquired, Claim, Cursor, EXAMPLE, Held, NodeNetwork, Recalled, Snapshot, Store, StoreEvent,
+    StoredLease,
 };

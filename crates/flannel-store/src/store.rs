@@ -11,10 +11,10 @@ use flannel_lease::{
 use tokio::sync::mpsc;
 
 use crate::StoreError;
-use crate::lease_state::LEASE_TTL;
+use flannel_lease::LEASE_TTL;
 
 /// What a config looks like, for those who have none yet.
-pub(crate) const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
+pub const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 /// A lease this node holds.
 #[derive(Clone, Debug, PartialEq)]

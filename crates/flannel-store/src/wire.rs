@@ -9,9 +9,9 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::LogPosition;
 use crate::StoredLease;
-use crate::lease_state::{Entry, Millis};
-use crate::watch_log::Cursor;
+use crate::{KeptLease, Millis};
 
 /// Go's zero time, which stands for "never".
 const NEVER: &str = "0001-01-01T00:00:00Z";
@@ -29,7 +29,7 @@ const LONGEST_LIFE: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub struct WireError(pub String);
 
 /// A lease as JSON. `ttl` is added where the reader's clock is not to be relied upon.
-pub fn lease_json(subnet: &Subnet, entry: &Entry, ttl: Option<Duration>) -> String {
+pub fn lease_json(subnet: &Subnet, entry: &KeptLease, ttl: Option<Duration>) -> String {
     let mut out = String::from("{");
     if let Some(v4) = subnet.v4() {
         out += &format!("\"Subnet\":\"{v4}\",");
@@ -52,7 +52,7 @@ pub fn lease_json(subnet: &Subnet, entry: &Entry, ttl: Option<Duration>) -> Stri
 
 /// The lease in an event that says it is gone: nothing but its subnet is known for sure.
 pub fn gone_json(subnet: &Subnet) -> String {
-    let entry = Entry { attrs: LeaseAttrs::default(), expires: None, version: 0, owner: None };
+    let entry = KeptLease { attrs: LeaseAttrs::default(), expires: None, version: 0, owner: None };
     lease_json(subnet, &entry, None)
 }
 
@@ -132,13 +132,13 @@ fn read_expiry(text: &str) -> Result<Expiry, WireError> {
     }
     let at: jiff::Timestamp = text
         .parse()
-        .map_err(|_| WireError(format!("Expiration {:?} is no RFC 3339 time", shown(text))))?;
+        .map_err(|_| WireError(format!("Expiration {:?} is not an RFC 3339 time", shown(text))))?;
     Ok(Expiry::At(SystemTime::from(at)))
 }
 
 /// From `Subnet` and `IPv6Subnet`, as CIDRs.
 pub fn read_subnet(v4: Option<&str>, v6: Option<&str>) -> Result<Option<Subnet>, WireError> {
-    let wrong = |key: &str, text: &str| WireError(format!("{key} {:?} is no CIDR", shown(text)));
+    let wrong = |key: &str, text: &str| WireError(format!("{key} {:?} is not a CIDR", shown(text)));
     let v4 = v4.filter(|text| !text.is_empty());
     let v6 = v6.filter(|text| !text.is_empty());
     let v4 = v4.map(|t| t.parse::<Ipv4Net>().map_err(|_| wrong("Subnet", t))).transpose()?;
@@ -245,7 +245,7 @@ impl WatchResult {
         let raw: RawResult<'_> = from_json(json)?;
         let number = |text: &str| text.parse::<u64>().ok();
         let cursor = number(&raw.cursor)
-            .ok_or_else(|| WireError(format!("cursor {:?} is no number", shown(&raw.cursor))))?;
+            .ok_or_else(|| WireError(format!("cursor {:?} is not a number", shown(&raw.cursor))))?;
         let history = raw.history.as_deref().and_then(read_history).unwrap_or(0);
         let events = raw.events.unwrap_or_default();
         let events = events.into_iter().filter_map(|e| read_event(&e).transpose());
@@ -263,9 +263,9 @@ impl WatchResult {
 }
 
 impl WatchResult {
-    pub fn cursor(&self) -> Cursor {
+    pub fn cursor(&self) -> LogPosition {
         // A server of old tells no history.
-        Cursor {
+        LogPosition {
             revision: self.cursor,
             history: Some(self.history).filter(|history| *history != 0),
         }

@@ -2,6 +2,7 @@
 //! one counts, which operators change with `flannelctl config set`; so a file that says something else is
 //! told of, at the start and when it is edited.
 
+use flannel_server::LeaseService;
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,9 +10,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use flannel_lease::{NetworkConfig, NetworkName, SubnetOrigin};
-use flannel_store::LeaseService;
-use flannel_store::embedded::AskError;
-use flannel_store::lease_state::Request;
+use flannel_server::embedded::AskError;
+use flannel_server::lease_state::Request;
 
 /// How often the file is looked at.
 const PAUSE: Duration = Duration::from_secs(2);

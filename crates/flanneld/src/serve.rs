@@ -1,13 +1,14 @@
 //! The lease server as a part of this process: on a thread of its own, so that thousands of clients
 //! do not keep the node waiting, nor the node them.
 
+use flannel_server::{Embedded, EtcdService, LeaseService};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use flannel_lease::SubnetOrigin;
 use flannel_server::Server;
-use flannel_store::{Embedded, EtcdOptions, EtcdService, LeaseService};
+use flannel_store::EtcdOptions;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::first_config::FirstConfig;

@@ -1,10 +1,11 @@
 //! The store that the options ask for, for each network.
 
+use flannel_server::EmbeddedStore;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use flannel_lease::Subnet;
-use flannel_store::{EmbeddedStore, EtcdStore, RemoteStore, Store};
+use flannel_store::{EtcdStore, RemoteStore, Store};
 
 use crate::options::{Joined, StoreOptions};
 use crate::serve::Served;

@@ -1,13 +1,15 @@
 //! The machine's clock is set while the server runs: leases go on as if nothing had happened.
 
+use flannel_lease::LEASE_TTL;
+use flannel_server::{Embedded, EmbeddedStore};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flannel_lease::{Expiry, NetworkName};
 use flannel_server::Server;
-use flannel_store::lease_state::{LEASE_TTL, Request};
+use flannel_server::lease_state::Request;
 use flannel_store::testing::AcquireAs as _;
-use flannel_store::{Admin as _, Embedded, EmbeddedStore, Store as _};
+use flannel_store::{Admin as _, Store as _};
 
 use crate::support::*;
 

@@ -1,5 +1,6 @@
 //! The server in front of etcd: several of them, side by side.
 
+use flannel_server::EtcdService;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use flannel_server::Server;
 use flannel_store::Cursor;
 use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::EtcdServer;
-use flannel_store::{Admin as _, EtcdService, Store as _, StoreError, StoreEvent};
+use flannel_store::{Admin as _, Store as _, StoreError, StoreEvent};
 use tokio::time::timeout;
 use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -32,7 +33,7 @@ async fn until_config(store: &flannel_store::RemoteStore) {
 }
 
 #[tokio::test]
-async fn two_fronts_serve_the_same_leases() {
+async fn two_servers_serve_the_same_leases() {
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
     let (one, two) = (server_on(&etcd).await, server_on(&etcd).await);
@@ -101,7 +102,7 @@ async fn what_etcd_tells_is_told_on_without_asking_etcd_again() {
 }
 
 #[tokio::test]
-async fn a_client_moves_from_one_front_to_the_other() {
+async fn a_client_moves_from_one_server_to_the_other() {
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
     let service = EtcdService::start(etcd.options()).unwrap();
@@ -169,7 +170,7 @@ async fn leases_move_to_etcd_and_back_unchanged() {
 }
 
 #[tokio::test]
-async fn a_front_of_a_full_etcd_says_that_it_is_full() {
+async fn a_server_of_a_full_etcd_says_that_it_is_full() {
     let etcd = EtcdServer::start_small(1 << 20);
     let store = etcd.store(1);
     store.set_config(CONFIG, false).await.unwrap();
@@ -183,7 +184,7 @@ async fn a_front_of_a_full_etcd_says_that_it_is_full() {
 }
 
 #[tokio::test]
-async fn what_etcd_holds_already_is_named_by_the_front() {
+async fn what_etcd_holds_already_is_named_by_the_server() {
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
     let here = remote(&[server_on(&etcd).await], |_| {});

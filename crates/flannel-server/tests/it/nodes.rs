@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use flannel_lease::{Expiry, NetworkName};
-use flannel_store::lease_state::Request;
+use flannel_server::lease_state::Request;
 use flannel_store::testing::AcquireAs as _;
 use flannel_store::{Admin as _, Claim, Cursor, Store as _, StoreError, StoreEvent, StoredLease};
 

@@ -1,5 +1,6 @@
 //! Rights that end, and rights that pass from one machine to another.
 
+use flannel_server::{EtcdService, LeaseService};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +9,7 @@ use flannel_server::{Options, Server, hash_token};
 use flannel_store::Cursor;
 use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::EtcdServer;
-use flannel_store::{
-    Admin as _, EtcdService, LeaseService, RemoteStore, Secret, Store as _, StoreError, StoreEvent,
-};
+use flannel_store::{Admin as _, RemoteStore, Secret, Store as _, StoreError, StoreEvent};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -1,15 +1,16 @@
 //! A server on a port of its own, and the simplest of all clients.
 
+use flannel_server::Embedded;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_lease::{LeaseAttrs, NetworkConfig, NetworkName, Subnet};
+use flannel_server::lease_state::Request;
 use flannel_server::{Limits, Listen, Options, Server, TlsFiles};
-use flannel_store::lease_state::Request;
 use flannel_store::testing::plain;
-use flannel_store::{Claim, Embedded, RemoteOptions, RemoteStore, StoreEvent};
+use flannel_store::{Claim, RemoteOptions, RemoteStore, StoreEvent};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;

@@ -1,5 +1,6 @@
 //! Whole tables are sent a few at a time, in the order in which they were asked for.
 
+use flannel_server::Embedded;
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -7,9 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flannel_lease::NetworkName;
+use flannel_server::lease_state::{Request as Asked, Who};
 use flannel_server::{Api, Limits};
-use flannel_store::Embedded;
-use flannel_store::lease_state::{Request as Asked, Who};
 use http::Request;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Body;

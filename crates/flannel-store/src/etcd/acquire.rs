@@ -7,9 +7,9 @@ use flannel_lease::{
 use prost::bytes::Bytes;
 
 use super::keys::{KeyRange, Meaning};
-use super::listing::{Entry, Listing};
+use super::leases::{EtcdLeases, Grant, WrittenKey};
+use super::listing::{ListedLease, Listing};
 use super::proto::{Compare, KeyValue, RequestOp, TxnRequest};
-use super::registry::{Grant, Registry, WrittenKey};
 use super::txn;
 use crate::{Acquired, Claim, Held, Recalled, Snapshot, StoreError};
 
@@ -38,8 +38,8 @@ struct OwnKey {
 impl Listed {
     fn new(config: &NetworkConfig, me: &Claimant, listing: &Listing) -> Self {
         let is_own =
-            |entry: &&Entry| entry.attrs.as_ref().is_some_and(|attrs| me.has(config, attrs));
-        let own = |entry: &Entry| OwnKey {
+            |entry: &&ListedLease| entry.attrs.as_ref().is_some_and(|attrs| me.has(config, attrs));
+        let own = |entry: &ListedLease| OwnKey {
             subnet: entry.subnet,
             // A part of the whole answer would keep all of it in memory.
             key: Bytes::copy_from_slice(&entry.kv.key),
@@ -48,7 +48,8 @@ impl Listed {
         };
         let entries = listing.entries.iter();
         let unreadable = entries.clone().filter(|entry| entry.attrs.is_none());
-        let occupied = |entry: &Entry| Lease { subnet: entry.subnet, attrs: LeaseAttrs::default() };
+        let occupied =
+            |entry: &ListedLease| Lease { subnet: entry.subnet, attrs: LeaseAttrs::default() };
         Self {
             revision: listing.revision(),
             own: entries.filter(is_own).map(own).collect(),
@@ -72,7 +73,7 @@ struct Plan {
     discards: Vec<OwnKey>,
 }
 
-impl Registry {
+impl EtcdLeases {
     pub(super) async fn recall(
         &self,
         config: &NetworkConfig,

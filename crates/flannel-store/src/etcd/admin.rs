@@ -8,24 +8,24 @@ use flannel_lease::{Expiry, KnownBy, LeaseAttrs, NetworkConfig, Subnet, SubnetOr
 use prost::bytes::Bytes;
 
 use super::keys::KeyRange;
-use super::listing::{Entry, Listing};
+use super::leases::{EtcdLeases, Grant};
+use super::listing::{ListedLease, Listing};
 use super::proto::{Compare, RangeRequest, RequestOp, TxnRequest};
-use super::registry::{Grant, Registry};
 use super::timing::LEASE_TTL;
 use super::{EtcdStore, txn};
 use crate::admin::{Admin, stranded};
-use crate::lease_state::{self, Millis, Refusal};
 use crate::{Held, Snapshot, StoreError, StoredLease};
+use crate::{KeptLease, Millis, Refusal};
 
 #[async_trait]
 impl Admin for EtcdStore {
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let listing = self.registry.list().await?;
+        let listing = self.leases.list().await?;
         Ok(Snapshot { cursor: listing.cursor(), leases: listing.into_leases() })
     }
 
     async fn list(&self) -> Result<Vec<Held>, StoreError> {
-        let listing = self.registry.list().await?;
+        let listing = self.leases.list().await?;
         let mut ends: BTreeMap<i64, Expiry> = BTreeMap::from([(Grant::NONE.id, Expiry::Never)]);
         let mut held = Vec::with_capacity(listing.entries.len());
         for entry in listing.entries {
@@ -34,7 +34,7 @@ impl Admin for EtcdStore {
             let expiry = match ends.get(&id) {
                 Some(known) => *known,
                 None => {
-                    let end = self.registry.end_of(id).await?;
+                    let end = self.leases.end_of(id).await?;
                     ends.insert(id, end);
                     end
                 }
@@ -45,61 +45,61 @@ impl Admin for EtcdStore {
     }
 
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
-        let key = self.registry.keys.config();
+        let key = self.leases.keys.config();
         let attempted = format!("write the network config {key}");
         let config = flannel_backend::judge(text, SubnetOrigin::Pool)
             .map_err(|error| StoreError::rejected(&attempted, error))?
             .config;
-        let listing = self.registry.list().await?;
+        let listing = self.leases.list().await?;
         let subnets = listing.entries.iter().map(|entry| &entry.subnet);
         if let Some((count, example)) = stranded(&config, subnets).filter(|_| !force) {
             return Err(StoreError::rejected(&attempted, Refusal::Stranded { count, example }));
         }
         let (key, value) = (Bytes::from(key.to_owned()), Bytes::from(text.to_owned()));
-        self.registry.change(vec![], txn::put(&key, &value, 0), "write the network config").await
+        self.leases.change(vec![], txn::put(&key, &value, 0), "write the network config").await
     }
 
     async fn reserve(&self, subnet: &Subnet, attrs: &LeaseAttrs) -> Result<(), StoreError> {
         let attempted = format!("reserve {subnet}");
-        match self.registry.look(subnet).await? {
+        match self.leases.look(subnet).await? {
             Some(entry) => {
-                self.registry.check_node(&entry, attrs, &attempted).await?;
+                self.leases.check_node(&entry, attrs, &attempted).await?;
                 let put = txn::put(&entry.kv.key, &entry.kv.value, Grant::NONE.id);
-                self.registry.change(vec![unchanged(&entry)], put, &attempted).await?;
-                self.registry.retire(entry.kv.lease);
+                self.leases.change(vec![unchanged(&entry)], put, &attempted).await?;
+                self.leases.retire(entry.kv.lease);
                 Ok(())
             }
             None => {
-                self.registry.check_without_lease(attrs, &attempted).await?;
-                self.registry.create(subnet, attrs, Grant::NONE, &attempted).await
+                self.leases.check_without_lease(attrs, &attempted).await?;
+                self.leases.create(subnet, attrs, Grant::NONE, &attempted).await
             }
         }
     }
 
     async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError> {
         let attempted = format!("remove the reservation of {subnet}");
-        let entry = self.registry.find(subnet, &attempted).await?;
+        let entry = self.leases.find(subnet, &attempted).await?;
         if !entry.is_reserved() {
             return Ok(());
         }
-        let grant = self.registry.grant().await.map_err(|fault| fault.during(&attempted))?;
+        let grant = self.leases.grant().await.map_err(|fault| fault.during(&attempted))?;
         let put = txn::put(&entry.kv.key, &entry.kv.value, grant.id);
-        self.registry.change(vec![unchanged(&entry)], put, &attempted).await
+        self.leases.change(vec![unchanged(&entry)], put, &attempted).await
     }
 
     async fn release(&self, held: &Held) -> Result<(), StoreError> {
-        self.registry.release(held).await
+        self.leases.release(held).await
     }
 
     async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError> {
         let attempted = format!("release {subnet}");
-        let entry = self.registry.find(subnet, &attempted).await?;
+        let entry = self.leases.find(subnet, &attempted).await?;
         if entry.is_reserved() {
             return Err(StoreError::rejected(&attempted, Refusal::Reserved(*subnet)));
         }
         let delete = txn::delete(&entry.kv.key);
-        self.registry.change(vec![unchanged(&entry)], delete, &attempted).await?;
-        self.registry.retire(entry.kv.lease);
+        self.leases.change(vec![unchanged(&entry)], delete, &attempted).await?;
+        self.leases.retire(entry.kv.lease);
         Ok(())
     }
 
@@ -110,28 +110,28 @@ impl Admin for EtcdStore {
             None => Grant::NONE,
             Some(left) => {
                 let left = left.clamp(Duration::from_secs(60), LEASE_TTL);
-                let granted = self.registry.client.lease_grant(left.as_secs() as i64).await;
+                let granted = self.leases.client.lease_grant(left.as_secs() as i64).await;
                 let granted = granted.map_err(|fault| fault.during(&attempted))?;
                 Grant { id: granted.id, expiry: *expiry }
             }
         };
-        match self.registry.look(&lease.subnet).await? {
+        match self.leases.look(&lease.subnet).await? {
             Some(entry) => {
-                self.registry.check_node(&entry, &lease.attrs, &attempted).await?;
+                self.leases.check_node(&entry, &lease.attrs, &attempted).await?;
                 let value = Bytes::from(lease.attrs.to_json());
                 let put = txn::put(&entry.kv.key, &value, grant.id);
-                self.registry.change(vec![unchanged(&entry)], put, &attempted).await
+                self.leases.change(vec![unchanged(&entry)], put, &attempted).await
             }
-            None => self.registry.create(&lease.subnet, &lease.attrs, grant, &attempted).await,
+            None => self.leases.create(&lease.subnet, &lease.attrs, grant, &attempted).await,
         }
     }
 }
 
-fn unchanged(entry: &Entry) -> Compare {
+fn unchanged(entry: &ListedLease) -> Compare {
     txn::is_unchanged(&entry.kv.key, entry.kv.mod_revision)
 }
 
-impl Registry {
+impl EtcdLeases {
     async fn end_of(&self, lease: i64) -> Result<Expiry, StoreError> {
         let now = SystemTime::now();
         let answer = self.client.lease_time_to_live(lease).await;
@@ -140,7 +140,7 @@ impl Registry {
     }
 
     /// One lease as it is now.
-    async fn look(&self, subnet: &Subnet) -> Result<Option<Entry>, StoreError> {
+    async fn look(&self, subnet: &Subnet) -> Result<Option<ListedLease>, StoreError> {
         for key in [Some(self.keys.lease(subnet)), self.keys.go_lease(subnet)].into_iter().flatten()
         {
             let request = RangeRequest { key: Bytes::from(key.clone()), ..RangeRequest::default() };
@@ -148,13 +148,13 @@ impl Registry {
             let answer = answer.map_err(|fault| fault.during(format!("read {key}")))?;
             if let Some(kv) = answer.kvs.into_iter().next() {
                 let attrs = LeaseAttrs::from_json(&kv.value).ok();
-                return Ok(Some(Entry { subnet: *subnet, attrs, kv }));
+                return Ok(Some(ListedLease { subnet: *subnet, attrs, kv }));
             }
         }
         Ok(None)
     }
 
-    async fn find(&self, subnet: &Subnet, attempted: &str) -> Result<Entry, StoreError> {
+    async fn find(&self, subnet: &Subnet, attempted: &str) -> Result<ListedLease, StoreError> {
         let gone = || StoreError::rejected(attempted, Refusal::Gone(*subnet));
         self.look(subnet).await?.ok_or_else(gone)
     }
@@ -168,8 +168,9 @@ impl Registry {
         let listing = self.list().await?;
         let known_by = KnownBy::of(listing.network().as_ref());
         let node = known_by.address(attrs).map_err(|e| StoreError::rejected(attempted, e))?;
-        let is_node =
-            |entry: &&Entry| entry.attrs.as_ref().is_some_and(|of| known_by.same_node(of, attrs));
+        let is_node = |entry: &&ListedLease| {
+            entry.attrs.as_ref().is_some_and(|of| known_by.same_node(of, attrs))
+        };
         match listing.entries.iter().find(is_node) {
             Some(entry) => {
                 let (has, reserved) = (entry.subnet, entry.is_reserved());
@@ -182,7 +183,7 @@ impl Registry {
 
     async fn check_node(
         &self,
-        entry: &Entry,
+        entry: &ListedLease,
         attrs: &LeaseAttrs,
         attempted: &str,
     ) -> Result<(), StoreError> {
@@ -191,7 +192,7 @@ impl Registry {
         if KnownBy::of(config.as_ref()).same_node(&theirs, attrs) {
             return Ok(());
         }
-        let kept = lease_state::Entry {
+        let kept = KeptLease {
             attrs: theirs,
             // How long it lasts was not asked; the one who wrote it gave it a day.
             expires: (!entry.is_reserved()).then(in_a_day),
@@ -252,18 +253,18 @@ impl Listing {
 
 impl EtcdStore {
     /// One lease as it is now.
-    pub(crate) async fn stored(&self, subnet: &Subnet) -> Result<Option<StoredLease>, StoreError> {
-        Ok(self.registry.look(subnet).await?.and_then(Entry::stored))
+    pub async fn stored(&self, subnet: &Subnet) -> Result<Option<StoredLease>, StoreError> {
+        Ok(self.leases.look(subnet).await?.and_then(ListedLease::stored))
     }
 
-    pub(crate) async fn remove_config(&self) -> Result<(), StoreError> {
-        let key = Bytes::from(self.registry.keys.config().to_owned());
-        self.registry.change(vec![], txn::delete(&key), "remove the network config").await
+    pub async fn remove_config(&self) -> Result<(), StoreError> {
+        let key = Bytes::from(self.leases.keys.config().to_owned());
+        self.leases.change(vec![], txn::delete(&key), "remove the network config").await
     }
 
     /// The names of the directories beside our own keys that hold a config.
-    pub(crate) async fn networks_below(&self) -> Result<Vec<String>, StoreError> {
-        let config = self.registry.keys.config();
+    pub async fn networks_below(&self) -> Result<Vec<String>, StoreError> {
+        let config = self.leases.keys.config();
         let root = config.strip_suffix("config").unwrap_or(config);
         let range = KeyRange::directory(root);
         let request = RangeRequest {
@@ -272,7 +273,7 @@ impl EtcdStore {
             keys_only: true,
             ..RangeRequest::default()
         };
-        let answer = self.registry.client.range(request).await;
+        let answer = self.leases.client.range(request).await;
         let answer = answer.map_err(|fault| fault.during("list the networks"))?;
         let name = |key: &[u8]| {
             let rest = std::str::from_utf8(key).ok()?.strip_prefix(root)?;

@@ -5,8 +5,8 @@ use prost::bytes::Bytes;
 
 use super::fault::{Fault, Kind};
 use super::keys::{KeyRange, Meaning};
+use super::leases::{EtcdLeases, Grant};
 use super::proto::{KeyValue, RangeRequest, ResponseHeader, TxnResponse};
-use super::registry::{Grant, Registry};
 use super::timing::{LIST_TIMEOUT_MAX, REQUEST_TIMEOUT};
 use super::txn;
 use crate::{Cursor, StoreError, StoredLease};
@@ -18,19 +18,19 @@ const MAX_LOOKUPS: usize = 16;
 pub(super) struct Listing {
     pub(super) header: ResponseHeader,
     pub(super) config: Option<Bytes>,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<ListedLease>,
 }
 
 /// One lease as it is stored.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct ListedLease {
     pub(super) subnet: Subnet,
     /// `None` when the value cannot be read: the subnet is in use all the same.
     pub(super) attrs: Option<LeaseAttrs>,
     pub(super) kv: KeyValue,
 }
 
-impl Registry {
+impl EtcdLeases {
     pub(super) async fn list(&self) -> Result<Listing, StoreError> {
         let attempted = || format!("list the leases under {}", self.keys.subnets());
         let directories = self.directories();
@@ -69,14 +69,14 @@ impl Registry {
     }
 
     /// `None` for keys that are not leases.
-    fn read_entry(&self, kv: KeyValue) -> Option<Entry> {
+    fn read_entry(&self, kv: KeyValue) -> Option<ListedLease> {
         match self.keys.meaning(&kv.key) {
             Meaning::Lease(subnet) => {
                 let attrs = LeaseAttrs::from_json(&kv.value).ok();
                 if attrs.is_some() {
                     self.unreadable().forget(&kv.key);
                 }
-                Some(Entry { subnet, attrs, kv })
+                Some(ListedLease { subnet, attrs, kv })
             }
             Meaning::Config => None,
             Meaning::Foreign(why) => {
@@ -130,11 +130,11 @@ impl Listing {
 
     /// The leases whose attributes are known.
     pub(super) fn into_leases(self) -> Vec<StoredLease> {
-        self.entries.into_iter().filter_map(Entry::stored).collect()
+        self.entries.into_iter().filter_map(ListedLease::stored).collect()
     }
 }
 
-impl Entry {
+impl ListedLease {
     /// A key that does not expire is a reservation.
     pub(super) fn is_reserved(&self) -> bool {
         self.kv.lease == Grant::NONE.id

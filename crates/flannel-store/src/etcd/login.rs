@@ -40,7 +40,7 @@ impl Credentials {
         match answer {
             Ok(answer) => {
                 let mut token: MetadataValue<Ascii> = answer.token.parse().map_err(|_| {
-                    Fault::new(Kind::Refused, endpoint, "its token is no valid header value")
+                    Fault::new(Kind::Refused, endpoint, "its token is not a valid header value")
                 })?;
                 token.set_sensitive(true);
                 Ok(Login::Token(token))

@@ -4,15 +4,14 @@ mod acquire;
 pub(crate) mod admin;
 mod client;
 mod fault;
-mod history;
 mod keys;
+mod leases;
 mod listing;
 mod login;
 mod options;
 mod proto;
 #[cfg(feature = "test-util")]
 pub(crate) mod raw;
-mod registry;
 mod renew;
 mod rpc;
 mod timing;
@@ -21,6 +20,7 @@ mod transport;
 mod txn;
 mod unreadable;
 mod watch;
+mod watch_progress;
 
 use std::sync::Arc;
 
@@ -28,14 +28,14 @@ use async_trait::async_trait;
 use flannel_lease::{Claimant, LeaseAttrs, NetworkConfig, Subnet};
 use tokio::sync::mpsc;
 
-use self::registry::Registry;
+use self::leases::EtcdLeases;
 use crate::{Acquired, Claim, Cursor, Held, Recalled, Store, StoreError, StoreEvent};
 
 pub use self::options::{EtcdOptions, Secret};
 
 #[derive(Debug)]
 pub struct EtcdStore {
-    registry: Arc<Registry>,
+    leases: Arc<EtcdLeases>,
     previous: Option<Subnet>,
 }
 
@@ -47,7 +47,7 @@ impl EtcdStore {
         previous: Option<Subnet>,
         seed: u64,
     ) -> Result<Self, StoreError> {
-        Ok(Self { registry: Arc::new(Registry::new(options, seed)?), previous })
+        Ok(Self { leases: Arc::new(EtcdLeases::new(options, seed)?), previous })
     }
 }
 
@@ -61,11 +61,11 @@ impl Store for EtcdStore {
     }
 
     async fn config(&self) -> Result<Option<String>, StoreError> {
-        self.registry.config().await
+        self.leases.config().await
     }
 
     fn how_to_write_config(&self) -> String {
-        let key = self.registry.keys.config();
+        let key = self.leases.keys.config();
         format!(
             "`etcdctl put {key} '{}'`, or with `flannelctl config set FILE`",
             crate::store::EXAMPLE
@@ -73,7 +73,7 @@ impl Store for EtcdStore {
     }
 
     async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError> {
-        self.registry.recall(config, me).await
+        self.leases.recall(config, me).await
     }
 
     async fn try_acquire(
@@ -82,18 +82,18 @@ impl Store for EtcdStore {
         claim: &Claim,
         recalled: Recalled,
     ) -> Result<Acquired, StoreError> {
-        self.registry.try_acquire(config, claim, recalled).await
+        self.leases.try_acquire(config, claim, recalled).await
     }
 
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
-        self.registry.renew(held, attrs).await
+        self.leases.renew(held, attrs).await
     }
 
     fn node_moved(&self) {
-        self.registry.client.reconnect();
+        self.leases.client.reconnect();
     }
 
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
-        watch::start(self.registry.clone(), &cursor)
+        watch::start(self.leases.clone(), &cursor)
     }
 }

@@ -6,8 +6,8 @@ use prost::bytes::Bytes;
 
 use super::fault::Fault;
 use super::keys::KeyRange;
+use super::leases::{EtcdLeases, Grant};
 use super::proto::{KeyValue, RequestOp, TxnRequest};
-use super::registry::{Grant, Registry};
 use super::txn;
 use crate::{Held, StoreError};
 
@@ -31,7 +31,7 @@ enum Written {
     Changed(Vec<KeyValue>),
 }
 
-impl Registry {
+impl EtcdLeases {
     pub(super) async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
         let lease = Lease { subnet: held.lease.subnet, attrs: attrs.clone() };
         let failed = |fault: Fault| {

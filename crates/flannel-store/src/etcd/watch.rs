@@ -11,31 +11,31 @@ use tokio::time::{Instant, timeout};
 
 use super::client::WatchStream;
 use super::fault::{Fault, Kind};
-use super::history::{Ended, History};
 use super::keys::{KeyRange, Meaning};
-use super::listing::Entry;
+use super::leases::EtcdLeases;
+use super::listing::ListedLease;
 use super::proto::{Event, EventKind, RangeRequest, WatchResponse};
-use super::registry::Registry;
 use super::timing::{REQUEST_TIMEOUT, WATCH_RETRY, WATCH_SILENCE};
+use super::watch_progress::{Ended, WatchProgress};
 use crate::{Cursor, StoreError, StoreEvent};
 
 /// Events waiting for the daemon; when it lags further behind, etcd holds the rest.
 const QUEUE: usize = 1_024;
 
 /// Tells of everything after `cursor`, which is a revision.
-pub(super) fn start(registry: Arc<Registry>, cursor: &Cursor) -> mpsc::Receiver<StoreEvent> {
+pub(super) fn start(leases: Arc<EtcdLeases>, cursor: &Cursor) -> mpsc::Receiver<StoreEvent> {
     let (events, receiver) = mpsc::channel(QUEUE);
     let cursor = cursor.text().and_then(|text| text.parse().ok()).unwrap_or(0);
     // The config may have changed between reading it and listing the leases.
-    let config_cursor = cursor.min(registry.config_read_at());
-    let history = (cursor > 0).then(|| registry.history(config_cursor, cursor));
-    let watcher = Watcher { registry, events, down: false };
+    let config_cursor = cursor.min(leases.config_read_at());
+    let history = (cursor > 0).then(|| leases.history(config_cursor, cursor));
+    let watcher = Watcher { leases, events, down: false };
     tokio::spawn(watcher.run_until_unwanted(history));
     receiver
 }
 
 struct Watcher {
-    registry: Arc<Registry>,
+    leases: Arc<EtcdLeases>,
     events: mpsc::Sender<StoreEvent>,
     down: bool,
 }
@@ -50,7 +50,7 @@ enum End {
 }
 
 impl Watcher {
-    async fn run_until_unwanted(mut self, history: Option<History>) {
+    async fn run_until_unwanted(mut self, history: Option<WatchProgress>) {
         let events = self.events.clone();
         tokio::select! {
             _ = self.run(history) => {}
@@ -59,8 +59,8 @@ impl Watcher {
     }
 
     /// `history` is how far we have told; `None` when everything has to be listed.
-    async fn run(&mut self, mut history: Option<History>) -> Infallible {
-        let rng = self.registry.rng().fork();
+    async fn run(&mut self, mut history: Option<WatchProgress>) -> Infallible {
+        let rng = self.leases.rng().fork();
         let mut backoff = WATCH_RETRY.tries(rng);
         loop {
             let began = Instant::now();
@@ -79,7 +79,7 @@ impl Watcher {
 
     async fn catch_up_and_follow(
         &mut self,
-        history: &mut Option<History>,
+        history: &mut Option<WatchProgress>,
     ) -> Result<Infallible, End> {
         if let Some(known) = history
             && !self.goes_on(known).await?
@@ -94,11 +94,10 @@ impl Watcher {
     }
 
     /// Asks before every stream, for etcd would not tell: it waits for revisions it has not reached.
-    async fn goes_on(&self, history: &mut History) -> Result<bool, End> {
-        let config = KeyRange::single(self.registry.keys.config());
+    async fn goes_on(&self, history: &mut WatchProgress) -> Result<bool, End> {
+        let config = KeyRange::single(self.leases.keys.config());
         let request = RangeRequest { key: config.start, keys_only: true, ..Default::default() };
-        let answer =
-            self.registry.client.range(request).await.map_err(|fault| self.failed(fault))?;
+        let answer = self.leases.client.range(request).await.map_err(|fault| self.failed(fault))?;
         let header = answer.header.unwrap_or_default();
         let goes_on = history.continues_in(&header);
         if !goes_on {
@@ -111,8 +110,8 @@ impl Watcher {
     }
 
     /// Follows one stream to its end.
-    async fn follow(&mut self, history: &mut History) -> Result<Infallible, End> {
-        let stream = self.registry.client.watch(history.requests()).await;
+    async fn follow(&mut self, history: &mut WatchProgress) -> Result<Infallible, End> {
+        let stream = self.leases.client.watch(history.requests()).await;
         let mut stream = stream.map_err(|fault| self.failed(fault))?;
         loop {
             let response = self.next_response(&mut stream, history.is_open()).await?;
@@ -136,7 +135,7 @@ impl Watcher {
         let patience = if open { WATCH_SILENCE } else { REQUEST_TIMEOUT };
         let response = tokio::select! {
             response = timeout(patience, stream.next()) => response,
-            () = self.registry.client.given_up() => return Err(End::Renew),
+            () = self.leases.client.given_up() => return Err(End::Renew),
         };
         match response {
             Ok(response) => response.map_err(|fault| self.failed(fault)),
@@ -148,9 +147,9 @@ impl Watcher {
         }
     }
 
-    async fn tell_everything(&mut self) -> Result<History, End> {
-        let listing = self.registry.list().await.map_err(End::Failed)?;
-        let mut history = self.registry.history(listing.revision(), listing.revision());
+    async fn tell_everything(&mut self) -> Result<WatchProgress, End> {
+        let listing = self.leases.list().await.map_err(End::Failed)?;
+        let mut history = self.leases.history(listing.revision(), listing.revision());
         history.continues_in(&listing.header);
         self.tell_up().await;
         match &listing.config {
@@ -164,9 +163,9 @@ impl Watcher {
     async fn tell_event(&self, event: Event) {
         let Some(kv) = event.kv else { return };
         let deleted = event.kind == EventKind::Delete as i32;
-        let meaning = self.registry.keys.meaning(&kv.key);
+        let meaning = self.leases.keys.meaning(&kv.key);
         if deleted {
-            self.registry.unreadable().forget(&kv.key);
+            self.leases.unreadable().forget(&kv.key);
         }
         match meaning {
             Meaning::Config if deleted => self.tell(StoreEvent::ConfigGone).await,
@@ -174,28 +173,28 @@ impl Watcher {
             Meaning::Lease(subnet) if deleted => self.tell(StoreEvent::Gone(subnet)).await,
             Meaning::Lease(subnet) => match LeaseAttrs::from_json(&kv.value) {
                 Ok(attrs) => {
-                    self.registry.unreadable().forget(&kv.key);
-                    let entry = Entry { subnet, attrs: Some(attrs), kv };
+                    self.leases.unreadable().forget(&kv.key);
+                    let entry = ListedLease { subnet, attrs: Some(attrs), kv };
                     if let Some(stored) = entry.stored() {
                         self.tell(StoreEvent::Put(stored)).await;
                     }
                 }
                 // Whoever knew the lease keeps it as it was.
-                Err(_) => self.registry.note_bad_value(&kv).await,
+                Err(_) => self.leases.note_bad_value(&kv).await,
             },
             Meaning::Foreign(_) if deleted => {}
-            Meaning::Foreign(why) => self.registry.unreadable().note(&kv.key, why, None),
+            Meaning::Foreign(why) => self.leases.unreadable().note(&kv.key, why, None),
         }
     }
 
     async fn tell_config(&self, value: &[u8]) {
-        let key = self.registry.keys.config().as_bytes();
+        let key = self.leases.keys.config().as_bytes();
         match std::str::from_utf8(value) {
             Ok(text) => {
-                self.registry.unreadable().forget(key);
+                self.leases.unreadable().forget(key);
                 self.tell(StoreEvent::Config(text.to_owned())).await;
             }
-            Err(why) => self.registry.unreadable().note(key, why, None),
+            Err(why) => self.leases.unreadable().note(key, why, None),
         }
     }
 
@@ -218,7 +217,7 @@ impl Watcher {
         let _ = self.events.send(event).await;
     }
 
-    fn ended(&self, ended: Ended, history: &mut History, endpoint: &str) -> End {
+    fn ended(&self, ended: Ended, history: &mut WatchProgress, endpoint: &str) -> End {
         match ended {
             Ended::Compacted => {
                 tracing::info!("etcd no longer keeps what we missed: listing all leases anew");
@@ -227,7 +226,7 @@ impl Watcher {
             Ended::Canceled { range: Some(range), reason }
                 if self.is_denied_v6(&range, &reason) =>
             {
-                self.registry.leave_out_v6();
+                self.leases.leave_out_v6();
                 history.leave_out(&range);
                 End::Renew
             }
@@ -239,19 +238,19 @@ impl Watcher {
 
     fn is_denied_v6(&self, range: &KeyRange, reason: &str) -> bool {
         reason.contains("permission denied")
-            && *range == KeyRange::directory(self.registry.keys.v6_subnets())
+            && *range == KeyRange::directory(self.leases.keys.v6_subnets())
     }
 
     fn failed(&self, fault: Fault) -> End {
-        End::Failed(fault.during(format!("watch {}", self.registry.keys.subnets())))
+        End::Failed(fault.during(format!("watch {}", self.leases.keys.subnets())))
     }
 }
 
-impl Registry {
+impl EtcdLeases {
     /// All ranges we follow, told up to these revisions.
-    fn history(&self, config: i64, leases: i64) -> History {
+    fn history(&self, config: i64, leases: i64) -> WatchProgress {
         let directories = self.directories().iter().map(|dir| (KeyRange::directory(dir), leases));
         let config = (KeyRange::single(self.keys.config()), config);
-        History::new(std::iter::once(config).chain(directories))
+        WatchProgress::new(std::iter::once(config).chain(directories))
     }
 }

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use flannel_lease::{Expiry, LeaseAttrs, Subnet};
 
 use super::{RemoteStore, escape, refused};
-use crate::lease_state::{Entry, split_owner};
 use crate::wire::{self, WireReservation};
 use crate::{Admin, Held, Snapshot, StoreError};
+use crate::{KeptLease, split_owner};
 
 #[async_trait]
 impl Admin for RemoteStore {
@@ -79,7 +79,7 @@ impl Admin for RemoteStore {
         let ttl = expiry.remaining(SystemTime::now());
         let expires = ttl.map(|_| 0);
         let (attrs, owner) = split_owner(lease.attrs.clone());
-        let entry = Entry { attrs, expires, version: 0, owner };
+        let entry = KeptLease { attrs, expires, version: 0, owner };
         let body = wire::lease_json(&lease.subnet, &entry, ttl);
         let path = format!("{}?import=true", self.lease_path(&lease.subnet));
         self.ask(&format!("bring in {}", lease.subnet), Method::PUT, &path, body).await.map(drop)

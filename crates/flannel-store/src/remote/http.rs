@@ -204,7 +204,7 @@ impl Client {
         let body = body.await.map_err(|_| silence(BODY_TIMEOUT))?;
         let body = body.map_err(|error| error.to_string())?.to_bytes();
         let body =
-            String::from_utf8(body.into()).map_err(|_| "the answer is no text".to_owned())?;
+            String::from_utf8(body.into()).map_err(|_| "the answer is not text".to_owned())?;
         let endpoint = self.endpoints[connection.endpoint].name();
         self.state().idle = Some(connection);
         Ok(Answer { endpoint, status, body, time })
@@ -260,7 +260,7 @@ impl Client {
         let token = self.token()?;
         let connector = TlsConnector::from(Arc::new(tls::config(&self.options, token.as_deref())?));
         let name = ServerName::try_from(endpoint.host.clone())
-            .map_err(|_| format!("{:?} is no name of a server", endpoint.host))?;
+            .map_err(|_| format!("{:?} is not the name of a server", endpoint.host))?;
         let tls = timeout(CONNECT_TIMEOUT, connector.connect(name, tcp));
         let tls = tls.await.map_err(|_| silence(CONNECT_TIMEOUT))?;
         self.speak(index, tls.map_err(|error| self.explain(index, &error))?).await

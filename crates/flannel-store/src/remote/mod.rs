@@ -17,10 +17,10 @@ use flannel_lease::{Claimant, Expiry, LeaseAttrs, NetworkConfig, Subnet};
 use tokio::sync::mpsc;
 
 use self::http::{Answer, Client};
-use crate::lease_state::{Entry, Millis, Refusal};
-use crate::watch_log;
+use crate::LogPosition;
 use crate::wire::{self, WatchResult, WireFault, WireLease};
 use crate::{Acquired, Claim, Cursor, Held, Recalled, Snapshot, Store, StoreError, StoreEvent};
+use crate::{KeptLease, Millis, Refusal};
 
 pub use self::options::{DEFAULT_PORT, RemoteOptions, split_port};
 
@@ -55,13 +55,13 @@ impl RemoteStore {
         self.0.rng.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn events_path(&self, cursor: Option<watch_log::Cursor>) -> String {
+    fn events_path(&self, cursor: Option<LogPosition>) -> String {
         match cursor {
             // A cursor of a server that tells no history.
-            Some(watch_log::Cursor { revision, history: None }) => {
+            Some(LogPosition { revision, history: None }) => {
                 format!("{}/events?next={revision}", self.0.base)
             }
-            Some(watch_log::Cursor { revision, history: Some(history) }) => {
+            Some(LogPosition { revision, history: Some(history) }) => {
                 let history = wire::history_text(history);
                 format!("{}/events?next={revision}&history={history}", self.0.base)
             }
@@ -192,7 +192,7 @@ impl Store for RemoteStore {
     }
 
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
-        let entry = Entry {
+        let entry = KeptLease {
             attrs: attrs.clone(),
             expires: None,
             version: held.version.number(),
@@ -214,7 +214,7 @@ impl Store for RemoteStore {
     }
 
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
-        watch::start(Arc::new(self.clone()), watch_log::Cursor::read(&cursor))
+        watch::start(Arc::new(self.clone()), LogPosition::read(&cursor))
     }
 }
 

@@ -104,11 +104,11 @@ pub(super) const TELLING: &str = "the token would go to another machine without 
 fn read_address(text: &str) -> Result<(Option<&str>, &str, u16), String> {
     let (scheme, rest) = match text.split_once("://") {
         Some((scheme @ ("https" | "http" | "tcp"), rest)) => (Some(scheme), rest),
-        Some((other, _)) => return Err(format!("{other:?} is no scheme: use http or https")),
+        Some((other, _)) => return Err(format!("{other:?} is not a scheme: use http or https")),
         None => (None, text),
     };
     let rest = rest.trim_end_matches('/');
-    let wrong = || format!("{rest:?} is no address: use host:port, such as 192.0.2.1:10253");
+    let wrong = || format!("{rest:?} is not an address: use host:port, such as 192.0.2.1:10253");
     let (host, port) = split_port(rest).ok_or_else(wrong)?;
     if host.is_empty() || host.contains(['/', '@', ' ']) {
         return Err(wrong());

@@ -12,8 +12,8 @@ use tokio::time::{Instant, timeout};
 
 use super::RemoteStore;
 use super::http::Stream;
+use crate::LogPosition;
 use crate::StoreEvent;
-use crate::watch_log::Cursor;
 use crate::wire::{WatchResult, WireEvent};
 
 const QUEUE: usize = 1_024;
@@ -22,7 +22,10 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 const SILENCE: Duration = Duration::from_secs(45);
 const LONGEST_LINE: usize = 256 << 20;
 
-pub(super) fn start(store: Arc<RemoteStore>, cursor: Option<Cursor>) -> mpsc::Receiver<StoreEvent> {
+pub(super) fn start(
+    store: Arc<RemoteStore>,
+    cursor: Option<LogPosition>,
+) -> mpsc::Receiver<StoreEvent> {
     let (events, receiver) = mpsc::channel(QUEUE);
     let closed = events.clone();
     let backoff = RETRY.tries(store.rng().fork());
@@ -40,7 +43,7 @@ struct Watch {
     store: Arc<RemoteStore>,
     events: mpsc::Sender<StoreEvent>,
     /// What has been told.
-    cursor: Option<Cursor>,
+    cursor: Option<LogPosition>,
     backoff: Tries,
     down: bool,
 }

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+use flannel_server::Embedded;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use flannel_server::{Limits, Listen, Options, Server, TlsFiles};
-use flannel_store::Embedded;
 
 /// Serves until the test ends, on a thread of its own. Returns where.
 pub(crate) fn serve(data: &Path, tls: Option<TlsFiles>, tokens: Option<PathBuf>) -> String {

@@ -213,7 +213,7 @@ fn say_lost(lease: &Lease) {
     tracing::error!(
         "The subnet {subnet} that this node had is leased to {holder}, and nothing shows that this was this \
          node: taking another one. Pods that are running have addresses of {subnet}; restart them. If \
-         {holder} is no other node, give that lease back (flannelctl release {subnet}) and restart flanneld"
+         {holder} is not another node, give that lease back (flannelctl release {subnet}) and restart flanneld"
     );
 }
 

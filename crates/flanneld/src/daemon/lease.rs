@@ -1,13 +1,13 @@
 //! This node's own lease: taken, renewed in time, announced anew when the node changes, and taken
 //! back when it was lost.
 
+use flannel_lease::LEASE_TTL;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use flannel_common::{Backoff, Tries};
 use flannel_kernel::Facts;
 use flannel_lease::{Claimant, Expiry, Lease, LeaseAttrs, Subnet};
-use flannel_store::lease_state::LEASE_TTL;
 use flannel_store::{Acquired, Held, Recalled, Snapshot, StoreError, StoredLease};
 
 use super::Setup;
@@ -36,7 +36,7 @@ pub(super) struct OwnLease {
     /// It was lost or written by somebody else; when to take it back.
     question: Option<Instant>,
     last_reclaim: Option<Instant>,
-    /// What was last wrong with it, and until when that is no matter of the past.
+    /// What was last wrong with it, and until when that still counts.
     trouble: Option<(String, Instant)>,
     backoff: Tries,
     /// When it was last said that no subnet is assigned.

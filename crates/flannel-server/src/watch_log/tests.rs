@@ -1,21 +1,21 @@
 use flannel_lease::LeaseAttrs;
 
 use super::*;
-use crate::wire::{WatchResult, WireEvent};
+use flannel_store::wire::{WatchResult, WireEvent};
 
 fn subnet(third: u8) -> Subnet {
     format!("10.5.{third}.0-24").parse().unwrap()
 }
 
-fn entry(last: u8, version: u64) -> Entry {
+fn entry(last: u8, version: u64) -> KeptLease {
     let attrs = LeaseAttrs { public_ip: Some([192, 0, 2, last].into()), ..Default::default() };
-    Entry { attrs, expires: Some(1_000), version, owner: None }
+    KeptLease { attrs, expires: Some(1_000), version, owner: None }
 }
 
 fn watch_log() -> WatchLog {
     let watch_log = WatchLog::default();
     let config = Some(r#"{"Network":"10.5.0.0/16"}"#);
-    watch_log.reset(10, &[History { id: 5, since: 1 }], config, [(subnet(1), entry(1, 9))]);
+    watch_log.reset(10, &[ServerRun { id: 5, since: 1 }], config, [(subnet(1), entry(1, 9))]);
     watch_log
 }
 
@@ -28,7 +28,7 @@ fn a_newcomer_gets_the_whole_table_in_one_answer() {
     let watch_log = watch_log();
     let (bytes, cursor) = watch_log.answer(None, Style::Stream).unwrap();
     let result = read(&bytes);
-    assert_eq!(cursor, Cursor { revision: 10, history: Some(5) });
+    assert_eq!(cursor, LogPosition { revision: 10, history: Some(5) });
     assert_eq!((result.cursor, result.history), (10, 5));
     assert_eq!(result.snapshot.unwrap()[0].lease().unwrap().subnet, subnet(1));
     assert!(result.config.unwrap().unwrap().contains("10.5.0.0/16"));
@@ -72,7 +72,7 @@ fn who_fell_behind_takes_the_whole_table() {
         );
     }
     assert!(matches!(watch_log.since(cursor), Since::Everything(_)));
-    let recent = Cursor { revision: count, ..cursor };
+    let recent = LogPosition { revision: count, ..cursor };
     assert!(matches!(watch_log.since(recent), Since::Events(..)));
 }
 

@@ -17,7 +17,7 @@ use super::unreadable::Unreadable;
 use crate::StoreError;
 
 #[derive(Debug)]
-pub(super) struct Registry {
+pub(super) struct EtcdLeases {
     pub(super) client: Client,
     pub(super) keys: Keys,
     v6_left_out: AtomicBool,
@@ -48,7 +48,7 @@ impl Grant {
     pub(super) const NONE: Self = Self { id: 0, expiry: Expiry::Never };
 }
 
-impl Registry {
+impl EtcdLeases {
     pub(super) fn new(options: &EtcdOptions, seed: u64) -> Result<Self, StoreError> {
         let mut rng = fastrand::Rng::with_seed(seed);
         Ok(Self {

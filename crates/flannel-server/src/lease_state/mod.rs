@@ -6,70 +6,39 @@ mod change;
 mod choose;
 mod decide;
 mod network;
-mod refusal;
 mod request;
 #[cfg(test)]
 mod tests;
 
+use flannel_store::{KeptLease, Millis};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use flannel_lease::{Lease, LeaseAttrs, NetworkName, Subnet, Version};
+use flannel_lease::{NetworkName, Subnet};
 
 pub(crate) use change::check_reach;
 pub use change::{Change, Commit};
-pub(crate) use decide::{check_size, split_owner};
+pub(crate) use decide::check_size;
 pub use network::Network;
-pub use refusal::Refusal;
 pub use request::{Addresses, Request, Who};
 
 use network::Undone;
 
-use crate::StoredLease;
-
-/// The life of a lease, as every flannel gives it.
-pub const LEASE_TTL: Duration = Duration::from_secs(86_400);
 /// After the server was away a lease has at least this much left, so that its node can renew it.
 pub const GRACE: Duration = Duration::from_secs(600);
-/// So many bytes a lease may carry beside its addresses. A backend's data are a MAC or a key.
-pub const LARGEST_DATA: usize = 8 << 10;
 /// So many histories are remembered, to tell a continuation from a fork.
 pub(crate) const HISTORIES: usize = 64;
-
-/// Milliseconds since 1970, in the server's time.
-pub type Millis = u64;
-
-/// One lease as the lease state has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub attrs: LeaseAttrs,
-    /// `None` for a reservation.
-    pub expires: Option<Millis>,
-    /// The revision that wrote it.
-    pub version: u64,
-    /// Who acquired it, when the server knows its clients by name.
-    pub owner: Option<Arc<str>>,
-}
-
-impl Entry {
-    /// For those who ask a store, not a server.
-    pub fn into_stored(self, subnet: Subnet) -> StoredLease {
-        let (version, reserved) = (Version::new(self.version), self.expires.is_none());
-        StoredLease { lease: Lease { subnet, attrs: self.attrs }, version, reserved }
-    }
-}
 
 /// What a request that was granted has led to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     Done,
-    Lease(Subnet, Entry),
+    Lease(Subnet, KeptLease),
 }
 
 /// A stretch of revisions written by one run of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct History {
+pub struct ServerRun {
     pub id: u64,
     pub since: u64,
 }
@@ -79,7 +48,7 @@ pub struct LeaseState {
     revision: u64,
     /// The time of the last commit.
     time: Millis,
-    histories: Vec<History>,
+    histories: Vec<ServerRun>,
     networks: BTreeMap<NetworkName, Network>,
 }
 
@@ -88,7 +57,7 @@ pub struct LeaseState {
 pub struct Undo {
     revision: u64,
     time: Millis,
-    histories: Option<Vec<History>>,
+    histories: Option<Vec<ServerRun>>,
     networks: Vec<(NetworkName, Option<Network>)>,
     leases: Vec<(NetworkName, Undone)>,
     shifted: bool,
@@ -103,7 +72,7 @@ impl LeaseState {
         self.time
     }
 
-    pub fn histories(&self) -> &[History] {
+    pub fn histories(&self) -> &[ServerRun] {
         &self.histories
     }
 
@@ -164,7 +133,7 @@ impl LeaseState {
 
     /// Whether a client that has heard everything up to `cursor` of `history` has heard a part of
     /// what this lease state went through, and not of a future that was lost or never happened here.
-    pub fn continues(histories: &[History], revision: u64, history: u64, cursor: u64) -> bool {
+    pub fn continues(histories: &[ServerRun], revision: u64, history: u64, cursor: u64) -> bool {
         let Some(at) = histories.iter().position(|known| known.id == history) else { return false };
         let end = histories.get(at + 1).map_or(revision, |next| next.since.saturating_sub(1));
         cursor <= end
@@ -179,7 +148,7 @@ impl LeaseState {
             Change::Start { history, away } => {
                 undo.histories.get_or_insert_with(|| self.histories.clone());
                 undo.shifted = *away != 0;
-                self.histories.push(History { id: *history, since: commit.revision });
+                self.histories.push(ServerRun { id: *history, since: commit.revision });
                 let surplus = self.histories.len().saturating_sub(HISTORIES);
                 self.histories.drain(..surplus);
                 let least = commit.at + GRACE.as_millis() as Millis;
@@ -195,7 +164,7 @@ impl LeaseState {
                 undo.networks.push((network.clone(), self.networks.remove(network)));
             }
             Change::Put { network, subnet, attrs, expires, owner } => {
-                let entry = Entry {
+                let entry = KeptLease {
                     attrs: attrs.clone(),
                     expires: *expires,
                     version: commit.revision,
@@ -217,7 +186,7 @@ impl LeaseState {
     pub(crate) fn restore(
         revision: u64,
         time: Millis,
-        histories: Vec<History>,
+        histories: Vec<ServerRun>,
         networks: BTreeMap<NetworkName, Network>,
     ) -> Self {
         Self { revision, time, histories, networks }

@@ -1,12 +1,11 @@
 //! What is kept of every decision, and its text: one line of JSON per commit.
 
+use flannel_store::Millis;
 use std::sync::Arc;
 
 use flannel_lease::{LeaseAttrs, NetworkName, Subnet};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-
-use super::Millis;
 
 /// Changes that happen together or not at all.
 #[derive(Clone, Debug, PartialEq)]

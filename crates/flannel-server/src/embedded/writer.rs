@@ -1,6 +1,7 @@
 //! The one thread that owns the lease state. Requests that wait while the disk is busy are carried out
 //! together with one sync; nobody is answered, and no watcher told, before that has succeeded.
 
+use flannel_store::Refusal;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::AskError;
 use super::journal::Journal;
 use super::recent::Recent;
 use crate::clock::Clock;
-use crate::lease_state::{Commit, LeaseState, Refusal, Reply, Request, Undo};
+use crate::lease_state::{Commit, LeaseState, Reply, Request, Undo};
 use crate::watch_log::WatchLogs;
 
 /// So many requests go into one sync at most.

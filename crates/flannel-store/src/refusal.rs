@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use flannel_backend::BackendError;
 use flannel_lease::{AcquireError, ConfigError, LeaseAttrs, NetworkName, NoAddress, Subnet};
 
-use super::{Entry, LARGEST_DATA};
+use super::{KeptLease, LARGEST_DATA};
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -42,9 +42,9 @@ pub enum Refusal {
     #[error("there is no lease {0}; `flannelctl leases` shows those that there are")]
     Gone(Subnet),
     #[error("the lease {0} belongs to another node{at}", at = at(.1))]
-    Taken(Subnet, Box<Entry>),
+    Taken(Subnet, Box<KeptLease>),
     #[error("{}", not_yours(.0, .1))]
-    NotYours(Subnet, Box<Entry>),
+    NotYours(Subnet, Box<KeptLease>),
     #[error(
         "the lease attributes carry {0} bytes of a backend's data, and a lease may carry {LARGEST_DATA}: \
          shorten BackendData"
@@ -54,7 +54,9 @@ pub enum Refusal {
     Reserved(Subnet),
     #[error("{}", already(*.node, *.has, *.reserved))]
     NodeHasLease { node: IpAddr, has: Subnet, reserved: bool },
-    #[error("{0} is no subnet that this network hands out: see SubnetLen, SubnetMin and SubnetMax")]
+    #[error(
+        "{0} is not a subnet that this network hands out: see SubnetLen, SubnetMin and SubnetMax"
+    )]
     NotInPool(Subnet),
     #[error("{0} overlaps the lease {1}")]
     Overlaps(Subnet, Subnet),
@@ -63,7 +65,7 @@ pub enum Refusal {
     Elsewhere(String),
 }
 
-fn at(entry: &Entry) -> String {
+fn at(entry: &KeptLease) -> String {
     let v4 = entry.attrs.public_ip.map(IpAddr::V4);
     let address = v4.or(entry.attrs.public_ipv6.map(IpAddr::V6));
     address.map(|address| format!(", at {address}")).unwrap_or_default()
@@ -96,7 +98,7 @@ impl From<ConfigError> for Refusal {
 }
 
 /// Whose it is, and what an operator can do if that node will not come back.
-fn not_yours(subnet: &Subnet, entry: &Entry) -> String {
+fn not_yours(subnet: &Subnet, entry: &KeptLease) -> String {
     let parts = [subnet.v4().map(|net| net.to_string()), subnet.v6().map(|net| net.to_string())];
     let text = parts.into_iter().flatten().collect::<Vec<_>>().join(",");
     let LeaseAttrs { public_ip, public_ipv6, .. } = entry.attrs;

@@ -1,17 +1,16 @@
 //! One network: its config and its leases, indexed by what is asked about them.
 
+use flannel_store::{KeptLease, Millis};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use flannel_lease::{ConfigError, FreeMap, NetworkConfig, Subnet, SubnetSource};
 use ipnet::{Ipv4Net, Ipv6Net};
 
-use super::{Entry, Millis};
-
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     config: Option<Config>,
-    leases: BTreeMap<Subnet, Entry>,
+    leases: BTreeMap<Subnet, KeptLease>,
     by_address: BTreeSet<(IpAddr, Subnet)>,
     by_expiry: BTreeSet<(Millis, Subnet)>,
     pub(super) free_v4: Option<FreeMap<Ipv4Net>>,
@@ -31,7 +30,7 @@ struct Config {
 #[derive(Debug)]
 pub(super) struct Undone {
     subnet: Subnet,
-    before: Option<Entry>,
+    before: Option<KeptLease>,
 }
 
 impl Network {
@@ -53,11 +52,11 @@ impl Network {
         self.config.as_ref().map_or(0, |config| config.revision)
     }
 
-    pub fn leases(&self) -> &BTreeMap<Subnet, Entry> {
+    pub fn leases(&self) -> &BTreeMap<Subnet, KeptLease> {
         &self.leases
     }
 
-    pub fn lease(&self, subnet: &Subnet) -> Option<&Entry> {
+    pub fn lease(&self, subnet: &Subnet) -> Option<&KeptLease> {
         self.leases.get(subnet)
     }
 
@@ -92,11 +91,11 @@ impl Network {
         self.config = Some(Config { text: text.to_owned(), parsed, revision });
     }
 
-    pub(crate) fn restore(&mut self, subnet: Subnet, entry: Entry) {
+    pub(crate) fn restore(&mut self, subnet: Subnet, entry: KeptLease) {
         self.put(subnet, Some(entry));
     }
 
-    pub(super) fn put(&mut self, subnet: Subnet, entry: Option<Entry>) -> Undone {
+    pub(super) fn put(&mut self, subnet: Subnet, entry: Option<KeptLease>) -> Undone {
         let before = self.take(&subnet);
         if let Some(entry) = entry {
             for address in addresses(&entry) {
@@ -125,7 +124,7 @@ impl Network {
         }
     }
 
-    fn take(&mut self, subnet: &Subnet) -> Option<Entry> {
+    fn take(&mut self, subnet: &Subnet) -> Option<KeptLease> {
         let entry = self.leases.remove(subnet)?;
         for address in addresses(&entry) {
             self.by_address.remove(&(address, *subnet));
@@ -156,7 +155,7 @@ impl Network {
     }
 }
 
-fn addresses(entry: &Entry) -> impl Iterator<Item = IpAddr> + use<> {
+fn addresses(entry: &KeptLease) -> impl Iterator<Item = IpAddr> + use<> {
     let v4 = entry.attrs.public_ip.map(IpAddr::V4);
     let v6 = entry.attrs.public_ipv6.map(IpAddr::V6);
     v4.into_iter().chain(v6)

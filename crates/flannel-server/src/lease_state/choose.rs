@@ -1,11 +1,11 @@
 //! Choosing a subnet as `flannel_lease::decide` does, from the lease state's own indices: what it costs does
 //! not grow with the number of leases. A test holds the two against each other.
 
+use flannel_store::Refusal;
 use std::net::IpAddr;
 
 use flannel_lease::{AcquireError, Choice, Decision, KnownBy, Subnet, choose_free};
 
-use super::Refusal;
 use super::network::Network;
 
 impl Network {

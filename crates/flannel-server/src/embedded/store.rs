@@ -1,5 +1,10 @@
 //! The store of a node that serves its own leases: no network between them.
 
+use flannel_store::LogPosition;
+use flannel_store::{
+    Acquired, Claim, Cursor, Held, KeptLease, Millis, Recalled, Refusal, Store, StoreError,
+    StoreEvent,
+};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -10,9 +15,8 @@ use flannel_lease::{
 use tokio::sync::mpsc;
 
 use super::{AskError, Embedded};
-use crate::lease_state::{Entry, Millis, Refusal, Reply, Request, Who};
-use crate::watch_log::{self, Event, Since, WatchLog};
-use crate::{Acquired, Claim, Cursor, Held, Recalled, Store, StoreError, StoreEvent};
+use crate::lease_state::{Reply, Request, Who};
+use crate::watch_log::{Event, Since, WatchLog};
 
 const QUEUE: usize = 1_024;
 
@@ -54,7 +58,7 @@ fn refused(attempted: &str, refusal: Refusal) -> StoreError {
             key: subnet.to_string(),
             by: Box::new(Lease { subnet, attrs: entry.attrs }),
         },
-        Refusal::OutOfSubnets(error) => StoreError::OutOfSubnets(*error),
+        Refusal::OutOfSubnets(error) => StoreError::OutOfSubnets(error),
         other => StoreError::Refused {
             attempted: attempted.to_owned(),
             endpoint: ENDPOINT.to_owned(),
@@ -64,7 +68,7 @@ fn refused(attempted: &str, refusal: Refusal) -> StoreError {
 }
 
 /// How long it lasts by the store's time `now`, told by the machine's clock as it is.
-fn held(subnet: Subnet, entry: &Entry, now: Millis) -> Held {
+fn held(subnet: Subnet, entry: &KeptLease, now: Millis) -> Held {
     let end = |at: Millis| SystemTime::now() + Duration::from_millis(at.saturating_sub(now));
     let expiry = entry.expires.map_or(Expiry::Never, |at| Expiry::At(end(at)));
     let lease = Lease { subnet, attrs: entry.attrs.clone() };
@@ -86,7 +90,7 @@ impl Store for EmbeddedStore {
         format!(
             "--net-config-path=FILE, or `flannelctl config set FILE{named}` with --remote and this server's \
              address, FILE for example {}",
-            crate::store::EXAMPLE
+            flannel_store::EXAMPLE
         )
     }
 
@@ -126,7 +130,7 @@ impl Store for EmbeddedStore {
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
         let (events, receiver) = mpsc::channel(QUEUE);
         let watch_log = self.watch_log();
-        let cursor = watch_log::Cursor::read(&cursor);
+        let cursor = LogPosition::read(&cursor);
         tokio::spawn(async move {
             let closed = events.clone();
             tokio::select! {
@@ -141,7 +145,7 @@ impl Store for EmbeddedStore {
 /// Ends when the receiver is gone.
 async fn follow(
     watch_log: &WatchLog,
-    mut cursor: Option<watch_log::Cursor>,
+    mut cursor: Option<LogPosition>,
     events: &mpsc::Sender<StoreEvent>,
 ) {
     let mut changes = watch_log.changes();

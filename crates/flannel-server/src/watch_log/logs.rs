@@ -1,5 +1,6 @@
 //! The watch logs of all networks, and the watch log of which networks there are.
 
+use flannel_store::{KeptLease, wire};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,9 +8,9 @@ use bytes::Bytes;
 use flannel_lease::NetworkName;
 use tokio::sync::watch;
 
-use super::{Cursor, Event, WatchLog};
-use crate::lease_state::{Change, Commit, Entry, History, LeaseState};
-use crate::wire;
+use super::{Event, WatchLog};
+use crate::lease_state::{Change, Commit, LeaseState, ServerRun};
+use flannel_store::LogPosition;
 
 const KEPT_NAMES: usize = 256;
 
@@ -22,7 +23,7 @@ pub struct WatchLogs {
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
-    histories: Vec<History>,
+    histories: Vec<ServerRun>,
     watch_logs: BTreeMap<NetworkName, Arc<WatchLog>>,
     told: VecDeque<(u64, bool, NetworkName)>,
     floor: u64,
@@ -60,9 +61,9 @@ impl WatchLogs {
     }
 
     /// Which networks have come and gone since; `None` when none has. Without a cursor: all.
-    pub fn answer(&self, cursor: Option<Cursor>) -> Option<Bytes> {
+    pub fn answer(&self, cursor: Option<LogPosition>) -> Option<Bytes> {
         let state = self.state();
-        let knows = |cursor: &Cursor| {
+        let knows = |cursor: &LogPosition| {
             let same = cursor.history.is_none_or(|history| {
                 LeaseState::continues(&state.histories, state.revision, history, cursor.revision)
             });
@@ -188,7 +189,7 @@ fn events(name: &NetworkName, commit: &Commit) -> Vec<Event> {
         Change::Put { subnet, attrs, expires, owner, .. } => {
             let (attrs, owner) = (attrs.clone(), owner.clone());
             let version = commit.revision;
-            Some(Event::Put(*subnet, Entry { attrs, expires: *expires, version, owner }))
+            Some(Event::Put(*subnet, KeptLease { attrs, expires: *expires, version, owner }))
         }
         Change::Gone { subnet, .. } => Some(Event::Gone(*subnet)),
         Change::Start { .. } | Change::Clock => None,

@@ -1,13 +1,14 @@
 //! What the lease server serves: somebody who carries out requests and keeps the watch logs of what
 //! became of them.
 
+use flannel_store::Millis;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use flannel_lease::NetworkName;
 
 use crate::embedded::{AskError, Embedded};
-use crate::lease_state::{Millis, Reply, Request};
+use crate::lease_state::{Reply, Request};
 use crate::watch_log::WatchLogs;
 
 #[async_trait]

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::journal::OpenError;
-use crate::lease_state::{Change, Commit, HISTORIES, History, LeaseState};
+use crate::lease_state::{Change, Commit, HISTORIES, LeaseState, ServerRun};
 
 /// The first record of a log: which revision it goes on from, and in which history. Logs of the first
 /// version of this store have none.
@@ -59,7 +59,7 @@ pub(super) struct Fit<'a> {
     snapshot: Snapshot,
     /// What the snapshot knows of itself.
     end: u64,
-    histories: Vec<History>,
+    histories: Vec<ServerRun>,
     last: Option<u64>,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Fit<'a> {
         let remembered = self.histories.first().is_some_and(|first| revision >= first.since);
         let foreign = |change: &Change| {
             let Change::Start { history, .. } = change else { return false };
-            !self.histories.contains(&History { id: *history, since: revision })
+            !self.histories.contains(&ServerRun { id: *history, since: revision })
         };
         if revision <= self.end && remembered && commit.changes.iter().any(foreign) {
             return Err(self.apart("it is of another history than the snapshot"));

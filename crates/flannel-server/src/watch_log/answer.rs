@@ -3,32 +3,11 @@
 
 use bytes::Bytes;
 use flannel_lease::Subnet;
+use flannel_store::LogPosition;
+use flannel_store::wire;
 
 use super::{Event, State, Told, WatchLog};
-use crate::lease_state::History;
-use crate::wire;
-
-/// How far a watcher has heard. Without a history it is believed to be this one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    pub revision: u64,
-    pub history: Option<u64>,
-}
-
-impl Cursor {
-    /// What was made of such a cursor for those who do not look inside; `None` at the beginning.
-    pub(crate) fn read(cursor: &crate::Cursor) -> Option<Self> {
-        let (revision, history) = cursor.text()?.split_once('/')?;
-        Some(Self { revision: revision.parse().ok()?, history: wire::read_history(history) })
-    }
-}
-
-impl From<Cursor> for crate::Cursor {
-    fn from(cursor: Cursor) -> Self {
-        let history = cursor.history.map(wire::history_text).unwrap_or_default();
-        Self::new(format!("{}/{history}", cursor.revision))
-    }
-}
+use crate::lease_state::ServerRun;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +32,11 @@ impl Cache {
 
 impl WatchLog {
     /// What a watcher has not heard yet; `None` when there is nothing. Without a cursor: everything.
-    pub fn answer(&self, cursor: Option<Cursor>, style: Style) -> Option<(Bytes, Cursor)> {
+    pub fn answer(
+        &self,
+        cursor: Option<LogPosition>,
+        style: Style,
+    ) -> Option<(Bytes, LogPosition)> {
         let mut state = self.state();
         match cursor.filter(|cursor| state.knows(cursor)) {
             Some(cursor) => state.events_answer(cursor.revision, style),
@@ -62,13 +45,13 @@ impl WatchLog {
     }
 
     /// Whether a watcher is told what happened since; else it is told everything.
-    pub fn continues(&self, cursor: Option<Cursor>) -> bool {
+    pub fn continues(&self, cursor: Option<LogPosition>) -> bool {
         let state = self.state();
         cursor.is_some_and(|cursor| state.knows(&cursor))
     }
 
     /// The same about a single lease, for which nothing is kept.
-    pub fn answer_one(&self, subnet: &Subnet, cursor: Option<Cursor>) -> Option<Bytes> {
+    pub fn answer_one(&self, subnet: &Subnet, cursor: Option<LogPosition>) -> Option<Bytes> {
         let state = self.state();
         let Some(cursor) = cursor.filter(|cursor| state.knows(cursor)) else {
             let lease = state.leases.get(subnet).map(|view| view.json.as_str());
@@ -108,7 +91,7 @@ impl State {
         bytes
     }
 
-    fn events_answer(&mut self, from: u64, style: Style) -> Option<(Bytes, super::Cursor)> {
+    fn events_answer(&mut self, from: u64, style: Style) -> Option<(Bytes, LogPosition)> {
         let cursor = self.cursor();
         if let Some((of, to, bytes)) = &self.answers.events[style as usize]
             && (*of, *to) == (from, self.revision)
@@ -141,7 +124,7 @@ impl State {
     }
 
     fn result(&self, events: &str, snapshot: &str, more: &str) -> Bytes {
-        let history = self.histories.last().copied().unwrap_or(History { id: 0, since: 0 });
+        let history = self.histories.last().copied().unwrap_or(ServerRun { id: 0, since: 0 });
         let history = wire::history_text(history.id);
         let revision = self.revision;
         // A line of a stream ends with a line watch log; elsewhere it does no harm.

@@ -1,3 +1,4 @@
+use flannel_store::{KeptLease, LARGEST_DATA, LogPosition};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -7,8 +8,8 @@ use flannel_lease::{LeaseAttrs, Subnet};
 use super::journal::{Journal, OpenError};
 use super::recent::Recent;
 use super::*;
-use crate::lease_state::{Entry, LARGEST_DATA, LeaseState, Who};
-use crate::watch_log::{Cursor, Event, Since};
+use crate::lease_state::{LeaseState, Who};
+use crate::watch_log::{Event, Since};
 
 const CONFIG: &str = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
 
@@ -51,7 +52,7 @@ fn leases(embedded: &Embedded) -> BTreeMap<Subnet, LeaseAttrs> {
     all.leases.into_iter().map(|(subnet, entry)| (subnet, entry.attrs)).collect()
 }
 
-async fn take(embedded: &Embedded, node: u32) -> (Subnet, Entry) {
+async fn take(embedded: &Embedded, node: u32) -> (Subnet, KeptLease) {
     match embedded.ask(&network(), acquire(node)).await.unwrap() {
         Reply::Lease(subnet, entry) => (subnet, entry),
         Reply::Done => panic!("acquiring gives a lease"),
@@ -240,7 +241,7 @@ fn a_watcher_notices_a_server_with_an_older_data_directory() {
         }
         let Since::Everything(all) = watch_log.since(cursor) else { panic!("it has got further") };
         assert!(all.leases.iter().all(|(_, entry)| entry.attrs != attrs(2)));
-        assert_eq!(watch_log.since(Cursor { history: None, ..all.cursor }), Since::Nothing);
+        assert_eq!(watch_log.since(LogPosition { history: None, ..all.cursor }), Since::Nothing);
     });
 }
 

@@ -2,6 +2,7 @@
 //! so it is there whole or not at all; in it one line of JSON for the lease state as such, one commit per
 //! network and lease, an empty line, and the last commits.
 
+use flannel_store::KeptLease;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::journal::OpenError;
 use super::recent::Recent;
 use super::record::{self, Ending};
-use crate::lease_state::{Change, Commit, Entry, History, LeaseState, Network, check_reach};
+use crate::lease_state::{Change, Commit, LeaseState, Network, ServerRun, check_reach};
 
 const FORMAT: u32 = 1;
 
@@ -54,7 +55,7 @@ pub(super) fn write(lease_state: &LeaseState, recent: &Recent) -> serde_json::Re
         let config = network.config_text().map(str::to_owned);
         line(network.config_revision(), Change::Config { network: name.clone(), text: config })?;
         for (subnet, entry) in network.leases() {
-            let Entry { attrs, expires, version, owner } = entry.clone();
+            let KeptLease { attrs, expires, version, owner } = entry.clone();
             let put = Change::Put { network: name.clone(), subnet: *subnet, attrs, expires, owner };
             line(version, put)?;
         }
@@ -93,7 +94,7 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, OpenError> {
                     }
                 }
                 Change::Put { network, subnet, attrs, expires, owner } => {
-                    let entry = Entry { attrs, expires, version: commit.revision, owner };
+                    let entry = KeptLease { attrs, expires, version: commit.revision, owner };
                     networks.entry(network).or_default().restore(subnet, entry);
                 }
                 Change::Gone { .. } | Change::Start { .. } | Change::Clock => {}
@@ -104,7 +105,7 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, OpenError> {
     for line in lines {
         recent.push(Commit::from_json(line).map_err(unreadable)?);
     }
-    let histories = head.histories.iter().map(|(id, since)| History { id: *id, since: *since });
+    let histories = head.histories.iter().map(|(id, since)| ServerRun { id: *id, since: *since });
     let lease_state = LeaseState::restore(head.revision, head.time, histories.collect(), networks);
     Ok(Contents { lease_state, recent, log_is_marked: head.log_is_marked })
 }

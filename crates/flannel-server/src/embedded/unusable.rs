@@ -1,6 +1,7 @@
 //! A config in the data directory that this version cannot use: written by a newer one before a
 //! downgrade, or by an older one with laxer rules.
 
+use flannel_store::Store as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
@@ -10,10 +11,9 @@ use super::journal::Journal;
 use super::recent::Recent;
 use super::store::EmbeddedStore;
 use super::*;
-use crate::Store as _;
 use crate::lease_state::{Change, Commit, LeaseState, Who};
 use crate::watch_log::Style;
-use crate::wire::WatchResult;
+use flannel_store::wire::WatchResult;
 
 const USABLE: &str = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
 /// With spaces, a line watch log and a number that no float holds: any rewriting would show.

@@ -4,6 +4,7 @@
 
 mod network;
 
+use flannel_store::{EtcdOptions, EtcdStore, Millis, Refusal, StoreError};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,11 +14,11 @@ use flannel_lease::NetworkName;
 use tokio::task::JoinHandle;
 
 use self::network::EtcdNetwork;
+use crate::LeaseService;
 use crate::clock::{self, Clock};
 use crate::embedded::AskError;
-use crate::lease_state::{Millis, Refusal, Reply, Request};
+use crate::lease_state::{Reply, Request};
 use crate::watch_log::WatchLogs;
-use crate::{EtcdOptions, EtcdStore, LeaseService, StoreError};
 
 /// How often it is looked for networks that others have made.
 const LOOK: Duration = Duration::from_secs(15);
@@ -33,7 +34,7 @@ struct Shared {
     options: EtcdOptions,
     watch_logs: Arc<WatchLogs>,
     clock: Clock,
-    fronts: Mutex<BTreeMap<NetworkName, Arc<EtcdNetwork>>>,
+    networks: Mutex<BTreeMap<NetworkName, Arc<EtcdNetwork>>>,
 }
 
 impl Drop for EtcdService {
@@ -49,9 +50,9 @@ impl EtcdService {
             options,
             watch_logs: Arc::new(WatchLogs::default()),
             clock: Clock::start(clock::wall()),
-            fronts: Mutex::default(),
+            networks: Mutex::default(),
         });
-        let default = shared.front(&NetworkName::default())?;
+        let default = shared.network(&NetworkName::default())?;
         let looking = shared.clone();
         let look = tokio::spawn(async move {
             let mut failing = false;
@@ -69,7 +70,7 @@ impl EtcdService {
                 failing = listed.is_err();
                 for name in listed.unwrap_or_default() {
                     if let Ok(name) = name.parse::<NetworkName>()
-                        && let Err(error) = looking.front(&name)
+                        && let Err(error) = looking.network(&name)
                     {
                         tracing::warn!(%name, "the network cannot be served: {error}");
                     }
@@ -83,19 +84,19 @@ impl EtcdService {
 
 impl Shared {
     /// The network is followed from the first time it is asked about.
-    fn front(&self, name: &NetworkName) -> Result<Arc<EtcdNetwork>, StoreError> {
-        if let Some(front) = self.fronts().get(name) {
-            return Ok(front.clone());
+    fn network(&self, name: &NetworkName) -> Result<Arc<EtcdNetwork>, StoreError> {
+        if let Some(followed) = self.networks().get(name) {
+            return Ok(followed.clone());
         }
         let options = self.options.clone().of_network(name);
         let store = EtcdStore::new(&options, None, fastrand::u64(..))?;
-        let front =
+        let followed =
             Arc::new(EtcdNetwork::follow(store, name.clone(), self.watch_logs.clone(), self.clock));
-        Ok(self.fronts().entry(name.clone()).or_insert(front).clone())
+        Ok(self.networks().entry(name.clone()).or_insert(followed).clone())
     }
 
-    fn fronts(&self) -> MutexGuard<'_, BTreeMap<NetworkName, Arc<EtcdNetwork>>> {
-        self.fronts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn networks(&self) -> MutexGuard<'_, BTreeMap<NetworkName, Arc<EtcdNetwork>>> {
+        self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -110,11 +111,12 @@ impl LeaseService for EtcdService {
     }
 
     async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {
-        let known = self.shared.fronts().contains_key(network);
+        let known = self.shared.networks().contains_key(network);
         if !known && !matches!(request, Request::SetConfig { .. }) {
             return Err(Refusal::NoNetwork(network.clone()).into());
         }
-        let front = self.shared.front(network).map_err(|e| AskError::ReadOnly(e.to_string()))?;
-        front.ask(request).await
+        let followed =
+            self.shared.network(network).map_err(|e| AskError::ReadOnly(e.to_string()))?;
+        followed.ask(request).await
     }
 }

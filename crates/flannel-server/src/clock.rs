@@ -1,9 +1,8 @@
 //! The server's time: what the machine's clock said at the start, and from there on only forward and
 //! never in jumps, whoever sets that clock meanwhile. While the machine sleeps it stands still.
 
+use flannel_store::Millis;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-
-use crate::lease_state::Millis;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {

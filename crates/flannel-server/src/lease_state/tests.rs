@@ -1,3 +1,5 @@
+use flannel_lease::{LEASE_TTL, LeaseAttrs};
+use flannel_store::{KeptLease, LARGEST_DATA, Millis, Refusal};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use flannel_lease::{Claimant, Lease, NoAddress, decide};
@@ -63,7 +65,11 @@ impl LeaseService {
         Ok(reply)
     }
 
-    fn acquire(&mut self, node: u32, previous: Option<&str>) -> Result<(Subnet, Entry), Refusal> {
+    fn acquire(
+        &mut self,
+        node: u32,
+        previous: Option<&str>,
+    ) -> Result<(Subnet, KeptLease), Refusal> {
         self.acquire_as(node, previous, Who::anybody())
     }
 
@@ -72,7 +78,7 @@ impl LeaseService {
         node: u32,
         previous: Option<&str>,
         who: Who,
-    ) -> Result<(Subnet, Entry), Refusal> {
+    ) -> Result<(Subnet, KeptLease), Refusal> {
         let previous = previous.map(subnet);
         match self.ask(&Request::Acquire { attrs: attrs(node), previous, who })? {
             Reply::Lease(subnet, entry) => Ok((subnet, entry)),
@@ -354,7 +360,7 @@ fn time_stands_still_while_nobody_serves() {
 
 #[test]
 fn a_fork_of_history_is_told_from_its_continuation() {
-    let histories = [History { id: 7, since: 1 }, History { id: 8, since: 50 }];
+    let histories = [ServerRun { id: 7, since: 1 }, ServerRun { id: 8, since: 50 }];
     let continues = |history, cursor| LeaseState::continues(&histories, 90, history, cursor);
     assert!(continues(7, 49) && continues(7, 10), "what the former run had told");
     assert!(!continues(7, 50), "the former run went further than what was kept of it");

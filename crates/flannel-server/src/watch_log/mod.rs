@@ -7,6 +7,8 @@ mod logs;
 #[cfg(test)]
 mod tests;
 
+use flannel_store::LogPosition;
+use flannel_store::{KeptLease, Snapshot, wire};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,11 +16,10 @@ use bytes::Bytes;
 use flannel_lease::{NetworkConfig, Subnet};
 use tokio::sync::watch;
 
-pub use answer::{Cursor, Style};
+pub use answer::Style;
 pub use logs::WatchLogs;
 
-use crate::lease_state::{Entry, History, LeaseState};
-use crate::{Snapshot, wire};
+use crate::lease_state::{LeaseState, ServerRun};
 
 /// So many events are kept for watchers that fall behind or come back.
 pub const KEPT_EVENTS: usize = 8_192;
@@ -28,7 +29,7 @@ pub const KEPT_BYTES: usize = 8 << 20;
 /// Something that happened in a network.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    Put(Subnet, Entry),
+    Put(Subnet, KeptLease),
     Gone(Subnet),
     Config(Option<String>),
 }
@@ -43,7 +44,7 @@ pub struct WatchLog {
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
-    histories: Vec<History>,
+    histories: Vec<ServerRun>,
     config: Option<ConfigView>,
     leases: BTreeMap<Subnet, LeaseView>,
     told: VecDeque<Told>,
@@ -63,7 +64,7 @@ struct ConfigView {
 
 #[derive(Debug)]
 struct LeaseView {
-    entry: Entry,
+    entry: KeptLease,
     json: String,
 }
 
@@ -86,15 +87,15 @@ impl Told {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Everything {
     pub config: Option<String>,
-    pub leases: Vec<(Subnet, Entry)>,
-    pub cursor: Cursor,
+    pub leases: Vec<(Subnet, KeptLease)>,
+    pub cursor: LogPosition,
 }
 
 /// What a watcher is to hear.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Since {
     Nothing,
-    Events(Vec<Event>, Cursor),
+    Events(Vec<Event>, LogPosition),
     /// Its cursor is too old, or from a history that is not this one's.
     Everything(Everything),
 }
@@ -121,12 +122,12 @@ impl WatchLog {
         self.state().config.as_ref().map(|config| config.text.clone())
     }
 
-    pub fn lease(&self, subnet: &Subnet) -> Option<Entry> {
+    pub fn lease(&self, subnet: &Subnet) -> Option<KeptLease> {
         self.state().leases.get(subnet).map(|view| view.entry.clone())
     }
 
     /// The first lease for which this is true.
-    pub fn find(&self, is_it: impl Fn(&Entry) -> bool) -> Option<(Subnet, Entry)> {
+    pub fn find(&self, is_it: impl Fn(&KeptLease) -> bool) -> Option<(Subnet, KeptLease)> {
         let state = self.state();
         let found = state.leases.iter().find(|(_, view)| is_it(&view.entry));
         found.map(|(subnet, view)| (*subnet, view.entry.clone()))
@@ -141,7 +142,7 @@ impl WatchLog {
     }
 
     /// What a watcher has not heard yet, as values.
-    pub fn since(&self, cursor: Cursor) -> Since {
+    pub fn since(&self, cursor: LogPosition) -> Since {
         let state = self.state();
         if !state.knows(&cursor) {
             return Since::Everything(state.everything());
@@ -156,9 +157,9 @@ impl WatchLog {
     pub fn reset(
         &self,
         revision: u64,
-        histories: &[History],
+        histories: &[ServerRun],
         config: Option<&str>,
-        leases: impl IntoIterator<Item = (Subnet, Entry)>,
+        leases: impl IntoIterator<Item = (Subnet, KeptLease)>,
     ) {
         let mut state = self.state();
         *state = State {
@@ -174,7 +175,7 @@ impl WatchLog {
     }
 
     /// Tells of what happened. Renewals that change nothing a watcher sees are told to nobody.
-    pub fn publish(&self, revision: u64, histories: Option<&[History]>, events: Vec<Event>) {
+    pub fn publish(&self, revision: u64, histories: Option<&[ServerRun]>, events: Vec<Event>) {
         let mut state = self.state();
         if let Some(histories) = histories {
             state.histories = histories.to_vec();
@@ -214,12 +215,12 @@ impl WatchLog {
 }
 
 impl State {
-    fn cursor(&self) -> Cursor {
+    fn cursor(&self) -> LogPosition {
         let history = self.histories.last().map(|history| history.id);
-        Cursor { revision: self.revision, history }
+        LogPosition { revision: self.revision, history }
     }
 
-    fn knows(&self, cursor: &Cursor) -> bool {
+    fn knows(&self, cursor: &LogPosition) -> bool {
         let same = cursor.history.is_none_or(|history| {
             LeaseState::continues(&self.histories, self.revision, history, cursor.revision)
         });
@@ -248,7 +249,7 @@ impl State {
                 let view = LeaseView::new(subnet, entry.clone());
                 let before = self.leases.insert(*subnet, view);
                 before.is_none_or(|before| {
-                    let reserved = |entry: &Entry| entry.expires.is_none();
+                    let reserved = |entry: &KeptLease| entry.expires.is_none();
                     before.entry.attrs != entry.attrs || reserved(&before.entry) != reserved(entry)
                 })
             }
@@ -290,14 +291,14 @@ fn as_written(text: &str) -> String {
     let is_json = serde_json::from_str::<&serde_json::value::RawValue>(text)
         .is_ok_and(|json| json.get() != "null");
     match is_json {
-        // Within a string of JSON there is no line watch log.
+        // Within a string of JSON there is no line feed.
         true => text.replace(['\n', '\r'], " "),
         false => serde_json::Value::from(text).to_string(),
     }
 }
 
 impl LeaseView {
-    fn new(subnet: &Subnet, entry: Entry) -> Self {
+    fn new(subnet: &Subnet, entry: KeptLease) -> Self {
         Self { json: wire::lease_json(subnet, &entry, None), entry }
     }
 }

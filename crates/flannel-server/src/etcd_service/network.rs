@@ -1,5 +1,10 @@
 //! One network in etcd: followed for those who watch, changed for those who ask.
 
+use flannel_lease::LEASE_TTL;
+use flannel_store::{
+    Admin as _, Cursor, EtcdStore, Held, KeptLease, Millis, Refusal, Store as _, StoreError,
+    StoreEvent, StoredLease, split_owner,
+};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,11 +17,8 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::embedded::AskError;
-use crate::lease_state::{
-    Entry, GRACE, History, LEASE_TTL, Millis, Refusal, Reply, Request, Who, check_size, split_owner,
-};
+use crate::lease_state::{GRACE, Reply, Request, ServerRun, Who, check_size};
 use crate::watch_log::{Event, WatchLog, WatchLogs};
-use crate::{Admin as _, Cursor, EtcdStore, Held, Store as _, StoreError, StoreEvent, StoredLease};
 
 pub(super) struct EtcdNetwork {
     store: Arc<EtcdStore>,
@@ -48,7 +50,7 @@ impl EtcdNetwork {
             watch_logs,
             clock,
             revision: 0,
-            history: History { id: 0, since: 0 },
+            history: ServerRun { id: 0, since: 0 },
         };
         let follower = tokio::spawn(follower.run(events));
         Self { store, name, watch_log, clock, follower }
@@ -90,7 +92,7 @@ impl EtcdNetwork {
                     .config;
                 let all = self.watch_log.everything();
                 let subnets = all.leases.iter().map(|(subnet, _)| subnet);
-                let stranded = crate::admin::stranded(&config, subnets).filter(|_| !force);
+                let stranded = flannel_store::stranded(&config, subnets).filter(|_| !force);
                 if let Some((count, example)) = stranded {
                     return Err(Refusal::Stranded { count, example }.into());
                 }
@@ -133,7 +135,7 @@ impl EtcdNetwork {
         Ok(kept)
     }
 
-    fn check_own(&self, subnet: Subnet, entry: &Entry, who: &Who) -> Result<(), AskError> {
+    fn check_own(&self, subnet: Subnet, entry: &KeptLease, who: &Who) -> Result<(), AskError> {
         if who.owns(entry.owner.as_deref(), &entry.attrs) {
             return Ok(());
         }
@@ -151,7 +153,7 @@ impl EtcdNetwork {
         if let Some(address) = who.foreign_address(attrs) {
             return Err(Refusal::ForeignAddress(address).into());
         }
-        let others = |entry: &Entry| {
+        let others = |entry: &KeptLease| {
             flannel_lease::same_node(config, attrs, &entry.attrs)
                 && !who.owns(entry.owner.as_deref(), &entry.attrs)
         };
@@ -175,7 +177,7 @@ impl EtcdNetwork {
             owned(attrs.clone(), who, before.and_then(|before| before.owner.as_deref()))
         };
         let recalled = self.store.recall(&config, &me).await.map_err(|e| self.unavailable(e))?;
-        let acquired = crate::acquire(&*self.store, &config, &me, recalled, owned).await;
+        let acquired = flannel_store::acquire(&*self.store, &config, &me, recalled, owned).await;
         Ok(self.lease_reply(&acquired.map_err(|e| self.unavailable(e))?.held))
     }
 
@@ -228,13 +230,14 @@ impl EtcdNetwork {
     /// What etcd refuses for good is told as such; all else may pass.
     fn unavailable(&self, error: StoreError) -> AskError {
         match error {
-            StoreError::OutOfSubnets(error) => Refusal::from(error).into(),
+            StoreError::OutOfSubnets(error) => Refusal::OutOfSubnets(error).into(),
             StoreError::Rejected { refusal, .. } => (*refusal).into(),
             StoreError::Taken { by, .. } => {
                 let Lease { subnet, attrs } = *by;
                 let (attrs, owner) = split_owner(attrs);
                 let expires = Some(self.clock.now() + DAY);
-                Refusal::Taken(subnet, Box::new(Entry { attrs, expires, version: 0, owner })).into()
+                Refusal::Taken(subnet, Box::new(KeptLease { attrs, expires, version: 0, owner }))
+                    .into()
             }
             other => AskError::ReadOnly(other.to_string()),
         }
@@ -246,7 +249,7 @@ impl EtcdNetwork {
         let (attrs, owner) = split_owner(held.lease.attrs.clone());
         Reply::Lease(
             held.lease.subnet,
-            Entry { attrs, expires, version: held.version.number(), owner },
+            KeptLease { attrs, expires, version: held.version.number(), owner },
         )
     }
 }
@@ -260,10 +263,10 @@ fn owned(attrs: LeaseAttrs, who: &Who, before: Option<&str>) -> LeaseAttrs {
 }
 
 /// How long a lease still lasts is not asked for every one: whoever wrote it last gave it a day.
-fn entry(stored: &StoredLease, now: Millis) -> Entry {
+fn entry(stored: &StoredLease, now: Millis) -> KeptLease {
     let expires = (!stored.reserved).then_some(now + DAY);
     let (attrs, owner) = split_owner(stored.lease.attrs.clone());
-    Entry { attrs, expires, version: stored.version.number(), owner }
+    KeptLease { attrs, expires, version: stored.version.number(), owner }
 }
 
 /// Keeps the watch log as etcd is.
@@ -273,7 +276,7 @@ struct Follower {
     watch_logs: Arc<WatchLogs>,
     clock: Clock,
     revision: u64,
-    history: History,
+    history: ServerRun,
 }
 
 impl Follower {
@@ -314,7 +317,7 @@ impl Follower {
 
     /// Events may have been missed: a new history begins, and every client takes the whole table.
     fn reset(&mut self, config: Option<&str>, leases: &[StoredLease]) {
-        self.history = History { id: fastrand::u64(1..), since: self.revision };
+        self.history = ServerRun { id: fastrand::u64(1..), since: self.revision };
         let now = self.clock.now();
         let leases = leases.iter().map(|stored| (stored.lease.subnet, entry(stored, now)));
         self.watch_log.reset(self.revision, &[self.history], config, leases);

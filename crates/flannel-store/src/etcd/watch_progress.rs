@@ -8,7 +8,7 @@ use super::keys::KeyRange;
 use super::proto::{ResponseHeader, WatchCreateRequest, WatchResponse};
 
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct WatchProgress {
     parts: Vec<Part>,
     origin: Option<Origin>,
 }
@@ -40,7 +40,7 @@ pub(super) enum Ended {
     },
 }
 
-impl History {
+impl WatchProgress {
     /// Of these ranges, each told up to a revision.
     pub(super) fn new(parts: impl IntoIterator<Item = (KeyRange, i64)>) -> Self {
         let part = |(range, cursor)| Part { range, cursor, watch: None };
@@ -112,16 +112,16 @@ mod tests {
     use super::super::proto::{Event, KeyValue};
     use super::*;
 
-    fn history(cursors: &[i64]) -> History {
+    fn history(cursors: &[i64]) -> WatchProgress {
         let range = |n: usize| KeyRange::directory(&format!("/{n}/"));
-        History::new(cursors.iter().enumerate().map(|(n, cursor)| (range(n), *cursor)))
+        WatchProgress::new(cursors.iter().enumerate().map(|(n, cursor)| (range(n), *cursor)))
     }
 
     fn header(cluster_id: u64, raft_term: u64, revision: i64) -> ResponseHeader {
         ResponseHeader { cluster_id, raft_term, revision, member_id: 1 }
     }
 
-    fn starts(history: &mut History) -> Vec<i64> {
+    fn starts(history: &mut WatchProgress) -> Vec<i64> {
         history.requests().iter().map(|request| request.start_revision).collect()
     }
 

@@ -1,14 +1,12 @@
 //! Requests → commits. Nothing is changed here; a commit is carried out when it is durable.
 
+use flannel_lease::LEASE_TTL;
+use flannel_store::{KeptLease, LARGEST_DATA, Millis, Refusal, split_owner};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use flannel_lease::{Choice, KnownBy, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
 
-use super::{
-    Change, Commit, Entry, GRACE, LARGEST_DATA, LEASE_TTL, LeaseState, Millis, Network, Refusal,
-    Reply, Request, Who,
-};
+use super::{Change, Commit, GRACE, LeaseState, Network, Reply, Request, Who};
 
 /// So many leases expire in one commit at most.
 const EXPIRE_AT_ONCE: usize = 256;
@@ -74,7 +72,7 @@ impl Ask<'_> {
         self.lease_state.networks.get_mut(self.name).ok_or_else(missing)
     }
 
-    fn found(&mut self, subnet: Subnet) -> Result<Entry, Refusal> {
+    fn found(&mut self, subnet: Subnet) -> Result<KeptLease, Refusal> {
         self.network()?.lease(&subnet).cloned().ok_or(Refusal::Gone(subnet))
     }
 
@@ -82,7 +80,7 @@ impl Ask<'_> {
         Some(self.now + LEASE_TTL.as_millis() as Millis)
     }
 
-    fn put(&self, subnet: Subnet, mut entry: Entry) -> (Entry, Change) {
+    fn put(&self, subnet: Subnet, mut entry: KeptLease) -> (KeptLease, Change) {
         entry.version = self.revision;
         let change = Change::Put {
             network: self.name.clone(),
@@ -94,7 +92,7 @@ impl Ask<'_> {
         (entry, change)
     }
 
-    fn put_alone(&self, subnet: Subnet, entry: Entry) -> Decided {
+    fn put_alone(&self, subnet: Subnet, entry: KeptLease) -> Decided {
         let (entry, change) = self.put(subnet, entry);
         Ok((Reply::Lease(subnet, entry), vec![change]))
     }
@@ -166,7 +164,7 @@ impl Ask<'_> {
         let reserved = before.as_ref().is_some_and(|entry| entry.expires.is_none());
         let owner = who.owner_after(before.and_then(|entry| entry.owner));
         let expires = if reserved { None } else { self.full_life() };
-        let entry = Entry { attrs: attrs.clone(), expires, version: 0, owner };
+        let entry = KeptLease { attrs: attrs.clone(), expires, version: 0, owner };
         let (entry, change) = self.put(subnet, entry);
         let mut changes: Vec<Change> =
             decision.discard.into_iter().map(|subnet| self.gone(subnet)).collect();
@@ -175,7 +173,7 @@ impl Ask<'_> {
     }
 
     /// A lease that this client may change.
-    fn own(&mut self, subnet: Subnet, who: &Who) -> Result<Entry, Refusal> {
+    fn own(&mut self, subnet: Subnet, who: &Who) -> Result<KeptLease, Refusal> {
         let entry = self.found(subnet)?;
         if who.owns(entry.owner.as_deref(), &entry.attrs) {
             Ok(entry)
@@ -218,7 +216,7 @@ impl Ask<'_> {
         }
         let expires = entry.expires.and_then(|_| self.full_life());
         let owner = who.owner_after(entry.owner);
-        self.put_alone(subnet, Entry { attrs: attrs.clone(), expires, version: 0, owner })
+        self.put_alone(subnet, KeptLease { attrs: attrs.clone(), expires, version: 0, owner })
     }
 
     fn release(&mut self, subnet: Subnet, version: Option<u64>, who: &Who) -> Decided {
@@ -246,13 +244,13 @@ impl Ask<'_> {
             if entry.expires.is_none() {
                 return Ok((Reply::Lease(subnet, entry), vec![]));
             }
-            return self.put_alone(subnet, Entry { expires: None, ..entry });
+            return self.put_alone(subnet, KeptLease { expires: None, ..entry });
         }
         let node = self.check_known(attrs)?;
         self.check_free(subnet)?;
         self.check_without_lease(node)?;
         let owner = None;
-        self.put_alone(subnet, Entry { attrs: attrs.clone(), expires: None, version: 0, owner })
+        self.put_alone(subnet, KeptLease { attrs: attrs.clone(), expires: None, version: 0, owner })
     }
 
     /// A node with a lease keeps it. A second one would be taken some day, by chance.
@@ -275,7 +273,7 @@ impl Ask<'_> {
             return Ok((Reply::Lease(subnet, entry), vec![]));
         }
         let expires = self.full_life();
-        self.put_alone(subnet, Entry { expires, ..entry })
+        self.put_alone(subnet, KeptLease { expires, ..entry })
     }
 
     fn import(&mut self, subnet: Subnet, attrs: &LeaseAttrs, left: Option<u64>) -> Decided {
@@ -292,7 +290,7 @@ impl Ask<'_> {
         let [least, most] = [GRACE, LEASE_TTL].map(|life| life.as_millis() as Millis);
         let expires = left.map(|left| self.now + left.clamp(least, most));
         let (attrs, owner) = split_owner(attrs.clone());
-        self.put_alone(subnet, Entry { attrs, expires, version: 0, owner })
+        self.put_alone(subnet, KeptLease { attrs, expires, version: 0, owner })
     }
 }
 
@@ -300,10 +298,4 @@ impl Ask<'_> {
 pub(crate) fn check_size(attrs: &LeaseAttrs) -> Result<(), Refusal> {
     let size = attrs.weight();
     if size > LARGEST_DATA { Err(Refusal::TooLarge(size)) } else { Ok(()) }
-}
-
-/// Whose it is stands beside the attributes here, not in them.
-pub(crate) fn split_owner(mut attrs: LeaseAttrs) -> (LeaseAttrs, Option<Arc<str>>) {
-    let owner = attrs.owner.take().map(Arc::from);
-    (attrs, owner)
 }

@@ -14,6 +14,7 @@ mod tests;
 mod unusable;
 mod writer;
 
+use flannel_store::{Millis, Refusal};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender, TrySendError};
@@ -24,7 +25,7 @@ use tokio::sync::oneshot;
 use self::journal::{Journal, Opened};
 use self::writer::{Job, Writer};
 use crate::clock::{self, Clock};
-use crate::lease_state::{Millis, Refusal, Reply, Request};
+use crate::lease_state::{Reply, Request};
 use crate::watch_log::WatchLogs;
 
 pub use self::journal::OpenError;

@@ -6,13 +6,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use flannel_lease::LEASE_TTL;
+use flannel_store::{Millis, Refusal};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use flannel_lease::{LeaseAttrs, NetworkName, Subnet};
-use flannel_store::lease_state::{
-    Addresses, Commit, LEASE_TTL, LeaseState, Millis, Refusal, Reply, Request, Who,
-};
+use flannel_server::lease_state::{Addresses, Commit, LeaseState, Reply, Request, Who};
 
 const CONFIG: &str = r#"{"Network":"10.5.0.0/22","SubnetLen":27,"SubnetMin":"10.5.0.32","Backend":{"Type":"vxlan"}}"#;
 const TTL: Millis = LEASE_TTL.as_millis() as Millis;

@@ -1,0 +1,38 @@
+//! One lease as a lease server keeps it and tells its clients of it.
+
+use std::sync::Arc;
+
+use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
+
+use crate::StoredLease;
+
+/// So many bytes a lease may carry beside its addresses. A backend's data are a MAC or a key.
+pub const LARGEST_DATA: usize = 8 << 10;
+
+/// Milliseconds since 1970, in the server's time.
+pub type Millis = u64;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptLease {
+    pub attrs: LeaseAttrs,
+    /// `None` for a reservation.
+    pub expires: Option<Millis>,
+    /// The revision that wrote it.
+    pub version: u64,
+    /// Who acquired it, when the server knows its clients by name.
+    pub owner: Option<Arc<str>>,
+}
+
+impl KeptLease {
+    /// For those who ask a store, not a server.
+    pub fn into_stored(self, subnet: Subnet) -> StoredLease {
+        let (version, reserved) = (Version::new(self.version), self.expires.is_none());
+        StoredLease { lease: Lease { subnet, attrs: self.attrs }, version, reserved }
+    }
+}
+
+/// Whose it is stands beside the attributes here, not in them.
+pub fn split_owner(mut attrs: LeaseAttrs) -> (LeaseAttrs, Option<Arc<str>>) {
+    let owner = attrs.owner.take().map(Arc::from);
+    (attrs, owner)
+}
