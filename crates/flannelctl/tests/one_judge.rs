@@ -28,7 +28,7 @@ fn table() -> Vec<(String, Verdict)> {
         (net(""), Err("Backend.Type 'udp'")),
         (net(r#","Backend":null"#), Err("Backend null")),
         (net(r#","Backend":{}"#), Err("Backend.Type is missing")),
-        (net(r#","Backend":{"Type":""}"#), Err("no backend's name")),
+        (net(r#","Backend":{"Type":""}"#), Err("not the name of a backend")),
         (net(r#","Backend":{"Type":"vxlam"}"#), Err("did you mean vxlan?")),
         (net(r#","Backend":{"Type":"wireguard"}"#), Err("not part of this release")),
         (net(r#","Backend":{"Type":"udp","Port":8285}"#), Err("not part of this release")),
