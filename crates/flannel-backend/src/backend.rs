@@ -52,6 +52,12 @@ impl PeerProblem {
 }
 
 impl Node {
+    /// The device through which a peer is reached without a gateway, as far as [`Node::paths`] tells.
+    pub(crate) fn direct_link(&self, public: IpAddr) -> Option<IfName> {
+        let path = self.paths.get(&public)?;
+        path.gateway.is_none().then_some(path.link)
+    }
+
     /// What any backend announces: the node's public addresses of the families in use.
     pub fn attrs(&self, backend_type: &str) -> LeaseAttrs {
         LeaseAttrs {

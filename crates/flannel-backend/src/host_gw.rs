@@ -74,7 +74,7 @@ impl Backend for HostGwBackend {
     }
 
     fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {
-        legacy_routes(node)
+        legacy_routes(node, false)
     }
 
     fn wants_paths(&self) -> bool {
@@ -82,9 +82,10 @@ impl Backend for HostGwBackend {
     }
 }
 
-pub(crate) fn legacy_routes(node: &Node) -> Vec<LegacyRoutes> {
+pub(crate) fn legacy_routes(node: &Node, onlink: bool) -> Vec<LegacyRoutes> {
+    let link = node.underlay.link;
     Family::used_by(node)
         .filter_map(|family| family.network(node))
-        .map(|(network, subnet_len)| LegacyRoutes { link: node.underlay.link, network, subnet_len })
+        .map(|(network, subnet_len)| LegacyRoutes { link, network, subnet_len, onlink })
         .collect()
 }

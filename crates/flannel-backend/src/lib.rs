@@ -13,6 +13,7 @@ mod desired_state;
 mod extension;
 mod family;
 mod host_gw;
+mod ipip;
 mod judge;
 mod needs;
 mod underlay;
@@ -30,15 +31,16 @@ pub use underlay::Underlay;
 pub use wishes::{DesiredState, WantedBy, Wishes};
 
 /// In the order the documentation lists them.
-const KNOWN: [&str; 4] = ["vxlan", "host-gw", "extension", "alloc"];
+const KNOWN: [&str; 5] = ["vxlan", "host-gw", "ipip", "extension", "alloc"];
 /// Those of the Go flannel, past and present, that are not here.
-const NOT_BUILT: [&str; 9] =
-    ["wireguard", "udp", "ipip", "ipsec", "tencent-vpc", "ali-vpc", "aws-vpc", "gce", "azure"];
+const NOT_BUILT: [&str; 8] =
+    ["wireguard", "udp", "ipsec", "tencent-vpc", "ali-vpc", "aws-vpc", "gce", "azure"];
 
 /// The backend that a network config asks for.
 pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> {
     Ok(match config.kind.as_str() {
         "vxlan" => Box::new(vxlan::VxlanBackend::new(config)?),
+        "ipip" => Box::new(ipip::IpipBackend::new(config)?),
         "host-gw" => Box::new(host_gw::HostGwBackend::new(config)),
         "extension" => Box::new(extension::ExtensionBackend::new(config)?),
         "alloc" => Box::new(alloc::AllocBackend::new(config)),

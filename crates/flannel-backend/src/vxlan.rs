@@ -4,8 +4,6 @@
 //! of that subnet; a neighbour entry gives its MAC, a forwarding entry the node to send that MAC's
 //! frames to. With DirectRouting, peers on the same link are reached without any of it.
 
-use std::net::IpAddr;
-
 use flannel_kernel::{
     Address, Entry, Fdb, IfName, KernelVersion, LegacyRoutes, Link, LinkKind, Mac, Neighbour,
     Offload, Route, Sysctl, VXLAN_DEVICES, Vxlan,
@@ -165,7 +163,7 @@ impl VxlanBackend {
     ) -> Result<Vec<Entry>, PeerProblem> {
         let public = family.public_address(peer)?;
         let metric = family.metric(node, subnet);
-        if let Some(link) = self.direct_link(node, public) {
+        if let Some(link) = node.direct_link(public).filter(|_| self.direct_routing) {
             let via = Some(public);
             return Ok(vec![Entry::Route(Route { dst: subnet, metric, via, link, onlink: false })]);
         }
@@ -180,12 +178,6 @@ impl VxlanBackend {
             Entry::Fdb(Fdb { link, mac, dst: public }),
             Entry::Route(Route { dst: subnet, metric, via: Some(vtep), link, onlink: true }),
         ])
-    }
-
-    /// The device through which the peer is reached without a gateway, if direct routes are wanted.
-    fn direct_link(&self, node: &Node, public: IpAddr) -> Option<IfName> {
-        let path = node.paths.get(&public).filter(|_| self.direct_routing)?;
-        path.gateway.is_none().then_some(path.link)
     }
 }
 
@@ -295,7 +287,7 @@ impl Backend for VxlanBackend {
     }
 
     fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {
-        if self.direct_routing { crate::host_gw::legacy_routes(node) } else { Vec::new() }
+        if self.direct_routing { crate::host_gw::legacy_routes(node, false) } else { Vec::new() }
     }
 
     fn wants_paths(&self) -> bool {

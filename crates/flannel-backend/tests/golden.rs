@@ -111,6 +111,7 @@ fn defect_36_the_mtu_for_pods_fits_through_the_tunnels_of_both_families() {
         (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","MTU":1400}}"#, 1350),
         // No more than the card carries.
         (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","MTU":9000}}"#, 1450),
+        (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip"}}"#, 1480),
         (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#, 1500),
         (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"alloc"}}"#, 1500),
     ] {
@@ -138,6 +139,57 @@ fn vxlan_options_name_the_device_and_shape_it() {
         peer(config, own, other).unwrap()[2],
         "route 10.244.23.0/26 via 10.244.23.0 dev flannel.7 onlink"
     );
+}
+
+const IPIP: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipip","DirectRouting":true}}"#;
+
+#[test]
+fn ipip_base_and_peers_near_and_far() {
+    let of = |number: u8| {
+        let attrs = format!(r#"{{"PublicIP":"192.168.100.{number}","BackendType":"ipip"}}"#);
+        Lease {
+            subnet: format!("10.244.{number}.0-24").parse().unwrap(),
+            attrs: LeaseAttrs::from_json(attrs.as_bytes()).unwrap(),
+        }
+    };
+    let (backend, mut node) = node(IPIP);
+    let base: Vec<String> =
+        backend.base(&node, &of(1)).kernel.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        base,
+        [
+            "device flannel.ipip (ipip local 192.168.100.1 mtu 1480)",
+            "address 10.244.1.0/32 dev flannel.ipip",
+        ]
+    );
+    let near = Path { link: name("eth0"), gateway: None, source: None };
+    let far = Path { gateway: Some([192, 168, 100, 254].into()), ..near.clone() };
+    let entries = |node: &Node| {
+        let entries = peer_wishes(&*backend, node, &of(1), &of(2)).unwrap().kernel;
+        entries.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let through_the_tunnel = ["route 10.244.2.0/24 via 192.168.100.2 dev flannel.ipip onlink"];
+    assert_eq!(entries(&node), through_the_tunnel);
+    node.paths.insert([192, 168, 100, 2].into(), far);
+    assert_eq!(entries(&node), through_the_tunnel);
+    node.paths.insert([192, 168, 100, 2].into(), near);
+    assert_eq!(entries(&node), ["route 10.244.2.0/24 via 192.168.100.2 dev eth0 onlink"]);
+}
+
+#[test]
+fn ipip_sends_from_the_address_that_the_node_has_not_from_the_one_it_announces() {
+    let (backend, mut node) = node(IPIP);
+    node.underlay.public_v4 = Some([203, 0, 113, 7].into());
+    let own = ("10.244.1.0-24", r#"{"PublicIP":"203.0.113.7","BackendType":"ipip"}"#);
+    let device = backend.base(&node, &lease(own)).kernel[0].to_string();
+    assert!(device.contains("ipip local 192.168.100.1"), "{device}");
+}
+
+#[test]
+fn ipip_refuses_a_network_with_ipv6_which_it_would_leave_unconnected() {
+    let config = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{"Type":"ipip"}}"#;
+    let error = judge(config).unwrap_err().to_string();
+    assert!(error.contains("IPv4 alone") && error.contains("use vxlan"), "{error}");
 }
 
 #[test]

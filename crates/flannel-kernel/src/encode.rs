@@ -1,6 +1,6 @@
 //! Entries as requests to the kernel. Pure: what to send, given the indices of the devices.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
@@ -8,7 +8,7 @@ use netlink_packet_route::address::{
     AddressAttribute, AddressHeader, AddressHeaderFlags, AddressMessage, AddressScope,
 };
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoIpTunnel, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -19,7 +19,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::observed::{Hop, ObservedRoute, RouteKind};
-use crate::{IfName, Link, LinkKind, Mac, ROUTE_PROTOCOL, Route, Vxlan};
+use crate::{IfName, Ipip, Link, LinkKind, Mac, ROUTE_PROTOCOL, Route, Vxlan};
 use flannel_netlink::Request;
 
 pub(crate) fn family(ip: IpAddr) -> AddressFamily {
@@ -31,6 +31,7 @@ pub(crate) fn family(ip: IpAddr) -> AddressFamily {
 pub(crate) fn create_link(link: &Link, parent: Option<u32>) -> Request {
     let info = match &link.kind {
         LinkKind::Vxlan(vxlan) => vxlan_info(new_vxlan(vxlan, parent)),
+        LinkKind::Ipip(ipip) => ipip_info(ipip),
     };
     let mut message = LinkMessage::default();
     message.header.flags = LinkFlags::Up;
@@ -116,6 +117,26 @@ fn vxlan_info(data: Vec<InfoVxlan>) -> LinkAttribute {
     LinkAttribute::LinkInfo(vec![
         LinkInfo::Kind(InfoKind::Vxlan),
         LinkInfo::Data(InfoData::Vxlan(data)),
+    ])
+}
+
+/// The MTU with it: the kernel chooses one of its own when a tunnel's end changes and none is named.
+pub(crate) fn set_ipip(index: u32, ipip: &Ipip, mtu: u32) -> Request {
+    alter(index, vec![ipip_info(ipip), LinkAttribute::Mtu(mtu)])
+}
+
+fn ipip_info(ipip: &Ipip) -> LinkAttribute {
+    let data = vec![
+        InfoIpTunnel::Local(ipip.local.into()),
+        InfoIpTunnel::Remote(Ipv4Addr::UNSPECIFIED.into()),
+        InfoIpTunnel::Link(0),
+        // As the packet inside has it. A tunnel that says otherwise must discover path MTUs itself.
+        InfoIpTunnel::Ttl(0),
+        InfoIpTunnel::PMtuDisc(false),
+    ];
+    LinkAttribute::LinkInfo(vec![
+        LinkInfo::Kind(InfoKind::IpIp),
+        LinkInfo::Data(InfoData::IpTunnel(data)),
     ])
 }
 

@@ -6,7 +6,7 @@
 //! anew gets another index and everything that stood on it must follow.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
@@ -60,13 +60,23 @@ pub struct Link {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     Vxlan(Vxlan),
+    Ipip(Ipip),
 }
 
 impl LinkKind {
-    /// The device this one sends through.
+    /// The device this one sends through; `None`: whichever the routes say.
     pub fn parent(&self) -> Option<IfName> {
         match self {
             Self::Vxlan(vxlan) => Some(vxlan.parent),
+            Self::Ipip(_) => None,
+        }
+    }
+
+    /// As the kernel and `ip link add type …` name it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Vxlan(_) => "vxlan",
+            Self::Ipip(_) => "ipip",
         }
     }
 }
@@ -79,6 +89,7 @@ impl fmt::Display for LinkKind {
                 write!(f, "vxlan id {} local {} dev {}", v.vni, v.local, v.parent)?;
                 v.port.map_or(Ok(()), |port| write!(f, " dstport {port}"))
             }
+            Self::Ipip(ipip) => write!(f, "ipip local {}", ipip.local),
         }
     }
 }
@@ -94,6 +105,13 @@ pub struct Vxlan {
     pub local: IpAddr,
     pub learning: bool,
     pub gbp: bool,
+}
+
+/// IPv4 in IPv4, to whichever node a route names as its gateway. All of it is changed on the living
+/// device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipip {
+    pub local: Ipv4Addr,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,9 @@ use crate::observed::{self, ObservedKind, ObservedLink};
 /// What the names of flannel's vxlan devices begin with, for IPv4 and for IPv6; the VNI follows.
 pub const VXLAN_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
 
+/// The ipip device, of which one node has one.
+pub const IPIP_DEVICE: &str = "flannel.ipip";
+
 /// Whether a device that the kernel tells of is of a kind that flannel makes, and named as flannel
 /// names it.
 pub fn is_flannel_device(message: LinkMessage) -> bool {
@@ -19,6 +22,7 @@ pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {
         Some(ObservedKind::Vxlan(vxlan)) => VXLAN_DEVICES
             .iter()
             .any(|prefix| link.name.as_str() == format!("{prefix}{}", vxlan.vni)),
+        Some(ObservedKind::Ipip(_)) => link.name.as_str() == IPIP_DEVICE,
     }
 }
 
@@ -42,11 +46,14 @@ mod tests {
     fn a_device_can_be_ours_by_its_kind_and_by_its_name() {
         assert!(is_flannel_device(device("flannel.7", InfoKind::Vxlan, 7)));
         assert!(is_flannel_device(device("flannel-v6.7", InfoKind::Vxlan, 7)));
+        assert!(is_flannel_device(device("flannel.ipip", InfoKind::IpIp, 0)));
         for other in [
             device("flannel.7", InfoKind::Bridge, 7),
             device("flannel.8", InfoKind::Vxlan, 7),
             device("flannel.of-mine", InfoKind::Vxlan, 7),
             device("vxlan7", InfoKind::Vxlan, 7),
+            device("flannel.ipip", InfoKind::Vxlan, 7),
+            device("tunl0", InfoKind::IpIp, 0),
         ] {
             assert!(!is_flannel_device(other.clone()), "{other:?}");
         }

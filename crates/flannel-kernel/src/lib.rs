@@ -22,10 +22,10 @@ mod wanted;
 
 pub use engine::{Engine, OpenError};
 pub use entry::{
-    Address, Blackhole, Entry, Fdb, IPV6_DEFAULT_METRIC, Key, Link, LinkKind, Neighbour, Offload,
-    ROUTE_PROTOCOL, Route, Sysctl, Vxlan,
+    Address, Blackhole, Entry, Fdb, IPV6_DEFAULT_METRIC, Ipip, Key, Link, LinkKind, Neighbour,
+    Offload, ROUTE_PROTOCOL, Route, Sysctl, Vxlan,
 };
 pub use facts::{DefaultRoute, Facts, Interface, InterfaceAddress, KernelVersion, Path};
-pub use flannel_devices::{VXLAN_DEVICES, is_flannel_device};
+pub use flannel_devices::{IPIP_DEVICE, VXLAN_DEVICES, is_flannel_device};
 pub use flannel_netlink::{IfName, InvalidIfName, InvalidMac, Mac};
 pub use ownership::{LegacyRoutes, Ownership};

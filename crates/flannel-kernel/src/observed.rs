@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoIpTunnel, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -44,6 +44,7 @@ pub(crate) struct ObservedLink {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ObservedKind {
     Vxlan(ObservedVxlan),
+    Ipip(ObservedIpip),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,6 +57,16 @@ pub(crate) struct ObservedVxlan {
     pub(crate) gbp: bool,
     /// 0: as any other packet of this host has it.
     pub(crate) ttl: u8,
+}
+
+/// Addresses are `None` and numbers 0 where the tunnel leaves it open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ObservedIpip {
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) remote: Option<IpAddr>,
+    pub(crate) parent: u32,
+    pub(crate) ttl: u8,
+    pub(crate) pmtudisc: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,6 +206,7 @@ fn observed_kind(infos: &[LinkInfo]) -> Option<ObservedKind> {
     })?;
     match kind {
         InfoKind::Vxlan => Some(ObservedKind::Vxlan(vxlan(infos))),
+        InfoKind::IpIp => Some(ObservedKind::Ipip(ipip(infos))),
         _ => None,
     }
 }
@@ -218,6 +230,26 @@ fn vxlan(infos: &[LinkInfo]) -> ObservedVxlan {
         }
     }
     vxlan
+}
+
+fn ipip(infos: &[LinkInfo]) -> ObservedIpip {
+    let mut ipip = ObservedIpip::default();
+    for info in infos {
+        let LinkInfo::Data(InfoData::IpTunnel(attributes)) = info else { continue };
+        for attribute in attributes {
+            match attribute {
+                InfoIpTunnel::Local(ip) => ipip.local = Some(*ip).filter(|ip| !ip.is_unspecified()),
+                InfoIpTunnel::Remote(ip) => {
+                    ipip.remote = Some(*ip).filter(|ip| !ip.is_unspecified())
+                }
+                InfoIpTunnel::Link(index) => ipip.parent = *index,
+                InfoIpTunnel::Ttl(ttl) => ipip.ttl = *ttl,
+                InfoIpTunnel::PMtuDisc(on) => ipip.pmtudisc = *on,
+                _ => {}
+            }
+        }
+    }
+    ipip
 }
 
 fn address(message: &AddressMessage) -> Option<ObservedAddress> {

@@ -26,13 +26,15 @@ pub struct Ownership {
     pub legacy: Vec<LegacyRoutes>,
 }
 
-/// `<subnet> via <gateway> dev <link>`, protocol boot, metric as the kernel gives it.
+/// `<subnet> via <gateway> dev <link>`, with or without `onlink`, protocol boot, metric as the kernel gives
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegacyRoutes {
     pub link: IfName,
     pub network: IpNet,
     /// `None`: subnets of any length.
     pub subnet_len: Option<u8>,
+    pub onlink: bool,
 }
 
 /// `ip route add` and the Go flannel name no protocol; the kernel files that as "boot".
@@ -89,7 +91,7 @@ impl LegacyRoutes {
             && route.metric == metric
             && self.is_subnet(route.dst)
             && hop.via.is_some()
-            && !hop.onlink
+            && hop.onlink == self.onlink
             && links.name(hop.link) == Some(self.link)
     }
 
@@ -150,6 +152,7 @@ mod tests {
                 link: name("eth0"),
                 network: "10.244.0.0/16".parse().unwrap(),
                 subnet_len: Some(24),
+                onlink: false,
             }],
         }
     }

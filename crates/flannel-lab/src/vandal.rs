@@ -81,10 +81,30 @@ impl Node {
             // It may be there from the last time.
             let _ = self.namespace().batch("ip", &[format!("link add {BRIDGE} type bridge")]);
         }
-        for (tool, line) in deed.commands() {
-            self.namespace().batch(tool, &[line])?;
+        let done = deed
+            .commands()
+            .into_iter()
+            .try_for_each(|(tool, line)| self.namespace().batch(tool, &[line]));
+        match deed {
+            // Before 6.2 the kernel renames no device that is up.
+            Vandalism::Rename { device, to } if done.is_err() => {
+                let lines = [
+                    format!("link set dev {device} down"),
+                    format!("link set dev {device} name {to}"),
+                    format!("link set dev {to} up"),
+                ];
+                // A daemon that is quicker has set it up again before it is renamed.
+                let mut done = done;
+                for _ in 0..50 {
+                    if done.is_ok() {
+                        break;
+                    }
+                    done = self.namespace().batch("ip", &lines);
+                }
+                done
+            }
+            _ => done,
         }
-        Ok(())
     }
 
     /// Does something bad, chosen at random, to what flannel has made on the node.
@@ -107,9 +127,13 @@ impl Node {
             let name = text(&link, "ifname");
             if name.starts_with("flannel") {
                 let mtu = link["mtu"].as_u64().and_then(|mtu| u32::try_from(mtu).ok());
+                // What is no Ethernet has no MAC, fits under no bridge and cannot be held down.
                 if text(&link, "link_type") == "ether" {
                     let mac = "02:ba:dd:ba:dd:01".into();
                     deeds.push(Vandalism::SetMac { device: name.clone(), mac });
+                    deeds.push(Vandalism::Enslave(name.clone()));
+                    deeds.push(Vandalism::ArpOff(name.clone()));
+                    deeds.push(Vandalism::ProtoDown(name.clone()));
                 }
                 let mtu = mtu.map_or(1000, |mtu| mtu.saturating_sub(100));
                 deeds.push(Vandalism::SetMtu { device: name.clone(), mtu });
@@ -117,9 +141,6 @@ impl Node {
                 deeds.push(Vandalism::LinkDown(name.clone()));
                 deeds.push(Vandalism::LinkBounce(name.clone()));
                 deeds.push(Vandalism::Rename { device: name.clone(), to: "renamed0".into() });
-                deeds.push(Vandalism::Enslave(name.clone()));
-                deeds.push(Vandalism::ArpOff(name.clone()));
-                deeds.push(Vandalism::ProtoDown(name.clone()));
                 devices.push(name);
             }
         }

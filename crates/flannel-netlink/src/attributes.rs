@@ -38,6 +38,11 @@ impl<'a> Attributes<'a> {
         self.get(kind).and_then(text)
     }
 
+    /// In the machine's order, as most write their numbers.
+    pub fn ne16(self, kind: u16) -> Option<u16> {
+        self.get(kind)?.try_into().map(u16::from_ne_bytes).ok()
+    }
+
     /// In network order, as netfilter writes its numbers.
     pub fn be32(self, kind: u16) -> Option<u32> {
         self.get(kind)?.try_into().map(u32::from_be_bytes).ok()
@@ -81,6 +86,15 @@ impl AttributeWriter {
         self.0.push(0);
         self.pad();
         self
+    }
+
+    /// In the machine's order, as most read their numbers.
+    pub fn ne16(self, kind: u16, value: u16) -> Self {
+        self.bytes(kind, &value.to_ne_bytes())
+    }
+
+    pub fn ne32(self, kind: u16, value: u32) -> Self {
+        self.bytes(kind, &value.to_ne_bytes())
     }
 
     /// In network order, as netfilter reads its numbers.

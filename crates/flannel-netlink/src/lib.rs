@@ -7,12 +7,13 @@
 //!
 //! From the ground up: [`Socket`] (system calls), [`Message`] and [`Attributes`] (bytes),
 //! [`Connection`] (a conversation), and what is said in it: [`Request`] for links, addresses and
-//! routes, [`nfnetlink`] for nftables. Another protocol of netlink is another [`Protocol`] and, beside
+//! routes, [`nfnetlink`] for nftables, [`generic`] for what has no protocol of its own. Another protocol of netlink is another [`Protocol`] and, beside
 //! `nfnetlink`, a file with its message header.
 
 mod attributes;
 mod connection;
 mod error;
+pub mod generic;
 mod mac;
 mod message;
 mod name;

@@ -22,6 +22,8 @@ pub enum Protocol {
     Route,
     /// nftables, connection tracking.
     Netfilter,
+    /// Families that are known by name: wireguard.
+    Generic,
 }
 
 pub struct Socket {
@@ -135,6 +137,7 @@ fn bound(protocol: Protocol, groups: u32) -> io::Result<OwnedFd> {
     let protocol = match protocol {
         Protocol::Route => None,
         Protocol::Netfilter => Some(netlink::NETFILTER),
+        Protocol::Generic => Some(netlink::GENERIC),
     };
     let fd = rustix::net::socket_with(
         AddressFamily::NETLINK,

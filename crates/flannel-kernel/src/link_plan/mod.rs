@@ -1,5 +1,6 @@
 //! What it takes to make a device as wanted. Pure: compares, decides, writes nothing.
 
+mod ipip;
 mod vxlan;
 
 use netlink_packet_route::link::LinkFlags;
@@ -60,20 +61,46 @@ pub(crate) fn plan_link(link: &Link, around: Surroundings<'_>) -> LinkPlan {
         };
     };
     let index = observed.index;
-    let steps = match (&link.kind, &observed.kind) {
-        (LinkKind::Vxlan(_), None) => {
-            let why = "a device of this name exists and is not a vxlan".to_owned();
+    let fit = match &link.kind {
+        LinkKind::Vxlan(wanted) => match &observed.kind {
+            Some(ObservedKind::Vxlan(vxlan)) => {
+                Fit::convertible(around.vxlan_needs_new_device(wanted, vxlan), || {
+                    vxlan::changes(wanted, parent, observed, vxlan)
+                })
+            }
+            _ => Fit::OtherKind,
+        },
+        LinkKind::Ipip(wanted) => match &observed.kind {
+            Some(ObservedKind::Ipip(ipip)) => {
+                Fit::Changes(ipip::changes(wanted, link.mtu, observed, ipip))
+            }
+            _ => Fit::OtherKind,
+        },
+    };
+    let steps = match fit {
+        Fit::OtherKind => {
+            let why =
+                format!("a device of this name exists and is not of the kind {}", link.kind.kind());
             return LinkPlan::Remove { index, why };
         }
-        (LinkKind::Vxlan(wanted), Some(ObservedKind::Vxlan(vxlan))) => {
-            if let Some(why) = around.vxlan_needs_new_device(wanted, vxlan) {
-                return LinkPlan::Remove { index, why };
-            }
-            vxlan::changes(wanted, parent, observed, vxlan)
-        }
+        Fit::NeedsNew(why) => return LinkPlan::Remove { index, why },
+        Fit::Changes(steps) => steps,
     };
     let steps: Vec<Step> = steps.into_iter().chain(changes(link, observed)).collect();
     if steps.is_empty() { LinkPlan::Keep } else { LinkPlan::Change(steps) }
+}
+
+/// How far a device is from the one that is wanted under its name.
+enum Fit {
+    OtherKind,
+    NeedsNew(String),
+    Changes(Vec<Step>),
+}
+
+impl Fit {
+    fn convertible(needs_new: Option<String>, changes: impl FnOnce() -> Vec<Step>) -> Self {
+        needs_new.map_or_else(|| Self::Changes(changes()), Self::NeedsNew)
+    }
 }
 
 /// Whether a device is the one that is wanted, though it has another name: of the same make, and with our
@@ -83,12 +110,16 @@ fn was_ours(link: &Link, other: &ObservedLink, around: Surroundings<'_>) -> bool
     {
         return false;
     }
-    let (convertible, same_local) = match (&link.kind, &other.kind) {
-        (LinkKind::Vxlan(wanted), Some(ObservedKind::Vxlan(vxlan))) => (
-            around.vxlan_needs_new_device(wanted, vxlan).is_none(),
-            vxlan.local == Some(wanted.local),
-        ),
-        (LinkKind::Vxlan(_), None) => return false,
+    let (convertible, same_local) = match &link.kind {
+        LinkKind::Vxlan(wanted) => match &other.kind {
+            Some(ObservedKind::Vxlan(vxlan)) => (
+                around.vxlan_needs_new_device(wanted, vxlan).is_none(),
+                vxlan.local == Some(wanted.local),
+            ),
+            _ => return false,
+        },
+        // Of its kind there is but one between the same ends.
+        LinkKind::Ipip(_) => (true, true),
     };
     let addresses = around.links.addresses(other.index);
     convertible
@@ -101,11 +132,15 @@ impl Surroundings<'_> {
     /// Whether the kernel would refuse the wanted device because this one is there: of two that receive
     /// the same packets, one would get none.
     pub(crate) fn receives_the_same(self, wanted: &LinkKind, other: &ObservedLink) -> bool {
-        match (wanted, &other.kind) {
-            (LinkKind::Vxlan(wanted), Some(ObservedKind::Vxlan(other))) => {
-                self.receives_the_same_vxlan(wanted, other)
-            }
-            (LinkKind::Vxlan(_), None) => false,
+        match wanted {
+            LinkKind::Vxlan(wanted) => match &other.kind {
+                Some(ObservedKind::Vxlan(other)) => self.receives_the_same_vxlan(wanted, other),
+                _ => false,
+            },
+            LinkKind::Ipip(wanted) => match &other.kind {
+                Some(ObservedKind::Ipip(other)) => ipip::has_the_same_ends(wanted, other),
+                _ => false,
+            },
         }
     }
 }
@@ -190,6 +225,7 @@ mod tests {
     fn vxlan(link: &mut ObservedLink) -> &mut ObservedVxlan {
         match link.kind.as_mut().unwrap() {
             ObservedKind::Vxlan(vxlan) => vxlan,
+            other => panic!("{other:?}"),
         }
     }
 

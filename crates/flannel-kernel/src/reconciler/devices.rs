@@ -12,7 +12,7 @@ use crate::encode::{self, dump};
 use crate::link_plan::{LinkPlan, Step, plan_link};
 use crate::observed::{Observed, ObservedLink};
 use crate::wanted::WantedOfKernel as _;
-use crate::{IfName, Key, Link, LinkKind, Vxlan};
+use crate::{IfName, Ipip, Key, Link, LinkKind, Vxlan};
 use flannel_netlink::{NetlinkError, Request};
 
 /// Enough to take one out of the way, take it back under its name, and put it right.
@@ -152,6 +152,22 @@ impl<S: Ord + Clone> Reconciler<S> {
     fn explain(&mut self, link: &Link, error: &NetlinkError) -> io::Result<String> {
         match &link.kind {
             LinkKind::Vxlan(vxlan) => self.explain_vxlan(link, vxlan, error),
+            LinkKind::Ipip(ipip) => Ok(self.explain_ipip(link, ipip, error)),
+        }
+    }
+
+    fn explain_ipip(&self, link: &Link, wanted: &Ipip, error: &NetlinkError) -> String {
+        let around = self.surroundings();
+        let same = |other: &&ObservedLink| around.receives_the_same(&link.kind, other);
+        let near = around.links.iter().map(|(other, _)| other).find(same).map(|other| other.name);
+        match (error.errno, near) {
+            (libc::EEXIST, Some(name)) => format!(
+                "{name} is in the way, an ipip device with the same local address {} that is not \
+                 flannel's: remove it (ip link del {name})",
+                wanted.local
+            ),
+            (libc::EOPNOTSUPP, _) => lacks_kind(link, error),
+            _ => error.to_string(),
         }
     }
 
@@ -191,6 +207,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                  'sport = :{port}', ip -d link show type vxlan): stop it, or give flannel another \
                  Backend.Port on all nodes"
             ),
+            (libc::EOPNOTSUPP, _) => lacks_kind(link, error),
             _ => error.to_string(),
         })
     }
@@ -280,4 +297,13 @@ impl<S: Ord + Clone> Reconciler<S> {
         }
         Ok(())
     }
+}
+
+/// The kernel was built without devices of this kind, or cannot load its module.
+fn lacks_kind(link: &Link, error: &NetlinkError) -> String {
+    let kind = link.kind.kind();
+    format!(
+        "{error}: this kernel has no {kind} devices; load its module (modprobe {kind}), which a container \
+         cannot do for its host, boot a kernel that has it, or use another Backend.Type"
+    )
 }

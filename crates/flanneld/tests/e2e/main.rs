@@ -18,6 +18,7 @@ mod extension;
 mod first_config;
 mod host_faults;
 mod identity;
+mod ipip;
 mod many;
 mod mixed;
 mod mtu;

@@ -24,7 +24,7 @@ fn one_by_one(builder: LabBuilder) -> Result<Lab> {
 }
 
 /// Nodes 1 and 3 are ours, node 2 is Go's.
-fn talk(builder: LabBuilder) -> Result<()> {
+pub(crate) fn talk(builder: LabBuilder) -> Result<()> {
     let lab = one_by_one(builder.node_flanneld(2, go_flanneld()))?;
     let pods = lab.pod_on_every_node()?;
     let all_reach_all = || {
@@ -113,7 +113,7 @@ fn identity(lab: &Lab, kernel: &mut Kernel, devices: &[&str]) -> Result<String> 
 }
 
 /// Moves node 1 from Go to ours and back under traffic with a node of Go.
-fn move_there_and_back(builder: LabBuilder, devices: &[&str]) -> Result<()> {
+pub(crate) fn move_there_and_back(builder: LabBuilder, devices: &[&str]) -> Result<()> {
     let lab = one_by_one(builder.flanneld(go_flanneld()))?;
     let (one, two) = connected_pods(&lab)?;
     let node = lab.node(1);
@@ -180,7 +180,7 @@ fn a_node_moves_from_go_to_ours_and_back_with_a_dual_stack_of_host_gw() -> Resul
 }
 
 /// Peers leave while the Go flannel of node 1 is down; ours takes over and cleans up after it.
-fn leavers_leave_nothing(builder: LabBuilder) -> Result<()> {
+pub(crate) fn leavers_leave_nothing(builder: LabBuilder) -> Result<()> {
     let lab = one_by_one(builder.flanneld(go_flanneld()))?;
     lab.pod_on_every_node()?;
     lab.matrix(Duration::from_secs(10))?.check()?;

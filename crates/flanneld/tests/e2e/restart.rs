@@ -7,7 +7,7 @@ use flannel_lab::{LabBuilder, Result, SUBNET_ENV};
 use crate::support::{Kernel, both_ways, connected_pods, flanneld, lab, measured, seed};
 
 /// Ends and starts the daemon of node 1 in every way there is, under traffic.
-fn nothing_is_lost(builder: LabBuilder, devices: &[&str]) -> Result<()> {
+pub(crate) fn nothing_is_lost(builder: LabBuilder, devices: &[&str]) -> Result<()> {
     let lab = builder.start()?;
     let (one, two) = connected_pods(&lab)?;
     let node = lab.node(1);

@@ -31,7 +31,7 @@ fn reaches(lab: &Lab, from: &Pod, to: &Pod) -> Result<()> {
 }
 
 /// Does every deed there is to node 1, one after the other, under traffic.
-fn every_deed(builder: LabBuilder, more: impl Fn(&Lab) -> Vec<String>) -> Result<()> {
+pub(crate) fn every_deed(builder: LabBuilder, more: impl Fn(&Lab) -> Vec<String>) -> Result<()> {
     let (lab, one, two, mut kernel) = two_nodes(builder)?;
     let node = lab.node(1);
     let mut repairs = Repairs::default();
@@ -263,7 +263,7 @@ fn k3s_14142_all_remote_routes_lost_at_once_come_back() -> Result<()> {
 }
 
 /// Gives node 1 other addresses and waits until pods talk through them.
-fn follow_the_address(builder: LabBuilder) -> Result<()> {
+pub(crate) fn follow_the_address(builder: LabBuilder) -> Result<()> {
     let (lab, one, two, mut kernel) = two_nodes(builder)?;
     let keys =
         || -> Result<Vec<String>> { Ok(lab.leases()?.into_iter().map(|(key, _)| key).collect()) };

@@ -15,7 +15,7 @@ use flannel_netlink::{Connection, Protocol};
 use ipnet::IpNet;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoIpTunnel, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -189,6 +189,9 @@ pub(crate) fn line(entry: &Entry) -> Option<String> {
                 vxlan.parent.as_str(),
                 vxlan.learning,
             )),
+            LinkKind::Ipip(ipip) => {
+                Some(ipip_line(link.name.as_str(), link.mtu, true, &ipip.local.to_string()))
+            }
         },
         Entry::Sysctl(_) | Entry::Offload(_) => None,
         other => Some(other.to_string()),
@@ -214,6 +217,11 @@ fn device_line(
     )
 }
 
+fn ipip_line(name: &str, mtu: u32, up: bool, ends: &str) -> String {
+    let state = if up { "up" } else { "down" };
+    format!("device {name} {state} mtu {mtu} ipip local {ends}")
+}
+
 #[derive(Debug)]
 struct FoundLink {
     index: u32,
@@ -224,6 +232,7 @@ struct FoundLink {
     /// What no device of flannel's should be.
     odd: Vec<&'static str>,
     vxlan: Vec<InfoVxlan>,
+    tunnel: Option<Vec<InfoIpTunnel>>,
 }
 
 impl FoundLink {
@@ -237,6 +246,7 @@ impl FoundLink {
             up,
             odd: Vec::new(),
             vxlan: Vec::new(),
+            tunnel: None,
         };
         if message.header.flags.contains(LinkFlags::Noarp) {
             link.odd.push(" noarp");
@@ -250,8 +260,12 @@ impl FoundLink {
                 LinkAttribute::Controller(_) => link.odd.push(" under a master"),
                 LinkAttribute::LinkInfo(infos) => {
                     for info in infos {
-                        if let LinkInfo::Data(InfoData::Vxlan(attributes)) = info {
-                            link.vxlan = attributes;
+                        match info {
+                            LinkInfo::Data(InfoData::Vxlan(attributes)) => link.vxlan = attributes,
+                            LinkInfo::Data(InfoData::IpTunnel(attributes)) => {
+                                link.tunnel = Some(attributes);
+                            }
+                            _ => {}
                         }
                     }
                 }
@@ -273,6 +287,9 @@ impl FoundLink {
         if !self.is_ours() {
             return None;
         }
+        if let Some(attributes) = &self.tunnel {
+            return Some(self.tunnel_line(attributes));
+        }
         let (mut vni, mut port, mut parent, mut learning) = (0, 0, "nothing", false);
         let mut local = IpAddr::from([0; 4]);
         for attribute in &self.vxlan {
@@ -290,6 +307,25 @@ impl FoundLink {
         let (name, mtu, up) = (&self.name, self.mtu, self.up);
         let line = device_line(name, mac, mtu, up, vni, port, local, parent, learning);
         Some(line + &self.odd.concat())
+    }
+}
+
+impl FoundLink {
+    fn tunnel_line(&self, attributes: &[InfoIpTunnel]) -> String {
+        let (mut ends, mut more) = (String::new(), String::new());
+        for attribute in attributes {
+            match attribute {
+                InfoIpTunnel::Local(ip) => ends = ip.to_string(),
+                InfoIpTunnel::Remote(ip) if !ip.is_unspecified() => {
+                    more += &format!(" remote {ip}")
+                }
+                InfoIpTunnel::Link(index) if *index != 0 => more += " bound to a device",
+                InfoIpTunnel::Ttl(ttl) if *ttl != 0 => more += &format!(" ttl {ttl}"),
+                InfoIpTunnel::PMtuDisc(true) => more += " pmtudisc",
+                _ => {}
+            }
+        }
+        ipip_line(&self.name, self.mtu, self.up, &(ends + &more))
     }
 }
 

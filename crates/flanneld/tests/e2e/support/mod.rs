@@ -19,13 +19,19 @@ pub(crate) use repair::{Repairs, difference};
 pub(crate) use store::{lease_path, own_key, peer, put_peers};
 pub(crate) use traffic::{both_ways, connected_pods, reach_each_other};
 
-/// Long enough for anything on a machine that is busy with other things; short enough to hear of a
-/// failure. What is expected to be quick is measured.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+/// Long enough for anything on a machine that is busy with other things, or emulated; short enough to hear
+/// of a failure. What is expected to be quick is measured.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A lab whose nodes run the flanneld under test.
 pub(crate) fn lab(nodes: u16) -> LabBuilder {
-    Lab::builder().nodes(nodes).flanneld(flanneld())
+    let limit = if is_emulated() { 3 * LIMIT } else { LIMIT };
+    Lab::builder().nodes(nodes).flanneld(flanneld()).ready_limit(limit)
+}
+
+/// Whether the machine is one of `scripts/vm`, whose processor is a program.
+pub(crate) fn is_emulated() -> bool {
+    std::env::var_os("FLANNEL_VM").is_some()
 }
 
 pub(crate) fn flanneld() -> &'static Path {

@@ -1,0 +1,77 @@
+//! ipip, in a kernel that has it: `scripts/vm` runs these.
+
+use flannel_lab::{LabBuilder, Result};
+use serde_json::json;
+
+use crate::mixed::{leavers_leave_nothing, move_there_and_back, talk};
+use crate::restart::nothing_is_lost;
+use crate::support::{Kernel, LIMIT, connected_pods, lab, reach_each_other};
+use crate::vandalism::every_deed;
+
+fn direct(builder: LabBuilder) -> LabBuilder {
+    builder.backend_json(json!({"Type": "ipip", "DirectRouting": true}))
+}
+
+#[test]
+#[ignore = "needs a kernel with ipip: scripts/vm has one"]
+fn restarts_lose_nothing_with_ipip() -> Result<()> {
+    nothing_is_lost(lab(2).backend("ipip"), &["flannel.ipip"])
+}
+
+#[test]
+#[ignore = "needs a kernel with ipip: scripts/vm has one"]
+fn everything_removed_or_altered_comes_back_with_ipip() -> Result<()> {
+    every_deed(lab(2).backend("ipip"), |lab| {
+        let v4 = lab.node(2).subnet_env().unwrap().subnet.unwrap().trunc();
+        let device = "ip link set dev flannel.ipip type ipip";
+        vec![
+            format!("ip route replace {v4} via 192.168.100.254 dev eth0"),
+            format!("ip route replace {v4} via 192.168.100.99 dev flannel.ipip onlink proto 244"),
+            format!("ip route replace blackhole {v4}"),
+            "ip route add 10.244.250.0/24 dev flannel.ipip".to_owned(),
+            "ip addr add 10.244.250.1/32 dev flannel.ipip".to_owned(),
+            "ip route flush dev flannel.ipip".to_owned(),
+            "ip addr flush dev flannel.ipip".to_owned(),
+            format!("{device} local 192.168.100.77 remote any"),
+            format!("{device} local 192.168.100.1 remote any ttl 9 pmtudisc"),
+            format!("{device} local 192.168.100.1 remote any dev eth0"),
+        ]
+    })
+}
+
+#[test]
+#[ignore = "needs a kernel with ipip: scripts/vm has one"]
+fn pods_of_both_talk_over_ipip_and_direct_routes() -> Result<()> {
+    // Nodes 1 and 2 share a segment, node 3 is behind the router.
+    talk(direct(lab(3).segments(2).segment_of(2, 0)))
+}
+
+#[test]
+#[ignore = "needs a kernel with ipip: scripts/vm has one"]
+fn a_node_moves_from_go_to_ours_and_back_with_ipip() -> Result<()> {
+    move_there_and_back(lab(2).backend("ipip"), &["flannel.ipip"])
+}
+
+#[test]
+#[ignore = "needs a kernel with ipip: scripts/vm has one"]
+fn flannel_2554_what_go_left_of_peers_that_left_is_removed_with_ipip() -> Result<()> {
+    leavers_leave_nothing(lab(3).backend("ipip"))?;
+    leavers_leave_nothing(direct(lab(3)))
+}
+
+#[test]
+#[ignore = "needs a kernel with ipip: scripts/vm has one"]
+fn a_device_of_another_kind_under_its_name_makes_way() -> Result<()> {
+    let lab = lab(2).backend("ipip").no_daemons().start()?;
+    lab.node(1).ip("link add flannel.ipip type dummy")?;
+    // The tunnel of all tunnels, which is not flannel's.
+    lab.node(1).ip("link set tunl0 up")?;
+    lab.start_daemons()?;
+    let (one, two) = connected_pods(&lab)?;
+    assert!(lab.node(1).ip("link show tunl0")?.contains("UP"));
+    let kernel = &mut Kernel::of(lab.node(1))?;
+    // Another backend for the whole network: its device goes with it.
+    lab.put_config(r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#)?;
+    lab.wait_until("flannel.ipip to go", LIMIT, || kernel.device("flannel.ipip").is_none())?;
+    reach_each_other(&lab, &one, &two)
+}
