@@ -118,6 +118,12 @@ pub trait Backend: Send + Sync {
         node.attrs(self.lease_type())
     }
 
+    /// Whether a lease with this node's public address is this node's own, of some time before. Nodes behind
+    /// one NAT have one address.
+    fn is_own(&self, _node: &Node, _lease: &Lease) -> bool {
+        true
+    }
+
     /// What this node needs to exist: its device, its address, its settings.
     fn base(&self, _node: &Node, _own: &Lease) -> Wishes {
         Wishes::default()

@@ -28,7 +28,7 @@ pub fn peer_wishes(
     if !is_inside(node, &peer.subnet) {
         return Err(PeerProblem::OutsideNetwork);
     }
-    if same_node(&node.network, &node.attrs(""), &peer.attrs) {
+    if same_node(&node.network, &node.attrs(""), &peer.attrs) && backend.is_own(node, peer) {
         return Err(PeerProblem::OurAddress);
     }
     let wishes = backend.peer(node, own, peer)?;

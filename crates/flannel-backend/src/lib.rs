@@ -18,6 +18,7 @@ mod judge;
 mod needs;
 mod underlay;
 mod vxlan;
+mod wireguard;
 mod wishes;
 
 use flannel_lease::{BackendConfig, nearest};
@@ -31,15 +32,15 @@ pub use underlay::Underlay;
 pub use wishes::{DesiredState, WantedBy, Wishes};
 
 /// In the order the documentation lists them.
-const KNOWN: [&str; 5] = ["vxlan", "host-gw", "ipip", "extension", "alloc"];
+const KNOWN: [&str; 6] = ["vxlan", "host-gw", "wireguard", "ipip", "extension", "alloc"];
 /// Those of the Go flannel, past and present, that are not here.
-const NOT_BUILT: [&str; 8] =
-    ["wireguard", "udp", "ipsec", "tencent-vpc", "ali-vpc", "aws-vpc", "gce", "azure"];
+const NOT_BUILT: [&str; 7] = ["udp", "ipsec", "tencent-vpc", "ali-vpc", "aws-vpc", "gce", "azure"];
 
 /// The backend that a network config asks for.
 pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> {
     Ok(match config.kind.as_str() {
         "vxlan" => Box::new(vxlan::VxlanBackend::new(config)?),
+        "wireguard" => Box::new(wireguard::WireguardBackend::new(config)?),
         "ipip" => Box::new(ipip::IpipBackend::new(config)?),
         "host-gw" => Box::new(host_gw::HostGwBackend::new(config)),
         "extension" => Box::new(extension::ExtensionBackend::new(config)?),

@@ -3,17 +3,21 @@
 //! compiler then names where the daemon finds it out.
 
 use flannel_commands::Command;
+use flannel_kernel::PrivateKey;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     /// What a command writes to its standard output.
     Output(Command),
+    /// This node's WireGuard key, made when there is none.
+    WireguardKey,
 }
 
 /// What was found out, for as long as the needs are the same.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Answers {
     outputs: Vec<(Command, String)>,
+    private_key: Option<PrivateKey>,
 }
 
 impl Answers {
@@ -25,12 +29,21 @@ impl Answers {
         self.outputs.iter().find(|(command, _)| command == of).map(|(_, output)| output.as_str())
     }
 
+    pub fn set_private_key(&mut self, key: PrivateKey) {
+        self.private_key = Some(key);
+    }
+
+    pub fn private_key(&self) -> Option<&PrivateKey> {
+        self.private_key.as_ref()
+    }
+
     /// Whether they answer exactly these.
     pub fn are_of(&self, needs: &[Need]) -> bool {
-        let Self { outputs } = self;
-        outputs.len() == needs.len()
+        let Self { outputs, private_key } = self;
+        outputs.len() + usize::from(private_key.is_some()) == needs.len()
             && needs.iter().all(|need| match need {
                 Need::Output(command) => self.output(command).is_some(),
+                Need::WireguardKey => private_key.is_some(),
             })
     }
 }
@@ -39,6 +52,9 @@ impl Answers {
 impl std::fmt::Debug for Answers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let outputs: Vec<&str> = self.outputs.iter().map(|(command, _)| command.name).collect();
-        f.debug_struct("Answers").field("outputs", &outputs).finish()
+        f.debug_struct("Answers")
+            .field("outputs", &outputs)
+            .field("has_private_key", &self.private_key.is_some())
+            .finish()
     }
 }

@@ -188,7 +188,7 @@ fn ipip_sends_from_the_address_that_the_node_has_not_from_the_one_it_announces()
 #[test]
 fn ipip_refuses_a_network_with_ipv6_which_it_would_leave_unconnected() {
     let config = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{"Type":"ipip"}}"#;
-    let error = judge(config).unwrap_err().to_string();
+    let error = judge(config, SubnetOrigin::Pool).unwrap_err().to_string();
     assert!(error.contains("IPv4 alone") && error.contains("use vxlan"), "{error}");
 }
 
@@ -430,7 +430,7 @@ fn impossible_options_are_refused_with_the_fix() {
     assert!(refused(r#"{"Type":"vxlan","VNI":10000000}"#).contains("9999999 or less"));
     assert!(refused(r#"{"Type":"vxlan","MTU":1300}"#).contains("1280"));
     assert!(refused(r#"{"Type":"vxlan","Port":65536}"#).contains("Port"));
-    assert!(refused(r#"{"Type":"carrier-pigeon"}"#).contains("vxlan, host-gw, extension, alloc"));
+    assert!(refused(r#"{"Type":"carrier-pigeon"}"#).contains("vxlan, host-gw, wireguard, ipip, "));
 }
 
 #[test]
@@ -439,10 +439,7 @@ fn what_is_wrong_on_every_node_is_found_without_one() {
     let dual = r#","EnableIPv6":true,"IPv6Network":"fd00:244::/56""#;
     for (more, said) in [
         ("".to_owned(), "'udp' (which it is where the config has no Backend) is not part of"),
-        (
-            r#","Backend":{"Type":"wireguard"}"#.to_owned(),
-            "'wireguard' is not part of this release",
-        ),
+        (r#","Backend":{"Type":"ipsec"}"#.to_owned(), "'ipsec' is not part of this release"),
         (r#","Backend":{"Type":"vxlam"}"#.to_owned(), "did you mean vxlan?"),
         (r#","Backend":{"Type":"hostgw"}"#.to_owned(), "did you mean host-gw?"),
         (r#","Backend":{"Type":"x\u001b"}"#.to_owned(), r"unknown Backend.Type 'x\u{1b}': use one"),

@@ -32,6 +32,7 @@ pub(crate) fn create_link(link: &Link, parent: Option<u32>) -> Request {
     let info = match &link.kind {
         LinkKind::Vxlan(vxlan) => vxlan_info(new_vxlan(vxlan, parent)),
         LinkKind::Ipip(ipip) => ipip_info(ipip),
+        LinkKind::Wireguard => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Wireguard)]),
     };
     let mut message = LinkMessage::default();
     message.header.flags = LinkFlags::Up;

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-use crate::{IfName, Mac};
+use crate::{IfName, Mac, PublicKey, WireguardIdentity, WireguardPeer};
 
 /// The protocol number all routes of flannel-rs carry (`ip route show proto 244`): how a route on
 /// somebody else's device is known to be ours.
@@ -30,6 +30,8 @@ pub enum Entry {
     Fdb(Fdb),
     Sysctl(Sysctl),
     Offload(Offload),
+    WireguardIdentity(Box<WireguardIdentity>),
+    WireguardPeer(Box<WireguardPeer>),
 }
 
 /// What the kernel identifies an entry by. The order of the variants is the order of dependency:
@@ -37,6 +39,9 @@ pub enum Entry {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     Link(IfName),
+    /// The key and the port of a device.
+    Wireguard(IfName),
+    WireguardPeer(IfName, PublicKey),
     Offload(IfName),
     Sysctl(String),
     Address(IfName, IpNet),
@@ -61,6 +66,8 @@ pub struct Link {
 pub enum LinkKind {
     Vxlan(Vxlan),
     Ipip(Ipip),
+    /// Key, port and peers are entries of their own.
+    Wireguard,
 }
 
 impl LinkKind {
@@ -68,7 +75,7 @@ impl LinkKind {
     pub fn parent(&self) -> Option<IfName> {
         match self {
             Self::Vxlan(vxlan) => Some(vxlan.parent),
-            Self::Ipip(_) => None,
+            Self::Ipip(_) | Self::Wireguard => None,
         }
     }
 
@@ -77,6 +84,7 @@ impl LinkKind {
         match self {
             Self::Vxlan(_) => "vxlan",
             Self::Ipip(_) => "ipip",
+            Self::Wireguard => "wireguard",
         }
     }
 }
@@ -90,6 +98,7 @@ impl fmt::Display for LinkKind {
                 v.port.map_or(Ok(()), |port| write!(f, " dstport {port}"))
             }
             Self::Ipip(ipip) => write!(f, "ipip local {}", ipip.local),
+            Self::Wireguard => f.write_str("wireguard"),
         }
     }
 }
@@ -186,9 +195,12 @@ impl Key {
         match self {
             Self::Link(_) => FoundBy::Plan,
             Self::Offload(_) | Self::Sysctl(_) => FoundBy::Reading,
-            Self::Address(..) | Self::Neighbour(..) | Self::Fdb(..) | Self::Route(..) => {
-                FoundBy::Listing
-            }
+            Self::Wireguard(_)
+            | Self::WireguardPeer(..)
+            | Self::Address(..)
+            | Self::Neighbour(..)
+            | Self::Fdb(..)
+            | Self::Route(..) => FoundBy::Listing,
         }
     }
 }
@@ -197,6 +209,8 @@ impl Entry {
     pub fn key(&self) -> Key {
         match self {
             Self::Link(e) => Key::Link(e.name),
+            Self::WireguardIdentity(e) => Key::Wireguard(e.link),
+            Self::WireguardPeer(e) => Key::WireguardPeer(e.link, e.public_key),
             Self::Offload(e) => Key::Offload(e.link),
             Self::Sysctl(e) => Key::Sysctl(e.path.clone()),
             Self::Address(e) => Key::Address(e.link, e.addr),
@@ -211,6 +225,8 @@ impl Entry {
     pub fn link(&self) -> Option<IfName> {
         match self {
             Self::Link(e) => Some(e.name),
+            Self::WireguardIdentity(e) => Some(e.link),
+            Self::WireguardPeer(e) => Some(e.link),
             Self::Offload(e) => Some(e.link),
             Self::Sysctl(_) | Self::Blackhole(_) => None,
             Self::Address(e) => Some(e.link),
@@ -252,6 +268,8 @@ impl fmt::Display for Entry {
                 )
             }
             Self::Sysctl(e) => write!(f, "sysctl {}={}", e.path.replace('/', "."), e.value),
+            Self::WireguardIdentity(e) => e.fmt(f),
+            Self::WireguardPeer(e) => e.fmt(f),
             Self::Address(e) => write!(f, "address {} dev {}", e.addr, e.link),
             Self::Neighbour(e) => write!(f, "neighbour {} lladdr {} dev {}", e.ip, e.mac, e.link),
             Self::Fdb(e) => write!(f, "fdb {} dst {} dev {}", e.mac, e.dst, e.link),
@@ -275,6 +293,8 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Link(name) => write!(f, "device {name}"),
+            Self::Wireguard(name) => write!(f, "wireguard key and port of {name}"),
+            Self::WireguardPeer(link, key) => write!(f, "wireguard peer {key} dev {link}"),
             Self::Offload(name) => write!(f, "checksum offload of {name}"),
             Self::Sysctl(path) => write!(f, "sysctl {}", path.replace('/', ".")),
             Self::Address(link, addr) => write!(f, "address {addr} dev {link}"),

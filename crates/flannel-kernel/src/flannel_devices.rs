@@ -10,6 +10,9 @@ pub const VXLAN_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
 /// The ipip device, of which one node has one.
 pub const IPIP_DEVICE: &str = "flannel.ipip";
 
+/// WireGuard's devices: the one that all modes have, and that of IPv6 in the mode `separate`.
+pub const WIREGUARD_DEVICES: [&str; 2] = ["flannel-wg", "flannel-wg-v6"];
+
 /// Whether a device that the kernel tells of is of a kind that flannel makes, and named as flannel
 /// names it.
 pub fn is_flannel_device(message: LinkMessage) -> bool {
@@ -23,6 +26,7 @@ pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {
             .iter()
             .any(|prefix| link.name.as_str() == format!("{prefix}{}", vxlan.vni)),
         Some(ObservedKind::Ipip(_)) => link.name.as_str() == IPIP_DEVICE,
+        Some(ObservedKind::Wireguard) => WIREGUARD_DEVICES.contains(&link.name.as_str()),
     }
 }
 
@@ -47,6 +51,8 @@ mod tests {
         assert!(is_flannel_device(device("flannel.7", InfoKind::Vxlan, 7)));
         assert!(is_flannel_device(device("flannel-v6.7", InfoKind::Vxlan, 7)));
         assert!(is_flannel_device(device("flannel.ipip", InfoKind::IpIp, 0)));
+        assert!(is_flannel_device(device("flannel-wg", InfoKind::Wireguard, 0)));
+        assert!(is_flannel_device(device("flannel-wg-v6", InfoKind::Wireguard, 0)));
         for other in [
             device("flannel.7", InfoKind::Bridge, 7),
             device("flannel.8", InfoKind::Vxlan, 7),
@@ -54,6 +60,7 @@ mod tests {
             device("vxlan7", InfoKind::Vxlan, 7),
             device("flannel.ipip", InfoKind::Vxlan, 7),
             device("tunl0", InfoKind::IpIp, 0),
+            device("wg0", InfoKind::Wireguard, 0),
         ] {
             assert!(!is_flannel_device(other.clone()), "{other:?}");
         }

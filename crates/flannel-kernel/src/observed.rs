@@ -45,6 +45,7 @@ pub(crate) struct ObservedLink {
 pub(crate) enum ObservedKind {
     Vxlan(ObservedVxlan),
     Ipip(ObservedIpip),
+    Wireguard,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -207,6 +208,7 @@ fn observed_kind(infos: &[LinkInfo]) -> Option<ObservedKind> {
     match kind {
         InfoKind::Vxlan => Some(ObservedKind::Vxlan(vxlan(infos))),
         InfoKind::IpIp => Some(ObservedKind::Ipip(ipip(infos))),
+        InfoKind::Wireguard => Some(ObservedKind::Wireguard),
         _ => None,
     }
 }

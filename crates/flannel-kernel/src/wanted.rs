@@ -29,13 +29,13 @@ impl KeyedEntry for Entry {
         self.devices()
     }
 
-    /// The kernel holds no secrets of ours.
+    /// Secrets hide themselves.
     fn describe(&self) -> String {
         self.to_string()
     }
 
     fn is_foundation(&self) -> bool {
-        matches!(self, Self::Link(_) | Self::Address(_))
+        matches!(self, Self::Link(_) | Self::WireguardIdentity(_) | Self::Address(_))
     }
 }
 

@@ -80,6 +80,8 @@ fn cleaned_up(mode: &str) {
     let named = "/run/flannel/networks/blue.env";
     node.exec(&["mkdir", "/run/flannel/networks"]).expect("a directory");
     node.write_file(named, "FLANNEL_MTU=1450\n").expect("what a named network leaves");
+    let key = "/run/flannel/wgkey";
+    node.write_file(key, "secret").expect("what wireguard leaves");
     let before = state(node);
     let shown = cleanup(node, &[]);
     let shown = succeeds(&shown);
@@ -88,7 +90,7 @@ fn cleaned_up(mode: &str) {
         _ => &["chain FLANNEL-POSTRTG of nat", "chain FLANNEL-FWD of filter"],
     };
     let rest = ["route 10.244.", "route fd00:244:", "device flannel.1\n", "device flannel-v6.1\n"];
-    for expected in rules.iter().chain(&rest).chain(&["/run/flannel/subnet.env", named]) {
+    for expected in rules.iter().chain(&rest).chain(&["/run/flannel/subnet.env", named, key]) {
         assert!(shown.contains(expected), "no {expected} in:\n{shown}");
     }
     assert!(shown.contains("nothing was changed"), "{shown}");
@@ -100,7 +102,9 @@ fn cleaned_up(mode: &str) {
     };
     assert_eq!(listed(succeeds(&removed)), listed(shown), "not what was announced");
     let after = state(node);
-    for gone in ["flannel.1", "flannel-v6.1", "proto 244", "FLANNEL", "flannel-ipv", "subnet.env"] {
+    for gone in
+        ["flannel.1", "flannel-v6.1", "proto 244", "FLANNEL", "flannel-ipv", "subnet.env", "wgkey"]
+    {
         assert!(!after.contains(gone), "{gone} is still there:\n{after}");
     }
     for foreign in [

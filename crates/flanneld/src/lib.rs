@@ -22,3 +22,4 @@ pub mod serve;
 pub mod stopping;
 pub mod store;
 pub mod subnet_file;
+mod wireguard_key;

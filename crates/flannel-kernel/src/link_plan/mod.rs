@@ -76,6 +76,10 @@ pub(crate) fn plan_link(link: &Link, around: Surroundings<'_>) -> LinkPlan {
             }
             _ => Fit::OtherKind,
         },
+        LinkKind::Wireguard => match &observed.kind {
+            Some(ObservedKind::Wireguard) => Fit::Changes(Vec::new()),
+            _ => Fit::OtherKind,
+        },
     };
     let steps = match fit {
         Fit::OtherKind => {
@@ -120,6 +124,8 @@ fn was_ours(link: &Link, other: &ObservedLink, around: Surroundings<'_>) -> bool
         },
         // Of its kind there is but one between the same ends.
         LinkKind::Ipip(_) => (true, true),
+        // It is known by its key, which is asked for elsewhere.
+        LinkKind::Wireguard => return false,
     };
     let addresses = around.links.addresses(other.index);
     convertible
@@ -141,6 +147,8 @@ impl Surroundings<'_> {
                 Some(ObservedKind::Ipip(other)) => ipip::has_the_same_ends(wanted, other),
                 _ => false,
             },
+            // Any number of them may be there. Who receives what is a matter of their ports.
+            LinkKind::Wireguard => false,
         }
     }
 }

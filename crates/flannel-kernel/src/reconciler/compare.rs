@@ -265,6 +265,8 @@ impl<S: Ord + Clone> Reconciler<S> {
                 Some(Entry::Offload(offload)) => settings::offload_is_set(offload),
                 Some(
                     Entry::Link(_)
+                    | Entry::WireguardIdentity(_)
+                    | Entry::WireguardPeer(_)
                     | Entry::Address(_)
                     | Entry::Route(_)
                     | Entry::Blackhole(_)

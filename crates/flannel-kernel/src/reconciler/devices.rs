@@ -48,12 +48,9 @@ impl<S: Ord + Clone> Reconciler<S> {
                     )));
                 }
                 LinkPlan::Rename { index, from } => {
-                    tracing::warn!("{from} is {}, which somebody has renamed", link.name);
-                    if let Err(error) = self.rename(index, link.name)? {
-                        return Ok(Err(format!("{from} cannot be renamed: {error}")));
+                    if let Err(error) = self.take_back(link, index, from)? {
+                        return Ok(Err(error));
                     }
-                    self.refresh_link(index)?;
-                    self.resync_due = true;
                 }
                 // What the kernel will not do is not drift, and asking again does not help.
                 LinkPlan::Change(steps) if changed => {
@@ -73,13 +70,32 @@ impl<S: Ord + Clone> Reconciler<S> {
                     }
                 }
                 LinkPlan::Create => {
-                    if let Err(error) = self.create_link(link)? {
+                    let made = match self.renamed_wireguard(link)? {
+                        Some((index, from)) => self.take_back(link, index, from)?,
+                        None => self.create_link(link)?,
+                    };
+                    if let Err(error) = made {
                         return Ok(Err(error));
                     }
                 }
             }
         }
         Ok(Err("it changes while it is being put right".to_owned()))
+    }
+
+    fn take_back(
+        &mut self,
+        link: &Link,
+        index: u32,
+        from: IfName,
+    ) -> io::Result<Result<(), String>> {
+        tracing::warn!("{from} is {}, which somebody has renamed", link.name);
+        if let Err(error) = self.rename(index, link.name)? {
+            return Ok(Err(format!("{from} cannot be renamed: {error}")));
+        }
+        self.refresh_link(index)?;
+        self.resync_due = true;
+        Ok(Ok(()))
     }
 
     /// While it is up, if the kernel is new enough (6.2) for that.
@@ -153,6 +169,8 @@ impl<S: Ord + Clone> Reconciler<S> {
         match &link.kind {
             LinkKind::Vxlan(vxlan) => self.explain_vxlan(link, vxlan, error),
             LinkKind::Ipip(ipip) => Ok(self.explain_ipip(link, ipip, error)),
+            LinkKind::Wireguard if error.errno == libc::EOPNOTSUPP => Ok(lacks_kind(link, error)),
+            LinkKind::Wireguard => Ok(error.to_string()),
         }
     }
 

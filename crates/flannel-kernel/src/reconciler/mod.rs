@@ -9,6 +9,7 @@ mod compare;
 mod devices;
 mod hazards;
 mod read;
+mod wireguard;
 mod write;
 
 use std::collections::BTreeSet;
@@ -30,6 +31,7 @@ use crate::{DefaultRoute, Entry, Facts, KernelVersion, Key, Ownership, Path};
 use flannel_netlink::{Connection, NetlinkError, Protocol, Request};
 use flannel_wanted::{Desired, Wanted};
 use hazards::Watch;
+use wireguard::Tunnels;
 
 /// Belt and braces: everything is compared this often even when nothing was heard.
 const ROUTINE_RESYNC: Duration = Duration::from_secs(120);
@@ -47,6 +49,7 @@ pub(crate) struct Reconciler<S> {
     released: BTreeSet<Key>,
     repairs: RepairLog,
     watch: Watch,
+    tunnels: Tunnels,
     rng: fastrand::Rng,
     resync_due: bool,
     next_routine: Option<Instant>,
@@ -72,6 +75,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             released: BTreeSet::new(),
             repairs: RepairLog::default(),
             watch: Watch::default(),
+            tunnels: Tunnels::default(),
             rng: fastrand::Rng::with_seed(seed),
             resync_due: false,
             next_routine: None,
@@ -99,7 +103,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        [self.wanted.next_wake(), self.next_routine, self.watch.next_wake()]
+        [self.wanted.next_wake(), self.next_routine, self.watch.next_wake(), self.tunnels.next_look]
             .into_iter()
             .flatten()
             .min()
@@ -185,6 +189,9 @@ impl<S: Ord + Clone> Reconciler<S> {
         if std::mem::take(&mut self.resync_due) {
             self.resync(now, false)?;
         }
+        if self.tunnels.next_look.is_some_and(|due| due <= now) {
+            self.compare_wireguard(now)?;
+        }
         self.wanted.wake(now);
         self.flush(now)?;
         self.repairs.report(now, |key| self.wanted.is_good(key));
@@ -201,7 +208,10 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        self.resync_due || self.wanted.is_dirty() || !self.removals.is_empty()
+        self.resync_due
+            || self.wanted.is_dirty()
+            || !self.removals.is_empty()
+            || self.tunnels.has_work()
     }
 
     /// How the kernel would send to each of these addresses.

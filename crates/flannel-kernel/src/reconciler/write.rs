@@ -15,6 +15,9 @@ use flannel_netlink::{NetlinkError, Request};
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn remove_unwanted(&mut self, entries: Vec<Entry>) {
         for entry in entries {
+            if let Entry::WireguardPeer(peer) = &entry {
+                self.forget_wireguard_peer(peer.link, peer.public_key);
+            }
             if let Some(request) = self.removal(&entry) {
                 self.removals.push((entry.key(), request));
             }
@@ -34,6 +37,8 @@ impl<S: Ord + Clone> Reconciler<S> {
             Entry::Fdb(e) => Some(encode::delete_fdb(on(e.link)?, e.mac, None)),
             // Settings stay as they are: what they were before is not known.
             Entry::Sysctl(_) | Entry::Offload(_) => None,
+            // A key goes with its device, and peers are removed in another way.
+            Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) => None,
         }
     }
 
@@ -53,6 +58,8 @@ impl<S: Ord + Clone> Reconciler<S> {
             self.links.iter().map(|(link, _)| (link.name, link.index)).collect();
         let connected = self.links.connected(&self.ownership.links);
         let mut failures = BTreeMap::new();
+        // Before the route that leads into the tunnel.
+        self.write_wireguard(&batch, &indices, &mut failures)?;
         let mut sent = Vec::new();
         let requests = self.wanted.entries(&batch).filter_map(|(key, entry)| {
             match refused(entry, &connected).unwrap_or_else(|| write(entry, &indices)) {
@@ -78,6 +85,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(super) fn flush_removals(&mut self) -> io::Result<()> {
+        self.flush_wireguard_removals()?;
         if self.removals.is_empty() {
             return Ok(());
         }
@@ -159,6 +167,8 @@ fn write(entry: &Entry, indices: &BTreeMap<IfName, u32>) -> Write {
     };
     Write::Request(match entry {
         Entry::Link(_) => return Write::Elsewhere,
+        // Written already: what failed of it is known.
+        Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) => return Write::Done(Ok(())),
         Entry::Sysctl(sysctl) => {
             return Write::Done(settings::set_sysctl(sysctl).map_err(|e| e.to_string()));
         }

@@ -27,6 +27,7 @@ fn a_changed_local_address_keeps_the_device_and_its_entries() {
     ip("addr add 192.168.100.42/24 dev eth0");
     let entries = own_with(|link| match &mut link.kind {
         LinkKind::Vxlan(vxlan) => vxlan.local = [192, 168, 100, 42].into(),
+        other => panic!("{other}"),
     });
     let index = device_index();
     let status = node.update(0, entries);

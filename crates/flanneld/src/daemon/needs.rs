@@ -9,6 +9,7 @@ use tracing::Instrument as _;
 
 use super::Setup;
 use crate::readiness::Readiness;
+use crate::wireguard_key;
 
 /// Between tries to find out what could not be found out.
 pub(super) const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -27,6 +28,7 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
                 tracing::info!("Ran {name}: {} bytes of output", output.len());
                 answers.add_output(command, output);
             }
+            Need::WireguardKey => answers.set_private_key(wireguard_key::read_or_make()?),
         }
     }
     Ok(answers)
@@ -88,6 +90,7 @@ mod tests {
         assert!(!format!("{answers:?}").contains("one"));
         let outputs = needs.iter().map(|need| match need {
             Need::Output(command) => answers.output(command),
+            Need::WireguardKey => None,
         });
         assert_eq!(outputs.collect::<Vec<_>>(), [Some("one"), Some("two")]);
         let why = runtime.block_on(find_out(vec![need("echo no >&2; exit 1")]));

@@ -1,11 +1,11 @@
-//! ipip, in a kernel that has it: `scripts/vm` runs these.
+//! ipip, in a kernel that has it: `scripts/vm` runs these. And what is said of one that has not.
 
 use flannel_lab::{LabBuilder, Result};
 use serde_json::json;
 
 use crate::mixed::{leavers_leave_nothing, move_there_and_back, talk};
 use crate::restart::nothing_is_lost;
-use crate::support::{Kernel, LIMIT, connected_pods, lab, reach_each_other};
+use crate::support::{Kernel, LIMIT, connected_pods, lab, probe, reach_each_other};
 use crate::vandalism::every_deed;
 
 fn direct(builder: LabBuilder) -> LabBuilder {
@@ -55,7 +55,7 @@ fn a_node_moves_from_go_to_ours_and_back_with_ipip() -> Result<()> {
 #[test]
 #[ignore = "needs a kernel with ipip: scripts/vm has one"]
 fn flannel_2554_what_go_left_of_peers_that_left_is_removed_with_ipip() -> Result<()> {
-    leavers_leave_nothing(lab(3).backend("ipip"))?;
+    // Over direct routes, which are not on a device of flannel's.
     leavers_leave_nothing(direct(lab(3)))
 }
 
@@ -74,4 +74,27 @@ fn a_device_of_another_kind_under_its_name_makes_way() -> Result<()> {
     lab.put_config(r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#)?;
     lab.wait_until("flannel.ipip to go", LIMIT, || kernel.device("flannel.ipip").is_none())?;
     reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+fn a_kernel_without_the_devices_of_a_backend_is_told_of_with_the_fix() -> Result<()> {
+    for kind in ["ipip", "wireguard"] {
+        let lab = lab(1).backend(kind).no_daemons().start()?;
+        let node = lab.node(1);
+        let has_it = node.output(&["ip", "link", "add", "probe0", "type", kind])?.status.success();
+        if has_it {
+            node.ip("link del probe0")?;
+        }
+        let (status, words) = if has_it {
+            (200, String::new())
+        } else {
+            (503, format!("this kernel has no {kind} devices; load its module (modprobe {kind})"))
+        };
+        node.flanneld().start()?;
+        lab.wait_until("an answer", LIMIT, || match probe(&lab, 1, "/readyz")? {
+            Ok((found, text)) if found == status && text.contains(&words) => Ok(()),
+            other => Err(flannel_lab::LabError::Spec(format!("{other:?}"))),
+        })?;
+    }
+    Ok(())
 }

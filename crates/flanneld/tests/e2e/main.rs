@@ -30,3 +30,4 @@ mod rules;
 mod secrets;
 mod store_faults;
 mod vandalism;
+mod wireguard;

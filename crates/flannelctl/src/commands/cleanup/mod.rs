@@ -34,6 +34,10 @@ pub(crate) struct CleanupArgs {
     /// What it keeps of the node over reboots
     #[arg(long, value_name = "DIR", default_value = "/var/lib/flannel/nodes")]
     node_dir: PathBuf,
+
+    /// The node's WireGuard key
+    #[arg(long, value_name = "FILE", default_value = "/run/flannel/wgkey")]
+    wireguard_key: PathBuf,
 }
 
 /// What went, or would go, and what could not be looked at or removed.
@@ -79,7 +83,7 @@ impl CleanupArgs {
             let files = entries.map(|entry| entry.path());
             files.filter(move |file| file.extension().is_some_and(|found| found == kind))
         };
-        let mut files = vec![self.subnet_file.clone()];
+        let mut files = vec![self.subnet_file.clone(), self.wireguard_key.clone()];
         files.extend(within(&self.subnet_dir, "env"));
         files.extend(within(&self.node_dir, "json"));
         files.retain(|file| file.exists());

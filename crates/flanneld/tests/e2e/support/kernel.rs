@@ -6,16 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use flannel_kernel::{
     Address, Blackhole, Entry, Fdb, IfName, LinkKind, Mac, Neighbour, ROUTE_PROTOCOL, Route,
 };
-use flannel_lab::{Node, Result};
+use flannel_lab::{Node, Place as _, Result};
 use flannel_netlink::{Connection, Protocol};
 use ipnet::IpNet;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoIpTunnel, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoIpTunnel, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -35,6 +36,7 @@ pub(crate) type Held = BTreeSet<String>;
 /// A view into the kernel of one node.
 pub(crate) struct Kernel {
     connection: Connection,
+    namespace: PathBuf,
     networks: Vec<IpNet>,
 }
 
@@ -58,7 +60,7 @@ impl Kernel {
         // The socket stays in the node's namespace, wherever it is used.
         let connection =
             node.in_netns(|| Connection::open(Protocol::Route))?.expect("a netlink socket");
-        Ok(Self { connection, networks })
+        Ok(Self { connection, namespace: node.namespace().paths().net, networks })
     }
 
     /// All of flannel's: its devices and what stands on them, and routes into its networks that the
@@ -100,6 +102,9 @@ impl Kernel {
                 }
             }
         }
+        if links.values().any(|link| link.is_ours() && link.wireguard) {
+            held.extend(self.wireguard());
+        }
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut request = RouteMessage::default();
             request.header.address_family = family;
@@ -110,6 +115,26 @@ impl Kernel {
             }
         }
         Ok(held)
+    }
+
+    /// Keys, ports and peers, as WireGuard's own tool tells them.
+    fn wireguard(&self) -> Held {
+        let mut command = std::process::Command::new("nsenter");
+        command.arg(format!("--net={}", self.namespace.display()));
+        let output = command.args(["wg", "show", "all", "dump"]).output().expect("nsenter runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = |line: &str| match line.split('\t').collect::<Vec<_>>().as_slice() {
+            [device, _, public, port, mark] => {
+                format!("wireguard key of {public} port {port} mark {mark} dev {device}")
+            }
+            [device, peer, psk, endpoint, allowed, _, _, _, keepalive] => format!(
+                "wireguard peer {peer} psk {} endpoint {endpoint} allowed-ips {allowed} keepalive {keepalive} \
+                 dev {device}",
+                psk.len() > 10
+            ),
+            _ => line.to_owned(),
+        };
+        text.lines().map(line).collect()
     }
 
     fn links(&mut self) -> io::Result<BTreeMap<u32, FoundLink>> {
@@ -192,8 +217,10 @@ pub(crate) fn line(entry: &Entry) -> Option<String> {
             LinkKind::Ipip(ipip) => {
                 Some(ipip_line(link.name.as_str(), link.mtu, true, &ipip.local.to_string()))
             }
+            LinkKind::Wireguard => Some(wireguard_line(link.name.as_str(), link.mtu, true)),
         },
         Entry::Sysctl(_) | Entry::Offload(_) => None,
+        Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) => None,
         other => Some(other.to_string()),
     }
 }
@@ -222,6 +249,11 @@ fn ipip_line(name: &str, mtu: u32, up: bool, ends: &str) -> String {
     format!("device {name} {state} mtu {mtu} ipip local {ends}")
 }
 
+fn wireguard_line(name: &str, mtu: u32, up: bool) -> String {
+    let state = if up { "up" } else { "down" };
+    format!("device {name} {state} mtu {mtu} wireguard")
+}
+
 #[derive(Debug)]
 struct FoundLink {
     index: u32,
@@ -233,6 +265,7 @@ struct FoundLink {
     odd: Vec<&'static str>,
     vxlan: Vec<InfoVxlan>,
     tunnel: Option<Vec<InfoIpTunnel>>,
+    wireguard: bool,
 }
 
 impl FoundLink {
@@ -247,6 +280,7 @@ impl FoundLink {
             odd: Vec::new(),
             vxlan: Vec::new(),
             tunnel: None,
+            wireguard: false,
         };
         if message.header.flags.contains(LinkFlags::Noarp) {
             link.odd.push(" noarp");
@@ -262,6 +296,7 @@ impl FoundLink {
                     for info in infos {
                         match info {
                             LinkInfo::Data(InfoData::Vxlan(attributes)) => link.vxlan = attributes,
+                            LinkInfo::Kind(InfoKind::Wireguard) => link.wireguard = true,
                             LinkInfo::Data(InfoData::IpTunnel(attributes)) => {
                                 link.tunnel = Some(attributes);
                             }
@@ -289,6 +324,9 @@ impl FoundLink {
         }
         if let Some(attributes) = &self.tunnel {
             return Some(self.tunnel_line(attributes));
+        }
+        if self.wireguard {
+            return Some(wireguard_line(&self.name, self.mtu, self.up));
         }
         let (mut vni, mut port, mut parent, mut learning) = (0, 0, "nothing", false);
         let mut local = IpAddr::from([0; 4]);

@@ -1,5 +1,6 @@
 //! What the tests share: labs with the flanneld under test, the kernel's state as text, traffic.
 
+mod capture;
 mod http;
 mod kernel;
 mod repair;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use flannel_lab::{Lab, LabBuilder};
 
+pub(crate) use capture::Capture;
 pub(crate) use http::{ask_etcd, compact, probe};
 pub(crate) use kernel::{Held, Kernel, line};
 pub(crate) use repair::{Repairs, difference};

@@ -1,0 +1,427 @@
+//! wireguard: pods' packets travel encrypted in UDP, by the kernel's WireGuard.
+//!
+//! Each peer's subnet is routed into the device; which peer a packet is for, and from which peer a packet
+//! may come, the device knows by the peers' subnets too. In the mode `separate` each family has a device of
+//! its own, whose packets travel in that family; in the others one device carries both.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use flannel_kernel::{
+    Address, Blackhole, Entry, IfName, Link, LinkKind, PresharedKey, PublicKey, Route, Sysctl,
+    WIREGUARD_DEVICES, WireguardIdentity, WireguardPeer,
+};
+use flannel_lease::{BackendConfig, Lease, LeaseAttrs, NetworkConfig, RawJson};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::family::{Family, PerFamily as _};
+use crate::{Backend, BackendError, Need, Node, NodeMemory, PeerProblem, Wishes};
+
+/// The outer IP and UDP headers, and WireGuard's own 32 bytes.
+const OVERHEAD_V4: u32 = 60;
+const OVERHEAD_V6: u32 = 80;
+/// What IPv6 demands of a link, and what IPv4 does.
+const LEAST_MTU_V6: u32 = 1280;
+const LEAST_MTU_V4: u32 = 68;
+
+/// Behind every other route: what would lead pods' packets elsewhere, unencrypted, while the device is not
+/// there.
+const GUARD_METRIC: u32 = u32::MAX - 1;
+
+pub(crate) struct WireguardBackend {
+    mode: Mode,
+    port: u16,
+    port_v6: u16,
+    mtu: Option<u32>,
+    preshared_key: Option<PresharedKey>,
+    keepalive: u16,
+    devices: [IfName; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// A device for each family.
+    Separate,
+    /// One device, and whichever family leads to the peer.
+    Auto,
+    /// One device, over IPv4.
+    Ipv4,
+    /// One device, over IPv6.
+    Ipv6,
+}
+
+/// `BackendData` and `BackendV6Data` of a lease.
+#[derive(Serialize, Deserialize)]
+struct PeerData {
+    #[serde(rename = "PublicKey")]
+    public_key: String,
+    // Leases of old versions lack it.
+    #[serde(rename = "Port", default)]
+    port: u16,
+}
+
+impl WireguardBackend {
+    pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
+        let mode = match config.string("Mode")?.as_deref() {
+            None | Some("" | "separate") => Mode::Separate,
+            Some("auto") => Mode::Auto,
+            Some("ipv4") => Mode::Ipv4,
+            Some("ipv6") => Mode::Ipv6,
+            Some(_) => {
+                let fix = "write separate, auto, ipv4 or ipv6";
+                return Err(config.invalid("Mode", "is no mode of wireguard", fix).into());
+            }
+        };
+        let preshared_key = match config.string("PSK")?.filter(|text| !text.is_empty()) {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|_| {
+                let fix = "write what `wg genpsk` prints, the same for all nodes";
+                config.invalid("PSK", "is not 32 bytes as base64", fix)
+            })?),
+        };
+        let mtu = config.int("MTU", 0, 0..=65535)? as u32;
+        let name = |text| IfName::new(text).map_err(|e| BackendError::Unfit(e.to_string()));
+        let [v4, v6] = WIREGUARD_DEVICES.map(name);
+        Ok(Self {
+            mode,
+            port: config.int("ListenPort", 51820, 1..=65535)? as u16,
+            port_v6: config.int("ListenPortV6", 51821, 1..=65535)? as u16,
+            mtu: (mtu != 0).then_some(mtu),
+            preshared_key,
+            keepalive: config.int("PersistentKeepaliveInterval", 0, 0..=65535)? as u16,
+            devices: [v4?, v6?],
+        })
+    }
+
+    fn device(&self, family: Family) -> IfName {
+        match (self.mode, family) {
+            (Mode::Separate, Family::V6) => self.devices[1],
+            _ => self.devices[0],
+        }
+    }
+
+    /// What the device of a family listens on.
+    fn port(&self, family: Family) -> u16 {
+        match (self.mode, family) {
+            (Mode::Separate, Family::V6) => self.port_v6,
+            _ => self.port,
+        }
+    }
+
+    fn overhead(&self, family: Family) -> u32 {
+        match (self.mode, family) {
+            (Mode::Separate, Family::V4) | (Mode::Ipv4, _) => OVERHEAD_V4,
+            (Mode::Separate, Family::V6) | (Mode::Ipv6, _) => OVERHEAD_V6,
+            // Which of both it will be is up to the peer.
+            (Mode::Auto, _) => OVERHEAD_V6,
+        }
+    }
+
+    fn outer_mtu(&self, node: &Node) -> u32 {
+        self.mtu.unwrap_or(node.underlay.mtu).min(node.underlay.mtu)
+    }
+
+    fn device_mtu(&self, family: Family, node: &Node) -> u32 {
+        let overhead = match Family::used_by(node).collect::<Vec<_>>().as_slice() {
+            // In auto there is no choice where the network has but one family.
+            [only] if self.mode == Mode::Auto => match only {
+                Family::V4 => OVERHEAD_V4,
+                Family::V6 => OVERHEAD_V6,
+            },
+            _ => self.overhead(family),
+        };
+        self.outer_mtu(node).saturating_sub(overhead)
+    }
+
+    /// Key and port that a peer announces in one family.
+    fn data(&self, family: Family, peer: &LeaseAttrs) -> Result<(PublicKey, u16), PeerProblem> {
+        let data = family
+            .data(peer)
+            .ok_or_else(|| PeerProblem::Data("it has none; is it still starting?".to_owned()))?;
+        let data: PeerData = data.parse().map_err(|error| PeerProblem::Data(error.to_string()))?;
+        let key =
+            data.public_key.parse().map_err(|e| PeerProblem::Data(format!("PublicKey: {e}")))?;
+        Ok((key, if data.port == 0 { self.port(family) } else { data.port }))
+    }
+
+    /// The peer, and the routes to what is behind it.
+    fn entries(
+        &self,
+        node: &Node,
+        link: IfName,
+        public_key: PublicKey,
+        endpoint: SocketAddr,
+        allowed: Vec<IpNet>,
+    ) -> Vec<Entry> {
+        let route = |dst: &IpNet| {
+            let family = if dst.addr().is_ipv4() { Family::V4 } else { Family::V6 };
+            let metric = family.metric(node, *dst);
+            Entry::Route(Route { dst: *dst, metric, via: None, link, onlink: false })
+        };
+        let mut entries: Vec<Entry> = allowed.iter().map(route).collect();
+        entries.push(Entry::WireguardPeer(Box::new(WireguardPeer {
+            link,
+            public_key,
+            preshared_key: self.preshared_key.clone(),
+            endpoint,
+            // Which of both leads here is up to the peer.
+            any_family: self.mode == Mode::Auto,
+            keepalive: self.keepalive,
+            allowed,
+        })));
+        entries
+    }
+
+    fn in_its_own_device(
+        &self,
+        node: &Node,
+        family: Family,
+        subnet: IpNet,
+        peer: &Lease,
+    ) -> Result<Vec<Entry>, PeerProblem> {
+        let (key, port) = self.data(family, &peer.attrs)?;
+        let endpoint = SocketAddr::new(family.public_address(peer)?, port);
+        Ok(self.entries(node, self.device(family), key, endpoint, vec![subnet]))
+    }
+
+    fn in_one_device(&self, node: &Node, peer: &Lease) -> Result<Vec<Entry>, PeerProblem> {
+        let families: Vec<Family> = Family::used_by(node).collect();
+        let allowed: Vec<IpNet> =
+            families.iter().filter_map(|family| family.subnet(&peer.subnet)).collect();
+        let datas = families.iter().map(|family| self.data(*family, &peer.attrs));
+        let (key, _) = datas
+            .reduce(Result::or)
+            .unwrap_or_else(|| Err(PeerProblem::Data("it has none".to_owned())))?;
+        let family = self.outer_family(node, &peer.attrs);
+        let endpoint = SocketAddr::new(family.public_address(peer)?, self.single_port(&peer.attrs));
+        Ok(self.entries(node, self.devices[0], key, endpoint, allowed))
+    }
+
+    /// The port of a node with one device. The Go flannel announces ListenPortV6 for IPv6, on which
+    /// nobody listens then.
+    fn single_port(&self, peer: &LeaseAttrs) -> u16 {
+        let v4 = self.data(Family::V4, peer).map(|(_, port)| port);
+        let v6 = self.data(Family::V6, peer).map(|(_, port)| port);
+        v4.or(v6.map(|port| if port == self.port_v6 { self.port } else { port }))
+            .unwrap_or(self.port)
+    }
+
+    /// Whether the packets of a single device go to the peer in IPv4 or IPv6.
+    fn outer_family(&self, node: &Node, peer: &LeaseAttrs) -> Family {
+        match self.mode {
+            Mode::Separate | Mode::Ipv4 => return Family::V4,
+            Mode::Ipv6 => return Family::V6,
+            Mode::Auto => {}
+        }
+        let ours = &node.underlay;
+        match (peer.public_ip, peer.public_ipv6) {
+            (_, None) => Family::V4,
+            (None, Some(_)) => Family::V6,
+            (Some(_), Some(_)) if ours.public_v4.is_none() => Family::V6,
+            (Some(v4), Some(_)) if is_public(v4) => Family::V4,
+            (Some(_), Some(v6)) => {
+                let both_global = !is_local(v6) && ours.public_v6.is_some_and(|v6| !is_local(v6));
+                if both_global { Family::V6 } else { Family::V4 }
+            }
+        }
+    }
+
+    fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
+        let link = self.device(family);
+        let subnet = family.subnet(&own.subnet)?;
+        let (network, _) = family.network(node)?;
+        let private_key = node.answers.private_key()?.clone();
+        let setting = |name: &str, value: &str| {
+            let path = format!("net/ipv6/conf/{link}/{name}");
+            Entry::Sysctl(Sysctl { path, value: value.to_owned() })
+        };
+        let mut entries = vec![
+            Entry::Link(Box::new(Link {
+                name: link,
+                kind: LinkKind::Wireguard,
+                mac: None,
+                mtu: self.smallest_mtu_on(link, node),
+            })),
+            Entry::WireguardIdentity(Box::new(WireguardIdentity {
+                link,
+                private_key,
+                port: self.port(family),
+            })),
+            Entry::Address(Address { link, addr: Family::host(subnet) }),
+            Entry::Blackhole(Blackhole { dst: network, metric: GUARD_METRIC }),
+        ];
+        if family == Family::V6 {
+            // Without it the device can have no address.
+            entries.push(setting("disable_ipv6", "0"));
+        }
+        Some(entries)
+    }
+
+    /// A device that both families share has one MTU.
+    fn smallest_mtu_on(&self, link: IfName, node: &Node) -> u32 {
+        let on_it = Family::used_by(node).filter(|family| self.device(*family) == link);
+        on_it.map(|family| self.device_mtu(family, node)).min().unwrap_or_default()
+    }
+}
+
+impl Backend for WireguardBackend {
+    fn kind(&self) -> &'static str {
+        "wireguard"
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        &["ListenPort", "ListenPortV6", "MTU", "PSK", "PersistentKeepaliveInterval", "Mode"]
+    }
+
+    fn check_network(&self, network: &NetworkConfig) -> Result<(), BackendError> {
+        let unfit = |why: String| Err(BackendError::Unfit(why));
+        let (v4, v6) = (network.v4.is_some(), network.v6.is_some());
+        match self.mode {
+            Mode::Ipv4 if !v4 => {
+                return unfit(
+                    "Backend.Mode ipv4 sends to peers over IPv4, whose addresses the nodes of a \
+                              network without IPv4 do not announce: use ipv6 or auto"
+                        .to_owned(),
+                );
+            }
+            Mode::Ipv6 if !v6 => {
+                return unfit("Backend.Mode ipv6 sends to peers over IPv6, whose addresses the nodes of a \
+                              network without IPv6 do not announce: use ipv4 or auto, or set EnableIPv6 and \
+                              IPv6Network".to_owned());
+            }
+            Mode::Separate if v4 && v6 && self.port == self.port_v6 => {
+                return unfit(format!(
+                    "Backend.ListenPort and Backend.ListenPortV6 are both {}, and the two devices of \
+                     Backend.Mode separate need one each: write another, or use auto",
+                    self.port
+                ));
+            }
+            _ => {}
+        }
+        let (overhead, least, family) = if v6 {
+            (OVERHEAD_V6, LEAST_MTU_V6, "IPv6")
+        } else {
+            (OVERHEAD_V4, LEAST_MTU_V4, "IPv4")
+        };
+        match self.mtu {
+            Some(mtu) if mtu < least + overhead => unfit(format!(
+                "Backend.MTU {mtu} leaves {} bytes for pods, less than the {least} that {family} needs: \
+                 raise it to {} or more, or leave it out",
+                mtu.saturating_sub(overhead),
+                least + overhead
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need::WireguardKey]
+    }
+
+    fn check(&self, node: &Node) -> Result<(), BackendError> {
+        self.check_network(&node.network)?;
+        for family in Family::used_by(node) {
+            let least = if family == Family::V6 { LEAST_MTU_V6 } else { LEAST_MTU_V4 };
+            let mtu = self.smallest_mtu_on(self.device(family), node);
+            if mtu < least {
+                return Err(BackendError::Unfit(format!(
+                    "an MTU of {} leaves {mtu} bytes for pods, less than the {least} that the address \
+                     family needs: raise the MTU of {} or Backend.MTU",
+                    self.outer_mtu(node),
+                    node.underlay.link
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn mtu(&self, node: &Node) -> u32 {
+        // Pods have one MTU for both families: what fits through either tunnel.
+        Family::used_by(node).map(|family| self.device_mtu(family, node)).min().unwrap_or_default()
+    }
+
+    fn announce(&self, node: &Node, _past: &NodeMemory<'_>) -> LeaseAttrs {
+        let key = node.answers.private_key().map(|key| key.public().to_string());
+        let data = |family| {
+            let used = Family::used_by(node).any(|used| used == family);
+            let public_key = key.clone().filter(|_| used)?;
+            RawJson::encode(&PeerData { public_key, port: self.port(family) }).ok()
+        };
+        LeaseAttrs {
+            backend_data: data(Family::V4),
+            backend_v6_data: data(Family::V6),
+            ..node.attrs(self.lease_type())
+        }
+    }
+
+    fn is_own(&self, node: &Node, lease: &Lease) -> bool {
+        let ours = node.answers.private_key().map(|key| key.public());
+        let key = |family| self.data(family, &lease.attrs).ok().map(|(key, _)| key);
+        let theirs = key(Family::V4).or(key(Family::V6));
+        theirs.is_none() || theirs == ours
+    }
+
+    fn base(&self, node: &Node, own: &Lease) -> Wishes {
+        let mut entries: Vec<Entry> = Vec::new();
+        for entry in
+            Family::used_by(node).filter_map(|family| self.base_of(family, node, own)).flatten()
+        {
+            // Two families on one device want it once.
+            if !entries.iter().any(|other| other.key() == entry.key()) {
+                entries.push(entry);
+            }
+        }
+        entries.into()
+    }
+
+    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
+        let entries = if self.mode == Mode::Separate {
+            let mut entries = Vec::new();
+            let mut problem = None;
+            for family in Family::used_by(node) {
+                let Some(subnet) = family.subnet(&peer.subnet) else { continue };
+                match self.in_its_own_device(node, family, subnet, peer) {
+                    Ok(more) => entries.extend(more),
+                    Err(error) => problem = Some(error),
+                }
+            }
+            // One family that works is better than none.
+            match problem {
+                Some(problem) if entries.is_empty() => return Err(problem),
+                _ => entries,
+            }
+        } else {
+            self.in_one_device(node, peer)?
+        };
+        let ours = node.answers.private_key().map(|key| key.public());
+        let is_ours = |entry: &Entry| match entry {
+            Entry::WireguardPeer(peer) => Some(peer.public_key) == ours,
+            _ => false,
+        };
+        if entries.iter().any(is_ours) {
+            return Err(PeerProblem::Data(
+                "it has the key of this node, as clones of one machine do: remove the key file (see \
+                 WIREGUARD_KEY_FILE) on one of them and restart its flanneld"
+                    .to_owned(),
+            ));
+        }
+        Ok(entries.into())
+    }
+
+    fn devices(&self, node: &Node) -> Vec<IfName> {
+        let mut devices: Vec<IfName> =
+            Family::used_by(node).map(|family| self.device(family)).collect();
+        devices.dedup();
+        devices
+    }
+}
+
+/// Not of those that are used again in every other network.
+fn is_public(ip: Ipv4Addr) -> bool {
+    !ip.is_private()
+}
+
+/// Of fc00::/7.
+fn is_local(ip: Ipv6Addr) -> bool {
+    ip.octets()[0] & 0xfe == 0xfc
+}

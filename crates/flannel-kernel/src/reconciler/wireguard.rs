@@ -1,0 +1,210 @@
+//! Keys and peers of WireGuard devices: looked at, written, removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use flannel_netlink::NetlinkError;
+use flannel_wanted::Batch;
+
+use super::Reconciler;
+use crate::observed::ObservedKind;
+use crate::wireguard::{Change, ObservedDevice, Wireguard};
+use crate::{Entry, IfName, Key, Link, LinkKind, PublicKey};
+
+/// The kernel tells nobody of a change of these, so they are looked at this often, and less often if that
+/// takes long.
+const LOOK: Duration = Duration::from_secs(1);
+const PAUSE_PER_WORK: u32 = 50;
+
+/// What is known of the kernel's WireGuard.
+#[derive(Default)]
+pub(super) struct Tunnels {
+    /// Opened when it is first needed.
+    kernel: Option<Wireguard>,
+    removals: Vec<(IfName, PublicKey)>,
+    pub(super) next_look: Option<Instant>,
+}
+
+impl Tunnels {
+    pub(super) fn has_work(&self) -> bool {
+        !self.removals.is_empty()
+    }
+
+    fn kernel(&mut self) -> io::Result<Result<&mut Wireguard, NetlinkError>> {
+        if self.kernel.is_none() {
+            match Wireguard::open()? {
+                Ok(kernel) => self.kernel = Some(kernel),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        let none = || NetlinkError::new(libc::ENOENT, "no WireGuard");
+        Ok(self.kernel.as_mut().ok_or_else(none))
+    }
+}
+
+impl<S: Ord + Clone> Reconciler<S> {
+    pub(super) fn compare_wireguard(&mut self, now: Instant) -> io::Result<()> {
+        let begin = Instant::now();
+        let devices: Vec<IfName> = self
+            .wanted
+            .iter()
+            .skip_while(|(key, _)| matches!(key, Key::Link(_)))
+            .map_while(|(key, _)| match key {
+                Key::Wireguard(link) => Some(*link),
+                _ => None,
+            })
+            .collect();
+        for link in &devices {
+            self.compare_wireguard_device(*link, now)?;
+        }
+        let pause = (begin.elapsed() * PAUSE_PER_WORK).max(LOOK);
+        self.tunnels.next_look = (!devices.is_empty()).then(|| now + pause);
+        Ok(())
+    }
+
+    fn compare_wireguard_device(&mut self, link: IfName, now: Instant) -> io::Result<()> {
+        let Some(observed) = self.read_wireguard(link)? else { return Ok(()) };
+        let key = Key::Wireguard(link);
+        let as_wanted = match self.wanted.get(&key) {
+            Some(Entry::WireguardIdentity(wanted)) => wanted.is(&observed),
+            _ => return Ok(()),
+        };
+        if as_wanted {
+            self.wanted.seen(&key)
+        } else {
+            self.missing(&key, 0, now)
+        }
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut there = BTreeSet::new();
+        for peer in &observed.peers {
+            there.insert(peer.public_key);
+            let key = Key::WireguardPeer(link, peer.public_key);
+            match self.wanted.get(&key) {
+                Some(Entry::WireguardPeer(wanted)) if wanted.is(peer, clock) => {
+                    self.wanted.seen(&key);
+                }
+                Some(_) => self.missing(&key, 0, now),
+                None => self.tunnels.removals.push((link, peer.public_key)),
+            }
+        }
+        let all = Key::WireguardPeer(link, PublicKey([0; 32]))
+            ..=Key::WireguardPeer(link, PublicKey([255; 32]));
+        let gone: Vec<Key> = self
+            .wanted
+            .range(all)
+            .map(|(key, _)| key)
+            .filter(|key| !matches!(key, Key::WireguardPeer(_, peer) if there.contains(peer)))
+            .cloned()
+            .collect();
+        for key in gone {
+            self.missing(&key, 0, now);
+        }
+        Ok(())
+    }
+
+    /// The device that is wanted, under a name that somebody else gave it: known by its key and port.
+    pub(super) fn renamed_wireguard(&mut self, link: &Link) -> io::Result<Option<(u32, IfName)>> {
+        if link.kind != LinkKind::Wireguard {
+            return Ok(None);
+        }
+        let strange: Vec<(u32, IfName)> = self
+            .links
+            .iter()
+            .map(|(other, _)| other)
+            .filter(|other| other.kind == Some(ObservedKind::Wireguard))
+            .filter(|other| !self.ownership.links.contains(&other.name))
+            .map(|other| (other.index, other.name))
+            .collect();
+        for (index, name) in strange {
+            let Some(observed) = self.read_wireguard(name)? else { continue };
+            if let Some(Entry::WireguardIdentity(wanted)) =
+                self.wanted.get(&Key::Wireguard(link.name))
+                && wanted.is(&observed)
+            {
+                return Ok(Some((index, name)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// `None`: there is no such device, or none of WireGuard's.
+    fn read_wireguard(&mut self, link: IfName) -> io::Result<Option<ObservedDevice>> {
+        let Some(index) = self.links.index(link) else { return Ok(None) };
+        let Ok(kernel) = self.tunnels.kernel()? else { return Ok(None) };
+        Ok(kernel.read(index)?.ok())
+    }
+
+    /// Writes what of a batch is WireGuard's, and tells what failed.
+    pub(super) fn write_wireguard(
+        &mut self,
+        batch: &Batch<Key>,
+        indices: &BTreeMap<IfName, u32>,
+        failures: &mut BTreeMap<Key, String>,
+    ) -> io::Result<()> {
+        let mut sent: Vec<(&Key, &Entry)> = Vec::new();
+        let changes: Vec<Change<'_>> = self
+            .wanted
+            .entries(batch)
+            .filter_map(|(key, entry)| {
+                let index = *indices.get(&entry.link()?)?;
+                let change = match entry {
+                    Entry::WireguardIdentity(identity) => Change::Identity(index, identity),
+                    Entry::WireguardPeer(peer) => Change::Put(index, peer),
+                    _ => return None,
+                };
+                sent.push((key, entry));
+                Some(change)
+            })
+            .collect();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        match self.tunnels.kernel()? {
+            Ok(kernel) => kernel.apply(changes, |at, error| {
+                let (key, entry) = sent[at];
+                failures.insert(key.clone(), explain(entry, &error));
+            }),
+            Err(error) => {
+                let why = format!("{error}: this kernel has no WireGuard (modprobe wireguard)");
+                failures.extend(sent.into_iter().map(|(key, _)| (key.clone(), why.clone())));
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn forget_wireguard_peer(&mut self, link: IfName, key: PublicKey) {
+        self.tunnels.removals.push((link, key));
+    }
+
+    pub(super) fn flush_wireguard_removals(&mut self) -> io::Result<()> {
+        let removals = std::mem::take(&mut self.tunnels.removals);
+        let changes: Vec<Change<'_>> = removals
+            .iter()
+            // It may be wanted again by now.
+            .filter(|(link, key)| self.wanted.get(&Key::WireguardPeer(*link, *key)).is_none())
+            .filter_map(|(link, key)| Some(Change::Remove(self.links.index(*link)?, *key)))
+            .collect();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let Ok(kernel) = self.tunnels.kernel()? else { return Ok(()) };
+        kernel.apply(changes, |at, error| {
+            tracing::warn!("cannot remove the wireguard peer {}: {error}", removals[at].1);
+        })
+    }
+}
+
+fn explain(entry: &Entry, error: &NetlinkError) -> String {
+    match entry {
+        Entry::WireguardIdentity(identity) if error.errno == libc::EADDRINUSE => {
+            let port = identity.port;
+            format!(
+                "{error}: the UDP port {port} is taken by another program or WireGuard device (ss -ulnp \
+                 'sport = :{port}', ip -d link show type wireguard): stop it, or give flannel another \
+                 Backend.ListenPort on all nodes"
+            )
+        }
+        _ => error.to_string(),
+    }
+}
