@@ -3,6 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 
+mod datapath;
 mod engine;
 mod latency;
 mod leases;
@@ -63,6 +64,19 @@ enum What {
         #[arg(long, default_value = "target/bench-leases")]
         dir: PathBuf,
     },
+    /// Pod to pod over every backend and over relays to compare with, on cables that carry packets of their
+    /// MTU only: TCP, small datagrams, round trips, processor time.
+    Datapath {
+        /// Each path is set up and measured so many times; medians are told.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// How long each load lasts.
+        #[arg(long, default_value_t = 2.0)]
+        seconds: f64,
+        /// Only these paths.
+        #[arg(long)]
+        only: Vec<String>,
+    },
     /// From a lease written in etcd to its route in the kernel, against etcd's own watch of it.
     Latency {
         #[arg(long, default_value_t = 500)]
@@ -84,6 +98,9 @@ fn main() -> anyhow::Result<()> {
         What::Start { peers, rounds, against } => start::run(&peers, rounds, against),
         What::Leases { clients, acquires, at_once, events, dir } => {
             leases::run(&leases::Wishes { clients, acquires, at_once, events, dir })
+        }
+        What::Datapath { rounds, seconds, only } => {
+            datapath::run(&datapath::Wishes { rounds, seconds, only })
         }
         What::Latency { leases, against } => latency::run(leases, against),
     }

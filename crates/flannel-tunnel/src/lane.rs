@@ -1,0 +1,336 @@
+//! The two directions of a lane: one queue of the TUN device and one socket of each family.
+//!
+//! Each direction is served by one thread at a time, and leaves nothing of its own behind between two turns:
+//! so packets of one flow keep their order whichever threads serve it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::Cache;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::counters::DropReason;
+use crate::datapath::Shared;
+use crate::inbound::{Inbound, Joining};
+use crate::outbound::{Judge, MOST_SEGMENTS, Message, Outbound};
+use crate::sys::is_empty;
+use crate::sys::tun::TunQueue;
+use crate::sys::udp::{Receiver, Sender, UdpSocket, path_mtu};
+use crate::table::Table;
+use crate::vnet;
+
+/// One large packet of the kernel, with the header before it.
+const MOST_READ: usize = 65_536 + 64;
+/// What is read before it is sent: a few large packets, or some hundred small ones.
+const READ_BUFFER: usize = 4 * MOST_READ;
+const MOST_READS: usize = 128;
+/// How many batches a direction may work off before it is another's turn.
+const TURN: usize = 16;
+/// Joined datagrams of one sender.
+const LARGE_SLOT: usize = 65_536;
+const LARGE_SLOTS: usize = 4;
+/// One datagram, of whatever MTU is in use.
+const SMALL_SLOT: usize = 9_728;
+const SMALL_SLOTS: usize = 64;
+/// How long the underlay may be full before what waits is dropped.
+const SEND_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Done,
+    /// The device is gone.
+    Broken,
+}
+
+pub(crate) enum Direction {
+    Out(Box<Out>),
+    In(Box<In>),
+}
+
+impl Direction {
+    pub(crate) fn source(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Out(out) => out.tun.as_fd(),
+            Self::In(r#in) => r#in.socket.as_fd(),
+        }
+    }
+
+    pub(crate) fn turn(&mut self, shared: &Shared) -> Turn {
+        match self {
+            Self::Out(out) => out.turn(shared),
+            Self::In(r#in) => r#in.turn(shared),
+        }
+    }
+}
+
+type TableCache = Cache<Arc<arc_swap::ArcSwap<Table>>, Arc<Table>>;
+
+/// From the device to the peers.
+pub(crate) struct Out {
+    tun: Arc<TunQueue>,
+    sockets: Vec<Arc<UdpSocket>>,
+    table: TableCache,
+    buffer: Box<[u8]>,
+    outbound: Outbound,
+    sender: Sender,
+}
+
+impl Out {
+    pub(crate) fn new(
+        tun: Arc<TunQueue>,
+        sockets: Vec<Arc<UdpSocket>>,
+        shared: &Shared,
+        gso: bool,
+        vnet: bool,
+    ) -> Self {
+        let segments = if gso { MOST_SEGMENTS } else { 1 };
+        Self {
+            tun,
+            sockets,
+            table: Cache::new(Arc::clone(&shared.table)),
+            buffer: vec![0; READ_BUFFER].into(),
+            outbound: Outbound::new(segments, vnet),
+            sender: Sender::default(),
+        }
+    }
+
+    fn turn(&mut self, shared: &Shared) -> Turn {
+        for _ in 0..TURN {
+            let table = Arc::clone(self.table.load());
+            let judge = Judge { table: &table, counters: &shared.counters, now: Instant::now() };
+            let mut at = 0;
+            let mut reads = 0;
+            let ended = loop {
+                if reads == MOST_READS || self.buffer.len() - at < MOST_READ {
+                    break None;
+                }
+                match self.tun.read(&mut self.buffer[at..at + MOST_READ]) {
+                    Ok(0) => break Some(Turn::Broken),
+                    Ok(len) => {
+                        self.outbound.take(judge, &mut self.buffer, at, at + len);
+                        // The next begins on a cache line of its own.
+                        at = (at + len).next_multiple_of(64);
+                        reads += 1;
+                    }
+                    Err(error) if is_empty(&error) => break Some(Turn::Done),
+                    Err(_) => break Some(Turn::Broken),
+                }
+            };
+            self.flush(shared, &table);
+            if let Some(turn) = ended {
+                return turn;
+            }
+        }
+        Turn::Done
+    }
+
+    fn flush(&mut self, shared: &Shared, table: &Table) {
+        for answer in self.outbound.answers() {
+            // Whoever is told is told by chance: errors are not guaranteed to arrive anywhere.
+            let _ = self.tun.write(answer);
+        }
+        let mut use_gso = true;
+        let mut rest = self.outbound.messages();
+        while let Some(first) = rest.first() {
+            let v6 = first.state(table).peer.endpoint.is_ipv6();
+            let same = |message: &&Message| message.state(table).peer.endpoint.is_ipv6() == v6;
+            let run = rest.iter().take_while(same).count();
+            let Some(socket) = self.sockets.iter().find(|socket| socket.is_v6() == v6) else {
+                drop_messages(table, &rest[..run]);
+                rest = &rest[run..];
+                continue;
+            };
+            let (read, made) = (&*self.buffer, self.outbound.headers());
+            match self.sender.send(socket, table, &rest[..run], read, made) {
+                Ok(sent) => {
+                    for message in &rest[..sent] {
+                        let counters = &message.state(table).counters;
+                        counters.sent(message.packets as u64, message.len as u64);
+                    }
+                    rest = &rest[sent..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !wait_writable(socket) || shared.is_stopping() {
+                        drop_messages(table, &rest[..1]);
+                        rest = &rest[1..];
+                    }
+                }
+                Err(error) => {
+                    learn_path_mtu(table, first, &error);
+                    // What the kernel does not cut, or not for this path, is sent piece by piece.
+                    use_gso &= !(first.packets > 1 && error.raw_os_error() == Some(libc::EIO));
+                    let endpoint = first.state(table).peer.endpoint;
+                    send_singly(&mut self.sender, socket, table, first, endpoint, read, made);
+                    rest = &rest[1..];
+                }
+            }
+        }
+        if !use_gso && shared.lost_gso() {
+            tracing::warn!(
+                "the underlay refuses UDP segmentation (UDP_SEGMENT): datagrams are sent one by one from now on"
+            );
+        }
+        if shared.is_gso_lost() {
+            self.outbound.set_most_segments(1);
+        }
+        self.outbound.clear();
+    }
+}
+
+fn send_singly(
+    sender: &mut Sender,
+    socket: &UdpSocket,
+    table: &Table,
+    message: &Message,
+    to: SocketAddr,
+    read: &[u8],
+    made: &[u8],
+) {
+    let counters = &message.state(table).counters;
+    for datagram in message.datagrams() {
+        let mut result = sender.send_one(socket, to, datagram, read, made);
+        if result.as_ref().is_err_and(is_empty) && wait_writable(socket) {
+            result = sender.send_one(socket, to, datagram, read, made);
+        }
+        match result {
+            Ok(()) => {
+                counters.sent(1, datagram.iter().map(|piece| u64::from(piece.len)).sum());
+            }
+            Err(_) => counters.dropped(DropReason::SendFailed, 1),
+        }
+    }
+}
+
+fn drop_messages(table: &Table, messages: &[Message]) {
+    for message in messages {
+        let counters = &message.state(table).counters;
+        counters.dropped(DropReason::SendFailed, message.packets as u64);
+    }
+}
+
+/// A message that was too long tells of a path that takes less: its senders are told from the next packet on.
+fn learn_path_mtu(table: &Table, message: &Message, error: &io::Error) {
+    if !matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) {
+        return;
+    }
+    let state = message.state(table);
+    let outer = if state.peer.endpoint.is_ipv4() { 28 } else { 48 };
+    if let Ok(mtu) = path_mtu(state.peer.endpoint)
+        && let Some(inner) = mtu.checked_sub(outer)
+        && (inner as usize) < message.segment
+    {
+        state.set_path_mtu(Some(inner));
+    }
+}
+
+/// Back-pressure: while the underlay is full nothing more is read, and the device's own queue fills.
+fn wait_writable(socket: &UdpSocket) -> bool {
+    let mut wait = [PollFd::new(socket, PollFlags::OUT)];
+    poll(&mut wait, Some(&SEND_LIMIT)).is_ok_and(|ready| ready > 0)
+}
+
+/// From the peers to the device.
+pub(crate) struct In {
+    socket: Arc<UdpSocket>,
+    tun: Arc<TunQueue>,
+    table: TableCache,
+    buffer: Box<[u8]>,
+    slot: usize,
+    inbound: Inbound,
+    receiver: Receiver,
+    pieces: Pieces,
+    vnet: bool,
+}
+
+/// Memory for the pieces of one write. Pointers in here are set before each call and mean nothing afterwards.
+#[derive(Default)]
+struct Pieces(Vec<libc::iovec>);
+
+// SAFETY: no pointer in it is followed outside of the call that set it.
+unsafe impl Send for Pieces {}
+
+impl In {
+    pub(crate) fn new(
+        socket: Arc<UdpSocket>,
+        tun: Arc<TunQueue>,
+        shared: &Shared,
+        gro: bool,
+        vnet: bool,
+        joining: Joining,
+    ) -> Self {
+        let (slot, slots) = if gro { (LARGE_SLOT, LARGE_SLOTS) } else { (SMALL_SLOT, SMALL_SLOTS) };
+        Self {
+            socket,
+            tun,
+            table: Cache::new(Arc::clone(&shared.table)),
+            buffer: vec![0; slot * slots].into(),
+            slot,
+            inbound: Inbound::new(joining),
+            receiver: Receiver::new(slots),
+            pieces: Pieces::default(),
+            vnet,
+        }
+    }
+
+    fn turn(&mut self, shared: &Shared) -> Turn {
+        for _ in 0..TURN {
+            let count = match self.receiver.receive(&self.socket, &mut self.buffer, self.slot) {
+                Ok(count) => count,
+                // Errors of earlier datagrams are told here, and cleared by it.
+                Err(_) => return Turn::Done,
+            };
+            let table = Arc::clone(self.table.load());
+            for slot in 0..count {
+                let Some(received) = self.receiver.received(slot) else { continue };
+                if received.truncated {
+                    shared.counters.dropped(DropReason::Truncated, 1);
+                    continue;
+                }
+                let start = slot * self.slot;
+                self.inbound.take(
+                    &table,
+                    &shared.counters,
+                    received.from,
+                    &self.buffer,
+                    start..start + received.len,
+                    received.segment,
+                );
+            }
+            self.inbound.finish(&mut self.buffer);
+            let turn = self.write(&table);
+            self.inbound.clear();
+            if turn == Turn::Broken || count < self.buffer.len() / self.slot {
+                return turn;
+            }
+        }
+        Turn::Done
+    }
+
+    fn write(&mut self, table: &Table) -> Turn {
+        let mut turn = Turn::Done;
+        for write in self.inbound.writes() {
+            let pieces = &mut self.pieces.0;
+            pieces.clear();
+            if self.vnet {
+                let base = write.vnet.as_ptr().cast_mut().cast();
+                pieces.push(libc::iovec { iov_base: base, iov_len: vnet::LEN });
+            }
+            pieces.extend(write.pieces.iter().map(|(at, len)| {
+                let range = &self.buffer[*at as usize..][..*len as usize];
+                libc::iovec { iov_base: range.as_ptr().cast_mut().cast(), iov_len: range.len() }
+            }));
+            if let Err(error) = self.tun.write_pieces(pieces) {
+                write.refused(table);
+                if error.raw_os_error() == Some(libc::EBADFD) {
+                    turn = Turn::Broken;
+                }
+            }
+        }
+        turn
+    }
+}

@@ -1,0 +1,277 @@
+//! From the TUN device to the wire: packets in, datagrams out, nothing but memory touched.
+//!
+//! Each datagram is one inner packet of at most the MTU. Those that go to one peer one after the other and
+//! have one size are put together to one message, which the kernel cuts again (UDP_SEGMENT): one system call
+//! for dozens of packets.
+
+use std::time::{Duration, Instant};
+
+use crate::counters::{Counters, DropReason};
+use crate::icmp::{self, Problem};
+use crate::packet::{self, IpHeader};
+use crate::segment::Cut;
+use crate::table::{PeerState, Table};
+use crate::vnet::{self, Gso, VnetHeader};
+
+/// UDP's longest payload over IPv4.
+const MOST_BYTES: usize = 65_507;
+/// What kernels cut from one message: 64, later ones 128.
+pub(crate) const MOST_SEGMENTS: usize = 64;
+/// How far back a message of the same peer is looked for, when packets to several peers alternate.
+const LOOK_BACK: usize = 8;
+
+/// A range of what was read, or of the headers we made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) at: u32,
+    pub(crate) len: u32,
+    pub(crate) made: bool,
+}
+
+/// Datagrams to one peer, all of one size but the last, which may be shorter.
+#[derive(Debug, Default)]
+pub(crate) struct Message {
+    pub(crate) peer: u32,
+    pub(crate) segment: usize,
+    pub(crate) len: usize,
+    pub(crate) packets: usize,
+    pub(crate) pieces: Vec<Piece>,
+    closed: bool,
+}
+
+/// What a batch of packets is judged by.
+#[derive(Clone, Copy)]
+pub(crate) struct Judge<'a> {
+    pub(crate) table: &'a Table,
+    /// Of packets that belong to no peer.
+    pub(crate) counters: &'a Counters,
+    pub(crate) now: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    /// How many datagrams one message may be; 1 where the kernel cannot cut.
+    most_segments: usize,
+    /// Whether packets come with the header of [`vnet`].
+    vnet: bool,
+    headers: Vec<u8>,
+    messages: Vec<Message>,
+    used: usize,
+    /// Packets for the TUN device, each preceded by the device's header if it has one.
+    answers: Vec<u8>,
+    answer_ends: Vec<usize>,
+    answer_budget: Budget,
+}
+
+impl Outbound {
+    pub(crate) fn new(most_segments: usize, vnet: bool) -> Self {
+        Self {
+            most_segments,
+            vnet,
+            headers: Vec::with_capacity(64 << 10),
+            messages: Vec::new(),
+            used: 0,
+            answers: Vec::new(),
+            answer_ends: Vec::new(),
+            answer_budget: Budget::default(),
+        }
+    }
+
+    pub(crate) fn set_most_segments(&mut self, most: usize) {
+        self.most_segments = most;
+    }
+
+    pub(crate) fn messages(&self) -> &[Message] {
+        &self.messages[..self.used]
+    }
+
+    pub(crate) fn headers(&self) -> &[u8] {
+        &self.headers
+    }
+
+    pub(crate) fn answers(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.answer_ends.iter().copied());
+        starts.zip(&self.answer_ends).map(|(start, end)| &self.answers[start..*end])
+    }
+
+    /// Forgets a batch that has been sent; its memory is used again.
+    pub(crate) fn clear(&mut self) {
+        self.headers.clear();
+        self.used = 0;
+        self.answers.clear();
+        self.answer_ends.clear();
+    }
+
+    /// Takes in what one read from the device gave, at `at..end` of `buffer`.
+    pub(crate) fn take(&mut self, judge: Judge<'_>, buffer: &mut [u8], at: usize, end: usize) {
+        if let Err((reason, packets)) = self.try_take(judge, buffer, at, end) {
+            judge.counters.dropped(reason, packets);
+        }
+    }
+
+    fn try_take(
+        &mut self,
+        judge: Judge<'_>,
+        buffer: &mut [u8],
+        at: usize,
+        end: usize,
+    ) -> Result<(), (DropReason, u64)> {
+        const MALFORMED: (DropReason, u64) = (DropReason::Malformed, 1);
+        let read = buffer.get_mut(at..end).ok_or(MALFORMED)?;
+        let (vnet, packet) = if self.vnet {
+            let (header, packet) =
+                read.split_first_chunk_mut::<{ vnet::LEN }>().ok_or(MALFORMED)?;
+            (VnetHeader::read(header).ok_or(MALFORMED)?, packet)
+        } else {
+            (VnetHeader::PLAIN, read)
+        };
+        let start = end - packet.len();
+        let ip = IpHeader::read(packet).ok_or(MALFORMED)?;
+        let cut = match vnet.gso {
+            Gso::None => None,
+            Gso::Tcp | Gso::Udp => Some(Cut::new(packet, ip, &vnet).ok_or(MALFORMED)?),
+        };
+        let len = cut.as_ref().map_or(ip.total, Cut::packet_len);
+        let Some((index, peer)) = judge.table.find(ip.v6, ip.dst) else {
+            self.answer(judge, &ip, packet, Problem::NoRoute);
+            return Err((DropReason::NoRoute, 1));
+        };
+        let too_long = peer.path_mtu().is_some_and(|mtu| len > mtu);
+        if too_long && (ip.v6 || packet[6] & 0x40 != 0) {
+            let mtu = peer.path_mtu().unwrap_or(len) as u16;
+            self.answer(judge, &ip, packet, Problem::TooBig(mtu));
+            peer.counters.dropped(DropReason::TooBig, 1);
+            return Ok(());
+        }
+        if !packet::age(packet, ip.v6) {
+            self.answer(judge, &ip, packet, Problem::Expired);
+            peer.counters.dropped(DropReason::Expired, 1);
+            return Ok(());
+        }
+        // What the underlay has to fragment cannot be cut by it as well.
+        let alone = too_long;
+        match cut {
+            None => {
+                if let Some((from, offset)) = vnet.checksum {
+                    let udp = ip.protocol == packet::UDP;
+                    let packet = &mut packet[..ip.total];
+                    if !packet::complete_checksum(packet, from.into(), offset.into(), udp) {
+                        return Err(MALFORMED);
+                    }
+                }
+                let piece = Piece { at: start as u32, len: ip.total as u32, made: false };
+                self.append(index, ip.total, alone, &[piece]);
+            }
+            Some(cut) => {
+                for segment in cut.segments() {
+                    let made = self.headers.len();
+                    self.headers.resize(made + cut.header_len(), 0);
+                    cut.write_header(packet, &segment, &mut self.headers[made..]);
+                    let payload = segment.end - segment.start;
+                    let pieces = [
+                        Piece { at: made as u32, len: cut.header_len() as u32, made: true },
+                        Piece {
+                            at: (start + segment.start) as u32,
+                            len: payload as u32,
+                            made: false,
+                        },
+                    ];
+                    let pieces = if payload == 0 { &pieces[..1] } else { &pieces[..] };
+                    self.append(index, cut.header_len() + payload, alone, pieces);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, peer: u32, len: usize, alone: bool, pieces: &[Piece]) {
+        let used = &mut self.messages[..self.used];
+        let latest = used.iter_mut().rev().take(LOOK_BACK).find(|message| message.peer == peer);
+        if let Some(message) = latest
+            && !message.closed
+            && !alone
+            && message.packets < self.most_segments
+            && len <= message.segment
+            && message.len + len <= MOST_BYTES
+        {
+            message.packets += 1;
+            message.len += len;
+            message.closed = len < message.segment;
+            message.pieces.extend_from_slice(pieces);
+            return;
+        }
+        if self.used == self.messages.len() {
+            self.messages.push(Message::default());
+        }
+        let message = &mut self.messages[self.used];
+        self.used += 1;
+        message.pieces.clear();
+        message.pieces.extend_from_slice(pieces);
+        *message = Message {
+            peer,
+            segment: len,
+            len,
+            packets: 1,
+            closed: alone || self.most_segments == 1,
+            pieces: std::mem::take(&mut message.pieces),
+        };
+    }
+
+    fn answer(&mut self, judge: Judge<'_>, ip: &IpHeader, packet: &[u8], problem: Problem) {
+        if !self.answer_budget.spend(judge.now) {
+            return;
+        }
+        let start = self.answers.len();
+        if self.vnet {
+            self.answers.extend_from_slice(&VnetHeader::PLAIN.write(ip.v6));
+        }
+        if icmp::answer(judge.table.own, ip, packet, problem, &mut self.answers) {
+            self.answer_ends.push(self.answers.len());
+        } else {
+            self.answers.truncate(start);
+        }
+    }
+}
+
+impl Message {
+    /// Its datagrams one by one, for a kernel that does not cut them.
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = &[Piece]> {
+        let mut rest = &self.pieces[..];
+        std::iter::from_fn(move || {
+            let mut len = 0;
+            let whole = rest.iter().position(|piece| {
+                len += piece.len as usize;
+                len >= self.segment
+            });
+            let (datagram, after) = rest.split_at(whole.map_or(rest.len(), |at| at + 1));
+            rest = after;
+            (!datagram.is_empty()).then_some(datagram)
+        })
+    }
+
+    pub(crate) fn state<'a>(&self, table: &'a Table) -> &'a PeerState {
+        &table.peers()[self.peer as usize]
+    }
+}
+
+/// How many errors may be sent: a flood of packets that go nowhere is not answered by another.
+#[derive(Debug, Default)]
+struct Budget {
+    left: u32,
+    refilled: Option<Instant>,
+}
+
+impl Budget {
+    const BURST: u32 = 100;
+    const INTERVAL: Duration = Duration::from_millis(100);
+
+    fn spend(&mut self, now: Instant) -> bool {
+        if self.refilled.is_none_or(|then| now.saturating_duration_since(then) >= Self::INTERVAL) {
+            self.refilled = Some(now);
+            self.left = Self::BURST;
+        }
+        let any = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        any
+    }
+}
