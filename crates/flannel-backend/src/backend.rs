@@ -81,6 +81,11 @@ pub trait Backend: Send + Sync {
         self.kind()
     }
 
+    /// Whether nodes that announce no backend at all may be its peers: the Go flannel's udp nodes do not.
+    fn accepts_untyped(&self) -> bool {
+        false
+    }
+
     /// The names of its options in `Backend`, besides `Type`.
     fn options(&self) -> &'static [&'static str] {
         &[]
@@ -154,7 +159,7 @@ pub enum BackendError {
     Config(#[from] flannel_lease::ConfigError),
     #[error("unknown Backend.Type '{kind}': {}use one of {known}", hint(.nearest))]
     Unknown { kind: String, nearest: Option<&'static str>, known: String },
-    #[error("Backend.Type '{kind}'{} is not part of this release: use one of {known}", default(.kind))]
+    #[error("Backend.Type '{kind}' is not part of this release: use one of {known}")]
     NotBuilt { kind: String, known: String },
     #[error("{0}")]
     Unfit(String),
@@ -162,11 +167,6 @@ pub enum BackendError {
 
 fn hint(nearest: &Option<&str>) -> String {
     nearest.map(|nearest| format!("did you mean {nearest}? ")).unwrap_or_default()
-}
-
-/// The one that nobody asks for by name.
-fn default(kind: &str) -> &'static str {
-    if kind == "udp" { " (which it is where the config has no Backend)" } else { "" }
 }
 
 /// Why a peer gets no entries. It is logged once and tried again when the peer's lease changes.

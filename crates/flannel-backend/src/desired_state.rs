@@ -19,10 +19,11 @@ pub fn peer_wishes(
     if peer.subnet.overlaps(&own.subnet) {
         return Err(PeerProblem::OverlapsOurs);
     }
-    if !ours.is_empty() && is_unclaimed(peer) {
+    let untyped = backend.accepts_untyped() && theirs.is_empty();
+    if !ours.is_empty() && !untyped && is_unclaimed(peer) {
         return Err(PeerProblem::Unclaimed);
     }
-    if !ours.is_empty() && !theirs.eq_ignore_ascii_case(ours) {
+    if !ours.is_empty() && !untyped && !theirs.eq_ignore_ascii_case(ours) {
         return Err(PeerProblem::OtherBackend { theirs: theirs.clone(), ours: ours.to_owned() });
     }
     if !is_inside(node, &peer.subnet) {

@@ -16,6 +16,7 @@ mod host_gw;
 mod ipip;
 mod judge;
 mod needs;
+mod udp;
 mod underlay;
 mod vxlan;
 mod wireguard;
@@ -32,9 +33,9 @@ pub use underlay::Underlay;
 pub use wishes::{DesiredState, WantedBy, Wishes};
 
 /// In the order the documentation lists them.
-const KNOWN: [&str; 6] = ["vxlan", "host-gw", "wireguard", "ipip", "extension", "alloc"];
+const KNOWN: [&str; 7] = ["vxlan", "host-gw", "wireguard", "ipip", "udp", "extension", "alloc"];
 /// Those of the Go flannel, past and present, that are not here.
-const NOT_BUILT: [&str; 7] = ["udp", "ipsec", "tencent-vpc", "ali-vpc", "aws-vpc", "gce", "azure"];
+const NOT_BUILT: [&str; 6] = ["ipsec", "tencent-vpc", "ali-vpc", "aws-vpc", "gce", "azure"];
 
 /// The backend that a network config asks for.
 pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> {
@@ -44,6 +45,7 @@ pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> 
         "ipip" => Box::new(ipip::IpipBackend::new(config)?),
         "host-gw" => Box::new(host_gw::HostGwBackend::new(config)),
         "extension" => Box::new(extension::ExtensionBackend::new(config)?),
+        "udp" => Box::new(udp::UdpBackend::new(config)?),
         "alloc" => Box::new(alloc::AllocBackend::new(config)),
         kind => return Err(unknown(kind)),
     })

@@ -6,6 +6,7 @@
 use flannel_commands::Hook;
 use flannel_kernel::Entry;
 use flannel_lease::Subnet;
+use flannel_tunnel::TunnelEntry;
 use flannel_wanted::Desired;
 
 /// Whose wish an entry is. The node's own go before any peer's, should both want the same one.
@@ -20,12 +21,13 @@ pub enum WantedBy {
 pub struct Wishes {
     pub kernel: Vec<Entry>,
     pub commands: Vec<Hook>,
+    pub tunnel: Vec<TunnelEntry>,
 }
 
 impl Wishes {
     pub fn is_empty(&self) -> bool {
-        let Self { kernel, commands } = self;
-        kernel.is_empty() && commands.is_empty()
+        let Self { kernel, commands, tunnel } = self;
+        kernel.is_empty() && commands.is_empty() && tunnel.is_empty()
     }
 }
 
@@ -41,6 +43,7 @@ impl From<Vec<Entry>> for Wishes {
 pub struct DesiredState {
     pub kernel: Desired<WantedBy, Entry>,
     pub commands: Desired<WantedBy, Hook>,
+    pub tunnel: Desired<WantedBy, TunnelEntry>,
 }
 
 impl DesiredState {
@@ -52,24 +55,28 @@ impl DesiredState {
 
     /// Part of a whole: who has no wishes need not be named.
     pub fn want(&mut self, who: WantedBy, wishes: Wishes) {
-        let Wishes { kernel, commands } = wishes;
+        let Wishes { kernel, commands, tunnel } = wishes;
         if !kernel.is_empty() {
             self.kernel.push((who, kernel));
         }
         if !commands.is_empty() {
             self.commands.push((who, commands));
         }
+        if !tunnel.is_empty() {
+            self.tunnel.push((who, tunnel));
+        }
     }
 
     /// Part of what changes: who has no wishes has them no longer.
     pub fn change(&mut self, who: WantedBy, wishes: Wishes) {
-        let Wishes { kernel, commands } = wishes;
+        let Wishes { kernel, commands, tunnel } = wishes;
         self.kernel.push((who, kernel));
         self.commands.push((who, commands));
+        self.tunnel.push((who, tunnel));
     }
 
     pub fn is_empty(&self) -> bool {
-        let Self { kernel, commands } = self;
-        kernel.is_empty() && commands.is_empty()
+        let Self { kernel, commands, tunnel } = self;
+        kernel.is_empty() && commands.is_empty() && tunnel.is_empty()
     }
 }

@@ -430,7 +430,8 @@ fn impossible_options_are_refused_with_the_fix() {
     assert!(refused(r#"{"Type":"vxlan","VNI":10000000}"#).contains("9999999 or less"));
     assert!(refused(r#"{"Type":"vxlan","MTU":1300}"#).contains("1280"));
     assert!(refused(r#"{"Type":"vxlan","Port":65536}"#).contains("Port"));
-    assert!(refused(r#"{"Type":"carrier-pigeon"}"#).contains("vxlan, host-gw, wireguard, ipip, "));
+    let known = "vxlan, host-gw, wireguard, ipip, udp, extension, alloc";
+    assert!(refused(r#"{"Type":"carrier-pigeon"}"#).contains(known));
 }
 
 #[test]
@@ -438,7 +439,6 @@ fn what_is_wrong_on_every_node_is_found_without_one() {
     let config = |more: &str| format!(r#"{{"Network":"10.244.0.0/16"{more}}}"#);
     let dual = r#","EnableIPv6":true,"IPv6Network":"fd00:244::/56""#;
     for (more, said) in [
-        ("".to_owned(), "'udp' (which it is where the config has no Backend) is not part of"),
         (r#","Backend":{"Type":"ipsec"}"#.to_owned(), "'ipsec' is not part of this release"),
         (r#","Backend":{"Type":"vxlam"}"#.to_owned(), "did you mean vxlan?"),
         (r#","Backend":{"Type":"hostgw"}"#.to_owned(), "did you mean host-gw?"),
@@ -491,4 +491,73 @@ fn an_mtu_beyond_what_the_card_carries_is_remarked_on() {
     {
         assert!(said[0].contains(part), "{said:?}");
     }
+}
+
+const UDP: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"udp"}}"#;
+/// As the Go flannel writes it: the backend is not named.
+const GO_UDP: (&str, &str) =
+    ("10.244.48.0-24", r#"{"PublicIP":"192.168.100.2","PublicIPv6":null}"#);
+const OWN_UDP: (&str, &str) = ("10.244.69.0-24", r#"{"PublicIP":"192.168.100.1"}"#);
+
+fn tunnel_of(config: &str, other: Option<(&str, &str)>) -> Result<Vec<String>, PeerProblem> {
+    use flannel_wanted::KeyedEntry as _;
+    let (backend, node) = node(config);
+    let wishes = match other {
+        Some(other) => peer_wishes(&*backend, &node, &lease(OWN_UDP), &lease(other))?,
+        None => backend.base(&node, &lease(OWN_UDP)),
+    };
+    Ok(wishes.tunnel.iter().map(|entry| entry.describe()).collect())
+}
+
+#[test]
+fn udp_base_is_the_go_flannels() {
+    for config in [UDP, r#"{"Network":"10.244.0.0/16"}"#] {
+        assert_eq!(
+            base(config, OWN_UDP),
+            [
+                "device flannel0 (tun mtu 1472)",
+                "sysctl net.ipv6.conf.flannel0.accept_ra=0",
+                "address 10.244.69.0/32 dev flannel0",
+                "route 10.244.0.0/16 dev flannel0",
+            ]
+        );
+        assert_eq!(tunnel_of(config, None).unwrap(), ["tunnel flannel0 on UDP 192.168.100.1:8285"]);
+    }
+}
+
+#[test]
+fn udp_has_another_device_for_another_port() {
+    let config = UDP.replace(r#""udp""#, r#""udp","Port":9000"#);
+    assert_eq!(tunnel_of(&config, None).unwrap(), ["tunnel flannel9000 on UDP 192.168.100.1:9000"]);
+    let peer = tunnel_of(&config, Some(GO_UDP)).unwrap();
+    assert_eq!(peer, ["tunnel to 10.244.48.0/24 at 192.168.100.2:9000"]);
+}
+
+#[test]
+fn udp_speaks_to_nodes_that_name_no_backend_and_to_its_own_kind() {
+    let tunnel = ["tunnel to 10.244.48.0/24 at 192.168.100.2:8285"];
+    assert_eq!(tunnel_of(UDP, Some(GO_UDP)).unwrap(), tunnel);
+    let ours = r#"{"PublicIP":"192.168.100.2","BackendType":"udp"}"#;
+    assert_eq!(tunnel_of(UDP, Some((GO_UDP.0, ours))).unwrap(), tunnel);
+    assert_eq!(peer(UDP, OWN_UDP, GO_UDP).unwrap(), [""; 0], "the kernel has one route for all");
+    let other = r#"{"PublicIP":"192.168.100.2","BackendType":"vxlan"}"#;
+    let problem = tunnel_of(UDP, Some((GO_UDP.0, other))).unwrap_err();
+    assert!(matches!(problem, PeerProblem::OtherBackend { .. }), "{problem}");
+}
+
+#[test]
+fn udp_carries_each_family_over_its_own() {
+    let config = DUAL.replace("vxlan", "udp");
+    let (backend, node) = node(&config);
+    assert_eq!(backend.mtu(&node), 1452, "what fits over either family");
+    let peer = peer_wishes(
+        &*backend,
+        &node,
+        &lease(OWN_DUAL),
+        &lease((
+            PEER_DUAL.0,
+            r#"{"PublicIP":"192.168.100.2","PublicIPv6":"fd00:100::2","BackendType":"udp"}"#,
+        )),
+    );
+    assert_eq!(peer.unwrap().tunnel.len(), 2);
 }

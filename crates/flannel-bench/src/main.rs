@@ -76,6 +76,12 @@ enum What {
         /// Only these paths.
         #[arg(long)]
         only: Vec<String>,
+        /// A flanneld whose backends are measured too, as its nodes use them.
+        #[arg(long)]
+        flanneld: Option<PathBuf>,
+        /// Another one, such as the Go flannel's, whose udp backend is measured.
+        #[arg(long)]
+        against: Option<PathBuf>,
     },
     /// From a lease written in etcd to its route in the kernel, against etcd's own watch of it.
     Latency {
@@ -99,8 +105,8 @@ fn main() -> anyhow::Result<()> {
         What::Leases { clients, acquires, at_once, events, dir } => {
             leases::run(&leases::Wishes { clients, acquires, at_once, events, dir })
         }
-        What::Datapath { rounds, seconds, only } => {
-            datapath::run(&datapath::Wishes { rounds, seconds, only })
+        What::Datapath { rounds, seconds, only, flanneld, against } => {
+            datapath::run(&datapath::Wishes { rounds, seconds, only, flanneld, against })
         }
         What::Latency { leases, against } => latency::run(leases, against),
     }

@@ -33,6 +33,8 @@ pub(crate) fn create_link(link: &Link, parent: Option<u32>) -> Request {
         LinkKind::Vxlan(vxlan) => vxlan_info(new_vxlan(vxlan, parent)),
         LinkKind::Ipip(ipip) => ipip_info(ipip),
         LinkKind::Wireguard => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Wireguard)]),
+        // Not planned: the kernel makes these for whoever opens them, and for nobody else.
+        LinkKind::Tun => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Tun)]),
     };
     let mut message = LinkMessage::default();
     message.header.flags = LinkFlags::Up;

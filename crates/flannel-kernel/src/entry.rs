@@ -68,6 +68,8 @@ pub enum LinkKind {
     Ipip(Ipip),
     /// Key, port and peers are entries of their own.
     Wireguard,
+    /// Made by the process that serves it, and kept by us as it is wanted.
+    Tun,
 }
 
 impl LinkKind {
@@ -75,7 +77,7 @@ impl LinkKind {
     pub fn parent(&self) -> Option<IfName> {
         match self {
             Self::Vxlan(vxlan) => Some(vxlan.parent),
-            Self::Ipip(_) | Self::Wireguard => None,
+            Self::Ipip(_) | Self::Wireguard | Self::Tun => None,
         }
     }
 
@@ -85,6 +87,7 @@ impl LinkKind {
             Self::Vxlan(_) => "vxlan",
             Self::Ipip(_) => "ipip",
             Self::Wireguard => "wireguard",
+            Self::Tun => "tun",
         }
     }
 }
@@ -99,6 +102,7 @@ impl fmt::Display for LinkKind {
             }
             Self::Ipip(ipip) => write!(f, "ipip local {}", ipip.local),
             Self::Wireguard => f.write_str("wireguard"),
+            Self::Tun => f.write_str("tun"),
         }
     }
 }

@@ -6,6 +6,8 @@ use crate::observed::{self, ObservedKind, ObservedLink};
 
 /// What the names of flannel's vxlan devices begin with, for IPv4 and for IPv6; the VNI follows.
 pub const VXLAN_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
+/// What the names of its TUN devices begin with; a number follows.
+pub const TUN_DEVICES: &str = "flannel";
 
 /// The ipip device, of which one node has one.
 pub const IPIP_DEVICE: &str = "flannel.ipip";
@@ -27,6 +29,11 @@ pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {
             .any(|prefix| link.name.as_str() == format!("{prefix}{}", vxlan.vni)),
         Some(ObservedKind::Ipip(_)) => link.name.as_str() == IPIP_DEVICE,
         Some(ObservedKind::Wireguard) => WIREGUARD_DEVICES.contains(&link.name.as_str()),
+        Some(ObservedKind::Tun) => link
+            .name
+            .as_str()
+            .strip_prefix(TUN_DEVICES)
+            .is_some_and(|number| number.parse::<u16>().is_ok()),
     }
 }
 
@@ -53,7 +60,10 @@ mod tests {
         assert!(is_flannel_device(device("flannel.ipip", InfoKind::IpIp, 0)));
         assert!(is_flannel_device(device("flannel-wg", InfoKind::Wireguard, 0)));
         assert!(is_flannel_device(device("flannel-wg-v6", InfoKind::Wireguard, 0)));
+        assert!(is_flannel_device(device("flannel0", InfoKind::Tun, 7)));
         for other in [
+            device("flannel0", InfoKind::Bridge, 7),
+            device("flannel-vpn", InfoKind::Tun, 7),
             device("flannel.7", InfoKind::Bridge, 7),
             device("flannel.8", InfoKind::Vxlan, 7),
             device("flannel.of-mine", InfoKind::Vxlan, 7),

@@ -82,13 +82,15 @@ pub(crate) fn in_the_main_table<S: Ord + Clone>(
     {
         for address in addresses.iter().filter(|address| ownership.is_within(address.addr)) {
             let host = IpNet::from(address.addr.addr());
-            if let Some(subnet) = peers_around(wanted, host).next().map(|route| route.dst) {
+            if let Some(subnet) =
+                peers_around(wanted, ownership, host).next().map(|route| route.dst)
+            {
                 hazards.push(Hazard::Address { addr: address.addr, link: link.name, subnet });
             }
         }
     }
     for route in foreign {
-        let before = peers_around(wanted, route.dst).find(|peer| {
+        let before = peers_around(wanted, ownership, route.dst).find(|peer| {
             let narrower = route.dst.prefix_len() > peer.dst.prefix_len();
             let leads_there = route.kind == RouteKind::Unicast
                 && matches!(route.hops.as_slice(), [hop]
@@ -102,16 +104,18 @@ pub(crate) fn in_the_main_table<S: Ord + Clone>(
     hazards
 }
 
-/// The wanted routes of peers that lead to all of this network.
-pub(crate) fn peers_around<S: Ord + Clone>(
-    wanted: &Wanted<S, Entry>,
+/// The wanted routes of peers that lead to all of this network. One to a whole pod network is no peer's: it
+/// leads into a tunnel that knows the peers.
+pub(crate) fn peers_around<'a, S: Ord + Clone>(
+    wanted: &'a Wanted<S, Entry>,
+    ownership: &'a Ownership,
     net: IpNet,
-) -> impl Iterator<Item = &crate::Route> {
+) -> impl Iterator<Item = &'a crate::Route> {
     (0..=net.prefix_len())
         .filter_map(move |length| IpNet::new(net.addr(), length).ok())
         .flat_map(|around| wanted.routes_to(around.trunc()))
         .filter_map(|(_, entry)| match entry {
-            Entry::Route(route) => Some(route),
+            Entry::Route(route) if ownership.leads_to_a_peer(route) => Some(route),
             _ => None,
         })
 }
@@ -179,6 +183,6 @@ pub(crate) fn pods_devices<S: Ord + Clone>(
         .filter(|(_, addr)| {
             addr.addr().is_ipv4()
                 && ownership.is_within(*addr)
-                && peers_around(wanted, IpNet::from(addr.addr())).next().is_none()
+                && peers_around(wanted, ownership, IpNet::from(addr.addr())).next().is_none()
         })
 }

@@ -27,7 +27,9 @@ pub use entry::{
     Offload, ROUTE_PROTOCOL, Route, Sysctl, Vxlan,
 };
 pub use facts::{DefaultRoute, Facts, Interface, InterfaceAddress, KernelVersion, Path};
-pub use flannel_devices::{IPIP_DEVICE, VXLAN_DEVICES, WIREGUARD_DEVICES, is_flannel_device};
+pub use flannel_devices::{
+    IPIP_DEVICE, TUN_DEVICES, VXLAN_DEVICES, WIREGUARD_DEVICES, is_flannel_device,
+};
 pub use flannel_netlink::{IfName, InvalidIfName, InvalidMac, Mac};
 pub use ownership::{LegacyRoutes, Ownership};
 pub use wireguard::{

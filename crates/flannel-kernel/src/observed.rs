@@ -46,6 +46,7 @@ pub(crate) enum ObservedKind {
     Vxlan(ObservedVxlan),
     Ipip(ObservedIpip),
     Wireguard,
+    Tun,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -209,6 +210,7 @@ fn observed_kind(infos: &[LinkInfo]) -> Option<ObservedKind> {
         InfoKind::Vxlan => Some(ObservedKind::Vxlan(vxlan(infos))),
         InfoKind::IpIp => Some(ObservedKind::Ipip(ipip(infos))),
         InfoKind::Wireguard => Some(ObservedKind::Wireguard),
+        InfoKind::Tun => Some(ObservedKind::Tun),
         _ => None,
     }
 }

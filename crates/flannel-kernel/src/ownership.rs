@@ -77,6 +77,11 @@ impl Ownership {
             && addresses.iter().any(|address| self.is_within(address.addr))
     }
 
+    /// Not to a whole pod network.
+    pub(crate) fn leads_to_a_peer(&self, route: &crate::Route) -> bool {
+        !self.networks.contains(&route.dst)
+    }
+
     pub(crate) fn is_within(&self, net: IpNet) -> bool {
         self.networks.iter().any(|network| network.contains(&net))
     }

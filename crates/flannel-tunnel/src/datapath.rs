@@ -1,31 +1,35 @@
 //! The datapath of one network: its device, its sockets, its table, and the threads that serve them.
 //!
-//! Threads follow the load. All directions of all lanes wait in one epoll; each wakes one thread and is not
-//! watched again until that thread has worked it off. The thread that went to sleep last is woken first, so
-//! little traffic keeps one thread busy and its caches warm, more traffic wakes more, and none costs nothing.
+//! Each direction of each lane has a thread that sleeps in the kernel until there is something to carry. So
+//! threads follow the load: without traffic none runs, a packet now and then wakes the one thread that has
+//! it, and only load on several queues keeps several busy.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use ipnet::IpNet;
+use rustix::event::{EventfdFlags, eventfd};
 
+use crate::control::protocol::Handed;
 use crate::counters::{CounterSnapshot, Counters};
 use crate::icmp::OwnAddresses;
 use crate::inbound::Joining;
-use crate::lane::{Direction, In, Out, Turn};
+use crate::lane::{Broken, In, Out};
+use crate::protection::Protection;
+use crate::sys::interrupt;
 use crate::sys::tun::{self, TunFeatures, TunQueue};
 use crate::sys::udp::{UdpFeatures, UdpSocket};
 use crate::table::{Peer, Table};
 
 /// Lanes beyond this have not been seen to help.
 const MOST_LANES: usize = 8;
-/// Marks the event that ends the threads.
-const STOP: u64 = u64::MAX;
 
 /// What a datapath is to be.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -46,7 +50,7 @@ pub struct Features {
     pub udp_gso: bool,
     pub udp_gro: bool,
     pub multi_queue: bool,
-    /// How many queues and threads at most; 0 for as many as there are processors.
+    /// How many queues at most; 0 for as many as there are processors.
     pub lanes: usize,
 }
 
@@ -72,7 +76,7 @@ impl std::fmt::Display for InUse {
         let is = |on: bool| if on { "on" } else { "off" };
         write!(
             f,
-            "TUN TSO {}, TUN USO {}, UDP GSO {}, UDP GRO {}, {} queues, up to {} threads",
+            "TUN TSO {}, TUN USO {}, UDP GSO {}, UDP GRO {}, {} queues, {} threads",
             is(self.tso),
             is(self.uso),
             is(self.udp_gso),
@@ -101,11 +105,11 @@ pub(crate) struct Shared {
     pub(crate) table: Arc<ArcSwap<Table>>,
     /// Of packets that belong to no peer.
     pub(crate) counters: Counters,
+    pub(crate) protection: Protection,
     stopping: AtomicBool,
     gso_lost: AtomicBool,
-    broken: AtomicBool,
     /// Readable when the device has broken.
-    alarm: OwnedFd,
+    alarm: Arc<OwnedFd>,
 }
 
 impl Shared {
@@ -137,53 +141,116 @@ pub struct Datapath {
     config: Config,
     sources: Sources,
     threads: Vec<JoinHandle<()>>,
-    stop: Arc<OwnedFd>,
-}
-
-struct Watched {
-    epoll: OwnedFd,
-    directions: Vec<Mutex<Direction>>,
+    problem: Option<String>,
 }
 
 impl Datapath {
     pub fn start(config: Config) -> Result<Self, DatapathError> {
         let sources = open(&config)?;
-        let shared = Arc::new(Shared {
-            table: Arc::new(ArcSwap::from_pointee(Table::empty(config.own))),
-            counters: Counters::default(),
-            stopping: AtomicBool::new(false),
-            gso_lost: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
-            alarm: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(io::Error::from)?,
-        });
-        let mut datapath = Self {
-            shared,
-            config,
-            sources,
-            threads: Vec::new(),
-            stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?),
-        };
+        Self::serve(config, sources)
+    }
+
+    /// Goes on with what another process has handed over.
+    pub(crate) fn adopt(handed: Handed, descriptors: Vec<OwnedFd>) -> Result<Self, DatapathError> {
+        let Handed { config, in_use, peers, counters } = handed;
+        let mut descriptors = descriptors.into_iter();
+        let queues: Vec<_> =
+            descriptors.by_ref().take(in_use.lanes).map(TunQueue::from_fd).map(Arc::new).collect();
+        let mut sockets = Vec::new();
+        for _ in &queues {
+            let lane = config.bind.iter().zip(descriptors.by_ref());
+            let lane = lane.map(|(address, fd)| UdpSocket::from_fd(fd, address.is_ipv6()));
+            sockets.push(lane.map(Arc::new).collect::<Vec<_>>());
+        }
+        if queues.is_empty() || sockets.iter().any(|lane| lane.len() < config.bind.len()) {
+            return Err(io::Error::other("descriptors are missing").into());
+        }
+        let mut datapath = Self::prepare(config, Sources { queues, sockets, in_use })?;
+        datapath.replace(peers.iter().map(|(peer, _)| *peer));
+        for (state, (_, earlier)) in datapath.shared.table.load().peers().iter().zip(&peers) {
+            state.counters.add(earlier);
+        }
+        datapath.shared.counters.add(&counters);
         datapath.run()?;
         Ok(datapath)
     }
 
+    fn serve(config: Config, sources: Sources) -> Result<Self, DatapathError> {
+        let mut datapath = Self::prepare(config, sources)?;
+        datapath.run()?;
+        Ok(datapath)
+    }
+
+    fn prepare(config: Config, sources: Sources) -> io::Result<Self> {
+        let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared {
+            table: Arc::new(ArcSwap::from_pointee(Table::empty(config.own))),
+            counters: Counters::default(),
+            protection: Protection::default(),
+            stopping: AtomicBool::new(false),
+            gso_lost: AtomicBool::new(false),
+            alarm: Arc::new(alarm),
+        });
+        Ok(Self { shared, config, sources, threads: Vec::new(), problem: None })
+    }
+
     /// What is used of what the kernel may have.
     pub fn in_use(&self) -> InUse {
-        InUse {
-            udp_gso: self.sources.in_use.udp_gso && !self.shared.is_gso_lost(),
-            ..self.sources.in_use
-        }
+        let udp_gso = self.sources.in_use.udp_gso && !self.shared.is_gso_lost();
+        InUse { udp_gso, ..self.sources.in_use }
     }
 
     pub fn config(&self) -> &Config {
         &self.config
     }
 
+    /// Follows another config. What has not changed is not touched.
+    pub(crate) fn configure(&mut self, config: Config) -> Result<(), DatapathError> {
+        let Config { device, bind, own, features } = &config;
+        let same_device = *device == self.config.device && *features == self.config.features;
+        if !same_device {
+            let sources = open(&config)?;
+            self.halt();
+            self.sources = sources;
+            self.resume()?;
+        } else if *bind != self.config.bind {
+            let lanes = self.sources.queues.len();
+            let (sockets, udp) = open_sockets(&config, lanes)?;
+            self.halt();
+            self.sources.sockets = sockets;
+            self.sources.in_use.udp_gso = udp.gso;
+            self.sources.in_use.udp_gro = udp.gro;
+            self.resume()?;
+        }
+        if *own != self.config.own {
+            let former = self.shared.table.load_full();
+            let peers = former.peers().iter().map(|state| state.peer);
+            self.shared.table.store(Arc::new(Table::next(&former, *own, peers)));
+        }
+        self.config = config;
+        Ok(())
+    }
+
     /// Puts a whole new table in place. Peers that stay keep their counters.
     pub fn replace(&self, peers: impl IntoIterator<Item = Peer>) {
         let next = Table::next(&self.shared.table.load(), self.config.own, peers);
         self.shared.table.store(Arc::new(next));
+    }
+
+    /// Puts some peers in, or in the place of what they were, and takes some out.
+    pub fn update(&self, put: &[Peer], gone: &[IpNet]) {
+        let former = self.shared.table.load_full();
+        let mut peers: BTreeMap<IpNet, Peer> =
+            former.peers().iter().map(|state| (state.peer.subnet, state.peer)).collect();
+        for subnet in gone {
+            peers.remove(subnet);
+        }
+        peers.extend(put.iter().map(|peer| (peer.subnet, *peer)));
+        self.shared.table.store(Arc::new(Table::next(
+            &former,
+            self.config.own,
+            peers.into_values(),
+        )));
     }
 
     pub fn peers(&self) -> Vec<(Peer, CounterSnapshot)> {
@@ -196,52 +263,94 @@ impl Datapath {
         self.shared.counters.snapshot()
     }
 
+    /// Why nothing is carried, if so.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.problem.clone()
+    }
+
+    /// Readable when the device has gone: time for [`Self::reopen`].
+    pub(crate) fn alarm(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.shared.alarm)
+    }
+
+    /// Opens the device again, or makes it anew.
+    pub(crate) fn reopen(&mut self) -> Result<(), DatapathError> {
+        self.halt();
+        let lanes = self.sources.sockets.len();
+        match open_device(&self.config, lanes) {
+            Ok((queues, tun)) => {
+                // All were told by one alarm.
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&*self.shared.alarm, &mut count);
+                self.sources.queues = queues;
+                self.sources.in_use.tso = tun.tso;
+                self.sources.in_use.uso = tun.uso;
+                self.sources.in_use.lanes = self.sources.queues.len();
+                self.problem = None;
+                Ok(self.resume()?)
+            }
+            Err(error) => {
+                self.problem = Some(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// What is to be handed to another process, in the order that [`Self::adopt`] takes it.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let queues = self.sources.queues.iter().map(|queue| queue.as_fd());
+        let lanes = self.sources.sockets.iter().take(self.sources.queues.len());
+        queues.chain(lanes.flatten().map(|socket| socket.as_fd()))
+    }
+
+    /// It does not outlive this process any more.
+    pub(crate) fn remove_device(&mut self) {
+        self.halt();
+        for queue in &self.sources.queues {
+            queue.forget_device();
+        }
+    }
+
+    /// Paths may have come to take longer packets.
+    pub(crate) fn forget_path_mtus(&self) {
+        for state in self.shared.table.load().peers() {
+            state.set_path_mtu(None);
+        }
+    }
+
+    /// Serves again after [`Self::halt`].
+    pub(crate) fn resume(&mut self) -> io::Result<()> {
+        self.shared.stopping.store(false, Ordering::Relaxed);
+        self.run()
+    }
+
     fn run(&mut self) -> io::Result<()> {
         let in_use = self.sources.in_use;
         let joining = Joining { tcp: in_use.tso, udp: in_use.uso };
-        let mut directions = Vec::new();
         for (queue, sockets) in self.sources.queues.iter().zip(&self.sources.sockets) {
-            let out = Out::new(
-                Arc::clone(queue),
-                sockets.clone(),
-                &self.shared,
-                in_use.udp_gso,
-                in_use.tso,
-            );
-            directions.push(Mutex::new(Direction::Out(Box::new(out))));
+            let shared = &self.shared;
+            let mut out =
+                Out::new(Arc::clone(queue), sockets.clone(), shared, in_use.udp_gso, in_use.tso);
+            self.threads.push(start("tunnel-out", shared, move |shared| out.serve(shared))?);
             for socket in sockets {
-                let r#in = In::new(
-                    Arc::clone(socket),
-                    Arc::clone(queue),
-                    &self.shared,
-                    in_use.udp_gro,
-                    in_use.tso,
-                    joining,
-                );
-                directions.push(Mutex::new(Direction::In(Box::new(r#in))));
+                let (socket, queue) = (Arc::clone(socket), Arc::clone(queue));
+                let mut r#in = In::new(socket, queue, shared, in_use.udp_gro, in_use.tso, joining);
+                self.threads.push(start("tunnel-in", shared, move |shared| r#in.serve(shared))?);
             }
-        }
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (direction, index) in directions.iter().zip(0_u64..) {
-            let direction = lock(direction);
-            epoll::add(&epoll, direction.source(), epoll::EventData::new_u64(index), WATCH)?;
-        }
-        let stop = epoll::EventData::new_u64(STOP);
-        epoll::add(&epoll, self.stop.as_fd(), stop, epoll::EventFlags::IN)?;
-        let watched = Arc::new(Watched { epoll, directions });
-        for number in 0..in_use.threads {
-            let (watched, shared) = (Arc::clone(&watched), Arc::clone(&self.shared));
-            let name = format!("tunnel-{number}");
-            let thread = std::thread::Builder::new().name(name);
-            self.threads.push(thread.spawn(move || serve(&watched, &shared))?);
         }
         Ok(())
     }
 
-    fn halt(&mut self) {
+    /// Nothing is read any more; packets wait in the kernel's queues.
+    pub(crate) fn halt(&mut self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        // One is enough for all: nobody reads it.
-        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        while self.threads.iter().any(|thread| !thread.is_finished()) {
+            for thread in self.threads.iter().filter(|thread| !thread.is_finished()) {
+                interrupt::wake(thread);
+            }
+            // One that was about to go to sleep has not noticed, and is woken again.
+            std::thread::sleep(Duration::from_micros(200));
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -254,68 +363,66 @@ impl Drop for Datapath {
     }
 }
 
-const WATCH: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
-
-fn serve(watched: &Watched, shared: &Shared) {
-    // One at a time: what else is ready is for the other threads.
-    let mut event =
-        [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(STOP) }];
-    loop {
-        match epoll::wait(&watched.epoll, &mut event, None) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
-            Ok(_) => {}
-            Err(_) => return,
+fn start(
+    name: &str,
+    shared: &Arc<Shared>,
+    mut serve: impl FnMut(&Shared) -> Result<(), Broken> + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    interrupt::prepare()?;
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        if let Err(Broken) = serve(&shared) {
+            let _ = rustix::io::write(&*shared.alarm, &1_u64.to_ne_bytes());
         }
-        let index = event[0].data.u64();
-        let Some(direction) = usize::try_from(index).ok().and_then(|at| watched.directions.get(at))
-        else {
-            return;
-        };
-        let mut direction = lock(direction);
-        match direction.turn(shared) {
-            Turn::Done => {
-                let data = epoll::EventData::new_u64(index);
-                // It cannot fail for what is watched already.
-                let _ = epoll::modify(&watched.epoll, direction.source(), data, WATCH);
-            }
-            Turn::Broken => {
-                shared.broken.store(true, Ordering::Relaxed);
-                let _ = rustix::io::write(&shared.alarm, &1_u64.to_ne_bytes());
-            }
-        }
-    }
-}
-
-fn lock(direction: &Mutex<Direction>) -> std::sync::MutexGuard<'_, Direction> {
-    direction.lock().unwrap_or_else(PoisonError::into_inner)
+    })
 }
 
 fn open(config: &Config) -> Result<Sources, DatapathError> {
-    let Features { tun_offload, udp_gso, udp_gro, multi_queue, lanes } = config.features;
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let lanes = if lanes == 0 { processors.min(MOST_LANES) } else { lanes };
-    let wanted = TunFeatures { tso: tun_offload, uso: tun_offload, multi_queue };
-    let (queues, tun) = tun::open(&config.device, lanes, wanted)
-        .map_err(|source| DatapathError::Tun { device: config.device.clone(), source })?;
-    let mut udp = UdpFeatures { gso: udp_gso, gro: udp_gro };
-    let mut sockets = Vec::new();
-    for _ in &queues {
-        let mut lane = Vec::new();
-        for &address in &config.bind {
-            let (socket, features) = UdpSocket::bind(address, queues.len() > 1, udp)
-                .map_err(|source| DatapathError::Bind { address, source })?;
-            udp = features;
-            lane.push(Arc::new(socket));
-        }
-        sockets.push(lane);
-    }
+    let wished = config.features.lanes;
+    let lanes = if wished == 0 { processors().min(MOST_LANES) } else { wished };
+    let (queues, tun) = open_device(config, lanes)?;
+    let (sockets, udp) = open_sockets(config, queues.len())?;
     let in_use = InUse {
         tso: tun.tso,
         uso: tun.uso,
         udp_gso: udp.gso,
         udp_gro: udp.gro,
         lanes: queues.len(),
-        threads: (2 * queues.len()).min(processors),
+        threads: queues.len() * (1 + config.bind.len()),
     };
-    Ok(Sources { queues: queues.into_iter().map(Arc::new).collect(), sockets, in_use })
+    Ok(Sources { queues, sockets, in_use })
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn open_device(
+    config: &Config,
+    lanes: usize,
+) -> Result<(Vec<Arc<TunQueue>>, TunFeatures), DatapathError> {
+    let Features { tun_offload, multi_queue, .. } = config.features;
+    let wanted = TunFeatures { tso: tun_offload, uso: tun_offload, multi_queue };
+    let (queues, features) = tun::open(&config.device, lanes, wanted)
+        .map_err(|source| DatapathError::Tun { device: config.device.clone(), source })?;
+    Ok((queues.into_iter().map(Arc::new).collect(), features))
+}
+
+type Lanes = Vec<Vec<Arc<UdpSocket>>>;
+
+fn open_sockets(config: &Config, lanes: usize) -> Result<(Lanes, UdpFeatures), DatapathError> {
+    let Features { udp_gso, udp_gro, .. } = config.features;
+    let mut udp = UdpFeatures { gso: udp_gso, gro: udp_gro };
+    let mut sockets = Vec::new();
+    for _ in 0..lanes {
+        let mut lane = Vec::new();
+        for &address in &config.bind {
+            let (socket, features) = UdpSocket::bind(address, lanes > 1, udp)
+                .map_err(|source| DatapathError::Bind { address, source })?;
+            udp = features;
+            lane.push(Arc::new(socket));
+        }
+        sockets.push(lane);
+    }
+    Ok((sockets, udp))
 }

@@ -112,9 +112,8 @@ impl Inbound {
     fn append(&mut self, buffer: &[u8], at: usize, ip: IpHeader, peer: u32) {
         let flow = self.flow(buffer, at, ip);
         if let Some(flow) = &flow {
-            let latest = self.writes[..self.used].iter_mut().rev().take(LOOK_BACK);
-            let latest =
-                latest.filter(|write| write.flow.is_some_and(|other| other.is_of(flow))).next();
+            let mut latest = self.writes[..self.used].iter_mut().rev().take(LOOK_BACK);
+            let latest = latest.find(|write| write.flow.is_some_and(|other| other.is_of(flow)));
             if let Some(write) = latest
                 && write.join(buffer, flow)
             {

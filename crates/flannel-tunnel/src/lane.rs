@@ -1,11 +1,11 @@
 //! The two directions of a lane: one queue of the TUN device and one socket of each family.
 //!
-//! Each direction is served by one thread at a time, and leaves nothing of its own behind between two turns:
-//! so packets of one flow keep their order whichever threads serve it.
+//! Each direction has one thread, which waits in the kernel for the first packet and takes what else is there
+//! without waiting. So a packet that comes alone costs as few system calls as can be, packets that come in
+//! numbers are handled in numbers, and those of one flow keep their order.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,8 +27,6 @@ const MOST_READ: usize = 65_536 + 64;
 /// What is read before it is sent: a few large packets, or some hundred small ones.
 const READ_BUFFER: usize = 4 * MOST_READ;
 const MOST_READS: usize = 128;
-/// How many batches a direction may work off before it is another's turn.
-const TURN: usize = 16;
 /// Joined datagrams of one sender.
 const LARGE_SLOT: usize = 65_536;
 const LARGE_SLOTS: usize = 4;
@@ -38,34 +36,9 @@ const SMALL_SLOTS: usize = 64;
 /// How long the underlay may be full before what waits is dropped.
 const SEND_LIMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// How a turn ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    Done,
-    /// The device is gone.
-    Broken,
-}
-
-pub(crate) enum Direction {
-    Out(Box<Out>),
-    In(Box<In>),
-}
-
-impl Direction {
-    pub(crate) fn source(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Out(out) => out.tun.as_fd(),
-            Self::In(r#in) => r#in.socket.as_fd(),
-        }
-    }
-
-    pub(crate) fn turn(&mut self, shared: &Shared) -> Turn {
-        match self {
-            Self::Out(out) => out.turn(shared),
-            Self::In(r#in) => r#in.turn(shared),
-        }
-    }
-}
+/// The device is gone.
+#[derive(Debug)]
+pub(crate) struct Broken;
 
 type TableCache = Cache<Arc<arc_swap::ArcSwap<Table>>, Arc<Table>>;
 
@@ -77,6 +50,8 @@ pub(crate) struct Out {
     buffer: Box<[u8]>,
     outbound: Outbound,
     sender: Sender,
+    /// Packets came alone of late: the next is sent before it is looked whether more are there.
+    eager: bool,
 }
 
 impl Out {
@@ -95,37 +70,55 @@ impl Out {
             buffer: vec![0; READ_BUFFER].into(),
             outbound: Outbound::new(segments, vnet),
             sender: Sender::default(),
+            eager: true,
         }
     }
 
-    fn turn(&mut self, shared: &Shared) -> Turn {
-        for _ in 0..TURN {
-            let table = Arc::clone(self.table.load());
-            let judge = Judge { table: &table, counters: &shared.counters, now: Instant::now() };
-            let mut at = 0;
-            let mut reads = 0;
-            let ended = loop {
-                if reads == MOST_READS || self.buffer.len() - at < MOST_READ {
-                    break None;
-                }
-                match self.tun.read(&mut self.buffer[at..at + MOST_READ]) {
-                    Ok(0) => break Some(Turn::Broken),
-                    Ok(len) => {
-                        self.outbound.take(judge, &mut self.buffer, at, at + len);
-                        // The next begins on a cache line of its own.
-                        at = (at + len).next_multiple_of(64);
-                        reads += 1;
-                    }
-                    Err(error) if is_empty(&error) => break Some(Turn::Done),
-                    Err(_) => break Some(Turn::Broken),
-                }
-            };
-            self.flush(shared, &table);
-            if let Some(turn) = ended {
-                return turn;
-            }
+    /// Serves until it is told to stop, which wakes it.
+    pub(crate) fn serve(&mut self, shared: &Shared) -> Result<(), Broken> {
+        while !shared.is_stopping() {
+            self.batch(shared)?;
         }
-        Turn::Done
+        Ok(())
+    }
+
+    /// Waits for a packet and sends it, with all that are there by then.
+    fn batch(&mut self, shared: &Shared) -> Result<(), Broken> {
+        let Some(mut at) = self.read(0, true)? else { return Ok(()) };
+        let table = Arc::clone(self.table.load());
+        let judge = Judge { table: &table, counters: &shared.counters, now: Instant::now() };
+        self.outbound.take(judge, &mut self.buffer, 0, at);
+        if self.eager {
+            self.send(shared, &table);
+            at = 0;
+        }
+        let mut more = 0;
+        while more < MOST_READS && self.buffer.len() - at >= MOST_READ + 64 {
+            // The next begins on a cache line of its own.
+            let start = at.next_multiple_of(64);
+            let Some(end) = self.read(start, false)? else { break };
+            self.outbound.take(judge, &mut self.buffer, start, end);
+            at = end;
+            more += 1;
+        }
+        self.eager = more == 0;
+        self.send(shared, &table);
+        Ok(())
+    }
+
+    /// Where the packet that was read ends; `None` if there is none, or the wait was cut short.
+    fn read(&mut self, at: usize, wait: bool) -> Result<Option<usize>, Broken> {
+        match self.tun.read(&mut self.buffer[at..at + MOST_READ], wait) {
+            Ok(0) => Err(Broken),
+            Ok(len) => Ok(Some(at + len)),
+            Err(error) if is_empty(&error) => Ok(None),
+            Err(_) => Err(Broken),
+        }
+    }
+
+    fn send(&mut self, shared: &Shared, table: &Table) {
+        shared.protection.seal(&mut self.outbound, &self.buffer);
+        self.flush(shared, table);
     }
 
     fn flush(&mut self, shared: &Shared, table: &Table) {
@@ -277,42 +270,47 @@ impl In {
         }
     }
 
-    fn turn(&mut self, shared: &Shared) -> Turn {
-        for _ in 0..TURN {
-            let count = match self.receiver.receive(&self.socket, &mut self.buffer, self.slot) {
-                Ok(count) => count,
-                // Errors of earlier datagrams are told here, and cleared by it.
-                Err(_) => return Turn::Done,
-            };
-            let table = Arc::clone(self.table.load());
-            for slot in 0..count {
-                let Some(received) = self.receiver.received(slot) else { continue };
-                if received.truncated {
-                    shared.counters.dropped(DropReason::Truncated, 1);
-                    continue;
-                }
-                let start = slot * self.slot;
-                self.inbound.take(
-                    &table,
-                    &shared.counters,
-                    received.from,
-                    &self.buffer,
-                    start..start + received.len,
-                    received.segment,
-                );
-            }
-            self.inbound.finish(&mut self.buffer);
-            let turn = self.write(&table);
-            self.inbound.clear();
-            if turn == Turn::Broken || count < self.buffer.len() / self.slot {
-                return turn;
-            }
+    /// Serves until it is told to stop, which wakes it.
+    pub(crate) fn serve(&mut self, shared: &Shared) -> Result<(), Broken> {
+        while !shared.is_stopping() {
+            self.batch(shared)?;
         }
-        Turn::Done
+        Ok(())
     }
 
-    fn write(&mut self, table: &Table) -> Turn {
-        let mut turn = Turn::Done;
+    /// Waits for a datagram and writes it, with all that are there by then.
+    fn batch(&mut self, shared: &Shared) -> Result<(), Broken> {
+        // Errors of earlier datagrams are told here, and cleared by it.
+        let Ok(count) = self.receiver.receive(&self.socket, &mut self.buffer, self.slot) else {
+            return Ok(());
+        };
+        let table = Arc::clone(self.table.load());
+        for slot in 0..count {
+            let Some(received) = self.receiver.received(slot) else { continue };
+            if received.truncated {
+                shared.counters.dropped(DropReason::Truncated, 1);
+                continue;
+            }
+            let start = slot * self.slot;
+            let bytes = &mut self.buffer[start..start + received.len];
+            let (len, segment) = shared.protection.open(received.from, bytes, received.segment);
+            self.inbound.take(
+                &table,
+                &shared.counters,
+                received.from,
+                &self.buffer,
+                start..start + len,
+                segment,
+            );
+        }
+        self.inbound.finish(&mut self.buffer);
+        let written = self.write(&table);
+        self.inbound.clear();
+        written
+    }
+
+    fn write(&mut self, table: &Table) -> Result<(), Broken> {
+        let mut result = Ok(());
         for write in self.inbound.writes() {
             let pieces = &mut self.pieces.0;
             pieces.clear();
@@ -327,10 +325,10 @@ impl In {
             if let Err(error) = self.tun.write_pieces(pieces) {
                 write.refused(table);
                 if error.raw_os_error() == Some(libc::EBADFD) {
-                    turn = Turn::Broken;
+                    result = Err(Broken);
                 }
             }
         }
-        turn
+        result
     }
 }

@@ -9,7 +9,9 @@
 //! [`table`], [`outbound`] and [`inbound`] touch memory only. [`lane`] moves packets between them and
 //! [`sys`], [`datapath`] has the threads.
 
+mod applier;
 mod checksum;
+mod control;
 mod counters;
 mod datapath;
 mod icmp;
@@ -18,6 +20,7 @@ mod lane;
 mod lookup;
 mod outbound;
 mod packet;
+mod protection;
 mod segment;
 mod sys;
 mod table;
@@ -25,6 +28,10 @@ mod table;
 pub mod testing;
 mod vnet;
 
+pub use applier::{Tunnel, TunnelDevice, TunnelEntry, TunnelKey};
+pub use control::client::{Client, TunnelError, socket_path};
+pub use control::protocol::TunnelStatus;
+pub use control::service::{PROCESS_NAME, SUBCOMMAND, run as run_process};
 pub use counters::{CounterSnapshot, Counters, DropReason};
 pub use datapath::{Config, Datapath, DatapathError, Features, InUse};
 pub use icmp::OwnAddresses;

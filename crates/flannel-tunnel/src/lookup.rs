@@ -31,8 +31,10 @@ enum Kind {
         slots: Box<[u32]>,
     },
     /// Longest first.
-    Maps(Vec<(u32, HashMap<u128, u32, BuildHasherDefault<PrefixHasher>>)>),
+    Maps(Vec<(u32, PrefixMap)>),
 }
+
+type PrefixMap = HashMap<u128, u32, BuildHasherDefault<PrefixHasher>>;
 
 impl Lookup {
     /// For addresses of 32 or 128 bits. Of equal prefixes the first stands.
@@ -73,7 +75,7 @@ impl Lookup {
     }
 
     fn maps(bits: u8, prefixes: &[(Prefix, u32)]) -> Self {
-        let mut maps: Vec<(u32, HashMap<_, _, _>)> = Vec::new();
+        let mut maps: Vec<(u32, PrefixMap)> = Vec::new();
         for (prefix, value) in prefixes {
             let shift = u32::from(bits - prefix.len);
             let at = match maps.binary_search_by_key(&shift, |(shift, _)| *shift) {

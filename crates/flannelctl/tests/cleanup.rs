@@ -137,3 +137,18 @@ fn a_node_in_iptables_mode_is_as_it_was_before_flannel() {
 fn a_node_in_nftables_mode_is_as_it_was_before_flannel() {
     cleaned_up("nftables");
 }
+
+#[test]
+fn a_tunnel_process_ends_with_its_device() {
+    let lab = Lab::builder().nodes(2).backend("udp").start().expect("start a lab");
+    let node = lab.node(1);
+    node.ip("link show dev flannel0").expect("the device is there");
+    node.flanneld().stop().expect("stop flanneld");
+    node.ip("link show dev flannel0").expect("the device outlives the daemon");
+    let output = cleanup(node, &[]);
+    assert!(succeeds(&output).contains("tunnel process of flannel0"), "{}", output.stdout);
+    succeeds(&cleanup(node, &["--yes"]));
+    assert!(node.ip("link show dev flannel0").is_err());
+    let output = cleanup(node, &[]);
+    assert!(succeeds(&output).contains("nothing of flannel"), "{}", output.stdout);
+}

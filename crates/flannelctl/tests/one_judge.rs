@@ -25,13 +25,12 @@ fn table() -> Vec<(String, Verdict)> {
     vec![
         ("{".to_owned(), Err("cannot be read")),
         ("[]".to_owned(), Err("not an object")),
-        (net(""), Err("Backend.Type 'udp'")),
         (net(r#","Backend":null"#), Err("Backend null")),
         (net(r#","Backend":{}"#), Err("Backend.Type is missing")),
         (net(r#","Backend":{"Type":""}"#), Err("not the name of a backend")),
         (net(r#","Backend":{"Type":"vxlam"}"#), Err("did you mean vxlan?")),
         (net(r#","Backend":{"Type":"ipsec"}"#), Err("not part of this release")),
-        (net(r#","Backend":{"Type":"udp","Port":8285}"#), Err("not part of this release")),
+        (net(r#","Backend":{"Type":"udp","Port":0}"#), Err("Backend.Port")),
         (vxlan(r#","VNI":16777216"#), Err("Backend.VNI")),
         (vxlan(r#","VNI":-1"#), Err("Backend.VNI")),
         (vxlan(r#","VNI":"7""#), Err("Backend.VNI")),
@@ -47,6 +46,8 @@ fn table() -> Vec<(String, Verdict)> {
         (vxlan(r#","vni":8,"PORT":4789,"Learning":null,"DirectRouting":true"#), Ok(())),
         (net(r#","Backend":{"Type":"HOST-GW"}"#), Ok(())),
         (net(r#","Backend":{"Type":"alloc"}"#), Ok(())),
+        (net(""), Ok(())),
+        (net(r#","Backend":{"Type":"udp","Port":8286}"#), Ok(())),
         (vxlan(""), Ok(())),
     ]
 }

@@ -6,12 +6,15 @@
 //! before the kernel; and what is taken away goes the other way, so that no route leads into nothing.
 
 use std::future::poll_fn;
+use std::path::Path;
 use std::pin::pin;
 use std::task::Poll;
 
+use anyhow::Context as _;
 use flannel_backend::{DesiredState, WantedBy};
 use flannel_commands::CommandRunner;
-use flannel_kernel::{Engine, OpenError, Ownership};
+use flannel_kernel::{Engine, Ownership};
+use flannel_tunnel::Tunnel;
 use flannel_wanted::{Applier, Desired, Status, Stopped};
 use tokio::sync::watch;
 
@@ -20,11 +23,14 @@ use tokio::sync::watch;
 pub struct Appliers {
     kernel: Engine<WantedBy>,
     commands: CommandRunner<WantedBy>,
+    tunnel: Tunnel<WantedBy>,
 }
 
 impl Appliers {
-    pub fn start(seed: u64) -> Result<Self, OpenError> {
-        Ok(Self { kernel: Engine::start(seed)?, commands: CommandRunner::new(seed) })
+    /// `run`: where what lives as long as the machine is up is found again.
+    pub fn start(seed: u64, run: &Path) -> anyhow::Result<Self> {
+        let tunnel = Tunnel::start(run.to_owned(), seed).context("cannot start a thread")?;
+        Ok(Self { kernel: Engine::start(seed)?, commands: CommandRunner::new(seed), tunnel })
     }
 
     /// For what is to be known of the node: its facts, and the paths to peers.
@@ -38,25 +44,31 @@ impl Appliers {
         ownership: Ownership,
         desired: DesiredState,
     ) -> Result<Status, Stopped> {
-        let DesiredState { kernel, commands } = desired;
-        replace_below(&self.commands, (), commands, self.kernel.replace(ownership, kernel)).await
+        let DesiredState { kernel, commands, tunnel } = desired;
+        let networks = ownership.networks.clone();
+        let above = self.kernel.replace(ownership, kernel);
+        let above = replace_below(&self.tunnel, networks, tunnel, above);
+        replace_below(&self.commands, (), commands, above).await
     }
 
     /// Declares what single peers, or the node, want from now on.
     pub async fn update(&self, changes: DesiredState) -> Result<Status, Stopped> {
-        let DesiredState { kernel, commands } = changes;
-        update_below(&self.commands, commands, self.kernel.update(kernel)).await
+        let DesiredState { kernel, commands, tunnel } = changes;
+        let above = update_below(&self.tunnel, tunnel, self.kernel.update(kernel));
+        update_below(&self.commands, commands, above).await
     }
 
     pub fn watch_status(&self) -> WatchedStatus {
-        let Self { kernel, commands } = self;
-        WatchedStatus(vec![commands.watch_status(), kernel.watch_status()])
+        let Self { kernel, commands, tunnel } = self;
+        let below = [commands.watch_status(), tunnel.watch_status()];
+        WatchedStatus(below.into_iter().chain([kernel.watch_status()]).collect())
     }
 
     /// The daemon ends.
     pub async fn stop(&self) {
-        let Self { kernel, commands } = self;
+        let Self { kernel, commands, tunnel } = self;
         kernel.stop().await;
+        tunnel.stop().await;
         commands.stop().await;
     }
 }

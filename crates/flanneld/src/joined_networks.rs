@@ -1,6 +1,7 @@
 //! The networks that this node joins. Each has a daemon of its own, with its own store, kernel engine and
 //! traffic rules: what is wrong with one network is no concern of the others.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -91,7 +92,7 @@ impl JoinedNetworks {
         tracing::info!("Created subnet manager: {}", store.name());
         let setup = Setup {
             store,
-            appliers: Appliers::start(rng.u64(..))?,
+            appliers: Appliers::start(rng.u64(..), run_directory(&network.subnet_file))?,
             report,
             taken: self.taken.clone(),
             subnet_file: network.subnet_file.clone(),
@@ -103,4 +104,9 @@ impl JoinedNetworks {
         };
         daemon::run(setup).await
     }
+}
+
+/// Where the daemon keeps what lives as long as the machine is up: beside its subnet file.
+fn run_directory(subnet_file: &Path) -> &Path {
+    subnet_file.parent().unwrap_or(Path::new("/run/flannel"))
 }

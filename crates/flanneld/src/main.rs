@@ -17,6 +17,9 @@ use tokio::sync::watch;
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == flannel_tunnel::SUBCOMMAND) {
+        return carry_packets();
+    }
     match options::parse(std::env::args_os(), std::env::vars_os()) {
         Ok(Parsed::Run { options, remarks }) => start(*options, &remarks),
         Ok(Parsed::Help(usage)) => {
@@ -30,6 +33,18 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("{error}");
             ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+/// The process that carries packets, which this one, told so, is instead of the daemon.
+fn carry_packets() -> ExitCode {
+    let _ = logging::init(logging::Verbosity::default());
+    match flannel_tunnel::run_process() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("The tunnel process ends: {error}");
+            ExitCode::FAILURE
         }
     }
 }

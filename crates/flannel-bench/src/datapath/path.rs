@@ -1,7 +1,9 @@
 //! The ways from one pod to the other that are compared.
 
 use std::any::Any;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use flannel_lab::{Lab, Place as _, Pod};
@@ -13,13 +15,18 @@ use super::naive::Naive;
 const PORT: u16 = 8285;
 const DEVICE: &str = "flannel0";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Path {
     Raw,
     HostGw,
     Vxlan,
     Naive,
     Tunnel(Features),
+    /// Set up by a flanneld, with this backend.
+    Flanneld {
+        program: PathBuf,
+        backend: &'static str,
+    },
 }
 
 /// A path that stands, until it is dropped.
@@ -31,15 +38,26 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    pub(super) fn new(path: Path) -> anyhow::Result<Self> {
+    pub(super) fn new(path: &Path) -> anyhow::Result<Self> {
+        if let Path::Flanneld { program, backend } = path {
+            let lab = Lab::builder().nodes(2).wire(true).backend(backend).flanneld(program);
+            let lab = lab.no_daemons().start()?;
+            // The Go flannel does not see that another took the same subnet at the same time.
+            for node in lab.nodes() {
+                node.flanneld().start()?;
+                node.flanneld().wait_ready()?;
+            }
+            let pods = (lab.pod(1)?, lab.pod(2)?);
+            return Ok(Self { lab, pods: Some(pods), _relays: Vec::new() });
+        }
         let lab = Lab::builder().nodes(2).wire(true).bare().start()?;
-        if path == Path::Raw {
+        if *path == Path::Raw {
             return Ok(Self { lab, pods: None, _relays: Vec::new() });
         }
         let mtu = match path {
             Path::Raw | Path::HostGw => 1500,
             Path::Vxlan => 1450,
-            Path::Naive | Path::Tunnel(_) => 1472,
+            Path::Naive | Path::Tunnel(_) | Path::Flanneld { .. } => 1472,
         };
         for number in [1, 2] {
             let env = format!(
@@ -52,7 +70,7 @@ impl Standing {
         for (own, other) in [(1, 2), (2, 1)] {
             let node = lab.node(own);
             match path {
-                Path::Raw => {}
+                Path::Raw | Path::Flanneld { .. } => {}
                 Path::HostGw => {
                     node.ip(&format!("route add 10.244.{other}.0/24 via 192.168.100.{other}"))?;
                 }
@@ -99,7 +117,7 @@ impl Standing {
                             v4: Some(Ipv4Addr::new(10, 244, own as u8, 0)),
                             v6: None,
                         },
-                        features,
+                        features: *features,
                     };
                     let datapath = node.in_netns(|| Datapath::start(config))??;
                     datapath.replace([Peer {
@@ -117,6 +135,18 @@ impl Standing {
         }
         let pods = (lab.pod(1)?, lab.pod(2)?);
         Ok(Self { lab, pods: Some(pods), _relays: relays })
+    }
+
+    /// Processes that carry packets for it.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        let daemons = self.lab.nodes().iter().filter_map(|node| node.flanneld().pid());
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let tunnels = all.filter_map(|process| {
+            let name = fs::read_to_string(process.path().join("comm")).ok()?;
+            let pid = process.file_name().to_str()?.parse().ok()?;
+            (name.trim_end() == flannel_tunnel::PROCESS_NAME).then_some(pid)
+        });
+        daemons.chain(tunnels).collect()
     }
 
     pub(super) fn ends(&self) -> anyhow::Result<Ends<'_>> {

@@ -35,8 +35,8 @@ pub(crate) enum LinkPlan {
         index: u32,
         why: String,
     },
-    /// The parent is not there (yet).
-    Wait(IfName),
+    /// Something it takes is not there (yet): this.
+    Wait(String),
 }
 
 /// One thing that is not as wanted, and its change.
@@ -50,13 +50,18 @@ pub(crate) struct Step {
 pub(crate) fn plan_link(link: &Link, around: Surroundings<'_>) -> LinkPlan {
     let links = around.links;
     let parent = match link.kind.parent().map(|name| links.index(name).ok_or(name)) {
-        Some(Err(name)) => return LinkPlan::Wait(name),
+        Some(Err(name)) => {
+            return LinkPlan::Wait(format!("{name}, the device it is to send through"));
+        }
         Some(Ok(index)) => Some(index),
         None => None,
     };
     let Some(observed) = links.get(link.name) else {
         return match links.iter().find(|(other, _)| was_ours(link, other, around)) {
             Some((other, _)) => LinkPlan::Rename { index: other.index, from: other.name },
+            None if link.kind == LinkKind::Tun => {
+                LinkPlan::Wait("the tunnel process, which makes it".to_owned())
+            }
             None => LinkPlan::Create,
         };
     };
@@ -78,6 +83,10 @@ pub(crate) fn plan_link(link: &Link, around: Surroundings<'_>) -> LinkPlan {
         },
         LinkKind::Wireguard => match &observed.kind {
             Some(ObservedKind::Wireguard) => Fit::Changes(Vec::new()),
+            _ => Fit::OtherKind,
+        },
+        LinkKind::Tun => match &observed.kind {
+            Some(ObservedKind::Tun) => Fit::Changes(Vec::new()),
             _ => Fit::OtherKind,
         },
     };
@@ -126,6 +135,8 @@ fn was_ours(link: &Link, other: &ObservedLink, around: Surroundings<'_>) -> bool
         LinkKind::Ipip(_) => (true, true),
         // It is known by its key, which is asked for elsewhere.
         LinkKind::Wireguard => return false,
+        // By its addresses alone.
+        LinkKind::Tun => (true, true),
     };
     let addresses = around.links.addresses(other.index);
     convertible
@@ -149,6 +160,7 @@ impl Surroundings<'_> {
             },
             // Any number of them may be there. Who receives what is a matter of their ports.
             LinkKind::Wireguard => false,
+            LinkKind::Tun => matches!(&other.kind, Some(ObservedKind::Tun)),
         }
     }
 }

@@ -42,11 +42,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         for _ in 0..STEPS {
             match plan_link(link, self.surroundings()) {
                 LinkPlan::Keep => return Ok(Ok(())),
-                LinkPlan::Wait(parent) => {
-                    return Ok(Err(format!(
-                        "waiting for {parent}, the device it is to send through"
-                    )));
-                }
+                LinkPlan::Wait(what) => return Ok(Err(format!("waiting for {what}"))),
                 LinkPlan::Rename { index, from } => {
                     if let Err(error) = self.take_back(link, index, from)? {
                         return Ok(Err(error));
@@ -170,7 +166,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             LinkKind::Vxlan(vxlan) => self.explain_vxlan(link, vxlan, error),
             LinkKind::Ipip(ipip) => Ok(self.explain_ipip(link, ipip, error)),
             LinkKind::Wireguard if error.errno == libc::EOPNOTSUPP => Ok(lacks_kind(link, error)),
-            LinkKind::Wireguard => Ok(error.to_string()),
+            LinkKind::Wireguard | LinkKind::Tun => Ok(error.to_string()),
         }
     }
 

@@ -69,7 +69,8 @@ impl<S: Ord + Clone> Reconciler<S> {
             self.watch.foreign.push(route.clone());
         } else {
             // Another of the kind may have stood beside it.
-            self.resync_due |= peers_around(&self.wanted, route.dst).next().is_some();
+            self.resync_due |=
+                peers_around(&self.wanted, &self.ownership, route.dst).next().is_some();
         }
         self.watch.due = true;
     }
@@ -136,7 +137,10 @@ impl<S: Ord + Clone> Reconciler<S> {
                 .wanted
                 .iter()
                 .filter_map(|(key, entry)| match entry {
-                    Entry::Route(route) if route.dst.addr().is_ipv4() == v4 => {
+                    Entry::Route(route)
+                        if route.dst.addr().is_ipv4() == v4
+                            && self.ownership.leads_to_a_peer(route) =>
+                    {
                         // One that is not there (yet) is another matter.
                         (self.wanted.is_good(key) == Some(true)).then(|| route.clone())
                     }

@@ -3,7 +3,8 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{check, check_len};
 use crate::vnet;
@@ -20,7 +21,7 @@ pub(crate) struct TunFeatures {
     pub(crate) multi_queue: bool,
 }
 
-/// One queue of a device, which does not block.
+/// One queue of a device.
 #[derive(Debug)]
 pub(crate) struct TunQueue(File);
 
@@ -71,18 +72,12 @@ pub(crate) fn open(
     Ok((all, features))
 }
 
-/// Removes a device of ours that outlived its process.
-pub(crate) fn remove(name: &str, features: TunFeatures) -> io::Result<()> {
-    ioctl(&attach(name, features)?, libc::TUNSETPERSIST, 0)
-}
-
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 
 fn attach(name: &str, features: TunFeatures) -> io::Result<File> {
-    let file =
-        OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(PATH)?;
+    let file = OpenOptions::new().read(true).write(true).open(PATH)?;
     // SAFETY: an interface request of all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
@@ -110,8 +105,26 @@ fn ioctl(file: &File, request: libc::Ioctl, value: libc::c_ulong) -> io::Result<
 }
 
 impl TunQueue {
-    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&self.0).read(buffer)
+    /// One packet, waited for or not.
+    pub(crate) fn read(&self, buffer: &mut [u8], wait: bool) -> io::Result<usize> {
+        if wait {
+            return (&self.0).read(buffer);
+        }
+        let piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        // SAFETY: the piece is the buffer, which the kernel writes to.
+        let read =
+            unsafe { libc::preadv2(self.0.as_raw_fd(), &raw const piece, 1, -1, libc::RWF_NOWAIT) };
+        match check_len(read) {
+            // Before Linux 6.4 the device does not know this flag.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+                match poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+                    Ok(1) => (&self.0).read(buffer),
+                    _ => Err(io::ErrorKind::WouldBlock.into()),
+                }
+            }
+            read => read,
+        }
     }
 
     /// One packet whole.
@@ -126,8 +139,9 @@ impl TunQueue {
         check_len(unsafe { libc::writev(self.0.as_raw_fd(), pieces.as_ptr(), count) }).map(|_| ())
     }
 
-    pub(crate) fn into_fd(self) -> OwnedFd {
-        self.0.into()
+    /// The device goes when the last queue does.
+    pub(crate) fn forget_device(&self) {
+        let _ = ioctl(&self.0, libc::TUNSETPERSIST, 0);
     }
 
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {

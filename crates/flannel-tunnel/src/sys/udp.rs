@@ -37,13 +37,19 @@ impl UdpSocket {
         wanted: UdpFeatures,
     ) -> io::Result<(Self, UdpFeatures)> {
         let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
         // SAFETY: no memory is touched, and the descriptor is new.
         let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?) };
         let socket = Self { fd, v6: address.is_ipv6() };
         if socket.v6 {
             socket.set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
         }
+        // The address may come later, or go and come back.
+        let _ = if socket.v6 {
+            socket.set(libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1)
+        } else {
+            socket.set(libc::IPPROTO_IP, libc::IP_FREEBIND, 1)
+        };
         if shared {
             socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
@@ -75,10 +81,6 @@ impl UdpSocket {
 
     pub(crate) fn is_v6(&self) -> bool {
         self.v6
-    }
-
-    pub(crate) fn into_fd(self) -> OwnedFd {
-        self.fd
     }
 
     pub(crate) fn from_fd(fd: OwnedFd, v6: bool) -> Self {
@@ -275,7 +277,7 @@ impl Receiver {
         }
     }
 
-    /// Receives into slots of `slot` bytes each, as many as the buffer has and there are messages.
+    /// Waits for a message, and receives all that are there by then, into slots of `slot` bytes each.
     pub(crate) fn receive(
         &mut self,
         socket: &UdpSocket,
@@ -295,7 +297,7 @@ impl Receiver {
             header.msg_controllen = CONTROL as _;
             header.msg_flags = 0;
         }
-        let flags = libc::MSG_DONTWAIT;
+        let flags = libc::MSG_WAITFORONE;
         // SAFETY: what the calls point to is held by `self` and the caller until this returns, and is not
         // moved.
         let received = unsafe {

@@ -152,7 +152,7 @@ fn start(store: &Arc<Assigning>, dir: &std::path::Path) -> watch::Receiver<Readi
     let setup = Setup {
         options: *options,
         store: store.clone(),
-        appliers: Appliers::start(1).unwrap(),
+        appliers: Appliers::start(1, std::path::Path::new("/run/flannel")).unwrap(),
         report: reports.remove(0),
         taken: Arc::new(TakenByNetworks::new(vec![NetworkName::default()])),
         subnet_file: dir.join("subnet.env"),

@@ -28,6 +28,8 @@ mod random;
 mod restart;
 mod rules;
 mod secrets;
+mod soak;
 mod store_faults;
+mod udp;
 mod vandalism;
 mod wireguard;

@@ -5,6 +5,7 @@
 
 mod daemon;
 mod kernel;
+mod tunnel;
 
 use std::fmt::Display;
 use std::fs;
@@ -71,9 +72,18 @@ impl CleanupArgs {
     fn look(&self) -> Report {
         let mut report = Report::default();
         report.note(flannel_traffic::leftovers(None));
+        for directory in self.run_directories() {
+            report.things.extend(tunnel::find(&directory));
+        }
         report.note(Kernel::open().and_then(|mut kernel| kernel.find()));
         report.things.extend(self.files().iter().map(|file| file.display().to_string()));
         report
+    }
+
+    /// Where flanneld keeps what lives as long as the machine is up.
+    fn run_directories(&self) -> Vec<PathBuf> {
+        let beside = self.subnet_file.parent().map(PathBuf::from);
+        beside.into_iter().chain([self.subnet_dir.clone()]).collect()
     }
 
     /// Those that are there.
@@ -96,6 +106,12 @@ impl CleanupArgs {
     fn remove(&self) -> Report {
         let mut report = Report::default();
         report.note(flannel_traffic::cleanup(None));
+        // They would make their devices anew.
+        for directory in self.run_directories() {
+            let (removed, failures) = tunnel::remove(&directory);
+            report.things.extend(removed);
+            report.failures.extend(failures);
+        }
         match Kernel::open().and_then(|mut kernel| kernel.remove()) {
             Ok((removed, failures)) => {
                 report.things.extend(removed);

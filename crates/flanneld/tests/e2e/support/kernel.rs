@@ -218,6 +218,7 @@ pub(crate) fn line(entry: &Entry) -> Option<String> {
                 Some(ipip_line(link.name.as_str(), link.mtu, true, &ipip.local.to_string()))
             }
             LinkKind::Wireguard => Some(wireguard_line(link.name.as_str(), link.mtu, true)),
+            LinkKind::Tun => Some(format!("device {} (tun mtu {})", link.name, link.mtu)),
         },
         Entry::Sysctl(_) | Entry::Offload(_) => None,
         Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) => None,

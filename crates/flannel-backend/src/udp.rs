@@ -1,0 +1,156 @@
+//! udp: pods' packets travel in UDP between the nodes, carried by a process instead of the kernel. It works
+//! wherever UDP does.
+//!
+//! The whole pod network is routed into one TUN device; the process behind it knows where each subnet is. The
+//! wire format is the Go flannel's: an inner packet is the payload of a datagram, and nothing else.
+
+use std::net::{IpAddr, SocketAddr};
+
+use flannel_kernel::{
+    Address, Entry, IPV6_DEFAULT_METRIC, IfName, Link, LinkKind, Route, Sysctl, TUN_DEVICES,
+};
+use flannel_lease::{BackendConfig, Lease};
+use flannel_tunnel::{Features, OwnAddresses, Peer, TunnelDevice, TunnelEntry};
+
+use crate::family::{Family, PerFamily as _};
+use crate::{Backend, BackendError, Node, PeerProblem, Wishes};
+
+const DEFAULT_PORT: u16 = 8285;
+/// Of an IP and a UDP header.
+const OVERHEAD_V4: u32 = 28;
+const OVERHEAD_V6: u32 = 48;
+/// What IPv6 demands of a link, and what IPv4 does.
+const LEAST_MTU_V6: u32 = 1280;
+const LEAST_MTU_V4: u32 = 68;
+
+pub(crate) struct UdpBackend {
+    port: u16,
+    device: IfName,
+}
+
+impl UdpBackend {
+    pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
+        let port = config.int("Port", DEFAULT_PORT.into(), 1..=65535)? as u16;
+        // The Go flannel takes the first name that is free. Networks of one node have different ports, so a
+        // name that follows from the port is free too, and is the same after every restart.
+        let number = if port == DEFAULT_PORT { 0 } else { port };
+        let device = IfName::new(&format!("{TUN_DEVICES}{number}"))
+            .map_err(|error| BackendError::Unfit(format!("Backend.Port {port}: {error}")))?;
+        Ok(Self { port, device })
+    }
+
+    fn endpoint(&self, address: IpAddr) -> SocketAddr {
+        SocketAddr::new(address, self.port)
+    }
+
+    fn kernel(&self, node: &Node, own: &Lease) -> Vec<Entry> {
+        let link = self.device;
+        let mut entries = vec![
+            Entry::Link(Box::new(Link {
+                name: link,
+                kind: LinkKind::Tun,
+                mac: None,
+                mtu: self.mtu(node),
+            })),
+            Entry::Sysctl(Sysctl {
+                path: format!("net/ipv6/conf/{link}/accept_ra"),
+                value: "0".to_owned(),
+            }),
+        ];
+        for family in Family::used_by(node) {
+            let Some(subnet) = family.subnet(&own.subnet) else { continue };
+            let Some((network, _)) = family.network(node) else { continue };
+            if family == Family::V6 {
+                // Without it the device can have no address.
+                entries.push(Entry::Sysctl(Sysctl {
+                    path: format!("net/ipv6/conf/{link}/disable_ipv6"),
+                    value: "0".to_owned(),
+                }));
+            }
+            let metric = if family == Family::V6 { IPV6_DEFAULT_METRIC } else { 0 };
+            entries.push(Entry::Address(Address { link, addr: Family::host(subnet) }));
+            entries.push(Entry::Route(Route {
+                dst: network,
+                metric,
+                via: None,
+                link,
+                onlink: false,
+            }));
+        }
+        entries
+    }
+
+    fn tunnel(&self, node: &Node, own: &Lease) -> TunnelDevice {
+        let families = Family::used_by(node).filter_map(|family| family.source(&node.underlay));
+        TunnelDevice {
+            device: self.device.to_string(),
+            bind: families.map(|source| self.endpoint(source)).collect(),
+            own: OwnAddresses {
+                v4: own.subnet.v4().map(|net| net.network()),
+                v6: own.subnet.v6().map(|net| net.network()),
+            },
+            features: Features::default(),
+        }
+    }
+}
+
+impl Backend for UdpBackend {
+    fn kind(&self) -> &'static str {
+        "udp"
+    }
+
+    fn accepts_untyped(&self) -> bool {
+        true
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        &["Port"]
+    }
+
+    fn check(&self, node: &Node) -> Result<(), BackendError> {
+        let least = if node.network.v6.is_some() { LEAST_MTU_V6 } else { LEAST_MTU_V4 };
+        let mtu = self.mtu(node);
+        if mtu < least {
+            let (outer, link) = (node.underlay.mtu, node.underlay.link);
+            return Err(BackendError::Unfit(format!(
+                "an MTU of {outer} leaves {mtu} bytes for pods, less than the {least} that the address family \
+                 needs: raise the MTU of {link}"
+            )));
+        }
+        Ok(())
+    }
+
+    fn mtu(&self, node: &Node) -> u32 {
+        let overhead = if node.network.v6.is_some() { OVERHEAD_V6 } else { OVERHEAD_V4 };
+        node.underlay.mtu.saturating_sub(overhead)
+    }
+
+    fn base(&self, node: &Node, own: &Lease) -> Wishes {
+        let device = TunnelEntry::Device(Box::new(self.tunnel(node, own)));
+        Wishes { kernel: self.kernel(node, own), tunnel: vec![device], ..Wishes::default() }
+    }
+
+    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
+        let mut tunnel = Vec::new();
+        let mut problem = None;
+        for family in Family::used_by(node) {
+            let Some(subnet) = family.subnet(&peer.subnet) else { continue };
+            match family.public_address(peer) {
+                Ok(public) => {
+                    let endpoint = self.endpoint(public);
+                    tunnel.push(TunnelEntry::Peer(Peer { subnet, endpoint }));
+                }
+                Err(error) => problem = Some(error),
+            }
+        }
+        // One family that works is better than none.
+        match problem {
+            Some(problem) if tunnel.is_empty() => Err(problem),
+            _ => Ok(Wishes { tunnel, ..Wishes::default() }),
+        }
+    }
+
+    fn devices(&self, _node: &Node) -> Vec<IfName> {
+        vec![self.device]
+    }
+}

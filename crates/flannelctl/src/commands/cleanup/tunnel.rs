@@ -1,0 +1,48 @@
+//! Tunnel processes, which outlive flanneld: found by their sockets, and ended with their devices.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use flannel_tunnel::Client;
+
+/// Sockets of tunnels in a directory, with the name of their device.
+fn sockets(directory: &Path) -> Vec<(String, PathBuf)> {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found: Vec<_> = files
+        .filter_map(|file| {
+            let name = file.file_name();
+            let device = name.to_str()?.strip_prefix("tunnel-")?.strip_suffix(".sock")?;
+            Some((device.to_owned(), file.path()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+pub(super) fn find(directory: &Path) -> Vec<String> {
+    sockets(directory).into_iter().map(|(device, _)| words(&device)).collect()
+}
+
+/// What went, and what would not.
+pub(super) fn remove(directory: &Path) -> (Vec<String>, Vec<String>) {
+    let (mut removed, mut failures) = (Vec::new(), Vec::new());
+    for (device, socket) in sockets(directory) {
+        // A socket that nobody listens on is all that is left of a process.
+        let ended = match Client::find(&socket) {
+            Ok(Some((client, _))) => client.remove(),
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match ended.map_err(|error| error.to_string()).and_then(|()| {
+            fs::remove_file(&socket).map_err(|error| format!("{}: {error}", socket.display()))
+        }) {
+            Ok(()) => removed.push(words(&device)),
+            Err(error) => failures.push(format!("end the {}: {error}", words(&device))),
+        }
+    }
+    (removed, failures)
+}
+
+fn words(device: &str) -> String {
+    format!("tunnel process of {device}")
+}
