@@ -1,0 +1,142 @@
+//! Between what stands in a Node and a lease: what a node announces is in its annotations, and the subnet
+//! that Kubernetes has given it is in its spec.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, RawJson, Subnet};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::annotations::Key;
+use crate::node::{Annotations, NodeView};
+
+/// The address families that a network uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Families {
+    pub v4: bool,
+    pub v6: bool,
+}
+
+impl Families {
+    pub fn of(config: &NetworkConfig) -> Self {
+        Self { v4: config.v4.is_some(), v6: config.v6.is_some() }
+    }
+}
+
+/// What a Node is to flannel.
+#[derive(Debug, PartialEq)]
+pub enum Membership {
+    /// No flannel has announced itself there.
+    Stranger,
+    /// One has, and cannot be sent to: why, for people.
+    Unusable(String),
+    Member(Lease),
+}
+
+/// Whatever families the Node has.
+pub fn membership(node: &NodeView<'_>) -> Membership {
+    if node.annotations.get(Key::SubnetManager) != Some("true") {
+        return Membership::Stranger;
+    }
+    let subnet = match subnet(node) {
+        Ok(Some(subnet)) => subnet,
+        Ok(None) => return Membership::Unusable("it has no podCIDR".to_owned()),
+        Err(why) => return Membership::Unusable(why),
+    };
+    let attrs = match attrs(&node.annotations) {
+        Ok(attrs) => attrs,
+        Err(why) => return Membership::Unusable(why),
+    };
+    Membership::Member(Lease { subnet, attrs })
+}
+
+/// The subnet of a Node's pods: of each family the first that is given, in whichever order.
+pub fn subnet(node: &NodeView<'_>) -> Result<Option<Subnet>, String> {
+    let (mut v4, mut v6): (Option<Ipv4Net>, Option<Ipv6Net>) = (None, None);
+    for text in node.networks() {
+        match text.parse() {
+            Ok(IpNet::V4(net)) => _ = v4.get_or_insert(net),
+            Ok(IpNet::V6(net)) => _ = v6.get_or_insert(net),
+            Err(_) => return Err(format!("its podCIDR {text:?} is not a network")),
+        }
+    }
+    Ok(Subnet::new(v4, v6))
+}
+
+/// What a node has announced. An address that cannot be read is none: the other family may do.
+pub fn attrs(annotations: &Annotations<'_>) -> Result<LeaseAttrs, String> {
+    let data = |key: Key| {
+        let text = annotations.get(key).unwrap_or_default();
+        RawJson::read(text).map_err(|error| format!("its annotation {}: {error}", key.suffix()))
+    };
+    let public_ip: Option<Ipv4Addr> =
+        annotations.text(Key::PublicIp).and_then(|text| text.parse().ok());
+    let public_ipv6: Option<Ipv6Addr> =
+        annotations.text(Key::PublicIpv6).and_then(|text| text.parse().ok());
+    Ok(LeaseAttrs {
+        public_ip: public_ip.filter(|ip| !ip.is_unspecified()),
+        public_ipv6: public_ipv6.filter(|ip| !ip.is_unspecified()),
+        backend_type: annotations.get(Key::BackendType).unwrap_or_default().to_owned(),
+        backend_data: data(Key::BackendData)?,
+        backend_v6_data: data(Key::BackendV6Data)?,
+        owner: None,
+    })
+}
+
+/// The lease as a network of these families sees it; `None` when they have none in common. A Node often
+/// has networks of families that flannel is not asked to serve.
+pub fn in_families(lease: &Lease, families: Families) -> Option<Lease> {
+    let subnet = subnet_in(lease.subnet, families)?;
+    let (v4, v6) = (subnet.v4().is_some(), subnet.v6().is_some());
+    let attrs = &lease.attrs;
+    let attrs = LeaseAttrs {
+        public_ip: attrs.public_ip.filter(|_| v4),
+        public_ipv6: attrs.public_ipv6.filter(|_| v6),
+        backend_type: attrs.backend_type.clone(),
+        backend_data: attrs.backend_data.clone().filter(|_| v4),
+        backend_v6_data: attrs.backend_v6_data.clone().filter(|_| v6),
+        owner: attrs.owner.clone(),
+    };
+    // Who announces no address of a family cannot be reached by it.
+    let v4 = subnet.v4().filter(|_| attrs.public_ip.is_some());
+    let v6 = subnet.v6().filter(|_| attrs.public_ipv6.is_some());
+    Some(Lease { subnet: Subnet::new(v4, v6)?, attrs })
+}
+
+pub fn subnet_in(subnet: Subnet, families: Families) -> Option<Subnet> {
+    Subnet::new(subnet.v4().filter(|_| families.v4), subnet.v6().filter(|_| families.v6))
+}
+
+/// What an operator has written into a Node instead of the address that the node itself found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overwrites {
+    pub v4: Option<Ipv4Addr>,
+    pub v6: Option<Ipv6Addr>,
+}
+
+impl Overwrites {
+    /// The error names what is not an address.
+    pub fn read(annotations: &Annotations<'_>) -> Result<Self, String> {
+        Self::from(annotations, Key::PublicIpOverwrite, Key::PublicIpv6Overwrite)
+    }
+
+    /// As the flags `public-ip` and `public-ipv6`.
+    pub fn node_addresses(annotations: &Annotations<'_>) -> Result<Self, String> {
+        Self::from(annotations, Key::NodePublicIp, Key::NodePublicIpv6)
+    }
+
+    fn from(annotations: &Annotations<'_>, v4: Key, v6: Key) -> Result<Self, String> {
+        let wrong = |key: Key, family: &str| {
+            let text = annotations.get(key).unwrap_or_default();
+            format!("the annotation {} is {text:?}, which is not an {family} address", key.suffix())
+        };
+        let v4 = annotations
+            .text(v4)
+            .map(|text| text.parse().map_err(|_| wrong(v4, "IPv4")))
+            .transpose()?;
+        let v6 = annotations
+            .text(v6)
+            .map(|text| text.parse().map_err(|_| wrong(v6, "IPv6")))
+            .transpose()?;
+        Ok(Self { v4, v6 })
+    }
+}

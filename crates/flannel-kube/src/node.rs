@@ -1,0 +1,82 @@
+//! What flannel reads of a Node. A Node is 12 kB of text, of which some 500 bytes matter here, and it is
+//! written again and again by its kubelet: so what is read stays where it was received, and only what is
+//! new is ever copied.
+
+use std::borrow::Cow;
+use std::hash::{BuildHasher, Hash as _, Hasher as _};
+
+use crate::annotations::Key;
+
+/// A Node as it was received.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeView<'a> {
+    pub name: Cow<'a, str>,
+    /// Another one when the Node was deleted and made again.
+    pub uid: Cow<'a, str>,
+    pub resource_version: Cow<'a, str>,
+    pub annotations: Annotations<'a>,
+    pub pod_cidr: Cow<'a, str>,
+    pub pod_cidrs: Vec<Cow<'a, str>>,
+    /// The status of the condition `NetworkUnavailable`: `True`, `False` or `Unknown`.
+    pub network_unavailable: Option<Cow<'a, str>>,
+    /// A bookmark that says: that was all there is, from now on it is news.
+    pub ends_initial_events: bool,
+}
+
+/// Our annotations of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Annotations<'a>([Option<Cow<'a, str>>; Key::ALL.len()]);
+
+impl<'a> Annotations<'a> {
+    pub fn get(&self, key: Key) -> Option<&str> {
+        self.0[key as usize].as_deref()
+    }
+
+    /// As [`Self::get`]; an empty one says nothing.
+    pub fn text(&self, key: Key) -> Option<&str> {
+        self.get(key).filter(|text| !text.is_empty())
+    }
+
+    pub fn set(&mut self, key: Key, value: Cow<'a, str>) {
+        self.0[key as usize] = Some(value);
+    }
+
+    pub fn into_owned(self) -> Annotations<'static> {
+        Annotations(self.0.map(|value| value.map(|text| Cow::Owned(text.into_owned()))))
+    }
+}
+
+impl NodeView<'_> {
+    /// The networks of its pods, of whichever family and in whichever order.
+    pub fn networks(&self) -> impl Iterator<Item = &str> {
+        let single = self.pod_cidrs.is_empty() && !self.pod_cidr.is_empty();
+        let single = single.then_some(&*self.pod_cidr);
+        self.pod_cidrs.iter().map(|cidr| &**cidr).chain(single)
+    }
+
+    /// The same for two versions of a Node that mean the same to us.
+    pub fn fingerprint(&self, hasher: &impl BuildHasher) -> u64 {
+        let mut state = hasher.build_hasher();
+        for key in Key::ALL {
+            self.annotations.get(key).hash(&mut state);
+        }
+        for network in self.networks() {
+            network.hash(&mut state);
+        }
+        state.finish()
+    }
+
+    pub fn into_owned(self) -> NodeView<'static> {
+        let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        NodeView {
+            name: own(self.name),
+            uid: own(self.uid),
+            resource_version: own(self.resource_version),
+            annotations: self.annotations.into_owned(),
+            pod_cidr: own(self.pod_cidr),
+            pod_cidrs: self.pod_cidrs.into_iter().map(own).collect(),
+            network_unavailable: self.network_unavailable.map(own),
+            ends_initial_events: self.ends_initial_events,
+        }
+    }
+}

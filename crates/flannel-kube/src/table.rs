@@ -1,0 +1,213 @@
+//! The Nodes of the cluster that are flannel's, and what a changed one means for the leases.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::hash::RandomState;
+
+use flannel_lease::{Lease, LeaseAttrs, Subnet};
+
+use crate::annotations::Key;
+use crate::lease::{Families, Membership, Overwrites, in_families, membership};
+use crate::node::NodeView;
+use crate::patch::announcement;
+
+#[derive(Debug)]
+pub struct NodeTable {
+    nodes: BTreeMap<Box<str>, Known>,
+    families: Families,
+    own: OwnNode,
+    /// Counts the whole lists that were begun.
+    list: u32,
+    hasher: RandomState,
+}
+
+/// Of thousands of Nodes, so it is small.
+#[derive(Debug)]
+struct Known {
+    /// Of what was last seen of it: most of what a Node says, again and again, is nothing new to us.
+    fingerprint: u64,
+    /// The list that it was last in.
+    list: u32,
+    /// Of whatever families it has; `None` when it cannot be sent to.
+    lease: Option<Lease>,
+}
+
+/// The Node of this very node.
+#[derive(Debug)]
+struct OwnNode {
+    name: Box<str>,
+    seen: Option<NodeView<'static>>,
+    listed: bool,
+    /// What this node has announced itself as.
+    announced: Option<LeaseAttrs>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseChange {
+    Put(Lease),
+    Gone(Subnet),
+}
+
+impl NodeTable {
+    /// `own` is the name of this node's own Node.
+    pub fn new(own: &str, families: Families) -> Self {
+        let own = OwnNode { name: own.into(), seen: None, listed: false, announced: None };
+        Self { nodes: BTreeMap::new(), families, own, list: 0, hasher: RandomState::new() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// This node's own Node, as it was last seen.
+    pub fn own(&self) -> Option<&NodeView<'static>> {
+        self.own.seen.as_ref()
+    }
+
+    /// What this node announces itself as from now on. Its Node may name another address that an operator
+    /// has put there; the lease is the same.
+    pub fn announce(&mut self, attrs: LeaseAttrs) {
+        self.own.announced = Some(attrs);
+    }
+
+    pub fn families(&self) -> Families {
+        self.families
+    }
+
+    /// Whether that is other than before, so that all leases are.
+    pub fn set_families(&mut self, families: Families) -> bool {
+        std::mem::replace(&mut self.families, families) != families
+    }
+
+    /// A whole list begins: what is not [`Self::listed`] before [`Self::end_list`] is gone.
+    pub fn begin_list(&mut self) {
+        self.list = self.list.wrapping_add(1);
+        self.own.listed = false;
+    }
+
+    pub fn listed(&mut self, node: &NodeView<'_>) {
+        self.note(node);
+    }
+
+    /// Returns all leases.
+    pub fn end_list(&mut self) -> Vec<Lease> {
+        let list = self.list;
+        self.nodes.retain(|_, known| known.list == list);
+        if !self.own.listed {
+            self.own.seen = None;
+        }
+        self.leases()
+    }
+
+    /// All leases. Of two Nodes with one subnet the first by name has it, wherever that is asked.
+    pub fn leases(&self) -> Vec<Lease> {
+        let mut leases: BTreeMap<Subnet, Lease> = BTreeMap::new();
+        for name in self.nodes.keys() {
+            let Some(lease) = self.lease(name) else { continue };
+            match leases.entry(lease.subnet) {
+                Entry::Vacant(free) => _ = free.insert(lease),
+                Entry::Occupied(taken) => tracing::warn!(
+                    "Node {name} has the podCIDR {}, and so has another one: it is not sent to; \
+                     delete one of the two Nodes and let it be made anew",
+                    taken.key()
+                ),
+            }
+        }
+        leases.into_values().collect()
+    }
+
+    /// A Node was made or written.
+    pub fn put(&mut self, node: &NodeView<'_>) -> Vec<LeaseChange> {
+        let before = self.lease(&node.name).map(|lease| lease.subnet);
+        if !self.note(node) {
+            return Vec::new();
+        }
+        let now = self.lease(&node.name).map(|lease| lease.subnet);
+        let left = before.filter(|before| Some(*before) != now).map(|before| self.left(before));
+        let put = now.and_then(|now| self.holder(now)).map(LeaseChange::Put);
+        left.into_iter().chain(put).collect()
+    }
+
+    /// A Node was deleted.
+    pub fn deleted(&mut self, name: &str) -> Option<LeaseChange> {
+        let before = self.lease(name);
+        self.nodes.remove(name);
+        if *self.own.name == *name {
+            self.own.seen = None;
+        }
+        before.map(|lease| self.left(lease.subnet))
+    }
+
+    /// Takes note of a Node; whether that is news.
+    fn note(&mut self, node: &NodeView<'_>) -> bool {
+        let list = self.list;
+        if *self.own.name == *node.name {
+            self.own.listed = true;
+            self.own.seen = Some(node.clone().into_owned());
+        }
+        let fingerprint = node.fingerprint(&self.hasher);
+        if let Some(known) = self.nodes.get_mut(&*node.name)
+            && known.fingerprint == fingerprint
+        {
+            known.list = list;
+            return false;
+        }
+        let lease = match membership(node) {
+            Membership::Member(lease) => Some(lease),
+            Membership::Unusable(why) => {
+                tracing::warn!("Node {} runs flannel and cannot be sent to: {why}", node.name);
+                None
+            }
+            Membership::Stranger => return self.nodes.remove(&*node.name).is_some(),
+        };
+        let known = Known { fingerprint, list, lease };
+        match self.nodes.get_mut(&*node.name) {
+            Some(before) => *before = known,
+            None => _ = self.nodes.insert((*node.name).into(), known),
+        }
+        true
+    }
+
+    /// The lease of a Node, as this network sees it.
+    fn lease(&self, name: &str) -> Option<Lease> {
+        let lease = self.nodes.get(name)?.lease.as_ref()?;
+        if *self.own.name == *name
+            && let Some(attrs) = self.own.announced_as_seen()
+        {
+            return in_families(
+                &Lease { subnet: lease.subnet, attrs: attrs.clone() },
+                self.families,
+            );
+        }
+        in_families(lease, self.families)
+    }
+
+    /// The lease of whoever has this subnet.
+    fn holder(&self, subnet: Subnet) -> Option<Lease> {
+        let has = |known: &Known| {
+            known.lease.as_ref().is_some_and(|lease| lease.subnet.overlaps(&subnet))
+        };
+        let mut likely = self.nodes.iter().filter(|(_, known)| has(known));
+        likely.find_map(|(name, _)| self.lease(name).filter(|lease| lease.subnet == subnet))
+    }
+
+    /// A Node has this subnet no more; another may.
+    fn left(&self, subnet: Subnet) -> LeaseChange {
+        self.holder(subnet).map_or(LeaseChange::Gone(subnet), LeaseChange::Put)
+    }
+}
+
+impl OwnNode {
+    /// What we have announced, if that is what the Node says.
+    fn announced_as_seen(&self) -> Option<&LeaseAttrs> {
+        let (announced, seen) = (self.announced.as_ref()?, self.seen.as_ref()?);
+        let overwrites = Overwrites::read(&seen.annotations).unwrap_or_default();
+        let says =
+            |(key, wanted): &(Key, Option<String>)| seen.annotations.get(*key) == wanted.as_deref();
+        announcement(announced, &overwrites).iter().all(says).then_some(announced)
+    }
+}

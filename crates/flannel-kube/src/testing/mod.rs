@@ -1,0 +1,11 @@
+//! For tests, of this crate and of others: a real API server with an etcd of its own. Panics instead of
+//! returning errors, as tests do.
+
+mod api_server;
+mod certificates;
+mod nodes;
+mod proxy;
+
+pub use api_server::{ApiServer, ApiServerBuilder};
+pub use nodes::NodeSpec;
+pub use proxy::Proxy;

@@ -1,0 +1,129 @@
+//! What a real API server says, in either encoding and by either way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flannel_kube::annotations::Key;
+use flannel_kube::api::{Api, From};
+use flannel_kube::cluster::{Cluster, ClusterEvent};
+use flannel_kube::message::Encoding;
+use flannel_kube::table::LeaseChange;
+use flannel_kube::testing::{ApiServer, NodeSpec};
+use tokio::time::timeout;
+
+use crate::support::{V4, prefix};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn cluster(server: &ApiServer) -> Arc<Cluster> {
+    let api = Api::new(server.admin(), prefix());
+    let cluster = Cluster::new(api, "own", fastrand::Rng::with_seed(1));
+    cluster.table().set_families(V4);
+    Arc::new(cluster)
+}
+
+fn spec(number: u8) -> NodeSpec {
+    NodeSpec::new(&format!("node-{number}"))
+        .cidr(format!("10.244.{number}.0/24"))
+        .vxlan(&format!("192.0.2.{number}"), "02:00:00:00:00:01")
+        .annotation("node.alpha.kubernetes.io/ttl", "0")
+        .images(20)
+}
+
+fn said(event: ClusterEvent) -> String {
+    match event {
+        ClusterEvent::Snapshot(leases) => {
+            format!(
+                "all {}",
+                leases.iter().map(|it| it.subnet.to_string()).collect::<Vec<_>>().join(" ")
+            )
+        }
+        ClusterEvent::Changed(LeaseChange::Put(lease)) => {
+            format!("{} at {}", lease.subnet, lease.attrs.public_ip.unwrap())
+        }
+        ClusterEvent::Changed(LeaseChange::Gone(subnet)) => format!("{subnet} gone"),
+        ClusterEvent::Down(_) => "down".to_owned(),
+        ClusterEvent::Up => "up".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn nodes_are_listed_and_followed() {
+    let mut server = ApiServer::start();
+    (1..=3).for_each(|number| server.create_node(&spec(number)));
+    server.create_node(&NodeSpec::new("stranger").cidr("10.244.9.0/24"));
+    let cluster = cluster(&server);
+
+    let listed = cluster.list().await.unwrap();
+    assert_eq!(listed.leases.len(), 3);
+    let mut paged = Vec::new();
+    let version = cluster.api().list(|node| paged.push(node.into_owned())).await.unwrap();
+    assert_eq!((paged.len(), version.is_empty()), (4, false));
+
+    // Both encodings say the same of a Node, and so does asking for it alone.
+    let alone = cluster.api().node("node-2").await.unwrap().unwrap();
+    let in_list = paged.iter().find(|node| node.name == "node-2").unwrap();
+    assert_eq!(&alone, in_list);
+    let json = serde_json::to_vec(&server.node("node-2").unwrap()).unwrap();
+    let json = Encoding::Json.node(&json, &prefix()).unwrap();
+    assert_eq!(json, alone);
+    assert_eq!(alone.annotations.get(Key::PublicIp), Some("192.0.2.2"));
+    assert_eq!(cluster.api().node("nobody").await.unwrap(), None);
+
+    let mut events = cluster.follow(Some(listed.version));
+    let mut next = async || said(timeout(LIMIT, events.recv()).await.unwrap().unwrap());
+    server.heartbeat(&spec(1), 1);
+    server.create_node(&spec(4));
+    assert_eq!(next().await, "10.244.4.0-24 at 192.0.2.4", "the heartbeat is not told");
+    server.annotate("node-1", "flannel.alpha.coreos.com/public-ip", Some("198.51.100.1"));
+    assert_eq!(next().await, "10.244.1.0-24 at 198.51.100.1");
+    server.delete_node("node-2");
+    assert_eq!(next().await, "10.244.2.0-24 gone");
+
+    // The server has forgotten what happened before it was started.
+    server.kill();
+    assert_eq!(next().await, "down");
+    server.restart();
+    assert_eq!(next().await, "up");
+    server.create_node(&spec(5));
+    let mut heard: Vec<String> = Vec::new();
+    while !heard.concat().contains("10.244.5.0-24") {
+        heard.push(next().await);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_stream_lists_is_asked_for_pages() {
+    let server = ApiServer::builder().flag("--feature-gates=WatchList=false").start();
+    (1..=3).for_each(|number| server.create_node(&spec(number)));
+    let cluster = cluster(&server);
+    let refused = cluster.api().watch(From::All, LIMIT).await.map(drop).unwrap_err();
+    assert!(matches!(refused.code(), Some(400 | 422)), "{refused}");
+    assert_eq!(cluster.list().await.unwrap().leases.len(), 3);
+}
+
+#[test]
+fn a_message_that_breaks_off_anywhere_is_refused_or_waited_for_and_never_a_fault() {
+    let server = ApiServer::start();
+    server.create_node(&spec(1));
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    for (accept, encoding) in [(protobuf, Encoding::Protobuf), ("application/json", Encoding::Json)]
+    {
+        let node = server.bytes("/api/v1/nodes/node-1", accept);
+        let list = server.bytes("/api/v1/nodes", accept);
+        let whole = encoding.node(&node, &prefix()).unwrap();
+        assert_eq!(whole.name, "node-1");
+        for end in 0..node.len() {
+            let _ = encoding.node(&node[..end], &prefix());
+            let _ = encoding.status(&node[..end]);
+            let _ = encoding.event(&node[..end], &prefix());
+            let _ = encoding.cut(&node[..end]);
+        }
+        for end in 0..list.len() {
+            let _ = encoding.list(&list[..end], &prefix(), drop);
+        }
+        let mut listed = Vec::new();
+        encoding.list(&list, &prefix(), |node| listed.push(node)).unwrap();
+        assert_eq!(listed, [whole]);
+    }
+}

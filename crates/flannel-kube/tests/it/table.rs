@@ -1,0 +1,164 @@
+//! What changes of Nodes mean for the leases.
+
+use flannel_kube::annotations::Key;
+use flannel_kube::lease::attrs;
+use flannel_kube::node::NodeView;
+use flannel_kube::table::{LeaseChange, NodeTable};
+
+use crate::support::{DUAL, V4, V6, annotate, dual, node};
+
+fn table(nodes: &[NodeView<'_>]) -> NodeTable {
+    let mut table = NodeTable::new("own", DUAL);
+    table.begin_list();
+    nodes.iter().for_each(|node| table.listed(node));
+    table.end_list();
+    table
+}
+
+/// In few words.
+fn said(changes: impl IntoIterator<Item = LeaseChange>) -> Vec<String> {
+    let say = |change| match change {
+        LeaseChange::Put(lease) => {
+            let (v4, v6) = (lease.attrs.public_ip, lease.attrs.public_ipv6);
+            format!("{} at {v4:?} {v6:?}", lease.subnet)
+        }
+        LeaseChange::Gone(subnet) => format!("{subnet} gone"),
+    };
+    changes.into_iter().map(say).collect()
+}
+
+#[test]
+fn a_heartbeat_changes_nothing() {
+    let mut table = table(&[dual("a", 1)]);
+    let mut beat = dual("a", 1);
+    beat.resource_version = "77".into();
+    beat.network_unavailable = Some("False".into());
+    assert_eq!(table.put(&beat), []);
+}
+
+/// The Go flannel takes "unchanged in one family" for unchanged.
+#[test]
+fn a_change_of_one_family_in_a_dual_stack_is_a_change() {
+    for (key, value) in [
+        (Key::PublicIp, "198.51.100.1"),
+        (Key::PublicIpv6, "2001:db8:1::1"),
+        (Key::BackendData, r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:99"}"#),
+        (Key::BackendV6Data, r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:99"}"#),
+        (Key::BackendType, "host-gw"),
+    ] {
+        let mut table = table(&[dual("a", 1)]);
+        let changed = annotate(dual("a", 1), &[(key, value)]);
+        let changes = table.put(&changed);
+        assert!(matches!(changes.as_slice(), [LeaseChange::Put(_)]), "{key:?}: {changes:?}");
+    }
+}
+
+/// The Go flannel does not look at the podCIDR of a Node that it knows.
+#[test]
+fn a_pod_cidr_that_comes_later_or_changes_is_followed() {
+    let mut late = dual("a", 1);
+    (late.pod_cidr, late.pod_cidrs) = ("".into(), Vec::new());
+    let mut table = table(&[late]);
+    assert_eq!(said(table.put(&dual("a", 1))).len(), 1);
+    let mut other = dual("a", 1);
+    other.pod_cidrs = vec!["10.244.9.0/24".into()];
+    assert_eq!(
+        said(table.put(&other)),
+        [
+            "10.244.1.0-24&fd00:244:0:1::-64 gone",
+            "10.244.9.0-24 at Some(192.0.2.1) Some(2001:db8::1)"
+        ]
+        .map(|text| text.replace(" Some(2001:db8::1)", " None"))
+    );
+}
+
+/// The Go flannel goes on sending to it.
+#[test]
+fn a_node_whose_annotations_are_taken_away_is_gone() {
+    let mut table = table(&[dual("a", 1)]);
+    let bare = node("a", &["10.244.1.0/24", "fd00:244:0:1::/64"]);
+    assert_eq!(said(table.put(&bare)), ["10.244.1.0-24&fd00:244:0:1::-64 gone"]);
+    assert_eq!(table.put(&bare), []);
+    assert_eq!(said(table.put(&dual("a", 1))).len(), 1);
+}
+
+#[test]
+fn a_node_that_is_deleted_is_gone_and_one_that_is_made_again_is_back() {
+    let mut table = table(&[dual("a", 1)]);
+    assert_eq!(said(table.deleted("a")), ["10.244.1.0-24&fd00:244:0:1::-64 gone"]);
+    assert_eq!(table.deleted("a"), None);
+    assert_eq!(said(table.put(&dual("a", 1))).len(), 1);
+}
+
+#[test]
+fn a_node_without_annotations_is_nobody() {
+    let mut table = table(&[node("a", &["10.244.1.0/24"])]);
+    assert_eq!(table.leases(), []);
+    assert_eq!(table.put(&node("b", &[])), []);
+    assert!(table.is_empty());
+}
+
+#[test]
+fn what_is_missing_from_a_new_list_is_gone() {
+    let mut table = table(&[dual("a", 1), dual("b", 2)]);
+    table.begin_list();
+    table.listed(&dual("b", 2));
+    let leases = table.end_list();
+    assert_eq!(leases.len(), 1);
+    assert_eq!(leases[0].subnet.to_string(), "10.244.2.0-24&fd00:244:0:2::-64");
+}
+
+/// Whoever has it by name first; and when that one goes, the other.
+#[test]
+fn two_nodes_with_one_subnet_take_turns_and_not_at_random() {
+    for order in [["a", "b"], ["b", "a"]] {
+        let mut table = table(&[]);
+        let twin = |name: &str, address: &str| annotate(dual(name, 1), &[(Key::PublicIp, address)]);
+        for name in order {
+            let address = if name == "a" { "192.0.2.10" } else { "192.0.2.11" };
+            table.put(&twin(name, address));
+        }
+        let leases = table.leases();
+        assert_eq!(leases.len(), 1);
+        assert_eq!(leases[0].attrs.public_ip.unwrap().to_string(), "192.0.2.10");
+        let changes = said(table.deleted("a"));
+        assert!(changes[0].contains("at Some(192.0.2.11)"), "{changes:?}");
+        assert_eq!(said(table.deleted("b")), ["10.244.1.0-24&fd00:244:0:1::-64 gone"]);
+    }
+}
+
+#[test]
+fn another_choice_of_families_shows_other_leases_of_the_same_nodes() {
+    let mut table = table(&[dual("a", 1)]);
+    for (families, subnet) in [(V4, "10.244.1.0-24"), (V6, "fd00:244:0:1::-64")] {
+        assert!(table.set_families(families));
+        assert_eq!(table.leases()[0].subnet.to_string(), subnet);
+    }
+    assert!(!table.set_families(V6));
+}
+
+#[test]
+fn our_own_lease_is_what_we_announced_whatever_address_an_operator_put_there() {
+    let mut table = table(&[]);
+    let announced = attrs(&dual("own", 1).annotations).unwrap();
+    table.announce(announced.clone());
+    let overwritten = annotate(
+        dual("own", 1),
+        &[(Key::PublicIp, "198.51.100.7"), (Key::PublicIpOverwrite, "198.51.100.7")],
+    );
+    let changes = table.put(&overwritten);
+    let [LeaseChange::Put(lease)] = changes.as_slice() else { panic!("{changes:?}") };
+    assert_eq!(lease.attrs, announced);
+
+    // Somebody else has written something into it.
+    let meddled = annotate(overwritten.clone(), &[(Key::PublicIp, "198.51.100.8")]);
+    let changes = table.put(&meddled);
+    let [LeaseChange::Put(lease)] = changes.as_slice() else { panic!("{changes:?}") };
+    assert_eq!(lease.attrs.public_ip.unwrap().to_string(), "198.51.100.8");
+
+    // The operator has changed his mind, and nobody has written that yet.
+    let changed = annotate(overwritten, &[(Key::PublicIpOverwrite, "198.51.100.9")]);
+    let changes = table.put(&changed);
+    let [LeaseChange::Put(lease)] = changes.as_slice() else { panic!("{changes:?}") };
+    assert_ne!(lease.attrs, announced);
+}
