@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
-use flannel_store::Secret;
+use flannel_common::Secret;
 use serde::Deserialize;
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};

@@ -17,7 +17,10 @@ pub mod net_config;
 pub mod node;
 pub mod patch;
 mod protobuf;
+mod store;
 pub mod table;
 #[cfg(feature = "test-util")]
 pub mod testing;
 mod tls;
+
+pub use store::{KubeOptions, KubeStore};

@@ -183,6 +183,11 @@ impl Daemon {
         self.state().flags.push(flag.into());
     }
 
+    /// Sets a variable in its environment for its next start.
+    pub fn set_env(&self, name: impl Into<String>, value: impl Into<String>) {
+        self.state().env.insert(name.into(), value.into());
+    }
+
     /// All it has logged, over all its runs.
     pub fn log(&self) -> String {
         self.log.text()

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::borrow::Cow;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -174,6 +175,13 @@ pub enum StoreEvent {
     Up,
 }
 
+/// Addresses at which a node is known to others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PublicAddresses {
+    pub v4: Option<Ipv4Addr>,
+    pub v6: Option<Ipv6Addr>,
+}
+
 /// Whether pods of this node reach those of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeNetwork {
@@ -198,6 +206,12 @@ pub trait Store: Send + Sync {
 
     /// How an operator writes it, for the one who reads that there is none: completes "write one with …".
     fn how_to_write_config(&self) -> String;
+
+    /// Addresses at which this node is to be known to others, where an operator has written them here: they
+    /// count more than the node's own options.
+    async fn public_addresses(&self) -> Result<PublicAddresses, StoreError> {
+        Ok(PublicAddresses::default())
+    }
 
     /// Lists all leases, once, and says what is known of this node.
     async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError>;

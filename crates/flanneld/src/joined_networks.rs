@@ -88,7 +88,8 @@ impl JoinedNetworks {
             Default::default()
         });
         let mut rng = fastrand::Rng::new();
-        let store = store::open(network, previous.subnet, rng.u64(..), self.served.as_ref())?;
+        let store =
+            store::open(network, previous.subnet, rng.u64(..), self.served.as_ref()).await?;
         tracing::info!("Created subnet manager: {}", store.name());
         let setup = Setup {
             store,

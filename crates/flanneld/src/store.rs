@@ -3,14 +3,15 @@
 use flannel_server::EmbeddedStore;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
+use flannel_kube::KubeStore;
 use flannel_lease::Subnet;
 use flannel_store::{EtcdStore, RemoteStore, Store};
 
 use crate::options::{Joined, StoreOptions};
 use crate::serve::Served;
 
-pub fn open(
+pub async fn open(
     network: &Joined,
     previous: Option<Subnet>,
     seed: u64,
@@ -28,9 +29,9 @@ pub fn open(
                 Ok(Arc::new(EtcdStore::new(&etcd, previous, seed)?))
             }
         },
-        StoreOptions::Kube(_) => bail!(
-            "--kube-subnet-mgr: the Kubernetes store is not part of this release; use etcd \
-             (--etcd-endpoints)"
-        ),
+        StoreOptions::Kube(kube) => {
+            let variable = |name: &str| std::env::var(name).ok();
+            Ok(Arc::new(KubeStore::open(kube, variable, seed).await?))
+        }
     }
 }

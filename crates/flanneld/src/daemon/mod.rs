@@ -16,6 +16,7 @@ mod network_conflicts;
 mod node_changes;
 mod peers;
 mod programming;
+mod public_addresses;
 mod readiness;
 mod rules;
 mod subnet_file;
@@ -83,7 +84,7 @@ pub async fn run(setup: Setup) -> anyhow::Result<()> {
     }
 }
 
-async fn live(setup: Setup) -> anyhow::Result<()> {
+async fn live(mut setup: Setup) -> anyhow::Result<()> {
     // Before the rules of any other network are written, so that ours are not taken for leftovers.
     let rules = TrafficRules::new(&setup.options.traffic, &earlier_networks(&setup.previous))?;
     let (text, config) = wait_for_config(&setup).await;
@@ -93,6 +94,7 @@ async fn live(setup: Setup) -> anyhow::Result<()> {
         Err(error) => bail!("{error}"),
     };
     say_remarks(&judged);
+    public_addresses::take_from_store(&mut setup).await;
     let mut daemon = Daemon::join(setup, rules, text, judged).await?;
     daemon.serve().await
 }

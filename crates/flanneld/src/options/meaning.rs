@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use flannel_kube::KubeOptions;
 use flannel_lease::{NetworkName, NetworkNameError};
 use flannel_server::TlsFiles;
 use flannel_store::{EtcdOptions, RemoteOptions, Secret};
@@ -53,7 +54,7 @@ pub struct Joined {
 #[derive(Debug, Clone)]
 pub enum StoreOptions {
     Etcd(EtcdOptions),
-    Kube(Kube),
+    Kube(KubeOptions),
     /// A lease server elsewhere.
     Remote(RemoteOptions),
     /// The lease server of this process.
@@ -73,15 +74,6 @@ pub struct Serve {
 pub enum Backing {
     Embedded(PathBuf),
     Etcd(EtcdOptions),
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Kube {
-    pub api_url: Option<String>,
-    pub annotation_prefix: String,
-    pub kubeconfig: Option<PathBuf>,
-    pub net_config: PathBuf,
-    pub set_node_network_unavailable: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -197,7 +189,7 @@ impl Given {
     fn store(&self, network: &NetworkName) -> Result<Option<StoreOptions>, UsageError> {
         let typed = &self.typed;
         if typed.kube_subnet_mgr {
-            return Ok(Some(StoreOptions::Kube(Kube {
+            return Ok(Some(StoreOptions::Kube(KubeOptions {
                 api_url: text(&typed.kube_api_url),
                 annotation_prefix: typed.kube_annotation_prefix.clone(),
                 kubeconfig: path(&typed.kubeconfig_file),

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use flannel_lease::nearest;
 
 pub use error::{BadValue, Remark, UsageError};
-pub use meaning::{Backing, Joined, Kube, Options, ProbeAddress, Serve, StoreOptions, Traffic};
+pub use meaning::{Backing, Joined, Options, ProbeAddress, Serve, StoreOptions, Traffic};
 
 use flags::{FLAGS, Flag, Typed};
 

@@ -3,6 +3,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use flannel_kube::KubeOptions;
 use flannel_lease::NetworkName;
 use flannel_store::{EtcdOptions, Secret};
 use proptest::prelude::*;
@@ -68,7 +69,7 @@ fn without_any_word_the_defaults_hold() {
     let kube = options_of_kube(&["-kube-subnet-mgr"]);
     assert_eq!(
         kube,
-        Kube {
+        KubeOptions {
             api_url: None,
             annotation_prefix: "flannel.alpha.coreos.com".into(),
             kubeconfig: None,
@@ -78,7 +79,7 @@ fn without_any_word_the_defaults_hold() {
     );
 }
 
-fn options_of_kube(words: &[&str]) -> Kube {
+fn options_of_kube(words: &[&str]) -> KubeOptions {
     match one(options(words)).store {
         StoreOptions::Kube(kube) => kube,
         other => panic!("kube-subnet-mgr was given, not {other:?}"),

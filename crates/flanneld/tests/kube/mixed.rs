@@ -1,0 +1,44 @@
+//! Beside the Go flannel on the same API server, and in its place.
+
+use flannel_lab::Result;
+use serde_json::json;
+
+use crate::support::{Kube, flanneld, go_flanneld, key, kube, name};
+
+fn talk(kube: Kube) -> Result<()> {
+    let (one, two) = kube.connected_pods(1, 2)?;
+    // Both directions of a restart, and of a change of implementation.
+    for (node, program) in
+        [(1, go_flanneld()), (2, flanneld().to_owned()), (1, flanneld().to_owned())]
+    {
+        let before = kube.server.annotations(&name(node));
+        kube.lab.node(node).flanneld().restart_with(&program)?;
+        kube.reach(&one, &two)?;
+        assert_eq!(kube.server.annotations(&name(node)), before, "node {node}: the same to others");
+    }
+    Ok(())
+}
+
+#[test]
+fn pods_of_both_talk_over_vxlan() -> Result<()> {
+    talk(kube(2).node_flanneld(2, go_flanneld()).start()?)
+}
+
+#[test]
+fn pods_of_both_talk_over_a_dual_stack_of_vxlan() -> Result<()> {
+    talk(kube(2).dual().node_flanneld(2, go_flanneld()).start()?)
+}
+
+#[test]
+fn pods_of_both_talk_over_host_gw() -> Result<()> {
+    talk(kube(2).backend(json!({"Type": "host-gw"})).node_flanneld(2, go_flanneld()).start()?)
+}
+
+/// A Node without any annotation makes it write into a map that is not there.
+#[test]
+fn a_node_without_annotations_is_no_reason_to_crash() -> Result<()> {
+    let kube = kube(1).start()?;
+    assert_eq!(kube.annotation(1, "kube-subnet-manager").as_deref(), Some("true"));
+    assert!(kube.server.annotation(&name(1), &key("backend-type")).is_some());
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Who flannel is to Kubernetes, and what it may do there.
+
+use flannel_lab::Result;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Kube, kube, name};
+
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// No more than this is needed.
+fn rules() -> Value {
+    json!([
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+    ])
+}
+
+/// Puts a token where a pod has it.
+fn put_token(kube: &Kube, number: u16, token: &str) -> Result<()> {
+    let ca = std::fs::read_to_string(kube.server.authority_file()).unwrap();
+    kube.lab.node(number).in_netns(|| {
+        std::fs::create_dir_all(ACCOUNT).unwrap();
+        std::fs::write(format!("{ACCOUNT}/ca.crt"), ca).unwrap();
+        std::fs::write(format!("{ACCOUNT}/token"), token).unwrap();
+    })
+}
+
+/// Nodes whose daemons are told nothing but what a pod is told.
+fn as_pods(nodes: u16) -> Result<Kube> {
+    let in_pod = |lab: flannel_lab::LabBuilder| {
+        lab.env("KUBERNETES_SERVICE_HOST", "192.168.100.254").env("KUBERNETES_SERVICE_PORT", "6443")
+    };
+    let kube = kube(nodes).lab(in_pod).with_nodes()?;
+    for node in kube.lab.nodes() {
+        let mut flags = node.flanneld().flags();
+        flags.retain(|flag| !flag.starts_with("--kubeconfig-file="));
+        node.flanneld().set_flags(flags);
+    }
+    Ok(kube)
+}
+
+#[test]
+fn as_a_pod_with_the_least_of_rights_it_works_and_a_token_that_is_replaced_is_used() -> Result<()> {
+    let kube = as_pods(2)?;
+    let token = kube.server.service_account("flannel", &rules());
+    (1..=2).try_for_each(|number| put_token(&kube, number, &token))?;
+    kube.lab.start_daemons()?;
+    let (one, two) = kube.connected_pods(1, 2)?;
+    for number in 1..=2 {
+        kube.wait("the condition to be set", || {
+            kube.server.network_unavailable(&name(number)).as_deref() == Some("False")
+        })?;
+    }
+
+    // The token is worth nothing any more.
+    kube.server.delete_service_account("flannel");
+    let daemon = kube.lab.node(1).flanneld();
+    daemon.stop()?;
+    daemon.start()?;
+    kube.logged(1, &["does not know us", "serviceaccount/token"])?;
+    assert!(!daemon.log().contains(&token), "a token is a secret");
+    kube.lab.ping(&one, &two)?;
+    let another = kube.server.service_account("flannel", &rules());
+    put_token(&kube, 1, &another)?;
+    daemon.wait_ready()?;
+    kube.reach(&one, &two)
+}
+
+#[test]
+fn a_right_that_is_missing_is_named_with_verb_and_resource_and_works_once_it_is_given() -> Result<()>
+{
+    let kube = as_pods(1)?;
+    let missing: [(&[&str], &[&str], &[&str]); 4] = [
+        (&["list", "watch"], &["patch"], &["get nodes", "verbs: [get, list, watch]"]),
+        (&["get", "list"], &["patch"], &["watch nodes", "verbs: [get, list, watch]"]),
+        (
+            &["get", "list", "watch"],
+            &[],
+            &["patch nodes/status", "resources: [nodes/status], verbs: [patch]"],
+        ),
+        (&["get", "list", "watch"], &["patch"], &[]),
+    ];
+    for (nodes, status, said) in missing {
+        let rules = json!([
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": nodes},
+            {"apiGroups": [""], "resources": ["nodes/status"], "verbs": if status.is_empty() { &["get"] } else { status }},
+        ]);
+        let token = kube.server.service_account("flannel", &rules);
+        put_token(&kube, 1, &token)?;
+        let daemon = kube.lab.node(1).flanneld();
+        daemon.start()?;
+        if said.is_empty() {
+            daemon.wait_ready()?;
+        } else {
+            kube.logged(1, said)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_pod_that_is_not_told_its_node_asks_for_it() -> Result<()> {
+    let kube = as_pods(1)?;
+    let namespaces = "/api/v1/namespaces/kube-system/pods";
+    // Without one no pod can be made.
+    kube.server.ask(
+        &Method::POST,
+        "/api/v1/namespaces/kube-system/serviceaccounts",
+        Some(("application/json", &json!({"metadata": {"name": "default"}}).to_string())),
+    );
+    let pod = json!({
+        "metadata": {"name": "kube-flannel-ds-x"},
+        "spec": {"nodeName": name(1), "containers": [{"name": "c", "image": "x"}],
+                 "automountServiceAccountToken": false},
+    });
+    kube.server.create(namespaces, &pod);
+    let token = kube.server.service_account("flannel", &rules());
+    put_token(&kube, 1, &token)?;
+    let daemon = kube.lab.node(1).flanneld();
+    daemon.set_env("NODE_NAME", "");
+    daemon.start()?;
+    kube.wait("it to say what is missing and end", || !daemon.is_running())?;
+    assert!(daemon.log().contains("NODE_NAME"), "{}", daemon.log());
+
+    daemon.set_env("POD_NAME", "kube-flannel-ds-x");
+    daemon.set_env("POD_NAMESPACE", "kube-system");
+    daemon.start()?;
+    kube.logged(1, &["get pods kube-system/kube-flannel-ds-x", "set NODE_NAME"])?;
+    let mut more = rules();
+    let pods = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
+    more.as_array_mut().unwrap().push(pods);
+    kube.server.service_account("flannel", &more);
+    daemon.wait_ready()?;
+    assert!(daemon.log().contains("Kubernetes Subnet Manager - node-1"));
+    Ok(())
+}
