@@ -5,6 +5,7 @@
 
 mod datapath;
 mod engine;
+mod kubernetes;
 mod latency;
 mod leases;
 mod peers;
@@ -83,6 +84,21 @@ enum What {
         #[arg(long)]
         against: Option<PathBuf>,
     },
+    /// The daemon with Kubernetes: from its start to all Nodes of a real API server programmed, what it weighs, and
+    /// what a heartbeat costs, against a client that keeps whole Nodes.
+    Kubernetes {
+        #[arg(long, default_values_t = [1_000, 5_000])]
+        nodes: Vec<u32>,
+        /// Heartbeats that are counted.
+        #[arg(long, default_value_t = 2_000)]
+        heartbeats: usize,
+        /// Another flanneld to measure beside ours, such as the Go one.
+        #[arg(long)]
+        against: Option<PathBuf>,
+    },
+    /// For the above: the client that keeps whole Nodes.
+    #[command(hide = true)]
+    WholeNodes { kubeconfig: PathBuf },
     /// From a lease written in etcd to its route in the kernel, against etcd's own watch of it.
     Latency {
         #[arg(long, default_value_t = 500)]
@@ -102,6 +118,10 @@ fn main() -> anyhow::Result<()> {
         What::Engine { peers, rounds } => engine::run(&peers, rounds),
         What::Scale { rounds } => scale::run(rounds),
         What::Start { peers, rounds, against } => start::run(&peers, rounds, against),
+        What::Kubernetes { nodes, heartbeats, against } => {
+            kubernetes::run(&nodes, heartbeats, against.as_deref())
+        }
+        What::WholeNodes { kubeconfig } => kubernetes::keep_whole_nodes(kubeconfig),
         What::Leases { clients, acquires, at_once, events, dir } => {
             leases::run(&leases::Wishes { clients, acquires, at_once, events, dir })
         }

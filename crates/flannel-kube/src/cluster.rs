@@ -60,7 +60,7 @@ pub struct Listed {
 
 impl Cluster {
     /// `name` is that of this node's own Node.
-    pub fn new(api: Api, name: &str, rng: fastrand::Rng) -> Self {
+    pub fn new(api: Api, name: &str, seed: u64) -> Self {
         // Of no family until somebody says which.
         let table = NodeTable::new(name, Families { v4: false, v6: false });
         Self {
@@ -69,7 +69,7 @@ impl Cluster {
             table: Mutex::new(table),
             own: watch::Sender::new(None),
             followed: Mutex::new(None),
-            rng: Mutex::new(rng),
+            rng: Mutex::new(fastrand::Rng::with_seed(seed)),
         }
     }
 

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::access::{Access, Way};
+use crate::kubeconfig::Token;
 use crate::message::Encoding;
 use crate::{connection_error, tls};
 
@@ -116,8 +117,15 @@ impl Client {
 
     /// Opens a stream; what says no to that is an answer.
     pub(crate) async fn stream(&self, path: &str) -> Result<Result<Stream, Answer>, String> {
+        self.stream_as(path, crate::message::ACCEPT_STREAM).await
+    }
+
+    pub(crate) async fn stream_as(
+        &self,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<Result<Stream, Answer>, String> {
         let mut connection = self.connect().await?;
-        let accept = crate::message::ACCEPT_STREAM;
         let ask = Ask { method: &Method::GET, path, accept, content: None };
         let response = connection.answer(ask).await?;
         if response.status().is_success() {
@@ -145,6 +153,12 @@ impl Client {
         let _ = tcp.set_nodelay(true);
         watch_over(&tcp);
         if !server.tls {
+            let peer = tcp.peer_addr().map_err(|error| error.to_string())?.ip();
+            if !peer.to_canonical().is_loopback() && !matches!(way.token, Token::None) {
+                return Err(
+                    "a token is not sent to another machine without TLS: use https://".to_owned()
+                );
+            }
             return speak(way, tcp).await;
         }
         let connector = TlsConnector::from(Arc::new(tls::config(&way)?));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flannel_common::Backoff;
+use flannel_common::{Backoff, Tries};
 use flannel_lease::{
     Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
 };
@@ -15,6 +15,7 @@ use flannel_store::{
     StoreError, StoreEvent, StoredLease,
 };
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::access::Access;
 use crate::annotations::AnnotationPrefix;
@@ -27,6 +28,9 @@ use crate::patch;
 use crate::table::LeaseChange;
 
 const QUEUE: usize = 1_024;
+const ANNOUNCE_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// What is changed again within this time is a fight between two writers.
+const PEACE: Duration = Duration::from_secs(30);
 const CONDITION_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// The `--kube…` options.
@@ -65,7 +69,7 @@ impl KubeStore {
             .map_err(|reason| wrong("kube-subnet-mgr", reason))?;
         let api = Api::new(access, prefix);
         let name = node_name(&api, variable).await?;
-        let cluster = Cluster::new(api, &name, fastrand::Rng::with_seed(seed));
+        let cluster = Cluster::new(api, &name, seed);
         Ok(Self {
             cluster: Arc::new(cluster),
             net_config: NetConfigFile::new(options.net_config.clone()),
@@ -88,6 +92,7 @@ impl KubeStore {
     }
 
     /// The subnet that Kubernetes has assigned to this node, in the families of the network.
+    #[expect(clippy::result_large_err, reason = "it goes into the result of the trait's methods")]
     fn assigned(&self, config: &NetworkConfig, node: &NodeView<'_>) -> Result<Subnet, StoreError> {
         let name = self.node();
         let found = subnet(node)
@@ -138,21 +143,10 @@ impl KubeStore {
         })
     }
 
-    /// Writes what this node announces, where its Node says something else.
     async fn announce(&self, node: &NodeView<'_>, attrs: &LeaseAttrs) -> Result<(), StoreError> {
-        let overwrites = Overwrites::read(&node.annotations).unwrap_or_else(|why| {
-            tracing::warn!("Node {}: {why}; announcing the node's own address", self.node());
-            Overwrites::default()
-        });
         // Before the Node can say so itself.
         self.cluster.table().announce(attrs.clone());
-        let api = self.cluster.api();
-        let Some(patch) = patch::announce(api.prefix(), &node.annotations, attrs, &overwrites)
-        else {
-            return Ok(());
-        };
-        let written = api.annotate(self.node(), &patch).await;
-        written.map_err(|error| error.into_store_error(self.node()))
+        announce(&self.cluster, node, attrs).await
     }
 
     fn stored(lease: Lease) -> StoredLease {
@@ -197,6 +191,20 @@ async fn node_name(
         tracing::error!("Cannot find out this node's name: {error}; next try in {pause:.0?}");
         tokio::time::sleep(pause).await;
     }
+}
+
+/// Writes what this node announces, where its Node says something else.
+async fn announce(
+    cluster: &Cluster,
+    node: &NodeView<'_>,
+    attrs: &LeaseAttrs,
+) -> Result<(), StoreError> {
+    let (api, name) = (cluster.api(), cluster.name());
+    let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
+    let Some(patch) = patch::announce(api.prefix(), &node.annotations, attrs, &overwrites) else {
+        return Ok(());
+    };
+    api.annotate(name, &patch).await.map_err(|error| error.into_store_error(name))
 }
 
 #[async_trait]
@@ -321,6 +329,7 @@ impl Store for KubeStore {
         let version = cursor.text().map(str::to_owned);
         let known = self.net_config.read().ok().flatten();
         let mut watch = Watch {
+            tries: ANNOUNCE_RETRY.tries(fastrand::Rng::new()),
             cluster: self.cluster.clone(),
             nodes: self.cluster.follow(version),
             config: self.net_config.follow(known.clone()),
@@ -337,8 +346,24 @@ impl Store for KubeStore {
     }
 }
 
+/// When this node's own Node was last put right, and when to look again.
+#[derive(Clone, Copy)]
+struct Written {
+    at: Instant,
+    again: Option<Instant>,
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
 struct Watch {
     cluster: Arc<Cluster>,
+    /// Of writing again what somebody has changed in this node's own Node.
+    tries: Tries,
     nodes: mpsc::Receiver<ClusterEvent>,
     config: crate::net_config::NetConfigChanges,
     /// What Kubernetes has assigned to this node, as it was last seen.
@@ -352,6 +377,7 @@ impl Watch {
         self.tell(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
         let mut own = self.cluster.own();
         self.assigned = Some(assigned(&own.borrow_and_update()));
+        let mut written = None;
         loop {
             tokio::select! {
                 biased;
@@ -365,6 +391,10 @@ impl Watch {
                     }
                     let now = assigned(&own.borrow_and_update());
                     self.on_assigned(now).await;
+                    written = self.look_at_own_node(written).await;
+                }
+                () = sleep_until(written.and_then(|it: Written| it.again)) => {
+                    written = self.look_at_own_node(written).await;
                 }
                 config = self.config.next() => {
                     self.tell(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
@@ -386,6 +416,43 @@ impl Watch {
             ClusterEvent::Up => StoreEvent::Up,
         })
         .await;
+    }
+
+    /// Who has written something else into this node's own Node, or an address that is to be announced instead
+    /// of ours, finds it put right. Not without end, if somebody else does not give in either.
+    async fn look_at_own_node(&mut self, last: Option<Written>) -> Option<Written> {
+        let (name, now) = (self.cluster.name().to_owned(), Instant::now());
+        let node = self.cluster.table().own().cloned()?;
+        if let Err(why) = Overwrites::read(&node.annotations) {
+            tracing::warn!("Node {name}: {why}; the node's own address is announced");
+        }
+        let Some(attrs) = self.cluster.table().contradicted().cloned() else {
+            return last.map(|last| Written { again: None, ..last });
+        };
+        if last.is_some_and(|last| last.again.is_some_and(|again| now < again)) {
+            return last;
+        }
+        // The first time at once; if that does not last, somebody wants something else as much.
+        let recently = last.is_some_and(|last| now.duration_since(last.at) < PEACE);
+        if recently && last.is_some_and(|last| last.again.is_none()) {
+            return Some(Written { at: now, again: Some(now + self.tries.pause()) });
+        }
+        if !recently {
+            self.tries.reset();
+        }
+        match announce(&self.cluster, &node, &attrs).await {
+            Ok(()) => {
+                tracing::warn!(
+                    "Node {name} said something else than this node announces: written again"
+                );
+                Some(Written { at: now, again: None })
+            }
+            Err(error) => {
+                let pause = self.tries.pause();
+                tracing::error!("Cannot announce this node: {error}; next try in {pause:.0?}");
+                Some(Written { at: now, again: Some(now + pause) })
+            }
+        }
     }
 
     async fn on_assigned(&mut self, now: Option<Subnet>) {

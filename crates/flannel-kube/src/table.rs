@@ -7,7 +7,7 @@ use std::hash::RandomState;
 use flannel_lease::{Lease, LeaseAttrs, Subnet};
 
 use crate::annotations::Key;
-use crate::lease::{Families, Membership, Overwrites, in_families, membership};
+use crate::lease::{Families, Membership, Overwrites, in_families, membership, subnet};
 use crate::node::NodeView;
 use crate::patch::announcement;
 
@@ -68,10 +68,23 @@ impl NodeTable {
         self.own.seen.as_ref()
     }
 
-    /// What this node announces itself as from now on. Its Node may name another address that an operator
-    /// has put there; the lease is the same.
+    /// What this node announces itself as from now on. That is its lease, whatever its Node says: an operator
+    /// may have put another address there, or somebody may have meddled with it.
     pub fn announce(&mut self, attrs: LeaseAttrs) {
+        let own = self.nodes.get_mut(&*self.own.name);
+        if let Some(lease) = own.and_then(|known| known.lease.as_mut()) {
+            lease.attrs = attrs.clone();
+        }
         self.own.announced = Some(attrs);
+    }
+
+    /// What this node has announced, if its Node says something else.
+    pub fn contradicted(&self) -> Option<&LeaseAttrs> {
+        let (announced, seen) = (self.own.announced.as_ref()?, self.own.seen.as_ref()?);
+        let overwrites = Overwrites::read(&seen.annotations).unwrap_or_default();
+        let says =
+            |(key, wanted): &(Key, Option<String>)| seen.annotations.get(*key) == wanted.as_deref();
+        (!announcement(announced, &overwrites).iter().all(says)).then_some(announced)
     }
 
     pub fn families(&self) -> Families {
@@ -156,13 +169,18 @@ impl NodeTable {
             known.list = list;
             return false;
         }
-        let lease = match membership(node) {
-            Membership::Member(lease) => Some(lease),
-            Membership::Unusable(why) => {
+        let announced = self.own.announced.as_ref().filter(|_| *self.own.name == *node.name);
+        let lease = match (announced, membership(node)) {
+            (Some(attrs), _) => {
+                let subnet = subnet(node).ok().flatten();
+                subnet.map(|subnet| Lease { subnet, attrs: attrs.clone() })
+            }
+            (None, Membership::Member(lease)) => Some(lease),
+            (None, Membership::Unusable(why)) => {
                 tracing::warn!("Node {} runs flannel and cannot be sent to: {why}", node.name);
                 None
             }
-            Membership::Stranger => return self.nodes.remove(&*node.name).is_some(),
+            (None, Membership::Stranger) => return self.nodes.remove(&*node.name).is_some(),
         };
         let known = Known { fingerprint, list, lease };
         match self.nodes.get_mut(&*node.name) {
@@ -174,16 +192,7 @@ impl NodeTable {
 
     /// The lease of a Node, as this network sees it.
     fn lease(&self, name: &str) -> Option<Lease> {
-        let lease = self.nodes.get(name)?.lease.as_ref()?;
-        if *self.own.name == *name
-            && let Some(attrs) = self.own.announced_as_seen()
-        {
-            return in_families(
-                &Lease { subnet: lease.subnet, attrs: attrs.clone() },
-                self.families,
-            );
-        }
-        in_families(lease, self.families)
+        in_families(self.nodes.get(name)?.lease.as_ref()?, self.families)
     }
 
     /// The lease of whoever has this subnet.
@@ -198,16 +207,5 @@ impl NodeTable {
     /// A Node has this subnet no more; another may.
     fn left(&self, subnet: Subnet) -> LeaseChange {
         self.holder(subnet).map_or(LeaseChange::Gone(subnet), LeaseChange::Put)
-    }
-}
-
-impl OwnNode {
-    /// What we have announced, if that is what the Node says.
-    fn announced_as_seen(&self) -> Option<&LeaseAttrs> {
-        let (announced, seen) = (self.announced.as_ref()?, self.seen.as_ref()?);
-        let overwrites = Overwrites::read(&seen.annotations).unwrap_or_default();
-        let says =
-            |(key, wanted): &(Key, Option<String>)| seen.annotations.get(*key) == wanted.as_deref();
-        announcement(announced, &overwrites).iter().all(says).then_some(announced)
     }
 }

@@ -175,6 +175,20 @@ impl ApiServer {
         answered.unwrap_or_else(|why| panic!("{} {}: {why}\n{}", ask.method, ask.path, self.log()))
     }
 
+    /// What status somebody with this token is answered with.
+    pub fn status_for(&self, token: &str, path: &str) -> u16 {
+        let user = serde_json::json!({ "token": token });
+        let access =
+            Access::Kubeconfig { file: self.kubeconfig("asker", &self.url(), user), url: None };
+        let answered = self.inside(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let ask = Ask { method: &Method::GET, path, accept: JSON, content: None };
+            let request = async { Client::new(access).request(ask).await };
+            runtime.expect("a runtime").block_on(request)
+        });
+        answered.expect("the API server answers").status.as_u16()
+    }
+
     /// As [`Self::ask`], for what must succeed.
     pub fn must(
         &self,

@@ -2,10 +2,12 @@
 //! returning errors, as tests do.
 
 mod api_server;
+mod bulk;
 mod certificates;
 mod nodes;
 mod proxy;
 
 pub use api_server::{ApiServer, ApiServerBuilder};
+pub use bulk::keep_whole_nodes;
 pub use nodes::NodeSpec;
 pub use proxy::Proxy;

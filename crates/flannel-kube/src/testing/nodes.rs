@@ -24,6 +24,10 @@ impl NodeSpec {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// One more podCIDR.
     pub fn cidr(mut self, cidr: impl Into<String>) -> Self {
         self.cidrs.push(cidr.into());

@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 fn cluster(server: &ApiServer) -> Arc<Cluster> {
     let api = Api::new(server.admin(), prefix());
-    let cluster = Cluster::new(api, "own", fastrand::Rng::with_seed(1));
+    let cluster = Cluster::new(api, "own", 1);
     cluster.table().set_families(V4);
     Arc::new(cluster)
 }

@@ -138,27 +138,37 @@ fn another_choice_of_families_shows_other_leases_of_the_same_nodes() {
 }
 
 #[test]
-fn our_own_lease_is_what_we_announced_whatever_address_an_operator_put_there() {
-    let mut table = table(&[]);
-    let announced = attrs(&dual("own", 1).annotations).unwrap();
+fn our_own_lease_is_what_we_announced_whatever_somebody_put_into_our_node() {
+    let mut table = table(&[dual("own", 1)]);
+    let announced = attrs(&dual("own", 7).annotations).unwrap();
     table.announce(announced.clone());
+    assert_eq!(table.leases()[0].attrs, announced);
+    assert_eq!(table.contradicted(), Some(&announced), "nobody has written it yet");
+    let is_ours = |changes: Vec<LeaseChange>| {
+        let [LeaseChange::Put(lease)] = changes.as_slice() else { panic!("{changes:?}") };
+        assert_eq!(lease.attrs, announced);
+    };
+    let mut right = dual("own", 7);
+    right.pod_cidrs = dual("own", 1).pod_cidrs;
+    is_ours(table.put(&right));
+    assert_eq!(table.contradicted(), None);
+
     let overwritten = annotate(
-        dual("own", 1),
+        right.clone(),
         &[(Key::PublicIp, "198.51.100.7"), (Key::PublicIpOverwrite, "198.51.100.7")],
     );
-    let changes = table.put(&overwritten);
-    let [LeaseChange::Put(lease)] = changes.as_slice() else { panic!("{changes:?}") };
-    assert_eq!(lease.attrs, announced);
+    is_ours(table.put(&overwritten));
+    assert_eq!(table.contradicted(), None);
 
-    // Somebody else has written something into it.
     let meddled = annotate(overwritten.clone(), &[(Key::PublicIp, "198.51.100.8")]);
-    let changes = table.put(&meddled);
-    let [LeaseChange::Put(lease)] = changes.as_slice() else { panic!("{changes:?}") };
-    assert_eq!(lease.attrs.public_ip.unwrap().to_string(), "198.51.100.8");
+    is_ours(table.put(&meddled));
+    assert!(table.contradicted().is_some());
 
-    // The operator has changed his mind, and nobody has written that yet.
-    let changed = annotate(overwritten, &[(Key::PublicIpOverwrite, "198.51.100.9")]);
-    let changes = table.put(&changed);
-    let [LeaseChange::Put(lease)] = changes.as_slice() else { panic!("{changes:?}") };
-    assert_ne!(lease.attrs, announced);
+    let another = annotate(overwritten, &[(Key::PublicIpOverwrite, "198.51.100.9")]);
+    is_ours(table.put(&another));
+    assert!(table.contradicted().is_some(), "the operator wants another address");
+
+    let bare = node("own", &["10.244.1.0/24", "fd00:244:0:1::/64"]);
+    is_ours(table.put(&bare));
+    assert!(table.contradicted().is_some());
 }

@@ -1,5 +1,6 @@
 //! Beside the Go flannel on the same API server, and in its place.
 
+use flannel_kube::testing::NodeSpec;
 use flannel_lab::Result;
 use serde_json::json;
 
@@ -37,7 +38,10 @@ fn pods_of_both_talk_over_host_gw() -> Result<()> {
 /// A Node without any annotation makes it write into a map that is not there.
 #[test]
 fn a_node_without_annotations_is_no_reason_to_crash() -> Result<()> {
-    let kube = kube(1).start()?;
+    let kube = kube(1).empty()?;
+    kube.server.create_node(&NodeSpec::new(&name(1)).cidr("10.244.1.0/24"));
+    assert!(kube.server.annotations(&name(1)).is_empty());
+    kube.lab.start_daemons()?;
     assert_eq!(kube.annotation(1, "kube-subnet-manager").as_deref(), Some("true"));
     assert!(kube.server.annotation(&name(1), &key("backend-type")).is_some());
     Ok(())

@@ -55,6 +55,9 @@ fn as_a_pod_with_the_least_of_rights_it_works_and_a_token_that_is_replaced_is_us
 
     // The token is worth nothing any more.
     kube.server.delete_service_account("flannel");
+    kube.wait("the API server to forget the token", || {
+        kube.server.status_for(&token, "/api/v1/nodes") == 401
+    })?;
     let daemon = kube.lab.node(1).flanneld();
     daemon.stop()?;
     daemon.start()?;

@@ -133,7 +133,9 @@ impl KubeBuilder {
 }
 
 pub(crate) fn spec(number: u16, dual: bool) -> NodeSpec {
-    let spec = NodeSpec::new(&name(number)).cidr(cidr(number));
+    // A kubelet writes one, and the Go flannel cannot do without.
+    let spec = NodeSpec::new(&name(number)).annotation("node.alpha.kubernetes.io/ttl", "0");
+    let spec = spec.cidr(cidr(number));
     if dual { spec.cidr(cidr6(number)) } else { spec }
 }
 
