@@ -1,0 +1,45 @@
+//! What an API server says, in either encoding, and what stands in a kubeconfig.
+#![no_main]
+
+use std::path::Path;
+
+use flannel_kube::annotations::AnnotationPrefix;
+use flannel_kube::kubeconfig::Kubeconfig;
+use flannel_kube::lease::{Families, attrs};
+use flannel_kube::message::{Encoding, Event, EventKind};
+use flannel_kube::table::NodeTable;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let prefix = AnnotationPrefix::parse("flannel.alpha.coreos.com").expect("a prefix");
+    let _ = Kubeconfig::parse(&String::from_utf8_lossy(bytes), Path::new("/"));
+    for encoding in [Encoding::Protobuf, Encoding::Json] {
+        let mut table = NodeTable::new("node-1", Families { v4: true, v6: true });
+        table.begin_list();
+        let _ = encoding.status(bytes);
+        let _ = encoding.list(bytes, &prefix, |node| table.listed(&node));
+        if let Ok(node) = encoding.node(bytes, &prefix) {
+            let again = node.clone().into_owned();
+            assert_eq!(again, node);
+            table.put(&node);
+            // What is known already is no news.
+            assert!(table.put(&again).is_empty());
+            if let Ok(attrs) = attrs(&node.annotations) {
+                table.announce(attrs);
+            }
+        }
+        table.end_list();
+        let mut rest = bytes;
+        while let Some((message, length)) = encoding.cut(rest) {
+            assert!(length > 0 && length <= rest.len());
+            match encoding.event(message, &prefix) {
+                Ok(Event::Node(EventKind::Deleted, node)) => drop(table.deleted(&node.name)),
+                Ok(Event::Node(_, node)) => drop(table.put(&node)),
+                Ok(Event::Error(_)) | Err(_) => {}
+            }
+            rest = &rest[length..];
+        }
+        let subnets: Vec<_> = table.leases().into_iter().map(|lease| lease.subnet).collect();
+        assert!(subnets.is_sorted_by(|one, two| one < two), "each has one holder: {subnets:?}");
+    }
+});
