@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 254));
 const PREFIX: &str = "flannel.alpha.coreos.com";
 /// So many make a Node of 12 kB.
-const IMAGES: usize = 38;
+const IMAGES: usize = 47;
 const ROUNDS: usize = 3;
 const DECODED: u32 = 5_000;
 

@@ -147,9 +147,7 @@ impl Client {
     async fn connect(&self) -> Result<Connection, String> {
         let way = self.access.way()?;
         let server = &way.server;
-        let tcp = timeout(CONNECT_TIMEOUT, TcpStream::connect((&*server.host, server.port)));
-        let tcp = tcp.await.map_err(|_| silence(CONNECT_TIMEOUT))?;
-        let tcp = tcp.map_err(|error| error.to_string())?;
+        let tcp = reach(&server.host, server.port).await?;
         let _ = tcp.set_nodelay(true);
         watch_over(&tcp);
         if !server.tls {
@@ -183,6 +181,22 @@ impl Connection {
         let response = response.map_err(|_| silence(REQUEST_TIMEOUT))?;
         response.map_err(|error| connection_error::explain(&error, &self.way.server.host))
     }
+}
+
+/// One of a name's addresses that answers: several API servers may have one name.
+async fn reach(host: &str, port: u16) -> Result<TcpStream, String> {
+    let found = timeout(CONNECT_TIMEOUT, tokio::net::lookup_host((host, port))).await;
+    let found =
+        found.map_err(|_| format!("no answer to the question for the address of {host}"))?;
+    let mut why = format!("{host} has no address");
+    for address in found.map_err(|error| error.to_string())? {
+        match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(Ok(tcp)) => return Ok(tcp),
+            Ok(Err(error)) => why = error.to_string(),
+            Err(_) => why = silence(CONNECT_TIMEOUT),
+        }
+    }
+    Err(why)
 }
 
 fn build(way: &Way, ask: Ask<'_>) -> Result<Request<Full<Bytes>>, String> {

@@ -92,7 +92,6 @@ impl KubeStore {
     }
 
     /// The subnet that Kubernetes has assigned to this node, in the families of the network.
-    #[expect(clippy::result_large_err, reason = "it goes into the result of the trait's methods")]
     fn assigned(&self, config: &NetworkConfig, node: &NodeView<'_>) -> Result<Subnet, StoreError> {
         let name = self.node();
         let found = subnet(node)

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use flannel_common::replace_file;
 use flannel_store::testing::free_ports;
 use http::Method;
 use rustix::fs::{FlockOperation, flock};
@@ -133,7 +134,12 @@ impl ApiServer {
             "users": [{"name": name, "user": user}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": name}}],
         });
-        fs::write(&file, config.to_string()).expect("a kubeconfig");
+        // Others may be reading it.
+        let config = config.to_string();
+        if fs::read_to_string(&file).is_ok_and(|written| written == config) {
+            return file;
+        }
+        replace_file(&file, config.as_bytes(), 0o600).expect("a kubeconfig");
         file
     }
 

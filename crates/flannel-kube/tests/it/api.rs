@@ -1,5 +1,6 @@
 //! What a real API server says, in either encoding and by either way.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +91,25 @@ async fn nodes_are_listed_and_followed() {
     while !heard.concat().contains("10.244.5.0-24") {
         heard.push(next().await);
     }
+}
+
+/// The Go flannel is never ready with more than 5,100.
+#[tokio::test]
+async fn more_nodes_than_a_queue_holds_are_all_known() {
+    let server = ApiServer::start();
+    let bare = |number: u32| {
+        let subnet = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + (number << 8));
+        NodeSpec::new(&format!("node-{number}"))
+            .cidr(format!("{subnet}/24"))
+            .vxlan("192.0.2.1", "02:00:00:00:00:01")
+    };
+    let nodes: Vec<NodeSpec> = (0..6_000).map(bare).collect();
+    server.create_nodes(&nodes);
+    let cluster = cluster(&server);
+    assert_eq!(cluster.list().await.unwrap().leases.len(), 6_000);
+    let mut events = cluster.follow(None);
+    let event = timeout(LIMIT, events.recv()).await.unwrap().unwrap();
+    assert!(matches!(event, ClusterEvent::Snapshot(leases) if leases.len() == 6_000));
 }
 
 #[tokio::test]

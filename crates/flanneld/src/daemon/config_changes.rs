@@ -37,6 +37,19 @@ pub(super) async fn wait_for_config(setup: &Setup) -> (String, NetworkConfig) {
     }
 }
 
+/// Waits until the store has a config that is other than this one, and can be read.
+pub(super) async fn another_config(setup: &Setup, text: &str) {
+    loop {
+        tokio::time::sleep(CONFIG_POLL).await;
+        if let Ok(Some(now)) = setup.store.config().await
+            && now != text
+            && flannel_backend::judge(&now, setup.store.subnets()).is_ok()
+        {
+            return;
+        }
+    }
+}
+
 pub(super) fn say_remarks(judged: &Judged) {
     for remark in &judged.remarks {
         tracing::warn!("The network config: {remark}");

@@ -32,7 +32,7 @@ use anyhow::{Context, bail};
 use flannel_backend::{Answers, Judged};
 use flannel_kernel::Facts;
 use flannel_lease::{LeaseTable, Previous};
-use flannel_store::{Store, StoreEvent};
+use flannel_store::{Snapshot, Store, StoreEvent};
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
@@ -43,7 +43,7 @@ use crate::readiness::Report;
 use crate::stopping::Stopping;
 use crate::{checks, memory};
 
-use config_changes::{RefusedConfig, say_remarks, wait_for_config};
+use config_changes::{RefusedConfig, another_config, say_remarks, wait_for_config};
 use earlier::EarlierNetworks;
 use lease::OwnLease;
 use needs::FindingOut;
@@ -87,16 +87,53 @@ pub async fn run(setup: Setup) -> anyhow::Result<()> {
 async fn live(mut setup: Setup) -> anyhow::Result<()> {
     // Before the rules of any other network are written, so that ours are not taken for leftovers.
     let rules = TrafficRules::new(&setup.options.traffic, &earlier_networks(&setup.previous))?;
-    let (text, config) = wait_for_config(&setup).await;
-    tracing::info!("Found network config - Backend type: {}", config.backend.kind);
-    let judged = match flannel_backend::judge(&text, setup.store.subnets()) {
-        Ok(judged) => judged,
-        Err(error) => bail!("{error}"),
-    };
-    say_remarks(&judged);
     public_addresses::take_from_store(&mut setup).await;
-    let mut daemon = Daemon::join(setup, rules, text, judged).await?;
+    let (text, place) = loop {
+        let (text, config) = wait_for_config(&setup).await;
+        tracing::info!("Found network config - Backend type: {}", config.backend.kind);
+        let judged = match flannel_backend::judge(&text, setup.store.subnets()) {
+            Ok(judged) => judged,
+            Err(error) => bail!("{error}"),
+        };
+        say_remarks(&judged);
+        // With a config that is wrong there may be no place until somebody has written another.
+        tokio::select! {
+            place = Place::find(&setup, judged) => break (text, place?),
+            () = another_config(&setup, &text) => {
+                tracing::info!("The network config has changed: starting with the new one");
+            }
+        }
+    };
+    let mut daemon = Daemon::join(setup, rules, text, place).await?;
     daemon.serve().await
+}
+
+/// This node's place in a network: how it takes part in it, and its subnet.
+struct Place {
+    answers: Answers,
+    facts: watch::Receiver<Arc<Facts>>,
+    network: JoinedNetwork,
+    own: OwnLease,
+    others: Snapshot,
+}
+
+impl Place {
+    /// Takes as long as it takes to get a subnet.
+    async fn find(setup: &Setup, judged: Judged) -> anyhow::Result<Self> {
+        let config = judged.config;
+        let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
+        checks::bridge_filter(stack, config.nftables)?;
+        let answers = needs::find_out_at_last(setup, judged.backend.needs()).await;
+        let mut facts = setup.appliers.kernel().facts();
+        let now = facts.borrow_and_update().clone();
+        let network = match JoinedNetwork::new(setup, config, answers.clone(), &now).await {
+            Ok(network) => network,
+            Err(error) => bail!("{error}"),
+        };
+        network.say_underlay();
+        let (own, others) = OwnLease::acquire(setup, &network, now).await;
+        Ok(Self { answers, facts, network, own, others })
+    }
 }
 
 fn earlier_networks(previous: &Previous) -> Vec<IpNet> {
@@ -132,29 +169,18 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Takes a subnet, programs the kernel for all peers known now, and says so.
+    /// Programs the kernel for all peers known now, and says so.
     async fn join(
         setup: Setup,
         rules: TrafficRules,
         text: String,
-        judged: Judged,
+        place: Place,
     ) -> anyhow::Result<Self> {
-        let config = judged.config;
-        let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
-        checks::bridge_filter(stack, config.nftables)?;
-        let answers = needs::find_out_at_last(&setup, judged.backend.needs()).await;
-        let mut facts = setup.appliers.kernel().facts();
-        let now = facts.borrow_and_update().clone();
-        let network = match JoinedNetwork::new(&setup, config, answers.clone(), &now).await {
-            Ok(network) => network,
-            Err(error) => bail!("{error}"),
-        };
-        network.say_underlay();
-        let (own, snapshot) = OwnLease::acquire(&setup, &network, now).await;
+        let Place { answers, facts, network, own, others } = place;
         let mut table = LeaseTable::new();
         table.set_own(Some(own.subnet()));
-        table.snapshot(snapshot.leases.into_iter().map(|stored| stored.lease));
-        let events = setup.store.watch(snapshot.cursor);
+        table.snapshot(others.leases.into_iter().map(|stored| stored.lease));
+        let events = setup.store.watch(others.cursor);
         let mut earlier = EarlierNetworks::default();
         earlier.remember(earlier_networks(&setup.previous));
         let mut daemon = Self {

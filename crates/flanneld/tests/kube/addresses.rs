@@ -31,12 +31,17 @@ fn an_overwritten_public_address_is_announced_and_sent_to() -> Result<()> {
     Ok(())
 }
 
+/// The Go flannel goes on without it when the API server does not answer at that moment.
 #[test]
-fn an_address_in_the_node_counts_more_than_the_flag() -> Result<()> {
-    let kube = kube(2).with_nodes()?;
+fn an_address_in_the_node_counts_more_than_the_flag_and_is_waited_for() -> Result<()> {
+    let mut kube = kube(2).with_nodes()?;
     kube.lab.node(1).ip("address add 192.168.100.101/24 dev eth0")?;
     kube.server.annotate(&name(1), &key("node-public-ip"), Some("192.168.100.101"));
     kube.replace_flag(1, "--public-ip", "192.168.100.1");
+    kube.server.kill();
+    kube.lab.node(1).flanneld().start()?;
+    kube.logged(1, &["Cannot ask for this node's public addresses", "no answer"])?;
+    kube.server.restart();
     kube.lab.start_daemons()?;
     assert_eq!(kube.annotation(1, "public-ip").as_deref(), Some("192.168.100.101"));
     kube.connected_pods(1, 2)?;

@@ -2,6 +2,7 @@
 
 use flannel_kube::testing::NodeSpec;
 use flannel_lab::Result;
+use serde_json::json;
 
 use crate::support::{cidr, cidr6, key, kube, name, spec};
 
@@ -27,6 +28,9 @@ fn a_pod_cidr_outside_of_the_network_is_said_and_mended_live() -> Result<()> {
     kube.server.create_node(&NodeSpec::new(&name(2)).cidr("10.99.2.0/24"));
     (1..=2).for_each(|number| kube.lab.node(number).flanneld().start().unwrap());
     kube.logged(1, &["doesn't contain \"10.99.1.0/24\" PodCIDR of the \"node-1\" node"])?;
+    kube.put_config(&json!({"Network": "10.99.0.0/16", "Backend": {"Type": "vxlan"}}));
+    kube.lab.start_daemons()?;
+    kube.connected_pods(1, 2)?;
     Ok(())
 }
 

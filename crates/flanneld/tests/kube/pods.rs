@@ -1,7 +1,7 @@
 //! Pods reach each other.
 
 use flannel_lab::{Result, SUBNET_ENV};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{LIMIT, cidr, kube, name};
 
@@ -58,10 +58,17 @@ fn fifty_nodes_reach_each_other() -> Result<()> {
 #[test]
 fn a_reboot_keeps_the_mac_address_under_a_prefix_with_a_slash() -> Result<()> {
     let kube = kube(2).flag("--kube-annotation-prefix=example.com/net").start()?;
-    let mac = || kube.server.annotation(&name(1), "example.com/net-backend-data").unwrap();
+    let data = "example.com/net-backend-data";
+    let mac = || {
+        let text = kube.server.annotation(&name(1), data).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()["VtepMAC"].clone()
+    };
     let before = mac();
     let daemon = kube.lab.node(1).flanneld();
     daemon.stop()?;
+    // Whoever wrote it, in whichever order.
+    let reordered = format!("{{\"VtepMAC\": {before}, \"VNI\": 1}}");
+    kube.server.annotate(&name(1), data, Some(&reordered));
     kube.lab.node(1).exec(&["ip", "link", "del", "flannel.1"])?;
     kube.lab.node(1).exec(&["rm", "-rf", "/run/flannel"])?;
     daemon.restart()?;
