@@ -4,13 +4,17 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use rustix::fs::StatVfsMountFlags;
 
 use crate::{IfName, Offload, Sysctl};
 
-/// Whether the kernel has the value already; a setting the kernel does not know counts as done.
+/// Whether the kernel has the value already; a setting the kernel does not know counts as done, and so does
+/// one that cannot be made from here.
 pub(crate) fn sysctl_is_set(sysctl: &Sysctl) -> bool {
     match fs::read_to_string(path(sysctl)) {
-        Ok(value) => value.trim() == sysctl.value,
+        Ok(value) => value.trim() == sysctl.value || cannot_be_set(sysctl),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
@@ -18,6 +22,7 @@ pub(crate) fn sysctl_is_set(sysctl: &Sysctl) -> bool {
 pub(crate) fn set_sysctl(sysctl: &Sysctl) -> io::Result<()> {
     match fs::write(path(sysctl), &sysctl.value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(_) if cannot_be_set(sysctl) => return Ok(()),
         result => result?,
     }
     // Some take any value and keep another.
@@ -26,6 +31,24 @@ pub(crate) fn set_sysctl(sysctl: &Sysctl) -> io::Result<()> {
     }
     let value = read_sysctl(&sysctl.path).unwrap_or_default();
     Err(io::Error::other(format!("the kernel accepts it and keeps {value}")))
+}
+
+/// In a container without privileges all settings are read-only, for good: no try of ours changes that, and
+/// no pod is cut off for it. Who runs flanneld there is told once.
+fn cannot_be_set(sysctl: &Sysctl) -> bool {
+    static TOLD: Once = Once::new();
+    let read_only = rustix::fs::statvfs(path(sysctl))
+        .is_ok_and(|file_system| file_system.f_flag.contains(StatVfsMountFlags::RDONLY));
+    if read_only {
+        TOLD.call_once(|| {
+            let name = sysctl.path.replace('/', ".");
+            tracing::info!(
+                "/proc/sys is read-only here: settings such as {name}={} are left to the host",
+                sysctl.value
+            );
+        });
+    }
+    read_only
 }
 
 /// The value as the kernel has it; `None` if it has no such setting.
