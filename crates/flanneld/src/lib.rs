@@ -6,6 +6,7 @@
 
 pub mod appliers;
 pub mod checks;
+pub mod cni_conf;
 pub mod daemon;
 mod first_config;
 pub mod iface;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use flanneld::cni_conf::{self, CniConf};
 use flanneld::joined_networks::JoinedNetworks;
 use flanneld::options::{Options, Parsed, Remark};
 use flanneld::readiness::Readiness;
@@ -98,7 +99,7 @@ async fn live(options: Options, served: Option<serve::Served>) -> anyhow::Result
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     tracing::info!("Installing signal handlers");
-    let probe = options.probe.clone();
+    let (probe, cni_conf) = (options.probe.clone(), options.cni_conf.clone());
     if options.networks.is_empty() {
         notify::ready();
         notify::status("serving leases");
@@ -111,7 +112,8 @@ async fn live(options: Options, served: Option<serve::Served>) -> anyhow::Result
     let mut work = pin!(async {
         tokio::select! {
             result = networks => result,
-            never = serve_probe(probe, ready) => match never {},
+            never = serve_probe(probe, ready.clone()) => match never {},
+            never = show_to_runtimes(cni_conf, ready) => match never {},
         }
     });
     tokio::select! {
@@ -132,6 +134,16 @@ async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+    }
+}
+
+async fn show_to_runtimes(
+    conf: Option<CniConf>,
+    ready: watch::Receiver<Readiness>,
+) -> std::convert::Infallible {
+    match conf {
+        Some(conf) => cni_conf::keep(conf, ready).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -41,6 +41,8 @@ pub(super) struct Typed {
     pub(super) kube_annotation_prefix: String,
     pub(super) kubeconfig_file: String,
     pub(super) version: bool,
+    pub(super) cni_conf_source: String,
+    pub(super) cni_conf_file: String,
     pub(super) healthz_ip: String,
     pub(super) healthz_port: i64,
     pub(super) iptables_resync: i64,
@@ -278,6 +280,17 @@ pub(super) static FLAGS: &[Flag] = &[
         "ip-blackhole-route",
         Bool(false, |t| &mut t.ip_blackhole_route),
         "keep a blackhole route for the local subnet, so that unused pod addresses do not leave the node",
+    ),
+    // What container runtimes see.
+    flag(
+        "cni-conf-file",
+        Text("", |t| &mut t.cni_conf_file),
+        "file in the container runtime's directory to show cni-conf-source as, from when the network works; none if empty",
+    ),
+    flag(
+        "cni-conf-source",
+        Text("/etc/kube-flannel/cni-conf.json", |t| &mut t.cni_conf_source),
+        "file with the CNI configuration, with cni-conf-file",
     ),
     // Watching the daemon.
     flag(

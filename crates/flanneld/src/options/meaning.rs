@@ -12,6 +12,7 @@ use flannel_server::TlsFiles;
 use flannel_store::{EtcdOptions, RemoteOptions, Secret};
 
 use super::{Given, UsageError};
+use crate::cni_conf::CniConf;
 use crate::iface::Selection;
 use crate::logging::Verbosity;
 
@@ -35,6 +36,8 @@ pub struct Options {
     pub renew_margin: Duration,
     pub traffic: Traffic,
     pub blackhole_route: bool,
+    /// What container runtimes are to see of this node's network.
+    pub cni_conf: Option<CniConf>,
     /// Where the probe server listens; `None` turns it off.
     pub probe: Option<ProbeAddress>,
     pub verbosity: Verbosity,
@@ -126,6 +129,7 @@ impl Options {
                 resync: given.resync()?,
             },
             blackhole_route: typed.ip_blackhole_route,
+            cni_conf: given.cni_conf()?,
             probe: given.probe()?,
             verbosity: Verbosity {
                 level: typed.v,
@@ -322,6 +326,19 @@ impl Given {
             return Err(self.refuse("iptables-resync", &seconds.to_string(), fix));
         }
         Ok(Duration::from_secs(seconds.unsigned_abs()).min(LONGEST_PAUSE))
+    }
+
+    fn cni_conf(&self) -> Result<Option<CniConf>, UsageError> {
+        let typed = &self.typed;
+        if typed.cni_conf_file.is_empty() {
+            return Ok(None);
+        }
+        let subnet_file = self.file("subnet-file", &typed.subnet_file)?;
+        Ok(Some(CniConf {
+            source: self.file("cni-conf-source", &typed.cni_conf_source)?,
+            file: self.file("cni-conf-file", &typed.cni_conf_file)?,
+            volatile: subnet_file.parent().unwrap_or(Path::new("/run/flannel")).to_owned(),
+        }))
     }
 
     fn probe(&self) -> Result<Option<ProbeAddress>, UsageError> {

@@ -1,0 +1,169 @@
+//! The CNI configuration of the node: container runtimes see it from the moment the network works.
+//!
+//! A runtime that finds a configuration calls the node ready, and a node that is ready gets pods. So it is not
+//! there before pods can be attached: neither at the first start nor after a reboot, when flanneld has
+//! yet to come up. The file in the runtime's directory is a link to one beside `subnet.env`, in a
+//! directory that a reboot empties. While flanneld is replaced, or is not ready for a moment, it stays:
+//! pods that are there must be able to go.
+
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flannel_common::{replace_by, replace_file, temporary_path};
+use tokio::sync::watch;
+
+use crate::readiness::Readiness;
+
+/// How often the source is compared: the kubelet itself brings a changed ConfigMap within a minute.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Which file is to be seen where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CniConf {
+    pub source: PathBuf,
+    /// In the runtime's directory.
+    pub file: PathBuf,
+    /// What a reboot empties.
+    pub volatile: PathBuf,
+}
+
+/// Installs it as soon as the network works, and again when the source or the file has changed.
+pub async fn keep(conf: CniConf, readiness: watch::Receiver<Readiness>) -> Infallible {
+    keep_looking(conf, readiness, LOOK_EVERY).await
+}
+
+async fn keep_looking(
+    conf: CniConf,
+    mut readiness: watch::Receiver<Readiness>,
+    every: Duration,
+) -> Infallible {
+    if readiness.wait_for(Readiness::has_begun).await.is_err() {
+        return std::future::pending().await;
+    }
+    let mut complaint = None;
+    loop {
+        match conf.install() {
+            Ok(true) => {
+                complaint = None;
+                tracing::info!("The CNI configuration is in place: {}", conf.file.display());
+            }
+            Ok(false) => complaint = None,
+            Err(error) if complaint.as_ref() == Some(&error) => {}
+            Err(error) => {
+                tracing::error!("No pod can be started on this node: {error}");
+                complaint = Some(error);
+            }
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+impl CniConf {
+    /// Whether anything had to be done.
+    fn install(&self) -> Result<bool, String> {
+        let wanted = fs::read(&self.source)
+            .map_err(|error| format!("cannot read {}: {error}", self.source.display()))?;
+        serde_json::from_slice::<serde_json::Value>(&wanted)
+            .map_err(|error| format!("{} is no JSON: {error}", self.source.display()))?;
+        let name = self.file.file_name().ok_or("cni-conf-file has no name")?;
+        let target = self.volatile.join(name);
+        let leads_there = fs::read_link(&self.file).is_ok_and(|found| found == target);
+        if leads_there && fs::read(&target).is_ok_and(|found| found == wanted) {
+            return Ok(false);
+        }
+        replace_file(&target, &wanted, 0o644).map_err(failed("write", &target))?;
+        // Made anew even if it is there: runtimes watch its directory alone.
+        let temporary = temporary_path(&self.file, "new");
+        replace_by(&self.file, &temporary, |temporary| symlink(&target, temporary))
+            .map_err(failed("replace", &self.file))?;
+        Ok(true)
+    }
+}
+
+fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> String + use<> {
+    let path = path.display().to_string();
+    move |error| format!("cannot {verb} {path}: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Case {
+        root: tempfile::TempDir,
+        conf: CniConf,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let path = |name: &str| root.path().join(name);
+            for dir in ["run", "net.d"] {
+                fs::create_dir(path(dir)).unwrap();
+            }
+            fs::write(path("cni-conf.json"), "{}").unwrap();
+            let conf = CniConf {
+                source: path("cni-conf.json"),
+                file: path("net.d/10-flannel.conflist"),
+                volatile: path("run"),
+            };
+            Self { root, conf }
+        }
+
+        fn seen(&self) -> Option<String> {
+            fs::read_to_string(&self.conf.file).ok()
+        }
+    }
+
+    #[tokio::test]
+    async fn it_is_there_when_the_network_works_and_not_before() {
+        let case = Case::new();
+        let seen = async |wanted: Option<&str>| {
+            while case.seen().as_deref() != wanted {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let (say, readiness) = watch::channel(Readiness::NotReady("starting".into()));
+        let every = Duration::from_millis(1);
+        let task = tokio::spawn(keep_looking(case.conf.clone(), readiness, every));
+        tokio::time::sleep(20 * every).await;
+        assert_eq!(case.seen(), None);
+        say.send(Readiness::Ready).unwrap();
+        seen(Some("{}")).await;
+
+        say.send(Readiness::NotReady("no store".into())).unwrap();
+        replace_file(&case.conf.source, b"[]", 0o644).unwrap();
+        seen(Some("[]")).await;
+        fs::remove_file(&case.conf.file).unwrap();
+        seen(Some("[]")).await;
+        task.abort();
+    }
+
+    #[test]
+    fn a_reboot_hides_it_until_it_is_installed_again() {
+        let case = Case::new();
+        assert!(case.conf.install().unwrap());
+        assert!(!case.conf.install().unwrap(), "nothing is written twice");
+        fs::remove_file(case.root.path().join("run/10-flannel.conflist")).unwrap();
+        assert_eq!(case.seen(), None);
+        assert!(case.conf.install().unwrap());
+        assert_eq!(case.seen().as_deref(), Some("{}"));
+    }
+
+    #[test]
+    fn a_file_of_another_flannel_is_replaced_and_nonsense_replaces_nothing() {
+        let case = Case::new();
+        fs::write(&case.conf.file, "old").unwrap();
+        fs::write(&case.conf.source, "{nonsense").unwrap();
+        assert!(case.conf.install().unwrap_err().contains("is no JSON"));
+        assert_eq!(case.seen().as_deref(), Some("old"));
+        fs::write(&case.conf.source, "{}").unwrap();
+        assert!(case.conf.install().unwrap());
+        assert_eq!(case.seen().as_deref(), Some("{}"));
+        assert_eq!(fs::read_dir(case.root.path().join("net.d")).unwrap().count(), 1);
+    }
+}
