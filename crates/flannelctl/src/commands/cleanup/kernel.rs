@@ -6,11 +6,14 @@ use std::fmt::Write as _;
 use anyhow::Context as _;
 use flannel_kernel::{ROUTE_PROTOCOL, is_flannel_device};
 use flannel_netlink::{Connection, Protocol, Request};
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+/// What the plugin calls it unless it is told otherwise.
+const POD_BRIDGE: &str = "cni0";
 
 pub(super) struct Kernel {
     connection: Connection,
@@ -27,15 +30,15 @@ impl Kernel {
         Ok(Self { connection: Connection::open(Protocol::Route).context("talk to the kernel")? })
     }
 
-    /// What there is of flannel, in words.
-    pub(super) fn find(&mut self) -> anyhow::Result<Vec<String>> {
-        Ok(self.things()?.into_iter().map(|thing| thing.words).collect())
+    /// What there is of flannel, in words. `pods`: also the bridge of pods, if none is on it.
+    pub(super) fn find(&mut self, pods: bool) -> anyhow::Result<Vec<String>> {
+        Ok(self.things(pods)?.into_iter().map(|thing| thing.words).collect())
     }
 
     /// Removes it, and says what that was and what would not go.
-    pub(super) fn remove(&mut self) -> anyhow::Result<(Vec<String>, Vec<String>)> {
+    pub(super) fn remove(&mut self, pods: bool) -> anyhow::Result<(Vec<String>, Vec<String>)> {
         let (words, removals): (Vec<_>, Vec<_>) =
-            self.things()?.into_iter().map(|thing| (thing.words, thing.removal)).unzip();
+            self.things(pods)?.into_iter().map(|thing| (thing.words, thing.removal)).unzip();
         let requests = removals.into_iter().map(|message| Request { message, flags: 0 });
         let mut refused = BTreeMap::new();
         self.connection
@@ -57,7 +60,7 @@ impl Kernel {
     }
 
     /// Routes before the devices that would take them along.
-    fn things(&mut self) -> anyhow::Result<Vec<Thing>> {
+    fn things(&mut self, pods: bool) -> anyhow::Result<Vec<Thing>> {
         let mut names = BTreeMap::new();
         let mut devices = Vec::new();
         let all = RouteNetlinkMessage::GetLink(LinkMessage::default());
@@ -65,11 +68,17 @@ impl Kernel {
             RouteNetlinkMessage::NewLink(link) => Some(link),
             _ => None,
         });
-        for link in links.context("list the devices")? {
+        let links = links.context("list the devices")?;
+        let used: Vec<u32> = links.iter().filter_map(bridge_of).collect();
+        for link in links {
             let Some(name) = name_of(&link) else { continue };
             names.insert(link.header.index, name.to_owned());
             // A bridge of such a name would be somebody else's.
-            if is_flannel_device(link.clone()) {
+            let of_pods = pods
+                && name == POD_BRIDGE
+                && is_bridge(&link)
+                && !used.contains(&link.header.index);
+            if of_pods || is_flannel_device(link.clone()) {
                 devices.push(Thing { words: format!("device {name}"), removal: del_link(&link) });
             }
         }
@@ -107,6 +116,20 @@ fn name_of(link: &LinkMessage) -> Option<&str> {
     link.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::IfName(name) => Some(name.as_str()),
         _ => None,
+    })
+}
+
+fn bridge_of(link: &LinkMessage) -> Option<u32> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Controller(index) => Some(*index),
+        _ => None,
+    })
+}
+
+fn is_bridge(link: &LinkMessage) -> bool {
+    link.attributes.iter().any(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => infos.contains(&LinkInfo::Kind(InfoKind::Bridge)),
+        _ => false,
     })
 }
 

@@ -1,8 +1,10 @@
 //! `flannelctl cleanup`: a node without flannel, as it was before.
 //!
 //! What belongs to pods (the bridge `cni0`, their addresses, published ports) is the container runtime's
-//! to remove, with the pods.
+//! to remove, with the pods; what is left of it when none are there, and what installing the plugin has
+//! put into the runtime's directories, is removed if these are named.
 
+mod cni;
 mod daemon;
 mod kernel;
 mod tunnel;
@@ -16,6 +18,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
+use self::cni::CniArgs;
 use self::kernel::Kernel;
 
 #[derive(Debug, Args)]
@@ -39,6 +42,9 @@ pub(crate) struct CleanupArgs {
     /// The node's WireGuard key
     #[arg(long, value_name = "FILE", default_value = "/run/flannel/wgkey")]
     wireguard_key: PathBuf,
+
+    #[command(flatten)]
+    cni: CniArgs,
 }
 
 /// What went, or would go, and what could not be looked at or removed.
@@ -75,7 +81,7 @@ impl CleanupArgs {
         for directory in self.run_directories() {
             report.things.extend(tunnel::find(&directory));
         }
-        report.note(Kernel::open().and_then(|mut kernel| kernel.find()));
+        report.note(Kernel::open().and_then(|mut kernel| kernel.find(self.cni.of_pods())));
         report.things.extend(self.files().iter().map(|file| file.display().to_string()));
         report
     }
@@ -96,9 +102,15 @@ impl CleanupArgs {
         let mut files = vec![self.subnet_file.clone(), self.wireguard_key.clone()];
         files.extend(within(&self.subnet_dir, "env"));
         files.extend(within(&self.node_dir, "json"));
+        // Beside it: where plugins reach flanneld, and what it showed to container runtimes.
+        files.push(self.subnet_file.with_file_name(flannel_cni::caretaker::SOCKET));
+        if let Some(beside) = self.subnet_file.parent() {
+            files.extend(within(&beside.to_owned(), "conflist"));
+        }
         files.retain(|file| file.exists());
         files.sort();
         files.dedup();
+        files.extend(self.cni.paths());
         files
     }
 
@@ -112,7 +124,7 @@ impl CleanupArgs {
             report.things.extend(removed);
             report.failures.extend(failures);
         }
-        match Kernel::open().and_then(|mut kernel| kernel.remove()) {
+        match Kernel::open().and_then(|mut kernel| kernel.remove(self.cni.of_pods())) {
             Ok((removed, failures)) => {
                 report.things.extend(removed);
                 report.failures.extend(failures);
@@ -120,7 +132,9 @@ impl CleanupArgs {
             Err(error) => report.failures.push(format!("{error:#}")),
         }
         for file in self.files() {
-            match fs::remove_file(&file) {
+            let is_dir = file.symlink_metadata().is_ok_and(|it| it.is_dir());
+            let removed = if is_dir { fs::remove_dir_all(&file) } else { fs::remove_file(&file) };
+            match removed {
                 Ok(()) => report.things.push(file.display().to_string()),
                 Err(error) => report.failures.push(format!("remove {}: {error}", file.display())),
             }
