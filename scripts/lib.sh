@@ -155,3 +155,84 @@ all_executable() {
     [[ -x $directory/$program ]] || return 1
   done
 }
+
+# --- Container images -----------------------------------------------------------------------
+
+# go_architecture MACHINE: an architecture as images name it.
+go_architecture() {
+  case $1 in
+    x86_64*) echo amd64 ;;
+    aarch64*) echo arm64 ;;
+    armv7*) echo arm ;;
+    powerpc64le* | ppc64le*) echo ppc64le ;;
+    s390x*) echo s390x ;;
+    riscv64*) echo riscv64 ;;
+    *) die "no image is made for $1" ;;
+  esac
+}
+
+# oci_archive ROOT WORK ARCHIVE NAME ARCHITECTURE CONFIG: an image whose only layer is the tree ROOT, as an
+# archive that ctr, podman and docker take. CONFIG is what of the image's config is said beside PATH,
+# as JSON members. The same tree gives the same bytes.
+oci_archive() {
+  local root=$1 work=$2 archive=$3 name=$4 architecture=$5 config=$6
+  mkdir -p "$work/blobs/sha256"
+  oci_image "$root" "$work" "$name" "$architecture" "$config" >"$work/manifests"
+  oci_finish "$work" "$archive"
+}
+
+# oci_image ROOT WORK NAME ARCHITECTURE CONFIG: adds the image to those of WORK and prints its entry for
+# the index.
+oci_image() {
+  local root=$1 work=$2 name=$3 architecture=$4 config=$5 layer content manifest variant=
+  [[ $architecture != arm ]] || variant='"variant":"v7",'
+  tar -C "$root" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf "$work/layer" .
+  layer=$(oci_blob "$work" "$work/layer")
+  printf '{"architecture":"%s",%s"os":"linux","config":{%s},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+    "$architecture" "$variant" "$config" "${layer% *}" >"$work/config"
+  content=$(oci_blob "$work" "$work/config")
+  printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":%s,"layers":[%s]}' \
+    "$(oci_descriptor image.config.v1+json "$content")" \
+    "$(oci_descriptor image.layer.v1.tar "$layer")" >"$work/manifest"
+  manifest=$(oci_blob "$work" "$work/manifest")
+  # For docker and podman of old.
+  printf '[{"Config":"blobs/sha256/%s","RepoTags":["%s"],"Layers":["blobs/sha256/%s"]}]' \
+    "${content% *}" "$name" "${layer% *}" >"$work/manifest.json"
+  oci_descriptor image.manifest.v1+json "$manifest" \
+    ',"platform":{"architecture":"'"$architecture"'",'"$variant"'"os":"linux"},"annotations":{"io.containerd.image.name":"'"$(full_image_name "$name")"'","org.opencontainers.image.ref.name":"'"${name##*:}"'"}'
+}
+
+# oci_finish WORK ARCHIVE: the index of all images whose entries are in WORK/manifests, and the archive.
+oci_finish() {
+  local work=$1 archive=$2 files=(blobs index.json oci-layout)
+  printf '{"imageLayoutVersion":"1.0.0"}' >"$work/oci-layout"
+  printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[%s]}' \
+    "$(paste -sd, "$work/manifests")" >"$work/index.json"
+  # Images of several architectures have no common name in the older format.
+  (($(wc -l <"$work/manifests") > 1)) || files+=(manifest.json)
+  tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf "$archive" "${files[@]}"
+}
+
+# oci_blob WORK FILE: moves the file to where its content says, and prints its digest and size.
+oci_blob() {
+  local digest size
+  digest=$(sha256sum "$2" | cut -d ' ' -f 1)
+  size=$(stat --format=%s "$2")
+  mv "$2" "$1/blobs/sha256/$digest"
+  printf '%s %s\n' "$digest" "$size"
+}
+
+# oci_descriptor TYPE "DIGEST SIZE" [MORE]
+oci_descriptor() {
+  printf '{"mediaType":"application/vnd.oci.%s","digest":"sha256:%s","size":%s%s}\n' \
+    "$1" "${2% *}" "${2#* }" "${3-}"
+}
+
+# As containerd keeps it.
+full_image_name() {
+  case $1 in
+    *.*/*) printf '%s' "$1" ;;
+    */*) printf 'docker.io/%s' "$1" ;;
+    *) printf 'docker.io/library/%s' "$1" ;;
+  esac
+}
