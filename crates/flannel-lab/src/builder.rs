@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::error::{LabError, Result};
+use crate::kubernetes::KubernetesSpec;
 use crate::lab::Lab;
 use crate::spec::{Families, LabSpec};
 
@@ -27,6 +28,12 @@ impl LabBuilder {
     /// How many nodes.
     pub fn nodes(mut self, count: u16) -> Self {
         self.spec.nodes = count;
+        self
+    }
+
+    /// A real cluster on the nodes. They run no daemon but what is applied to the cluster.
+    pub fn kubernetes(mut self, spec: KubernetesSpec) -> Self {
+        self.spec.run_kubernetes(spec);
         self
     }
 

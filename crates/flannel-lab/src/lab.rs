@@ -8,6 +8,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::daemon::Daemon;
 use crate::error::{LabError, Result};
 use crate::etcd::Etcd;
+use crate::kubernetes::Kubernetes;
 use crate::lease_server;
 use crate::logs::LogDir;
 use crate::namespace::{Namespace, View};
@@ -29,6 +30,7 @@ pub struct Lab {
     spec: LabSpec,
     nodes: Vec<Node>,
     etcd: Option<Etcd>,
+    pub(crate) kubernetes: Option<Kubernetes>,
     pods: Mutex<Vec<Pod>>,
     pub(crate) switch: Arc<Switch>,
     pid_namespace: Arc<PidNamespace>,
@@ -72,9 +74,15 @@ impl Lab {
         }
         parallel(&nodes, AT_ONCE, Node::configure)?;
 
+        let kubernetes = match (&spec.kubernetes, &etcd) {
+            (Some(wanted), Some(etcd)) => {
+                Some(Kubernetes::start(wanted, &nodes, etcd, &logs, progress)?)
+            }
+            _ => None,
+        };
         let pods = Mutex::default();
-        let lab = Self { spec, nodes, etcd, pods, switch, pid_namespace, _logs: logs };
-        if let Some(etcd) = &lab.etcd {
+        let lab = Self { spec, nodes, etcd, kubernetes, pods, switch, pid_namespace, _logs: logs };
+        if let Some(etcd) = lab.etcd.as_ref().filter(|_| lab.kubernetes.is_none()) {
             progress(&format!("etcd runs at {}", etcd.endpoints()));
             lab.put_config(&lab.spec.network_config().to_string())?;
         }
@@ -181,6 +189,9 @@ impl Lab {
     /// Ends all processes of the lab at once. What is left goes with the lab's value.
     pub fn end(&self) {
         self.pid_namespace.end();
+        if let Some(kubernetes) = &self.kubernetes {
+            kubernetes.sweep();
+        }
     }
 
     fn pods_mut(&self) -> MutexGuard<'_, Vec<Pod>> {

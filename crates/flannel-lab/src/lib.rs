@@ -34,6 +34,7 @@
 //! | traffic | [`Lab::stream`] → [`Stream`] → [`StreamReport`]; [`Lab::tcp_transfer`] |
 //! | underlay faults | [`Lab::partition`], [`Lab::partition_from_store`], [`Lab::cut`], [`Lab::loss`], [`Lab::delay`], [`Lab::heal`], [`Lab::replace_nic`], [`Lab::change_address`]; [`Node::unplug`], [`Node::plug`], [`Node::nic_down`], [`Node::nic_up`], [`Node::set_underlay_mtu`] |
 //! | vandalism | [`Node::vandalize`], [`Node::vandalize_at_random`] with a [`Vandalism`] |
+//! | a real cluster | [`LabBuilder::kubernetes`], [`Lab::kubernetes`] → [`Kubernetes`]: `kubectl`, `apply`, `import`; [`Lab::reboot`] |
 //! | waiting | [`Lab::wait_until`] |
 //!
 //! Addresses follow from numbers: node *i* has `eth0` with `192.168.100.i/24` and `fd00:100::i/64`
@@ -58,6 +59,7 @@
 //! belong to no process of the lab, so they must not use `/proc/self`.
 
 mod builder;
+mod cgroups;
 mod daemon;
 mod error;
 mod etcd;
@@ -65,6 +67,7 @@ mod fault;
 mod filter;
 mod http;
 mod keys;
+mod kubernetes;
 mod lab;
 mod lease_server;
 mod logs;
@@ -89,11 +92,13 @@ mod vandal;
 mod wait;
 
 pub use builder::LabBuilder;
+pub use cgroups::Cgroups;
 pub use daemon::Daemon;
 pub use error::{LabError, Result};
 pub use etcd::{Etcd, Snapshot};
 pub use fault::Participant;
 pub use http::HttpAnswer;
+pub use kubernetes::{Kubernetes, KubernetesSpec, ProxyMode};
 pub use lab::Lab;
 pub use matrix::{Matrix, PlaceRef};
 pub use namespace::{Namespace, NamespacePaths};

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use rustix::fs::CWD;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change,
-    move_mount, open_tree,
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
+    mount_change, move_mount, open_tree, unmount,
 };
 
 use crate::error::{Context, LabError, Result};
@@ -41,16 +41,33 @@ pub(crate) fn prepare_base() -> Result<()> {
     Ok(())
 }
 
+/// What a node's restart does to its mounts: all below `/run` and of its pods are gone, and `/run` is empty.
+pub(crate) fn renew_node() -> Result<()> {
+    let mounted = fs::read_to_string("/proc/1/mounts").context(|| "list a node's mounts".into())?;
+    let gone = |at: &str| at.starts_with("/run/") || at.starts_with("/var/lib/kubelet/");
+    for at in mounted.lines().rev().filter_map(|line| line.split(' ').nth(1)).filter(|at| gone(at))
+    {
+        let _ = unmount(at, UnmountFlags::DETACH);
+    }
+    prepare_run()?;
+    own_sys()
+}
+
 /// Makes the places private in which a node keeps its own files, and shows its own devices in /sys.
 pub(crate) fn prepare_node() -> Result<()> {
-    tmpfs("/run")?;
-    for dir in ["/run/flannel", "/run/lock", "/run/netns"] {
-        fs::create_dir_all(dir).context(|| format!("create {dir} for a node"))?;
-    }
+    prepare_run()?;
     for dir in PRIVATE {
         tmpfs(dir)?;
     }
     own_sys()
+}
+
+fn prepare_run() -> Result<()> {
+    tmpfs("/run")?;
+    for dir in ["/run/flannel", "/run/lock", "/run/netns"] {
+        fs::create_dir_all(dir).context(|| format!("create {dir} for a node"))?;
+    }
+    Ok(())
 }
 
 /// Shows in /sys the devices of the thread's network namespace. The cgroup tree stays visible.

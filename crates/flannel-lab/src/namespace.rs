@@ -5,17 +5,24 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::panic::resume_unwind;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, openat};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::system::sethostname;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use crate::error::{Context, Result};
 use crate::mounts;
 use crate::pid_namespace::PidNamespace;
+use crate::wait::wait_until;
+
+/// How long processes may take to be gone after they were killed.
+const KILL_LIMIT: Duration = Duration::from_secs(20);
 
 /// A handle on a namespace; clones are the same namespace.
 #[derive(Clone, Debug)]
@@ -24,7 +31,8 @@ pub struct Namespace(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     label: String,
-    net: OwnedFd,
+    /// Replaced when the machine starts anew.
+    net: Mutex<Arc<OwnedFd>>,
     /// Mounts and host name, where these are its own.
     own: Option<Own>,
     pid_namespace: Arc<PidNamespace>,
@@ -88,7 +96,8 @@ impl Namespace {
             Ok((net, Some(Own { mounts: link("mnt")?, host: link("uts")? })))
         })?;
         let label = label.to_owned();
-        let inner = Inner { label, net: net.into(), own, pid_namespace: Arc::clone(pid_namespace) };
+        let pid_namespace = Arc::clone(pid_namespace);
+        let inner = Inner { label, net: Mutex::new(Arc::new(net.into())), own, pid_namespace };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -130,7 +139,7 @@ impl Namespace {
         let pid = std::process::id();
         let path = |fd: i32| PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
         NamespacePaths {
-            net: path(self.0.net.as_raw_fd()),
+            net: path(self.net().as_raw_fd()),
             mounts: self.0.own.as_ref().map(|own| path(own.mounts.as_raw_fd())),
             host: self.0.own.as_ref().map(|own| path(own.host.as_raw_fd())),
             pids: path(self.0.pid_namespace.fd().as_raw_fd()),
@@ -159,8 +168,57 @@ impl Namespace {
 
     /// As [`Self::enter`], but the thread goes on seeing the host's files.
     pub(crate) fn enter_net(&self) -> Result<()> {
-        move_into_link_name_space(self.0.net.as_fd(), Some(LinkNameSpaceType::Network))
+        move_into_link_name_space(self.net().as_fd(), Some(LinkNameSpaceType::Network))
             .context(|| format!("enter the network of {}", self.0.label))
+    }
+
+    /// The machine starts anew: it has another network namespace, in which nothing is, and an empty
+    /// `/run`. All of its processes must have ended.
+    pub(crate) fn renew(&self) -> Result<()> {
+        let net = on_new_thread(self.label(), || {
+            // The own /proc does not show this thread, the host's does.
+            let task = File::open("/proc/thread-self/ns").context(|| "open own links".into())?;
+            self.enter()?;
+            // SAFETY: the thread is new and ends here; nothing else relies on its network.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+                .context(|| "make a network namespace".into())?;
+            mounts::renew_node()?;
+            openat(&task, "net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                .context(|| format!("open the network namespace of {}", self.label()))
+        })?;
+        *self.0.net.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(net);
+        Ok(())
+    }
+
+    /// Kills every process that sees this namespace's files, or is in a control group of this name, and
+    /// waits until none is left.
+    pub(crate) fn kill_all(&self, cgroup: &str) -> Result<()> {
+        let mounts = self.0.own.as_ref().map(|own| rustix::fs::fstat(&own.mounts));
+        let mounts = mounts.transpose().context(|| "look at a mount namespace".into())?;
+        let ours = |process: &Path| {
+            let same = fs::metadata(process.join("ns/mnt"))
+                .is_ok_and(|found| mounts.is_some_and(|own| own.st_ino == found.ino()));
+            let groups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
+            same || groups.lines().any(|line| line.contains(cgroup))
+        };
+        let what = format!("all processes of {} to end", self.label());
+        wait_until(&what, KILL_LIMIT, || {
+            let entries = fs::read_dir("/proc").map_err(|error| error.to_string())?;
+            let living: Vec<i32> = entries
+                .flatten()
+                .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+                .filter(|(_, path)| ours(path))
+                .map(|(pid, _)| pid)
+                .collect();
+            for pid in living.iter().filter_map(|&pid| Pid::from_raw(pid)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            if living.is_empty() { Ok(()) } else { Err(format!("{} live", living.len())) }
+        })
+    }
+
+    fn net(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.0.net.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Makes children of the calling thread members of the lab's PID namespace. The thread itself

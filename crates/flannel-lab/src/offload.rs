@@ -52,6 +52,7 @@ fn set(device: &str, command: u32, data: u32) -> io::Result<()> {
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: the request and the value it points to live until the call has returned, and the
     // kernel reads a value of this layout for these commands.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    let result =
+        unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, &raw mut request) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -41,7 +41,7 @@ impl Namespace {
 
     /// As [`Self::exec`], for a command that may take longer (or must take less) than a minute.
     pub fn exec_within<S: AsRef<OsStr>>(&self, limit: Duration, words: &[S]) -> Result<String> {
-        let output = self.run_command(&mut command(words)?, &line(words), None, Some(limit))?;
+        let output = self.run_command(&mut command(words)?, &line(words), None, limit)?;
         if output.status.success() {
             return Ok(output.stdout);
         }
@@ -50,7 +50,7 @@ impl Namespace {
 
     /// Runs a command inside and returns status and output whatever they are.
     pub fn output<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<Output> {
-        self.run_command(&mut command(words)?, &line(words), None, Some(COMMAND_LIMIT))
+        self.run_command(&mut command(words)?, &line(words), None, COMMAND_LIMIT)
     }
 
     /// Runs `ip` with these words inside.
@@ -76,7 +76,7 @@ impl Namespace {
         let mut command = Command::new(tool);
         command.args(["-batch", "-"]);
         let input = lines.join("\n") + "\n";
-        let output = self.run_command(&mut command, tool, Some(&input), None)?;
+        let output = self.run_to_end(&mut command, tool, Some(&input), COMMAND_LIMIT, false)?;
         if output.status.success() {
             return Ok(());
         }
@@ -91,7 +91,7 @@ impl Namespace {
         Err(self.failed(&what, output.status, &output.stderr))
     }
 
-    fn failed(&self, command: &str, status: ExitStatus, stderr: &str) -> LabError {
+    pub(crate) fn failed(&self, command: &str, status: ExitStatus, stderr: &str) -> LabError {
         LabError::Command {
             place: self.label().to_owned(),
             command: command.to_owned(),
@@ -100,15 +100,25 @@ impl Namespace {
         }
     }
 
-    fn run_command(
+    pub(crate) fn run_command(
         &self,
         command: &mut Command,
         what: &str,
         input: Option<&str>,
-        limit: Option<Duration>,
+        limit: Duration,
     ) -> Result<Output> {
-        // A tool of our own enters the network only, and has the usual time.
-        let (inside, limit) = (limit.is_some(), limit.unwrap_or(COMMAND_LIMIT));
+        self.run_to_end(command, what, input, limit, true)
+    }
+
+    /// `inside`: a tool of our own enters the network only.
+    fn run_to_end(
+        &self,
+        command: &mut Command,
+        what: &str,
+        input: Option<&str>,
+        limit: Duration,
+        inside: bool,
+    ) -> Result<Output> {
         let memory = |name: &str| -> Result<File> {
             let fd = memfd_create(name, MemfdFlags::CLOEXEC)
                 .context(|| format!("a buffer for `{what}`"))?;

@@ -114,7 +114,7 @@ fn in_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&search_path()).map(|dir| dir.join(name)).find(|path| is_executable(path))
 }
 
-fn search_path() -> OsString {
+pub(crate) fn search_path() -> OsString {
     let path = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let mut dirs: Vec<PathBuf> = env::split_paths(&path).collect();
     for dir in ADMIN_DIRS {

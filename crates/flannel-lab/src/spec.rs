@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::{LabError, Result};
+use crate::kubernetes::KubernetesSpec;
 
 /// Address families of an underlay or an overlay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +65,9 @@ pub struct LabSpec {
     pub lease_server: bool,
     /// The daemon on every node.
     pub daemon: DaemonSpec,
+    /// A real cluster on the nodes, which then have no daemon but what is applied to it.
+    #[serde(default)]
+    pub kubernetes: Option<KubernetesSpec>,
     /// What single nodes have different.
     pub node: BTreeMap<u16, NodeSpec>,
     /// Where logs go; in memory if not given.
@@ -111,6 +115,18 @@ pub struct NodeSpec {
     pub env: BTreeMap<String, String>,
 }
 
+impl LabSpec {
+    /// Makes it a cluster's, whose nodes run no daemon but what is applied to the cluster.
+    pub fn run_kubernetes(&mut self, cluster: KubernetesSpec) {
+        self.etcd.members = 1;
+        self.etcd.binary = Some(cluster.programs.join("etcd"));
+        self.etcd.flags.push("--unsafe-no-fsync".into());
+        self.lease_server = false;
+        self.daemon.run = false;
+        self.kubernetes = Some(cluster);
+    }
+}
+
 impl Default for LabSpec {
     fn default() -> Self {
         Self {
@@ -126,6 +142,7 @@ impl Default for LabSpec {
             etcd_prefix: "/coreos.com/network".into(),
             etcd: EtcdSpec { members: 1, binary: None, flags: Vec::new() },
             lease_server: false,
+            kubernetes: None,
             daemon: DaemonSpec {
                 run: true,
                 binary: None,

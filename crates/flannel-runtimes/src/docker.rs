@@ -5,10 +5,9 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 use std::time::Duration;
 
-use flannel_lab::{Node, Place as _, Process, wait_until};
+use flannel_lab::{Cgroups, Node, Place as _, Process, wait_until};
 use rustix::process::Signal;
 
-use crate::cgroups::Cgroups;
 use crate::image;
 use crate::programs::{Unpacked, env_command, of_repository, own_directory};
 use crate::runtime::Runtime;

@@ -5,7 +5,7 @@
 //! on the host. What they write goes to the node's own `/run`, `/etc` and `/var/lib`. Whatever is
 //! missing or fails ends the test: these helpers panic.
 
-mod cgroups;
+mod cluster;
 mod docker;
 mod image;
 mod outside;
@@ -13,6 +13,7 @@ mod podman;
 mod programs;
 mod runtime;
 
+pub use cluster::{Cluster, IMAGE, WebPod, our_manifest, upstream_manifest};
 pub use docker::Docker;
 pub use outside::{Outside, say_hello_to};
 pub use podman::Podman;

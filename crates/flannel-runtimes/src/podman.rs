@@ -6,9 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use flannel_lab::{Node, Place as _};
+use flannel_lab::{Cgroups, Node, Place as _};
 
-use crate::cgroups::Cgroups;
 use crate::image;
 use crate::programs::{Unpacked, cni_plugin, env_command, own_directory};
 use crate::runtime::Runtime;

@@ -81,7 +81,7 @@ pub(crate) fn of_repository(path: &str) -> String {
     format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))
 }
 
-fn fetched(variable: &str, name: &str, piece: &str) -> PathBuf {
+pub(crate) fn fetched(variable: &str, name: &str, piece: &str) -> PathBuf {
     let path = env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| {
         let home = env::var_os("HOME").expect("HOME is set");
         Path::new(&home).join(".cache/flannel-rs/bin").join(name)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use flannel_common::replace_file;
 use flannel_lab::{Lab, LabSpec};
 
 use super::client;
@@ -49,6 +50,11 @@ fn make(name: &LabName, mut spec: LabSpec, input: BufReader<io::Stdin>) -> anyho
         if lab.spec().daemon.run {
             tell("making a pod on every node");
             lab.pod_on_every_node()?;
+        }
+        if let Ok(kubernetes) = lab.kubernetes() {
+            let kubeconfig = kubernetes.kubeconfig_of_host()?;
+            replace_file(&name.kubeconfig(), kubeconfig.as_bytes(), 0o600)
+                .context("write the kubeconfig")?;
         }
         let listener = UnixListener::bind(name.socket()).context("listen for commands")?;
         anyhow::Ok((lab, listener))

@@ -29,6 +29,11 @@ impl LabName {
         self.dir().join("logs")
     }
 
+    /// By which programs of the host reach the API server of a lab that has one.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.dir().join("kubeconfig")
+    }
+
     /// The words that a command needs to mean this lab.
     pub(crate) fn option(&self) -> String {
         if self.0 == "default" { String::new() } else { format!(" --name {}", self.0) }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use flannel_lab::{Families, LabSpec};
+use flannel_lab::{Families, KubernetesSpec, LabSpec, ProxyMode};
 use serde_json::{Value, json};
 
 use super::client;
@@ -87,6 +87,22 @@ pub(crate) struct Up {
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     etcd_members: u8,
 
+    /// A real Kubernetes cluster: an API server, and containerd, kubelet and kube-proxy on every node
+    #[arg(long, conflicts_with_all = ["flanneld", "node", "store"])]
+    kubernetes: bool,
+
+    /// With --kubernetes: an archive of images that every node has; may be repeated
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    image: Vec<PathBuf>,
+
+    /// With --kubernetes: what to apply to it; may be repeated
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    manifest: Vec<PathBuf>,
+
+    /// With --kubernetes: how kube-proxy programs the nodes
+    #[arg(long, value_enum, default_value = "nftables", requires = "kubernetes")]
+    kube_proxy: KubeProxy,
+
     /// Nodes without flanneld: the underlay and etcd alone
     #[arg(long)]
     no_daemon: bool,
@@ -96,6 +112,12 @@ pub(crate) struct Up {
 enum StoreKind {
     Etcd,
     Server,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum KubeProxy {
+    Iptables,
+    Nftables,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -134,6 +156,9 @@ impl Up {
     /// What stands now, who reaches whom, and what to do with it.
     fn show(&self, name: &LabName, begin: Instant, paint: Paint) -> anyhow::Result<ExitCode> {
         let mut out = io::stdout();
+        if self.kubernetes {
+            return show_cluster(&mut out, name, begin, paint);
+        }
         let Answer::Status(status) = client::ask(name, &Request::Status)? else {
             bail!("an answer to another question");
         };
@@ -175,8 +200,52 @@ impl Up {
         for of in &self.node_flag {
             spec.node.entry(of.node).or_default().flags.push(of.value.clone());
         }
+        if self.kubernetes {
+            spec.run_kubernetes(self.cluster()?);
+        }
         Ok(spec)
     }
+
+    fn cluster(&self) -> anyhow::Result<KubernetesSpec> {
+        let absolute = |paths: &[PathBuf]| -> io::Result<Vec<PathBuf>> {
+            paths.iter().map(std::path::absolute).collect()
+        };
+        let mut cluster = KubernetesSpec::find()?;
+        cluster.images.extend(absolute(&self.image)?);
+        cluster.manifests = absolute(&self.manifest)?;
+        cluster.proxy = match self.kube_proxy {
+            KubeProxy::Iptables => ProxyMode::Iptables,
+            KubeProxy::Nftables => ProxyMode::Nftables,
+        };
+        Ok(cluster)
+    }
+}
+
+/// The cluster as kubectl shows it, and how to go on.
+fn show_cluster(
+    mut out: impl Write,
+    name: &LabName,
+    begin: Instant,
+    paint: Paint,
+) -> anyhow::Result<ExitCode> {
+    let took = begin.elapsed().as_secs_f64();
+    let title = format!("lab {name}: a Kubernetes cluster");
+    writeln!(out, "\n{}, up in {took:.0} s", paint.text(Colour::Bold, &title))?;
+    let kubectl = KubernetesSpec::find()?.programs.join("kubectl");
+    let kubeconfig = name.kubeconfig();
+    for what in [&["get", "nodes", "-o", "wide"][..], &["get", "pods", "-A", "-o", "wide"]] {
+        let shown = Command::new(&kubectl).arg("--kubeconfig").arg(&kubeconfig).args(what).output();
+        out.write_all(&shown.context("run kubectl")?.stdout)?;
+        writeln!(out)?;
+    }
+    writeln!(out, "{}", paint.text(Colour::Bold, "what next"))?;
+    let option = name.option();
+    writeln!(out, "  export KUBECONFIG={}", kubeconfig.display())?;
+    writeln!(out, "  {} get pods -A", kubectl.display())?;
+    writeln!(out, "  flannelctl lab{option} exec 1 -- ip route    look around on node 1")?;
+    writeln!(out, "  flannelctl lab{option} fault unplug 2        pull a node's cable")?;
+    writeln!(out, "  flannelctl lab{option} down                  remove it all")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The process that owns the lab. Until it is told to keep it, the lab goes when we go.

@@ -10,28 +10,39 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// The parent of all containers of one node; removed, with what is left below it, at the end.
 #[derive(Debug)]
-pub(crate) struct Cgroups {
+pub struct Cgroups {
     name: String,
 }
 
 impl Cgroups {
-    pub(crate) fn new(label: &str) -> Self {
+    /// For the containers of one node.
+    pub fn new(label: &str) -> Self {
         let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Self { name: format!("flannel-test-{process}-{number}-{label}") }
+        Self { name: format!("flannel-lab-{process}-{number}-{label}") }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// As the runtimes want to be told.
-    pub(crate) fn parent(&self) -> String {
+    pub fn parent(&self) -> String {
         format!("/{}", self.name)
     }
 }
 
-impl Drop for Cgroups {
+impl Cgroups {
     /// Groups are directories, one tree per controller, and empty once their processes are gone.
-    fn drop(&mut self) {
+    pub(crate) fn remove(&self) {
         let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
         let roots = hierarchies.map(|entry| entry.path()).chain([PathBuf::from("/sys/fs/cgroup")]);
         roots.for_each(|root| remove(&root.join(&self.name)));
+    }
+}
+
+impl Drop for Cgroups {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 

@@ -1,0 +1,254 @@
+//! A real Kubernetes cluster on lab nodes, with flannel installed from a manifest as people do it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use flannel_lab::{Kubernetes, KubernetesSpec, Lab, Place as _, ProxyMode};
+
+use crate::programs::{fetched, of_repository};
+
+/// Until a pod of a DaemonSet runs on every node of a busy machine.
+const ROLLOUT: &str = "--timeout=180s";
+/// How long a connection may take.
+const LIMIT: Duration = Duration::from_secs(10);
+const READY_LIMIT: Duration = Duration::from_secs(120);
+
+/// The name of the image in our manifests.
+pub const IMAGE: &str = "flannel-rs/flannel:v0.1.0";
+
+/// A server on every node, that says which node it is on: as pods, as services of each kind, and as a
+/// port of its node.
+const WEB: &str = r#"
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: web
+        image: lab/pod:1
+        command: ["sh", "-c", "mkdir -p /tmp/web; echo $NODE >/tmp/web/index.html; exec httpd -f -p 80 -h /tmp/web"]
+        env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        ports: [{containerPort: 80, hostPort: 8080}]
+        readinessProbe: {httpGet: {path: /, port: 80}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  selector: {app: web}
+  ports: [{port: 80, nodePort: 30080}]
+"#;
+
+/// A machine has memory and cores for one cluster at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Three nodes, and nothing installed yet.
+pub struct Cluster {
+    lab: Lab,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// A pod of the servers.
+#[derive(Clone, Debug)]
+pub struct WebPod {
+    pub name: String,
+    pub node: String,
+    pub address: Ipv4Addr,
+}
+
+impl Cluster {
+    pub fn start(proxy: ProxyMode, change: impl FnOnce(&mut KubernetesSpec)) -> Self {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spec = KubernetesSpec::find().unwrap_or_else(|error| panic!("{error}"));
+        spec.images.push(image());
+        spec.proxy = proxy;
+        change(&mut spec);
+        let lab = Lab::builder().nodes(3).kubernetes(spec).start();
+        Self { lab: lab.unwrap_or_else(|error| panic!("{error}")), _alone: alone }
+    }
+
+    pub fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    pub fn kubernetes(&self) -> &Kubernetes {
+        self.lab.kubernetes().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn kubectl(&self, words: &[&str]) -> String {
+        self.kubernetes().kubectl(words).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn apply(&self, manifest: &str) {
+        self.kubernetes().apply(manifest).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Waits until a DaemonSet runs on every node as it was last said.
+    pub fn rolled_out(&self, namespace: &str, daemonset: &str) {
+        let words = ["-n", namespace, "rollout", "status", &format!("ds/{daemonset}"), ROLLOUT];
+        if let Err(error) = self.kubernetes().kubectl(&words) {
+            panic!("{error}\n{}", self.state(namespace));
+        }
+    }
+
+    pub fn nodes_are_ready(&self) {
+        let limit = format!("--timeout={}s", READY_LIMIT.as_secs());
+        let words = ["wait", "nodes", "--all", "--for=condition=Ready", &limit];
+        if let Err(error) = self.kubernetes().kubectl(&words) {
+            panic!("{error}\n{}", self.state("kube-flannel"));
+        }
+    }
+
+    /// Starts the servers and waits until they answer.
+    pub fn serve(&self) -> Vec<WebPod> {
+        self.apply(WEB);
+        self.rolled_out("default", "web");
+        self.web_pods()
+    }
+
+    pub fn stop_serving(&self) {
+        self.kubernetes().delete(WEB).unwrap_or_else(|error| panic!("{error}"));
+        let words = ["wait", "pods", "-l", "app=web", "--for=delete", "--timeout=60s"];
+        self.kubectl(&words);
+    }
+
+    pub fn web_pods(&self) -> Vec<WebPod> {
+        let path = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} {.status.podIP}{'\\n'}{end}";
+        let text = self.kubectl(&["get", "pods", "-l", "app=web", "-o", path]);
+        text.lines()
+            .map(|line| {
+                let [name, node, address] = line.split(' ').collect::<Vec<_>>()[..] else {
+                    panic!("no pod: {line}")
+                };
+                let address = address.parse().unwrap_or_else(|_| panic!("no address: {line}"));
+                WebPod { name: name.to_owned(), node: node.to_owned(), address }
+            })
+            .collect()
+    }
+
+    /// Every pod reaches every pod, the service by its own address, and every node's ports.
+    pub fn everything_reaches_everything(&self) {
+        let pods = self.web_pods();
+        let service = self.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+        let service: IpAddr = service.parse().unwrap_or_else(|_| panic!("no address: {service}"));
+        for from in &pods {
+            for to in &pods {
+                let answer = self.fetch(from, to.address.into(), 80);
+                assert_eq!(answer, to.node, "{} asks {}", from.node, to.node);
+            }
+            let answer = self.fetch(from, service, 80);
+            assert!(answer.starts_with("node"), "{}: the service: {answer}", from.node);
+            for (node, address) in self.node_addresses() {
+                let answer = self.fetch(from, address, 8080);
+                assert_eq!(answer, node, "{}: the host port of {node}", from.node);
+                let answer = self.fetch(from, address, 30080);
+                assert!(answer.starts_with("node"), "{}: {node}'s node port", from.node);
+            }
+        }
+        for (node, address) in self.node_addresses() {
+            let answer = self.fetch_from_outside(address, 8080);
+            assert_eq!(answer, node, "the host port of {node}, from outside");
+            let answer = self.fetch_from_outside(address, 30080);
+            assert!(answer.starts_with("node"), "{node}'s node port, from outside: {answer}");
+        }
+    }
+
+    fn fetch(&self, from: &WebPod, address: IpAddr, port: u16) -> String {
+        // Not wget, which asks a resolver that a static program has not.
+        let line = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 10 {address} {port}");
+        let answer = self.kubernetes().kubectl(&["exec", &from.name, "--", "sh", "-c", &line]);
+        body(&answer.unwrap_or_else(|error| panic!("{} asks {address}: {error}", from.node)))
+    }
+
+    fn fetch_from_outside(&self, address: IpAddr, port: u16) -> String {
+        let talk = || -> io::Result<String> {
+            let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, port), LIMIT)?;
+            stream.set_read_timeout(Some(LIMIT))?;
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        let answer = self.lab.switch().run(talk).unwrap_or_else(|error| panic!("{error}"));
+        body(&answer.unwrap_or_else(|error| panic!("{address}:{port} from outside: {error}")))
+    }
+
+    pub fn node_addresses(&self) -> BTreeMap<String, IpAddr> {
+        let address = |node: &flannel_lab::Node| {
+            let all = node.addresses();
+            let v4 = all.into_iter().find(IpAddr::is_ipv4);
+            (node.label(), v4.unwrap_or_else(|| panic!("no IPv4")))
+        };
+        self.lab.nodes().iter().map(address).collect()
+    }
+
+    /// Pings from one pod to another while something is done, and says how many pings were sent and how many
+    /// came back.
+    pub fn ping_during(&self, from: &WebPod, to: &WebPod, work: impl FnOnce()) -> (u32, u32) {
+        let sh = |line: &str| self.kubectl(&["exec", &from.name, "--", "sh", "-c", line]);
+        let address = to.address;
+        sh(&format!("ping -i 0.02 {address} >/tmp/ping 2>&1 </dev/null & echo $! >/tmp/ping.pid"));
+        work();
+        let text = sh("kill -INT $(cat /tmp/ping.pid); sleep 1; cat /tmp/ping");
+        let seq = |line: &str| line.split("seq=").nth(1)?.split(' ').next()?.parse::<u32>().ok();
+        let answered: BTreeSet<u32> = text.lines().filter_map(seq).collect();
+        // The last one may have been on its way when the end came.
+        let sent = answered.last().map_or(0, |last| last + 1);
+        (sent, u32::try_from(answered.len()).unwrap_or(u32::MAX))
+    }
+
+    /// What an operator would look at.
+    pub fn state(&self, namespace: &str) -> String {
+        let ask = |words: &[&str]| {
+            self.kubernetes().kubectl(words).unwrap_or_else(|error| error.to_string())
+        };
+        let pods = ask(&["get", "pods", "-A", "-o", "wide"]);
+        let described = ask(&["-n", namespace, "describe", "pods"]);
+        let logs = ask(&["-n", namespace, "logs", "-l", "app=flannel", "--tail=20", "--prefix"]);
+        format!("{pods}\n{described}\n{logs}")
+    }
+}
+
+/// Our manifest, as it lies in the repository.
+pub fn our_manifest(name: &str) -> String {
+    let path = of_repository(&format!("dist/kubernetes/{name}"));
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The Go flannel's manifest, with the names of its images replaced by ours and nothing else.
+pub fn upstream_manifest() -> String {
+    let dir = fetched("FLANNEL_TEST_GO_MANIFESTS", "go-manifests", "go-manifests");
+    let text = fs::read_to_string(dir.join("kube-flannel.yml")).expect("read the Go manifest");
+    let lines = text.lines().map(|line| match line.split_once("image: ") {
+        Some((before, _)) => format!("{before}image: {IMAGE}"),
+        None => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// What follows the header of an answer.
+fn body(answer: &str) -> String {
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer}"));
+    body.trim().to_owned()
+}
+
+/// The archive that `scripts/image` has made.
+fn image() -> PathBuf {
+    let path = std::env::var_os("FLANNEL_TEST_IMAGE").map(PathBuf::from).unwrap_or_else(|| {
+        let me = std::env::current_exe().expect("know this program's path");
+        me.ancestors().nth(3).expect("a target directory").join("flannel-image.tar")
+    });
+    assert!(path.exists(), "no {}: run `scripts/image`, or set FLANNEL_TEST_IMAGE", path.display());
+    path
+}
