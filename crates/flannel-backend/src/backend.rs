@@ -119,7 +119,7 @@ pub trait Backend: Send + Sync {
     }
 
     /// How peers are to know this node.
-    fn announce(&self, node: &Node, _past: &NodeMemory<'_>) -> LeaseAttrs {
+    fn announce(&self, node: &Node, _memory: &NodeMemory<'_>) -> LeaseAttrs {
         node.attrs(self.lease_type())
     }
 

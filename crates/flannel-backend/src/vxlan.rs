@@ -96,23 +96,23 @@ impl VxlanBackend {
     }
 
     /// The MAC this node's VTEP had, else has, else always gets on this machine.
-    fn mac(&self, family: Family, node: &Node, past: &NodeMemory<'_>) -> Mac {
+    fn mac(&self, family: Family, node: &Node, memory: &NodeMemory<'_>) -> Mac {
         let device = self.device(family);
-        let announced = past
+        let announced = memory
             .announced
             .filter(|attrs| attrs.backend_type.eq_ignore_ascii_case(self.kind()))
             .and_then(|attrs| vtep_mac(family.data(attrs)?).ok());
-        let living = past.facts.interface(device).and_then(|interface| interface.mac);
-        announced.or(living).filter(Mac::is_unicast).unwrap_or_else(|| {
+        let existing = memory.facts.interface(device).and_then(|interface| interface.mac);
+        announced.or(existing).filter(Mac::is_unicast).unwrap_or_else(|| {
             // The address takes part so that clones of one machine image differ.
             let salt = format!("{device} {:?}", family.announced_by(&node.underlay));
-            Mac::random(&mut fastrand::Rng::with_seed(fnv1a(past.machine, salt.as_bytes())))
+            Mac::random(&mut fastrand::Rng::with_seed(fnv1a(memory.machine, salt.as_bytes())))
         })
     }
 
-    fn data(&self, family: Family, node: &Node, past: &NodeMemory<'_>) -> Option<RawJson> {
+    fn data(&self, family: Family, node: &Node, memory: &NodeMemory<'_>) -> Option<RawJson> {
         family.announced_by(&node.underlay)?;
-        let data = VtepData { vni: self.vni, mac: self.mac(family, node, past).to_string() };
+        let data = VtepData { vni: self.vni, mac: self.mac(family, node, memory).to_string() };
         RawJson::encode(&data).ok()
     }
 
@@ -247,9 +247,9 @@ impl Backend for VxlanBackend {
         self.mtu.filter(|asked| *asked > carried).map(remark).into_iter().collect()
     }
 
-    fn announce(&self, node: &Node, past: &NodeMemory<'_>) -> LeaseAttrs {
+    fn announce(&self, node: &Node, memory: &NodeMemory<'_>) -> LeaseAttrs {
         let uses = |family| Family::used_by(node).any(|used| used == family);
-        let data = |family| uses(family).then(|| self.data(family, node, past)).flatten();
+        let data = |family| uses(family).then(|| self.data(family, node, memory)).flatten();
         LeaseAttrs {
             backend_data: data(Family::V4),
             backend_v6_data: data(Family::V6),

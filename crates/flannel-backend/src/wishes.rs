@@ -49,8 +49,8 @@ pub struct DesiredState {
 impl DesiredState {
     /// With room for so many in the kernel's list, which is the one that grows with the peers of most
     /// backends.
-    pub fn with_capacity(claimants: usize) -> Self {
-        Self { kernel: Vec::with_capacity(claimants), ..Self::default() }
+    pub fn with_capacity(requesters: usize) -> Self {
+        Self { kernel: Vec::with_capacity(requesters), ..Self::default() }
     }
 
     /// Part of a whole: who has no wishes need not be named.

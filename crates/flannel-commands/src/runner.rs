@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
-use flannel_wanted::{Applier, Claimant, Desired, Status, Stopped, Wanted};
+use flannel_wanted::{Applier, Desired, Requester, Status, Stopped, Wanted};
 use tokio::sync::{oneshot, watch};
 
 use crate::command::MOST_SHOWN;
@@ -44,7 +44,7 @@ enum Job<S> {
     Stop(oneshot::Sender<()>),
 }
 
-impl<S: Claimant> CommandRunner<S> {
+impl<S: Requester> CommandRunner<S> {
     pub fn new(seed: u64) -> Self {
         let status = Arc::new(watch::Sender::new(Status::default()));
         Self { worker: Arc::default(), status, seed }
@@ -77,7 +77,7 @@ impl<S: Claimant> CommandRunner<S> {
     }
 }
 
-impl<S: Claimant> Applier<S> for CommandRunner<S> {
+impl<S: Requester> Applier<S> for CommandRunner<S> {
     type Entry = Hook;
     /// What earlier runs have done is known to nobody.
     type Ownership = ();
@@ -129,7 +129,7 @@ struct Undoing {
     due: Instant,
 }
 
-impl<S: Claimant> Work for HookWork<S> {
+impl<S: Requester> Work for HookWork<S> {
     type Command = Job<S>;
 
     fn carry_out(&mut self, job: Job<S>) {
@@ -176,7 +176,7 @@ impl<S: Claimant> Work for HookWork<S> {
     }
 }
 
-impl<S: Claimant> HookWork<S> {
+impl<S: Requester> HookWork<S> {
     fn new(status: Arc<watch::Sender<Status>>, seed: u64) -> Self {
         Self {
             wanted: Wanted::new(POLICY),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_common::{Work, Worker};
-use flannel_wanted::{Applier, Claimant, Desired, Status, Stopped};
+use flannel_wanted::{Applier, Desired, Requester, Status, Stopped};
 use tokio::sync::{oneshot, watch};
 
 use crate::reconciler::Reconciler;
@@ -45,7 +45,7 @@ impl<S> Clone for Engine<S> {
     }
 }
 
-impl<S: Claimant> Engine<S> {
+impl<S: Requester> Engine<S> {
     /// Opens its sockets in the network namespace of the calling thread. The engine ends when the
     /// last handle is dropped, and leaves the kernel as it is: traffic goes on.
     pub fn start(seed: u64) -> Result<Self, OpenError> {
@@ -76,7 +76,7 @@ impl<S: Claimant> Engine<S> {
     }
 }
 
-impl<S: Claimant> Applier<S> for Engine<S> {
+impl<S: Requester> Applier<S> for Engine<S> {
     type Entry = Entry;
     type Ownership = Ownership;
 
@@ -110,7 +110,7 @@ struct EngineWork<S> {
     publish_status: watch::Sender<Status>,
 }
 
-impl<S: Claimant> Work for EngineWork<S> {
+impl<S: Requester> Work for EngineWork<S> {
     type Command = Command<S>;
 
     /// Answers in any case: what could not be done now is marked, and done later.
@@ -156,7 +156,7 @@ impl<S: Claimant> Work for EngineWork<S> {
     }
 }
 
-impl<S: Claimant> EngineWork<S> {
+impl<S: Requester> EngineWork<S> {
     /// What the kernel holds is unknown: say so, and compare everything.
     fn compare_everything(&mut self, error: &io::Error) {
         tracing::error!("netlink: {error}; comparing everything");
@@ -176,7 +176,7 @@ fn send_if_changed<T: PartialEq>(to: &watch::Sender<T>, value: T) {
     });
 }
 
-fn status<S: Claimant>(reconciler: &Reconciler<S>) -> Status {
+fn status<S: Requester>(reconciler: &Reconciler<S>) -> Status {
     Status {
         overflows: reconciler.overflows,
         hazards: reconciler.hazards().iter().map(ToString::to_string).collect(),

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
-use flannel_wanted::{Applier, Claimant, Desired, KeyedEntry, Status, Stopped, Wanted};
+use flannel_wanted::{Applier, Desired, KeyedEntry, Requester, Status, Stopped, Wanted};
 use ipnet::IpNet;
 use tokio::sync::{oneshot, watch};
 
@@ -94,7 +94,7 @@ impl<S> Clone for Tunnel<S> {
     }
 }
 
-impl<S: Claimant> Tunnel<S> {
+impl<S: Requester> Tunnel<S> {
     /// `directory`: where the sockets of tunnel processes are.
     pub fn start(directory: PathBuf, seed: u64) -> io::Result<Self> {
         let (publish, status) = watch::channel(Status::default());
@@ -117,7 +117,7 @@ impl<S: Claimant> Tunnel<S> {
     }
 }
 
-impl<S: Claimant> Applier<S> for Tunnel<S> {
+impl<S: Requester> Applier<S> for Tunnel<S> {
     type Entry = TunnelEntry;
     /// The pod networks that are ours: a tunnel into one of them that nobody wants is ended.
     type Ownership = Vec<IpNet>;
@@ -156,7 +156,7 @@ struct TunnelWork<S> {
     publish: watch::Sender<Status>,
 }
 
-impl<S: Claimant> Work for TunnelWork<S> {
+impl<S: Requester> Work for TunnelWork<S> {
     type Command = Command<S>;
 
     fn carry_out(&mut self, command: Command<S>) {
@@ -200,7 +200,7 @@ impl<S: Claimant> Work for TunnelWork<S> {
     }
 }
 
-impl<S: Claimant> TunnelWork<S> {
+impl<S: Requester> TunnelWork<S> {
     fn forget(&mut self, unwanted: &[TunnelEntry]) {
         self.gone.extend(unwanted.iter().filter_map(|entry| match entry {
             TunnelEntry::Peer(peer) => Some(peer.subnet),

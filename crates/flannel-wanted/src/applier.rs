@@ -6,8 +6,8 @@ use crate::{KeyedEntry, Status};
 
 /// Who wants entries: a lease, or the node itself. Of two that want one entry in different versions, the
 /// lower in order has it.
-pub trait Claimant: Ord + Clone + Send + 'static {}
-impl<T: Ord + Clone + Send + 'static> Claimant for T {}
+pub trait Requester: Ord + Clone + Send + 'static {}
+impl<T: Ord + Clone + Send + 'static> Requester for T {}
 
 /// What each of several wants. It takes the place of all that those have wanted before.
 pub type Desired<S, E> = Vec<(S, Vec<E>)>;
@@ -15,7 +15,7 @@ pub type Desired<S, E> = Vec<(S, Vec<E>)>;
 /// Keeps its part of the world equal to what is wanted of it: it writes what differs, tries again what
 /// fails, puts right what others have changed. A handle: what does the work lives in a thread or task of
 /// its own and ends when the last handle is dropped.
-pub trait Applier<S: Claimant>: Clone {
+pub trait Applier<S: Requester>: Clone {
     type Entry: KeyedEntry;
     /// What marks an entry that nobody wants any more as ours, so that it is removed.
     type Ownership;
@@ -27,7 +27,7 @@ pub trait Applier<S: Claimant>: Clone {
         desired: Desired<S, Self::Entry>,
     ) -> impl Future<Output = Result<Status, Stopped>> + Send;
 
-    /// Declares what single claimants want; one without entries is forgotten.
+    /// Declares what single requesters want; one without entries is forgotten.
     fn update(
         &self,
         changes: Desired<S, Self::Entry>,

@@ -11,6 +11,6 @@ mod applier;
 mod status;
 mod wanted;
 
-pub use applier::{Applier, Claimant, Desired, Stopped};
+pub use applier::{Applier, Desired, Requester, Stopped};
 pub use status::{Problem, Status};
 pub use wanted::{Batch, KeyedEntry, Repair, Wanted};

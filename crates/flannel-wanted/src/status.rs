@@ -11,7 +11,7 @@ const LISTED_PROBLEMS: usize = 100;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     pub wanted: usize,
-    /// Entries wanted by more than one claimant in different versions.
+    /// Entries wanted by more than one requester in different versions.
     pub contested: usize,
     /// How many entries are not as wanted.
     pub bad: usize,

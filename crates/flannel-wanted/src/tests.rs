@@ -1,4 +1,4 @@
-//! The desired state as claimants, repairs and failures change it.
+//! The desired state as requesters, repairs and failures change it.
 
 use flannel_common::{Backoff, Secret};
 
@@ -65,8 +65,8 @@ fn filling_at_once_is_the_same_as_setting_one_by_one() {
     let mut filled = Wanted::new(POLICY);
     filled.fill(desired.clone());
     let mut set = Wanted::new(POLICY);
-    for (claimant, entries) in desired.into_iter().rev() {
-        set.set(claimant, entries);
+    for (requester, entries) in desired.into_iter().rev() {
+        set.set(requester, entries);
     }
     assert_eq!(filled.contested(), 25);
     for wanted in [&mut filled, &mut set] {
@@ -78,14 +78,14 @@ fn filling_at_once_is_the_same_as_setting_one_by_one() {
     }
     settle(&mut filled);
     assert!(!filled.is_dirty() && filled.bad() == 0);
-    for claimant in 0..50 {
-        filled.set(claimant, Vec::new());
+    for requester in 0..50 {
+        filled.set(requester, Vec::new());
     }
     assert_eq!(filled.len(), 0);
 }
 
 #[test]
-fn a_claimants_entries_are_replaced_as_a_whole() {
+fn a_requesters_entries_are_replaced_as_a_whole() {
     let mut wanted = Wanted::new(POLICY);
     assert_eq!(wanted.set(1, vec![peer(1, 1), peer(2, 1)]), []);
     settle(&mut wanted);
@@ -106,11 +106,11 @@ fn an_unchanged_entry_is_not_written_again() {
 }
 
 #[test]
-fn the_lower_claimant_wins_whatever_the_order_of_arrival() {
+fn the_lower_requester_wins_whatever_the_order_of_arrival() {
     for order in [[1, 2], [2, 1]] {
         let mut wanted = Wanted::new(POLICY);
-        for claimant in order {
-            wanted.set(claimant, vec![peer(7, claimant)]);
+        for requester in order {
+            wanted.set(requester, vec![peer(7, requester)]);
         }
         let key = peer(7, 1).key();
         assert_eq!(wanted.get(&key), Some(&peer(7, 1)));

@@ -1,7 +1,7 @@
 //! The desired state: every entry once, keyed, with whoever wants it, and how it fares.
 //!
 //! Pure bookkeeping: nothing in here talks to the world, and time is passed in. Entries are wanted by a
-//! claimant (a lease, or the node itself), whose entries are replaced as a whole. Should two claimants
+//! requester (a lease, or the node itself), whose entries are replaced as a whole. Should two requesters
 //! want different versions of one entry, that of the lower in order is in force, so that the outcome
 //! depends on who wants what and never on who came first. What an entry is, only its [`KeyedEntry`] says.
 
@@ -38,8 +38,8 @@ pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
 pub struct Wanted<S, E: KeyedEntry> {
     policy: RepairPolicy,
     slots: BTreeMap<E::Key, Slot<S, E>>,
-    claimants: BTreeMap<S, Box<[E::Key]>>,
-    /// All claims on the few keys that more than one of them wants.
+    requesters: BTreeMap<S, Box<[E::Key]>>,
+    /// All requests for the few keys that more than one of them wants.
     contested: BTreeMap<E::Key, BTreeMap<S, E>>,
     /// How many entries in force stand on a device. Asked for every event of every device of the node.
     devices: BTreeMap<E::Device, usize>,
@@ -54,7 +54,7 @@ pub struct Wanted<S, E: KeyedEntry> {
 
 struct Slot<S, E> {
     entry: E,
-    claimant: S,
+    requester: S,
     /// The world was last seen to hold it so.
     good: bool,
     /// It is to be written.
@@ -98,10 +98,10 @@ pub enum Repair {
 
 impl<S: Clone, E> Slot<S, E> {
     /// Wanted, and still to be written.
-    fn new(entry: E, claimant: &S) -> Self {
+    fn new(entry: E, requester: &S) -> Self {
         Self {
             entry,
-            claimant: claimant.clone(),
+            requester: requester.clone(),
             good: false,
             dirty: true,
             seen: 0,
@@ -125,7 +125,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         Self {
             policy,
             slots: BTreeMap::new(),
-            claimants: BTreeMap::new(),
+            requesters: BTreeMap::new(),
             contested: BTreeMap::new(),
             devices: BTreeMap::new(),
             dirty: Vec::new(),
@@ -147,7 +147,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.still_unwanted(unwanted)
     }
 
-    /// Replaces what single claimants want. Returns the entries nobody wants any more.
+    /// Replaces what single requesters want. Returns the entries nobody wants any more.
     pub fn update(&mut self, changes: Desired<S, E>) -> Vec<E> {
         let unwanted = self.set_each(changes);
         self.still_unwanted(unwanted)
@@ -155,8 +155,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     fn set_each(&mut self, changes: Desired<S, E>) -> Vec<E> {
         let mut unwanted = Vec::new();
-        for (claimant, entries) in changes {
-            unwanted.extend(self.set(claimant, entries));
+        for (requester, entries) in changes {
+            unwanted.extend(self.set(requester, entries));
         }
         unwanted
     }
@@ -170,19 +170,19 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     /// Sets everything at once, on an empty table: in one sorted stroke, which leaves no half-empty
     /// nodes behind as tens of thousands of single insertions would.
     fn fill(&mut self, desired: Desired<S, E>) {
-        // One run per kind of key: claimants come in order, so the runs are sorted, or nearly so.
+        // One run per kind of key: requesters come in order, so the runs are sorted, or nearly so.
         let mut runs: Vec<Vec<SlotOfKey<S, E>>> = Vec::new();
-        let mut claimants = Vec::with_capacity(desired.len());
+        let mut requesters = Vec::with_capacity(desired.len());
         let mut contested = Vec::new();
-        for (claimant, entries) in desired {
+        for (requester, entries) in desired {
             let mut keys: Vec<E::Key> = entries.iter().map(E::key).collect();
             keys.sort_unstable();
             keys.dedup();
-            claimants.push((claimant.clone(), keys.into_boxed_slice()));
+            requesters.push((requester.clone(), keys.into_boxed_slice()));
             for entry in entries {
                 let key = entry.key();
                 let kind = discriminant(&key);
-                let slot = (key, Slot::new(entry, &claimant));
+                let slot = (key, Slot::new(entry, &requester));
                 match runs.iter_mut().find(|run| discriminant(&run[0].0) == kind) {
                     Some(run) => run.push(slot),
                     None => runs.push(vec![slot]),
@@ -197,7 +197,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         slots.dedup_by(|later, earlier| {
             let twice = later.0 == earlier.0;
             if twice {
-                contested.push((later.1.claimant.clone(), later.1.entry.clone()));
+                contested.push((later.1.requester.clone(), later.1.entry.clone()));
             }
             twice
         });
@@ -208,53 +208,53 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.dirty_count = slots.len();
         self.dirty = slots.iter().map(|(key, _)| key.clone()).collect();
         self.slots = slots.into_iter().collect();
-        self.claimants = claimants.into_iter().collect();
-        for (claimant, entry) in contested {
-            self.claim(&claimant, entry);
+        self.requesters = requesters.into_iter().collect();
+        for (requester, entry) in contested {
+            self.request(&requester, entry);
         }
     }
 
-    fn set(&mut self, claimant: S, entries: Vec<E>) -> Vec<E> {
-        let old = self.claimants.remove(&claimant).unwrap_or_default();
+    fn set(&mut self, requester: S, entries: Vec<E>) -> Vec<E> {
+        let old = self.requesters.remove(&requester).unwrap_or_default();
         let mut keys: Vec<E::Key> = entries.iter().map(E::key).collect();
         keys.sort_unstable();
         keys.dedup();
         let mut unwanted = Vec::new();
         for key in old.iter().filter(|key| keys.binary_search(key).is_err()) {
-            unwanted.extend(self.release(key, &claimant));
+            unwanted.extend(self.release(key, &requester));
         }
         for entry in entries {
-            self.claim(&claimant, entry);
+            self.request(&requester, entry);
         }
         if !keys.is_empty() {
-            self.claimants.insert(claimant, keys.into_boxed_slice());
+            self.requesters.insert(requester, keys.into_boxed_slice());
         }
         unwanted
     }
 
-    /// Forgets every claimant that is not in `keep`. Returns the entries nobody wants any more.
+    /// Forgets every requester that is not in `keep`. Returns the entries nobody wants any more.
     fn retain(&mut self, keep: &BTreeSet<S>) -> Vec<E> {
         let gone: Vec<S> =
-            self.claimants.keys().filter(|claimant| !keep.contains(claimant)).cloned().collect();
-        gone.into_iter().flat_map(|claimant| self.set(claimant, Vec::new())).collect()
+            self.requesters.keys().filter(|requester| !keep.contains(requester)).cloned().collect();
+        gone.into_iter().flat_map(|requester| self.set(requester, Vec::new())).collect()
     }
 
-    fn claim(&mut self, claimant: &S, entry: E) {
+    fn request(&mut self, requester: &S, entry: E) {
         let key = entry.key();
         let Some(slot) = self.slots.get_mut(&key) else {
             count_in(&mut self.devices, &entry);
-            let slot = Slot { dirty: false, ..Slot::new(entry, claimant) };
+            let slot = Slot { dirty: false, ..Slot::new(entry, requester) };
             self.slots.insert(key.clone(), slot);
             self.bad += 1;
             self.mark(key);
             return;
         };
-        if slot.claimant != *claimant || self.contested.contains_key(&key) {
-            let claims = self
+        if slot.requester != *requester || self.contested.contains_key(&key) {
+            let requests = self
                 .contested
                 .entry(key.clone())
-                .or_insert_with(|| BTreeMap::from([(slot.claimant.clone(), slot.entry.clone())]));
-            claims.insert(claimant.clone(), entry);
+                .or_insert_with(|| BTreeMap::from([(slot.requester.clone(), slot.entry.clone())]));
+            requests.insert(requester.clone(), entry);
             self.settle_claims(&key);
         } else if slot.entry != entry {
             count_in(&mut self.devices, &entry);
@@ -263,9 +263,9 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
     }
 
-    fn release(&mut self, key: &E::Key, claimant: &S) -> Option<E> {
-        if let Some(claims) = self.contested.get_mut(key) {
-            claims.remove(claimant);
+    fn release(&mut self, key: &E::Key, requester: &S) -> Option<E> {
+        if let Some(requests) = self.contested.get_mut(key) {
+            requests.remove(requester);
             self.settle_claims(key);
             return None;
         }
@@ -276,16 +276,16 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         Some(slot.entry)
     }
 
-    /// Puts the lowest-ordered claim in force.
+    /// Puts the lowest-ordered request in force.
     fn settle_claims(&mut self, key: &E::Key) {
-        let Some(claims) = self.contested.get(key) else { return };
-        let Some((claimant, entry)) = claims.first_key_value() else { return };
-        let (claimant, entry) = (claimant.clone(), entry.clone());
-        if claims.len() == 1 {
+        let Some(requests) = self.contested.get(key) else { return };
+        let Some((requester, entry)) = requests.first_key_value() else { return };
+        let (requester, entry) = (requester.clone(), entry.clone());
+        if requests.len() == 1 {
             self.contested.remove(key);
         }
         let Some(slot) = self.slots.get_mut(key) else { return };
-        slot.claimant = claimant;
+        slot.requester = requester;
         if slot.entry != entry {
             count_in(&mut self.devices, &entry);
             count_out(&mut self.devices, &std::mem::replace(&mut slot.entry, entry));

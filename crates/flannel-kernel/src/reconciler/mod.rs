@@ -141,7 +141,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(())
     }
 
-    /// Replaces what single claimants want.
+    /// Replaces what single requesters want.
     pub(crate) fn update(&mut self, changes: Desired<S, Entry>, now: Instant) -> io::Result<()> {
         let unwanted = self.wanted.update(changes);
         self.remove_unwanted(unwanted);

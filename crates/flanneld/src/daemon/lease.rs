@@ -37,7 +37,7 @@ pub(super) struct OwnLease {
     question: Option<Instant>,
     last_reclaim: Option<Instant>,
     /// What was last wrong with it, and until when that still counts.
-    trouble: Option<(String, Instant)>,
+    last_problem: Option<(String, Instant)>,
     backoff: Tries,
     /// When it was last said that no subnet is assigned.
     reminder: Throttle,
@@ -67,7 +67,7 @@ impl OwnLease {
                         renew_at: None,
                         question: None,
                         last_reclaim: None,
-                        trouble: None,
+                        last_problem: None,
                         backoff,
                         reminder,
                         rng,
@@ -126,7 +126,7 @@ impl OwnLease {
         };
         tracing::error!("This node's lease {own} {what}");
         self.question = Some(now);
-        self.trouble = Some((what, now));
+        self.last_problem = Some((what, now));
     }
 
     fn ask(&mut self, what: &str) {
@@ -147,12 +147,12 @@ impl OwnLease {
         self.question = Some(now + pause);
         // Taken back once it is settled; a fight is not over because nobody has struck for a second.
         let until = if recently { now + PEACE } else { now };
-        self.trouble = Some((what.to_owned(), until));
+        self.last_problem = Some((what.to_owned(), until));
     }
 
     /// Why it cannot be relied upon that this node's subnet is its own.
     pub(super) fn contest(&self, now: Instant) -> Option<String> {
-        let (what, until) = self.trouble.as_ref()?;
+        let (what, until) = self.last_problem.as_ref()?;
         let fight = now < *until;
         let fix = if fight {
             "; if two nodes announce one address, give each its own --public-ip"
@@ -172,7 +172,8 @@ impl OwnLease {
 
     pub(super) fn next_wake(&self) -> Option<Instant> {
         let now = Instant::now();
-        let peace = self.trouble.as_ref().map(|(_, until)| *until).filter(|until| *until > now);
+        let peace =
+            self.last_problem.as_ref().map(|(_, until)| *until).filter(|until| *until > now);
         let next = self.question.or(self.renew_at.map(Uptime::next_look));
         next.into_iter().chain(peace).min()
     }
@@ -212,7 +213,7 @@ impl OwnLease {
             tracing::warn!("The subnet {} does not fit the network any more", self.subnet());
             let now = Instant::now();
             self.question = Some(now);
-            self.trouble = Some(("does not fit the network config any more".to_owned(), now));
+            self.last_problem = Some(("does not fit the network config any more".to_owned(), now));
             return;
         }
         if attrs == self.held.lease.attrs {
