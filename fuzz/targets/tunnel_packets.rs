@@ -47,7 +47,8 @@ fuzz_target!(|bytes: &[u8]| {
     let written: usize = received.iter().map(|write| write.len() - 10).sum();
     assert!(written <= taken, "{written} bytes from {taken}");
     // What was sent to a peer comes in there, if it comes from a subnet of ours.
-    let back = [peer("10.244.1.0/24", "192.168.100.1:8285"), peer("fd00:1::/64", "192.168.100.1:8285")];
+    let back =
+        [peer("10.244.1.0/24", "192.168.100.1:8285"), peer("fd00:1::/64", "192.168.100.1:8285")];
     let mut other = Pipeline::new(OwnAddresses::default(), &back);
     let datagrams = sent.datagrams();
     let from = "192.168.100.1".parse().expect("an address");

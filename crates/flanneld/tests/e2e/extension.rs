@@ -231,9 +231,9 @@ fn a_network_changes_to_commands_and_back_while_it_runs() -> Result<()> {
     node.write_file("/run/broken-pre", "")?;
     lab.put_config(&extension)?;
     wait_for(&lab, "the first try", || ran(node, "pre").len() == 1)?;
-    put_peers(&lab, 7..=7)?;
+    put_peers(&lab, 207..=207)?;
     lab.wait_until("a route to the new peer", LIMIT, || {
-        match node.ip("route show 10.244.7.0/24") {
+        match node.ip("route show 10.244.207.0/24") {
             Ok(route) if route.contains("flannel.1") => Ok(()),
             other => Err(LabError::Spec(format!("{other:?}"))),
         }
