@@ -32,5 +32,5 @@ pub(crate) fn prepare() -> io::Result<()> {
 
 pub(crate) fn wake<T>(thread: &JoinHandle<T>) {
     // SAFETY: the handle has not been joined, so the thread's identity is valid, be it running or not.
-    unsafe { libc::pthread_kill(thread.as_pthread_t(), signal()) };
+    unsafe { libc::pthread_kill(thread.as_pthread_t() as _, signal()) };
 }

@@ -196,7 +196,7 @@ impl Sender {
                 socket.fd.as_raw_fd(),
                 self.calls.as_mut_ptr(),
                 count,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _,
             )
         };
         check(sent).map(|sent| sent as usize)
