@@ -229,7 +229,6 @@ async fn a_config_that_no_node_can_use_is_not_stored() {
     let server = serve_default(dir.path()).await;
     let at = server.address;
     for backend in [
-        "",
         r#","Backend":{"Type":"vxlam"}"#,
         r#","Backend":{"Type":"ipsec"}"#,
         r#","Backend":{"Type":"vxlan","VNI":"one"}"#,
