@@ -4,9 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use http::Uri;
+use flannel_https::{Advice, Credentials, Proxies, Server, Target, Trust};
 
-use crate::kubeconfig::{Authority, ClientCertificate, Kubeconfig, Token};
+use crate::kubeconfig::Kubeconfig;
 
 /// Where Kubernetes puts what a pod needs to speak with the API server.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -19,24 +19,16 @@ pub enum Access {
     Url(String),
 }
 
-/// The way, as it is now.
-#[derive(Clone, Debug)]
-pub(crate) struct Way {
-    pub(crate) server: Server,
-    pub(crate) authority: Authority,
-    pub(crate) server_name: Option<String>,
-    pub(crate) client: Option<ClientCertificate>,
-    pub(crate) token: Token,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Server {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) tls: bool,
-    /// What every path begins with; empty, unless the server is behind another.
-    pub(crate) base: String,
-}
+const ADVICE: Advice = Advice {
+    server: "the API server",
+    untrusted: "was the authority that we were given replaced (ca.crt of the service account, or \
+                certificate-authority of the kubeconfig)?",
+    wrong_name: "use one of its names, or set tls-server-name in the kubeconfig",
+    use_tls: "use https://",
+    no_tls: "use http:// if that is meant",
+    certificate_missing: "give client-certificate and client-key in the kubeconfig",
+    clear_text: "a token is not sent to another machine without TLS: use https://",
+};
 
 impl Access {
     /// As the flags say, else as in a pod. `variable` reads the environment.
@@ -49,7 +41,7 @@ impl Access {
             (Some(file), url) => {
                 Ok(Self::Kubeconfig { file: file.to_owned(), url: url.map(str::to_owned) })
             }
-            (None, Some(url)) => Server::parse(url).map(|_| Self::Url(url.to_owned())),
+            (None, Some(url)) => parse(url).map(|_| Self::Url(url.to_owned())),
             (None, None) => {
                 let given = |name| variable(name).filter(|text| !text.is_empty());
                 let host = given("KUBERNETES_SERVICE_HOST");
@@ -65,40 +57,40 @@ impl Access {
         }
     }
 
-    pub(crate) fn way(&self) -> Result<Way, String> {
-        match self {
-            Self::Pod { host, port, account } => Ok(Way {
-                server: Server { host: host.clone(), port: *port, tls: true, base: String::new() },
-                authority: Authority::File(account.join("ca.crt")),
-                server_name: None,
-                client: None,
-                token: Token::File(account.join("token")),
-            }),
+    /// As it is now.
+    pub(crate) fn target(&self) -> Result<Target, String> {
+        let target = match self {
+            Self::Pod { host, port, account } => Target {
+                trust: Trust::File(account.join("ca.crt")),
+                credentials: Credentials::whole_file(account.join("token")),
+                ..Target::new(pod_server(host, *port))
+            },
             Self::Kubeconfig { file, url } => {
                 let found = Kubeconfig::read(file)?;
-                let server = url.as_ref().unwrap_or(&found.server);
-                Ok(Way {
-                    server: Server::parse(server)?,
-                    authority: found.authority,
+                Target {
+                    trust: found.trust,
                     server_name: found.server_name,
-                    client: found.client,
-                    token: found.token,
-                })
+                    certificate: found.certificate,
+                    credentials: found.credentials,
+                    proxy: found.proxy,
+                    ..Target::new(parse(url.as_ref().unwrap_or(&found.server))?)
+                }
             }
-            Self::Url(url) => Ok(Way {
-                server: Server::parse(url)?,
-                authority: Authority::System,
-                server_name: None,
-                client: None,
-                token: Token::None,
-            }),
-        }
+            Self::Url(url) => Target::new(parse(url)?),
+        };
+        let proxy = match target.proxy {
+            Some(proxy) => Some(proxy),
+            None => Proxies::from_environment(|name| std::env::var(name).ok())?
+                .way_to(&target.server)
+                .cloned(),
+        };
+        Ok(Target { proxy, advice: &ADVICE, ..target })
     }
 
     /// For messages, whether it can be read or not.
     pub(crate) fn name(&self) -> String {
         match self {
-            Self::Pod { host, port, .. } => Server::name(host, *port),
+            Self::Pod { host, port, .. } => pod_server(host, *port).authority(),
             Self::Url(url) => url.clone(),
             Self::Kubeconfig { url: Some(url), .. } => url.clone(),
             Self::Kubeconfig { file, .. } => match Kubeconfig::read(file) {
@@ -120,62 +112,17 @@ impl Access {
     }
 }
 
-impl Server {
-    pub(crate) fn parse(url: &str) -> Result<Self, String> {
-        let shown = url.rsplit('@').next().unwrap_or_default();
-        let wrong = || {
-            format!(
-                "{shown:?} is not the URL of an API server: use one such as https://192.0.2.1:6443"
-            )
-        };
-        // As kubectl has it, what has no scheme is plain.
-        let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        let uri: Uri = full.parse().map_err(|_| wrong())?;
-        let tls = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            _ => return Err(wrong()),
-        };
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        let base = uri.path().trim_end_matches('/').to_owned();
-        Ok(Self { host, port, tls, base })
-    }
-
-    /// As in the header `Host`.
-    pub(crate) fn authority(&self) -> String {
-        Self::name(&self.host, self.port)
-    }
-
-    fn name(host: &str, port: u16) -> String {
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-    }
+fn pod_server(host: &str, port: u16) -> Server {
+    Server { host: host.to_owned(), port, tls: true, base: String::new() }
 }
 
-impl Way {
-    pub(crate) fn authorization(&self) -> Result<Option<String>, String> {
-        use base64::Engine as _;
-        match &self.token {
-            Token::None => Ok(None),
-            Token::Given(token) => Ok(Some(format!("Bearer {}", token.reveal().trim()))),
-            Token::File(file) => {
-                let text = std::fs::read_to_string(file).map_err(|error| {
-                    format!("cannot read the token in {}: {error}", file.display())
-                })?;
-                let token = text.trim();
-                if token.is_empty() {
-                    return Err(format!("there is no token in {}", file.display()));
-                }
-                Ok(Some(format!("Bearer {token}")))
-            }
-            Token::Password { name, password } => {
-                let pair = format!("{name}:{}", password.reveal());
-                let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
-                Ok(Some(format!("Basic {encoded}")))
-            }
-        }
-    }
+fn parse(url: &str) -> Result<Server, String> {
+    // As kubectl has it, what has no scheme is plain.
+    let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+    Server::parse(&full).ok_or_else(|| {
+        let shown = url.rsplit('@').next().unwrap_or_default();
+        format!("{shown:?} is not the URL of an API server: use one such as https://192.0.2.1:6443")
+    })
 }
 
 #[cfg(test)]
@@ -183,30 +130,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_read_from_its_url() {
-        let server = |host: &str, port, tls, base: &str| Server {
-            host: host.to_owned(),
-            port,
-            tls,
-            base: base.to_owned(),
-        };
-        for (url, expected) in [
-            ("https://192.0.2.1:6443", server("192.0.2.1", 6443, true, "")),
-            ("https://example.com", server("example.com", 443, true, "")),
-            ("https://[fd00::1]:6443/", server("fd00::1", 6443, true, "")),
-            ("http://127.0.0.1:8080", server("127.0.0.1", 8080, false, "")),
-            ("127.0.0.1:8080", server("127.0.0.1", 8080, false, "")),
-            (
-                "https://r.example/k8s/clusters/c-1",
-                server("r.example", 443, true, "/k8s/clusters/c-1"),
-            ),
-        ] {
-            assert_eq!(Server::parse(url), Ok(expected), "{url}");
-        }
+    fn a_url_without_a_scheme_is_plain_and_one_that_makes_no_sense_is_refused() {
+        let server = parse("127.0.0.1:8080").expect("a server");
+        assert_eq!(server.to_string(), "http://127.0.0.1:8080");
         for url in ["", "https://", "ftp://example.com", "https://exa mple.com"] {
-            assert!(Server::parse(url).is_err(), "{url}");
+            assert!(parse(url).is_err(), "{url}");
         }
-        let told = Server::parse("https://user:secret@exa mple").expect_err("no URL");
+        let told = parse("https://user:secret@exa mple").expect_err("no URL");
         assert!(!told.contains("secret"), "{told}");
     }
 

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
+use flannel_https::Broken;
 use flannel_store::StoreError;
 use http::{Method, StatusCode};
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use serde::Deserialize;
-use tokio::time::timeout;
 
 use crate::access::Access;
 use crate::annotations::AnnotationPrefix;
-use crate::http::{Answer, Ask, Client, Connection, Stream};
+use crate::http::{Answer, Ask, Client, Stream};
 use crate::message::{ACCEPT, Encoding, Event, Malformed, Status};
 use crate::node::NodeView;
 
@@ -150,10 +148,9 @@ pub struct Api {
 
 /// A watch, message by message.
 pub struct Watch {
-    body: Incoming,
+    body: flannel_https::Stream,
     encoding: Encoding,
     buffer: Vec<u8>,
-    _connection: Connection,
 }
 
 /// Where a watch begins.
@@ -264,9 +261,7 @@ impl Api {
         let action = Action::WatchNodes;
         let opened = self.client.stream(&path).await;
         match opened.map_err(|reason| self.no_answer(action, reason))? {
-            Ok(Stream { encoding, body, connection }) => {
-                Ok(Watch { body, encoding, buffer: Vec::new(), _connection: connection })
-            }
+            Ok(Stream { encoding, body }) => Ok(Watch { body, encoding, buffer: Vec::new() }),
             Err(answer) => Err(self.refused(action, &answer)),
         }
     }
@@ -361,13 +356,12 @@ impl Watch {
         mut tell: impl FnMut(Event<'_>) -> Result<(), E>,
     ) -> Result<Result<(), E>, Ended> {
         let broken = |why: &str| Ended::Broken(why.to_owned());
-        let frame = match timeout(SILENCE, self.body.frame()).await {
-            Ok(Some(Ok(frame))) => frame,
-            Ok(Some(Err(error))) => return Err(Ended::Broken(format!("it broke off: {error}"))),
+        let data = match self.body.next(SILENCE).await {
+            Ok(Some(data)) => data,
             Ok(None) => return Err(Ended::InTime),
-            Err(_) => return Err(broken("the API server has gone silent")),
+            Err(Broken::Off(why)) => return Err(Ended::Broken(format!("it broke off: {why}"))),
+            Err(Broken::Silent) => return Err(broken("the API server has gone silent")),
         };
-        let Ok(data) = frame.into_data() else { return Ok(Ok(())) };
         // Most often a message is one whole piece; then it need not be copied.
         if self.buffer.is_empty() {
             let (told, outcome) = self.encoding.tell_all(&data, prefix, &mut tell);

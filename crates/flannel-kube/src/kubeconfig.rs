@@ -1,9 +1,10 @@
 //! kubeconfig files: where the API server is, how it is known, and how it knows us.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base64::Engine as _;
 use flannel_common::Secret;
+use flannel_https::{ClientCertificate, Credentials, FileOrPem, Proxy, Trust};
 use serde::Deserialize;
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
@@ -12,52 +13,12 @@ use yaml_rust2::{Yaml, YamlLoader};
 #[derive(Clone, Debug)]
 pub struct Kubeconfig {
     pub server: String,
-    pub authority: Authority,
+    pub trust: Trust,
     /// The name in the server's certificate, where it is not the one in its address.
     pub server_name: Option<String>,
-    pub client: Option<ClientCertificate>,
-    pub token: Token,
-}
-
-/// Who signs the certificates of API servers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Authority {
-    /// Whom the system trusts.
-    System,
-    File(PathBuf),
-    Pem(Vec<u8>),
-    /// Anybody: an operator has asked for it.
-    Anybody,
-}
-
-#[derive(Clone)]
-pub struct ClientCertificate {
-    pub certificate: FileOrPem,
-    pub key: FileOrPem,
-}
-
-#[derive(Clone)]
-pub enum FileOrPem {
-    File(PathBuf),
-    Pem(Vec<u8>),
-}
-
-#[derive(Clone, Debug)]
-pub enum Token {
-    None,
-    Given(Secret),
-    /// Read again for every request: it is replaced now and then.
-    File(PathBuf),
-    Password {
-        name: String,
-        password: Secret,
-    },
-}
-
-impl std::fmt::Debug for ClientCertificate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("<client certificate>")
-    }
+    pub certificate: Option<ClientCertificate>,
+    pub credentials: Credentials,
+    pub proxy: Option<Proxy>,
 }
 
 #[derive(Deserialize, Default)]
@@ -161,27 +122,30 @@ impl Kubeconfig {
         if cluster.server.is_empty() {
             return Err("names no server of its cluster: add clusters[].cluster.server".to_owned());
         }
-        if !cluster.proxy_url.is_empty() {
-            return Err("asks for a proxy (proxy-url), which flannel cannot use".to_owned());
-        }
+        let proxy = text_of(&cluster.proxy_url).map(Proxy::parse).transpose();
+        let proxy = proxy.map_err(|why| format!("has a proxy-url that cannot be used: {why}"))?;
         if !user.exec.is_null() || !user.auth_provider.is_null() {
             return Err("asks for a helper program (exec or auth-provider), which flannel does not run: use a \
                         client certificate, token or tokenFile"
                 .to_owned());
         }
-        let authority =
+        let trust =
             match (text_of(&cluster.certificate_authority_data), &cluster.certificate_authority) {
-                _ if cluster.insecure_skip_tls_verify => Authority::Anybody,
-                (Some(data), _) => Authority::Pem(decode("certificate-authority-data", data)?),
-                (None, file) if !file.is_empty() => Authority::File(directory.join(file)),
-                _ => Authority::System,
+                _ if cluster.insecure_skip_tls_verify => Trust::Anybody,
+                (Some(data), _) => {
+                    let name = "certificate-authority-data";
+                    Trust::Pem { name, pem: decode(name, data)? }
+                }
+                (None, file) if !file.is_empty() => Trust::File(directory.join(file)),
+                _ => Trust::System,
             };
         Ok(Self {
             server: cluster.server.clone(),
-            authority,
+            trust,
             server_name: text_of(&cluster.tls_server_name).map(str::to_owned),
-            client: user.certificate(directory)?,
-            token: user.token(directory),
+            certificate: user.certificate(directory)?,
+            credentials: user.credentials(directory),
+            proxy,
         })
     }
 }
@@ -206,7 +170,7 @@ impl User {
     fn certificate(&self, directory: &Path) -> Result<Option<ClientCertificate>, String> {
         let part = |name, data: &str, file: &str| -> Result<Option<FileOrPem>, String> {
             Ok(match (text_of(data), text_of(file)) {
-                (Some(data), _) => Some(FileOrPem::Pem(decode(name, data)?)),
+                (Some(data), _) => Some(FileOrPem::Pem { name, pem: decode(name, data)? }),
                 (None, Some(file)) => Some(FileOrPem::File(directory.join(file))),
                 (None, None) => None,
             })
@@ -227,16 +191,16 @@ impl User {
     }
 
     /// As kubectl has it, a file counts more than what is written down.
-    fn token(&self, directory: &Path) -> Token {
+    fn credentials(&self, directory: &Path) -> Credentials {
         if !self.token_file.is_empty() {
-            Token::File(directory.join(&self.token_file))
+            Credentials::whole_file(directory.join(&self.token_file))
         } else if !self.token.is_empty() {
-            Token::Given(Secret::new(self.token.as_str()))
+            Credentials::Bearer(Secret::new(self.token.as_str()))
         } else if !self.username.is_empty() {
             let password = Secret::new(self.password.as_str());
-            Token::Password { name: self.username.clone(), password }
+            Credentials::Basic { name: self.username.clone(), password }
         } else {
-            Token::None
+            Credentials::None
         }
     }
 }

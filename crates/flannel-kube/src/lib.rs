@@ -7,7 +7,6 @@ pub mod access;
 pub mod annotations;
 pub mod api;
 pub mod cluster;
-mod connection_error;
 mod http;
 mod json;
 pub mod kubeconfig;
@@ -21,6 +20,5 @@ mod store;
 pub mod table;
 #[cfg(feature = "test-util")]
 pub mod testing;
-mod tls;
 
 pub use store::{KubeOptions, KubeStore};

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant, SystemTime};
 
+use flannel_https::pem::certificates;
 use flannel_server::{TlsFiles, certificate};
-use flannel_store::remote::tls::certificates;
 use flannel_store::{RemoteOptions, RemoteStore, Store as _};
 
 fn pki(dir: &Path, words: &[&str]) -> Output {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use http::Method;
-use http_body_util::BodyExt as _;
 use serde_json::Value;
 
 use super::{ApiServer, NodeSpec};
@@ -106,8 +106,7 @@ pub async fn keep_whole_nodes(access: Access, ready: impl FnOnce(usize)) -> Stri
         return "no watch".to_owned();
     };
     let mut buffer: Vec<u8> = Vec::new();
-    while let Some(Ok(frame)) = stream.body.frame().await {
-        let Ok(data) = frame.into_data() else { continue };
+    while let Ok(Some(data)) = stream.body.next(Duration::MAX).await {
         buffer.extend_from_slice(&data);
         while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = buffer.drain(..=end).collect();

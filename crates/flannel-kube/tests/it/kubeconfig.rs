@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use flannel_kube::kubeconfig::{Authority, FileOrPem, Kubeconfig, Token};
+use flannel_https::{Credentials, FileOrPem, Trust};
+use flannel_kube::kubeconfig::Kubeconfig;
 
 fn parse(text: &str) -> Result<Kubeconfig, String> {
     Kubeconfig::parse(text, Path::new("/etc/kubernetes"))
@@ -37,10 +38,10 @@ users:
 fn a_file_as_kubeadm_writes_it_is_read() {
     let config = parse(BY_TOOL).unwrap();
     assert_eq!(config.server, "https://127.0.0.1:6443");
-    assert_eq!(config.authority, Authority::Pem(b"---\n".to_vec()));
-    let client = config.client.unwrap();
-    assert!(matches!(client.certificate, FileOrPem::Pem(pem) if pem == b"cert"));
-    assert!(matches!(client.key, FileOrPem::Pem(pem) if pem == b"key"));
+    assert!(matches!(config.trust, Trust::Pem { pem, .. } if pem == b"---\n"));
+    let client = config.certificate.unwrap();
+    assert!(matches!(client.certificate, FileOrPem::Pem { pem, .. } if pem == b"cert"));
+    assert!(matches!(client.key, FileOrPem::Pem { pem, .. } if pem == b"key"));
 }
 
 #[test]
@@ -51,8 +52,10 @@ fn files_are_named_from_where_the_kubeconfig_is() {
          contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}",
     )
     .unwrap();
-    assert_eq!(config.authority, Authority::File(PathBuf::from("/etc/kubernetes/pki/ca.crt")));
-    assert!(matches!(config.token, Token::File(file) if file == Path::new("/var/token")));
+    assert_eq!(config.trust, Trust::File(PathBuf::from("/etc/kubernetes/pki/ca.crt")));
+    assert!(
+        matches!(config.credentials, Credentials::BearerFile { file, .. } if file == Path::new("/var/token"))
+    );
 }
 
 #[test]
@@ -63,10 +66,22 @@ fn a_token_that_looks_like_a_number_is_one_all_the_same_and_none_is_shown() {
          contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}",
     )
     .unwrap();
-    assert!(matches!(&config.token, Token::Given(token) if token.reveal() == "123456"));
+    assert!(
+        matches!(&config.credentials, Credentials::Bearer(token) if token.reveal() == "123456")
+    );
     assert!(!format!("{config:?}").contains("123456"));
     let shown = format!("{:?}", parse(BY_TOOL).unwrap());
     assert!(!shown.contains("a2V5") && !shown.contains("107"), "{shown}");
+}
+
+#[test]
+fn a_proxy_is_taken_from_the_kubeconfig() {
+    let config = parse(
+        "{clusters: [{name: c, cluster: {server: \"https://a\", proxy-url: \"http://p.example:3128\"}}], \
+         contexts: [{name: x, context: {cluster: c}}], current-context: x}",
+    )
+    .unwrap();
+    assert_eq!(config.proxy.map(|proxy| proxy.to_string()).as_deref(), Some("p.example:3128"));
 }
 
 #[test]
@@ -83,7 +98,7 @@ fn what_is_wrong_with_a_kubeconfig_is_named_without_its_secrets() {
         ("{current-context: y}".to_owned(), "use-context"),
         (with("{}", "{}"), "server"),
         (with("{server: a, certificate-authority-data: '?'}", "{}"), "not base64"),
-        (with("{server: a, proxy-url: 'http://p'}", "{}"), "proxy"),
+        (with("{server: a, proxy-url: 'socks5://me:secret@p'}", "{}"), "proxy-url"),
         (with("{server: a}", "{exec: {command: aws}}"), "exec"),
         (with("{server: a}", "{client-key: secret.key}"), "client-certificate"),
         (with("{server: a}", "{token: [secret]}"), "does not look like one"),

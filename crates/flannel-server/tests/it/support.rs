@@ -211,7 +211,7 @@ impl Pki {
     }
 
     pub(crate) fn fingerprint(&self) -> String {
-        let print = flannel_store::remote::tls::fingerprint(self.ca.der());
+        let print = flannel_https::pem::fingerprint(self.ca.der());
         print.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 

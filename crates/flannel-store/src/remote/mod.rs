@@ -1,10 +1,8 @@
 //! Leases at a lease server, over HTTP or HTTPS.
 
 mod admin;
-mod connection_error;
 mod http;
 mod options;
-pub mod tls;
 mod token;
 mod watch;
 

@@ -1,8 +1,8 @@
 //! How to reach a lease server, as the operator says it.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
+use flannel_https::Server;
 use flannel_lease::NetworkName;
 
 use super::token;
@@ -30,17 +30,9 @@ pub struct RemoteOptions {
     pub insecure: bool,
 }
 
-/// One server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) tls: bool,
-}
-
 impl RemoteOptions {
     /// A token goes to other machines encrypted or not at all, unless somebody said otherwise by name.
-    pub(super) fn endpoints(&self) -> Result<Vec<Endpoint>, StoreError> {
+    pub(super) fn servers(&self) -> Result<Vec<Server>, StoreError> {
         let wrong = |option: &str, reason: String| StoreError::Misconfigured {
             option: option.to_owned(),
             reason,
@@ -49,56 +41,55 @@ impl RemoteOptions {
             token::check(given.reveal().trim())
                 .map_err(|why| wrong("remote-token", format!("the token is not whole: {why}")))?;
         }
-        let mut endpoints = Vec::new();
+        let mut servers = Vec::new();
         for text in &self.addresses {
-            let endpoint = self.endpoint(text).map_err(|reason| wrong("remote", reason))?;
-            if self.would_tell(&endpoint) && !endpoint.is_loopback() {
-                return Err(wrong("remote", format!("{text}: {TELLING}")));
+            let server = self.server(text).map_err(|reason| wrong("remote", reason))?;
+            if self.has_token() && !self.insecure && !server.tls && !server.is_loopback() {
+                return Err(wrong("remote", format!("{text}: {CLEAR_TEXT}")));
             }
-            endpoints.push(endpoint);
+            servers.push(server);
         }
-        if endpoints.is_empty() {
+        if servers.is_empty() {
             let reason = "name at least one server, such as 192.0.2.1:10253".to_owned();
             return Err(wrong("remote", reason));
         }
-        Ok(endpoints)
-    }
-
-    /// Whether a token would be told to everybody between here and there, without that being wanted.
-    pub(super) fn would_tell(&self, endpoint: &Endpoint) -> bool {
-        self.has_token() && !endpoint.tls && !self.insecure
+        Ok(servers)
     }
 
     fn has_token(&self) -> bool {
         self.token.is_some() || self.token_file.is_some()
     }
 
-    fn endpoint(&self, text: &str) -> Result<Endpoint, String> {
+    fn server(&self, text: &str) -> Result<Server, String> {
         let (scheme, host, port) = read_address(text)?;
-        let endpoint = Endpoint { host: host.to_owned(), port, tls: true };
+        let server = Server { host: host.to_owned(), port, tls: true, base: String::new() };
         let tls = match scheme {
             Some("https") => true,
             Some("http") => false,
-            _ => self.wants_tls() || self.has_token() && !self.insecure && !endpoint.is_loopback(),
+            _ => self.wants_tls() || self.has_token() && !self.insecure && !server.is_loopback(),
         };
-        Ok(Endpoint { tls, ..endpoint })
+        Ok(Server { tls, ..server })
     }
 
     /// Anything is given that is of no use without TLS.
     fn wants_tls(&self) -> bool {
-        let pinning = |token: &str| token::pin(token.trim()).is_some();
-        let pinned = match (&self.token, &self.token_file) {
-            (Some(token), _) => pinning(token.reveal()),
-            (None, Some(file)) => token::read(file).map_or(true, |token| pinning(&token)),
-            (None, None) => false,
-        };
+        let pinned = self.pin().map_or(true, |pin| pin.is_some());
         self.ca.is_some() || self.cert.is_some() || self.key.is_some() || pinned
+    }
+
+    /// The fingerprint of the certificate authority that the token carries, if it does.
+    pub(super) fn pin(&self) -> Result<Option<[u8; 32]>, String> {
+        match (&self.token, &self.token_file) {
+            (Some(token), _) => Ok(token::pin(token.reveal().trim())),
+            (None, Some(file)) => token::read(file).map(|token| token::pin(&token)),
+            (None, None) => Ok(None),
+        }
     }
 }
 
 /// What is wrong with sending a token in clear text, and what to do.
-pub(super) const TELLING: &str = "the token would go to another machine without encryption: use https://, or leave \
-                                  the scheme away; if you trust that network, say remote-insecure";
+pub(super) const CLEAR_TEXT: &str = "the token would go to another machine without encryption: use https://, or leave \
+                                     the scheme away; if you trust that network, say remote-insecure";
 
 /// Scheme, host and port.
 fn read_address(text: &str) -> Result<(Option<&str>, &str, u16), String> {
@@ -114,26 +105,6 @@ fn read_address(text: &str) -> Result<(Option<&str>, &str, u16), String> {
         return Err(wrong());
     }
     Ok((scheme, host, port))
-}
-
-impl Endpoint {
-    /// By what is written there; what a name leads to is seen when there is a connection.
-    fn is_loopback(&self) -> bool {
-        let address = self.host.parse::<IpAddr>().map(|ip| ip.to_canonical().is_loopback());
-        address.unwrap_or(self.host.eq_ignore_ascii_case("localhost"))
-    }
-
-    pub(super) fn authority(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
-    }
-
-    pub(super) fn name(&self) -> String {
-        format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority())
-    }
 }
 
 /// `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address → host and port.
@@ -162,7 +133,7 @@ mod tests {
     }
 
     fn name(options: &RemoteOptions) -> Result<String, String> {
-        options.endpoints().map(|list| list[0].name()).map_err(|error| error.to_string())
+        options.servers().map(|list| list[0].to_string()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -225,7 +196,7 @@ mod tests {
         let tls = |change: fn(&mut RemoteOptions)| {
             let mut options = options("127.0.0.1");
             change(&mut options);
-            options.endpoints().unwrap()[0].tls
+            options.servers().unwrap()[0].tls
         };
         assert!(!tls(|_| {}));
         assert!(!tls(|o| o.token = Some(Secret::new("just-a-token"))));

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_common::{Backoff, Tries};
-use http_body_util::BodyExt as _;
+use flannel_https::Broken;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::RemoteStore;
-use super::http::Stream;
 use crate::LogPosition;
 use crate::StoreEvent;
 use crate::wire::{WatchResult, WireEvent};
@@ -75,10 +74,9 @@ impl Watch {
     /// One stream from beginning to end.
     async fn follow(&mut self) -> Result<Infallible, String> {
         let path = self.store.events_path(self.cursor);
-        let Stream { endpoint, response, connection: _connection } =
-            self.store.client().stream(&path).await.map_err(|fault| {
-                format!("cannot watch leases at {}: {}", fault.endpoint, fault.reason)
-            })?;
+        let (endpoint, response) = self.store.client().stream(&path).await.map_err(|fault| {
+            format!("cannot watch leases at {}: {}", fault.endpoint, fault.reason)
+        })?;
         let ended = |reason: &str| format!("{endpoint} ended the watch: {reason}");
         if !response.status().is_success() {
             self.store.client().leave(&endpoint);
@@ -87,17 +85,15 @@ impl Watch {
         let mut body = response.into_body();
         let mut line: Vec<u8> = Vec::new();
         loop {
-            let frame = timeout(SILENCE, body.frame()).await;
-            let frame = match frame {
-                Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => return Err(ended(&error.to_string())),
+            let data = match body.next(SILENCE).await {
+                Ok(Some(data)) => data,
                 Ok(None) => return Err(ended("it closed the connection")),
-                Err(_) => {
+                Err(Broken::Off(why)) => return Err(ended(&why)),
+                Err(Broken::Silent) => {
                     self.store.client().leave(&endpoint);
                     return Err(ended("it has gone silent"));
                 }
             };
-            let Ok(data) = frame.into_data() else { continue };
             let mut rest = &data[..];
             while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
                 line.extend_from_slice(&rest[..at]);

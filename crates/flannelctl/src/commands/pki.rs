@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
+use flannel_https::pem::certificates;
 use flannel_server::certificate;
-use flannel_store::remote::tls::certificates;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SerialNumber,

@@ -6,8 +6,8 @@ use std::io::Write as _;
 use std::time::SystemTime;
 
 use anyhow::bail;
+use flannel_https::pem::certificates;
 use flannel_server::certificate;
-use flannel_store::remote::tls::certificates;
 use rcgen::{
     CertificateRevocationListParams, KeyIdMethod, RevocationReason, RevokedCertParams, SerialNumber,
 };

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use anyhow::bail;
+use flannel_https::pem::{certificates, fingerprint};
 use flannel_server::{Tokens, hash_token};
-use flannel_store::remote::tls::{certificates, fingerprint};
 
 use super::{AUTHORITY, Pki, TOKENS, hex, random};
 

@@ -1,48 +1,48 @@
-//! TLS towards the lease server. Files are read for every connection, so that they can be replaced
-//! under a running daemon.
+//! TLS towards a server. Files are read for each connection, so that they can be replaced under a running
+//! daemon.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use super::options::RemoteOptions;
-use super::token::pin;
+use crate::pem::fingerprint;
+use crate::target::{FileOrPem, Target, Trust};
 
 /// The error names the file.
-pub(super) fn config(options: &RemoteOptions, token: Option<&str>) -> Result<ClientConfig, String> {
+pub(crate) fn config(target: &Target) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
-    let builder = match (&options.ca, token.and_then(pin)) {
-        (Some(ca), _) => builder.with_root_certificates(roots(ca)?),
-        (None, Some(pin)) => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Pinned { pin, provider }))
-        }
-        (None, None) => builder.with_root_certificates(system_roots()),
+    let file_or_pem = match &target.trust {
+        Trust::File(file) => Some(FileOrPem::File(file.clone())),
+        Trust::Pem { name, pem } => Some(FileOrPem::Pem { name, pem: pem.clone() }),
+        Trust::System | Trust::Pinned(_) | Trust::Anybody => None,
     };
-    match (&options.cert, &options.key) {
-        (Some(cert), Some(key)) => builder
-            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-            .map_err(|error| format!("{} and {}: {error}", cert.display(), key.display())),
-        (None, None) => Ok(builder.with_no_client_auth()),
-        (Some(file), None) | (None, Some(file)) => Err(format!(
-            "{}: a client certificate needs both remote-certfile and remote-keyfile",
-            file.display()
-        )),
-    }
+    let by_hand = |pin| Arc::new(ByHand { pin, provider });
+    let builder = match (&target.trust, file_or_pem) {
+        (_, Some(authorities)) => builder.with_root_certificates(roots(&authorities)?),
+        (Trust::Pinned(pin), _) => {
+            builder.dangerous().with_custom_certificate_verifier(by_hand(Some(*pin)))
+        }
+        (Trust::Anybody, _) => builder.dangerous().with_custom_certificate_verifier(by_hand(None)),
+        _ => builder.with_root_certificates(system_roots()),
+    };
+    let Some(client) = &target.certificate else { return Ok(builder.with_no_client_auth()) };
+    let (chain, key) = (client.certificate.certificates()?, client.key.private_key()?);
+    builder
+        .with_client_auth_cert(chain, key)
+        .map_err(|error| format!("{} and {}: {error}", client.certificate, client.key))
 }
 
-fn roots(ca: &Path) -> Result<RootCertStore, String> {
+fn roots(authorities: &FileOrPem) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(ca)? {
-        roots.add(certificate).map_err(|error| format!("{}: {error}", ca.display()))?;
+    for certificate in authorities.certificates()? {
+        roots.add(certificate).map_err(|error| format!("{authorities}: {error}"))?;
     }
     Ok(roots)
 }
@@ -53,34 +53,14 @@ fn system_roots() -> RootCertStore {
     roots
 }
 
-/// All certificates of a PEM file.
-pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let pem = read(path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    let found = found.map_err(|error| format!("{} is not a PEM file: {error}", path.display()))?;
-    if found.is_empty() {
-        return Err(format!("{} holds no certificate", path.display()));
-    }
-    Ok(found)
-}
-
-pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    PrivateKeyDer::from_pem_slice(&read(path)?)
-        .map_err(|error| format!("{} holds no private key: {error}", path.display()))
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
-}
-
-/// Trusts the one authority whose fingerprint the token carries, which the server sends along.
+/// Trusts the one authority of this fingerprint, which the server sends along; without one, whoever answers.
 #[derive(Debug)]
-struct Pinned {
-    pin: [u8; 32],
+struct ByHand {
+    pin: Option<[u8; 32]>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for ByHand {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -89,9 +69,10 @@ impl ServerCertVerifier for Pinned {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        let Some(pin) = self.pin else { return Ok(ServerCertVerified::assertion()) };
         let authority = intermediates
             .iter()
-            .find(|certificate| fingerprint(certificate) == self.pin)
+            .find(|certificate| fingerprint(certificate) == pin)
             .ok_or_else(|| {
                 Error::General(
                     "the server does not show the certificate authority that the token names: the token is \
@@ -131,10 +112,4 @@ impl ServerCertVerifier for Pinned {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
-}
-
-/// SHA-256 of a certificate.
-pub fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
-    let digest = ::ring::digest::digest(&::ring::digest::SHA256, certificate.as_ref());
-    digest.as_ref().try_into().unwrap_or_default()
 }

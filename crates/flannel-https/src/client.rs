@@ -1,0 +1,108 @@
+//! Asks one server: a connection is kept for requests, and streams have connections of their own.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+
+use crate::connection::Connection;
+use crate::stream::{self, Stream};
+use crate::target::Target;
+
+/// How long to wait and how much to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For a connection, and again for TLS.
+    pub connect: Duration,
+    /// For an answer to begin.
+    pub answer: Duration,
+    /// For the rest of it.
+    pub body: Duration,
+    /// Bytes of a body.
+    pub largest: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            answer: Duration::from_secs(30),
+            body: Duration::from_secs(30),
+            largest: 64 << 20,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Client {
+    limits: Limits,
+    idle: Mutex<Option<Connection>>,
+}
+
+impl Client {
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, idle: Mutex::new(None) }
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Sends a request; its URI is a path, with a query if there is one. `target` is asked if there has to be a
+    /// new connection. After a lost answer the request may have been carried out twice, so it must be one for
+    /// which that is the same as once. An answer is an answer whatever its status.
+    pub async fn request(
+        &self,
+        target: impl FnOnce() -> Result<Target, String>,
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, String> {
+        let kept = self.idle().take().filter(|connection| !connection.is_over());
+        // The other side may have closed a kept connection at any moment: that is not a fault.
+        if let Some(connection) = kept
+            && let Ok(answer) = self.send(connection, request.clone()).await
+        {
+            return Ok(answer);
+        }
+        let connection = Connection::open(target()?, &self.limits).await?;
+        self.send(connection, request).await
+    }
+
+    /// Sends a request whose answer goes on and on.
+    pub async fn stream(
+        &self,
+        target: impl FnOnce() -> Result<Target, String>,
+        request: Request<Bytes>,
+    ) -> Result<Response<Stream>, String> {
+        let mut connection = Connection::open(target()?, &self.limits).await?;
+        let response = connection.send(request, &self.limits).await?;
+        Ok(response.map(|body| Stream::new(body, connection)))
+    }
+
+    /// Ends the connection that is kept: it is not one that could still be used.
+    pub fn forget(&self) {
+        *self.idle() = None;
+    }
+
+    async fn send(
+        &self,
+        mut connection: Connection,
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, String> {
+        let (head, body) = connection.send(request, &self.limits).await?.into_parts();
+        let body = stream::whole(body, &self.limits).await?;
+        // Who we are may have been said by a certificate, once for the whole connection.
+        if head.status != StatusCode::UNAUTHORIZED {
+            *self.idle() = Some(connection);
+        }
+        Ok(Response::from_parts(head, body))
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn silence(waited: Duration) -> String {
+    format!("silent for {} s", waited.as_secs())
+}
