@@ -1,4 +1,4 @@
-//! Names that the Go plugins make up for their firewall rules, so that ours are found by them and
+//! Names that the Go plugins make up for their links and firewall rules, so that ours are found by them and
 //! theirs by us. They are cut from a SHA-512 of what they stand for.
 
 use sha2::{Digest as _, Sha512};
@@ -11,6 +11,11 @@ pub(crate) fn masquerade_chain(network: &str, container_id: &str) -> String {
 /// The chain of iptables with one container's port mappings.
 pub(crate) fn portmap_chain(network: &str, container_id: &str) -> String {
     prefixed(28, "CNI-DN-", &format!("{network}{container_id}"))
+}
+
+/// The link through which what a container sends is led.
+pub(crate) fn ifb_name(network: &str, container_id: &str) -> String {
+    prefixed(15, "bwp", &format!("{network}{container_id}"))
 }
 
 /// What the comments of a network's masquerading rules in nftables begin with.

@@ -5,10 +5,13 @@
 
 mod addresses_in_use;
 pub mod arena;
+pub mod bandwidth;
 pub mod bridge;
 pub mod builtin;
 pub mod caretaker;
+mod dbus;
 pub mod delegate;
+pub mod firewall;
 pub mod flannel;
 mod go_names;
 pub mod install;
@@ -24,3 +27,4 @@ pub mod protocol;
 mod random;
 pub mod saved_confs;
 mod subprocess;
+pub mod tuning;

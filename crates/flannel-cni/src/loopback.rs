@@ -14,11 +14,12 @@ pub struct Loopback;
 
 impl Plugin for Loopback {
     fn understand(&self, call: &Call) -> Result<(), Error> {
-        before_us(call).map(drop)
+        call.previous_result().map(drop)
     }
 
     fn add(&self, call: &Call) -> Result<String, Error> {
-        let before = before_us(call)?;
+        // Of a chain of plugins, we hand on what those before us have made.
+        let before = call.previous_result()?;
         let netns = Netns::open(&call.netns).or_cni("could not set lo up")?;
         let addresses = netns.inside(|| set(true)).or_cni("could not set lo up")??;
         let outcome = before.unwrap_or_else(|| outcome(call, &addresses));
@@ -47,16 +48,6 @@ impl Plugin for Loopback {
     fn status(&self, _call: &Call) -> Result<(), Error> {
         Ok(())
     }
-}
-
-/// Of a chain of plugins, we hand on what those before us have made.
-fn before_us(call: &Call) -> Result<Option<Outcome>, Error> {
-    const ATTEMPTED: &str = "failed to parse prevResult";
-    let Some(members) = call.conf.fields().map("prevResult").or_cni(ATTEMPTED)? else {
-        return Ok(None);
-    };
-    let (outcome, _) = Outcome::of_members(members, call.conf.version).or_cni(ATTEMPTED)?;
-    Ok(Some(outcome))
 }
 
 fn find(kernel: &mut Kernel) -> Result<Link, Error> {

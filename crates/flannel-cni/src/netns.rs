@@ -41,6 +41,11 @@ impl Netns {
         Ok(Self { file, path: path.to_owned() })
     }
 
+    /// The one this thread is in.
+    pub fn current() -> Result<Self, NetnsError> {
+        Self::open(OWN)
+    }
+
     pub fn path(&self) -> &str {
         &self.path
     }

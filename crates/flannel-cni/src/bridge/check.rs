@@ -36,14 +36,8 @@ pub(super) fn check(call: &Call) -> Result<(), Error> {
 
 /// What the ADD returned, which the runtime has kept.
 pub(crate) fn previous_result(call: &Call) -> Result<Outcome, Error> {
-    let Some(members) =
-        call.conf.fields().map("prevResult").or_cni("could not parse prevResult")?
-    else {
-        return Err(Error::new(Code::InvalidConfig, "Required prevResult missing"));
-    };
-    let (result, _) =
-        Outcome::of_members(members, call.conf.version).or_cni("could not parse prevResult")?;
-    Ok(result)
+    let missing = || Error::new(Code::InvalidConfig, "Required prevResult missing");
+    call.previous_result()?.ok_or_else(missing)
 }
 
 fn check_bridge(host: &mut Kernel, conf: &BridgeConf, result: &Outcome) -> Result<Link, Error> {

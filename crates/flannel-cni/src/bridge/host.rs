@@ -59,7 +59,7 @@ pub(super) fn ensure_bridge(
     }
     let mut changes = Vec::new();
     if conf.promiscuous && !link.promiscuous {
-        changes.push(Change::set_promiscuous(link.index, &conf.bridge));
+        changes.push(Change::set_promiscuous(link.index, &conf.bridge, true));
     }
     if !link.up {
         changes.push(Change::set_up(link.index, &conf.bridge));

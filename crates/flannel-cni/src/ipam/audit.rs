@@ -102,6 +102,7 @@ fn forget_rules(network: &str, owner: &Holder) -> Result<(), Error> {
         path: String::new(),
         netns_override: false,
         conf: Conf {
+            text: Vec::new(),
             members: serde_json::Map::new(),
             name: network.to_owned(),
             version: Version::LATEST,

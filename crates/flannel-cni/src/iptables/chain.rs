@@ -2,18 +2,22 @@
 
 use super::program::{self, Kind, Program};
 use super::transaction::{Rule, Transaction};
-use super::{TABLE, remove};
+use super::{Table, remove};
 use crate::nft::{Nft, TableFamily};
 use crate::protocol::Error;
 
-/// A chain that is made for the first container that needs it and stays.
+/// A chain that is made for the first container that needs it and stays, with what must stand in it and
+/// what leads to it.
 pub(crate) struct SharedChain {
-    pub(crate) name: &'static str,
-    pub(crate) rules: Vec<Rule>,
-    /// The rules that lead to it, and of which chain.
-    pub(crate) entries: Vec<(&'static str, Rule)>,
-    /// Its entries go before all others.
-    pub(crate) first: bool,
+    pub(crate) name: String,
+    pub(crate) rules: Vec<SharedRule>,
+}
+
+/// A rule that several containers need.
+pub(crate) struct SharedRule {
+    chain: String,
+    rule: Rule,
+    first: bool,
 }
 
 /// A container's chain.
@@ -38,11 +42,11 @@ pub(crate) fn establish(
 ) -> Result<(), Error> {
     let program = Program::of_host(family)?;
     clear(nft, family, &program, own)?;
-    let mut transaction = Transaction::default();
+    let mut transaction = Transaction::of(Table::Nat);
     match program.kind {
-        Kind::Nftables => rules_of(shared).for_each(|it| transaction.require(it.chain, &it.rule)),
+        Kind::Nftables => rules_of(shared).for_each(|it| transaction.require(&it.chain, &it.rule)),
         // Here the question has to be asked before.
-        Kind::Legacy => make_missing(&program, shared)?,
+        Kind::Legacy => make_missing(&program, Table::Nat, shared)?,
     }
     transaction.empty_chain(&own.name);
     for rule in &own.rules {
@@ -56,7 +60,7 @@ pub(crate) fn establish(
     }
     match transaction.commit(&program) {
         Err(_) if program.kind == Kind::Nftables && !shared.is_empty() => {
-            make_missing(&program, shared)?;
+            make_missing(&program, Table::Nat, shared)?;
             Ok(transaction.commit(&program)?)
         }
         other => Ok(other?),
@@ -78,21 +82,21 @@ pub(crate) fn verify(
     let program = Program::of_kind(family, kind)?;
     let own_rules = own.rules.iter().map(|rule| (own.name.as_str(), rule.clone()));
     let entries = own.entries.iter().map(|rule| (own.entry, rule.clone().jump(&own.name)));
-    let shared = rules_of(shared).map(|it| (it.chain, it.rule));
-    Some(stand(&program, shared.chain(own_rules).chain(entries)))
+    let shared = rules_of(shared).map(SharedRule::place);
+    Some(stand(&program, Table::Nat, shared.chain(own_rules).chain(entries)))
 }
 
 /// Which kind of iptables holds a chain.
 fn place(nft: &mut Nft, family: TableFamily, chain: &str) -> Result<Option<Kind>, Error> {
-    if nft.has_chain(family, TABLE, chain)? {
+    if nft.has_chain(family, Table::Nat.name(), chain)? {
         return Ok(Some(Kind::Nftables));
     }
-    if !program::has_legacy_table(family) {
+    if !program::has_legacy_table(family, Table::Nat) {
         return Ok(None);
     }
     let Some(program) = Program::of_kind(family, Kind::Legacy) else { return Ok(None) };
     let declaration = format!(":{chain} ");
-    let is_there = program.save()?.lines().any(|line| line.starts_with(&declaration));
+    let is_there = program.save(Table::Nat)?.lines().any(|line| line.starts_with(&declaration));
     Ok(is_there.then_some(Kind::Legacy))
 }
 
@@ -110,33 +114,36 @@ fn clear(
         return Ok(());
     }
     for rule in &own.entries {
-        let mut transaction = Transaction::default();
+        let mut transaction = Transaction::of(Table::Nat);
         transaction.delete(own.entry, &rule.clone().jump(&own.name));
         while transaction.commit(program).is_ok() {}
     }
     Ok(())
 }
 
-/// Whoever makes a chain makes its rules and entries with it; where there is a chain already, what is
-/// missing is added one by one.
-fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<(), Error> {
-    if stand(program, rules_of(shared).map(|it| (it.chain, it.rule))).is_ok() {
+/// Makes what is missing of chains that containers share. Whoever makes a chain makes its rules with it;
+/// where there is a chain already, what is missing is added one by one.
+pub(super) fn make_missing(
+    program: &Program,
+    table: Table,
+    shared: &[SharedChain],
+) -> Result<(), Error> {
+    if stand(program, table, rules_of(shared).map(SharedRule::place)).is_ok() {
         return Ok(());
     }
     for chain in shared {
-        let chain = std::slice::from_ref(chain);
-        let mut whole = Transaction::default();
-        whole.make_chain(chain[0].name);
-        rules_of(chain).for_each(|it| it.put(&mut whole));
+        let mut whole = Transaction::of(table);
+        whole.make_chain(&chain.name);
+        chain.rules.iter().for_each(|it| it.put(&mut whole));
         match whole.commit(program) {
             Ok(()) => continue,
             // There is one.
             Err(refusal) if refusal.line.as_ref().is_some_and(|(at, _)| *at == 0) => {}
             Err(refusal) => return Err(refusal.into()),
         }
-        for it in rules_of(chain) {
-            if stand(program, [(it.chain, it.rule.clone())].into_iter()).is_err() {
-                let mut missing = Transaction::default();
+        for it in &chain.rules {
+            if stand(program, table, std::iter::once(it.place())).is_err() {
+                let mut missing = Transaction::of(table);
                 it.put(&mut missing);
                 missing.commit(program)?;
             }
@@ -147,8 +154,12 @@ fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<(), Error> 
 
 /// Whether all these rules are there. Programs of the older kind, those of IPv6 at least, take a rule for
 /// another when they are asked for it; they know them apart when they are to delete one.
-fn stand<'a>(program: &Program, rules: impl Iterator<Item = (&'a str, Rule)>) -> Result<(), Error> {
-    let mut transaction = Transaction::default();
+pub(super) fn stand<'a>(
+    program: &Program,
+    table: Table,
+    rules: impl Iterator<Item = (&'a str, Rule)>,
+) -> Result<(), Error> {
+    let mut transaction = Transaction::of(table);
     for (chain, rule) in rules {
         match program.kind {
             Kind::Nftables => transaction.require(chain, &rule),
@@ -168,35 +179,30 @@ fn stand<'a>(program: &Program, rules: impl Iterator<Item = (&'a str, Rule)>) ->
     })
 }
 
-/// A rule of a shared chain, or that leads to one.
-struct SharedRule {
-    chain: &'static str,
-    rule: Rule,
-    first: bool,
-}
-
 impl SharedRule {
+    /// Before all others.
+    pub(crate) fn first(chain: impl Into<String>, rule: Rule) -> Self {
+        Self { chain: chain.into(), rule, first: true }
+    }
+
+    /// Behind all others.
+    pub(crate) fn last(chain: impl Into<String>, rule: Rule) -> Self {
+        Self { chain: chain.into(), rule, first: false }
+    }
+
+    pub(super) fn place(&self) -> (&str, Rule) {
+        (&self.chain, self.rule.clone())
+    }
+
     fn put(&self, transaction: &mut Transaction) {
         if self.first {
-            transaction.insert(self.chain, &self.rule);
+            transaction.insert(&self.chain, &self.rule);
         } else {
-            transaction.append(self.chain, &self.rule);
+            transaction.append(&self.chain, &self.rule);
         }
     }
 }
 
-fn rules_of(shared: &[SharedChain]) -> impl Iterator<Item = SharedRule> + '_ {
-    shared.iter().flat_map(|chain| {
-        let own = chain.rules.iter().map(|rule| SharedRule {
-            chain: chain.name,
-            rule: rule.clone(),
-            first: false,
-        });
-        let entries = chain.entries.iter().map(|(from, rule)| SharedRule {
-            chain: from,
-            rule: rule.clone().jump(chain.name),
-            first: chain.first,
-        });
-        own.chain(entries)
-    })
+pub(super) fn rules_of(shared: &[SharedChain]) -> impl Iterator<Item = &SharedRule> + '_ {
+    shared.iter().flat_map(|chain| &chain.rules)
 }

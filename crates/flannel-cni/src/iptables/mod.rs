@@ -1,4 +1,4 @@
-//! Rules in the host's iptables: chains of one container each, named and filled as the Go plugins name
+//! Rules in the host's iptables: chains of one container each, and such that containers share, named and filled as the Go plugins name
 //! and fill them, so that these find, check and remove ours, and we theirs.
 //!
 //! They are written by the host's own `iptables-restore`, all in one go. Read and removed they are
@@ -8,16 +8,32 @@
 mod chain;
 mod program;
 mod remove;
+mod shared;
 mod transaction;
 
-pub(crate) use chain::{OwnChain, SharedChain, establish, verify};
+pub(crate) use chain::{OwnChain, SharedChain, SharedRule, establish, verify};
 pub(crate) use program::find;
 pub(crate) use remove::{Stale, collect, remove_chain};
+pub(crate) use shared::{check_filters, ensure_filters, remove_filters};
 pub(crate) use transaction::Rule;
 
 use crate::protocol::{FieldError, Fields};
 
-const TABLE: &str = "nat";
+/// What is translated, and what may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Table {
+    Nat,
+    Filter,
+}
+
+impl Table {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nat => "nat",
+            Self::Filter => "filter",
+        }
+    }
+}
 
 /// What holds a host's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

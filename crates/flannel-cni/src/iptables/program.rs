@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::TABLE;
+use super::Table;
 use crate::nft::TableFamily;
 use crate::protocol::{Error, ErrorContext};
 use crate::subprocess::{self, Output};
@@ -33,7 +33,9 @@ impl Program {
         let name = name(family);
         Self::on_path(name).ok_or_else(|| {
             Error::internal(format_args!("there is no {name} on the path of the container runtime"))
-                .with_details("install iptables, or ask for the backend \"nftables\"")
+                .with_details(
+                    "install iptables, or ask for \"nftables\" where a plugin knows that backend",
+                )
         })
     }
 
@@ -80,8 +82,8 @@ impl Program {
     }
 
     /// The table as `iptables-restore` would take it.
-    pub(super) fn save(&self) -> Result<String, Error> {
-        let saved = self.run("-save", &["-t", TABLE], "")?;
+    pub(super) fn save(&self, table: Table) -> Result<String, Error> {
+        let saved = self.run("-save", &["-t", table.name()], "")?;
         if !saved.status.success() {
             let why = String::from_utf8_lossy(&saved.stderr).trim().to_owned();
             return Err(Error::internal(format_args!("{}-save failed: {why}", self.name)));
@@ -124,12 +126,12 @@ pub(super) fn works() -> bool {
 }
 
 /// Whether the kernel holds such a table of the older kind of iptables.
-pub(super) fn has_legacy_table(family: TableFamily) -> bool {
+pub(super) fn has_legacy_table(family: TableFamily, table: Table) -> bool {
     let names = match family {
         TableFamily::Ipv6 => "/proc/self/net/ip6_tables_names",
         _ => "/proc/self/net/ip_tables_names",
     };
-    fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == TABLE))
+    fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == table.name()))
 }
 
 /// Runtimes start plugins with a short path, or with none.

@@ -1,6 +1,6 @@
 //! Removal of containers' chains, whoever made them and by whichever kind of iptables.
 
-use super::TABLE;
+use super::Table;
 use super::program::{Kind, Program, has_legacy_table};
 use super::transaction::{Transaction, words};
 use crate::nft::{Batch, Nft, NftError, TableFamily};
@@ -24,7 +24,7 @@ pub(super) fn remove_of(
     entry: &str,
 ) -> Result<(), Error> {
     remove_from_nft(nft, family, chain, entry)?;
-    if has_legacy_table(family) {
+    if has_legacy_table(family, Table::Nat) {
         remove_from_legacy(family, entry, |target, _| target == chain)?;
     }
     Ok(())
@@ -52,7 +52,7 @@ impl Stale<'_> {
 pub(crate) fn collect(nft: &mut Nft, stale: &Stale<'_>) -> Result<(), Error> {
     for family in FAMILIES {
         let mut chains = Vec::new();
-        for rule in nft.rules(family, TABLE, stale.entry)? {
+        for rule in nft.rules(family, Table::Nat.name(), stale.entry)? {
             if let (Some(chain), Some(comment)) = (rule.target, rule.comment)
                 && stale.is(&chain, &comment)
                 && !chains.contains(&chain)
@@ -63,7 +63,7 @@ pub(crate) fn collect(nft: &mut Nft, stale: &Stale<'_>) -> Result<(), Error> {
         for chain in chains {
             remove_from_nft(nft, family, &chain, stale.entry)?;
         }
-        if has_legacy_table(family) {
+        if has_legacy_table(family, Table::Nat) {
             remove_from_legacy(family, stale.entry, |chain, comment| stale.is(chain, comment))?;
         }
     }
@@ -76,11 +76,11 @@ fn remove_from_nft(
     chain: &str,
     entry: &str,
 ) -> Result<(), NftError> {
-    if !nft.has_chain(family, TABLE, chain)? {
+    if !nft.has_chain(family, Table::Nat.name(), chain)? {
         return Ok(());
     }
-    let mut batch = Batch::new(family, TABLE);
-    for rule in nft.rules(family, TABLE, entry)? {
+    let mut batch = Batch::new(family, Table::Nat.name());
+    for rule in nft.rules(family, Table::Nat.name(), entry)? {
         if rule.target.as_deref() == Some(chain) {
             batch.delete_rule(entry, rule.handle);
         }
@@ -102,8 +102,8 @@ fn remove_from_legacy(
 ) -> Result<(), Error> {
     // Whoever has no such program cannot have made such rules with it.
     let Some(program) = Program::of_kind(family, Kind::Legacy) else { return Ok(()) };
-    let saved = program.save()?;
-    let mut transaction = Transaction::default();
+    let saved = program.save(Table::Nat)?;
+    let mut transaction = Transaction::of(Table::Nat);
     let mut chains: Vec<String> = Vec::new();
     for line in saved.lines() {
         let words = words(line);

@@ -1,8 +1,8 @@
-//! A change of the table `nat`, in the words of `iptables-restore`: all of it is done, or nothing.
+//! A change of a table, in the words of `iptables-restore`: all of it is done, or nothing.
 
 use std::fmt::Write;
 
-use super::TABLE;
+use super::Table;
 use super::program::Program;
 use crate::protocol::Error;
 
@@ -46,8 +46,8 @@ impl<'a> FromIterator<&'a str> for Rule {
     }
 }
 
-#[derive(Default)]
 pub(super) struct Transaction {
+    table: Table,
     lines: Vec<String>,
 }
 
@@ -69,6 +69,10 @@ impl From<Refusal> for Error {
 }
 
 impl Transaction {
+    pub(super) fn of(table: Table) -> Self {
+        Self { table, lines: Vec::new() }
+    }
+
     /// It ends here unless there is such a rule.
     pub(super) fn require(&mut self, chain: &str, rule: &Rule) {
         self.push("-C", chain, rule);
@@ -111,7 +115,7 @@ impl Transaction {
     }
 
     fn run(&self, program: &Program, options: &[&str]) -> Result<(), Refusal> {
-        let mut text = format!("*{TABLE}\n");
+        let mut text = format!("*{}\n", self.table.name());
         for line in &self.lines {
             text.push_str(line);
             text.push('\n');
@@ -219,7 +223,7 @@ mod tests {
     fn what_is_quoted_is_cut_to_the_same_words() {
         let rule =
             Rule::new("! -s 10.0.0.0/8").comment("name: \"a\\b\" id: \"\"").word("").jump("X");
-        let mut transaction = Transaction::default();
+        let mut transaction = Transaction::of(Table::Nat);
         transaction.append("Y", &rule);
         assert_eq!(words(&transaction.lines[0])[2..], rule.0);
     }

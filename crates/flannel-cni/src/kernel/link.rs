@@ -18,8 +18,10 @@ const RTM_GETLINK: u16 = 18;
 const LINK_HEADER: usize = 16;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
+const IFLA_TXQLEN: u16 = 13;
 const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_AF_SPEC: u16 = 26;
@@ -44,6 +46,10 @@ pub(crate) struct Link {
     pub(crate) mac: Option<Mac>,
     pub(crate) up: bool,
     pub(crate) promiscuous: bool,
+    pub(crate) all_multicast: bool,
+    pub(crate) mtu: u32,
+    /// How many frames wait to be sent at most.
+    pub(crate) queue_length: u32,
     /// Frames can pass.
     pub(crate) operational: bool,
     /// `bridge`, `veth`, …; empty for hardware.
@@ -144,6 +150,9 @@ impl Link {
             mac: None,
             up: flags & libc::IFF_UP as u32 != 0,
             promiscuous: flags & libc::IFF_PROMISC as u32 != 0,
+            all_multicast: flags & libc::IFF_ALLMULTI as u32 != 0,
+            mtu: 0,
+            queue_length: 0,
             operational: false,
             kind: String::new(),
             master: None,
@@ -157,6 +166,8 @@ impl Link {
                 IFLA_AF_SPEC => link.settings = Settings::of(Attributes(value)),
                 IFLA_ADDRESS => link.mac = Mac::from_slice(value),
                 IFLA_OPERSTATE => link.operational = value.first() == Some(&OPERATIONAL),
+                IFLA_MTU => link.mtu = number(value).unwrap_or_default(),
+                IFLA_TXQLEN => link.queue_length = number(value).unwrap_or_default(),
                 IFLA_MASTER => link.master = number(value),
                 IFLA_LINK => link.peer = number(value),
                 IFLA_PROMISCUITY => {
@@ -250,17 +261,40 @@ impl Change {
         Self::set_link(format!("set {name} down"), message)
     }
 
-    pub(crate) fn set_promiscuous(index: u32, name: &str) -> Self {
+    pub(crate) fn set_promiscuous(index: u32, name: &str, on: bool) -> Self {
+        let what = format!("{} {name} promiscuous", if on { "set" } else { "no longer set" });
+        Self::set_flag(index, LinkFlags::Promisc, on, what)
+    }
+
+    /// Whether it takes in all multicast frames.
+    pub(crate) fn set_all_multicast(index: u32, name: &str, on: bool) -> Self {
+        let what = format!("turn all-multicast of {name} {}", if on { "on" } else { "off" });
+        Self::set_flag(index, LinkFlags::Allmulti, on, what)
+    }
+
+    pub(crate) fn set_mtu(index: u32, name: &str, mtu: u32) -> Self {
         let mut message = indexed(index);
-        message.header.flags = LinkFlags::Promisc;
-        message.header.change_mask = LinkFlags::Promisc;
-        Self::set_link(format!("set {name} promiscuous"), message)
+        message.attributes.push(LinkAttribute::Mtu(mtu));
+        Self::set_link(format!("set the MTU of {name} to {mtu}"), message)
+    }
+
+    pub(crate) fn set_queue_length(index: u32, name: &str, length: u32) -> Self {
+        let mut message = indexed(index);
+        message.attributes.push(LinkAttribute::TxQueueLen(length));
+        Self::set_link(format!("set the transmit queue of {name} to {length} frames"), message)
     }
 
     pub(crate) fn set_mac(index: u32, name: &str, mac: Mac) -> Self {
         let mut message = indexed(index);
         message.attributes.push(LinkAttribute::Address(mac.0.to_vec()));
-        Self::set_link(format!("fix the MAC address of {name}"), message)
+        Self::set_link(format!("set the MAC address of {name} to {mac}"), message)
+    }
+
+    fn set_flag(index: u32, flag: LinkFlags, on: bool, what: String) -> Self {
+        let mut message = indexed(index);
+        message.header.flags = if on { flag } else { LinkFlags::empty() };
+        message.header.change_mask = flag;
+        Self::set_link(what, message)
     }
 
     fn set_link(what: String, message: LinkMessage) -> Self {

@@ -1,4 +1,4 @@
-//! Links, addresses and routes of one network namespace, over one socket.
+//! Links, addresses, routes and limits of one network namespace, over one socket.
 
 mod address;
 mod link;
@@ -6,6 +6,7 @@ mod query;
 mod removal;
 mod route;
 mod sysctl;
+mod traffic_control;
 mod vlan;
 
 use std::io;
@@ -14,7 +15,8 @@ use flannel_netlink::{Connection, NetlinkError, Protocol, Request};
 
 pub(crate) use link::{Link, Veth};
 pub(crate) use removal::{remove_link, remove_link_of};
-pub(crate) use sysctl::{enable, set};
+pub(crate) use sysctl::{enable, get, set};
+pub(crate) use traffic_control::{Bucket, Ifb};
 pub(crate) use vlan::PortVlans;
 
 /// The kernel as seen from the namespace in which it was opened.

@@ -39,7 +39,7 @@ impl Kernel {
     /// A single change.
     pub(super) fn tell(
         &mut self,
-        change: Raw<'_>,
+        change: impl Writable,
     ) -> Result<Result<(), NetlinkError>, KernelError> {
         let mut result = Ok(());
         self.connection.apply([change], |_, error| result = Err(error))?;

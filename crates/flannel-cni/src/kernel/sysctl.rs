@@ -8,6 +8,12 @@ pub(crate) fn set(path: &str, value: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/{path}"), value)
 }
 
+/// Without the line's end.
+pub(crate) fn get(path: &str) -> io::Result<String> {
+    let text = fs::read_to_string(format!("/proc/sys/{path}"))?;
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+}
+
 /// Sets it to 1 unless it is so: a write may cost more than it seems, and `/proc/sys` may be read-only.
 /// Returns whether it was not.
 pub(crate) fn enable(path: &str) -> io::Result<bool> {

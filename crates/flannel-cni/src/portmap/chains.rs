@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::conf::{Mapping, PortmapConf, Protocol};
 use crate::go_names::portmap_chain;
-use crate::iptables::{self, OwnChain, Rule, SharedChain, Stale};
+use crate::iptables::{self, OwnChain, Rule, SharedChain, SharedRule, Stale};
 use crate::nft::{Nft, TableFamily};
 use crate::protocol::{Attachment, Call, Error};
 
@@ -59,34 +59,29 @@ fn shared(conf: &PortmapConf) -> Vec<SharedChain> {
     let mut chains = Vec::new();
     if conf.snat && conf.set_mark_chain.is_none() {
         let mark = format!("{0:#x}/{0:#x}", conf.mark);
+        let set = Rule::default().comment("CNI portfwd masquerade mark");
         chains.push(SharedChain {
-            name: SET_MARK,
-            rules: vec![
-                Rule::default()
-                    .comment("CNI portfwd masquerade mark")
-                    .and("-j MARK --set-xmark")
-                    .word(&mark),
-            ],
-            entries: Vec::new(),
-            first: false,
+            name: SET_MARK.into(),
+            rules: vec![SharedRule::last(SET_MARK, set.and("-j MARK --set-xmark").word(&mark))],
         });
+        let marked = Rule::new("-m mark --mark").word(&mark).and("-j MASQUERADE");
+        let entry = Rule::default().comment("CNI portfwd requiring masquerade").jump(MASQUERADE);
         chains.push(SharedChain {
-            name: MASQUERADE,
-            rules: vec![Rule::new("-m mark --mark").word(&mark).and("-j MASQUERADE")],
-            entries: vec![(
-                "POSTROUTING",
-                Rule::default().comment("CNI portfwd requiring masquerade"),
-            )],
+            name: MASQUERADE.into(),
             // Before containers' own masquerading, which would end the matter.
-            first: true,
+            rules: vec![
+                SharedRule::last(MASQUERADE, marked),
+                SharedRule::first("POSTROUTING", entry),
+            ],
         });
     }
-    let local = Rule::new("-m addrtype --dst-type LOCAL");
+    let local = Rule::new("-m addrtype --dst-type LOCAL").jump(ENTRY);
     chains.push(SharedChain {
-        name: ENTRY,
-        rules: Vec::new(),
-        entries: vec![("PREROUTING", local.clone()), ("OUTPUT", local)],
-        first: false,
+        name: ENTRY.into(),
+        rules: vec![
+            SharedRule::last("PREROUTING", local.clone()),
+            SharedRule::last("OUTPUT", local),
+        ],
     });
     chains
 }

@@ -91,12 +91,9 @@ pub(crate) fn forget(call: &Call) -> Result<(), Error> {
 fn asked(call: &Call) -> Result<(PortmapConf, Backend, Outcome), Error> {
     let conf = PortmapConf::read(call)?;
     let backend = conf.backend(call)?;
-    let Some(members) = call.conf.fields().map("prevResult").or_cni("failed to parse config")?
-    else {
+    let Some(result) = call.previous_result()? else {
         return Err(Error::new(Code::InvalidConfig, "must be called as chained plugin"));
     };
-    let (result, _) = Outcome::of_members(members, call.conf.version)
-        .or_cni("failed to parse config: could not parse prevResult")?;
     Ok((conf, backend, result))
 }
 

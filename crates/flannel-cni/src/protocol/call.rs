@@ -5,7 +5,7 @@ use std::io::Read;
 
 use serde_json::{Map, Value};
 
-use super::{Code, Error, Fields, Version};
+use super::{Code, Error, ErrorContext, Fields, Outcome, Version};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -38,6 +38,8 @@ pub struct Call {
 #[derive(Clone)]
 pub struct Conf {
     pub members: Map<String, Value>,
+    /// As it came.
+    pub text: Vec<u8>,
     pub name: String,
     pub version: Version,
 }
@@ -81,7 +83,12 @@ impl Call {
                 env.get("CNI_NETNS_OVERRIDE").to_ascii_uppercase().as_str(),
                 "TRUE" | "1"
             ),
-            conf: Conf { members: Map::new(), name: String::new(), version: Version::LATEST },
+            conf: Conf {
+                members: Map::new(),
+                text: Vec::new(),
+                name: String::new(),
+                version: Version::LATEST,
+            },
         };
         if known != Some(Command::Version) {
             call.conf = Conf::read(stdin)?;
@@ -113,6 +120,16 @@ impl Call {
             .split(';')
             .find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='))
             .filter(|v| !v.is_empty())
+    }
+
+    /// What the plugins before us in a chain have made, or at CHECK and DEL what all of them have.
+    pub fn previous_result(&self) -> Result<Option<Outcome>, Error> {
+        const ATTEMPTED: &str = "could not parse prevResult";
+        let Some(members) = self.conf.fields().map("prevResult").or_cni(ATTEMPTED)? else {
+            return Ok(None);
+        };
+        let (outcome, _) = Outcome::of_members(members, self.conf.version).or_cni(ATTEMPTED)?;
+        Ok(Some(outcome))
     }
 
     /// The attachments a runtime names as valid at GC. One that has none sends an empty list, null, or
@@ -201,7 +218,7 @@ impl Conf {
             return Err(Error::new(Code::IncompatibleVersion, "incompatible CNI versions")
                 .with_details(details));
         };
-        Ok(Self { name, version, members })
+        Ok(Self { name, version, members, text: text.to_owned() })
     }
 
     pub fn fields(&self) -> Fields<'_> {

@@ -45,6 +45,10 @@ impl<'a> Fields<'a> {
         self.typed(key, "a whole number", Value::as_i64)
     }
 
+    pub fn unsigned(self, key: &str) -> Result<Option<u64>, FieldError> {
+        self.typed(key, "a whole number, 0 or more", Value::as_u64)
+    }
+
     pub fn object(self, key: &str) -> Result<Option<Fields<'a>>, FieldError> {
         Ok(self.typed(key, "an object", Value::as_object)?.map(Fields))
     }

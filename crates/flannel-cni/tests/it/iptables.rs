@@ -446,7 +446,7 @@ fn what_a_backend_does_not_know_is_refused_at_add_and_no_hindrance_at_del() {
     }
 }
 
-fn write_to(program: &str, text: &str) {
+pub(crate) fn write_to(program: &str, text: &str) {
     use std::io::Write;
     let mut child = std::process::Command::new(program)
         .arg("--noflush")

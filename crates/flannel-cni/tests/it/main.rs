@@ -4,10 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
 mod again;
+mod bandwidth;
 mod bridge;
 mod caretaker;
 mod connectivity;
 mod firewall;
+mod forwarding;
 mod golden;
 mod interchange;
 mod iptables;
@@ -23,3 +25,4 @@ mod router;
 mod support;
 mod traced;
 mod traffic;
+mod tuning;
