@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flannel_common::{Work, Worker};
-use flannel_wanted::{Applier, Desired, Requester, Status, Stopped};
+use flannel_common::Work;
+use flannel_wanted::{Requester, Status, StatusPublisher, Stopped, WorkerApplier, WorkerHandle};
 use tokio::sync::{oneshot, watch};
 
 use crate::reconciler::Reconciler;
@@ -23,25 +23,22 @@ pub struct OpenError(#[source] io::Error);
 
 /// Requests that wait for the engine; more wait for a place in the queue.
 const QUEUE: usize = 256;
-const STOPPED: Stopped = Stopped("kernel engine");
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
-enum Command<S> {
-    Replace(Ownership, Desired<S, Entry>, oneshot::Sender<Status>),
-    Update(Desired<S, Entry>, oneshot::Sender<Status>),
-    Lookup(Vec<IpAddr>, oneshot::Sender<Vec<Option<Path>>>),
-    Status(oneshot::Sender<Status>),
-}
+/// How the kernel would send to each of these addresses.
+pub struct Lookup(Vec<IpAddr>, oneshot::Sender<Vec<Option<Path>>>);
+
+type Handle<S> = WorkerHandle<S, Entry, Ownership, Lookup>;
+type Command<S> = flannel_wanted::Command<S, Entry, Ownership, Lookup>;
 
 pub struct Engine<S> {
-    worker: Worker<Command<S>>,
+    handle: Handle<S>,
     facts: watch::Receiver<Arc<Facts>>,
-    status: watch::Receiver<Status>,
 }
 
 impl<S> Clone for Engine<S> {
     fn clone(&self) -> Self {
-        Self { worker: self.worker.clone(), facts: self.facts.clone(), status: self.status.clone() }
+        Self { handle: self.handle.clone(), facts: self.facts.clone() }
     }
 }
 
@@ -52,10 +49,9 @@ impl<S: Requester> Engine<S> {
         let mut reconciler = Reconciler::open(running_kernel(), seed).map_err(OpenError)?;
         let facts = Arc::new(reconciler.new_facts().unwrap_or_default());
         let (publish_facts, facts) = watch::channel(facts);
-        let (publish_status, status) = watch::channel(Status::default());
-        let work = move || EngineWork { reconciler, publish_facts, publish_status };
-        let worker = Worker::start("kernel", QUEUE, work).map_err(OpenError)?;
-        Ok(Self { worker, facts, status })
+        let work = move |publish_status| EngineWork { reconciler, publish_facts, publish_status };
+        let handle = WorkerHandle::start("kernel engine", "kernel", QUEUE, work);
+        Ok(Self { handle: handle.map_err(OpenError)?, facts })
     }
 
     /// What is true of the node, and every change of it.
@@ -65,49 +61,26 @@ impl<S: Requester> Engine<S> {
 
     /// How the kernel would send to each of these addresses.
     pub async fn lookup(&self, addresses: Vec<IpAddr>) -> Result<Vec<Option<Path>>, Stopped> {
-        self.ask(|answer| Command::Lookup(addresses, answer)).await
-    }
-
-    async fn ask<T>(
-        &self,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command<S>,
-    ) -> Result<T, Stopped> {
-        self.worker.ask(command).await.map_err(|_| STOPPED)
+        self.handle.ask(|answer| Command::Other(Lookup(addresses, answer))).await
     }
 }
 
-impl<S: Requester> Applier<S> for Engine<S> {
+/// The kernel goes on by itself when the daemon ends.
+impl<S: Requester> WorkerApplier for Engine<S> {
+    type Requester = S;
     type Entry = Entry;
     type Ownership = Ownership;
+    type Other = Lookup;
 
-    async fn replace(
-        &self,
-        ownership: Ownership,
-        desired: Desired<S, Entry>,
-    ) -> Result<Status, Stopped> {
-        self.ask(|answer| Command::Replace(ownership, desired, answer)).await
+    fn handle(&self) -> &Handle<S> {
+        &self.handle
     }
-
-    async fn update(&self, changes: Desired<S, Entry>) -> Result<Status, Stopped> {
-        self.ask(|answer| Command::Update(changes, answer)).await
-    }
-
-    async fn status(&self) -> Result<Status, Stopped> {
-        self.ask(Command::Status).await
-    }
-
-    fn watch_status(&self) -> watch::Receiver<Status> {
-        self.status.clone()
-    }
-
-    /// The kernel goes on by itself.
-    async fn stop(&self) {}
 }
 
 struct EngineWork<S> {
     reconciler: Reconciler<S>,
     publish_facts: watch::Sender<Arc<Facts>>,
-    publish_status: watch::Sender<Status>,
+    publish_status: StatusPublisher,
 }
 
 impl<S: Requester> Work for EngineWork<S> {
@@ -122,7 +95,7 @@ impl<S: Requester> Work for EngineWork<S> {
             }
             Command::Update(changes, answer) => (self.reconciler.update(changes, now), answer),
             Command::Status(answer) => (Ok(()), answer),
-            Command::Lookup(addresses, answer) => {
+            Command::Other(Lookup(addresses, answer)) => {
                 let paths = self.reconciler.lookup(&addresses).unwrap_or_else(|error| {
                     self.compare_everything(&error);
                     vec![None; addresses.len()]
@@ -142,9 +115,13 @@ impl<S: Requester> Work for EngineWork<S> {
             self.compare_everything(&error);
         }
         if let Some(facts) = self.reconciler.new_facts() {
-            send_if_changed(&self.publish_facts, Arc::new(facts));
+            self.publish_facts.send_if_modified(|old| {
+                let changed = **old != facts;
+                *old = Arc::new(facts);
+                changed
+            });
         }
-        send_if_changed(&self.publish_status, status(&self.reconciler));
+        self.publish_status.publish(status(&self.reconciler));
     }
 
     fn next_wake(&self) -> Option<Instant> {
@@ -164,16 +141,6 @@ impl<S: Requester> EngineWork<S> {
         // Whatever it is, it is not to become a busy loop.
         std::thread::sleep(PAUSE_AFTER_ERROR);
     }
-}
-
-fn send_if_changed<T: PartialEq>(to: &watch::Sender<T>, value: T) {
-    to.send_if_modified(|old| {
-        let changed = *old != value;
-        if changed {
-            *old = value;
-        }
-        changed
-    });
 }
 
 fn status<S: Requester>(reconciler: &Reconciler<S>) -> Status {

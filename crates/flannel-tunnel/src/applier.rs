@@ -5,16 +5,18 @@
 //! and routes.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use flannel_common::{Backoff, RepairPolicy, Work, Worker};
-use flannel_wanted::{Applier, Desired, KeyedEntry, Requester, Status, Stopped, Wanted};
+use flannel_common::{Backoff, RepairPolicy, Work};
+use flannel_wanted::{
+    KeyedEntry, Requester, Status, StatusPublisher, Wanted, WorkerApplier, WorkerHandle,
+};
 use ipnet::IpNet;
-use tokio::sync::{oneshot, watch};
 
 use crate::control::client::{Client, TunnelError};
 use crate::control::protocol::Request;
@@ -22,7 +24,6 @@ use crate::datapath::Config;
 use crate::table::Peer;
 
 const QUEUE: usize = 256;
-const STOPPED: Stopped = Stopped("tunnel's keeper");
 const REPAIRS: RepairPolicy = RepairPolicy {
     at_once: 10,
     calm: Duration::from_secs(60),
@@ -76,29 +77,22 @@ impl KeyedEntry for TunnelEntry {
     }
 }
 
-enum Command<S> {
-    Replace(Vec<IpNet>, Desired<S, TunnelEntry>, oneshot::Sender<Status>),
-    Update(Desired<S, TunnelEntry>, oneshot::Sender<Status>),
-    Status(oneshot::Sender<Status>),
-}
+type Handle<S> = WorkerHandle<S, TunnelEntry, Vec<IpNet>>;
+type Command<S> = flannel_wanted::Command<S, TunnelEntry, Vec<IpNet>>;
 
 /// The applier's handle.
-pub struct Tunnel<S> {
-    worker: Worker<Command<S>>,
-    status: watch::Receiver<Status>,
-}
+pub struct Tunnel<S>(Handle<S>);
 
 impl<S> Clone for Tunnel<S> {
     fn clone(&self) -> Self {
-        Self { worker: self.worker.clone(), status: self.status.clone() }
+        Self(self.0.clone())
     }
 }
 
 impl<S: Requester> Tunnel<S> {
     /// `directory`: where the sockets of tunnel processes are.
     pub fn start(directory: PathBuf, seed: u64) -> io::Result<Self> {
-        let (publish, status) = watch::channel(Status::default());
-        let work = move || TunnelWork {
+        let work = move |publish| TunnelWork {
             directory,
             wanted: Wanted::new(REPAIRS),
             client: None,
@@ -106,44 +100,21 @@ impl<S: Requester> Tunnel<S> {
             rng: fastrand::Rng::with_seed(seed),
             publish,
         };
-        Ok(Self { worker: Worker::start("tunnel", QUEUE, work)?, status })
-    }
-
-    async fn ask<T>(
-        &self,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command<S>,
-    ) -> Result<T, Stopped> {
-        self.worker.ask(command).await.map_err(|_| STOPPED)
+        WorkerHandle::start("tunnel's applier", "tunnel", QUEUE, work).map(Self)
     }
 }
 
-impl<S: Requester> Applier<S> for Tunnel<S> {
+/// The process goes on by itself when the daemon ends.
+impl<S: Requester> WorkerApplier for Tunnel<S> {
+    type Requester = S;
     type Entry = TunnelEntry;
     /// The pod networks that are ours: a tunnel into one of them that nobody wants is ended.
     type Ownership = Vec<IpNet>;
+    type Other = Infallible;
 
-    async fn replace(
-        &self,
-        networks: Vec<IpNet>,
-        desired: Desired<S, TunnelEntry>,
-    ) -> Result<Status, Stopped> {
-        self.ask(|answer| Command::Replace(networks, desired, answer)).await
+    fn handle(&self) -> &Handle<S> {
+        &self.0
     }
-
-    async fn update(&self, changes: Desired<S, TunnelEntry>) -> Result<Status, Stopped> {
-        self.ask(|answer| Command::Update(changes, answer)).await
-    }
-
-    async fn status(&self) -> Result<Status, Stopped> {
-        self.ask(Command::Status).await
-    }
-
-    fn watch_status(&self) -> watch::Receiver<Status> {
-        self.status.clone()
-    }
-
-    /// The process goes on by itself.
-    async fn stop(&self) {}
 }
 
 struct TunnelWork<S> {
@@ -153,7 +124,7 @@ struct TunnelWork<S> {
     /// Peers that nobody wants any more and of which the process has not been told.
     gone: Vec<IpNet>,
     rng: fastrand::Rng,
-    publish: watch::Sender<Status>,
+    publish: StatusPublisher,
 }
 
 impl<S: Requester> Work for TunnelWork<S> {
@@ -174,6 +145,7 @@ impl<S: Requester> Work for TunnelWork<S> {
                 answer
             }
             Command::Status(answer) => answer,
+            Command::Other(nothing) => match nothing {},
         };
         self.flush(now);
         let _ = answer.send(Status::of(&self.wanted));
@@ -183,12 +155,7 @@ impl<S: Requester> Work for TunnelWork<S> {
         let now = Instant::now();
         self.wanted.wake(now);
         self.flush(now);
-        let status = Status::of(&self.wanted);
-        self.publish.send_if_modified(|old| {
-            let changed = *old != status;
-            *old = status;
-            changed
-        });
+        self.publish.publish(Status::of(&self.wanted));
     }
 
     fn next_wake(&self) -> Option<Instant> {

@@ -1,7 +1,7 @@
 //! What is wanted of some part of the world (the kernel, a tunnel, a cloud's route table, …), and who keeps
 //! it so.
 //!
-//! [`Wanted`] is the bookkeeping that every such keeper needs: who wants which entry, what differs, what is
+//! [`Wanted`] is the bookkeeping that every applier needs: who wants which entry, what differs, what is
 //! tried again and when. An [`Applier`] keeps one part of the world equal to what is wanted of it, and says
 //! by a [`Status`] how that goes. Nothing in here knows what a lease is, or a kernel.
 
@@ -10,7 +10,9 @@
 mod applier;
 mod status;
 mod wanted;
+mod worker_applier;
 
 pub use applier::{Applier, Desired, Requester, Stopped};
 pub use status::{Problem, Status};
 pub use wanted::{Batch, KeyedEntry, Repair, Wanted};
+pub use worker_applier::{Command, StatusPublisher, WorkerApplier, WorkerHandle};
