@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::error::{Context, LabError, Result};
-use crate::http::HttpAnswer;
 use crate::logs::{LogDir, LogFile};
 use crate::namespace::{Namespace, View};
 use crate::pid_namespace::PidNamespace;
@@ -23,7 +22,7 @@ use crate::process::Process;
 use crate::spec::EtcdSpec;
 use crate::underlay::{self, Switch};
 
-const CLIENT_PORT: u16 = 2379;
+pub(crate) const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
 const DATA: &str = "/run/etcd";
 const SNAPSHOTS: &str = "/run/etcd-snapshots";
@@ -203,7 +202,8 @@ impl Etcd {
                     }
                     None => continue,
                 }
-                match member.ask("GET", "/health", "", Duration::from_secs(2))? {
+                let limit = Duration::from_secs(2);
+                match member.namespace.http(CLIENT_PORT, "GET", "/health", "", limit)? {
                     Ok(answer) if answer.status == 200 && answer.body.contains("true") => {
                         return Ok(());
                     }
@@ -222,19 +222,6 @@ impl Etcd {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-
-    /// Sends a request to the first member that answers.
-    pub(crate) fn post(&self, path: &str, body: &str) -> Result<String> {
-        let mut reason = String::from("no member runs");
-        for member in &self.members {
-            match member.ask("POST", path, body, Duration::from_secs(5))? {
-                Ok(answer) if answer.status == 200 => return Ok(answer.body),
-                Ok(answer) => reason = format!("status {}: {}", answer.status, answer.body.trim()),
-                Err(error) => reason = format!("{}: {error}", member.name),
-            }
-        }
-        Err(LabError::Store { attempt: format!("POST {path}"), reason })
     }
 
     pub(crate) fn participants(&self) -> impl Iterator<Item = &Nic> {
@@ -283,16 +270,6 @@ impl Member {
     fn url(&self, port: u16) -> String {
         let address = self.nic.addresses().into_iter().next().unwrap_or(Ipv4Addr::LOCALHOST.into());
         format!("http://{}", SocketAddr::new(address, port))
-    }
-
-    fn ask(
-        &self,
-        method: &str,
-        path: &str,
-        body: &str,
-        limit: Duration,
-    ) -> Result<io::Result<HttpAnswer>> {
-        self.namespace.http(CLIENT_PORT, method, path, body, limit)
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {

@@ -4,12 +4,9 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::{Request, header};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use bytes::Bytes;
+use flannel_https::{Client, Limits, Server, Target};
+use http::Request;
 use tokio::time::timeout;
 
 use crate::error::Result;
@@ -54,16 +51,13 @@ async fn request(port: u16, method: &str, path: &str, body: &str) -> io::Result<
     let request = Request::builder()
         .method(method)
         .uri(path)
-        .header(header::HOST, format!("{}:{port}", Ipv4Addr::LOCALHOST))
-        .body(Full::new(Bytes::copy_from_slice(body.as_bytes())))
+        .body(Bytes::copy_from_slice(body.as_bytes()))
         .map_err(io::Error::other)?;
-    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    // It ends with the runtime; what goes wrong with it, the request is told as well.
-    tokio::spawn(connection);
-    let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+    let host = Ipv4Addr::LOCALHOST.to_string();
+    let server = Server { host, port, tls: false, base: String::new() };
+    let client = Client::new(Limits::default());
+    let answer = client.request(|| Ok(Target::new(server)), request).await;
+    let answer = answer.map_err(io::Error::other)?;
     let status = answer.status().as_u16();
-    let body = answer.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
-    Ok(HttpAnswer { status, body: String::from_utf8_lossy(&body).into_owned() })
+    Ok(HttpAnswer { status, body: String::from_utf8_lossy(answer.body()).into_owned() })
 }

@@ -21,7 +21,7 @@ pub mod wire;
 pub use acquire::acquire;
 pub use admin::{Admin, stranded};
 pub use error::StoreError;
-pub use etcd::{EtcdOptions, EtcdStore, Secret};
+pub use etcd::{EtcdKey, EtcdKeys, EtcdOptions, EtcdStore, Secret};
 pub use kept_lease::{KeptLease, LARGEST_DATA, Millis, split_owner};
 pub use log_position::LogPosition;
 pub use refusal::Refusal;

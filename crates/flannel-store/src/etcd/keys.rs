@@ -110,6 +110,16 @@ impl KeyRange {
         Self { start: directory.to_owned().into(), end: end.into() }
     }
 
+    /// All keys that begin so.
+    pub(super) fn beginning(prefix: &str) -> Self {
+        // Keys are text, so the last byte of a prefix is never the highest.
+        let mut end = prefix.as_bytes().to_vec();
+        if let Some(last) = end.last_mut() {
+            *last = last.saturating_add(1);
+        }
+        Self { start: prefix.to_owned().into(), end: end.into() }
+    }
+
     pub(super) fn single(key: &str) -> Self {
         Self { start: key.to_owned().into(), end: Bytes::new() }
     }

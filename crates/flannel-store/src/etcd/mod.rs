@@ -4,6 +4,7 @@ mod acquire;
 pub(crate) mod admin;
 mod client;
 mod fault;
+mod key_values;
 mod keys;
 mod leases;
 mod listing;
@@ -31,6 +32,7 @@ use tokio::sync::mpsc;
 use self::leases::EtcdLeases;
 use crate::{Acquired, Claim, Cursor, Held, Recalled, Store, StoreError, StoreEvent};
 
+pub use self::key_values::{EtcdKey, EtcdKeys};
 pub use self::options::{EtcdOptions, Secret};
 
 #[derive(Debug)]

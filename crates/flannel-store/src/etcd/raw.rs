@@ -1,63 +1,31 @@
 //! etcd itself, for tests that look at what the store wrote, or meddle with it.
 
-use flannel_lease::Version;
 use prost::Message;
 use prost::bytes::Bytes;
 
-use super::EtcdOptions;
-use super::client::Client;
-use super::keys::KeyRange;
-use super::proto::{
-    DeleteRangeRequest, Ignored, LeaseGrantRequest, LeaseGrantResponse, PutRequest, RangeRequest,
-};
-
-use super::txn;
+use super::proto::{Ignored, LeaseGrantRequest, LeaseGrantResponse, RangeRequest};
+use super::{EtcdKey, EtcdKeys, EtcdOptions};
 
 /// Panics where a store would return an error.
 #[derive(Clone, Debug)]
-pub struct RawEtcd(Client);
-
-/// A key as etcd has it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RawKey {
-    pub key: String,
-    pub value: String,
-    pub mod_revision: i64,
-    /// 0 when the key does not expire.
-    pub lease: i64,
-}
-
-impl RawKey {
-    /// What a store says of it.
-    pub fn version(&self) -> Version {
-        Version::new(self.mod_revision.unsigned_abs())
-    }
-}
+pub struct RawEtcd(EtcdKeys);
 
 impl RawEtcd {
     pub fn new(options: &EtcdOptions) -> Self {
-        Self(Client::new(options, fastrand::Rng::with_seed(0)).expect("options are right"))
+        Self(EtcdKeys::new(options, 0).expect("options are right"))
     }
 
     pub async fn put(&self, key: &str, value: impl Into<Bytes>) {
-        self.put_with_lease(key, value, 0).await;
+        self.0.put(key, value).await.expect("etcd answers");
     }
 
     pub async fn put_with_lease(&self, key: &str, value: impl Into<Bytes>, lease: i64) {
-        let key = key.to_owned().into();
-        let put = PutRequest { key, value: value.into(), lease, prev_kv: false };
-        let Ignored {} = self.call("/etcdserverpb.KV/Put", put).await;
+        self.0.put_with_lease(key, value, lease).await.expect("etcd answers");
     }
 
-    /// Many keys that do not expire, a hundred per request.
+    /// Many keys that do not expire.
     pub async fn put_all(&self, entries: &[(String, String)]) {
-        for chunk in entries.chunks(100) {
-            let put = |(key, value): &(String, String)| {
-                txn::put(&key.clone().into(), &value.clone().into(), 0)
-            };
-            let request = txn::all(chunk.iter().map(put).collect());
-            self.0.txn(request).await.expect("etcd answers");
-        }
+        self.0.put_all(entries).await.expect("etcd answers");
     }
 
     /// A new etcd lease.
@@ -68,25 +36,21 @@ impl RawEtcd {
     }
 
     pub async fn delete(&self, key: &str) {
-        let delete = DeleteRangeRequest { key: key.to_owned().into(), ..Default::default() };
-        let Ignored {} = self.call("/etcdserverpb.KV/DeleteRange", delete).await;
+        self.0.delete(key).await.expect("etcd answers");
     }
 
-    pub async fn get(&self, key: &str) -> Option<RawKey> {
-        let request = RangeRequest { key: key.to_owned().into(), ..Default::default() };
-        self.range(request).await.into_iter().next()
+    pub async fn get(&self, key: &str) -> Option<EtcdKey> {
+        self.0.get(key).await.expect("etcd answers")
     }
 
     /// All keys that begin so.
-    pub async fn list(&self, directory: &str) -> Vec<RawKey> {
-        let range = KeyRange::directory(directory);
-        let request = RangeRequest { key: range.start, range_end: range.end, ..Default::default() };
-        self.range(request).await
+    pub async fn list(&self, prefix: &str) -> Vec<EtcdKey> {
+        self.0.list(prefix).await.expect("etcd answers")
     }
 
     pub async fn revision(&self) -> i64 {
         let request = RangeRequest { key: Bytes::from_static(b"x"), ..Default::default() };
-        let answer = self.0.range(request).await.expect("etcd answers");
+        let answer = self.0.client().range(request).await.expect("etcd answers");
         answer.header.expect("an answer has a header").revision
     }
 
@@ -104,7 +68,7 @@ impl RawEtcd {
 
     /// Seconds until an etcd lease ends, -1 when it has.
     pub async fn time_to_live(&self, lease: i64) -> i64 {
-        self.0.lease_time_to_live(lease).await.expect("etcd answers").ttl
+        self.0.client().lease_time_to_live(lease).await.expect("etcd answers").ttl
     }
 
     /// Makes users, each with a password and the key prefixes it may read, and read and write; then
@@ -146,24 +110,12 @@ impl RawEtcd {
         let Ignored {} = self.call("/etcdserverpb.Auth/UserChangePassword", change).await;
     }
 
-    async fn range(&self, request: RangeRequest) -> Vec<RawKey> {
-        let answer = self.0.range(request).await.expect("etcd answers");
-        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
-        let raw = |kv: super::proto::KeyValue| RawKey {
-            key: text(&kv.key),
-            value: text(&kv.value),
-            mod_revision: kv.mod_revision,
-            lease: kv.lease,
-        };
-        answer.kvs.into_iter().map(raw).collect()
-    }
-
     async fn call<Q, A>(&self, rpc: &'static str, request: Q) -> A
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        self.0.unary(rpc, request).await.unwrap_or_else(|fault| panic!("{rpc}: {}", fault.reason))
+        self.0.call(rpc, rpc, request).await.unwrap_or_else(|error| panic!("{error}"))
     }
 }
 

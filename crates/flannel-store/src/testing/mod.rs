@@ -5,7 +5,7 @@ mod leases;
 mod ports;
 mod server;
 
-pub use crate::etcd::raw::{RawEtcd, RawKey, RawUser};
+pub use crate::etcd::raw::{RawEtcd, RawUser};
 pub use leases::{AcquireAs, plain};
 pub use ports::free_ports;
 pub use server::{EtcdServer, ServerTls};
