@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
+mod support;
+
 use flannel_backend::{
-    Backend, Node, NodeMemory, PeerProblem, Underlay, create, judge, ownership, peer_wishes,
+    Answers, Backend, Node, NodeMemory, PeerProblem, create, judge, ownership, peer_wishes,
 };
 use flannel_common::Family;
 use flannel_kernel::{Facts, IfName, Interface, KernelVersion, Mac, Path};
@@ -29,32 +31,11 @@ fn node(config: &str) -> (Box<dyn Backend>, Node) {
 }
 
 fn node_of(network: NetworkConfig) -> (Box<dyn Backend>, Node) {
-    let backend = create(&network.backend).unwrap();
-    let (v4, v6) = (network.v4.is_some(), network.v6.is_some());
-    let node = Node {
-        underlay: Underlay {
-            link: name("eth0"),
-            mtu: 1500,
-            v4: Some([192, 168, 100, 1].into()).filter(|_| v4),
-            v6: Some("fd00:100::1".parse().unwrap()).filter(|_| v6),
-            public_v4: Some([192, 168, 100, 1].into()).filter(|_| v4),
-            public_v6: Some("fd00:100::1".parse().unwrap()).filter(|_| v6),
-            why: String::new(),
-        },
-        network,
-        kernel: KernelVersion { major: 6, minor: 1 },
-        paths: Default::default(),
-        connected: Vec::new(),
-        answers: Default::default(),
-    };
-    (backend, node)
+    support::node_of(network, Answers::default())
 }
 
 fn lease((subnet, attrs): (&str, &str)) -> Lease {
-    Lease {
-        subnet: subnet.parse().unwrap(),
-        attrs: LeaseAttrs::from_json(attrs.as_bytes()).unwrap(),
-    }
+    support::lease(subnet, attrs)
 }
 
 fn peer(config: &str, own: (&str, &str), peer: (&str, &str)) -> Result<Vec<String>, PeerProblem> {
@@ -324,7 +305,7 @@ fn a_node_keeps_its_mac_over_restart_and_reboot() {
     };
     let announced = lease(OWN_DUAL).attrs;
     assert!(mac(Some(&announced), &device, 1).contains("42:93:f4:6d:36:2d"), "the store's first");
-    assert!(mac(None, &device, 1).contains("02:00:00:00:00:07"), "then the living device's");
+    assert!(mac(None, &device, 1).contains("02:00:00:00:00:07"), "then the existing device's");
     assert_eq!(mac(None, &nothing, 1), mac(None, &nothing, 1), "then the machine's own");
     assert_ne!(mac(None, &nothing, 1), mac(None, &nothing, 2));
 }

@@ -3,11 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
-use flannel_backend::{
-    Answers, Backend, Need, Node, NodeMemory, PeerProblem, Underlay, create, judge, peer_wishes,
-};
-use flannel_kernel::{Facts, IfName, KernelVersion, PrivateKey};
-use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, SubnetOrigin};
+mod support;
+
+use flannel_backend::{Answers, Backend, Need, Node, NodeMemory, PeerProblem, judge, peer_wishes};
+use flannel_kernel::{Facts, PrivateKey};
+use flannel_lease::{Lease, NetworkConfig, SubnetOrigin};
+
+use self::support::lease;
 
 /// RFC 7748, section 6.1: Alice's is ours, Bob's is the peer's.
 const PRIVATE: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
@@ -26,34 +28,9 @@ fn config(families: &str, backend: &str) -> String {
 
 fn node(families: &str, backend: &str) -> (Box<dyn Backend>, Node) {
     let network = NetworkConfig::parse(&config(families, backend)).unwrap();
-    let backend = create(&network.backend).unwrap();
-    let (v4, v6) = (network.v4.is_some(), network.v6.is_some());
     let mut answers = Answers::default();
     answers.set_private_key(PRIVATE.parse().unwrap());
-    let node = Node {
-        underlay: Underlay {
-            link: IfName::new("eth0").unwrap(),
-            mtu: 1500,
-            v4: Some([192, 168, 100, 1].into()).filter(|_| v4),
-            v6: Some("fd00:100::1".parse().unwrap()).filter(|_| v6),
-            public_v4: Some([192, 168, 100, 1].into()).filter(|_| v4),
-            public_v6: Some("fd00:100::1".parse().unwrap()).filter(|_| v6),
-            why: String::new(),
-        },
-        network,
-        kernel: KernelVersion { major: 6, minor: 1 },
-        paths: Default::default(),
-        connected: Vec::new(),
-        answers,
-    };
-    (backend, node)
-}
-
-fn lease(subnet: &str, attrs: &str) -> Lease {
-    Lease {
-        subnet: subnet.parse().unwrap(),
-        attrs: LeaseAttrs::from_json(attrs.as_bytes()).unwrap(),
-    }
+    support::node_of(network, answers)
 }
 
 fn own(families: &str) -> Lease {

@@ -40,6 +40,26 @@ pub(crate) struct ObservedLink {
     pub(crate) kind: Option<ObservedKind>,
 }
 
+#[cfg(test)]
+impl ObservedLink {
+    /// A device that is up and has nothing special.
+    pub(crate) fn plain(index: u32, name: &str) -> Self {
+        Self {
+            index,
+            name: IfName::new(name).unwrap(),
+            mac: None,
+            mtu: 1500,
+            up: true,
+            carrier: true,
+            loopback: false,
+            master: None,
+            noarp: false,
+            protodown: false,
+            kind: None,
+        }
+    }
+}
+
 /// The kinds of devices that we make, as the kernel shows them. See [`crate::LinkKind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ObservedKind {

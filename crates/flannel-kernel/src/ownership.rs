@@ -120,19 +120,7 @@ mod tests {
     fn links() -> Links {
         let mut links = Links::default();
         for (index, text) in [(2, "eth0"), (3, "flannel.1"), (4, "cni0")] {
-            links.put(ObservedLink {
-                index,
-                name: name(text),
-                mac: None,
-                mtu: 1500,
-                up: true,
-                carrier: true,
-                loopback: false,
-                master: None,
-                noarp: false,
-                protodown: false,
-                kind: None,
-            });
+            links.put(ObservedLink::plain(index, text));
         }
         links
     }

@@ -8,9 +8,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::annotations::AnnotationPrefix;
-use crate::message::{
-    Event, EventKind, INITIAL_EVENTS_END, Malformed, NETWORK_UNAVAILABLE, Status,
-};
+use crate::message::{INITIAL_EVENTS_END, Malformed, NETWORK_UNAVAILABLE, Status};
 use crate::node::NodeView;
 
 /// Each message is a line.
@@ -19,10 +17,8 @@ pub(crate) fn cut(stream: &[u8]) -> Option<(&[u8], usize)> {
     Some((&stream[..end], end + 1))
 }
 
-pub(crate) fn event<'a>(
-    message: &'a [u8],
-    prefix: &AnnotationPrefix,
-) -> Result<Event<'a>, Malformed> {
+/// The type of a watch's message, and its object.
+pub(crate) fn event(message: &[u8]) -> Result<(&str, &[u8]), Malformed> {
     #[derive(Deserialize)]
     struct Message<'a> {
         #[serde(rename = "type")]
@@ -31,16 +27,7 @@ pub(crate) fn event<'a>(
         object: &'a RawValue,
     }
     let message: Message<'_> = read(message)?;
-    let object = message.object.get().as_bytes();
-    let kind = match message.kind {
-        "ADDED" => EventKind::Added,
-        "MODIFIED" => EventKind::Modified,
-        "DELETED" => EventKind::Deleted,
-        "BOOKMARK" => EventKind::Bookmark,
-        "ERROR" => return Ok(Event::Error(status(object)?)),
-        _ => return Err(Malformed("an event of an unknown kind")),
-    };
-    Ok(Event::Node(kind, node(object, prefix)?))
+    Ok((message.kind, message.object.get().as_bytes()))
 }
 
 pub(crate) fn node<'a>(

@@ -73,10 +73,19 @@ impl Encoding {
         message: &'a [u8],
         prefix: &AnnotationPrefix,
     ) -> Result<Event<'a>, Malformed> {
-        match self {
-            Self::Protobuf => protobuf::event(message, prefix),
-            Self::Json => json::event(message, prefix),
-        }
+        let (kind, object) = match self {
+            Self::Protobuf => protobuf::event(message)?,
+            Self::Json => json::event(message)?,
+        };
+        let kind = match kind {
+            "ADDED" => EventKind::Added,
+            "MODIFIED" => EventKind::Modified,
+            "DELETED" => EventKind::Deleted,
+            "BOOKMARK" => EventKind::Bookmark,
+            "ERROR" => return Ok(Event::Error(self.status(object)?)),
+            _ => return Err(Malformed("an event of an unknown kind")),
+        };
+        Ok(Event::Node(kind, self.node(object, prefix)?))
     }
 
     pub fn node<'a>(

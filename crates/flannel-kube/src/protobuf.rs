@@ -5,9 +5,7 @@
 use std::borrow::Cow;
 
 use crate::annotations::AnnotationPrefix;
-use crate::message::{
-    Event, EventKind, INITIAL_EVENTS_END, Malformed, NETWORK_UNAVAILABLE, Status,
-};
+use crate::message::{INITIAL_EVENTS_END, Malformed, NETWORK_UNAVAILABLE, Status};
 use crate::node::NodeView;
 
 /// What every message that is not a stream's own begins with.
@@ -21,11 +19,8 @@ pub(crate) fn cut(stream: &[u8]) -> Option<(&[u8], usize)> {
     Some((rest.get(..length)?, 4 + length))
 }
 
-/// A message of a watch.
-pub(crate) fn event<'a>(
-    message: &'a [u8],
-    prefix: &AnnotationPrefix,
-) -> Result<Event<'a>, Malformed> {
+/// The type of a watch's message, and its object.
+pub(crate) fn event(message: &[u8]) -> Result<(&str, &[u8]), Malformed> {
     let (mut kind, mut object) = ("", &[][..]);
     for field in Fields(message) {
         match field? {
@@ -34,15 +29,7 @@ pub(crate) fn event<'a>(
             _ => {}
         }
     }
-    let kind = match kind {
-        "ADDED" => EventKind::Added,
-        "MODIFIED" => EventKind::Modified,
-        "DELETED" => EventKind::Deleted,
-        "BOOKMARK" => EventKind::Bookmark,
-        "ERROR" => return Ok(Event::Error(status(object)?)),
-        _ => return Err(Malformed("an event of an unknown kind")),
-    };
-    Ok(Event::Node(kind, node(object, prefix)?))
+    Ok((kind, object))
 }
 
 /// A Node as it is answered to a question for it.

@@ -107,7 +107,9 @@ pub use ping::PingOptions;
 pub use plan::Nic;
 pub use pod::Pod;
 pub use process::{Output, Process};
-pub use programs::{check_host, etcd as find_etcd, flanneld as find_flanneld};
+pub use programs::{
+    check_host, etcd as find_etcd, flanneld as find_flanneld, go_flanneld as find_go_flanneld,
+};
 pub use spec::{DaemonSpec, EtcdSpec, Families, LabSpec, NodeSpec};
 pub use stream::{Stream, StreamOptions, StreamReport};
 pub use subnet_env::{SUBNET_ENV, SubnetEnv};

@@ -77,6 +77,19 @@ pub fn flanneld(asked: Option<&Path>) -> Result<PathBuf> {
     search.end("flanneld", "`cargo build -p flanneld` makes it, --node N=PATH names another one")
 }
 
+/// The Go flannel to compare with: from the environment, else where `scripts/deps` puts it.
+pub fn go_flanneld() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("FLANNEL_TEST_GO_FLANNELD") {
+        return executable(Path::new(&path));
+    }
+    let mut search = Search::default();
+    search.looked.push("$FLANNEL_TEST_GO_FLANNELD".into());
+    if let Some(home) = env::var_os("HOME") {
+        search.look(Path::new(&home).join(".cache/flannel-rs/bin/go-flanneld"));
+    }
+    search.end("go-flanneld", "`scripts/deps go-flannel` builds it")
+}
+
 /// A path that must be a program, made absolute because nodes have another working directory.
 pub(crate) fn executable(path: &Path) -> Result<PathBuf> {
     if !is_executable(path) {

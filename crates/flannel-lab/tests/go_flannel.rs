@@ -9,17 +9,7 @@ use flannel_lab::{Lab, LabError, Result, Vandalism};
 use serde_json::json;
 
 fn go_flanneld() -> PathBuf {
-    let path =
-        std::env::var_os("FLANNEL_TEST_GO_FLANNELD").map(PathBuf::from).unwrap_or_else(|| {
-            let home = std::env::var_os("HOME").expect("HOME is set");
-            PathBuf::from(home).join(".cache/flannel-rs/bin/go-flanneld")
-        });
-    assert!(
-        path.exists(),
-        "no Go flannel at {}: run `scripts/deps go-flannel` or set FLANNEL_TEST_GO_FLANNELD",
-        path.display()
-    );
-    path
+    flannel_lab::find_go_flanneld().unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn pods_reach_each_other(backend: &str) -> Result<()> {

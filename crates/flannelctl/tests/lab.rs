@@ -78,14 +78,8 @@ fn runs(pid: u32) -> bool {
 }
 
 fn go_flanneld() -> String {
-    let path = std::env::var("FLANNEL_TEST_GO_FLANNELD").unwrap_or_else(|_| {
-        format!("{}/.cache/flannel-rs/bin/go-flanneld", std::env::var("HOME").expect("HOME"))
-    });
-    assert!(
-        Path::new(&path).exists(),
-        "no Go flannel at {path}: run `scripts/deps go-flannel` or set FLANNEL_TEST_GO_FLANNELD"
-    );
-    path
+    let path = flannel_lab::find_go_flanneld().unwrap_or_else(|error| panic!("{error}"));
+    path.to_str().expect("a path of text").to_owned()
 }
 
 #[test]

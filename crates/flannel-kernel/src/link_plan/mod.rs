@@ -220,16 +220,8 @@ mod tests {
 
     fn observed() -> ObservedLink {
         ObservedLink {
-            index: 3,
-            name: name("flannel.1"),
             mac: Some(Mac([2, 0, 0, 0, 0, 1])),
             mtu: 1450,
-            up: true,
-            carrier: true,
-            loopback: false,
-            master: None,
-            noarp: false,
-            protodown: false,
             kind: Some(ObservedKind::Vxlan(ObservedVxlan {
                 vni: 1,
                 port: 8472,
@@ -239,6 +231,7 @@ mod tests {
                 gbp: false,
                 ttl: 0,
             })),
+            ..ObservedLink::plain(3, "flannel.1")
         }
     }
 
@@ -263,19 +256,7 @@ mod tests {
 
     fn plan(alter: impl FnOnce(&mut ObservedLink)) -> LinkPlan {
         let mut links = Links::default();
-        links.put(ObservedLink {
-            index: 2,
-            name: name("eth0"),
-            mac: None,
-            mtu: 1500,
-            up: true,
-            carrier: true,
-            loopback: false,
-            master: None,
-            noarp: false,
-            protodown: false,
-            kind: None,
-        });
+        links.put(ObservedLink::plain(2, "eth0"));
         let mut link = observed();
         alter(&mut link);
         links.put(link);

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use flannel_common::{replace_by, temporary_path};
+
 use super::protocol::{Answer, Program, Request, TunnelStatus, VERSION, receive, send};
 use super::service::{PROCESS_NAME, SUBCOMMAND};
 use crate::datapath::Config;
@@ -208,12 +210,13 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
         fs::create_dir_all(directory)?;
     }
     // Under another name first, so that nobody finds it before it is closed to others.
-    let unready = socket.with_extension(format!("{}.tmp", std::process::id()));
-    let _ = fs::remove_file(&unready);
-    let listener = UnixListener::bind(&unready)?;
-    fs::set_permissions(&unready, fs::Permissions::from_mode(0o600))?;
-    fs::rename(&unready, socket)?;
-    Ok(listener)
+    let unready = temporary_path(socket, &std::process::id().to_string());
+    let mut listener = None;
+    replace_by(socket, &unready, |unready| {
+        listener = Some(UnixListener::bind(unready)?);
+        fs::set_permissions(unready, fs::Permissions::from_mode(0o600))
+    })?;
+    listener.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 fn spawn(listener: OwnedFd, device: &str) -> io::Result<Child> {

@@ -26,13 +26,7 @@ pub(crate) fn flanneld() -> &'static Path {
 
 /// The reference: the Go flannel.
 pub(crate) fn go_flanneld() -> PathBuf {
-    let path = std::env::var_os("FLANNEL_TEST_GO_FLANNELD").map(PathBuf::from);
-    let path = path.unwrap_or_else(|| {
-        let home = std::env::var_os("HOME").expect("HOME is set");
-        PathBuf::from(home).join(".cache/flannel-rs/bin/go-flanneld")
-    });
-    assert!(path.exists(), "no Go flannel at {}: run `scripts/deps go-flannel`", path.display());
-    path
+    flannel_lab::find_go_flanneld().unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// What has to be true of a [`Kube`] before its nodes are started.
