@@ -37,7 +37,7 @@ impl Connected {
         let strange = interfaces.filter(|i| i.up && !i.loopback && !ours.contains(&i.name));
         let mut all: Vec<Self> = strange
             .flat_map(|i| i.addresses.iter().map(move |address| (i.name, address.addr)))
-            // An address alone is no network: no route leads to one.
+            // A single address is not a network: no route leads to it.
             .filter(|(_, addr)| addr.prefix_len() < addr.max_prefix_len())
             .filter(|(_, addr)| networks.iter().any(|network| overlap(network, addr)))
             .map(|(link, addr)| {

@@ -93,7 +93,7 @@ fn is_inside(node: &Node, subnet: &Subnet) -> bool {
     };
     let v4 = subnet.v4().map(|net| inside(net.into()));
     let v6 = subnet.v6().map(|net| inside(net.into()));
-    // A family that we do not use is not looked at; but one there must be.
+    // A family that we do not use is not looked at; but there must be at least one.
     let used = |family: Option<bool>, enabled: bool| family.filter(|_| enabled);
     let (v4, v6) = (used(v4, node.network.v4.is_some()), used(v6, node.network.v6.is_some()));
     (v4.is_some() || v6.is_some()) && v4 != Some(false) && v6 != Some(false)

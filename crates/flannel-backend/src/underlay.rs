@@ -16,7 +16,7 @@ pub struct Underlay {
     pub public_v4: Option<Ipv4Addr>,
     pub public_v6: Option<Ipv6Addr>,
     /// Why this interface, for the log. No part of what it is: two underlays that differ only in
-    /// this are equal, so that a route's new metric is no reason to build anything anew.
+    /// this are equal, so that a new metric of a route does not cause anything to be built again.
     pub why: String,
 }
 

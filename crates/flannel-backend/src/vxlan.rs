@@ -76,7 +76,7 @@ impl VxlanBackend {
     fn device(&self, family: Family) -> IfName {
         match family {
             Family::V4 => self.devices.v4,
-            // `check` has refused a network that would need a name that cannot be.
+            // `check` has refused networks that need a name which is not possible.
             Family::V6 => self.devices.v6.unwrap_or(self.devices.v4),
         }
     }

@@ -1,5 +1,5 @@
 //! What one lease costs among many, beside what it costs among few: close to 1 means that a large
-//! network is no burden. Pure computation, no kernel and no store.
+//! network does not slow it down. Pure computation, without a kernel or a store.
 
 use std::time::{Duration, Instant};
 

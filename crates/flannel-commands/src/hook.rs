@@ -12,7 +12,7 @@ pub struct Hook {
     pub key: HookKey,
     /// Run when the hook is wanted, and again when it is another.
     pub run: Option<Command>,
-    /// Run when it is wanted no more; that of the network also when the daemon ends.
+    /// Run when it is no longer wanted; the network's also runs when the daemon ends.
     pub undo: Option<Command>,
 }
 

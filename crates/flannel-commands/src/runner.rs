@@ -18,7 +18,7 @@ use crate::{Command, Hook, HookKey};
 const POLICY: RepairPolicy =
     RepairPolicy { at_once: 0, calm: Duration::from_secs(60), undone: RETRY, refused: RETRY };
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// A command that is to undo what was done is tried so often: what it is to remove may be gone long since.
+/// How often a command that undoes something is tried: what it should remove may be gone already.
 const MOST_UNDOING: u32 = 5;
 /// Declarations that wait; more wait for a place in the queue.
 const QUEUE: usize = 256;

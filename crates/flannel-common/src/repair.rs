@@ -57,7 +57,7 @@ impl RepairHistory {
         self.refusals = 0;
     }
 
-    /// What refused it may be so no more: the next tries come soon again.
+    /// Whatever refused it may have changed: the next tries come soon again.
     pub fn circumstances_changed(&mut self) {
         self.refusals = 0;
     }

@@ -28,7 +28,7 @@ pub fn replace_by(
     temporary: &Path,
     make: impl FnOnce(&Path) -> io::Result<()>,
 ) -> io::Result<()> {
-    // Of somebody who was killed half way.
+    // Left by a process that was killed half way.
     let _ = fs::remove_file(temporary);
     let replaced = make(temporary).and_then(|()| fs::rename(temporary, path));
     if replaced.is_err() {

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-/// Of a program's complaints.
+/// Bytes that are kept of what a program writes to its standard error.
 const MOST_ERROR_TEXT: usize = 64 * 1024;
 
 /// A program that has ended by itself.

@@ -168,7 +168,7 @@ async fn reach(host: &str, port: u16, most: Duration) -> Result<TcpStream, Strin
     Err(why)
 }
 
-/// A kernel that will not do this is no reason not to connect.
+/// If the kernel cannot do this, the connection is made all the same.
 fn watch_over(tcp: &TcpStream) {
     let _ = sockopt::set_socket_keepalive(tcp, true);
     let _ = sockopt::set_tcp_keepidle(tcp, KEEPALIVE_IDLE);

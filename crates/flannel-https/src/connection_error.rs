@@ -7,7 +7,7 @@ use rustls::{AlertDescription as Alert, CertificateError as Bad, Error as TlsErr
 
 use crate::target::{Advice, Target};
 
-/// With what lies beneath, which is what tells people something.
+/// With its causes, which are what tells people something.
 pub(crate) fn explain(error: &(dyn Error + 'static), target: &Target) -> String {
     let mut text = error.to_string();
     let mut next = Some(error);

@@ -1,5 +1,5 @@
-//! Proxies, as the environment names them: `HTTPS_PROXY`, `HTTP_PROXY`, and `NO_PROXY` for whom not to ask
-//! through one. Read as Go's programs read them.
+//! Proxies, as the environment names them: `HTTPS_PROXY`, `HTTP_PROXY`, and `NO_PROXY` for servers that are
+//! asked directly. Read as Go's programs read them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -35,7 +35,7 @@ impl Proxy {
         let (scheme, rest) = full.split_once("://").ok_or_else(wrong)?;
         if scheme != "http" {
             return Err(format!(
-                "the proxy {shown:?} is spoken to by {scheme}, which flannel does not know: use one with http://"
+                "the proxy {shown:?} uses {scheme}, which flannel does not support: use one with http://"
             ));
         }
         let (user, rest) = match rest.rsplit_once('@') {
@@ -84,7 +84,7 @@ impl fmt::Display for Proxy {
     }
 }
 
-/// Which proxy to ask for whom.
+/// Which proxy to use for which server.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     https: Option<Proxy>,

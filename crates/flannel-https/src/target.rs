@@ -164,8 +164,8 @@ impl Advice {
     /// For servers that are known to everybody.
     pub const GENERAL: Self = Self {
         server: "the server",
-        untrusted: "add its authority to those that this machine trusts, or does something on the way answer in \
-                    its place?",
+        untrusted: "add its authority to those that this machine trusts, or find out whether something on the way \
+                    answers in its place",
         wrong_name: "use one of its names",
         use_tls: "use https://",
         no_tls: "use http:// if that is meant",

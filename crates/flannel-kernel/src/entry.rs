@@ -120,7 +120,7 @@ pub struct Vxlan {
     pub gbp: bool,
 }
 
-/// IPv4 in IPv4, to whichever node a route names as its gateway. All of it is changed on the living
+/// IPv4 in IPv4, to whichever node a route names as its gateway. All of it is changed on the existing
 /// device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipip {

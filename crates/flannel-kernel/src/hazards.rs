@@ -1,5 +1,5 @@
-//! What the host itself does that keeps pods from those of other nodes. It is the operator's to decide and
-//! so not undone; but it is said, with what to do about it.
+//! What the host itself does that keeps pods from those of other nodes. That is for the operator to decide, so it is
+//! not undone; but it is reported, with what to do about it.
 
 use std::fmt;
 
@@ -104,7 +104,8 @@ pub(crate) fn in_the_main_table<S: Ord + Clone>(
     hazards
 }
 
-/// The wanted routes of peers that lead to all of this network. One to a whole pod network is no peer's: it
+/// The wanted routes of peers that lead to all of this network. One to a whole pod network does not belong to a peer:
+/// it
 /// leads into a tunnel that knows the peers.
 pub(crate) fn peers_around<'a, S: Ord + Clone>(
     wanted: &'a Wanted<S, Entry>,
@@ -161,7 +162,7 @@ pub(crate) fn forwarding_settings<S: Ord + Clone>(
     let mut settings = Vec::new();
     if v4 {
         settings.push("net/ipv4/ip_forward".to_owned());
-        // Whether a packet is forwarded is for the device to say that it comes in by.
+        // The device that a packet comes in by decides whether it is forwarded.
         settings.extend(devices.iter().map(|name| format!("net/ipv4/conf/{name}/forwarding")));
     }
     if v6 {

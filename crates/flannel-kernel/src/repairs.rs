@@ -45,7 +45,7 @@ impl RepairLog {
     }
 
     /// Says what is put right since the last report: what the kernel holds again as it should, not what
-    /// was merely tried. `is_good`: `None` for what is wanted no more.
+    /// was merely tried. `is_good`: `None` for what is no longer wanted.
     pub(crate) fn report(&mut self, now: Instant, is_good: impl Fn(&Key) -> Option<bool>) {
         let mut restored = Vec::new();
         self.undone.retain(|key, by| {

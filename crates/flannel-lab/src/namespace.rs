@@ -204,16 +204,16 @@ impl Namespace {
         let what = format!("all processes of {} to end", self.label());
         wait_until(&what, KILL_LIMIT, || {
             let entries = fs::read_dir("/proc").map_err(|error| error.to_string())?;
-            let living: Vec<i32> = entries
+            let running: Vec<i32> = entries
                 .flatten()
                 .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
                 .filter(|(_, path)| ours(path))
                 .map(|(pid, _)| pid)
                 .collect();
-            for pid in living.iter().filter_map(|&pid| Pid::from_raw(pid)) {
+            for pid in running.iter().filter_map(|&pid| Pid::from_raw(pid)) {
                 let _ = kill_process(pid, Signal::KILL);
             }
-            if living.is_empty() { Ok(()) } else { Err(format!("{} live", living.len())) }
+            if running.is_empty() { Ok(()) } else { Err(format!("{} live", running.len())) }
         })
     }
 

@@ -127,7 +127,7 @@ impl Node {
             let name = text(&link, "ifname");
             if name.starts_with("flannel") {
                 let mtu = link["mtu"].as_u64().and_then(|mtu| u32::try_from(mtu).ok());
-                // What is no Ethernet has no MAC, fits under no bridge and cannot be held down.
+                // A device that is not Ethernet has no MAC, cannot be put under a bridge and cannot be held down.
                 if text(&link, "link_type") == "ether" {
                     let mac = "02:ba:dd:ba:dd:01".into();
                     deeds.push(Vandalism::SetMac { device: name.clone(), mac });

@@ -44,7 +44,7 @@ pub enum Running {
     Nothing,
 }
 
-/// Whose a lease on this node's former subnet is.
+/// Who a lease on this node's former subnet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinship {
     /// It bears our present address: nothing has changed.
@@ -127,7 +127,7 @@ impl<'a> Traces<'a> {
         self.previous.or(self.remembered.map(NodeIdentity::subnet))
     }
 
-    /// Whose the lease on that subnet is, of which the store has this version. `now`: what this node would
+    /// Who the lease on that subnet belongs to; the store has this version of it. `now`: what this node would
     /// announce.
     pub fn kinship(
         &self,

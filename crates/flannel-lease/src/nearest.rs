@@ -1,4 +1,4 @@
-//! Which known name somebody may have meant who typed an unknown one.
+//! Which known name is meant by an unknown one that somebody has typed.
 
 /// Longer than any flag by far; beyond it a comparison would only cost time.
 const LONGEST: usize = 64;

@@ -1,4 +1,4 @@
-//! Which writing of a lease it is.
+//! The version of a lease: it changes each time somebody writes the lease.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Version(u64);
 
 impl Version {
-    /// Of a store that does not count, or of a lease that it has not written yet. It proves nothing.
+    /// The version that a store gives which does not count them, or of a lease that it has not written yet. It proves
+    /// nothing.
     pub const UNKNOWN: Self = Self(0);
 
     pub const fn new(number: u64) -> Self {

@@ -94,7 +94,7 @@ impl<'a> Podman<'a> {
     /// container. What is on disk stays, reservations among it.
     pub fn lose_power(&self) {
         let pids = self.run(&["inspect", "--format", "{{.State.ConmonPid}} {{.State.Pid}}", "-l"]);
-        // The supervisor first, lest it calls for a DEL.
+        // The supervisor first, so that it does not call for a DEL.
         for pid in pids.split_whitespace() {
             self.node.exec(&["kill", "-9", pid]).expect("kill a container");
         }

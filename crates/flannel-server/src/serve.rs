@@ -349,7 +349,7 @@ impl ClientConnection {
         let answer = service_fn(move |request: Request<Incoming>| async move {
             let wants_json = answer::wants_json(&request);
             let authorization = request.headers().get(AUTHORIZATION).cloned();
-            // Who waits for a word before sending its body is not told to go on.
+            // A client that waits for `100 Continue` before it sends its body does not get one.
             let waits = request.headers().contains_key(EXPECT);
             let (head, body) = request.into_parts();
             let (body, leftover) = leftover::lend(body);

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use tokio::sync::watch;
 
-/// Of somebody who is not asked who it is: nothing.
+/// For a client that is not asked who it is: nothing.
 pub(crate) struct Standing(Option<Watched>);
 
 struct Watched {

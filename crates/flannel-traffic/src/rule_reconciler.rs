@@ -46,7 +46,7 @@ pub(crate) struct RuleReconciler {
     v6: FamilyState,
 }
 
-/// How one family's rules fare.
+/// The state of one family's rules.
 #[derive(Default)]
 struct FamilyState {
     /// When to look because there is reason to.
@@ -69,7 +69,7 @@ struct FamilyState {
 
 enum Found {
     AsWished,
-    /// They were not yet, and are now.
+    /// They were not in place before, and are now.
     MadeSo,
     /// They had been, somebody changed them, and they are so again.
     Restored {

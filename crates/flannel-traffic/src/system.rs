@@ -106,7 +106,7 @@ impl System for Node {
                 })
                 .collect(),
             Err(error) => {
-                tracing::warn!("the kernel announces no more changes of traffic rules: {error}");
+                tracing::warn!("the kernel no longer announces changes of traffic rules: {error}");
                 self.monitor = None;
                 Family::BOTH.map(|family| Disturbance { family, by: None }).into()
             }

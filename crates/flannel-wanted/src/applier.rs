@@ -4,8 +4,8 @@ use tokio::sync::watch;
 
 use crate::{KeyedEntry, Status};
 
-/// Who wants entries: a lease, or the node itself. Of two that want one entry in different versions, the
-/// lower in order has it.
+/// Who wants entries: a lease, or the node itself. If two want one entry in different versions, the
+/// lower one in order gets its version.
 pub trait Requester: Ord + Clone + Send + 'static {}
 impl<T: Ord + Clone + Send + 'static> Requester for T {}
 

@@ -68,7 +68,7 @@ impl CniConf {
         let wanted = fs::read(&self.source)
             .map_err(|error| format!("cannot read {}: {error}", self.source.display()))?;
         serde_json::from_slice::<serde_json::Value>(&wanted)
-            .map_err(|error| format!("{} is no JSON: {error}", self.source.display()))?;
+            .map_err(|error| format!("{} is not JSON: {error}", self.source.display()))?;
         let name = self.file.file_name().ok_or("cni-conf-file has no name")?;
         let target = self.volatile.join(name);
         let leads_there = fs::read_link(&self.file).is_ok_and(|found| found == target);
@@ -159,7 +159,7 @@ mod tests {
         let case = Case::new();
         fs::write(&case.conf.file, "old").unwrap();
         fs::write(&case.conf.source, "{nonsense").unwrap();
-        assert!(case.conf.install().unwrap_err().contains("is no JSON"));
+        assert!(case.conf.install().unwrap_err().contains("is not JSON"));
         assert_eq!(case.seen().as_deref(), Some("old"));
         fs::write(&case.conf.source, "{}").unwrap();
         assert!(case.conf.install().unwrap());

@@ -123,7 +123,7 @@ async fn live(options: Options, served: Option<serve::Served>) -> anyhow::Result
     tokio::select! {
         result = work => result,
         () = tokio::time::sleep(STOP_WITHIN) => {
-            tracing::error!("What is to be done at the end has taken {STOP_WITHIN:?}: leaving it");
+            tracing::error!("The work to be done at the end takes longer than {STOP_WITHIN:?}: ending without it");
             Ok(())
         }
         () = signalled(&mut interrupt, &mut terminate) => Ok(()),

@@ -202,7 +202,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Sets an address free, provided it still belongs to whom it belonged when it was looked at.
+    /// Sets an address free, if it still belongs to the same container as when it was looked at.
     pub fn release(&self, _lock: &Lock, reservation: &Reservation) -> Result<bool, StoreError> {
         if self.owner(reservation.ip)?.as_ref() != Some(&reservation.owner) {
             return Ok(false);

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_other_is_put_right_on_the_living_device() {
+    fn whatever_differs_is_put_right_on_the_device_that_is_there() {
         assert_eq!(differences(|_| ()), 0);
         let alterations: [fn(&mut ObservedIpip); 6] = [
             |ipip| ipip.local = None,

@@ -19,7 +19,7 @@ use crate::observed::ObservedRoute;
 use crate::settings;
 use crate::{Entry, IfName, Route};
 
-/// Between two looks. What changes all the time costs no more than a twentieth of a processor.
+/// The pause between two looks: if something changes all the time, looking costs a twentieth of a processor at most.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_PER_WORK: u32 = 20;
 /// An operator reads the first few.
@@ -38,7 +38,7 @@ pub(super) struct Watch {
     /// Routes into our networks that are not ours.
     pub(super) foreign: Vec<ObservedRoute>,
     pub(super) hazards: BTreeSet<Hazard>,
-    /// Seen once. What is led elsewhere by a change that is about to be repaired is so only once.
+    /// Seen once. What is led elsewhere by a change that is about to be repaired is not seen twice.
     suspects: BTreeSet<Hazard>,
     /// Something has changed since the last look.
     pub(super) due: bool,
@@ -95,7 +95,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             tracing::warn!("and {} more of the kind", new.len() - LISTED);
         }
         for over in self.watch.hazards.difference(&hazards).take(LISTED) {
-            tracing::info!("it is so no more: {over}");
+            tracing::info!("no longer so: {over}");
         }
         self.watch.hazards = hazards;
         let pause = (begin.elapsed() * PAUSE_PER_WORK).max(PAUSE);
@@ -106,7 +106,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     fn settings_off(&self) -> Vec<Hazard> {
         let is_off = |sysctl: &String| settings::read_sysctl(sysctl).as_deref() == Some("0");
         let settings = forwarding_settings(&self.wanted, &self.ownership, &self.links);
-        // That of all devices is that of each, and the one to name.
+        // The setting of all devices holds for each of them, so it is the one to name.
         let all = |sysctl: &String| !sysctl.contains("/conf/") && is_off(sysctl);
         let named = settings.iter().any(all);
         settings
@@ -116,7 +116,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             .collect()
     }
 
-    /// Of those that packets are led away from, the ones that were so the last time.
+    /// Of the peers that packets are led away from, those for which the last look found the same.
     fn confirmed(&mut self) -> io::Result<Vec<Hazard>> {
         let found: BTreeSet<Hazard> = self.diverted()?.into_iter().collect();
         let before = std::mem::replace(&mut self.watch.suspects, found.clone());
@@ -172,7 +172,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(hazards)
     }
 
-    /// An address of a pod of this node, be there one or not; none of the host's own.
+    /// An address that a pod of this node may have, and that is not one of the host's own.
     fn a_pod(&self, addr: IpNet) -> Option<IpAddr> {
         let own = |ip: &IpAddr| {
             self.links.iter().any(|(_, all)| all.iter().any(|address| address.addr.addr() == *ip))

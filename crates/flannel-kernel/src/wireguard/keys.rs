@@ -18,7 +18,7 @@ pub struct PrivateKey(pub(crate) [u8; LEN]);
 #[derive(Clone, PartialEq, Eq)]
 pub struct PresharedKey(pub(crate) [u8; LEN]);
 
-/// It does not say what it was: it may have been a secret, but for one character.
+/// It does not say what it was: it may have been a secret with one wrong character.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("it is not a key of WireGuard: 32 bytes as base64, as `wg genkey` prints them")]
 pub struct InvalidKey;

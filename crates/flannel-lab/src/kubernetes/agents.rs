@@ -211,7 +211,7 @@ fn own_directories(namespace: &Namespace) -> Result<()> {
     for dir in PLAIN {
         script.push_str(&format!("mkdir -p {dir}\nmount -t tmpfs own {dir}\n"));
     }
-    // What runs on the host is no pod of this node's.
+    // What runs on the host is not a pod of this node.
     script.push_str("rm -rf /etc/cni /etc/kubernetes /opt/cni /var/log/pods /var/log/containers\n");
     script.push_str("mkdir -p /run/disk/machine /etc/cni/net.d /opt/cni/bin /var/lib/cni\n");
     for name in OF_THE_MACHINE {

@@ -106,7 +106,7 @@ impl Kubernetes {
         self.plane.kubectl(&["apply", "-f", "-"], Some(manifest))
     }
 
-    /// `kubectl delete -f -` with this text; what is not there is no error.
+    /// `kubectl delete -f -` with this text; it is not an error if something is not there.
     pub fn delete(&self, manifest: &str) -> Result<String> {
         self.plane.kubectl(&["delete", "--ignore-not-found", "-f", "-"], Some(manifest))
     }

@@ -29,7 +29,7 @@ const TYPE: &str = "Type";
 /// Of the Go flannel on Windows: it writes them into configs that nodes with Linux share, and they mean
 /// nothing there.
 const WINDOWS: [&str; 3] = ["MacPrefix", "Name", "DNSServerList"];
-/// So much of a name is shown, and so many of them.
+/// How many characters of a name are shown, and how many names.
 const SHOWN: usize = 60;
 const MOST: usize = 16;
 

@@ -10,7 +10,7 @@ use super::journal::OpenError;
 use crate::lease_state::{Change, Commit, HISTORIES, LeaseState, ServerRun};
 
 /// The first record of a log: which revision it goes on from, and in which history. Logs of the first
-/// version of this store have none.
+/// version of this store do not have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Beginning {

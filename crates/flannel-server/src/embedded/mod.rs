@@ -85,10 +85,10 @@ impl Embedded {
         let watch_logs = Arc::new(WatchLogs::default());
         watch_logs.reset(&lease_state, recent.floor(), recent.commits());
         let (jobs, queue) = mpsc::sync_channel(QUEUE);
-        let feeds_there = watch_logs.clone();
+        let for_writer = watch_logs.clone();
         let failing = false;
         let writer =
-            Writer { lease_state, journal, recent, watch_logs: feeds_there, clock, rng, failing };
+            Writer { lease_state, journal, recent, watch_logs: for_writer, clock, rng, failing };
         let thread = std::thread::Builder::new().name("lease-store".to_owned());
         thread.spawn(move || writer.run(&queue)).map_err(|source| OpenError::Io {
             attempted: "start a thread for",

@@ -377,7 +377,7 @@ fn what_is_kept_of_the_past_does_not_grow_with_what_leases_carry() {
 }
 
 #[test]
-fn replaying_the_log_gives_the_same_ledger() {
+fn replaying_the_log_gives_the_same_state() {
     let mut lease_state = LeaseState::default();
     let mut rng = fastrand::Rng::with_seed(11);
     let mut commits = vec![lease_state.start(1, 5)];

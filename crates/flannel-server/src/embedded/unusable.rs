@@ -16,7 +16,7 @@ use crate::watch_log::Style;
 use flannel_store::wire::WatchResult;
 
 const USABLE: &str = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#;
-/// With spaces, a line watch log and a number that no float holds: any rewriting would show.
+/// With spaces, a line feed and a number that no float holds: any rewriting would show.
 const UNUSABLE: &str = "{\"Network\" : \"10.0.0.0/8\",\n\t\"SubnetLen\": \"as long as need be\", \"Seq\": 12345678901234567890123 }";
 
 fn acquire(node: u8) -> Request {

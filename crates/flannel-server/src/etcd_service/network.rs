@@ -256,7 +256,7 @@ impl EtcdNetwork {
 
 const DAY: Millis = LEASE_TTL.as_millis() as Millis;
 
-/// With whom the lease belongs to, for the other servers in front of this etcd and for later.
+/// With the name of the lease's owner, for the other servers of this etcd and for later.
 fn owned(attrs: LeaseAttrs, who: &Who, before: Option<&str>) -> LeaseAttrs {
     let owner = who.owner_after(before.map(Arc::from)).map(|owner| Box::from(&*owner));
     LeaseAttrs { owner, ..attrs }

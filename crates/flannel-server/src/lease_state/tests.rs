@@ -425,9 +425,9 @@ fn choosing_is_what_flannel_lease_decides() {
                 LeaseAttrs { public_ipv6: Some(Ipv6Addr::from_bits(u128::from(node))), ..who };
             let held = service.leases();
             let previous = (rng.bool() && !held.is_empty()).then(|| held[rng.usize(..held.len())]);
-            let ledger_network = service.lease_state.networks.get_mut(&network()).unwrap();
-            let config = ledger_network.config().unwrap().clone();
-            let leases: Vec<Lease> = ledger_network
+            let state_network = service.lease_state.networks.get_mut(&network()).unwrap();
+            let config = state_network.config().unwrap().clone();
+            let leases: Vec<Lease> = state_network
                 .leases()
                 .iter()
                 .map(|(subnet, entry)| Lease { subnet: *subnet, attrs: entry.attrs.clone() })
@@ -435,10 +435,9 @@ fn choosing_is_what_flannel_lease_decides() {
             let claimant = Claimant::new(&attrs, previous);
             let draw = rng.u64(..);
             let expected = decide(&config, &leases, &claimant, &mut fastrand::Rng::with_seed(draw));
-            let node = ledger_network.known_by().address(&attrs);
-            let ours = node.map(|node| ledger_network.leases_at(node)).unwrap_or_default();
-            let chosen =
-                ledger_network.choose(&ours, previous, &mut fastrand::Rng::with_seed(draw));
+            let node = state_network.known_by().address(&attrs);
+            let ours = node.map(|node| state_network.leases_at(node)).unwrap_or_default();
+            let chosen = state_network.choose(&ours, previous, &mut fastrand::Rng::with_seed(draw));
             assert_eq!(chosen, expected.map_err(Refusal::from), "seed {seed}");
             choices += usize::from(chosen.is_ok());
             let _ = service.ask(&Request::Acquire { attrs, previous, who: Who::anybody() });

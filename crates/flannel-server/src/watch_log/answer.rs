@@ -12,7 +12,7 @@ use crate::lease_state::ServerRun;
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// One answer, of leases alone, as the server of old gave it.
+    /// One answer, of leases alone, as the lease server of the Go flannel gave it.
     Poll,
     /// One of many lines; the config too.
     Stream,
@@ -127,7 +127,7 @@ impl State {
         let history = self.histories.last().copied().unwrap_or(ServerRun { id: 0, since: 0 });
         let history = wire::history_text(history.id);
         let revision = self.revision;
-        // A line of a stream ends with a line watch log; elsewhere it does no harm.
+        // A line of a stream ends with a line feed; elsewhere it does no harm.
         let text = format!(
             "{{\"events\":{events},\"snapshot\":{snapshot}{more},\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"
         );

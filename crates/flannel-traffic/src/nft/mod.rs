@@ -37,7 +37,7 @@ impl Nft {
             });
         };
         let answer = runner.run(&program, &["--version"], "", &[])?;
-        // A version that cannot be read is none of those known to be too old.
+        // A version that cannot be read is not known to be too old.
         match Version::parse(&answer) {
             Some(version) if version < LEAST => Err(TrafficError::Old {
                 program: "nft".to_owned(),

@@ -15,7 +15,7 @@ fn check_len(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Nothing there now, which is no failure.
+/// Nothing is there now, which is not a failure.
 pub(crate) fn is_empty(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -80,10 +80,14 @@ async fn migrate(
         to.import(held).await.with_context(stopped)?;
     }
     // Whatever was acquired meanwhile.
-    let late: Vec<_> =
-        from.list().await.context("all was moved but what came meanwhile: run it again")?;
+    let late: Vec<_> = from
+        .list()
+        .await
+        .context("everything was moved except what was written meanwhile: run it again")?;
     for held in late.iter().filter(|late| !leases.iter().any(|known| known.lease == late.lease)) {
-        to.import(held).await.context("all was moved but what came meanwhile: run it again")?;
+        to.import(held)
+            .await
+            .context("everything was moved except what was written meanwhile: run it again")?;
     }
     Ok(late.len())
 }

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-/// What was left of older ones is removed long since: it is removed whenever the network changes.
+/// What was left of older ones is gone already: it is removed whenever the network changes.
 const MOST: usize = 16;
 
 #[derive(Debug, Default)]

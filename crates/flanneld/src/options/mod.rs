@@ -93,7 +93,7 @@ impl Given {
             let Some(body) = word.strip_prefix('-').filter(|rest| !rest.is_empty()) else { break };
             read += 1;
             let body = match body.strip_prefix('-') {
-                // `--` ends the flags and is itself no word.
+                // `--` ends the flags and is not a word itself.
                 Some("") => break,
                 Some(rest) => rest,
                 None => body,

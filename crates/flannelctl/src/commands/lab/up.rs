@@ -183,7 +183,7 @@ impl Up {
             ..LabSpec::default()
         };
         if let Some(config) = &self.config {
-            spec.config = Some(serde_json::from_str(config).context("--config is no JSON")?);
+            spec.config = Some(serde_json::from_str(config).context("--config is not JSON")?);
         }
         spec.segment_of = self.segment.iter().map(|of| (of.node, of.value)).collect();
         spec.daemon.run = !self.no_daemon;
@@ -320,7 +320,7 @@ fn what_next(
 
 fn backend(text: &str) -> anyhow::Result<Value> {
     if text.trim_start().starts_with('{') {
-        return serde_json::from_str(text).context("--backend is no JSON object");
+        return serde_json::from_str(text).context("--backend is not a JSON object");
     }
     Ok(json!({"Type": text}))
 }
