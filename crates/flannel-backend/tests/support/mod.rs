@@ -5,7 +5,7 @@ use flannel_kernel::{IfName, KernelVersion};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
 
 /// 192.168.100.1 and fd00:100::1 on eth0, as far as the network has these families.
-pub fn node_of(network: NetworkConfig, answers: Answers) -> (Box<dyn Backend>, Node) {
+pub(crate) fn node_of(network: NetworkConfig, answers: Answers) -> (Box<dyn Backend>, Node) {
     let backend = create(&network.backend).unwrap();
     let (v4, v6) = (network.v4.is_some(), network.v6.is_some());
     let node = Node {
@@ -27,7 +27,7 @@ pub fn node_of(network: NetworkConfig, answers: Answers) -> (Box<dyn Backend>, N
     (backend, node)
 }
 
-pub fn lease(subnet: &str, attrs: &str) -> Lease {
+pub(crate) fn lease(subnet: &str, attrs: &str) -> Lease {
     Lease {
         subnet: subnet.parse().unwrap(),
         attrs: LeaseAttrs::from_json(attrs.as_bytes()).unwrap(),
