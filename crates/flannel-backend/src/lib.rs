@@ -8,6 +8,7 @@
 
 mod alloc;
 mod backend;
+mod cloud;
 mod connected;
 mod desired_state;
 mod extension;
@@ -22,6 +23,7 @@ mod vxlan;
 mod wireguard;
 mod wishes;
 
+use flannel_cloud::Provider;
 use flannel_lease::{BackendConfig, nearest};
 
 pub use backend::{Backend, BackendError, Node, NodeMemory, PeerProblem};
@@ -33,9 +35,21 @@ pub use underlay::Underlay;
 pub use wishes::{DesiredState, WantedBy, Wishes};
 
 /// In the order the documentation lists them.
-const KNOWN: [&str; 7] = ["vxlan", "host-gw", "wireguard", "ipip", "udp", "extension", "alloc"];
+const KNOWN: [&str; 11] = [
+    "vxlan",
+    "host-gw",
+    "wireguard",
+    "ipip",
+    "udp",
+    "aws-vpc",
+    "ali-vpc",
+    "gce",
+    "tencent-vpc",
+    "extension",
+    "alloc",
+];
 /// Those of the Go flannel, past and present, that are not here.
-const NOT_BUILT: [&str; 6] = ["ipsec", "tencent-vpc", "ali-vpc", "aws-vpc", "gce", "azure"];
+const NOT_BUILT: [&str; 2] = ["ipsec", "azure"];
 
 /// The backend that a network config asks for.
 pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> {
@@ -47,6 +61,10 @@ pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> 
         "extension" => Box::new(extension::ExtensionBackend::new(config)?),
         "udp" => Box::new(udp::UdpBackend::new(config)?),
         "alloc" => Box::new(alloc::AllocBackend::new(config)),
+        "aws-vpc" => Box::new(cloud::CloudBackend::new(Provider::AwsVpc, config)?),
+        "ali-vpc" => Box::new(cloud::CloudBackend::new(Provider::AliVpc, config)?),
+        "gce" => Box::new(cloud::CloudBackend::new(Provider::Gce, config)?),
+        "tencent-vpc" => Box::new(cloud::CloudBackend::new(Provider::TencentVpc, config)?),
         kind => return Err(unknown(kind)),
     })
 }

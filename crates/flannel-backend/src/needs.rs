@@ -2,6 +2,7 @@
 //! pure. Another kind of thing to know is another variant of [`Need`] and a list in [`Answers`]; the
 //! compiler then names where the daemon finds it out.
 
+use flannel_cloud::{CloudNode, NodeQuery};
 use flannel_commands::Command;
 use flannel_kernel::PrivateKey;
 
@@ -11,6 +12,8 @@ pub enum Need {
     Output(Command),
     /// This node's WireGuard key, made when there is none.
     WireguardKey,
+    /// What the cloud that this machine is in knows of it.
+    CloudNode(NodeQuery),
 }
 
 /// What was found out, for as long as the needs are the same.
@@ -18,6 +21,7 @@ pub enum Need {
 pub struct Answers {
     outputs: Vec<(Command, String)>,
     private_key: Option<PrivateKey>,
+    cloud_node: Option<(NodeQuery, CloudNode)>,
 }
 
 impl Answers {
@@ -37,13 +41,23 @@ impl Answers {
         self.private_key.as_ref()
     }
 
+    pub fn set_cloud_node(&mut self, query: NodeQuery, node: CloudNode) {
+        self.cloud_node = Some((query, node));
+    }
+
+    pub fn cloud_node(&self, query: &NodeQuery) -> Option<&CloudNode> {
+        self.cloud_node.as_ref().filter(|(asked, _)| asked == query).map(|(_, node)| node)
+    }
+
     /// Whether they answer exactly these.
     pub fn are_of(&self, needs: &[Need]) -> bool {
-        let Self { outputs, private_key } = self;
-        outputs.len() + usize::from(private_key.is_some()) == needs.len()
+        let Self { outputs, private_key, cloud_node } = self;
+        let others = usize::from(private_key.is_some()) + usize::from(cloud_node.is_some());
+        outputs.len() + others == needs.len()
             && needs.iter().all(|need| match need {
                 Need::Output(command) => self.output(command).is_some(),
                 Need::WireguardKey => private_key.is_some(),
+                Need::CloudNode(query) => self.cloud_node(query).is_some(),
             })
     }
 }
@@ -55,6 +69,7 @@ impl std::fmt::Debug for Answers {
         f.debug_struct("Answers")
             .field("outputs", &outputs)
             .field("has_private_key", &self.private_key.is_some())
+            .field("cloud_node", &self.cloud_node)
             .finish()
     }
 }

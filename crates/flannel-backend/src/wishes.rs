@@ -3,6 +3,7 @@
 //! One list for each applier. A new applier is one more list in both types below; the compiler then names
 //! every place that must know it, the last of which is the daemon's `Appliers`.
 
+use flannel_cloud::CloudEntry;
 use flannel_commands::Hook;
 use flannel_kernel::Entry;
 use flannel_lease::Subnet;
@@ -22,12 +23,13 @@ pub struct Wishes {
     pub kernel: Vec<Entry>,
     pub commands: Vec<Hook>,
     pub tunnel: Vec<TunnelEntry>,
+    pub cloud: Vec<CloudEntry>,
 }
 
 impl Wishes {
     pub fn is_empty(&self) -> bool {
-        let Self { kernel, commands, tunnel } = self;
-        kernel.is_empty() && commands.is_empty() && tunnel.is_empty()
+        let Self { kernel, commands, tunnel, cloud } = self;
+        kernel.is_empty() && commands.is_empty() && tunnel.is_empty() && cloud.is_empty()
     }
 }
 
@@ -44,6 +46,7 @@ pub struct DesiredState {
     pub kernel: Desired<WantedBy, Entry>,
     pub commands: Desired<WantedBy, Hook>,
     pub tunnel: Desired<WantedBy, TunnelEntry>,
+    pub cloud: Desired<WantedBy, CloudEntry>,
 }
 
 impl DesiredState {
@@ -55,7 +58,7 @@ impl DesiredState {
 
     /// Part of a whole: who has no wishes need not be named.
     pub fn want(&mut self, who: WantedBy, wishes: Wishes) {
-        let Wishes { kernel, commands, tunnel } = wishes;
+        let Wishes { kernel, commands, tunnel, cloud } = wishes;
         if !kernel.is_empty() {
             self.kernel.push((who, kernel));
         }
@@ -65,18 +68,22 @@ impl DesiredState {
         if !tunnel.is_empty() {
             self.tunnel.push((who, tunnel));
         }
+        if !cloud.is_empty() {
+            self.cloud.push((who, cloud));
+        }
     }
 
     /// Part of what changes: who has no wishes has them no longer.
     pub fn change(&mut self, who: WantedBy, wishes: Wishes) {
-        let Wishes { kernel, commands, tunnel } = wishes;
+        let Wishes { kernel, commands, tunnel, cloud } = wishes;
         self.kernel.push((who, kernel));
         self.commands.push((who, commands));
         self.tunnel.push((who, tunnel));
+        self.cloud.push((who, cloud));
     }
 
     pub fn is_empty(&self) -> bool {
-        let Self { kernel, commands, tunnel } = self;
-        kernel.is_empty() && commands.is_empty() && tunnel.is_empty()
+        let Self { kernel, commands, tunnel, cloud } = self;
+        kernel.is_empty() && commands.is_empty() && tunnel.is_empty() && cloud.is_empty()
     }
 }

@@ -12,6 +12,7 @@ use std::task::Poll;
 
 use anyhow::Context as _;
 use flannel_backend::{DesiredState, WantedBy};
+use flannel_cloud::CloudKeeper;
 use flannel_commands::CommandRunner;
 use flannel_kernel::{Engine, Ownership};
 use flannel_tunnel::Tunnel;
@@ -24,13 +25,16 @@ pub struct Appliers {
     kernel: Engine<WantedBy>,
     commands: CommandRunner<WantedBy>,
     tunnel: Tunnel<WantedBy>,
+    cloud: CloudKeeper<WantedBy>,
 }
 
 impl Appliers {
     /// `run`: where what lives as long as the machine is up is found again.
     pub fn start(seed: u64, run: &Path) -> anyhow::Result<Self> {
         let tunnel = Tunnel::start(run.to_owned(), seed).context("cannot start a thread")?;
-        Ok(Self { kernel: Engine::start(seed)?, commands: CommandRunner::new(seed), tunnel })
+        let cloud = CloudKeeper::new(seed, run.to_owned());
+        let commands = CommandRunner::new(seed);
+        Ok(Self { kernel: Engine::start(seed)?, commands, tunnel, cloud })
     }
 
     /// For what is to be known of the node: its facts, and the paths to peers.
@@ -44,30 +48,33 @@ impl Appliers {
         ownership: Ownership,
         desired: DesiredState,
     ) -> Result<Status, Stopped> {
-        let DesiredState { kernel, commands, tunnel } = desired;
+        let DesiredState { kernel, commands, tunnel, cloud } = desired;
         let networks = ownership.networks.clone();
         let above = self.kernel.replace(ownership, kernel);
+        let above = replace_below(&self.cloud, networks.clone(), cloud, above);
         let above = replace_below(&self.tunnel, networks, tunnel, above);
         replace_below(&self.commands, (), commands, above).await
     }
 
     /// Declares what single peers, or the node, want from now on.
     pub async fn update(&self, changes: DesiredState) -> Result<Status, Stopped> {
-        let DesiredState { kernel, commands, tunnel } = changes;
-        let above = update_below(&self.tunnel, tunnel, self.kernel.update(kernel));
+        let DesiredState { kernel, commands, tunnel, cloud } = changes;
+        let above = update_below(&self.cloud, cloud, self.kernel.update(kernel));
+        let above = update_below(&self.tunnel, tunnel, above);
         update_below(&self.commands, commands, above).await
     }
 
     pub fn watch_status(&self) -> WatchedStatus {
-        let Self { kernel, commands, tunnel } = self;
-        let below = [commands.watch_status(), tunnel.watch_status()];
+        let Self { kernel, commands, tunnel, cloud } = self;
+        let below = [commands.watch_status(), tunnel.watch_status(), cloud.watch_status()];
         WatchedStatus(below.into_iter().chain([kernel.watch_status()]).collect())
     }
 
     /// The daemon ends.
     pub async fn stop(&self) {
-        let Self { kernel, commands, tunnel } = self;
+        let Self { kernel, commands, tunnel, cloud } = self;
         kernel.stop().await;
+        cloud.stop().await;
         tunnel.stop().await;
         commands.stop().await;
     }

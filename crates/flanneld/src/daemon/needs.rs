@@ -29,6 +29,11 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
                 answers.add_output(command, output);
             }
             Need::WireguardKey => answers.set_private_key(wireguard_key::read_or_make()?),
+            Need::CloudNode(query) => {
+                let node = query.ask().await.map_err(|error| error.to_string())?;
+                tracing::info!("This machine is {} in {} ({})", node.instance, node.region, node.provider);
+                answers.set_cloud_node(query, node);
+            }
         }
     }
     Ok(answers)
@@ -90,7 +95,7 @@ mod tests {
         assert!(!format!("{answers:?}").contains("one"));
         let outputs = needs.iter().map(|need| match need {
             Need::Output(command) => answers.output(command),
-            Need::WireguardKey => None,
+            Need::WireguardKey | Need::CloudNode(_) => None,
         });
         assert_eq!(outputs.collect::<Vec<_>>(), [Some("one"), Some("two")]);
         let why = runtime.block_on(find_out(vec![need("echo no >&2; exit 1")]));

@@ -4,6 +4,7 @@
 //! to remove, with the pods; what is left of it when none are there, and what installing the plugin has
 //! put into the runtime's directories, is removed if these are named.
 
+mod cloud;
 mod cni;
 mod daemon;
 mod kernel;
@@ -80,6 +81,7 @@ impl CleanupArgs {
         report.note(flannel_traffic::leftovers(None));
         for directory in self.run_directories() {
             report.things.extend(tunnel::find(&directory));
+            report.things.extend(cloud::find(&directory));
         }
         report.note(Kernel::open().and_then(|mut kernel| kernel.find(self.cni.of_pods())));
         report.things.extend(self.files().iter().map(|file| file.display().to_string()));
@@ -120,9 +122,10 @@ impl CleanupArgs {
         report.note(flannel_traffic::cleanup(None));
         // They would make their devices anew.
         for directory in self.run_directories() {
-            let (removed, failures) = tunnel::remove(&directory);
-            report.things.extend(removed);
-            report.failures.extend(failures);
+            for (removed, failures) in [tunnel::remove(&directory), cloud::remove(&directory)] {
+                report.things.extend(removed);
+                report.failures.extend(failures);
+            }
         }
         match Kernel::open().and_then(|mut kernel| kernel.remove(self.cni.of_pods())) {
             Ok((removed, failures)) => {

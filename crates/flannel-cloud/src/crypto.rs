@@ -1,0 +1,39 @@
+//! What providers' signatures are made of.
+
+use ring::{digest, hmac};
+
+pub(crate) fn hmac256(key: &[u8], text: &str) -> Vec<u8> {
+    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes()).as_ref().to_vec()
+}
+
+pub(crate) fn hmac_sha1(key: &[u8], text: &str) -> Vec<u8> {
+    let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key);
+    hmac::sign(&key, text.as_bytes()).as_ref().to_vec()
+}
+
+pub(crate) fn sha256_hex(text: &str) -> String {
+    hex(digest::digest(&digest::SHA256, text.as_bytes()).as_ref())
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// For URLs and forms: all but what RFC 3986 calls unreserved becomes `%XX`.
+pub(crate) fn encode(text: &str) -> String {
+    let one = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_url_may_not_hold_is_encoded() {
+        assert_eq!(encode("10.1.2.0/24 ä~-_"), "10.1.2.0%2F24%20%C3%A4~-_");
+    }
+}

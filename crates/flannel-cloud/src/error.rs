@@ -1,0 +1,65 @@
+//! What a cloud says no with, sorted by what is to be done about it.
+
+use std::fmt;
+
+/// What kind of no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// We are known, and may not do this.
+    Denied,
+    /// There are no credentials, or they are not taken.
+    Credentials,
+    /// Too much is asked of the provider: all is left alone for a while.
+    Throttled,
+    /// What it is about is not there.
+    NotFound,
+    /// It is there already.
+    Exists,
+    /// The table is full.
+    Limit,
+    /// It may go better next time without anybody's doing.
+    Temporary,
+    /// Something is wrong with what was asked.
+    Refused,
+}
+
+/// For people: what was attempted, what came of it, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloudError {
+    pub fault: Fault,
+    attempt: String,
+    why: String,
+    fix: Option<String>,
+}
+
+/// So much of what a provider says is shown.
+const MOST_SHOWN: usize = 300;
+
+impl CloudError {
+    pub(crate) fn new(fault: Fault, attempt: impl Into<String>, why: &str) -> Self {
+        // In one line, and not all of it.
+        let words: Vec<&str> = why.split_whitespace().collect();
+        let why = words.join(" ").chars().take(MOST_SHOWN).collect();
+        Self { fault, attempt: attempt.into(), why, fix: None }
+    }
+
+    #[must_use]
+    pub(crate) fn with_fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    pub(crate) fn temporary(attempt: impl Into<String>, why: &str) -> Self {
+        Self::new(Fault::Temporary, attempt, why)
+    }
+}
+
+impl fmt::Display for CloudError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { attempt, why, fix, .. } = self;
+        write!(f, "{attempt}: {why}")?;
+        fix.as_ref().map_or(Ok(()), |fix| write!(f, "; {fix}"))
+    }
+}
+
+impl std::error::Error for CloudError {}

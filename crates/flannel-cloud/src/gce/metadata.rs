@@ -1,0 +1,88 @@
+//! What a Compute Engine instance can ask of itself: "View and query VM metadata"
+//! (cloud.google.com/compute/docs/metadata/querying-metadata).
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use flannel_common::Secret;
+use serde::Deserialize;
+
+use crate::credentials::{Lent, variable};
+use crate::metadata::Metadata;
+use crate::{Access, CloudError, CloudInterface, CloudNode, Fault, Keys, Provider};
+
+const USUAL: &str = "http://169.254.169.254";
+const BASE: &str = "/computeMetadata/v1";
+
+fn open(place: Option<&str>) -> Metadata {
+    let place = place.map(str::to_owned).or_else(|| variable(&["GCE_METADATA_HOST"]));
+    let service = Metadata::new(Provider::Gce, &place.unwrap_or_else(|| USUAL.to_owned()));
+    service.with_header("metadata-flavor", "Google")
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Interface {
+    ip: String,
+    /// As `projects/NUMBER/networks/NAME`.
+    network: String,
+    ipv6s: Vec<String>,
+}
+
+pub(crate) async fn node(place: Option<&str>) -> Result<CloudNode, CloudError> {
+    let service = open(place);
+    let get = |path: &str| {
+        let path = format!("{BASE}{path}");
+        let service = &service;
+        async move { service.get(&path).await }
+    };
+    let text = get("/instance/network-interfaces/?recursive=true").await?;
+    let listed: Vec<Interface> = serde_json::from_str(&text).map_err(|error| {
+        CloudError::temporary("the metadata service", &format!("unreadable interfaces: {error}"))
+    })?;
+    let interfaces = listed.into_iter().enumerate().map(|(number, interface)| {
+        let Interface { ip, network, ipv6s } = interface;
+        let addresses = std::iter::once(ip).chain(ipv6s);
+        CloudInterface {
+            id: format!("nic{number}"),
+            vpc: network,
+            subnet: String::new(),
+            addresses: addresses.filter_map(|address| address.parse::<IpAddr>().ok()).collect(),
+        }
+    });
+    let zone = get("/instance/zone").await?;
+    let zone = zone.rsplit('/').next().unwrap_or_default().to_owned();
+    let region = zone.rsplit_once('-').map_or(zone.as_str(), |(region, _)| region).to_owned();
+    Ok(CloudNode {
+        provider: Provider::Gce,
+        project: get("/project/project-id").await?,
+        region,
+        zone,
+        instance: get("/instance/name").await?,
+        interfaces: interfaces.collect(),
+    })
+}
+
+#[derive(Deserialize)]
+struct Token {
+    access_token: String,
+    expires_in: u64,
+}
+
+/// A token of the machine's service account.
+pub(crate) async fn token(access: &Access) -> Result<Lent<Keys>, CloudError> {
+    let wrong = |why: &str| {
+        CloudError::new(Fault::Credentials, "credentials for Google Cloud", why)
+            .with_fix("give the instance a service account with the access scope cloud-platform or compute-rw")
+    };
+    let service = open(access.metadata.as_deref());
+    let path = format!("{BASE}/instance/service-accounts/default/token");
+    let text = service.find(&path).await?;
+    let text = text.ok_or_else(|| wrong("the instance has no service account, and so no role"))?;
+    // Nothing of an answer that holds a token is shown.
+    let token: Token = serde_json::from_str(&text)
+        .map_err(|_| wrong("the metadata service gives no token for the service account"))?;
+    let until = SystemTime::now() + Duration::from_secs(token.expires_in);
+    let keys = Keys { id: String::new(), secret: Secret::new(token.access_token), token: None };
+    Ok(Lent { what: keys, until: Some(until) })
+}

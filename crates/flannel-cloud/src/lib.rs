@@ -1,0 +1,37 @@
+//! A cloud's route table: the network itself carries pods' packets, once it has been told by an entry of its
+//! table behind which machine a subnet lies.
+//!
+//! Each node keeps its own route, and nobody else's: so there is nothing to do for a peer. [`CloudKeeper`] is
+//! the applier: it compares the table with what is wanted every now and then, for a cloud tells nobody of
+//! changes. What differs from provider to provider is in a module each; the rest is shared.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod ali;
+mod aws;
+mod client;
+mod credentials;
+mod crypto;
+mod entry;
+mod error;
+mod gce;
+mod http;
+mod keeper;
+mod metadata;
+mod node;
+mod pace;
+mod plan;
+mod record;
+#[cfg(feature = "test-util")]
+pub mod testing;
+mod tencent;
+mod xml;
+
+pub use access::{Access, Provider};
+pub use credentials::Keys;
+pub use entry::{CloudEntry, CloudKey, CloudRoute, Forwarding, Table};
+pub use error::{CloudError, Fault};
+pub use keeper::CloudKeeper;
+pub use node::{CloudInterface, CloudNode, NodeQuery};
+pub use record::{OwnRoute, recorded, remove_recorded};
