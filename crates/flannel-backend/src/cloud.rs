@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_cloud::{
-    Access, CloudEntry, CloudInterface, CloudNode, CloudRoute, Forwarding, Keys, NodeQuery, Provider,
-    Table,
+    Access, CloudEntry, CloudInterface, CloudNode, CloudRoute, Forwarding, Keys, NodeQuery,
+    Provider, Table,
 };
 use flannel_common::Secret;
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
@@ -43,18 +43,24 @@ impl CloudBackend {
             (Some(id), Some(secret)) => Some(Keys { id, secret: Secret::new(secret), token: None }),
             (None, None) => None,
             (Some(_), None) => {
-                return Err(config.missing(SECRET, "write the secret of that key, or leave both out").into());
+                return Err(config
+                    .missing(SECRET, "write the secret of that key, or leave both out")
+                    .into());
             }
             (None, Some(_)) => {
-                return Err(config.missing(KEY, "write whose secret it is, or leave both out").into());
+                return Err(config
+                    .missing(KEY, "write whose secret it is, or leave both out")
+                    .into());
             }
         };
         let url = |key: &str| -> Result<Option<String>, BackendError> {
             let url = text(key)?;
             match &url {
-                Some(it) if !it.starts_with("https://") && !it.starts_with("http://") => Err(config
-                    .invalid(key, "is not a URL", "write it as https://host, or leave it out")
-                    .into()),
+                Some(it) if !it.starts_with("https://") && !it.starts_with("http://") => {
+                    Err(config
+                        .invalid(key, "is not a URL", "write it as https://host, or leave it out")
+                        .into())
+                }
                 _ => Ok(url),
             }
         };
@@ -88,7 +94,12 @@ impl CloudBackend {
     }
 
     /// How the provider's routes name this node.
-    fn next_hop(&self, node: &Node, cloud: &CloudNode, interface: &CloudInterface) -> Option<String> {
+    fn next_hop(
+        &self,
+        node: &Node,
+        cloud: &CloudNode,
+        interface: &CloudInterface,
+    ) -> Option<String> {
         Some(match self.provider {
             Provider::AwsVpc => interface.id.clone(),
             Provider::AliVpc => cloud.instance.clone(),
@@ -123,6 +134,11 @@ impl Backend for CloudBackend {
 
     fn options(&self) -> &'static [&'static str] {
         options(self.provider)
+    }
+
+    /// Those of the Go flannel do not say what they use, and there is nothing to do for them.
+    fn accepts_untyped(&self) -> bool {
+        true
     }
 
     fn check_network(&self, network: &NetworkConfig) -> Result<(), BackendError> {
@@ -164,7 +180,9 @@ impl Backend for CloudBackend {
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
         let Some((cloud, interface)) = self.place(node) else { return Wishes::default() };
-        let Some(next_hop) = self.next_hop(node, cloud, interface) else { return Wishes::default() };
+        let Some(next_hop) = self.next_hop(node, cloud, interface) else {
+            return Wishes::default();
+        };
         let access = Arc::new(Access {
             node: cloud.clone(),
             interface: interface.clone(),
@@ -196,5 +214,148 @@ impl Backend for CloudBackend {
     /// The cloud knows the way.
     fn peer(&self, _node: &Node, _own: &Lease, _peer: &Lease) -> Result<Wishes, PeerProblem> {
         Ok(Wishes::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
+
+    use flannel_lease::{LeaseAttrs, SubnetOrigin};
+
+    use super::*;
+    use crate::{Answers, Underlay, judge};
+
+    fn config(backend: &str) -> String {
+        format!(
+            r#"{{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/48","Backend":{{{backend}}}}}"#
+        )
+    }
+
+    fn judged(text: &str) -> Result<crate::Judged, String> {
+        judge(text, SubnetOrigin::Pool).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_config_that_cannot_work_is_refused_with_the_fix_and_without_secrets() {
+        for (backend, told) in [
+            (r#""Type":"ali-vpc""#, "set EnableIPv6 to false"),
+            (r#""Type":"tencent-vpc""#, "routes IPv4 alone"),
+            (r#""Type":"aws-vpc","RouteTableID":7"#, "RouteTableID"),
+            (r#""Type":"aws-vpc","AccessKeyID":"AKID"#, "AccessKeySecret"),
+            (r#""Type":"aws-vpc","AccessKeySecret":"hunter2hunter2"#, "AccessKeyID"),
+            (r#""Type":"aws-vpc","Endpoint":"ec2.local"#, "write it as https://host"),
+            (r#""Type":"gce","CheckSeconds":0"#, "a number from 1 to 86400"),
+        ] {
+            let open = backend.matches('"').count() % 2 == 1;
+            let backend = if open { format!("{backend}\"") } else { backend.to_owned() };
+            let error = judged(&config(&backend)).unwrap_err();
+            assert!(error.contains(told) && !error.contains("hunter2"), "{backend}: {error}");
+        }
+        // As the Go flannel's manual shows them.
+        for backend in [
+            r#""Type":"aws-vpc""#,
+            r#""Type":"aws-vpc","RouteTableID":"rtb-1""#,
+            r#""Type":"aws-vpc","RouteTableID":["rtb-1","rtb-2"]"#,
+            r#""Type":"gce""#,
+        ] {
+            assert_eq!(judged(&config(backend)).unwrap().remarks, [], "{backend}");
+        }
+        let remarks = judged(&config(r#""Type":"gce","RouteTableID":"x""#)).unwrap().remarks;
+        assert_eq!(remarks.len(), 1, "Google has no tables to choose from");
+    }
+
+    fn node(backend: &dyn Backend, text: &str) -> Node {
+        let network = NetworkConfig::parse(text).unwrap();
+        let mut answers = Answers::default();
+        let Some(Need::CloudNode(query)) = backend.needs().into_iter().next() else {
+            panic!("it needs to know where it is")
+        };
+        let interface = |id: &str, address: &str| CloudInterface {
+            id: id.to_owned(),
+            vpc: "vpc-1".to_owned(),
+            subnet: "subnet-1".to_owned(),
+            addresses: vec![address.parse().unwrap()],
+        };
+        let cloud = CloudNode {
+            provider: query.provider,
+            project: "p".to_owned(),
+            region: "r".to_owned(),
+            zone: "z".to_owned(),
+            instance: "i-1".to_owned(),
+            interfaces: vec![interface("eni-1", "10.0.0.9"), interface("eni-2", "192.168.100.1")],
+        };
+        answers.set_cloud_node(query, cloud);
+        let underlay = Underlay {
+            link: flannel_kernel::IfName::new("eth0").unwrap(),
+            mtu: 9001,
+            v4: Some([192, 168, 100, 1].into()),
+            v6: None,
+            public_v4: Some([203, 0, 113, 1].into()),
+            public_v6: None,
+            why: String::new(),
+        };
+        let kernel = flannel_kernel::KernelVersion { major: 6, minor: 1 };
+        let (paths, connected) = (Default::default(), Vec::new());
+        Node { network, underlay, kernel, paths, connected, answers }
+    }
+
+    #[test]
+    fn a_node_wants_its_own_route_in_each_table_and_nothing_for_a_peer() {
+        use flannel_wanted::KeyedEntry as _;
+
+        let own = Lease {
+            subnet: "10.244.5.0-24&fd00:244:0:5::-64".parse().unwrap(),
+            attrs: LeaseAttrs::from_json(br#"{"PublicIP":"203.0.113.1"}"#).unwrap(),
+        };
+        let wishes = |text: &str| {
+            let backend = judged(text).unwrap().backend;
+            let node = node(&*backend, text);
+            backend.check(&node).unwrap();
+            assert_eq!(backend.mtu(&node), 9001);
+            assert_eq!(backend.peer(&node, &own, &own), Ok(Wishes::default()));
+            let wishes = backend.base(&node, &own);
+            assert!(wishes.kernel.is_empty());
+            wishes.cloud.iter().map(|entry| entry.describe()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            wishes(&config(r#""Type":"aws-vpc","RouteTableID":["rtb-2","rtb-1"]"#)),
+            [
+                "forwarding by eni-2 (aws-vpc)",
+                "route 10.244.5.0/24 to eni-2 in the route table rtb-1 (aws-vpc)",
+                "route 10.244.5.0/24 to eni-2 in the route table rtb-2 (aws-vpc)",
+                "route fd00:244:0:5::/64 to eni-2 in the route table rtb-1 (aws-vpc)",
+                "route fd00:244:0:5::/64 to eni-2 in the route table rtb-2 (aws-vpc)",
+            ]
+        );
+        let plain = |kind: &str| {
+            wishes(&format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{kind}"}}}}"#))
+                .pop()
+                .unwrap()
+        };
+        for (kind, hop) in [
+            ("ali-vpc", "i-1"),
+            ("tencent-vpc", "192.168.100.1"),
+            ("gce", "projects/p/zones/z/instances/i-1"),
+        ] {
+            assert_eq!(
+                plain(kind),
+                format!("route 10.244.5.0/24 to {hop} in this node's route table ({kind})")
+            );
+        }
+    }
+
+    #[test]
+    fn an_interface_that_the_cloud_does_not_know_is_refused_with_those_it_does() {
+        let text = config(r#""Type":"aws-vpc""#);
+        let backend = judged(&text).unwrap().backend;
+        let mut node = node(&*backend, &text);
+        node.underlay.v4 = Some([172, 17, 0, 1].into());
+        let error = backend.check(&node).unwrap_err().to_string();
+        assert!(
+            error.contains("172.17.0.1") && error.contains("10.0.0.9, 192.168.100.1"),
+            "{error}"
+        );
+        assert!(error.contains("--iface"), "{error}");
     }
 }

@@ -411,7 +411,7 @@ fn impossible_options_are_refused_with_the_fix() {
     assert!(refused(r#"{"Type":"vxlan","VNI":10000000}"#).contains("9999999 or less"));
     assert!(refused(r#"{"Type":"vxlan","MTU":1300}"#).contains("1280"));
     assert!(refused(r#"{"Type":"vxlan","Port":65536}"#).contains("Port"));
-    let known = "vxlan, host-gw, wireguard, ipip, udp, extension, alloc";
+    let known = "udp, aws-vpc, ali-vpc, gce, tencent-vpc, extension, alloc";
     assert!(refused(r#"{"Type":"carrier-pigeon"}"#).contains(known));
 }
 

@@ -22,7 +22,9 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 /// For URLs and forms: all but what RFC 3986 calls unreserved becomes `%XX`.
 pub(crate) fn encode(text: &str) -> String {
     let one = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
         _ => format!("%{byte:02X}"),
     };
     text.bytes().map(one).collect()

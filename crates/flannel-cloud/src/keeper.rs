@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy};
-use flannel_wanted::{Applier, Desired, KeyedEntry as _, Repair, Requester, Status, Stopped, Wanted};
+use flannel_wanted::{
+    Applier, Desired, KeyedEntry as _, Repair, Requester, Status, Stopped, Wanted,
+};
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::Instrument as _;
@@ -41,7 +43,12 @@ pub struct CloudKeeper<S> {
 impl<S> Clone for CloudKeeper<S> {
     fn clone(&self) -> Self {
         let Self { jobs, status, directory, seed } = self;
-        Self { jobs: jobs.clone(), status: status.clone(), directory: directory.clone(), seed: *seed }
+        Self {
+            jobs: jobs.clone(),
+            status: status.clone(),
+            directory: directory.clone(),
+            seed: *seed,
+        }
     }
 }
 
@@ -125,8 +132,9 @@ struct Keeping<S> {
     /// Wanted no more, and how often taking them away has failed.
     leaving: Vec<(CloudRoute, u32)>,
     clients: Vec<Arc<Client>>,
-    /// What cannot be known of forwarding.
+    /// What cannot be known of forwarding, and why the cloud could not be asked: said once.
     doubt: Option<String>,
+    trouble: Option<String>,
     pace: Pace,
     /// What was left behind is among those that leave.
     knows_the_past: bool,
@@ -166,6 +174,7 @@ impl<S: Requester> Keeping<S> {
             leaving: Vec::new(),
             clients: Vec::new(),
             doubt: None,
+            trouble: None,
             pace: Pace::new(),
             knows_the_past: false,
             changed: false,
@@ -229,9 +238,7 @@ impl<S: Requester> Keeping<S> {
     }
 
     fn current(&self) -> Status {
-        let mut status = Status::of(&self.wanted);
-        status.hazards.extend(self.doubt.clone());
-        status
+        Status::of(&self.wanted)
     }
 
     fn tell(&self) {
@@ -327,6 +334,9 @@ impl<S: Requester> Keeping<S> {
                 for (forwarding, result) in allowed {
                     self.on_forwarding(forwarding, result, now);
                 }
+                if looks.iter().all(|look| look.view.is_ok()) {
+                    self.trouble = None;
+                }
                 let steps = self.plan(&looks, now);
                 if refused.is_none() && !steps.is_empty() {
                     self.part = Some(write(steps));
@@ -374,7 +384,7 @@ impl<S: Requester> Keeping<S> {
                 None
             }
             Ok(MayForward::Unknown(why)) => Some(why),
-            Err(error) => return self.failed(&key, &error, now),
+            Err(error) => return self.unseen(&key, &error, now),
         };
         if let Some(why) = doubt.as_ref().filter(|_| self.doubt != doubt) {
             tracing::warn!("{why}");
@@ -396,7 +406,7 @@ impl<S: Requester> Keeping<S> {
             let view = match &look.view {
                 Ok(view) => view,
                 Err(error) => {
-                    self.failed(&route.key(), error, now);
+                    self.unseen(&route.key(), error, now);
                     continue;
                 }
             };
@@ -428,11 +438,20 @@ impl<S: Requester> Keeping<S> {
         steps
     }
 
-    fn plan_route(&mut self, route: &CloudRoute, look: &Look, view: &View, now: Instant) -> Option<Step> {
+    fn plan_route(
+        &mut self,
+        route: &CloudRoute,
+        look: &Look,
+        view: &View,
+        now: Instant,
+    ) -> Option<Step> {
         let key = route.key();
         let own = OwnRoute::new(route, &view.id);
         if let Err(error) = own.write(&self.directory) {
-            tracing::warn!("Cannot note below {} that {own} is ours: {error}", self.directory.display());
+            tracing::warn!(
+                "Cannot note below {} that {own} is ours: {error}",
+                self.directory.display()
+            );
         }
         let existing = match compare(route, view) {
             Ok(()) => {
@@ -509,7 +528,8 @@ impl<S: Requester> Keeping<S> {
             }
             Step::Remove { table, found, why, .. } => {
                 let Found { destination, next_hop, .. } = &found;
-                let what = format!("the route {destination} to {next_hop} of the route table {table}");
+                let what =
+                    format!("the route {destination} to {next_hop} of the route table {table}");
                 match result {
                     Ok(()) => {
                         tracing::info!("Removed {what}: {why}");
@@ -530,6 +550,22 @@ impl<S: Requester> Keeping<S> {
                     }
                 }
             }
+        }
+    }
+
+    /// It could not be seen. What was there a minute ago most likely still is: a provider that is away for a
+    /// while makes no node unready.
+    fn unseen(&mut self, key: &CloudKey, error: &CloudError, now: Instant) {
+        let lasting = matches!(error.fault, Fault::NotFound | Fault::Limit | Fault::Refused);
+        if lasting || self.wanted.is_good(key) != Some(true) {
+            return self.failed(key, error, now);
+        }
+        let trouble = error.to_string();
+        if self.trouble.as_ref() != Some(&trouble) {
+            tracing::warn!(
+                "The cloud cannot be asked whether its table is as it was: {trouble}; trying again"
+            );
+            self.trouble = Some(trouble);
         }
     }
 
@@ -555,7 +591,8 @@ fn may_go_on(route: &CloudRoute, tries: &mut u32, error: &CloudError, directory:
     *tries += 1;
     let more = *tries < MOST_REMOVING;
     if *tries == 1 || !more {
-        let then = if more { "trying again" } else { "take it away by hand, or by flannelctl cleanup" };
+        let then =
+            if more { "trying again" } else { "take it away by hand, or by flannelctl cleanup" };
         tracing::error!("Cannot remove the {route}, which is wanted no more: {error}; {then}");
     }
     if !more && error.fault == Fault::NotFound {
@@ -585,7 +622,9 @@ fn write(steps: Vec<Step>) -> Part {
                 (None, Step::Put { client, route, table, existing }) => {
                     client.put(table, route, existing.as_ref()).await
                 }
-                (None, Step::Remove { client, table, found, .. }) => client.remove(table, found).await,
+                (None, Step::Remove { client, table, found, .. }) => {
+                    client.remove(table, found).await
+                }
             };
             refusal = refusal.or_else(|| throttling(&result));
             done.push((step, result));

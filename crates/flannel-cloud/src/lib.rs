@@ -23,9 +23,9 @@ mod node;
 mod pace;
 mod plan;
 mod record;
+mod tencent;
 #[cfg(feature = "test-util")]
 pub mod testing;
-mod tencent;
 mod xml;
 
 pub use access::{Access, Provider};

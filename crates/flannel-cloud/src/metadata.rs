@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Method;
 
-use crate::http::{Ask, Plain, send};
+use crate::http::{Ask, Whom, send};
 use crate::{CloudError, Fault, Provider};
 
 /// It is on the machine's own host: what takes longer is not there.
@@ -35,10 +35,8 @@ impl Metadata {
 
     pub(crate) async fn get(&self, path: &str) -> Result<String, CloudError> {
         let nothing = || {
-            self.wrong(Fault::NotFound, path, "it is not there").with_fix(format!(
-                "is this machine one of {}'s, and in a VPC?",
-                self.provider
-            ))
+            self.wrong(Fault::NotFound, path, "it is not there")
+                .with_fix(format!("is this machine one of {}'s, and in a VPC?", self.provider))
         };
         self.find(path).await?.ok_or_else(nothing)
     }
@@ -59,7 +57,8 @@ impl Metadata {
         headers: Vec<(&'static str, String)>,
     ) -> Result<Option<String>, CloudError> {
         let url = format!("{}{path}", self.base);
-        let ask = Ask { method, url, headers, body: String::new(), limit: LIMIT, plain: Plain::Allowed };
+        let ask =
+            Ask { method, url, headers, body: String::new(), limit: LIMIT, whom: Whom::Metadata };
         let unreachable = |why: String| {
             self.wrong(Fault::Temporary, path, &why).with_fix(format!(
                 "the backend {} works on machines of that cloud alone, and flanneld must reach the metadata \

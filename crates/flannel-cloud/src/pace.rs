@@ -81,7 +81,10 @@ mod tests {
         for _ in 0..8 {
             quiet.push(pace.throttled(every, now, &mut rng));
         }
-        assert!(quiet[0] < Duration::from_secs(7) && quiet[7] > Duration::from_secs(50), "{quiet:?}");
+        assert!(
+            quiet[0] < Duration::from_secs(7) && quiet[7] > Duration::from_secs(50),
+            "{quiet:?}"
+        );
         assert!(wait(&pace) >= 12 * every && wait(&pace) <= 20 * every, "{:?}", wait(&pace));
         assert!(pace.quiet_until(now).is_some());
         for _ in 0..MOST_SLOW {

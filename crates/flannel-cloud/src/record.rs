@@ -99,7 +99,11 @@ pub async fn remove_recorded(directory: &Path, own: &OwnRoute) -> Result<(), Clo
     let leads_here = |found: &&crate::client::Found| {
         found.destination == route.destination
             && found.written
-            && compare(&route, &crate::client::View { id: String::new(), routes: vec![(*found).clone()] }).is_ok()
+            && compare(
+                &route,
+                &crate::client::View { id: String::new(), routes: vec![(*found).clone()] },
+            )
+            .is_ok()
     };
     if let Some(found) = view.routes.iter().find(leads_here) {
         client.remove(&view.id, found).await?;

@@ -100,7 +100,8 @@ fn unescape(text: &str) -> Result<String, String> {
         out += &rest[..start];
         let end = rest[start..].find(';').ok_or("an & without ;")? + start;
         let name = &rest[start + 1..end];
-        let code = |digits: &str, base| u32::from_str_radix(digits, base).ok().and_then(char::from_u32);
+        let code =
+            |digits: &str, base| u32::from_str_radix(digits, base).ok().and_then(char::from_u32);
         let c = match name {
             "amp" => Some('&'),
             "lt" => Some('<'),
@@ -142,8 +143,19 @@ mod tests {
     fn what_is_not_xml_is_refused() {
         let deep = "<a>".repeat(100_000);
         for text in [
-            "", "text", "<a>", "<a></b>", "</a>", "<a", "<a>&nope;</a>", "<a>&x</a>", "<a/><b/>", "< >",
-            "<!-- ", "<a><![CDATA[</a>", &deep,
+            "",
+            "text",
+            "<a>",
+            "<a></b>",
+            "</a>",
+            "<a",
+            "<a>&nope;</a>",
+            "<a>&x</a>",
+            "<a/><b/>",
+            "< >",
+            "<!-- ",
+            "<a><![CDATA[</a>",
+            &deep,
         ] {
             assert!(Element::parse(text).is_err(), "{}", &text[..text.len().min(20)]);
         }

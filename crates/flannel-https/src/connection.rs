@@ -118,6 +118,7 @@ impl Connection {
         *request.uri_mut() =
             uri.parse::<Uri>().map_err(|error| format!("{uri:?} is not a path: {error}"))?;
         let headers = request.headers_mut();
+        let is_host_given = headers.contains_key(HOST);
         let mut set = |name: HeaderName, text: String| -> Result<(), String> {
             let mut value = HeaderValue::try_from(text).map_err(|_| {
                 format!("what the header {name} should say has characters that cannot be sent")
@@ -126,7 +127,10 @@ impl Connection {
             headers.insert(name, value);
             Ok(())
         };
-        set(HOST, server.authority())?;
+        // A request that is signed has signed its host, too.
+        if !is_host_given {
+            set(HOST, server.authority())?;
+        }
         set(USER_AGENT, AGENT.to_owned())?;
         if let Some(text) = self.target.credentials.authorization()? {
             set(AUTHORIZATION, text)?;

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::client::Client;
 use crate::crypto::{encode, hmac_sha1};
-use crate::http::{Answer, Ask, Plain, send};
+use crate::http::{Answer, Ask, Whom, send};
 use crate::{CloudError, Fault, Keys};
 
 const VERSION: &str = "2016-04-28";
@@ -24,7 +24,8 @@ pub(super) async fn call<T: DeserializeOwned>(
 ) -> Result<T, CloudError> {
     let access = client.access();
     let region = &access.node.region;
-    let url = access.endpoint.clone().unwrap_or_else(|| format!("https://vpc.{region}.aliyuncs.com"));
+    let url =
+        access.endpoint.clone().unwrap_or_else(|| format!("https://vpc.{region}.aliyuncs.com"));
     let keys = client.keys().await?;
     let mut all = parameters;
     all.extend([
@@ -46,7 +47,7 @@ pub(super) async fn call<T: DeserializeOwned>(
         headers: vec![("content-type", "application/x-www-form-urlencoded".to_owned())],
         body: format!("{text}&Signature={}", encode(&signature)),
         limit: LIMIT,
-        plain: Plain::ToThisMachine,
+        whom: Whom::Api,
     };
     let answer = send(ask).await.map_err(|why| CloudError::temporary(action, &why))?;
     if !answer.is_success() {
@@ -59,7 +60,8 @@ pub(super) async fn call<T: DeserializeOwned>(
 /// The parameters as they are sent, and their signature.
 fn sign(method: &str, keys: &Keys, mut parameters: Vec<(&str, String)>) -> (String, String) {
     parameters.sort();
-    let pairs = parameters.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value)));
+    let pairs =
+        parameters.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value)));
     let text = pairs.collect::<Vec<_>>().join("&");
     let to_sign = format!("{method}&%2F&{}", encode(&text));
     let key = format!("{}&", keys.secret.reveal());
@@ -124,8 +126,7 @@ mod tests {
     /// The example of "Request syntax and signature method for RPC API operations": DescribeRegions of ECS.
     #[test]
     fn the_documented_example_is_signed_as_documented() {
-        let keys =
-            Keys { id: "testid".to_owned(), secret: Secret::new("testsecret"), token: None };
+        let keys = Keys { id: "testid".to_owned(), secret: Secret::new("testsecret"), token: None };
         let parameters = [
             ("Timestamp", "2016-02-23T12:46:24Z"),
             ("Format", "XML"),

@@ -15,7 +15,8 @@ const ROLES: &str = "/latest/meta-data/ram/security-credentials/";
 
 async fn open(place: Option<&str>) -> Result<Metadata, CloudError> {
     let service = Metadata::new(Provider::AliVpc, place.unwrap_or(USUAL));
-    let token = service.put("/latest/api/token", "x-aliyun-ecs-metadata-token-ttl-seconds", "21600").await;
+    let token =
+        service.put("/latest/api/token", "x-aliyun-ecs-metadata-token-ttl-seconds", "21600").await;
     Ok(match token {
         Ok(Some(token)) => service.with_header("x-aliyun-ecs-metadata-token", token),
         // Older ones have no such mode.
@@ -31,7 +32,9 @@ pub(crate) async fn node(place: Option<&str>) -> Result<CloudNode, CloudError> {
     let vpc = get("/latest/meta-data/vpc-id").await?;
     let all = get("/latest/meta-data/network/interfaces/macs/").await?;
     let mut interfaces = Vec::new();
-    for mac in all.lines().map(|line| line.trim().trim_end_matches('/')).filter(|mac| !mac.is_empty()) {
+    for mac in
+        all.lines().map(|line| line.trim().trim_end_matches('/')).filter(|mac| !mac.is_empty())
+    {
         interfaces.push(interface(&service, mac, &vpc).await?);
     }
     Ok(CloudNode {
@@ -89,7 +92,8 @@ pub(crate) async fn keys(access: &Access) -> Result<Lent<Keys>, CloudError> {
     let unreadable = || wrong(&format!("the metadata service gives no keys for the role {role}"));
     let lent: OfRole = serde_json::from_str(&text).map_err(|_| unreadable())?;
     let success = lent.code.as_deref().is_none_or(|code| code == "Success");
-    let (true, Some(id), Some(secret)) = (success, lent.access_key_id, lent.access_key_secret) else {
+    let (true, Some(id), Some(secret)) = (success, lent.access_key_id, lent.access_key_secret)
+    else {
         return Err(unreadable());
     };
     let until = lent.expiration.and_then(|at| at.parse::<jiff::Timestamp>().ok());

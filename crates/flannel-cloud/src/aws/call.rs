@@ -9,7 +9,7 @@ use super::sign::{Scope, ToSign, authorization};
 use crate::client::Client;
 use crate::credentials::variable;
 use crate::crypto::encode;
-use crate::http::{Answer, Ask, Plain, send};
+use crate::http::{Answer, Ask, Whom, send};
 use crate::xml::Element;
 use crate::{CloudError, Fault};
 
@@ -32,28 +32,27 @@ pub(super) async fn call(
     let body = form(action, VERSION, parameters);
     let wrong = |why: &str| CloudError::new(Fault::Refused, action, why);
     let uri: Uri = endpoint.parse().map_err(|_| {
-        wrong(&format!("{endpoint:?} is not a URL")).with_fix("mend Backend.Endpoint or AWS_ENDPOINT_URL_EC2")
+        wrong(&format!("{endpoint:?} is not a URL"))
+            .with_fix("mend Backend.Endpoint or AWS_ENDPOINT_URL_EC2")
     })?;
     let host = uri.authority().map(ToString::to_string).unwrap_or_default();
     let time = Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
-    let mut headers = vec![("content-type", CONTENT.to_owned()), ("host", host), ("x-amz-date", time.clone())];
-    headers.extend(keys.token.as_ref().map(|token| ("x-amz-security-token", token.reveal().to_owned())));
-    let to_sign = ToSign { method: "POST", path: uri.path(), query: "", headers: &headers, body: &body };
+    let mut headers =
+        vec![("content-type", CONTENT.to_owned()), ("host", host), ("x-amz-date", time.clone())];
+    headers.extend(
+        keys.token.as_ref().map(|token| ("x-amz-security-token", token.reveal().to_owned())),
+    );
+    let to_sign =
+        ToSign { method: "POST", path: uri.path(), query: "", headers: &headers, body: &body };
     let scope = Scope { time: &time, region, service: "ec2" };
     let authorization = authorization(&keys, &scope, &to_sign);
-    headers.retain(|(name, _)| *name != "host");
     headers.push(("authorization", authorization));
-    let ask = Ask {
-        method: Method::POST,
-        url: endpoint,
-        headers,
-        body,
-        limit: LIMIT,
-        plain: Plain::ToThisMachine,
-    };
+    let ask =
+        Ask { method: Method::POST, url: endpoint, headers, body, limit: LIMIT, whom: Whom::Api };
     let answer = send(ask).await.map_err(|why| CloudError::temporary(action, &why))?;
     if answer.is_success() {
-        let unreadable = |why: String| CloudError::temporary(action, &format!("an unreadable answer: {why}"));
+        let unreadable =
+            |why: String| CloudError::temporary(action, &format!("an unreadable answer: {why}"));
         return Element::parse(&answer.body).map_err(unreadable);
     }
     Err(explain(action, &format!("ec2:{action}"), &answer))
@@ -65,7 +64,8 @@ pub(super) fn domain(region: &str) -> &'static str {
 }
 
 pub(super) fn form(action: &str, version: &str, parameters: Parameters) -> String {
-    let fixed = [("Action".to_owned(), action.to_owned()), ("Version".to_owned(), version.to_owned())];
+    let fixed =
+        [("Action".to_owned(), action.to_owned()), ("Version".to_owned(), version.to_owned())];
     let all = fixed.into_iter().chain(parameters);
     let pairs: Vec<String> = all.map(|(k, v)| format!("{}={}", encode(&k), encode(&v))).collect();
     pairs.join("&")
@@ -75,19 +75,29 @@ pub(super) fn form(action: &str, version: &str, parameters: Parameters) -> Strin
 pub(super) fn explain(action: &str, permission: &str, answer: &Answer) -> CloudError {
     let parsed = Element::parse(&answer.body).ok();
     let error = parsed.as_ref().and_then(|root| root.find("Error"));
-    let part = |name: &str| error.and_then(|error| error.text_of(name)).unwrap_or_default().to_owned();
+    let part =
+        |name: &str| error.and_then(|error| error.text_of(name)).unwrap_or_default().to_owned();
     let (code, message) = (part("Code"), part("Message"));
     // Behind this are hundreds of characters that only AWS can read.
-    let message = message.split("Encoded authorization failure message").next().unwrap_or_default().trim();
+    let message =
+        message.split("Encoded authorization failure message").next().unwrap_or_default().trim();
     let fault = match code.as_str() {
-        "UnauthorizedOperation" | "AccessDenied" | "AccessDeniedException" | "Blocked" | "OptInRequired" => {
-            Fault::Denied
+        "UnauthorizedOperation"
+        | "AccessDenied"
+        | "AccessDeniedException"
+        | "Blocked"
+        | "OptInRequired" => Fault::Denied,
+        "AuthFailure"
+        | "InvalidClientTokenId"
+        | "SignatureDoesNotMatch"
+        | "RequestExpired"
+        | "ExpiredToken"
+        | "MissingAuthenticationToken"
+        | "IncompleteSignature"
+        | "UnrecognizedClientException" => Fault::Credentials,
+        "RequestLimitExceeded" | "Throttling" | "ThrottlingException" | "RequestThrottled" => {
+            Fault::Throttled
         }
-        "AuthFailure" | "InvalidClientTokenId" | "SignatureDoesNotMatch" | "RequestExpired" | "ExpiredToken"
-        | "MissingAuthenticationToken" | "IncompleteSignature" | "UnrecognizedClientException" => {
-            Fault::Credentials
-        }
-        "RequestLimitExceeded" | "Throttling" | "ThrottlingException" | "RequestThrottled" => Fault::Throttled,
         "RouteAlreadyExists" => Fault::Exists,
         "RouteLimitExceeded" => Fault::Limit,
         _ if code.ends_with(".NotFound") => Fault::NotFound,
@@ -101,12 +111,18 @@ pub(super) fn explain(action: &str, permission: &str, answer: &Answer) -> CloudE
     };
     let error = CloudError::new(fault, action, &why);
     let fix = match fault {
-        Fault::Denied => format!("give this node's role, or the owner of its keys, the permission {permission}"),
-        Fault::Credentials if code == "RequestExpired" => "set this machine's clock right".to_owned(),
+        Fault::Denied => {
+            format!("give this node's role, or the owner of its keys, the permission {permission}")
+        }
+        Fault::Credentials if code == "RequestExpired" => {
+            "set this machine's clock right".to_owned()
+        }
         Fault::Credentials => "check this node's keys or its instance profile".to_owned(),
-        Fault::Limit => "have the quota 'Routes per route table' of VPC raised, take away routes that are not \
+        Fault::Limit => {
+            "have the quota 'Routes per route table' of VPC raised, take away routes that are not \
                          used, or use a backend without routes in the cloud (vxlan)"
-            .to_owned(),
+                .to_owned()
+        }
         Fault::NotFound if code == "InvalidRouteTableID.NotFound" => {
             "name a route table of this region in Backend.RouteTableID, or leave it out".to_owned()
         }

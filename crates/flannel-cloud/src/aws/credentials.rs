@@ -23,7 +23,9 @@ struct OfRole {
 
 pub(crate) async fn find(access: &Access) -> Result<Lent<Keys>, CloudError> {
     let tokens = ["AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"];
-    if let Some(keys) = keys_of_environment(&["AWS_ACCESS_KEY_ID"], &["AWS_SECRET_ACCESS_KEY"], &tokens) {
+    if let Some(keys) =
+        keys_of_environment(&["AWS_ACCESS_KEY_ID"], &["AWS_SECRET_ACCESS_KEY"], &tokens)
+    {
         return Ok(Lent::for_good(keys));
     }
     let wrong = |why: &str| {
@@ -35,7 +37,8 @@ pub(crate) async fn find(access: &Access) -> Result<Lent<Keys>, CloudError> {
     let service = metadata::open(access.metadata.as_deref()).await?;
     let roles = service.find(ROLES).await?.unwrap_or_default();
     let role = roles.lines().map(str::trim).find(|role| !role.is_empty());
-    let role = role.ok_or_else(|| wrong("the instance has no role, and the environment no keys"))?;
+    let role =
+        role.ok_or_else(|| wrong("the instance has no role, and the environment no keys"))?;
     let text = service.get(&format!("{ROLES}{role}")).await?;
     // Nothing of an answer that holds a key is shown.
     let unreadable = || wrong(&format!("the metadata service gives no keys for the role {role}"));

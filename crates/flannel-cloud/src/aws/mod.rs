@@ -49,8 +49,12 @@ pub(crate) async fn view(client: &Client, table: &Table) -> Result<View, CloudEr
 
 fn none(client: &Client, of: &str) -> CloudError {
     let region = &client.access().node.region;
-    CloudError::new(Fault::NotFound, "DescribeRouteTables", &format!("there is none for {of} in {region}"))
-        .with_fix("name one that there is in Backend.RouteTableID")
+    CloudError::new(
+        Fault::NotFound,
+        "DescribeRouteTables",
+        &format!("there is none for {of} in {region}"),
+    )
+    .with_fix("name one that there is in Backend.RouteTableID")
 }
 
 /// All pages.
@@ -123,17 +127,15 @@ fn of_route(table: &str, destination: IpNet) -> Parameters {
         IpNet::V4(_) => "DestinationCidrBlock",
         IpNet::V6(_) => "DestinationIpv6CidrBlock",
     };
-    vec![
-        ("RouteTableId".to_owned(), table.to_owned()),
-        (name.to_owned(), destination.to_string()),
-    ]
+    vec![("RouteTableId".to_owned(), table.to_owned()), (name.to_owned(), destination.to_string())]
 }
 
 /// EC2 drops what an interface sends or gets that is not its own, until its source/destination check is off.
 pub(crate) async fn let_forward(client: &Client) -> Result<MayForward, CloudError> {
     let interface = client.access().interface.id.clone();
     let of_interface = ("NetworkInterfaceId".to_owned(), interface.clone());
-    let question = vec![of_interface.clone(), ("Attribute".to_owned(), "sourceDestCheck".to_owned())];
+    let question =
+        vec![of_interface.clone(), ("Attribute".to_owned(), "sourceDestCheck".to_owned())];
     let looked = call(client, "DescribeNetworkInterfaceAttribute", question).await;
     let known = match &looked {
         Ok(answer) => answer.child("sourceDestCheck").and_then(|check| check.text_of("value")),

@@ -36,13 +36,18 @@ pub(crate) fn authorization(keys: &Keys, scope: &Scope<'_>, request: &ToSign<'_>
     let lines: String = headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
     let path = if request.path.is_empty() { "/" } else { request.path };
     let (method, query) = (request.method, request.query);
-    let canonical = format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{}", sha256_hex(request.body));
+    let canonical =
+        format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{}", sha256_hex(request.body));
     let scope = format!("{day}/{region}/{service}/aws4_request");
     let text = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{}", sha256_hex(&canonical));
     let start = format!("AWS4{}", keys.secret.reveal()).into_bytes();
-    let key = [day, region, service, "aws4_request"].iter().fold(start, |key, part| hmac256(&key, part));
+    let key =
+        [day, region, service, "aws4_request"].iter().fold(start, |key, part| hmac256(&key, part));
     let signature = hex(&hmac256(&key, &text));
-    format!("AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}", keys.id)
+    format!(
+        "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
+        keys.id
+    )
 }
 
 #[cfg(test)]
@@ -63,8 +68,20 @@ mod tests {
         let scope = Scope { time: "20150830T123600Z", region: "us-east-1", service: "service" };
         let form = ("content-type", "application/x-www-form-urlencoded");
         for (method, query, header, body, signature) in [
-            ("GET", "", None, "", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"),
-            ("POST", "", None, "", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"),
+            (
+                "GET",
+                "",
+                None,
+                "",
+                "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31",
+            ),
+            (
+                "POST",
+                "",
+                None,
+                "",
+                "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b",
+            ),
             (
                 "GET",
                 "Param1=value1&Param2=value2",
@@ -87,7 +104,10 @@ mod tests {
             headers.extend(header.map(|(name, value)| (name, value.to_owned())));
             let request = ToSign { method, path: "/", query, headers: &headers, body };
             let signed = authorization(&keys, &scope, &request);
-            assert!(signed.ends_with(&format!("Signature={signature}")), "{method} {query}: {signed}");
+            assert!(
+                signed.ends_with(&format!("Signature={signature}")),
+                "{method} {query}: {signed}"
+            );
         }
     }
 }

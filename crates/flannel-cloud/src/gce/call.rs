@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::credentials::variable;
-use crate::http::{Ask, Plain, send};
+use crate::http::{Ask, Whom, send};
 use crate::{CloudError, Fault};
 
 const USUAL: &str = "https://compute.googleapis.com";
@@ -38,7 +38,7 @@ pub(super) async fn call<T: DeserializeOwned>(
         headers,
         body: body.map(|body| body.to_string()).unwrap_or_default(),
         limit: LIMIT,
-        plain: Plain::ToThisMachine,
+        whom: Whom::Api,
     };
     let answer = send(ask).await.map_err(|why| CloudError::temporary(permission, &why))?;
     let unreadable = |why: String| {
@@ -59,7 +59,8 @@ pub(super) async fn call<T: DeserializeOwned>(
 pub(super) fn explain_operation(permission: &str, operation: &Value) -> Result<(), CloudError> {
     let Some(error) = operation["error"]["errors"].get(0) else { return Ok(()) };
     let part = |name: &str| error[name].as_str().unwrap_or_default();
-    let status = operation["httpErrorStatusCode"].as_u64().and_then(|status| u16::try_from(status).ok());
+    let status =
+        operation["httpErrorStatusCode"].as_u64().and_then(|status| u16::try_from(status).ok());
     Err(explain(permission, status.unwrap_or(400), part("code"), part("message")))
 }
 
@@ -69,7 +70,9 @@ fn explain(permission: &str, status: u16, reason: &str, message: &str) -> CloudE
         (_, "rateLimitExceeded" | "userRateLimitExceeded" | "RATE_LIMIT_EXCEEDED") | (429, _) => {
             Fault::Throttled
         }
-        (_, "quotaExceeded" | "QUOTA_EXCEEDED" | "limitExceeded" | "LIMIT_EXCEEDED") => Fault::Limit,
+        (_, "quotaExceeded" | "QUOTA_EXCEEDED" | "limitExceeded" | "LIMIT_EXCEEDED") => {
+            Fault::Limit
+        }
         (401, _) => Fault::Credentials,
         (403, _) => Fault::Denied,
         (404, _) => Fault::NotFound,

@@ -69,8 +69,13 @@ struct Token {
     expires_in: u64,
 }
 
-/// A token of the machine's service account.
+/// The token that gcloud would use, else one of the machine's service account.
 pub(crate) async fn token(access: &Access) -> Result<Lent<Keys>, CloudError> {
+    let bearer =
+        |token: String| Keys { id: String::new(), secret: Secret::new(token), token: None };
+    if let Some(token) = variable(&["CLOUDSDK_AUTH_ACCESS_TOKEN"]) {
+        return Ok(Lent::for_good(bearer(token.trim().to_owned())));
+    }
     let wrong = |why: &str| {
         CloudError::new(Fault::Credentials, "credentials for Google Cloud", why)
             .with_fix("give the instance a service account with the access scope cloud-platform or compute-rw")
@@ -83,6 +88,5 @@ pub(crate) async fn token(access: &Access) -> Result<Lent<Keys>, CloudError> {
     let token: Token = serde_json::from_str(&text)
         .map_err(|_| wrong("the metadata service gives no token for the service account"))?;
     let until = SystemTime::now() + Duration::from_secs(token.expires_in);
-    let keys = Keys { id: String::new(), secret: Secret::new(token.access_token), token: None };
-    Ok(Lent { what: keys, until: Some(until) })
+    Ok(Lent { what: bearer(token.access_token), until: Some(until) })
 }

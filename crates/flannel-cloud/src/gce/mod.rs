@@ -67,7 +67,8 @@ pub(crate) async fn view(client: &Client, _table: &Table) -> Result<View, CloudE
             query += &format!("&pageToken={}", crate::crypto::encode(&token));
         }
         let path = routes_path(client);
-        let page: Routes = call(client, Method::GET, &path, &query, None, "compute.routes.list").await?;
+        let page: Routes =
+            call(client, Method::GET, &path, &query, None, "compute.routes.list").await?;
         let ours = |route: &RouteItem| route.network.ends_with(&format!("/networks/{network}"));
         routes.extend(page.items.into_iter().filter(ours).filter_map(read));
         match page.next_page_token.filter(|token| !token.is_empty()) {
@@ -121,7 +122,8 @@ pub(crate) async fn put(
 
 pub(crate) async fn remove(client: &Client, _table: &str, found: &Found) -> Result<(), CloudError> {
     let path = format!("{}/{}", routes_path(client), found.id);
-    let begun: Value = call(client, Method::DELETE, &path, "", None, "compute.routes.delete").await?;
+    let begun: Value =
+        call(client, Method::DELETE, &path, "", None, "compute.routes.delete").await?;
     finish(client, begun, "compute.routes.delete").await
 }
 
@@ -146,7 +148,8 @@ pub(crate) async fn let_forward(client: &Client) -> Result<MayForward, CloudErro
     const PERMISSION: &str = "compute.instances.get";
     let node = &client.access().node;
     let path = format!("projects/{}/zones/{}/instances/{}", node.project, node.zone, node.instance);
-    let looked: Result<Value, _> = call(client, Method::GET, &path, "fields=canIpForward", None, PERMISSION).await;
+    let looked: Result<Value, _> =
+        call(client, Method::GET, &path, "fields=canIpForward", None, PERMISSION).await;
     match looked {
         Ok(instance) if instance["canIpForward"] == true => Ok(MayForward::Yes),
         Ok(_) => Err(CloudError::new(
@@ -172,9 +175,10 @@ mod tests {
 
     #[test]
     fn routes_have_the_names_that_the_go_flannel_gives_them() {
-        for (destination, name) in
-            [("10.40.5.0/24", "flannel-10-40-5-0-24"), ("fd00:244:0:5::/64", "flannel-fd00-244-0-5---64")]
-        {
+        for (destination, name) in [
+            ("10.40.5.0/24", "flannel-10-40-5-0-24"),
+            ("fd00:244:0:5::/64", "flannel-fd00-244-0-5---64"),
+        ] {
             assert_eq!(name_of(destination.parse().expect("a network")), name);
         }
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::crypto::{hex, hmac256, sha256_hex};
-use crate::http::{Ask, Plain, send};
+use crate::http::{Ask, Whom, send};
 use crate::{CloudError, Fault, Keys};
 
 const VERSION: &str = "2017-03-12";
@@ -29,26 +29,31 @@ pub(super) async fn call<T: DeserializeOwned>(
     let keys = client.keys().await?;
     let body = question.to_string();
     let uri: Uri = url.parse().map_err(|_| {
-        CloudError::new(Fault::Refused, action, &format!("{url:?} is not a URL")).with_fix("mend Backend.Endpoint")
+        CloudError::new(Fault::Refused, action, &format!("{url:?} is not a URL"))
+            .with_fix("mend Backend.Endpoint")
     })?;
     let host = uri.authority().map(ToString::to_string).unwrap_or_default();
     let time = Timestamp::now().as_second();
     let mut headers = vec![
         ("content-type", CONTENT.to_owned()),
         ("authorization", authorization(&keys, SERVICE, time, CONTENT, &host, &body)),
+        ("host", host),
         ("x-tc-action", action.to_owned()),
         ("x-tc-version", VERSION.to_owned()),
         ("x-tc-region", access.node.region.clone()),
         ("x-tc-timestamp", time.to_string()),
     ];
     headers.extend(keys.token.as_ref().map(|token| ("x-tc-token", token.reveal().to_owned())));
-    let ask =
-        Ask { method: Method::POST, url, headers, body, limit: LIMIT, plain: Plain::ToThisMachine };
+    let ask = Ask { method: Method::POST, url, headers, body, limit: LIMIT, whom: Whom::Api };
     let answer = send(ask).await.map_err(|why| CloudError::temporary(action, &why))?;
     let unreadable = |why: &str| {
-        CloudError::temporary(action, &format!("HTTP {}, an unreadable answer: {why}", answer.status))
+        CloudError::temporary(
+            action,
+            &format!("HTTP {}, an unreadable answer: {why}", answer.status),
+        )
     };
-    let mut root: Value = serde_json::from_str(&answer.body).map_err(|error| unreadable(&error.to_string()))?;
+    let mut root: Value =
+        serde_json::from_str(&answer.body).map_err(|error| unreadable(&error.to_string()))?;
     let response = root["Response"].take();
     // An error comes with HTTP 200, too.
     if let Some(error) = response.get("Error") {
@@ -58,7 +63,14 @@ pub(super) async fn call<T: DeserializeOwned>(
 }
 
 /// The value of the header `Authorization`.
-fn authorization(keys: &Keys, service: &str, time: i64, content: &str, host: &str, body: &str) -> String {
+fn authorization(
+    keys: &Keys,
+    service: &str,
+    time: i64,
+    content: &str,
+    host: &str,
+    body: &str,
+) -> String {
     let names = "content-type;host";
     let canonical =
         format!("POST\n/\n\ncontent-type:{content}\nhost:{host}\n\n{names}\n{}", sha256_hex(body));
@@ -68,7 +80,10 @@ fn authorization(keys: &Keys, service: &str, time: i64, content: &str, host: &st
     let start = format!("TC3{}", keys.secret.reveal()).into_bytes();
     let key = [&day, service, "tc3_request"].iter().fold(start, |key, part| hmac256(&key, part));
     let signature = hex(&hmac256(&key, &text));
-    format!("TC3-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}", keys.id)
+    format!(
+        "TC3-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
+        keys.id
+    )
 }
 
 /// By the "Common error codes" of the API and those of its VPC part.
@@ -76,7 +91,9 @@ fn explain(action: &str, error: &Value) -> CloudError {
     let part = |name: &str| error[name].as_str().unwrap_or_default();
     let (code, message) = (part("Code"), part("Message"));
     let fault = match code {
-        _ if code.starts_with("UnauthorizedOperation") || code == "AuthFailure.UnauthorizedOperation" => {
+        _ if code.starts_with("UnauthorizedOperation")
+            || code == "AuthFailure.UnauthorizedOperation" =>
+        {
             Fault::Denied
         }
         _ if code.starts_with("AuthFailure") => Fault::Credentials,
@@ -128,7 +145,8 @@ mod tests {
         };
         let body = "{\"Limit\": 1, \"Filters\": [{\"Values\": [\"\\u672a\\u547d\\u540d\"], \"Name\": \
                     \"instance-name\"}]}";
-        let header = authorization(&keys, "cvm", 1_551_113_065, CONTENT, "cvm.tencentcloudapi.com", body);
+        let header =
+            authorization(&keys, "cvm", 1_551_113_065, CONTENT, "cvm.tencentcloudapi.com", body);
         assert_eq!(
             header,
             "TC3-HMAC-SHA256 Credential=AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE/2019-02-25/cvm/tc3_request, \

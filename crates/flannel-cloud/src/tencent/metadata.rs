@@ -23,7 +23,9 @@ pub(crate) async fn node(place: Option<&str>) -> Result<CloudNode, CloudError> {
     let get = |path: &'static str| service.get(path);
     let all = get("/latest/meta-data/network/interfaces/macs/").await?;
     let mut interfaces = Vec::new();
-    for mac in all.lines().map(|line| line.trim().trim_end_matches('/')).filter(|mac| !mac.is_empty()) {
+    for mac in
+        all.lines().map(|line| line.trim().trim_end_matches('/')).filter(|mac| !mac.is_empty())
+    {
         interfaces.push(interface(&service, mac).await?);
     }
     Ok(CloudNode {
@@ -85,5 +87,8 @@ pub(crate) async fn keys(access: &Access) -> Result<Lent<Keys>, CloudError> {
         return Err(unreadable());
     };
     let until = lent.expired_time.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at));
-    Ok(Lent { what: Keys { id, secret: Secret::new(secret), token: lent.token.map(Secret::new) }, until })
+    Ok(Lent {
+        what: Keys { id, secret: Secret::new(secret), token: lent.token.map(Secret::new) },
+        until,
+    })
 }

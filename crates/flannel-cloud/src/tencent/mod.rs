@@ -92,7 +92,14 @@ pub(crate) async fn view(client: &Client, table: &Table) -> Result<View, CloudEr
 }
 
 fn read(route: RouteItem) -> Option<Found> {
-    let RouteItem { route_id, destination_cidr_block, gateway_type, gateway_id, route_type, enabled } = route;
+    let RouteItem {
+        route_id,
+        destination_cidr_block,
+        gateway_type,
+        gateway_id,
+        route_type,
+        enabled,
+    } = route;
     let next_hop = match gateway_type.as_str() {
         TO_MACHINE => gateway_id,
         other => format!("{other} {gateway_id}"),

@@ -36,7 +36,11 @@ pub(super) fn answer(state: &mut State, number: u16, request: &Request) -> Respo
         "DescribeRouteTableList" => tables(state, &parameters),
         "DescribeRouteEntryList" => entries(state, &parameters),
         "CreateRouteEntry" | "DeleteRouteEntry" => change(state, &action, &parameters),
-        _ => error(404, "InvalidAction.NotFound", "Specified api is not found, please check your url and method."),
+        _ => error(
+            404,
+            "InvalidAction.NotFound",
+            "Specified api is not found, please check your url and method.",
+        ),
     }
 }
 
@@ -83,20 +87,35 @@ type Parameters = BTreeMap<String, String>;
 fn signature(state: &State, request: &Request, parameters: &Parameters) -> Result<(), Response> {
     let id = &parameters["AccessKeyId"];
     let Some((_, secret, token)) = state.keys.iter().find(|(known, ..)| known == id) else {
-        return Err(error(404, "InvalidAccessKeyId.NotFound", "Specified access key is not found."));
+        return Err(error(
+            404,
+            "InvalidAccessKeyId.NotFound",
+            "Specified access key is not found.",
+        ));
     };
     if parameters.get("SecurityToken").map(String::as_str).unwrap_or_default() != token {
-        return Err(error(400, "InvalidSecurityToken.MismatchWithAccessKey", "Specified SecurityToken mismatches."));
+        return Err(error(
+            400,
+            "InvalidSecurityToken.MismatchWithAccessKey",
+            "Specified SecurityToken mismatches.",
+        ));
     }
-    for (name, value) in
-        [("SignatureMethod", "HMAC-SHA1"), ("SignatureVersion", "1.0"), ("Version", "2016-04-28"), ("Format", "JSON")]
-    {
+    for (name, value) in [
+        ("SignatureMethod", "HMAC-SHA1"),
+        ("SignatureVersion", "1.0"),
+        ("Version", "2016-04-28"),
+        ("Format", "JSON"),
+    ] {
         assert_eq!(parameters.get(name).map(String::as_str), Some(value));
     }
     let time: Result<jiff::Timestamp, _> = parameters["Timestamp"].parse();
     let age = time.map(|time| (jiff::Timestamp::now().as_second() - time.as_second()).abs());
     if age.is_ok_and(|age| age > 900) {
-        return Err(error(400, "InvalidTimeStamp.Expired", "Specified time stamp or date value is expired."));
+        return Err(error(
+            400,
+            "InvalidTimeStamp.Expired",
+            "Specified time stamp or date value is expired.",
+        ));
     }
     let special = |text: &str| {
         let mut out = String::new();
@@ -110,11 +129,15 @@ fn signature(state: &State, request: &Request, parameters: &Parameters) -> Resul
         out
     };
     let signed = parameters.iter().filter(|(name, _)| *name != "Signature");
-    let signed: Vec<String> = signed.map(|(name, value)| special(name) + "=" + &special(value)).collect();
+    let signed: Vec<String> =
+        signed.map(|(name, value)| special(name) + "=" + &special(value)).collect();
     let text = [request.method.as_str(), "%2F", &special(&signed.join("&"))].join("&");
-    let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, (secret.clone() + "&").as_bytes());
+    let key =
+        hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, (secret.clone() + "&").as_bytes());
     let computed = hmac::sign(&key, text.as_bytes());
-    if base64::engine::general_purpose::STANDARD.encode(computed.as_ref()) != parameters["Signature"] {
+    if base64::engine::general_purpose::STANDARD.encode(computed.as_ref())
+        != parameters["Signature"]
+    {
         let text = "Specified signature is not matched with our calculation.";
         return Err(error(400, "SignatureDoesNotMatch", text));
     }
@@ -154,7 +177,11 @@ fn tables(state: &State, parameters: &Parameters) -> Response {
 fn entries(state: &State, parameters: &Parameters) -> Response {
     let id = &parameters["RouteTableId"];
     let Some(table) = state.tables.iter().find(|table| table.id == *id) else {
-        return error(404, "InvalidRouteTableId.NotFound", "The specified RouteTableId does not exist.");
+        return error(
+            404,
+            "InvalidRouteTableId.NotFound",
+            "The specified RouteTableId does not exist.",
+        );
     };
     let mut items = vec![json!({
         "RouteEntryId": "rte-system", "DestinationCidrBlock": "192.168.0.0/16", "Type": "System",
@@ -167,8 +194,9 @@ fn entries(state: &State, parameters: &Parameters) -> Response {
             "NextHops": {"NextHop": [{"NextHopType": "Instance", "NextHopId": route.next_hop, "Weight": 0, "Enabled": 1}]},
         })
     }));
-    let start: usize =
-        parameters.get("NextToken").map_or(0, |token| token.trim_start_matches("page-").parse().unwrap());
+    let start: usize = parameters
+        .get("NextToken")
+        .map_or(0, |token| token.trim_start_matches("page-").parse().unwrap());
     let end = (start + state.page).min(items.len());
     let next = if end < items.len() { format!("page-{end}") } else { String::new() };
     let body = json!({
@@ -181,25 +209,38 @@ fn change(state: &mut State, action: &str, parameters: &Parameters) -> Response 
     let limit = state.limit;
     let id = &parameters["RouteTableId"];
     let Some(table) = state.tables.iter_mut().find(|table| table.id == *id) else {
-        return error(404, "InvalidRouteTableId.NotFound", "The specified RouteTableId does not exist.");
+        return error(
+            404,
+            "InvalidRouteTableId.NotFound",
+            "The specified RouteTableId does not exist.",
+        );
     };
     if action == "DeleteRouteEntry" {
         let entry = &parameters["RouteEntryId"];
         let there = table.routes.iter().position(|route| route.id == *entry);
         let Some(at) = there else {
-            return error(404, "InvalidRouteEntry.NotFound", "The specified route entry does not exist.");
+            return error(
+                404,
+                "InvalidRouteEntry.NotFound",
+                "The specified route entry does not exist.",
+            );
         };
         table.routes.remove(at);
         return Response::ok(json!({"RequestId": "0ED8D006"}).to_string());
     }
-    let (destination, hop) = (parameters["DestinationCidrBlock"].clone(), parameters["NextHopId"].clone());
+    let (destination, hop) =
+        (parameters["DestinationCidrBlock"].clone(), parameters["NextHopId"].clone());
     assert_eq!(parameters["NextHopType"], "Instance");
     if table.routes.iter().any(|route| route.destination == destination) {
         let text = "The specified route entry already exist in the RouteTable.";
         return error(400, "RouterEntryConflict.Duplicated", text);
     }
     if table.routes.len() >= limit {
-        return error(400, "QuotaExceeded.RouteEntry", "Route entry quota exceeded in this route table.");
+        return error(
+            400,
+            "QuotaExceeded.RouteEntry",
+            "Route entry quota exceeded in this route table.",
+        );
     }
     let entry = format!("rte-{}", destination.replace(['.', '/'], "-"));
     let route =

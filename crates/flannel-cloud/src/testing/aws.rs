@@ -96,7 +96,8 @@ fn metadata(state: &State, number: u16, request: &Request) -> Response {
 
 /// Signature Version 4, computed anew from what arrived.
 pub(super) fn signature(state: &State, request: &Request, service: &str) -> Result<(), Response> {
-    let bad = |code: &str, text: &str| error(if code == "AuthFailure" { 401 } else { 403 }, code, text);
+    let bad =
+        |code: &str, text: &str| error(if code == "AuthFailure" { 401 } else { 403 }, code, text);
     let header = request.header("authorization");
     let part = |name: &str| {
         let rest = header.split_once(&format!("{name}="))?.1;
@@ -109,13 +110,22 @@ pub(super) fn signature(state: &State, request: &Request, service: &str) -> Resu
     };
     let words: Vec<&str> = credential.split('/').collect();
     let [id, day, region, of, "aws4_request"] = words[..] else {
-        return Err(bad("IncompleteSignature", "Credential must have exactly 5 slash-delimited elements"));
+        return Err(bad(
+            "IncompleteSignature",
+            "Credential must have exactly 5 slash-delimited elements",
+        ));
     };
     let Some((_, secret, token)) = state.keys.iter().find(|(known, ..)| known == id) else {
-        return Err(bad("AuthFailure", "AWS was not able to validate the provided access credentials"));
+        return Err(bad(
+            "AuthFailure",
+            "AWS was not able to validate the provided access credentials",
+        ));
     };
     if request.header("x-amz-security-token") != token {
-        return Err(bad("AuthFailure", "AWS was not able to validate the provided access credentials"));
+        return Err(bad(
+            "AuthFailure",
+            "AWS was not able to validate the provided access credentials",
+        ));
     }
     let time = request.header("x-amz-date").to_owned();
     let sent = jiff::fmt::strtime::parse("%Y%m%dT%H%M%S%z", time.replace('Z', "+0000")).ok();
@@ -127,7 +137,11 @@ pub(super) fn signature(state: &State, request: &Request, service: &str) -> Resu
     let required = ["host", "x-amz-date"];
     let names: Vec<&str> = signed.split(';').collect();
     let token_is_signed = token.is_empty() || names.contains(&"x-amz-security-token");
-    if region != REGION || of != service || !required.iter().all(|it| names.contains(it)) || !token_is_signed {
+    if region != REGION
+        || of != service
+        || !required.iter().all(|it| names.contains(it))
+        || !token_is_signed
+    {
         return Err(bad("SignatureDoesNotMatch", "Credential should be scoped to a valid region."));
     }
     let mut text = format!("{}\n{}\n{}\n", request.method, request.path, request.query);
@@ -189,9 +203,14 @@ type Parameters = BTreeMap<String, String>;
 
 /// Page by page. Filters are applied to a page: one may be empty and not the last.
 fn describe(state: &State, parameters: &Parameters) -> Response {
-    let named: Vec<&String> =
-        parameters.iter().filter(|(name, _)| name.starts_with("RouteTableId.")).map(|(_, id)| id).collect();
-    if let Some(unknown) = named.iter().find(|id| !state.tables.iter().any(|table| table.id == ***id)) {
+    let named: Vec<&String> = parameters
+        .iter()
+        .filter(|(name, _)| name.starts_with("RouteTableId."))
+        .map(|(_, id)| id)
+        .collect();
+    if let Some(unknown) =
+        named.iter().find(|id| !state.tables.iter().any(|table| table.id == ***id))
+    {
         let text = format!("The routeTable ID '{unknown}' does not exist");
         return error(400, "InvalidRouteTableID.NotFound", &text);
     }
@@ -215,7 +234,11 @@ fn describe(state: &State, parameters: &Parameters) -> Response {
             }
         }
     }
-    let next = if end < state.tables.len() { format!("<nextToken>page-{end}</nextToken>") } else { String::new() };
+    let next = if end < state.tables.len() {
+        format!("<nextToken>page-{end}</nextToken>")
+    } else {
+        String::new()
+    };
     reply("DescribeRouteTables", &format!("<routeTableSet>{items}</routeTableSet>{next}"))
 }
 
@@ -226,7 +249,11 @@ fn show(table: &RouteTable, main: bool) -> String {
          <state>active</state><origin>CreateRoute</origin></item>"
         .to_owned();
     for TableRoute { destination, next_hop, alive, .. } in &table.routes {
-        let name = if destination.contains(':') { "destinationIpv6CidrBlock" } else { "destinationCidrBlock" };
+        let name = if destination.contains(':') {
+            "destinationIpv6CidrBlock"
+        } else {
+            "destinationCidrBlock"
+        };
         let (state, instance) = match alive {
             true => ("active", next_hop.replace("eni-", "i-")),
             false => ("blackhole", String::new()),
@@ -256,7 +283,8 @@ fn change(state: &mut State, action: &str, parameters: &Parameters) -> Response 
         let text = format!("The networkInterface ID '{hop}' does not exist");
         return error(400, "InvalidNetworkInterfaceID.NotFound", &text);
     }
-    let destination = parameters.get("DestinationCidrBlock").or(parameters.get("DestinationIpv6CidrBlock"));
+    let destination =
+        parameters.get("DestinationCidrBlock").or(parameters.get("DestinationIpv6CidrBlock"));
     let destination = destination.cloned().unwrap_or_default();
     let id = &parameters["RouteTableId"];
     let Some(table) = state.tables.iter_mut().find(|table| table.id == *id) else {
@@ -280,7 +308,8 @@ fn change(state: &mut State, action: &str, parameters: &Parameters) -> Response 
             enabled: true,
         }),
         (_, None) => {
-            let text = format!("no route with destination-cidr-block {destination} in route table {id}");
+            let text =
+                format!("no route with destination-cidr-block {destination} in route table {id}");
             return error(400, "InvalidRoute.NotFound", &text);
         }
         ("ReplaceRoute", Some(at)) => {
@@ -296,7 +325,11 @@ fn interface(state: &mut State, action: &str, parameters: &Parameters) -> Respon
     let id = &parameters["NetworkInterfaceId"];
     let machine = state.machines.values().find(|machine| machine.interface() == *id);
     let Some(number) = machine.map(|machine| machine.number) else {
-        return error(400, "InvalidNetworkInterfaceID.NotFound", "The networkInterface ID does not exist");
+        return error(
+            400,
+            "InvalidNetworkInterfaceID.NotFound",
+            "The networkInterface ID does not exist",
+        );
     };
     if action == "ModifyNetworkInterfaceAttribute" {
         state.checked.insert(number, parameters["SourceDestCheck.Value"] == "true");

@@ -40,6 +40,8 @@ pub struct State {
     pub denied: BTreeSet<String>,
     /// So many calls are answered with being too many.
     pub throttled: u32,
+    /// Its API answers with an error of its own.
+    pub broken: bool,
     /// So many routes have place in a table.
     pub limit: usize,
     /// So many things in an answer.
@@ -125,12 +127,17 @@ impl Cloud {
             checked: BTreeMap::new(),
             denied: BTreeSet::new(),
             throttled: 0,
+            broken: false,
             limit: 50,
             page: 1,
             calls: Vec::new(),
             keys: vec![
                 ("AKIDSTATIC".to_owned(), "static-secret-0123456789".to_owned(), String::new()),
-                ("ASIALENT1".to_owned(), "lent-secret-0123456789".to_owned(), "lent-token-1".to_owned()),
+                (
+                    "ASIALENT1".to_owned(),
+                    "lent-secret-0123456789".to_owned(),
+                    "lent-token-1".to_owned(),
+                ),
             ],
             role: true,
             forged: 0,
@@ -154,9 +161,11 @@ impl Cloud {
         let answer = move |request: &Request| match inner.upgrade() {
             Some(inner) => {
                 let mut state = inner.state.lock().unwrap();
-                let before = state.tables.iter().map(|table| table.routes.clone()).collect::<Vec<_>>();
+                let before =
+                    state.tables.iter().map(|table| table.routes.clone()).collect::<Vec<_>>();
                 let response = state.answer(number, request);
-                let after = state.tables.iter().map(|table| table.routes.clone()).collect::<Vec<_>>();
+                let after =
+                    state.tables.iter().map(|table| table.routes.clone()).collect::<Vec<_>>();
                 if before != after {
                     state.changed();
                 }
@@ -209,7 +218,10 @@ impl Cloud {
             Provider::AwsVpc => machine.interface(),
             Provider::AliVpc => machine.instance(),
             Provider::Gce => {
-                format!("https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/{}", machine.instance())
+                format!(
+                    "https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances/{}",
+                    machine.instance()
+                )
             }
             Provider::TencentVpc => machine.addresses[0].to_string(),
         }
@@ -234,15 +246,16 @@ impl Cloud {
             Provider::TencentVpc => "vpc:CreateRoutes",
         }
     }
-
-    /// How often something was asked for.
-    pub fn count(&self, action: &str) -> usize {
-        self.state().calls.iter().filter(|call| *call == action).count()
-    }
 }
 
 impl State {
     fn answer(&mut self, number: u16, request: &Request) -> Response {
+        let metadata =
+            request.path.starts_with("/latest/") || request.path.starts_with("/computeMetadata/");
+        if self.broken && !metadata {
+            self.calls.push("broken".to_owned());
+            return Response::of(503, "<html>Service Unavailable</html>");
+        }
         match self.provider {
             Provider::AwsVpc => aws::answer(self, number, request),
             Provider::AliVpc => ali::answer(self, number, request),

@@ -31,16 +31,21 @@ pub(super) fn answer(state: &mut State, number: u16, request: &Request) -> Respo
         return error(403, "rateLimitExceeded", "Rate Limit Exceeded");
     }
     if state.denied.contains(&call) {
-        let text = format!("Required 'compute.routes.create' permission for 'projects/{PROJECT}/global/routes/x'");
+        let text = format!(
+            "Required 'compute.routes.create' permission for 'projects/{PROJECT}/global/routes/x'"
+        );
         return error(403, "forbidden", &text);
     }
     match (request.method.as_str(), &words[..]) {
         ("GET", ["global", "routes"]) => list(state, request),
-        ("POST", ["global", "routes"]) => insert(state, &serde_json::from_str(&request.body).unwrap()),
+        ("POST", ["global", "routes"]) => {
+            insert(state, &serde_json::from_str(&request.body).unwrap())
+        }
         ("DELETE", ["global", "routes", name]) => {
             let at = state.tables[0].routes.iter().position(|route| route.id == *name);
             let Some(at) = at else {
-                let text = format!("The resource 'projects/{PROJECT}/global/routes/{name}' was not found");
+                let text =
+                    format!("The resource 'projects/{PROJECT}/global/routes/{name}' was not found");
                 return error(404, "notFound", &text);
             };
             state.tables[0].routes.remove(at);
@@ -71,8 +76,12 @@ fn metadata(state: &State, number: u16, path: &str, request: &Request) -> Respon
         "/instance/name" => machine.instance(),
         "/instance/network-interfaces/" => {
             assert_eq!(request.query, "recursive=true");
-            let v6: Vec<String> =
-                machine.addresses.iter().filter(|ip| ip.is_ipv6()).map(ToString::to_string).collect();
+            let v6: Vec<String> = machine
+                .addresses
+                .iter()
+                .filter(|ip| ip.is_ipv6())
+                .map(ToString::to_string)
+                .collect();
             json!([{
                 "accessConfigs": [{"externalIp": "203.0.113.7", "type": "ONE_TO_ONE_NAT"}],
                 "ip": machine.addresses[0].to_string(), "ipv6s": v6, "mac": machine.mac(), "mtu": 1460,
@@ -127,8 +136,9 @@ fn list(state: &State, request: &Request) -> Response {
         item
     }));
     let question = form(&request.query);
-    let start: usize =
-        question.get("pageToken").map_or(0, |token| token.trim_start_matches("page/").parse().unwrap());
+    let start: usize = question
+        .get("pageToken")
+        .map_or(0, |token| token.trim_start_matches("page/").parse().unwrap());
     let end = (start + state.page).min(items.len());
     let mut body = json!({"kind": "compute#routeList", "items": items[start..end]});
     if end < items.len() {
@@ -150,7 +160,11 @@ fn insert(state: &mut State, route: &Value) -> Response {
         return error(409, "alreadyExists", &text);
     }
     if routes.len() >= limit {
-        return error(403, "quotaExceeded", &format!("Quota 'ROUTES' exceeded.  Limit: {limit}.0 globally."));
+        return error(
+            403,
+            "quotaExceeded",
+            &format!("Quota 'ROUTES' exceeded.  Limit: {limit}.0 globally."),
+        );
     }
     routes.push(TableRoute {
         id: name,

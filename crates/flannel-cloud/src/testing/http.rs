@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
-pub struct Request {
-    pub method: String,
+pub(crate) struct Request {
+    pub(crate) method: String,
     /// Without what follows a question mark.
-    pub path: String,
-    pub query: String,
+    pub(crate) path: String,
+    pub(crate) query: String,
     /// Names in lower case.
-    pub headers: BTreeMap<String, String>,
-    pub body: String,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: String,
 }
 
 #[derive(Clone, Debug)]
-pub struct Response {
-    pub status: u16,
-    pub body: String,
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) body: String,
 }
 
 impl Response {

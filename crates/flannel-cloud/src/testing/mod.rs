@@ -1,7 +1,11 @@
 //! Clouds on this machine: servers that speak the providers' protocols, check signatures with code of their own,
 //! and do on demand what makes a real cloud hard: throttle, deny, fill up, answer page by page.
 
-#![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test that cannot go on must say so and stop")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test that cannot go on must say so and stop"
+)]
 
 mod ali;
 mod aws;
@@ -10,5 +14,4 @@ mod gce;
 mod http;
 mod tencent;
 
-pub use cloud::{Cloud, Machine, RouteTable, TableRoute};
-pub use http::{Request, Response};
+pub use cloud::{Cloud, Machine, RouteTable, State, TableRoute};

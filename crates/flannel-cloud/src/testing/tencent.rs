@@ -20,7 +20,10 @@ pub(super) fn answer(state: &mut State, number: u16, request: &Request) -> Respo
         state.forged += 1;
         return error;
     }
-    assert_eq!((request.header("x-tc-version"), request.header("x-tc-region")), ("2017-03-12", REGION));
+    assert_eq!(
+        (request.header("x-tc-version"), request.header("x-tc-region")),
+        ("2017-03-12", REGION)
+    );
     if state.is_too_much() {
         return error("RequestLimitExceeded", "The frequency of the request exceeds the limit.");
     }
@@ -75,11 +78,17 @@ fn signature(state: &State, request: &Request) -> Result<(), Response> {
     let (Some(credential), Some(signed), Some(given)) =
         (part("Credential"), part("SignedHeaders"), part("Signature"))
     else {
-        return Err(error("AuthFailure.InvalidAuthorization", "Authorization is not in the right format."));
+        return Err(error(
+            "AuthFailure.InvalidAuthorization",
+            "Authorization is not in the right format.",
+        ));
     };
     let words: Vec<&str> = credential.split('/').collect();
     let [id, day, "vpc", "tc3_request"] = words[..] else {
-        return Err(error("AuthFailure.InvalidAuthorization", "Credential is not in the right format."));
+        return Err(error(
+            "AuthFailure.InvalidAuthorization",
+            "Credential is not in the right format.",
+        ));
     };
     let Some((_, secret, token)) = state.keys.iter().find(|(known, ..)| known == id) else {
         return Err(error("AuthFailure.SecretIdNotFound", "The SecretId is not found."));
@@ -104,7 +113,10 @@ fn signature(state: &State, request: &Request) -> Result<(), Response> {
     let dated = sign(format!("TC3{secret}").as_bytes(), day);
     let key = sign(&sign(&dated, "vpc"), "tc3_request");
     if hexadecimal(&sign(&key, &to_sign)) != given {
-        return Err(error("AuthFailure.SignatureFailure", "The provided credentials could not be validated."));
+        return Err(error(
+            "AuthFailure.SignatureFailure",
+            "The provided credentials could not be validated.",
+        ));
     }
     Ok(())
 }
@@ -124,7 +136,9 @@ fn describe(state: &State, question: &Value) -> Response {
         .as_array()
         .map(|ids| ids.iter().filter_map(Value::as_str).collect())
         .unwrap_or_default();
-    if let Some(unknown) = named.iter().find(|id| !state.tables.iter().any(|table| table.id == **id)) {
+    if let Some(unknown) =
+        named.iter().find(|id| !state.tables.iter().any(|table| table.id == **id))
+    {
         return error("ResourceNotFound", &format!("The route table {unknown} does not exist."));
     }
     if named.is_empty() {
@@ -170,13 +184,17 @@ fn route_id(destination: &str) -> u64 {
 
 fn change(state: &mut State, action: &str, question: &Value) -> Response {
     let limit = state.limit;
-    let known: Vec<String> = state.machines.values().map(|machine| machine.addresses[0].to_string()).collect();
-    let Some(table) = state.tables.iter_mut().find(|table| question["RouteTableId"] == table.id.as_str()) else {
+    let known: Vec<String> =
+        state.machines.values().map(|machine| machine.addresses[0].to_string()).collect();
+    let Some(table) =
+        state.tables.iter_mut().find(|table| question["RouteTableId"] == table.id.as_str())
+    else {
         return error("ResourceNotFound", "The route table does not exist.");
     };
     let route = &question["Routes"][0];
     if action == "DeleteRoutes" {
-        let there = table.routes.iter().position(|other| route["RouteId"] == route_id(&other.destination));
+        let there =
+            table.routes.iter().position(|other| route["RouteId"] == route_id(&other.destination));
         let Some(at) = there else {
             return error("ResourceNotFound", "The route does not exist.");
         };

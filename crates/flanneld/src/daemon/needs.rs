@@ -31,7 +31,12 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
             Need::WireguardKey => answers.set_private_key(wireguard_key::read_or_make()?),
             Need::CloudNode(query) => {
                 let node = query.ask().await.map_err(|error| error.to_string())?;
-                tracing::info!("This machine is {} in {} ({})", node.instance, node.region, node.provider);
+                tracing::info!(
+                    "This machine is {} in {} ({})",
+                    node.instance,
+                    node.region,
+                    node.provider
+                );
                 answers.set_cloud_node(query, node);
             }
         }

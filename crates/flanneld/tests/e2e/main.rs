@@ -10,6 +10,7 @@ mod support;
 
 mod assigned;
 mod clashes;
+mod cloud;
 mod commandline;
 mod config_changes;
 mod daemon;
