@@ -13,6 +13,7 @@ use crate::http::{Answer, Ask, Client, Stream};
 use crate::message::{ACCEPT, Encoding, Event, Malformed, Status};
 use crate::node::NodeView;
 
+const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 /// How many Nodes are asked for at once where they are not streamed: some 2 MB.
@@ -30,15 +31,20 @@ pub enum Action {
     WatchNodes,
     PatchNodeStatus,
     GetPod,
+    GetConfigMap,
+    PatchConfigMap,
+    CreateEvent,
+    PatchEvent,
 }
 
 impl Action {
     pub fn verb(self) -> &'static str {
         match self {
-            Self::GetNode | Self::GetPod => "get",
+            Self::GetNode | Self::GetPod | Self::GetConfigMap => "get",
             Self::ListNodes => "list",
             Self::WatchNodes => "watch",
-            Self::PatchNodeStatus => "patch",
+            Self::PatchNodeStatus | Self::PatchConfigMap | Self::PatchEvent => "patch",
+            Self::CreateEvent => "create",
         }
     }
 
@@ -47,6 +53,8 @@ impl Action {
             Self::GetNode | Self::ListNodes | Self::WatchNodes => "nodes",
             Self::PatchNodeStatus => "nodes/status",
             Self::GetPod => "pods",
+            Self::GetConfigMap | Self::PatchConfigMap => "configmaps",
+            Self::CreateEvent | Self::PatchEvent => "events",
         }
     }
 
@@ -64,6 +72,13 @@ impl Action {
             Self::GetPod => {
                 "set NODE_NAME in flannel's DaemonSet (fieldRef spec.nodeName), or give its ClusterRole the rule \
                  {apiGroups: [\"\"], resources: [pods], verbs: [get]}"
+            }
+            Self::CreateEvent | Self::PatchEvent => {
+                "the ClusterRole of flannel's service account needs the rule {apiGroups: [\"\"], resources: \
+                 [events], verbs: [create, patch]}"
+            }
+            Self::GetConfigMap | Self::PatchConfigMap => {
+                "who looks at the network config needs the right to get that ConfigMap, and who writes it to patch it"
             }
         }
     }
@@ -198,6 +213,39 @@ impl Api {
         }
     }
 
+    pub fn config_map_path(namespace: &str, name: &str) -> String {
+        format!("/api/v1/namespaces/{}/configmaps/{}", escape(namespace), escape(name))
+    }
+
+    /// Any object, as JSON; `None` when there is none.
+    pub async fn object(
+        &self,
+        action: Action,
+        path: &str,
+    ) -> Result<Option<serde_json::Value>, ApiError> {
+        let ask = Ask { method: &Method::GET, path, accept: JSON, content: None };
+        match self.answer(action, ask).await {
+            Ok(answer) => match serde_json::from_slice(&answer.body) {
+                Ok(object) => Ok(Some(object)),
+                Err(_) => Err(self.malformed(action, &Malformed("it is not JSON"))),
+            },
+            Err(error) if error.code() == Some(404) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes an object.
+    pub async fn create(&self, action: Action, path: &str, object: &str) -> Result<(), ApiError> {
+        let path = format!("{path}?fieldManager=flannel");
+        self.ask(action, &Method::POST, &path, Some((JSON, object))).await.map(drop)
+    }
+
+    /// Changes an object.
+    pub async fn merge(&self, action: Action, path: &str, patch: &str) -> Result<(), ApiError> {
+        let path = format!("{path}?fieldManager=flannel");
+        self.ask(action, &Method::PATCH, &path, Some((MERGE_PATCH, patch))).await.map(drop)
+    }
+
     /// The name of the node that a pod runs on; `None` when there is no such pod, or it runs nowhere yet.
     pub async fn node_of_pod(
         &self,
@@ -217,8 +265,7 @@ impl Api {
         }
         let action = Action::GetPod;
         let path = format!("/api/v1/namespaces/{}/pods/{}", escape(namespace), escape(pod));
-        let accept = "application/json";
-        let ask = Ask { method: &Method::GET, path: &path, accept, content: None };
+        let ask = Ask { method: &Method::GET, path: &path, accept: JSON, content: None };
         match self.answer(action, ask).await {
             Ok(answer) => {
                 let pod: Result<Pod, _> = serde_json::from_slice(&answer.body);

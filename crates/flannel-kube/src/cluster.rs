@@ -18,6 +18,7 @@ use crate::lease::Families;
 use crate::message::{Event, EventKind};
 use crate::node::NodeView;
 use crate::table::{LeaseChange, NodeTable};
+use crate::working::WorkingNodes;
 
 const QUEUE: usize = 256;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
@@ -26,6 +27,9 @@ const SHORTEST_WATCH: Duration = Duration::from_secs(300);
 /// All Nodes are taken anew within this time for each Node there is, and at most within the other.
 const SPREAD_PER_NODE: Duration = Duration::from_millis(5);
 const MOST_SPREAD: Duration = Duration::from_secs(60);
+
+/// Until somebody says which.
+const NO_FAMILY: Families = Families { v4: false, v6: false };
 
 /// What has become of the leases.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +52,8 @@ pub struct Cluster {
     /// The version up to which all Nodes are known, while they are being followed.
     followed: Mutex<Option<String>>,
     rng: Mutex<fastrand::Rng>,
+    /// Of a server: those it speaks for.
+    working: Option<WorkingNodes>,
 }
 
 /// All leases at one instant.
@@ -61,8 +67,15 @@ pub struct Listed {
 impl Cluster {
     /// `name` is that of this node's own Node.
     pub fn new(api: Api, name: &str, seed: u64) -> Self {
-        // Of no family until somebody says which.
-        let table = NodeTable::new(name, Families { v4: false, v6: false });
+        Self::with_table(api, name, NodeTable::new(name, NO_FAMILY), seed)
+    }
+
+    /// For somebody who is no node.
+    pub fn of_nobody(api: Api, seed: u64) -> Self {
+        Self::with_table(api, "", NodeTable::named(NO_FAMILY), seed)
+    }
+
+    fn with_table(api: Api, name: &str, table: NodeTable, seed: u64) -> Self {
         Self {
             api,
             name: name.to_owned(),
@@ -70,7 +83,17 @@ impl Cluster {
             own: watch::Sender::new(None),
             followed: Mutex::new(None),
             rng: Mutex::new(fastrand::Rng::with_seed(seed)),
+            working: None,
         }
+    }
+
+    /// Looks after the conditions of Nodes whose network works.
+    pub(crate) fn looking_after(self, working: WorkingNodes) -> Self {
+        Self { working: Some(working), ..self }
+    }
+
+    pub(crate) fn working(&self) -> Option<&WorkingNodes> {
+        self.working.as_ref()
     }
 
     pub fn api(&self) -> &Api {
@@ -106,7 +129,7 @@ impl Cluster {
             Err(error) if is_not_streamed(&error) => {
                 tracing::debug!("The API server does not stream lists ({error}): asking for pages");
                 self.table().begin_list();
-                let version = self.api.list(|node| self.table().listed(&node)).await?;
+                let version = self.api.list(|node| self.take_listed(&node)).await?;
                 Ok(self.listed(version))
             }
             done => done,
@@ -124,7 +147,7 @@ impl Cluster {
                         version = Some(node.resource_version.into_owned());
                     }
                     Event::Node(EventKind::Added | EventKind::Modified, node) => {
-                        self.table().listed(&node);
+                        self.take_listed(&node);
                     }
                     Event::Node(EventKind::Deleted, node) => {
                         self.table().deleted(&node.name);
@@ -141,6 +164,13 @@ impl Cluster {
             }
         }
         Ok(self.listed(version.unwrap_or_default()))
+    }
+
+    fn take_listed(&self, node: &NodeView<'_>) {
+        self.table().listed(node);
+        if let Some(working) = &self.working {
+            working.look(node);
+        }
     }
 
     fn listed(&self, version: String) -> Listed {
@@ -332,7 +362,12 @@ impl Cluster {
     fn take(&self, kind: EventKind, node: &NodeView<'_>, changes: &mut Vec<LeaseChange>) {
         let mut table = self.table();
         match kind {
-            EventKind::Added | EventKind::Modified => changes.extend(table.put(node)),
+            EventKind::Added | EventKind::Modified => {
+                changes.extend(table.put(node));
+                if let Some(working) = &self.working {
+                    working.look(node);
+                }
+            }
             EventKind::Deleted => changes.extend(table.deleted(&node.name)),
             EventKind::Bookmark => return,
         }

@@ -215,7 +215,7 @@ fn decode(name: &str, base64: &str) -> Result<Vec<u8>, String> {
     decoded.map_err(|_| format!("has {name} that is not base64"))
 }
 
-fn to_json(yaml: Yaml) -> Value {
+pub(crate) fn to_json(yaml: Yaml) -> Value {
     match yaml {
         Yaml::Real(text) | Yaml::String(text) => Value::String(text),
         // Nothing in a kubeconfig is a number, but a token may look like one.

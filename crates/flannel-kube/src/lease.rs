@@ -124,6 +124,12 @@ impl Overwrites {
         Self::from(annotations, Key::NodePublicIp, Key::NodePublicIpv6)
     }
 
+    /// Instead of the addresses that a node announces; what it does not announce, it still does not.
+    pub fn apply(&self, attrs: &mut LeaseAttrs) {
+        attrs.public_ip = attrs.public_ip.map(|ip| self.v4.unwrap_or(ip));
+        attrs.public_ipv6 = attrs.public_ipv6.map(|ip| self.v6.unwrap_or(ip));
+    }
+
     fn from(annotations: &Annotations<'_>, v4: Key, v6: Key) -> Result<Self, String> {
         let wrong = |key: Key, family: &str| {
             let text = annotations.get(key).unwrap_or_default();

@@ -7,18 +7,27 @@ pub mod access;
 pub mod annotations;
 pub mod api;
 pub mod cluster;
+pub mod events;
 mod http;
 mod json;
 pub mod kubeconfig;
 pub mod lease;
 pub mod message;
+mod named_node;
 pub mod net_config;
 pub mod node;
+mod nodes;
+mod operator;
+mod options;
 pub mod patch;
 mod protobuf;
 mod store;
 pub mod table;
 #[cfg(feature = "test-util")]
 pub mod testing;
+mod working;
 
-pub use store::{KubeOptions, KubeStore};
+pub use nodes::KubeNodes;
+pub use operator::{ConfigMapName, KubeOperator};
+pub use options::KubeOptions;
+pub use store::KubeStore;

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use flannel_store::StoreError;
 use rustix::fs::inotify;
 use tokio::net::unix::pipe::Receiver;
 
@@ -33,6 +34,23 @@ impl NetConfigFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             read => read.map(Some),
         }
+    }
+
+    /// The same, in the words of a store.
+    pub(crate) fn text(&self) -> Result<Option<String>, StoreError> {
+        self.read().map_err(|error| StoreError::Corrupt {
+            key: format!("the network config {}", self.path.display()),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Completes "write one with …".
+    pub fn how_to_write(&self) -> String {
+        format!(
+            "`kubectl -n kube-flannel edit configmap kube-flannel-cfg`, key net-conf.json, which the kubelet \
+             puts into {}",
+            self.path.display()
+        )
     }
 
     /// Follows it from what it was when it was last read.

@@ -1,8 +1,8 @@
 //! The store: the subnet of a node is what Kubernetes has assigned to it, and what it announces is written
 //! into its Node.
 
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,14 +17,15 @@ use flannel_store::{
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::access::Access;
-use crate::annotations::AnnotationPrefix;
 use crate::api::Api;
 use crate::cluster::{Cluster, ClusterEvent};
+use crate::events::{Bound, Reason, Recorder};
 use crate::lease::{Families, Overwrites, attrs, subnet, subnet_in};
+use crate::named_node::{NamedNode, announce};
 use crate::net_config::NetConfigFile;
 use crate::node::NodeView;
-use crate::patch;
+use crate::nodes::store_event;
+use crate::options::KubeOptions;
 use crate::table::LeaseChange;
 
 const QUEUE: usize = 1_024;
@@ -33,22 +34,14 @@ const ANNOUNCE_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::f
 const PEACE: Duration = Duration::from_secs(30);
 const CONDITION_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// The `--kube…` options.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KubeOptions {
-    pub api_url: Option<String>,
-    pub kubeconfig: Option<PathBuf>,
-    pub annotation_prefix: String,
-    /// Where the network config is.
-    pub net_config: PathBuf,
-    pub set_node_network_unavailable: bool,
-}
-
 #[derive(Debug)]
 pub struct KubeStore {
     cluster: Arc<Cluster>,
     net_config: NetConfigFile,
     set_condition: bool,
+    events: Recorder,
+    /// That the network did not work has been said.
+    failed: AtomicBool,
 }
 
 impl KubeStore {
@@ -58,20 +51,13 @@ impl KubeStore {
         variable: impl Fn(&str) -> Option<String>,
         seed: u64,
     ) -> Result<Self, StoreError> {
-        let wrong = |option: &str, reason: String| StoreError::Misconfigured {
-            option: option.to_owned(),
-            reason,
-        };
-        let prefix = AnnotationPrefix::parse(&options.annotation_prefix)
-            .map_err(|error| wrong("kube-annotation-prefix", error.to_string()))?;
-        let (kubeconfig, url) = (options.kubeconfig.as_deref(), options.api_url.as_deref());
-        let access = Access::find(kubeconfig, url, &variable)
-            .map_err(|reason| wrong("kube-subnet-mgr", reason))?;
-        let api = Api::new(access, prefix);
+        let api = options.api(&variable)?;
         let name = node_name(&api, variable).await?;
-        let cluster = Cluster::new(api, &name, seed);
+        let cluster = Arc::new(Cluster::new(api, &name, seed));
         Ok(Self {
-            cluster: Arc::new(cluster),
+            events: Recorder::start(cluster.clone(), Bound::NODE),
+            failed: AtomicBool::new(false),
+            cluster,
             net_config: NetConfigFile::new(options.net_config.clone()),
             set_condition: options.set_node_network_unavailable,
         })
@@ -81,78 +67,27 @@ impl KubeStore {
         self.cluster.name()
     }
 
-    async fn own_node(&self) -> Result<NodeView<'static>, StoreError> {
-        let node = self.cluster.api().node(self.node()).await;
-        let node = node.map_err(|error| error.into_store_error(self.node()))?;
-        node.ok_or_else(|| StoreError::NotAssignedYet {
-            reason: format!("there is no Node {:?} in Kubernetes", self.node()),
-            fix: "the kubelet makes it; check that it runs, and that NODE_NAME is this node's name there"
-                .to_owned(),
-        })
-    }
-
-    /// The subnet that Kubernetes has assigned to this node, in the families of the network.
-    fn assigned(&self, config: &NetworkConfig, node: &NodeView<'_>) -> Result<Subnet, StoreError> {
-        let name = self.node();
-        let found = subnet(node)
-            .map_err(|why| StoreError::Corrupt { key: format!("the Node {name}"), reason: why })?;
-        let not_yet = |reason: String| {
-            StoreError::NotAssignedYet {
-            reason,
-            fix: "let kube-controller-manager assign them (--allocate-node-cidrs --cluster-cidr=…; kubeadm: \
-                  podSubnet), or write spec.podCIDRs of the Node yourself"
-                .to_owned(),
+    /// This node's own Node.
+    fn named(&self) -> NamedNode<'_> {
+        NamedNode {
+            api: self.cluster.api(),
+            name: self.cluster.name(),
+            if_missing: "the kubelet makes it; check that it runs, and that NODE_NAME is this node's name there",
+            net_config: self.net_config.path(),
         }
-        };
-        let found = found.ok_or_else(|| not_yet(format!("node {name:?} pod cidr not assigned")))?;
-        let families = Families::of(config);
-        let ours = subnet_in(found, families);
-        let has_all =
-            |it: &Subnet| it.v4().is_some() == families.v4 && it.v6().is_some() == families.v6;
-        let Some(ours) = ours.filter(has_all) else {
-            let missing = if families.v4 && found.v4().is_none() { "IPv4" } else { "IPv6" };
-            return Err(not_yet(format!(
-                "node {name:?} has no {missing} podCIDR, and the network config wants one"
-            )));
-        };
-        if config.accepts(&ours) {
-            return Ok(ours);
-        }
-        let outside = |network: Option<String>, cidr: Option<String>| {
-            Some(format!(
-                "subnet {:?} specified in the flannel net config doesn't contain {:?} PodCIDR of the {name:?} node",
-                network?, cidr?
-            ))
-        };
-        let v4 = config.v4.filter(|source| ours.v4().is_some_and(|net| !source.accepts(net)));
-        let said =
-            outside(v4.map(|it| it.network().to_string()), ours.v4().map(|net| net.to_string()));
-        let v6 = || {
-            outside(
-                config.v6.map(|it| it.network().to_string()),
-                ours.v6().map(|net| net.to_string()),
-            )
-        };
-        Err(StoreError::NotAssignedYet {
-            reason: said.or_else(v6).unwrap_or_default(),
-            fix: format!(
-                "make Network in {} the cluster-cidr of kube-controller-manager",
-                self.net_config.path().display()
-            ),
-        })
     }
 
     async fn announce(&self, node: &NodeView<'_>, attrs: &LeaseAttrs) -> Result<(), StoreError> {
         // Before the Node can say so itself.
         self.cluster.table().announce(attrs.clone());
-        announce(&self.cluster, node, attrs).await
+        self.named().announce(node, attrs).await
     }
 
-    fn stored(lease: Lease) -> StoredLease {
+    pub(crate) fn stored(lease: Lease) -> StoredLease {
         StoredLease { lease, version: Version::UNKNOWN, reserved: true }
     }
 
-    fn held(lease: Lease) -> Held {
+    pub(crate) fn held(lease: Lease) -> Held {
         // What Kubernetes has assigned stays assigned for as long as the Node lives.
         Held { lease, expiry: Expiry::Never, version: Version::UNKNOWN }
     }
@@ -192,20 +127,6 @@ async fn node_name(
     }
 }
 
-/// Writes what this node announces, where its Node says something else.
-async fn announce(
-    cluster: &Cluster,
-    node: &NodeView<'_>,
-    attrs: &LeaseAttrs,
-) -> Result<(), StoreError> {
-    let (api, name) = (cluster.api(), cluster.name());
-    let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
-    let Some(patch) = patch::announce(api.prefix(), &node.annotations, attrs, &overwrites) else {
-        return Ok(());
-    };
-    api.annotate(name, &patch).await.map_err(|error| error.into_store_error(name))
-}
-
 #[async_trait]
 impl Store for KubeStore {
     fn name(&self) -> String {
@@ -217,35 +138,21 @@ impl Store for KubeStore {
     }
 
     async fn config(&self) -> Result<Option<String>, StoreError> {
-        self.net_config.read().map_err(|error| StoreError::Corrupt {
-            key: format!("the network config {}", self.net_config.path().display()),
-            reason: error.to_string(),
-        })
+        self.net_config.text()
     }
 
-    /// A Node that does not exist yet says nothing.
     async fn public_addresses(&self) -> Result<PublicAddresses, StoreError> {
-        let node = self.cluster.api().node(self.node()).await;
-        let node = node.map_err(|error| error.into_store_error(self.node()))?.unwrap_or_default();
-        let written = Overwrites::node_addresses(&node.annotations).unwrap_or_else(|why| {
-            tracing::warn!("Node {}: {why}; it is ignored", self.node());
-            Overwrites::default()
-        });
-        Ok(PublicAddresses { v4: written.v4, v6: written.v6 })
+        self.named().public_addresses().await
     }
 
     fn how_to_write_config(&self) -> String {
-        format!(
-            "`kubectl -n kube-flannel edit configmap kube-flannel-cfg`, key net-conf.json, which the kubelet \
-             puts into {}",
-            self.net_config.path().display()
-        )
+        self.net_config.how_to_write()
     }
 
     async fn recall(&self, config: &NetworkConfig, _me: &Claimant) -> Result<Recalled, StoreError> {
-        let node = self.own_node().await?;
+        let node = self.named().get().await?;
         // Before all the others are asked for: without it they are of no use.
-        self.assigned(config, &node)?;
+        self.named().assigned(config, &node)?;
         self.cluster.table().set_families(Families::of(config));
         let listed = self.cluster.leases().await.map_err(|error| error.into_store_error(""))?;
         let announced =
@@ -263,16 +170,16 @@ impl Store for KubeStore {
     ) -> Result<Acquired, StoreError> {
         let node = match recalled.basis::<NodeView<'static>>() {
             Some(node) => node.clone(),
-            None => self.own_node().await?,
+            None => self.named().get().await?,
         };
-        let subnet = self.assigned(config, &node)?;
+        let subnet = self.named().assigned(config, &node)?;
         self.announce(&node, &claim.attrs).await?;
         let lease = Lease { subnet, attrs: claim.attrs.clone() };
         Ok(recalled.acquired(config, Self::held(lease)))
     }
 
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
-        let node = self.own_node().await?;
+        let node = self.named().get().await?;
         self.announce(&node, attrs).await?;
         Ok(Self::held(Lease { subnet: held.lease.subnet, attrs: attrs.clone() }))
     }
@@ -283,7 +190,23 @@ impl Store for KubeStore {
 
     /// The condition is taken back by nobody but who made the Node anew, so it is watched from then on.
     async fn report(&self, network: &NodeNetwork) {
-        if !self.set_condition || *network != NodeNetwork::Works {
+        match network {
+            NodeNetwork::Fails(why) => {
+                self.failed.store(true, Ordering::Relaxed);
+                self.events.say(self.node(), Reason::NotReady, why);
+                return;
+            }
+            NodeNetwork::Works => {
+                if self.failed.swap(false, Ordering::Relaxed) {
+                    self.events.say(
+                        self.node(),
+                        Reason::Ready,
+                        "pods of this node reach others again",
+                    );
+                }
+            }
+        }
+        if !self.set_condition {
             return;
         }
         let mut own = self.cluster.own();
@@ -295,11 +218,7 @@ impl Store for KubeStore {
                 // There is nothing to write it into.
                 None => {}
                 Some(_) => {
-                    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-                    let patch = patch::network_is_available(&now);
-                    let Err(error) = self.cluster.api().set_condition(self.node(), &patch).await
-                    else {
-                        tracing::info!("Node {}: NetworkUnavailable is now False", self.node());
+                    let Err(error) = self.named().network_works().await else {
                         // The watch will tell; until then there is nothing to do.
                         if own.changed().await.is_err() {
                             return;
@@ -333,6 +252,8 @@ impl Store for KubeStore {
             nodes: self.cluster.follow(version),
             config: self.net_config.follow(known.clone()),
             assigned: None,
+            recorder: self.events.clone(),
+            clash: None,
             events,
         };
         tokio::spawn(async move {
@@ -367,6 +288,9 @@ struct Watch {
     config: crate::net_config::NetConfigChanges,
     /// What Kubernetes has assigned to this node, as it was last seen.
     assigned: Option<Option<Subnet>>,
+    recorder: Recorder,
+    /// Another Node that was seen to have this node's subnet.
+    clash: Option<Box<str>>,
     events: mpsc::Sender<StoreEvent>,
 }
 
@@ -381,7 +305,13 @@ impl Watch {
             tokio::select! {
                 biased;
                 event = self.nodes.recv() => match event {
-                    Some(event) => self.on_nodes(event).await,
+                    Some(event) => {
+                        let near = self.is_near(&event);
+                        self.tell(store_event(event)).await;
+                        if near {
+                            self.look_for_a_clash();
+                        }
+                    }
                     None => return,
                 },
                 changed = own.changed() => {
@@ -400,21 +330,6 @@ impl Watch {
                 }
             }
         }
-    }
-
-    async fn on_nodes(&self, event: ClusterEvent) {
-        self.tell(match event {
-            ClusterEvent::Snapshot(leases) => {
-                StoreEvent::Snapshot(leases.into_iter().map(KubeStore::stored).collect())
-            }
-            ClusterEvent::Changed(LeaseChange::Put(lease)) => {
-                StoreEvent::Put(KubeStore::stored(lease))
-            }
-            ClusterEvent::Changed(LeaseChange::Gone(subnet)) => StoreEvent::Gone(subnet),
-            ClusterEvent::Down(why) => StoreEvent::Down(why),
-            ClusterEvent::Up => StoreEvent::Up,
-        })
-        .await;
     }
 
     /// Who has written something else into this node's own Node, or an address that is to be announced instead
@@ -439,7 +354,7 @@ impl Watch {
         if !recently {
             self.tries.reset();
         }
-        match announce(&self.cluster, &node, &attrs).await {
+        match announce(self.cluster.api(), &name, &node, &attrs).await {
             Ok(()) => {
                 tracing::warn!(
                     "Node {name} said something else than this node announces: written again"
@@ -454,8 +369,50 @@ impl Watch {
         }
     }
 
+    /// Whether it is about this node's own subnet.
+    fn is_near(&self, event: &ClusterEvent) -> bool {
+        let own = self.assigned.flatten();
+        let overlaps = |subnet: &Subnet| own.is_some_and(|own| own.overlaps(subnet));
+        match event {
+            ClusterEvent::Snapshot(_) => true,
+            ClusterEvent::Changed(LeaseChange::Put(lease)) => overlaps(&lease.subnet),
+            ClusterEvent::Changed(LeaseChange::Gone(subnet)) => overlaps(subnet),
+            ClusterEvent::Down(_) | ClusterEvent::Up => false,
+        }
+    }
+
+    /// Two Nodes with one podCIDR are a mistake of whoever made them, and pods of one of them are cut off.
+    fn look_for_a_clash(&mut self) {
+        let other = self.cluster.table().twin();
+        if other == self.clash {
+            return;
+        }
+        self.clash = other;
+        if let Some(other) = &self.clash {
+            let text = format!(
+                "the Node {other} has the same podCIDR as this one, so pods of one of them are cut off; delete one of \
+                 the two Nodes and let it be made anew"
+            );
+            self.recorder.say(self.cluster.name(), Reason::SubnetClash, text);
+        }
+    }
+
+    fn say_assigned(&self, before: Option<Subnet>, now: Option<Subnet>) {
+        let Some(before) = before else { return };
+        let text = match now {
+            Some(now) => format!(
+                "the podCIDR of this node was {before} and is {now} now: pods that are running have addresses of the \
+                 former one and are cut off; restart them"
+            ),
+            None => format!("this node has no podCIDR any more; it was {before}"),
+        };
+        self.recorder.say(self.cluster.name(), Reason::SubnetChanged, text);
+    }
+
     async fn on_assigned(&mut self, now: Option<Subnet>) {
-        if self.assigned.replace(now) != Some(now) {
+        let before = self.assigned.replace(now);
+        if before != Some(now) {
+            self.say_assigned(before.flatten(), now);
             let now = now.and_then(|subnet| subnet_in(subnet, self.cluster.table().families()));
             self.tell(StoreEvent::Assigned(now)).await;
         }

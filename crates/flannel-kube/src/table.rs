@@ -16,6 +16,8 @@ pub struct NodeTable {
     nodes: BTreeMap<Box<str>, Known>,
     families: Families,
     own: OwnNode,
+    /// Whether leases tell the name of their Node, for those who serve them to others.
+    named: bool,
     /// Counts the whole lists that were begun.
     list: u32,
     hasher: RandomState,
@@ -52,7 +54,14 @@ impl NodeTable {
     /// `own` is the name of this node's own Node.
     pub fn new(own: &str, families: Families) -> Self {
         let own = OwnNode { name: own.into(), seen: None, listed: false, announced: None };
-        Self { nodes: BTreeMap::new(), families, own, list: 0, hasher: RandomState::new() }
+        let (nodes, hasher) = (BTreeMap::new(), RandomState::new());
+        Self { nodes, families, own, named: false, list: 0, hasher }
+    }
+
+    /// For somebody who is no node: leases tell the name of their Node, and what an operator has written
+    /// instead of a node's address counts before the node itself has taken it up.
+    pub fn named(families: Families) -> Self {
+        Self { named: true, ..Self::new("", families) }
     }
 
     pub fn len(&self) -> usize {
@@ -87,6 +96,16 @@ impl NodeTable {
         (!announcement(announced, &overwrites).iter().all(says)).then_some(announced)
     }
 
+    /// Another Node that has this node's own subnet.
+    pub fn twin(&self) -> Option<Box<str>> {
+        let own = self.nodes.get(&*self.own.name)?.lease.as_ref()?.subnet;
+        let same = |(name, known): &(&Box<str>, &Known)| {
+            **name != self.own.name
+                && known.lease.as_ref().is_some_and(|lease| lease.subnet.overlaps(&own))
+        };
+        self.nodes.iter().find(same).map(|(name, _)| name.clone())
+    }
+
     pub fn families(&self) -> Families {
         self.families
     }
@@ -103,7 +122,10 @@ impl NodeTable {
     }
 
     pub fn listed(&mut self, node: &NodeView<'_>) {
-        self.note(node);
+        let fingerprint = node.fingerprint(&self.hasher);
+        if self.is_news(node, fingerprint) {
+            self.take(node, fingerprint);
+        }
     }
 
     /// Returns all leases.
@@ -135,8 +157,13 @@ impl NodeTable {
 
     /// A Node was made or written.
     pub fn put(&mut self, node: &NodeView<'_>) -> Vec<LeaseChange> {
+        // Most often it is a heartbeat, which is to cost next to nothing.
+        let fingerprint = node.fingerprint(&self.hasher);
+        if !self.is_news(node, fingerprint) {
+            return Vec::new();
+        }
         let before = self.lease(&node.name).map(|lease| lease.subnet);
-        if !self.note(node) {
+        if !self.take(node, fingerprint) {
             return Vec::new();
         }
         let now = self.lease(&node.name).map(|lease| lease.subnet);
@@ -155,27 +182,37 @@ impl NodeTable {
         before.map(|lease| self.left(lease.subnet))
     }
 
-    /// Takes note of a Node; whether that is news.
-    fn note(&mut self, node: &NodeView<'_>) -> bool {
-        let list = self.list;
+    /// Takes note that there is such a Node; whether it is other than it was.
+    fn is_news(&mut self, node: &NodeView<'_>, fingerprint: u64) -> bool {
         if *self.own.name == *node.name {
             self.own.listed = true;
             self.own.seen = Some(node.clone().into_owned());
         }
-        let fingerprint = node.fingerprint(&self.hasher);
-        if let Some(known) = self.nodes.get_mut(&*node.name)
-            && known.fingerprint == fingerprint
-        {
-            known.list = list;
-            return false;
+        match self.nodes.get_mut(&*node.name) {
+            Some(known) if known.fingerprint == fingerprint => {
+                known.list = self.list;
+                false
+            }
+            _ => true,
         }
+    }
+
+    /// Takes note of what has become of a Node; whether that is anything to flannel.
+    fn take(&mut self, node: &NodeView<'_>, fingerprint: u64) -> bool {
+        let list = self.list;
         let announced = self.own.announced.as_ref().filter(|_| *self.own.name == *node.name);
         let lease = match (announced, membership(node)) {
             (Some(attrs), _) => {
                 let subnet = subnet(node).ok().flatten();
                 subnet.map(|subnet| Lease { subnet, attrs: attrs.clone() })
             }
-            (None, Membership::Member(lease)) => Some(lease),
+            (None, Membership::Member(mut lease)) => {
+                if self.named {
+                    let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
+                    overwrites.apply(&mut lease.attrs);
+                }
+                Some(lease)
+            }
             (None, Membership::Unusable(why)) => {
                 tracing::warn!("Node {} runs flannel and cannot be sent to: {why}", node.name);
                 None
@@ -192,7 +229,9 @@ impl NodeTable {
 
     /// The lease of a Node, as this network sees it.
     fn lease(&self, name: &str) -> Option<Lease> {
-        in_families(self.nodes.get(name)?.lease.as_ref()?, self.families)
+        let mut lease = in_families(self.nodes.get(name)?.lease.as_ref()?, self.families)?;
+        lease.attrs.owner = self.named.then(|| name.into());
+        Some(lease)
     }
 
     /// The lease of whoever has this subnet.

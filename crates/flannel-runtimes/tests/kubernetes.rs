@@ -98,7 +98,14 @@ fn the_service_account_may_what_the_manifest_says_and_no_more(cluster: &Cluster)
     let everybody = list("--as=system:serviceaccount:default:nobody");
     let more: Vec<String> =
         list(&account).into_iter().filter(|line| !everybody.contains(line)).collect();
-    assert_eq!(more, ["nodes [] [] [get list watch]", "nodes/status [] [] [patch]"]);
+    assert_eq!(
+        more,
+        [
+            "events [] [] [create patch]",
+            "nodes [] [] [get list watch]",
+            "nodes/status [] [] [patch]"
+        ]
+    );
 }
 
 fn words(line: &str) -> String {

@@ -103,6 +103,10 @@ impl From<Refusal> for Fault {
             Refusal::Taken(..) => (StatusCode::CONFLICT, "taken"),
             Refusal::Reserved(_) => (StatusCode::CONFLICT, "reserved"),
             Refusal::NodeHasLease { .. } => (StatusCode::CONFLICT, "node-has-lease"),
+            Refusal::NotAssignedYet { .. } => (StatusCode::CONFLICT, wire::NOT_ASSIGNED_YET),
+            Refusal::KubernetesOwns(_) => (StatusCode::CONFLICT, "kubernetes-owns"),
+            Refusal::AddressOfNode { .. } => (StatusCode::FORBIDDEN, "not-yours"),
+            Refusal::NoName => (StatusCode::FORBIDDEN, "no-name"),
             Refusal::Overlaps(..) => (StatusCode::CONFLICT, "overlaps"),
             _ => (StatusCode::BAD_REQUEST, "refused"),
         };

@@ -1,7 +1,7 @@
 //! What each path does with each method.
 
 use crate::LeaseService;
-use flannel_store::{LogPosition, Refusal};
+use flannel_store::{LogPosition, PublicAddresses, Refusal};
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use crate::lease_state::{Reply, Request as Asked, Who};
 use crate::watch_log::{Style, WatchLog};
 use bytes::Bytes;
-use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
-use flannel_store::wire::{self, WireError, WireLease, WireReservation};
+use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet};
+use flannel_store::wire::{self, WireError, WireLease, WireNode, WireReservation};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as HttpBody;
@@ -87,12 +87,23 @@ impl Api {
             (Route::Config(name), Method::PUT) => {
                 let text = self.read(request).await?;
                 let judged =
-                    flannel_backend::judge(&text, SubnetOrigin::Pool).map_err(Refusal::from)?;
+                    flannel_backend::judge(&text, self.service.subnets()).map_err(Refusal::from)?;
                 self.done(&name, Asked::SetConfig { text, force: query.force }).await?;
                 Ok(remarked(&name, &judged))
             }
             (Route::Config(name), Method::DELETE) => {
                 self.done(&name, Asked::RemoveNetwork { force: query.force }).await
+            }
+            (Route::Node(name), Method::GET) => {
+                let PublicAddresses { v4, v6 } = self.service.public_addresses(&name, &who).await?;
+                let name = who.name.as_deref().map(str::to_owned);
+                let node = WireNode { name, subnets: self.service.subnets(), v4, v6 };
+                Ok(answer::json(node.to_json()))
+            }
+            (Route::Node(name), Method::PUT) => {
+                let how = wire::read_node_network(&self.read(request).await?).map_err(wrong)?;
+                self.service.report(&name, &who, &how).await?;
+                Ok(answer::empty())
             }
             (Route::Leases(name), Method::GET) => {
                 let watch_log = self.watch_log(&name)?;

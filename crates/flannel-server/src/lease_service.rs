@@ -1,14 +1,14 @@
 //! What the lease server serves: somebody who carries out requests and keeps the watch logs of what
 //! became of them.
 
-use flannel_store::Millis;
+use flannel_store::{Millis, NodeNetwork, PublicAddresses};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use flannel_lease::NetworkName;
+use flannel_lease::{NetworkName, SubnetOrigin};
 
 use crate::embedded::{AskError, Embedded};
-use crate::lease_state::{Reply, Request};
+use crate::lease_state::{Reply, Request, Who};
 use crate::watch_log::WatchLogs;
 
 #[async_trait]
@@ -17,6 +17,30 @@ pub trait LeaseService: Send + Sync {
 
     /// The time by which leases end: it does not jump when the machine's clock is set.
     fn now(&self) -> Millis;
+
+    /// Where nodes have their subnets from.
+    fn subnets(&self) -> SubnetOrigin {
+        SubnetOrigin::Pool
+    }
+
+    /// Addresses at which an operator wants this client to be known to others.
+    async fn public_addresses(
+        &self,
+        _network: &NetworkName,
+        _who: &Who,
+    ) -> Result<PublicAddresses, AskError> {
+        Ok(PublicAddresses::default())
+    }
+
+    /// Takes note of how this client's network is.
+    async fn report(
+        &self,
+        _network: &NetworkName,
+        _who: &Who,
+        _how: &NodeNetwork,
+    ) -> Result<(), AskError> {
+        Ok(())
+    }
 
     /// When this returns, what the request led to is durable.
     async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError>;

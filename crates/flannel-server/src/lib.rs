@@ -8,7 +8,6 @@ mod body;
 pub mod certificate;
 mod clock;
 pub mod embedded;
-mod etcd_service;
 mod lease_service;
 pub mod lease_state;
 mod leftover;
@@ -19,6 +18,7 @@ mod reload;
 mod route;
 mod serve;
 mod standing;
+mod store_service;
 mod tls;
 mod turns;
 pub mod watch_log;
@@ -26,11 +26,11 @@ pub mod watch_log;
 pub use api::Api;
 pub use auth::{Tokens, TokensError, hash_token};
 pub use embedded::{Embedded, EmbeddedStore};
-pub use etcd_service::EtcdService;
 pub use lease_service::LeaseService;
 pub use limits::Limits;
 pub use listen::{Listen, ListenError};
 pub use serve::{BindError, Options, Server, TlsFiles};
+pub use store_service::StoreService;
 
 /// The description of the API.
 pub const OPENAPI: &str = include_str!("openapi.json");

@@ -10,6 +10,8 @@ use flannel_store::wire;
 pub(crate) enum Route {
     Networks,
     Config(NetworkName),
+    /// The client itself, as a node of the network.
+    Node(NetworkName),
     Leases(NetworkName),
     Lease(NetworkName, Subnet),
     Events(NetworkName),
@@ -42,6 +44,7 @@ impl Route {
         Ok(match parts[..] {
             ["v1"] | ["v1", ""] => Self::Networks,
             ["v1", network, "config"] => Self::Config(name(network)?),
+            ["v1", network, "node"] => Self::Node(name(network)?),
             ["v1", network, "leases"] => Self::Leases(name(network)?),
             ["v1", network, "leases", key] => Self::Lease(name(network)?, subnet(key)?),
             ["v1", network, "events"] => Self::Events(name(network)?),
@@ -58,6 +61,7 @@ impl Route {
         match self {
             Self::Networks | Self::Events(_) | Self::OpenApi | Self::Healthz => "GET",
             Self::Config(_) | Self::Lease(..) => "GET, PUT, DELETE",
+            Self::Node(_) => "GET, PUT",
             Self::Leases(_) | Self::Reservations(_) => "GET, POST",
             Self::Reservation(..) => "DELETE",
         }

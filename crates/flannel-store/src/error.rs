@@ -58,7 +58,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(crate) fn rejected(attempted: &str, refusal: impl Into<Refusal>) -> Self {
+    pub fn rejected(attempted: &str, refusal: impl Into<Refusal>) -> Self {
         Self::Rejected { attempted: attempted.to_owned(), refusal: Box::new(refusal.into()) }
     }
 

@@ -60,6 +60,22 @@ pub enum Refusal {
     NotInPool(Subnet),
     #[error("{0} overlaps the lease {1}")]
     Overlaps(Subnet, Subnet),
+    /// Where subnets are assigned.
+    #[error("{reason}; {fix}")]
+    NotAssignedYet { reason: String, fix: String },
+    /// What is asked for is Kubernetes' to do.
+    #[error("{0}")]
+    KubernetesOwns(String),
+    #[error(
+        "the Node {node} announces this address already: two nodes cannot have one; if that Node is gone for good, \
+         `kubectl delete node {node}`"
+    )]
+    AddressOfNode { node: String },
+    #[error(
+        "the server does not know which Node this client is: it needs a token or a certificate that bears the \
+         Node's name (flannelctl pki token NAME)"
+    )]
+    NoName,
     /// In the words of a server elsewhere.
     #[error("{0}")]
     Elsewhere(String),

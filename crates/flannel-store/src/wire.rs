@@ -1,17 +1,18 @@
 //! The lease server's JSON, written and read in one place: what server and client say to each other.
 //! Member names and shapes are those of the flannel 0.5-0.7 server; what is new is added beside.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, Version};
+use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, SubnetOrigin, Version};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::LogPosition;
-use crate::StoredLease;
 use crate::{KeptLease, Millis};
+use crate::{NodeNetwork, StoredLease};
 
 /// Go's zero time, which stands for "never".
 const NEVER: &str = "0001-01-01T00:00:00Z";
@@ -196,6 +197,81 @@ impl WireReservation {
         add("PublicIP", attrs.public_ip.map(|ip| ip.to_string()));
         add("PublicIPv6", attrs.public_ipv6.map(|ip| ip.to_string()));
         serde_json::Value::Object(members).to_string()
+    }
+}
+
+/// The code of the refusal that says: nothing is assigned to this node yet.
+pub const NOT_ASSIGNED_YET: &str = "not-assigned-yet";
+
+/// What the server says to a node of the node itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireNode {
+    /// As which it is known, where the server asks its clients who they are.
+    pub name: Option<String>,
+    pub subnets: SubnetOrigin,
+    /// At which an operator wants it to be known to others.
+    pub v4: Option<Ipv4Addr>,
+    pub v6: Option<Ipv6Addr>,
+}
+
+const ASSIGNED: &str = "assigned";
+
+impl WireNode {
+    pub fn to_json(&self) -> String {
+        let subnets = match self.subnets {
+            SubnetOrigin::Pool => "pool",
+            SubnetOrigin::Store => ASSIGNED,
+        };
+        let Self { name, v4, v6, .. } = self;
+        let node =
+            serde_json::json!({"Name": name, "Subnets": subnets, "PublicIP": v4, "PublicIPv6": v6});
+        format!("{node}\n")
+    }
+
+    pub fn read(json: &str) -> Result<Self, WireError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Raw {
+            #[serde(default)]
+            name: Option<String>,
+            #[serde(default)]
+            subnets: Option<String>,
+            #[serde(rename = "PublicIP", default)]
+            v4: Option<Ipv4Addr>,
+            #[serde(rename = "PublicIPv6", default)]
+            v6: Option<Ipv6Addr>,
+        }
+        let Raw { name, subnets, v4, v6 } = from_json(json)?;
+        let assigned = subnets.as_deref() == Some(ASSIGNED);
+        let subnets = if assigned { SubnetOrigin::Store } else { SubnetOrigin::Pool };
+        Ok(Self { name, subnets, v4, v6 })
+    }
+}
+
+const WORKS: &str = "works";
+const FAILS: &str = "fails";
+
+/// What a node says of its network: `{"Network":"works"}` or `{"Network":"fails","Reason":"…"}`
+pub fn node_network_json(network: &NodeNetwork) -> String {
+    match network {
+        NodeNetwork::Works => serde_json::json!({"Network": WORKS}).to_string(),
+        NodeNetwork::Fails(why) => serde_json::json!({"Network": FAILS, "Reason": why}).to_string(),
+    }
+}
+
+pub fn read_node_network(json: &str) -> Result<NodeNetwork, WireError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Raw {
+        network: String,
+        #[serde(default)]
+        reason: String,
+    }
+    let Raw { network, reason } = from_json(json)?;
+    match network.as_str() {
+        WORKS => Ok(NodeNetwork::Works),
+        FAILS => Ok(NodeNetwork::Fails(reason)),
+        other => Err(WireError(format!("Network {:?} is neither works nor fails", shown(other)))),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The lease server as a part of this process: on a thread of its own, so that thousands of clients
 //! do not keep the node waiting, nor the node them.
 
-use flannel_server::{Embedded, EtcdService, LeaseService};
+use flannel_kube::{KubeNodes, KubeOptions};
+use flannel_server::{Embedded, LeaseService, StoreService};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::options::{Backing, Serve};
 pub enum Served {
     Embedded(Embedded),
     Etcd(EtcdOptions),
+    Kube(KubeOptions),
 }
 
 /// Starts serving. Everything that can be wrong with the options is wrong here already; afterwards it
@@ -39,9 +41,19 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
         }
         Backing::Etcd(etcd) => {
             let _within = runtime.enter();
-            let service = EtcdService::start(etcd.clone())?;
+            let service = StoreService::etcd(etcd.clone())?;
             tracing::info!("Leases are kept in etcd, under {}", etcd.prefix);
             (Arc::new(service), Served::Etcd(etcd.clone()))
+        }
+        Backing::Kube(kube) => {
+            let _within = runtime.enter();
+            let nodes = KubeNodes::open(kube, |name| std::env::var(name).ok(), seed)?;
+            tracing::info!(
+                "Leases are Node objects of Kubernetes, at {}; the network config is {}",
+                nodes.endpoint(),
+                kube.net_config.display()
+            );
+            (Arc::new(StoreService::kubernetes(nodes)), Served::Kube(kube.clone()))
         }
     };
     match (&options.config, &served) {
@@ -57,7 +69,7 @@ pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
         (Some(_), Served::Etcd(_)) => tracing::warn!(
             "net-config-path is not looked at: the network config is in etcd; `flannelctl config set` writes it"
         ),
-        (None, _) => {}
+        (_, Served::Kube(_)) | (None, _) => {}
     }
     let thread = std::thread::Builder::new().name("lease-server".to_owned());
     thread

@@ -4,7 +4,7 @@ use flannel_server::EmbeddedStore;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use flannel_kube::KubeStore;
+use flannel_kube::{KubeOptions, KubeStore};
 use flannel_lease::Subnet;
 use flannel_store::{EtcdStore, RemoteStore, Store};
 
@@ -28,10 +28,13 @@ pub async fn open(
                 let etcd = etcd.clone().of_network(&network.name);
                 Ok(Arc::new(EtcdStore::new(&etcd, previous, seed)?))
             }
+            Served::Kube(kube) => open_kube(kube, seed).await,
         },
-        StoreOptions::Kube(kube) => {
-            let variable = |name: &str| std::env::var(name).ok();
-            Ok(Arc::new(KubeStore::open(kube, variable, seed).await?))
-        }
+        StoreOptions::Kube(kube) => open_kube(kube, seed).await,
     }
+}
+
+async fn open_kube(options: &KubeOptions, seed: u64) -> anyhow::Result<Arc<dyn Store>> {
+    let variable = |name: &str| std::env::var(name).ok();
+    Ok(Arc::new(KubeStore::open(options, variable, seed).await?))
 }

@@ -9,5 +9,5 @@ mod proxy;
 
 pub use api_server::{ApiServer, ApiServerBuilder};
 pub use bulk::keep_whole_nodes;
-pub use nodes::NodeSpec;
+pub use nodes::{NodeSpec, manifest_rules};
 pub use proxy::Proxy;

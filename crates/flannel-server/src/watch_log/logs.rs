@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use flannel_lease::NetworkName;
+use flannel_lease::{NetworkName, SubnetOrigin};
 use tokio::sync::watch;
 
 use super::{Event, WatchLog};
@@ -18,6 +18,7 @@ const KEPT_NAMES: usize = 256;
 pub struct WatchLogs {
     state: Mutex<State>,
     latest: watch::Sender<u64>,
+    subnets: SubnetOrigin,
 }
 
 #[derive(Debug, Default)]
@@ -31,11 +32,16 @@ struct State {
 
 impl Default for WatchLogs {
     fn default() -> Self {
-        Self { state: Mutex::default(), latest: watch::Sender::new(0) }
+        Self::of(SubnetOrigin::Pool)
     }
 }
 
 impl WatchLogs {
+    /// Of networks whose nodes have their subnets from there.
+    pub fn of(subnets: SubnetOrigin) -> Self {
+        Self { state: Mutex::default(), latest: watch::Sender::new(0), subnets }
+    }
+
     pub fn get(&self, name: &NetworkName) -> Option<Arc<WatchLog>> {
         self.state().watch_logs.get(name).cloned()
     }
@@ -45,7 +51,7 @@ impl WatchLogs {
         let mut state = self.state();
         let State { revision, histories, watch_logs, .. } = &mut *state;
         let create = || {
-            let watch_log = WatchLog::default();
+            let watch_log = WatchLog::of(self.subnets);
             watch_log.reset(*revision, histories, None, []);
             Arc::new(watch_log)
         };

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use flannel_lease::{NetworkConfig, Subnet};
+use flannel_lease::{NetworkConfig, Subnet, SubnetOrigin};
 use tokio::sync::watch;
 
 pub use answer::Style;
@@ -39,6 +39,7 @@ pub struct WatchLog {
     state: Mutex<State>,
     /// The revision of the last event; changes wake all who wait.
     latest: watch::Sender<u64>,
+    subnets: SubnetOrigin,
 }
 
 #[derive(Debug, Default)]
@@ -102,11 +103,16 @@ pub enum Since {
 
 impl Default for WatchLog {
     fn default() -> Self {
-        Self { state: Mutex::default(), latest: watch::Sender::new(0) }
+        Self::of(SubnetOrigin::Pool)
     }
 }
 
 impl WatchLog {
+    /// Of a network whose nodes have their subnets from there.
+    pub fn of(subnets: SubnetOrigin) -> Self {
+        Self { state: Mutex::default(), latest: watch::Sender::new(0), subnets }
+    }
+
     /// Wakes whenever there is something to tell.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.latest.subscribe()
@@ -166,7 +172,7 @@ impl WatchLog {
             revision,
             floor: revision,
             histories: histories.to_vec(),
-            config: config.map(ConfigView::new),
+            config: config.map(|text| ConfigView::new(text, self.subnets)),
             leases: leases.into_iter().map(|(s, entry)| (s, LeaseView::new(&s, entry))).collect(),
             ..State::default()
         };
@@ -183,13 +189,13 @@ impl WatchLog {
         state.revision = revision;
         let mut seen = Vec::with_capacity(events.len());
         for event in events {
-            if state.take(&event) {
+            if state.take(&event, self.subnets) {
                 seen.push(event);
             }
         }
         let worth_telling = !seen.is_empty();
         if worth_telling {
-            state.remember(revision, seen);
+            state.remember(revision, seen, self.subnets);
         }
         drop(state);
         if worth_telling {
@@ -203,7 +209,7 @@ impl WatchLog {
         state.floor = floor.min(state.revision);
         for (revision, events) in commits {
             if !events.is_empty() {
-                state.remember(revision, events);
+                state.remember(revision, events, self.subnets);
             }
         }
     }
@@ -242,7 +248,7 @@ impl State {
     }
 
     /// Takes an event into the table; whether a watcher would see it.
-    fn take(&mut self, event: &Event) -> bool {
+    fn take(&mut self, event: &Event, subnets: SubnetOrigin) -> bool {
         self.answers.forget_snapshots();
         match event {
             Event::Put(subnet, entry) => {
@@ -256,14 +262,14 @@ impl State {
             Event::Gone(subnet) => self.leases.remove(subnet).is_some(),
             Event::Config(text) => {
                 let changed = self.config.as_ref().map(|config| &config.text) != text.as_ref();
-                self.config = text.as_deref().map(ConfigView::new);
+                self.config = text.as_deref().map(|text| ConfigView::new(text, subnets));
                 changed
             }
         }
     }
 
-    fn remember(&mut self, revision: u64, events: Vec<Event>) {
-        let json = events.iter().map(event_json).collect();
+    fn remember(&mut self, revision: u64, events: Vec<Event>, subnets: SubnetOrigin) {
+        let json = events.iter().map(|event| event_json(event, subnets)).collect();
         let told = Told { revision, events, json };
         self.told_events += told.events.len();
         self.told_bytes += told.bytes();
@@ -279,8 +285,9 @@ impl State {
 }
 
 impl ConfigView {
-    fn new(text: &str) -> Self {
-        let json = NetworkConfig::parse(text).map_or_else(|_| as_written(text), |c| c.to_json());
+    fn new(text: &str, subnets: SubnetOrigin) -> Self {
+        let read = NetworkConfig::read(text, subnets);
+        let json = read.map_or_else(|_| as_written(text), |config| config.to_json());
         Self { text: text.to_owned(), json: json.into() }
     }
 }
@@ -310,7 +317,7 @@ impl Everything {
     }
 }
 
-fn event_json(event: &Event) -> String {
+fn event_json(event: &Event, subnets: SubnetOrigin) -> String {
     match event {
         Event::Put(subnet, entry) => {
             format!(r#"{{"type":"added","lease":{}}}"#, wire::lease_json(subnet, entry, None))
@@ -319,7 +326,7 @@ fn event_json(event: &Event) -> String {
             format!(r#"{{"type":"removed","lease":{}}}"#, wire::gone_json(subnet))
         }
         Event::Config(text) => {
-            let config = text.as_deref().map(ConfigView::new);
+            let config = text.as_deref().map(|text| ConfigView::new(text, subnets));
             let json = config.map_or(Bytes::from_static(b"null"), |config| config.json);
             format!(r#"{{"type":"config","config":{}}}"#, String::from_utf8_lossy(&json))
         }

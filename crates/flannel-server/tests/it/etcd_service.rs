@@ -1,6 +1,6 @@
 //! The server in front of etcd: several of them, side by side.
 
-use flannel_server::EtcdService;
+use flannel_server::StoreService;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::secrets::Log;
 use crate::support::*;
 
 async fn server_on(etcd: &EtcdServer) -> std::net::SocketAddr {
-    let service = EtcdService::start(etcd.options()).unwrap();
+    let service = StoreService::etcd(etcd.options()).unwrap();
     let server = Server::bind(plain_options(0)).await.unwrap();
     let address = server.address();
     tokio::spawn(async move { match server.run(Arc::new(service)).await {} });
@@ -105,7 +105,7 @@ async fn what_etcd_tells_is_told_on_without_asking_etcd_again() {
 async fn a_client_moves_from_one_server_to_the_other() {
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
-    let service = EtcdService::start(etcd.options()).unwrap();
+    let service = StoreService::etcd(etcd.options()).unwrap();
     let server = Server::bind(plain_options(0)).await.unwrap();
     let first = server.address();
     let task = tokio::spawn(async move { match server.run(Arc::new(service)).await {} });
@@ -209,7 +209,7 @@ async fn that_the_networks_in_etcd_cannot_be_listed_is_said_once_and_so_is_the_e
     let said = |words: &str| log.0.lock().unwrap().matches(words).count();
     let mut etcd = EtcdServer::start();
     etcd.kill();
-    let _service = EtcdService::start(etcd.options()).unwrap();
+    let _service = StoreService::etcd(etcd.options()).unwrap();
     let until = async |words: &str| {
         let told = async {
             while said(words) == 0 {

@@ -1,6 +1,6 @@
 //! Rights that end, and rights that pass from one machine to another.
 
-use flannel_server::{EtcdService, LeaseService};
+use flannel_server::{LeaseService, StoreService};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -159,7 +159,7 @@ async fn in_front_of_etcd_nobody_changes_anothers_lease() {
         [(OLD, "old 192.0.2.1"), (NEW, "new 192.0.2.1"), (NAT, "nat any"), (BOSS, "boss admin")];
     let tokens = write_tokens(dir.path(), &lines);
     let start = async || {
-        let service = Arc::new(EtcdService::start(etcd.options()).unwrap());
+        let service = Arc::new(StoreService::etcd(etcd.options()).unwrap());
         let at = serve_with_tokens(service, tokens.clone()).await;
         let ready = async {
             while !matches!(with(at, BOSS).config().await, Ok(Some(_))) {
@@ -249,7 +249,7 @@ async fn what_a_lease_cannot_carry_is_refused_with_the_limit() {
 
     let etcd = EtcdServer::start();
     etcd.store(1).set_config(CONFIG, false).await.unwrap();
-    let service = Arc::new(EtcdService::start(etcd.options()).unwrap());
+    let service = Arc::new(StoreService::etcd(etcd.options()).unwrap());
     let server = Server::bind(plain_options(0)).await.unwrap();
     let node = remote(&[server.address()], |_| {});
     tokio::spawn(async move { match server.run(service).await {} });

@@ -14,10 +14,12 @@ use crate::{KeptLease, split_owner};
 #[async_trait]
 impl Admin for RemoteStore {
     async fn config_as_written(&self) -> Result<Option<String>, StoreError> {
+        self.learn().await?;
         self.read_config("?raw=true").await
     }
 
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        self.learn().await?;
         self.table().await
     }
 

@@ -1,6 +1,7 @@
 //! Leases at a lease server, over HTTP or HTTPS.
 
 mod admin;
+mod assigned;
 mod http;
 mod options;
 mod token;
@@ -11,14 +12,15 @@ use std::time::SystemTime;
 
 use ::http::{Method, StatusCode};
 use async_trait::async_trait;
-use flannel_lease::{Claimant, Expiry, LeaseAttrs, NetworkConfig, Subnet};
+use flannel_lease::{Claimant, Expiry, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
 use tokio::sync::mpsc;
 
+use self::assigned::Assigned;
 use self::http::{Answer, Client};
 use crate::LogPosition;
 use crate::wire::{self, WatchResult, WireFault, WireLease};
 use crate::{Acquired, Claim, Cursor, Held, Recalled, Snapshot, Store, StoreError, StoreEvent};
-use crate::{KeptLease, Millis, Refusal};
+use crate::{KeptLease, Millis, NodeNetwork, PublicAddresses, Refusal};
 
 pub use self::options::{DEFAULT_PORT, RemoteOptions, split_port};
 
@@ -33,6 +35,8 @@ struct Shared {
     base: String,
     network: String,
     rng: Mutex<fastrand::Rng>,
+    /// Of a server whose subnets are assigned.
+    assigned: Assigned,
 }
 
 impl RemoteStore {
@@ -42,7 +46,8 @@ impl RemoteStore {
         let network = options.network.to_string();
         let base = format!("/v1/{network}");
         let client = Client::new(options, rng.fork())?;
-        Ok(Self(Arc::new(Shared { client, base, network, rng: Mutex::new(rng) })))
+        let (rng, assigned) = (Mutex::new(rng), Assigned::default());
+        Ok(Self(Arc::new(Shared { client, base, network, rng, assigned })))
     }
 
     fn client(&self) -> &Client {
@@ -123,9 +128,7 @@ impl RemoteStore {
 
     async fn table(&self) -> Result<Snapshot, StoreError> {
         let (result, _) = self.read_all().await?;
-        let cursor = result.cursor().into();
-        let leases = result.snapshot.unwrap_or_default();
-        Ok(Snapshot { leases: leases.iter().filter_map(|l| l.stored().ok()).collect(), cursor })
+        Ok(snapshot(&result))
     }
 
     fn unreadable(&self, error: &wire::WireError) -> StoreError {
@@ -150,6 +153,11 @@ impl RemoteStore {
     }
 }
 
+fn snapshot(result: &WatchResult) -> Snapshot {
+    let leases = result.snapshot.iter().flatten().filter_map(|lease| lease.stored().ok());
+    Snapshot { leases: leases.collect(), cursor: result.cursor().into() }
+}
+
 #[async_trait]
 impl Store for RemoteStore {
     fn name(&self) -> String {
@@ -171,7 +179,13 @@ impl Store for RemoteStore {
     }
 
     async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError> {
-        Ok(Recalled::by_address(config, me, self.table().await?))
+        let (result, _) = self.read_all().await?;
+        let snapshot = snapshot(&result);
+        if self.subnets() == SubnetOrigin::Pool {
+            return Ok(Recalled::by_address(config, me, snapshot));
+        }
+        let own = result.snapshot.iter().flatten().find(|lease| self.0.assigned.is_own(lease));
+        Ok(Recalled::new(own.map(|lease| lease.attrs.clone()), snapshot))
     }
 
     /// The server chooses, and nobody is quicker than it.
@@ -186,7 +200,8 @@ impl Store for RemoteStore {
         let path = format!("{}/leases{}", self.0.base, previous.unwrap_or_default());
         let before = SystemTime::now();
         let body = self.ask("acquire a lease", Method::POST, &path, claim.attrs.to_json()).await?;
-        Ok(recalled.acquired(config, self.held(&body, before)?))
+        let held = self.0.assigned.announced(self.held(&body, before)?, &claim.attrs);
+        Ok(recalled.acquired(config, held))
     }
 
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
@@ -202,8 +217,24 @@ impl Store for RemoteStore {
         let attempted = "renew the lease";
         let answer = self.send(attempted, Method::PUT, &path, body).await?;
         match answer.status.is_success() {
-            true => self.held(&answer.body, before),
+            true => Ok(self.0.assigned.announced(self.held(&answer.body, before)?, attrs)),
             false => Err(refused(attempted, answer, Some(held.lease.subnet))),
+        }
+    }
+
+    fn subnets(&self) -> SubnetOrigin {
+        self.0.assigned.subnets()
+    }
+
+    async fn public_addresses(&self) -> Result<PublicAddresses, StoreError> {
+        let node = self.learn().await?;
+        Ok(PublicAddresses { v4: node.v4, v6: node.v6 })
+    }
+
+    /// A server that does not assign subnets has nobody to tell.
+    async fn report(&self, network: &NodeNetwork) {
+        if self.subnets() == SubnetOrigin::Store {
+            self.keep_reporting(network).await;
         }
     }
 
@@ -226,6 +257,11 @@ fn refused(attempted: &str, answer: Answer, own: Option<Subnet>) -> StoreError {
     let (attempted, reason) = (attempted.to_owned(), fault.error);
     let by = fault.lease.and_then(|lease| lease.lease().ok());
     match (fault.code.as_str(), status) {
+        (wire::NOT_ASSIGNED_YET, _) => {
+            let (reason, fix) =
+                reason.split_once("; ").unwrap_or((&reason, "see the server's log"));
+            StoreError::NotAssignedYet { reason: reason.to_owned(), fix: fix.to_owned() }
+        }
         ("gone", _) if let Some(own) = own => StoreError::Lost { key: own.to_string() },
         ("taken", _) if let (Some(own), Some(by)) = (own, by) => {
             StoreError::Taken { key: own.to_string(), by: Box::new(by) }

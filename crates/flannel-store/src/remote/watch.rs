@@ -127,13 +127,14 @@ impl Watch {
                      leases anew"
                 );
             }
-            let leases = leases.iter().filter_map(|lease| lease.stored().ok()).collect();
+            let leases = leases.iter().filter_map(|lease| lease.stored().ok());
+            let leases = leases.map(|lease| self.store.0.assigned.seen(lease)).collect();
             self.tell(StoreEvent::Snapshot(leases)).await;
         }
         for event in result.events {
             let event = match event {
                 WireEvent::Added(lease) => match lease.stored() {
-                    Ok(lease) => StoreEvent::Put(lease),
+                    Ok(lease) => StoreEvent::Put(self.store.0.assigned.seen(lease)),
                     Err(_) => continue,
                 },
                 WireEvent::Removed(subnet) => StoreEvent::Gone(subnet),

@@ -139,7 +139,7 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(
         "net-config-path",
         Text("/etc/kube-flannel/net-conf.json", |t| &mut t.net_config_path),
-        "file with the network configuration, with kube-subnet-mgr; with listen, the one to begin with \
+        "file with the network configuration, with kube-subnet-mgr or store=kube; with listen, the one to begin with \
          (flannelctl config set changes it later)",
     ),
     flag(
@@ -207,7 +207,7 @@ pub(super) static FLAGS: &[Flag] = &[
     flag(
         "store",
         Text("embedded", |t| &mut t.store),
-        "where the lease server keeps leases: embedded (in data-dir) or etcd",
+        "where the lease server keeps leases: embedded (in data-dir), etcd or kube (Node objects)",
     ),
     flag(
         "data-dir",

@@ -77,6 +77,7 @@ pub struct Serve {
 pub enum Backing {
     Embedded(PathBuf),
     Etcd(EtcdOptions),
+    Kube(KubeOptions),
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -166,7 +167,9 @@ impl Given {
         }
         if names.is_empty() {
             names.push(NetworkName::default());
-        } else if self.typed.kube_subnet_mgr {
+        } else if self.typed.kube_subnet_mgr
+            || self.typed.store == "kube" && !self.typed.listen.is_empty()
+        {
             let fix = "there is one network in Kubernetes, and it has no name: leave it out";
             return Err(self.refuse("networks", typed, fix));
         }
@@ -193,13 +196,7 @@ impl Given {
     fn store(&self, network: &NetworkName) -> Result<Option<StoreOptions>, UsageError> {
         let typed = &self.typed;
         if typed.kube_subnet_mgr {
-            return Ok(Some(StoreOptions::Kube(KubeOptions {
-                api_url: text(&typed.kube_api_url),
-                annotation_prefix: typed.kube_annotation_prefix.clone(),
-                kubeconfig: path(&typed.kubeconfig_file),
-                net_config: self.file("net-config-path", &typed.net_config_path)?,
-                set_node_network_unavailable: typed.set_node_network_unavailable,
-            })));
+            return Ok(Some(StoreOptions::Kube(self.kube()?)));
         }
         match (typed.remote.as_str(), typed.listen.is_empty()) {
             ("", true) => Ok(Some(StoreOptions::Etcd(self.etcd()?.of_network(network)))),
@@ -211,6 +208,17 @@ impl Given {
             (OWN, false) => Ok(Some(StoreOptions::Own)),
             _ => Ok(Some(StoreOptions::Remote(self.remote(network)?))),
         }
+    }
+
+    fn kube(&self) -> Result<KubeOptions, UsageError> {
+        let typed = &self.typed;
+        Ok(KubeOptions {
+            api_url: text(&typed.kube_api_url),
+            annotation_prefix: typed.kube_annotation_prefix.clone(),
+            kubeconfig: path(&typed.kubeconfig_file),
+            net_config: self.file("net-config-path", &typed.net_config_path)?,
+            set_node_network_unavailable: typed.set_node_network_unavailable,
+        })
     }
 
     fn etcd(&self) -> Result<EtcdOptions, UsageError> {
@@ -267,9 +275,17 @@ impl Given {
         let backing = match typed.store.as_str() {
             "embedded" => Backing::Embedded(PathBuf::from(&typed.data_dir)),
             "etcd" => Backing::Etcd(self.etcd()?),
-            other => return Err(self.refuse("store", other, "use embedded or etcd")),
+            "kube" if typed.listen_token_file.is_empty() && typed.remote_cafile.is_empty() => {
+                let fix = "nodes are known to Kubernetes by name, so the server must know theirs: give \
+                           listen-token-file (flannelctl pki token NODE), or remote-cafile for certificates";
+                return Err(self.refuse("store", "kube", fix));
+            }
+            "kube" => Backing::Kube(self.kube()?),
+            other => return Err(self.refuse("store", other, "use embedded, etcd or kube")),
         };
         let config = match self.is_given("net-config-path") {
+            // There it is the config, now and later.
+            true if matches!(backing, Backing::Kube(_)) => None,
             true => Some((self.first_network()?, PathBuf::from(&typed.net_config_path))),
             false => None,
         };

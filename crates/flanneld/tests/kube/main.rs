@@ -9,6 +9,8 @@ mod support;
 mod addresses;
 mod api_server;
 mod assignment;
+mod events;
 mod mixed;
 mod pods;
 mod rights;
+mod served;

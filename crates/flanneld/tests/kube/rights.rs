@@ -8,16 +8,13 @@ use crate::support::{Kube, kube, name};
 
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// No more than this is needed.
-fn rules() -> Value {
-    json!([
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-    ])
+/// Those of the manifest, and no more.
+pub(crate) fn rules() -> Value {
+    flannel_kube::testing::manifest_rules()
 }
 
 /// Puts a token where a pod has it.
-fn put_token(kube: &Kube, number: u16, token: &str) -> Result<()> {
+pub(crate) fn put_token(kube: &Kube, number: u16, token: &str) -> Result<()> {
     let ca = std::fs::read_to_string(kube.server.authority_file()).unwrap();
     kube.lab.node(number).in_netns(|| {
         std::fs::create_dir_all(ACCOUNT).unwrap();
@@ -27,7 +24,7 @@ fn put_token(kube: &Kube, number: u16, token: &str) -> Result<()> {
 }
 
 /// Nodes whose daemons are told nothing but what a pod is told.
-fn as_pods(nodes: u16) -> Result<Kube> {
+pub(crate) fn as_pods(nodes: u16) -> Result<Kube> {
     let in_pod = |lab: flannel_lab::LabBuilder| {
         lab.env("KUBERNETES_SERVICE_HOST", "192.168.100.254").env("KUBERNETES_SERVICE_PORT", "6443")
     };
@@ -137,4 +134,48 @@ fn a_pod_that_is_not_told_its_node_asks_for_it() -> Result<()> {
     daemon.wait_ready()?;
     assert!(daemon.log().contains("Kubernetes Subnet Manager - node-1"));
     Ok(())
+}
+
+/// The condition is what lets pods be placed here, so it is said until it stands.
+#[test]
+fn a_condition_that_is_refused_at_first_is_set_once_it_may_be() -> Result<()> {
+    let kube = kube(1).with_nodes()?;
+    let policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+    let bindings = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
+    let works = "has(object.status.conditions) && object.status.conditions.exists(c, \
+                 c.type == 'NetworkUnavailable' && c.status == 'False')";
+    let policy = json!({
+        "metadata": {"name": "not-yet"},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+                "resources": ["nodes/status"],
+            }]},
+            "validations": [{"expression": format!("!({works})"), "message": "not yet"}],
+        },
+    });
+    kube.server.create(policies, &policy);
+    let binding = json!({"metadata": {"name": "not-yet"},
+                         "spec": {"policyName": "not-yet", "validationActions": ["Deny"]}});
+    kube.server.create(bindings, &binding);
+    // It takes the server a moment to go by it.
+    let patch =
+        json!({"status": {"conditions": [{"type": "NetworkUnavailable", "status": "False"}]}});
+    let strategic = "application/strategic-merge-patch+json";
+    kube.wait("the policy to hold", || {
+        let path = format!("/api/v1/nodes/{}/status", name(1));
+        kube.server.ask(&Method::PATCH, &path, Some((strategic, &patch.to_string()))).0 == 422 || {
+            kube.server.set_network_unavailable(&name(1));
+            false
+        }
+    })?;
+    kube.lab.start_daemons()?;
+    kube.logged(1, &["Cannot say that this node's network works", "not yet", "next try in"])?;
+    assert!(kube.annotation(1, "public-ip").is_some(), "all else goes on");
+    assert_ne!(kube.server.network_unavailable(&name(1)).as_deref(), Some("False"));
+    kube.server.must(&Method::DELETE, &format!("{bindings}/not-yet"), None);
+    kube.wait("the condition to be set", || {
+        kube.server.network_unavailable(&name(1)).as_deref() == Some("False")
+    })
 }

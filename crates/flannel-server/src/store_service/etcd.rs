@@ -1,66 +1,73 @@
-//! One network in etcd: followed for those who watch, changed for those who ask.
+//! etcd: whoever may announce an address may have a lease, from a pool that the network config describes.
 
-use flannel_lease::LEASE_TTL;
-use flannel_store::{
-    Admin as _, Cursor, EtcdStore, Held, KeptLease, Millis, Refusal, Store as _, StoreError,
-    StoreEvent, StoredLease, split_owner,
-};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use async_trait::async_trait;
 use flannel_lease::{
     Claimant, Expiry, KnownBy, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin,
     Version,
 };
+use flannel_store::{
+    Admin as _, Cursor, EtcdOptions, EtcdStore, Held, KeptLease, Millis, Refusal, Store as _,
+    StoreError, StoreEvent, StoredLease,
+};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
-use crate::clock::Clock;
+use super::{Network, Networks, View};
 use crate::embedded::AskError;
-use crate::lease_state::{GRACE, Reply, Request, ServerRun, Who, check_size};
-use crate::watch_log::{Event, WatchLog, WatchLogs};
+use crate::lease_state::{GRACE, Reply, Request, Who, check_size};
 
-pub(super) struct EtcdNetwork {
-    store: Arc<EtcdStore>,
-    name: NetworkName,
-    watch_log: Arc<WatchLog>,
-    clock: Clock,
-    follower: JoinHandle<()>,
+pub(super) struct EtcdNetworks {
+    options: EtcdOptions,
+    /// Of the network without a name.
+    store: EtcdStore,
 }
 
-impl Drop for EtcdNetwork {
-    fn drop(&mut self) {
-        self.follower.abort();
+impl EtcdNetworks {
+    pub(super) fn new(options: EtcdOptions) -> Result<Self, StoreError> {
+        let store = open(&options, &NetworkName::default())?;
+        Ok(Self { options, store })
     }
 }
 
-impl EtcdNetwork {
-    pub(super) fn follow(
-        store: EtcdStore,
-        name: NetworkName,
-        watch_logs: Arc<WatchLogs>,
-        clock: Clock,
-    ) -> Self {
-        let store = Arc::new(store);
-        let watch_log = watch_logs.get_or_create(&name);
-        let events = store.watch(Cursor::BEGINNING);
-        let follower = Follower {
-            name: name.clone(),
-            watch_log: watch_log.clone(),
-            watch_logs,
-            clock,
-            revision: 0,
-            history: ServerRun { id: 0, since: 0 },
-        };
-        let follower = tokio::spawn(follower.run(events));
-        Self { store, name, watch_log, clock, follower }
+fn open(options: &EtcdOptions, network: &NetworkName) -> Result<EtcdStore, StoreError> {
+    EtcdStore::new(&options.clone().of_network(network), None, fastrand::u64(..))
+}
+
+#[async_trait]
+impl Networks for EtcdNetworks {
+    fn name(&self) -> &'static str {
+        "etcd"
     }
 
-    pub(super) fn store(&self) -> &EtcdStore {
-        &self.store
+    fn subnets(&self) -> SubnetOrigin {
+        SubnetOrigin::Pool
     }
 
-    pub(super) async fn ask(&self, request: Request) -> Result<Reply, AskError> {
+    fn open(&self, name: &NetworkName, view: View) -> Result<Arc<dyn Network>, AskError> {
+        let store = open(&self.options, name).map_err(|e| AskError::ReadOnly(e.to_string()))?;
+        Ok(Arc::new(EtcdNetwork { store, view }))
+    }
+
+    async fn names(&self) -> Result<Vec<NetworkName>, StoreError> {
+        let names = self.store.networks_below().await?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+}
+
+struct EtcdNetwork {
+    store: EtcdStore,
+    view: View,
+}
+
+#[async_trait]
+impl Network for EtcdNetwork {
+    fn watch(&self) -> mpsc::Receiver<StoreEvent> {
+        self.store.watch(Cursor::BEGINNING)
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply, AskError> {
         match request {
             Request::Acquire { attrs, previous, who } => self.acquire(attrs, previous, &who).await,
             Request::Renew { subnet, attrs, version, who } => {
@@ -68,7 +75,7 @@ impl EtcdNetwork {
             }
             Request::Release { subnet, version, who } => self.release(subnet, version, &who).await,
             Request::Reserve { subnet, attrs } => {
-                if !self.config()?.accepts(&subnet) {
+                if !self.view.config()?.accepts(&subnet) {
                     return Err(Refusal::NotInPool(subnet).into());
                 }
                 self.done(self.store.reserve(&subnet, &attrs).await)
@@ -84,13 +91,13 @@ impl EtcdNetwork {
                     Held { lease: Lease { subnet, attrs }, expiry, version: Version::UNKNOWN };
                 self.done(self.store.import(&held).await)?;
                 let kept = self.kept(subnet).await?;
-                Ok(Reply::Lease(subnet, entry(&kept, self.clock.now())))
+                Ok(Reply::Lease(subnet, self.view.entry(&kept)))
             }
             Request::SetConfig { text, force } => {
                 let config = flannel_backend::judge(&text, SubnetOrigin::Pool)
                     .map_err(Refusal::from)?
                     .config;
-                let all = self.watch_log.everything();
+                let all = self.view.watch_log.everything();
                 let subnets = all.leases.iter().map(|(subnet, _)| subnet);
                 let stranded = flannel_store::stranded(&config, subnets).filter(|_| !force);
                 if let Some((count, example)) = stranded {
@@ -100,8 +107,8 @@ impl EtcdNetwork {
                 Ok(Reply::Done)
             }
             Request::RemoveNetwork { force } => {
-                self.config()?;
-                let leases = self.watch_log.everything().leases;
+                self.view.config()?;
+                let leases = self.view.watch_log.everything().leases;
                 if !leases.is_empty() && !force {
                     return Err(Refusal::InUse(leases.len()).into());
                 }
@@ -116,12 +123,9 @@ impl EtcdNetwork {
             }
         }
     }
+}
 
-    fn config(&self) -> Result<NetworkConfig, AskError> {
-        let text = self.watch_log.config_text().ok_or(Refusal::NoNetwork(self.name.clone()))?;
-        Ok(NetworkConfig::parse(&text).map_err(Refusal::from)?)
-    }
-
+impl EtcdNetwork {
     async fn kept(&self, subnet: Subnet) -> Result<StoredLease, AskError> {
         let kept = self.store.stored(&subnet).await.map_err(|e| self.unavailable(e))?;
         Ok(kept.ok_or(Refusal::Gone(subnet))?)
@@ -129,9 +133,9 @@ impl EtcdNetwork {
 
     /// One that this client may change.
     async fn own(&self, subnet: Subnet, who: &Who) -> Result<StoredLease, AskError> {
-        self.config()?;
+        self.view.config()?;
         let kept = self.kept(subnet).await?;
-        self.check_own(subnet, &entry(&kept, self.clock.now()), who)?;
+        self.check_own(subnet, &self.view.entry(&kept), who)?;
         Ok(kept)
     }
 
@@ -157,7 +161,7 @@ impl EtcdNetwork {
             flannel_lease::same_node(config, attrs, &entry.attrs)
                 && !who.owns(entry.owner.as_deref(), &entry.attrs)
         };
-        match self.watch_log.find(others) {
+        match self.view.watch_log.find(others) {
             Some((subnet, entry)) => self.check_own(subnet, &entry, who),
             None => Ok(()),
         }
@@ -169,7 +173,7 @@ impl EtcdNetwork {
         previous: Option<Subnet>,
         who: &Who,
     ) -> Result<Reply, AskError> {
-        let config = self.config()?;
+        let config = self.view.config()?;
         KnownBy::of(Some(&config)).address(&attrs).map_err(Refusal::from)?;
         self.check_attrs(&config, &attrs, who)?;
         let me = Claimant::new(&attrs, previous);
@@ -177,8 +181,8 @@ impl EtcdNetwork {
             owned(attrs.clone(), who, before.and_then(|before| before.owner.as_deref()))
         };
         let recalled = self.store.recall(&config, &me).await.map_err(|e| self.unavailable(e))?;
-        let acquired = flannel_store::acquire(&*self.store, &config, &me, recalled, owned).await;
-        Ok(self.lease_reply(&acquired.map_err(|e| self.unavailable(e))?.held))
+        let acquired = flannel_store::acquire(&self.store, &config, &me, recalled, owned).await;
+        Ok(self.view.reply(acquired.map_err(|e| self.unavailable(e))?.held))
     }
 
     async fn renew(
@@ -189,7 +193,7 @@ impl EtcdNetwork {
         who: &Who,
     ) -> Result<Reply, AskError> {
         let kept = self.own(subnet, who).await?;
-        let config = self.config()?;
+        let config = self.view.config()?;
         self.check_attrs(&config, &attrs, who)?;
         let same_node = flannel_lease::same_node(&config, &kept.lease.attrs, &attrs);
         if !same_node && version.map(Version::new) != Some(kept.version) {
@@ -197,7 +201,7 @@ impl EtcdNetwork {
         }
         let attrs = owned(attrs, who, kept.lease.attrs.owner.as_deref());
         let held = self.store.renew(&kept.held(SystemTime::now()), &attrs).await;
-        Ok(self.lease_reply(&held.map_err(|e| self.unavailable(e))?))
+        Ok(self.view.reply(held.map_err(|e| self.unavailable(e))?))
     }
 
     async fn release(
@@ -224,102 +228,16 @@ impl EtcdNetwork {
     }
 
     fn taken(&self, subnet: Subnet, kept: &StoredLease) -> AskError {
-        Refusal::Taken(subnet, Box::new(entry(kept, self.clock.now()))).into()
+        Refusal::Taken(subnet, Box::new(self.view.entry(kept))).into()
     }
 
-    /// What etcd refuses for good is told as such; all else may pass.
     fn unavailable(&self, error: StoreError) -> AskError {
-        match error {
-            StoreError::OutOfSubnets(error) => Refusal::OutOfSubnets(error).into(),
-            StoreError::Rejected { refusal, .. } => (*refusal).into(),
-            StoreError::Taken { by, .. } => {
-                let Lease { subnet, attrs } = *by;
-                let (attrs, owner) = split_owner(attrs);
-                let expires = Some(self.clock.now() + DAY);
-                Refusal::Taken(subnet, Box::new(KeptLease { attrs, expires, version: 0, owner }))
-                    .into()
-            }
-            other => AskError::ReadOnly(other.to_string()),
-        }
-    }
-
-    fn lease_reply(&self, held: &Held) -> Reply {
-        let end = |left: Duration| self.clock.now() + left.as_millis() as Millis;
-        let expires = held.expiry.remaining(SystemTime::now()).map(end);
-        let (attrs, owner) = split_owner(held.lease.attrs.clone());
-        Reply::Lease(
-            held.lease.subnet,
-            KeptLease { attrs, expires, version: held.version.number(), owner },
-        )
+        self.view.failed(error, None)
     }
 }
 
-const DAY: Millis = LEASE_TTL.as_millis() as Millis;
-
-/// With the name of the lease's owner, for the other servers of this etcd and for later.
+/// With the name of the lease's owner, for the other servers in front of this etcd and for later.
 fn owned(attrs: LeaseAttrs, who: &Who, before: Option<&str>) -> LeaseAttrs {
     let owner = who.owner_after(before.map(Arc::from)).map(|owner| Box::from(&*owner));
     LeaseAttrs { owner, ..attrs }
-}
-
-/// How long a lease still lasts is not asked for every one: whoever wrote it last gave it a day.
-fn entry(stored: &StoredLease, now: Millis) -> KeptLease {
-    let expires = (!stored.reserved).then_some(now + DAY);
-    let (attrs, owner) = split_owner(stored.lease.attrs.clone());
-    KeptLease { attrs, expires, version: stored.version.number(), owner }
-}
-
-/// Keeps the watch log as etcd is.
-struct Follower {
-    name: NetworkName,
-    watch_log: Arc<WatchLog>,
-    watch_logs: Arc<WatchLogs>,
-    clock: Clock,
-    revision: u64,
-    history: ServerRun,
-}
-
-impl Follower {
-    async fn run(mut self, mut events: mpsc::Receiver<StoreEvent>) {
-        let mut config: Option<String> = None;
-        while let Some(event) = events.recv().await {
-            self.revision += 1;
-            let lived = self.watch_log.config_text().is_some();
-            match event {
-                StoreEvent::Config(text) if self.history.id == 0 => config = Some(text),
-                StoreEvent::ConfigGone if self.history.id == 0 => config = None,
-                StoreEvent::Config(text) => self.publish(Event::Config(Some(text))),
-                StoreEvent::ConfigGone => self.publish(Event::Config(None)),
-                StoreEvent::Snapshot(leases) => {
-                    let known = self.watch_log.config_text().or(config.take());
-                    self.reset(known.as_deref(), &leases);
-                }
-                StoreEvent::Put(stored) => {
-                    let entry = entry(&stored, self.clock.now());
-                    self.publish(Event::Put(stored.lease.subnet, entry));
-                }
-                // etcd assigns nothing.
-                StoreEvent::Assigned(_) => {}
-                StoreEvent::Gone(subnet) => self.publish(Event::Gone(subnet)),
-                StoreEvent::Down(why) => tracing::warn!(network = %self.name, "{why}"),
-                StoreEvent::Up => tracing::info!(network = %self.name, "etcd is back"),
-            }
-            let lives = self.watch_log.config_text().is_some();
-            if lived != lives {
-                self.watch_logs.announce(self.revision, lives, &self.name);
-            }
-        }
-    }
-
-    fn publish(&self, event: Event) {
-        self.watch_log.publish(self.revision, None, vec![event]);
-    }
-
-    /// Events may have been missed: a new history begins, and every client takes the whole table.
-    fn reset(&mut self, config: Option<&str>, leases: &[StoredLease]) {
-        self.history = ServerRun { id: fastrand::u64(1..), since: self.revision };
-        let now = self.clock.now();
-        let leases = leases.iter().map(|stored| (stored.lease.subnet, entry(stored, now)));
-        self.watch_log.reset(self.revision, &[self.history], config, leases);
-    }
 }

@@ -1,0 +1,299 @@
+//! Events on Nodes, for what an operator must know: `kubectl describe node` shows them. What is said again is
+//! counted and not repeated, and however much happens, few are written.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flannel_common::Backoff;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::api::{Action, Api, ApiError};
+use crate::cluster::Cluster;
+
+/// Events of Nodes, which are in no namespace, are here.
+const NAMESPACE: &str = "default";
+/// What waits to be written.
+const QUEUE: usize = 64;
+/// So many are remembered, to be counted when they are said again.
+const REMEMBERED: usize = 256;
+/// Kubernetes allows that many bytes.
+const LONGEST: usize = 1_024;
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+const TRIES: u32 = 8;
+/// How long nothing is tried after it was not allowed.
+const NOT_ALLOWED: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    NotReady,
+    Ready,
+    SubnetChanged,
+    SubnetClash,
+}
+
+impl Reason {
+    fn name(self) -> &'static str {
+        match self {
+            Self::NotReady => "FlannelNotReady",
+            Self::Ready => "FlannelReady",
+            Self::SubnetChanged => "FlannelSubnetChanged",
+            Self::SubnetClash => "FlannelSubnetClash",
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        if self == Self::Ready { "Normal" } else { "Warning" }
+    }
+}
+
+/// What there is to say of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub node: String,
+    pub reason: Reason,
+    pub text: String,
+}
+
+/// How many events are written: so many at once, and one more after each pause.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    pub at_once: u32,
+    pub pause: Duration,
+}
+
+impl Bound {
+    /// For one node.
+    pub const NODE: Self = Self { at_once: 10, pause: Duration::from_secs(30) };
+    /// For a server that speaks for thousands.
+    pub const SERVER: Self = Self { at_once: 200, pause: Duration::from_millis(200) };
+}
+
+/// Where events are said. Saying never waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorder(mpsc::Sender<Notice>);
+
+impl Recorder {
+    /// Must be called within a tokio runtime.
+    pub(crate) fn start(cluster: Arc<Cluster>, bound: Bound) -> Self {
+        let (sender, mut notices) = mpsc::channel::<Notice>(QUEUE);
+        tokio::spawn(async move {
+            let mut writer = Writer { cluster, silent_until: None, said: false };
+            let mut book = EventBook::new(bound, Instant::now());
+            while let Some(notice) = notices.recv().await {
+                if let Some(event) = book.note(notice, Timestamp::now(), Instant::now()) {
+                    writer.write(&event).await;
+                }
+            }
+        });
+        Self(sender)
+    }
+
+    pub(crate) fn say(&self, node: &str, reason: Reason, text: impl Into<String>) {
+        let notice = Notice { node: node.to_owned(), reason, text: text.into() };
+        if self.0.try_send(notice).is_err() {
+            tracing::debug!("Too many events wait to be written: one is left out");
+        }
+    }
+}
+
+/// An event as it is to be in Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub notice: Notice,
+    /// Of the object.
+    pub name: String,
+    pub count: u32,
+    pub first: Timestamp,
+    pub last: Timestamp,
+    /// Whether it has been written before.
+    pub known: bool,
+}
+
+/// What has been said, and how often.
+#[derive(Debug)]
+pub struct EventBook {
+    events: VecDeque<Event>,
+    bound: Bound,
+    left: u32,
+    filled: Instant,
+}
+
+impl EventBook {
+    pub fn new(bound: Bound, now: Instant) -> Self {
+        Self { events: VecDeque::new(), bound, left: bound.at_once, filled: now }
+    }
+
+    /// What is to be written now; `None` when there has been too much: it is counted, and told with the next.
+    pub fn note(&mut self, notice: Notice, wall: Timestamp, now: Instant) -> Option<Event> {
+        let mut event = match self.events.iter().position(|event| event.notice == notice) {
+            Some(at) => self.events.remove(at)?,
+            None => {
+                let name = format!("{}.{:016x}", notice.node, fastrand::u64(..));
+                Event { notice, name, count: 0, first: wall, last: wall, known: false }
+            }
+        };
+        event.count += 1;
+        event.last = wall;
+        let written = self.may_write(now);
+        let told = event.clone();
+        event.known |= written;
+        self.events.push_back(event);
+        if self.events.len() > REMEMBERED {
+            self.events.pop_front();
+        }
+        written.then_some(told)
+    }
+
+    fn may_write(&mut self, now: Instant) -> bool {
+        let pauses =
+            now.duration_since(self.filled).as_nanos() / self.bound.pause.as_nanos().max(1);
+        let pauses = u32::try_from(pauses).unwrap_or(u32::MAX);
+        if pauses > 0 {
+            self.left = self.left.saturating_add(pauses).min(self.bound.at_once);
+            self.filled = now;
+        }
+        let may = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may
+    }
+}
+
+struct Writer {
+    cluster: Arc<Cluster>,
+    /// After it was not allowed.
+    silent_until: Option<Instant>,
+    /// That it is not allowed has been said.
+    said: bool,
+}
+
+impl Writer {
+    async fn write(&mut self, event: &Event) {
+        if self.silent_until.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
+        let mut tries = RETRY.tries(fastrand::Rng::new());
+        for _ in 0..TRIES {
+            let error = match write(self.cluster.api(), event).await {
+                Ok(()) => {
+                    (self.silent_until, self.said) = (None, false);
+                    return;
+                }
+                Err(error) => error,
+            };
+            match error.code() {
+                Some(403) => {
+                    self.silent_until = Some(Instant::now() + NOT_ALLOWED);
+                    if !std::mem::replace(&mut self.said, true) {
+                        let error = error.into_store_error("");
+                        tracing::warn!("No events are written on Nodes: {error}; all else goes on");
+                    }
+                    return;
+                }
+                // It will be no better the next time.
+                Some(400..=499) if error.code() != Some(429) => {
+                    tracing::debug!("An event was not written: {error}");
+                    return;
+                }
+                _ => tokio::time::sleep(tries.pause()).await,
+            }
+        }
+    }
+}
+
+async fn write(api: &Api, event: &Event) -> Result<(), ApiError> {
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/events");
+    if event.known {
+        let patch = json!({"count": event.count, "lastTimestamp": time(event.last)}).to_string();
+        let again = api.merge(Action::PatchEvent, &format!("{path}/{}", event.name), &patch).await;
+        match again {
+            // Kubernetes forgets them after an hour.
+            Err(error) if error.code() == Some(404) => {}
+            done => return done,
+        }
+    }
+    api.create(Action::CreateEvent, &path, &object(event).to_string()).await
+}
+
+fn object(event: &Event) -> Value {
+    let Notice { node, reason, text } = &event.notice;
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": event.name, "namespace": NAMESPACE},
+        // Kubelets say the name here too, and kubectl looks for both.
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+        "type": reason.kind(),
+        "reason": reason.name(),
+        "message": brief(text),
+        "count": event.count,
+        "firstTimestamp": time(event.first),
+        "lastTimestamp": time(event.last),
+        "source": {"component": "flannel", "host": node},
+        "reportingComponent": "flannel",
+        "reportingInstance": node,
+    })
+}
+
+fn time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn brief(text: &str) -> &str {
+    if text.len() <= LONGEST {
+        return text;
+    }
+    let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(text: &str) -> Notice {
+        Notice { node: "node-1".to_owned(), reason: Reason::NotReady, text: text.to_owned() }
+    }
+
+    #[test]
+    fn what_is_said_again_is_counted_in_the_event_that_is_there() {
+        let now = Instant::now();
+        let mut book = EventBook::new(Bound::NODE, now);
+        let first = book.note(notice("a"), Timestamp::UNIX_EPOCH, now).expect("written");
+        assert!(!first.known && first.count == 1);
+        let other = book.note(notice("b"), Timestamp::UNIX_EPOCH, now).expect("written");
+        let again = book.note(notice("a"), Timestamp::MAX, now).expect("written");
+        assert_eq!((again.known, again.count, &again.name), (true, 2, &first.name));
+        assert_eq!((again.first, again.last), (first.first, Timestamp::MAX));
+        assert_ne!(other.name, first.name);
+    }
+
+    #[test]
+    fn however_much_happens_few_are_written_and_none_is_forgotten_in_the_count() {
+        let begin = Instant::now();
+        let mut book = EventBook::new(Bound::NODE, begin);
+        let mut written = 0;
+        for second in 0..3_600 {
+            let now = begin + Duration::from_secs(second);
+            written += u32::from(book.note(notice("a"), Timestamp::UNIX_EPOCH, now).is_some());
+        }
+        assert!(written <= 10 + 3_600 / 30, "{written}");
+        let now = begin + Duration::from_secs(7_200);
+        let last = book.note(notice("a"), Timestamp::UNIX_EPOCH, now).expect("written");
+        assert_eq!(last.count, 3_601);
+        for number in 0..100_000 {
+            book.note(notice(&number.to_string()), Timestamp::UNIX_EPOCH, now);
+        }
+        assert!(book.events.len() <= REMEMBERED, "what is remembered is bounded");
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let long = "é".repeat(LONGEST);
+        assert_eq!(brief(&long).len(), LONGEST);
+        assert_eq!(brief(&format!("a{long}")).len(), LONGEST - 1);
+    }
+}

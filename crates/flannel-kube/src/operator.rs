@@ -1,0 +1,202 @@
+//! What an operator sees and does: leases are Nodes, the network config is a ConfigMap, and what is Kubernetes'
+//! own to decide is said to be.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use flannel_lease::{Claimant, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
+use flannel_store::{
+    Acquired, Admin, Claim, Cursor, Held, Recalled, Refusal, Snapshot, Store, StoreError,
+    StoreEvent, stranded,
+};
+use tokio::sync::mpsc;
+
+use crate::KubeStore;
+use crate::api::{Action, Api};
+use crate::cluster::Cluster;
+use crate::lease::Families;
+use crate::nodes::store_event;
+
+const QUEUE: usize = 1_024;
+/// The key of the ConfigMap in which the network config stands.
+const KEY: &str = "net-conf.json";
+
+#[derive(Debug)]
+pub struct KubeOperator {
+    cluster: Arc<Cluster>,
+    config_map: ConfigMapName,
+}
+
+/// Where the network config is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigMapName {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl std::fmt::Display for ConfigMapName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl std::str::FromStr for ConfigMapName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            _ => Err("write namespace/name, such as kube-flannel/kube-flannel-cfg"),
+        }
+    }
+}
+
+impl KubeOperator {
+    /// Needs no API server.
+    pub fn new(api: Api, config_map: ConfigMapName, seed: u64) -> Self {
+        let cluster = Cluster::of_nobody(api, seed);
+        cluster.table().set_families(Families { v4: true, v6: true });
+        Self { cluster: Arc::new(cluster), config_map }
+    }
+
+    fn refuse<T>(attempted: &str, instead: &str) -> Result<T, StoreError> {
+        Err(StoreError::rejected(attempted, Refusal::KubernetesOwns(instead.to_owned())))
+    }
+
+    async fn config_map(&self) -> Result<Option<serde_json::Value>, StoreError> {
+        let ConfigMapName { namespace, name } = &self.config_map;
+        let path = Api::config_map_path(namespace, name);
+        let found = self.cluster.api().object(Action::GetConfigMap, &path).await;
+        found.map_err(|error| error.into_store_error(&self.config_map.to_string()))
+    }
+}
+
+#[async_trait]
+impl Store for KubeOperator {
+    fn name(&self) -> String {
+        format!("Kubernetes at {}", self.cluster.api().endpoint())
+    }
+
+    fn subnets(&self) -> SubnetOrigin {
+        SubnetOrigin::Store
+    }
+
+    async fn config(&self) -> Result<Option<String>, StoreError> {
+        let found = self.config_map().await?;
+        Ok(found.and_then(|map| map["data"][KEY].as_str().map(str::to_owned)))
+    }
+
+    fn how_to_write_config(&self) -> String {
+        let ConfigMapName { namespace, name } = &self.config_map;
+        format!("`kubectl -n {namespace} edit configmap {name}`, key {KEY}")
+    }
+
+    async fn recall(&self, _: &NetworkConfig, _: &Claimant) -> Result<Recalled, StoreError> {
+        Self::refuse("get a subnet", "an operator is no node")
+    }
+
+    async fn try_acquire(
+        &self,
+        _: &NetworkConfig,
+        _: &Claim,
+        _: Recalled,
+    ) -> Result<Acquired, StoreError> {
+        Self::refuse("get a subnet", "an operator is no node")
+    }
+
+    async fn renew(&self, _: &Held, _: &LeaseAttrs) -> Result<Held, StoreError> {
+        Self::refuse("renew a lease", "a lease in Kubernetes lasts as long as its Node")
+    }
+
+    fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
+        let (events, receiver) = mpsc::channel(QUEUE);
+        let mut nodes = self.cluster.follow(cursor.text().map(str::to_owned));
+        tokio::spawn(async move {
+            while let Some(event) = nodes.recv().await {
+                if events.send(store_event(event)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        receiver
+    }
+}
+
+#[async_trait]
+impl Admin for KubeOperator {
+    async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        let listed = self.cluster.list().await.map_err(|error| error.into_store_error(""))?;
+        let leases = listed.leases.into_iter().map(KubeStore::stored).collect();
+        Ok(Snapshot { leases, cursor: Cursor::new(listed.version) })
+    }
+
+    async fn list(&self) -> Result<Vec<Held>, StoreError> {
+        let listed = self.cluster.list().await.map_err(|error| error.into_store_error(""))?;
+        Ok(listed.leases.into_iter().map(KubeStore::held).collect())
+    }
+
+    async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
+        let ConfigMapName { namespace, name } = &self.config_map;
+        let attempted = format!("write the network config into the ConfigMap {}", self.config_map);
+        let config = flannel_backend::judge(text, SubnetOrigin::Store)
+            .map_err(|error| StoreError::rejected(&attempted, error))?
+            .config;
+        let leases = self.snapshot().await?.leases;
+        // What of a Node's networks is of a family that the config has not is none of its business.
+        let families = Families::of(&config);
+        let subnets = leases.iter().map(|stored| stored.lease.subnet);
+        let subnets = subnets.filter_map(|subnet| crate::lease::subnet_in(subnet, families));
+        let subnets: Vec<Subnet> = subnets.collect();
+        if let Some((count, example)) = stranded(&config, &subnets).filter(|_| !force) {
+            return Err(StoreError::rejected(&attempted, Refusal::Stranded { count, example }));
+        }
+        if self.config_map().await?.is_none() {
+            let instead = format!(
+                "there is no ConfigMap {}: it comes with flannel's manifest or chart; name another with \
+                 --kube-config-map=NAMESPACE/NAME",
+                self.config_map
+            );
+            return Self::refuse(&attempted, &instead);
+        }
+        let patch = serde_json::json!({"data": {KEY: text}}).to_string();
+        let path = Api::config_map_path(namespace, name);
+        let written = self.cluster.api().merge(Action::PatchConfigMap, &path, &patch).await;
+        written.map_err(|error| error.into_store_error(&self.config_map.to_string()))
+    }
+
+    async fn reserve(&self, subnet: &Subnet, _: &LeaseAttrs) -> Result<(), StoreError> {
+        let instead = "a Node keeps its podCIDR for as long as it lives, so nothing need be reserved; whoever makes \
+                       a Node may choose its podCIDR: kubectl create with spec.podCIDRs";
+        Self::refuse(&format!("reserve {subnet}"), instead)
+    }
+
+    async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError> {
+        let attempted = format!("remove the reservation of {subnet}");
+        Self::refuse(&attempted, "a podCIDR is a Node's for as long as the Node lives")
+    }
+
+    async fn release(&self, held: &Held) -> Result<(), StoreError> {
+        self.revoke(&held.lease.subnet).await
+    }
+
+    async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError> {
+        let leases = self.snapshot().await?.leases;
+        let lease = leases.iter().find(|stored| stored.lease.subnet == *subnet);
+        let node = lease.and_then(|stored| stored.lease.attrs.owner.as_deref()).unwrap_or("NODE");
+        let instead = format!(
+            "it is the podCIDR of the Node {node} for as long as that lives, and Kubernetes changes no podCIDR; \
+             `kubectl delete node {node}` gives it back, and a kubelet that still runs makes the Node anew"
+        );
+        Self::refuse(&format!("release {subnet}"), &instead)
+    }
+
+    async fn import(&self, held: &Held) -> Result<(), StoreError> {
+        let attempted = format!("bring in {}", held.lease.subnet);
+        Self::refuse(
+            &attempted,
+            "subnets are assigned by Kubernetes, and not brought in from elsewhere",
+        )
+    }
+}
