@@ -59,8 +59,8 @@ struct Strict {
 
 impl Strict {
     /// What nodes will make of it, by the same judge.
-    fn judge(&self, text: &str) -> anyhow::Result<Judged> {
-        let judged = flannel_backend::judge(text, SubnetOrigin::Pool)?;
+    fn judge(&self, text: &str, subnets: SubnetOrigin) -> anyhow::Result<Judged> {
+        let judged = flannel_backend::judge(text, subnets)?;
         if !judged.remarks.is_empty() && !self.allow_unknown_keys {
             let remarks: Vec<String> = judged.remarks.iter().map(ToString::to_string).collect();
             anyhow::bail!("{} (or say --allow-unknown-keys)", remarks.join("; "));
@@ -94,7 +94,7 @@ impl ConfigArgs {
                     true => std::io::stdout().write_all(written.as_bytes())?,
                     false => show(&derived)?,
                 }
-                match flannel_backend::judge(&written, SubnetOrigin::Pool) {
+                match flannel_backend::judge(&written, store.subnets()) {
                     Ok(judged) => warn_of(&judged),
                     Err(error) => {
                         let text = format!("warning: no node can use this config: {error}");
@@ -104,12 +104,12 @@ impl ConfigArgs {
             }
             Action::Set { file, force, strict } => {
                 let text = read(file)?;
-                strict.judge(&text).context("nothing was written")?;
+                strict.judge(&text, self.store.subnets()?).context("nothing was written")?;
                 let store = self.store.open()?;
                 block_on(async { Ok(store.set_config(&text, *force).await?) })?;
             }
             Action::Validate { file, strict } => {
-                show(&strict.judge(&read(file)?)?.config.to_json())?;
+                show(&strict.judge(&read(file)?, self.store.subnets()?)?.config.to_json())?;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
-use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet};
+use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, SubnetOrigin};
 use flannel_store::{Held, StoreEvent};
 use ipnet::{Ipv4Net, Ipv6Net};
 
@@ -42,7 +42,10 @@ impl LeasesArgs {
             leases.sort_by_key(|held| held.lease.subnet);
             let text = match self.output {
                 Output::Json => json(&leases),
-                output => table(&leases, output == Output::Wide, SystemTime::now()),
+                output => {
+                    let ends = Ends { subnets: store.subnets(), now: SystemTime::now() };
+                    table(&leases, output == Output::Wide, ends)
+                }
             };
             std::io::stdout().write_all(text.as_bytes())?;
             if !self.watch {
@@ -71,8 +74,16 @@ fn shown(subnet: &Subnet) -> String {
     v4.into_iter().chain(v6).collect::<Vec<_>>().join(" ")
 }
 
-fn left(expiry: Expiry, now: SystemTime) -> String {
+/// What it means that a lease has no end, and what the time is.
+#[derive(Clone, Copy)]
+struct Ends {
+    subnets: SubnetOrigin,
+    now: SystemTime,
+}
+
+fn left(expiry: Expiry, Ends { subnets, now }: Ends) -> String {
     match expiry.remaining(now) {
+        None if subnets == SubnetOrigin::Store => "assigned".to_owned(),
         None => "reserved".to_owned(),
         Some(left) if left.is_zero() => "over".to_owned(),
         Some(left) => {
@@ -84,12 +95,14 @@ fn left(expiry: Expiry, now: SystemTime) -> String {
 
 /// So much is shown of what a node has written.
 const LONGEST_KIND: usize = 32;
+const LONGEST_NAME: usize = 63;
 const LONGEST_DATA: usize = 400;
 /// Many readers of JSON stop at 128, and there are brackets around it.
 const DEEPEST: usize = 100;
 
-fn table(leases: &[Held], wide: bool, now: SystemTime) -> String {
-    let mut rows = vec![["SUBNET", "NODE", "BACKEND", "ENDS IN", "DATA"].map(str::to_owned)];
+fn table(leases: &[Held], wide: bool, ends: Ends) -> String {
+    let mut rows =
+        vec![["SUBNET", "NODE", "NAME", "BACKEND", "ENDS IN", "DATA"].map(str::to_owned)];
     for held in leases {
         let attrs = &held.lease.attrs;
         let kind = if attrs.backend_type.is_empty() { "-" } else { &attrs.backend_type };
@@ -98,12 +111,19 @@ fn table(leases: &[Held], wide: bool, now: SystemTime) -> String {
         rows.push([
             shown(&held.lease.subnet),
             address(attrs),
+            brief(attrs.owner.as_deref().unwrap_or("-"), LONGEST_NAME),
             brief(kind, LONGEST_KIND),
-            left(held.expiry, now),
+            left(held.expiry, ends),
             brief(&data.join(" "), LONGEST_DATA),
         ]);
     }
-    let columns = if wide { 5 } else { 4 };
+    // Where nobody is known by name there is none to show.
+    if leases.iter().all(|held| held.lease.attrs.owner.is_none()) {
+        rows.iter_mut().for_each(|row| row[2..].rotate_left(1));
+        rows.iter_mut().for_each(|row| row[5].clear());
+    }
+    let columns = rows[0].iter().filter(|title| !title.is_empty()).count();
+    let columns = if wide { columns } else { columns - 1 };
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
@@ -305,20 +325,33 @@ mod tests {
     #[test]
     fn leases_are_a_table_with_how_long_they_last() {
         let now = SystemTime::UNIX_EPOCH;
+        let ends = Ends { subnets: SubnetOrigin::Pool, now };
         let leases = [
             held("10.5.1.0-24", Expiry::At(now + Duration::from_secs(3_700))),
             held("10.5.2.0-24&fd00:5:2::-64", Expiry::Never),
         ];
         assert_eq!(
-            table(&leases, false, now),
+            table(&leases, false, ends),
             "SUBNET                     NODE       BACKEND  ENDS IN\n\
              10.5.1.0/24                192.0.2.1  vxlan    1h01m\n\
              10.5.2.0/24 fd00:5:2::/64  192.0.2.1  vxlan    reserved\n"
         );
-        assert!(table(&leases, true, now).contains(r#"{"VNI":1}"#));
+        assert!(table(&leases, true, ends).contains(r#"{"VNI":1}"#));
         let value: serde_json::Value = serde_json::from_str(&json(&leases)).unwrap();
         assert_eq!(value[0]["expires"], 3_700);
         assert_eq!(value[1]["ipv6Subnet"], "fd00:5:2::/64");
+    }
+
+    #[test]
+    fn where_nodes_have_names_and_subnets_are_assigned_the_table_says_so() {
+        let mut lease = held("10.5.1.0-24", Expiry::Never);
+        lease.lease.attrs.owner = Some("node-1".into());
+        let ends = Ends { subnets: SubnetOrigin::Store, now: SystemTime::UNIX_EPOCH };
+        assert_eq!(
+            table(&[lease], false, ends),
+            "SUBNET       NODE       NAME    BACKEND  ENDS IN\n\
+             10.5.1.0/24  192.0.2.1  node-1  vxlan    assigned\n"
+        );
     }
 
     fn announcing(kind: &str, data: &str) -> Held {
@@ -330,7 +363,7 @@ mod tests {
 
     #[test]
     fn whatever_a_node_has_written_can_be_shown() {
-        let now = SystemTime::UNIX_EPOCH;
+        let ends = Ends { subnets: SubnetOrigin::Pool, now: SystemTime::UNIX_EPOCH };
         let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         let long = format!("\"{}\"", "x".repeat(200_000));
         let kind = "k".repeat(100_000);
@@ -339,7 +372,7 @@ mod tests {
         {
             let leases = [announcing(kind, data), held("10.5.2.0-24", Expiry::Never)];
             for wide in [false, true] {
-                let text = table(&leases, wide, now);
+                let text = table(&leases, wide, ends);
                 assert!(text.lines().count() == 3 && text.len() < 2_000, "{}", text.len());
                 assert!(!text.contains('\u{1b}'), "no terminal takes it as a command");
             }

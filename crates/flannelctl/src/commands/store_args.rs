@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use flannel_lease::NetworkName;
+use flannel_kube::{ConfigMapName, KubeOperator, KubeOptions};
+use flannel_lease::{NetworkName, SubnetOrigin};
 use flannel_store::{Admin, EtcdOptions, EtcdStore, RemoteOptions, RemoteStore, Secret};
 
 /// Connection flags; each can also be given as the daemon's environment variable, FLANNELD_REMOTE and
 /// so on.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct StoreArgs {
-    /// Lease servers, each host:port; without any, etcd is used
+    /// Lease servers, each host:port; without any, Kubernetes or etcd is used
     #[arg(long, value_name = "ADDR,…", global = true)]
     pub(crate) remote: Option<String>,
     /// Certificate authorities the lease server is checked against
@@ -38,6 +39,26 @@ pub(crate) struct StoreArgs {
     /// etcd's endpoints
     #[arg(long, value_name = "URL,…", global = true)]
     etcd_endpoints: Option<String>,
+    /// Look at the Nodes of Kubernetes, by this kubeconfig
+    #[arg(long, visible_alias = "kubeconfig", value_name = "FILE", global = true)]
+    kubeconfig_file: Option<PathBuf>,
+    /// Look at the Nodes of Kubernetes, in a pod by its service account
+    #[arg(long, global = true)]
+    kube_subnet_mgr: bool,
+    /// URL of the Kubernetes API server, instead of the kubeconfig's
+    #[arg(long, value_name = "URL", global = true)]
+    kube_api_url: Option<String>,
+    /// Prefix of flannel's annotations of Nodes
+    #[arg(long, value_name = "PREFIX", global = true)]
+    kube_annotation_prefix: Option<String>,
+    /// The ConfigMap with the network config
+    #[arg(
+        long,
+        value_name = "NAMESPACE/NAME",
+        default_value = "kube-flannel/kube-flannel-cfg",
+        global = true
+    )]
+    kube_config_map: ConfigMapName,
     /// Prefix of flannel's keys in etcd
     #[arg(long, value_name = "KEY", global = true)]
     etcd_prefix: Option<String>,
@@ -60,10 +81,40 @@ pub(crate) struct StoreArgs {
 
 impl StoreArgs {
     pub(crate) fn open(&self) -> anyhow::Result<Box<dyn Admin>> {
-        match given(&self.remote, "REMOTE") {
-            Some(remote) => Ok(Box::new(self.lease_server(&remote)?)),
-            None => Ok(Box::new(self.etcd()?)),
+        if let Some(remote) = given(&self.remote, "REMOTE") {
+            return Ok(Box::new(self.lease_server(&remote)?));
         }
+        if self.is_kubernetes()? {
+            return Ok(Box::new(self.kubernetes()?));
+        }
+        Ok(Box::new(self.etcd()?))
+    }
+
+    /// Whether subnets are taken from a pool or assigned, as far as the flags say.
+    pub(crate) fn subnets(&self) -> anyhow::Result<SubnetOrigin> {
+        let server = given(&self.remote, "REMOTE").is_some();
+        let assigned = !server && self.is_kubernetes()?;
+        Ok(if assigned { SubnetOrigin::Store } else { SubnetOrigin::Pool })
+    }
+
+    fn is_kubernetes(&self) -> anyhow::Result<bool> {
+        Ok(self.kube_subnet_mgr
+            || is_set("KUBE_SUBNET_MGR")?
+            || file(&self.kubeconfig_file, "KUBECONFIG_FILE").is_some()
+            || given(&self.kube_api_url, "KUBE_API_URL").is_some())
+    }
+
+    fn kubernetes(&self) -> anyhow::Result<KubeOperator> {
+        let prefix = given(&self.kube_annotation_prefix, "KUBE_ANNOTATION_PREFIX");
+        let options = KubeOptions {
+            api_url: given(&self.kube_api_url, "KUBE_API_URL"),
+            kubeconfig: file(&self.kubeconfig_file, "KUBECONFIG_FILE"),
+            annotation_prefix: prefix.unwrap_or_else(|| "flannel.alpha.coreos.com".to_owned()),
+            net_config: PathBuf::new(),
+            set_node_network_unavailable: false,
+        };
+        let api = options.api(|name| std::env::var(name).ok())?;
+        Ok(KubeOperator::new(api, self.kube_config_map.clone(), fastrand::u64(..)))
     }
 
     /// The lease server, whichever store would be used otherwise.
