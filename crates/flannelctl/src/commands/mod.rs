@@ -5,7 +5,9 @@ mod config;
 mod ipam;
 mod lab;
 mod leases;
+mod migrate;
 mod pki;
+mod running_daemon;
 mod store;
 mod store_args;
 
@@ -30,6 +32,8 @@ pub(crate) enum Command {
     Release(leases::OneLease),
     /// Move a network between stores
     Store(store::StoreCommand),
+    /// Say what changes on this node when flannel-rs takes the place of the flannel that runs here
+    Migrate(migrate::MigrateArgs),
     /// Certificates and tokens for the lease server and its nodes
     Pki(pki::PkiArgs),
     /// Look after the addresses that pods were given on this node
@@ -48,6 +52,7 @@ impl Command {
             Self::Unreserve(args) => args.unreserve(),
             Self::Release(args) => args.release(),
             Self::Store(args) => args.run(),
+            Self::Migrate(args) => args.run(),
             Self::Pki(args) => args.run(),
             Self::Ipam(args) => args.run(),
             Self::Cleanup(args) => args.run(),

@@ -6,7 +6,6 @@
 
 mod cloud;
 mod cni;
-mod daemon;
 mod kernel;
 mod tunnel;
 
@@ -18,6 +17,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+
+use super::running_daemon;
 
 use self::cni::CniArgs;
 use self::kernel::Kernel;
@@ -60,7 +61,7 @@ impl CleanupArgs {
         if !rustix::process::geteuid().is_root() {
             bail!("rules, devices and routes are root's: run this as root");
         }
-        let running = daemon::running();
+        let running = running_daemon::running();
         if self.yes
             && let Some(pid) = running
         {

@@ -7,7 +7,7 @@ use std::path::Path;
 const NAME: &str = "flanneld";
 
 /// Its process id.
-pub(super) fn running() -> Option<u32> {
+pub(crate) fn running() -> Option<u32> {
     let here = namespace(Path::new("/proc/thread-self"))?;
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let is_daemon = |process: &Path| {

@@ -1,0 +1,153 @@
+//! The flannel that runs here now: how it was started, and what its store says.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use flannel_kube::access::Access;
+use flannel_kube::annotations::AnnotationPrefix;
+use flannel_kube::api::Api;
+use flannel_kube::net_config::NetConfigFile;
+use flannel_kube::{ConfigMapName, KubeOperator, KubeOptions};
+use flannel_lease::{Lease, SubnetOrigin};
+use flannel_store::{Admin, EtcdOptions, EtcdStore, RemoteOptions, RemoteStore};
+use flanneld::options::{self, Options, Parsed, StoreOptions};
+
+use crate::commands::running_daemon;
+
+pub(super) struct Former {
+    pid: u32,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+}
+
+pub(super) fn subnets(store: &StoreOptions) -> SubnetOrigin {
+    match store {
+        StoreOptions::Kube(_) => SubnetOrigin::Store,
+        StoreOptions::Etcd(_) | StoreOptions::Remote(_) | StoreOptions::Own => SubnetOrigin::Pool,
+    }
+}
+
+impl Former {
+    pub(super) fn find() -> anyhow::Result<Self> {
+        let pid = running_daemon::running().context(
+            "no flanneld runs in this network namespace: run this on the node itself, while the flannel that is to be \
+             replaced is running",
+        )?;
+        let read = |name: &str| {
+            let file = format!("/proc/{pid}/{name}");
+            fs::read(&file).with_context(|| format!("read {file}"))
+        };
+        let split = |bytes: Vec<u8>| -> Vec<OsString> {
+            let parts = bytes.split(|byte| *byte == 0).filter(|part| !part.is_empty());
+            parts.map(|part| OsString::from_vec(part.to_vec())).collect()
+        };
+        let pair = |variable: OsString| {
+            let bytes = variable.into_vec();
+            let at = bytes.iter().position(|byte| *byte == b'=')?;
+            let value = OsString::from_vec(bytes[at + 1..].to_vec());
+            Some((OsString::from_vec(bytes[..at].to_vec()), value))
+        };
+        Ok(Self {
+            pid,
+            arguments: split(read("cmdline")?),
+            environment: split(read("environ")?).into_iter().filter_map(pair).collect(),
+        })
+    }
+
+    /// Without values of flags: there may be secrets among them.
+    pub(super) fn describe(&self) -> String {
+        let program = fs::read_link(format!("/proc/{}/exe", self.pid));
+        let program = program.map_or("flanneld".to_owned(), |path| path.display().to_string());
+        format!("{program} (pid {}) is replaced; traffic goes on meanwhile", self.pid)
+    }
+
+    /// What flannel-rs makes of its flags.
+    pub(super) fn options(&self) -> anyhow::Result<Options> {
+        let parsed =
+            options::parse(self.arguments.iter().cloned(), self.environment.iter().cloned());
+        match parsed? {
+            Parsed::Run { options, .. } => Ok(*options),
+            Parsed::Help(_) | Parsed::Version => bail!("it only says something, and ends"),
+        }
+    }
+
+    /// A file as that process sees it: it may have a file system of its own.
+    pub(super) fn inside(&self, file: &Path) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        let file = match file.is_relative() {
+            true => fs::read_link(format!("/proc/{}/cwd", self.pid)).unwrap_or_default().join(file),
+            false => file.to_owned(),
+        };
+        root.join(file.strip_prefix("/").unwrap_or(&file))
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        let found = self.environment.iter().find(|(found, _)| found.as_os_str() == name)?;
+        found.1.to_str().map(str::to_owned)
+    }
+
+    /// The network config and all leases.
+    pub(super) async fn ask(&self, store: &StoreOptions) -> anyhow::Result<(String, Vec<Lease>)> {
+        let (config, store): (Option<String>, Box<dyn Admin>) = match store {
+            StoreOptions::Etcd(etcd) => {
+                let inside = |file: &Option<PathBuf>| file.as_deref().map(|it| self.inside(it));
+                let etcd = EtcdOptions {
+                    ca: inside(&etcd.ca),
+                    cert: inside(&etcd.cert),
+                    key: inside(&etcd.key),
+                    ..etcd.clone()
+                };
+                let store = EtcdStore::new(&etcd, None, fastrand::u64(..))?;
+                (None, Box::new(store))
+            }
+            StoreOptions::Remote(remote) => {
+                let inside = |file: &Option<PathBuf>| file.as_deref().map(|it| self.inside(it));
+                let remote = RemoteOptions {
+                    ca: inside(&remote.ca),
+                    cert: inside(&remote.cert),
+                    key: inside(&remote.key),
+                    token_file: inside(&remote.token_file),
+                    ..remote.clone()
+                };
+                (None, Box::new(RemoteStore::new(remote, fastrand::u64(..))?))
+            }
+            StoreOptions::Own => bail!("the flanneld that runs here is the lease server itself"),
+            StoreOptions::Kube(kube) => {
+                let config = NetConfigFile::new(self.inside(&kube.net_config)).read();
+                let config = config.context("read the network config")?;
+                let config = config.with_context(|| {
+                    format!("there is no network config in {}", kube.net_config.display())
+                })?;
+                let map = ConfigMapName { namespace: String::new(), name: String::new() };
+                let store = KubeOperator::new(self.api(kube)?, map, fastrand::u64(..));
+                (Some(config), Box::new(store))
+            }
+        };
+        let config = match config {
+            Some(config) => config,
+            None => {
+                let missing = "there is no network config in the store";
+                store.config_as_written().await?.context(missing)?
+            }
+        };
+        let leases = store.snapshot().await?.leases;
+        Ok((config, leases.into_iter().map(|stored| stored.lease).collect()))
+    }
+
+    fn api(&self, kube: &KubeOptions) -> anyhow::Result<Api> {
+        let kubeconfig = kube.kubeconfig.as_deref().map(|file| self.inside(file));
+        let access = Access::find(kubeconfig.as_deref(), kube.api_url.as_deref(), |name| {
+            self.variable(name)
+        });
+        let access = match access.map_err(anyhow::Error::msg)? {
+            Access::Pod { host, port, account } => {
+                Access::Pod { host, port, account: self.inside(&account) }
+            }
+            other => other,
+        };
+        Ok(Api::new(access, AnnotationPrefix::parse(&kube.annotation_prefix)?))
+    }
+}

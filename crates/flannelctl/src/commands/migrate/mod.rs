@@ -1,0 +1,317 @@
+//! `flannelctl migrate --check`: a dry run, on a node on which some flannel runs now. It says what will change
+//! when flannel-rs is started in its place, and what stands in the way; it changes nothing.
+
+mod cni;
+mod former;
+mod kernel;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use flannel_backend::{Answers, Connected, Judged, Node, WantedBy};
+use flannel_kernel::{Engine, Entry};
+use flannel_lease::{Lease, Subnet};
+use flanneld::iface::{self, Stack};
+use serde::Serialize;
+
+use self::former::Former;
+use super::store_args::block_on;
+
+/// Nothing stands in the way.
+const CAN_BE_MOVED: u8 = 0;
+const CANNOT: u8 = 1;
+/// Something could not be looked at.
+const NOT_KNOWN: u8 = 2;
+
+#[derive(Debug, Args)]
+pub(crate) struct MigrateArgs {
+    /// Look, and change nothing: status 0 if the node can be moved, 1 if something stands in the way, 2 if that
+    /// could not be found out
+    #[arg(long, required = true)]
+    check: bool,
+
+    /// How to show it
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+
+    /// Where the container runtime looks for CNI configurations
+    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    cni_conf_dir: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+/// What will become of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Verdict {
+    Stays,
+    Changes,
+    NotKnown,
+    InTheWay,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) part: &'static str,
+    pub(super) verdict: Verdict,
+    pub(super) text: String,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Findings(Vec<Finding>);
+
+impl Findings {
+    pub(super) fn add(&mut self, part: &'static str, verdict: Verdict, text: impl Into<String>) {
+        self.0.push(Finding { part, verdict, text: text.into() });
+    }
+
+    fn status(&self) -> u8 {
+        match self.0.iter().map(|finding| finding.verdict).max() {
+            Some(Verdict::InTheWay) => CANNOT,
+            Some(Verdict::NotKnown) => NOT_KNOWN,
+            _ => CAN_BE_MOVED,
+        }
+    }
+}
+
+/// What the former flannel has written for container runtimes.
+struct SubnetEnv {
+    subnet: Option<Subnet>,
+    mtu: Option<u32>,
+}
+
+impl SubnetEnv {
+    fn read(file: &Path) -> anyhow::Result<Self> {
+        let text = match std::fs::read_to_string(file) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            read => read.with_context(|| format!("read {}", file.display()))?,
+        };
+        let mtu = text.lines().find_map(|line| line.strip_prefix("FLANNEL_MTU=")?.parse().ok());
+        Ok(Self { subnet: flannel_lease::parse_previous(&text).0.subnet, mtu })
+    }
+}
+
+impl MigrateArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.look() {
+            Ok(findings) => {
+                match self.output {
+                    Output::Text => show(&findings)?,
+                    Output::Json => show_json(&findings)?,
+                }
+                Ok(ExitCode::from(findings.status()))
+            }
+            Err(error) => {
+                writeln!(std::io::stderr(), "flannelctl: {error:#}")?;
+                Ok(ExitCode::from(NOT_KNOWN))
+            }
+        }
+    }
+
+    fn look(&self) -> anyhow::Result<Findings> {
+        if !rustix::process::geteuid().is_root() {
+            bail!(
+                "another process and its network are looked at: run this as root, on the node itself"
+            );
+        }
+        let mut findings = Findings::default();
+        let former = Former::find()?;
+        findings.add("daemon", Verdict::Changes, former.describe());
+        let options = match former.options() {
+            Ok(options) => options,
+            Err(error) => {
+                findings.add(
+                    "flags",
+                    Verdict::InTheWay,
+                    format!("flannel-rs does not start with these flags: {error}"),
+                );
+                return Ok(findings);
+            }
+        };
+        findings.add("flags", Verdict::Stays, "all are understood, and mean the same");
+        for network in &options.networks {
+            let (file, store) = (former.inside(&network.subnet_file), &network.store);
+            let previous = SubnetEnv::read(&file)?;
+            // All else hangs on what the store says.
+            let known = block_on(async { former.ask(store).await });
+            let (config, leases) = match known {
+                Ok(known) => known,
+                Err(error) => {
+                    findings.add("store", Verdict::NotKnown, format!("{error:#}"));
+                    continue;
+                }
+            };
+            let judged = match flannel_backend::judge(&config, former::subnets(store)) {
+                Ok(judged) => judged,
+                Err(error) => {
+                    let text = format!("flannel-rs cannot use the network config: {error}");
+                    findings.add("config", Verdict::InTheWay, text);
+                    continue;
+                }
+            };
+            for remark in &judged.remarks {
+                findings.add("config", Verdict::Stays, remark.to_string());
+            }
+            self.look_at(&mut findings, &options, &judged, &previous, &leases)?;
+        }
+        cni::look(&mut findings, &former.inside(&self.cni_conf_dir));
+        Ok(findings)
+    }
+
+    fn look_at(
+        &self,
+        findings: &mut Findings,
+        options: &flanneld::options::Options,
+        judged: &Judged,
+        previous: &SubnetEnv,
+        leases: &[Lease],
+    ) -> anyhow::Result<()> {
+        let (config, backend) = (&judged.config, &judged.backend);
+        let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
+        if let Err(error) = flanneld::checks::bridge_filter(stack, config.nftables) {
+            findings.add("host", Verdict::InTheWay, error.to_string());
+        }
+        // It opens sockets, and writes nothing before it is told what is wanted.
+        let engine = Engine::<WantedBy>::start(fastrand::u64(..)).context("ask the kernel")?;
+        let facts = engine.facts().borrow().clone();
+        let towards = options.underlay.can_reach.map(|address| vec![address]).unwrap_or_default();
+        let path =
+            block_on(async { Ok(engine.lookup(towards).await?) })?.into_iter().next().flatten();
+        let underlay = match iface::select(&options.underlay, stack, &facts, &|_| path.clone()) {
+            Ok(underlay) => underlay,
+            Err(error) => {
+                findings.add("interface", Verdict::InTheWay, error.to_string());
+                return Ok(());
+            }
+        };
+        let mut node = Node {
+            network: config.clone(),
+            underlay,
+            kernel: facts.kernel,
+            paths: Default::default(),
+            connected: Vec::new(),
+            answers: Answers::default(),
+        };
+        let (networks, devices) = (flannel_backend::networks(&node), backend.devices(&node));
+        node.connected = Connected::of(&facts, &networks, &devices);
+        if let Err(error) = backend.check(&node) {
+            findings.add("backend", Verdict::InTheWay, error.to_string());
+            return Ok(());
+        }
+        let mtu = backend.mtu(&node);
+        let Some(own) = self.own(findings, previous, mtu, leases) else { return Ok(()) };
+        rules(findings, config.nftables);
+        // What a backend must find out first, it does when it starts.
+        if !backend.needs().is_empty() {
+            let text = format!("of {}: looked at when flannel-rs starts", backend.kind());
+            findings.add("devices", Verdict::Stays, text);
+            return Ok(());
+        }
+        let mut wanted: Vec<Entry> = backend.base(&node, own).kernel;
+        for peer in leases.iter().filter(|lease| lease.subnet != own.subnet) {
+            match backend.peer(&node, own, peer) {
+                Ok(wishes) => wanted.extend(wishes.kernel),
+                Err(problem) if problem.is_expected() => {}
+                Err(problem) => {
+                    let text = format!("the lease {} is not sent to: {problem}", peer.subnet);
+                    let clash = problem.is_clash();
+                    let verdict = if clash { Verdict::InTheWay } else { Verdict::Stays };
+                    findings.add("peers", verdict, text);
+                }
+            }
+        }
+        kernel::look(findings, &wanted, &networks, &devices)
+    }
+
+    /// The lease of this node, by what the subnet file says.
+    fn own<'a>(
+        &self,
+        findings: &mut Findings,
+        previous: &SubnetEnv,
+        mtu: u32,
+        leases: &'a [Lease],
+    ) -> Option<&'a Lease> {
+        let Some(subnet) = previous.subnet else {
+            let text =
+                "the flannel that runs here has written no subnet file yet: wait until it is ready";
+            findings.add("subnet", Verdict::NotKnown, text);
+            return None;
+        };
+        let Some(own) = leases.iter().find(|lease| lease.subnet == subnet) else {
+            let text = format!(
+                "the subnet file says {subnet}, and no lease in the store is on it: the node would get another one, and \
+                 its pods with it; find out why before you move it"
+            );
+            findings.add("subnet", Verdict::InTheWay, text);
+            return None;
+        };
+        findings.add("subnet", Verdict::Stays, format!("the lease {subnet} is kept"));
+        match previous.mtu {
+            Some(now) if now == mtu => {
+                findings.add("mtu", Verdict::Stays, format!("pods have an MTU of {mtu}"));
+            }
+            now => {
+                let now = now.map_or("none".to_owned(), |now| now.to_string());
+                let text = format!(
+                    "the MTU of new pods is {mtu} instead of {now}; those that run keep theirs"
+                );
+                findings.add("mtu", Verdict::Changes, text);
+            }
+        }
+        Some(own)
+    }
+}
+
+fn rules(findings: &mut Findings, nftables: bool) {
+    let kind = if nftables { "nftables" } else { "iptables" };
+    match flannel_traffic::leftovers(None) {
+        Ok(rules) => {
+            let text = format!(
+                "the same masquerade and forward rules, in {kind}; of flannel's there are now: {}",
+                if rules.is_empty() { "none".to_owned() } else { rules.join(", ") }
+            );
+            findings.add("rules", Verdict::Stays, text);
+        }
+        Err(error) => findings.add("rules", Verdict::NotKnown, error.to_string()),
+    }
+}
+
+fn show(findings: &Findings) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for Finding { part, verdict, text } in &findings.0 {
+        let verdict = match verdict {
+            Verdict::Stays => "stays",
+            Verdict::Changes => "changes",
+            Verdict::NotKnown => "NOT KNOWN",
+            Verdict::InTheWay => "IN THE WAY",
+        };
+        writeln!(out, "{verdict:<10}  {part:<9}  {text}")?;
+    }
+    let conclusion = match findings.status() {
+        CAN_BE_MOVED => "nothing stands in the way: this node can be moved",
+        CANNOT => "something stands in the way: mend it first, and look again",
+        _ => "not all could be looked at: mend that first, and look again",
+    };
+    writeln!(out, "{conclusion}")?;
+    Ok(())
+}
+
+fn show_json(findings: &Findings) -> anyhow::Result<()> {
+    let verdict = match findings.status() {
+        CAN_BE_MOVED => "can-be-moved",
+        CANNOT => "in-the-way",
+        _ => "not-known",
+    };
+    let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let all = serde_json::json!({"node": node, "verdict": verdict, "findings": findings.0});
+    writeln!(std::io::stdout(), "{all:#}")?;
+    Ok(())
+}
