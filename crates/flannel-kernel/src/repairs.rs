@@ -14,8 +14,8 @@ const FAILURES_PER_MINUTE: u32 = 10;
 
 #[derive(Default)]
 pub(crate) struct RepairLog {
-    /// What has been undone and is not seen restored yet, and by whom.
-    undone: BTreeMap<Key, u32>,
+    /// What has been undone and is not seen restored yet, by whom and when.
+    undone: BTreeMap<Key, (u32, Instant)>,
     left_alone: BTreeMap<Key, OnceAMinute>,
     failures: Failures,
 }
@@ -40,28 +40,33 @@ impl Failures {
 }
 
 impl RepairLog {
-    pub(crate) fn undone(&mut self, key: &Key, by: u32) {
-        self.undone.entry(key.clone()).or_insert(by);
+    pub(crate) fn undone(&mut self, key: &Key, by: u32, now: Instant) {
+        self.undone.entry(key.clone()).or_insert((by, now));
     }
 
     /// Says what is put right since the last report: what the kernel holds again as it should, not what
     /// was merely tried. `is_good`: `None` for what is no longer wanted.
     pub(crate) fn report(&mut self, now: Instant, is_good: impl Fn(&Key) -> Option<bool>) {
         let mut restored = Vec::new();
-        self.undone.retain(|key, by| {
+        self.undone.retain(|key, (by, since)| {
             let good = is_good(key);
             if good == Some(true) {
-                restored.push((key.clone(), *by));
+                restored.push((key.clone(), *by, since.elapsed()));
             }
             good == Some(false)
         });
         if restored.len() > LISTED {
-            let by = restored.iter().find_map(|(_, by)| culprit(*by)).unwrap_or_default();
+            let by = restored.iter().find_map(|(_, by, _)| culprit(*by)).unwrap_or_default();
             let first = &restored[0].0;
-            tracing::info!("restored {} entries, {first} among them{by}", restored.len());
+            let count = restored.len();
+            tracing::info!(
+                event = "entry-restored",
+                "restored {count} entries, {first} among them{by}"
+            );
         } else {
-            for (key, by) in &restored {
-                tracing::info!("restored {key}{}", culprit(*by).unwrap_or_default());
+            for (key, by, after) in &restored {
+                let by = culprit(*by).unwrap_or_default();
+                tracing::info!(event = "entry-restored", "restored {key} after {after:.0?}{by}");
             }
         }
         self.left_alone.retain(|_, log| log.was_said_lately(now));

@@ -222,7 +222,10 @@ impl RuleReconciler {
             }
             Ok(found) => {
                 if state.problem.is_some() {
-                    tracing::info!("the {family} traffic rules are as they should be again");
+                    tracing::info!(
+                        event = "rules-restored",
+                        "the {family} traffic rules are as they should be again"
+                    );
                 } else if let Found::Restored { by } = found
                     && let Some(unsaid) = state.log.may_say(now)
                 {
@@ -230,7 +233,10 @@ impl RuleReconciler {
                         0 => String::new(),
                         unsaid => format!(", and {unsaid} times before that"),
                     };
-                    tracing::info!("restored the {family} traffic rules{by}{often}");
+                    tracing::info!(
+                        event = "rules-restored",
+                        "restored the {family} traffic rules{by}{often}"
+                    );
                 }
                 state.repairs.written();
                 (state.good, state.begun, state.problem) = (true, true, None);

@@ -13,12 +13,19 @@ use tracing::Instrument as _;
 use crate::appliers::Appliers;
 use crate::daemon::{self, Setup, TakenByNetworks};
 use crate::options::{Joined, Options};
-use crate::readiness::{Readiness, Report, reports};
+use crate::readiness::{Readiness, Readings, Report, reports};
 use crate::serve::Served;
 use crate::stopping::Stopping;
 use crate::{machine, store, subnet_file};
 
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// How the networks are, for those who tell others.
+pub struct Watched {
+    pub readiness: watch::Receiver<Readiness>,
+    /// `None` where no network is joined.
+    pub readings: Option<Readings>,
+}
 
 pub struct JoinedNetworks {
     options: Options,
@@ -39,11 +46,10 @@ impl JoinedNetworks {
 
     /// Runs until it is dropped or asked to stop. Where there is one network, what only a person can mend
     /// ends it; of several, such a one is tried again.
-    pub fn run(
-        self,
-    ) -> (watch::Receiver<Readiness>, impl Future<Output = anyhow::Result<()>> + Send) {
+    pub fn run(self) -> (Watched, impl Future<Output = anyhow::Result<()>> + Send) {
         let networks = self.options.networks.clone();
         let (reports, readiness) = reports(networks.iter().map(|network| network.name.clone()));
+        let readings = reports.first().map(Report::readings);
         let all = async move {
             let each: Vec<_> = networks.into_iter().zip(reports).collect();
             if let [(network, report)] = each.as_slice() {
@@ -59,7 +65,7 @@ impl JoinedNetworks {
             running.join_all().await;
             Ok(())
         };
-        (readiness, all)
+        (Watched { readiness, readings }, all)
     }
 
     /// One of several networks, again and again until asked to stop.

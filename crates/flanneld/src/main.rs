@@ -1,12 +1,15 @@
 //! The command: options, log, runtime, signals and exit status.
 
+use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
 use flanneld::cni_conf::{self, CniConf};
-use flanneld::joined_networks::JoinedNetworks;
+use flanneld::door::{self, Door};
+use flanneld::history::History;
+use flanneld::joined_networks::{JoinedNetworks, Watched};
 use flanneld::options::{Options, Parsed, Remark};
 use flanneld::readiness::Readiness;
 use flanneld::stopping::stopping;
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
 
 /// The process that carries packets, which this one, told so, is instead of the daemon.
 fn carry_packets() -> ExitCode {
-    let _ = logging::init(logging::Verbosity::default());
+    let _ = logging::init(logging::Verbosity::default(), History::default());
     match flannel_tunnel::run_process() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -52,9 +55,10 @@ fn carry_packets() -> ExitCode {
 
 fn start(options: Options, remarks: &[Remark]) -> ExitCode {
     // Nothing else has set one: this is the first thing that runs.
-    let _ = logging::init(options.verbosity.clone());
+    let history = History::default();
+    let _ = logging::init(options.verbosity.clone(), history.clone());
     remarks.iter().for_each(Remark::log);
-    match run(options) {
+    match run(options, history) {
         Ok(()) => {
             tracing::info!("Exiting cleanly...");
             ExitCode::SUCCESS
@@ -66,7 +70,7 @@ fn start(options: Options, remarks: &[Remark]) -> ExitCode {
     }
 }
 
-fn run(options: Options) -> anyhow::Result<()> {
+fn run(options: Options, history: History) -> anyhow::Result<()> {
     tracing::info!("Options: {options:?}");
     // One thread for everything that waits; the kernel engine has its own.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -76,7 +80,7 @@ fn run(options: Options) -> anyhow::Result<()> {
     let serve = options.serve.as_ref().map(|serve| serve::start(serve, fastrand::u64(..)));
     let served = serve.transpose()?;
     wait_for_plugins(&options);
-    let result = runtime.block_on(live(options, served));
+    let result = runtime.block_on(live(options, served, history));
     notify::stopping();
     // Nothing needs a clean end, and a look-up of a host name may hang: it is not waited for.
     runtime.shutdown_background();
@@ -95,7 +99,11 @@ fn wait_for_plugins(options: &Options) {
     }
 }
 
-async fn live(options: Options, served: Option<serve::Served>) -> anyhow::Result<()> {
+async fn live(
+    options: Options,
+    served: Option<serve::Served>,
+    history: History,
+) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     tracing::info!("Installing signal handlers");
@@ -107,13 +115,17 @@ async fn live(options: Options, served: Option<serve::Served>) -> anyhow::Result
         return Ok(());
     }
     let (request, stopping) = stopping();
-    let (ready, networks) = JoinedNetworks::new(options, served, stopping).run();
+    let socket = options.networks.first().map(|network| door::socket(&network.subnet_file));
+    let (Watched { readiness: ready, readings }, networks) =
+        JoinedNetworks::new(options, served, stopping).run();
+    let door = socket.zip(readings.map(|readings| Door::new(readings, history)));
     // Whichever ends first ends them all; a daemon may be dropped at any point.
     let mut work = pin!(async {
         tokio::select! {
             result = networks => result,
             never = serve_probe(probe, ready.clone()) => match never {},
             never = show_to_runtimes(cni_conf, ready) => match never {},
+            never = open_door(door) => match never {},
         }
     });
     tokio::select! {
@@ -143,6 +155,13 @@ async fn show_to_runtimes(
 ) -> std::convert::Infallible {
     match conf {
         Some(conf) => cni_conf::keep(conf, ready).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn open_door(door: Option<(PathBuf, Door)>) -> std::convert::Infallible {
+    match door {
+        Some((socket, door)) => door.serve(&socket).await,
         None => std::future::pending().await,
     }
 }

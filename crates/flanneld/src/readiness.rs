@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flannel_lease::NetworkName;
+use flannel_state::Verdict;
 use flannel_store::NodeNetwork;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
+use crate::door::Question;
 use crate::notify;
+
+/// Questions that wait for the daemon of a network; more wait for a place in the queue.
+const QUESTIONS: usize = 16;
 
 /// May change either way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +46,17 @@ impl Readiness {
         }
     }
 
+    /// The same for whoever reads the daemon's state, with what is to be said of it.
+    pub fn verdict(&self) -> (Verdict, Option<String>) {
+        let verdict = match self {
+            Self::Ready => Verdict::Ready,
+            Self::ReadyBut(_) => Verdict::ReadyBut,
+            Self::Hindered(_) => Verdict::CutOff,
+            Self::NotReady(_) => Verdict::NotReady,
+        };
+        (verdict, self.remark().filter(|why| !why.is_empty()).map(ToOwned::to_owned))
+    }
+
     fn remark(&self) -> Option<&str> {
         match self {
             Self::Ready => None,
@@ -60,6 +76,8 @@ pub struct Report {
 
 struct Board {
     networks: Mutex<BTreeMap<NetworkName, Readiness>>,
+    /// Whom to ask for more, of each network whose daemon has come so far.
+    askable: Mutex<BTreeMap<NetworkName, mpsc::Sender<Question>>>,
     all: watch::Sender<Readiness>,
 }
 
@@ -71,7 +89,8 @@ pub fn reports(
     let (all, overall) = watch::channel(starting.clone());
     let names: Vec<_> = networks.collect();
     let networks = names.iter().map(|name| (name.clone(), starting.clone())).collect();
-    let board = Arc::new(Board { networks: Mutex::new(networks), all });
+    let askable = Mutex::new(BTreeMap::new());
+    let board = Arc::new(Board { networks: Mutex::new(networks), askable, all });
     let own = || watch::Sender::new(starting.clone());
     let report = |network| Report { network, own: own(), board: board.clone() };
     (names.into_iter().map(report).collect(), overall)
@@ -80,6 +99,19 @@ pub fn reports(
 impl Report {
     pub fn network(&self) -> &NetworkName {
         &self.network
+    }
+
+    /// All networks, for whoever asks for more than whether they are ready.
+    pub fn readings(&self) -> Readings {
+        Readings(self.board.clone())
+    }
+
+    /// From now on the daemon of this network answers questions, as long as it keeps what is returned.
+    pub fn take_questions(&self) -> mpsc::Receiver<Question> {
+        let (ask, questions) = mpsc::channel(QUESTIONS);
+        let mut askable = self.board.askable.lock().unwrap_or_else(PoisonError::into_inner);
+        askable.insert(self.network.clone(), ask);
+        questions
     }
 
     /// What is said of this network.
@@ -105,6 +137,30 @@ impl Report {
             *former = overall;
             changed
         });
+    }
+}
+
+/// What the networks say of themselves.
+#[derive(Clone)]
+pub struct Readings(Arc<Board>);
+
+/// A network as it was said to be, and whom to ask for more if there is anybody.
+pub struct Reading {
+    pub network: NetworkName,
+    pub readiness: Readiness,
+    pub ask: Option<mpsc::Sender<Question>>,
+}
+
+impl Readings {
+    pub fn of_each_network(&self) -> Vec<Reading> {
+        let networks = self.0.networks.lock().unwrap_or_else(PoisonError::into_inner);
+        let askable = self.0.askable.lock().unwrap_or_else(PoisonError::into_inner);
+        let reading = |(network, readiness): (&NetworkName, &Readiness)| Reading {
+            network: network.clone(),
+            readiness: readiness.clone(),
+            ask: askable.get(network).cloned(),
+        };
+        networks.iter().map(reading).collect()
     }
 }
 

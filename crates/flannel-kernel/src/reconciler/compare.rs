@@ -285,7 +285,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             return;
         }
         match self.wanted.disturbed(key, now, &mut self.rng) {
-            Repair::Now => self.repairs.undone(key, by),
+            Repair::Now => self.repairs.undone(key, by, now),
             Repair::Later(pause) => self.repairs.leave_alone(key, by, pause, now),
             Repair::AlreadyDue => {}
         }

@@ -2,6 +2,7 @@
 
 mod cleanup;
 mod config;
+mod daemon;
 mod ipam;
 mod lab;
 mod leases;
@@ -18,6 +19,12 @@ use clap::Subcommand;
 /// What can be done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Whether the network of this node is whole, and if not, why
+    Status(daemon::StatusArgs),
+    /// How this node stands with each of the others
+    Peers(daemon::PeersArgs),
+    /// What happened on this node: peers that came and went, entries restored and who undid them
+    Events(daemon::EventsArgs),
     /// Try flannel out: nodes as network namespaces on this machine
     Lab(lab::LabArgs),
     /// The network config: get, set, validate
@@ -45,6 +52,9 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self {
+            Self::Status(args) => args.run(),
+            Self::Peers(args) => args.run(),
+            Self::Events(args) => args.run(),
             Self::Lab(args) => args.run(),
             Self::Config(args) => args.run(),
             Self::Leases(args) => args.run(),

@@ -104,6 +104,7 @@ impl Daemon {
             }
         };
         tracing::info!(
+            event = "config-changed",
             "The network config has changed - Backend type: {}",
             network.config().backend.kind
         );

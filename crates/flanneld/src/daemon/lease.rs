@@ -60,7 +60,11 @@ impl OwnLease {
             match claim(&mut identity, setup, network, &facts, previous, true).await {
                 Ok(Acquired { held, snapshot }) => {
                     backoff.reset();
-                    tracing::info!("Lease acquired: {}", held.lease.subnet);
+                    tracing::info!(
+                        event = "lease-acquired",
+                        "Lease acquired: {}",
+                        held.lease.subnet
+                    );
                     let mut own = Self {
                         held,
                         identity,
@@ -90,6 +94,10 @@ impl OwnLease {
 
     pub(super) fn subnet(&self) -> Subnet {
         self.held.lease.subnet
+    }
+
+    pub(super) fn expiry(&self) -> Expiry {
+        self.held.expiry
     }
 
     // --- what the store says about it ---------------------------------------------------------
@@ -225,7 +233,7 @@ impl OwnLease {
                 self.held = held;
                 self.identity.note(&self.held, network, facts);
                 self.schedule(setup.options.renew_margin);
-                tracing::info!("Announced {} anew", self.subnet());
+                tracing::info!(event = "node-announced", "Announced {} anew", self.subnet());
             }
             Err(error) => {
                 tracing::error!("Cannot announce this node's change: {error}");
@@ -254,7 +262,7 @@ impl OwnLease {
                 self.question = None;
                 self.last_reclaim = Some(Instant::now());
                 self.schedule(setup.options.renew_margin);
-                tracing::info!("Lease acquired: {}", self.subnet());
+                tracing::info!(event = "lease-acquired", "Lease acquired: {}", self.subnet());
                 Some(snapshot)
             }
             Err(error) => {

@@ -20,6 +20,7 @@ mod public_addresses;
 mod readiness;
 mod rules;
 mod subnet_file;
+mod telling_state;
 mod telling_store;
 mod timing;
 mod uptime;
@@ -51,6 +52,7 @@ use network::JoinedNetwork;
 pub use network_conflicts::TakenByNetworks;
 use peers::Peers;
 use rules::TrafficRules;
+use telling_state::StoreContact;
 use telling_store::keep_telling;
 use timing::{PATIENCE_WITH_PEERS, TIDY_AFTER, sleep_until};
 
@@ -156,6 +158,7 @@ struct Daemon {
     peers: Peers,
     rules: TrafficRules,
     events: mpsc::Receiver<StoreEvent>,
+    contact: StoreContact,
     facts: watch::Receiver<Arc<Facts>>,
     earlier: EarlierNetworks,
     /// What has been said of how the network is taken, so that it is said once.
@@ -195,6 +198,7 @@ impl Daemon {
             peers: Peers::default(),
             rules,
             events,
+            contact: StoreContact::found(),
             facts,
             earlier,
             remarks: Vec::new(),
@@ -214,6 +218,7 @@ impl Daemon {
         let mut status = self.setup.appliers.watch_status();
         let mut rules = self.rules.health();
         let mut taken = self.setup.taken.changes();
+        let mut questions = self.setup.report.take_questions();
         // Something may have been taken from us while we joined.
         self.on_taken().await?;
         self.judge(&status.now());
@@ -236,6 +241,10 @@ impl Daemon {
                 () = changed_if_any(&mut rules) => {}
                 () = taken.next() => self.on_taken().await?,
                 () = sleep_until(wake) => self.on_timer().await?,
+                Some(question) = questions.recv() => {
+                    self.answer(question, &status.now());
+                    continue;
+                }
             }
             self.judge(&status.now());
         }
@@ -274,10 +283,17 @@ impl Daemon {
                         self.setup.store.how_to_write_config()
                     );
                 }
-                StoreEvent::Down(why) => tracing::error!(
-                    "The store is away: {why}; traffic goes on with the peers known so far"
-                ),
-                StoreEvent::Up => tracing::info!("The store is back"),
+                StoreEvent::Down(why) => {
+                    tracing::error!(
+                        event = "store-lost",
+                        "The store is away: {why}; traffic goes on with the peers known so far"
+                    );
+                    self.contact = StoreContact::lost(why);
+                }
+                StoreEvent::Up => {
+                    tracing::info!(event = "store-found", "The store is back");
+                    self.contact = StoreContact::found();
+                }
             }
             next = self.events.try_recv().ok();
         }

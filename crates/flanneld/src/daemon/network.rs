@@ -174,7 +174,8 @@ impl JoinedNetwork {
                 tracing::info!("Using {public} as external address");
             }
         }
-        tracing::info!("Interface {}: {}; MTU {}", underlay.link, underlay.why, underlay.mtu);
+        let Underlay { link, why, mtu, .. } = underlay;
+        tracing::info!(event = "interface-chosen", "Interface {link}: {why}; MTU {mtu}");
     }
 
     /// The interface is not there as it was: what is programmed stays until there is a better answer.
@@ -188,7 +189,8 @@ impl JoinedNetwork {
 
     pub(super) fn found(&mut self) {
         if self.lost.take().is_some() {
-            tracing::info!("{} is usable again", self.underlay().link);
+            let link = self.underlay().link;
+            tracing::info!(event = "interface-found", "{link} is usable again");
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use flannel_backend::{DesiredState, Meeting, PeerProblem, WantedBy, Wishes};
 use flannel_lease::{Change, Lease, LeaseTable, Subnet};
+use flannel_state::PeerCounts;
 
 use super::network::JoinedNetwork;
 use super::timing::GRACE_FOR_THE_VANISHED;
@@ -54,11 +55,16 @@ impl Peers {
                     self.make_room(&lease.subnet, &mut desired);
                     let wishes = self.wishes(network, own, &lease);
                     desired.change(WantedBy::Peer(lease.subnet), wishes);
-                    tracing::debug!("Peer {} is at {}", lease.subnet, address(&lease));
+                    tracing::debug!(
+                        event = "peer-announced",
+                        "Peer {} is at {}",
+                        lease.subnet,
+                        address(&lease)
+                    );
                 }
                 Change::Gone(subnet) => {
                     self.forget(subnet, &mut desired);
-                    tracing::debug!("Peer {subnet} is gone");
+                    tracing::debug!(event = "peer-gone", "Peer {subnet} is gone");
                 }
             }
         }
@@ -83,6 +89,21 @@ impl Peers {
             }
         }
         changes
+    }
+
+    /// How many of the known peers are how.
+    pub(super) fn counts(&self, known: usize) -> PeerCounts {
+        PeerCounts { known, unusable: self.unusable.len(), vanished: self.vanished.len() }
+    }
+
+    /// Peers missing from a whole new list that are still sent to.
+    pub(super) fn vanished(&self) -> impl Iterator<Item = &Subnet> {
+        self.vanished.keys()
+    }
+
+    /// Why nothing leads to a peer.
+    pub(super) fn why_unusable(&self, subnet: &Subnet) -> Option<String> {
+        self.unusable.get(subnet).map(ToString::to_string)
     }
 
     /// A lease of somebody else's that is in part ours.

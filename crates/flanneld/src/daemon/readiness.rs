@@ -40,7 +40,7 @@ impl Daemon {
         };
         if readiness.has_begun() && !self.ready {
             self.ready = true;
-            tracing::info!("flannel is ready");
+            tracing::info!(event = "ready", "flannel is ready");
             notify::status(&format!("{} peers, subnet {}", self.table.len(), self.own.subnet()));
         }
         self.setup.report.say(readiness);

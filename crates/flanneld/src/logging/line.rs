@@ -7,6 +7,8 @@ use jiff::civil::DateTime;
 use tracing::Level;
 use tracing::field::{Field, Visit};
 
+use crate::history;
+
 /// What stands before the text.
 pub(super) struct Head<'a> {
     pub(super) severity: char,
@@ -46,10 +48,21 @@ impl fmt::Display for Head<'_> {
 pub(super) struct Body {
     pub(super) message: String,
     pub(super) fields: String,
+    /// The kind of event that the line tells of, for the history.
+    pub(super) event: Option<String>,
+    /// Of a span: the network that it is about.
+    pub(super) network: Option<String>,
 }
 
 impl Body {
     fn add(&mut self, field: &Field, value: impl fmt::Display) {
+        if field.name() == history::FIELD {
+            self.event = Some(value.to_string());
+            return;
+        }
+        if field.name() == "network" {
+            self.network = Some(value.to_string());
+        }
         if field.name() == "message" {
             // Writing to a `String` cannot fail; a `Display` that does loses only its own text.
             let _ = write!(OneLine(&mut self.message), "{value}");

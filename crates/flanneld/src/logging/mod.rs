@@ -26,24 +26,31 @@ use tracing_subscriber::registry::LookupSpan;
 pub use throttle::Throttle;
 pub use verbosity::{Modules, SourceLine, Verbosity};
 
+use crate::history::History;
 use line::{Body, Head, severity};
 
 /// The target of an error after which the process ends: `error!(target: FATAL, "...")` is logged
 /// with the letter `F`.
 pub const FATAL: &str = "fatal";
 
-/// Sends every event of this process to stderr. Fails when there is a log already.
-pub fn init(verbosity: Verbosity) -> Result<(), SetGlobalDefaultError> {
-    let log = Klog::new(verbosity, std::io::stderr, || Zoned::now().datetime());
+/// Sends every event of this process to stderr, and what is worth remembering to the history. Fails when
+/// there is a log already.
+pub fn init(verbosity: Verbosity, history: History) -> Result<(), SetGlobalDefaultError> {
+    let log = Klog::new(verbosity, history, std::io::stderr, || Zoned::now().datetime());
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(log))
 }
 
-/// The fields of a span, as they stand in a line.
-struct Fields(String);
+/// What the fields of a span say.
+struct Fields {
+    /// As they stand in a line.
+    text: String,
+    network: Option<String>,
+}
 
 /// Writes each event as one line to what `sink` gives, at once and in one piece.
 pub struct Klog<S, C> {
     verbosity: Verbosity,
+    history: History,
     sink: S,
     clock: C,
     pid: u32,
@@ -56,8 +63,12 @@ where
     C: Fn() -> DateTime,
 {
     /// `clock` tells the local time.
-    pub fn new(verbosity: Verbosity, sink: S, clock: C) -> Self {
-        Self { verbosity, sink, clock, pid: std::process::id() }
+    pub fn new(verbosity: Verbosity, history: History, sink: S, clock: C) -> Self {
+        Self { verbosity, history, sink, clock, pid: std::process::id() }
+    }
+
+    fn is_of_use(&self, metadata: &Metadata<'_>) -> bool {
+        self.verbosity.shows(metadata) || History::wants(metadata)
     }
 }
 
@@ -69,14 +80,14 @@ where
     C: Fn() -> DateTime + 'static,
 {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        match self.verbosity.shows(metadata) {
+        match self.is_of_use(metadata) {
             true => Interest::always(),
             false => Interest::never(),
         }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, T>) -> bool {
-        self.verbosity.shows(metadata)
+        self.is_of_use(metadata)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -88,12 +99,29 @@ where
         let mut body = Body::default();
         attributes.record(&mut body);
         if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(Fields(body.fields));
+            span.extensions_mut().insert(Fields { text: body.fields, network: body.network });
         }
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, T>) {
         let metadata = event.metadata();
+        let mut body = Body::default();
+        event.record(&mut body);
+        let kind = body.event.take().or_else(|| History::kind(metadata).map(str::to_owned));
+        let happened = kind.map(|kind| (kind, format!("{}{}", body.message, body.fields)));
+        // What the event is a part of: of which network it tells, where there are several.
+        for span in context.event_scope(event).into_iter().flatten() {
+            if let Some(Fields { text, network }) = span.extensions().get() {
+                body.fields.push_str(text);
+                body.network = body.network.or_else(|| network.clone());
+            }
+        }
+        if let Some((kind, what)) = happened {
+            self.history.add(kind, what, body.network.take());
+            if !self.verbosity.shows(metadata) {
+                return;
+            }
+        }
         let path = metadata.file().unwrap_or("unknown");
         let file = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path);
         let line = metadata.line().unwrap_or_default();
@@ -104,14 +132,6 @@ where
             file,
             line,
         };
-        let mut body = Body::default();
-        event.record(&mut body);
-        // What the event is a part of: of which network it tells, where there are several.
-        for span in context.event_scope(event).into_iter().flatten() {
-            if let Some(Fields(fields)) = span.extensions().get() {
-                body.fields.push_str(fields);
-            }
-        }
         let mut text = format!("{head}{}{}\n", body.message, body.fields);
         if self.verbosity.backtrace_at.as_ref().is_some_and(|at| at.is(file, line)) {
             let _ = writeln!(text, "{}", Backtrace::force_capture());

@@ -20,10 +20,14 @@ impl Write for Memory {
 
 /// What `act` logs.
 fn logged(verbosity: Verbosity, act: impl FnOnce()) -> String {
+    logged_and_remembered(verbosity, History::default(), act)
+}
+
+fn logged_and_remembered(verbosity: Verbosity, history: History, act: impl FnOnce()) -> String {
     let memory = Memory::default();
     let sink = memory.clone();
     let clock = || jiff::civil::date(2026, 11, 5).at(1, 2, 3, 4_005_000);
-    let log = Klog { pid: 4711, ..Klog::new(verbosity, move || sink.clone(), clock) };
+    let log = Klog { pid: 4711, ..Klog::new(verbosity, history, move || sink.clone(), clock) };
     tracing::subscriber::with_default(tracing_subscriber::registry().with(log), act);
     let bytes = memory.0.lock().expect("no test panics while writing").clone();
     String::from_utf8(bytes).expect("a log is text")
@@ -114,4 +118,23 @@ fn a_stack_trace_is_logged_at_the_line_asked_for_only() {
     assert!(lines[0].ends_with("] before") && lines[1].ends_with("] here"), "{log}");
     assert!(lines.len() > 4, "a stack trace has several lines: {log}");
     assert!(lines[lines.len() - 1].ends_with("] after"), "{log}");
+}
+
+#[test]
+fn what_is_marked_as_an_event_is_remembered_even_if_it_is_not_shown() {
+    let history = History::default();
+    let log = logged_and_remembered(Verbosity::default(), history.clone(), || {
+        let _network = tracing::info_span!("join", network = "blue").entered();
+        info!(event = "store-found", after = 3, "The store is back");
+        debug!(event = "peer-gone", "Peer 10.1.2.0/24 is gone");
+        debug!("a detail");
+    });
+    let shown: Vec<_> = log.lines().map(|line| line.split_once("] ").expect("a head").1).collect();
+    assert_eq!(shown, ["The store is back after=3 network=blue"]);
+    let events: Vec<_> =
+        history.since(0).into_iter().map(|e| (e.kind, e.what, e.network)).collect();
+    let event =
+        |kind: &str, what: &str| (kind.to_owned(), what.to_owned(), Some("blue".to_owned()));
+    let first = event("store-found", "The store is back after=3");
+    assert_eq!(events, [first, event("peer-gone", "Peer 10.1.2.0/24 is gone")]);
 }

@@ -30,6 +30,7 @@ mod restart;
 mod rules;
 mod secrets;
 mod soak;
+mod state;
 mod store_faults;
 mod udp;
 mod vandalism;

@@ -1,0 +1,39 @@
+//! One peer of this node.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerState {
+    /// Of which network it is a peer.
+    pub network: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subnet: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6_subnet: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_ip: Option<Ipv4Addr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_ipv6: Option<Ipv6Addr>,
+    pub backend: String,
+    pub condition: PeerCondition,
+    /// Why it is not reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// What this node has done about a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerCondition {
+    /// Everything that leads to it is in place.
+    Programmed,
+    /// Something that leads to it is missing.
+    Incomplete,
+    /// Missing from the store's list, and still sent to for a while.
+    Vanished,
+    /// Nothing leads to it: its lease cannot be used here.
+    Unusable,
+}

@@ -1,0 +1,43 @@
+//! `flannelctl events`: what happened on this node.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use flannel_state::HistoryEvent;
+
+use super::{Asking, Output, client, plain};
+use crate::commands::store_args::block_on;
+
+/// What happened on this node: peers that came and went, entries restored and who undid them
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Go on showing what happens
+    #[arg(short, long)]
+    follow: bool,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+impl EventsArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let path = if self.follow { "/v1/events?follow=1" } else { "/v1/events" };
+        let mut out = std::io::stdout().lock();
+        let each = |event: HistoryEvent| -> anyhow::Result<()> {
+            match self.asking.output {
+                Output::Json => writeln!(out, "{}", serde_json::to_string(&event)?)?,
+                _ => writeln!(out, "{}", row(&event))?,
+            }
+            Ok(out.flush()?)
+        };
+        block_on(client::lines(&self.asking.socket, path, each))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn row(event: &HistoryEvent) -> String {
+    let network = event.network.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
+    // Milliseconds are enough for people; the rest is in -o json.
+    let at = event.at.get(..23).map(|at| format!("{at}Z")).unwrap_or_else(|| event.at.clone());
+    format!("{at} {:<16} {}{}", event.kind, plain(&network), plain(&event.what))
+}

@@ -1,0 +1,74 @@
+//! `flannelctl status`, `peers` and `events`: what the daemon of this node says of itself.
+
+mod client;
+mod events;
+mod peers;
+mod status;
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+pub(crate) use events::EventsArgs;
+pub(crate) use peers::PeersArgs;
+pub(crate) use status::StatusArgs;
+
+/// Which daemon, and how to show what it says
+#[derive(Debug, Args)]
+struct Asking {
+    /// The daemon's socket, beside its subnet file
+    #[arg(long, default_value = flannel_state::SOCKET)]
+    socket: PathBuf,
+    /// How to show it
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    /// With all details
+    Wide,
+    Json,
+}
+
+/// How long something has been so, or will be, in the two largest units.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h{:02}m", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// Seconds from one moment to another, both as the daemon says them; zero for what is not a moment.
+fn seconds_between(earlier: &str, later: &str) -> u64 {
+    let read = |text: &str| text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_second);
+    let between = read(earlier).zip(read(later)).map(|(earlier, later)| later - earlier);
+    between.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default()
+}
+
+/// Text of others on one line of a terminal, without what a terminal takes as a command.
+fn plain(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_told_in_its_two_largest_units() {
+        let told = [5, 65, 3_700, 86_400 * 3 + 7_200].map(span);
+        assert_eq!(told, ["5s", "1m05s", "1h01m", "3d02h"]);
+    }
+
+    #[test]
+    fn moments_that_are_none_are_no_time_apart() {
+        assert_eq!(seconds_between("2026-11-16T10:00:00Z", "2026-11-16T10:01:05Z"), 65);
+        assert_eq!(seconds_between("2026-11-16T10:01:05Z", "2026-11-16T10:00:00Z"), 0);
+        assert_eq!(seconds_between("", "2026-11-16T10:00:00Z"), 0);
+    }
+}

@@ -1,0 +1,146 @@
+//! What this node says of itself in one network, when it is asked.
+
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use flannel_lease::{Expiry, LeaseAttrs, Subnet};
+use flannel_state::{
+    EntriesState, LeaseState, Moment, NetworkState, PeerCondition, PeerState, ProblemState,
+    StoreState, UnderlayState,
+};
+use flannel_wanted::Status;
+
+use super::Daemon;
+use crate::door::Question;
+
+/// Peers told of at once: the daemon has other things to do in between.
+const PAGE: usize = 500;
+
+/// Whether the store answers, and since when it does or does not.
+pub(super) struct StoreContact {
+    since: SystemTime,
+    /// Why it is away.
+    lost: Option<String>,
+}
+
+impl StoreContact {
+    pub(super) fn found() -> Self {
+        Self { since: SystemTime::now(), lost: None }
+    }
+
+    pub(super) fn lost(why: String) -> Self {
+        Self { since: SystemTime::now(), lost: Some(why) }
+    }
+}
+
+impl Daemon {
+    pub(super) fn answer(&self, question: Question, status: &Status) {
+        // Who has asked may have gone.
+        match question {
+            Question::State(answer) => {
+                let _ = answer.send(self.state(status));
+            }
+            Question::Peers(after, answer) => {
+                let _ = answer.send(self.peer_states(after));
+            }
+        }
+    }
+
+    fn state(&self, status: &Status) -> NetworkState {
+        let (verdict, why) = self.setup.report.said().borrow().verdict();
+        let network = &self.network;
+        NetworkState {
+            name: self.setup.report.network().to_string(),
+            verdict,
+            why,
+            networks: network.networks().iter().map(ToString::to_string).collect(),
+            backend: Some(network.config().backend.kind.clone()),
+            lease: Some(self.lease_state()),
+            underlay: Some(self.underlay_state()),
+            mtu: Some(network.mtu()),
+            store: Some(StoreState {
+                name: self.setup.store.name(),
+                up: self.contact.lost.is_none(),
+                since: moment(self.contact.since),
+                why: self.contact.lost.clone(),
+            }),
+            peers: self.peers.counts(self.table.len()),
+            entries: entries_state(status),
+        }
+    }
+
+    fn lease_state(&self) -> LeaseState {
+        let (subnet, expiry) = (self.own.subnet(), self.own.expiry());
+        let ends = match expiry {
+            Expiry::Never => None,
+            Expiry::At(end) => Some(moment(end)),
+        };
+        LeaseState {
+            subnet: subnet.v4().map(|net| net.to_string()),
+            ipv6_subnet: subnet.v6().map(|net| net.to_string()),
+            ends,
+            remaining_seconds: expiry.remaining(SystemTime::now()).map(|left| left.as_secs()),
+        }
+    }
+
+    fn underlay_state(&self) -> UnderlayState {
+        let underlay = self.network.underlay();
+        let (v4, v6) = (underlay.v4.map(IpAddr::V4), underlay.v6.map(IpAddr::V6));
+        UnderlayState {
+            interface: underlay.link.to_string(),
+            why: underlay.why.clone(),
+            mtu: underlay.mtu,
+            addresses: v4.into_iter().chain(v6).collect(),
+            public_ip: underlay.public_v4,
+            public_ipv6: underlay.public_v6,
+        }
+    }
+
+    /// The next peers in order, those missing from the store's list last.
+    fn peer_states(&self, after: Option<Subnet>) -> Vec<(Subnet, PeerState)> {
+        let vanished = self.peers.vanished().map(|subnet| (subnet, None));
+        let mut peers: Vec<_> =
+            self.table.iter().map(|(subnet, attrs)| (subnet, Some(attrs))).collect();
+        peers.extend(vanished);
+        let after = after.and_then(|after| peers.iter().position(|(subnet, _)| **subnet == after));
+        let rest = peers.into_iter().skip(after.map_or(0, |at| at + 1)).take(PAGE);
+        rest.map(|(subnet, attrs)| (*subnet, self.peer_state(subnet, attrs))).collect()
+    }
+
+    fn peer_state(&self, subnet: &Subnet, attrs: Option<&LeaseAttrs>) -> PeerState {
+        let why = self.peers.why_unusable(subnet);
+        let condition = match (attrs, &why) {
+            (None, _) => PeerCondition::Vanished,
+            (Some(_), Some(_)) => PeerCondition::Unusable,
+            (Some(_), None) => PeerCondition::Programmed,
+        };
+        PeerState {
+            network: self.setup.report.network().to_string(),
+            subnet: subnet.v4().map(|net| net.to_string()),
+            ipv6_subnet: subnet.v6().map(|net| net.to_string()),
+            public_ip: attrs.and_then(|attrs| attrs.public_ip),
+            public_ipv6: attrs.and_then(|attrs| attrs.public_ipv6),
+            backend: attrs.map(|attrs| attrs.backend_type.clone()).unwrap_or_default(),
+            condition,
+            why,
+        }
+    }
+}
+
+fn entries_state(status: &Status) -> EntriesState {
+    let problem = |problem: &flannel_wanted::Problem| ProblemState {
+        entry: problem.entry.clone(),
+        why: problem.reason.clone(),
+    };
+    EntriesState {
+        wanted: status.wanted,
+        missing: status.bad,
+        contested: status.contested,
+        problems: status.problems.iter().map(problem).collect(),
+        hazards: status.hazards.clone(),
+    }
+}
+
+fn moment(at: SystemTime) -> Moment {
+    jiff::Timestamp::try_from(at).map(|at| at.to_string()).unwrap_or_default()
+}

@@ -1,0 +1,93 @@
+//! What happened on this node of late, for whoever asks: the last few thousand events, the oldest forgotten.
+//!
+//! An event is a line of the log that has a field `event` naming its kind, such as
+//! `info!(event = "store-found", "The store is back")`, or a warning or an error of ours. So there is one place
+//! where something is told, every crate can tell, and what is too much for the log (`debug!`) is remembered
+//! all the same.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flannel_state::HistoryEvent;
+use tokio::sync::watch;
+use tracing::{Level, Metadata};
+
+/// The field that makes a line of the log an event.
+pub const FIELD: &str = "event";
+
+/// At some 200 bytes each, less than half a megabyte.
+const REMEMBERED: usize = 2_000;
+
+/// A handle.
+#[derive(Clone)]
+pub struct History(Arc<Shared>);
+
+struct Shared {
+    events: Mutex<VecDeque<HistoryEvent>>,
+    /// The number of the next event.
+    next: watch::Sender<u64>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        let events = Mutex::new(VecDeque::new());
+        Self(Arc::new(Shared { events, next: watch::Sender::new(0) }))
+    }
+}
+
+impl History {
+    /// Whether a line of the log at this place is an event.
+    pub fn wants(line: &Metadata<'_>) -> bool {
+        Self::kind(line).is_some() || line.fields().field(FIELD).is_some()
+    }
+
+    /// The kind of a line that does not name one.
+    pub fn kind(line: &Metadata<'_>) -> Option<&'static str> {
+        match *line.level() {
+            _ if !line.target().starts_with("flannel") => None,
+            Level::ERROR => Some("error"),
+            Level::WARN => Some("warning"),
+            _ => None,
+        }
+    }
+
+    pub fn add(&self, kind: String, what: String, network: Option<String>) {
+        let at = jiff::Timestamp::now().to_string();
+        let mut events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.len() >= REMEMBERED {
+            events.pop_front();
+        }
+        let number = *self.0.next.borrow();
+        events.push_back(HistoryEvent { number, at, network, kind, what });
+        // Still under the lock: whoever is told of a number finds the event.
+        self.0.next.send_replace(number + 1);
+    }
+
+    /// All that is remembered from this number on.
+    pub fn since(&self, number: u64) -> Vec<HistoryEvent> {
+        let events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events.iter().filter(|event| event.number >= number).cloned().collect()
+    }
+
+    /// Changes with every event.
+    pub fn next_number(&self) -> watch::Receiver<u64> {
+        self.0.next.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_are_forgotten_and_the_numbers_tell() {
+        let history = History::default();
+        for _ in 0..REMEMBERED + 5 {
+            history.add("peer-came".to_owned(), "10.1.2.0/24".to_owned(), None);
+        }
+        let all = history.since(0);
+        assert_eq!((all.len(), all[0].number), (REMEMBERED, 5));
+        assert_eq!(history.since(*history.next_number().borrow()), []);
+        assert_eq!(history.since(REMEMBERED as u64 + 4).len(), 1);
+    }
+}
