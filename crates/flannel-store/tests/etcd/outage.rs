@@ -7,7 +7,7 @@ use flannel_store::Admin as _;
 use flannel_store::Cursor;
 use flannel_store::StoreEvent::{self, ConfigGone, Down, Gone, Put, Snapshot, Up};
 use flannel_store::testing::AcquireAs as _;
-use flannel_store::testing::{EtcdServer, RawEtcd, free_ports};
+use flannel_store::testing::{EtcdServer, free_ports};
 use flannel_store::{EtcdOptions, EtcdStore, Held, Store, StoreError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -54,7 +54,7 @@ async fn an_etcd_that_is_killed_and_comes_back_costs_two_events_and_no_lease() {
 
 /// A watch whose connection is cut, and then one lease comes and another goes. With the port where the
 /// connection can be made again.
-async fn changed_without_the_watch() -> (EtcdServer, RawEtcd, u16, mpsc::Receiver<StoreEvent>) {
+async fn changed_without_the_watch() -> (EtcdServer, u16, mpsc::Receiver<StoreEvent>) {
     let etcd = EtcdServer::start();
     let raw = etcd.raw();
     let proxy = Proxy::to(etcd.address()).await;
@@ -67,12 +67,12 @@ async fn changed_without_the_watch() -> (EtcdServer, RawEtcd, u16, mpsc::Receive
     assert!(is_down(&next(&mut events).await));
     raw.put(&key("10.3.2.0-24"), value("2.2.2.2")).await;
     raw.delete(&key("10.3.1.0-24")).await;
-    (etcd, raw, port, events)
+    (etcd, port, events)
 }
 
 #[tokio::test]
 async fn what_happened_while_the_connection_was_gone_is_told_afterwards() {
-    let (etcd, raw, port, mut events) = changed_without_the_watch().await;
+    let (etcd, port, mut events) = changed_without_the_watch().await;
     let _proxy = Proxy::at(port, etcd.address()).await;
 
     assert_eq!(next(&mut events).await, Up);
@@ -82,8 +82,8 @@ async fn what_happened_while_the_connection_was_gone_is_told_afterwards() {
 
 #[tokio::test]
 async fn what_was_compacted_while_the_connection_was_gone_is_replaced_by_a_snapshot() {
-    let (etcd, raw, port, mut events) = changed_without_the_watch().await;
-    raw.compact().await;
+    let (etcd, port, mut events) = changed_without_the_watch().await;
+    etcd.raw().compact().await;
     let _proxy = Proxy::at(port, etcd.address()).await;
 
     assert_eq!(next(&mut events).await, Up);
