@@ -107,14 +107,19 @@ impl Kubeconfig {
         let context = document.context()?;
         let cluster = document.clusters.iter().find(|it| it.name == context.cluster);
         let cluster = &cluster
-            .ok_or_else(|| format!("names the cluster {:?} and has none of it", context.cluster))?
+            .ok_or_else(|| {
+                format!("names the cluster {:?}, which is not among its clusters", context.cluster)
+            })?
             .cluster;
         let user = document.users.iter().find(|it| it.name == context.user);
         let user = user.and_then(|it| it.user.as_ref());
         let nobody = User::default();
         let user = match user {
             None if !context.user.is_empty() => {
-                return Err(format!("names the user {:?} and has none of it", context.user));
+                return Err(format!(
+                    "names the user {:?}, who is not among its users",
+                    context.user
+                ));
             }
             None => &nobody,
             Some(user) => user,

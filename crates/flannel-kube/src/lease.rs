@@ -22,31 +22,31 @@ impl Families {
     }
 }
 
-/// What a Node is to flannel.
+/// The lease of a Node, if it has one.
 #[derive(Debug, PartialEq)]
-pub enum Membership {
+pub enum NodeLease {
     /// No flannel has announced itself there.
-    Stranger,
+    NotOurs,
     /// One has, and cannot be sent to: why, for people.
     Unusable(String),
-    Member(Lease),
+    Lease(Lease),
 }
 
 /// Whatever families the Node has.
-pub fn membership(node: &NodeView<'_>) -> Membership {
+pub fn lease_of(node: &NodeView<'_>) -> NodeLease {
     if node.annotations.get(Key::SubnetManager) != Some("true") {
-        return Membership::Stranger;
+        return NodeLease::NotOurs;
     }
     let subnet = match subnet(node) {
         Ok(Some(subnet)) => subnet,
-        Ok(None) => return Membership::Unusable("it has no podCIDR".to_owned()),
-        Err(why) => return Membership::Unusable(why),
+        Ok(None) => return NodeLease::Unusable("it has no podCIDR".to_owned()),
+        Err(why) => return NodeLease::Unusable(why),
     };
     let attrs = match attrs(&node.annotations) {
         Ok(attrs) => attrs,
-        Err(why) => return Membership::Unusable(why),
+        Err(why) => return NodeLease::Unusable(why),
     };
-    Membership::Member(Lease { subnet, attrs })
+    NodeLease::Lease(Lease { subnet, attrs })
 }
 
 /// The subnet of a Node's pods: of each family the first that is given, in whichever order.

@@ -66,7 +66,7 @@ pub struct NetConfigChanges {
 }
 
 impl NetConfigChanges {
-    /// Waits until it is other than before; `None`: there is none any more.
+    /// Waits until it has changed; `None`: it is gone.
     pub async fn next(&mut self) -> Option<String> {
         loop {
             if self.events.is_none() {

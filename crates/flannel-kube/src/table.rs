@@ -7,7 +7,7 @@ use std::hash::RandomState;
 use flannel_lease::{Lease, LeaseAttrs, Subnet};
 
 use crate::annotations::Key;
-use crate::lease::{Families, Membership, Overwrites, in_families, membership, subnet};
+use crate::lease::{Families, NodeLease, Overwrites, in_families, lease_of, subnet};
 use crate::node::NodeView;
 use crate::patch::announcement;
 
@@ -201,23 +201,23 @@ impl NodeTable {
     fn take(&mut self, node: &NodeView<'_>, fingerprint: u64) -> bool {
         let list = self.list;
         let announced = self.own.announced.as_ref().filter(|_| *self.own.name == *node.name);
-        let lease = match (announced, membership(node)) {
+        let lease = match (announced, lease_of(node)) {
             (Some(attrs), _) => {
                 let subnet = subnet(node).ok().flatten();
                 subnet.map(|subnet| Lease { subnet, attrs: attrs.clone() })
             }
-            (None, Membership::Member(mut lease)) => {
+            (None, NodeLease::Lease(mut lease)) => {
                 if self.named {
                     let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
                     overwrites.apply(&mut lease.attrs);
                 }
                 Some(lease)
             }
-            (None, Membership::Unusable(why)) => {
+            (None, NodeLease::Unusable(why)) => {
                 tracing::warn!("Node {} runs flannel and cannot be sent to: {why}", node.name);
                 None
             }
-            (None, Membership::Stranger) => return self.nodes.remove(&*node.name).is_some(),
+            (None, NodeLease::NotOurs) => return self.nodes.remove(&*node.name).is_some(),
         };
         let known = Known { fingerprint, list, lease };
         match self.nodes.get_mut(&*node.name) {
@@ -243,7 +243,7 @@ impl NodeTable {
         likely.find_map(|(name, _)| self.lease(name).filter(|lease| lease.subnet == subnet))
     }
 
-    /// A Node has this subnet no more; another may.
+    /// A Node no longer has this subnet; another Node may have it.
     fn left(&self, subnet: Subnet) -> LeaseChange {
         self.holder(subnet).map_or(LeaseChange::Gone(subnet), LeaseChange::Put)
     }

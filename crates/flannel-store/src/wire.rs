@@ -29,7 +29,7 @@ const LONGEST_LIFE: Duration = Duration::from_secs(100 * 365 * 86_400);
 #[error("{0}")]
 pub struct WireError(pub String);
 
-/// A lease as JSON. `ttl` is added where the reader's clock is not to be relied upon.
+/// A lease as JSON. `ttl` is added where the reader's clock may be wrong.
 pub fn lease_json(subnet: &Subnet, entry: &KeptLease, ttl: Option<Duration>) -> String {
     let mut out = String::from("{");
     if let Some(v4) = subnet.v4() {
@@ -110,7 +110,7 @@ impl WireLease {
         Ok(Self { subnet, attrs, expiry, version: raw.version, ttl, owner: raw.owner })
     }
 
-    /// The lease itself; one without a subnet is none.
+    /// The lease itself; without a subnet it is not one.
     pub fn lease(&self) -> Result<Lease, WireError> {
         let subnet = self.subnet.ok_or_else(|| WireError("a lease without Subnet".to_owned()))?;
         Ok(Lease { subnet, attrs: self.attrs.clone() })

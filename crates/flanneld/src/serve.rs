@@ -1,5 +1,5 @@
 //! The lease server as a part of this process: on a thread of its own, so that thousands of clients
-//! do not keep the node waiting, nor the node them.
+//! do not keep the node waiting, and the node does not keep them waiting.
 
 use flannel_kube::{KubeNodes, KubeOptions};
 use flannel_server::{Embedded, LeaseService, StoreService};

@@ -39,7 +39,7 @@ impl Program {
         })
     }
 
-    /// Of a certain kind, wherever it is. `None`: this host has none, nor rules made with it.
+    /// Of a certain kind, wherever it is. `None`: this host does not have it, and so no rules made with it.
     pub(super) fn of_kind(family: TableFamily, kind: Kind) -> Option<Self> {
         let name = name(family);
         let suffix = match kind {

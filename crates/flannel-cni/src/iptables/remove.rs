@@ -48,7 +48,7 @@ impl Stale<'_> {
     }
 }
 
-/// Removes the chains of a network's containers that live no more, whoever made them.
+/// Removes the chains of a network's containers that no longer exist, whoever made them.
 pub(crate) fn collect(nft: &mut Nft, stale: &Stale<'_>) -> Result<(), Error> {
     for family in FAMILIES {
         let mut chains = Vec::new();

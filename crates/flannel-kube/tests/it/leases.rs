@@ -1,14 +1,14 @@
 //! From a Node to a lease.
 
 use flannel_kube::annotations::Key;
-use flannel_kube::lease::{Membership, Overwrites, in_families, membership, subnet};
+use flannel_kube::lease::{NodeLease, Overwrites, in_families, lease_of, subnet};
 use flannel_lease::Lease;
 
 use crate::support::{DUAL, V4, V6, annotate, dual, node};
 
 fn member(node: &flannel_kube::node::NodeView<'_>) -> Lease {
-    match membership(node) {
-        Membership::Member(lease) => lease,
+    match lease_of(node) {
+        NodeLease::Lease(lease) => lease,
         other => panic!("{other:?}"),
     }
 }
@@ -17,10 +17,10 @@ fn member(node: &flannel_kube::node::NodeView<'_>) -> Lease {
 fn a_node_is_flannels_only_when_it_says_exactly_true() {
     for value in ["", "True", "false", "1", "true "] {
         let other = annotate(dual("a", 1), &[(Key::SubnetManager, value)]);
-        assert_eq!(membership(&other), Membership::Stranger, "{value:?}");
+        assert_eq!(lease_of(&other), NodeLease::NotOurs, "{value:?}");
     }
-    assert_eq!(membership(&node("a", &["10.244.1.0/24"])), Membership::Stranger);
-    assert!(matches!(membership(&dual("a", 1)), Membership::Member(_)));
+    assert_eq!(lease_of(&node("a", &["10.244.1.0/24"])), NodeLease::NotOurs);
+    assert!(matches!(lease_of(&dual("a", 1)), NodeLease::Lease(_)));
 }
 
 #[test]
@@ -72,11 +72,9 @@ fn a_node_of_one_family_is_reached_by_that_one_where_both_are_used() {
 #[test]
 fn what_cannot_be_read_of_a_node_is_said() {
     let broken = annotate(dual("a", 1), &[(Key::BackendData, "{")]);
-    assert!(
-        matches!(membership(&broken), Membership::Unusable(why) if why.contains("backend-data"))
-    );
+    assert!(matches!(lease_of(&broken), NodeLease::Unusable(why) if why.contains("backend-data")));
     let nowhere = annotate(node("a", &[]), &[(Key::SubnetManager, "true")]);
-    assert!(matches!(membership(&nowhere), Membership::Unusable(why) if why.contains("podCIDR")));
+    assert!(matches!(lease_of(&nowhere), NodeLease::Unusable(why) if why.contains("podCIDR")));
     // As the Go flannel writes it for backends that have none, and for an extension without a command.
     for none in ["null", ""] {
         let lease = member(&annotate(dual("a", 1), &[(Key::BackendData, none)]));

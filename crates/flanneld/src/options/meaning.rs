@@ -1,4 +1,4 @@
-//! What was typed → what is meant. Every value that the daemon could not act upon is refused here,
+//! What was typed → what is meant. Every value that the daemon cannot use is refused here,
 //! once, with its flag (or variable) and the way to mend it.
 
 use std::net::IpAddr;
