@@ -9,6 +9,7 @@
 
 mod access;
 mod ali;
+mod applier;
 mod aws;
 mod client;
 mod credentials;
@@ -17,7 +18,6 @@ mod entry;
 mod error;
 mod gce;
 mod http;
-mod keeper;
 mod metadata;
 mod node;
 mod pace;
@@ -29,9 +29,9 @@ pub mod testing;
 mod xml;
 
 pub use access::{Access, Provider};
+pub use applier::CloudApplier;
 pub use credentials::Keys;
 pub use entry::{CloudEntry, CloudKey, CloudRoute, Forwarding, Table};
 pub use error::{CloudError, Fault};
-pub use keeper::CloudKeeper;
 pub use node::{CloudInterface, CloudNode, NodeQuery};
 pub use record::{OwnRoute, recorded, remove_recorded};

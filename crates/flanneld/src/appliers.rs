@@ -12,7 +12,7 @@ use std::task::Poll;
 
 use anyhow::Context as _;
 use flannel_backend::{DesiredState, WantedBy};
-use flannel_cloud::CloudKeeper;
+use flannel_cloud::CloudApplier;
 use flannel_commands::CommandRunner;
 use flannel_kernel::{Engine, Ownership};
 use flannel_tunnel::Tunnel;
@@ -25,14 +25,14 @@ pub struct Appliers {
     kernel: Engine<WantedBy>,
     commands: CommandRunner<WantedBy>,
     tunnel: Tunnel<WantedBy>,
-    cloud: CloudKeeper<WantedBy>,
+    cloud: CloudApplier<WantedBy>,
 }
 
 impl Appliers {
     /// `run`: where what lives as long as the machine is up is found again.
     pub fn start(seed: u64, run: &Path) -> anyhow::Result<Self> {
         let tunnel = Tunnel::start(run.to_owned(), seed).context("cannot start a thread")?;
-        let cloud = CloudKeeper::new(seed, run.to_owned());
+        let cloud = CloudApplier::new(seed, run.to_owned());
         let commands = CommandRunner::new(seed);
         Ok(Self { kernel: Engine::start(seed)?, commands, tunnel, cloud })
     }

@@ -1,7 +1,7 @@
 //! What is the same in every cloud.
 
 use flannel_cloud::testing::Cloud;
-use flannel_cloud::{CloudKeeper, Provider, Table, recorded, remove_recorded};
+use flannel_cloud::{CloudApplier, Provider, Table, recorded, remove_recorded};
 use flannel_wanted::Applier as _;
 
 use crate::support::Place;
@@ -71,7 +71,7 @@ fn a_route_that_is_wanted_no_more_goes_also_when_the_daemon_was_away_meanwhile()
         place.want("10.244.6.0/24");
         expect(&place, MAIN, &[("10.244.6.0/24", 1)]);
         place.wait_for_peace();
-        place.keeper = CloudKeeper::new(2, place.path());
+        place.applier = CloudApplier::new(2, place.path());
         place.declare(Vec::new());
         expect(&place, MAIN, &[]);
         place.wait("nothing to be noted", || recorded(&place.path()).is_empty());
@@ -85,7 +85,7 @@ fn a_restart_writes_nothing_and_removes_nothing() {
         place.want("10.244.5.0/24");
         place.wait_for_peace();
         place.cloud.state().calls.clear();
-        place.keeper = CloudKeeper::new(2, place.path());
+        place.applier = CloudApplier::new(2, place.path());
         place.want("10.244.5.0/24");
         place.wait_for_peace();
         expect(&place, MAIN, &[("10.244.5.0/24", 1)]);
@@ -220,9 +220,9 @@ fn what_is_noted_of_a_route_is_enough_to_take_it_away() {
         place.wait_for_peace();
         let own = recorded(&place.path());
         assert_eq!(own.len(), 1);
-        drop(place.runtime.block_on(async { place.keeper.status().await }));
-        let Place { cloud, runtime, keeper, directory, .. } = place;
-        drop(keeper);
+        drop(place.runtime.block_on(async { place.applier.status().await }));
+        let Place { cloud, runtime, applier, directory, .. } = place;
+        drop(applier);
         runtime.block_on(remove_recorded(directory.path(), &own[0])).unwrap();
         assert_eq!(cloud.shown(MAIN), [""; 0], "{provider}");
         assert_eq!(recorded(directory.path()), []);

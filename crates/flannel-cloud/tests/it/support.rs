@@ -1,4 +1,4 @@
-//! A machine in a cloud, with the keeper under test.
+//! A machine in a cloud, with the applier under test.
 
 use std::net::{IpAddr, TcpListener};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use flannel_cloud::testing::Cloud;
 use flannel_cloud::{
-    Access, CloudEntry, CloudKeeper, CloudRoute, Forwarding, Keys, NodeQuery, Provider, Table,
+    Access, CloudApplier, CloudEntry, CloudRoute, Forwarding, Keys, NodeQuery, Provider, Table,
 };
 use flannel_common::Secret;
 use flannel_wanted::{Applier as _, Status};
@@ -19,7 +19,7 @@ pub(crate) const NETWORK: &str = "10.244.0.0/16";
 pub(crate) struct Place {
     pub(crate) cloud: Cloud,
     pub(crate) runtime: Runtime,
-    pub(crate) keeper: CloudKeeper<u32>,
+    pub(crate) applier: CloudApplier<u32>,
     pub(crate) access: Access,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) next_hop: String,
@@ -65,8 +65,8 @@ impl Place {
             check_every: Duration::from_secs(1),
         };
         let directory = tempfile::tempdir().unwrap();
-        let keeper = CloudKeeper::new(1, directory.path().to_owned());
-        Self { cloud, runtime, keeper, access, directory, next_hop }
+        let applier = CloudApplier::new(1, directory.path().to_owned());
+        Self { cloud, runtime, applier, access, directory, next_hop }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -89,7 +89,7 @@ impl Place {
     pub(crate) fn declare(&self, entries: Vec<CloudEntry>) {
         let networks = vec![NETWORK.parse().unwrap(), "fd00:244::/48".parse().unwrap()];
         let desired = if entries.is_empty() { Vec::new() } else { vec![(1, entries)] };
-        self.runtime.block_on(self.keeper.replace(networks, desired)).unwrap();
+        self.runtime.block_on(self.applier.replace(networks, desired)).unwrap();
     }
 
     pub(crate) fn want(&self, destination: &str) {
@@ -97,7 +97,7 @@ impl Place {
     }
 
     pub(crate) fn status(&self) -> Status {
-        self.keeper.watch_status().borrow().clone()
+        self.applier.watch_status().borrow().clone()
     }
 
     pub(crate) fn wait(&self, what: &str, is: impl Fn() -> bool) {
@@ -114,7 +114,7 @@ impl Place {
         }
     }
 
-    /// The keeper goes on meanwhile.
+    /// The applier goes on meanwhile.
     pub(crate) fn pass(&self, time: Duration) {
         self.runtime.block_on(async { tokio::time::sleep(time).await });
     }

@@ -44,7 +44,7 @@ impl Firewalld {
     }
 
     /// Those that are not there are fine.
-    pub(super) fn distrust(&mut self, zone: &str, addresses: &[IpNet]) {
+    pub(super) fn remove_from_zone(&mut self, zone: &str, addresses: &[IpNet]) {
         for address in addresses {
             let _ = self.call("removeSource", zone, address);
         }

@@ -43,7 +43,7 @@ impl Plugin for Firewall {
         if conf.backend != Backend::Iptables
             && let Some(mut firewalld) = Firewalld::find()
         {
-            firewalld.distrust(&conf.zone, &addresses);
+            firewalld.remove_from_zone(&conf.zone, &addresses);
         }
         rules::forget(&addresses)
     }

@@ -30,11 +30,11 @@ fn has(kube: &Kube, number: u16, reason: &str, words: &[&str]) -> bool {
     })
 }
 
-/// Longer than what is told of a trouble at all.
+/// A fault that lasts this long is reported.
 const LASTING: Duration = Duration::from_secs(8);
 
 /// Pods are cut off for a while, and the API server is not.
-fn trouble(kube: &Kube) -> Result<()> {
+fn cut_off(kube: &Kube) -> Result<()> {
     kube.lab.node(1).exec(&["sysctl", "-w", "net.ipv4.ip_forward=0"])?;
     std::thread::sleep(LASTING);
     kube.lab.node(1).exec(&["sysctl", "-w", "net.ipv4.ip_forward=1"])?;
@@ -47,10 +47,10 @@ fn what_an_operator_must_know_is_an_event_on_the_node_said_once_and_counted() ->
     kube.connected_pods(1, 2)?;
     assert!(events(&kube, 1).is_empty(), "nothing is wrong: {:?}", events(&kube, 1));
 
-    // The same trouble twice, and its end.
+    // The same fault twice, and its end.
     for count in 1..=2 {
-        trouble(&kube)?;
-        kube.wait("the trouble and its end to be told", || {
+        cut_off(&kube)?;
+        kube.wait("the fault and its end to be told", || {
             let told = |reason: &str| {
                 let events = events(&kube, 1);
                 let times = events.iter().filter(|(found, ..)| found == reason).map(|(.., n)| n);
@@ -97,7 +97,7 @@ fn without_the_right_to_write_events_one_line_says_so_and_all_else_goes_on() -> 
     kube.server.annotate(&name(1), &key("unrelated"), Some("x"));
     kube.lab.start_daemons()?;
     for _ in 0..2 {
-        trouble(&kube)?;
+        cut_off(&kube)?;
         kube.wait("it to be ready again", || kube.lab.node(1).flanneld().is_ready())?;
     }
     kube.logged(1, &["No events are written", "create events", "verbs: [create, patch]"])?;

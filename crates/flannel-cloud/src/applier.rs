@@ -26,13 +26,13 @@ use crate::{Access, CloudEntry, CloudError, CloudKey, CloudRoute, Fault, Forward
 const POLICY: RepairPolicy =
     RepairPolicy { at_once: 5, calm: Duration::from_secs(600), undone: RETRY, refused: RETRY };
 const RETRY: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
-/// A route that is wanted no more and cannot be taken away is left after so many tries.
+/// How often it is tried to take away a route that is no longer wanted.
 const MOST_REMOVING: u32 = 10;
 const QUEUE: usize = 256;
-const STOPPED: Stopped = Stopped("keeper of cloud routes");
+const STOPPED: Stopped = Stopped("applier of cloud routes");
 
 /// A handle. The task is started with the first wish: most networks have none.
-pub struct CloudKeeper<S> {
+pub struct CloudApplier<S> {
     jobs: Arc<Mutex<Option<mpsc::Sender<Job<S>>>>>,
     status: Arc<watch::Sender<Status>>,
     /// Where it is noted which routes are this node's.
@@ -40,7 +40,7 @@ pub struct CloudKeeper<S> {
     seed: u64,
 }
 
-impl<S> Clone for CloudKeeper<S> {
+impl<S> Clone for CloudApplier<S> {
     fn clone(&self) -> Self {
         let Self { jobs, status, directory, seed } = self;
         Self {
@@ -58,7 +58,7 @@ enum Job<S> {
     Status(oneshot::Sender<Status>),
 }
 
-impl<S: Requester> CloudKeeper<S> {
+impl<S: Requester> CloudApplier<S> {
     pub fn new(seed: u64, directory: PathBuf) -> Self {
         let status = Arc::new(watch::Sender::new(Status::default()));
         Self { jobs: Arc::default(), status, directory: directory.into(), seed }
@@ -69,7 +69,7 @@ impl<S: Requester> CloudKeeper<S> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.is_none() && start {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let task = Keeping::new(self.status.clone(), self.directory.clone(), self.seed);
+            let task = RouteTask::new(self.status.clone(), self.directory.clone(), self.seed);
             tokio::spawn(task.run(receiver).in_current_span());
             *jobs = Some(sender);
         }
@@ -88,7 +88,7 @@ impl<S: Requester> CloudKeeper<S> {
     }
 }
 
-impl<S: Requester> Applier<S> for CloudKeeper<S> {
+impl<S: Requester> Applier<S> for CloudApplier<S> {
     type Entry = CloudEntry;
     /// The networks, now and before: what leads to this node inside of them is ours.
     type Ownership = Vec<IpNet>;
@@ -126,7 +126,7 @@ fn left_behind(directory: &Path, networks: &[IpNet]) -> Vec<OwnRoute> {
     own
 }
 
-struct Keeping<S> {
+struct RouteTask<S> {
     wanted: Wanted<S, CloudEntry>,
     networks: Vec<IpNet>,
     /// Wanted no more, and how often taking them away has failed.
@@ -134,7 +134,7 @@ struct Keeping<S> {
     clients: Vec<Arc<Client>>,
     /// What cannot be known of forwarding, and why the cloud could not be asked: said once.
     doubt: Option<String>,
-    trouble: Option<String>,
+    last_error: Option<String>,
     pace: Pace,
     /// What was left behind is among those that leave.
     knows_the_past: bool,
@@ -166,7 +166,7 @@ enum Step {
     Remove { client: Arc<Client>, table: String, found: Found, why: Why },
 }
 
-impl<S: Requester> Keeping<S> {
+impl<S: Requester> RouteTask<S> {
     fn new(status: Arc<watch::Sender<Status>>, directory: Arc<Path>, seed: u64) -> Self {
         Self {
             wanted: Wanted::new(POLICY),
@@ -174,7 +174,7 @@ impl<S: Requester> Keeping<S> {
             leaving: Vec::new(),
             clients: Vec::new(),
             doubt: None,
-            trouble: None,
+            last_error: None,
             pace: Pace::new(),
             knows_the_past: false,
             changed: false,
@@ -335,7 +335,7 @@ impl<S: Requester> Keeping<S> {
                     self.on_forwarding(forwarding, result, now);
                 }
                 if looks.iter().all(|look| look.view.is_ok()) {
-                    self.trouble = None;
+                    self.last_error = None;
                 }
                 let steps = self.plan(&looks, now);
                 if refused.is_none() && !steps.is_empty() {
@@ -560,12 +560,12 @@ impl<S: Requester> Keeping<S> {
         if lasting || self.wanted.is_good(key) != Some(true) {
             return self.failed(key, error, now);
         }
-        let trouble = error.to_string();
-        if self.trouble.as_ref() != Some(&trouble) {
+        let last_error = error.to_string();
+        if self.last_error.as_ref() != Some(&last_error) {
             tracing::warn!(
-                "The cloud cannot be asked whether its table is as it was: {trouble}; trying again"
+                "The cloud cannot be asked whether its table is as it was: {last_error}; trying again"
             );
-            self.trouble = Some(trouble);
+            self.last_error = Some(last_error);
         }
     }
 
