@@ -15,6 +15,7 @@ mod extension;
 mod family;
 mod host_gw;
 mod ipip;
+mod ipsec;
 mod judge;
 mod needs;
 mod udp;
@@ -35,11 +36,12 @@ pub use underlay::Underlay;
 pub use wishes::{DesiredState, WantedBy, Wishes};
 
 /// In the order the documentation lists them.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 12] = [
     "vxlan",
     "host-gw",
     "wireguard",
     "ipip",
+    "ipsec",
     "udp",
     "aws-vpc",
     "ali-vpc",
@@ -49,7 +51,7 @@ const KNOWN: [&str; 11] = [
     "alloc",
 ];
 /// Those of the Go flannel, past and present, that are not here.
-const NOT_BUILT: [&str; 2] = ["ipsec", "azure"];
+const NOT_BUILT: [&str; 1] = ["azure"];
 
 /// The backend that a network config asks for.
 pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> {
@@ -57,6 +59,7 @@ pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> 
         "vxlan" => Box::new(vxlan::VxlanBackend::new(config)?),
         "wireguard" => Box::new(wireguard::WireguardBackend::new(config)?),
         "ipip" => Box::new(ipip::IpipBackend::new(config)?),
+        "ipsec" => Box::new(ipsec::IpsecBackend::new(config)?),
         "host-gw" => Box::new(host_gw::HostGwBackend::new(config)),
         "extension" => Box::new(extension::ExtensionBackend::new(config)?),
         "udp" => Box::new(udp::UdpBackend::new(config)?),

@@ -5,6 +5,7 @@
 
 use flannel_cloud::CloudEntry;
 use flannel_commands::Hook;
+use flannel_ipsec::IpsecEntry;
 use flannel_kernel::Entry;
 use flannel_lease::Subnet;
 use flannel_tunnel::TunnelEntry;
@@ -24,12 +25,17 @@ pub struct Wishes {
     pub commands: Vec<Hook>,
     pub tunnel: Vec<TunnelEntry>,
     pub cloud: Vec<CloudEntry>,
+    pub ipsec: Vec<IpsecEntry>,
 }
 
 impl Wishes {
     pub fn is_empty(&self) -> bool {
-        let Self { kernel, commands, tunnel, cloud } = self;
-        kernel.is_empty() && commands.is_empty() && tunnel.is_empty() && cloud.is_empty()
+        let Self { kernel, commands, tunnel, cloud, ipsec } = self;
+        kernel.is_empty()
+            && commands.is_empty()
+            && tunnel.is_empty()
+            && cloud.is_empty()
+            && ipsec.is_empty()
     }
 }
 
@@ -47,6 +53,7 @@ pub struct DesiredState {
     pub commands: Desired<WantedBy, Hook>,
     pub tunnel: Desired<WantedBy, TunnelEntry>,
     pub cloud: Desired<WantedBy, CloudEntry>,
+    pub ipsec: Desired<WantedBy, IpsecEntry>,
 }
 
 impl DesiredState {
@@ -58,7 +65,7 @@ impl DesiredState {
 
     /// Part of a whole: who has no wishes need not be named.
     pub fn want(&mut self, who: WantedBy, wishes: Wishes) {
-        let Wishes { kernel, commands, tunnel, cloud } = wishes;
+        let Wishes { kernel, commands, tunnel, cloud, ipsec } = wishes;
         if !kernel.is_empty() {
             self.kernel.push((who, kernel));
         }
@@ -71,19 +78,27 @@ impl DesiredState {
         if !cloud.is_empty() {
             self.cloud.push((who, cloud));
         }
+        if !ipsec.is_empty() {
+            self.ipsec.push((who, ipsec));
+        }
     }
 
     /// Part of what changes: who has no wishes has them no longer.
     pub fn change(&mut self, who: WantedBy, wishes: Wishes) {
-        let Wishes { kernel, commands, tunnel, cloud } = wishes;
+        let Wishes { kernel, commands, tunnel, cloud, ipsec } = wishes;
         self.kernel.push((who, kernel));
         self.commands.push((who, commands));
         self.tunnel.push((who, tunnel));
         self.cloud.push((who, cloud));
+        self.ipsec.push((who, ipsec));
     }
 
     pub fn is_empty(&self) -> bool {
-        let Self { kernel, commands, tunnel, cloud } = self;
-        kernel.is_empty() && commands.is_empty() && tunnel.is_empty() && cloud.is_empty()
+        let Self { kernel, commands, tunnel, cloud, ipsec } = self;
+        kernel.is_empty()
+            && commands.is_empty()
+            && tunnel.is_empty()
+            && cloud.is_empty()
+            && ipsec.is_empty()
     }
 }

@@ -411,7 +411,7 @@ fn impossible_options_are_refused_with_the_fix() {
     assert!(refused(r#"{"Type":"vxlan","VNI":10000000}"#).contains("9999999 or less"));
     assert!(refused(r#"{"Type":"vxlan","MTU":1300}"#).contains("1280"));
     assert!(refused(r#"{"Type":"vxlan","Port":65536}"#).contains("Port"));
-    let known = "udp, aws-vpc, ali-vpc, gce, tencent-vpc, extension, alloc";
+    let known = "ipip, ipsec, udp, aws-vpc, ali-vpc, gce, tencent-vpc, extension, alloc";
     assert!(refused(r#"{"Type":"carrier-pigeon"}"#).contains(known));
 }
 
@@ -420,7 +420,7 @@ fn what_is_wrong_on_every_node_is_found_without_one() {
     let config = |more: &str| format!(r#"{{"Network":"10.244.0.0/16"{more}}}"#);
     let dual = r#","EnableIPv6":true,"IPv6Network":"fd00:244::/56""#;
     for (more, said) in [
-        (r#","Backend":{"Type":"ipsec"}"#.to_owned(), "'ipsec' is not part of this release"),
+        (r#","Backend":{"Type":"azure"}"#.to_owned(), "'azure' is not part of this release"),
         (r#","Backend":{"Type":"vxlam"}"#.to_owned(), "did you mean vxlan?"),
         (r#","Backend":{"Type":"hostgw"}"#.to_owned(), "did you mean host-gw?"),
         (r#","Backend":{"Type":"x\u001b"}"#.to_owned(), r"unknown Backend.Type 'x\u{1b}': use one"),

@@ -35,6 +35,7 @@ pub(crate) fn create_link(link: &Link, parent: Option<u32>) -> Request {
         LinkKind::Wireguard => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Wireguard)]),
         // Not planned: the kernel makes these for whoever opens them, and for nobody else.
         LinkKind::Tun => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Tun)]),
+        LinkKind::Dummy => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Dummy)]),
     };
     let mut message = LinkMessage::default();
     message.header.flags = LinkFlags::Up;

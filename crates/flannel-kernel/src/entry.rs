@@ -8,6 +8,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
+use flannel_netlink::xfrm::{Direction, Policy};
 use ipnet::IpNet;
 
 use crate::{IfName, Mac, PublicKey, WireguardIdentity, WireguardPeer};
@@ -32,6 +33,7 @@ pub enum Entry {
     Offload(Offload),
     WireguardIdentity(Box<WireguardIdentity>),
     WireguardPeer(Box<WireguardPeer>),
+    Policy(Box<Policy>),
 }
 
 /// What the kernel identifies an entry by. The order of the variants is the order of dependency:
@@ -42,6 +44,8 @@ pub enum Key {
     /// The key and the port of a device.
     Wireguard(IfName),
     WireguardPeer(IfName, PublicKey),
+    /// By what it is for: from where to where. Before routes: what is to be encrypted must not leave as it is.
+    Policy(Direction, IpNet, IpNet),
     Offload(IfName),
     Sysctl(String),
     Address(IfName, IpNet),
@@ -70,6 +74,8 @@ pub enum LinkKind {
     Wireguard,
     /// Made by the process that serves it, and kept by us as it is wanted.
     Tun,
+    /// Drops all that is sent into it: what is to travel otherwise has left before.
+    Dummy,
 }
 
 impl LinkKind {
@@ -77,7 +83,7 @@ impl LinkKind {
     pub fn parent(&self) -> Option<IfName> {
         match self {
             Self::Vxlan(vxlan) => Some(vxlan.parent),
-            Self::Ipip(_) | Self::Wireguard | Self::Tun => None,
+            Self::Ipip(_) | Self::Wireguard | Self::Tun | Self::Dummy => None,
         }
     }
 
@@ -88,6 +94,7 @@ impl LinkKind {
             Self::Ipip(_) => "ipip",
             Self::Wireguard => "wireguard",
             Self::Tun => "tun",
+            Self::Dummy => "dummy",
         }
     }
 }
@@ -103,6 +110,7 @@ impl fmt::Display for LinkKind {
             Self::Ipip(ipip) => write!(f, "ipip local {}", ipip.local),
             Self::Wireguard => f.write_str("wireguard"),
             Self::Tun => f.write_str("tun"),
+            Self::Dummy => f.write_str("dummy"),
         }
     }
 }
@@ -201,6 +209,7 @@ impl Key {
             Self::Offload(_) | Self::Sysctl(_) => FoundBy::Reading,
             Self::Wireguard(_)
             | Self::WireguardPeer(..)
+            | Self::Policy(..)
             | Self::Address(..)
             | Self::Neighbour(..)
             | Self::Fdb(..)
@@ -215,6 +224,7 @@ impl Entry {
             Self::Link(e) => Key::Link(e.name),
             Self::WireguardIdentity(e) => Key::Wireguard(e.link),
             Self::WireguardPeer(e) => Key::WireguardPeer(e.link, e.public_key),
+            Self::Policy(e) => Key::Policy(e.direction, e.src, e.dst),
             Self::Offload(e) => Key::Offload(e.link),
             Self::Sysctl(e) => Key::Sysctl(e.path.clone()),
             Self::Address(e) => Key::Address(e.link, e.addr),
@@ -232,7 +242,7 @@ impl Entry {
             Self::WireguardIdentity(e) => Some(e.link),
             Self::WireguardPeer(e) => Some(e.link),
             Self::Offload(e) => Some(e.link),
-            Self::Sysctl(_) | Self::Blackhole(_) => None,
+            Self::Sysctl(_) | Self::Blackhole(_) | Self::Policy(_) => None,
             Self::Address(e) => Some(e.link),
             Self::Neighbour(e) => Some(e.link),
             Self::Fdb(e) => Some(e.link),
@@ -274,6 +284,14 @@ impl fmt::Display for Entry {
             Self::Sysctl(e) => write!(f, "sysctl {}={}", e.path.replace('/', "."), e.value),
             Self::WireguardIdentity(e) => e.fmt(f),
             Self::WireguardPeer(e) => e.fmt(f),
+            Self::Policy(e) => {
+                let Policy { direction, src, dst, tunnel } = &**e;
+                write!(
+                    f,
+                    "xfrm policy {direction} {src} -> {dst} in {} -> {}",
+                    tunnel.src, tunnel.dst
+                )
+            }
             Self::Address(e) => write!(f, "address {} dev {}", e.addr, e.link),
             Self::Neighbour(e) => write!(f, "neighbour {} lladdr {} dev {}", e.ip, e.mac, e.link),
             Self::Fdb(e) => write!(f, "fdb {} dst {} dev {}", e.mac, e.dst, e.link),
@@ -299,6 +317,9 @@ impl fmt::Display for Key {
             Self::Link(name) => write!(f, "device {name}"),
             Self::Wireguard(name) => write!(f, "wireguard key and port of {name}"),
             Self::WireguardPeer(link, key) => write!(f, "wireguard peer {key} dev {link}"),
+            Self::Policy(direction, src, dst) => {
+                write!(f, "xfrm policy {direction} {src} -> {dst}")
+            }
             Self::Offload(name) => write!(f, "checksum offload of {name}"),
             Self::Sysctl(path) => write!(f, "sysctl {}", path.replace('/', ".")),
             Self::Address(link, addr) => write!(f, "address {addr} dev {link}"),

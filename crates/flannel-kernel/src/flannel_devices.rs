@@ -12,6 +12,9 @@ pub const TUN_DEVICES: &str = "flannel";
 /// The ipip device, of which one node has one.
 pub const IPIP_DEVICE: &str = "flannel.ipip";
 
+/// Where packets end that are to be encrypted and have not been; of which one node has one.
+pub const IPSEC_DEVICE: &str = "flannel.ipsec";
+
 /// WireGuard's devices: the one that all modes have, and that of IPv6 in the mode `separate`.
 pub const WIREGUARD_DEVICES: [&str; 2] = ["flannel-wg", "flannel-wg-v6"];
 
@@ -28,6 +31,7 @@ pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {
             .iter()
             .any(|prefix| link.name.as_str() == format!("{prefix}{}", vxlan.vni)),
         Some(ObservedKind::Ipip(_)) => link.name.as_str() == IPIP_DEVICE,
+        Some(ObservedKind::Dummy) => link.name.as_str() == IPSEC_DEVICE,
         Some(ObservedKind::Wireguard) => WIREGUARD_DEVICES.contains(&link.name.as_str()),
         Some(ObservedKind::Tun) => link
             .name
@@ -58,6 +62,7 @@ mod tests {
         assert!(is_flannel_device(device("flannel.7", InfoKind::Vxlan, 7)));
         assert!(is_flannel_device(device("flannel-v6.7", InfoKind::Vxlan, 7)));
         assert!(is_flannel_device(device("flannel.ipip", InfoKind::IpIp, 0)));
+        assert!(is_flannel_device(device("flannel.ipsec", InfoKind::Dummy, 0)));
         assert!(is_flannel_device(device("flannel-wg", InfoKind::Wireguard, 0)));
         assert!(is_flannel_device(device("flannel-wg-v6", InfoKind::Wireguard, 0)));
         assert!(is_flannel_device(device("flannel0", InfoKind::Tun, 7)));
@@ -70,6 +75,7 @@ mod tests {
             device("vxlan7", InfoKind::Vxlan, 7),
             device("flannel.ipip", InfoKind::Vxlan, 7),
             device("tunl0", InfoKind::IpIp, 0),
+            device("dummy0", InfoKind::Dummy, 0),
             device("wg0", InfoKind::Wireguard, 0),
         ] {
             assert!(!is_flannel_device(other.clone()), "{other:?}");

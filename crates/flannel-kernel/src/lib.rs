@@ -28,10 +28,11 @@ pub use entry::{
 };
 pub use facts::{DefaultRoute, Facts, Interface, InterfaceAddress, KernelVersion, Path};
 pub use flannel_devices::{
-    IPIP_DEVICE, TUN_DEVICES, VXLAN_DEVICES, WIREGUARD_DEVICES, is_flannel_device,
+    IPIP_DEVICE, IPSEC_DEVICE, TUN_DEVICES, VXLAN_DEVICES, WIREGUARD_DEVICES, is_flannel_device,
 };
+pub use flannel_netlink::xfrm::{Direction, ESP_REQID, EspTunnel, Policy};
 pub use flannel_netlink::{IfName, InvalidIfName, InvalidMac, Mac};
-pub use ownership::{LegacyRoutes, Ownership};
+pub use ownership::{LegacyRoutes, Ownership, is_flannel_policy};
 pub use wireguard::{
     InvalidKey, PresharedKey, PrivateKey, PublicKey, WireguardIdentity, WireguardPeer,
 };

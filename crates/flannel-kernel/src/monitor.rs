@@ -1,17 +1,22 @@
 //! What others change in the kernel, as it happens.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netlink_packet_route::RouteNetlinkMessage;
 
-use flannel_netlink::{Protocol, Socket, decode, messages};
+use flannel_netlink::{Protocol, Socket, decode, messages, xfrm};
+use rustix::event::epoll;
 
 /// A burst of some ten thousand changes. Beyond it the kernel drops notifications and says so.
 const RECEIVE_MEMORY: i32 = 16 << 20;
 
 pub(crate) struct Monitor {
     socket: Socket,
+    /// Opened when there are policies to be watched.
+    policies: Option<Socket>,
+    /// Readable when one of them is.
+    any: OwnedFd,
 }
 
 pub(crate) enum Heard {
@@ -27,7 +32,9 @@ impl Monitor {
     pub(crate) fn open() -> io::Result<Self> {
         let socket = Socket::open(Protocol::Route)?;
         socket.set_receive_memory(RECEIVE_MEMORY)?;
-        Ok(Self { socket })
+        let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&any, &socket)?;
+        Ok(Self { socket, policies: None, any })
     }
 
     pub(crate) fn watch_links_and_addresses(&self) -> io::Result<()> {
@@ -54,6 +61,39 @@ impl Monitor {
             libc::RTNLGRP_IPV6_NETCONF,
         ] {
             let _ = self.socket.join(group);
+        }
+    }
+
+    /// IPsec's policies.
+    pub(crate) fn watch_policies(&mut self) -> io::Result<()> {
+        if self.policies.is_none() {
+            let socket = Socket::open(Protocol::Xfrm)?;
+            socket.join(xfrm::POLICY_GROUP)?;
+            watch(&self.any, &socket)?;
+            self.policies = Some(socket);
+        }
+        Ok(())
+    }
+
+    /// Whether policies have changed since the last call, and by whose netlink port. What was changed through
+    /// `own_port` does not count.
+    pub(crate) fn drain_policies(&mut self, own_port: u32) -> io::Result<Option<u32>> {
+        let mut by = None;
+        let Some(socket) = &mut self.policies else { return Ok(None) };
+        loop {
+            match socket.receive_now() {
+                Ok(datagram) => {
+                    for message in messages(datagram) {
+                        let port = message?.port;
+                        if port != own_port || port == 0 {
+                            by = Some(port);
+                        }
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(by),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => by = Some(0),
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -84,8 +124,13 @@ impl Monitor {
     }
 }
 
+fn watch(any: &OwnedFd, socket: &Socket) -> io::Result<()> {
+    let data = epoll::EventData::new_u64(0);
+    Ok(epoll::add(any, socket, data, epoll::EventFlags::IN)?)
+}
+
 impl AsFd for Monitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.any.as_fd()
     }
 }

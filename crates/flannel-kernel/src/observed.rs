@@ -67,6 +67,7 @@ pub(crate) enum ObservedKind {
     Ipip(ObservedIpip),
     Wireguard,
     Tun,
+    Dummy,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -231,6 +232,7 @@ fn observed_kind(infos: &[LinkInfo]) -> Option<ObservedKind> {
         InfoKind::IpIp => Some(ObservedKind::Ipip(ipip(infos))),
         InfoKind::Wireguard => Some(ObservedKind::Wireguard),
         InfoKind::Tun => Some(ObservedKind::Tun),
+        InfoKind::Dummy => Some(ObservedKind::Dummy),
         _ => None,
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use flannel_netlink::xfrm::ObservedPolicy;
 use ipnet::IpNet;
 
 use crate::flannel_devices;
@@ -14,7 +15,7 @@ use crate::links::Links;
 use crate::observed::{
     ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour, ObservedRoute, RouteKind,
 };
-use crate::{IPV6_DEFAULT_METRIC, IfName, ROUTE_PROTOCOL};
+use crate::{ESP_REQID, IPV6_DEFAULT_METRIC, IfName, ROUTE_PROTOCOL};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ownership {
@@ -77,6 +78,11 @@ impl Ownership {
             && addresses.iter().any(|address| self.is_within(address.addr))
     }
 
+    /// Between pods of ours. The Go flannel's are of the same shape.
+    pub(crate) fn owns_policy(&self, policy: &ObservedPolicy) -> bool {
+        is_flannel_policy(policy) && self.is_within(policy.src) && self.is_within(policy.dst)
+    }
+
     /// Not to a whole pod network.
     pub(crate) fn leads_to_a_peer(&self, route: &crate::Route) -> bool {
         !self.networks.contains(&route.dst)
@@ -85,6 +91,11 @@ impl Ownership {
     pub(crate) fn is_within(&self, net: IpNet) -> bool {
         self.networks.iter().any(|network| network.contains(&net))
     }
+}
+
+/// Whether a policy is of the shape that every flannel's is. strongSwan gives those that it makes itself a priority.
+pub fn is_flannel_policy(policy: &ObservedPolicy) -> bool {
+    policy.plain && policy.tunnel.is_some_and(|tunnel| tunnel.reqid == ESP_REQID)
 }
 
 impl LegacyRoutes {

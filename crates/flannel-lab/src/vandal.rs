@@ -123,7 +123,7 @@ impl Node {
     pub fn possible_deeds(&self) -> Result<Vec<Vandalism>> {
         let mut deeds = Vec::new();
         let mut devices = Vec::new();
-        for link in self.json(&["ip", "-j", "link", "show"])? {
+        for link in self.json(&["ip", "-d", "-j", "link", "show"])? {
             let name = text(&link, "ifname");
             if name.starts_with("flannel") {
                 let mtu = link["mtu"].as_u64().and_then(|mtu| u32::try_from(mtu).ok());
@@ -133,7 +133,9 @@ impl Node {
                     deeds.push(Vandalism::SetMac { device: name.clone(), mac });
                     deeds.push(Vandalism::Enslave(name.clone()));
                     deeds.push(Vandalism::ArpOff(name.clone()));
-                    deeds.push(Vandalism::ProtoDown(name.clone()));
+                    if text(&link["linkinfo"], "info_kind") != "dummy" {
+                        deeds.push(Vandalism::ProtoDown(name.clone()));
+                    }
                 }
                 let mtu = mtu.map_or(1000, |mtu| mtu.saturating_sub(100));
                 deeds.push(Vandalism::SetMtu { device: name.clone(), mtu });

@@ -7,8 +7,8 @@
 //!
 //! From the ground up: [`Socket`] (system calls), [`Message`] and [`Attributes`] (bytes),
 //! [`Connection`] (a conversation), and what is said in it: [`Request`] for links, addresses and
-//! routes, [`nfnetlink`] for nftables, [`generic`] for what has no protocol of its own. Another protocol of netlink is another [`Protocol`] and, beside
-//! `nfnetlink`, a file with its message header.
+//! routes, [`nfnetlink`] for nftables, [`xfrm`] for IPsec, [`generic`] for what has no protocol of its own.
+//! Another protocol of netlink is another [`Protocol`] and, beside `nfnetlink`, a file with its messages.
 
 mod attributes;
 mod connection;
@@ -20,6 +20,7 @@ mod name;
 pub mod nfnetlink;
 mod route;
 mod socket;
+pub mod xfrm;
 
 pub use attributes::{AttributeWriter, Attributes, ip, text};
 pub use connection::{Connection, Writable};

@@ -24,6 +24,8 @@ pub enum Protocol {
     Netfilter,
     /// Families that are known by name: wireguard.
     Generic,
+    /// IPsec's policies and states.
+    Xfrm,
 }
 
 pub struct Socket {
@@ -138,6 +140,7 @@ fn bound(protocol: Protocol, groups: u32) -> io::Result<OwnedFd> {
         Protocol::Route => None,
         Protocol::Netfilter => Some(netlink::NETFILTER),
         Protocol::Generic => Some(netlink::GENERIC),
+        Protocol::Xfrm => Some(netlink::XFRM),
     };
     let fd = rustix::net::socket_with(
         AddressFamily::NETLINK,

@@ -29,7 +29,7 @@ fn table() -> Vec<(String, Verdict)> {
         (net(r#","Backend":{}"#), Err("Backend.Type is missing")),
         (net(r#","Backend":{"Type":""}"#), Err("not the name of a backend")),
         (net(r#","Backend":{"Type":"vxlam"}"#), Err("did you mean vxlan?")),
-        (net(r#","Backend":{"Type":"ipsec"}"#), Err("not part of this release")),
+        (net(r#","Backend":{"Type":"azure"}"#), Err("not part of this release")),
         (net(r#","Backend":{"Type":"udp","Port":0}"#), Err("Backend.Port")),
         (vxlan(r#","VNI":16777216"#), Err("Backend.VNI")),
         (vxlan(r#","VNI":-1"#), Err("Backend.VNI")),

@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use flannel_backend::{DesiredState, WantedBy};
 use flannel_cloud::CloudApplier;
 use flannel_commands::CommandRunner;
+use flannel_ipsec::Ipsec;
 use flannel_kernel::{Engine, Ownership};
 use flannel_tunnel::Tunnel;
 use flannel_wanted::{Applier, Desired, Status, Stopped};
@@ -26,6 +27,7 @@ pub struct Appliers {
     commands: CommandRunner<WantedBy>,
     tunnel: Tunnel<WantedBy>,
     cloud: CloudApplier<WantedBy>,
+    ipsec: Ipsec<WantedBy>,
 }
 
 impl Appliers {
@@ -34,7 +36,8 @@ impl Appliers {
         let tunnel = Tunnel::start(run.to_owned(), seed).context("cannot start a thread")?;
         let cloud = CloudApplier::new(seed, run.to_owned());
         let commands = CommandRunner::new(seed);
-        Ok(Self { kernel: Engine::start(seed)?, commands, tunnel, cloud })
+        let ipsec = Ipsec::new(run.to_owned(), seed);
+        Ok(Self { kernel: Engine::start(seed)?, commands, tunnel, cloud, ipsec })
     }
 
     /// For what is to be known of the node: its facts, and the paths to peers.
@@ -48,33 +51,41 @@ impl Appliers {
         ownership: Ownership,
         desired: DesiredState,
     ) -> Result<Status, Stopped> {
-        let DesiredState { kernel, commands, tunnel, cloud } = desired;
+        let DesiredState { kernel, commands, tunnel, cloud, ipsec } = desired;
         let networks = ownership.networks.clone();
         let above = self.kernel.replace(ownership, kernel);
         let above = replace_below(&self.cloud, networks.clone(), cloud, above);
-        let above = replace_below(&self.tunnel, networks, tunnel, above);
+        let above = replace_below(&self.tunnel, networks.clone(), tunnel, above);
+        let above = replace_below(&self.ipsec, networks, ipsec, above);
         replace_below(&self.commands, (), commands, above).await
     }
 
     /// Declares what single peers, or the node, want from now on.
     pub async fn update(&self, changes: DesiredState) -> Result<Status, Stopped> {
-        let DesiredState { kernel, commands, tunnel, cloud } = changes;
+        let DesiredState { kernel, commands, tunnel, cloud, ipsec } = changes;
         let above = update_below(&self.cloud, cloud, self.kernel.update(kernel));
         let above = update_below(&self.tunnel, tunnel, above);
+        let above = update_below(&self.ipsec, ipsec, above);
         update_below(&self.commands, commands, above).await
     }
 
     pub fn watch_status(&self) -> WatchedStatus {
-        let Self { kernel, commands, tunnel, cloud } = self;
-        let below = [commands.watch_status(), tunnel.watch_status(), cloud.watch_status()];
+        let Self { kernel, commands, tunnel, cloud, ipsec } = self;
+        let below = [
+            commands.watch_status(),
+            tunnel.watch_status(),
+            cloud.watch_status(),
+            ipsec.watch_status(),
+        ];
         WatchedStatus(below.into_iter().chain([kernel.watch_status()]).collect())
     }
 
     /// The daemon ends.
     pub async fn stop(&self) {
-        let Self { kernel, commands, tunnel, cloud } = self;
+        let Self { kernel, commands, tunnel, cloud, ipsec } = self;
         kernel.stop().await;
         cloud.stop().await;
+        ipsec.stop().await;
         tunnel.stop().await;
         commands.stop().await;
     }

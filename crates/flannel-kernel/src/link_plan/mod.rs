@@ -89,6 +89,10 @@ pub(crate) fn plan_link(link: &Link, around: Surroundings<'_>) -> LinkPlan {
             Some(ObservedKind::Tun) => Fit::Changes(Vec::new()),
             _ => Fit::OtherKind,
         },
+        LinkKind::Dummy => match &observed.kind {
+            Some(ObservedKind::Dummy) => Fit::Changes(Vec::new()),
+            _ => Fit::OtherKind,
+        },
     };
     let steps = match fit {
         Fit::OtherKind => {
@@ -136,7 +140,7 @@ fn was_ours(link: &Link, other: &ObservedLink, around: Surroundings<'_>) -> bool
         // It is known by its key, which is asked for elsewhere.
         LinkKind::Wireguard => return false,
         // By its addresses alone.
-        LinkKind::Tun => (true, true),
+        LinkKind::Tun | LinkKind::Dummy => (true, true),
     };
     let addresses = around.links.addresses(other.index);
     convertible
@@ -161,6 +165,7 @@ impl Surroundings<'_> {
             // Any number of them may be there. Who receives what is a matter of their ports.
             LinkKind::Wireguard => false,
             LinkKind::Tun => matches!(&other.kind, Some(ObservedKind::Tun)),
+            LinkKind::Dummy => matches!(&other.kind, Some(ObservedKind::Dummy)),
         }
     }
 }

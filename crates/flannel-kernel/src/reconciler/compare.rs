@@ -267,6 +267,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                     Entry::Link(_)
                     | Entry::WireguardIdentity(_)
                     | Entry::WireguardPeer(_)
+                    | Entry::Policy(_)
                     | Entry::Address(_)
                     | Entry::Route(_)
                     | Entry::Blackhole(_)

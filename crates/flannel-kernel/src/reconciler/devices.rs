@@ -165,8 +165,10 @@ impl<S: Ord + Clone> Reconciler<S> {
         match &link.kind {
             LinkKind::Vxlan(vxlan) => self.explain_vxlan(link, vxlan, error),
             LinkKind::Ipip(ipip) => Ok(self.explain_ipip(link, ipip, error)),
-            LinkKind::Wireguard if error.errno == libc::EOPNOTSUPP => Ok(lacks_kind(link, error)),
-            LinkKind::Wireguard | LinkKind::Tun => Ok(error.to_string()),
+            LinkKind::Wireguard | LinkKind::Dummy if error.errno == libc::EOPNOTSUPP => {
+                Ok(lacks_kind(link, error))
+            }
+            LinkKind::Wireguard | LinkKind::Tun | LinkKind::Dummy => Ok(error.to_string()),
         }
     }
 

@@ -11,6 +11,7 @@ mod hazards;
 mod read;
 mod wireguard;
 mod write;
+mod xfrm;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -32,6 +33,7 @@ use flannel_netlink::{Connection, NetlinkError, Protocol, Request};
 use flannel_wanted::{Desired, Wanted};
 use hazards::Watch;
 use wireguard::Tunnels;
+use xfrm::Policies;
 
 /// Belt and braces: everything is compared this often even when nothing was heard.
 const ROUTINE_RESYNC: Duration = Duration::from_secs(120);
@@ -50,6 +52,7 @@ pub(crate) struct Reconciler<S> {
     repairs: RepairLog,
     watch: Watch,
     tunnels: Tunnels,
+    policies: Policies,
     rng: fastrand::Rng,
     resync_due: bool,
     next_routine: Option<Instant>,
@@ -76,6 +79,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             repairs: RepairLog::default(),
             watch: Watch::default(),
             tunnels: Tunnels::default(),
+            policies: Policies::default(),
             rng: fastrand::Rng::with_seed(seed),
             resync_due: false,
             next_routine: None,
@@ -158,6 +162,9 @@ impl<S: Ord + Clone> Reconciler<S> {
     pub(crate) fn react(&mut self, now: Instant) -> io::Result<()> {
         let mut heard = Vec::new();
         self.monitor.drain(self.connection.port(), |what| heard.push(what))?;
+        if let Some(by) = self.monitor.drain_policies(self.policies.port())? {
+            self.policies.changed_by = Some(by);
+        }
         for what in heard {
             match what {
                 Heard::Overflow => {
@@ -192,6 +199,9 @@ impl<S: Ord + Clone> Reconciler<S> {
         if self.tunnels.next_look.is_some_and(|due| due <= now) {
             self.compare_wireguard(now)?;
         }
+        if let Some(by) = self.policies.changed_by.take() {
+            self.compare_policies(by, now)?;
+        }
         self.wanted.wake(now);
         self.flush(now)?;
         self.repairs.report(now, |key| self.wanted.is_good(key));
@@ -212,6 +222,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             || self.wanted.is_dirty()
             || !self.removals.is_empty()
             || self.tunnels.has_work()
+            || self.policies.has_work()
     }
 
     /// How the kernel would send to each of these addresses.

@@ -108,6 +108,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         }
         self.watch.due = true;
         self.compare_wireguard(now)?;
+        self.compare_policies(0, now)?;
         self.compare_settings(now);
         for key in self.wanted.unseen(|key| key.found_by() != FoundBy::Plan) {
             self.missing(&key, 0, now);

@@ -15,8 +15,12 @@ use flannel_netlink::{NetlinkError, Request};
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn remove_unwanted(&mut self, entries: Vec<Entry>) {
         for entry in entries {
-            if let Entry::WireguardPeer(peer) = &entry {
-                self.forget_wireguard_peer(peer.link, peer.public_key);
+            match &entry {
+                Entry::WireguardPeer(peer) => {
+                    self.forget_wireguard_peer(peer.link, peer.public_key)
+                }
+                Entry::Policy(policy) => self.forget_policy(policy),
+                _ => {}
             }
             if let Some(request) = self.removal(&entry) {
                 self.removals.push((entry.key(), request));
@@ -37,8 +41,8 @@ impl<S: Ord + Clone> Reconciler<S> {
             Entry::Fdb(e) => Some(encode::delete_fdb(on(e.link)?, e.mac, None)),
             // Settings stay as they are: what they were before is not known.
             Entry::Sysctl(_) | Entry::Offload(_) => None,
-            // A key goes with its device, and peers are removed in another way.
-            Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) => None,
+            // A key goes with its device, and peers and policies are removed in another way.
+            Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) | Entry::Policy(_) => None,
         }
     }
 
@@ -58,8 +62,9 @@ impl<S: Ord + Clone> Reconciler<S> {
             self.links.iter().map(|(link, _)| (link.name, link.index)).collect();
         let connected = self.links.connected(&self.ownership.links);
         let mut failures = BTreeMap::new();
-        // Before the route that leads into the tunnel.
+        // Before the routes that lead into the tunnels.
         self.write_wireguard(&batch, &indices, &mut failures)?;
+        self.write_policies(&batch, &mut failures)?;
         let mut sent = Vec::new();
         let requests = self.wanted.entries(&batch).filter_map(|(key, entry)| {
             match refused(entry, &connected).unwrap_or_else(|| write(entry, &indices)) {
@@ -86,9 +91,14 @@ impl<S: Ord + Clone> Reconciler<S> {
 
     pub(super) fn flush_removals(&mut self) -> io::Result<()> {
         self.flush_wireguard_removals()?;
-        if self.removals.is_empty() {
-            return Ok(());
+        if !self.removals.is_empty() {
+            self.flush_other_removals()?;
         }
+        // After the routes, so that nothing leaves unencrypted.
+        self.flush_policy_removals()
+    }
+
+    fn flush_other_removals(&mut self) -> io::Result<()> {
         let mut removals = std::mem::take(&mut self.removals);
         removals.sort_by(|(a, _), (b, _)| b.cmp(a));
         let (keys, requests): (Vec<Key>, Vec<Request>) = removals.into_iter().unzip();
@@ -168,7 +178,9 @@ fn write(entry: &Entry, indices: &BTreeMap<IfName, u32>) -> Write {
     Write::Request(match entry {
         Entry::Link(_) => return Write::Elsewhere,
         // Written already: what failed of it is known.
-        Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) => return Write::Done(Ok(())),
+        Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) | Entry::Policy(_) => {
+            return Write::Done(Ok(()));
+        }
         Entry::Sysctl(sysctl) => {
             return Write::Done(settings::set_sysctl(sysctl).map_err(|e| e.to_string()));
         }
@@ -183,6 +195,6 @@ fn write(entry: &Entry, indices: &BTreeMap<IfName, u32>) -> Write {
     })
 }
 
-fn is_already_gone(error: &NetlinkError) -> bool {
+pub(super) fn is_already_gone(error: &NetlinkError) -> bool {
     matches!(error.errno, libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::EADDRNOTAVAIL)
 }

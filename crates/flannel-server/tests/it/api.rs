@@ -230,7 +230,7 @@ async fn a_config_that_no_node_can_use_is_not_stored() {
     let at = server.address;
     for backend in [
         r#","Backend":{"Type":"vxlam"}"#,
-        r#","Backend":{"Type":"ipsec"}"#,
+        r#","Backend":{"Type":"azure"}"#,
         r#","Backend":{"Type":"vxlan","VNI":"one"}"#,
         r#","Backend":{"Type":"vxlan","Port":-1}"#,
     ] {

@@ -155,7 +155,15 @@ impl Peers {
     /// What is worth knowing, and keeps no pod from another.
     pub(super) fn remark(&self) -> Option<String> {
         let inside = self.overlapping.values().filter(|(meeting, _)| *meeting != Meeting::Around);
-        first_of(inside.map(|(_, said)| said))
+        let inside = first_of(inside.map(|(_, said)| said));
+        self.strangers().into_iter().chain(inside).reduce(|all, one| format!("{all}; {one}"))
+    }
+
+    /// Peers with another backend, while a network changes from one to the other node by node. Were this node not
+    /// ready for it, whoever changes one node after the other would wait for ever at the first.
+    fn strangers(&self) -> Option<String> {
+        let strangers = self.unusable.iter().filter(|(_, problem)| is_stranger(problem));
+        first_of(strangers.map(|(subnet, problem)| format!("peer {subnet}: {problem}")))
     }
 
     /// Thousands of peers may lie in one network: the first is said, the rest are like it.
@@ -174,14 +182,19 @@ impl Peers {
     fn wishes(&mut self, network: &JoinedNetwork, own: &Lease, lease: &Lease) -> Wishes {
         match network.peer(own, lease) {
             Ok(wishes) => {
-                self.unusable.remove(&lease.subnet);
+                let former = self.unusable.remove(&lease.subnet);
+                if former.as_ref().is_some_and(is_stranger) && self.strangers().is_none() {
+                    tracing::info!("Every peer uses the same backend as this node now");
+                }
                 self.note_overlap(lease, network.overlap(lease).filter(|_| !wishes.is_empty()));
                 wishes
             }
             Err(problem) => {
                 self.overlapping.remove(&lease.subnet);
                 if self.unusable.get(&lease.subnet) != Some(&problem) {
-                    say(lease, &problem);
+                    // Thousands of peers may have another backend: the first is said, the rest are like it.
+                    let like_it = |other: &PeerProblem| is_stranger(other) && *other == problem;
+                    say(lease, &problem, !self.unusable.values().any(like_it));
                     self.unusable.insert(lease.subnet, problem);
                 }
                 Wishes::default()
@@ -190,9 +203,14 @@ impl Peers {
     }
 }
 
-fn say(lease: &Lease, problem: &PeerProblem) {
+fn is_stranger(problem: &PeerProblem) -> bool {
+    matches!(problem, PeerProblem::OtherBackend { .. })
+}
+
+fn say(lease: &Lease, problem: &PeerProblem, is_news: bool) {
     let (subnet, address) = (lease.subnet, address(lease));
     match problem {
+        _ if !is_news => tracing::debug!("Peer {subnet} at {address}: {problem}"),
         PeerProblem::Displaces { .. } => tracing::error!("Peer {subnet} at {address}: {problem}"),
         _ if problem.is_expected() => tracing::debug!("Peer {subnet} at {address}: {problem}"),
         _ => tracing::warn!("Peer {subnet} at {address}: {problem}"),

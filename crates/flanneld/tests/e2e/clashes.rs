@@ -47,7 +47,7 @@ fn a_config_that_cannot_be_used_makes_a_node_unready_until_it_is_gone() -> Resul
     says(&lab, 200, "")?;
     for (bad, part) in [
         ("{", "cannot be read"),
-        (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"ipsec"}}"#, "'ipsec'"),
+        (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"azure"}}"#, "'azure'"),
         (r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":-1}}"#, "Backend.VNI -1"),
     ] {
         lab.put_config(bad)?;

@@ -7,7 +7,8 @@ use flannel_lab::{Lab, PingOptions, Result, SUBNET_ENV};
 use serde_json::json;
 
 use crate::support::{
-    Held, Kernel, LIMIT, both_ways, connected_pods, lab, measured, own_key, probe, reach_each_other,
+    Held, Kernel, LIMIT, both_ways, connected_pods, go_flanneld, lab, measured, own_key, probe,
+    reach_each_other,
 };
 
 const NETWORKS: [&str; 3] = ["10.244.0.0/16", "10.99.0.0/16", "fd00:244::/48"];
@@ -190,6 +191,57 @@ fn another_backend_is_followed_there_and_back() -> Result<()> {
     lab.matrix(Duration::from_secs(10))?.check()?;
     assert_eq!(lab.node(1).subnet_env()?.mtu, 1430);
     assert_eq!(own_key(&lab, 1)?, keys, "the subnet stays");
+    Ok(())
+}
+
+#[test]
+fn from_every_backend_to_every_other_nothing_of_the_former_stays() -> Result<()> {
+    let lab = lab(2).backend("host-gw").start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let kinds: [(&str, &[&str]); 3] =
+        [("host-gw", &[]), ("udp", &["flannel0"]), ("vxlan", &["flannel.1"])];
+    let mut config = lab.spec().network_config();
+    for (from, to) in [(0, 1), (1, 2), (2, 0), (0, 2), (2, 1), (1, 0)] {
+        let (kind, devices) = kinds[to];
+        config["Backend"] = json!({"Type": kind});
+        change(&lab, kind, &config, |held| {
+            let is_there = |name: &&str| some(held, &format!("dev {name}"));
+            devices.iter().all(is_there) && !kinds[from].1.iter().any(is_there)
+        })?;
+        reach_each_other(&lab, &one, &two)?;
+        let held = Kernel::of(lab.node(1))?.held();
+        let strange = |line: &&String| devices.is_empty() && !line.contains("dev eth0");
+        assert_eq!(held.iter().find(strange), None, "to {kind}");
+    }
+    Ok(())
+}
+
+/// The Go flannel reads its config once, so a node with it changes when it is restarted: as any node would that is
+/// changed by hand.
+#[test]
+fn a_peer_that_still_has_another_backend_is_named_once_and_until_it_has_changed() -> Result<()> {
+    let lab = lab(3).node_flanneld(3, go_flanneld()).no_daemons().start()?;
+    for node in lab.nodes() {
+        node.flanneld().start()?;
+        node.flanneld().wait_ready()?;
+    }
+    let pods = lab.pod_on_every_node()?;
+    reach_each_other(&lab, &pods[0], &pods[2])?;
+    lab.put_config(r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#)?;
+    let words = "it uses the backend 'vxlan', we use 'host-gw'";
+    let named = |expected: bool| match probe(&lab, 1, "/readyz")? {
+        Ok((200, text)) if text.contains(words) == expected => Ok(()),
+        other => Err(flannel_lab::LabError::Spec(format!("{other:?}"))),
+    };
+    lab.wait_until("the stranger to be named", LIMIT, || named(true))?;
+    reach_each_other(&lab, &pods[0], &pods[1])?;
+    lab.node(3).flanneld().restart()?;
+    reach_each_other(&lab, &pods[0], &pods[2])?;
+    lab.wait_until("no stranger to be named", LIMIT, || named(false))?;
+    let log = lab.node(1).flanneld().log();
+    let told = log.lines().filter(|line| line.contains(words) && line.contains("Peer")).count();
+    assert!((1..=2).contains(&told), "{told} times:\n{log}");
+    assert!(log.contains("Every peer uses the same backend as this node now"), "{log}");
     Ok(())
 }
 

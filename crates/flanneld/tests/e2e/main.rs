@@ -20,6 +20,7 @@ mod first_config;
 mod host_faults;
 mod identity;
 mod ipip;
+mod ipsec;
 mod many;
 mod mixed;
 mod mtu;

@@ -6,6 +6,7 @@
 
 mod cloud;
 mod cni;
+mod ipsec;
 mod kernel;
 mod tunnel;
 
@@ -83,7 +84,9 @@ impl CleanupArgs {
         for directory in self.run_directories() {
             report.things.extend(tunnel::find(&directory));
             report.things.extend(cloud::find(&directory));
+            report.things.extend(flannel_ipsec::find_leftovers(&directory));
         }
+        report.note(ipsec::find());
         report.note(Kernel::open().and_then(|mut kernel| kernel.find(self.cni.of_pods())));
         report.things.extend(self.files().iter().map(|file| file.display().to_string()));
         report
@@ -123,7 +126,11 @@ impl CleanupArgs {
         report.note(flannel_traffic::cleanup(None));
         // They would make their devices anew.
         for directory in self.run_directories() {
-            for (removed, failures) in [tunnel::remove(&directory), cloud::remove(&directory)] {
+            for (removed, failures) in [
+                tunnel::remove(&directory),
+                cloud::remove(&directory),
+                flannel_ipsec::remove_leftovers(&directory),
+            ] {
                 report.things.extend(removed);
                 report.failures.extend(failures);
             }
@@ -135,6 +142,9 @@ impl CleanupArgs {
             }
             Err(error) => report.failures.push(format!("{error:#}")),
         }
+        // After the route that leads pods' packets to where they are dropped if nothing encrypts them; nobody is left
+        // to send any.
+        report.note(ipsec::remove());
         for file in self.files() {
             let is_dir = file.symlink_metadata().is_ok_and(|it| it.is_dir());
             let removed = if is_dir { fs::remove_dir_all(&file) } else { fs::remove_file(&file) };

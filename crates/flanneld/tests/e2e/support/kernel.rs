@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use flannel_kernel::{
-    Address, Blackhole, Entry, Fdb, IfName, LinkKind, Mac, Neighbour, ROUTE_PROTOCOL, Route,
+    Address, Blackhole, Entry, Fdb, IfName, LinkKind, Mac, Neighbour, Policy, ROUTE_PROTOCOL, Route,
 };
 use flannel_lab::{Node, Place as _, Result};
-use flannel_netlink::{Connection, Protocol};
+use flannel_netlink::{Connection, Protocol, xfrm};
 use ipnet::IpNet;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
@@ -36,6 +36,8 @@ pub(crate) type Held = BTreeSet<String>;
 /// A view into the kernel of one node.
 pub(crate) struct Kernel {
     connection: Connection,
+    /// A kernel may have none.
+    xfrm: Option<Connection>,
     namespace: PathBuf,
     networks: Vec<IpNet>,
 }
@@ -60,7 +62,8 @@ impl Kernel {
         // The socket stays in the node's namespace, wherever it is used.
         let connection =
             node.in_netns(|| Connection::open(Protocol::Route))?.expect("a netlink socket");
-        Ok(Self { connection, namespace: node.namespace().paths().net, networks })
+        let xfrm = node.in_netns(|| Connection::open(Protocol::Xfrm))?.ok();
+        Ok(Self { connection, xfrm, namespace: node.namespace().paths().net, networks })
     }
 
     /// All of flannel's: its devices and what stands on them, and routes into its networks that the
@@ -105,6 +108,7 @@ impl Kernel {
         if links.values().any(|link| link.is_ours() && link.wireguard) {
             held.extend(self.wireguard());
         }
+        held.extend(self.policies()?);
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut request = RouteMessage::default();
             request.header.address_family = family;
@@ -115,6 +119,34 @@ impl Kernel {
             }
         }
         Ok(held)
+    }
+
+    /// IPsec's policies into the pod networks.
+    fn policies(&mut self) -> io::Result<Held> {
+        let Some(xfrm) = &mut self.xfrm else { return Ok(Held::new()) };
+        let policies = xfrm.ask_all(&xfrm::list_policies(), xfrm::read_policy)?.unwrap_or_default();
+        let ours = |net: &IpNet| self.networks.iter().any(|network| network.contains(net));
+        let line = |found: xfrm::ObservedPolicy| {
+            let xfrm::ObservedPolicy { direction, src, dst, tunnel, plain } = found;
+            let line = match tunnel {
+                Some(tunnel) => {
+                    let reqid = tunnel.reqid;
+                    let policy = Policy { direction, src, dst, tunnel };
+                    Entry::Policy(Box::new(policy)).to_string() + &format!(" reqid {reqid}")
+                }
+                None => format!("xfrm policy {direction} {src} -> {dst} of another kind"),
+            };
+            if plain { line } else { line + " with more" }
+        };
+        Ok(policies.into_iter().filter(|it| ours(&it.src) && ours(&it.dst)).map(line).collect())
+    }
+
+    /// How many tunnels of flannel's there are, a direction each.
+    pub(crate) fn tunnels(&mut self) -> usize {
+        let xfrm = self.xfrm.as_mut().expect("a kernel with IPsec");
+        let states = xfrm.ask_all(&xfrm::list_states(), xfrm::read_state).expect("netlink answers");
+        let ours = |state: &&xfrm::State| state.reqid == xfrm::ESP_REQID && state.spi != 0;
+        states.unwrap_or_default().iter().filter(ours).count()
     }
 
     /// Keys, ports and peers, as WireGuard's own tool tells them.
@@ -219,6 +251,7 @@ pub(crate) fn line(entry: &Entry) -> Option<String> {
             }
             LinkKind::Wireguard => Some(wireguard_line(link.name.as_str(), link.mtu, true)),
             LinkKind::Tun => Some(format!("device {} (tun mtu {})", link.name, link.mtu)),
+            LinkKind::Dummy => Some(dummy_line(link.name.as_str(), link.mtu, true)),
         },
         Entry::Sysctl(_) | Entry::Offload(_) => None,
         Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) => None,
@@ -250,6 +283,11 @@ fn ipip_line(name: &str, mtu: u32, up: bool, ends: &str) -> String {
     format!("device {name} {state} mtu {mtu} ipip local {ends}")
 }
 
+fn dummy_line(name: &str, mtu: u32, up: bool) -> String {
+    let state = if up { "up" } else { "down" };
+    format!("device {name} {state} mtu {mtu} dummy")
+}
+
 fn wireguard_line(name: &str, mtu: u32, up: bool) -> String {
     let state = if up { "up" } else { "down" };
     format!("device {name} {state} mtu {mtu} wireguard")
@@ -267,6 +305,7 @@ struct FoundLink {
     vxlan: Vec<InfoVxlan>,
     tunnel: Option<Vec<InfoIpTunnel>>,
     wireguard: bool,
+    dummy: bool,
 }
 
 impl FoundLink {
@@ -282,6 +321,7 @@ impl FoundLink {
             vxlan: Vec::new(),
             tunnel: None,
             wireguard: false,
+            dummy: false,
         };
         if message.header.flags.contains(LinkFlags::Noarp) {
             link.odd.push(" noarp");
@@ -298,6 +338,7 @@ impl FoundLink {
                         match info {
                             LinkInfo::Data(InfoData::Vxlan(attributes)) => link.vxlan = attributes,
                             LinkInfo::Kind(InfoKind::Wireguard) => link.wireguard = true,
+                            LinkInfo::Kind(InfoKind::Dummy) => link.dummy = true,
                             LinkInfo::Data(InfoData::IpTunnel(attributes)) => {
                                 link.tunnel = Some(attributes);
                             }
@@ -325,6 +366,9 @@ impl FoundLink {
         }
         if let Some(attributes) = &self.tunnel {
             return Some(self.tunnel_line(attributes));
+        }
+        if self.dummy {
+            return Some(dummy_line(&self.name, self.mtu, self.up));
         }
         if self.wireguard {
             return Some(wireguard_line(&self.name, self.mtu, self.up));

@@ -1,0 +1,171 @@
+//! ipsec: pods' packets travel encrypted as ESP, by the kernel; strongSwan's charon agrees on keys.
+//!
+//! Which packets travel so is said by policies, three for each peer. The whole pod network is routed into a
+//! device that drops what it gets: a packet that a policy takes never comes there, and one that none takes must
+//! not leave this node as it is.
+
+use flannel_common::Secret;
+use flannel_ipsec::{Connection, ConnectionName, IpsecEntry, SharedSecret};
+use flannel_kernel::{
+    Address, Direction, ESP_REQID, Entry, EspTunnel, IPSEC_DEVICE, IfName, Link, LinkKind, Policy,
+    Route,
+};
+use flannel_lease::{BackendConfig, Lease, NetworkConfig};
+
+use crate::family::{Family, PerFamily as _};
+use crate::{Backend, BackendError, Node, PeerProblem, Wishes};
+
+/// As the Go flannel has it. Shorter ones are guessed.
+const LEAST_PSK_BYTES: usize = 96;
+/// charon's messages hold none longer.
+const MOST_PSK_BYTES: usize = 8192;
+const DEFAULT_PROPOSAL: &str = "aes128gcm16-sha256-prfsha256-ecp256";
+
+/// The outer IPv4 header, ESP's own, and the most that any cipher adds: an initial vector, what fills up its last
+/// block, and a checksum.
+const OVERHEAD: u32 = 77;
+/// Of a UDP header around it.
+const ENCAP_OVERHEAD: u32 = 8;
+/// What IPv4 demands of a link.
+const LEAST_MTU: u32 = 68;
+
+pub(crate) struct IpsecBackend {
+    device: IfName,
+    psk: Secret,
+    proposal: String,
+    udp_encap: bool,
+}
+
+impl IpsecBackend {
+    pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
+        let device = IfName::new(IPSEC_DEVICE).map_err(|e| BackendError::Unfit(e.to_string()))?;
+        let make = "for example by `dd if=/dev/urandom count=48 bs=1 status=none | xxd -p -c 48`";
+        let psk = config.string("PSK")?.unwrap_or_default();
+        if psk.is_empty() {
+            let fix =
+                format!("write a secret of {LEAST_PSK_BYTES} or more characters, made {make}");
+            return Err(config.missing("PSK", fix).into());
+        }
+        if psk.len() < LEAST_PSK_BYTES {
+            let problem = format!("is too short ({} bytes)", psk.len());
+            let fix = format!("write {LEAST_PSK_BYTES} or more characters, made {make}");
+            return Err(config.invalid("PSK", problem, fix).into());
+        }
+        if psk.len() > MOST_PSK_BYTES {
+            let fix = format!("write {LEAST_PSK_BYTES} to {MOST_PSK_BYTES} characters");
+            return Err(config.invalid("PSK", "is too long", fix).into());
+        }
+        let proposal = config.string("ESPProposal")?.filter(|text| !text.is_empty());
+        let proposal = proposal.unwrap_or_else(|| DEFAULT_PROPOSAL.to_owned());
+        // What it may be, only charon knows.
+        if proposal.len() > 255
+            || !proposal.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+        {
+            let fix = format!("write one as strongSwan names them, for example {DEFAULT_PROPOSAL}");
+            return Err(config.invalid("ESPProposal", "is no proposal", fix).into());
+        }
+        let udp_encap = config.bool("UDPEncap", false)?;
+        Ok(Self { device, psk: Secret::new(psk), proposal, udp_encap })
+    }
+
+    fn secret(&self, owner: std::net::IpAddr) -> IpsecEntry {
+        IpsecEntry::Secret(SharedSecret { owner, secret: self.psk.clone() })
+    }
+}
+
+impl Backend for IpsecBackend {
+    fn kind(&self) -> &'static str {
+        "ipsec"
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        &["PSK", "UDPEncap", "ESPProposal"]
+    }
+
+    fn check_network(&self, network: &NetworkConfig) -> Result<(), BackendError> {
+        if network.v6.is_some() {
+            return Err(BackendError::Unfit(
+                "Backend.Type ipsec carries IPv4 alone, and this network has IPv6 too: use wireguard, or set \
+                 EnableIPv6 to false"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check(&self, node: &Node) -> Result<(), BackendError> {
+        self.check_network(&node.network)?;
+        let mtu = self.mtu(node);
+        if mtu < LEAST_MTU {
+            return Err(BackendError::Unfit(format!(
+                "an MTU of {} leaves {mtu} bytes for pods, less than the {LEAST_MTU} that IPv4 needs: raise \
+                 the MTU of {}",
+                node.underlay.mtu, node.underlay.link
+            )));
+        }
+        Ok(())
+    }
+
+    fn mtu(&self, node: &Node) -> u32 {
+        let encap = if self.udp_encap { ENCAP_OVERHEAD } else { 0 };
+        node.underlay.mtu.saturating_sub(OVERHEAD + encap)
+    }
+
+    fn base(&self, node: &Node, own: &Lease) -> Wishes {
+        let link = self.device;
+        let subnet = Family::V4.subnet(&own.subnet);
+        let network = Family::V4.network(node).map(|(network, _)| network);
+        let public = Family::V4.announced_by(&node.underlay);
+        let (Some(subnet), Some(dst), Some(public)) = (subnet, network, public) else {
+            return Wishes::default();
+        };
+        let kernel = vec![
+            Entry::Link(Box::new(Link {
+                name: link,
+                kind: LinkKind::Dummy,
+                mac: None,
+                mtu: self.mtu(node),
+            })),
+            // This node's own packets to pods get this address, to which the policies apply as to pods'.
+            Entry::Address(Address { link, addr: Family::host(subnet) }),
+            Entry::Route(Route { dst, metric: 0, via: None, link, onlink: false }),
+        ];
+        let ipsec = vec![IpsecEntry::Daemon, self.secret(public)];
+        Wishes { kernel, ipsec, ..Wishes::default() }
+    }
+
+    fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
+        let theirs = Family::V4.subnet(&peer.subnet);
+        let (Some(theirs), Some(ours)) = (theirs, Family::V4.subnet(&own.subnet)) else {
+            return Ok(Wishes::default());
+        };
+        let remote = Family::V4.public_address(peer)?;
+        let public = Family::V4.announced_by(&node.underlay);
+        let source = Family::V4.source(&node.underlay);
+        let (Some(local), Some(source)) = (public, source) else {
+            return Err(PeerProblem::NoAddress(Family::V4));
+        };
+        let outward = EspTunnel { src: source, dst: remote, reqid: ESP_REQID };
+        let inward = EspTunnel { src: remote, dst: source, reqid: ESP_REQID };
+        let policy = |direction, src, dst, tunnel| {
+            Entry::Policy(Box::new(Policy { direction, src, dst, tunnel }))
+        };
+        let kernel = vec![
+            policy(Direction::Out, ours, theirs, outward),
+            policy(Direction::In, theirs, ours, inward),
+            policy(Direction::Forward, theirs, ours, inward),
+        ];
+        let name = ConnectionName { local, local_subnet: ours, remote_subnet: theirs, remote };
+        let connection = IpsecEntry::Connection(Box::new(Connection {
+            name,
+            source,
+            esp_proposal: self.proposal.clone(),
+            udp_encap: self.udp_encap,
+        }));
+        Ok(Wishes { kernel, ipsec: vec![self.secret(remote), connection], ..Wishes::default() })
+    }
+
+    fn devices(&self, _node: &Node) -> Vec<IfName> {
+        vec![self.device]
+    }
+}

@@ -1,0 +1,129 @@
+//! What the ipsec backend makes of leases, as the Go flannel does: the same policies, connections and secrets.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
+
+use flannel_backend::{Backend, Node, NodeMemory, Underlay, create, judge, peer_wishes};
+use flannel_ipsec::IpsecEntry;
+use flannel_kernel::{Facts, IfName, KernelVersion};
+use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, SubnetOrigin};
+use flannel_wanted::KeyedEntry as _;
+
+const PSK: &str = "96-bytes-that-nobody-guesses-7f3a9c51d0e84b26-and-some-more-of-them-2b8e6d4f10a7c953-that-is-it.";
+const OWN: (&str, &str) =
+    ("10.244.1.0-24", r#"{"PublicIP":"192.168.100.1","PublicIPv6":null,"BackendType":"ipsec"}"#);
+const PEER: (&str, &str) =
+    ("10.244.2.0-24", r#"{"PublicIP":"192.168.100.2","PublicIPv6":null,"BackendType":"ipsec"}"#);
+
+fn config(more: &str) -> String {
+    format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"ipsec","PSK":"{PSK}"{more}}}}}"#)
+}
+
+fn node(config: &str) -> (Box<dyn Backend>, Node) {
+    let network = NetworkConfig::parse(config).unwrap();
+    let backend = create(&network.backend).unwrap();
+    let own = Some([192, 168, 100, 1].into());
+    let underlay = Underlay {
+        link: IfName::new("eth0").unwrap(),
+        mtu: 1500,
+        v4: own,
+        v6: None,
+        public_v4: own,
+        public_v6: None,
+        why: String::new(),
+    };
+    let node = Node {
+        underlay,
+        network,
+        kernel: KernelVersion { major: 6, minor: 1 },
+        paths: Default::default(),
+        connected: Vec::new(),
+        answers: Default::default(),
+    };
+    (backend, node)
+}
+
+fn lease((subnet, attrs): (&str, &str)) -> Lease {
+    let attrs = LeaseAttrs::from_json(attrs.as_bytes()).unwrap();
+    Lease { subnet: subnet.parse().unwrap(), attrs }
+}
+
+#[test]
+fn a_node_announces_what_the_go_flannel_would() {
+    let (backend, node) = node(&config(""));
+    let facts = Facts::default();
+    let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1 });
+    assert_eq!(attrs.to_json(), OWN.1);
+}
+
+#[test]
+fn the_whole_network_leads_to_where_packets_are_dropped_unless_a_policy_takes_them() {
+    let (backend, node) = node(&config(""));
+    let wishes = backend.base(&node, &lease(OWN));
+    let kernel: Vec<String> = wishes.kernel.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        kernel,
+        [
+            "device flannel.ipsec (dummy mtu 1423)",
+            "address 10.244.1.0/32 dev flannel.ipsec",
+            "route 10.244.0.0/16 dev flannel.ipsec",
+        ]
+    );
+    let ipsec: Vec<String> = wishes.ipsec.iter().map(|entry| entry.describe()).collect();
+    assert_eq!(ipsec, ["charon", "secret of 192.168.100.1"]);
+}
+
+#[test]
+fn a_peer_is_three_policies_a_secret_and_a_connection() {
+    let (backend, node) = node(&config(""));
+    let wishes = peer_wishes(&*backend, &node, &lease(OWN), &lease(PEER)).unwrap();
+    let kernel: Vec<String> = wishes.kernel.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        kernel,
+        [
+            "xfrm policy out 10.244.1.0/24 -> 10.244.2.0/24 in 192.168.100.1 -> 192.168.100.2",
+            "xfrm policy in 10.244.2.0/24 -> 10.244.1.0/24 in 192.168.100.2 -> 192.168.100.1",
+            "xfrm policy fwd 10.244.2.0/24 -> 10.244.1.0/24 in 192.168.100.2 -> 192.168.100.1",
+        ]
+    );
+    let [IpsecEntry::Secret(secret), IpsecEntry::Connection(connection)] = &wishes.ipsec[..] else {
+        panic!("{:?}", wishes.ipsec)
+    };
+    assert_eq!(secret.secret.reveal(), PSK);
+    let name = "192.168.100.1-10.244.1.0/24-10.244.2.0/24-192.168.100.2";
+    assert_eq!(connection.name.to_string(), name);
+    assert_eq!(connection.esp_proposal, "aes128gcm16-sha256-prfsha256-ecp256");
+    assert!(!connection.udp_encap);
+    assert!(!format!("{wishes:?}").contains(&PSK[..20]), "a secret shows itself");
+}
+
+#[test]
+fn behind_a_nat_packets_leave_from_the_address_that_the_node_has() {
+    let (backend, mut node) = node(&config(r#","UDPEncap":true"#));
+    node.underlay.public_v4 = Some([203, 0, 113, 9].into());
+    let wishes = peer_wishes(&*backend, &node, &lease(OWN), &lease(PEER)).unwrap();
+    assert!(wishes.kernel[0].to_string().ends_with("in 192.168.100.1 -> 192.168.100.2"));
+    let IpsecEntry::Connection(connection) = &wishes.ipsec[1] else { panic!("no connection") };
+    assert_eq!(connection.source.to_string(), "192.168.100.1");
+    assert_eq!(connection.name.local.to_string(), "203.0.113.9");
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_the_fix_and_without_the_secret() {
+    let refused = |text: &str| judge(text, SubnetOrigin::Pool).map(drop).unwrap_err().to_string();
+    let short = config("").replace(PSK, "hunter2hunter2");
+    let none = config("").replace(PSK, "");
+    let odd = config(r#","ESPProposal":"aes; rm -rf /""#);
+    let dual =
+        config("").replace(r#"16","#, r#"16","EnableIPv6":true,"IPv6Network":"fd00:244::/56","#);
+    for (text, told) in [
+        (&short, "is too short (14 bytes): write 96 or more characters"),
+        (&none, "Backend.PSK"),
+        (&odd, "is no proposal"),
+        (&dual, "carries IPv4 alone"),
+    ] {
+        let error = refused(text);
+        assert!(error.contains(told), "{error}");
+        assert!(!error.contains("hunter2") && !error.contains(&PSK[..20]), "{error}");
+    }
+    assert!(judge(&config(""), SubnetOrigin::Pool).unwrap().remarks.is_empty());
+}

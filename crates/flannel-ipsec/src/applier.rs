@@ -1,0 +1,586 @@
+//! Keeps charon running, and told of all that is wanted.
+//!
+//! charon speaks with other nodes by itself, and tries for ever. What it does not see is seen here: that it has
+//! itself ended, that somebody took a connection away, that the kernel has lost a tunnel or holds one that nobody
+//! knows. The kernel tells of a packet that finds no tunnel; the rest is looked at every few seconds.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use flannel_common::{Backoff, RepairPolicy, Work, Worker};
+use flannel_netlink::{Protocol, Socket, messages, xfrm};
+use flannel_wanted::{Applier, Desired, Repair, Requester, Status, Stopped, Wanted};
+use ipnet::IpNet;
+use rustix::event::epoll;
+use tokio::sync::{oneshot, watch};
+
+use crate::charon::{self, CharonError, Record};
+use crate::entry::{ConnectionName, IpsecEntry, IpsecKey, SharedSecret};
+use crate::tunnels::{self, Conversation, Memory, Verdict};
+use crate::vici::{Message, Vici, ViciError};
+
+const QUEUE: usize = 256;
+const STOPPED: Stopped = Stopped("keeper of charon");
+const POLICY: RepairPolicy = RepairPolicy {
+    at_once: 3,
+    calm: Duration::from_secs(60),
+    undone: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
+    refused: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
+};
+/// charon loads its plugins first.
+const START_LIMIT: Duration = Duration::from_secs(30);
+const START_POLL: Duration = Duration::from_millis(50);
+/// How often all is looked at, and less often if that takes long.
+const LOOK: Duration = Duration::from_secs(5);
+const PAUSE_PER_WORK: u32 = 50;
+/// After something that is likely to change what there is to see.
+const LOOK_SOON: Duration = Duration::from_secs(1);
+
+/// A handle. The thread is started with the first wish: most networks have none.
+pub struct Ipsec<S> {
+    worker: Arc<Mutex<Option<Worker<Job<S>>>>>,
+    status: Arc<watch::Sender<Status>>,
+    directory: PathBuf,
+    seed: u64,
+}
+
+impl<S> Clone for Ipsec<S> {
+    fn clone(&self) -> Self {
+        Self {
+            worker: self.worker.clone(),
+            status: self.status.clone(),
+            directory: self.directory.clone(),
+            seed: self.seed,
+        }
+    }
+}
+
+enum Job<S> {
+    Replace(Vec<IpNet>, Desired<S, IpsecEntry>, oneshot::Sender<Status>),
+    Update(Desired<S, IpsecEntry>, oneshot::Sender<Status>),
+    Status(oneshot::Sender<Status>),
+    Stop(oneshot::Sender<()>),
+}
+
+impl<S: Requester> Ipsec<S> {
+    /// `directory`: where is noted which charon is flannel's.
+    pub fn new(directory: PathBuf, seed: u64) -> Self {
+        let status = Arc::new(watch::Sender::new(Status::default()));
+        Self { worker: Arc::default(), status, directory, seed }
+    }
+
+    fn worker(&self, start: bool) -> Result<Option<Worker<Job<S>>>, Stopped> {
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        if worker.is_none() && start {
+            let Self { status, directory, seed, .. } = self.clone();
+            let any = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
+                tracing::error!("Cannot watch charon: {error}");
+                STOPPED
+            })?;
+            let make = move || Keeper::new(directory, any, status, seed);
+            *worker = Some(Worker::start("ipsec", QUEUE, make).map_err(|error| {
+                tracing::error!("Cannot start a thread that looks after charon: {error}");
+                STOPPED
+            })?);
+        }
+        Ok(worker.clone())
+    }
+
+    async fn declare(
+        &self,
+        needed: bool,
+        job: impl FnOnce(oneshot::Sender<Status>) -> Job<S>,
+    ) -> Result<Status, Stopped> {
+        match self.worker(needed)? {
+            Some(worker) => worker.ask(job).await.map_err(|_| STOPPED),
+            None => Ok(Status::default()),
+        }
+    }
+}
+
+fn wants_anything<S>(wishes: &Desired<S, IpsecEntry>) -> bool {
+    wishes.iter().any(|(_, entries)| !entries.is_empty())
+}
+
+impl<S: Requester> Applier<S> for Ipsec<S> {
+    type Entry = IpsecEntry;
+    /// The pod networks that are ours: connections between their subnets that nobody wants are taken back.
+    type Ownership = Vec<IpNet>;
+
+    async fn replace(
+        &self,
+        networks: Vec<IpNet>,
+        desired: Desired<S, IpsecEntry>,
+    ) -> Result<Status, Stopped> {
+        let left = || Record::read(&self.directory).is_some_and(|record| record.is_of(&networks));
+        let needed = wants_anything(&desired) || left();
+        self.declare(needed, |answer| Job::Replace(networks, desired, answer)).await
+    }
+
+    async fn update(&self, changes: Desired<S, IpsecEntry>) -> Result<Status, Stopped> {
+        self.declare(wants_anything(&changes), |answer| Job::Update(changes, answer)).await
+    }
+
+    async fn status(&self) -> Result<Status, Stopped> {
+        self.declare(false, Job::Status).await
+    }
+
+    fn watch_status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// charon goes on by itself; what was to be taken back has been when this returns.
+    async fn stop(&self) {
+        if let Ok(Some(worker)) = self.worker(false) {
+            let _ = worker.ask(Job::Stop).await;
+        }
+    }
+}
+
+struct Keeper<S> {
+    directory: PathBuf,
+    networks: Vec<IpNet>,
+    wanted: Wanted<S, IpsecEntry>,
+    /// Wanted no more, and to be taken back.
+    gone: BTreeSet<IpsecKey>,
+    /// Nothing is wanted any more: all that is ours is to go.
+    wind_down: bool,
+    charon: Option<Vici>,
+    /// Started by this process, and to be waited for when it ends.
+    child: Option<Child>,
+    /// Since when it has been starting.
+    starting: Option<Instant>,
+    /// Hears of packets that find no tunnel.
+    acquires: Option<Socket>,
+    /// Readable when charon has ended or a packet finds no tunnel.
+    any: OwnedFd,
+    memory: Memory,
+    last_look: Option<Instant>,
+    next_look: Option<Instant>,
+    status: Arc<watch::Sender<Status>>,
+    rng: fastrand::Rng,
+}
+
+impl<S: Requester> Work for Keeper<S> {
+    type Command = Job<S>;
+
+    fn carry_out(&mut self, job: Job<S>) {
+        let (unwanted, answer) = match job {
+            Job::Replace(networks, desired, answer) => {
+                self.networks = networks;
+                self.wind_down = desired.is_empty();
+                (self.wanted.replace(desired), answer)
+            }
+            Job::Update(changes, answer) => (self.wanted.update(changes), answer),
+            Job::Status(answer) => (Vec::new(), answer),
+            Job::Stop(answer) => {
+                self.tick();
+                let _ = answer.send(());
+                return;
+            }
+        };
+        self.gone.extend(unwanted.iter().map(flannel_wanted::KeyedEntry::key));
+        let _ = answer.send(Status::of(&self.wanted));
+    }
+
+    fn tick(&mut self) {
+        let now = Instant::now();
+        self.wanted.wake(now);
+        if self.hears_an_acquire() {
+            let soonest = self.last_look.map_or(now, |last| last + LOOK_SOON);
+            self.next_look = self.next_look.map(|next| next.min(soonest));
+        }
+        if std::mem::take(&mut self.wind_down) {
+            self.end();
+        } else if self.wanted.get(&IpsecKey::Daemon).is_some() {
+            self.keep(now);
+        }
+        let status = Status::of(&self.wanted);
+        self.status.send_if_modified(|old| {
+            let changed = *old != status;
+            *old = status;
+            changed
+        });
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let starting = self.starting.map(|_| Instant::now() + START_POLL);
+        let lost = self.charon.is_none() && self.wanted.is_marked(&IpsecKey::Daemon);
+        let lost = lost.then(Instant::now).filter(|_| starting.is_none());
+        let look = self.next_look.filter(|_| self.charon.is_some());
+        [starting, lost, look, self.wanted.next_wake()].into_iter().flatten().min()
+    }
+
+    fn wake_on(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.any.as_fd())
+    }
+}
+
+impl<S: Requester> Keeper<S> {
+    fn new(
+        directory: PathBuf,
+        any: OwnedFd,
+        status: Arc<watch::Sender<Status>>,
+        seed: u64,
+    ) -> Self {
+        Self {
+            directory,
+            networks: Vec::new(),
+            wanted: Wanted::new(POLICY),
+            gone: BTreeSet::new(),
+            wind_down: false,
+            charon: None,
+            child: None,
+            starting: None,
+            acquires: None,
+            any,
+            memory: Memory::default(),
+            last_look: None,
+            next_look: None,
+            status,
+            rng: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    fn keep(&mut self, now: Instant) {
+        if self.charon.as_ref().is_some_and(Vici::has_ended) {
+            self.lost("it has ended", false, now);
+        }
+        let anew = self.charon.is_none();
+        if anew && !self.is_running(now) {
+            return;
+        }
+        let mut kept = self.tell(anew, now);
+        if kept.is_ok() && self.next_look.is_some_and(|due| due <= now) {
+            kept = self.look(now);
+        }
+        if let Err(error) = kept {
+            let hangs = error.is_silence();
+            self.lost(error, hangs, now);
+        }
+    }
+
+    /// Finds charon, or starts it. Returns whether it can be spoken to.
+    fn is_running(&mut self, now: Instant) -> bool {
+        match (charon::connect(), self.starting) {
+            (Ok(vici), starting) => {
+                self.starting = None;
+                self.connected(vici, starting.is_some(), now);
+                return true;
+            }
+            (Err(_), Some(since)) => {
+                let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+                let error = match ended {
+                    Some(status) => CharonError::Ended(status),
+                    None if since.elapsed() > START_LIMIT => CharonError::Silent(START_LIMIT),
+                    None => return false,
+                };
+                if let Some(mut child) = self.child.take() {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                }
+                self.starting = None;
+                self.failed(&error, now);
+            }
+            (Err(_), None) if self.wanted.is_marked(&IpsecKey::Daemon) => {
+                self.reap();
+                match charon::start() {
+                    Ok(child) => {
+                        if let Err(error) = Record::write(&self.directory, &child, &self.networks) {
+                            tracing::warn!("cannot note that charon was started: {error}");
+                        }
+                        self.child = Some(child);
+                        self.starting = Some(now);
+                    }
+                    Err(error) => self.failed(&error, now),
+                }
+            }
+            // It waits for its time.
+            (Err(_), None) => {}
+        }
+        false
+    }
+
+    fn connected(&mut self, vici: Vici, started: bool, now: Instant) {
+        if started {
+            let pid = self.child.as_ref().map(Child::id).unwrap_or_default();
+            tracing::info!("charon runs (process {pid})");
+        } else {
+            tracing::info!("charon runs already");
+        }
+        let event = epoll::EventData::new_u64(0);
+        let _ = epoll::add(&self.any, &vici, event, epoll::EventFlags::IN);
+        self.charon = Some(vici);
+        self.wanted.succeeded(&IpsecKey::Daemon);
+        self.next_look = Some(now);
+        if self.acquires.is_none() {
+            self.acquires = self
+                .hear_acquires()
+                .inspect_err(|error| {
+                    tracing::warn!("cannot hear of packets that find no tunnel: {error}");
+                })
+                .ok();
+        }
+    }
+
+    fn hear_acquires(&self) -> std::io::Result<Socket> {
+        let socket = Socket::open(Protocol::Xfrm)?;
+        socket.join(xfrm::ACQUIRE_GROUP)?;
+        let event = epoll::EventData::new_u64(1);
+        epoll::add(&self.any, &socket, event, epoll::EventFlags::IN)?;
+        Ok(socket)
+    }
+
+    /// charon cannot be spoken to any more. `hangs`: it has not ended.
+    fn lost(&mut self, why: impl Display, hangs: bool, now: Instant) {
+        if self.charon.take().is_none() {
+            return;
+        }
+        if let Some(record) = Record::read(&self.directory).filter(|_| hangs) {
+            record.end();
+        }
+        let ended = self.reap();
+        let pause = match self.wanted.disturbed(&IpsecKey::Daemon, now, &mut self.rng) {
+            Repair::Later(pause) => format!("in {pause:.0?}, because it did so before"),
+            Repair::Now | Repair::AlreadyDue => "now".to_owned(),
+        };
+        let status = ended.map(|status| format!(" ({status})")).unwrap_or_default();
+        tracing::warn!("charon: {why}{status}; it is started anew {pause}");
+    }
+
+    /// Waits for a child that has ended, so that nothing is left of it.
+    fn reap(&mut self) -> Option<std::process::ExitStatus> {
+        // It closes its socket a moment before it ends.
+        for _ in 0..20 {
+            match self.child.as_mut()?.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+                Ok(Some(status)) => {
+                    self.child = None;
+                    return Some(status);
+                }
+                Err(_) => break,
+            }
+        }
+        None
+    }
+
+    fn failed(&mut self, error: &CharonError, now: Instant) {
+        let text = error.to_string();
+        let retry = self.wanted.failed(&IpsecKey::Daemon, text.clone(), now, &mut self.rng);
+        if let Some((pause, true)) = retry {
+            tracing::error!("{text}; next try in {pause:.0?}");
+        }
+    }
+
+    /// Tells charon what is wanted, and what no more. `anew`: it knows of nothing.
+    fn tell(&mut self, anew: bool, now: Instant) -> Result<(), ViciError> {
+        let Some(vici) = &mut self.charon else { return Ok(()) };
+        while let Some(key) = self.gone.pop_first() {
+            if self.wanted.get(&key).is_none() {
+                take_back(vici, &key)?;
+            }
+        }
+        let keys: Vec<IpsecKey> = if anew {
+            self.wanted.iter().map(|(key, _)| key.clone()).collect()
+        } else {
+            let batch = self.wanted.batch();
+            self.wanted.entries(&batch).map(|(key, _)| key.clone()).collect()
+        };
+        for key in &keys {
+            let result = match self.wanted.get(key) {
+                None | Some(IpsecEntry::Daemon) => continue,
+                Some(IpsecEntry::Secret(secret)) => vici.command("load-shared", &secret.message()),
+                Some(IpsecEntry::Connection(it)) => vici.command("load-conn", &it.message()),
+            };
+            match result {
+                Ok(_) => {
+                    self.wanted.succeeded(key);
+                    if let IpsecKey::Connection(name) = key {
+                        self.memory.asked_for(name, now);
+                    }
+                }
+                Err(error) if error.is_refusal() => {
+                    let text = error.to_string();
+                    let retry = self.wanted.failed(key, text.clone(), now, &mut self.rng);
+                    let entry = self.wanted.get(key).map(flannel_wanted::KeyedEntry::describe);
+                    if let (Some(entry), Some((pause, true))) = (entry, retry) {
+                        tracing::error!("{entry}: {text}; next try in {pause:.0?}");
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn hears_an_acquire(&mut self) -> bool {
+        let mut heard = false;
+        let Some(socket) = &mut self.acquires else { return false };
+        // An overflow says that there were many.
+        while let Ok(datagram) = socket.receive_now() {
+            heard |= messages(datagram).flatten().any(|it| xfrm::read_acquire(it).is_some());
+        }
+        heard
+    }
+
+    /// Compares what charon and the kernel have with what is wanted.
+    fn look(&mut self, now: Instant) -> Result<(), ViciError> {
+        let Some(vici) = &mut self.charon else { return Ok(()) };
+        let begin = Instant::now();
+        self.last_look = Some(now);
+        let loaded: BTreeSet<ConnectionName> = charon::connections(vici)?.into_iter().collect();
+        let owners: BTreeSet<_> = charon::secrets(vici)?.into_iter().collect();
+        let ours = |name: &ConnectionName| {
+            self.networks.iter().any(|network| network.contains(&name.local_subnet))
+        };
+        for name in loaded.iter().filter(|name| ours(name)) {
+            let key = IpsecKey::Connection(name.clone());
+            if self.wanted.get(&key).is_none() {
+                tracing::info!("the ipsec connection {name} is of no use any more: taken back");
+                take_back(vici, &key)?;
+            }
+        }
+        for owner in &owners {
+            let key = IpsecKey::Secret(*owner);
+            let foreign = |name: &ConnectionName| !ours(name) && name.remote == *owner;
+            if self.wanted.get(&key).is_none() && !loaded.iter().any(foreign) {
+                take_back(vici, &key)?;
+            }
+        }
+        let conversations = Conversation::list(vici)?;
+        let missing: Vec<IpsecKey> = self
+            .wanted
+            .iter()
+            .map(|(key, _)| key)
+            .filter(|key| match key {
+                IpsecKey::Daemon => false,
+                IpsecKey::Secret(owner) => !owners.contains(owner),
+                IpsecKey::Connection(name) => !loaded.contains(name),
+            })
+            .cloned()
+            .collect();
+        for key in missing {
+            if self.wanted.disturbed(&key, now, &mut self.rng) == Repair::Now
+                && let Some(entry) = self.wanted.get(&key)
+            {
+                use flannel_wanted::KeyedEntry as _;
+                tracing::info!(
+                    "{}: somebody has taken it from charon; told again",
+                    entry.describe()
+                );
+            }
+        }
+        self.mend(&loaded, &conversations, now)?;
+        let pause = (begin.elapsed() * PAUSE_PER_WORK).max(LOOK);
+        self.next_look = Some(now + if self.wanted.is_dirty() { Duration::ZERO } else { pause });
+        Ok(())
+    }
+
+    /// Asks for tunnels that are not there, and removes those that nobody knows.
+    fn mend(
+        &mut self,
+        loaded: &BTreeSet<ConnectionName>,
+        conversations: &[Conversation],
+        now: Instant,
+    ) -> Result<(), ViciError> {
+        let Some(vici) = &mut self.charon else { return Ok(()) };
+        // Without knowing what the kernel has, nothing can be said of it.
+        let Ok(states) = tunnels::states() else { return Ok(()) };
+        let wanted: BTreeSet<ConnectionName> = self
+            .wanted
+            .iter()
+            .filter_map(|(key, _)| match key {
+                IpsecKey::Connection(name) => Some(name.clone()),
+                _ => None,
+            })
+            // charon asks for one by itself when it is told of it.
+            .filter(|name| loaded.contains(name))
+            .collect();
+        let Verdict { missing, lost, stale } =
+            self.memory.judge(&wanted, conversations, states, now);
+        for id in lost {
+            tracing::warn!(
+                "the kernel has lost a tunnel that charon believes in ({id}): made anew"
+            );
+            let child =
+                Message::default().text("child-id", id).text("force", "yes").text("timeout", "-1");
+            forgive(vici.command("terminate", &child))?;
+        }
+        for name in missing {
+            tracing::info!(
+                "there is no tunnel to {} at {}: asking for one",
+                name.remote_subnet,
+                name.remote
+            );
+            let child = Message::default()
+                .text("child", name.child())
+                .text("ike", name.to_string())
+                .text("timeout", "-1");
+            forgive(vici.command("initiate", &child))?;
+        }
+        if !stale.is_empty() {
+            tracing::info!(
+                "removing {} tunnels from the kernel that nobody knows any more",
+                stale.len()
+            );
+            if let Err(error) = tunnels::remove(&stale) {
+                tracing::warn!("cannot remove them: {error}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is wanted any more.
+    fn end(&mut self) {
+        self.gone.clear();
+        self.starting = None;
+        self.acquires = None;
+        let vici = self.charon.take();
+        if let Some(record) =
+            Record::read(&self.directory).filter(|record| record.is_of(&self.networks))
+        {
+            tracing::info!("charon is no longer wanted: ended");
+            drop(vici);
+            record.end();
+            self.reap();
+        } else if let Some(vici) = vici.or_else(|| charon::connect().ok()) {
+            // Somebody else's goes on without us, and with tunnels of its own.
+            let ours = |name: &ConnectionName| {
+                self.networks.iter().any(|network| network.contains(&name.local_subnet))
+            };
+            if let Err(error) = charon::unload_all(vici, ours) {
+                tracing::warn!("cannot take back what charon was told: {error}");
+            }
+            return;
+        }
+        let left = tunnels::states().and_then(|states| tunnels::remove(&states));
+        if let Err(error) = left {
+            tracing::debug!("what tunnels are left is not known: {error}");
+        }
+    }
+}
+
+fn take_back(vici: &mut Vici, key: &IpsecKey) -> Result<(), ViciError> {
+    match key {
+        IpsecKey::Daemon => Ok(()),
+        IpsecKey::Secret(owner) => charon::unload_secret(vici, &SharedSecret::id(owner)),
+        IpsecKey::Connection(name) => charon::unload_connection(vici, &name.to_string()),
+    }
+}
+
+/// What is refused now is looked at again.
+fn forgive(result: Result<Message, ViciError>) -> Result<(), ViciError> {
+    match result {
+        Err(error) if error.is_refusal() => {
+            tracing::debug!("{error}");
+            Ok(())
+        }
+        Err(error) => Err(error),
+        Ok(_) => Ok(()),
+    }
+}
