@@ -1,7 +1,7 @@
 //! A cloud's route table: the network itself carries pods' packets, once it has been told by an entry of its
 //! table behind which machine a subnet lies.
 //!
-//! Each node keeps its own route, and nobody else's: so there is nothing to do for a peer. [`CloudKeeper`] is
+//! Each node keeps its own route, and nobody else's: so there is nothing to do for a peer. [`CloudApplier`] is
 //! the applier: it compares the table with what is wanted every now and then, for a cloud tells nobody of
 //! changes. What differs from provider to provider is in a module each; the rest is shared.
 

@@ -62,6 +62,13 @@ impl<C: Send + 'static> Worker<C> {
         Ok(())
     }
 
+    /// Sends a command if there is a place in the queue, and waits for nothing.
+    pub fn try_send(&self, command: C) -> bool {
+        let sent = self.commands.as_ref().is_some_and(|queue| queue.try_send(command).is_ok());
+        ring(&self.wake);
+        sent
+    }
+
     /// Sends a command that is answered.
     pub async fn ask<T>(
         &self,

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_common::Work;
-use flannel_wanted::{Requester, Status, StatusPublisher, Stopped, WorkerApplier, WorkerHandle};
+use flannel_wanted::{
+    Desired, Requester, Status, StatusPublisher, Stopped, WorkerApplier, WorkerHandle,
+};
 use tokio::sync::{oneshot, watch};
 
 use crate::reconciler::Reconciler;
@@ -62,6 +64,12 @@ impl<S: Requester> Engine<S> {
     /// How the kernel would send to each of these addresses.
     pub async fn lookup(&self, addresses: Vec<IpAddr>) -> Result<Vec<Option<Path>>, Stopped> {
         self.handle.ask(|answer| Command::Other(Lookup(addresses, answer))).await
+    }
+
+    /// Begins to write what the next `replace` will declare, as far as it is known, and waits for nothing.
+    /// Without a place in the queue it is left to that.
+    pub fn prepare(&self, beginning: Desired<S, Entry>) {
+        self.handle.tell(|answer| Command::Update(beginning, answer));
     }
 }
 

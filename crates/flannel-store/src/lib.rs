@@ -27,6 +27,6 @@ pub use log_position::LogPosition;
 pub use refusal::Refusal;
 pub use remote::{RemoteOptions, RemoteStore};
 pub use store::{
-    Acquired, Claim, Cursor, EXAMPLE, Held, NodeNetwork, PublicAddresses, Recalled, Snapshot,
-    Store, StoreEvent, StoredLease,
+    Acquired, Claim, Cursor, EXAMPLE, Held, NodeNetwork, Page, Pages, PublicAddresses, Recalled,
+    Snapshot, Store, StoreEvent, StoredLease,
 };

@@ -7,12 +7,11 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use flannel_lease::{
-    Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
+    Claimant, Expiry, LEASE_TTL, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
 };
 use tokio::sync::mpsc;
 
 use crate::StoreError;
-use flannel_lease::LEASE_TTL;
 
 /// What a config looks like, for those who have none yet.
 pub const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -131,6 +130,18 @@ impl Recalled {
     }
 }
 
+/// Leases that are told while others are still being listed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page {
+    /// The lease that this node has, and keeps unless it is taken away meanwhile.
+    pub own: Lease,
+    /// Leases that were not told before, the node's own among them.
+    pub leases: Vec<Lease>,
+}
+
+/// Who hears of pages.
+pub type Pages<'a> = &'a mut (dyn FnMut(Page) + Send);
+
 /// Our lease, and the list it was chosen from with our lease in it, so that no second listing is needed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Acquired {
@@ -215,6 +226,17 @@ pub trait Store: Send + Sync {
 
     /// Lists all leases, once, and says what is known of this node.
     async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError>;
+
+    /// The same, and tells of leases while others are still being listed, as soon as it is known which one is
+    /// this node's own. What is told so is a beginning, and may be begun anew: what is returned counts.
+    async fn recall_by_pages(
+        &self,
+        config: &NetworkConfig,
+        me: &Claimant,
+        _pages: Pages<'_>,
+    ) -> Result<Recalled, StoreError> {
+        self.recall(config, me).await
+    }
 
     /// Gets a subnet for this node, going by what [`Store::recall`] has just told: the one it is assigned;
     /// else the one it has by its public address, its previous one, or a free one. One try, without listing

@@ -63,7 +63,7 @@ fn filling_at_once_is_the_same_as_setting_one_by_one() {
     let desired: Vec<(u32, Vec<Peer>)> =
         (0..50).map(|n| (n, vec![peer(n, 1), peer(n / 2 + 100, n)])).collect();
     let mut filled = Wanted::new(POLICY);
-    filled.fill(desired.clone());
+    filled.add(desired.clone());
     let mut set = Wanted::new(POLICY);
     for (requester, entries) in desired.into_iter().rev() {
         set.set(requester, entries);
@@ -82,6 +82,39 @@ fn filling_at_once_is_the_same_as_setting_one_by_one() {
         filled.set(requester, Vec::new());
     }
     assert_eq!(filled.len(), 0);
+}
+
+#[test]
+fn what_is_told_in_batches_is_the_same_as_what_is_told_one_by_one() {
+    for seed in 0..300 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut batched, mut single) = (Wanted::new(POLICY), Wanted::new(POLICY));
+        for _ in 0..20 {
+            let mut entries = || -> Vec<Peer> {
+                (0..rng.u32(0..4)).map(|_| peer(rng.u32(0..30), rng.u32(0..3))).collect()
+            };
+            let lists: Vec<Vec<Peer>> = (0..8).map(|_| entries()).collect();
+            let count = rng.usize(0..8);
+            let changes: Vec<(u32, Vec<Peer>)> =
+                lists.into_iter().take(count).map(|list| (rng.u32(0..20), list)).collect();
+            let before: BTreeSet<u32> = batched.iter().map(|(key, _)| *key).collect();
+            let unwanted: BTreeSet<u32> =
+                batched.update(changes.clone()).iter().map(Peer::key).collect();
+            for change in changes {
+                single.update(vec![change]);
+            }
+            assert!(batched.iter().eq(single.iter()), "seed {seed}");
+            assert_eq!(batched.contested(), single.contested(), "seed {seed}");
+            assert!(batched.requesters.keys().eq(single.requesters.keys()), "seed {seed}");
+            let after: BTreeSet<u32> = batched.iter().map(|(key, _)| *key).collect();
+            assert!(before.difference(&after).all(|gone| unwanted.contains(gone)), "seed {seed}");
+            assert!(unwanted.is_disjoint(&after), "seed {seed}");
+            for wanted in [&mut batched, &mut single] {
+                settle(wanted);
+                assert!(!wanted.is_dirty() && wanted.bad() == 0, "seed {seed}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -216,7 +249,7 @@ fn which_devices_are_referred_to_follows_every_change() {
         let entries: Vec<Peer> = entries.collect();
         if round % 100 == 0 {
             wanted = Wanted::new(POLICY);
-            wanted.fill(vec![(0, entries.clone()), (1, entries)]);
+            wanted.add(vec![(0, entries.clone()), (1, entries)]);
         } else {
             wanted.set(rng.u32(0..3), entries);
         }
@@ -232,7 +265,7 @@ fn which_devices_are_referred_to_follows_every_change() {
 fn a_foreign_device_is_known_as_such_among_any_number_of_entries() {
     let cost = |count: u32| {
         let mut wanted = Wanted::new(POLICY);
-        wanted.fill((0..count).map(|n| (n, vec![on(n, "flannel.1")])).collect());
+        wanted.add((0..count).map(|n| (n, vec![on(n, "flannel.1")])).collect());
         let begin = Instant::now();
         assert!((0..100).all(|_| !std::hint::black_box(&wanted).refers_to(&"veth0")));
         begin.elapsed() / 100

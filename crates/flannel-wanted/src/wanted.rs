@@ -78,6 +78,10 @@ struct Attempts {
 /// each.
 const MANY: usize = 8;
 
+/// More than one in this many requesters are a crowd: to build the table anew is then cheaper than to find
+/// the place of each.
+const CROWD: usize = 32;
+
 /// Entries to be written together.
 pub enum Batch<K> {
     Few(Vec<K>),
@@ -139,11 +143,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     /// Replaces all that is wanted. Returns the entries nobody wants any more.
     pub fn replace(&mut self, desired: Desired<S, E>) -> Vec<E> {
         let mut unwanted = self.retain(&desired.iter().map(|(who, _)| who.clone()).collect());
-        if self.is_empty() {
-            self.fill(desired);
-        } else {
-            unwanted.extend(self.set_each(desired));
-        }
+        unwanted.extend(self.set_each(desired));
         self.still_unwanted(unwanted)
     }
 
@@ -154,6 +154,15 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     fn set_each(&mut self, changes: Desired<S, E>) -> Vec<E> {
+        let mut changes = changes;
+        // Stable: what one requester wants last is what it wants.
+        changes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let each_once = changes.is_sorted_by(|(a, _), (b, _)| a < b);
+        if each_once && changes.len() * CROWD > self.requesters.len() {
+            let is_new = |(who, _): &mut (S, Vec<E>)| !self.requesters.contains_key(who);
+            let new = changes.extract_if(.., is_new).collect();
+            self.add(new);
+        }
         let mut unwanted = Vec::new();
         for (requester, entries) in changes {
             unwanted.extend(self.set(requester, entries));
@@ -167,14 +176,14 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         unwanted
     }
 
-    /// Sets everything at once, on an empty table: in one sorted stroke, which leaves no half-empty
-    /// nodes behind as tens of thousands of single insertions would.
-    fn fill(&mut self, desired: Desired<S, E>) {
+    /// Adds many requesters at once, none of which is known: in one sorted stroke, which leaves no
+    /// half-empty nodes behind as tens of thousands of single insertions would.
+    fn add(&mut self, many: Desired<S, E>) {
         // One run per kind of key: requesters come in order, so the runs are sorted, or nearly so.
         let mut runs: Vec<Vec<SlotOfKey<S, E>>> = Vec::new();
-        let mut requesters = Vec::with_capacity(desired.len());
+        let mut requesters = Vec::with_capacity(many.len());
         let mut contested = Vec::new();
-        for (requester, entries) in desired {
+        for (requester, entries) in many.into_iter().filter(|(_, entries)| !entries.is_empty()) {
             let mut keys: Vec<E::Key> = entries.iter().map(E::key).collect();
             keys.sort_unstable();
             keys.dedup();
@@ -194,6 +203,10 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             slots.append(&mut run);
         }
         slots.sort_by(|(a, _), (b, _)| a.cmp(b));
+        if !self.slots.is_empty() {
+            let known = slots.extract_if(.., |(key, _)| self.slots.contains_key(key));
+            contested.extend(known.map(|(_, slot)| (slot.requester, slot.entry)));
+        }
         slots.dedup_by(|later, earlier| {
             let twice = later.0 == earlier.0;
             if twice {
@@ -204,21 +217,25 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         for (_, slot) in &slots {
             count_in(&mut self.devices, &slot.entry);
         }
-        self.bad = slots.len();
-        self.dirty_count = slots.len();
-        self.dirty = slots.iter().map(|(key, _)| key.clone()).collect();
-        self.slots = slots.into_iter().collect();
-        self.requesters = requesters.into_iter().collect();
+        self.bad += slots.len();
+        self.dirty_count += slots.len();
+        self.dirty.extend(slots.iter().map(|(key, _)| key.clone()));
+        self.slots.append(&mut slots.into_iter().collect());
+        self.requesters.append(&mut requesters.into_iter().collect());
         for (requester, entry) in contested {
             self.request(&requester, entry);
         }
     }
 
     fn set(&mut self, requester: S, entries: Vec<E>) -> Vec<E> {
-        let old = self.requesters.remove(&requester).unwrap_or_default();
         let mut keys: Vec<E::Key> = entries.iter().map(E::key).collect();
         keys.sort_unstable();
         keys.dedup();
+        if self.requesters.get(&requester).is_some_and(|old| **old == *keys) {
+            entries.into_iter().for_each(|entry| self.request(&requester, entry));
+            return Vec::new();
+        }
+        let old = self.requesters.remove(&requester).unwrap_or_default();
         let mut unwanted = Vec::new();
         for key in old.iter().filter(|key| keys.binary_search(key).is_err()) {
             unwanted.extend(self.release(key, &requester));

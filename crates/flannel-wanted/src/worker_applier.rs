@@ -54,6 +54,11 @@ where
     ) -> Result<T, Stopped> {
         self.worker.ask(command).await.map_err(|_| Stopped(self.name))
     }
+
+    /// Sends a command whose answer nobody waits for, if there is a place in the queue.
+    pub fn tell<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command<S, E, O, Q>) {
+        self.worker.try_send(command(oneshot::channel().0));
+    }
 }
 
 /// Tells those who watch the status.

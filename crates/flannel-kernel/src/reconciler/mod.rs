@@ -55,7 +55,12 @@ pub(crate) struct Reconciler<S> {
     policies: Policies,
     rng: fastrand::Rng,
     resync_due: bool,
+    /// Not before something was declared as a whole: until then nothing is known of what is ours.
     next_routine: Option<Instant>,
+    /// Changes of routes, neighbours and rules are heard of.
+    hears_changes: bool,
+    /// The next comparison is the first one after the whole was declared.
+    taking_over: bool,
     /// Outside changes of routes so far: a path learned before may be another now.
     routing_version: u64,
     facts_changed: bool,
@@ -83,6 +88,8 @@ impl<S: Ord + Clone> Reconciler<S> {
             rng: fastrand::Rng::with_seed(seed),
             resync_due: false,
             next_routine: None,
+            hears_changes: false,
+            taking_over: false,
             routing_version: 0,
             facts_changed: true,
             overflows: 0,
@@ -120,7 +127,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         desired: Desired<S, Entry>,
         now: Instant,
     ) -> io::Result<()> {
-        let first = self.next_routine.is_none();
+        let prepared = !self.hears_changes && !self.wanted.is_empty();
         // What is removed below because nobody wants it any more was ours by the old rule.
         let unwanted = self.wanted.replace(desired);
         self.ownership = ownership;
@@ -130,18 +137,31 @@ impl<S: Ord + Clone> Reconciler<S> {
             unwanted.into_iter().partition(|entry| matches!(entry.key(), Key::Route(..)));
         self.released = routes.iter().map(Entry::key).collect();
         self.remove_unwanted(others);
+        let is_written = !self.wanted.is_dirty() && self.removals.is_empty() && routes.is_empty();
+        if prepared && is_written {
+            // Nobody has to wait until it is seen what else there is.
+            self.hear_changes()?;
+            (self.next_routine, self.taking_over) = (Some(now), true);
+            return Ok(());
+        }
         let compared = self.resync(now, true);
         self.released.clear();
         compared?;
         self.flush(now)?;
         self.look_for_hazards()?;
-        if first {
-            // Joined only now, so that the first thousands of entries are not echoed to us one by
-            // one; what happened meanwhile is found by one more comparison.
-            self.monitor.watch_routes_and_neighbours()?;
-            self.monitor.watch_rules_and_settings();
+        if !self.hears_changes {
+            // Only now, so that the first thousands of entries are not echoed to us one by one; what
+            // happened meanwhile is found by one more comparison.
+            self.hear_changes()?;
             self.resync_due = true;
         }
+        Ok(())
+    }
+
+    fn hear_changes(&mut self) -> io::Result<()> {
+        self.monitor.watch_routes_and_neighbours()?;
+        self.monitor.watch_rules_and_settings();
+        self.hears_changes = true;
         Ok(())
     }
 
@@ -193,8 +213,10 @@ impl<S: Ord + Clone> Reconciler<S> {
         if self.next_routine.is_some_and(|due| due <= now) {
             self.resync_due = true;
         }
-        if std::mem::take(&mut self.resync_due) {
-            self.resync(now, false)?;
+        if self.is_resync_due() {
+            self.resync_due = false;
+            let taking_over = std::mem::take(&mut self.taking_over);
+            self.resync(now, taking_over)?;
         }
         if self.tunnels.next_look.is_some_and(|due| due <= now) {
             self.compare_wireguard(now)?;
@@ -217,8 +239,12 @@ impl<S: Ord + Clone> Reconciler<S> {
         self.resync_due = true;
     }
 
+    fn is_resync_due(&self) -> bool {
+        self.resync_due && self.next_routine.is_some()
+    }
+
     pub(crate) fn has_work(&self) -> bool {
-        self.resync_due
+        self.is_resync_due()
             || self.wanted.is_dirty()
             || !self.removals.is_empty()
             || self.tunnels.has_work()

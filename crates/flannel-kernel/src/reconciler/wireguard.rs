@@ -79,7 +79,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         let mut there = BTreeSet::new();
         for peer in &observed.peers {
             there.insert(peer.public_key);
-            let key = Key::WireguardPeer(link, peer.public_key);
+            let key = Key::WireguardPeer(link, Box::new(peer.public_key));
             match self.wanted.get(&key) {
                 Some(Entry::WireguardPeer(wanted)) if wanted.is(peer, clock) => {
                     self.wanted.seen(&key);
@@ -88,8 +88,8 @@ impl<S: Ord + Clone> Reconciler<S> {
                 None => self.tunnels.removals.push((link, peer.public_key)),
             }
         }
-        let all = Key::WireguardPeer(link, PublicKey([0; 32]))
-            ..=Key::WireguardPeer(link, PublicKey([255; 32]));
+        let bound = |byte| Key::WireguardPeer(link, Box::new(PublicKey([byte; 32])));
+        let all = bound(0)..=bound(255);
         let gone: Vec<Key> = self
             .wanted
             .range(all)
@@ -182,7 +182,9 @@ impl<S: Ord + Clone> Reconciler<S> {
         let changes: Vec<Change<'_>> = removals
             .iter()
             // It may be wanted again by now.
-            .filter(|(link, key)| self.wanted.get(&Key::WireguardPeer(*link, *key)).is_none())
+            .filter(|(link, key)| {
+                self.wanted.get(&Key::WireguardPeer(*link, Box::new(*key))).is_none()
+            })
             .filter_map(|(link, key)| Some(Change::Remove(self.links.index(*link)?, *key)))
             .collect();
         if changes.is_empty() {

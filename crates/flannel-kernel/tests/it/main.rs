@@ -7,6 +7,7 @@ mod adoption;
 mod appearance;
 mod devices;
 mod facts;
+mod preparing;
 mod repair;
 mod routes;
 mod support;

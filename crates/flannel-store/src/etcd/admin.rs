@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use flannel_lease::{Expiry, KnownBy, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
+use flannel_lease::{Expiry, KnownBy, LEASE_TTL, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
 use prost::bytes::Bytes;
 
 use super::keys::KeyRange;
 use super::leases::{EtcdLeases, Grant};
 use super::listing::{ListedLease, Listing};
 use super::proto::{Compare, RangeRequest, RequestOp, TxnRequest};
-use super::timing::LEASE_TTL;
 use super::{EtcdStore, txn};
 use crate::admin::{Admin, stranded};
 use crate::{Held, Snapshot, StoreError, StoredLease};

@@ -20,6 +20,8 @@ pub(super) enum Kind {
     /// The token is unknown or too old: log in again.
     Token,
     Denied,
+    /// It no longer has the revision that was asked for, or does not have it yet: begin anew.
+    Outdated,
     Refused,
 }
 
@@ -37,7 +39,9 @@ impl Fault {
         let Self { kind, endpoint, reason } = self;
         let attempted = attempted.into();
         match kind {
-            Kind::Unavailable => StoreError::Unavailable { attempted, endpoint, reason },
+            Kind::Unavailable | Kind::Outdated => {
+                StoreError::Unavailable { attempted, endpoint, reason }
+            }
             Kind::Token | Kind::Denied => {
                 let fix = "check the user name, the password, the client certificate and what the \
                            user's role may read and write";
@@ -58,6 +62,7 @@ fn kind(status: &Status) -> Kind {
         }
         Code::InvalidArgument if says("authentication failed") => Kind::Denied,
         Code::PermissionDenied => Kind::Denied,
+        Code::OutOfRange => Kind::Outdated,
         Code::Unavailable
         | Code::DeadlineExceeded
         | Code::Cancelled
@@ -125,6 +130,16 @@ mod tests {
                 Kind::Denied,
             ),
             (Code::PermissionDenied, "etcdserver: permission denied", Kind::Denied),
+            (
+                Code::OutOfRange,
+                "etcdserver: mvcc: required revision has been compacted",
+                Kind::Outdated,
+            ),
+            (
+                Code::OutOfRange,
+                "etcdserver: mvcc: required revision is a future revision",
+                Kind::Outdated,
+            ),
             (Code::NotFound, "etcdserver: requested lease not found", Kind::Refused),
         ];
         for (code, message, expected) in table {

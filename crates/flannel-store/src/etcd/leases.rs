@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use flannel_lease::Expiry;
+use flannel_lease::{Expiry, LEASE_TTL};
 use prost::bytes::Bytes;
 
 use super::EtcdOptions;
@@ -12,7 +12,7 @@ use super::client::Client;
 use super::fault::Fault;
 use super::keys::{KeyRange, Keys};
 use super::proto::RangeRequest;
-use super::timing::{LEASE_TTL, REQUEST_TIMEOUT};
+use super::timing::REQUEST_TIMEOUT;
 use super::unreadable::Unreadable;
 use crate::StoreError;
 

@@ -1,4 +1,5 @@
-//! All of flannel's keys at one revision, read with one request however many leases there are.
+//! All of flannel's keys at one revision, page by page: what has come is worked on while etcd reads on, and
+//! no answer is as large as the cluster.
 
 use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
 use prost::bytes::Bytes;
@@ -6,11 +7,18 @@ use prost::bytes::Bytes;
 use super::fault::{Fault, Kind};
 use super::keys::{KeyRange, Meaning};
 use super::leases::{EtcdLeases, Grant};
-use super::proto::{KeyValue, RangeRequest, ResponseHeader, TxnResponse};
+use super::proto::{KeyValue, RangeRequest, RangeResponse, ResponseHeader};
 use super::timing::{LIST_TIMEOUT_MAX, REQUEST_TIMEOUT};
 use super::txn;
+use super::watch_progress::WatchProgress;
 use crate::{Cursor, StoreError, StoredLease};
 
+/// Keys of one page.
+const PAGE: i64 = 1_000;
+/// So often a list is begun, at most: etcd may forget the revision it is of before it is whole.
+const BEGINNINGS: u32 = 4;
+/// Room is made beforehand for so many leases, at most.
+const ROOM: usize = 100_000;
 /// So many lookups of older values are made for one listing, at most.
 const MAX_LOOKUPS: usize = 16;
 
@@ -18,6 +26,8 @@ const MAX_LOOKUPS: usize = 16;
 pub(super) struct Listing {
     pub(super) header: ResponseHeader,
     pub(super) config: Option<Bytes>,
+    /// The lease that was asked for by name, which is among the others too.
+    pub(super) named: Option<ListedLease>,
     pub(super) entries: Vec<ListedLease>,
 }
 
@@ -30,42 +40,126 @@ pub(super) struct ListedLease {
     pub(super) kv: KeyValue,
 }
 
+/// Told after every page: what is listed so far, and where in it the page begins. A page that begins at 0 is
+/// the first of a list that takes the place of any before it.
+pub(super) type Heard<'a> = &'a mut (dyn FnMut(&Listing, usize) + Send);
+
+/// The first pages, each with where its directory ends.
+type FirstPages = Vec<(RangeResponse, Bytes)>;
+
 impl EtcdLeases {
     pub(super) async fn list(&self) -> Result<Listing, StoreError> {
+        self.list_by_pages(None, &mut |_, _| {}).await
+    }
+
+    /// `named`: the subnet whose lease is to be known from the first page on.
+    pub(super) async fn list_by_pages(
+        &self,
+        named: Option<&Subnet>,
+        heard: Heard<'_>,
+    ) -> Result<Listing, StoreError> {
         let attempted = || format!("list the leases under {}", self.keys.subnets());
+        for _ in 1..BEGINNINGS {
+            match self.list_once(named, heard).await {
+                Err(fault) if fault.kind == Kind::Outdated => tracing::info!(
+                    reason = fault.reason,
+                    "etcd cannot go on with a list of leases: beginning it anew"
+                ),
+                done => return done.map_err(|fault| fault.during(attempted())),
+            }
+        }
+        self.list_once(named, heard).await.map_err(|fault| fault.during(attempted()))
+    }
+
+    async fn list_once(&self, named: Option<&Subnet>, heard: Heard<'_>) -> Result<Listing, Fault> {
         let directories = self.directories();
-        let mut answer = self.read_all(directories).await;
+        let mut begun = self.begin(named, directories).await;
         // A role made for the Go flannel may not read a directory that one does not know.
-        if let ([known, _], Err(fault)) = (directories, &answer)
+        if let ([known, _], Err(fault)) = (directories, &begun)
             && fault.kind == Kind::Denied
         {
-            answer = self.read_all(std::slice::from_ref(known)).await;
-            if answer.is_ok() {
+            begun = self.begin(named, std::slice::from_ref(known)).await;
+            if begun.is_ok() {
                 self.leave_out_v6();
             }
         }
-        let answer = answer.map_err(|fault| fault.during(attempted()))?;
-
-        let mut found = answer.responses.into_iter().map(txn::found);
-        let config = found.next().unwrap_or_default().into_iter().next().map(|kv| kv.value);
-        let entries = found.flatten().filter_map(|kv| self.read_entry(kv)).collect();
-        let header = answer.header.unwrap_or_default();
-        let mut listing = Listing { header, config, entries };
+        let (mut listing, first_pages) = begun?;
+        let mut origin = self.history(listing.revision(), listing.revision());
+        origin.continues_in(&listing.header);
+        let revision = listing.revision();
+        for (first, end) in first_pages {
+            let mut page = Some(first);
+            while let Some(now) = page {
+                // It is asked for before this one is read, so that etcd and we work at the same time.
+                let next = self.next_page(now.rest(&end), revision, &mut origin);
+                let (next, ()) = tokio::join!(next, async {
+                    tokio::task::yield_now().await;
+                    self.read_page(now, &mut listing, &mut *heard);
+                });
+                page = next?;
+            }
+        }
         self.recover(&mut listing).await;
         Ok(listing)
     }
 
-    async fn read_all(&self, directories: &[String]) -> Result<TxnResponse, Fault> {
-        let directories = directories.iter().map(|dir| txn::get(KeyRange::directory(dir)));
-        let config = txn::get(KeyRange::single(self.keys.config()));
-        let request = txn::all(std::iter::once(config).chain(directories).collect());
-
+    /// All that is at one revision in any case: the config, the lease with the name, and the first pages.
+    async fn begin(
+        &self,
+        named: Option<&Subnet>,
+        directories: &[String],
+    ) -> Result<(Listing, FirstPages), Fault> {
+        let named = named.map(|subnet| self.keys.lease(subnet));
+        let single = |key: &str| txn::get(KeyRange::single(key));
+        let ranges: Vec<KeyRange> =
+            directories.iter().map(|dir| KeyRange::directory(dir)).collect();
+        let pages = ranges.iter().map(|range| txn::range(page_of(range.clone(), 0)));
+        let request = [Some(single(self.keys.config())), named.as_deref().map(single)];
+        let request = txn::all(request.into_iter().flatten().chain(pages).collect());
         let time = *self.list_timeout();
-        let answer = self.client.txn_within(time, request).await;
+        let answer = self.timed(self.client.txn_within(time, request).await)?;
+
+        let mut found = answer.responses.into_iter().map(txn::found_range);
+        let mut single = || found.next().unwrap_or_default().kvs.into_iter().next();
+        let config = single().map(|kv| kv.value);
+        let named = named.and_then(|_| single()).and_then(|kv| self.read_entry(kv));
+        let first_pages: FirstPages =
+            found.zip(ranges.into_iter().map(|range| range.end)).collect();
+        let header = answer.header.unwrap_or_default();
+        let count: i64 = first_pages.iter().map(|(page, _)| page.count).sum();
+        let entries = Vec::with_capacity(usize::try_from(count).unwrap_or_default().min(ROOM));
+        Ok((Listing { header, config, named, entries }, first_pages))
+    }
+
+    async fn next_page(
+        &self,
+        range: Option<KeyRange>,
+        revision: i64,
+        origin: &mut WatchProgress,
+    ) -> Result<Option<RangeResponse>, Fault> {
+        let Some(range) = range else { return Ok(None) };
+        let time = *self.list_timeout();
+        let page = self.client.range_within(time, page_of(range, revision)).await;
+        let page = self.timed(page)?;
+        if !origin.continues_in(page.header.as_ref().unwrap_or(&ResponseHeader::default())) {
+            let reason = "it is not the one that has begun it, or was restored from a backup";
+            return Err(Fault::new(Kind::Outdated, "", reason));
+        }
+        Ok(Some(page))
+    }
+
+    /// A page that takes too long is given more time at the next try.
+    fn timed<T>(&self, answer: Result<T, Fault>) -> Result<T, Fault> {
         let too_slow = answer.as_ref().is_err_and(|fault| fault.kind == Kind::Unavailable);
-        *self.list_timeout() =
-            if too_slow { (time * 2).min(LIST_TIMEOUT_MAX) } else { REQUEST_TIMEOUT };
+        let mut time = self.list_timeout();
+        *time = if too_slow { (*time * 2).min(LIST_TIMEOUT_MAX) } else { REQUEST_TIMEOUT };
         answer
+    }
+
+    fn read_page(&self, page: RangeResponse, listing: &mut Listing, heard: Heard<'_>) {
+        let begin = listing.entries.len();
+        listing.entries.extend(page.kvs.into_iter().filter_map(|kv| self.read_entry(kv)));
+        heard(listing, begin);
     }
 
     /// `None` for keys that are not leases.
@@ -118,6 +212,21 @@ impl EtcdLeases {
     }
 }
 
+/// At this revision; 0 means the present one.
+fn page_of(range: KeyRange, revision: i64) -> RangeRequest {
+    let KeyRange { start: key, end: range_end } = range;
+    RangeRequest { key, range_end, revision, limit: PAGE, ..RangeRequest::default() }
+}
+
+impl RangeResponse {
+    /// The keys after this page, if there are more up to `end`.
+    fn rest(&self, end: &Bytes) -> Option<KeyRange> {
+        let last = self.kvs.last().filter(|_| self.more)?;
+        let start = last.key.iter().copied().chain([0]).collect();
+        Some(KeyRange { start, end: end.clone() })
+    }
+}
+
 impl Listing {
     pub(super) fn revision(&self) -> i64 {
         self.header.revision
@@ -138,6 +247,10 @@ impl ListedLease {
     /// A key that does not expire is a reservation.
     pub(super) fn is_reserved(&self) -> bool {
         self.kv.lease == Grant::NONE.id
+    }
+
+    pub(super) fn lease(&self) -> Option<Lease> {
+        Some(Lease { subnet: self.subnet, attrs: self.attrs.clone()? })
     }
 
     pub(super) fn version(&self) -> Version {

@@ -30,7 +30,7 @@ use flannel_lease::{Claimant, LeaseAttrs, NetworkConfig, Subnet};
 use tokio::sync::mpsc;
 
 use self::leases::EtcdLeases;
-use crate::{Acquired, Claim, Cursor, Held, Recalled, Store, StoreError, StoreEvent};
+use crate::{Acquired, Claim, Cursor, Held, Pages, Recalled, Store, StoreError, StoreEvent};
 
 pub use self::key_values::{EtcdKey, EtcdKeys};
 pub use self::options::{EtcdOptions, Secret};
@@ -75,7 +75,16 @@ impl Store for EtcdStore {
     }
 
     async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError> {
-        self.leases.recall(config, me).await
+        self.leases.recall(config, me, None).await
+    }
+
+    async fn recall_by_pages(
+        &self,
+        config: &NetworkConfig,
+        me: &Claimant,
+        pages: Pages<'_>,
+    ) -> Result<Recalled, StoreError> {
+        self.leases.recall(config, me, Some(pages)).await
     }
 
     async fn try_acquire(

@@ -45,6 +45,9 @@ pub(crate) struct RangeRequest {
     pub(crate) key: Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     pub(crate) range_end: Bytes,
+    /// 0 means all.
+    #[prost(int64, tag = "3")]
+    pub(crate) limit: i64,
     #[prost(int64, tag = "4")]
     pub(crate) revision: i64,
     #[prost(bool, tag = "8")]
@@ -59,6 +62,12 @@ pub(crate) struct RangeResponse {
     pub(crate) header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub(crate) kvs: Vec<KeyValue>,
+    /// Whether the limit has kept keys of the range out of the answer.
+    #[prost(bool, tag = "3")]
+    pub(crate) more: bool,
+    /// How many keys there are in the range.
+    #[prost(int64, tag = "4")]
+    pub(crate) count: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -38,6 +38,15 @@ impl Client {
         self.unary(RANGE, request).await
     }
 
+    /// For one with a large answer.
+    pub(super) async fn range_within(
+        &self,
+        time: Duration,
+        request: RangeRequest,
+    ) -> Result<RangeResponse, Fault> {
+        self.unary_within(time, RANGE, request).await
+    }
+
     pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Fault> {
         self.unary(TXN, request).await
     }

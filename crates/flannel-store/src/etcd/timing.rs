@@ -25,6 +25,3 @@ pub(super) const WATCH_SILENCE: Duration = Duration::from_secs(25 * 60);
 /// Pauses between attempts to watch.
 pub(super) const WATCH_RETRY: Backoff =
     Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
-
-/// The life of a lease, as every flannel gives it.
-pub(super) const LEASE_TTL: Duration = Duration::from_secs(86_400);

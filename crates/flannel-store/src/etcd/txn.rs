@@ -5,7 +5,7 @@ use prost::bytes::Bytes;
 use super::keys::KeyRange;
 use super::proto::{
     Compare, CompareResult, CompareTarget, CompareValue, DeleteRangeRequest, KeyValue, Operation,
-    Outcome, PutRequest, RangeRequest, RequestOp, ResponseOp, TxnRequest,
+    Outcome, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseOp, TxnRequest,
 };
 
 pub(super) fn is_absent(key: &Bytes) -> Compare {
@@ -38,25 +38,35 @@ pub(super) fn delete(key: &Bytes) -> RequestOp {
 }
 
 pub(super) fn get(range: KeyRange) -> RequestOp {
-    let range = RangeRequest { key: range.start, range_end: range.end, ..Default::default() };
-    RequestOp { request: Some(Operation::Range(range)) }
+    self::range(RangeRequest { key: range.start, range_end: range.end, ..Default::default() })
+}
+
+pub(super) fn range(request: RangeRequest) -> RequestOp {
+    RequestOp { request: Some(Operation::Range(request)) }
 }
 
 /// The names of the keys that were created after `revision`.
 pub(super) fn created_since(range: KeyRange, revision: i64) -> RequestOp {
-    let range = RangeRequest {
+    self::range(RangeRequest {
         key: range.start,
         range_end: range.end,
         keys_only: true,
         min_create_revision: revision + 1,
         ..Default::default()
-    };
-    RequestOp { request: Some(Operation::Range(range)) }
+    })
 }
 
 /// All of them at the same revision.
 pub(super) fn all(operations: Vec<RequestOp>) -> TxnRequest {
     TxnRequest { compare: vec![], success: operations, failure: vec![] }
+}
+
+/// What a read found, and whether there is more.
+pub(super) fn found_range(response: ResponseOp) -> RangeResponse {
+    match response.response {
+        Some(Outcome::Range(range)) => range,
+        _ => RangeResponse::default(),
+    }
 }
 
 /// What a read found, or what a write or delete replaced.

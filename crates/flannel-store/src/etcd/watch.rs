@@ -248,7 +248,7 @@ impl Watcher {
 
 impl EtcdLeases {
     /// All ranges we follow, told up to these revisions.
-    fn history(&self, config: i64, leases: i64) -> WatchProgress {
+    pub(super) fn history(&self, config: i64, leases: i64) -> WatchProgress {
         let directories = self.directories().iter().map(|dir| (KeyRange::directory(dir), leases));
         let config = (KeyRange::single(self.keys.config()), config);
         WatchProgress::new(std::iter::once(config).chain(directories))

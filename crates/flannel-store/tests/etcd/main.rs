@@ -9,6 +9,7 @@ mod certificates;
 mod common;
 mod listing;
 mod outage;
+mod pages;
 mod proxy;
 mod renew;
 mod scale;
