@@ -42,7 +42,7 @@ impl LeaseAttrs {
     pub fn from_json(json: &[u8]) -> Result<Self, AttrsError> {
         // Go replaces bytes that are not UTF-8 instead of refusing the value.
         let text = String::from_utf8_lossy(json);
-        let members: Members = serde_json::from_str(&text).map_err(|e| AttrsError::json(&e))?;
+        let members: Members<'_> = serde_json::from_str(&text).map_err(|e| AttrsError::json(&e))?;
         Ok(Self {
             public_ip: members.public_ip.map_or(Ok(None), |text| read_v4(&text))?,
             public_ipv6: members.public_ipv6.map_or(Ok(None), |text| read_v6(&text))?,
@@ -142,22 +142,22 @@ fn read_v6(text: &str) -> Result<Option<Ipv6Addr>, AttrsError> {
     Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
 }
 
-fn read_data(raw: Option<Box<RawValue>>) -> Result<Option<RawJson>, AttrsError> {
-    raw.map_or(Ok(None), |raw| Ok(RawJson::read(raw.get())?))
+fn read_data(raw: Option<&RawValue>) -> Result<Option<RawJson>, AttrsError> {
+    Ok(raw.and_then(RawJson::from_raw))
 }
 
 /// The members as they stand in the text; the last of several with the same name counts.
 #[derive(Default)]
-struct Members {
+struct Members<'a> {
     public_ip: Option<String>,
     public_ipv6: Option<String>,
     backend_type: Option<String>,
-    backend_data: Option<Box<RawValue>>,
-    backend_v6_data: Option<Box<RawValue>>,
+    backend_data: Option<&'a RawValue>,
+    backend_v6_data: Option<&'a RawValue>,
     owner: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for Members {
+impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(MembersVisitor)
     }
@@ -166,28 +166,70 @@ impl<'de> Deserialize<'de> for Members {
 struct MembersVisitor;
 
 impl<'de> Visitor<'de> for MembersVisitor {
-    type Value = Members;
+    type Value = Members<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of lease attributes")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
         let mut members = Members::default();
-        while let Some(mut name) = map.next_key::<String>()? {
-            name.make_ascii_lowercase();
-            match name.as_str() {
-                "publicip" => members.public_ip = map.next_value()?,
-                "publicipv6" => members.public_ipv6 = map.next_value()?,
-                "backendtype" => members.backend_type = map.next_value()?,
-                "backenddata" => members.backend_data = map.next_value()?,
-                "backendv6data" => members.backend_v6_data = map.next_value()?,
-                "owner" => members.owner = map.next_value::<Value>()?.as_str().map(str::to_owned),
-                _ => {
+        while let Some(member) = map.next_key()? {
+            match member {
+                Member::PublicIp => members.public_ip = map.next_value()?,
+                Member::PublicIpv6 => members.public_ipv6 = map.next_value()?,
+                Member::BackendType => members.backend_type = map.next_value()?,
+                Member::BackendData => members.backend_data = map.next_value()?,
+                Member::BackendV6Data => members.backend_v6_data = map.next_value()?,
+                Member::Owner => {
+                    members.owner = map.next_value::<Value>()?.as_str().map(str::to_owned);
+                }
+                Member::Unknown => {
                     map.next_value::<IgnoredAny>()?;
                 }
             }
         }
         Ok(members)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Member {
+    PublicIp,
+    PublicIpv6,
+    BackendType,
+    BackendData,
+    BackendV6Data,
+    Owner,
+    Unknown,
+}
+
+const MEMBERS: [(&str, Member); 6] = [
+    ("PublicIP", Member::PublicIp),
+    ("PublicIPv6", Member::PublicIpv6),
+    ("BackendType", Member::BackendType),
+    ("BackendData", Member::BackendData),
+    ("BackendV6Data", Member::BackendV6Data),
+    ("Owner", Member::Owner),
+];
+
+impl<'de> Deserialize<'de> for Member {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(MemberVisitor)
+    }
+}
+
+struct MemberVisitor;
+
+impl Visitor<'_> for MemberVisitor {
+    type Value = Member;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a lease attribute")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Member, E> {
+        let known = MEMBERS.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
+        Ok(known.map_or(Member::Unknown, |(_, member)| *member))
     }
 }

@@ -4,7 +4,8 @@
 use std::fmt;
 
 use serde::Serialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 /// Valid JSON other than `null`, member order and literals as they were written, without blanks.
 /// `<`, `>` and `&` inside strings are kept escaped, which is how Go writes them.
@@ -20,12 +21,15 @@ pub struct RawJsonError(String);
 impl RawJson {
     /// Reads JSON text; blank text and `null` mean that there is no data.
     pub fn read(text: &str) -> Result<Option<Self>, RawJsonError> {
-        let text = text.trim_ascii();
-        if text.is_empty() || text == "null" {
+        if text.trim_ascii().is_empty() {
             return Ok(None);
         }
-        serde_json::from_str::<IgnoredAny>(text)?;
-        Ok(Some(Self(compact(text))))
+        Ok(Self::from_raw(serde_json::from_str(text)?))
+    }
+
+    /// `None` for `null`, which means that there is no data.
+    pub(crate) fn from_raw(value: &RawValue) -> Option<Self> {
+        (value.get() != "null").then(|| Self(compact(value.get())))
     }
 
     /// Members come out in the order in which `T` declares them.
@@ -82,6 +86,11 @@ impl From<serde_json::Error> for RawJsonError {
 /// Drops blanks between the tokens of valid JSON and escapes as Go's encoder does, so that a value that
 /// went through us has the same bytes as one that went through the Go flannel.
 pub(crate) fn compact(json: &str) -> Box<str> {
+    // The two above ASCII that are escaped begin with 0xe2, and so do many that are not.
+    let compact = |byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b'<' | b'>' | b'&' | 0xe2);
+    if json.bytes().all(compact) {
+        return json.into();
+    }
     let mut out = String::with_capacity(json.len());
     let mut in_string = false;
     let mut escaped = false;
