@@ -60,6 +60,16 @@ impl Appliers {
         replace_below(&self.commands, (), commands, above).await
     }
 
+    /// Begins to write what the next [`Self::replace`] will declare, as far as it is known, and waits for
+    /// nothing. Only where nobody but the kernel is concerned: what others make stands in an order that
+    /// needs the whole.
+    pub fn prepare(&self, beginning: DesiredState) {
+        let DesiredState { kernel, commands, tunnel, cloud } = beginning;
+        if commands.is_empty() && tunnel.is_empty() && cloud.is_empty() {
+            self.kernel.prepare(kernel);
+        }
+    }
+
     /// Declares what single peers, or the node, want from now on.
     pub async fn update(&self, changes: DesiredState) -> Result<Status, Stopped> {
         let DesiredState { kernel, commands, tunnel, cloud, ipsec } = changes;

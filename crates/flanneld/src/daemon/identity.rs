@@ -217,10 +217,10 @@ fn say_lost(lease: &Lease) {
     );
 }
 
-fn address(attrs: &LeaseAttrs) -> String {
-    let v4 = attrs.public_ip.map(|ip| ip.to_string());
-    let v6 = attrs.public_ipv6.map(|ip| ip.to_string());
-    v4.or(v6).unwrap_or_else(|| "an unknown address".to_owned())
+/// Where a node is, for people.
+pub(super) fn address(attrs: &LeaseAttrs) -> String {
+    let first = flannel_backend::public_addresses(attrs).next();
+    first.map_or_else(|| "an unknown address".to_owned(), |ip| ip.to_string())
 }
 
 /// The hardware address of the card through which this node reaches its peers.

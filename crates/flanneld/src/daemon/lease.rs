@@ -1,16 +1,16 @@
 //! This node's own lease: taken, renewed in time, announced anew when the node changes, and taken
 //! back when it was lost.
 
-use flannel_lease::LEASE_TTL;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use flannel_common::{Backoff, Tries};
 use flannel_kernel::Facts;
-use flannel_lease::{Claimant, Expiry, Lease, LeaseAttrs, Subnet};
+use flannel_lease::{Claimant, Expiry, LEASE_TTL, Lease, LeaseAttrs, Subnet};
 use flannel_store::{Acquired, Held, Recalled, Snapshot, StoreError, StoredLease};
 
 use super::Setup;
+use super::first_pages::FirstPages;
 use super::identity::{self, Identity, Return};
 use super::network::JoinedNetwork;
 use super::timing::{ASSIGNMENT_POLL, ASSIGNMENT_REMINDER};
@@ -104,8 +104,7 @@ impl OwnLease {
 
     pub(super) fn on_put(&mut self, lease: &Lease) {
         if lease.subnet == self.subnet() && lease.attrs != self.held.lease.attrs {
-            let by = lease.attrs.public_ip.map(|ip| ip.to_string());
-            let by = by.or(lease.attrs.public_ipv6.map(|ip| ip.to_string())).unwrap_or_default();
+            let by = identity::address(&lease.attrs);
             self.ask(&format!("was written by another node, which announces itself at {by}"));
         }
     }
@@ -317,7 +316,11 @@ async fn claim(
     let (store, config) = (&*setup.store, network.config());
     let now = network.attrs(None, facts, setup.machine);
     let mut me = Claimant::new(&now, identity.former(previous));
-    let recalled = store.recall(config, &me).await?;
+    let first_pages = FirstPages::new(setup, network, facts).filter(|_| starting);
+    let recalled = match first_pages {
+        Some(first) => store.recall_by_pages(config, &me, &mut |page| first.hear(page)).await?,
+        None => store.recall(config, &me).await?,
+    };
     let back = identity.come_back(setup, network, facts, &recalled, previous, starting).await?;
     let mut acquired = match back {
         Return::Back(held) => recalled.acquired(config, *held),

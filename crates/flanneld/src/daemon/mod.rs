@@ -8,6 +8,7 @@
 
 mod config_changes;
 mod earlier;
+mod first_pages;
 mod identity;
 mod lease;
 mod needs;

@@ -235,7 +235,7 @@ impl JoinedNetwork {
         engine: &Engine<WantedBy>,
         peers: impl Iterator<Item = (&Subnet, &LeaseAttrs)>,
     ) -> Result<(), Stopped> {
-        if !self.backend.wants_paths() {
+        if !self.wants_paths() {
             return Ok(());
         }
         let addresses: Vec<IpAddr> =
@@ -254,7 +254,12 @@ impl JoinedNetwork {
     pub(super) fn wants_paths_again(&mut self, facts: &Facts) -> bool {
         let changed = self.routing_version != facts.routing_version;
         self.routing_version = facts.routing_version;
-        changed && self.backend.wants_paths()
+        changed && self.wants_paths()
+    }
+
+    /// Whether it must be looked up how peers are reached.
+    pub(super) fn wants_paths(&self) -> bool {
+        self.backend.wants_paths()
     }
 
     /// What is to be said of how this node takes the config.

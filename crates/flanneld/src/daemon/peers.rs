@@ -7,6 +7,7 @@ use flannel_backend::{DesiredState, Meeting, PeerProblem, WantedBy, Wishes};
 use flannel_lease::{Change, Lease, LeaseTable, Subnet};
 use flannel_state::PeerCounts;
 
+use super::identity::address;
 use super::network::JoinedNetwork;
 use super::timing::GRACE_FOR_THE_VANISHED;
 
@@ -59,7 +60,7 @@ impl Peers {
                         event = "peer-announced",
                         "Peer {} is at {}",
                         lease.subnet,
-                        address(&lease)
+                        address(&lease.attrs)
                     );
                 }
                 Change::Gone(subnet) => {
@@ -208,7 +209,7 @@ fn is_stranger(problem: &PeerProblem) -> bool {
 }
 
 fn say(lease: &Lease, problem: &PeerProblem, is_news: bool) {
-    let (subnet, address) = (lease.subnet, address(lease));
+    let (subnet, address) = (lease.subnet, address(&lease.attrs));
     match problem {
         _ if !is_news => tracing::debug!("Peer {subnet} at {address}: {problem}"),
         PeerProblem::Displaces { .. } => tracing::error!("Peer {subnet} at {address}: {problem}"),
@@ -225,10 +226,4 @@ fn first_of<T: AsRef<str>>(all: impl Iterator<Item = T>) -> Option<String> {
         0 => Some(first),
         more => Some(format!("{first} (and {more} more like it)")),
     }
-}
-
-fn address(lease: &Lease) -> String {
-    let v4 = lease.attrs.public_ip.map(|ip| ip.to_string());
-    let v6 = lease.attrs.public_ipv6.map(|ip| ip.to_string());
-    v4.or(v6).unwrap_or_else(|| "an unknown address".to_owned())
 }

@@ -9,6 +9,7 @@
 mod support;
 
 mod assigned;
+mod boot;
 mod clashes;
 mod cloud;
 mod commandline;
