@@ -16,16 +16,28 @@ use crate::{peers, routes};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(leases: u32, against: Option<PathBuf>) -> anyhow::Result<()> {
+pub(crate) fn run(leases: u32, rounds: usize, against: Option<PathBuf>) -> anyhow::Result<()> {
     let lab = Lab::builder().nodes(1).config_json(peers::CONFIG).no_daemons().start()?;
     println!("{leases} leases written one by one; beyond etcd's own watch of the same write:");
-    lab.node(1).flanneld().start()?;
-    let ours = report("flannel-rs", measure(&lab, 0, leases)?);
+    let part = leases.div_ceil(u32::try_from(rounds.max(1))?);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut next = (0..).map(|n| n * part);
+    let mut measure = |binary| -> anyhow::Result<Vec<Duration>> {
+        lab.node(1).flanneld().set_binary(binary);
+        lab.node(1).flanneld().restart()?;
+        measure(&lab, next.next().context("a number")?, part)
+    };
+    for _ in 0..rounds {
+        ours.extend(measure(None)?);
+        if let Some(other) = &against {
+            theirs.extend(measure(Some(other))?);
+        }
+    }
+    let ours = report("flannel-rs", ours);
     if let Some(other) = against {
-        lab.node(1).flanneld().restart_with(&other)?;
         let name = other.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let theirs = report(&name, measure(&lab, leases, leases)?);
-        println!("  {name} / flannel-rs at p50: {:.1}x", ratio(theirs, ours));
+        let theirs = report(&name, theirs);
+        println!("  {name} / flannel-rs at p50: {:.2}x", ratio(theirs, ours));
     }
     Ok(())
 }

@@ -48,6 +48,16 @@ pub(crate) fn one_by_one(entries: &[Entry], link: u32) -> anyhow::Result<Duratio
     Ok(start.elapsed())
 }
 
+/// Takes a route away, as somebody else would.
+pub(crate) fn delete_route(route: &Entry, link: u32) -> anyhow::Result<()> {
+    let mut message = acknowledge_last(message(route, link).context("not a peer's entry")?);
+    message[4..6].copy_from_slice(&libc::RTM_DELROUTE.to_ne_bytes());
+    message[6..8].copy_from_slice(&(REQUEST | ACK).to_ne_bytes());
+    let socket = open()?;
+    send(&socket, &message)?;
+    expect_ack(&socket, &mut vec![0; 4096])
+}
+
 /// Sets the flag in the last message of a batch.
 fn acknowledge_last(mut batch: Vec<u8>) -> Vec<u8> {
     let mut at = 0;

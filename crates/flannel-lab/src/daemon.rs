@@ -134,6 +134,11 @@ impl Daemon {
         self.wait_ready()
     }
 
+    /// The program for its next start; `None`: our own.
+    pub fn set_binary(&self, binary: Option<&Path>) {
+        self.state().binary = binary.map(Path::to_owned);
+    }
+
     /// Lets another program run on the node from now on.
     pub fn restart_with(&self, binary: &Path) -> Result<()> {
         let binary = crate::programs::executable(binary)?;
