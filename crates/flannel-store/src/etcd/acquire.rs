@@ -62,36 +62,10 @@ impl Listed {
     }
 }
 
-/// Tells of pages once it is known which lease `decide` will keep.
-struct PageTeller<'a> {
-    config: &'a NetworkConfig,
-    me: &'a Claimant,
-    own: Option<Lease>,
-    /// How many of the listed leases have been told of.
-    told: usize,
-}
-
-impl PageTeller<'_> {
-    fn hear(&mut self, listing: &Listing, begin: usize, pages: Pages<'_>) {
-        if begin == 0 {
-            (self.own, self.told) = (None, 0);
-        }
-        let Self { config, me, .. } = self;
-        let is_kept = |entry: &&ListedLease| {
-            entry.attrs.as_ref().is_some_and(|attrs| me.has(config, attrs))
-                && config.accepts(&entry.subnet)
-        };
-        if self.own.is_none() {
-            let mut listed = listing.named.iter().chain(&listing.entries[begin..]);
-            self.own = listed.find(is_kept).and_then(ListedLease::lease);
-        }
-        let Some(own) = self.own.clone() else { return };
-        let new = &listing.entries[self.told..];
-        self.told = listing.entries.len();
-        if !new.is_empty() {
-            pages(Page { own, leases: new.iter().filter_map(ListedLease::lease).collect() });
-        }
-    }
+/// The lease of that name, if it is the one that `decide` will keep.
+fn own_by_name(config: &NetworkConfig, me: &Claimant, listing: &Listing) -> Option<Lease> {
+    let named = listing.named.as_ref().and_then(ListedLease::lease);
+    named.filter(|lease| me.has(config, &lease.attrs) && config.accepts(&lease.subnet))
 }
 
 /// What is about to be written.
@@ -110,16 +84,21 @@ impl EtcdLeases {
         &self,
         config: &NetworkConfig,
         me: &Claimant,
-        mut pages: Option<Pages<'_>>,
+        pages: Option<Pages<'_>>,
     ) -> Result<Recalled, StoreError> {
         self.delete_unwanted().await?;
-        let mut teller = PageTeller { config, me, own: None, told: 0 };
-        let mut heard = |listing: &Listing, begin: usize| {
-            if let Some(pages) = &mut pages {
-                teller.hear(listing, begin, &mut **pages);
+        let listing = match pages {
+            None => self.list().await?,
+            Some(pages) => {
+                let mut heard = |listing: &Listing, begin: usize| {
+                    let leases = || listing.entries[begin..].iter().filter_map(ListedLease::lease);
+                    if let Some(own) = own_by_name(config, me, listing) {
+                        pages(Page { own, leases: leases().collect() });
+                    }
+                };
+                self.list_by_pages(me.previous.as_ref(), &mut heard).await?
             }
         };
-        let listing = self.list_by_pages(me.previous.as_ref(), &mut heard).await?;
         let listed = Listed::new(config, me, &listing);
         let snapshot = Snapshot { cursor: listing.cursor(), leases: listing.into_leases() };
         Ok(Recalled::by_address(config, me, snapshot).with_basis(listed))

@@ -1,5 +1,5 @@
-//! All of flannel's keys at one revision, page by page: what has come is worked on while etcd reads on, and
-//! no answer is as large as the cluster.
+//! All of flannel's keys at one revision: with one request however many leases there are, or page by page for
+//! one who works on what has come while etcd reads on.
 
 use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
 use prost::bytes::Bytes;
@@ -13,8 +13,8 @@ use super::txn;
 use super::watch_progress::WatchProgress;
 use crate::{Cursor, StoreError, StoredLease};
 
-/// Keys of one page.
-const PAGE: i64 = 1_000;
+/// Keys of the first page. Each page after it has twice as many: work begins soon, and few answers are waited for.
+const FIRST_PAGE: i64 = 1_000;
 /// So often a list is begun, at most: etcd may forget the revision it is of before it is whole.
 const BEGINNINGS: u32 = 4;
 /// Room is made beforehand for so many leases, at most.
@@ -52,7 +52,7 @@ impl EtcdLeases {
         self.list_by_pages(None, &mut |_, _| {}).await
     }
 
-    /// `named`: the subnet whose lease is to be known from the first page on.
+    /// `named`: the subnet whose lease is to be known from the first page on; without one there is one page.
     pub(super) async fn list_by_pages(
         &self,
         named: Option<&Subnet>,
@@ -86,12 +86,14 @@ impl EtcdLeases {
         let (mut listing, first_pages) = begun?;
         let mut origin = self.history(listing.revision(), listing.revision());
         origin.continues_in(&listing.header);
-        let revision = listing.revision();
+        let (revision, mut limit) = (listing.revision(), FIRST_PAGE);
         for (first, end) in first_pages {
             let mut page = Some(first);
             while let Some(now) = page {
+                limit *= 2;
+                let rest = now.rest(&end).map(|range| page_of(range, revision, limit));
                 // It is asked for before this one is read, so that etcd and we work at the same time.
-                let next = self.next_page(now.rest(&end), revision, &mut origin);
+                let next = self.next_page(rest, &mut origin);
                 let (next, ()) = tokio::join!(next, async {
                     tokio::task::yield_now().await;
                     self.read_page(now, &mut listing, &mut *heard);
@@ -113,7 +115,8 @@ impl EtcdLeases {
         let single = |key: &str| txn::get(KeyRange::single(key));
         let ranges: Vec<KeyRange> =
             directories.iter().map(|dir| KeyRange::directory(dir)).collect();
-        let pages = ranges.iter().map(|range| txn::range(page_of(range.clone(), 0)));
+        let limit = if named.is_some() { FIRST_PAGE } else { 0 };
+        let pages = ranges.iter().map(|range| txn::range(page_of(range.clone(), 0, limit)));
         let request = [Some(single(self.keys.config())), named.as_deref().map(single)];
         let request = txn::all(request.into_iter().flatten().chain(pages).collect());
         let time = *self.list_timeout();
@@ -133,13 +136,12 @@ impl EtcdLeases {
 
     async fn next_page(
         &self,
-        range: Option<KeyRange>,
-        revision: i64,
+        request: Option<RangeRequest>,
         origin: &mut WatchProgress,
     ) -> Result<Option<RangeResponse>, Fault> {
-        let Some(range) = range else { return Ok(None) };
+        let Some(request) = request else { return Ok(None) };
         let time = *self.list_timeout();
-        let page = self.client.range_within(time, page_of(range, revision)).await;
+        let page = self.client.range_within(time, request).await;
         let page = self.timed(page)?;
         if !origin.continues_in(page.header.as_ref().unwrap_or(&ResponseHeader::default())) {
             let reason = "it is not the one that has begun it, or was restored from a backup";
@@ -212,10 +214,10 @@ impl EtcdLeases {
     }
 }
 
-/// At this revision; 0 means the present one.
-fn page_of(range: KeyRange, revision: i64) -> RangeRequest {
+/// A revision of 0 means the present one, a limit of 0 none.
+fn page_of(range: KeyRange, revision: i64, limit: i64) -> RangeRequest {
     let KeyRange { start: key, end: range_end } = range;
-    RangeRequest { key, range_end, revision, limit: PAGE, ..RangeRequest::default() }
+    RangeRequest { key, range_end, revision, limit, ..RangeRequest::default() }
 }
 
 impl RangeResponse {
