@@ -19,8 +19,13 @@ pub(super) async fn keep_telling(
     let mut told = None;
     loop {
         let now = said.borrow_and_update().node_network();
+        let news = told.as_ref() != Some(&now);
+        if news {
+            // The store may have heard of it before this ends; what was told before is to be told again then.
+            told = None;
+        }
         tokio::select! {
-            () = tell(store, &now), if told.as_ref() != Some(&now) => told = Some(now),
+            () = tell(store, &now), if news => told = Some(now),
             changed = said.changed() => if changed.is_err() {
                 std::future::pending::<()>().await;
             },
