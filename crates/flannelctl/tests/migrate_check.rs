@@ -122,7 +122,7 @@ fn a_node_of_the_go_flannel_is_looked_at_and_obstacles_are_named() {
     // A lease that is not there, and a store that does not answer.
     let file = node.exec(&["cat", "/run/flannel/subnet.env"]).unwrap();
     let elsewhere =
-        "sed -i s/FLANNEL_SUBNET=.*/FLANNEL_SUBNET=10.244.251.1\\/24/ /run/flannel/subnet.env";
+        "sed -i 's|^FLANNEL_SUBNET=.*|FLANNEL_SUBNET=10.244.251.1/24|' /run/flannel/subnet.env";
     node.exec(&["sh", "-c", elsewhere]).unwrap();
     has(&found(node, "subnet"), 1, "in-the-way", "no lease in the store is on it");
     node.exec(&["sh", "-c", &format!("printf '%s' '{file}' > /run/flannel/subnet.env")]).unwrap();
