@@ -1,7 +1,7 @@
 //! udp: pods' packets travel in UDP between the nodes, carried by a process instead of the kernel. It works
 //! wherever UDP does.
 //!
-//! The whole pod network is routed into one TUN device; the process behind it knows where each subnet is. The
+//! The pod network, and each peer's subnet, is routed into one TUN device; the process behind it knows where each subnet is. The
 //! wire format is the Go flannel's: an inner packet is the payload of a datagram, and nothing else.
 
 use std::net::{IpAddr, SocketAddr};
@@ -60,6 +60,14 @@ impl UdpBackend {
         for family in Family::used_by(node) {
             let Some(subnet) = family.subnet(&own.subnet) else { continue };
             let Some((network, _)) = family.network(node) else { continue };
+            if family == Family::V4 {
+                // What the tunnel tells senders comes out of the device from the node's own address, and is
+                // dropped without this.
+                entries.push(Entry::Sysctl(Sysctl {
+                    path: format!("net/ipv4/conf/{link}/accept_local"),
+                    value: "1".to_owned(),
+                }));
+            }
             if family == Family::V6 {
                 // Without it the device can have no address.
                 entries.push(Entry::Sysctl(Sysctl {
@@ -131,7 +139,7 @@ impl Backend for UdpBackend {
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
-        let mut tunnel = Vec::new();
+        let (mut kernel, mut tunnel) = (Vec::new(), Vec::new());
         let mut problem = None;
         for family in Family::used_by(node) {
             let Some(subnet) = family.subnet(&peer.subnet) else { continue };
@@ -139,6 +147,15 @@ impl Backend for UdpBackend {
                 Ok(public) => {
                     let endpoint = self.endpoint(public);
                     tunnel.push(TunnelEntry::Peer(Peer { subnet, endpoint }));
+                    // The network's route leads there as well. This one says where the peer is, so that what
+                    // leads its packets elsewhere is seen as with every backend.
+                    kernel.push(Entry::Route(Route {
+                        dst: subnet,
+                        metric: family.metric(node, subnet),
+                        via: None,
+                        link: self.device,
+                        onlink: false,
+                    }));
                 }
                 Err(error) => problem = Some(error),
             }
@@ -146,7 +163,7 @@ impl Backend for UdpBackend {
         // One family that works is better than none.
         match problem {
             Some(problem) if tunnel.is_empty() => Err(problem),
-            _ => Ok(Wishes { tunnel, ..Wishes::default() }),
+            _ => Ok(Wishes { kernel, tunnel, ..Wishes::default() }),
         }
     }
 

@@ -60,7 +60,7 @@ fn forwarding_that_is_off_is_told_with_the_command_that_turns_it_on() -> Result<
 
 #[test]
 fn routes_of_others_that_go_before_ours_are_told() -> Result<()> {
-    for backend in ["vxlan", "host-gw"] {
+    for backend in ["vxlan", "host-gw", "udp"] {
         let lab = lab(2).backend(backend).ipv6(true).start()?;
         let (one, two) = connected_pods(&lab)?;
         let env = lab.node(2).subnet_env()?;
@@ -115,7 +115,12 @@ fn a_route_without_metric_goes_before_those_of_a_large_network_and_is_told() -> 
 
 #[test]
 fn routing_rules_that_lead_packets_elsewhere_are_told() -> Result<()> {
-    let lab = lab(2).ipv6(true).start()?;
+    rules_are_told("vxlan", "flannel.1")?;
+    rules_are_told("udp", "flannel0")
+}
+
+fn rules_are_told(backend: &str, device: &str) -> Result<()> {
+    let lab = lab(2).backend(backend).ipv6(true).start()?;
     let (one, two) = connected_pods(&lab)?;
     let env = lab.node(2).subnet_env()?;
     let own = lab.node(1).subnet_env()?.subnet.unwrap().trunc();
@@ -131,7 +136,7 @@ fn routing_rules_that_lead_packets_elsewhere_are_told() -> Result<()> {
         // Those that catch what pods send, not what the host sends.
         ("-4", format!("from {own} lookup 100 pref 50"), &v4),
         ("-4", "iif cni0 lookup 100 pref 50".to_owned(), &v4),
-        ("-4", "iif flannel.1 prohibit pref 50".to_owned(), &v4),
+        ("-4", format!("iif {device} prohibit pref 50"), &v4),
         ("-6", "from all lookup 100 pref 50".to_owned(), &v6),
     ] {
         told(
