@@ -99,6 +99,9 @@ enum What {
         /// Only these paths.
         #[arg(long)]
         only: Vec<String>,
+        /// Only these loads.
+        #[arg(long)]
+        loads: Vec<datapath::Load>,
         /// A flanneld whose backends are measured too, as its nodes use them.
         #[arg(long)]
         flanneld: Option<PathBuf>,
@@ -147,8 +150,8 @@ fn main() -> anyhow::Result<()> {
         What::Leases { clients, acquires, at_once, events, dir } => {
             leases::run(&leases::Wishes { clients, acquires, at_once, events, dir })
         }
-        What::Datapath { rounds, seconds, only, flanneld, against } => {
-            datapath::run(&datapath::Wishes { rounds, seconds, only, flanneld, against })
+        What::Datapath { rounds, seconds, only, loads, flanneld, against } => {
+            datapath::run(&datapath::Wishes { rounds, seconds, only, loads, flanneld, against })
         }
         What::Latency { leases, against } => latency::run(leases, LATENCY_ROUNDS, against),
         What::Repair { peers, rounds, against } => repair::run(peers, rounds, against),

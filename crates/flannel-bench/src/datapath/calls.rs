@@ -2,17 +2,17 @@
 //! kernel's own segmentation. In processor time of the thread that makes the calls, which other work on the
 //! machine changes little.
 
-use std::fs::OpenOptions;
 use std::io::{self, Read as _};
 use std::mem;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, ensure};
 use flannel_lab::Lab;
 use io_uring::{IoUring, opcode, types};
+
+use super::naive;
 
 const BATCH: usize = 64;
 const SMALL: usize = 92;
@@ -81,19 +81,7 @@ fn thread_time() -> anyhow::Result<f64> {
 }
 
 fn tun(blocking: bool) -> anyhow::Result<OwnedFd> {
-    let flags = if blocking { 0 } else { libc::O_NONBLOCK };
-    let file =
-        OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
-    // SAFETY: an interface request of all zeroes is a valid value.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(b"bench0") {
-        *to = *from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-    // SAFETY: the kernel reads and writes one interface request.
-    let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    ensure!(made == 0, "make bench0: {}", io::Error::last_os_error());
-    Ok(file.into())
+    Ok(naive::tun("bench0", if blocking { 0 } else { libc::O_NONBLOCK })?.into())
 }
 
 fn read_one_by_one(tun: &OwnedFd) -> io::Result<()> {

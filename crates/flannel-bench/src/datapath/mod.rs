@@ -3,6 +3,7 @@
 
 mod calls;
 mod cpu;
+mod empty;
 mod load;
 mod lookup;
 mod naive;
@@ -26,6 +27,21 @@ struct Row {
     small: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
+    /// Of all that took part, for each round trip.
+    trip_cpu: Vec<f64>,
+}
+
+/// What is sent over a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Load {
+    /// One TCP stream.
+    Tcp1,
+    /// Four TCP streams.
+    Tcp4,
+    /// Datagrams of 64 bytes.
+    Small,
+    /// 64 bytes there and back, one after the other.
+    Trips,
 }
 
 /// What the user-space datapath is to reach.
@@ -86,12 +102,13 @@ pub(crate) struct Wishes {
     pub(crate) rounds: usize,
     pub(crate) seconds: f64,
     pub(crate) only: Vec<String>,
+    pub(crate) loads: Vec<Load>,
     pub(crate) flanneld: Option<PathBuf>,
     pub(crate) against: Option<PathBuf>,
 }
 
 pub(crate) fn run(wishes: &Wishes) -> anyhow::Result<()> {
-    if wishes.only.is_empty() {
+    if wishes.only.is_empty() && wishes.loads.is_empty() {
         lookup::run();
         calls::run()?;
     }
@@ -100,24 +117,27 @@ pub(crate) fn run(wishes: &Wishes) -> anyhow::Result<()> {
     let time = Duration::from_secs_f64(wishes.seconds);
     for _ in 0..wishes.rounds {
         for ((_, path), row) in chosen.iter().zip(&mut rows) {
-            measure(path, time, row)?;
+            measure(path, time, &wishes.loads, row)?;
         }
     }
     println!(
         "{} rounds of {} s each, medians; cables that carry packets of their MTU only, cubic",
         wishes.rounds, wishes.seconds
     );
-    println!("path              TCP 1      TCP 4      64 B UDP   RTT p50  RTT p99  CPU");
-    println!("                  Gbit/s     Gbit/s     kpackets/s us       us       s/GB");
+    println!("path              TCP 1      TCP 4      64 B UDP   RTT p50  RTT p99  CPU      CPU");
+    println!(
+        "                  Gbit/s     Gbit/s     kpackets/s us       us       s/GB     us/trip"
+    );
     for ((name, _), row) in chosen.iter().zip(&rows) {
         println!(
-            "{name:<16} {:>6.2} {:>10.2} {:>10.0} {:>10.1} {:>8.1} {:>8.3}",
+            "{name:<16} {:>6.2} {:>10.2} {:>10.0} {:>10.1} {:>8.1} {:>8.3} {:>8.1}",
             median(&row.tcp1),
             median(&row.tcp4),
             median(&row.small),
             median(&row.p50),
             median(&row.p99),
-            median(&row.cpu)
+            median(&row.cpu),
+            median(&row.trip_cpu)
         );
     }
     let row = |wanted: &str| {
@@ -128,6 +148,9 @@ pub(crate) fn run(wishes: &Wishes) -> anyhow::Result<()> {
         for goal in GOALS {
             let Some(other) = row(goal.against) else { continue };
             // Rounds are compared one by one: what else the machine does changes from one to the next.
+            if (goal.measure)(udp).is_empty() {
+                continue;
+            }
             let pairs = (goal.measure)(udp).iter().zip((goal.measure)(other));
             let ratio = median(&pairs.map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>());
             let (bound, reached) = match (goal.least, goal.most) {
@@ -149,6 +172,7 @@ fn chosen(wishes: &Wishes) -> Vec<(&'static str, Path)> {
         ("host-gw", Path::HostGw),
         ("vxlan", Path::Vxlan),
         ("naive", Path::Naive),
+        ("empty relay", Path::Empty),
         ("udp", Path::Tunnel(all)),
         ("udp, 1 queue", Path::Tunnel(Features { lanes: 1, ..all })),
         ("udp, no UDP GSO", Path::Tunnel(Features { udp_gso: false, ..all })),
@@ -169,18 +193,29 @@ fn chosen(wishes: &Wishes) -> Vec<(&'static str, Path)> {
     paths
 }
 
-fn measure(path: &Path, time: Duration, row: &mut Row) -> anyhow::Result<()> {
+fn measure(path: &Path, time: Duration, loads: &[Load], row: &mut Row) -> anyhow::Result<()> {
+    let wanted = |load| loads.is_empty() || loads.contains(&load);
     let standing = Standing::new(path)?;
     let ends = standing.ends()?;
     let cpu = Cpu::of(standing.processes());
-    let one = ends.tcp(1, time, &cpu)?;
-    row.tcp1.push(one.bits_per_second / 1e9);
-    row.cpu.push(one.cpu_seconds_per_gigabyte);
-    row.tcp4.push(ends.tcp(4, time, &cpu)?.bits_per_second / 1e9);
-    row.small.push(ends.small_datagrams(time)? / 1e3);
-    let trips = ends.round_trips(time)?;
-    row.p50.push(percentile(&trips, 50).as_secs_f64() * 1e6);
-    row.p99.push(percentile(&trips, 99).as_secs_f64() * 1e6);
+    if wanted(Load::Tcp1) {
+        let one = ends.tcp(1, time, &cpu)?;
+        row.tcp1.push(one.bits_per_second / 1e9);
+        row.cpu.push(one.cpu_seconds_per_gigabyte);
+    }
+    if wanted(Load::Tcp4) {
+        row.tcp4.push(ends.tcp(4, time, &cpu)?.bits_per_second / 1e9);
+    }
+    if wanted(Load::Small) {
+        row.small.push(ends.small_datagrams(time)? / 1e3);
+    }
+    if wanted(Load::Trips) {
+        let before = cpu.spent();
+        let trips = ends.round_trips(time)?;
+        row.trip_cpu.push((cpu.spent() - before) * 1e6 / trips.len() as f64);
+        row.p50.push(percentile(&trips, 50).as_secs_f64() * 1e6);
+        row.p99.push(percentile(&trips, 99).as_secs_f64() * 1e6);
+    }
     Ok(())
 }
 

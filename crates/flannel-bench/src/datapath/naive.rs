@@ -28,20 +28,7 @@ impl Naive {
         bind: SocketAddrV4,
         mut routes: Vec<Route>,
     ) -> anyhow::Result<Self> {
-        let mut tun = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open("/dev/net/tun")?;
-        // SAFETY: an interface request of all zeroes is a valid value.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
-            *to = from as libc::c_char;
-        }
-        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-        // SAFETY: the kernel reads and writes one interface request.
-        let made = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-        ensure!(made == 0, "make {device}: {}", std::io::Error::last_os_error());
+        let mut tun = tun(device, libc::O_NONBLOCK)?;
         let socket = UdpSocket::bind(bind)?;
         socket.set_nonblocking(true)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -77,6 +64,20 @@ impl Drop for Naive {
             let _ = thread.join();
         }
     }
+}
+
+pub(super) fn tun(device: &str, flags: libc::c_int) -> anyhow::Result<File> {
+    let tun = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
+    // SAFETY: an interface request of all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: the kernel reads and writes one interface request.
+    let made = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    ensure!(made == 0, "make {device}: {}", std::io::Error::last_os_error());
+    Ok(tun)
 }
 
 fn out(tun: &mut File, socket: &UdpSocket, routes: &mut [Route], packet: &mut [u8]) -> bool {

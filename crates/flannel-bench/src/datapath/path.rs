@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use flannel_lab::{Lab, Place as _, Pod};
 use flannel_tunnel::{Config, Datapath, Features, OwnAddresses, Peer};
 
+use super::empty::Empty;
 use super::load::Ends;
 use super::naive::Naive;
 
@@ -21,6 +22,7 @@ pub(super) enum Path {
     HostGw,
     Vxlan,
     Naive,
+    Empty,
     Tunnel(Features),
     /// Set up by a flanneld, with this backend.
     Flanneld {
@@ -57,7 +59,7 @@ impl Standing {
         let mtu = match path {
             Path::Raw | Path::HostGw => 1500,
             Path::Vxlan => 1450,
-            Path::Naive | Path::Tunnel(_) | Path::Flanneld { .. } => 1472,
+            Path::Naive | Path::Empty | Path::Tunnel(_) | Path::Flanneld { .. } => 1472,
         };
         for number in [1, 2] {
             let env = format!(
@@ -109,6 +111,11 @@ impl Standing {
                     let relay = node.in_netns(|| Naive::start(DEVICE, bind, vec![route]))??;
                     relays.push(Box::new(relay));
                 }
+                Path::Empty => {
+                    let bind = SocketAddrV4::new(address(own), PORT);
+                    let peer = SocketAddrV4::new(address(other), PORT);
+                    relays.push(Box::new(node.in_netns(|| Empty::start(DEVICE, bind, peer))??));
+                }
                 Path::Tunnel(features) => {
                     let config = Config {
                         device: DEVICE.into(),
@@ -127,7 +134,7 @@ impl Standing {
                     relays.push(Box::new(datapath));
                 }
             }
-            if matches!(path, Path::Naive | Path::Tunnel(_)) {
+            if matches!(path, Path::Naive | Path::Empty | Path::Tunnel(_)) {
                 node.ip(&format!("addr add 10.244.{own}.0/32 dev {DEVICE}"))?;
                 node.ip(&format!("link set {DEVICE} mtu {mtu} txqueuelen 1000 up"))?;
                 node.ip(&format!("route add 10.244.0.0/16 dev {DEVICE}"))?;
