@@ -54,7 +54,10 @@ fn answer_v4(
     let IpAddr::V4(source) = ip.source() else { return false };
     let IpAddr::V4(destination) = ip.destination() else { return false };
     let single = |ip: Ipv4Addr| !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast());
-    if later_fragment || ip.protocol == packet::ICMP || !single(source) || !single(destination) {
+    // A ping is told as well; only about errors no error is sent.
+    let about_error = ip.protocol == packet::ICMP
+        && packet.get(ip.len).is_none_or(|kind| !matches!(kind, 0 | 8 | 13..=18));
+    if later_fragment || about_error || !single(source) || !single(destination) {
         return false;
     }
     let quote = &packet[..ip.total.min(ip.len + 8)];

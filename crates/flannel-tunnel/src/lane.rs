@@ -5,7 +5,6 @@
 //! numbers are handled in numbers, and those of one flow keep their order.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,7 +14,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::counters::DropReason;
 use crate::datapath::Shared;
 use crate::inbound::{Inbound, Joining};
-use crate::outbound::{Judge, MOST_SEGMENTS, Message, Outbound};
+use crate::outbound::{self, Judge, MOST_SEGMENTS, Message, Outbound, Piece};
+use crate::patience::Patience;
 use crate::sys::is_empty;
 use crate::sys::tun::TunQueue;
 use crate::sys::udp::{Receiver, Sender, UdpSocket, path_mtu};
@@ -89,7 +89,7 @@ impl Out {
         let judge = Judge { table: &table, counters: &shared.counters, now: Instant::now() };
         self.outbound.take(judge, &mut self.buffer, 0, at);
         if self.eager {
-            self.send(shared, &table);
+            self.send(shared, judge);
             at = 0;
         }
         let mut more = 0;
@@ -102,7 +102,7 @@ impl Out {
             more += 1;
         }
         self.eager = more == 0;
-        self.send(shared, &table);
+        self.send(shared, judge);
         Ok(())
     }
 
@@ -116,16 +116,31 @@ impl Out {
         }
     }
 
-    fn send(&mut self, shared: &Shared, table: &Table) {
+    fn send(&mut self, shared: &Shared, judge: Judge<'_>) {
         shared.protection.seal(&mut self.outbound, &self.buffer);
-        self.flush(shared, table);
+        self.write_answers();
+        let refused = self.flush(shared, judge.table);
+        self.outbound.clear();
+        if !refused.is_empty() {
+            for (packet, mtu) in &refused {
+                self.outbound.answer_too_big(judge, packet, *mtu);
+            }
+            self.write_answers();
+            self.outbound.clear();
+        }
     }
 
-    fn flush(&mut self, shared: &Shared, table: &Table) {
+    fn write_answers(&self) {
         for answer in self.outbound.answers() {
             // Whoever is told is told by chance: errors are not guaranteed to arrive anywhere.
             let _ = self.tun.write(answer);
         }
+    }
+
+    /// Returns what its path does not take, and what length it does.
+    fn flush(&mut self, shared: &Shared, table: &Table) -> Vec<(Vec<u8>, u16)> {
+        // Takes no memory while it is empty, as it nearly always is.
+        let mut refused = Vec::new();
         let mut use_gso = true;
         let mut rest = self.outbound.messages();
         while let Some(first) = rest.first() {
@@ -157,8 +172,8 @@ impl Out {
                     learn_path_mtu(table, first, &error);
                     // What the kernel does not cut, or not for this path, is sent piece by piece.
                     use_gso &= !(first.packets > 1 && error.raw_os_error() == Some(libc::EIO));
-                    let endpoint = first.state(table).peer.endpoint;
-                    send_singly(&mut self.sender, socket, table, first, endpoint, read, made);
+                    let single = Singly { socket, table, message: first, read, made };
+                    single.send(&mut self.sender, &mut refused);
                     rest = &rest[1..];
                 }
             }
@@ -171,31 +186,69 @@ impl Out {
         if shared.is_gso_lost() {
             self.outbound.set_most_segments(1);
         }
-        self.outbound.clear();
+        refused
     }
 }
 
-fn send_singly(
-    sender: &mut Sender,
-    socket: &UdpSocket,
-    table: &Table,
-    message: &Message,
-    to: SocketAddr,
-    read: &[u8],
-    made: &[u8],
-) {
-    let counters = &message.state(table).counters;
-    for datagram in message.datagrams() {
-        let mut result = sender.send_one(socket, to, datagram, read, made);
-        if result.as_ref().is_err_and(is_empty) && wait_writable(socket) {
-            result = sender.send_one(socket, to, datagram, read, made);
-        }
-        match result {
-            Ok(()) => {
-                counters.sent(1, datagram.iter().map(|piece| u64::from(piece.len)).sum());
+/// A message whose datagrams are sent one by one.
+struct Singly<'a> {
+    socket: &'a UdpSocket,
+    table: &'a Table,
+    message: &'a Message,
+    read: &'a [u8],
+    made: &'a [u8],
+}
+
+impl Singly<'_> {
+    fn send(&self, sender: &mut Sender, refused: &mut Vec<(Vec<u8>, u16)>) {
+        let state = self.message.state(self.table);
+        let counters = &state.counters;
+        for datagram in self.message.datagrams() {
+            let mut result = self.try_send(sender, datagram);
+            if result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EMSGSIZE))
+                && let Some(path_mtu) = state.path_mtu()
+            {
+                let packet = self.bytes(datagram);
+                if let Some(mtu) = outbound::refusal(&packet, path_mtu) {
+                    counters.dropped(DropReason::TooBig, 1);
+                    refused.push((packet, mtu));
+                    continue;
+                }
+                result = self.send_fragmented(sender, datagram);
             }
-            Err(_) => counters.dropped(DropReason::SendFailed, 1),
+            match result {
+                Ok(()) => {
+                    counters.sent(1, datagram.iter().map(|piece| u64::from(piece.len)).sum());
+                }
+                Err(_) => counters.dropped(DropReason::SendFailed, 1),
+            }
         }
+    }
+
+    fn try_send(&self, sender: &mut Sender, datagram: &[Piece]) -> io::Result<()> {
+        let Self { socket, read, made, .. } = *self;
+        let to = self.message.state(self.table).peer.endpoint;
+        let result = sender.send_one(socket, to, datagram, read, made);
+        if result.as_ref().is_err_and(is_empty) && wait_writable(socket) {
+            return sender.send_one(socket, to, datagram, read, made);
+        }
+        result
+    }
+
+    /// Nobody else sends on this socket.
+    fn send_fragmented(&self, sender: &mut Sender, datagram: &[Piece]) -> io::Result<()> {
+        self.socket.set_fragmenting(true)?;
+        let result = self.try_send(sender, datagram);
+        self.socket.set_fragmenting(false)?;
+        result
+    }
+
+    fn bytes(&self, datagram: &[Piece]) -> Vec<u8> {
+        let bytes = |piece: &Piece| {
+            let from = if piece.made { self.made } else { self.read };
+            &from[piece.at as usize..][..piece.len as usize]
+        };
+        datagram.iter().map(bytes).collect::<Vec<_>>().concat()
     }
 }
 
@@ -206,7 +259,7 @@ fn drop_messages(table: &Table, messages: &[Message]) {
     }
 }
 
-/// A message that was too long tells of a path that takes less: its senders are told from the next packet on.
+/// A message that was too long tells of a path that takes less.
 fn learn_path_mtu(table: &Table, message: &Message, error: &io::Error) {
     if !matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) {
         return;
@@ -237,6 +290,7 @@ pub(crate) struct In {
     inbound: Inbound,
     receiver: Receiver,
     pieces: Pieces,
+    patience: Patience,
     vnet: bool,
 }
 
@@ -266,6 +320,7 @@ impl In {
             inbound: Inbound::new(joining),
             receiver: Receiver::new(slots),
             pieces: Pieces::default(),
+            patience: Patience::default(),
             vnet,
         }
     }
@@ -281,9 +336,10 @@ impl In {
     /// Waits for a datagram and writes it, with all that are there by then.
     fn batch(&mut self, shared: &Shared) -> Result<(), Broken> {
         // Errors of earlier datagrams are told here, and cleared by it.
-        let Ok(count) = self.receiver.receive(&self.socket, &mut self.buffer, self.slot) else {
-            return Ok(());
-        };
+        let Ok(count) = self.receive() else { return Ok(()) };
+        let first = self.receiver.received(0);
+        let alone = count == 1 && first.is_some_and(|first| first.segment == 0);
+        self.patience.came(Instant::now(), alone);
         let table = Arc::clone(self.table.load());
         for slot in 0..count {
             let Some(received) = self.receiver.received(slot) else { continue };
@@ -307,6 +363,24 @@ impl In {
         let written = self.write(&table);
         self.inbound.clear();
         written
+    }
+
+    /// Waits for a datagram, awake for a little while if that is worth it.
+    fn receive(&mut self) -> io::Result<usize> {
+        let slot = self.slot;
+        let mut now = Instant::now();
+        if let Some(until) = self.patience.look_until(now) {
+            while now < until {
+                match self.receiver.receive(&self.socket, &mut self.buffer, slot, false) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    received => return received,
+                }
+                // Whoever else wants the processor goes first.
+                std::thread::yield_now();
+                now = Instant::now();
+            }
+        }
+        self.receiver.receive(&self.socket, &mut self.buffer, slot, true)
     }
 
     fn write(&mut self, table: &Table) -> Result<(), Broken> {

@@ -20,6 +20,7 @@ mod lane;
 mod lookup;
 mod outbound;
 mod packet;
+mod patience;
 mod protection;
 mod segment;
 mod sys;

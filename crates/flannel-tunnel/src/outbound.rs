@@ -17,6 +17,8 @@ use crate::vnet::{self, Gso, VnetHeader};
 const MOST_BYTES: usize = 65_507;
 /// What kernels cut from one message: 64, later ones 128.
 pub(crate) const MOST_SEGMENTS: usize = 64;
+/// What IPv6 demands of a link.
+const LEAST_MTU_V6: usize = 1280;
 /// How far back a message of the same peer is looked for, when packets to several peers alternate.
 const LOOK_BACK: usize = 8;
 
@@ -136,9 +138,8 @@ impl Outbound {
             self.answer(judge, &ip, packet, Problem::NoRoute);
             return Err((DropReason::NoRoute, 1));
         };
-        let too_long = peer.path_mtu().is_some_and(|mtu| len > mtu);
-        if too_long && (ip.v6 || packet[6] & 0x40 != 0) {
-            let mtu = peer.path_mtu().unwrap_or(len) as u16;
+        let path_mtu = peer.path_mtu();
+        if let Some(mtu) = path_mtu.and_then(|path| too_big(&ip, packet, len, path)) {
             self.answer(judge, &ip, packet, Problem::TooBig(mtu));
             peer.counters.dropped(DropReason::TooBig, 1);
             return Ok(());
@@ -149,7 +150,7 @@ impl Outbound {
             return Ok(());
         }
         // What the underlay has to fragment cannot be cut by it as well.
-        let alone = too_long;
+        let alone = path_mtu.is_some_and(|path| len > path);
         match cut {
             None => {
                 if let Some((from, offset)) = vnet.checksum {
@@ -182,6 +183,13 @@ impl Outbound {
             }
         }
         Ok(())
+    }
+
+    /// Tells the sender of a datagram that was refused as longer than its path takes.
+    pub(crate) fn answer_too_big(&mut self, judge: Judge<'_>, packet: &[u8], mtu: u16) {
+        if let Some(ip) = IpHeader::read(packet) {
+            self.answer(judge, &ip, packet, Problem::TooBig(mtu));
+        }
     }
 
     fn append(&mut self, peer: u32, len: usize, alone: bool, pieces: &[Piece]) {
@@ -231,6 +239,20 @@ impl Outbound {
             self.answers.truncate(start);
         }
     }
+}
+
+/// What the sender is to be told, if a packet of this length is too long for the path and may not be cut.
+fn too_big(ip: &IpHeader, packet: &[u8], len: usize, path_mtu: usize) -> Option<u16> {
+    // IPv6 is promised so much of every link; where the path takes less it is for us to cut, not for senders.
+    let mtu = if ip.v6 { path_mtu.max(LEAST_MTU_V6) } else { path_mtu };
+    let whole = ip.v6 || packet.get(6).is_some_and(|flags| flags & 0x40 != 0);
+    (len > mtu && whole).then_some(mtu as u16)
+}
+
+/// The same of a datagram that is one packet.
+pub(crate) fn refusal(packet: &[u8], path_mtu: usize) -> Option<u16> {
+    let ip = IpHeader::read(packet)?;
+    too_big(&ip, packet, ip.total, path_mtu)
 }
 
 impl Message {

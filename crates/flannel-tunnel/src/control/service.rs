@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -19,7 +19,7 @@ pub const SUBCOMMAND: &str = "tunnel";
 /// Between tries to open a device that has gone.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 /// Paths may have come to take longer packets: they are tried again.
-const FORGET_PATH_MTUS: Timespec = Timespec { tv_sec: 600, tv_nsec: 0 };
+const FORGET_PATH_MTUS: Duration = Duration::from_secs(600);
 
 /// Serves until it is told to end. The listening socket is its standard input.
 pub fn run() -> io::Result<()> {
@@ -54,20 +54,24 @@ impl Service {
     }
 
     fn serve(self: Arc<Self>) -> io::Result<()> {
+        let mut forget = Instant::now() + FORGET_PATH_MTUS;
         loop {
+            let now = Instant::now();
+            if now >= forget {
+                if let Some(datapath) = &*self.lock() {
+                    datapath.forget_path_mtus();
+                }
+                forget = now + FORGET_PATH_MTUS;
+            }
+            let left = forget.saturating_duration_since(now);
+            let left = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
             let alarm = self.lock().as_ref().map(Datapath::alarm);
             let mut wait = vec![
                 PollFd::new(&self.listener, PollFlags::IN),
                 PollFd::new(&self.wake, PollFlags::IN),
             ];
             wait.extend(alarm.as_ref().map(|alarm| PollFd::new(alarm, PollFlags::IN)));
-            match poll(&mut wait, Some(&FORGET_PATH_MTUS)) {
-                Ok(0) => {
-                    if let Some(datapath) = &*self.lock() {
-                        datapath.forget_path_mtus();
-                    }
-                    continue;
-                }
+            match poll(&mut wait, Some(&left)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }

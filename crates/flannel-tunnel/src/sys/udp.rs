@@ -61,6 +61,7 @@ impl UdpSocket {
                 socket.set(libc::SOL_SOCKET, plain, BUFFER)?;
             }
         }
+        socket.set_fragmenting(false)?;
         let features = UdpFeatures {
             gso: wanted.gso && socket.set(libc::SOL_UDP, UDP_SEGMENT, 0).is_ok(),
             gro: wanted.gro && socket.set(libc::SOL_UDP, UDP_GRO, 1).is_ok(),
@@ -77,6 +78,18 @@ impl UdpSocket {
         // SAFETY: the kernel reads one int.
         check(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, value, len) })
             .map(|_| ())
+    }
+
+    /// Whether datagrams that are longer than their path takes are cut on the way, or refused: then the
+    /// kernel tells us, and we tell whoever sent the inner packet.
+    pub(crate) fn set_fragmenting(&self, on: bool) -> io::Result<()> {
+        let (level, option, value) = match (self.v6, on) {
+            (false, true) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT),
+            (false, false) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+            (true, true) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT),
+            (true, false) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+        };
+        self.set(level, option, value)
     }
 
     pub(crate) fn is_v6(&self) -> bool {
@@ -277,12 +290,13 @@ impl Receiver {
         }
     }
 
-    /// Waits for a message, and receives all that are there by then, into slots of `slot` bytes each.
+    /// Receives all messages that are there, into slots of `slot` bytes each; waited for if there is none, or not.
     pub(crate) fn receive(
         &mut self,
         socket: &UdpSocket,
         buffer: &mut [u8],
         slot: usize,
+        wait: bool,
     ) -> io::Result<usize> {
         let slots = self.calls.len().min(buffer.len() / slot);
         for (at, part) in buffer.chunks_exact_mut(slot).take(slots).enumerate() {
@@ -297,7 +311,7 @@ impl Receiver {
             header.msg_controllen = CONTROL as _;
             header.msg_flags = 0;
         }
-        let flags = libc::MSG_WAITFORONE;
+        let flags = if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT };
         // SAFETY: what the calls point to is held by `self` and the caller until this returns, and is not
         // moved.
         let received = unsafe {

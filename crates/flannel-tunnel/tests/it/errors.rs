@@ -57,23 +57,33 @@ fn a_destination_of_no_peer_is_unreachable() {
 
 #[test]
 fn a_packet_too_long_for_its_path_is_answered_with_the_length_that_fits() {
-    for (v6, expected) in [(false, (3, 4, 500)), (true, (2, 0, 500))] {
+    for (v6, path, expected) in [
+        (false, 500, (3, 4, 500)),
+        (true, 1400, (2, 0, 1400)),
+        // No IPv6 host has to send less than this.
+        (true, 500, (2, 0, 1280)),
+    ] {
         let mut node = pipeline();
-        node.limit_paths(500);
-        let sent = node.send(&[&udp(v6).plain()]);
+        node.limit_paths(path);
+        let long = Packet { payload: vec![0xab; 1400], ..udp(v6) };
+        let sent = node.send(&[&long.plain()]);
         assert!(sent.messages.is_empty());
-        assert_eq!(check_error(&sent.answers[0], &udp(v6)), expected);
+        assert_eq!(check_error(&sent.answers[0], &long), expected);
     }
 }
 
 #[test]
 fn a_packet_too_long_that_may_be_fragmented_is_sent_by_itself() {
-    let mut node = pipeline();
-    node.limit_paths(500);
-    let packet = Packet { dont_fragment: false, ..udp(false) }.plain();
-    let sent = node.send(&[&packet, &packet]);
-    assert_eq!(sent.messages.len(), 2);
-    assert!(sent.answers.is_empty());
+    let v4 = Packet { dont_fragment: false, ..udp(false) }.plain();
+    // One that every link has to carry, if need be in fragments of ours.
+    let v6 = udp(true).plain();
+    for packet in [v4, v6] {
+        let mut node = pipeline();
+        node.limit_paths(500);
+        let sent = node.send(&[&packet, &packet]);
+        assert_eq!(sent.messages.len(), 2);
+        assert!(sent.answers.is_empty());
+    }
 }
 
 #[test]
@@ -91,17 +101,29 @@ fn the_ttl_is_taken_once_and_its_end_is_told() {
 }
 
 #[test]
-fn no_error_is_sent_about_icmp_or_later_fragments_or_to_groups() {
+fn no_error_is_sent_about_errors_or_later_fragments_or_to_groups() {
     let nowhere: IpAddr = Ipv4Addr::new(10, 244, 99, 1).into();
-    let ping = Packet { dst: nowhere, ..Packet::out(false, Transport::Icmp, vec![0; 20]) }.plain();
+    let error = Packet { dst: nowhere, ..Packet::out(false, Transport::Icmp, vec![0; 20]) };
+    let mut error = error.plain();
+    error[VNET + 20] = 3;
     let mut fragment = Packet { dst: nowhere, ..udp(false) }.plain();
     fragment[VNET + 7] = 9;
     let group =
         Packet { src: Ipv4Addr::new(224, 0, 0, 9).into(), dst: nowhere, ..udp(false) }.plain();
     let mut node = pipeline();
-    let sent = node.send(&[&ping, &fragment, &group]);
+    let sent = node.send(&[&error, &fragment, &group]);
     assert!(sent.answers.is_empty());
     assert_eq!(node.counters().drops(DropReason::NoRoute), 3);
+}
+
+#[test]
+fn a_ping_that_goes_nowhere_is_told_so() {
+    let nowhere: IpAddr = Ipv4Addr::new(10, 244, 99, 1).into();
+    let ping = Packet { dst: nowhere, ..Packet::out(false, Transport::Icmp, vec![0; 20]) };
+    let mut bytes = ping.plain();
+    bytes[VNET + 20] = 8;
+    let sent = pipeline().send(&[&bytes]);
+    assert_eq!(sent.answers[0][VNET + 20..VNET + 22], [3, 0]);
 }
 
 #[test]

@@ -7,5 +7,6 @@ mod errors;
 mod joining;
 mod kernel;
 mod namespaces;
+mod net;
 mod segmenting;
 mod senders;

@@ -1,10 +1,16 @@
 //! The udp backend: pods reach each other through a process in user space, which outlives the daemon.
 
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
 use flannel_lab::{Lab, Node, Result, SUBNET_ENV};
 use flannel_tunnel::Client;
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, ip_mtu, ipv6_mtu, set_ip_mtu_discover,
+    set_ipv6_mtu_discover,
+};
 
 use crate::support::{LIMIT, both_ways, connected_pods, flanneld, go_flanneld, lab, measured};
 
@@ -169,6 +175,79 @@ fn with_udp_another_address_of_the_node_is_followed() -> Result<()> {
     connected_pods(&lab)?;
     lab.change_address(1, "192.168.100.77".parse().unwrap())?;
     reach_each_other(&lab)
+}
+
+/// All between nodes 1 and 2 goes through node 3, which sends them no packet longer than this.
+fn narrow(lab: &Lab, mtu: u32) -> Result<()> {
+    let router = lab.node(3);
+    for setting in ["ipv4.conf.all.send_redirects", "ipv4.conf.eth0.send_redirects"] {
+        router.exec(&["sysctl", "-q", "-w", &format!("net.{setting}=0")])?;
+    }
+    for (number, other) in [(1, 2), (2, 1)] {
+        let node = lab.node(number);
+        node.ip(&format!("route add 192.168.100.{other}/32 via 192.168.100.3"))?;
+        node.ip(&format!("-6 route add fd00:100::{other}/128 via fd00:100::3"))?;
+        node.exec(&["sysctl", "-q", "-w", "net.ipv6.conf.eth0.accept_redirects=0"])?;
+        router.ip(&format!("route add 192.168.100.{number}/32 dev eth0 mtu lock {mtu}"))?;
+        router.ip(&format!("-6 route add fd00:100::{number}/128 dev eth0 mtu lock {mtu}"))?;
+    }
+    Ok(())
+}
+
+/// Sends a datagram, such that the whole packet has this length.
+fn send(socket: &UdpSocket, packet: usize) -> io::Result<()> {
+    let headers = if socket.local_addr()?.is_ipv4() { 28 } else { 48 };
+    socket.send(&vec![7; packet - headers]).map(|_| ())
+}
+
+#[test]
+fn with_udp_a_path_that_takes_less_is_told_to_pods_and_all_bytes_arrive() -> Result<()> {
+    let lab = lab(3).backend("udp").ipv6(true).start()?;
+    let pods = lab.pod_on_every_node()?;
+    reach_each_other(&lab)?;
+    narrow(&lab, 1300)?;
+    let v4 = IpAddr::from(pods[1].v4().expect("an address"));
+    let v6 = IpAddr::from(pods[1].v6().expect("an address"));
+    for (target, told) in [(v4, 1272), (v6, 1280)] {
+        let receiver = pods[1].in_netns(|| UdpSocket::bind((target, 0)).unwrap())?;
+        receiver.set_read_timeout(Some(LIMIT)).unwrap();
+        let sender = pods[0].in_netns(|| {
+            let any: SocketAddr =
+                if target.is_ipv4() { ([0; 4], 0).into() } else { ([0; 8], 0).into() };
+            let sender = UdpSocket::bind(any).unwrap();
+            sender.connect(receiver.local_addr().unwrap()).unwrap();
+            sender
+        })?;
+        let discover = |on: bool| match (target, on) {
+            (IpAddr::V4(_), true) => set_ip_mtu_discover(&sender, Ipv4PathMtuDiscovery::DO),
+            (IpAddr::V4(_), false) => set_ip_mtu_discover(&sender, Ipv4PathMtuDiscovery::DONT),
+            (IpAddr::V6(_), _) => set_ipv6_mtu_discover(&sender, Ipv6PathMtuDiscovery::DO),
+        };
+        discover(true).unwrap();
+        // The first is lost at the router, which tells the node; the next the node answers itself.
+        lab.wait_until(&format!("the sender to {target} to be told"), LIMIT, || {
+            let _ = send(&sender, 1400);
+            let known = if target.is_ipv4() { ip_mtu(&sender) } else { ipv6_mtu(&sender) };
+            if known.unwrap() == told { Ok(()) } else { Err(format!("{known:?}")) }
+        })?;
+        let mut arrives = |packet: usize| {
+            send(&sender, packet).unwrap();
+            let mut bytes = [0; 2000];
+            let len = receiver.recv(&mut bytes).unwrap();
+            assert!(bytes[..len].iter().all(|byte| *byte == 7));
+            len
+        };
+        // With IPv6 these are more than the path takes, and are cut between the nodes.
+        let headers = if target.is_ipv4() { 28 } else { 48 };
+        assert_eq!(arrives(told as usize), told as usize - headers);
+        if target.is_ipv4() {
+            discover(false).unwrap();
+            assert_eq!(arrives(1400), 1372, "what may be cut is cut");
+        }
+    }
+    lab.tcp_transfer(&pods[0], &pods[1], 4 * MB)?;
+    lab.tcp_transfer(&pods[1], &pods[0], 4 * MB)?;
+    Ok(())
 }
 
 #[test]
