@@ -137,3 +137,19 @@ fn install_conf_takes_two_arguments() {
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), errors.lines().count()), (Some(1), 1), "{errors}");
 }
+
+#[test]
+fn the_systemd_unit_is_one_and_leaves_the_tunnel_alone() {
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/systemd/flanneld.service");
+    let text = fs::read_to_string(unit).unwrap();
+    // Without it systemd ends the process that carries the packets together with the daemon.
+    assert!(text.lines().any(|line| line == "KillMode=process"), "{text}");
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path().join("flanneld.service");
+    let program = env!("CARGO_BIN_EXE_flanneld");
+    fs::write(&here, text.replace("/usr/local/bin/flanneld", program)).unwrap();
+    let output =
+        Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&here).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{errors}");
+}
