@@ -289,6 +289,14 @@ impl<S: Requester> Keeper<S> {
             }
             (Err(_), None) if self.wanted.is_marked(&IpsecKey::Daemon) => {
                 self.reap();
+                // One that runs and cannot be spoken to keeps another from starting: somebody has removed its
+                // socket, as a second charon does before it finds that there is a first.
+                if let Some(record) = Record::read(&self.directory) {
+                    tracing::warn!(
+                        "charon runs and does not listen: it is ended, and started anew"
+                    );
+                    record.end();
+                }
                 match charon::start() {
                     Ok(child) => {
                         if let Err(error) = Record::write(&self.directory, &child, &self.networks) {
