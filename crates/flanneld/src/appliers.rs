@@ -64,8 +64,8 @@ impl Appliers {
     /// nothing. Only where nobody but the kernel is concerned: what others make stands in an order that
     /// needs the whole.
     pub fn prepare(&self, beginning: DesiredState) {
-        let DesiredState { kernel, commands, tunnel, cloud } = beginning;
-        if commands.is_empty() && tunnel.is_empty() && cloud.is_empty() {
+        let DesiredState { kernel, commands, tunnel, cloud, ipsec } = beginning;
+        if commands.is_empty() && tunnel.is_empty() && cloud.is_empty() && ipsec.is_empty() {
             self.kernel.prepare(kernel);
         }
     }
