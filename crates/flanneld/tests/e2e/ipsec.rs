@@ -261,9 +261,17 @@ fn pods_of_both_talk_over_ipsec_and_a_node_changes_from_go_to_ours_and_back() ->
         kernel.held().into_iter().filter(|line| line.contains("xfrm")).collect()
     };
     let (before, env) = (policies(&mut kernel), node.subnet_env()?);
+    let flannelctl = flanneld().with_file_name("flannelctl");
     for (who, binary) in
         [("ours", flanneld().to_owned()), ("Go's", go_flanneld()), ("ours", flanneld().to_owned())]
     {
+        if who == "Go's" {
+            // While our charon runs, the Go flannel's does not.
+            node.flanneld().stop()?;
+            node.exec(&[flannelctl.to_str().unwrap(), "cleanup", "--yes"])?;
+            node.flanneld().restart_with(&binary)?;
+            reach_each_other(&lab, &one, &two)?;
+        }
         let traffic = both_ways(&lab, &one, &two)?;
         node.flanneld().restart_with(&binary)?;
         traffic.flow(&lab)?;
@@ -272,6 +280,11 @@ fn pods_of_both_talk_over_ipsec_and_a_node_changes_from_go_to_ours_and_back() ->
         assert_eq!(node.subnet_env()?, env);
         lab.tcp_transfer(&one, &two, 1 << 20)?;
     }
+    // A charon whose socket is gone makes way for another.
+    node.flanneld().stop()?;
+    node.exec(&["rm", SOCKET])?;
+    node.flanneld().restart()?;
+    reach_each_other(&lab, &one, &two)?;
     // Whoever of both starts anew.
     for number in [1, 2] {
         lab.node(number).flanneld().restart()?;
