@@ -39,7 +39,7 @@ pub enum CharonError {
     Start { program: PathBuf, reason: io::Error },
     #[error(
         "charon ended at once ({0}): its own log says why (syslog, of the facility daemon); another IKE daemon may \
-         hold UDP port 500 (ss -ulnp 'sport = :500')"
+         hold UDP port 500 (ss -ulnp 'sport = :500'), or a charon whose socket is gone may run ({OTHER_PID_FILE})"
     )]
     Ended(ExitStatus),
     #[error(
