@@ -15,7 +15,6 @@ use crate::counters::DropReason;
 use crate::datapath::Shared;
 use crate::inbound::{Inbound, Joining};
 use crate::outbound::{self, Judge, MOST_SEGMENTS, Message, Outbound, Piece};
-use crate::patience::Patience;
 use crate::sys::is_empty;
 use crate::sys::tun::TunQueue;
 use crate::sys::udp::{Receiver, Sender, UdpSocket, path_mtu};
@@ -290,7 +289,6 @@ pub(crate) struct In {
     inbound: Inbound,
     receiver: Receiver,
     pieces: Pieces,
-    patience: Patience,
     vnet: bool,
 }
 
@@ -320,7 +318,6 @@ impl In {
             inbound: Inbound::new(joining),
             receiver: Receiver::new(slots),
             pieces: Pieces::default(),
-            patience: Patience::default(),
             vnet,
         }
     }
@@ -336,10 +333,9 @@ impl In {
     /// Waits for a datagram and writes it, with all that are there by then.
     fn batch(&mut self, shared: &Shared) -> Result<(), Broken> {
         // Errors of earlier datagrams are told here, and cleared by it.
-        let Ok(count) = self.receive() else { return Ok(()) };
-        let first = self.receiver.received(0);
-        let alone = count == 1 && first.is_some_and(|first| first.segment == 0);
-        self.patience.came(Instant::now(), alone);
+        let Ok(count) = self.receiver.receive(&self.socket, &mut self.buffer, self.slot) else {
+            return Ok(());
+        };
         let table = Arc::clone(self.table.load());
         for slot in 0..count {
             let Some(received) = self.receiver.received(slot) else { continue };
@@ -363,24 +359,6 @@ impl In {
         let written = self.write(&table);
         self.inbound.clear();
         written
-    }
-
-    /// Waits for a datagram, awake for a little while if that is worth it.
-    fn receive(&mut self) -> io::Result<usize> {
-        let slot = self.slot;
-        let mut now = Instant::now();
-        if let Some(until) = self.patience.look_until(now) {
-            while now < until {
-                match self.receiver.receive(&self.socket, &mut self.buffer, slot, false) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    received => return received,
-                }
-                // Whoever else wants the processor goes first.
-                std::thread::yield_now();
-                now = Instant::now();
-            }
-        }
-        self.receiver.receive(&self.socket, &mut self.buffer, slot, true)
     }
 
     fn write(&mut self, table: &Table) -> Result<(), Broken> {

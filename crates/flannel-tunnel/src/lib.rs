@@ -20,7 +20,6 @@ mod lane;
 mod lookup;
 mod outbound;
 mod packet;
-mod patience;
 mod protection;
 mod segment;
 mod sys;

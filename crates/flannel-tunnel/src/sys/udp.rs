@@ -290,13 +290,12 @@ impl Receiver {
         }
     }
 
-    /// Receives all messages that are there, into slots of `slot` bytes each; waited for if there is none, or not.
+    /// Waits for a message, and receives all that are there by then, into slots of `slot` bytes each.
     pub(crate) fn receive(
         &mut self,
         socket: &UdpSocket,
         buffer: &mut [u8],
         slot: usize,
-        wait: bool,
     ) -> io::Result<usize> {
         let slots = self.calls.len().min(buffer.len() / slot);
         for (at, part) in buffer.chunks_exact_mut(slot).take(slots).enumerate() {
@@ -311,7 +310,7 @@ impl Receiver {
             header.msg_controllen = CONTROL as _;
             header.msg_flags = 0;
         }
-        let flags = if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT };
+        let flags = libc::MSG_WAITFORONE;
         // SAFETY: what the calls point to is held by `self` and the caller until this returns, and is not
         // moved.
         let received = unsafe {
