@@ -1,9 +1,9 @@
 //! A real Kubernetes cluster on lab nodes, with flannel installed from a manifest as people do it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,7 +36,7 @@ spec:
       containers:
       - name: web
         image: lab/pod:1
-        command: ["sh", "-c", "mkdir -p /tmp/web; echo $NODE >/tmp/web/index.html; exec httpd -f -p 80 -h /tmp/web"]
+        command: ["sh", "-c", "mkdir -p /tmp/web; echo $NODE >/tmp/web/index.html; exec httpd -f -p [::]:80 -h /tmp/web"]
         env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
         ports: [{containerPort: 80, hostPort: 8080}]
         readinessProbe: {httpGet: {path: /, port: 80}, periodSeconds: 1}
@@ -46,6 +46,7 @@ kind: Service
 metadata: {name: web}
 spec:
   type: NodePort
+  ipFamilyPolicy: PreferDualStack
   selector: {app: web}
   ports: [{port: 80, nodePort: 30080}]
 "#;
@@ -64,7 +65,8 @@ pub struct Cluster {
 pub struct WebPod {
     pub name: String,
     pub node: String,
-    pub address: Ipv4Addr,
+    /// One of each family that the cluster has.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl Cluster {
@@ -124,39 +126,54 @@ impl Cluster {
     }
 
     pub fn web_pods(&self) -> Vec<WebPod> {
-        let path = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} {.status.podIP}{'\\n'}{end}";
+        let path = "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName} {.status.podIPs[*].ip}{'\\n'}{end}";
         let text = self.kubectl(&["get", "pods", "-l", "app=web", "-o", path]);
         text.lines()
             .map(|line| {
-                let [name, node, address] = line.split(' ').collect::<Vec<_>>()[..] else {
+                let mut words = line.split_whitespace().map(str::to_owned);
+                let (Some(name), Some(node)) = (words.next(), words.next()) else {
                     panic!("no pod: {line}")
                 };
-                let address = address.parse().unwrap_or_else(|_| panic!("no address: {line}"));
-                WebPod { name: name.to_owned(), node: node.to_owned(), address }
+                let address = |word: String| word.parse().unwrap_or_else(|_| panic!("{line}"));
+                WebPod { name, node, addresses: words.map(address).collect() }
             })
             .collect()
     }
 
-    /// Every pod reaches every pod, the service by its own address, and every node's ports.
+    /// Every pod reaches every pod, the service by its own addresses, and every node's ports, in each
+    /// family.
     pub fn everything_reaches_everything(&self) {
         let pods = self.web_pods();
-        let service = self.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
-        let service: IpAddr = service.parse().unwrap_or_else(|_| panic!("no address: {service}"));
+        let services = ["get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[*]}"];
+        let services: Vec<IpAddr> = self
+            .kubectl(&services)
+            .split_whitespace()
+            .map(|word| word.parse().unwrap_or_else(|_| panic!("no address: {word}")))
+            .collect();
+        let is_dual = pods.iter().all(|pod| pod.addresses.len() == 2);
+        assert_eq!(services.len(), if is_dual { 2 } else { 1 }, "{pods:?}");
         for from in &pods {
             for to in &pods {
-                let answer = self.fetch(from, to.address.into(), 80);
-                assert_eq!(answer, to.node, "{} asks {}", from.node, to.node);
+                for address in &to.addresses {
+                    let answer = self.fetch(from, *address, 80);
+                    assert_eq!(answer, to.node, "{} asks {} at {address}", from.node, to.node);
+                }
             }
-            let answer = self.fetch(from, service, 80);
-            assert!(answer.starts_with("node"), "{}: the service: {answer}", from.node);
+            for service in &services {
+                let answer = self.fetch(from, *service, 80);
+                assert!(answer.starts_with("node"), "{}: the service: {answer}", from.node);
+            }
             for (node, address) in self.node_addresses() {
+                if !is_dual && address.is_ipv6() {
+                    continue;
+                }
                 let answer = self.fetch(from, address, 8080);
-                assert_eq!(answer, node, "{}: the host port of {node}", from.node);
+                assert_eq!(answer, node, "{}: the host port of {node} at {address}", from.node);
                 let answer = self.fetch(from, address, 30080);
                 assert!(answer.starts_with("node"), "{}: {node}'s node port", from.node);
             }
         }
-        for (node, address) in self.node_addresses() {
+        for (node, address) in self.node_addresses().into_iter().filter(|it| it.1.is_ipv4()) {
             let answer = self.fetch_from_outside(address, 8080);
             assert_eq!(answer, node, "the host port of {node}, from outside");
             let answer = self.fetch_from_outside(address, 30080);
@@ -184,20 +201,20 @@ impl Cluster {
         body(&answer.unwrap_or_else(|error| panic!("{address}:{port} from outside: {error}")))
     }
 
-    pub fn node_addresses(&self) -> BTreeMap<String, IpAddr> {
-        let address = |node: &flannel_lab::Node| {
-            let all = node.addresses();
-            let v4 = all.into_iter().find(IpAddr::is_ipv4);
-            (node.label(), v4.unwrap_or_else(|| panic!("no IPv4")))
+    /// Of every node, those of both families.
+    pub fn node_addresses(&self) -> Vec<(String, IpAddr)> {
+        let of_node = |node: &flannel_lab::Node| {
+            let label = node.label();
+            node.addresses().into_iter().map(move |address| (label.clone(), address))
         };
-        self.lab.nodes().iter().map(address).collect()
+        self.lab.nodes().iter().flat_map(of_node).collect()
     }
 
     /// Pings from one pod to another while something is done, and says how many pings were sent and how many
     /// came back.
     pub fn ping_during(&self, from: &WebPod, to: &WebPod, work: impl FnOnce()) -> (u32, u32) {
         let sh = |line: &str| self.kubectl(&["exec", &from.name, "--", "sh", "-c", line]);
-        let address = to.address;
+        let address = to.addresses[0];
         sh(&format!("ping -i 0.02 {address} >/tmp/ping 2>&1 </dev/null & echo $! >/tmp/ping.pid"));
         work();
         let text = sh("kill -INT $(cat /tmp/ping.pid); sleep 1; cat /tmp/ping");
@@ -215,7 +232,8 @@ impl Cluster {
         };
         let pods = ask(&["get", "pods", "-A", "-o", "wide"]);
         let described = ask(&["-n", namespace, "describe", "pods"]);
-        let logs = ask(&["-n", namespace, "logs", "-l", "app=flannel", "--tail=20", "--prefix"]);
+        let logs = ["-n", namespace, "logs", "-l", "tier=node", "--tail=20", "--prefix"];
+        let logs = ask(&logs);
         format!("{pods}\n{described}\n{logs}")
     }
 }
@@ -224,6 +242,26 @@ impl Cluster {
 pub fn our_manifest(name: &str) -> String {
     let path = of_repository(&format!("dist/kubernetes/{name}"));
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// An overlay of our manifests, as `kubectl apply -k` would apply it.
+pub fn our_overlay(cluster: &Cluster, name: &str) -> String {
+    cluster.kubectl(&["kustomize", &of_repository(&format!("dist/kubernetes/{name}"))])
+}
+
+/// The Helm chart's directory.
+pub fn chart() -> String {
+    of_repository("dist/kubernetes/chart")
+}
+
+/// The program helm.
+pub fn helm() -> PathBuf {
+    fetched("FLANNEL_TEST_HELM", "helm", "helm")
+}
+
+/// The Go flanneld.
+pub fn go_flanneld() -> PathBuf {
+    fetched("FLANNEL_TEST_GO_FLANNELD", "go-flanneld", "go-flannel")
 }
 
 /// The Go flannel's manifest, with the names of its images replaced by ours and nothing else.

@@ -13,7 +13,9 @@ mod podman;
 mod programs;
 mod runtime;
 
-pub use cluster::{Cluster, IMAGE, WebPod, our_manifest, upstream_manifest};
+pub use cluster::{
+    Cluster, IMAGE, WebPod, chart, go_flanneld, helm, our_manifest, our_overlay, upstream_manifest,
+};
 pub use docker::Docker;
 pub use outside::{Outside, say_hello_to};
 pub use podman::Podman;

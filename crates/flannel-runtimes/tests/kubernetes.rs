@@ -1,10 +1,13 @@
 //! flannel in a real Kubernetes cluster: three kubelets with containerd and kube-proxy, and flannel
 //! installed from manifests as the README tells people.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use flannel_lab::{Node, Place as _, ProxyMode};
-use flannel_runtimes::{Cluster, IMAGE, measured, our_manifest, upstream_manifest};
+use flannel_runtimes::{
+    Cluster, IMAGE, go_flanneld, measured, our_manifest, our_overlay, upstream_manifest,
+};
 
 const NAMESPACE: &str = "kube-flannel";
 const DAEMONSET: &str = "kube-flannel-ds";
@@ -45,6 +48,143 @@ fn the_go_flannels_manifest_works_with_nothing_changed_but_the_image() {
     cluster.serve();
     cluster.everything_reaches_everything();
 }
+
+#[test]
+fn in_both_families_the_go_flannel_takes_part_and_its_node_moves_over_without_a_lost_packet() {
+    let plugins = std::env::var_os("FLANNEL_TEST_CNI_DIR").expect("FLANNEL_TEST_CNI_DIR is set");
+    let cluster = Cluster::start(ProxyMode::Nftables, |spec| {
+        spec.pods = "10.244.0.0/16,fd00:244::/56".into();
+        spec.cni_plugins = Some(plugins.into());
+    });
+    let both = our_manifest("kube-flannel.yml").replace(
+        "\"EnableNFTables\": false,",
+        "\"EnableNFTables\": false, \"EnableIPv6\": true, \"IPv6Network\": \"fd00:244::/56\",",
+    );
+    cluster.apply(&both.replace(
+        "values: [\"linux\"]",
+        "values: [\"linux\"]\n              - key: kubernetes.io/hostname\n                \
+         operator: NotIn\n                values: [\"node3\"]",
+    ));
+    let theirs = start_go_flannel(&cluster, 3);
+    cluster.rolled_out(NAMESPACE, DAEMONSET);
+    cluster.nodes_are_ready();
+    cluster.serve();
+    cluster.everything_reaches_everything();
+
+    let pods = cluster.web_pods();
+    let on = |node: &str| pods.iter().find(|pod| pod.node == node).expect("a pod on every node");
+    let (sent, back) = cluster.ping_during(on("node1"), on("node3"), || {
+        theirs.kill();
+        cluster.apply(&both);
+        cluster.rolled_out(NAMESPACE, DAEMONSET);
+    });
+    measured(format_args!("{sent} pings while a node moved over, {back} came back"));
+    assert_eq!(sent, back, "packets were lost");
+    cluster.everything_reaches_everything();
+}
+
+/// As a program of the node, with the plugins that the node has from the beginning.
+fn start_go_flannel(cluster: &Cluster, number: u16) -> flannel_lab::Process {
+    let node = cluster.lab().node(number);
+    let ask = |key: &str| {
+        let manifest = our_manifest("kube-flannel.yml");
+        let (_, text) = manifest.split_once(&format!("{key}: |\n")).expect("it is in the manifest");
+        let is_part = |line: &&str| line.starts_with("    ");
+        text.lines().take_while(is_part).collect::<Vec<_>>().join("\n")
+    };
+    let network = ask("net-conf.json").replace(
+        "\"EnableNFTables\": false,",
+        "\"EnableIPv6\": true, \"IPv6Network\": \"fd00:244::/56\",",
+    );
+    let place = cluster.kubernetes().control_plane();
+    let admin = place.run(|| std::fs::read_to_string(cluster.kubernetes().admin_kubeconfig()));
+    let admin = admin.expect("enter the control plane").expect("read the kubeconfig");
+    node.exec(&["mkdir", "-p", "/etc/cni/net.d"]).unwrap_or_else(|error| panic!("{error}"));
+    for (path, text) in [
+        ("/run/net-conf.json", network),
+        ("/run/admin.kubeconfig", admin),
+        ("/etc/cni/net.d/10-flannel.conflist", ask("cni-conf.json")),
+    ] {
+        node.write_file(path, &text).unwrap_or_else(|error| panic!("{error}"));
+    }
+    let mut command = Command::new(go_flanneld());
+    command
+        .args(["--kube-subnet-mgr", "--kubeconfig-file=/run/admin.kubeconfig", "--ip-masq"])
+        .arg("--net-config-path=/run/net-conf.json")
+        .env("NODE_NAME", node.label())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    node.spawn(command).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Not the distributions themselves: DaemonSets of their shape.
+#[test]
+fn the_daemonsets_of_talos_and_rke2_work_with_our_image() {
+    let cluster = with_plugins_of_the_distribution();
+    for (manifest, daemonset) in [
+        (include_str!("manifests/talos.yml"), "kube-flannel"),
+        (include_str!("manifests/rke2.yml"), "kube-flannel-ds"),
+    ] {
+        cluster.apply(manifest);
+        cluster.rolled_out("kube-system", daemonset);
+        cluster.nodes_are_ready();
+        cluster.serve();
+        cluster.everything_reaches_everything();
+        cluster.stop_serving();
+        cluster.kubernetes().delete(manifest).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Not k3s itself: its directories, its network, its chain of plugins, its annotation.
+#[test]
+fn our_overlay_for_k3s_works_in_its_directories_and_holds_pods_to_their_bandwidth() {
+    let cluster = Cluster::start(ProxyMode::Iptables, |spec| {
+        spec.pods = "10.42.0.0/16".into();
+        spec.cni_bin_dir = "/var/lib/rancher/k3s/data/cni".into();
+        spec.cni_conf_dir = "/var/lib/rancher/k3s/agent/etc/cni/net.d".into();
+    });
+    let node = cluster.lab().node(2);
+    let address = node.addresses().into_iter().find(std::net::IpAddr::is_ipv4).expect("an address");
+    let overwrite = format!("flannel.alpha.coreos.com/public-ip-overwrite={address}");
+    cluster.kubectl(&["annotate", "node", "node2", &overwrite]);
+    let overlay = our_overlay(&cluster, "k3s");
+    cluster.apply(&overlay);
+    cluster.rolled_out(NAMESPACE, DAEMONSET);
+    cluster.nodes_are_ready();
+    cluster.serve();
+    cluster.everything_reaches_everything();
+    cluster.apply(LIMITED);
+    cluster.kubectl(&["wait", "pod/limited", "--for=condition=Ready", "--timeout=60s"]);
+    let look = || {
+        let limits = node.exec(&["sh", "-c", "tc qdisc | grep tbf"]).unwrap_or_default();
+        (limits.matches("rate 1Mbit").count(), limits.matches("rate 2Mbit").count())
+    };
+    assert_eq!(look(), (1, 1));
+    cluster.kubectl(&["delete", "pod", "limited"]);
+    // The kubelet may remove the pod from the API before its network.
+    let gone = || {
+        let links = node.ip("link show type ifb")?;
+        Ok(if look() == (0, 0) && links.is_empty() { Ok(()) } else { Err(links) })
+    };
+    cluster
+        .kubernetes()
+        .wait_until("the limits to go with the pod", Duration::from_secs(30), gone)
+        .unwrap_or_else(|error| panic!("{error}"));
+}
+
+const LIMITED: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  name: limited
+  annotations:
+    kubernetes.io/ingress-bandwidth: 1M
+    kubernetes.io/egress-bandwidth: 2M
+spec:
+  nodeName: node2
+  terminationGracePeriodSeconds: 0
+  containers: [{name: limited, image: "lab/pod:1"}]
+"#;
 
 /// Upstream's manifest has an installer for one plugin; the others come with the kubelet's package.
 fn with_plugins_of_the_distribution() -> Cluster {

@@ -71,14 +71,16 @@ impl Agents {
         own_directories(namespace)?;
         if let Some(plugins) = &spec.cni_plugins {
             let from = format!("{}/.", plugins.display());
-            namespace.exec(&["cp", "--recursive", "--dereference", &from, "/opt/cni/bin"])?;
+            let to = spec.cni_bin_dir.as_str();
+            namespace.exec(&["mkdir", "--parents", to])?;
+            namespace.exec(&["cp", "--recursive", "--dereference", &from, to])?;
         }
         let user = |user: &str, group| -> Result<String> {
             Ok(authority.kubeconfig(server, &authority.client(user, group)?))
         };
         let files = [
             ("ca.crt", authority.certificate()),
-            ("containerd.toml", containerd_config()),
+            ("containerd.toml", containerd_config(spec)),
             ("kubelet.json", kubelet_config(&cgroups)),
             ("kubelet.kubeconfig", user(&format!("system:node:{label}"), Some("system:nodes"))?),
             ("proxy.json", proxy_config(spec, label)),
@@ -229,8 +231,8 @@ fn own_directories(namespace: &Namespace) -> Result<()> {
     set.context(|| format!("{}: let the packet filter see bridged packets", namespace.label()))
 }
 
-fn containerd_config() -> String {
-    r#"version = 2
+fn containerd_config(spec: &KubernetesSpec) -> String {
+    let text = r#"version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
 [grpc]
@@ -239,10 +241,10 @@ state = "/run/containerd"
   sandbox_image = "lab/pod:1"
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/opt/cni/bin"
-    conf_dir = "/etc/cni/net.d"
-"#
-    .to_owned()
+    bin_dir = "BIN_DIR"
+    conf_dir = "CONF_DIR"
+"#;
+    text.replace("BIN_DIR", &spec.cni_bin_dir).replace("CONF_DIR", &spec.cni_conf_dir)
 }
 
 fn kubelet_config(cgroups: &Cgroups) -> String {

@@ -19,6 +19,9 @@ pub struct KubernetesSpec {
     pub manifests: Vec<PathBuf>,
     /// A directory of CNI plugins that nodes have from the beginning, as distributions bring them.
     pub cni_plugins: Option<PathBuf>,
+    /// Where containerd looks for CNI plugins, and for their configuration.
+    pub cni_bin_dir: String,
+    pub cni_conf_dir: String,
     /// How kube-proxy programs the nodes.
     pub proxy: ProxyMode,
     /// The addresses of all pods; of both families, divided by a comma, for both.
@@ -70,6 +73,8 @@ impl KubernetesSpec {
             images: vec![found("FLANNEL_TEST_POD_IMAGE", "pod-image.tar", "pod-image")?],
             manifests: Vec::new(),
             cni_plugins: None,
+            cni_bin_dir: "/opt/cni/bin".into(),
+            cni_conf_dir: "/etc/cni/net.d".into(),
             proxy: ProxyMode::default(),
             pods: "10.244.0.0/16".into(),
             allocate: true,
