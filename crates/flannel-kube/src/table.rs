@@ -99,11 +99,10 @@ impl NodeTable {
     /// Another Node that has this node's own subnet.
     pub fn twin(&self) -> Option<Box<str>> {
         let own = self.nodes.get(&*self.own.name)?.lease.as_ref()?.subnet;
-        let same = |(name, known): &(&Box<str>, &Known)| {
-            **name != self.own.name
-                && known.lease.as_ref().is_some_and(|lease| lease.subnet.overlaps(&own))
-        };
-        self.nodes.iter().find(same).map(|(name, _)| name.clone())
+        let same =
+            |known: &Known| known.lease.as_ref().is_some_and(|lease| lease.subnet.overlaps(&own));
+        let mut others = self.nodes.iter().filter(|(name, _)| **name != self.own.name);
+        others.find(|(_, known)| same(known)).map(|(name, _)| name.clone())
     }
 
     pub fn families(&self) -> Families {
