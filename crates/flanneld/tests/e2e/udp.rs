@@ -230,7 +230,7 @@ fn with_udp_a_path_that_takes_less_is_told_to_pods_and_all_bytes_arrive() -> Res
             let known = if target.is_ipv4() { ip_mtu(&sender) } else { ipv6_mtu(&sender) };
             if known.unwrap() == told { Ok(()) } else { Err(format!("{known:?}")) }
         })?;
-        let mut arrives = |packet: usize| {
+        let arrives = |packet: usize| {
             send(&sender, packet).unwrap();
             let mut bytes = [0; 2000];
             let len = receiver.recv(&mut bytes).unwrap();
