@@ -107,6 +107,12 @@ pub trait Backend: Send + Sync {
         Ok(())
     }
 
+    /// Whether a node whose card has IPv4 alone can be part of a network that has IPv6 too: its IPv6 packets
+    /// then travel over IPv4, to nodes that do the same.
+    fn carries_v6_over_v4(&self) -> bool {
+        false
+    }
+
     /// The MTU that pods may use: the underlay's, less what the backend adds to a packet.
     fn mtu(&self, node: &Node) -> u32 {
         node.underlay.mtu

@@ -114,3 +114,15 @@ impl PerFamily for Family {
         }
     }
 }
+
+/// What an operator should know of a node whose IPv6 travels over IPv4.
+pub(crate) fn remark_on_v6_over_v4(node: &Node) -> Option<String> {
+    let crossed = node.network.v6.is_some() && node.underlay.v6.is_none();
+    crossed.then(|| {
+        format!(
+            "{} has no usable IPv6 address: IPv6 of pods travels over IPv4. Nodes with this flannel reach them so; \
+             nodes with the Go flannel do not",
+            node.underlay.link
+        )
+    })
+}

@@ -81,8 +81,17 @@ impl VxlanBackend {
         }
     }
 
+    /// In which family this node's packets of a family travel: their own, if the node has an address of it.
+    fn outer(family: Family, node: &Node) -> Family {
+        let has = |family: Family| family.source(&node.underlay).is_some();
+        match family {
+            Family::V6 if !has(Family::V6) && has(Family::V4) => Family::V4,
+            own => own,
+        }
+    }
+
     fn device_mtu(&self, family: Family, node: &Node) -> u32 {
-        let overhead = match family {
+        let overhead = match Self::outer(family, node) {
             Family::V4 => OVERHEAD_V4,
             Family::V6 => OVERHEAD_V6,
         };
@@ -119,6 +128,15 @@ impl VxlanBackend {
     fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
         let link = self.device(family);
         let subnet = family.subnet(&own.subnet)?;
+        if Self::outer(family, node) != family {
+            let link = self.device(Family::V4);
+            let enabled = Sysctl {
+                path: format!("net/ipv6/conf/{link}/disable_ipv6"),
+                value: "0".to_owned(),
+            };
+            let address = Address { link, addr: Family::host(subnet) };
+            return Some(vec![Entry::Sysctl(enabled), Entry::Address(address)]);
+        }
         let local = family.source(&node.underlay)?;
         let mac = family.data(&own.attrs).and_then(|data| vtep_mac(data).ok());
         let mut entries = vec![
@@ -161,17 +179,25 @@ impl VxlanBackend {
         subnet: IpNet,
         peer: &Lease,
     ) -> Result<Vec<Entry>, PeerProblem> {
-        let public = family.public_address(peer)?;
+        // Where one of both has no IPv6 address of its own, frames with IPv6 in them travel over IPv4.
+        let outer = match family {
+            Family::V6 if node.network.v4.is_some() && peer.attrs.public_ipv6.is_none() => {
+                Family::V4
+            }
+            family => Self::outer(family, node),
+        };
+        let public = outer.public_address(peer)?;
         let metric = family.metric(node, subnet);
-        if let Some(link) = node.direct_link(public).filter(|_| self.direct_routing) {
+        let direct = self.direct_routing && outer == family;
+        if let Some(link) = node.direct_link(public).filter(|_| direct) {
             let via = Some(public);
             return Ok(vec![Entry::Route(Route { dst: subnet, metric, via, link, onlink: false })]);
         }
-        let data = family
+        let data = outer
             .data(&peer.attrs)
             .ok_or_else(|| PeerProblem::Data("it has none; is it still starting?".to_owned()))?;
         let mac = vtep_mac(data)?;
-        let link = self.device(family);
+        let link = self.device(outer);
         let vtep = subnet.network();
         Ok(vec![
             Entry::Neighbour(Neighbour { link, ip: vtep, mac }),
@@ -244,7 +270,8 @@ impl Backend for VxlanBackend {
                 self.mtu(node)
             )
         };
-        self.mtu.filter(|asked| *asked > carried).map(remark).into_iter().collect()
+        let remark = self.mtu.filter(|asked| *asked > carried).map(remark);
+        remark.into_iter().chain(crate::family::remark_on_v6_over_v4(node)).collect()
     }
 
     fn announce(&self, node: &Node, memory: &NodeMemory<'_>) -> LeaseAttrs {
@@ -271,7 +298,12 @@ impl Backend for VxlanBackend {
         for family in Family::used_by(node) {
             let Some(subnet) = family.subnet(&peer.subnet) else { continue };
             match self.peer_of(family, node, subnet, peer) {
-                Ok(more) => entries.extend(more),
+                // What both families of a device share is wanted once.
+                Ok(more) => {
+                    let new = |entry: &Entry| !entries.contains(entry);
+                    let more: Vec<Entry> = more.into_iter().filter(new).collect();
+                    entries.extend(more);
+                }
                 Err(error) => problem = Some(error),
             }
         }
@@ -283,7 +315,12 @@ impl Backend for VxlanBackend {
     }
 
     fn devices(&self, node: &Node) -> Vec<IfName> {
-        Family::used_by(node).map(|family| self.device(family)).collect()
+        let own = Family::used_by(node).filter(|family| Self::outer(*family, node) == *family);
+        own.map(|family| self.device(family)).collect()
+    }
+
+    fn carries_v6_over_v4(&self) -> bool {
+        true
     }
 
     fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use flannel_backend::{
     Answers, Backend, Connected, Meeting, Node, NodeMemory, Underlay, WantedBy, Wishes,
 };
+use flannel_common::Family;
 use flannel_kernel::{Blackhole, Engine, Entry, Facts, IfName, Ownership};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use flannel_wanted::{Status, Stopped};
@@ -63,7 +64,13 @@ impl JoinedNetwork {
             None => None,
         };
         let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
-        let underlay = iface::select(selection, stack, facts, &|_| path.clone())?;
+        let select = |stack| iface::select(selection, stack, facts, &|_| path.clone());
+        let underlay = match select(stack) {
+            Err(error) if stack.v4 && stack.v6 && backend.carries_v6_over_v4() => {
+                select(Stack { v6: false, ..stack }).map_err(|_| error)?
+            }
+            selected => selected?,
+        };
         let mut node = Node {
             network: config,
             underlay,
@@ -97,6 +104,10 @@ impl JoinedNetwork {
         let v6 = |underlay: &Underlay| underlay.v6.is_some_and(|ip| ip.is_unicast_link_local());
         if v4(now) && !v4(before) || v6(now) && !v6(before) {
             return Err(NetworkError::LocalOnly(now.link));
+        }
+        if now.v6.is_none() && before.v6.is_some() && self.node.network.v6.is_some() {
+            let (link, family) = (now.link, Family::V6);
+            return Err(iface::SelectError::NoUsableAddress { link, family }.into());
         }
         Ok(())
     }
