@@ -108,6 +108,9 @@ enum What {
         /// Another one, such as the Go flannel's, whose udp backend is measured.
         #[arg(long)]
         against: Option<PathBuf>,
+        /// The reference WireGuard in user space; scripts/deps --print-env names one
+        #[arg(long, value_name = "PATH")]
+        wireguard_go: Option<PathBuf>,
     },
     /// The daemon with Kubernetes: from its start to all Nodes of a real API server programmed, what it weighs, and
     /// what a heartbeat costs, against a client that keeps whole Nodes.
@@ -150,8 +153,12 @@ fn main() -> anyhow::Result<()> {
         What::Leases { clients, acquires, at_once, events, dir } => {
             leases::run(&leases::Wishes { clients, acquires, at_once, events, dir })
         }
-        What::Datapath { rounds, seconds, only, loads, flanneld, against } => {
-            datapath::run(&datapath::Wishes { rounds, seconds, only, loads, flanneld, against })
+        What::Datapath { rounds, seconds, only, loads, flanneld, against, wireguard_go } => {
+            let variable = || std::env::var_os("FLANNEL_TEST_WIREGUARD_GO").map(PathBuf::from);
+            let wireguard_go = wireguard_go.or_else(variable);
+            let wishes =
+                datapath::Wishes { rounds, seconds, only, loads, flanneld, against, wireguard_go };
+            datapath::run(&wishes)
         }
         What::Latency { leases, against } => latency::run(leases, LATENCY_ROUNDS, against),
         What::Repair { peers, rounds, against } => repair::run(peers, rounds, against),

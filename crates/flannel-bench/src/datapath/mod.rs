@@ -8,6 +8,7 @@ mod load;
 mod lookup;
 mod naive;
 mod path;
+mod wireguard;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,6 +91,38 @@ const GOALS: [Goal; 6] = [
     },
 ];
 
+/// What our WireGuard is to reach.
+const WIREGUARD_GOALS: [Goal; 4] = [
+    Goal {
+        what: "TCP, of wireguard-go",
+        against: "wireguard-go",
+        measure: |row| &row.tcp1,
+        least: Some(2.0),
+        most: None,
+    },
+    Goal {
+        what: "small, of wireguard-go",
+        against: "wireguard-go",
+        measure: |row| &row.small,
+        least: Some(1.0),
+        most: None,
+    },
+    Goal {
+        what: "round trip, of wireguard-go",
+        against: "wireguard-go",
+        measure: |row| &row.p50,
+        least: None,
+        most: Some(1.0),
+    },
+    Goal {
+        what: "processor time, of wireguard-go",
+        against: "wireguard-go",
+        measure: |row| &row.cpu,
+        least: None,
+        most: Some(0.5),
+    },
+];
+
 struct Goal {
     what: &'static str,
     against: &'static str,
@@ -105,6 +138,8 @@ pub(crate) struct Wishes {
     pub(crate) loads: Vec<Load>,
     pub(crate) flanneld: Option<PathBuf>,
     pub(crate) against: Option<PathBuf>,
+    /// The reference implementation of WireGuard in user space.
+    pub(crate) wireguard_go: Option<PathBuf>,
 }
 
 pub(crate) fn run(wishes: &Wishes) -> anyhow::Result<()> {
@@ -143,9 +178,10 @@ pub(crate) fn run(wishes: &Wishes) -> anyhow::Result<()> {
     let row = |wanted: &str| {
         chosen.iter().zip(&rows).find(|((name, _), _)| *name == wanted).map(|(_, row)| row)
     };
-    for subject in ["udp", "flanneld udp"] {
+    for subject in ["udp", "flanneld udp", "wireguard"] {
         let Some(udp) = row(subject) else { continue };
-        for goal in GOALS {
+        let goals: &[Goal] = if subject == "wireguard" { &WIREGUARD_GOALS } else { &GOALS };
+        for goal in goals {
             let Some(other) = row(goal.against) else { continue };
             // Rounds are compared one by one: what else the machine does changes from one to the next.
             if (goal.measure)(udp).is_empty() {
@@ -178,7 +214,11 @@ fn chosen(wishes: &Wishes) -> Vec<(&'static str, Path)> {
         ("udp, no UDP GSO", Path::Tunnel(Features { udp_gso: false, ..all })),
         ("udp, no UDP GRO", Path::Tunnel(Features { udp_gro: false, ..all })),
         ("udp, no TUN TSO", Path::Tunnel(Features { tun_offload: false, ..all })),
+        ("wireguard", Path::Wireguard(all)),
     ];
+    if let Some(program) = &wishes.wireguard_go {
+        paths.push(("wireguard-go", Path::WireguardGo(program.clone())));
+    }
     if let Some(program) = &wishes.flanneld {
         for (name, backend) in
             [("flanneld host-gw", "host-gw"), ("flanneld vxlan", "vxlan"), ("flanneld udp", "udp")]

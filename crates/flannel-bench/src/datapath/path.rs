@@ -12,6 +12,7 @@ use flannel_tunnel::{Config, Datapath, Features, OwnAddresses, Peer};
 use super::empty::Empty;
 use super::load::Ends;
 use super::naive::Naive;
+use super::wireguard;
 
 const PORT: u16 = 8285;
 const DEVICE: &str = "flannel0";
@@ -24,6 +25,9 @@ pub(super) enum Path {
     Naive,
     Empty,
     Tunnel(Features),
+    Wireguard(Features),
+    /// The reference implementation, this program.
+    WireguardGo(PathBuf),
     /// Set up by a flanneld, with this backend.
     Flanneld {
         program: PathBuf,
@@ -60,6 +64,7 @@ impl Standing {
             Path::Raw | Path::HostGw => 1500,
             Path::Vxlan => 1450,
             Path::Naive | Path::Empty | Path::Tunnel(_) | Path::Flanneld { .. } => 1472,
+            Path::Wireguard(_) | Path::WireguardGo(_) => wireguard::MTU,
         };
         for number in [1, 2] {
             let env = format!(
@@ -71,7 +76,17 @@ impl Standing {
         let mut relays: Vec<Box<dyn Any>> = Vec::new();
         for (own, other) in [(1, 2), (2, 1)] {
             let node = lab.node(own);
+            let device = match path {
+                Path::WireguardGo(_) => format!("bench-wg{own}"),
+                _ => DEVICE.to_owned(),
+            };
             match path {
+                Path::Wireguard(features) => {
+                    relays.push(wireguard::start(node, &device, own, other, *features)?);
+                }
+                Path::WireguardGo(program) => {
+                    relays.push(wireguard::start_reference(program, node, &device, own, other)?);
+                }
                 Path::Raw | Path::Flanneld { .. } => {}
                 Path::HostGw => {
                     node.ip(&format!("route add 10.244.{other}.0/24 via 192.168.100.{other}"))?;
@@ -125,6 +140,7 @@ impl Standing {
                             v6: None,
                         },
                         features: *features,
+                        wireguard: None,
                     };
                     let datapath = node.in_netns(|| Datapath::start(config))??;
                     datapath.replace([Peer {
@@ -134,10 +150,10 @@ impl Standing {
                     relays.push(Box::new(datapath));
                 }
             }
-            if matches!(path, Path::Naive | Path::Empty | Path::Tunnel(_)) {
-                node.ip(&format!("addr add 10.244.{own}.0/32 dev {DEVICE}"))?;
-                node.ip(&format!("link set {DEVICE} mtu {mtu} txqueuelen 1000 up"))?;
-                node.ip(&format!("route add 10.244.0.0/16 dev {DEVICE}"))?;
+            if !matches!(path, Path::HostGw | Path::Vxlan) {
+                node.ip(&format!("addr add 10.244.{own}.0/32 dev {device}"))?;
+                node.ip(&format!("link set {device} mtu {mtu} txqueuelen 1000 up"))?;
+                node.ip(&format!("route add 10.244.0.0/16 dev {device}"))?;
             }
         }
         let pods = (lab.pod(1)?, lab.pod(2)?);
@@ -151,7 +167,8 @@ impl Standing {
         let tunnels = all.filter_map(|process| {
             let name = fs::read_to_string(process.path().join("comm")).ok()?;
             let pid = process.file_name().to_str()?.parse().ok()?;
-            (name.trim_end() == flannel_tunnel::PROCESS_NAME).then_some(pid)
+            let names = [flannel_tunnel::PROCESS_NAME, "wireguard-go"];
+            names.contains(&name.trim_end()).then_some(pid)
         });
         daemons.chain(tunnels).collect()
     }
