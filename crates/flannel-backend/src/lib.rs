@@ -31,7 +31,7 @@ pub use backend::{Backend, BackendError, Node, NodeMemory, PeerProblem};
 pub use connected::{Connected, Meeting};
 pub use desired_state::{meetings, networks, ownership, peer_wishes, public_addresses};
 pub use judge::{Judged, judge};
-pub use needs::{Answers, Need};
+pub use needs::{Answers, Need, WireguardBy};
 pub use underlay::Underlay;
 pub use wishes::{DesiredState, WantedBy, Wishes};
 

@@ -14,6 +14,16 @@ pub enum Need {
     WireguardKey,
     /// What the cloud that this machine is in knows of it.
     CloudNode(NodeQuery),
+    /// Who speaks WireGuard on this node.
+    WireguardBy,
+}
+
+/// Who speaks WireGuard on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireguardBy {
+    Kernel,
+    /// A process of ours, where the kernel does not.
+    Process,
 }
 
 /// What was found out, for as long as the needs are the same.
@@ -22,6 +32,8 @@ pub struct Answers {
     outputs: Vec<(Command, String)>,
     private_key: Option<PrivateKey>,
     cloud_node: Option<(NodeQuery, CloudNode)>,
+    wireguard_by: Option<WireguardBy>,
+    public_port: Option<u16>,
 }
 
 impl Answers {
@@ -49,15 +61,34 @@ impl Answers {
         self.cloud_node.as_ref().filter(|(asked, _)| asked == query).map(|(_, node)| node)
     }
 
+    pub fn set_wireguard_by(&mut self, by: WireguardBy) {
+        self.wireguard_by = Some(by);
+    }
+
+    pub fn wireguard_by(&self) -> WireguardBy {
+        self.wireguard_by.unwrap_or(WireguardBy::Kernel)
+    }
+
+    /// The port at which this node is reached, if it shares its public address with others.
+    pub fn set_public_port(&mut self, port: Option<u16>) {
+        self.public_port = port;
+    }
+
+    pub fn public_port(&self) -> Option<u16> {
+        self.public_port
+    }
+
     /// Whether they answer exactly these.
     pub fn are_of(&self, needs: &[Need]) -> bool {
-        let Self { outputs, private_key, cloud_node } = self;
-        let others = usize::from(private_key.is_some()) + usize::from(cloud_node.is_some());
+        let Self { outputs, private_key, cloud_node, wireguard_by, public_port: _ } = self;
+        let known = [private_key.is_some(), cloud_node.is_some(), wireguard_by.is_some()];
+        let others = known.into_iter().filter(|known| *known).count();
         outputs.len() + others == needs.len()
             && needs.iter().all(|need| match need {
                 Need::Output(command) => self.output(command).is_some(),
                 Need::WireguardKey => private_key.is_some(),
                 Need::CloudNode(query) => self.cloud_node(query).is_some(),
+                Need::WireguardBy => wireguard_by.is_some(),
             })
     }
 }

@@ -10,7 +10,7 @@ use flannel_kernel::{
     Address, Entry, IPV6_DEFAULT_METRIC, IfName, Link, LinkKind, Route, Sysctl, TUN_DEVICES,
 };
 use flannel_lease::{BackendConfig, Lease};
-use flannel_tunnel::{Features, OwnAddresses, Peer, TunnelDevice, TunnelEntry};
+use flannel_tunnel::{DeviceName, Features, OwnAddresses, Peer, TunnelDevice, TunnelEntry};
 
 use crate::family::{Family, PerFamily as _};
 use crate::{Backend, BackendError, Node, PeerProblem, Wishes};
@@ -98,6 +98,7 @@ impl UdpBackend {
                 v6: own.subnet.v6().map(|net| net.network()),
             },
             features: Features::default(),
+            wireguard: None,
         }
     }
 }
@@ -146,7 +147,8 @@ impl Backend for UdpBackend {
             match family.public_address(peer) {
                 Ok(public) => {
                     let endpoint = self.endpoint(public);
-                    tunnel.push(TunnelEntry::Peer(Peer { subnet, endpoint }));
+                    let device = DeviceName::from(self.device.as_str());
+                    tunnel.push(TunnelEntry::Peer(device, Peer { subnet, endpoint }));
                     // The network's route leads there as well. This one says where the peer is, so that what
                     // leads its packets elsewhere is seen as with every backend.
                     kernel.push(Entry::Route(Route {

@@ -1,21 +1,22 @@
-//! wireguard: pods' packets travel encrypted in UDP, by the kernel's WireGuard.
+//! wireguard: pods' packets travel encrypted in UDP, by the kernel's WireGuard or, where it has none, by our own.
 //!
 //! Each peer's subnet is routed into the device; which peer a packet is for, and from which peer a packet
 //! may come, the device knows by the peers' subnets too. In the mode `separate` each family has a device of
 //! its own, whose packets travel in that family; in the others one device carries both.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use flannel_kernel::{
     Address, Blackhole, Entry, IfName, Link, LinkKind, PresharedKey, PublicKey, Route, Sysctl,
     WIREGUARD_DEVICES, WireguardIdentity, WireguardPeer,
 };
 use flannel_lease::{BackendConfig, Lease, LeaseAttrs, NetworkConfig, RawJson};
+use flannel_tunnel::{Features, OwnAddresses, TunnelDevice, TunnelEntry, WireguardDevice};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Need, Node, NodeMemory, PeerProblem, Wishes};
+use crate::{Backend, BackendError, Need, Node, NodeMemory, PeerProblem, WireguardBy, Wishes};
 
 /// The outer IP and UDP headers, and WireGuard's own 32 bytes.
 const OVERHEAD_V4: u32 = 60;
@@ -58,6 +59,9 @@ struct PeerData {
     // Leases of old versions lack it.
     #[serde(rename = "Port", default)]
     port: u16,
+    /// The same, of a node that shares its public address with others: it is known by both.
+    #[serde(rename = "PublicPort", default, skip_serializing_if = "Option::is_none")]
+    public_port: Option<u16>,
 }
 
 impl WireguardBackend {
@@ -152,24 +156,40 @@ impl WireguardBackend {
         public_key: PublicKey,
         endpoint: SocketAddr,
         allowed: Vec<IpNet>,
-    ) -> Vec<Entry> {
+    ) -> Wishes {
         let route = |dst: &IpNet| {
             let family = if dst.addr().is_ipv4() { Family::V4 } else { Family::V6 };
             let metric = family.metric(node, *dst);
             Entry::Route(Route { dst: *dst, metric, via: None, link, onlink: false })
         };
-        let mut entries: Vec<Entry> = allowed.iter().map(route).collect();
-        entries.push(Entry::WireguardPeer(Box::new(WireguardPeer {
-            link,
-            public_key,
-            preshared_key: self.preshared_key.clone(),
-            endpoint,
-            // Which of both leads here is up to the peer.
-            any_family: self.mode == Mode::Auto,
-            keepalive: self.keepalive,
-            allowed,
-        })));
-        entries
+        let mut wishes = Wishes::from(allowed.iter().map(route).collect::<Vec<_>>());
+        let (preshared_key, keepalive) = (self.preshared_key.clone(), self.keepalive);
+        match node.answers.wireguard_by() {
+            WireguardBy::Kernel => {
+                wishes.kernel.push(Entry::WireguardPeer(Box::new(WireguardPeer {
+                    link,
+                    public_key,
+                    preshared_key,
+                    endpoint,
+                    // Which of both leads here is up to the peer.
+                    any_family: self.mode == Mode::Auto,
+                    keepalive,
+                    allowed,
+                })));
+            }
+            WireguardBy::Process => {
+                let peer = flannel_tunnel::WireguardPeer {
+                    public_key,
+                    preshared_key,
+                    endpoint,
+                    keepalive,
+                    allowed,
+                };
+                let device = link.as_str().into();
+                wishes.tunnel.push(TunnelEntry::WireguardPeer(device, Box::new(peer)));
+            }
+        }
+        wishes
     }
 
     fn in_its_own_device(
@@ -178,13 +198,14 @@ impl WireguardBackend {
         family: Family,
         subnet: IpNet,
         peer: &Lease,
-    ) -> Result<Vec<Entry>, PeerProblem> {
+    ) -> Result<Wishes, PeerProblem> {
         let (key, port) = self.data(family, &peer.attrs)?;
+        not_ours(node, key)?;
         let endpoint = SocketAddr::new(family.public_address(peer)?, port);
         Ok(self.entries(node, self.device(family), key, endpoint, vec![subnet]))
     }
 
-    fn in_one_device(&self, node: &Node, peer: &Lease) -> Result<Vec<Entry>, PeerProblem> {
+    fn in_one_device(&self, node: &Node, peer: &Lease) -> Result<Wishes, PeerProblem> {
         let families: Vec<Family> = Family::used_by(node).collect();
         let allowed: Vec<IpNet> =
             families.iter().filter_map(|family| family.subnet(&peer.subnet)).collect();
@@ -192,6 +213,7 @@ impl WireguardBackend {
         let (key, _) = datas
             .reduce(Result::or)
             .unwrap_or_else(|| Err(PeerProblem::Data("it has none".to_owned())))?;
+        not_ours(node, key)?;
         let family = self.outer_family(node, &peer.attrs);
         let endpoint = SocketAddr::new(family.public_address(peer)?, self.single_port(&peer.attrs));
         Ok(self.entries(node, self.devices[0], key, endpoint, allowed))
@@ -226,6 +248,36 @@ impl WireguardBackend {
         }
     }
 
+    /// The device of a family, as our own process has it.
+    fn tunnel(&self, family: Family, node: &Node, own: &Lease) -> Option<TunnelEntry> {
+        let link = self.device(family);
+        let carried = |family: Family| self.device(family) == link;
+        let (v4, v6) = (node.underlay.public_v4.is_some(), node.underlay.public_v6.is_some());
+        // Like the kernel's, it listens on every address.
+        let any: [(bool, IpAddr); 2] =
+            [(v4, Ipv4Addr::UNSPECIFIED.into()), (v6, Ipv6Addr::UNSPECIFIED.into())];
+        let over = |ip: &IpAddr| match self.mode {
+            Mode::Separate => ip.is_ipv4() == (family == Family::V4),
+            Mode::Auto => true,
+            Mode::Ipv4 => ip.is_ipv4(),
+            Mode::Ipv6 => ip.is_ipv6(),
+        };
+        let any = any.into_iter().filter(|(has, ip)| *has && over(ip));
+        Some(TunnelEntry::Device(Box::new(TunnelDevice {
+            device: link.to_string(),
+            bind: any.map(|(_, ip)| SocketAddr::new(ip, self.port(family))).collect(),
+            own: OwnAddresses {
+                v4: own.subnet.v4().filter(|_| carried(Family::V4)).map(|net| net.network()),
+                v6: own.subnet.v6().filter(|_| carried(Family::V6)).map(|net| net.network()),
+            },
+            features: Features::default(),
+            wireguard: Some(WireguardDevice {
+                private_key: node.answers.private_key()?.clone(),
+                mtu: self.smallest_mtu_on(link, node),
+            }),
+        })))
+    }
+
     fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
         let link = self.device(family);
         let subnet = family.subnet(&own.subnet)?;
@@ -235,21 +287,22 @@ impl WireguardBackend {
             let path = format!("net/ipv6/conf/{link}/{name}");
             Entry::Sysctl(Sysctl { path, value: value.to_owned() })
         };
-        let mut entries = vec![
-            Entry::Link(Box::new(Link {
-                name: link,
-                kind: LinkKind::Wireguard,
-                mac: None,
-                mtu: self.smallest_mtu_on(link, node),
-            })),
-            Entry::WireguardIdentity(Box::new(WireguardIdentity {
-                link,
-                private_key,
-                port: self.port(family),
-            })),
-            Entry::Address(Address { link, addr: Family::host(subnet) }),
-            Entry::Blackhole(Blackhole { dst: network, metric: GUARD_METRIC }),
-        ];
+        let mut entries = vec![Entry::Link(Box::new(Link {
+            name: link,
+            kind: match node.answers.wireguard_by() {
+                WireguardBy::Kernel => LinkKind::Wireguard,
+                WireguardBy::Process => LinkKind::Tun,
+            },
+            mac: None,
+            mtu: self.smallest_mtu_on(link, node),
+        }))];
+        if node.answers.wireguard_by() == WireguardBy::Kernel {
+            let port = self.port(family);
+            let identity = WireguardIdentity { link, private_key, port };
+            entries.push(Entry::WireguardIdentity(Box::new(identity)));
+        }
+        entries.push(Entry::Address(Address { link, addr: Family::host(subnet) }));
+        entries.push(Entry::Blackhole(Blackhole { dst: network, metric: GUARD_METRIC }));
         if family == Family::V6 {
             // Without it the device can have no address.
             entries.push(setting("disable_ipv6", "0"));
@@ -315,7 +368,7 @@ impl Backend for WireguardBackend {
     }
 
     fn needs(&self) -> Vec<Need> {
-        vec![Need::WireguardKey]
+        vec![Need::WireguardKey, Need::WireguardBy]
     }
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
@@ -345,7 +398,10 @@ impl Backend for WireguardBackend {
         let data = |family| {
             let used = Family::used_by(node).any(|used| used == family);
             let public_key = key.clone().filter(|_| used)?;
-            RawJson::encode(&PeerData { public_key, port: self.port(family) }).ok()
+            // It is the IPv4 address that nodes share.
+            let public_port = node.answers.public_port().filter(|_| family == Family::V4);
+            let port = public_port.unwrap_or_else(|| self.port(family));
+            RawJson::encode(&PeerData { public_key, port, public_port }).ok()
         };
         LeaseAttrs {
             backend_data: data(Family::V4),
@@ -362,50 +418,51 @@ impl Backend for WireguardBackend {
     }
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
-        let mut entries: Vec<Entry> = Vec::new();
-        for entry in
-            Family::used_by(node).filter_map(|family| self.base_of(family, node, own)).flatten()
-        {
+        let mut wishes = Wishes::default();
+        for family in Family::used_by(node) {
             // Two families on one device want it once.
-            if !entries.iter().any(|other| other.key() == entry.key()) {
-                entries.push(entry);
+            for entry in self.base_of(family, node, own).into_iter().flatten() {
+                if !wishes.kernel.iter().any(|other| other.key() == entry.key()) {
+                    wishes.kernel.push(entry);
+                }
+            }
+            if node.answers.wireguard_by() == WireguardBy::Process {
+                let device = self.tunnel(family, node, own);
+                wishes.tunnel.extend(device.filter(|device| !wishes.tunnel.contains(device)));
             }
         }
-        entries.into()
+        wishes
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
-        let entries = if self.mode == Mode::Separate {
-            let mut entries = Vec::new();
-            let mut problem = None;
-            for family in Family::used_by(node) {
-                let Some(subnet) = family.subnet(&peer.subnet) else { continue };
-                match self.in_its_own_device(node, family, subnet, peer) {
-                    Ok(more) => entries.extend(more),
-                    Err(error) => problem = Some(error),
-                }
-            }
-            // One family that works is better than none.
-            match problem {
-                Some(problem) if entries.is_empty() => return Err(problem),
-                _ => entries,
-            }
-        } else {
-            self.in_one_device(node, peer)?
-        };
-        let ours = node.answers.private_key().map(|key| key.public());
-        let is_ours = |entry: &Entry| match entry {
-            Entry::WireguardPeer(peer) => Some(peer.public_key) == ours,
-            _ => false,
-        };
-        if entries.iter().any(is_ours) {
-            return Err(PeerProblem::Data(
-                "it has the key of this node, as clones of one machine do: remove the key file (see \
-                 WIREGUARD_KEY_FILE) on one of them and restart its flanneld"
-                    .to_owned(),
-            ));
+        if self.mode != Mode::Separate {
+            return self.in_one_device(node, peer);
         }
-        Ok(entries.into())
+        let (mut wishes, mut problem) = (Wishes::default(), None);
+        for family in Family::used_by(node) {
+            let Some(subnet) = family.subnet(&peer.subnet) else { continue };
+            match self.in_its_own_device(node, family, subnet, peer) {
+                Ok(Wishes { kernel, tunnel, .. }) => {
+                    wishes.kernel.extend(kernel);
+                    wishes.tunnel.extend(tunnel);
+                }
+                Err(error) => problem = Some(error),
+            }
+        }
+        // One family that works is better than none.
+        match problem {
+            Some(problem) if wishes.is_empty() => Err(problem),
+            _ => Ok(wishes),
+        }
+    }
+
+    /// One device that is not bound to IPv6 does so by itself.
+    fn carries_v6_over_v4(&self) -> bool {
+        matches!(self.mode, Mode::Auto | Mode::Ipv4)
+    }
+
+    fn remarks(&self, node: &Node) -> Vec<String> {
+        crate::family::remark_on_v6_over_v4(node).into_iter().collect()
     }
 
     fn devices(&self, node: &Node) -> Vec<IfName> {
@@ -413,6 +470,18 @@ impl Backend for WireguardBackend {
             Family::used_by(node).map(|family| self.device(family)).collect();
         devices.dedup();
         devices
+    }
+}
+
+/// A node that has our key is refused: nobody could tell the two apart.
+fn not_ours(node: &Node, key: PublicKey) -> Result<(), PeerProblem> {
+    match node.answers.private_key() {
+        Some(own) if own.public() == key => Err(PeerProblem::Data(
+            "it has the key of this node, as clones of one machine do: remove the key file (see \
+             WIREGUARD_KEY_FILE) on one of them and restart its flanneld"
+                .to_owned(),
+        )),
+        _ => Ok(()),
     }
 }
 

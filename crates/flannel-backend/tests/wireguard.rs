@@ -5,9 +5,13 @@
 
 mod support;
 
-use flannel_backend::{Answers, Backend, Need, Node, NodeMemory, PeerProblem, judge, peer_wishes};
+use flannel_backend::{
+    Answers, Backend, Need, Node, NodeMemory, PeerProblem, WireguardBy, judge, peer_wishes,
+};
 use flannel_kernel::{Facts, PrivateKey};
-use flannel_lease::{Lease, NetworkConfig, SubnetOrigin};
+use flannel_lease::{Lease, NetworkConfig, RawJson, SubnetOrigin};
+use flannel_tunnel::TunnelEntry;
+use flannel_wanted::KeyedEntry;
 
 use self::support::lease;
 
@@ -280,9 +284,80 @@ fn peers_that_cannot_be_used_are_refused_by_name() {
 #[test]
 fn a_key_is_asked_for_before_anything_else() {
     let (backend, _) = node("4", "");
-    assert_eq!(backend.needs(), [Need::WireguardKey]);
+    assert_eq!(backend.needs(), [Need::WireguardKey, Need::WireguardBy]);
     let mut answers = Answers::default();
     assert!(!answers.are_of(&backend.needs()));
     answers.set_private_key(PrivateKey::from_random([5; 32]));
+    assert!(!answers.are_of(&backend.needs()));
+    answers.set_wireguard_by(WireguardBy::Kernel);
     assert!(answers.are_of(&backend.needs()));
+}
+
+#[test]
+fn where_the_kernel_has_no_wireguard_a_process_gets_the_same_peers() {
+    let options = format!(r#","PSK":"{PSK}","PersistentKeepaliveInterval":20"#);
+    let (backend, mut node) = node("46", &options);
+    node.answers.set_wireguard_by(WireguardBy::Process);
+    let base = backend.base(&node, &own("46"));
+    let devices: Vec<String> = base.tunnel.iter().map(KeyedEntry::describe).collect();
+    assert_eq!(
+        devices,
+        [
+            "wireguard tunnel flannel-wg on UDP 0.0.0.0:51820",
+            "wireguard tunnel flannel-wg-v6 on UDP [::]:51821"
+        ]
+    );
+    let kernel: Vec<String> = base.kernel.iter().map(ToString::to_string).collect();
+    assert_eq!(kernel[0], "device flannel-wg (tun mtu 1440)");
+    assert!(!kernel.iter().any(|entry| entry.contains("wireguard")), "{kernel:?}");
+    let peer = of_go("46", "192.168.100.2", "fd00:100::2");
+    let wishes = peer_wishes(&*backend, &node, &own("46"), &peer).unwrap();
+    assert_eq!(wishes.kernel.len(), 2, "routes, and nothing else: {:?}", wishes.kernel);
+    let [TunnelEntry::WireguardPeer(device, v4), TunnelEntry::WireguardPeer(_, v6)] =
+        wishes.tunnel.as_slice()
+    else {
+        panic!("{:?}", wishes.tunnel)
+    };
+    assert_eq!(
+        (&**device, v4.keepalive, v4.public_key.to_string()),
+        ("flannel-wg", 20, THEIRS.into())
+    );
+    assert_eq!(v4.endpoint.to_string(), "192.168.100.2:51820");
+    assert_eq!(v6.endpoint.to_string(), "[fd00:100::2]:51821");
+    assert_eq!(v4.preshared_key, PSK.parse().ok());
+    let shown = format!("{base:?} {wishes:?}");
+    assert!(!shown.contains(PSK) && !shown.contains(PRIVATE), "{shown}");
+}
+
+#[test]
+fn one_device_of_a_process_listens_in_the_families_that_lead_to_it() {
+    for (mode, listens) in [
+        ("auto", "0.0.0.0:51820 and [::]:51820"),
+        ("ipv4", "0.0.0.0:51820"),
+        ("ipv6", "[::]:51820"),
+    ] {
+        let (backend, mut node) = node("46", &format!(r#","Mode":"{mode}""#));
+        node.answers.set_wireguard_by(WireguardBy::Process);
+        let base = backend.base(&node, &own("46"));
+        let devices: Vec<String> = base.tunnel.iter().map(KeyedEntry::describe).collect();
+        assert_eq!(devices, [format!("wireguard tunnel flannel-wg on UDP {listens}")]);
+    }
+}
+
+#[test]
+fn a_node_that_shares_its_address_announces_its_port_of_it() {
+    let (backend, mut node) = node("46", "");
+    node.answers.set_public_port(Some(52002));
+    let facts = Facts::default();
+    let memory = NodeMemory { announced: None, facts: &facts, machine: 1 };
+    let attrs = backend.announce(&node, &memory);
+    let data = attrs.backend_data.as_ref().unwrap().as_str();
+    assert_eq!(data, format!(r#"{{"PublicKey":"{OURS}","Port":52002,"PublicPort":52002}}"#));
+    assert!(attrs.backend_v6_data.unwrap().as_str().ends_with(r#""Port":51821}"#));
+    // Peers send to what is announced, those with the Go flannel too.
+    let mut peer = of_go("4", "192.168.100.2", "");
+    let data = format!(r#"{{"PublicKey":"{THEIRS}","Port":52002,"PublicPort":52002}}"#);
+    peer.attrs.backend_data = RawJson::read(&data).unwrap();
+    let entries = peer_of("4", "", &peer).unwrap().join("\n");
+    assert!(entries.contains("endpoint 192.168.100.2:52002"), "{entries}");
 }

@@ -8,6 +8,8 @@ mod repair;
 mod replace_file;
 mod run_program;
 mod secret;
+#[cfg(feature = "wireguard")]
+mod wireguard_keys;
 #[cfg(feature = "worker")]
 mod worker;
 
@@ -17,5 +19,7 @@ pub use repair::{OnceAMinute, RepairHistory, RepairPolicy};
 pub use replace_file::{replace_by, replace_file, temporary_path};
 pub use run_program::{Ended, run_program};
 pub use secret::Secret;
+#[cfg(feature = "wireguard")]
+pub use wireguard_keys::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
 #[cfg(feature = "worker")]
 pub use worker::{Stopped, Work, Worker};

@@ -33,11 +33,12 @@ pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {
         Some(ObservedKind::Ipip(_)) => link.name.as_str() == IPIP_DEVICE,
         Some(ObservedKind::Dummy) => link.name.as_str() == IPSEC_DEVICE,
         Some(ObservedKind::Wireguard) => WIREGUARD_DEVICES.contains(&link.name.as_str()),
-        Some(ObservedKind::Tun) => link
-            .name
-            .as_str()
-            .strip_prefix(TUN_DEVICES)
-            .is_some_and(|number| number.parse::<u16>().is_ok()),
+        Some(ObservedKind::Tun) => {
+            let name = link.name.as_str();
+            let number = name.strip_prefix(TUN_DEVICES).map(str::parse::<u16>);
+            // Where the kernel has no WireGuard, these are ours.
+            number.is_some_and(|number| number.is_ok()) || WIREGUARD_DEVICES.contains(&name)
+        }
     }
 }
 
@@ -66,6 +67,7 @@ mod tests {
         assert!(is_flannel_device(device("flannel-wg", InfoKind::Wireguard, 0)));
         assert!(is_flannel_device(device("flannel-wg-v6", InfoKind::Wireguard, 0)));
         assert!(is_flannel_device(device("flannel0", InfoKind::Tun, 7)));
+        assert!(is_flannel_device(device("flannel-wg", InfoKind::Tun, 7)));
         for other in [
             device("flannel0", InfoKind::Bridge, 7),
             device("flannel-vpn", InfoKind::Tun, 7),

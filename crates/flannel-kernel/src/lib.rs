@@ -35,4 +35,5 @@ pub use flannel_netlink::{IfName, InvalidIfName, InvalidMac, Mac};
 pub use ownership::{LegacyRoutes, Ownership, is_flannel_policy};
 pub use wireguard::{
     InvalidKey, PresharedKey, PrivateKey, PublicKey, WireguardIdentity, WireguardPeer,
+    has_wireguard,
 };

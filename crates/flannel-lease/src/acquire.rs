@@ -6,14 +6,17 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::allocate::FreeMap;
+use crate::known_by::public_port;
 use crate::net::Net;
-use crate::{Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetSource, same_node};
+use crate::{KnownBy, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetSource};
 
 /// Who asks for a subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claimant {
     pub public_ip: Option<Ipv4Addr>,
     pub public_ipv6: Option<Ipv6Addr>,
+    /// Its port of that address, if it shares it with others.
+    pub public_port: Option<u16>,
     /// What this host had when it last ran.
     pub previous: Option<Subnet>,
 }
@@ -95,14 +98,14 @@ pub fn decide<'a>(
 impl Claimant {
     pub fn new(attrs: &LeaseAttrs, previous: Option<Subnet>) -> Self {
         let LeaseAttrs { public_ip, public_ipv6, .. } = *attrs;
-        Self { public_ip, public_ipv6, previous }
+        Self { public_ip, public_ipv6, public_port: public_port(attrs), previous }
     }
 
     /// Whether a lease with these attributes bears the address by which the claimant is known.
     pub fn has(&self, config: &NetworkConfig, attrs: &LeaseAttrs) -> bool {
         let Self { public_ip, public_ipv6, .. } = *self;
         let me = LeaseAttrs { public_ip, public_ipv6, ..LeaseAttrs::default() };
-        same_node(config, &me, attrs)
+        KnownBy::of(Some(config)).same_address(&me, attrs) && public_port(attrs) == self.public_port
     }
 }
 

@@ -1,9 +1,9 @@
 //! By which address a node is known. There is no name in a lease that every flannel understands: two leases
-//! are of one node when they bear one public address.
+//! are of one node when they bear one public address, and, where several nodes share one, the same port of it.
 
 use std::net::IpAddr;
 
-use crate::{LeaseAttrs, NetworkConfig};
+use crate::{LeaseAttrs, NetworkConfig, RawJson};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownBy {
@@ -42,6 +42,45 @@ impl KnownBy {
 
     /// Whether both tell of one node.
     pub fn same_node(self, one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
+        self.same_address(one, other) && public_port(one) == public_port(other)
+    }
+
+    pub(crate) fn same_address(self, one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
         self.address(one).is_ok_and(|address| self.address(other) == Ok(address))
+    }
+}
+
+/// The port of its public address that is this node's, where others have other ports of it.
+pub(crate) fn public_port(attrs: &LeaseAttrs) -> Option<u16> {
+    #[derive(serde::Deserialize)]
+    struct Data {
+        #[serde(rename = "PublicPort", default)]
+        public_port: Option<u16>,
+    }
+    let port = |data: &RawJson| data.parse::<Data>().ok()?.public_port;
+    let datas = attrs.backend_data.iter().chain(&attrs.backend_v6_data);
+    datas.filter_map(port).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_behind_one_address_are_told_apart_by_the_ports_that_they_have_of_it() {
+        let node = |address: &str, data: &str| LeaseAttrs {
+            public_ip: address.parse().ok(),
+            backend_data: RawJson::read(data).expect("JSON"),
+            ..LeaseAttrs::default()
+        };
+        let plain = node("192.0.2.1", r#"{"PublicKey":"a","Port":51820}"#);
+        let one = node("192.0.2.1", r#"{"PublicKey":"a","Port":1001,"PublicPort":1001}"#);
+        let two = node("192.0.2.1", r#"{"PublicKey":"b","Port":1002,"PublicPort":1002}"#);
+        let other_port = node("192.0.2.1", r#"{"PublicKey":"c","Port":51900}"#);
+        let same = |one, other| KnownBy::Ipv4.same_node(one, other);
+        assert!(same(&plain, &plain) && same(&one, &one) && !same(&one, &two));
+        assert!(!same(&plain, &one), "one has said that it shares its address");
+        assert!(same(&plain, &other_port), "what all nodes listen on may change");
+        assert!(!same(&one, &node("192.0.2.9", r#"{"PublicPort":1001}"#)));
     }
 }

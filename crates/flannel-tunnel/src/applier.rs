@@ -1,27 +1,31 @@
-//! The datapath as an applier: what backends want of it, and a worker that keeps its process equal to that.
+//! Datapaths as an applier: what backends want of them, and a worker that keeps their processes, one for each
+//! device, equal to that.
 //!
-//! The process outlives the daemon. Whoever comes finds it by its socket, tells it all that is wanted, and it
+//! A process outlives the daemon. Whoever comes finds it by its socket, tells it all that is wanted, and it
 //! changes what differs. Should it end, it is started anew and told again: its device has stayed, with address
 //! and routes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flannel_common::{Backoff, RepairPolicy, Work};
+use flannel_common::{Backoff, PublicKey, RepairPolicy, Work};
 use flannel_wanted::{
     KeyedEntry, Requester, Status, StatusPublisher, Wanted, WorkerApplier, WorkerHandle,
 };
 use ipnet::IpNet;
+use rustix::event::epoll;
 
 use crate::control::client::{Client, TunnelError};
-use crate::control::protocol::Request;
+use crate::control::protocol::{Request, WireguardKey};
 use crate::datapath::Config;
 use crate::table::Peer;
+use crate::wireguard::WireguardPeer;
 
 const QUEUE: usize = 256;
 const REPAIRS: RepairPolicy = RepairPolicy {
@@ -31,44 +35,66 @@ const REPAIRS: RepairPolicy = RepairPolicy {
     refused: Backoff::new(Duration::from_millis(50), Duration::from_secs(10)),
 };
 
-/// What can be wanted of a datapath.
+/// The name of a device: many peers have it.
+pub type DeviceName = Arc<str>;
+
+/// What can be wanted of datapaths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelEntry {
-    /// Its device and sockets, of which a node has one for each network. Boxed: there is one among many peers.
+    /// A device and its sockets. Boxed: there are one or two among many peers.
     Device(Box<TunnelDevice>),
-    Peer(Peer),
+    Peer(DeviceName, Peer),
+    WireguardPeer(DeviceName, Box<WireguardPeer>),
 }
 
 pub type TunnelDevice = Config;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TunnelKey {
-    Device,
-    Peer(IpNet),
+    Device(DeviceName),
+    Peer(DeviceName, IpNet),
+    WireguardPeer(DeviceName, PublicKey),
+}
+
+impl TunnelEntry {
+    fn device(&self) -> DeviceName {
+        match self {
+            Self::Device(config) => config.device.as_str().into(),
+            Self::Peer(device, _) | Self::WireguardPeer(device, _) => Arc::clone(device),
+        }
+    }
 }
 
 impl KeyedEntry for TunnelEntry {
     type Key = TunnelKey;
-    type Device = TunnelKey;
+    type Device = DeviceName;
 
     fn key(&self) -> TunnelKey {
         match self {
-            Self::Device(_) => TunnelKey::Device,
-            Self::Peer(peer) => TunnelKey::Peer(peer.subnet),
+            Self::Device(config) => TunnelKey::Device(config.device.as_str().into()),
+            Self::Peer(device, peer) => TunnelKey::Peer(Arc::clone(device), peer.subnet),
+            Self::WireguardPeer(device, peer) => {
+                TunnelKey::WireguardPeer(Arc::clone(device), peer.public_key)
+            }
         }
     }
 
-    fn devices(&self) -> impl Iterator<Item = TunnelKey> {
-        std::iter::once(TunnelKey::Device)
+    fn devices(&self) -> impl Iterator<Item = DeviceName> {
+        std::iter::once(self.device())
     }
 
     fn describe(&self) -> String {
         match self {
             Self::Device(config) => {
                 let bind: Vec<String> = config.bind.iter().map(ToString::to_string).collect();
-                format!("tunnel {} on UDP {}", config.device, bind.join(" and "))
+                let kind = if config.wireguard.is_some() { "wireguard tunnel" } else { "tunnel" };
+                format!("{kind} {} on UDP {}", config.device, bind.join(" and "))
             }
-            Self::Peer(peer) => format!("tunnel to {} at {}", peer.subnet, peer.endpoint),
+            Self::Peer(_, peer) => format!("tunnel to {} at {}", peer.subnet, peer.endpoint),
+            Self::WireguardPeer(device, peer) => {
+                let (key, at) = (peer.public_key, peer.endpoint);
+                format!("wireguard peer {key} endpoint {at} dev {device}")
+            }
         }
     }
 
@@ -92,11 +118,13 @@ impl<S> Clone for Tunnel<S> {
 impl<S: Requester> Tunnel<S> {
     /// `directory`: where the sockets of tunnel processes are.
     pub fn start(directory: PathBuf, seed: u64) -> io::Result<Self> {
+        let ends = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let work = move |publish| TunnelWork {
             directory,
             wanted: Wanted::new(REPAIRS),
-            client: None,
-            gone: Vec::new(),
+            clients: BTreeMap::new(),
+            ends,
+            gone: BTreeMap::new(),
             rng: fastrand::Rng::with_seed(seed),
             publish,
         };
@@ -120,11 +148,38 @@ impl<S: Requester> WorkerApplier for Tunnel<S> {
 struct TunnelWork<S> {
     directory: PathBuf,
     wanted: Wanted<S, TunnelEntry>,
-    client: Option<(String, Client)>,
-    /// Peers that nobody wants any more and of which the process has not been told.
-    gone: Vec<IpNet>,
+    clients: BTreeMap<DeviceName, Client>,
+    /// Readable when one of them has ended.
+    ends: OwnedFd,
+    /// Peers that nobody wants any more and of which their process has not been told.
+    gone: BTreeMap<DeviceName, Gone>,
     rng: fastrand::Rng,
     publish: StatusPublisher,
+}
+
+#[derive(Default)]
+struct Gone {
+    subnets: Vec<IpNet>,
+    keys: Vec<WireguardKey>,
+}
+
+/// What is to be told to one process.
+#[derive(Default)]
+struct Changes {
+    peers: Vec<Peer>,
+    wireguard: Vec<WireguardPeer>,
+    told: Vec<TunnelKey>,
+}
+
+impl Changes {
+    fn add(&mut self, key: &TunnelKey, entry: &TunnelEntry) {
+        match entry {
+            TunnelEntry::Device(_) => return,
+            TunnelEntry::Peer(_, peer) => self.peers.push(*peer),
+            TunnelEntry::WireguardPeer(_, peer) => self.wireguard.push((**peer).clone()),
+        }
+        self.told.push(key.clone());
+    }
 }
 
 impl<S: Requester> Work for TunnelWork<S> {
@@ -163,37 +218,46 @@ impl<S: Requester> Work for TunnelWork<S> {
     }
 
     fn wake_on(&self) -> Option<BorrowedFd<'_>> {
-        self.client.as_ref().map(|(_, client)| client.as_fd())
+        Some(self.ends.as_fd())
     }
 }
 
 impl<S: Requester> TunnelWork<S> {
     fn forget(&mut self, unwanted: &[TunnelEntry]) {
-        self.gone.extend(unwanted.iter().filter_map(|entry| match entry {
-            TunnelEntry::Peer(peer) => Some(peer.subnet),
-            TunnelEntry::Device(_) => None,
-        }));
+        for entry in unwanted {
+            match entry {
+                TunnelEntry::Device(_) => {}
+                TunnelEntry::Peer(device, peer) => {
+                    self.gone.entry(Arc::clone(device)).or_default().subnets.push(peer.subnet);
+                }
+                TunnelEntry::WireguardPeer(device, peer) => {
+                    let gone = self.gone.entry(Arc::clone(device)).or_default();
+                    gone.keys.push(WireguardKey(peer.public_key));
+                }
+            }
+        }
     }
 
-    fn device(&self) -> Option<Config> {
-        match self.wanted.get(&TunnelKey::Device) {
-            Some(TunnelEntry::Device(config)) => Some((**config).clone()),
+    fn devices(&self) -> Vec<Config> {
+        let config = |entry: &TunnelEntry| match entry {
+            TunnelEntry::Device(config) => Some((**config).clone()),
             _ => None,
-        }
+        };
+        // Their keys come before those of peers.
+        self.wanted.iter().map_while(|(_, entry)| config(entry)).collect()
     }
 
     /// Ends tunnels into our networks that are not the one that is wanted: left by another config.
     fn end_others(&mut self, networks: &[IpNet]) {
-        let wanted = self.device().map(|config| config.device);
-        if self.client.as_ref().is_some_and(|(device, _)| wanted.as_ref() != Some(device)) {
-            self.client = None;
-        }
+        let wanted: BTreeSet<String> =
+            self.devices().into_iter().map(|config| config.device).collect();
+        self.clients.retain(|device, _| wanted.contains(&**device));
         let Ok(files) = std::fs::read_dir(&self.directory) else { return };
         for file in files.flatten() {
             let name = file.file_name();
             let device =
                 name.to_str().and_then(|name| name.strip_prefix("tunnel-")?.strip_suffix(".sock"));
-            let Some(device) = device.filter(|device| wanted.as_deref() != Some(*device)) else {
+            let Some(device) = device.filter(|device| !wanted.contains(*device)) else {
                 continue;
             };
             let Ok(Some((client, _))) = Client::find(&file.path()) else {
@@ -216,71 +280,100 @@ impl<S: Requester> TunnelWork<S> {
         }
     }
 
-    /// Tells the process what it does not know yet.
+    /// Tells the processes what they do not know yet.
     fn flush(&mut self, now: Instant) {
-        if let Some((device, client)) = self.client.take_if(|(_, client)| client.has_ended()) {
+        let ended: Vec<DeviceName> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.has_ended())
+            .map(|(device, _)| Arc::clone(device))
+            .collect();
+        for device in ended {
             tracing::warn!("the tunnel process of {device} has ended: starting it anew");
-            client.reap();
-            self.wanted.rewrite_where(|_, _| true);
-        }
-        let Some(config) = self.device() else {
-            self.gone.clear();
-            return;
-        };
-        if !self.wanted.is_dirty() && self.gone.is_empty() {
-            return;
-        }
-        // What is refused waits for its time; without a device there is nothing to tell of peers.
-        if self.client.is_none() && !self.wanted.is_marked(&TunnelKey::Device) {
-            return;
-        }
-        if let Err(error) = self.tell(config) {
-            if !matches!(error, TunnelError::Refused(_)) {
-                self.client = None;
-                self.wanted.rewrite_where(|_, _| true);
+            if let Some(client) = self.clients.remove(&device) {
+                client.reap();
             }
-            let text = error.to_string();
-            let failed = self.wanted.failed(&TunnelKey::Device, text.clone(), now, &mut self.rng);
-            if failed.is_some_and(|(_, news)| news) {
-                tracing::error!("{text}");
+            self.rewrite_all_on(&device);
+        }
+        let devices = self.devices();
+        if devices.is_empty() {
+            self.gone.clear();
+        }
+        if devices.is_empty() || !self.wanted.is_dirty() && self.gone.is_empty() {
+            return;
+        }
+        let batch = self.wanted.batch();
+        let mut changes: BTreeMap<DeviceName, Changes> = BTreeMap::new();
+        for (key, entry) in self.wanted.entries(&batch) {
+            changes.entry(entry.device()).or_default().add(key, entry);
+        }
+        for config in devices {
+            let device: DeviceName = config.device.as_str().into();
+            let changes = changes.remove(&device).unwrap_or_default();
+            if let Err(error) = self.tell(&device, config, changes) {
+                if !matches!(error, TunnelError::Refused(_)) {
+                    self.clients.remove(&device);
+                    self.rewrite_all_on(&device);
+                }
+                let (key, text) = (TunnelKey::Device(device), error.to_string());
+                let failed = self.wanted.failed(&key, text.clone(), now, &mut self.rng);
+                if failed.is_some_and(|(_, news)| news) {
+                    tracing::error!("{text}");
+                }
             }
         }
     }
 
-    fn tell(&mut self, config: Config) -> Result<(), TunnelError> {
-        let anew = self.client.is_none();
-        let (_, client) = match &mut self.client {
-            Some(client) => client,
-            none => {
-                let client = Client::find_or_start(&self.directory, &config.device)?;
-                none.insert((config.device.clone(), client))
-            }
-        };
-        if anew || self.wanted.is_marked(&TunnelKey::Device) {
-            client.command(&Request::Configure(config))?;
-            self.wanted.succeeded(&TunnelKey::Device);
+    fn rewrite_all_on(&mut self, device: &DeviceName) {
+        self.wanted.rewrite_where(|entry, _| entry.device() == *device);
+    }
+
+    fn tell(
+        &mut self,
+        device: &DeviceName,
+        config: Config,
+        mut changes: Changes,
+    ) -> Result<(), TunnelError> {
+        let key = TunnelKey::Device(Arc::clone(device));
+        let (anew, marked) = (!self.clients.contains_key(device), self.wanted.is_marked(&key));
+        // What is refused waits for its time; without a device there is nothing to tell of peers.
+        if anew && !marked {
+            return Ok(());
         }
-        let peer = |entry: &TunnelEntry| match entry {
-            TunnelEntry::Peer(peer) => Some(*peer),
-            TunnelEntry::Device(_) => None,
-        };
         if anew {
-            let peers = self.wanted.iter().filter_map(|(_, entry)| peer(entry)).collect();
-            client.command(&Request::Replace(peers))?;
-            self.wanted.rewrite_where(|_, _| true);
-            let batch = self.wanted.batch();
-            self.wanted.written(batch, &BTreeSet::new());
-        } else {
-            let batch = self.wanted.batch();
-            let put: Vec<Peer> =
-                self.wanted.entries(&batch).filter_map(|(_, entry)| peer(entry)).collect();
-            let gone = self.gone.clone();
-            if !put.is_empty() || !gone.is_empty() {
-                client.command(&Request::Update { put, gone })?;
+            let client = Client::find_or_start(&self.directory, device)?;
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&self.ends, client.as_fd(), data, epoll::EventFlags::IN)
+                .map_err(std::io::Error::from)?;
+            self.clients.insert(Arc::clone(device), client);
+            changes = Changes::default();
+            for (key, entry) in self.wanted.iter().filter(|(_, entry)| entry.device() == *device) {
+                changes.add(key, entry);
             }
-            self.wanted.written(batch, &BTreeSet::new());
         }
-        self.gone.clear();
+        let Some(client) = self.clients.get_mut(device) else { return Ok(()) };
+        let is_wireguard = config.wireguard.is_some();
+        if marked {
+            client.command(&Request::Configure(config))?;
+            self.wanted.succeeded(&key);
+        }
+        let gone = self.gone.remove(device).unwrap_or_default();
+        let Changes { peers, wireguard, told } = changes;
+        match (anew, is_wireguard) {
+            (true, true) => client.command(&Request::ReplaceWireguard(wireguard))?,
+            (true, false) => client.command(&Request::Replace(peers))?,
+            (false, true) if !wireguard.is_empty() || !gone.keys.is_empty() => {
+                // One that went and came back is wanted.
+                let put = |key: &WireguardKey| wireguard.iter().any(|w| w.public_key == key.0);
+                let gone = gone.keys.into_iter().filter(|key| !put(key)).collect();
+                client.command(&Request::UpdateWireguard { put: wireguard, gone })?;
+            }
+            (false, false) if !peers.is_empty() || !gone.subnets.is_empty() => {
+                client.command(&Request::Update { put: peers, gone: gone.subnets })?;
+            }
+            (false, _) => {}
+        }
+        told.iter().for_each(|key| self.wanted.succeeded(key));
         Ok(())
     }
 }

@@ -14,10 +14,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use flannel_common::PublicKey;
 use ipnet::IpNet;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::control::protocol::Handed;
+use crate::control::protocol::{Handed, WireguardPeerStatus};
 use crate::counters::{CounterSnapshot, Counters};
 use crate::icmp::OwnAddresses;
 use crate::inbound::Joining;
@@ -27,6 +28,7 @@ use crate::sys::interrupt;
 use crate::sys::tun::{self, TunFeatures, TunQueue};
 use crate::sys::udp::{UdpFeatures, UdpSocket};
 use crate::table::{Peer, Table};
+use crate::wireguard::{self, HandedPeer, WireguardDevice, WireguardPeer};
 
 /// Lanes beyond this have not been seen to help.
 const MOST_LANES: usize = 8;
@@ -41,6 +43,9 @@ pub struct Config {
     pub own: OwnAddresses,
     #[serde(default)]
     pub features: Features,
+    /// Packets travel encrypted, between this device and others of WireGuard.
+    #[serde(default)]
+    pub wireguard: Option<WireguardDevice>,
 }
 
 /// What may be used if the kernel has it. Turned off by tests and by people who look for a culprit.
@@ -152,7 +157,7 @@ impl Datapath {
 
     /// Goes on with what another process has handed over.
     pub(crate) fn adopt(handed: Handed, descriptors: Vec<OwnedFd>) -> Result<Self, DatapathError> {
-        let Handed { config, in_use, peers, counters } = handed;
+        let Handed { config, in_use, peers, counters, wireguard } = handed;
         let mut descriptors = descriptors.into_iter();
         let queues: Vec<_> =
             descriptors.by_ref().take(in_use.lanes).map(TunQueue::from_fd).map(Arc::new).collect();
@@ -166,9 +171,18 @@ impl Datapath {
             return Err(io::Error::other("descriptors are missing").into());
         }
         let mut datapath = Self::prepare(config, Sources { queues, sockets, in_use })?;
-        datapath.replace(peers.iter().map(|(peer, _)| *peer));
-        for (state, (_, earlier)) in datapath.shared.table.load().peers().iter().zip(&peers) {
-            state.counters.add(earlier);
+        if let Some(protection) = datapath.shared.protection.wireguard() {
+            protection.adopt(wireguard);
+            datapath.follow_wireguard();
+        } else {
+            datapath.replace(peers.iter().map(|(peer, _)| *peer));
+        }
+        let earlier: BTreeMap<IpNet, &CounterSnapshot> =
+            peers.iter().map(|(peer, counters)| (peer.subnet, counters)).collect();
+        for state in datapath.shared.table.load().peers() {
+            if let Some(earlier) = earlier.get(&state.peer.subnet) {
+                state.counters.add(earlier);
+            }
         }
         datapath.shared.counters.add(&counters);
         datapath.run()?;
@@ -186,7 +200,7 @@ impl Datapath {
         let shared = Arc::new(Shared {
             table: Arc::new(ArcSwap::from_pointee(Table::empty(config.own))),
             counters: Counters::default(),
-            protection: Protection::default(),
+            protection: Protection::of(config.wireguard.as_ref()),
             stopping: AtomicBool::new(false),
             gso_lost: AtomicBool::new(false),
             alarm: Arc::new(alarm),
@@ -206,8 +220,12 @@ impl Datapath {
 
     /// Follows another config. What has not changed is not touched.
     pub(crate) fn configure(&mut self, config: Config) -> Result<(), DatapathError> {
-        let Config { device, bind, own, features } = &config;
+        let Config { device, bind, own, features, wireguard } = &config;
         let same_device = *device == self.config.device && *features == self.config.features;
+        if let (Some(protection), Some(wireguard)) = (self.shared.protection.wireguard(), wireguard)
+        {
+            protection.configure(wireguard);
+        }
         if !same_device {
             let sources = open(&config)?;
             self.halt();
@@ -224,8 +242,8 @@ impl Datapath {
         }
         if *own != self.config.own {
             let former = self.shared.table.load_full();
-            let peers = former.peers().iter().map(|state| state.peer);
-            self.shared.table.store(Arc::new(Table::next(&former, *own, peers)));
+            let peers = former.peers().iter().map(|state| (state.peer, state.wireguard.clone()));
+            self.shared.table.store(Arc::new(Table::next_sealed(&former, *own, peers)));
         }
         self.config = config;
         Ok(())
@@ -251,6 +269,55 @@ impl Datapath {
             self.config.own,
             peers.into_values(),
         )));
+    }
+
+    /// The same for peers whose packets are encrypted, who are known by their keys.
+    pub fn replace_wireguard(&self, peers: &[WireguardPeer]) {
+        if let Some(wireguard) = self.shared.protection.wireguard() {
+            wireguard.replace(peers);
+            self.follow_wireguard();
+        }
+    }
+
+    pub(crate) fn update_wireguard(&self, put: &[WireguardPeer], gone: &[PublicKey]) {
+        if let Some(wireguard) = self.shared.protection.wireguard() {
+            wireguard.update(put, gone);
+            self.follow_wireguard();
+        }
+    }
+
+    /// What is behind each peer is where packets find it.
+    fn follow_wireguard(&self) {
+        let Some(wireguard) = self.shared.protection.wireguard() else { return };
+        let former = self.shared.table.load_full();
+        let peers = wireguard.peers().into_iter().flat_map(|(config, peer)| {
+            let endpoint = config.endpoint;
+            let behind = config.allowed.into_iter();
+            behind.map(move |subnet| (Peer { subnet, endpoint }, Some(Arc::clone(&peer))))
+        });
+        let next = Table::next_sealed(&former, self.config.own, peers);
+        self.shared.table.store(Arc::new(next));
+    }
+
+    /// Peers whose packets are encrypted.
+    pub(crate) fn wireguard_peers(&self) -> Vec<WireguardPeerStatus> {
+        let Some(wireguard) = self.shared.protection.wireguard() else { return Vec::new() };
+        let status = |(config, peer): (WireguardPeer, Arc<wireguard::Peer>)| WireguardPeerStatus {
+            public_key: config.public_key,
+            endpoint: peer.endpoint(),
+            allowed: config.allowed,
+            session_age: wireguard.session_age(&peer),
+        };
+        wireguard.peers().into_iter().map(status).collect()
+    }
+
+    /// Their sessions, for the process that goes on with them.
+    pub(crate) fn wireguard_sessions(&self) -> Vec<HandedPeer> {
+        self.shared
+            .protection
+            .wireguard()
+            .map(|wireguard| wireguard.hand_over())
+            .unwrap_or_default()
     }
 
     pub fn peers(&self) -> Vec<(Peer, CounterSnapshot)> {
@@ -325,6 +392,19 @@ impl Datapath {
     }
 
     fn run(&mut self) -> io::Result<()> {
+        if let Some(wireguard) = self.shared.protection.wireguard() {
+            wireguard.set_sockets(self.sources.sockets.first().cloned().unwrap_or_default());
+            self.threads.push(start("tunnel-timers", &self.shared, |shared| {
+                while let Some(wireguard) = shared.protection.wireguard()
+                    && !shared.is_stopping()
+                {
+                    wireguard.look();
+                    // A signal ends this too.
+                    let _ = rustix::event::poll(&mut [], Some(&wireguard::LOOK));
+                }
+                Ok(())
+            })?);
+        }
         let in_use = self.sources.in_use;
         let joining = Joining { tcp: in_use.tso, udp: in_use.uso };
         for (queue, sockets) in self.sources.queues.iter().zip(&self.sources.sockets) {

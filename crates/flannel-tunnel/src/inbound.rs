@@ -9,8 +9,9 @@ use std::net::IpAddr;
 use crate::checksum::Sum;
 use crate::counters::{Counters, DropReason};
 use crate::packet::{self, IpHeader};
-use crate::table::Table;
+use crate::table::{PeerState, Table};
 use crate::vnet::{self, Gso, VnetHeader};
+use crate::wireguard::Opened;
 
 const MOST_BYTES: usize = 65_535;
 /// Each is a range of its own in one write, of which kernels take 1,024.
@@ -105,6 +106,34 @@ impl Inbound {
                 Err((reason, None)) => counters.dropped(reason, 1),
             }
             at = end;
+        }
+        tally.flush(table);
+    }
+
+    /// Takes in packets that a protection has opened. Each must be of the peer that its source belongs to.
+    pub(crate) fn take_opened(
+        &mut self,
+        table: &Table,
+        counters: &Counters,
+        buffer: &[u8],
+        start: usize,
+        opened: &[Opened],
+    ) {
+        let mut tally = Tally { peer: None, packets: 0, bytes: 0 };
+        for Opened { at, len, peer: number } in opened {
+            let at = start + at;
+            let Some(ip) = IpHeader::read(&buffer[at..at + len]) else {
+                counters.dropped(DropReason::Malformed, 1);
+                continue;
+            };
+            let of = |state: &PeerState| state.wireguard.as_ref().map(|peer| peer.number);
+            match table.find(ip.v6, ip.src).filter(|(_, state)| of(state) == Some(*number)) {
+                Some((index, _)) => {
+                    tally.count(table, index, ip.total);
+                    self.append(buffer, at, ip, index);
+                }
+                None => counters.dropped(DropReason::WrongSource, 1),
+            }
         }
         tally.flush(table);
     }

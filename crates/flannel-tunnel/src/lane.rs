@@ -15,11 +15,13 @@ use crate::counters::DropReason;
 use crate::datapath::Shared;
 use crate::inbound::{Inbound, Joining};
 use crate::outbound::{self, Judge, MOST_SEGMENTS, Message, Outbound, Piece};
+use crate::protection::Protection;
 use crate::sys::is_empty;
 use crate::sys::tun::TunQueue;
 use crate::sys::udp::{Receiver, Sender, UdpSocket, path_mtu};
 use crate::table::Table;
 use crate::vnet;
+use crate::wireguard::Opened;
 
 /// One large packet of the kernel, with the header before it.
 const MOST_READ: usize = 65_536 + 64;
@@ -67,7 +69,7 @@ impl Out {
             sockets,
             table: Cache::new(Arc::clone(&shared.table)),
             buffer: vec![0; READ_BUFFER].into(),
-            outbound: Outbound::new(segments, vnet),
+            outbound: shared.protection.prepare(Outbound::new(segments, vnet)),
             sender: Sender::default(),
             eager: true,
         }
@@ -116,7 +118,7 @@ impl Out {
     }
 
     fn send(&mut self, shared: &Shared, judge: Judge<'_>) {
-        shared.protection.seal(&mut self.outbound, &self.buffer);
+        shared.protection.seal(&mut self.outbound, judge.table, &self.buffer);
         self.write_answers();
         let refused = self.flush(shared, judge.table);
         self.outbound.clear();
@@ -143,8 +145,8 @@ impl Out {
         let mut use_gso = true;
         let mut rest = self.outbound.messages();
         while let Some(first) = rest.first() {
-            let v6 = first.state(table).peer.endpoint.is_ipv6();
-            let same = |message: &&Message| message.state(table).peer.endpoint.is_ipv6() == v6;
+            let v6 = first.state(table).endpoint().is_ipv6();
+            let same = |message: &&Message| message.state(table).endpoint().is_ipv6() == v6;
             let run = rest.iter().take_while(same).count();
             let Some(socket) = self.sockets.iter().find(|socket| socket.is_v6() == v6) else {
                 drop_messages(table, &rest[..run]);
@@ -168,7 +170,7 @@ impl Out {
                     }
                 }
                 Err(error) => {
-                    learn_path_mtu(table, first, &error);
+                    learn_path_mtu(table, first, shared.protection.overhead(), &error);
                     // What the kernel does not cut, or not for this path, is sent piece by piece.
                     use_gso &= !(first.packets > 1 && error.raw_os_error() == Some(libc::EIO));
                     let single = Singly { socket, table, message: first, read, made };
@@ -226,7 +228,7 @@ impl Singly<'_> {
 
     fn try_send(&self, sender: &mut Sender, datagram: &[Piece]) -> io::Result<()> {
         let Self { socket, read, made, .. } = *self;
-        let to = self.message.state(self.table).peer.endpoint;
+        let to = self.message.state(self.table).endpoint();
         let result = sender.send_one(socket, to, datagram, read, made);
         if result.as_ref().is_err_and(is_empty) && wait_writable(socket) {
             return sender.send_one(socket, to, datagram, read, made);
@@ -259,15 +261,16 @@ fn drop_messages(table: &Table, messages: &[Message]) {
 }
 
 /// A message that was too long tells of a path that takes less.
-fn learn_path_mtu(table: &Table, message: &Message, error: &io::Error) {
+fn learn_path_mtu(table: &Table, message: &Message, overhead: u32, error: &io::Error) {
     if !matches!(error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)) {
         return;
     }
     let state = message.state(table);
-    let outer = if state.peer.endpoint.is_ipv4() { 28 } else { 48 };
-    if let Ok(mtu) = path_mtu(state.peer.endpoint)
+    let endpoint = state.endpoint();
+    let outer = overhead + if endpoint.is_ipv4() { 28 } else { 48 };
+    if let Ok(mtu) = path_mtu(endpoint)
         && let Some(inner) = mtu.checked_sub(outer)
-        && (inner as usize) < message.segment
+        && ((inner + overhead) as usize) < message.segment
     {
         state.set_path_mtu(Some(inner));
     }
@@ -289,6 +292,7 @@ pub(crate) struct In {
     inbound: Inbound,
     receiver: Receiver,
     pieces: Pieces,
+    opened: Vec<Opened>,
     vnet: bool,
 }
 
@@ -318,6 +322,7 @@ impl In {
             inbound: Inbound::new(joining),
             receiver: Receiver::new(slots),
             pieces: Pieces::default(),
+            opened: Vec::new(),
             vnet,
         }
     }
@@ -344,16 +349,26 @@ impl In {
                 continue;
             }
             let start = slot * self.slot;
-            let bytes = &mut self.buffer[start..start + received.len];
-            let (len, segment) = shared.protection.open(received.from, bytes, received.segment);
-            self.inbound.take(
-                &table,
-                &shared.counters,
-                received.from,
-                &self.buffer,
-                start..start + len,
-                segment,
-            );
+            let end = start + received.len;
+            match &shared.protection {
+                Protection::None => self.inbound.take(
+                    &table,
+                    &shared.counters,
+                    received.from.ip(),
+                    &self.buffer,
+                    start..end,
+                    received.segment,
+                ),
+                Protection::Wireguard(wireguard) => {
+                    self.opened.clear();
+                    let bytes = &mut self.buffer[start..end];
+                    let (from, segment) = (received.from, received.segment);
+                    let strange = wireguard.open(from, bytes, segment, &mut self.opened);
+                    shared.counters.dropped(DropReason::UnknownSender, strange);
+                    let (counters, opened) = (&shared.counters, &self.opened);
+                    self.inbound.take_opened(&table, counters, &self.buffer, start, opened);
+                }
+            }
         }
         self.inbound.finish(&mut self.buffer);
         let written = self.write(&table);

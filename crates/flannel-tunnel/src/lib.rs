@@ -27,13 +27,15 @@ mod table;
 #[doc(hidden)]
 pub mod testing;
 mod vnet;
+mod wireguard;
 
-pub use applier::{Tunnel, TunnelDevice, TunnelEntry, TunnelKey};
+pub use applier::{DeviceName, Tunnel, TunnelDevice, TunnelEntry, TunnelKey};
 pub use control::client::{Client, TunnelError, socket_path};
-pub use control::protocol::TunnelStatus;
+pub use control::protocol::{TunnelStatus, WireguardPeerStatus};
 pub use control::service::{PROCESS_NAME, SUBCOMMAND, run as run_process};
 pub use counters::{CounterSnapshot, Counters, DropReason};
 pub use datapath::{Config, Datapath, DatapathError, Features, InUse};
 pub use icmp::OwnAddresses;
 pub use lookup::{Lookup, Prefix};
 pub use table::Peer;
+pub use wireguard::{WireguardDevice, WireguardPeer};

@@ -30,6 +30,13 @@ pub(crate) struct Piece {
     pub(crate) made: bool,
 }
 
+impl Piece {
+    pub(crate) fn of<'a>(&self, read: &'a [u8], made: &'a [u8]) -> &'a [u8] {
+        let from = if self.made { made } else { read };
+        &from[self.at as usize..][..self.len as usize]
+    }
+}
+
 /// Datagrams to one peer, all of one size but the last, which may be shorter.
 #[derive(Debug, Default)]
 pub(crate) struct Message {
@@ -56,6 +63,10 @@ pub(crate) struct Outbound {
     most_segments: usize,
     /// Whether packets come with the header of [`vnet`].
     vnet: bool,
+    /// What a protection may add to each datagram.
+    growth: usize,
+    /// Whether this is a hop that packets are aware of.
+    is_hop: bool,
     headers: Vec<u8>,
     messages: Vec<Message>,
     used: usize,
@@ -70,6 +81,8 @@ impl Outbound {
         Self {
             most_segments,
             vnet,
+            growth: 0,
+            is_hop: true,
             headers: Vec::with_capacity(64 << 10),
             messages: Vec::new(),
             used: 0,
@@ -77,6 +90,29 @@ impl Outbound {
             answer_ends: Vec::new(),
             answer_budget: Budget::default(),
         }
+    }
+
+    /// For packets that are sealed before they are sent: each grows by so much at most, and travels as over a
+    /// cable.
+    pub(crate) fn sealed(self, growth: usize) -> Self {
+        Self { growth, is_hop: false, ..self }
+    }
+
+    /// The messages, and what was made for them, to which more may be added.
+    pub(crate) fn parts(&mut self) -> (&mut [Message], &mut Vec<u8>) {
+        (&mut self.messages[..self.used], &mut self.headers)
+    }
+
+    /// Takes messages out.
+    pub(crate) fn keep(&mut self, is_kept: impl Fn(&Message) -> bool) {
+        let mut kept = 0;
+        for at in 0..self.used {
+            if is_kept(&self.messages[at]) {
+                self.messages.swap(kept, at);
+                kept += 1;
+            }
+        }
+        self.used = kept;
     }
 
     pub(crate) fn set_most_segments(&mut self, most: usize) {
@@ -144,7 +180,7 @@ impl Outbound {
             peer.counters.dropped(DropReason::TooBig, 1);
             return Ok(());
         }
-        if !packet::age(packet, ip.v6) {
+        if self.is_hop && !packet::age(packet, ip.v6) {
             self.answer(judge, &ip, packet, Problem::Expired);
             peer.counters.dropped(DropReason::Expired, 1);
             return Ok(());
@@ -200,7 +236,7 @@ impl Outbound {
             && !alone
             && message.packets < self.most_segments
             && len <= message.segment
-            && message.len + len <= MOST_BYTES
+            && message.len + len + (message.packets + 1) * self.growth <= MOST_BYTES
         {
             message.packets += 1;
             message.len += len;

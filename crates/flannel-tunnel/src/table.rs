@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 use crate::icmp::OwnAddresses;
 use crate::lookup::{Lookup, Prefix};
+use crate::wireguard;
 
 /// One subnet and where its packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -28,13 +29,24 @@ pub struct Peer {
 pub(crate) struct PeerState {
     pub(crate) peer: Peer,
     pub(crate) counters: Counters,
+    /// Of a peer whose packets are encrypted. It knows where the peer is.
+    pub(crate) wireguard: Option<Arc<wireguard::Peer>>,
     /// The longest inner packet that its path takes, once a longer one was refused; else 0.
     path_mtu: AtomicU32,
 }
 
 impl PeerState {
-    fn new(peer: Peer) -> Self {
-        Self { peer, counters: Counters::default(), path_mtu: AtomicU32::new(0) }
+    fn new(peer: Peer, wireguard: Option<Arc<wireguard::Peer>>) -> Self {
+        Self { peer, counters: Counters::default(), wireguard, path_mtu: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn endpoint(&self) -> SocketAddr {
+        self.wireguard.as_ref().map_or(self.peer.endpoint, |peer| peer.endpoint())
+    }
+
+    fn is_of(&self, wireguard: Option<&Arc<wireguard::Peer>>) -> bool {
+        let number = |peer: &Arc<wireguard::Peer>| peer.number;
+        self.wireguard.as_ref().map(number) == wireguard.map(number)
     }
 
     pub(crate) fn path_mtu(&self) -> Option<usize> {
@@ -71,11 +83,22 @@ impl Table {
         own: OwnAddresses,
         peers: impl IntoIterator<Item = Peer>,
     ) -> Self {
+        Self::next_sealed(former, own, peers.into_iter().map(|peer| (peer, None)))
+    }
+
+    /// The same for peers whose packets are encrypted, each with what it is encrypted by.
+    pub(crate) fn next_sealed(
+        former: &Self,
+        own: OwnAddresses,
+        peers: impl IntoIterator<Item = (Peer, Option<Arc<wireguard::Peer>>)>,
+    ) -> Self {
         let known: HashMap<IpNet, &Arc<PeerState>> =
             former.peers.iter().map(|state| (state.peer.subnet, state)).collect();
-        let state = |peer: Peer| match known.get(&peer.subnet) {
-            Some(state) if state.peer == peer => Arc::clone(state),
-            _ => Arc::new(PeerState::new(peer)),
+        let state = |(peer, wireguard): (Peer, Option<_>)| match known.get(&peer.subnet) {
+            Some(state) if state.peer == peer && state.is_of(wireguard.as_ref()) => {
+                Arc::clone(state)
+            }
+            _ => Arc::new(PeerState::new(peer, wireguard)),
         };
         Self::build(own, peers.into_iter().map(state).collect())
     }

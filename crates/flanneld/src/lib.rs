@@ -25,4 +25,5 @@ pub mod serve;
 pub mod stopping;
 pub mod store;
 pub mod subnet_file;
+mod wireguard_by;
 mod wireguard_key;

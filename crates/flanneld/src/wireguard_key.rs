@@ -11,10 +11,52 @@ const DEFAULT: &str = "/run/flannel/wgkey";
 /// The variable that names another place; the Go flannel's too.
 const VARIABLE: &str = "WIREGUARD_KEY_FILE";
 
+/// Behind the name of the key's file: where the key is that is to take its place. `flannelctl key rotate`
+/// writes it, and knows by its going that it is in use.
+const NEXT: &str = ".next";
+
 /// The key of this node. What is wrong is told for people, without a word of what the file holds.
 pub(crate) fn read_or_make() -> Result<PrivateKey, String> {
+    read_or_make_at(&path())
+}
+
+/// The key that is to take the place of the one in use, if somebody has put one there.
+pub(crate) fn next() -> Result<Option<PrivateKey>, String> {
+    next_at(&path())
+}
+
+/// The next key is the one in use. On the disk when this returns.
+pub(crate) fn adopt_next() -> io::Result<()> {
+    adopt_next_at(&path())
+}
+
+fn path() -> PathBuf {
     let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
-    read_or_make_at(&path.map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from))
+    path.map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from)
+}
+
+fn next_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(NEXT);
+    name.into()
+}
+
+fn next_at(path: &Path) -> Result<Option<PrivateKey>, String> {
+    let path = next_path(path);
+    let shown = path.display();
+    match std::fs::read_to_string(&path) {
+        Ok(text) => text.parse().map(Some).map_err(|error| {
+            format!("the next WireGuard key in {shown} cannot be used: {error}. Remove the file")
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("cannot read the next WireGuard key in {shown}: {error}")),
+    }
+}
+
+fn adopt_next_at(path: &Path) -> io::Result<()> {
+    std::fs::rename(next_path(path), path)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn read_or_make_at(path: &Path) -> Result<PrivateKey, String> {
@@ -61,6 +103,22 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.len() == 44 && text.ends_with('='), "{} characters", text.len());
         assert_eq!(read_or_make_at(&path).unwrap(), key);
+    }
+
+    #[test]
+    fn a_next_key_takes_the_place_of_the_one_in_use_at_once() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("wgkey");
+        read_or_make_at(&path).unwrap();
+        assert_eq!(next_at(&path), Ok(None));
+        let next = PrivateKey::from_random([7; 32]);
+        std::fs::write(home.path().join("wgkey.next"), next.reveal()).unwrap();
+        assert_eq!(next_at(&path), Ok(Some(next.clone())));
+        adopt_next_at(&path).unwrap();
+        assert_eq!((read_or_make_at(&path).unwrap(), next_at(&path)), (next, Ok(None)));
+        std::fs::write(home.path().join("wgkey.next"), "hunter2").unwrap();
+        let why = next_at(&path).unwrap_err();
+        assert!(why.contains("wgkey.next") && !why.contains("hunter2"), "{why}");
     }
 
     #[test]

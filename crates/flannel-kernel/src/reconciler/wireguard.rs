@@ -16,6 +16,8 @@ use crate::{Entry, IfName, Key, Link, LinkKind, PublicKey};
 /// takes long.
 const LOOK: Duration = Duration::from_secs(1);
 const PAUSE_PER_WORK: u32 = 50;
+/// With more new peers than this at once, it is not their keys that have changed.
+const MOST_GREETINGS: usize = 16;
 
 /// What is known of the kernel's WireGuard.
 #[derive(Default)]
@@ -143,20 +145,28 @@ impl<S: Ord + Clone> Reconciler<S> {
         failures: &mut BTreeMap<Key, String>,
     ) -> io::Result<()> {
         let mut sent: Vec<(&Key, &Entry)> = Vec::new();
-        let changes: Vec<Change<'_>> = self
-            .wanted
-            .entries(batch)
-            .filter_map(|(key, entry)| {
-                let index = *indices.get(&entry.link()?)?;
-                let change = match entry {
-                    Entry::WireguardIdentity(identity) => Change::Identity(index, identity),
-                    Entry::WireguardPeer(peer) => Change::Put(index, peer),
-                    _ => return None,
-                };
-                sent.push((key, entry));
-                Some(change)
-            })
-            .collect();
+        let mut changes: Vec<Change<'_>> = Vec::new();
+        // A peer that comes when another goes is a peer with another key: what it has for us waits until both have
+        // agreed upon a session.
+        let mut greetings = if self.tunnels.removals.is_empty() { 0 } else { MOST_GREETINGS };
+        for (key, entry) in self.wanted.entries(batch) {
+            let Some(index) = entry.link().and_then(|link| indices.get(&link)) else { continue };
+            match entry {
+                Entry::WireguardIdentity(identity) => {
+                    changes.push(Change::Identity(*index, identity));
+                }
+                Entry::WireguardPeer(peer) => {
+                    if greetings > 0 {
+                        greetings -= 1;
+                        changes.push(Change::PutAndGreet(*index, peer));
+                        sent.push((key, entry));
+                    }
+                    changes.push(Change::Put(*index, peer));
+                }
+                _ => continue,
+            }
+            sent.push((key, entry));
+        }
         if changes.is_empty() {
             return Ok(());
         }

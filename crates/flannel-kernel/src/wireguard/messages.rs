@@ -7,8 +7,7 @@ use flannel_netlink::generic::GenericRequest;
 use flannel_netlink::{AttributeWriter, Attributes};
 use ipnet::IpNet;
 
-use super::keys::{PresharedKey, PrivateKey, PublicKey};
-use crate::{WireguardIdentity, WireguardPeer};
+use crate::{PresharedKey, PrivateKey, PublicKey, WireguardIdentity, WireguardPeer};
 
 pub(super) const FAMILY: &str = "wireguard";
 const VERSION: u8 = 1;
@@ -80,7 +79,7 @@ pub(super) fn set_identity(
 ) -> GenericRequest {
     let attributes = AttributeWriter::default()
         .ne32(device::INDEX, index)
-        .bytes(device::PRIVATE_KEY, &identity.private_key.0)
+        .bytes(device::PRIVATE_KEY, identity.private_key.bytes())
         .ne16(device::PORT, identity.port)
         .ne32(device::FWMARK, 0);
     request(family, SET_DEVICE, attributes)
@@ -97,7 +96,7 @@ pub(super) fn put_peer(family: u16, index: u32, wanted: &WireguardPeer) -> Gener
         };
         all = all.nest(0, &one.bytes(allowed::LENGTH, &[net.prefix_len()]));
     }
-    let preshared = wanted.preshared_key.as_ref().map_or(&NO_KEY, |key| &key.0);
+    let preshared = wanted.preshared_key.as_ref().map_or(&NO_KEY, PresharedKey::bytes);
     let attributes = AttributeWriter::default()
         .bytes(peer::PUBLIC_KEY, &wanted.public_key.0)
         .bytes(peer::PRESHARED_KEY, preshared)
@@ -150,7 +149,7 @@ impl ObservedDevice {
     /// in the middle of a peer if need be.
     pub(super) fn add(&mut self, attributes: Attributes<'_>) {
         if let Some(key) = attributes.get(device::PRIVATE_KEY).and_then(key_bytes) {
-            self.private_key = Some(PrivateKey(key)).filter(|key| key.0 != NO_KEY);
+            self.private_key = Some(PrivateKey::from_bytes(key)).filter(|_| key != NO_KEY);
         }
         if let Some(port) = attributes.ne16(device::PORT) {
             self.port = port;
@@ -179,7 +178,7 @@ fn read_peer(attributes: Attributes<'_>) -> Option<ObservedPeer> {
             .get(peer::PRESHARED_KEY)
             .and_then(key_bytes)
             .filter(|key| *key != NO_KEY)
-            .map(PresharedKey),
+            .map(PresharedKey::from_bytes),
         endpoint: attributes.get(peer::ENDPOINT).and_then(read_socket_address),
         keepalive: attributes.ne16(peer::KEEPALIVE).unwrap_or(0),
         last_handshake: handshake
@@ -210,7 +209,7 @@ mod tests {
         WireguardPeer {
             link: IfName::new("flannel-wg").expect("a name"),
             public_key: PublicKey([1; 32]),
-            preshared_key: Some(PresharedKey([2; 32])),
+            preshared_key: Some(PresharedKey::from_bytes([2; 32])),
             endpoint: endpoint.parse().expect("an endpoint"),
             any_family: false,
             keepalive: 25,

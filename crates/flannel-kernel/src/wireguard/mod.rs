@@ -3,7 +3,6 @@
 //!
 //! The kernel tells nobody when somebody changes them, so they are looked at every few seconds.
 
-mod keys;
 mod messages;
 
 use std::fmt;
@@ -16,7 +15,7 @@ use flannel_netlink::{Connection, NetlinkError, Protocol};
 use ipnet::IpNet;
 
 use crate::IfName;
-pub use keys::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
+pub use flannel_common::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
 pub(crate) use messages::{ObservedDevice, ObservedPeer};
 
 /// What a device is known by: its key, and the port it hears peers on.
@@ -92,6 +91,11 @@ impl WireguardPeer {
     }
 }
 
+/// Whether the kernel speaks WireGuard, or else why not. It loads its module if it has one.
+pub fn has_wireguard() -> io::Result<Result<(), NetlinkError>> {
+    Ok(Wireguard::open()?.map(|_| ()))
+}
+
 /// A conversation with the kernel's WireGuard.
 pub(crate) struct Wireguard {
     connection: Connection,
@@ -102,6 +106,8 @@ pub(crate) struct Wireguard {
 pub(crate) enum Change<'a> {
     Identity(u32, &'a WireguardIdentity),
     Put(u32, &'a WireguardPeer),
+    /// The same, and a session with it is begun at once.
+    PutAndGreet(u32, &'a WireguardPeer),
     Remove(u32, PublicKey),
 }
 
@@ -138,6 +144,11 @@ impl Wireguard {
                     messages::set_identity(family, index, identity)
                 }
                 Change::Put(index, peer) => messages::put_peer(family, index, peer),
+                // What greets is the keepalive, when there was none before.
+                Change::PutAndGreet(index, peer) => {
+                    let keepalive = peer.keepalive.max(1);
+                    messages::put_peer(family, index, &WireguardPeer { keepalive, ..peer.clone() })
+                }
                 Change::Remove(index, key) => messages::remove_peer(family, index, key),
             }
         };
@@ -194,7 +205,7 @@ mod tests {
         let now = Duration::from_secs(1000);
         let alterations: [fn(&mut ObservedPeer); 5] = [
             |peer| peer.keepalive = 9,
-            |peer| peer.preshared_key = Some(PresharedKey([1; 32])),
+            |peer| peer.preshared_key = Some(PresharedKey::from_bytes([1; 32])),
             |peer| peer.allowed.clear(),
             |peer| peer.allowed = vec!["10.244.8.0/24".parse().expect("a subnet")],
             |peer| peer.allowed.push("10.244.8.0/24".parse().expect("a subnet")),

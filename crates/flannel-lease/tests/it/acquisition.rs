@@ -15,7 +15,11 @@ const V6: &str = r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:5:
 const DUAL: &str = r#"{"Network":"10.5.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:5::/48"}"#;
 
 fn me(address: &str) -> Claimant {
-    Claimant { public_ip: address.parse().ok(), public_ipv6: address.parse().ok(), previous: None }
+    Claimant {
+        public_ip: address.parse().ok(),
+        public_ipv6: address.parse().ok(),
+        ..Claimant::default()
+    }
 }
 
 fn before(address: &str, previous: &str) -> Claimant {

@@ -266,7 +266,8 @@ impl World {
                     .iter()
                     .map(|(s, (a, _))| Lease { subnet: *s, attrs: a.clone() })
                     .collect();
-                let me = Claimant { public_ip: now.public_ip, public_ipv6: None, previous: former };
+                let me =
+                    Claimant { public_ip: now.public_ip, previous: former, ..Claimant::default() };
                 let decision = decide(&config, &leases, &me, &mut self.rng).unwrap();
                 let (Choice::Keep(subnet) | Choice::Take(subnet)) = decision.choice;
                 if let (Choice::Keep(_), Some((known, _))) =

@@ -3,9 +3,12 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
+use flannel_common::PublicKey;
 use ipnet::IpNet;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -17,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::CounterSnapshot;
 use crate::datapath::{Config, InUse};
 use crate::table::Peer;
+use crate::wireguard::{HandedPeer, WireguardPeer, public_key};
 
 /// Changed when either side would misunderstand the other. Whoever meets a process of another version hands
 /// its work over, which every version can.
@@ -41,6 +45,12 @@ pub(crate) enum Request {
     Update {
         put: Vec<Peer>,
         gone: Vec<IpNet>,
+    },
+    /// The same for a device of WireGuard.
+    ReplaceWireguard(Vec<WireguardPeer>),
+    UpdateWireguard {
+        put: Vec<WireguardPeer>,
+        gone: Vec<WireguardKey>,
     },
     Status,
     /// Stop serving and hand over what is served. If nothing more is said, serving goes on.
@@ -76,6 +86,24 @@ pub(crate) struct Handed {
     pub(crate) in_use: InUse,
     pub(crate) peers: Vec<(Peer, CounterSnapshot)>,
     pub(crate) counters: CounterSnapshot,
+    #[serde(default)]
+    pub(crate) wireguard: Vec<HandedPeer>,
+}
+
+/// The key that a peer is known by.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct WireguardKey(#[serde(with = "public_key")] pub(crate) PublicKey);
+
+/// A peer of WireGuard, as it stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireguardPeerStatus {
+    #[serde(with = "public_key")]
+    pub public_key: PublicKey,
+    /// Where it was heard from last, or else is said to be.
+    pub endpoint: SocketAddr,
+    pub allowed: Vec<IpNet>,
+    /// How long ago both have agreed upon keys.
+    pub session_age: Option<Duration>,
 }
 
 /// How the datapath stands.
@@ -89,6 +117,8 @@ pub struct TunnelStatus {
     pub peers: Vec<(Peer, CounterSnapshot)>,
     /// Of packets that belong to no peer.
     pub counters: CounterSnapshot,
+    #[serde(default)]
+    pub wireguard: Vec<WireguardPeerStatus>,
 }
 
 /// Which file a process was started from: another after an upgrade, though its name is the same.

@@ -173,7 +173,23 @@ impl Service {
                 datapath.update(&put, &gone);
                 Ok(())
             }
-            (Request::Replace(_) | Request::Update { .. } | Request::HandOver, _) => {
+            (Request::ReplaceWireguard(peers), Some(datapath)) => {
+                datapath.replace_wireguard(&peers);
+                Ok(())
+            }
+            (Request::UpdateWireguard { put, gone }, Some(datapath)) => {
+                let gone: Vec<_> = gone.into_iter().map(|key| key.0).collect();
+                datapath.update_wireguard(&put, &gone);
+                Ok(())
+            }
+            (
+                Request::Replace(_)
+                | Request::Update { .. }
+                | Request::ReplaceWireguard(_)
+                | Request::UpdateWireguard { .. }
+                | Request::HandOver,
+                _,
+            ) => {
                 return (Answer::Failed("it has no device yet".to_owned()), Next::Go);
             }
         };
@@ -197,6 +213,7 @@ impl Service {
             in_use: datapath.in_use(),
             peers: datapath.peers(),
             counters: datapath.counters(),
+            wireguard: datapath.wireguard_sessions(),
         };
         let listener = std::iter::once(self.listener.as_fd());
         let descriptors: Vec<BorrowedFd<'_>> = listener.chain(datapath.descriptors()).collect();
@@ -219,5 +236,6 @@ fn status(datapath: Option<&Datapath>) -> TunnelStatus {
         problem: datapath.and_then(Datapath::problem),
         peers: datapath.map(Datapath::peers).unwrap_or_default(),
         counters: datapath.map(Datapath::counters).unwrap_or_default(),
+        wireguard: datapath.map(Datapath::wireguard_peers).unwrap_or_default(),
     }
 }

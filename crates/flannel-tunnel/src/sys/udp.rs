@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use super::{check, check_len};
@@ -90,6 +90,23 @@ impl UdpSocket {
             (true, false) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
         };
         self.set(level, option, value)
+    }
+
+    /// One datagram that is not worth waiting for.
+    pub(crate) fn send_to(&self, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
+        let (name, len) = to_sockaddr(to);
+        // SAFETY: the kernel reads the datagram and `len` bytes of an address of at least that size.
+        let sent = unsafe {
+            libc::sendto(
+                self.fd.as_raw_fd(),
+                datagram.as_ptr().cast(),
+                datagram.len(),
+                libc::MSG_DONTWAIT,
+                (&raw const name).cast(),
+                len,
+            )
+        };
+        check_len(sent).map(|_| ())
     }
 
     pub(crate) fn is_v6(&self) -> bool {
@@ -181,7 +198,7 @@ impl Sender {
         self.calls.clear();
         for message in messages {
             push_pieces(&mut self.pieces, &message.pieces, read, made);
-            self.names.push(to_sockaddr(message.state(table).peer.endpoint).0);
+            self.names.push(to_sockaddr(message.state(table).endpoint()).0);
             self.controls.push(SegmentControl::new(message.segment));
         }
         let mut pieces = self.pieces.as_mut_ptr();
@@ -242,8 +259,7 @@ impl Sender {
 
 fn push_pieces(to: &mut Vec<libc::iovec>, pieces: &[Piece], read: &[u8], made: &[u8]) {
     to.extend(pieces.iter().map(|piece| {
-        let from = if piece.made { made } else { read };
-        let range = &from[piece.at as usize..][..piece.len as usize];
+        let range = piece.of(read, made);
         libc::iovec { iov_base: range.as_ptr().cast_mut().cast(), iov_len: range.len() }
     }));
 }
@@ -258,7 +274,7 @@ struct ReceiveControl([u8; CONTROL]);
 
 /// One message, in the buffer it was received into.
 pub(crate) struct Received {
-    pub(crate) from: IpAddr,
+    pub(crate) from: SocketAddr,
     pub(crate) len: usize,
     /// Of each datagram that was joined; 0 if it is one.
     pub(crate) segment: usize,
@@ -379,17 +395,20 @@ fn to_sockaddr(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t)
     (storage, name_len(address.is_ipv6()))
 }
 
-fn from_sockaddr(storage: &libc::sockaddr_storage) -> Option<IpAddr> {
+fn from_sockaddr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match libc::c_int::from(storage.ss_family) {
         libc::AF_INET => {
             // SAFETY: the family says that this is what the kernel wrote.
             let name = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
-            Some(Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)).into())
+            let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
+            Some(SocketAddr::new(ip.into(), u16::from_be(name.sin_port)))
         }
         libc::AF_INET6 => {
             // SAFETY: as above.
             let name = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
-            Some(Ipv6Addr::from(name.sin6_addr.s6_addr).into())
+            let ip = Ipv6Addr::from(name.sin6_addr.s6_addr);
+            let port = u16::from_be(name.sin6_port);
+            Some(SocketAddrV6::new(ip, port, 0, name.sin6_scope_id).into())
         }
         _ => None,
     }

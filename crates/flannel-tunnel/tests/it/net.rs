@@ -23,7 +23,7 @@ pub(crate) fn peer(node: u16) -> Peer {
 
 fn config(node: u16, features: Features) -> Config {
     let own = OwnAddresses { v4: Some(Ipv4Addr::new(10, 244, node as u8, 0)), v6: None };
-    Config { device: "flannel0".into(), bind: vec![underlay(node)], own, features }
+    Config { device: "flannel0".into(), bind: vec![underlay(node)], own, features, wireguard: None }
 }
 
 fn prepare(lab: &Lab, node: u16) {

@@ -4,6 +4,7 @@ mod cleanup;
 mod config;
 mod daemon;
 mod ipam;
+mod key;
 mod lab;
 mod leases;
 mod migrate;
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     Migrate(migrate::MigrateArgs),
     /// Certificates and tokens for the lease server and its nodes
     Pki(pki::PkiArgs),
+    /// The WireGuard key of this node
+    Key(key::KeyArgs),
     /// Look after the addresses that pods were given on this node
     Ipam(ipam::IpamArgs),
     /// Remove everything that flannel has made on this node: rules, devices, routes, subnet.env
@@ -64,6 +67,7 @@ impl Command {
             Self::Store(args) => args.run(),
             Self::Migrate(args) => args.run(),
             Self::Pki(args) => args.run(),
+            Self::Key(args) => args.run(),
             Self::Ipam(args) => args.run(),
             Self::Cleanup(args) => args.run(),
         }

@@ -247,6 +247,20 @@ impl OwnLease {
         }
     }
 
+    /// Tells the store how this node is announced now, changed or not, and nothing more if that fails.
+    pub(super) async fn try_announce(
+        &mut self,
+        setup: &Setup,
+        network: &JoinedNetwork,
+        facts: &Facts,
+    ) -> Result<(), StoreError> {
+        let attrs = network.attrs(Some(&self.held.lease.attrs), facts, setup.machine);
+        self.held = setup.store.renew(&self.held, &attrs).await?;
+        self.identity.note(&self.held, network, facts);
+        self.schedule(setup.options.renew_margin);
+        Ok(())
+    }
+
     /// Takes the lease back, or another one. `None`: not this time; it will be tried again.
     pub(super) async fn reclaim(
         &mut self,

@@ -10,6 +10,7 @@ mod config_changes;
 mod earlier;
 mod first_pages;
 mod identity;
+mod key_rotation;
 mod lease;
 mod needs;
 mod network;
@@ -47,6 +48,7 @@ use crate::{checks, memory};
 
 use config_changes::{RefusedConfig, another_config, say_remarks, wait_for_config};
 use earlier::EarlierNetworks;
+use key_rotation::KeyRotation;
 use lease::OwnLease;
 use needs::FindingOut;
 use network::JoinedNetwork;
@@ -165,6 +167,7 @@ struct Daemon {
     /// What has been said of how the network is taken, so that it is said once.
     remarks: Vec<String>,
     subnet_file_due: Option<Instant>,
+    key_rotation: KeyRotation,
     /// When what start-up needed is free again.
     tidy_due: Option<Instant>,
     /// Until when peers that cannot be programmed keep the node from being ready.
@@ -204,6 +207,7 @@ impl Daemon {
             earlier,
             remarks: Vec::new(),
             subnet_file_due: None,
+            key_rotation: KeyRotation::default(),
             tidy_due: Some(Instant::now() + TIDY_AFTER),
             patience: Instant::now() + PATIENCE_WITH_PEERS,
             ready: false,
@@ -307,7 +311,9 @@ impl Daemon {
 
     fn next_wake(&self) -> Option<Instant> {
         let refused = self.refused.as_ref().and_then(RefusedConfig::next_wake);
-        [self.own.next_wake(), self.peers.next_wake(), self.subnet_file_due, self.tidy_due, refused]
+        let key = self.network.answers().private_key().map(|_| self.key_rotation.next_look());
+        let peers = self.peers.next_wake();
+        [self.own.next_wake(), peers, self.subnet_file_due, self.tidy_due, refused, key]
             .into_iter()
             .flatten()
             .chain((!self.ready).then_some(self.patience).filter(|due| *due > Instant::now()))
@@ -328,6 +334,7 @@ impl Daemon {
             self.write_subnet_file();
         }
         self.reconsider_in_time(now).await?;
+        self.rotate_key_in_time(now).await?;
         if self.own.is_renewal_due() {
             let facts = self.facts.borrow().clone();
             self.own.renew(&self.setup, &self.network, &facts).await;

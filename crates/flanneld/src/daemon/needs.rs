@@ -9,7 +9,7 @@ use tracing::Instrument as _;
 
 use super::Setup;
 use crate::readiness::Readiness;
-use crate::wireguard_key;
+use crate::{wireguard_by, wireguard_key};
 
 /// Between tries to find out what could not be found out.
 pub(super) const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -38,6 +38,10 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
                     node.provider
                 );
                 answers.set_cloud_node(query, node);
+            }
+            Need::WireguardBy => {
+                answers.set_wireguard_by(wireguard_by::find_out()?);
+                answers.set_public_port(wireguard_by::public_port()?);
             }
         }
     }
@@ -100,7 +104,7 @@ mod tests {
         assert!(!format!("{answers:?}").contains("one"));
         let outputs = needs.iter().map(|need| match need {
             Need::Output(command) => answers.output(command),
-            Need::WireguardKey | Need::CloudNode(_) => None,
+            Need::WireguardKey | Need::CloudNode(_) | Need::WireguardBy => None,
         });
         assert_eq!(outputs.collect::<Vec<_>>(), [Some("one"), Some("two")]);
         let why = runtime.block_on(find_out(vec![need("echo no >&2; exit 1")]));

@@ -11,6 +11,7 @@ use crate::support::{
     reach_each_other,
 };
 use crate::vandalism::every_deed;
+use crate::wireguard_userspace::{behind_one_address, rotated_without_a_loss};
 
 const PSK: &str = "3Kx1+1vLQf4tq1mMdcqkLMgMeZAtzuWB3Pb5CFL0wXs=";
 /// Where every node of the lab has its own.
@@ -211,4 +212,59 @@ fn pods_of_both_talk_over_wireguard_and_a_killed_go_flannel_is_followed_without_
     reach_each_other(&lab, &one, &two)?;
     assert_eq!(lab.leases()?, leases);
     Ok(())
+}
+
+#[test]
+#[ignore = "needs a kernel with wireguard: scripts/vm has one"]
+fn a_rotated_key_loses_no_packet_and_leaves_nothing_of_the_old_one() -> Result<()> {
+    let lab = dual().start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let before = peers(&lab, 2, "flannel-wg");
+    rotated_without_a_loss(&lab, &one, &two)?;
+    for device in ["flannel-wg", "flannel-wg-v6"] {
+        let now = peers(&lab, 2, device);
+        assert!(now.len() == 1 && now != before, "{device}: {before:?}, then {now:?}");
+    }
+    reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+#[ignore = "needs a kernel with wireguard: scripts/vm has one"]
+fn a_go_peer_follows_a_rotated_key_like_any_other() -> Result<()> {
+    let lab = dual().node_flanneld(2, go_flanneld()).start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let flannelctl = flanneld().with_file_name("flannelctl");
+    lab.node(1).exec(&[flannelctl.to_str().unwrap(), "key", "rotate"])?;
+    reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+#[ignore = "needs a kernel with wireguard: scripts/vm has one"]
+fn user_space_and_kernel_speak_the_same_wireguard() -> Result<()> {
+    let backend = json!({"Type": "wireguard", "PSK": PSK});
+    let lab = dual()
+        .backend_json(backend)
+        .node_env(2, "WIREGUARD_IMPLEMENTATION", "userspace")
+        .start()?;
+    let (one, two) = connected_pods(&lab)?;
+    lab.tcp_transfer(&one, &two, 20 << 20)?;
+    lab.tcp_transfer(&two, &one, 20 << 20)?;
+    let (kernel, user) = (lab.node(1).flanneld().log(), lab.node(2).flanneld().log());
+    assert!(kernel.contains("WireGuard runs in the kernel"), "{kernel}");
+    assert!(user.contains("WireGuard runs in user space"), "{user}");
+    rotated_without_a_loss(&lab, &one, &two)?;
+    // From one to the other, with the same key, and back.
+    let node = lab.node(2);
+    for implementation in ["kernel", "userspace"] {
+        node.flanneld().set_env("WIREGUARD_IMPLEMENTATION", implementation);
+        node.flanneld().restart()?;
+        reach_each_other(&lab, &one, &two)?;
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a kernel with wireguard: scripts/vm has one"]
+fn two_nodes_behind_one_public_address_are_reached_by_kernels_too() -> Result<()> {
+    behind_one_address(lab(3).backend("wireguard"))
 }

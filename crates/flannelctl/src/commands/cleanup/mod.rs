@@ -105,7 +105,9 @@ impl CleanupArgs {
             let files = entries.map(|entry| entry.path());
             files.filter(move |file| file.extension().is_some_and(|found| found == kind))
         };
-        let mut files = vec![self.subnet_file.clone(), self.wireguard_key.clone()];
+        let mut next_key = self.wireguard_key.clone().into_os_string();
+        next_key.push(".next");
+        let mut files = vec![self.subnet_file.clone(), self.wireguard_key.clone(), next_key.into()];
         files.extend(within(&self.subnet_dir, "env"));
         files.extend(within(&self.node_dir, "json"));
         // Beside it: where plugins reach flanneld, and what it showed to container runtimes.

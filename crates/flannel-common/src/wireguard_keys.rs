@@ -12,11 +12,11 @@ const HIDDEN: &str = "<hidden>";
 pub struct PublicKey(pub [u8; LEN]);
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct PrivateKey(pub(crate) [u8; LEN]);
+pub struct PrivateKey([u8; LEN]);
 
 /// A secret that all nodes share besides their own keys.
 #[derive(Clone, PartialEq, Eq)]
-pub struct PresharedKey(pub(crate) [u8; LEN]);
+pub struct PresharedKey([u8; LEN]);
 
 /// It does not say what it was: it may have been a secret with one wrong character.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -36,9 +36,28 @@ impl PrivateKey {
         PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes())
     }
 
+    /// As whoever holds it tells of it.
+    pub fn from_bytes(bytes: [u8; LEN]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn bytes(&self) -> &[u8; LEN] {
+        &self.0
+    }
+
     /// As the key file has it. Not for any log.
     pub fn reveal(&self) -> String {
         encode(&self.0)
+    }
+}
+
+impl PresharedKey {
+    pub fn from_bytes(bytes: [u8; LEN]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn bytes(&self) -> &[u8; LEN] {
+        &self.0
     }
 }
 

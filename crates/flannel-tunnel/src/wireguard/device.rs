@@ -1,0 +1,345 @@
+//! The device: who it is, who its peers are, and how a message finds the session it is of.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use flannel_common::PublicKey;
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::config::{WireguardDevice, WireguardPeer};
+use super::handshake::{self, Cookies, Identity};
+use super::messages::padded;
+use super::peer::{Peer, RETRY, Sessions, Shaking};
+use super::primitives;
+use super::session::{HandedSession, Session};
+use crate::sys::udp::UdpSocket;
+
+/// The device's clock does not begin at zero, so that what is older than this process has an age.
+const BEGIN: Duration = Duration::from_secs(24 * 3600);
+/// Of the pause between tries, the part that is left to chance.
+const MOST_JITTER: u64 = 333;
+
+pub(crate) struct Wireguard {
+    pub(super) identity: ArcSwap<Identity>,
+    mtu: AtomicUsize,
+    epoch: Instant,
+    peers: RwLock<Peers>,
+    /// What a message says that it is for.
+    indices: RwLock<HashMap<u32, Found>>,
+    /// For what is sent besides packets of the device, one of each family.
+    sockets: ArcSwap<Vec<Arc<UdpSocket>>>,
+    cookies: Mutex<Cookies>,
+    numbers: AtomicU64,
+    /// Nobody has anything due, so nobody looks.
+    pub(super) is_idle: AtomicBool,
+}
+
+#[derive(Default)]
+struct Peers {
+    by_key: HashMap<PublicKey, (WireguardPeer, Arc<Peer>)>,
+    /// Where they are said to be.
+    by_endpoint: HashMap<SocketAddr, Arc<Peer>>,
+}
+
+/// What an index stands for: a session, or a handshake that has been begun.
+#[derive(Clone)]
+pub(super) struct Found {
+    pub(super) peer: Arc<Peer>,
+    pub(super) session: Option<Arc<Session>>,
+}
+
+/// A peer as one process hands it to the next.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct HandedPeer {
+    config: WireguardPeer,
+    endpoint: SocketAddr,
+    latest: [u8; 12],
+    current: Option<HandedSession>,
+    previous: Option<HandedSession>,
+    next: Option<HandedSession>,
+}
+
+impl Wireguard {
+    pub(crate) fn new(config: &WireguardDevice) -> Self {
+        Self {
+            identity: ArcSwap::from_pointee(Identity::new(config.private_key.clone())),
+            mtu: AtomicUsize::new(config.mtu as usize),
+            epoch: Instant::now(),
+            peers: RwLock::default(),
+            indices: RwLock::default(),
+            sockets: ArcSwap::default(),
+            cookies: Mutex::new(Cookies::new()),
+            numbers: AtomicU64::new(0),
+            is_idle: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        BEGIN + self.epoch.elapsed()
+    }
+
+    /// Follows another key. What others have encrypted for the former one is still read; what is sent waits for
+    /// sessions with the new one.
+    pub(crate) fn configure(&self, config: &WireguardDevice) {
+        self.mtu.store(config.mtu as usize, Ordering::Relaxed);
+        if self.identity.load().private == config.private_key {
+            return;
+        }
+        self.identity.store(Arc::new(Identity::new(config.private_key.clone())));
+        for peer in self.all_peers() {
+            let mut shaking = peer.shaking();
+            self.abandon(&mut shaking);
+            shaking.last_try = None;
+            peer.sessions.load().iter().for_each(|session| session.retire());
+        }
+    }
+
+    /// What handshakes are sent through.
+    pub(crate) fn set_sockets(&self, sockets: Vec<Arc<UdpSocket>>) {
+        self.sockets.store(Arc::new(sockets));
+    }
+
+    pub(crate) fn replace(&self, peers: &[WireguardPeer]) {
+        let mut all = write(&self.peers);
+        let gone: Vec<PublicKey> = all
+            .by_key
+            .keys()
+            .filter(|key| !peers.iter().any(|peer| peer.public_key == **key))
+            .copied()
+            .collect();
+        self.change(&mut all, peers, &gone);
+    }
+
+    pub(crate) fn update(&self, put: &[WireguardPeer], gone: &[PublicKey]) {
+        self.change(&mut write(&self.peers), put, gone);
+    }
+
+    fn change(&self, all: &mut Peers, put: &[WireguardPeer], gone: &[PublicKey]) {
+        let now = self.now();
+        let mut left: Vec<IpNet> = Vec::new();
+        for key in gone {
+            if let Some((config, peer)) = all.by_key.remove(key) {
+                left.extend(config.allowed);
+                let mut shaking = peer.shaking();
+                self.abandon(&mut shaking);
+                self.set_sessions(&peer, Sessions::default());
+            }
+        }
+        for config in put {
+            match all.by_key.get_mut(&config.public_key) {
+                Some((former, peer)) => {
+                    peer.configure(Some(former), config, now);
+                    *former = config.clone();
+                }
+                None => {
+                    let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+                    let peer = Arc::new(Peer::new(number, config, now));
+                    // One with another key: what it has for us waits until both have agreed upon a session.
+                    if config.allowed.iter().any(|net| left.contains(net)) {
+                        self.initiate(&peer);
+                    }
+                    all.by_key.insert(config.public_key, (config.clone(), peer));
+                }
+            }
+        }
+        all.by_endpoint =
+            all.by_key.values().map(|(config, peer)| (config.endpoint, Arc::clone(peer))).collect();
+        self.is_idle.store(false, Ordering::Relaxed);
+    }
+
+    /// All that the device has, in an order that does not change by chance.
+    pub(crate) fn peers(&self) -> Vec<(WireguardPeer, Arc<Peer>)> {
+        let mut peers: Vec<_> = read(&self.peers).by_key.values().cloned().collect();
+        peers.sort_by_key(|(config, _)| config.public_key);
+        peers
+    }
+
+    pub(super) fn all_peers(&self) -> Vec<Arc<Peer>> {
+        read(&self.peers).by_key.values().map(|(_, peer)| Arc::clone(peer)).collect()
+    }
+
+    pub(super) fn peer(&self, key: PublicKey) -> Option<Arc<Peer>> {
+        read(&self.peers).by_key.get(&key).map(|(_, peer)| Arc::clone(peer))
+    }
+
+    pub(super) fn peer_at(&self, endpoint: SocketAddr) -> Option<Arc<Peer>> {
+        read(&self.peers).by_endpoint.get(&endpoint).cloned()
+    }
+
+    pub(super) fn find(&self, index: u32) -> Option<Found> {
+        read(&self.indices).get(&index).cloned()
+    }
+
+    pub(super) fn cookies(&self) -> MutexGuard<'_, Cookies> {
+        self.cookies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long an ago the last session with a peer was agreed upon.
+    pub(crate) fn session_age(&self, peer: &Peer) -> Option<Duration> {
+        let now = self.now();
+        peer.sessions.load().iter().map(|session| session.age(now)).min()
+    }
+
+    /// An index that nobody can guess, and that is nobody else's.
+    pub(super) fn new_index(&self, peer: &Arc<Peer>) -> Option<u32> {
+        loop {
+            let mut bytes = [0; 4];
+            primitives::random(&mut bytes).ok()?;
+            let index = u32::from_le_bytes(bytes);
+            let mut indices = write(&self.indices);
+            if let std::collections::hash_map::Entry::Vacant(free) = indices.entry(index) {
+                free.insert(Found { peer: Arc::clone(peer), session: None });
+                return Some(index);
+            }
+        }
+    }
+
+    pub(super) fn forget_index(&self, index: u32) {
+        write(&self.indices).remove(&index);
+    }
+
+    /// Ends a handshake that was begun.
+    pub(super) fn abandon(&self, shaking: &mut Shaking) {
+        if let Some(begun) = shaking.begun.take() {
+            self.forget_index(begun.index);
+        }
+    }
+
+    /// Whoever calls this holds what is shaken of the peer, so that changes come one after the other.
+    pub(super) fn set_sessions(&self, peer: &Arc<Peer>, next: Sessions) {
+        let mut indices = write(&self.indices);
+        let former = peer.sessions.swap(Arc::new(next.clone()));
+        for session in former.iter() {
+            indices.remove(&session.local);
+        }
+        for session in next.iter() {
+            let found = Found { peer: Arc::clone(peer), session: Some(Arc::clone(session)) };
+            indices.insert(session.local, found);
+        }
+    }
+
+    /// Begins a handshake, unless one was begun just now.
+    pub(super) fn initiate(&self, peer: &Arc<Peer>) {
+        let now = self.now();
+        let mut shaking = peer.shaking();
+        if shaking.last_try.is_some_and(|last| now < last + RETRY) {
+            return;
+        }
+        if shaking.begun.is_none() {
+            shaking.first_try = now;
+        }
+        self.abandon(&mut shaking);
+        let Some(index) = self.new_index(peer) else { return };
+        let psk = peer.preshared_key.load();
+        let begun = handshake::begin(
+            &self.identity.load(),
+            peer.public_key,
+            psk.as_deref(),
+            index,
+            &mut shaking.marks,
+            SystemTime::now(),
+            now,
+        );
+        let Some((begun, message)) = begun else {
+            self.forget_index(index);
+            return;
+        };
+        shaking.begun = Some(begun);
+        shaking.last_try = Some(now);
+        shaking.jitter = jitter();
+        drop(shaking);
+        peer.heard_or_said(now);
+        self.is_idle.store(false, Ordering::Relaxed);
+        self.transmit(peer.endpoint(), &message);
+    }
+
+    /// A message of our own. What is lost is repeated in time.
+    pub(super) fn transmit(&self, to: SocketAddr, message: &[u8]) {
+        let sockets = self.sockets.load();
+        if let Some(socket) = sockets.iter().find(|socket| socket.is_v6() == to.is_ipv6()) {
+            let _ = socket.send_to(to, message);
+        }
+    }
+
+    /// Sends what has waited for a session, or an empty packet to show that there is one.
+    pub(super) fn send_waiting(&self, peer: &Arc<Peer>, show: bool) {
+        let now = self.now();
+        let Some(session) = peer.session(now) else { return };
+        let waiting = peer.take_waiting();
+        let data = !waiting.is_empty();
+        for packet in waiting {
+            let message = session.message(&packet, self.padded(packet.len()));
+            self.transmit(peer.endpoint(), &message);
+        }
+        if !data && show {
+            self.transmit(peer.endpoint(), &session.message(&[], 0));
+        }
+        if data || show {
+            peer.sent(data, now);
+        }
+    }
+
+    pub(super) fn padded(&self, len: usize) -> usize {
+        padded(len, self.mtu.load(Ordering::Relaxed))
+    }
+
+    /// What the next process goes on with. Nothing may be sent or received here any more.
+    pub(crate) fn hand_over(&self) -> Vec<HandedPeer> {
+        let now = self.now();
+        let over =
+            |session: &Option<Arc<Session>>| session.as_ref().map(|session| session.hand_over(now));
+        let peers = self.peers().into_iter();
+        peers
+            .map(|(config, peer)| {
+                let sessions = peer.sessions.load();
+                HandedPeer {
+                    config,
+                    endpoint: peer.endpoint(),
+                    latest: peer.shaking().latest,
+                    current: over(&sessions.current),
+                    previous: over(&sessions.previous),
+                    next: over(&sessions.next),
+                }
+            })
+            .collect()
+    }
+
+    pub(crate) fn adopt(&self, handed: Vec<HandedPeer>) {
+        let now = self.now();
+        for HandedPeer { config, endpoint, latest, current, previous, next } in handed {
+            self.update(std::slice::from_ref(&config), &[]);
+            let Some(peer) = self.peer(config.public_key) else { continue };
+            let mut shaking = peer.shaking();
+            shaking.latest = latest;
+            let [current, previous, next] = [current, previous, next]
+                .map(|session| session.map(|handed| Arc::new(Session::adopt(handed, now))));
+            self.set_sessions(&peer, Sessions { current, previous, next });
+            peer.move_to(endpoint);
+        }
+    }
+}
+
+fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn jitter() -> Duration {
+    let mut bytes = [0; 2];
+    let _ = primitives::random(&mut bytes);
+    Duration::from_millis(u64::from(u16::from_le_bytes(bytes)) % MOST_JITTER)
+}
+
+impl std::fmt::Debug for Wireguard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "wireguard {}", self.identity.load().public)
+    }
+}

@@ -1,0 +1,329 @@
+//! The handshake: Noise_IKpsk2, in WireGuard's two messages, with the marks that keep floods away.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use flannel_common::{PresharedKey, PrivateKey, PublicKey};
+use snow::{Builder, HandshakeState};
+
+use super::messages::{
+    COOKIE, COOKIE_LEN, INITIATION, INITIATION_LEN, NOISE_INITIATION, NOISE_RESPONSE, RESPONSE,
+    RESPONSE_LEN, word,
+};
+use super::primitives::{self, Primitives};
+
+const PATTERN: &str = "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
+const PROLOGUE: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
+const MAC: usize = 16;
+/// The Noise name for "the key is mixed in at the end of the second message".
+const PSK: u8 = 2;
+
+/// When an initiation was made; each is later than the one before it. TAI64N.
+pub(super) type Timestamp = [u8; 12];
+
+/// The keys of a session.
+pub(super) struct Keys {
+    pub(super) sending: [u8; 32],
+    pub(super) receiving: [u8; 32],
+}
+
+/// What a node proves itself by, with what is computed from it once.
+pub(super) struct Identity {
+    pub(super) private: PrivateKey,
+    pub(super) public: PublicKey,
+    mac1: [u8; 32],
+    cookie: [u8; 32],
+}
+
+impl Identity {
+    pub(super) fn new(private: PrivateKey) -> Self {
+        let public = private.public();
+        Self { mac1: mac1_key(public), cookie: cookie_key(public), private, public }
+    }
+
+    /// Whether whoever sent this knows whom it is for.
+    pub(super) fn is_meant(&self, message: &[u8]) -> bool {
+        let Some(at) = message.len().checked_sub(2 * MAC) else { return false };
+        primitives::mac(&self.mac1, &[&message[..at]])[..] == message[at..at + MAC]
+    }
+}
+
+fn mac1_key(public: PublicKey) -> [u8; 32] {
+    primitives::hash(&[b"mac1----", &public.0])
+}
+
+fn cookie_key(public: PublicKey) -> [u8; 32] {
+    primitives::hash(&[b"cookie--", &public.0])
+}
+
+/// The other side, as marks of messages to it are made.
+#[derive(Default)]
+pub(super) struct Marks {
+    mac1: [u8; 32],
+    cookie_key: [u8; 32],
+    /// What it asked to be shown, and until when that is good.
+    cookie: Option<([u8; 16], Duration)>,
+    last_mac1: [u8; MAC],
+}
+
+/// How long a cookie is good.
+const COOKIE_LIFE: Duration = Duration::from_secs(120);
+
+impl Marks {
+    pub(super) fn new(public: PublicKey) -> Self {
+        Self { mac1: mac1_key(public), cookie_key: cookie_key(public), ..Self::default() }
+    }
+
+    /// Writes both marks at the end of a message.
+    fn put(&mut self, message: &mut [u8], now: Duration) {
+        let at = message.len() - 2 * MAC;
+        self.last_mac1 = primitives::mac(&self.mac1, &[&message[..at]]);
+        message[at..at + MAC].copy_from_slice(&self.last_mac1);
+        if let Some((cookie, _)) = self.cookie.filter(|(_, until)| now < *until) {
+            let mac2 = primitives::mac(&cookie, &[&message[..at + MAC]]);
+            message[at + MAC..].copy_from_slice(&mac2);
+        }
+    }
+
+    /// The other side is busy, and wants to be shown what it sent us.
+    pub(super) fn take_cookie(&mut self, message: &[u8], now: Duration) -> bool {
+        let (Some(nonce), Some(sealed)) = (
+            message.get(8..).and_then(|rest| rest.first_chunk::<24>()),
+            message.get(32..).and_then(|rest| rest.first_chunk::<32>()),
+        ) else {
+            return false;
+        };
+        let cookie = primitives::open_cookie(&self.cookie_key, nonce, sealed, &self.last_mac1);
+        self.cookie = cookie.map(|cookie| (cookie, now + COOKIE_LIFE)).or(self.cookie);
+        cookie.is_some()
+    }
+}
+
+/// Hands out cookies when there is more to do than can be done.
+pub(super) struct Cookies {
+    secret: [u8; 32],
+    made: Duration,
+}
+
+impl Cookies {
+    pub(super) fn new() -> Self {
+        Self { secret: [0; 32], made: Duration::ZERO }
+    }
+
+    fn cookie(&mut self, from: SocketAddr, now: Duration) -> Option<[u8; 16]> {
+        if self.secret == [0; 32] || now >= self.made + COOKIE_LIFE {
+            primitives::random(&mut self.secret).ok()?;
+            self.made = now;
+        }
+        let address = match from {
+            SocketAddr::V4(v4) => v4.ip().octets().to_vec(),
+            SocketAddr::V6(v6) => v6.ip().octets().to_vec(),
+        };
+        Some(primitives::mac(&self.secret, &[&address, &from.port().to_be_bytes()]))
+    }
+
+    /// Whether it bears the cookie of whoever it comes from.
+    pub(super) fn is_borne(&mut self, message: &[u8], from: SocketAddr, now: Duration) -> bool {
+        let Some(at) = message.len().checked_sub(MAC) else { return false };
+        self.cookie(from, now)
+            .is_some_and(|cookie| primitives::mac(&cookie, &[&message[..at]])[..] == message[at..])
+    }
+
+    /// What is answered instead of the handshake.
+    pub(super) fn reply(
+        &mut self,
+        own: &Identity,
+        message: &[u8],
+        from: SocketAddr,
+        now: Duration,
+    ) -> Option<[u8; COOKIE_LEN]> {
+        let cookie = self.cookie(from, now)?;
+        let at = message.len().checked_sub(2 * MAC)?;
+        let mut nonce = [0; 24];
+        primitives::random(&mut nonce).ok()?;
+        let sealed = primitives::seal_cookie(&own.cookie, &nonce, &cookie, &message[at..at + MAC]);
+        let mut reply = [0; COOKIE_LEN];
+        reply[0] = COOKIE;
+        reply[4..8].copy_from_slice(&message[4..8]);
+        reply[8..32].copy_from_slice(&nonce);
+        reply[32..].copy_from_slice(&sealed);
+        Some(reply)
+    }
+}
+
+fn builder(own: &Identity) -> Option<Builder<'_>> {
+    let builder = Builder::with_resolver(PATTERN.parse().ok()?, Box::new(Primitives));
+    builder.prologue(PROLOGUE).ok()?.local_private_key(own.private.bytes()).ok()
+}
+
+fn preshared(key: Option<&PresharedKey>) -> [u8; 32] {
+    key.map_or([0; 32], |key| *key.bytes())
+}
+
+/// A handshake that we have begun.
+pub(super) struct Begun {
+    noise: HandshakeState,
+    /// By which the answer finds us.
+    pub(super) index: u32,
+}
+
+/// Begins one: what is sent, and what waits for the answer.
+pub(super) fn begin(
+    own: &Identity,
+    peer: PublicKey,
+    psk: Option<&PresharedKey>,
+    index: u32,
+    marks: &mut Marks,
+    clock: SystemTime,
+    now: Duration,
+) -> Option<(Begun, [u8; INITIATION_LEN])> {
+    let psk = preshared(psk);
+    let builder = builder(own)?.remote_public_key(&peer.0).ok()?.psk(PSK, &psk).ok()?;
+    let mut noise = builder.build_initiator().ok()?;
+    let mut message = [0; INITIATION_LEN];
+    message[0] = INITIATION;
+    message[4..8].copy_from_slice(&index.to_le_bytes());
+    noise.write_message(&timestamp(clock), &mut message[NOISE_INITIATION]).ok()?;
+    marks.put(&mut message, now);
+    Some((Begun { noise, index }, message))
+}
+
+impl Begun {
+    /// The answer has come: the keys, and by what the other side knows the session.
+    pub(super) fn finish(&mut self, message: &[u8]) -> Option<(Keys, u32)> {
+        self.noise.read_message(message.get(NOISE_RESPONSE)?, &mut []).ok()?;
+        let (sending, receiving) = self.noise.dangerously_get_raw_split();
+        Some((Keys { sending, receiving }, word(message, 4)))
+    }
+}
+
+/// A handshake that somebody else has begun, whose name is known but not yet whether it is wanted.
+pub(super) struct Offered {
+    noise: HandshakeState,
+    pub(super) peer: PublicKey,
+    pub(super) timestamp: Timestamp,
+    /// By what the other side knows the session.
+    remote: u32,
+}
+
+pub(super) fn read_initiation(own: &Identity, message: &[u8]) -> Option<Offered> {
+    let mut noise = builder(own)?.build_responder().ok()?;
+    let mut timestamp = [0; 12];
+    let len = noise.read_message(message.get(NOISE_INITIATION)?, &mut timestamp).ok()?;
+    let peer = PublicKey(*noise.get_remote_static()?.first_chunk()?);
+    (len == timestamp.len()).then_some(Offered { noise, peer, timestamp, remote: word(message, 4) })
+}
+
+impl Offered {
+    /// Answers it: the keys, by what the other side knows the session, and what is sent.
+    pub(super) fn answer(
+        mut self,
+        psk: Option<&PresharedKey>,
+        index: u32,
+        marks: &mut Marks,
+        now: Duration,
+    ) -> Option<(Keys, u32, [u8; RESPONSE_LEN])> {
+        self.noise.set_psk(PSK.into(), &preshared(psk)).ok()?;
+        let mut message = [0; RESPONSE_LEN];
+        message[0] = RESPONSE;
+        message[4..8].copy_from_slice(&index.to_le_bytes());
+        message[8..12].copy_from_slice(&self.remote.to_le_bytes());
+        self.noise.write_message(&[], &mut message[NOISE_RESPONSE]).ok()?;
+        marks.put(&mut message, now);
+        let (receiving, sending) = self.noise.dangerously_get_raw_split();
+        Some((Keys { sending, receiving }, self.remote, message))
+    }
+}
+
+/// Rounded, so that it tells little of this machine's clock; and later than any made 20 ms before.
+fn timestamp(clock: SystemTime) -> Timestamp {
+    const TAI: u64 = 0x4000_0000_0000_000a;
+    const WHOLE: u32 = 0x0100_0000;
+    let since = clock.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut stamp = [0; 12];
+    stamp[..8].copy_from_slice(&(TAI + since.as_secs()).to_be_bytes());
+    stamp[8..].copy_from_slice(&(since.subsec_nanos() & !(WHOLE - 1)).to_be_bytes());
+    stamp
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    fn identity(byte: u8) -> Identity {
+        Identity::new(PrivateKey::from_random([byte; 32]))
+    }
+
+    fn from() -> SocketAddr {
+        "192.0.2.7:51820".parse().expect("an address")
+    }
+
+    #[test]
+    fn both_sides_of_a_handshake_come_to_the_same_keys() {
+        let (one, two) = (identity(1), identity(2));
+        let psk = PresharedKey::from_bytes([5; 32]);
+        for (first, second, same) in
+            [(None, None, true), (Some(&psk), Some(&psk), true), (Some(&psk), None, false)]
+        {
+            let mut to_two = Marks::new(two.public);
+            let clock = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+            let (mut begun, message) =
+                begin(&one, two.public, first, 7, &mut to_two, clock, NOW).expect("it begins");
+            assert!(two.is_meant(&message) && !one.is_meant(&message));
+            let offered = read_initiation(&two, &message).expect("it is read");
+            assert_eq!((offered.peer, offered.remote), (one.public, 7));
+            let mut to_one = Marks::new(one.public);
+            let (theirs, remote, answer) =
+                offered.answer(second, 9, &mut to_one, NOW).expect("it is answered");
+            assert_eq!((remote, word(&answer, 8)), (7, 7));
+            assert!(one.is_meant(&answer));
+            let ours = begun.finish(&answer);
+            assert_eq!(ours.is_some(), same);
+            if let Some((ours, remote)) = ours {
+                assert_eq!(remote, 9);
+                assert_eq!(ours.sending, theirs.receiving);
+                assert_eq!(ours.receiving, theirs.sending);
+            }
+        }
+    }
+
+    #[test]
+    fn an_initiation_that_is_for_somebody_else_is_not_read() {
+        let (one, two, three) = (identity(1), identity(2), identity(3));
+        let mut marks = Marks::new(two.public);
+        let (_, message) = begin(&one, two.public, None, 7, &mut marks, SystemTime::now(), NOW)
+            .expect("it begins");
+        assert!(read_initiation(&three, &message).is_none());
+        let mut altered = message;
+        altered[60] ^= 1;
+        assert!(read_initiation(&two, &altered).is_none() && !two.is_meant(&altered));
+    }
+
+    #[test]
+    fn whoever_is_busy_is_shown_the_cookie_that_it_sent() {
+        let (one, two) = (identity(1), identity(2));
+        let (mut marks, mut cookies) = (Marks::new(two.public), Cookies::new());
+        let mut begin = |marks: &mut Marks, now| {
+            begin(&one, two.public, None, 7, marks, SystemTime::now(), now).expect("it begins").1
+        };
+        let first = begin(&mut marks, NOW);
+        assert!(!cookies.is_borne(&first, from(), NOW));
+        let reply = cookies.reply(&two, &first, from(), NOW).expect("a reply");
+        assert_eq!(word(&reply, 4), 7);
+        assert!(marks.take_cookie(&reply, NOW) && !Marks::new(one.public).take_cookie(&reply, NOW));
+        let second = begin(&mut marks, NOW);
+        assert!(cookies.is_borne(&second, from(), NOW));
+        assert!(!cookies.is_borne(&second, "192.0.2.8:51820".parse().expect("an address"), NOW));
+        let late = begin(&mut marks, NOW + COOKIE_LIFE);
+        assert!(!cookies.is_borne(&late, from(), NOW));
+    }
+
+    #[test]
+    fn later_initiations_have_later_timestamps() {
+        let at = |millis| timestamp(UNIX_EPOCH + Duration::from_millis(millis));
+        assert!(at(1_700_000_000_000) < at(1_700_000_000_020));
+        assert!(at(1_700_000_000_999) < at(1_700_000_001_000));
+    }
+}

@@ -1,0 +1,94 @@
+//! Which packets have been seen: each is taken once, and not when it comes too late.
+
+/// Packets overtake each other by as many as there are queues and processors in between.
+const BITS: u64 = 8192;
+const WORDS: usize = (BITS / 64) as usize;
+/// The word that the highest is in has taken the place of the oldest.
+const REACH: u64 = BITS - 64;
+
+/// A window that moves with the highest counter seen.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Window {
+    /// One more than the highest counter seen.
+    next: u64,
+    words: Vec<u64>,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { next: 0, words: vec![0; WORDS] }
+    }
+}
+
+impl Window {
+    /// Whether this one may come. A cheap question, before anything is decrypted.
+    pub(crate) fn may_take(&self, counter: u64) -> bool {
+        if counter >= self.next {
+            return true;
+        }
+        self.next - counter <= REACH && !self.has(counter)
+    }
+
+    /// Takes one that was found to be authentic. False if it has come before, or too late.
+    pub(crate) fn take(&mut self, counter: u64) -> bool {
+        if !self.may_take(counter) {
+            return false;
+        }
+        if counter >= self.next {
+            // All words between are of counters that have not come.
+            let (from, to) = (self.next.div_ceil(64), counter / 64);
+            for word in from..=to.min(from + WORDS as u64) {
+                self.words[Self::at(word)] = 0;
+            }
+            self.next = counter + 1;
+        }
+        self.words[Self::at(counter / 64)] |= 1 << (counter % 64);
+        true
+    }
+
+    fn at(word: u64) -> usize {
+        (word % WORDS as u64) as usize
+    }
+
+    fn has(&self, counter: u64) -> bool {
+        self.words[Self::at(counter / 64)] & 1 << (counter % 64) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_packet_that_comes_too_late_is_not_taken() {
+        let mut window = Window::default();
+        assert!(window.take(0) && !window.take(0));
+        assert!(window.take(BITS + 100));
+        assert!(!window.take(100) && window.take(200) && !window.take(200));
+        assert!(window.take(1 << 60) && !window.take(BITS + 101));
+    }
+
+    proptest! {
+        /// Against a set that forgets nothing; what is within half a window is always judged alike.
+        #[test]
+        fn each_is_taken_once(steps in proptest::collection::vec(0_u64..4000, 1..400), jumps in 0_u64..20_000) {
+            let (mut window, mut seen, mut highest) = (Window::default(), BTreeSet::new(), 0);
+            for (at, step) in steps.into_iter().enumerate() {
+                let base = at as u64 * jumps / 50;
+                let counter = base + step;
+                let late = highest > counter && highest - counter > REACH - 64;
+                let taken = window.take(counter);
+                if !late {
+                    prop_assert_eq!(taken, seen.insert(counter));
+                } else if taken {
+                    prop_assert!(seen.insert(counter));
+                }
+                highest = highest.max(counter);
+            }
+        }
+    }
+}
