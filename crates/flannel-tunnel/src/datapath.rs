@@ -28,7 +28,7 @@ use crate::sys::interrupt;
 use crate::sys::tun::{self, TunFeatures, TunQueue};
 use crate::sys::udp::{UdpFeatures, UdpSocket};
 use crate::table::{Peer, Table};
-use crate::wireguard::{self, HandedPeer, WireguardDevice, WireguardPeer};
+use crate::wireguard::{self, HandedPeer, Wireguard, WireguardDevice, WireguardPeer};
 
 /// Lanes beyond this have not been seen to help.
 const MOST_LANES: usize = 8;
@@ -173,7 +173,7 @@ impl Datapath {
         let mut datapath = Self::prepare(config, Sources { queues, sockets, in_use })?;
         if let Some(protection) = datapath.shared.protection.wireguard() {
             protection.adopt(wireguard);
-            datapath.follow_wireguard();
+            datapath.follow_wireguard(&[]);
         } else {
             datapath.replace(peers.iter().map(|(peer, _)| *peer));
         }
@@ -274,23 +274,30 @@ impl Datapath {
     /// The same for peers whose packets are encrypted, who are known by their keys.
     pub fn replace_wireguard(&self, peers: &[WireguardPeer]) {
         if let Some(wireguard) = self.shared.protection.wireguard() {
-            wireguard.replace(peers);
-            self.follow_wireguard();
+            let gone = wireguard.others(peers);
+            self.change_wireguard(wireguard, peers, &gone);
         }
     }
 
     pub(crate) fn update_wireguard(&self, put: &[WireguardPeer], gone: &[PublicKey]) {
         if let Some(wireguard) = self.shared.protection.wireguard() {
-            wireguard.update(put, gone);
-            self.follow_wireguard();
+            self.change_wireguard(wireguard, put, gone);
         }
     }
 
+    /// In this order, so that at every moment packets find somebody who takes them.
+    fn change_wireguard(&self, wireguard: &Wireguard, put: &[WireguardPeer], gone: &[PublicKey]) {
+        wireguard.put(put, gone);
+        self.follow_wireguard(gone);
+        wireguard.remove(gone);
+    }
+
     /// What is behind each peer is where packets find it.
-    fn follow_wireguard(&self) {
+    fn follow_wireguard(&self, gone: &[PublicKey]) {
         let Some(wireguard) = self.shared.protection.wireguard() else { return };
         let former = self.shared.table.load_full();
-        let peers = wireguard.peers().into_iter().flat_map(|(config, peer)| {
+        let stays = |(config, _): &(WireguardPeer, _)| !gone.contains(&config.public_key);
+        let peers = wireguard.peers().into_iter().filter(stays).flat_map(|(config, peer)| {
             let endpoint = config.endpoint;
             let behind = config.allowed.into_iter();
             behind.map(move |subnet| (Peer { subnet, endpoint }, Some(Arc::clone(&peer))))

@@ -1,6 +1,6 @@
 //! The device: who it is, who its peers are, and how a message finds the session it is of.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -44,6 +44,14 @@ struct Peers {
     by_key: HashMap<PublicKey, (WireguardPeer, Arc<Peer>)>,
     /// Where they are said to be.
     by_endpoint: HashMap<SocketAddr, Arc<Peer>>,
+}
+
+impl Peers {
+    fn find_endpoints(&mut self) {
+        let by_key = self.by_key.values();
+        self.by_endpoint =
+            by_key.map(|(config, peer)| (config.endpoint, Arc::clone(peer))).collect();
+    }
 }
 
 /// What an index stands for: a session, or a handshake that has been begun.
@@ -104,33 +112,23 @@ impl Wireguard {
         self.sockets.store(Arc::new(sockets));
     }
 
-    pub(crate) fn replace(&self, peers: &[WireguardPeer]) {
-        let mut all = write(&self.peers);
-        let gone: Vec<PublicKey> = all
-            .by_key
-            .keys()
-            .filter(|key| !peers.iter().any(|peer| peer.public_key == **key))
-            .copied()
-            .collect();
-        self.change(&mut all, peers, &gone);
+    /// Those that are not among `peers`.
+    pub(crate) fn others(&self, peers: &[WireguardPeer]) -> Vec<PublicKey> {
+        let wanted: HashSet<PublicKey> = peers.iter().map(|peer| peer.public_key).collect();
+        read(&self.peers).by_key.keys().filter(|key| !wanted.contains(key)).copied().collect()
     }
 
-    pub(crate) fn update(&self, put: &[WireguardPeer], gone: &[PublicKey]) {
-        self.change(&mut write(&self.peers), put, gone);
-    }
-
-    fn change(&self, all: &mut Peers, put: &[WireguardPeer], gone: &[PublicKey]) {
+    /// Puts peers in, or changes them. `gone`: those that are to be removed when nothing leads to them any more.
+    pub(crate) fn put(&self, put: &[WireguardPeer], gone: &[PublicKey]) {
         let now = self.now();
-        let mut left: Vec<IpNet> = Vec::new();
-        for key in gone {
-            if let Some((config, peer)) = all.by_key.remove(key) {
-                left.extend(config.allowed);
-                let mut shaking = peer.shaking();
-                self.abandon(&mut shaking);
-                self.set_sessions(&peer, Sessions::default());
-            }
-        }
-        for config in put {
+        let mut all = write(&self.peers);
+        let left = |net: &IpNet| {
+            let mut gone = gone.iter().filter_map(|key| all.by_key.get(key));
+            gone.any(|(config, _)| config.allowed.contains(net))
+        };
+        let another_key = |config: &WireguardPeer| config.allowed.iter().any(left);
+        let greeted: Vec<bool> = put.iter().map(another_key).collect();
+        for (config, greet) in put.iter().zip(greeted) {
             match all.by_key.get_mut(&config.public_key) {
                 Some((former, peer)) => {
                     peer.configure(Some(former), config, now);
@@ -140,16 +138,27 @@ impl Wireguard {
                     let number = self.numbers.fetch_add(1, Ordering::Relaxed);
                     let peer = Arc::new(Peer::new(number, config, now));
                     // One with another key: what it has for us waits until both have agreed upon a session.
-                    if config.allowed.iter().any(|net| left.contains(net)) {
+                    if greet {
                         self.initiate(&peer);
                     }
                     all.by_key.insert(config.public_key, (config.clone(), peer));
                 }
             }
         }
-        all.by_endpoint =
-            all.by_key.values().map(|(config, peer)| (config.endpoint, Arc::clone(peer))).collect();
+        all.find_endpoints();
         self.is_idle.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove(&self, gone: &[PublicKey]) {
+        let mut all = write(&self.peers);
+        for key in gone {
+            if let Some((_, peer)) = all.by_key.remove(key) {
+                let mut shaking = peer.shaking();
+                self.abandon(&mut shaking);
+                self.set_sessions(&peer, Sessions::default());
+            }
+        }
+        all.find_endpoints();
     }
 
     /// All that the device has, in an order that does not change by chance.
@@ -312,7 +321,7 @@ impl Wireguard {
     pub(crate) fn adopt(&self, handed: Vec<HandedPeer>) {
         let now = self.now();
         for HandedPeer { config, endpoint, latest, current, previous, next } in handed {
-            self.update(std::slice::from_ref(&config), &[]);
+            self.put(std::slice::from_ref(&config), &[]);
             let Some(peer) = self.peer(config.public_key) else { continue };
             let mut shaking = peer.shaking();
             shaking.latest = latest;

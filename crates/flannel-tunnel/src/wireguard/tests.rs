@@ -97,8 +97,8 @@ fn talk(one: &mut Side, two: &mut Side) {
 
 fn pair() -> (Side, Side) {
     let (one, two) = (Side::new(1), Side::new(2));
-    one.device.replace(&[two.as_peer("10.244.2.0/24")]);
-    two.device.replace(&[one.as_peer("10.244.1.0/24")]);
+    one.device.put(&[two.as_peer("10.244.2.0/24")], &[]);
+    two.device.put(&[one.as_peer("10.244.1.0/24")], &[]);
     (one, two)
 }
 
@@ -133,10 +133,10 @@ fn who_has_another_preshared_key_or_is_unknown_gets_nothing() {
     let (mut one, mut two) = pair();
     let mut other = one.as_peer("10.244.1.0/24");
     other.preshared_key = None;
-    two.device.replace(&[other]);
+    two.device.put(&[other], &[]);
     one.send(b"first");
     talk(&mut one, &mut two);
-    two.device.replace(&[]);
+    two.device.remove(&two.device.others(&[]));
     one.device.configure(&config(&one.key));
     one.send(b"second");
     talk(&mut one, &mut two);
@@ -149,7 +149,7 @@ fn one_that_was_started_anew_asks_for_a_session_when_it_is_spoken_to() {
     one.send(b"first");
     talk(&mut one, &mut two);
     two.device = serving(&two.key, &two.socket);
-    two.device.replace(&[one.as_peer("10.244.1.0/24")]);
+    two.device.put(&[one.as_peer("10.244.1.0/24")], &[]);
     one.send(b"lost");
     talk(&mut one, &mut two);
     one.send(b"second");
@@ -192,7 +192,8 @@ fn another_key_loses_nothing_of_what_is_under_way() {
     assert_eq!((one.came.len(), two.came.len()), (1, 2));
     // Then the peers, who ask for a session at once. Handshakes have timestamps, which are not that fine.
     std::thread::sleep(std::time::Duration::from_millis(50));
-    one.device.update(&[two.as_peer("10.244.2.0/24")], &[old]);
+    one.device.put(&[two.as_peer("10.244.2.0/24")], &[old]);
+    one.device.remove(&[old]);
     one.send(b"third");
     talk(&mut one, &mut two);
     assert_eq!(one.came, [b"one", b"two"]);

@@ -6,7 +6,12 @@ use serde_json::json;
 use crate::support::{connected_pods, lab, reach_each_other};
 
 fn over_ipv4_alone(builder: LabBuilder) -> Result<()> {
-    let lab = builder.underlay(Families::Ipv4).overlay(Families::Dual).start()?;
+    let lab = builder.underlay(Families::Ipv4).overlay(Families::Dual).no_daemons().start()?;
+    for node in lab.nodes() {
+        // Not even addresses of the link.
+        node.ip("-6 addr flush dev eth0")?;
+    }
+    lab.start_daemons()?;
     let (one, two) = connected_pods(&lab)?;
     reach_each_other(&lab, &one, &two)?;
     let log = lab.node(1).flanneld().log();
