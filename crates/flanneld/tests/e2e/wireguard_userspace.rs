@@ -136,7 +136,7 @@ pub(crate) fn rotated_without_a_loss(
     assert!(told.contains("new WireGuard key"), "{told}");
     let mode = node.exec(&["stat", "-c", "%a", KEY_FILE])?;
     assert_eq!(mode.trim(), "600");
-    assert!(node.read_file(&format!("{KEY_FILE}.next")).is_err());
+    assert!(node.read_file(format!("{KEY_FILE}.next")).is_err());
     Ok((old, new))
 }
 
@@ -149,7 +149,7 @@ fn a_key_rotation_waits_for_a_store_that_is_away_and_goes_on_after_a_kill() -> R
     let next = "kKY9iXFtPVaaMbl8JBS2Tj9vlLOjFFyFIHTGdD3oNWs=";
     let traffic = both_ways(&lab, &one, &two)?;
     lab.etcd()?.stop()?;
-    node.write_file(&format!("{KEY_FILE}.next"), next)?;
+    node.write_file(format!("{KEY_FILE}.next"), next)?;
     lab.wait_until("word of it", LIMIT, || node.flanneld().log().contains("nobody can be told"))?;
     assert_eq!(node.read_file(KEY_FILE)?, old, "nobody can be told of a new key");
     lab.etcd()?.restart()?;
@@ -158,7 +158,7 @@ fn a_key_rotation_waits_for_a_store_that_is_away_and_goes_on_after_a_kill() -> R
     // Killed before it could take the next one.
     let last = "aPxGwq8zERHQ3Q1cOZFdJ+cvJX5Ka4mLN38AyYKYF10=";
     node.flanneld().kill9();
-    node.write_file(&format!("{KEY_FILE}.next"), last)?;
+    node.write_file(format!("{KEY_FILE}.next"), last)?;
     node.flanneld().restart()?;
     lab.wait_until("the last key", LIMIT, || has(last))?;
     traffic.flow(&lab)?;
