@@ -12,6 +12,10 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(Message::read(&written).as_ref() == Ok(&message), "read as another");
     }
     for (_, section) in message.sections() {
-        let _ = (section.get_text("state"), section.get_list("conns"), section.get_section("child-sas"));
+        let _ = (
+            section.get_text("state"),
+            section.get_list("conns"),
+            section.get_section("child-sas"),
+        );
     }
 });
