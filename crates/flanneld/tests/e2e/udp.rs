@@ -231,6 +231,8 @@ fn with_udp_a_path_that_takes_less_is_told_to_pods_and_all_bytes_arrive() -> Res
             if known.unwrap() == told { Ok(()) } else { Err(format!("{known:?}")) }
         })?;
         let arrives = |packet: usize| {
+            // What it was told is an error of the next call else.
+            sender.take_error().unwrap();
             send(&sender, packet).unwrap();
             let mut bytes = [0; 2000];
             let len = receiver.recv(&mut bytes).unwrap();
