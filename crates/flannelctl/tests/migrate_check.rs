@@ -143,6 +143,6 @@ fn a_device_of_somebody_else_under_flannels_name_is_in_the_way() {
     let devices = found(node, "devices");
     has(&devices, 1, "in-the-way", "flannel.1 is wanted as a vxlan device, and is a bridge");
     has(&found(node, "mtu"), 1, "changes", "1450 instead of 1500");
-    lab.put_config(r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "ali-vpc"}}"#).unwrap();
+    lab.put_config(r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlam"}}"#).unwrap();
     assert_eq!(found(node, "config").0, 1);
 }
