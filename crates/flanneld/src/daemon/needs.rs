@@ -98,15 +98,15 @@ mod tests {
     #[test]
     fn every_need_is_answered_or_it_is_told_why_not() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let needs = vec![need("echo one"), need("echo two")];
+        let needs = vec![need("echo first"), need("echo second")];
         let answers = runtime.block_on(find_out(needs.clone())).expect("they run");
         assert!(answers.are_of(&needs) && !answers.are_of(&needs[..1]));
-        assert!(!format!("{answers:?}").contains("one"));
+        assert!(!format!("{answers:?}").contains("first"));
         let outputs = needs.iter().map(|need| match need {
             Need::Output(command) => answers.output(command),
             Need::WireguardKey | Need::CloudNode(_) | Need::WireguardBy => None,
         });
-        assert_eq!(outputs.collect::<Vec<_>>(), [Some("one"), Some("two")]);
+        assert_eq!(outputs.collect::<Vec<_>>(), [Some("first"), Some("second")]);
         let why = runtime.block_on(find_out(vec![need("echo no >&2; exit 1")]));
         assert_eq!(why.expect_err("it fails"), "PreStartupCommand: exit status: 1: no");
     }
