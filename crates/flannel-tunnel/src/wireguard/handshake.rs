@@ -305,7 +305,7 @@ mod tests {
     fn whoever_is_busy_is_shown_the_cookie_that_it_sent() {
         let (one, two) = (identity(1), identity(2));
         let (mut marks, mut cookies) = (Marks::new(two.public), Cookies::new());
-        let mut begin = |marks: &mut Marks, now| {
+        let begin = |marks: &mut Marks, now| {
             begin(&one, two.public, None, 7, marks, SystemTime::now(), now).expect("it begins").1
         };
         let first = begin(&mut marks, NOW);
