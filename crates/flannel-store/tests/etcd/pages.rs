@@ -35,6 +35,7 @@ fn node(n: u32, knows: bool) -> Claimant {
         public_ip: Some(address(n).parse().unwrap()),
         public_ipv6: None,
         previous: knows.then(|| subnet(&subnet_key(n))),
+        ..Claimant::default()
     }
 }
 
