@@ -389,10 +389,20 @@ fn peers_that_cannot_be_used_are_refused_by_name() {
 }
 
 #[test]
-fn one_family_that_works_is_better_than_none() {
+fn a_peer_without_an_ipv6_address_is_reached_over_ipv4_in_both_families() {
     let v4_only = r#"{"PublicIP":"192.168.100.2","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"62:7a:ce:83:b3:87"}}"#;
-    assert_eq!(peer(DUAL, OWN_DUAL, (PEER_DUAL.0, v4_only)).unwrap().len(), 3);
+    let entries = peer(DUAL, OWN_DUAL, (PEER_DUAL.0, v4_only)).unwrap();
+    // A neighbour and a route for each family, and where both go to, once.
+    assert_eq!(entries.len(), 5, "{entries:?}");
+    let elsewhere = |entry: &&String| !entry.contains("dev flannel.1");
+    assert_eq!(entries.iter().find(elsewhere), None);
     assert_eq!(peer(DUAL, OWN_DUAL, ("10.244.48.0-24", v4_only)).unwrap().len(), 3);
+}
+
+#[test]
+fn one_family_that_works_is_better_than_none() {
+    let half = r#"{"PublicIP":"192.168.100.2","PublicIPv6":"fd00:100::2","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"62:7a:ce:83:b3:87"}}"#;
+    assert_eq!(peer(DUAL, OWN_DUAL, (PEER_DUAL.0, half)).unwrap().len(), 3);
 }
 
 #[test]
