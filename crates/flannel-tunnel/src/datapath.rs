@@ -287,8 +287,11 @@ impl Datapath {
 
     /// In this order, so that at every moment packets find somebody who takes them.
     fn change_wireguard(&self, wireguard: &Wireguard, put: &[WireguardPeer], gone: &[PublicKey]) {
-        wireguard.put(put, gone);
+        let with_another_key = wireguard.put(put, gone);
         self.follow_wireguard(gone);
+        for peer in with_another_key {
+            wireguard.initiate(&peer);
+        }
         wireguard.remove(gone);
     }
 

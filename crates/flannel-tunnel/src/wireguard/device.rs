@@ -119,7 +119,9 @@ impl Wireguard {
     }
 
     /// Puts peers in, or changes them. `gone`: those that are to be removed when nothing leads to them any more.
-    pub(crate) fn put(&self, put: &[WireguardPeer], gone: &[PublicKey]) {
+    /// Returns who is one of these with another key, to be greeted when packets find it: what it has for us waits
+    /// until both have agreed upon a session.
+    pub(crate) fn put(&self, put: &[WireguardPeer], gone: &[PublicKey]) -> Vec<Arc<Peer>> {
         let now = self.now();
         let mut all = write(&self.peers);
         let left = |net: &IpNet| {
@@ -128,6 +130,7 @@ impl Wireguard {
         };
         let another_key = |config: &WireguardPeer| config.allowed.iter().any(left);
         let greeted: Vec<bool> = put.iter().map(another_key).collect();
+        let mut to_greet = Vec::new();
         for (config, greet) in put.iter().zip(greeted) {
             match all.by_key.get_mut(&config.public_key) {
                 Some((former, peer)) => {
@@ -137,9 +140,8 @@ impl Wireguard {
                 None => {
                     let number = self.numbers.fetch_add(1, Ordering::Relaxed);
                     let peer = Arc::new(Peer::new(number, config, now));
-                    // One with another key: what it has for us waits until both have agreed upon a session.
                     if greet {
-                        self.initiate(&peer);
+                        to_greet.push(Arc::clone(&peer));
                     }
                     all.by_key.insert(config.public_key, (config.clone(), peer));
                 }
@@ -147,6 +149,7 @@ impl Wireguard {
         }
         all.find_endpoints();
         self.is_idle.store(false, Ordering::Relaxed);
+        to_greet
     }
 
     pub(crate) fn remove(&self, gone: &[PublicKey]) {
@@ -233,7 +236,7 @@ impl Wireguard {
     }
 
     /// Begins a handshake, unless one was begun just now.
-    pub(super) fn initiate(&self, peer: &Arc<Peer>) {
+    pub(crate) fn initiate(&self, peer: &Arc<Peer>) {
         let now = self.now();
         let mut shaking = peer.shaking();
         if shaking.last_try.is_some_and(|last| now < last + RETRY) {

@@ -192,7 +192,9 @@ fn another_key_loses_nothing_of_what_is_under_way() {
     assert_eq!((one.came.len(), two.came.len()), (1, 2));
     // Then the peers, who ask for a session at once. Handshakes have timestamps, which are not that fine.
     std::thread::sleep(std::time::Duration::from_millis(50));
-    one.device.put(&[two.as_peer("10.244.2.0/24")], &[old]);
+    for peer in one.device.put(&[two.as_peer("10.244.2.0/24")], &[old]) {
+        one.device.initiate(&peer);
+    }
     one.device.remove(&[old]);
     one.send(b"third");
     talk(&mut one, &mut two);
