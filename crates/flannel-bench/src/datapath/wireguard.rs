@@ -63,8 +63,7 @@ impl Drop for Running {
     }
 }
 
-/// The reference implementation, configured as `wg` would. Its sockets are in one directory for all namespaces, so
-/// its devices have different names.
+/// The reference implementation, configured as `wg` would.
 pub(super) fn start_reference(
     program: &Path,
     node: &Node,
@@ -78,7 +77,8 @@ pub(super) fn start_reference(
     let socket = format!("/var/run/wireguard/{device}.sock");
     let begin = Instant::now();
     let mut stream = loop {
-        match UnixStream::connect(&socket) {
+        // Its file is where the node has its files.
+        match node.in_netns(|| UnixStream::connect(&socket))? {
             Ok(stream) => break stream,
             Err(error) if begin.elapsed() > START => return Err(error).context(socket),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
