@@ -7,7 +7,7 @@
 
 use std::future::poll_fn;
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use anyhow::Context as _;
@@ -101,35 +101,47 @@ impl Appliers {
     }
 }
 
+/// Declaring to several appliers. Boxed: each is a part of the next, and the task of a network would grow with
+/// every kind of applier.
+type Declaring<'a> = Pin<Box<dyn Future<Output = Result<Status, Stopped>> + Send + 'a>>;
+
 /// Declares all that is wanted to an applier that others stand on, which `above` declares to those: before
 /// them, or after them if nothing is wanted of it any more.
-async fn replace_below<A: Applier<WantedBy>>(
-    below: &A,
+fn replace_below<'a, A>(
+    below: &'a A,
     ownership: A::Ownership,
     desired: Desired<WantedBy, A::Entry>,
-    above: impl Future<Output = Result<Status, Stopped>>,
-) -> Result<Status, Stopped> {
-    if desired.is_empty() {
-        let above = above.await?;
-        return Ok(below.replace(ownership, desired).await?.and(above));
-    }
-    let below = below.replace(ownership, desired).await?;
-    Ok(below.and(above.await?))
+    above: impl Future<Output = Result<Status, Stopped>> + Send + 'a,
+) -> Declaring<'a>
+where
+    A: Applier<WantedBy> + Sync,
+    A::Ownership: Send,
+{
+    Box::pin(async move {
+        if desired.is_empty() {
+            let above = above.await?;
+            return Ok(below.replace(ownership, desired).await?.and(above));
+        }
+        let below = below.replace(ownership, desired).await?;
+        Ok(below.and(above.await?))
+    })
 }
 
 /// The same for changes: what is wanted of it goes before, what is wanted no longer after.
-async fn update_below<A: Applier<WantedBy>>(
-    below: &A,
+fn update_below<'a, A: Applier<WantedBy> + Sync>(
+    below: &'a A,
     changes: Desired<WantedBy, A::Entry>,
-    above: impl Future<Output = Result<Status, Stopped>>,
-) -> Result<Status, Stopped> {
-    let (adding, removing): (Vec<_>, Vec<_>) =
-        changes.into_iter().partition(|(_, entries)| !entries.is_empty());
-    if !adding.is_empty() {
-        below.update(adding).await?;
-    }
-    let above = above.await?;
-    Ok(below.update(removing).await?.and(above))
+    above: impl Future<Output = Result<Status, Stopped>> + Send + 'a,
+) -> Declaring<'a> {
+    Box::pin(async move {
+        let (adding, removing): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|(_, entries)| !entries.is_empty());
+        if !adding.is_empty() {
+            below.update(adding).await?;
+        }
+        let above = above.await?;
+        Ok(below.update(removing).await?.and(above))
+    })
 }
 
 /// How it stands with all of them, and every change of that.
