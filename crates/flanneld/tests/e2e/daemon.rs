@@ -32,10 +32,12 @@ fn the_subnet_file_is_what_container_runtimes_expect() -> Result<()> {
         )
     );
     assert_eq!(lab.node(1).exec(&["stat", "-c", "%a %F", SUBNET_ENV])?, "644 regular file\n");
-    // Beside it, where CNI plugins knock.
-    assert_eq!(lab.node(1).exec(&["ls", "-A", "/run/flannel"])?, "cni.sock\nsubnet.env\n");
-    let door = lab.node(1).exec(&["stat", "-c", "%a %F", "/run/flannel/cni.sock"])?;
-    assert_eq!(door, "600 socket\n");
+    // Beside it, where CNI plugins and operators ask.
+    let files = lab.node(1).exec(&["ls", "-A", "/run/flannel"])?;
+    assert_eq!(files, "cni.sock\nflanneld.sock\nsubnet.env\n");
+    for socket in ["/run/flannel/cni.sock", "/run/flannel/flanneld.sock"] {
+        assert_eq!(lab.node(1).exec(&["stat", "-c", "%a %F", socket])?, "600 socket\n");
+    }
     Ok(())
 }
 

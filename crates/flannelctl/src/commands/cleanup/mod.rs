@@ -110,8 +110,10 @@ impl CleanupArgs {
         let mut files = vec![self.subnet_file.clone(), self.wireguard_key.clone(), next_key.into()];
         files.extend(within(&self.subnet_dir, "env"));
         files.extend(within(&self.node_dir, "json"));
-        // Beside it: where plugins reach flanneld, and what it showed to container runtimes.
-        files.push(self.subnet_file.with_file_name(flannel_cni::caretaker::SOCKET));
+        // Beside it: where plugins and operators ask flanneld, and what it showed to container runtimes.
+        for socket in [flannel_cni::caretaker::SOCKET, flannel_state::SOCKET_NAME] {
+            files.push(self.subnet_file.with_file_name(socket));
+        }
         if let Some(beside) = self.subnet_file.parent() {
             files.extend(within(&beside.to_owned(), "conflist"));
         }
