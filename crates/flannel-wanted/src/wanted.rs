@@ -142,7 +142,10 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// Replaces all that is wanted. Returns the entries nobody wants any more.
     pub fn replace(&mut self, desired: Desired<S, E>) -> Vec<E> {
-        let mut unwanted = self.retain(&desired.iter().map(|(who, _)| who.clone()).collect());
+        let mut unwanted = Vec::new();
+        if !self.requesters.is_empty() {
+            unwanted = self.retain(&desired.iter().map(|(who, _)| who.clone()).collect());
+        }
         unwanted.extend(self.set_each(desired));
         self.still_unwanted(unwanted)
     }
