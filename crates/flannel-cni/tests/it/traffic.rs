@@ -36,7 +36,8 @@ pub(crate) fn serve_udp(netns: &Netns, address: SocketAddr) {
 
 /// Whom the server sees. `None`: nobody answered.
 pub(crate) fn ask_tcp(netns: Option<&Netns>, address: SocketAddr) -> Option<IpAddr> {
-    ask_for(netns, address, PATIENCE)
+    // An IPv6 address that has just come may not be used yet, and a busy machine takes its time: once more.
+    ask_for(netns, address, PATIENCE).or_else(|| ask_for(netns, address, PATIENCE))
 }
 
 pub(crate) fn answers_tcp(netns: Option<&Netns>, address: SocketAddr) -> bool {
