@@ -66,8 +66,9 @@ impl Daemon {
         let facts = self.facts.borrow().clone();
         self.own.announce(&self.setup, &self.network, &facts).await;
         if self.own.is_in_question() {
-            return self.reclaim().await;
+            self.reclaim().await?;
         }
+        // Whatever became of the lease: what has changed is to be in the kernel.
         self.settle().await
     }
 
