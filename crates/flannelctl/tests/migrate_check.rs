@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use flannel_lab::{Lab, Node, Output};
@@ -11,14 +12,19 @@ use serde_json::Value;
 const FLANNELCTL: &str = env!("CARGO_BIN_EXE_flannelctl");
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The Go flannel under the name of a daemon, by which it is known. Copied once for all tests.
 fn go_flanneld() -> PathBuf {
+    static COPY: OnceLock<PathBuf> = OnceLock::new();
+    COPY.get_or_init(copy_of_go_flanneld).clone()
+}
+
+fn copy_of_go_flanneld() -> PathBuf {
     let path = std::env::var_os("FLANNEL_TEST_GO_FLANNELD").map(PathBuf::from);
     let path = path.unwrap_or_else(|| {
         let home = std::env::var_os("HOME").expect("HOME is set");
         PathBuf::from(home).join(".cache/flannel-rs/bin/go-flanneld")
     });
     assert!(path.exists(), "no Go flannel at {}: run `scripts/deps go-flannel`", path.display());
-    // A daemon is known by its name.
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("go-flannel");
     std::fs::create_dir_all(&directory).unwrap();
     let copy = directory.join("flanneld");
