@@ -1,5 +1,6 @@
 //! A lab described step by step.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,6 +56,12 @@ impl LabBuilder {
             Ok(config) => self.spec.config = Some(config),
             Err(error) => self.fault = Some(format!("network config: {error}")),
         }
+        self
+    }
+
+    /// The last IPv4 subnet that nodes take, of a network config that is not given whole.
+    pub fn subnet_max(mut self, last: Ipv4Addr) -> Self {
+        self.spec.subnet_max = Some(last);
         self
     }
 

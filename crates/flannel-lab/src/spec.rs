@@ -1,6 +1,7 @@
 //! What a lab shall look like: plain data, so that it can be handed to another process.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,6 +57,9 @@ pub struct LabSpec {
     pub backend: Value,
     /// The whole network config instead of one made from `overlay` and `backend`.
     pub config: Option<Value>,
+    /// The last IPv4 subnet that nodes take: those after it are free for leases that a test writes.
+    #[serde(default)]
+    pub subnet_max: Option<Ipv4Addr>,
     /// Where the config lies in the store.
     pub etcd_prefix: String,
     /// The store.
@@ -139,6 +143,7 @@ impl Default for LabSpec {
             overlay: Families::Ipv4,
             backend: json!({"Type": "vxlan"}),
             config: None,
+            subnet_max: None,
             etcd_prefix: "/coreos.com/network".into(),
             etcd: EtcdSpec { members: 1, binary: None, flags: Vec::new() },
             lease_server: false,
@@ -167,6 +172,9 @@ impl LabSpec {
         let mut config = serde_json::Map::new();
         if self.overlay.v4() {
             config.insert("Network".into(), json!("10.244.0.0/16"));
+            if let Some(last) = self.subnet_max {
+                config.insert("SubnetMax".into(), json!(last));
+            }
         } else {
             config.insert("EnableIPv4".into(), json!(false));
         }

@@ -92,16 +92,16 @@ fn a_node_whose_lease_is_written_by_another_again_and_again_is_not_ready() -> Re
 fn a_reservation_for_a_node_that_has_not_come_is_no_reason_to_warn() -> Result<()> {
     let lab = lab(1).start()?;
     says(&lab, 200, "")?;
-    let reserved = r#"{"PublicIP":"192.168.100.77","PublicIPv6":null}"#;
-    lab.etcd()?.put(&lease_path(&lab, "10.244.77.0-24"), reserved)?;
+    let reserved = r#"{"PublicIP":"192.168.100.177","PublicIPv6":null}"#;
+    lab.etcd()?.put(&lease_path(&lab, "10.244.177.0-24"), reserved)?;
     // One that is told of, so that we know that the other was seen.
-    put_peers(&lab, std::iter::once(78))?;
-    let other = r#"{"PublicIP":"192.168.100.79","BackendType":"ipip"}"#;
-    lab.etcd()?.put(&lease_path(&lab, "10.244.79.0-24"), other)?;
+    put_peers(&lab, std::iter::once(178))?;
+    let other = r#"{"PublicIP":"192.168.100.179","BackendType":"ipip"}"#;
+    lab.etcd()?.put(&lease_path(&lab, "10.244.179.0-24"), other)?;
     let daemon = lab.node(1).flanneld();
     lab.wait_until("the word", LIMIT, || daemon.log().contains("it uses the backend 'ipip'"))?;
     let log = daemon.log();
-    assert!(!log.contains("10.244.77.0"), "{log}");
+    assert!(!log.contains("10.244.177.0"), "{log}");
     std::thread::sleep(Duration::from_millis(100));
     says(&lab, 200, "")
 }

@@ -335,7 +335,7 @@ fn what_is_not_ours_is_never_touched() -> Result<()> {
         "link set flannel.77 up",
         "route add 10.99.1.0/24 via 10.99.1.0 dev flannel.77 onlink",
         "route add 10.98.0.0/16 via 192.168.100.254 proto static",
-        "route add 10.244.99.0/24 via 192.168.100.254 proto static metric 77",
+        "route add 10.244.199.0/24 via 192.168.100.254 proto static metric 77",
         "neigh add 192.168.100.200 lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
     ] {
         node.ip(command)?;
@@ -345,7 +345,7 @@ fn what_is_not_ours_is_never_touched() -> Result<()> {
             + &node.ip("addr show flannel.77")?
             + &node.ip("route show 10.99.1.0/24")?
             + &node.ip("route show 10.98.0.0/16")?
-            + &node.ip("route show 10.244.99.0/24")?
+            + &node.ip("route show 10.244.199.0/24")?
             + &node.ip("neigh show 192.168.100.200")?)
     };
     let (before, held) = (theirs()?, kernel.held());

@@ -52,7 +52,7 @@ fn everything_removed_or_altered_comes_back_with_wireguard() -> Result<()> {
             format!("wg set flannel-wg-v6 peer {peer} remove"),
             format!("wg set flannel-wg peer {peer} allowed-ips 10.99.0.0/16"),
             format!("wg set flannel-wg peer {peer} persistent-keepalive 7"),
-            format!("wg set flannel-wg peer {stranger} allowed-ips 10.244.99.0/24"),
+            format!("wg set flannel-wg peer {stranger} allowed-ips 10.244.199.0/24"),
             "wg set flannel-wg private-key /run/other-key".to_owned(),
             "wg set flannel-wg listen-port 1234".to_owned(),
             "wg set flannel-wg-v6 fwmark 7".to_owned(),

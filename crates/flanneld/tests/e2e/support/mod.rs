@@ -9,6 +9,7 @@ mod traffic;
 
 use std::fmt::Display;
 use std::io::Write as _;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,10 +26,12 @@ pub(crate) use traffic::{Reports, both_ways, connected_pods, reach_each_other};
 /// of a failure. What is expected to be quick is measured.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// A lab whose nodes run the flanneld under test.
+/// A lab whose nodes run the flanneld under test. They take the subnets up to 10.244.149.0; the leases that
+/// tests write by hand lie above.
 pub(crate) fn lab(nodes: u16) -> LabBuilder {
     let limit = if is_emulated() { 3 * LIMIT } else { LIMIT };
-    Lab::builder().nodes(nodes).flanneld(flanneld()).ready_limit(limit)
+    let last = Ipv4Addr::new(10, 244, 149, 0);
+    Lab::builder().nodes(nodes).flanneld(flanneld()).ready_limit(limit).subnet_max(last)
 }
 
 /// Whether the machine is one of `scripts/vm`, whose processor is a program.
