@@ -11,8 +11,7 @@ use flannel_lease::Subnet;
 use flannel_store::{Cursor, EtcdOptions, EtcdStore, Store, StoreEvent};
 use tokio::sync::oneshot;
 
-use crate::table::{percentile, ratio};
-use crate::{peers, routes};
+use crate::{peers, routes, turns};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -20,33 +19,12 @@ pub(crate) fn run(leases: u32, rounds: usize, against: Option<PathBuf>) -> anyho
     let lab = Lab::builder().nodes(1).config_json(peers::CONFIG).no_daemons().start()?;
     println!("{leases} leases written one by one; beyond etcd's own watch of the same write:");
     let part = leases.div_ceil(u32::try_from(rounds.max(1))?);
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let mut next = (0..).map(|n| n * part);
-    let mut measure = |binary| -> anyhow::Result<Vec<Duration>> {
+    turns::compare(rounds, against.as_ref(), |binary| {
         lab.node(1).flanneld().set_binary(binary);
         lab.node(1).flanneld().restart()?;
         measure(&lab, next.next().context("a number")?, part)
-    };
-    for _ in 0..rounds {
-        ours.extend(measure(None)?);
-        if let Some(other) = &against {
-            theirs.extend(measure(Some(other))?);
-        }
-    }
-    let ours = report("flannel-rs", ours);
-    if let Some(other) = against {
-        let name = other.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let theirs = report(&name, theirs);
-        println!("  {name} / flannel-rs at p50: {:.2}x", ratio(theirs, ours));
-    }
-    Ok(())
-}
-
-fn report(name: &str, mut beyond: Vec<Duration>) -> Duration {
-    beyond.sort_unstable();
-    let p50 = percentile(&beyond, 50);
-    println!("  {name}: p50 {p50:.0?}, p99 {:.0?}", percentile(&beyond, 99));
-    p50
+    })
 }
 
 fn measure(lab: &Lab, first: u32, count: u32) -> anyhow::Result<Vec<Duration>> {

@@ -15,6 +15,7 @@ mod routes;
 mod scale;
 mod start;
 mod table;
+mod turns;
 
 use std::path::PathBuf;
 

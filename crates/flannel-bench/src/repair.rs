@@ -7,8 +7,7 @@ use anyhow::{Context, ensure};
 use flannel_kernel::Entry;
 use flannel_lab::Lab;
 
-use crate::table::{percentile, ratio};
-use crate::{peers, raw, routes};
+use crate::{peers, raw, routes, turns};
 
 const LIMIT: Duration = Duration::from_secs(10);
 /// Each of them once in a round: what is undone again and again is left alone for a while.
@@ -31,27 +30,7 @@ pub(crate) fn run(count: u32, rounds: usize, against: Option<PathBuf>) -> anyhow
         .flat_map(|(_, entries)| entries)
         .filter(|entry| matches!(entry, Entry::Route(_)))
         .collect();
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        ours.extend(measure(&lab, &routes, None)?);
-        if let Some(other) = &against {
-            theirs.extend(measure(&lab, &routes, Some(other))?);
-        }
-    }
-    let ours = report("flannel-rs", ours);
-    if let Some(other) = against {
-        let name = other.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let theirs = report(&name, theirs);
-        println!("  {name} / flannel-rs at p50: {:.2}x", ratio(theirs, ours));
-    }
-    Ok(())
-}
-
-fn report(name: &str, mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    let p50 = percentile(&times, 50);
-    println!("  {name}: p50 {p50:.0?}, p99 {:.0?}", percentile(&times, 99));
-    p50
+    turns::compare(rounds, against.as_ref(), |binary| measure(&lab, &routes, binary))
 }
 
 fn measure(lab: &Lab, routes: &[Entry], binary: Option<&Path>) -> anyhow::Result<Vec<Duration>> {
