@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy};
 use flannel_wanted::{
-    Applier, Desired, KeyedEntry as _, Repair, Requester, Status, Stopped, Wanted,
+    Applier, Comparison, Desired, EntryQuery, EntryReport, KeyedEntry as _, Repair, Requester,
+    Status, Stopped, Wanted,
 };
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -56,6 +57,8 @@ enum Job<S> {
     Replace(Vec<IpNet>, Desired<S, CloudEntry>, oneshot::Sender<Status>),
     Update(Desired<S, CloudEntry>, oneshot::Sender<Status>),
     Status(oneshot::Sender<Status>),
+    Entries(EntryQuery<S>, oneshot::Sender<Vec<EntryReport<S>>>),
+    Compare(oneshot::Sender<Comparison>),
 }
 
 impl<S: Requester> CloudApplier<S> {
@@ -76,12 +79,13 @@ impl<S: Requester> CloudApplier<S> {
         jobs.clone()
     }
 
-    async fn ask(
+    /// Without a task, and without need for one, nothing is wanted.
+    async fn ask<T: Default>(
         &self,
         start: bool,
-        job: impl FnOnce(oneshot::Sender<Status>) -> Job<S>,
-    ) -> Result<Status, Stopped> {
-        let Some(jobs) = self.jobs(start) else { return Ok(Status::default()) };
+        job: impl FnOnce(oneshot::Sender<T>) -> Job<S>,
+    ) -> Result<T, Stopped> {
+        let Some(jobs) = self.jobs(start) else { return Ok(T::default()) };
         let (answer, receive) = oneshot::channel();
         jobs.send(job(answer)).await.map_err(|_| STOPPED)?;
         receive.await.map_err(|_| STOPPED)
@@ -109,6 +113,14 @@ impl<S: Requester> Applier<S> for CloudApplier<S> {
 
     async fn status(&self) -> Result<Status, Stopped> {
         self.ask(false, Job::Status).await
+    }
+
+    async fn entries(&self, query: EntryQuery<S>) -> Result<Vec<EntryReport<S>>, Stopped> {
+        self.ask(false, |answer| Job::Entries(query, answer)).await
+    }
+
+    async fn compare(&self) -> Result<Comparison, Stopped> {
+        self.ask(false, Job::Compare).await
     }
 
     fn watch_status(&self) -> watch::Receiver<Status> {
@@ -140,6 +152,10 @@ struct RouteTask<S> {
     knows_the_past: bool,
     /// Something was declared since the last round began.
     changed: bool,
+    /// Who has asked for a comparison and waits for the end of a round.
+    comparing: Vec<Comparing>,
+    /// What was taken away meanwhile.
+    removed: Vec<String>,
     part: Option<Part>,
     status: Arc<watch::Sender<Status>>,
     directory: Arc<Path>,
@@ -148,6 +164,12 @@ struct RouteTask<S> {
 
 /// A part of a round that is under way.
 type Part = Pin<Box<dyn Future<Output = Ended> + Send>>;
+
+struct Comparing {
+    answer: oneshot::Sender<Comparison>,
+    /// The round it waits for has begun: one that was under way has seen what was, not what is.
+    begun: bool,
+}
 
 enum Ended {
     Looked(Vec<Look>, Vec<(Forwarding, Result<MayForward, CloudError>)>),
@@ -178,6 +200,8 @@ impl<S: Requester> RouteTask<S> {
             pace: Pace::new(),
             knows_the_past: false,
             changed: false,
+            comparing: Vec::new(),
+            removed: Vec::new(),
             part: None,
             status,
             directory,
@@ -215,10 +239,44 @@ impl<S: Requester> RouteTask<S> {
                 let _ = answer.send(self.current());
                 return;
             }
+            Job::Entries(query, answer) => {
+                let _ = answer.send(self.wanted.report(&query, Instant::now()));
+                return;
+            }
+            Job::Compare(answer) => return self.compare(answer, Instant::now()),
         };
         self.leaving.extend(unwanted.iter().filter_map(|entry| Some((entry.route()?.clone(), 0))));
         self.changed = true;
         let _ = answer.send(self.current());
+    }
+
+    fn compare(&mut self, answer: oneshot::Sender<Comparison>, now: Instant) {
+        if self.wanted.is_empty() && self.leaving.is_empty() {
+            let _ = answer.send(Comparison::default());
+        } else if let Some(until) = self.pace.quiet_until(now) {
+            let left = until.saturating_duration_since(now);
+            let why = format!("the cloud was asked too much: it is not asked again for {left:.0?}");
+            let _ = answer.send(Comparison { failure: Some(why), ..Comparison::default() });
+        } else {
+            if self.comparing.is_empty() {
+                self.wanted.begin_comparison();
+            }
+            self.comparing.push(Comparing { answer, begun: false });
+            self.changed = true;
+        }
+    }
+
+    fn end_comparing(&mut self, failure: Option<String>, now: Instant) {
+        if self.comparing.iter().any(|it| it.begun) {
+            let removed = std::mem::take(&mut self.removed);
+            let comparison = Comparison { removed, failure, ..self.wanted.end_comparison(now) };
+            for it in self.comparing.extract_if(.., |it| it.begun) {
+                let _ = it.answer.send(comparison.clone());
+            }
+            if !self.comparing.is_empty() {
+                self.wanted.begin_comparison();
+            }
+        }
     }
 
     /// What a daemon before this one has written and is not wanted any more, as far as that can be told.
@@ -264,6 +322,7 @@ impl<S: Requester> RouteTask<S> {
             return self.wanted.next_wake().into_iter().chain(self.pace.next_look()).min();
         }
         self.changed = false;
+        self.comparing.iter_mut().for_each(|it| it.begun = true);
         self.part = Some(self.look());
         None
     }
@@ -357,6 +416,7 @@ impl<S: Requester> RouteTask<S> {
     fn end_round(&mut self, throttled: Option<CloudError>, now: Instant) {
         let every = self.wanted.iter().map(|(_, entry)| entry.access().check_every).min();
         let every = every.unwrap_or(RETRY.most);
+        self.end_comparing(throttled.as_ref().map(ToString::to_string), now);
         match throttled {
             Some(error) => {
                 let pause = self.pace.throttled(every, now, &mut self.rng);
@@ -533,6 +593,9 @@ impl<S: Requester> RouteTask<S> {
                 match result {
                     Ok(()) => {
                         tracing::info!("Removed {what}: {why}");
+                        if !self.comparing.is_empty() {
+                            self.removed.push(what);
+                        }
                         record::forget(&self.directory, *destination, &table);
                         self.leaving.retain(|(route, _)| route.destination != *destination);
                     }

@@ -109,6 +109,13 @@ impl KeyedEntry for CloudEntry {
         }
     }
 
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Forwarding(_) => "cloud-forwarding",
+            Self::Route(_) => "cloud-route",
+        }
+    }
+
     /// Without it nothing that others send to this node's pods arrives.
     fn is_foundation(&self) -> bool {
         true

@@ -64,6 +64,10 @@ impl KeyedEntry for Hook {
         }
     }
 
+    fn kind(&self) -> &'static str {
+        "command"
+    }
+
     fn is_foundation(&self) -> bool {
         self.key == HookKey::Network
     }

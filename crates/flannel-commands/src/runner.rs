@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
-use flannel_wanted::{Applier, Desired, Requester, Status, Stopped, Wanted};
+use flannel_wanted::{
+    Applier, Comparison, Desired, EntryQuery, EntryReport, Requester, Status, Stopped, Wanted,
+};
 use tokio::sync::{oneshot, watch};
 
 use crate::command::MOST_SHOWN;
@@ -41,6 +43,8 @@ enum Job<S> {
     Replace(Desired<S, Hook>, oneshot::Sender<Status>),
     Update(Desired<S, Hook>, oneshot::Sender<Status>),
     Status(oneshot::Sender<Status>),
+    Entries(EntryQuery<S>, oneshot::Sender<Vec<EntryReport<S>>>),
+    Compare(oneshot::Sender<Comparison>),
     Stop(oneshot::Sender<()>),
 }
 
@@ -62,6 +66,17 @@ impl<S: Requester> CommandRunner<S> {
             })?);
         }
         Ok(worker.clone())
+    }
+
+    /// Asks the worker; if there is none, nothing is wanted.
+    async fn ask<T: Default>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<T>) -> Job<S>,
+    ) -> Result<T, Stopped> {
+        match self.worker(false)? {
+            Some(worker) => worker.ask(job).await.map_err(|_| STOPPED),
+            None => Ok(T::default()),
+        }
     }
 
     async fn declare(
@@ -91,10 +106,16 @@ impl<S: Requester> Applier<S> for CommandRunner<S> {
     }
 
     async fn status(&self) -> Result<Status, Stopped> {
-        match self.worker(false)? {
-            Some(worker) => worker.ask(Job::Status).await.map_err(|_| STOPPED),
-            None => Ok(Status::default()),
-        }
+        self.ask(Job::Status).await
+    }
+
+    async fn entries(&self, query: EntryQuery<S>) -> Result<Vec<EntryReport<S>>, Stopped> {
+        self.ask(|answer| Job::Entries(query, answer)).await
+    }
+
+    /// What commands have done cannot be seen: those that have failed are run again, which this does not wait for.
+    async fn compare(&self) -> Result<Comparison, Stopped> {
+        self.ask(Job::Compare).await
     }
 
     fn watch_status(&self) -> watch::Receiver<Status> {
@@ -137,6 +158,16 @@ impl<S: Requester> Work for HookWork<S> {
             Job::Replace(desired, answer) => (self.wanted.replace(desired), answer),
             Job::Update(changes, answer) => (self.wanted.update(changes), answer),
             Job::Status(answer) => (Vec::new(), answer),
+            Job::Entries(query, answer) => {
+                let _ = answer.send(self.wanted.report(&query, Instant::now()));
+                return;
+            }
+            Job::Compare(answer) => {
+                self.wanted.begin_comparison();
+                self.changed = true;
+                let _ = answer.send(self.wanted.end_comparison(Instant::now()));
+                return;
+            }
             Job::Stop(answer) => {
                 self.stop();
                 let _ = answer.send(());

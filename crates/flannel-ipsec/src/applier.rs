@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_netlink::{Protocol, Socket, messages, xfrm};
-use flannel_wanted::{Applier, Desired, Repair, Requester, Status, Stopped, Wanted};
+use flannel_wanted::{
+    Applier, Comparison, Desired, EntryQuery, EntryReport, Repair, Requester, Status, Stopped,
+    Wanted,
+};
 use ipnet::IpNet;
 use rustix::event::epoll;
 use tokio::sync::{oneshot, watch};
@@ -64,6 +67,8 @@ enum Job<S> {
     Replace(Vec<IpNet>, Desired<S, IpsecEntry>, oneshot::Sender<Status>),
     Update(Desired<S, IpsecEntry>, oneshot::Sender<Status>),
     Status(oneshot::Sender<Status>),
+    Entries(EntryQuery<S>, oneshot::Sender<Vec<EntryReport<S>>>),
+    Compare(oneshot::Sender<Comparison>),
     Stop(oneshot::Sender<()>),
 }
 
@@ -91,14 +96,15 @@ impl<S: Requester> Ipsec<S> {
         Ok(worker.clone())
     }
 
-    async fn declare(
+    /// Without a worker, and without need for one, nothing is wanted.
+    async fn ask<T: Default>(
         &self,
         needed: bool,
-        job: impl FnOnce(oneshot::Sender<Status>) -> Job<S>,
-    ) -> Result<Status, Stopped> {
+        job: impl FnOnce(oneshot::Sender<T>) -> Job<S>,
+    ) -> Result<T, Stopped> {
         match self.worker(needed)? {
             Some(worker) => worker.ask(job).await.map_err(|_| STOPPED),
-            None => Ok(Status::default()),
+            None => Ok(T::default()),
         }
     }
 }
@@ -119,15 +125,23 @@ impl<S: Requester> Applier<S> for Ipsec<S> {
     ) -> Result<Status, Stopped> {
         let left = || Record::read(&self.directory).is_some_and(|record| record.is_of(&networks));
         let needed = wants_anything(&desired) || left();
-        self.declare(needed, |answer| Job::Replace(networks, desired, answer)).await
+        self.ask(needed, |answer| Job::Replace(networks, desired, answer)).await
     }
 
     async fn update(&self, changes: Desired<S, IpsecEntry>) -> Result<Status, Stopped> {
-        self.declare(wants_anything(&changes), |answer| Job::Update(changes, answer)).await
+        self.ask(wants_anything(&changes), |answer| Job::Update(changes, answer)).await
     }
 
     async fn status(&self) -> Result<Status, Stopped> {
-        self.declare(false, Job::Status).await
+        self.ask(false, Job::Status).await
+    }
+
+    async fn entries(&self, query: EntryQuery<S>) -> Result<Vec<EntryReport<S>>, Stopped> {
+        self.ask(false, |answer| Job::Entries(query, answer)).await
+    }
+
+    async fn compare(&self) -> Result<Comparison, Stopped> {
+        self.ask(false, Job::Compare).await
     }
 
     fn watch_status(&self) -> watch::Receiver<Status> {
@@ -178,6 +192,19 @@ impl<S: Requester> Work for Keeper<S> {
             }
             Job::Update(changes, answer) => (self.wanted.update(changes), answer),
             Job::Status(answer) => (Vec::new(), answer),
+            Job::Entries(query, answer) => {
+                let _ = answer.send(self.wanted.report(&query, Instant::now()));
+                return;
+            }
+            Job::Compare(answer) => {
+                self.wanted.begin_comparison();
+                self.next_look = self.next_look.map(|_| Instant::now());
+                // A look, and charon is told what it was found to lack.
+                self.tick();
+                self.tick();
+                let _ = answer.send(self.wanted.end_comparison(Instant::now()));
+                return;
+            }
             Job::Stop(answer) => {
                 self.tick();
                 let _ = answer.send(());

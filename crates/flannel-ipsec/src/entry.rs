@@ -169,6 +169,14 @@ impl KeyedEntry for IpsecEntry {
         }
     }
 
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Daemon => "charon",
+            Self::Secret(_) => "ipsec-secret",
+            Self::Connection(_) => "ipsec-connection",
+        }
+    }
+
     fn is_foundation(&self) -> bool {
         matches!(self, Self::Daemon)
     }

@@ -103,6 +103,18 @@ impl<S: Requester> Work for EngineWork<S> {
             }
             Command::Update(changes, answer) => (self.reconciler.update(changes, now), answer),
             Command::Status(answer) => (Ok(()), answer),
+            Command::Entries(query, answer) => {
+                let _ = answer.send(self.reconciler.wanted.report(&query, now));
+                return;
+            }
+            Command::Compare(answer) => {
+                let (comparison, error) = self.reconciler.compare_now(now);
+                if let Some(error) = error {
+                    self.compare_everything(&error);
+                }
+                let _ = answer.send(comparison);
+                return;
+            }
             Command::Other(Lookup(addresses, answer)) => {
                 let paths = self.reconciler.lookup(&addresses).unwrap_or_else(|error| {
                     self.compare_everything(&error);

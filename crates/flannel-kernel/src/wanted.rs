@@ -34,6 +34,21 @@ impl KeyedEntry for Entry {
         self.to_string()
     }
 
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Link(_) => "device",
+            Self::Address(_) => "address",
+            Self::Route(_) | Self::Blackhole(_) => "route",
+            Self::Neighbour(_) => "neighbour",
+            Self::Fdb(_) => "fdb",
+            Self::Sysctl(_) => "sysctl",
+            Self::Offload(_) => "offload",
+            Self::WireguardIdentity(_) => "wireguard-key",
+            Self::WireguardPeer(_) => "wireguard-peer",
+            Self::Policy(_) => "xfrm-policy",
+        }
+    }
+
     fn is_foundation(&self) -> bool {
         matches!(self, Self::Link(_) | Self::WireguardIdentity(_) | Self::Address(_))
     }

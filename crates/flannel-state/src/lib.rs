@@ -1,21 +1,25 @@
 //! What a daemon says of itself: one schema, which `flanneld` writes and every tool reads.
 //!
-//! It is JSON, over HTTP on a Unix socket ([`SOCKET`]), read-only:
+//! It is JSON, over HTTP on a Unix socket ([`SOCKET`]) that only root may use, and in part on the probe port:
 //!
-//! | path | what |
-//! |---|---|
-//! | `/v1/state` | a [`DaemonState`]: the node and its networks, without a line for each peer |
-//! | `/v1/peers` | a [`PeerState`] a line, of every network |
-//! | `/v1/events` | a [`HistoryEvent`] a line, the oldest first; `?follow=1` goes on with what happens |
+//! | request | what | probe port |
+//! |---|---|---|
+//! | `GET /v1/state` | a [`DaemonState`]: the node and its networks, without a line for each peer | yes |
+//! | `GET /v1/peers` | a [`PeerState`] a line, of every network | yes |
+//! | `GET /v1/events` | a [`HistoryEvent`] a line, the oldest first; `?follow=1` goes on with what happens | yes, without `follow` |
+//! | `GET /v1/entries` | an [`EntryState`] a line: all that is wanted; `?trouble=1`: only what is not there | no |
+//! | `POST /v1/repair` | compares everything now, puts right what differs, a [`RepairState`] a line | no |
 //!
 //! Fields are added without notice, so a reader ignores those it does not know; [`SCHEMA`] is raised when one
 //! goes or changes its meaning. Nothing here is secret, and names of nodes and reasons are text of others:
 //! who shows them escapes them.
 
+mod entry;
 mod event;
 mod network;
 mod peer;
 
+pub use entry::{EntryCondition, EntryState, RepairState, RepairedEntry};
 pub use event::HistoryEvent;
 pub use network::{
     EntriesState, LeaseState, NetworkState, PeerCounts, ProblemState, StoreState, UnderlayState,

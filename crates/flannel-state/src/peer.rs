@@ -19,7 +19,7 @@ pub struct PeerState {
     pub public_ipv6: Option<Ipv6Addr>,
     pub backend: String,
     pub condition: PeerCondition,
-    /// Why it is not reached.
+    /// Why it is not reached, or what that leads to it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }

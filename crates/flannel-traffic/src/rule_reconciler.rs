@@ -62,6 +62,8 @@ struct FamilyState {
     /// Who is said to have changed something.
     by: Option<String>,
     repairs: RepairHistory,
+    /// How often they were put right after somebody had changed them.
+    restored: u64,
     log: OnceAMinute,
     /// Why they are not as wished.
     problem: Option<String>,
@@ -124,6 +126,30 @@ impl RuleReconciler {
         let errors = self.run_due(now);
         self.sweep();
         TrafficError::all(errors)
+    }
+
+    /// Looks at all rules, because somebody asks for it, and puts right what differs, also if that was left alone
+    /// for a while. Returns for how many families there was something to put right.
+    pub(crate) fn look_now(&mut self, now: Instant) -> Result<u64, TrafficError> {
+        let before: u64 = self.restored().into_iter().sum();
+        let Some(rules) = self.rules.clone() else { return Ok(0) };
+        for family in Family::BOTH {
+            let state = self.state(family);
+            state.due = rules.of(family).is_some().then_some(now);
+            state.repairs = RepairHistory::default();
+        }
+        let errors = self.run_due(now);
+        TrafficError::all(errors)?;
+        Ok(self.restored().into_iter().sum::<u64>() - before)
+    }
+
+    /// How often the rules of each family, in the order of [`Family::BOTH`], were put right after somebody had
+    /// changed them.
+    pub(crate) fn restored(&self) -> [u64; 2] {
+        Family::BOTH.map(|family| match family {
+            Family::V4 => self.v4.restored,
+            Family::V6 => self.v6.restored,
+        })
     }
 
     /// Does what is to be done by now.
@@ -221,6 +247,8 @@ impl RuleReconciler {
                 Ok(())
             }
             Ok(found) => {
+                let late = matches!(found, Found::MadeSo) && state.problem.is_some();
+                state.restored += u64::from(late || matches!(found, Found::Restored { .. }));
                 if state.problem.is_some() {
                     tracing::info!(
                         event = "rules-restored",

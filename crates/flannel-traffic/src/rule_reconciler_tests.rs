@@ -260,6 +260,22 @@ fn somebody_who_undoes_again_and_again_is_met_with_a_pause_and_the_daemon_says_s
 }
 
 #[test]
+fn whoever_asks_for_a_look_need_not_wait_for_the_pause() {
+    let mut case = Case::set_up();
+    assert_eq!(case.reconciler.look_now(case.now).unwrap(), 0);
+    for _ in 0..11 {
+        case.world.lock().vandalise(Family::V4);
+        case.react();
+    }
+    assert_eq!(case.world.lock().v4, "gone");
+    assert_eq!(case.reconciler.restored(), [10, 0]);
+    assert_eq!(case.reconciler.look_now(case.now).unwrap(), 1);
+    assert_eq!(case.world.lock().v4, SETTLED);
+    assert_eq!(case.reconciler.health(), Health::Ok);
+    assert_eq!(case.reconciler.restored(), [11, 0]);
+}
+
+#[test]
 fn what_cannot_be_written_is_told_and_tried_again() {
     let mut case = Case::new();
     case.world.lock().refuses = 2;

@@ -5,6 +5,8 @@
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use flannel_common::{Work, Worker};
@@ -28,12 +30,17 @@ pub enum Health {
     Broken(String),
 }
 
-type SetRules = (Rules, oneshot::Sender<Result<(), TrafficError>>);
+enum Command {
+    Set(Rules, oneshot::Sender<Result<(), TrafficError>>),
+    Look(oneshot::Sender<Result<u64, TrafficError>>),
+}
 
-/// Keeps traffic rules. Dropping it ends that and leaves the rules in place: traffic goes on.
+/// Keeps traffic rules. Dropping the last of its handles ends that and leaves the rules in place: traffic goes on.
+#[derive(Clone)]
 pub struct Traffic {
-    worker: Worker<SetRules>,
+    worker: Worker<Command>,
     health: watch::Receiver<Health>,
+    restored: Arc<[AtomicU64; 2]>,
 }
 
 impl Traffic {
@@ -57,19 +64,33 @@ impl Traffic {
         let mut served = ServedNetworks::default();
         served.set(earlier);
         let (publish, health) = watch::channel(Health::Ok);
+        let restored = Arc::<[AtomicU64; 2]>::default();
+        let counts = restored.clone();
         let worker = Worker::start("traffic", QUEUE, move || {
             let node = Box::new(Node::new(path, served));
             let rules = RuleReconciler::new(node, resync, fastrand::u64(..));
-            TrafficWork { rules, publish }
+            TrafficWork { rules, publish, restored: counts }
         });
-        Ok(Self { worker: worker.map_err(TrafficError::Start)?, health })
+        Ok(Self { worker: worker.map_err(TrafficError::Start)?, health, restored })
     }
 
     /// Makes these the rules to keep. Returns when they are in force, or why they are not; in that
     /// case, too, they are tried again until they are, or until others are set.
     pub async fn set(&self, rules: Rules) -> Result<(), TrafficError> {
-        let answer = self.worker.ask(|answer| (rules, answer)).await;
+        let answer = self.worker.ask(|answer| Command::Set(rules, answer)).await;
         answer.map_err(|_| TrafficError::Stopped)?
+    }
+
+    /// Looks at all rules now and puts right what differs. Returns for how many families there was something to
+    /// put right.
+    pub async fn look(&self) -> Result<u64, TrafficError> {
+        self.worker.ask(Command::Look).await.map_err(|_| TrafficError::Stopped)?
+    }
+
+    /// How often the rules of each family, in the order of [`crate::Family::BOTH`], were put right after somebody
+    /// had changed them.
+    pub fn restored(&self) -> [u64; 2] {
+        [0, 1].map(|family: usize| self.restored[family].load(Ordering::Relaxed))
     }
 
     /// Whether the rules are as wished, and every change of that.
@@ -81,16 +102,26 @@ impl Traffic {
 struct TrafficWork {
     rules: RuleReconciler,
     publish: watch::Sender<Health>,
+    restored: Arc<[AtomicU64; 2]>,
 }
 
 impl Work for TrafficWork {
-    type Command = SetRules;
+    type Command = Command;
 
-    fn carry_out(&mut self, (rules, answer): SetRules) {
-        let result = self.rules.set(rules, Instant::now());
-        self.publish_health();
-        // Who asked may have gone; the rules are kept all the same.
-        let _ = answer.send(result);
+    // Who asked may have gone; the rules are kept all the same.
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Set(rules, answer) => {
+                let result = self.rules.set(rules, Instant::now());
+                self.publish_health();
+                let _ = answer.send(result);
+            }
+            Command::Look(answer) => {
+                let result = self.rules.look_now(Instant::now());
+                self.publish_health();
+                let _ = answer.send(result);
+            }
+        }
     }
 
     fn tick(&mut self) {
@@ -109,6 +140,9 @@ impl Work for TrafficWork {
 
 impl TrafficWork {
     fn publish_health(&self) {
+        for (count, restored) in self.restored.iter().zip(self.rules.restored()) {
+            count.store(restored, Ordering::Relaxed);
+        }
         let health = self.rules.health();
         self.publish.send_if_modified(|old| {
             let changed = *old != health;

@@ -98,6 +98,14 @@ impl KeyedEntry for TunnelEntry {
         }
     }
 
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Device(_) => "tunnel",
+            Self::Peer(..) => "tunnel-peer",
+            Self::WireguardPeer(..) => "wireguard-peer",
+        }
+    }
+
     fn is_foundation(&self) -> bool {
         matches!(self, Self::Device(_))
     }
@@ -200,6 +208,17 @@ impl<S: Requester> Work for TunnelWork<S> {
                 answer
             }
             Command::Status(answer) => answer,
+            Command::Entries(query, answer) => {
+                let _ = answer.send(self.wanted.report(&query, now));
+                return;
+            }
+            Command::Compare(answer) => {
+                self.wanted.begin_comparison();
+                self.compare(now);
+                self.flush(now);
+                let _ = answer.send(self.wanted.end_comparison(now));
+                return;
+            }
             Command::Other(nothing) => match nothing {},
         };
         self.flush(now);
@@ -320,6 +339,47 @@ impl<S: Requester> TunnelWork<S> {
                 if failed.is_some_and(|(_, news)| news) {
                     tracing::error!("{text}");
                 }
+            }
+        }
+    }
+
+    /// Asks the processes what they have. What they are configured to they are told again in any case: they
+    /// change what differs.
+    fn compare(&mut self, now: Instant) {
+        for config in self.devices() {
+            let device: DeviceName = config.device.as_str().into();
+            let Some(client) = self.clients.get_mut(&device) else { continue };
+            let status = match client.status() {
+                Ok(status) => status,
+                Err(error) => {
+                    tracing::warn!("{error}");
+                    self.clients.remove(&device);
+                    self.rewrite_all_on(&device);
+                    continue;
+                }
+            };
+            self.wanted.mark(TunnelKey::Device(Arc::clone(&device)));
+            let peers: BTreeMap<IpNet, Peer> =
+                status.peers.into_iter().map(|(peer, _)| (peer.subnet, peer)).collect();
+            let keys: BTreeSet<PublicKey> =
+                status.wireguard.iter().map(|peer| peer.public_key).collect();
+            let has = |entry: &TunnelEntry| match entry {
+                TunnelEntry::Device(_) => true,
+                TunnelEntry::Peer(_, peer) => peers.get(&peer.subnet) == Some(peer),
+                TunnelEntry::WireguardPeer(_, peer) => keys.contains(&peer.public_key),
+            };
+            let of_device = self.wanted.iter().filter(|(_, entry)| entry.device() == device);
+            let missing: Vec<TunnelKey> =
+                of_device.filter(|(_, entry)| !has(entry)).map(|(key, _)| key.clone()).collect();
+            for key in missing {
+                self.wanted.disturbed(&key, now, &mut self.rng);
+            }
+            if config.wireguard.is_none() {
+                let unwanted = |subnet: &IpNet| {
+                    self.wanted.get(&TunnelKey::Peer(Arc::clone(&device), *subnet)).is_none()
+                };
+                let gone: Vec<IpNet> = peers.into_keys().filter(unwanted).collect();
+                self.gone.entry(Arc::clone(&device)).or_default().subnets.extend(gone);
             }
         }
     }

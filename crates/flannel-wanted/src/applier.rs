@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use crate::{KeyedEntry, Status};
+use crate::{Comparison, EntryQuery, EntryReport, KeyedEntry, Status};
 
 /// Who wants entries: a lease, or the node itself. If two want one entry in different versions, the
 /// lower one in order gets its version.
@@ -38,6 +38,16 @@ pub trait Applier<S: Requester>: Clone {
 
     /// How it stands, and every change of that. It closes when the applier has ended.
     fn watch_status(&self) -> watch::Receiver<Status>;
+
+    /// How single entries fare.
+    fn entries(
+        &self,
+        query: EntryQuery<S>,
+    ) -> impl Future<Output = Result<Vec<EntryReport<S>>, Stopped>> + Send;
+
+    /// Compares everything with what is wanted now, whatever is believed of it, tries at once what waits for its
+    /// time, and says what was found and what became of it.
+    fn compare(&self) -> impl Future<Output = Result<Comparison, Stopped>> + Send;
 
     /// The daemon ends: does what is to be done then, and returns when it is done. Whatever keeps pods
     /// connected is left in place.

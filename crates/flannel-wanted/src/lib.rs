@@ -8,11 +8,13 @@
 #![forbid(unsafe_code)]
 
 mod applier;
+mod entries;
 mod status;
 mod wanted;
 mod worker_applier;
 
 pub use applier::{Applier, Desired, Requester, Stopped};
+pub use entries::{ComparedEntry, Comparison, EntryCondition, EntryQuery, EntryReport, Requesters};
 pub use status::{Problem, Status};
 pub use wanted::{Batch, KeyedEntry, Repair, Wanted};
 pub use worker_applier::{Command, StatusPublisher, WorkerApplier, WorkerHandle};

@@ -3,7 +3,7 @@
 use flannel_common::{Backoff, Secret};
 
 use super::*;
-use crate::Status;
+use crate::{EntryCondition, EntryQuery, Requesters, Status};
 
 const POLICY: RepairPolicy = RepairPolicy {
     at_once: 10,
@@ -37,6 +37,10 @@ impl KeyedEntry for Peer {
 
     fn describe(&self) -> String {
         format!("peer {} version {}", self.subnet, self.version)
+    }
+
+    fn kind(&self) -> &'static str {
+        "peer"
     }
 }
 
@@ -318,4 +322,78 @@ fn what_one_lets_go_and_another_takes_up_in_one_go_is_not_unwanted() {
     assert_eq!(wanted.replace(vec![(1, vec![peer(1, 1), peer(2, 1)])]), []);
     assert_eq!(wanted.update(vec![(1, vec![]), (2, vec![peer(2, 1)])]), [peer(1, 1)]);
     assert_eq!(wanted.replace(vec![(3, vec![peer(3, 1)])]), [peer(2, 1)]);
+}
+
+fn report(
+    wanted: &Wanted<u32, Peer>,
+    of: Requesters<u32>,
+    trouble_only: bool,
+) -> Vec<(u32, String, EntryCondition, Option<String>)> {
+    let reports = wanted.report(&EntryQuery { of, trouble_only }, Instant::now());
+    reports.into_iter().map(|it| (it.requester, it.entry, it.condition, it.why)).collect()
+}
+
+#[test]
+fn each_entry_says_to_whom_it_belongs_and_why_it_is_not_there() {
+    let mut wanted = Wanted::new(POLICY);
+    let (now, mut rng) = (Instant::now(), fastrand::Rng::with_seed(1));
+    wanted.replace(vec![
+        (1, vec![peer(10, 0)]),
+        (2, vec![peer(20, 0), peer(21, 0)]),
+        (3, vec![peer(10, 7)]),
+    ]);
+    let all = report(&wanted, Requesters::After(None), false);
+    let missing = |it: &(u32, String, EntryCondition, Option<String>)| {
+        (it.2, it.3.as_deref()) == (EntryCondition::Missing, Some("not yet written"))
+    };
+    assert!(all[..3].iter().all(missing), "{all:?}");
+    settle(&mut wanted);
+    wanted.failed(&21, "no such device".to_owned(), now, &mut rng);
+    for _ in 0..POLICY.at_once {
+        assert_eq!(wanted.disturbed(&20, now, &mut rng), Repair::Now);
+        settle(&mut wanted);
+    }
+    assert!(matches!(wanted.disturbed(&20, now, &mut rng), Repair::Later(_)));
+    let trouble = report(&wanted, Requesters::After(None), true);
+    let [left_alone, refused, contested] = &trouble[..] else { panic!("{trouble:?}") };
+    assert_eq!((left_alone.0, left_alone.2), (2, EntryCondition::Missing));
+    let why = left_alone.3.as_deref().unwrap();
+    assert!(why.starts_with("changed by somebody else again and again"), "{why}");
+    let no_device = Some("no such device".to_owned());
+    let words = "peer 21 version 0".to_owned();
+    assert_eq!(*refused, (2, words, EntryCondition::Refused, no_device));
+    let why = Some("another wants it otherwise: peer 10 version 0".to_owned());
+    assert_eq!(*contested, (3, "peer 10 version 7".to_owned(), EntryCondition::Contested, why));
+    // One by one, in order; and of those alone who are asked for.
+    let of = |who| Requesters::These(vec![who]);
+    assert_eq!(report(&wanted, of(3), true), trouble[2..]);
+    assert_eq!(report(&wanted, of(1), true), []);
+    assert_eq!(report(&wanted, Requesters::After(Some(1)), false).len(), 3);
+    assert_eq!(report(&wanted, Requesters::After(Some(3)), false), []);
+}
+
+#[test]
+fn a_comparison_tries_all_that_waits_and_tells_what_it_found() {
+    let mut wanted = Wanted::new(POLICY);
+    let (now, mut rng) = (Instant::now(), fastrand::Rng::with_seed(1));
+    wanted.replace((1..=4).map(|who| (who, vec![peer(who, 0)])).collect());
+    settle(&mut wanted);
+    wanted.failed(&1, "busy".to_owned(), now, &mut rng);
+    wanted.failed(&2, "no such device".to_owned(), now, &mut rng);
+    wanted.begin_comparison();
+    assert_eq!(wanted.next_wake(), None, "nothing waits any more");
+    assert_eq!(wanted.disturbed(&3, now, &mut rng), Repair::Now);
+    assert_eq!(take(&mut wanted), [1, 2, 3]);
+    wanted.succeeded(&1);
+    wanted.succeeded(&3);
+    wanted.failed(&2, "no such device".to_owned(), now, &mut rng);
+    let found = wanted.end_comparison(now);
+    let fates: Vec<_> = found.entries.iter().map(|it| (&*it.entry, it.condition)).collect();
+    let expected = [
+        ("peer 1 version 0", EntryCondition::Programmed),
+        ("peer 2 version 0", EntryCondition::Refused),
+        ("peer 3 version 0", EntryCondition::Programmed),
+    ];
+    assert_eq!((found.wanted, found.found, &fates[..]), (4, 3, &expected[..]));
+    assert_eq!(wanted.end_comparison(now).found, 0, "nothing is noted when nobody has asked");
 }

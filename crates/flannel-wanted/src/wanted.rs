@@ -29,6 +29,9 @@ pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
     /// As people are told of it, in a log or a probe's answer. Without what is secret.
     fn describe(&self) -> String;
 
+    /// What kind of entry it is, of a few: a word in lower case, for counting.
+    fn kind(&self) -> &'static str;
+
     /// Whether no peer can be reached without it: a tunnel's device, say.
     fn is_foundation(&self) -> bool {
         false
@@ -37,41 +40,43 @@ pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
 
 pub struct Wanted<S, E: KeyedEntry> {
     policy: RepairPolicy,
-    slots: BTreeMap<E::Key, Slot<S, E>>,
-    requesters: BTreeMap<S, Box<[E::Key]>>,
+    pub(crate) slots: BTreeMap<E::Key, Slot<S, E>>,
+    pub(crate) requesters: BTreeMap<S, Box<[E::Key]>>,
     /// All requests for the few keys that more than one of them wants.
-    contested: BTreeMap<E::Key, BTreeMap<S, E>>,
+    pub(crate) contested: BTreeMap<E::Key, BTreeMap<S, E>>,
     /// How many entries in force stand on a device. Asked for every event of every device of the node.
     devices: BTreeMap<E::Device, usize>,
     /// What is to be written: the keys in no order, perhaps twice or no longer so; and how many.
     dirty: Vec<E::Key>,
     dirty_count: usize,
-    waiting: BTreeSet<(Instant, E::Key)>,
+    pub(crate) waiting: BTreeSet<(Instant, E::Key)>,
     epoch: u32,
     /// How many entries are not good.
     bad: usize,
+    /// While somebody has asked for a comparison: what was found not to be as wanted.
+    pub(crate) compared: Option<BTreeSet<E::Key>>,
 }
 
-struct Slot<S, E> {
-    entry: E,
+pub(crate) struct Slot<S, E> {
+    pub(crate) entry: E,
     requester: S,
     /// The world was last seen to hold it so.
-    good: bool,
+    pub(crate) good: bool,
     /// It is to be written.
     dirty: bool,
     /// The resync that saw it.
     seen: u32,
-    attempts: Option<Box<Attempts>>,
+    pub(crate) attempts: Option<Box<Attempts>>,
 }
 
 type SlotOfKey<S, E> = (<E as KeyedEntry>::Key, Slot<S, E>);
 
 /// How writing it, and repairing it, has gone.
 #[derive(Default)]
-struct Attempts {
-    history: RepairHistory,
-    error: Option<String>,
-    resume: Option<Instant>,
+pub(crate) struct Attempts {
+    pub(crate) history: RepairHistory,
+    pub(crate) error: Option<String>,
+    pub(crate) resume: Option<Instant>,
 }
 
 /// More than one in this many entries to be written is many: walking all is then cheaper than finding
@@ -137,6 +142,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             waiting: BTreeSet::new(),
             epoch: 0,
             bad: 0,
+            compared: None,
         }
     }
 
@@ -358,7 +364,11 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     pub fn rewrite_where(&mut self, is_lost: impl Fn(&E, bool) -> bool) {
         for (key, slot) in &mut self.slots {
             if is_lost(&slot.entry, slot.good) {
-                slot.judge(false, &mut self.bad);
+                if slot.judge(false, &mut self.bad)
+                    && let Some(compared) = &mut self.compared
+                {
+                    compared.insert(key.clone());
+                }
                 if !std::mem::replace(&mut slot.dirty, true) {
                     self.dirty_count += 1;
                     self.dirty.push(key.clone());
@@ -496,6 +506,9 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     pub fn disturbed(&mut self, key: &E::Key, now: Instant, rng: &mut fastrand::Rng) -> Repair {
         let Some(slot) = self.slots.get_mut(key) else { return Repair::AlreadyDue };
         let was_good = slot.judge(false, &mut self.bad);
+        if let Some(compared) = &mut self.compared {
+            compared.insert(key.clone());
+        }
         if slot.dirty || slot.attempts.as_ref().is_some_and(|attempts| attempts.resume.is_some()) {
             return Repair::AlreadyDue;
         }

@@ -6,14 +6,18 @@ use std::io;
 use flannel_common::{Work, Worker};
 use tokio::sync::{oneshot, watch};
 
-use crate::{Applier, Desired, KeyedEntry, Requester, Status, Stopped};
+use crate::{
+    Applier, Comparison, Desired, EntryQuery, EntryReport, KeyedEntry, Requester, Status, Stopped,
+};
 
-/// What such an applier is told. Every command is answered with the status after it. `Q`: what only this
-/// one is asked.
+/// What such an applier is told. A declaration is answered with the status after it. `Q`: what only this one is
+/// asked.
 pub enum Command<S, E, O, Q = Infallible> {
     Replace(O, Desired<S, E>, oneshot::Sender<Status>),
     Update(Desired<S, E>, oneshot::Sender<Status>),
     Status(oneshot::Sender<Status>),
+    Entries(EntryQuery<S>, oneshot::Sender<Vec<EntryReport<S>>>),
+    Compare(oneshot::Sender<Comparison>),
     Other(Q),
 }
 
@@ -108,6 +112,17 @@ impl<T: WorkerApplier> Applier<T::Requester> for T {
 
     fn watch_status(&self) -> watch::Receiver<Status> {
         self.handle().status.clone()
+    }
+
+    async fn entries(
+        &self,
+        query: EntryQuery<T::Requester>,
+    ) -> Result<Vec<EntryReport<T::Requester>>, Stopped> {
+        self.handle().ask(|answer| Command::Entries(query, answer)).await
+    }
+
+    async fn compare(&self) -> Result<Comparison, Stopped> {
+        self.handle().ask(Command::Compare).await
     }
 
     async fn stop(&self) {}

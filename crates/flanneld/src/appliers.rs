@@ -17,7 +17,7 @@ use flannel_commands::CommandRunner;
 use flannel_ipsec::Ipsec;
 use flannel_kernel::{Engine, Ownership};
 use flannel_tunnel::Tunnel;
-use flannel_wanted::{Applier, Desired, Status, Stopped};
+use flannel_wanted::{Applier, Comparison, Desired, EntryQuery, EntryReport, Status, Stopped};
 use tokio::sync::watch;
 
 /// A handle to all of them.
@@ -28,6 +28,31 @@ pub struct Appliers {
     tunnel: Tunnel<WantedBy>,
     cloud: CloudApplier<WantedBy>,
     ipsec: Ipsec<WantedBy>,
+}
+
+/// One of them, for those who ask one after the other: from the ground up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Commands,
+    Ipsec,
+    Tunnel,
+    Cloud,
+    Kernel,
+}
+
+impl Part {
+    pub const ALL: [Self; 5] =
+        [Self::Commands, Self::Ipsec, Self::Tunnel, Self::Cloud, Self::Kernel];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Commands => "commands",
+            Self::Ipsec => "ipsec",
+            Self::Tunnel => "tunnel",
+            Self::Cloud => "cloud",
+            Self::Kernel => "kernel",
+        }
+    }
 }
 
 impl Appliers {
@@ -88,6 +113,32 @@ impl Appliers {
             ipsec.watch_status(),
         ];
         WatchedStatus(below.into_iter().chain([kernel.watch_status()]).collect())
+    }
+
+    /// How single entries of one of them fare.
+    pub async fn entries(
+        &self,
+        part: Part,
+        query: EntryQuery<WantedBy>,
+    ) -> Result<Vec<EntryReport<WantedBy>>, Stopped> {
+        match part {
+            Part::Commands => self.commands.entries(query).await,
+            Part::Ipsec => self.ipsec.entries(query).await,
+            Part::Tunnel => self.tunnel.entries(query).await,
+            Part::Cloud => self.cloud.entries(query).await,
+            Part::Kernel => self.kernel.entries(query).await,
+        }
+    }
+
+    /// Compares all that one of them keeps, and puts right what differs.
+    pub async fn compare(&self, part: Part) -> Result<Comparison, Stopped> {
+        match part {
+            Part::Commands => self.commands.compare().await,
+            Part::Ipsec => self.ipsec.compare().await,
+            Part::Tunnel => self.tunnel.compare().await,
+            Part::Cloud => self.cloud.compare().await,
+            Part::Kernel => self.kernel.compare().await,
+        }
     }
 
     /// The daemon ends.
@@ -193,6 +244,10 @@ mod tests {
         fn describe(&self) -> String {
             "nothing".to_owned()
         }
+
+        fn kind(&self) -> &'static str {
+            "nothing"
+        }
     }
 
     impl Recorder {
@@ -225,6 +280,17 @@ mod tests {
 
         fn watch_status(&self) -> watch::Receiver<Status> {
             watch::channel(Status::default()).1
+        }
+
+        async fn entries(
+            &self,
+            _: EntryQuery<WantedBy>,
+        ) -> Result<Vec<EntryReport<WantedBy>>, Stopped> {
+            Ok(Vec::new())
+        }
+
+        async fn compare(&self) -> Result<Comparison, Stopped> {
+            Ok(Comparison::default())
         }
 
         async fn stop(&self) {}

@@ -118,14 +118,15 @@ async fn live(
     let socket = options.networks.first().map(|network| door::socket(&network.subnet_file));
     let (Watched { readiness: ready, readings }, networks) =
         JoinedNetworks::new(options, served, stopping).run();
-    let door = socket.zip(readings.map(|readings| Door::new(readings, history)));
+    let door = readings.map(|readings| Door::new(readings, history));
+    let told = probe::Told { readiness: ready.clone(), door: door.clone() };
     // Whichever ends first ends them all; a daemon may be dropped at any point.
     let mut work = pin!(async {
         tokio::select! {
             result = networks => result,
-            never = serve_probe(probe, ready.clone()) => match never {},
+            never = serve_probe(probe, told) => match never {},
             never = show_to_runtimes(cni_conf, ready) => match never {},
-            never = open_door(door) => match never {},
+            never = open_door(socket.zip(door)) => match never {},
         }
     });
     tokio::select! {
@@ -168,10 +169,10 @@ async fn open_door(door: Option<(PathBuf, Door)>) -> std::convert::Infallible {
 
 async fn serve_probe(
     address: Option<options::ProbeAddress>,
-    ready: watch::Receiver<Readiness>,
+    told: probe::Told,
 ) -> std::convert::Infallible {
     match address {
-        Some(address) => probe::serve(address, ready).await,
+        Some(address) => probe::serve(address, told).await,
         None => std::future::pending().await,
     }
 }

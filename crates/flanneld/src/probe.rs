@@ -1,5 +1,5 @@
 //! The probe server: `/healthz` says that the daemon runs, `/readyz` whether pods of this node reach
-//! those of others. It must never be the reason that the daemon is restarted: a port in use is
+//! those of others, and below `/v1/` is what the [`Door`] tells to everybody. It must never be the reason that the daemon is restarted: a port in use is
 //! waited for, and a client that is slow or one of many is cut off instead of served late.
 
 use std::collections::VecDeque;
@@ -8,9 +8,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use flannel_common::Backoff;
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -19,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
+use crate::door::{Body, Door, Through, response, whole};
 use crate::logging::Throttle;
 use crate::options::ProbeAddress;
 use crate::readiness::Readiness;
@@ -43,21 +42,24 @@ const LIMITS: Limits = Limits {
 /// hyper's smallest; a probe has a line and a few headers.
 const REQUEST_BYTES: usize = 8 * 1024;
 
-/// Answers probes until it is dropped, and with it every connection.
-pub async fn serve(address: ProbeAddress, readiness: watch::Receiver<Readiness>) -> Infallible {
-    serve_within(LIMITS, address, readiness).await
+/// What there is to tell.
+#[derive(Clone)]
+pub struct Told {
+    pub readiness: watch::Receiver<Readiness>,
+    pub door: Option<Door>,
 }
 
-async fn serve_within(
-    limits: Limits,
-    address: ProbeAddress,
-    readiness: watch::Receiver<Readiness>,
-) -> Infallible {
+/// Answers probes until it is dropped, and with it every connection.
+pub async fn serve(address: ProbeAddress, told: Told) -> Infallible {
+    serve_within(LIMITS, address, told).await
+}
+
+async fn serve_within(limits: Limits, address: ProbeAddress, told: Told) -> Infallible {
     let listener = bind_patiently(limits, &address).await;
     if let Ok(address) = listener.local_addr() {
         tracing::info!("Probe server listens on {address}");
     }
-    accept_forever(limits, &listener, &readiness).await
+    accept_forever(limits, &listener, &told).await
 }
 
 /// Another process may hold the port, as an older daemon does for a moment while this one replaces
@@ -94,11 +96,7 @@ async fn bind(address: &ProbeAddress) -> io::Result<TcpListener> {
     }
 }
 
-async fn accept_forever(
-    limits: Limits,
-    listener: &TcpListener,
-    readiness: &watch::Receiver<Readiness>,
-) -> Infallible {
+async fn accept_forever(limits: Limits, listener: &TcpListener, told: &Told) -> Infallible {
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     let mut complaint = Throttle::new(Duration::from_secs(60));
@@ -121,16 +119,19 @@ async fn accept_forever(
         {
             oldest.abort();
         }
-        let connection = tokio::time::timeout(limits.lifetime, talk(stream, readiness.clone()));
+        let connection = tokio::time::timeout(limits.lifetime, talk(stream, told.clone()));
         oldest_first.push_back(connections.spawn(connection));
     }
 }
 
 /// One request, one answer. What goes wrong on the way is the client's business.
-async fn talk(stream: TcpStream, readiness: watch::Receiver<Readiness>) {
-    let answer = service_fn(|request: Request<Incoming>| {
-        let response = respond(request.uri().path(), &readiness.borrow());
-        async move { Ok::<_, Infallible>(response) }
+async fn talk(stream: TcpStream, told: Told) {
+    let answer = service_fn(async |request: Request<Incoming>| {
+        let door = told.door.as_ref().filter(|_| request.uri().path().starts_with("/v1/"));
+        Ok::<_, Infallible>(match door {
+            Some(door) => door.respond(&request, Through::Port).await,
+            None => respond(request.uri().path(), &told.readiness.borrow()),
+        })
     });
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -140,7 +141,7 @@ async fn talk(stream: TcpStream, readiness: watch::Receiver<Readiness>) {
         .await;
 }
 
-fn respond(path: &str, readiness: &Readiness) -> Response<Full<Bytes>> {
+fn respond(path: &str, readiness: &Readiness) -> Response<Body> {
     let (status, text) = match (path, readiness) {
         ("/healthz", _) => (StatusCode::OK, "flanneld is running".to_owned()),
         ("/readyz", Readiness::Ready) => (StatusCode::OK, "flanneld is ready".to_owned()),
@@ -158,11 +159,7 @@ fn respond(path: &str, readiness: &Readiness) -> Response<Full<Bytes>> {
         }
         _ => (StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
     };
-    let mut response = Response::new(Full::new(Bytes::from(text)));
-    *response.status_mut() = status;
-    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, plain);
-    response
+    response(status, "text/plain; charset=utf-8", whole(text))
 }
 
 #[cfg(test)]

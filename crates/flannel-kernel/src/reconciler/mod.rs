@@ -30,7 +30,7 @@ use crate::repairs::RepairLog;
 use crate::wanted::REPAIRS;
 use crate::{DefaultRoute, Entry, Facts, KernelVersion, Key, Ownership, Path};
 use flannel_netlink::{Connection, NetlinkError, Protocol, Request};
-use flannel_wanted::{Desired, Wanted};
+use flannel_wanted::{Comparison, Desired, Wanted};
 use hazards::Watch;
 use wireguard::Tunnels;
 use xfrm::Policies;
@@ -232,6 +232,27 @@ impl<S: Ord + Clone> Reconciler<S> {
             self.look_for_hazards()?;
         }
         Ok(())
+    }
+
+    /// Compares everything now, because somebody asks for it, and puts right what differs.
+    pub(crate) fn compare_now(&mut self, now: Instant) -> (Comparison, Option<io::Error>) {
+        // Before something was declared as a whole, nothing is known of what is ours.
+        if self.next_routine.is_none() {
+            return (Comparison::default(), None);
+        }
+        self.wanted.begin_comparison();
+        let mut removed = Vec::new();
+        let mut compare = || {
+            self.resync(now, false)?;
+            let unwanted = |key: &&Key| self.wanted.get(key).is_none();
+            let keys = self.removals.iter().map(|(key, _)| key);
+            removed = keys.filter(unwanted).map(ToString::to_string).collect();
+            self.flush(now)?;
+            self.look_for_hazards()
+        };
+        let error = compare().err();
+        let failure = error.as_ref().map(|error| format!("netlink: {error}; it is tried again"));
+        (Comparison { removed, failure, ..self.wanted.end_comparison(now) }, error)
     }
 
     /// What is believed of the kernel may be wrong.

@@ -63,6 +63,11 @@ impl TrafficRules {
         self.traffic.as_ref().map(Traffic::health)
     }
 
+    /// Who keeps them, if anybody does.
+    pub(super) fn keeper(&self) -> Option<Traffic> {
+        self.traffic.clone()
+    }
+
     fn rules(&self, network: &JoinedNetwork, subnet: Subnet) -> Rules {
         let config = network.config();
         let exclude = |v4: bool| {

@@ -11,7 +11,7 @@ use flannel_state::{
 use flannel_wanted::Status;
 
 use super::Daemon;
-use crate::door::Question;
+use crate::door::{Keepers, PeersPage, Question};
 
 /// Peers told of at once: the daemon has other things to do in between.
 const PAGE: usize = 500;
@@ -41,9 +41,18 @@ impl Daemon {
                 let _ = answer.send(self.state(status));
             }
             Question::Peers(after, answer) => {
-                let _ = answer.send(self.peer_states(after));
+                let trouble = status.bad > 0 || status.contested > 0;
+                let keepers = trouble.then(|| self.keepers());
+                let _ = answer.send(PeersPage { peers: self.peer_states(after), keepers });
+            }
+            Question::Keepers(answer) => {
+                let _ = answer.send(self.keepers());
             }
         }
+    }
+
+    fn keepers(&self) -> Keepers {
+        Keepers { appliers: self.setup.appliers.clone(), rules: self.rules.keeper() }
     }
 
     fn state(&self, status: &Status) -> NetworkState {

@@ -25,7 +25,8 @@ async fn start(limits: Limits) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
     let (readiness, watched) = watch::channel(Readiness::NotReady(String::new()));
-    let task = tokio::spawn(async move { accept_forever(limits, &listener, &watched).await });
+    let told = Told { readiness: watched, door: None };
+    let task = tokio::spawn(async move { accept_forever(limits, &listener, &told).await });
     Server { port, readiness, task }
 }
 
@@ -128,7 +129,8 @@ async fn defect_66_a_port_in_use_is_waited_for() {
     let port = holder.local_addr().expect("it is bound").port();
     let address = ProbeAddress { host: "127.0.0.1".to_owned(), port };
     let (readiness, watched) = watch::channel(Readiness::Ready);
-    let task = tokio::spawn(serve_within(TEST, address, watched));
+    let told = Told { readiness: watched, door: None };
+    let task = tokio::spawn(serve_within(TEST, address, told));
     let server = Server { port, readiness, task };
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!server.task.is_finished(), "it goes on trying");

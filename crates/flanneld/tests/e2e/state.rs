@@ -1,8 +1,11 @@
 //! What a daemon says of itself, asked by `flannelctl` as an operator does it.
 
 use flannel_lab::{Lab, LabError, Result, Vandalism};
+use serde_json::Value;
 
-use crate::support::{LIMIT, connected_pods, flanneld, lab};
+use crate::support::{
+    LIMIT, connected_pods, door, flanneld, lab, lease_path, peer, probe, probe_by, put_peers,
+};
 
 fn flannelctl(lab: &Lab, node: u16, words: &[&str]) -> Result<String> {
     let program = flanneld().with_file_name("flannelctl");
@@ -66,5 +69,97 @@ fn nobody_but_root_may_ask_and_a_daemon_killed_leaves_no_socket_in_the_way() -> 
     assert!(error.contains("is it running on this node"), "{error}");
     node.flanneld().start()?;
     flannelctl(&lab, 1, &["status", "--wait"])?;
+    Ok(())
+}
+
+/// The lines of an answer of node 1's door.
+fn told(lab: &Lab, method: &str, path: &str) -> Vec<Value> {
+    let (status, text) = door(lab, 1, method, path).unwrap();
+    assert_eq!(status, 200, "{path}: {text}");
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn what_is_wanted_is_told_entry_by_entry_and_a_peer_that_lacks_one_is_incomplete() -> Result<()> {
+    let lab = lab(1).start()?;
+    flannelctl(&lab, 1, &["status", "--wait"])?;
+    put_peers(&lab, 200..202)?;
+    // A machine and its clone: one MAC, two addresses.
+    let (_, original) = peer(201);
+    let clone = original.replace("192.168.100.201", "192.168.100.202");
+    lab.etcd()?.put(&lease_path(&lab, "10.244.202.0-24"), clone)?;
+    let peers = lab.wait_until("the clone to be told of", LIMIT, || {
+        let peers = told(&lab, "GET", "/v1/peers");
+        (peers.len() == 3).then_some(peers).ok_or(LabError::Spec("not yet".to_owned()))
+    })?;
+    let condition = |subnet: &str| {
+        let peer = peers.iter().find(|peer| peer["subnet"] == subnet).unwrap();
+        (peer["condition"].as_str().unwrap(), peer["why"].as_str().unwrap_or_default())
+    };
+    for whole in ["10.244.200.0/24", "10.244.201.0/24"] {
+        assert_eq!(condition(whole), ("programmed", ""));
+    }
+    let (incomplete, why) = condition("10.244.202.0/24");
+    assert_eq!(incomplete, "incomplete");
+    let both = "fdb 02:00:00:00:01:c9 dst 192.168.100.202 dev flannel.1: another wants it otherwise: \
+                fdb 02:00:00:00:01:c9 dst 192.168.100.201 dev flannel.1";
+    assert_eq!(why, both);
+
+    let entries = told(&lab, "GET", "/v1/entries");
+    let of = |subnet: &str| entries.iter().filter(|it| it["subnet"] == subnet).collect::<Vec<_>>();
+    let kinds: Vec<_> = of("10.244.200.0/24").iter().map(|it| it["kind"].clone()).collect();
+    assert_eq!(kinds, ["neighbour", "fdb", "route"], "{entries:?}");
+    let device = entries.iter().find(|it| it["kind"] == "device").expect("the node's own");
+    assert_eq!((&device["applier"], &device["subnet"]), (&"kernel".into(), &Value::Null));
+    let trouble = told(&lab, "GET", "/v1/entries?trouble=1");
+    assert_eq!(trouble.len(), 1, "{trouble:?}");
+    assert_eq!((&trouble[0]["state"], &trouble[0]["kind"]), (&"contested".into(), &"fdb".into()));
+    Ok(())
+}
+
+#[test]
+fn a_repair_finds_what_nobody_told_of_and_puts_it_right() -> Result<()> {
+    let lab = lab(1).start()?;
+    let node = lab.node(1);
+    flannelctl(&lab, 1, &["status", "--wait"])?;
+    let kernel = |told: &[Value]| told.iter().find(|it| it["applier"] == "kernel").unwrap().clone();
+    let whole = kernel(&told(&lab, "POST", "/v1/repair"));
+    assert_eq!((&whole["found"], &whole["removed"]), (&0.into(), &Value::Array(vec![])), "{whole}");
+    // Of such a setting the kernel tells nobody.
+    let setting = "/proc/sys/net/ipv6/conf/flannel.1/accept_ra";
+    node.exec(&["sh", "-c", &format!("echo 1 > {setting}")])?;
+    assert_eq!(node.exec(&["cat", setting])?.trim(), "1");
+    let found = kernel(&told(&lab, "POST", "/v1/repair"));
+    assert_eq!(found["found"], 1, "{found}");
+    assert_eq!(found["entries"][0]["entry"], "sysctl net.ipv6.conf.flannel.1.accept_ra=0");
+    assert_eq!(found["entries"][0]["state"], "programmed");
+    assert_eq!(node.exec(&["cat", setting])?.trim(), "0");
+    // Rules that somebody removes are put right at once; a repair says that it has looked.
+    let rules = told(&lab, "POST", "/v1/repair");
+    let rules = rules.iter().find(|it| it["applier"] == "traffic-rules").expect("there are some");
+    assert_eq!(rules["failure"], Value::Null);
+    says(&lab, &["events"], &["repair-asked"])?;
+    Ok(())
+}
+
+#[test]
+fn the_probe_port_tells_everybody_the_state_and_lets_nobody_do_anything() -> Result<()> {
+    let lab = lab(2).start()?;
+    flannelctl(&lab, 1, &["status", "--wait"])?;
+    let ask = |path: &str| probe(&lab, 1, path).unwrap().expect("it answers");
+    let (status, state) = ask("/v1/state");
+    let state: Value = serde_json::from_str(&state).unwrap();
+    assert_eq!((status, &state["networks"][0]["verdict"]), (200, &"ready".into()));
+    assert_eq!(ask("/v1/peers").1.lines().count(), 1);
+    assert!(ask("/v1/events").1.contains("\"ready\""));
+    // It ends: nobody outside may keep a daemon busy.
+    assert_eq!(ask("/v1/events?follow=1").0, 200);
+    assert_eq!(ask("/v1/entries").0, 403);
+    for (method, path, refused) in
+        [("POST", "/v1/repair", 403), ("POST", "/v1/state", 405), ("DELETE", "/v1/peers", 405)]
+    {
+        assert_eq!(probe_by(&lab, 1, method, path)?.0, refused, "{method} {path}");
+    }
+    assert_eq!(ask("/v1/").0, 404);
     Ok(())
 }

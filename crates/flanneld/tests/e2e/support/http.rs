@@ -1,6 +1,7 @@
 //! One HTTP request from inside a namespace, for probes and for what the lab does not ask of etcd.
 
-use std::io;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use flannel_lab::{Lab, Namespace, Place as _, Result};
@@ -16,6 +17,25 @@ pub(crate) type Answer = (u16, String);
 /// Asks the probe server of a node.
 pub(crate) fn probe(lab: &Lab, node: u16, path: &str) -> Result<io::Result<Answer>> {
     request(lab.node(node).namespace(), PROBES, "GET", path, "")
+}
+
+/// The same by another method than GET.
+pub(crate) fn probe_by(lab: &Lab, node: u16, method: &str, path: &str) -> Result<Answer> {
+    let answer = request(lab.node(node).namespace(), PROBES, method, path, "")?;
+    Ok(answer.expect("the probe server answers"))
+}
+
+/// Asks the daemon of a node through its socket, as root may.
+pub(crate) fn door(lab: &Lab, node: u16, method: &str, path: &str) -> io::Result<Answer> {
+    let pid = lab.node(node).flanneld().pid().ok_or(io::ErrorKind::NotFound)?;
+    let mut stream = UnixStream::connect(format!("/proc/{pid}/root/run/flannel/flanneld.sock"))?;
+    // Of HTTP 1.0, so that the answer comes in one piece.
+    write!(stream, "{method} {path} HTTP/1.0\r\nhost: flanneld\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok((status.ok_or(io::ErrorKind::InvalidData)?, body.to_owned()))
 }
 
 /// Asks etcd's own gateway.

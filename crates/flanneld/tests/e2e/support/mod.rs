@@ -16,7 +16,7 @@ use std::time::Duration;
 use flannel_lab::{Lab, LabBuilder};
 
 pub(crate) use capture::Capture;
-pub(crate) use http::{ask_etcd, compact, probe};
+pub(crate) use http::{ask_etcd, compact, door, probe, probe_by};
 pub(crate) use kernel::{Held, Kernel, line};
 pub(crate) use repair::{Repairs, difference};
 pub(crate) use store::{lease_path, own_key, peer, put_peers};

@@ -1,34 +1,33 @@
-//! The one door to what this daemon knows: its state, as [`flannel_state`] describes it, read-only, over HTTP
-//! on a Unix socket that only root may use. Every tool is a reader of it.
+//! The one door to what this daemon knows: its state, as [`flannel_state`] describes it, over HTTP. Every tool is
+//! a reader of it. Through a Unix socket that only root may use all of it is said, and a repair can be asked for;
+//! through the probe port what is nobody's secret, read-only.
 //!
 //! It costs nothing while nobody asks. The daemons of the networks are asked in small pieces, and long answers
 //! are sent as they are made, so that neither ten thousand peers nor a slow reader keep a daemon from its work.
 
+mod entries;
+mod socket;
+
 use std::convert::Infallible;
-use std::fs::Permissions;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flannel_common::Backoff;
 use flannel_lease::Subnet;
-use flannel_state::{DaemonState, Moment, NetworkState, PeerState, SCHEMA, SOCKET_NAME};
+use flannel_state::{DaemonState, Moment, NetworkState, PeerState, SCHEMA};
+use flannel_traffic::Traffic;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use hyper::body::{Bytes, Frame, Incoming};
+use hyper::body::{Bytes, Frame};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
+pub use socket::socket;
+
+use crate::appliers::Appliers;
 use crate::history::History;
 use crate::readiness::{Reading, Readings};
 
@@ -36,23 +35,39 @@ use crate::readiness::{Reading, Readings};
 pub enum Question {
     State(oneshot::Sender<NetworkState>),
     /// A page of peers: those after this one, or the first.
-    Peers(Option<Subnet>, oneshot::Sender<Vec<(Subnet, PeerState)>>),
+    Peers(Option<Subnet>, oneshot::Sender<PeersPage>),
+    Keepers(oneshot::Sender<Keepers>),
 }
 
-/// Readers at once; more wait.
-const READERS: usize = 32;
+pub struct PeersPage {
+    pub peers: Vec<(Subnet, PeerState)>,
+    /// Whom to ask what is missing, if anything is.
+    pub keepers: Option<Keepers>,
+}
+
+/// Who keeps a network as it is wanted. They live as long as somebody has a handle, so nobody keeps one while he
+/// waits for anything else.
+pub struct Keepers {
+    pub appliers: Appliers,
+    pub rules: Option<Traffic>,
+}
+
+/// How somebody asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// Root, on this node.
+    Socket,
+    /// Anybody who reaches the probe port.
+    Port,
+}
+
 /// A daemon that waits for its store answers when that is over; who asks is told what is known without it.
 const PATIENCE: Duration = Duration::from_secs(2);
-const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Pieces of an answer that wait for a slow reader.
 const PIECES: usize = 4;
 
-type Body = BoxBody<Bytes, Infallible>;
-
-/// Beside the subnet file: where the daemon keeps what lives as long as the machine is up.
-pub fn socket(subnet_file: &Path) -> PathBuf {
-    subnet_file.with_file_name(SOCKET_NAME)
-}
+/// Of an answer.
+pub type Body = BoxBody<Bytes, Infallible>;
 
 #[derive(Clone)]
 pub struct Door(Arc<Known>);
@@ -69,67 +84,34 @@ impl Door {
         Self(Arc::new(Known { readings, history, started }))
     }
 
-    /// Answers until it is dropped. What is wrong with the socket is no reason for a network to fail.
-    pub async fn serve(self, socket: &Path) -> Infallible {
-        let mut tries = RETRY.tries(fastrand::Rng::new());
-        let listener = loop {
-            match listen(socket) {
-                Ok(listener) => break listener,
-                Err(error) => {
-                    let pause = tries.pause();
-                    tracing::warn!(
-                        "Cannot listen on {}: {error}; `flannelctl status` has nobody to ask; next try \
-                         in {pause:.0?}",
-                        socket.display()
-                    );
-                    tokio::time::sleep(pause).await;
-                }
-            }
-        };
-        let places = Arc::new(Semaphore::new(READERS));
-        loop {
-            let place = places.clone().acquire_owned().await;
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let door = self.clone();
-                    tokio::spawn(async move {
-                        door.talk(stream).await;
-                        drop(place);
-                    });
-                }
-                // Out of descriptors or memory: that passes.
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-    }
-
-    /// One request, one answer. What goes wrong on the way is the reader's business.
-    async fn talk(&self, stream: UnixStream) {
-        let answer = service_fn(|request: Request<Incoming>| async move {
-            Ok::<_, Infallible>(self.respond(&request).await)
-        });
-        let _ = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .keep_alive(false)
-            .serve_connection(TokioIo::new(stream), answer)
-            .await;
-    }
-
-    async fn respond(&self, request: &Request<Incoming>) -> Response<Body> {
-        let follow = request.uri().query().is_some_and(|query| query == "follow=1");
+    pub async fn respond<B>(&self, request: &Request<B>, through: Through) -> Response<Body> {
+        let root = through == Through::Socket;
+        let asks = |what: &str| request.uri().query() == Some(what);
         match (request.method().as_str(), request.uri().path()) {
             ("GET", "/v1/state") => {
                 let state = serde_json::to_vec(&self.state().await).unwrap_or_default();
                 response(StatusCode::OK, "application/json", whole(state))
             }
             ("GET", "/v1/peers") => lines(|send| self.clone().send_peers(send)),
-            ("GET", "/v1/events") => lines(|send| self.clone().send_events(follow, send)),
+            ("GET", "/v1/events") => {
+                let follow = root && asks("follow=1");
+                lines(|send| self.clone().send_events(follow, send))
+            }
+            ("GET", "/v1/entries") if root => {
+                let trouble_only = asks("trouble=1");
+                lines(|send| self.clone().send_entries(trouble_only, send))
+            }
+            ("POST", "/v1/repair") if root => lines(|send| self.clone().repair(send)),
+            ("GET", "/v1/entries") | ("POST", "/v1/repair") => {
+                let text = "This is answered on the Unix socket of flanneld alone, to root\n";
+                response(StatusCode::FORBIDDEN, "text/plain", whole(text))
+            }
             ("GET", _) => {
-                let text = "Ask for /v1/state, /v1/peers or /v1/events\n";
+                let text = "Ask for /v1/state, /v1/peers, /v1/events or /v1/entries\n";
                 response(StatusCode::NOT_FOUND, "text/plain", whole(text))
             }
             _ => {
-                let text = "Nothing can be changed here: GET alone is answered\n";
+                let text = "GET is answered, and POST of /v1/repair to root\n";
                 response(StatusCode::METHOD_NOT_ALLOWED, "text/plain", whole(text))
             }
         }
@@ -155,10 +137,11 @@ impl Door {
             let mut after = None;
             loop {
                 let page = ask(&reading, |answer| Question::Peers(after, answer)).await;
-                let Some(page) = page.filter(|page| !page.is_empty()) else { break };
-                after = page.last().map(|(subnet, _)| *subnet);
+                let Some(page) = page.filter(|page| !page.peers.is_empty()) else { break };
+                let peers = entries::with_what_is_missing(page).await;
+                after = peers.last().map(|(subnet, _)| *subnet);
                 let mut text = Vec::new();
-                page.iter().for_each(|(_, peer)| line(&mut text, peer));
+                peers.iter().for_each(|(_, peer)| line(&mut text, peer));
                 if send.send(text.into()).await.is_err() {
                     return;
                 }
@@ -229,33 +212,13 @@ where
     response(StatusCode::OK, "application/x-ndjson", StreamBody::new(pieces).boxed())
 }
 
-fn whole(text: impl Into<Bytes>) -> Body {
+pub(crate) fn whole(text: impl Into<Bytes>) -> Body {
     Full::new(text.into()).boxed()
 }
 
-fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+pub(crate) fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
-}
-
-/// The socket is made where nobody else can reach it and moved to its place when it is closed to all but its
-/// owner, so that there is no moment in which others could connect. It takes the place of a former daemon's.
-fn listen(socket: &Path) -> io::Result<UnixListener> {
-    let directory = socket.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(directory)?;
-    let private = directory.join(format!(".{SOCKET_NAME}.{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&private);
-    std::fs::create_dir(&private)?;
-    let listener = (|| {
-        std::fs::set_permissions(&private, Permissions::from_mode(0o700))?;
-        let made = private.join("s");
-        let listener = UnixListener::bind(&made)?;
-        std::fs::set_permissions(&made, Permissions::from_mode(0o600))?;
-        std::fs::rename(&made, socket)?;
-        Ok(listener)
-    })();
-    let _ = std::fs::remove_dir_all(&private);
-    listener
 }

@@ -1,0 +1,172 @@
+//! How single entries fare, in words, for whoever asks. It costs nothing while nobody does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::time::Instant;
+
+use crate::wanted::Slot;
+use crate::{KeyedEntry, Wanted};
+
+/// Entries told of at once; what is left of the last requester comes with them.
+const PAGE: usize = 1_000;
+/// Entries that a comparison lists; the rest is a number.
+const LISTED: usize = 1_000;
+
+/// Which entries are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryQuery<S> {
+    pub of: Requesters<S>,
+    /// Only what is not as wanted.
+    pub trouble_only: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requesters<S> {
+    /// A page of them, in order: those after this one, or the first.
+    After(Option<S>),
+    These(Vec<S>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryReport<S> {
+    pub requester: S,
+    /// What kind of entry, such as `route`.
+    pub kind: &'static str,
+    /// As the entry describes itself.
+    pub entry: String,
+    pub condition: EntryCondition,
+    /// Why it is not there.
+    pub why: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryCondition {
+    /// The world was last seen to hold it so.
+    Programmed,
+    /// It is to be written, now or at its time.
+    Missing,
+    /// It could not be written, and is tried again.
+    Refused,
+    /// Another wants it otherwise, and goes before.
+    Contested,
+}
+
+/// What a comparison of everything has found, and what became of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    pub wanted: usize,
+    /// How many entries were not as wanted.
+    pub found: usize,
+    /// The first of them, as they are now.
+    pub entries: Vec<ComparedEntry>,
+    /// What was ours, wanted by nobody, and was taken away.
+    pub removed: Vec<String>,
+    /// Why it could not be compared.
+    pub failure: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComparedEntry {
+    pub entry: String,
+    pub condition: EntryCondition,
+    pub why: Option<String>,
+}
+
+impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
+    /// A page is empty when there is nothing after it.
+    pub fn report(&self, query: &EntryQuery<S>, now: Instant) -> Vec<EntryReport<S>> {
+        if query.trouble_only && self.bad() == 0 && self.contested.is_empty() {
+            return Vec::new();
+        }
+        let mut reports = Vec::new();
+        let mut add = |who: &S, keys: &[E::Key]| {
+            let told = keys.iter().filter_map(|key| self.report_one(who, key, now));
+            reports.extend(told.filter(|report| {
+                !query.trouble_only || report.condition != EntryCondition::Programmed
+            }));
+            reports.len() < PAGE
+        };
+        match &query.of {
+            Requesters::After(after) => {
+                let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                for (who, keys) in self.requesters.range((from, Bound::Unbounded)) {
+                    if !add(who, keys) {
+                        break;
+                    }
+                }
+            }
+            Requesters::These(requesters) => {
+                for who in requesters {
+                    add(who, self.requesters.get(who).map_or(&[][..], |keys| keys));
+                }
+            }
+        }
+        reports
+    }
+
+    fn report_one(&self, who: &S, key: &E::Key, now: Instant) -> Option<EntryReport<S>> {
+        let slot = self.slots.get(key)?;
+        let own = self.contested.get(key).and_then(|requests| requests.get(who));
+        let (entry, (condition, why)) = match own.filter(|own| **own != slot.entry) {
+            Some(own) => {
+                let why = format!("another wants it otherwise: {}", slot.entry.describe());
+                (own, (EntryCondition::Contested, Some(why)))
+            }
+            None => (&slot.entry, slot.fate(now)),
+        };
+        let (requester, kind) = (who.clone(), entry.kind());
+        Some(EntryReport { requester, kind, entry: entry.describe(), condition, why })
+    }
+
+    /// From now on it is noted what is found not to be as wanted; what waits for its time is tried now.
+    pub fn begin_comparison(&mut self) {
+        let bad = self.slots.iter().filter(|(_, slot)| !slot.good).take(self.bad());
+        self.compared = Some(bad.map(|(key, _)| key.clone()).collect());
+        for (_, key) in std::mem::take(&mut self.waiting) {
+            let attempts = self.slots.get_mut(&key).and_then(|slot| slot.attempts.as_mut());
+            if let Some(attempts) = attempts {
+                attempts.resume = None;
+                attempts.history.circumstances_changed();
+                self.mark(key);
+            }
+        }
+    }
+
+    /// What was found since, and how it is now.
+    pub fn end_comparison(&mut self, now: Instant) -> Comparison {
+        let found: BTreeSet<E::Key> = self.compared.take().unwrap_or_default();
+        let still_wanted: BTreeMap<_, _> =
+            found.iter().filter_map(|key| Some((key, self.slots.get(key)?))).collect();
+        let compared = |slot: &&Slot<S, E>| {
+            let (condition, why) = slot.fate(now);
+            ComparedEntry { entry: slot.entry.describe(), condition, why }
+        };
+        Comparison {
+            wanted: self.len(),
+            found: still_wanted.len(),
+            entries: still_wanted.values().take(LISTED).map(compared).collect(),
+            ..Comparison::default()
+        }
+    }
+}
+
+impl<S, E> Slot<S, E> {
+    /// How it fares, and why it is not there.
+    fn fate(&self, now: Instant) -> (EntryCondition, Option<String>) {
+        let attempts = self.attempts.as_ref();
+        match attempts.and_then(|attempts| attempts.error.clone()) {
+            _ if self.good => (EntryCondition::Programmed, None),
+            Some(error) => (EntryCondition::Refused, Some(error)),
+            None => {
+                let resume = attempts.and_then(|attempts| attempts.resume);
+                let why = match resume.map(|resume| resume.saturating_duration_since(now)) {
+                    Some(left) => format!(
+                        "changed by somebody else again and again: it is left alone for {left:.0?}"
+                    ),
+                    None => "not yet written".to_owned(),
+                };
+                (EntryCondition::Missing, Some(why))
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What is wanted, entry by entry: how each fares, and the repair of all that somebody asks for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use flannel_backend::WantedBy;
+use flannel_common::Family;
+use flannel_lease::Subnet;
+use flannel_state::{
+    EntryCondition, EntryState, PeerCondition, PeerState, RepairState, RepairedEntry,
+};
+use flannel_traffic::Traffic;
+use flannel_wanted::{Comparison, EntryQuery, EntryReport, Requesters};
+use hyper::body::Bytes;
+use tokio::sync::mpsc;
+
+use super::{Door, PeersPage, Question, ask, line};
+use crate::appliers::Part;
+
+/// An applier that waits for something is not waited for longer than this.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Repairs of some wait for a cloud, or for programs.
+const REPAIR_LIMIT: Duration = Duration::from_secs(120);
+
+impl Door {
+    pub(super) async fn send_entries(self, trouble_only: bool, send: mpsc::Sender<Bytes>) {
+        for reading in self.0.readings.of_each_network() {
+            for part in Part::ALL {
+                let mut after = None;
+                while let Some(keepers) = ask(&reading, Question::Keepers).await {
+                    let of = Requesters::After(after);
+                    let page = keepers.appliers.entries(part, EntryQuery { of, trouble_only });
+                    let Ok(Ok(page)) = tokio::time::timeout(LIMIT, page).await else { break };
+                    // Not kept while a slow reader is waited for.
+                    drop(keepers);
+                    let Some(last) = page.last() else { break };
+                    after = Some(last.requester);
+                    let mut text = Vec::new();
+                    for report in page {
+                        line(&mut text, &entry_state(reading.network.as_str(), part, report));
+                    }
+                    if send.send(text.into()).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes on to its end, also if nobody listens any more.
+    pub(super) async fn repair(self, send: mpsc::Sender<Bytes>) {
+        tracing::info!(
+            event = "repair-asked",
+            "Somebody has asked for a repair: comparing everything"
+        );
+        for reading in self.0.readings.of_each_network() {
+            let network = reading.network.as_str();
+            let tell = async |applier: &str, compared: Comparison| {
+                let mut text = Vec::new();
+                line(&mut text, &repair_state(network, applier, compared));
+                let _ = send.send(text.into()).await;
+            };
+            let mut told = false;
+            for part in Part::ALL {
+                // Asked for anew each time: they are not kept while a slow reader is waited for.
+                let Some(keepers) = ask(&reading, Question::Keepers).await else { break };
+                let compared = tokio::time::timeout(REPAIR_LIMIT, keepers.appliers.compare(part));
+                let compared = match compared.await {
+                    Ok(compared) => compared.unwrap_or_else(|error| failed(error.to_string())),
+                    Err(_) => failed(format!("it has not answered for {REPAIR_LIMIT:?}")),
+                };
+                drop(keepers);
+                if part == Part::Kernel || compared != Comparison::default() {
+                    tell(part.name(), compared).await;
+                    told = true;
+                }
+            }
+            let Some(keepers) = ask(&reading, Question::Keepers).await.filter(|_| told) else {
+                let why = "its daemon is starting, or waits for its store: there is nobody to ask";
+                tell("", failed(why.to_owned())).await;
+                continue;
+            };
+            if let Some(rules) = keepers.rules {
+                drop(keepers.appliers);
+                let looked = look_at(&rules).await;
+                drop(rules);
+                tell("traffic-rules", looked).await;
+            }
+        }
+    }
+}
+
+async fn look_at(rules: &Traffic) -> Comparison {
+    let before = rules.restored();
+    let looked = tokio::time::timeout(REPAIR_LIMIT, rules.look()).await;
+    let families = Family::BOTH.iter().zip(before).zip(rules.restored());
+    let restored = families.filter(|((_, before), after)| after > before);
+    let entries: Vec<_> = restored
+        .map(|((family, _), _)| flannel_wanted::ComparedEntry {
+            entry: format!("the {family} traffic rules"),
+            condition: flannel_wanted::EntryCondition::Programmed,
+            why: None,
+        })
+        .collect();
+    let failure = match looked {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("it has not answered for {REPAIR_LIMIT:?}")),
+    };
+    Comparison { found: entries.len(), entries, failure, ..Comparison::default() }
+}
+
+fn failed(why: String) -> Comparison {
+    Comparison { failure: Some(why), ..Comparison::default() }
+}
+
+/// Peers of which something that leads to them is missing are said to be so.
+pub(super) async fn with_what_is_missing(page: PeersPage) -> Vec<(Subnet, PeerState)> {
+    let PeersPage { mut peers, keepers } = page;
+    let Some(keepers) = keepers else { return peers };
+    let of: Vec<WantedBy> = peers.iter().map(|(subnet, _)| WantedBy::Peer(*subnet)).collect();
+    let mut missing: BTreeMap<WantedBy, Vec<EntryReport<WantedBy>>> = BTreeMap::new();
+    for part in Part::ALL {
+        let of = Requesters::These(of.clone());
+        let query = EntryQuery { of, trouble_only: true };
+        let reports = tokio::time::timeout(LIMIT, keepers.appliers.entries(part, query)).await;
+        for report in reports.ok().and_then(Result::ok).into_iter().flatten() {
+            missing.entry(report.requester).or_default().push(report);
+        }
+    }
+    for (subnet, peer) in &mut peers {
+        if let Some(reports) = missing.get(&WantedBy::Peer(*subnet))
+            && peer.condition == PeerCondition::Programmed
+        {
+            peer.condition = PeerCondition::Incomplete;
+            peer.why = first_of(reports);
+        }
+    }
+    peers
+}
+
+/// The first says what is wrong; the others most likely follow from it.
+fn first_of(reports: &[EntryReport<WantedBy>]) -> Option<String> {
+    let EntryReport { entry, why, .. } = reports.first()?;
+    let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    let more = match reports.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    Some(format!("{entry}{why}{more}"))
+}
+
+fn entry_state(network: &str, part: Part, report: EntryReport<WantedBy>) -> EntryState {
+    let subnet = match report.requester {
+        WantedBy::Node => None,
+        WantedBy::Peer(subnet) => Some(subnet),
+    };
+    EntryState {
+        network: network.to_owned(),
+        subnet: subnet.and_then(|subnet| subnet.v4()).map(|net| net.to_string()),
+        ipv6_subnet: subnet.and_then(|subnet| subnet.v6()).map(|net| net.to_string()),
+        applier: part.name().to_owned(),
+        kind: report.kind.to_owned(),
+        entry: report.entry,
+        state: condition(report.condition),
+        why: report.why,
+    }
+}
+
+fn repair_state(network: &str, applier: &str, compared: Comparison) -> RepairState {
+    let Comparison { wanted, found, entries, removed, failure } = compared;
+    let repaired = |it: flannel_wanted::ComparedEntry| RepairedEntry {
+        entry: it.entry,
+        state: condition(it.condition),
+        why: it.why,
+    };
+    RepairState {
+        network: network.to_owned(),
+        applier: applier.to_owned(),
+        wanted,
+        found,
+        entries: entries.into_iter().map(repaired).collect(),
+        removed,
+        failure,
+    }
+}
+
+fn condition(condition: flannel_wanted::EntryCondition) -> EntryCondition {
+    match condition {
+        flannel_wanted::EntryCondition::Programmed => EntryCondition::Programmed,
+        flannel_wanted::EntryCondition::Missing => EntryCondition::Missing,
+        flannel_wanted::EntryCondition::Refused => EntryCondition::Refused,
+        flannel_wanted::EntryCondition::Contested => EntryCondition::Contested,
+    }
+}

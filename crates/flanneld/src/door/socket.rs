@@ -1,0 +1,98 @@
+//! The door on a Unix socket, for root alone: who may use it may do all that the daemon does.
+
+use std::convert::Infallible;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use flannel_common::Backoff;
+use flannel_state::SOCKET_NAME;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+use super::{Door, Through};
+
+/// Readers at once; more wait.
+const READERS: usize = 32;
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+/// Beside the subnet file: where the daemon keeps what lives as long as the machine is up.
+pub fn socket(subnet_file: &Path) -> PathBuf {
+    subnet_file.with_file_name(SOCKET_NAME)
+}
+
+impl Door {
+    /// Answers until it is dropped. What is wrong with the socket is no reason for a network to fail.
+    pub async fn serve(self, socket: &Path) -> Infallible {
+        let mut tries = RETRY.tries(fastrand::Rng::new());
+        let listener = loop {
+            match listen(socket) {
+                Ok(listener) => break listener,
+                Err(error) => {
+                    let pause = tries.pause();
+                    tracing::warn!(
+                        "Cannot listen on {}: {error}; `flannelctl status` has nobody to ask; next try \
+                         in {pause:.0?}",
+                        socket.display()
+                    );
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        };
+        let places = Arc::new(Semaphore::new(READERS));
+        loop {
+            let place = places.clone().acquire_owned().await;
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let door = self.clone();
+                    tokio::spawn(async move {
+                        door.talk(stream).await;
+                        drop(place);
+                    });
+                }
+                // Out of descriptors or memory: that passes.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    /// One request, one answer. What goes wrong on the way is the reader's business.
+    async fn talk(&self, stream: UnixStream) {
+        let answer = service_fn(|request: Request<Incoming>| async move {
+            Ok::<_, Infallible>(self.respond(&request, Through::Socket).await)
+        });
+        let _ = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), answer)
+            .await;
+    }
+}
+
+/// The socket is made where nobody else can reach it and moved to its place when it is closed to all but its
+/// owner, so that there is no moment in which others could connect. It takes the place of a former daemon's.
+fn listen(socket: &Path) -> io::Result<UnixListener> {
+    let directory = socket.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(directory)?;
+    let private = directory.join(format!(".{SOCKET_NAME}.{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&private);
+    std::fs::create_dir(&private)?;
+    let listener = (|| {
+        std::fs::set_permissions(&private, Permissions::from_mode(0o700))?;
+        let made = private.join("s");
+        let listener = UnixListener::bind(&made)?;
+        std::fs::set_permissions(&made, Permissions::from_mode(0o600))?;
+        std::fs::rename(&made, socket)?;
+        Ok(listener)
+    })();
+    let _ = std::fs::remove_dir_all(&private);
+    listener
+}
