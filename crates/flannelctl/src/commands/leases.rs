@@ -5,32 +5,24 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, SubnetOrigin};
 use flannel_store::{Held, StoreEvent};
 use ipnet::{Ipv4Net, Ipv6Net};
 
+use super::output::OutputArgs;
 use super::store_args::{StoreArgs, block_on};
 
 /// Who owns which subnet
 #[derive(Debug, Args)]
 pub(crate) struct LeasesArgs {
-    /// How to show them
-    #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
     /// Go on showing what changes
     #[arg(short, long)]
     watch: bool,
     #[command(flatten)]
     store: StoreArgs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Table,
-    /// With the backend's data
-    Wide,
-    Json,
 }
 
 impl LeasesArgs {
@@ -40,20 +32,17 @@ impl LeasesArgs {
             let cursor = store.snapshot().await?.cursor;
             let mut leases = store.list().await?;
             leases.sort_by_key(|held| held.lease.subnet);
-            let text = match self.output {
-                Output::Json => json(&leases),
-                output => {
-                    let ends = Ends { subnets: store.subnets(), now: SystemTime::now() };
-                    table(&leases, output == Output::Wide, ends)
-                }
-            };
-            std::io::stdout().write_all(text.as_bytes())?;
+            let ends = Ends { subnets: store.subnets(), now: SystemTime::now() };
+            let format = self.output.output;
+            format.show(&json(&leases), |wide| table(&leases, wide, ends))?;
             if !self.watch {
                 return Ok(());
             }
             let mut events = store.watch(cursor);
             while let Some(event) = events.recv().await {
-                writeln!(std::io::stdout(), "{}", told(&event, self.output))?;
+                let text = format.one_of_many(&event_json(&event))?;
+                let text = text.unwrap_or_else(|| format!("{}\n", told(&event)));
+                std::io::stdout().write_all(text.as_bytes())?;
             }
             Ok(())
         })?;
@@ -153,7 +142,7 @@ fn brief(text: &str, longest: usize) -> String {
     shown
 }
 
-fn json(leases: &[Held]) -> String {
+fn json(leases: &[Held]) -> serde_json::Value {
     let value = |held: &Held| {
         let mut lease = lease_json(&held.lease);
         let end = match held.expiry {
@@ -167,7 +156,7 @@ fn json(leases: &[Held]) -> String {
         lease
     };
     let list: Vec<_> = leases.iter().map(value).collect();
-    format!("{:#}\n", serde_json::Value::from(list))
+    list.into()
 }
 
 fn lease_json(lease: &Lease) -> serde_json::Value {
@@ -189,26 +178,25 @@ fn lease_json(lease: &Lease) -> serde_json::Value {
     })
 }
 
-fn told(event: &StoreEvent, output: Output) -> String {
-    if output == Output::Json {
-        let value = match event {
-            StoreEvent::Put(stored) => serde_json::json!({"put": lease_json(&stored.lease)}),
-            StoreEvent::Gone(subnet) => serde_json::json!({"gone": shown(subnet)}),
-            StoreEvent::Snapshot(leases) => {
-                let leases: Vec<_> =
-                    leases.iter().map(|stored| lease_json(&stored.lease)).collect();
-                serde_json::json!({ "snapshot": leases })
-            }
-            StoreEvent::Config(text) => serde_json::json!({ "config": text }),
-            StoreEvent::ConfigGone => serde_json::json!({"config": null}),
-            StoreEvent::Assigned(subnet) => {
-                serde_json::json!({"assigned": subnet.as_ref().map(shown)})
-            }
-            StoreEvent::Down(why) => serde_json::json!({ "down": why }),
-            StoreEvent::Up => serde_json::json!({"up": true}),
-        };
-        return value.to_string();
+fn event_json(event: &StoreEvent) -> serde_json::Value {
+    match event {
+        StoreEvent::Put(stored) => serde_json::json!({"put": lease_json(&stored.lease)}),
+        StoreEvent::Gone(subnet) => serde_json::json!({"gone": shown(subnet)}),
+        StoreEvent::Snapshot(leases) => {
+            let leases: Vec<_> = leases.iter().map(|stored| lease_json(&stored.lease)).collect();
+            serde_json::json!({ "snapshot": leases })
+        }
+        StoreEvent::Config(text) => serde_json::json!({ "config": text }),
+        StoreEvent::ConfigGone => serde_json::json!({"config": null}),
+        StoreEvent::Assigned(subnet) => {
+            serde_json::json!({"assigned": subnet.as_ref().map(shown)})
+        }
+        StoreEvent::Down(why) => serde_json::json!({ "down": why }),
+        StoreEvent::Up => serde_json::json!({"up": true}),
     }
+}
+
+fn told(event: &StoreEvent) -> String {
     match event {
         StoreEvent::Put(stored) => {
             let Lease { subnet, attrs } = &stored.lease;
@@ -337,7 +325,7 @@ mod tests {
              10.5.2.0/24 fd00:5:2::/64  192.0.2.1  vxlan    reserved\n"
         );
         assert!(table(&leases, true, ends).contains(r#"{"VNI":1}"#));
-        let value: serde_json::Value = serde_json::from_str(&json(&leases)).unwrap();
+        let value = json(&leases);
         assert_eq!(value[0]["expires"], 3_700);
         assert_eq!(value[1]["ipv6Subnet"], "fd00:5:2::/64");
     }
@@ -376,10 +364,10 @@ mod tests {
                 assert!(text.lines().count() == 3 && text.len() < 2_000, "{}", text.len());
                 assert!(!text.contains('\u{1b}'), "no terminal takes it as a command");
             }
-            let all: serde_json::Value = serde_json::from_str(&json(&leases)).unwrap();
+            let all: serde_json::Value = serde_json::from_str(&json(&leases).to_string()).unwrap();
             assert_eq!(all[0]["attrs"]["PublicIP"], "192.0.2.1", "of {}…", &data[..1]);
             assert_eq!(all[1]["attrs"]["BackendData"]["VNI"], 1);
-            told(&StoreEvent::Put(StoredLease::from(&leases[0])), Output::Json);
+            event_json(&StoreEvent::Put(StoredLease::from(&leases[0])));
         }
     }
 

@@ -1,17 +1,22 @@
 //! One file or directory per subcommand, each with a `run` that says how the process ends.
 
+mod check;
 mod cleanup;
 mod config;
 mod daemon;
+mod daemon_process;
 mod ipam;
+mod kernel;
 mod key;
 mod lab;
 mod leases;
 mod migrate;
+mod output;
 mod pki;
 mod running_daemon;
 mod store;
 mod store_args;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -26,6 +31,10 @@ pub(crate) enum Command {
     Peers(daemon::PeersArgs),
     /// What happened on this node: peers that came and went, entries restored and who undid them
     Events(daemon::EventsArgs),
+    /// Find what keeps flannel from working on this node, before it is installed or when in doubt
+    Check(check::CheckArgs),
+    /// The way of a packet from pod to pod, hop by hop, as the kernel would decide it now
+    Trace(trace::TraceArgs),
     /// Try flannel out: nodes as network namespaces on this machine
     Lab(lab::LabArgs),
     /// The network config: get, set, validate
@@ -58,6 +67,8 @@ impl Command {
             Self::Status(args) => args.run(),
             Self::Peers(args) => args.run(),
             Self::Events(args) => args.run(),
+            Self::Check(args) => args.run(),
+            Self::Trace(args) => args.run(),
             Self::Lab(args) => args.run(),
             Self::Config(args) => args.run(),
             Self::Leases(args) => args.run(),

@@ -90,6 +90,13 @@ impl StoreArgs {
         Ok(Box::new(self.etcd()?))
     }
 
+    /// Whether a store was named at all, by a flag or a variable.
+    pub(crate) fn is_named(&self) -> bool {
+        given(&self.remote, "REMOTE").is_some()
+            || given(&self.etcd_endpoints, "ETCD_ENDPOINTS").is_some()
+            || self.is_kubernetes().unwrap_or(true)
+    }
+
     /// Whether subnets are taken from a pool or assigned, as far as the flags say.
     pub(crate) fn subnets(&self) -> anyhow::Result<SubnetOrigin> {
         let server = given(&self.remote, "REMOTE").is_some();
@@ -100,15 +107,22 @@ impl StoreArgs {
     fn is_kubernetes(&self) -> anyhow::Result<bool> {
         Ok(self.kube_subnet_mgr
             || is_set("KUBE_SUBNET_MGR")?
-            || file(&self.kubeconfig_file, "KUBECONFIG_FILE").is_some()
+            || self.kubeconfig().is_some()
             || given(&self.kube_api_url, "KUBE_API_URL").is_some())
+    }
+
+    /// As a plugin of kubectl, the cluster is the one that kubectl asks, unless another store is named.
+    fn kubeconfig(&self) -> Option<PathBuf> {
+        let named = file(&self.kubeconfig_file, "KUBECONFIG_FILE");
+        let etcd = given(&self.etcd_endpoints, "ETCD_ENDPOINTS").is_some();
+        named.or_else(|| crate::called_as().kubeconfig().filter(|_| !etcd))
     }
 
     fn kubernetes(&self) -> anyhow::Result<KubeOperator> {
         let prefix = given(&self.kube_annotation_prefix, "KUBE_ANNOTATION_PREFIX");
         let options = KubeOptions {
             api_url: given(&self.kube_api_url, "KUBE_API_URL"),
-            kubeconfig: file(&self.kubeconfig_file, "KUBECONFIG_FILE"),
+            kubeconfig: self.kubeconfig(),
             annotation_prefix: prefix.unwrap_or_else(|| "flannel.alpha.coreos.com".to_owned()),
             net_config: PathBuf::new(),
             set_node_network_unavailable: false,

@@ -1,30 +1,52 @@
-//! Asking the daemon of this node.
+//! Asking a daemon: that of this node by its socket, that of another by its probe port.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Context as _;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 /// A daemon's state is some kilobytes; a line of an answer is one peer or event.
 const LARGEST: usize = 16 << 20;
 
-async fn get(socket: &Path, path: &str) -> anyhow::Result<Response<Incoming>> {
-    let stream = UnixStream::connect(socket).await.with_context(|| {
-        format!(
-            "flanneld cannot be asked at {}; is it running on this node (`systemctl status flanneld`, or \
-             its pod), and with this subnet file? It listens beside it, for root; --socket says where",
-            socket.display()
-        )
-    })?;
+/// Where a daemon is asked.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Here(&'a Path),
+    There(SocketAddr),
+}
+
+async fn send(place: Place<'_>, method: Method, path: &str) -> anyhow::Result<Response<Incoming>> {
+    match place {
+        Place::Here(socket) => {
+            let stream = UnixStream::connect(socket).await.with_context(|| {
+                format!(
+                    "flanneld cannot be asked at {}; is it running on this node (`systemctl status flanneld`, or \
+                     its pod), and with this subnet file? It listens beside it, for root; --socket says where",
+                    socket.display()
+                )
+            })?;
+            talk(stream, method, path).await
+        }
+        Place::There(address) => talk(TcpStream::connect(address).await?, method, path).await,
+    }
+}
+
+async fn talk<S>(stream: S, method: Method, path: &str) -> anyhow::Result<Response<Incoming>>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let request = Request::get(path).header("host", "flanneld").body(Empty::<Bytes>::new())?;
+    let request = Request::builder().method(method).uri(path).header("host", "flanneld");
+    let request = request.body(Empty::<Bytes>::new())?;
     let response = send.send_request(request).await.context("flanneld did not answer")?;
     anyhow::ensure!(
         response.status() == StatusCode::OK,
@@ -34,9 +56,18 @@ async fn get(socket: &Path, path: &str) -> anyhow::Result<Response<Incoming>> {
     Ok(response)
 }
 
-pub(super) async fn read<T: DeserializeOwned>(socket: &Path, path: &str) -> anyhow::Result<T> {
+pub(crate) async fn read<T: DeserializeOwned>(socket: &Path, path: &str) -> anyhow::Result<T> {
+    read_from(Place::Here(socket), path).await
+}
+
+/// Of the daemon of another node.
+pub(crate) async fn read_at<T: DeserializeOwned>(at: SocketAddr, path: &str) -> anyhow::Result<T> {
+    read_from(Place::There(at), path).await
+}
+
+async fn read_from<T: DeserializeOwned>(place: Place<'_>, path: &str) -> anyhow::Result<T> {
     let mut text = Vec::new();
-    pieces(socket, path, |piece| {
+    pieces(place, Method::GET, path, |piece| {
         anyhow::ensure!(text.len() + piece.len() <= LARGEST, "flanneld's answer does not end");
         text.extend_from_slice(piece);
         Ok(())
@@ -46,14 +77,41 @@ pub(super) async fn read<T: DeserializeOwned>(socket: &Path, path: &str) -> anyh
         .context("flanneld's answer is not understood: it is of another version")
 }
 
-/// Hands over each line of an answer as it comes.
-pub(super) async fn lines<T: DeserializeOwned>(
+/// As it is answered, in pieces.
+pub(crate) async fn text(
     socket: &Path,
+    path: &str,
+    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    pieces(Place::Here(socket), Method::GET, path, each).await
+}
+
+/// Hands over each line of an answer as it comes.
+pub(crate) async fn lines<T: DeserializeOwned>(
+    socket: &Path,
+    path: &str,
+    each: impl FnMut(T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    lines_from(Place::Here(socket), Method::GET, path, each).await
+}
+
+/// Of the daemon of another node.
+pub(crate) async fn lines_at<T: DeserializeOwned>(
+    at: SocketAddr,
+    path: &str,
+    each: impl FnMut(T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    lines_from(Place::There(at), Method::GET, path, each).await
+}
+
+async fn lines_from<T: DeserializeOwned>(
+    place: Place<'_>,
+    method: Method,
     path: &str,
     mut each: impl FnMut(T) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut rest: Vec<u8> = Vec::new();
-    pieces(socket, path, |piece| {
+    pieces(place, method, path, |piece| {
         rest.extend_from_slice(piece);
         let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         for line in rest[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -67,11 +125,12 @@ pub(super) async fn lines<T: DeserializeOwned>(
 }
 
 async fn pieces(
-    socket: &Path,
+    place: Place<'_>,
+    method: Method,
     path: &str,
     mut each: impl FnMut(&[u8]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut body = get(socket, path).await?.into_body();
+    let mut body = send(place, method, path).await?.into_body();
     while let Some(frame) = body.frame().await {
         if let Ok(piece) = frame.context("flanneld has ended its answer early")?.into_data() {
             each(&piece)?;

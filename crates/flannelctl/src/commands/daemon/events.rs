@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use flannel_state::HistoryEvent;
 
-use super::{Asking, Output, client, plain};
+use super::{Asking, client, plain};
 use crate::commands::store_args::block_on;
 
 /// What happened on this node: peers that came and went, entries restored and who undid them
@@ -24,9 +24,9 @@ impl EventsArgs {
         let path = if self.follow { "/v1/events?follow=1" } else { "/v1/events" };
         let mut out = std::io::stdout().lock();
         let each = |event: HistoryEvent| -> anyhow::Result<()> {
-            match self.asking.output {
-                Output::Json => writeln!(out, "{}", serde_json::to_string(&event)?)?,
-                _ => writeln!(out, "{}", row(&event))?,
+            match self.asking.output.output.one_of_many(&event)? {
+                Some(text) => out.write_all(text.as_bytes())?,
+                None => writeln!(out, "{}", row(&event))?,
             }
             Ok(out.flush()?)
         };

@@ -1,17 +1,19 @@
 //! `flannelctl status`, `peers` and `events`: what the daemon of this node says of itself.
 
-mod client;
+pub(crate) mod client;
 mod events;
 mod peers;
 mod status;
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 pub(crate) use events::EventsArgs;
 pub(crate) use peers::PeersArgs;
 pub(crate) use status::StatusArgs;
+
+use super::output::OutputArgs;
 
 /// Which daemon, and how to show what it says
 #[derive(Debug, Args)]
@@ -19,17 +21,8 @@ struct Asking {
     /// The daemon's socket, beside its subnet file
     #[arg(long, default_value = flannel_state::SOCKET)]
     socket: PathBuf,
-    /// How to show it
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Output,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    /// With all details
-    Wide,
-    Json,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// How long something has been so, or will be, in the two largest units.
@@ -50,7 +43,7 @@ fn seconds_between(earlier: &str, later: &str) -> u64 {
 }
 
 /// Text of others on one line of a terminal, without what a terminal takes as a command.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().map(shown).collect()
 }

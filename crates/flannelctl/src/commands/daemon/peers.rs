@@ -1,50 +1,107 @@
 //! `flannelctl peers`: how this node stands with each of the others.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use flannel_state::{PeerCondition, PeerState};
 
-use super::{Asking, Output, client, plain};
+use super::{Asking, client, plain};
 use crate::commands::store_args::block_on;
 
+/// How often peers that are watched are looked at.
+const POLL: Duration = Duration::from_secs(1);
+
 /// How this node stands with each of the others
+///
+/// Ends with 0 if all that are shown are reached as far as this node can tell, 1 if one is not, or if there is none
+/// such.
 #[derive(Debug, Args)]
 pub(crate) struct PeersArgs {
-    /// Only the peer with this address, or whose subnet starts so
+    /// Only the peer with this address, of a node or of a pod, or whose subnet starts so
     node: Option<String>,
+    /// Go on showing what changes
+    #[arg(short, long)]
+    watch: bool,
     #[command(flatten)]
     asking: Asking,
 }
 
+/// What was last shown of each, by network and subnet.
+type Shown = BTreeMap<(String, String), PeerState>;
+
 impl PeersArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let format = self.asking.output.output;
         let mut out = std::io::stdout().lock();
-        if self.asking.output != Output::Json {
+        if format.is_for_people() {
             writeln!(out, "{:<20} {:<20} {:<10} STATE", "SUBNET", "NODE", "BACKEND")?;
         }
-        let each = |peer: PeerState| -> anyhow::Result<()> {
-            if self.node.as_ref().is_some_and(|node| !is_meant(&peer, node)) {
-                return Ok(());
+        let mut shown = Shown::new();
+        let mut broken = false;
+        let mut count = 0;
+        // Without --watch nothing is kept: there may be ten thousand.
+        let mut look = |shown: &mut Shown| -> anyhow::Result<()> {
+            let mut gone = std::mem::take(shown);
+            let each = |peer: PeerState| -> anyhow::Result<()> {
+                if self.node.as_ref().is_some_and(|node| !is_meant(&peer, node)) {
+                    return Ok(());
+                }
+                count += 1;
+                broken |= !is_reached(peer.condition);
+                if gone.remove(&key(&peer)).as_ref() != Some(&peer) {
+                    match format.one_of_many(&peer)? {
+                        Some(text) => out.write_all(text.as_bytes())?,
+                        None => writeln!(out, "{}", row(&peer))?,
+                    }
+                }
+                if self.watch {
+                    shown.insert(key(&peer), peer);
+                }
+                Ok(())
+            };
+            block_on(client::lines(&self.asking.socket, "/v1/peers", each))?;
+            for peer in gone.into_values().filter(|_| format.is_for_people()) {
+                writeln!(out, "{} and is gone", row(&peer))?;
             }
-            match self.asking.output {
-                Output::Json => writeln!(out, "{}", serde_json::to_string(&peer)?)?,
-                _ => writeln!(out, "{}", row(&peer))?,
-            }
-            Ok(())
+            Ok(out.flush()?)
         };
-        block_on(client::lines(&self.asking.socket, "/v1/peers", each))?;
-        Ok(ExitCode::SUCCESS)
+        look(&mut shown)?;
+        if self.watch {
+            loop {
+                std::thread::sleep(POLL);
+                look(&mut shown)?;
+            }
+        }
+        if let (Some(node), 0) = (&self.node, count) {
+            anyhow::bail!("this node knows no peer {node}; `flannelctl peers` lists them");
+        }
+        Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
+}
+
+fn key(peer: &PeerState) -> (String, String) {
+    let subnet = peer.subnet.as_ref().or(peer.ipv6_subnet.as_ref());
+    (peer.network.clone(), subnet.cloned().unwrap_or_default())
+}
+
+fn is_reached(condition: PeerCondition) -> bool {
+    matches!(condition, PeerCondition::Programmed | PeerCondition::Vanished)
 }
 
 fn is_meant(peer: &PeerState, node: &str) -> bool {
     let address = |ip: Option<String>| ip.is_some_and(|ip| ip == node);
     let subnets = [&peer.subnet, &peer.ipv6_subnet].into_iter().flatten();
+    let pod: Option<std::net::IpAddr> = node.parse().ok();
+    let has = |subnet: &String| {
+        let net: Option<ipnet::IpNet> = subnet.parse().ok();
+        subnet.starts_with(node) || net.zip(pod).is_some_and(|(net, pod)| net.contains(&pod))
+    };
     address(peer.public_ip.map(|ip| ip.to_string()))
         || address(peer.public_ipv6.map(|ip| ip.to_string()))
-        || subnets.into_iter().any(|subnet| subnet.starts_with(node))
+        || subnets.into_iter().any(has)
 }
 
 fn row(peer: &PeerState) -> String {

@@ -1,14 +1,14 @@
 //! `flannelctl status`: one screen, what is wrong first.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use flannel_state::{DaemonState, NetworkState, Verdict};
 
-use super::{Asking, Output, client, plain, seconds_between, span};
+use super::{Asking, client, plain, seconds_between, span};
+use crate::commands::lab::table::{Colour, Paint};
 use crate::commands::store_args::block_on;
 
 /// How often a network that is waited for is looked at.
@@ -34,11 +34,8 @@ pub(crate) struct StatusArgs {
 impl StatusArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let state = block_on(self.ask())?;
-        let text = match self.asking.output {
-            Output::Json => format!("{:#}\n", serde_json::to_value(&state)?),
-            output => screen(&state, output == Output::Wide),
-        };
-        std::io::stdout().write_all(text.as_bytes())?;
+        let paint = Paint::for_stdout();
+        self.asking.output.output.show(&state, |all| screen(&state, all, paint))?;
         Ok(if state.verdict().is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -64,7 +61,7 @@ impl StatusArgs {
     }
 }
 
-fn screen(state: &DaemonState, all: bool) -> String {
+fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
     let mut text = String::new();
     for network in &state.networks {
         let of = if state.networks.len() > 1 {
@@ -78,6 +75,8 @@ fn screen(state: &DaemonState, all: bool) -> String {
             Verdict::CutOff => "pods are CUT OFF by this host:",
             Verdict::NotReady => "the network is NOT READY:",
         };
+        let colour = if network.verdict.is_whole() { Colour::Good } else { Colour::Bad };
+        let verdict = paint.text(colour, verdict);
         // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{}{of}: {verdict}", plain(&state.hostname));
         if let Some(why) = &network.why {
@@ -195,6 +194,6 @@ mod tests {
              \x20 entries   3 wanted, 1 MISSING\n\
              \x20           route: no device\n\
              flanneld 1, running for 1h01m\n";
-        assert_eq!(screen(&state, false), expected);
+        assert_eq!(screen(&state, false, Paint::never()), expected);
     }
 }

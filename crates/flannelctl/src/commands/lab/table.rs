@@ -27,6 +27,12 @@ impl Paint {
         Self(io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none())
     }
 
+    /// For tests.
+    #[cfg(test)]
+    pub(crate) fn never() -> Self {
+        Self(false)
+    }
+
     pub(crate) fn text(self, colour: Colour, text: &str) -> String {
         let code = match colour {
             Colour::Bold => "1",

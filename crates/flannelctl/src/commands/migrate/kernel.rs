@@ -1,37 +1,18 @@
 //! What there is in the kernel beside what flannel-rs would want there.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
-use anyhow::Context as _;
 use flannel_kernel::{Entry, IfName, Link, LinkKind, ROUTE_PROTOCOL, Route};
-use flannel_netlink::{Connection, Protocol};
 use ipnet::IpNet;
-use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage,
-};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol,
-};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::{Findings, Verdict};
+use crate::commands::kernel::{Device, FoundRoute, Kernel};
 
 /// So many are named.
 const NAMED: usize = 5;
 
-struct Device {
-    kind: Option<InfoKind>,
-    vni: Option<u32>,
-    mtu: Option<u32>,
-}
-
-struct Found {
-    via: Option<IpAddr>,
-    link: String,
-    metric: u32,
-    protocol: RouteProtocol,
-}
+/// Of those by which a device leads to its own network.
+const KERNEL: u8 = 2;
 
 pub(super) fn look(
     findings: &mut Findings,
@@ -39,29 +20,29 @@ pub(super) fn look(
     networks: &[IpNet],
     ours: &[IfName],
 ) -> anyhow::Result<()> {
-    let mut connection = Connection::open(Protocol::Route).context("talk to the kernel")?;
-    let (devices, names) = devices(&mut connection)?;
+    let mut kernel = Kernel::open()?;
     for entry in wanted {
         if let Entry::Link(link) = entry {
-            device(findings, link, devices.get(link.name.as_str()));
+            device(findings, link, kernel.device(link.name.as_str()));
         }
     }
-    let routes = routes(&mut connection, &names)?;
+    let routes = kernel.routes()?;
+    let mut to: BTreeMap<IpNet, Vec<&FoundRoute>> = BTreeMap::new();
+    routes.iter().for_each(|route| to.entry(route.dst).or_default().push(route));
     let mut changes = Changes::default();
     let mut wished: Vec<IpNet> = Vec::new();
     for entry in wanted {
         if let Entry::Route(route) = entry {
             wished.push(route.dst);
-            changes.compare(route, routes.get(&route.dst).map_or(&[][..], Vec::as_slice));
+            changes.compare(route, to.get(&route.dst).map_or(&[][..], Vec::as_slice));
         }
     }
     let is_ours = |link: &str| ours.iter().any(|name| name.as_str() == link);
-    for (net, found) in &routes {
-        let inside = networks.iter().any(|network| network.contains(net));
-        for route in found.iter().filter(|_| inside && !wished.contains(net)) {
-            if is_ours(&route.link) && route.protocol != RouteProtocol::Kernel {
-                changes.stale.push(format!("{net} dev {}", route.link));
-            }
+    for route in &routes {
+        let inside = networks.iter().any(|network| network.contains(&route.dst));
+        let stale = inside && !wished.contains(&route.dst);
+        if stale && is_ours(&route.link) && route.protocol != KERNEL {
+            changes.stale.push(format!("{} dev {}", route.dst, route.link));
         }
     }
     changes.tell(findings);
@@ -74,7 +55,7 @@ fn device(findings: &mut Findings, link: &Link, found: Option<&Device>) {
         let text = format!("{name} is not there, and is made");
         return findings.add("devices", Verdict::Changes, text);
     };
-    let has = found.kind.as_ref().map(|kind| kind.to_string()).unwrap_or_default();
+    let has = &found.kind;
     if has != kind {
         let text = format!(
             "{name} is wanted as a {kind} device, and is {}: rename or remove it, it is not flannel's",
@@ -83,13 +64,13 @@ fn device(findings: &mut Findings, link: &Link, found: Option<&Device>) {
         return findings.add("devices", Verdict::InTheWay, text);
     }
     if let LinkKind::Vxlan(vxlan) = &link.kind
-        && found.vni.is_some_and(|vni| vni != vxlan.vni)
+        && found.vxlan.as_ref().is_some_and(|found| found.vni != vxlan.vni)
     {
         let text = format!("{name} has another VNI and is made anew, with the same address");
         return findings.add("devices", Verdict::Changes, text);
     }
     match found.mtu {
-        Some(mtu) if mtu != link.mtu => {
+        mtu if mtu != link.mtu => {
             let text = format!("{name} is kept, and its MTU becomes {} instead of {mtu}", link.mtu);
             findings.add("devices", Verdict::Changes, text);
         }
@@ -108,16 +89,16 @@ struct Changes {
 }
 
 impl Changes {
-    fn compare(&mut self, wanted: &Route, found: &[Found]) {
+    fn compare(&mut self, wanted: &Route, found: &[&FoundRoute]) {
         let dst = wanted.dst;
         let same = found.iter().find(|it| it.link == wanted.link.as_str() && it.via == wanted.via);
         match same {
             Some(route) if route.metric != wanted.metric => {
                 self.metric.push(format!("{dst} ({} → {})", route.metric, wanted.metric));
             }
-            Some(route) if u8::from(route.protocol) == ROUTE_PROTOCOL => self.kept += 1,
+            Some(route) if route.protocol == ROUTE_PROTOCOL => self.kept += 1,
             Some(_) => self.marked += 1,
-            None => match found.iter().find(|it| it.protocol != RouteProtocol::Kernel) {
+            None => match found.iter().find(|it| it.protocol != KERNEL) {
                 Some(other) => {
                     let via = other.via.map(|via| format!(" via {via}")).unwrap_or_default();
                     self.foreign.push(format!("{dst}{via} dev {}", other.link));
@@ -154,95 +135,4 @@ impl Changes {
 fn few(all: &[String]) -> String {
     let shown = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
     if all.len() > NAMED { format!("{shown}, …") } else { shown }
-}
-
-fn devices(
-    connection: &mut Connection,
-) -> anyhow::Result<(BTreeMap<String, Device>, BTreeMap<u32, String>)> {
-    let all = RouteNetlinkMessage::GetLink(LinkMessage::default());
-    let links = connection.dump(&all, |message| match message {
-        RouteNetlinkMessage::NewLink(link) => Some(link),
-        _ => None,
-    });
-    let (mut devices, mut names) = (BTreeMap::new(), BTreeMap::new());
-    for link in links.context("list the devices")? {
-        let (mut name, mut device) = (None, Device { kind: None, vni: None, mtu: None });
-        for attribute in link.attributes {
-            match attribute {
-                LinkAttribute::IfName(found) => name = Some(found),
-                LinkAttribute::Mtu(mtu) => device.mtu = Some(mtu),
-                LinkAttribute::LinkInfo(infos) => {
-                    for info in infos {
-                        match info {
-                            LinkInfo::Kind(kind) => device.kind = Some(kind),
-                            LinkInfo::Data(InfoData::Vxlan(vxlan)) => {
-                                device.vni = vxlan.iter().find_map(|info| match info {
-                                    InfoVxlan::Id(vni) => Some(*vni),
-                                    _ => None,
-                                });
-                            }
-                            _ => {}
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-        let Some(name) = name else { continue };
-        names.insert(link.header.index, name.clone());
-        devices.insert(name, device);
-    }
-    Ok((devices, names))
-}
-
-/// Of the main table.
-fn routes(
-    connection: &mut Connection,
-    names: &BTreeMap<u32, String>,
-) -> anyhow::Result<BTreeMap<IpNet, Vec<Found>>> {
-    let mut all: BTreeMap<IpNet, Vec<Found>> = BTreeMap::new();
-    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-        let mut asked = RouteMessage::default();
-        asked.header.address_family = family;
-        let dumped =
-            connection.dump(&RouteNetlinkMessage::GetRoute(asked), |message| match message {
-                RouteNetlinkMessage::NewRoute(route) => read(&route, names),
-                _ => None,
-            });
-        match dumped {
-            Ok(found) => {
-                found.into_iter().for_each(|(net, route)| all.entry(net).or_default().push(route));
-            }
-            // A kernel without IPv6 has no such table.
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-            Err(error) => return Err(error).context("list the routes"),
-        }
-    }
-    Ok(all)
-}
-
-fn read(route: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<(IpNet, Found)> {
-    let (mut destination, mut via, mut link, mut metric) = (None, None, String::new(), 0);
-    let mut table = u32::from(route.header.table);
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Destination(address) => destination = ip(address),
-            RouteAttribute::Gateway(address) => via = ip(address),
-            RouteAttribute::Oif(index) => link = names.get(index).cloned().unwrap_or_default(),
-            RouteAttribute::Priority(priority) => metric = *priority,
-            RouteAttribute::Table(number) => table = *number,
-            _ => {}
-        }
-    }
-    let main = table == u32::from(RouteHeader::RT_TABLE_MAIN);
-    let net = IpNet::new(destination?, route.header.destination_prefix_length).ok()?;
-    main.then_some((net, Found { via, link, metric, protocol: route.header.protocol }))
-}
-
-fn ip(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(address) => Some((*address).into()),
-        RouteAddress::Inet6(address) => Some((*address).into()),
-        _ => None,
-    }
 }

@@ -2,7 +2,6 @@
 //! when flannel-rs is started in its place, and what stands in the way; it changes nothing.
 
 mod cni;
-mod former;
 mod kernel;
 
 use std::io::Write as _;
@@ -10,14 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use flannel_backend::{Answers, Connected, Judged, Node, WantedBy};
 use flannel_kernel::{Engine, Entry};
 use flannel_lease::{Lease, Subnet};
 use flanneld::iface::{self, Stack};
 use serde::Serialize;
 
-use self::former::Former;
+use super::daemon_process::{self, DaemonProcess};
+use super::output::OutputArgs;
 use super::store_args::block_on;
 
 /// Nothing stands in the way.
@@ -33,19 +33,12 @@ pub(crate) struct MigrateArgs {
     #[arg(long, required = true)]
     check: bool,
 
-    /// How to show it
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    output: OutputArgs,
 
     /// Where the container runtime looks for CNI configurations
     #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
     cni_conf_dir: PathBuf,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Text,
-    Json,
 }
 
 /// What will become of something.
@@ -103,10 +96,7 @@ impl MigrateArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.look() {
             Ok(findings) => {
-                match self.output {
-                    Output::Text => show(&findings)?,
-                    Output::Json => show_json(&findings)?,
-                }
+                self.output.output.show(&document(&findings), |_| screen(&findings))?;
                 Ok(ExitCode::from(findings.status()))
             }
             Err(error) => {
@@ -123,8 +113,12 @@ impl MigrateArgs {
             );
         }
         let mut findings = Findings::default();
-        let former = Former::find()?;
-        findings.add("daemon", Verdict::Changes, former.describe());
+        let former = DaemonProcess::find()?.context(
+            "no flanneld runs in this network namespace: run this on the node itself, while the flannel that is to be \
+             replaced is running",
+        )?;
+        let text = format!("{} is replaced; traffic goes on meanwhile", former.describe());
+        findings.add("daemon", Verdict::Changes, text);
         let options = match former.options() {
             Ok(options) => options,
             Err(error) => {
@@ -149,7 +143,7 @@ impl MigrateArgs {
                     continue;
                 }
             };
-            let judged = match flannel_backend::judge(&config, former::subnets(store)) {
+            let judged = match flannel_backend::judge(&config, daemon_process::subnets(store)) {
                 Ok(judged) => judged,
                 Err(error) => {
                     let text = format!("flannel-rs cannot use the network config: {error}");
@@ -284,34 +278,31 @@ fn rules(findings: &mut Findings, nftables: bool) {
     }
 }
 
-fn show(findings: &Findings) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    for Finding { part, verdict, text } in &findings.0 {
+fn screen(findings: &Findings) -> String {
+    let mut text = String::new();
+    for Finding { part, verdict, text: said } in &findings.0 {
         let verdict = match verdict {
             Verdict::Stays => "stays",
             Verdict::Changes => "changes",
             Verdict::NotKnown => "NOT KNOWN",
             Verdict::InTheWay => "IN THE WAY",
         };
-        writeln!(out, "{verdict:<10}  {part:<9}  {text}")?;
+        text += &format!("{verdict:<10}  {part:<9}  {said}\n");
     }
     let conclusion = match findings.status() {
         CAN_BE_MOVED => "nothing stands in the way: this node can be moved",
         CANNOT => "something stands in the way: mend it first, and look again",
         _ => "not all could be looked at: mend that first, and look again",
     };
-    writeln!(out, "{conclusion}")?;
-    Ok(())
+    format!("{text}{conclusion}\n")
 }
 
-fn show_json(findings: &Findings) -> anyhow::Result<()> {
+fn document(findings: &Findings) -> serde_json::Value {
     let verdict = match findings.status() {
         CAN_BE_MOVED => "can-be-moved",
         CANNOT => "in-the-way",
         _ => "not-known",
     };
     let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let all = serde_json::json!({"node": node, "verdict": verdict, "findings": findings.0});
-    writeln!(std::io::stdout(), "{all:#}")?;
-    Ok(())
+    serde_json::json!({"node": node, "verdict": verdict, "findings": findings.0})
 }

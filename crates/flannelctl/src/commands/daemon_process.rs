@@ -1,4 +1,4 @@
-//! The flannel that runs here now: how it was started, and what its store says.
+//! The flannel that runs in this network namespace now, of whatever make: how it was started, and what its store says.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,25 +17,23 @@ use flanneld::options::{self, Options, Parsed, StoreOptions};
 
 use crate::commands::running_daemon;
 
-pub(super) struct Former {
+pub(crate) struct DaemonProcess {
     pid: u32,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
 }
 
-pub(super) fn subnets(store: &StoreOptions) -> SubnetOrigin {
+pub(crate) fn subnets(store: &StoreOptions) -> SubnetOrigin {
     match store {
         StoreOptions::Kube(_) => SubnetOrigin::Store,
         StoreOptions::Etcd(_) | StoreOptions::Remote(_) | StoreOptions::Own => SubnetOrigin::Pool,
     }
 }
 
-impl Former {
-    pub(super) fn find() -> anyhow::Result<Self> {
-        let pid = running_daemon::running().context(
-            "no flanneld runs in this network namespace: run this on the node itself, while the flannel that is to be \
-             replaced is running",
-        )?;
+impl DaemonProcess {
+    /// `None` if none runs here.
+    pub(crate) fn find() -> anyhow::Result<Option<Self>> {
+        let Some(pid) = running_daemon::running() else { return Ok(None) };
         let read = |name: &str| {
             let file = format!("/proc/{pid}/{name}");
             fs::read(&file).with_context(|| format!("read {file}"))
@@ -50,22 +48,45 @@ impl Former {
             let value = OsString::from_vec(bytes[at + 1..].to_vec());
             Some((OsString::from_vec(bytes[..at].to_vec()), value))
         };
-        Ok(Self {
+        Ok(Some(Self {
             pid,
             arguments: split(read("cmdline")?),
             environment: split(read("environ")?).into_iter().filter_map(pair).collect(),
-        })
+        }))
     }
 
     /// Without values of flags: there may be secrets among them.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let program = fs::read_link(format!("/proc/{}/exe", self.pid));
         let program = program.map_or("flanneld".to_owned(), |path| path.display().to_string());
-        format!("{program} (pid {}) is replaced; traffic goes on meanwhile", self.pid)
+        format!("{program} (pid {})", self.pid)
     }
 
-    /// What flannel-rs makes of its flags.
-    pub(super) fn options(&self) -> anyhow::Result<Options> {
+    /// Its flags and variables, by name. There may be secrets among them.
+    pub(crate) fn given(&self) -> Vec<(String, String)> {
+        let mut given = Vec::new();
+        let mut words = self.arguments.iter().skip(1).map(|word| word.to_string_lossy()).peekable();
+        while let Some(word) = words.next() {
+            let name = word.trim_start_matches('-');
+            let (name, value) = match name.split_once('=') {
+                Some((name, value)) => (name.to_owned(), value.to_owned()),
+                // A flag of two words.
+                None => match words.next_if(|next| !next.starts_with('-')) {
+                    Some(value) => (name.to_owned(), value.into_owned()),
+                    None => (name.to_owned(), "true".to_owned()),
+                },
+            };
+            given.push((format!("--{name}"), value));
+        }
+        let variables = self.environment.iter();
+        let variables =
+            variables.map(|(name, value)| (name.to_string_lossy(), value.to_string_lossy()));
+        given.extend(variables.map(|(name, value)| (name.into_owned(), value.into_owned())));
+        given
+    }
+
+    /// What this flannel makes of its flags.
+    pub(crate) fn options(&self) -> anyhow::Result<Options> {
         let parsed =
             options::parse(self.arguments.iter().cloned(), self.environment.iter().cloned());
         match parsed? {
@@ -75,7 +96,7 @@ impl Former {
     }
 
     /// A file as that process sees it: it may have a file system of its own.
-    pub(super) fn inside(&self, file: &Path) -> PathBuf {
+    pub(crate) fn inside(&self, file: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.pid));
         let file = match file.is_relative() {
             true => fs::read_link(format!("/proc/{}/cwd", self.pid)).unwrap_or_default().join(file),
@@ -90,7 +111,7 @@ impl Former {
     }
 
     /// The network config and all leases.
-    pub(super) async fn ask(&self, store: &StoreOptions) -> anyhow::Result<(String, Vec<Lease>)> {
+    pub(crate) async fn ask(&self, store: &StoreOptions) -> anyhow::Result<(String, Vec<Lease>)> {
         let (config, store): (Option<String>, Box<dyn Admin>) = match store {
             StoreOptions::Etcd(etcd) => {
                 let inside = |file: &Option<PathBuf>| file.as_deref().map(|it| self.inside(it));

@@ -1,0 +1,80 @@
+//! What the daemon that runs here says itself.
+
+use flannel_state::{PeerCondition, Verdict};
+
+use super::finding::Finding;
+use super::surroundings::Surroundings;
+
+const SUBJECT: &str = "daemon";
+/// So many peers are named.
+const NAMED: usize = 5;
+
+/// `found`: what is known without it, which is not said twice.
+pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
+    let Some(state) = &around.state else {
+        return match around.is_running {
+            true => vec![Finding::note(
+                SUBJECT,
+                "a flanneld runs here that cannot be asked",
+                "it is another flannel, or keeps its socket elsewhere (--socket)",
+            )],
+            false => vec![Finding::note(
+                SUBJECT,
+                "no flanneld runs here",
+                "the node alone was looked at",
+            )],
+        };
+    };
+    let known = |text: &str| found.iter().any(|one| !one.fix.is_empty() && text.contains(&one.fix));
+    let mut findings = Vec::new();
+    for network in &state.networks {
+        let hazards = network.entries.hazards.iter().filter(|hazard| !known(hazard));
+        findings.extend(hazards.map(|hazard| {
+            Finding::broken(
+                SUBJECT,
+                hazard.clone(),
+                "all that is flannel's to do is done, and pods are cut off",
+                "",
+            )
+        }));
+        for problem in &network.entries.problems {
+            findings.push(Finding::broken(
+                SUBJECT,
+                format!("{} is not there: {}", problem.entry, problem.why),
+                "it is tried again and again; what it leads to is not reached until then",
+                "flannelctl events; flannelctl status -o wide",
+            ));
+        }
+        let said = network.why.as_deref().unwrap_or_default();
+        let repeated = known(said) || findings.iter().any(|one| said.contains(&one.what));
+        if !said.is_empty() && !repeated {
+            let finding = match network.verdict {
+                Verdict::Ready | Verdict::ReadyBut => {
+                    Finding::warning(SUBJECT, said, "the network is whole", "")
+                }
+                Verdict::CutOff => {
+                    Finding::broken(SUBJECT, said, "pods of this node are cut off", "")
+                }
+                Verdict::NotReady => {
+                    Finding::broken(SUBJECT, said, "the network of this node is not ready", "")
+                }
+            };
+            findings.push(finding);
+        }
+    }
+    let bad = around.peer_states.iter().filter(|peer| {
+        matches!(peer.condition, PeerCondition::Incomplete | PeerCondition::Unusable)
+    });
+    for peer in bad.take(NAMED) {
+        let subnet =
+            peer.subnet.as_ref().or(peer.ipv6_subnet.as_ref()).cloned().unwrap_or_default();
+        let why = peer.why.as_deref().unwrap_or("something that leads to it is missing");
+        findings.push(Finding::broken(
+            SUBJECT,
+            format!("the peer {subnet} is not reached: {why}"),
+            "pods of this node and of that one do not reach each other",
+            format!("flannelctl peers {subnet}"),
+        ));
+    }
+    findings
+}

@@ -1,0 +1,163 @@
+//! `flannelctl check`: what of this node keeps flannel from working, or will, with or without a daemon.
+//!
+//! One file a subject. Each gathers its facts (`look`) and judges them (`judge`), which is pure. What is the same for
+//! all of them, the network that this node is or will be a part of, is in `surroundings`.
+
+mod clock;
+mod cni;
+mod daemon;
+pub(crate) mod finding;
+pub(crate) mod firewall;
+mod forwarding;
+mod kernel;
+mod managers;
+mod mtu;
+mod nic;
+mod offload;
+mod others;
+mod ranges;
+mod reverse_path;
+pub(crate) mod surroundings;
+mod twins;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use self::finding::{Finding, Severity};
+use self::surroundings::{Knowing, Surroundings};
+use super::daemon::plain;
+use super::lab::table::{Colour, Paint};
+use super::output::OutputArgs;
+
+const CNI_BIN_DIR: &str = "/opt/cni/bin";
+
+/// Find what keeps flannel from working on this node, before it is installed or when in doubt
+///
+/// Looks, and changes nothing. If a flanneld runs here, its flags, its store and the daemon itself are asked;
+/// otherwise say where the network config is: a file, or the store. Ends with 0 if nothing is broken, 1 if
+/// something is.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    knowing: Knowing,
+    /// Where the container runtime looks for CNI configurations
+    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    cni_conf_dir: PathBuf,
+    /// Where it looks for CNI plugins; several are separated by colons
+    #[arg(long, value_name = "DIR", default_value = CNI_BIN_DIR)]
+    cni_bin_dir: String,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// All that was found, for programs.
+#[derive(Serialize)]
+struct Report {
+    node: String,
+    verdict: &'static str,
+    findings: Vec<Finding>,
+}
+
+impl CheckArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        anyhow::ensure!(
+            rustix::process::geteuid().is_root(),
+            "rules, sockets and processes of this node are looked at: run this as root, on the node itself"
+        );
+        let report = Report::make(&self.knowing, &self.cni_conf_dir, &self.cni_bin_dir)?;
+        let broken = report.verdict == "broken";
+        let paint = Paint::for_stdout();
+        self.output.output.show(&report, |wide| screen(&report, wide, paint))?;
+        Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+/// All that is found, as JSON.
+pub(crate) fn report(knowing: &Knowing, cni_conf_dir: &Path) -> anyhow::Result<String> {
+    let report = Report::make(knowing, cni_conf_dir, CNI_BIN_DIR)?;
+    Ok(format!("{:#}\n", serde_json::to_value(&report)?))
+}
+
+impl Report {
+    fn make(knowing: &Knowing, cni_conf_dir: &Path, cni_bin_dir: &str) -> anyhow::Result<Self> {
+        let (around, mut findings) = Surroundings::gather(knowing)?;
+        findings.extend(kernel::look(&around));
+        findings.extend(nic::look(&around));
+        findings.extend(forwarding::look(&around));
+        findings.extend(reverse_path::look(&around)?);
+        findings.extend(mtu::look(&around));
+        findings.extend(ranges::look(&around)?);
+        findings.extend(firewall::look(&around));
+        findings.extend(managers::look(&around));
+        findings.extend(others::look(&around));
+        findings.extend(cni::look(cni_conf_dir, cni_bin_dir, &around));
+        findings.extend(twins::look(&around));
+        findings.extend(offload::look(&around));
+        findings.extend(clock::look());
+        let said = daemon::look(&around, &findings);
+        findings.extend(said);
+        // What matters most comes first.
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        let broken = findings.first().is_some_and(|first| first.severity == Severity::Broken);
+        Ok(Report {
+            node: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            verdict: if broken { "broken" } else { "whole" },
+            findings,
+        })
+    }
+}
+
+fn screen(report: &Report, wide: bool, paint: Paint) -> String {
+    let mut text = String::new();
+    let count = |severity| report.findings.iter().filter(|one| one.severity == severity).count();
+    let (broken, warnings) = (count(Severity::Broken), count(Severity::Warning));
+    let node = plain(&report.node);
+    let (colour, conclusion) = match (broken, warnings) {
+        (0, 0) => (Colour::Good, "nothing is wrong".to_owned()),
+        (0, warnings) => (Colour::Good, format!("nothing is broken, warnings: {warnings}")),
+        (broken, warnings) => (Colour::Bad, format!("BROKEN: {broken}, warnings: {warnings}")),
+    };
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(text, "{node}: {}", paint.text(colour, &conclusion));
+    for finding in &report.findings {
+        let (colour, word) = match finding.severity {
+            Severity::Broken => (Colour::Bad, "BROKEN"),
+            Severity::Warning => (Colour::Bold, "warning"),
+            Severity::Note if wide => (Colour::Faint, "note"),
+            Severity::Note => continue,
+        };
+        let word = paint.text(colour, &format!("{word:<8}"));
+        let _ = writeln!(text, "{word}{:<11} {}", finding.subject, plain(&finding.what));
+        for (name, said) in [("why", &finding.why), ("mend", &finding.fix)] {
+            if !said.is_empty() {
+                let _ = writeln!(text, "{:8}{name:>11}: {}", "", plain(said));
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_says_what_why_and_what_to_type() {
+        let findings = vec![
+            Finding::broken("forwarding", "x is 0", "pods are cut off", "sysctl -w x=1"),
+            Finding::note("nic", "eth0", "by the default route"),
+        ];
+        let report = Report { node: "n1".to_owned(), verdict: "broken", findings };
+        let text = screen(&report, false, Paint::never());
+        let expected = "n1: BROKEN: 1, warnings: 0\n\
+                        BROKEN  forwarding  x is 0\n\
+                        \x20               why: pods are cut off\n\
+                        \x20              mend: sysctl -w x=1\n";
+        assert_eq!(text, expected);
+        assert!(screen(&report, true, Paint::never()).contains("note    nic         eth0\n"));
+    }
+}

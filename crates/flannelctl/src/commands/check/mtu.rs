@@ -1,0 +1,167 @@
+//! Whether what pods send fits into what the tunnel and the card carry.
+
+use super::finding::Finding;
+use super::surroundings::{Network, PEERS, Surroundings};
+use crate::commands::kernel::{Asked, Device, Kernel};
+
+const SUBJECT: &str = "mtu";
+/// What every IPv6 link must carry.
+const LEAST_V6: u32 = 1280;
+/// So many devices are named.
+const NAMED: usize = 5;
+
+/// What is known of one network.
+struct Facts<'a> {
+    /// What pods are to have.
+    pods: u32,
+    v6: bool,
+    backend: &'a str,
+    underlay: (&'a str, u32),
+    /// Flannel's.
+    tunnels: Vec<(&'a str, u32)>,
+    /// The pods' bridge and what is on it.
+    bridge: Vec<(&'a str, u32)>,
+    /// Paths to peers that the kernel has found to be narrower than the card.
+    narrow: Vec<(std::net::IpAddr, u32)>,
+}
+
+pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
+    let Ok(mut kernel) = Kernel::open() else { return Vec::new() };
+    let mut findings = Vec::new();
+    for network in &around.networks {
+        let narrow = narrow_paths(network, &mut kernel);
+        findings
+            .extend(facts(network, &kernel, narrow).map(|facts| judge(&facts)).unwrap_or_default());
+    }
+    findings
+}
+
+fn narrow_paths(network: &Network, kernel: &mut Kernel) -> Vec<(std::net::IpAddr, u32)> {
+    let Some(underlay) = &network.underlay else { return Vec::new() };
+    let mut narrow = Vec::new();
+    for peer in network.peers.iter().take(PEERS).flat_map(|peer| &peer.public) {
+        let way = kernel.decide(Asked { dst: *peer, from: None, mark: 0 });
+        let mtu = way.ok().and_then(Result::ok).and_then(|way| way.mtu);
+        narrow.extend(mtu.filter(|mtu| *mtu < underlay.mtu).map(|mtu| (*peer, mtu)));
+    }
+    narrow
+}
+
+fn facts<'a>(
+    network: &'a Network,
+    kernel: &'a Kernel,
+    narrow: Vec<(std::net::IpAddr, u32)>,
+) -> Option<Facts<'a>> {
+    let underlay = network.underlay.as_ref()?;
+    let of = |device: &'a Device| (device.name.as_str(), device.mtu);
+    // The bridge is where an address of this node's own subnet is.
+    let has_own = |device: &&Device| {
+        let inside = |net: &ipnet::IpNet| network.own.iter().any(|own| own.contains(&net.addr()));
+        device.kind == "bridge" && device.addresses.iter().any(inside)
+    };
+    let bridge = kernel.devices.iter().find(has_own);
+    let ports = kernel.devices.iter().filter(|device| {
+        device.master.is_some() && device.master == bridge.map(|bridge| bridge.index)
+    });
+    Some(Facts {
+        pods: network.mtu?,
+        v6: network.stack.v6,
+        backend: &network.backend,
+        underlay: (underlay.link.as_str(), underlay.mtu),
+        tunnels: network.devices.iter().filter_map(|name| kernel.device(name)).map(of).collect(),
+        bridge: bridge.into_iter().chain(ports).map(of).collect(),
+        narrow,
+    })
+}
+
+fn judge(facts: &Facts<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let (card, carried) = facts.underlay;
+    if facts.v6 && facts.pods < LEAST_V6 {
+        findings.push(Finding::broken(
+            SUBJECT,
+            format!(
+                "pods would have an MTU of {}, and IPv6 needs {LEAST_V6}: {card} carries {carried}",
+                facts.pods
+            ),
+            "the kernel takes no IPv6 address on such a device",
+            format!("ip link set {card} mtu {}", carried + LEAST_V6 - facts.pods),
+        ));
+    }
+    let large: Vec<&(&str, u32)> =
+        facts.bridge.iter().filter(|(_, mtu)| *mtu > facts.pods).collect();
+    if let [(first, mtu), ..] = large[..] {
+        let names: Vec<&str> = large.iter().take(NAMED).map(|(name, _)| *name).collect();
+        let more = if large.len() > NAMED { ", …" } else { "" };
+        findings.push(Finding::warning(
+            SUBJECT,
+            format!(
+                "{first} has an MTU of {mtu}, and the network carries {} ({}{more})",
+                facts.pods,
+                names.join(", ")
+            ),
+            "large packets of these pods do not get through: connections are made, and hang with the first full packet",
+            format!("restart those pods; the bridge and their devices take the MTU of {} then", facts.pods),
+        ));
+    }
+    for (name, mtu) in &facts.tunnels {
+        if *mtu > carried {
+            findings.push(Finding::broken(
+                SUBJECT,
+                format!("{name} has an MTU of {mtu}, and {card} carries {carried}"),
+                "packets of full size are lost, or sent in pieces",
+                format!("ip link set {name} mtu {}", facts.pods),
+            ));
+        }
+    }
+    if let Some((peer, path)) = facts.narrow.iter().min_by_key(|(_, mtu)| *mtu) {
+        let fits = facts.pods.saturating_sub(carried.saturating_sub(*path));
+        let mend = match facts.backend {
+            "vxlan" | "wireguard" | "ipip" => {
+                format!("set \"MTU\": {path} in Backend of the network config")
+            }
+            _ => format!("ip link set {card} mtu {path}"),
+        };
+        findings.push(Finding::broken(
+            SUBJECT,
+            format!("the path to {peer} carries {path} bytes, and {card} {carried}: an MTU of {fits} fits for pods, they have {}", facts.pods),
+            "packets of full size to that peer are lost on the way: connections are made, and hang",
+            format!("{mend}, and restart the pods"),
+        ));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sound() -> Facts<'static> {
+        Facts {
+            pods: 1450,
+            v6: false,
+            backend: "vxlan",
+            underlay: ("eth0", 1500),
+            tunnels: vec![("flannel.1", 1450)],
+            bridge: vec![("cni0", 1450), ("veth1", 1450)],
+            narrow: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_mtu_that_does_not_fit_is_named_with_the_one_that_does() {
+        assert_eq!(judge(&sound()), []);
+        let found = judge(&Facts { bridge: vec![("cni0", 1500), ("veth1", 1500)], ..sound() });
+        assert!(
+            found[0].what.contains("cni0 has an MTU of 1500, and the network carries 1450"),
+            "{found:?}"
+        );
+        let found = judge(&Facts { narrow: vec![([192, 0, 2, 9].into(), 1400)], ..sound() });
+        assert!(found[0].what.contains("an MTU of 1350 fits"), "{found:?}");
+        assert!(found[0].fix.contains("\"MTU\": 1400"), "{found:?}");
+        let found = judge(&Facts { v6: true, pods: 1230, underlay: ("eth0", 1300), ..sound() });
+        assert!(found.iter().any(|one| one.fix == "ip link set eth0 mtu 1350"), "{found:?}");
+        let found = judge(&Facts { tunnels: vec![("flannel.1", 9000)], ..sound() });
+        assert_eq!(found[0].fix, "ip link set flannel.1 mtu 1450");
+    }
+}

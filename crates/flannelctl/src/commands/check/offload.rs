@@ -1,0 +1,65 @@
+//! Cards and kernels that are known to break packets of a tunnel.
+
+use std::fs;
+
+use flannel_kernel::KernelVersion;
+
+use super::finding::Finding;
+use super::surroundings::{Network, Surroundings, Tunnel};
+
+const SUBJECT: &str = "offload";
+/// Before it, the kernel computes wrong checksums for packets of vxlan that are masqueraded.
+const MENDED: KernelVersion = KernelVersion { major: 5, minor: 7 };
+/// VMware's card: newer versions of the virtual machine offload tunnels, and some hosts do it wrongly, above all for
+/// UDP ports that are not vxlan's assigned one.
+const VMXNET3: &str = "vmxnet3";
+
+pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
+    let judged = around.networks.iter().flat_map(|network| {
+        let card = network.underlay.as_ref().map(|underlay| underlay.link.to_string());
+        let driver = card.as_ref().and_then(|card| {
+            let link = fs::read_link(format!("/sys/class/net/{card}/device/driver")).ok()?;
+            Some(link.file_name()?.to_string_lossy().into_owned())
+        });
+        judge(network, around.facts.kernel, driver.as_deref(), around.state.is_some())
+    });
+    judged.collect()
+}
+
+/// `ours`: the daemon that runs here mends what can be mended on its own devices.
+fn judge(
+    network: &Network,
+    kernel: KernelVersion,
+    driver: Option<&str>,
+    ours: bool,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let device = network.devices.first().map_or("flannel.1", String::as_str);
+    if network.backend == "vxlan" && kernel < MENDED && kernel != KernelVersion::default() {
+        let what = format!(
+            "this kernel is {kernel}, and kernels before {MENDED} send wrong checksums by vxlan"
+        );
+        let why = "connections to services by way of another node hang for a minute";
+        let fix = format!("ethtool -K {device} tx-checksum-ip-generic off, or a newer kernel");
+        findings.push(match ours {
+            true => Finding::note(
+                SUBJECT,
+                what,
+                "flanneld has switched checksum offload off on its device",
+            ),
+            false => Finding::warning(SUBJECT, what, why, fix),
+        });
+    }
+    if let (Some(VMXNET3), Tunnel::Udp(_), Some(underlay)) =
+        (driver, network.tunnel, &network.underlay)
+    {
+        let card = underlay.link;
+        findings.push(Finding::warning(
+            SUBJECT,
+            format!("{card} is a card of VMware ({VMXNET3}), which offloads tunnels"),
+            "on some hosts packets of the tunnel get a wrong checksum: ping works, and connections between nodes hang",
+            format!("if so: ethtool -K {card} tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off"),
+        ));
+    }
+    findings
+}

@@ -1,0 +1,530 @@
+//! What this node is, or will be, a part of: the networks by their configs, their leases, the underlay. By the flanneld
+//! that runs here, its store and its own word, or by what the operator names.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use flannel_backend::{Answers, Connected, Judged, Node, Underlay, WantedBy};
+use flannel_kernel::{Engine, Facts};
+use flannel_lease::{Lease, NetworkConfig, Subnet, SubnetOrigin};
+use flannel_state::{DaemonState, PeerState};
+use flanneld::iface::{self, Selection, Stack};
+use ipnet::IpNet;
+
+use super::finding::Finding;
+use crate::commands::daemon::client;
+use crate::commands::daemon_process::{self, DaemonProcess};
+use crate::commands::store_args::{StoreArgs, block_on};
+
+/// Who does not answer by then is away: somebody waits for what we have to say.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// As many peers are looked at one by one.
+pub(crate) const PEERS: usize = 256;
+
+/// Where it is asked
+#[derive(Debug, Args)]
+pub(crate) struct Knowing {
+    /// A network config to judge this node by, where no flanneld runs that says which
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The daemon's socket, beside its subnet file
+    #[arg(long, default_value = flannel_state::SOCKET)]
+    pub(crate) socket: PathBuf,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+pub(crate) struct Surroundings {
+    pub(crate) networks: Vec<Network>,
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) engine: Engine<WantedBy>,
+    /// What the daemon that runs here says.
+    pub(crate) state: Option<DaemonState>,
+    pub(crate) peer_states: Vec<PeerState>,
+    /// A flanneld runs here, of whatever make.
+    pub(crate) is_running: bool,
+}
+
+/// A network that this node is a part of.
+pub(crate) struct Network {
+    pub(crate) name: String,
+    pub(crate) stack: Stack,
+    /// Empty as long as no config is known.
+    pub(crate) ranges: Vec<IpNet>,
+    pub(crate) backend: String,
+    /// iptables or nftables, where the config is known.
+    pub(crate) nftables: Option<bool>,
+    pub(crate) tunnel: Tunnel,
+    /// Why there is none is a finding of its own.
+    pub(crate) underlay: Option<Underlay>,
+    /// Why none was chosen.
+    pub(crate) no_underlay: Option<String>,
+    /// What pods are to have.
+    pub(crate) mtu: Option<u32>,
+    /// Flannel's own.
+    pub(crate) devices: Vec<String>,
+    /// What lies in, or around, its ranges and is not flannel's.
+    pub(crate) connected: Vec<Connected>,
+    /// This node's own subnet.
+    pub(crate) own: Vec<IpNet>,
+    /// Its MAC in the tunnel, as others are told.
+    pub(crate) own_mac: Option<String>,
+    pub(crate) peers: Vec<Peer>,
+}
+
+pub(crate) struct Peer {
+    pub(crate) subnets: Vec<IpNet>,
+    pub(crate) public: Vec<IpAddr>,
+    pub(crate) mac: Option<String>,
+    /// Of its backend; empty for a reservation.
+    pub(crate) backend: String,
+}
+
+/// By what packets travel between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tunnel {
+    Udp(u16),
+    /// A protocol beside UDP and TCP: ipip is 4, ESP is 50.
+    Protocol(u8),
+    /// Pods' packets are on the underlay as they are.
+    None,
+}
+
+/// A network as far as it is known by its config.
+struct Known {
+    name: String,
+    judged: Judged,
+    leases: Vec<Lease>,
+}
+
+impl Surroundings {
+    /// With what is wrong with finding it out.
+    pub(crate) fn gather(args: &Knowing) -> anyhow::Result<(Self, Vec<Finding>)> {
+        let mut findings = Vec::new();
+        let process = DaemonProcess::find()?;
+        let state = block_on(async {
+            let asked = client::read::<DaemonState>(&args.socket, "/v1/state");
+            Ok(tokio::time::timeout(PATIENCE, asked).await.ok().and_then(Result::ok))
+        })?;
+        let mut peer_states = Vec::new();
+        if state.is_some() {
+            let _ = block_on(async {
+                let asked = client::lines(&args.socket, "/v1/peers", |peer: PeerState| {
+                    peer_states.push(peer);
+                    Ok(())
+                });
+                Ok(tokio::time::timeout(PATIENCE, asked).await)
+            });
+        }
+        // It opens sockets, and writes nothing before it is told what is wanted.
+        let engine = Engine::<WantedBy>::start(fastrand::u64(..)).context("ask the kernel")?;
+        let facts = engine.facts().borrow().clone();
+        let mut around = Self {
+            networks: Vec::new(),
+            facts,
+            engine,
+            state,
+            peer_states,
+            is_running: process.is_some(),
+        };
+        let mut selection = Selection::default();
+        let mut known = Vec::new();
+        match &process {
+            Some(process) => match process.options() {
+                Ok(options) => {
+                    for joined in &options.networks {
+                        let asked = around.ask(process, &joined.store, joined.name.as_str());
+                        known.extend(asked.unwrap_or_else(|finding| {
+                            findings.push(finding);
+                            None
+                        }));
+                    }
+                    selection = options.underlay;
+                }
+                Err(error) => findings.push(Finding::broken(
+                    "flags",
+                    format!("{} cannot start with its flags: {error}", process.describe()),
+                    "it ends as soon as it is started again",
+                    "mend the flag, see docs/flags.md",
+                )),
+            },
+            None => known.extend(args.named().unwrap_or_else(|finding| {
+                findings.push(finding);
+                None
+            })),
+        }
+        for known in known {
+            let network = around.network(known, &selection);
+            around.networks.push(network);
+        }
+        around.add_by_its_word();
+        if around.networks.is_empty() {
+            findings.push(Finding::note(
+                "config",
+                "no network config is known, so this node is judged as for vxlan and IPv4",
+                "flannelctl check --config FILE, or the flags of the store, say which",
+            ));
+            let assumed = around.assumed(&selection);
+            around.networks.push(assumed);
+        }
+        Ok((around, findings))
+    }
+
+    fn ask(
+        &self,
+        process: &DaemonProcess,
+        store: &flanneld::options::StoreOptions,
+        name: &str,
+    ) -> Result<Option<Known>, Finding> {
+        // The lease server in the daemon itself is asked through the daemon.
+        if matches!(store, flanneld::options::StoreOptions::Own) {
+            return Ok(None);
+        }
+        let asked = block_on(async {
+            let asked = tokio::time::timeout(PATIENCE, process.ask(store)).await;
+            asked.unwrap_or_else(|_| anyhow::bail!("it does not answer within {PATIENCE:?}"))
+        });
+        let (config, leases) = asked.map_err(|error| {
+            let seen = self.state.as_ref().and_then(|state| {
+                state.networks.iter().find(|one| one.name == name)?.store.clone()
+            });
+            let store = seen.map_or("the store".to_owned(), |store| store.name);
+            Finding::broken(
+                "store",
+                format!("{store} cannot be asked: {error:#}"),
+                "no node hears of others that come, go or change; traffic that flows goes on until leases end",
+                "look whether it runs and whether a firewall is between, from this node: the flags of flanneld say where it is",
+            )
+        })?;
+        judged(&config, daemon_process::subnets(store), name, leases).map(Some)
+    }
+
+    fn network(&self, known: Known, selection: &Selection) -> Network {
+        let Known { name, judged: Judged { config, backend, .. }, leases } = known;
+        let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
+        let underlay = self.select(selection, stack);
+        let mut network = Network {
+            name,
+            stack,
+            ranges: ranges(&config),
+            backend: backend.kind().to_owned(),
+            nftables: Some(config.nftables),
+            tunnel: tunnel(&config),
+            underlay: None,
+            no_underlay: None,
+            mtu: None,
+            devices: Vec::new(),
+            connected: Vec::new(),
+            own: Vec::new(),
+            own_mac: None,
+            peers: Vec::new(),
+        };
+        let underlay = match underlay {
+            Ok(underlay) => underlay,
+            Err(error) => {
+                network.no_underlay = Some(error);
+                network.take_leases(&leases, &[]);
+                return network;
+            }
+        };
+        let mut node = Node {
+            network: config,
+            underlay: underlay.clone(),
+            kernel: self.facts.kernel,
+            paths: Default::default(),
+            connected: Vec::new(),
+            answers: Answers::default(),
+        };
+        let devices = backend.devices(&node);
+        node.connected = Connected::of(&self.facts, &network.ranges, &devices);
+        network.connected = node.connected.clone();
+        network.devices = devices.iter().map(ToString::to_string).collect();
+        network.mtu = Some(backend.mtu(&node));
+        network.no_underlay = backend.check(&node).err().map(|error| error.to_string());
+        let public: Vec<IpAddr> =
+            [underlay.public_v4.map(IpAddr::from), underlay.public_v6.map(IpAddr::from)]
+                .into_iter()
+                .flatten()
+                .collect();
+        network.underlay = Some(underlay);
+        let own = self.own(&network.name);
+        network.own = own;
+        network.take_leases(&leases, &public);
+        network
+    }
+
+    fn select(&self, selection: &Selection, stack: Stack) -> Result<Underlay, String> {
+        let towards = selection.can_reach.map(|address| vec![address]).unwrap_or_default();
+        let path = block_on(async { Ok(self.engine.lookup(towards).await?) })
+            .map_err(|error| error.to_string())?
+            .into_iter()
+            .next()
+            .flatten();
+        iface::select(selection, stack, &self.facts, &|_| path.clone())
+            .map_err(|error| error.to_string())
+    }
+
+    /// This node's subnets, as the daemon says.
+    fn own(&self, name: &str) -> Vec<IpNet> {
+        let network = self
+            .state
+            .as_ref()
+            .and_then(|state| state.networks.iter().find(|network| network.name == name));
+        let lease = network.and_then(|network| network.lease.as_ref());
+        let subnets = lease.map(|lease| [&lease.subnet, &lease.ipv6_subnet]);
+        subnets.into_iter().flatten().flatten().filter_map(|net| net.parse().ok()).collect()
+    }
+
+    /// Networks of which the store has said nothing, as the daemon has them.
+    fn add_by_its_word(&mut self) {
+        let Some(state) = &self.state else { return };
+        let mut added = Vec::new();
+        for said in &state.networks {
+            if self.networks.iter().any(|known| known.name == said.name) || said.networks.is_empty()
+            {
+                continue;
+            }
+            let ranges: Vec<IpNet> =
+                said.networks.iter().filter_map(|net| net.parse().ok()).collect();
+            let has = |v4: bool| ranges.iter().any(|net| net.addr().is_ipv4() == v4);
+            let backend = said.backend.clone().unwrap_or_default();
+            let underlay = said.underlay.as_ref().and_then(|said| {
+                let first = |v4: bool| said.addresses.iter().find(|ip| ip.is_ipv4() == v4).copied();
+                Some(Underlay {
+                    link: flannel_kernel::IfName::new(&said.interface).ok()?,
+                    mtu: said.mtu,
+                    v4: first(true).and_then(v4),
+                    v6: first(false).and_then(v6),
+                    public_v4: said.public_ip,
+                    public_v6: said.public_ipv6,
+                    why: said.why.clone(),
+                })
+            });
+            let devices: Vec<flannel_kernel::IfName> = self
+                .facts
+                .interfaces
+                .iter()
+                .map(|interface| interface.name)
+                .filter(|name| name.as_str().starts_with("flannel"))
+                .collect();
+            let peers = self.peer_states.iter().filter(|peer| peer.network == said.name);
+            added.push(Network {
+                name: said.name.clone(),
+                stack: Stack { v4: has(true), v6: has(false) },
+                connected: Connected::of(&self.facts, &ranges, &devices),
+                tunnel: usual_tunnel(&backend),
+                backend,
+                nftables: None,
+                underlay,
+                no_underlay: None,
+                mtu: said.mtu,
+                devices: devices.iter().map(ToString::to_string).collect(),
+                own: self.own(&said.name),
+                own_mac: None,
+                ranges,
+                peers: peers.map(Peer::of_state).collect(),
+            });
+        }
+        self.networks.extend(added);
+    }
+
+    fn assumed(&self, selection: &Selection) -> Network {
+        let stack = Stack { v4: true, v6: false };
+        let underlay = self.select(selection, stack);
+        Network {
+            name: "_".to_owned(),
+            stack,
+            ranges: Vec::new(),
+            backend: "vxlan".to_owned(),
+            nftables: None,
+            tunnel: usual_tunnel("vxlan"),
+            no_underlay: underlay.as_ref().err().cloned(),
+            underlay: underlay.ok(),
+            mtu: None,
+            devices: vec!["flannel.1".to_owned()],
+            connected: Vec::new(),
+            own: Vec::new(),
+            own_mac: None,
+            peers: Vec::new(),
+        }
+    }
+}
+
+impl Knowing {
+    /// The network configs, as they were written. There may be secrets in them.
+    pub(crate) fn configs(&self) -> Vec<serde_json::Value> {
+        let process = DaemonProcess::find().ok().flatten();
+        let stores = process.as_ref().and_then(|process| Some((process, process.options().ok()?)));
+        let mut texts = Vec::new();
+        for (process, joined) in stores
+            .iter()
+            .flat_map(|(process, options)| options.networks.iter().map(move |it| (process, it)))
+        {
+            let asked = block_on(async {
+                Ok(tokio::time::timeout(PATIENCE, process.ask(&joined.store)).await??.0)
+            });
+            texts.extend(asked.ok());
+        }
+        if process.is_none() && self.store.is_named() {
+            let asked = block_on(async {
+                let store = self.store.open()?;
+                Ok(tokio::time::timeout(PATIENCE, store.config_as_written()).await??)
+            });
+            texts.extend(asked.ok().flatten());
+        }
+        texts.extend(self.config.as_ref().and_then(|file| std::fs::read_to_string(file).ok()));
+        texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect()
+    }
+
+    /// By a file, or by a store that the operator names.
+    fn named(&self) -> Result<Option<Known>, Finding> {
+        if let Some(file) = &self.config {
+            let text = std::fs::read_to_string(file).map_err(|error| {
+                let what = format!("{} cannot be read: {error}", file.display());
+                Finding::broken(
+                    "config",
+                    what,
+                    "nothing is known of the network",
+                    "name another file",
+                )
+            })?;
+            let origin = self.store.subnets().unwrap_or(SubnetOrigin::Pool);
+            return judged(&text, origin, "_", Vec::new()).map(Some);
+        }
+        if !self.store.is_named() {
+            return Ok(None);
+        }
+        let asked = block_on(async {
+            let store = self.store.open()?;
+            let asked = async {
+                let config = store.config_as_written().await?;
+                Ok::<_, anyhow::Error>((config, store.snapshot().await?.leases, store.subnets()))
+            };
+            let asked = tokio::time::timeout(PATIENCE, asked).await;
+            asked.unwrap_or_else(|_| anyhow::bail!("it does not answer within {PATIENCE:?}"))
+        });
+        let why = "a node that joins waits for it";
+        let fix = "look whether it runs and whether a firewall is between, and at the flags";
+        let (config, leases, origin) = asked.map_err(|error| {
+            Finding::broken("store", format!("the store cannot be asked: {error:#}"), why, fix)
+        })?;
+        let config = config.ok_or_else(|| {
+            let what = "there is no network config in the store";
+            Finding::broken("config", what, "nodes wait for it", "flannelctl config set FILE")
+        })?;
+        let leases = leases.into_iter().map(|stored| stored.lease).collect();
+        judged(&config, origin, "_", leases).map(Some)
+    }
+}
+
+impl Network {
+    /// Of the store. `public`: this node's own addresses, by which its lease is known where no daemon says so.
+    fn take_leases(&mut self, leases: &[Lease], public: &[IpAddr]) {
+        for lease in leases {
+            let peer = Peer::of_lease(lease);
+            let mine = match self.own.is_empty() {
+                true => peer.public.iter().any(|ip| public.contains(ip)),
+                false => peer.subnets.iter().any(|net| self.own.contains(net)),
+            };
+            if !mine {
+                self.peers.push(peer);
+                continue;
+            }
+            self.own_mac = peer.mac;
+            self.own = peer.subnets;
+        }
+    }
+}
+
+impl Peer {
+    fn of_lease(lease: &Lease) -> Self {
+        let data = lease.attrs.backend_data.as_ref();
+        let data: serde_json::Value =
+            data.and_then(|data| serde_json::from_str(data.as_str()).ok()).unwrap_or_default();
+        Self {
+            subnets: nets(&lease.subnet),
+            public: flannel_backend::public_addresses(&lease.attrs).collect(),
+            mac: data["VtepMAC"].as_str().map(str::to_ascii_lowercase),
+            backend: lease.attrs.backend_type.clone(),
+        }
+    }
+
+    fn of_state(state: &PeerState) -> Self {
+        let subnets = [&state.subnet, &state.ipv6_subnet].into_iter().flatten();
+        let public = state.public_ip.map(IpAddr::from).into_iter();
+        Self {
+            subnets: subnets.filter_map(|net| net.parse().ok()).collect(),
+            public: public.chain(state.public_ipv6.map(IpAddr::from)).collect(),
+            mac: None,
+            backend: state.backend.clone(),
+        }
+    }
+}
+
+fn judged(
+    text: &str,
+    origin: SubnetOrigin,
+    name: &str,
+    leases: Vec<Lease>,
+) -> Result<Known, Finding> {
+    let judged = flannel_backend::judge(text, origin).map_err(|error| {
+        Finding::broken(
+            "config",
+            format!("no node can use the network config: {error}"),
+            "a node that starts waits for one that it can use",
+            "mend it in a file, then flannelctl config set FILE",
+        )
+    })?;
+    Ok(Known { name: name.to_owned(), judged, leases })
+}
+
+fn nets(subnet: &Subnet) -> Vec<IpNet> {
+    let v4 = subnet.v4().map(IpNet::V4);
+    v4.into_iter().chain(subnet.v6().map(IpNet::V6)).collect()
+}
+
+fn ranges(config: &NetworkConfig) -> Vec<IpNet> {
+    let v4 = config.v4.map(|source| IpNet::V4(source.network()));
+    v4.into_iter().chain(config.v6.map(|source| IpNet::V6(source.network()))).collect()
+}
+
+fn tunnel(config: &NetworkConfig) -> Tunnel {
+    let kind = config.backend.kind.to_ascii_lowercase();
+    let named = match kind.as_str() {
+        "wireguard" => "ListenPort",
+        _ => "Port",
+    };
+    match (usual_tunnel(&kind), config.backend.int(named, 0, 0..=65535)) {
+        (Tunnel::Udp(_), Ok(port)) if port > 0 => Tunnel::Udp(port as u16),
+        (usual, _) => usual,
+    }
+}
+
+fn usual_tunnel(backend: &str) -> Tunnel {
+    match backend {
+        "vxlan" => Tunnel::Udp(8472),
+        "wireguard" => Tunnel::Udp(51820),
+        "udp" => Tunnel::Udp(8285),
+        "ipip" => Tunnel::Protocol(4),
+        "ipsec" => Tunnel::Protocol(50),
+        _ => Tunnel::None,
+    }
+}
+
+fn v4(ip: IpAddr) -> Option<std::net::Ipv4Addr> {
+    match ip {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    }
+}
+
+fn v6(ip: IpAddr) -> Option<std::net::Ipv6Addr> {
+    match ip {
+        IpAddr::V6(ip) => Some(ip),
+        IpAddr::V4(_) => None,
+    }
+}

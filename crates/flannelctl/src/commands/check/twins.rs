@@ -1,0 +1,104 @@
+//! Nodes that are one to the others: with the same public address, the same MAC in the tunnel, or the same machine id,
+//! as copies of one machine have them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::finding::Finding;
+use super::surroundings::{Network, Surroundings};
+
+const SUBJECT: &str = "twins";
+
+pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
+    let id = ["/etc/machine-id", "/var/lib/dbus/machine-id"]
+        .iter()
+        .find_map(|path| std::fs::read_to_string(path).ok());
+    let mut findings: Vec<Finding> = around.networks.iter().flat_map(judge).collect();
+    findings.extend(machine_id(id.as_deref().map(str::trim)));
+    findings
+}
+
+fn judge(network: &Network) -> Vec<Finding> {
+    let mut by_address: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
+    let mut by_mac: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let of =
+        |subnets: &[ipnet::IpNet]| subnets.first().map(ToString::to_string).unwrap_or_default();
+    if let Some(underlay) = &network.underlay
+        && !network.own.is_empty()
+    {
+        let public = [underlay.public_v4.map(IpAddr::from), underlay.public_v6.map(IpAddr::from)];
+        for ip in public.into_iter().flatten() {
+            by_address.entry(ip).or_default().push(of(&network.own));
+        }
+    }
+    if let Some(mac) = &network.own_mac {
+        by_mac.entry(mac).or_default().push(of(&network.own));
+    }
+    for peer in network.peers.iter().filter(|peer| !peer.backend.is_empty()) {
+        for ip in &peer.public {
+            by_address.entry(*ip).or_default().push(of(&peer.subnets));
+        }
+        if let Some(mac) = &peer.mac {
+            by_mac.entry(mac).or_default().push(of(&peer.subnets));
+        }
+    }
+    let mut findings = Vec::new();
+    // Nodes behind one NAT are told apart by their keys.
+    for (ip, subnets) in by_address.iter().filter(|_| network.backend != "wireguard") {
+        if let [_, second, ..] = &subnets[..] {
+            findings.push(Finding::broken(
+                SUBJECT,
+                format!("the leases {} have one public address, {ip}", subnets.join(" and ")),
+                "others send the packets of all of them to one node: two nodes announce one address, or a lease is of a \
+                 node that is gone",
+                format!(
+                    "give each node its own address (flanneld --public-ip), or give back the lease of the one that is gone \
+                     (flannelctl release {second})"
+                ),
+            ));
+        }
+    }
+    for (mac, subnets) in &by_mac {
+        if subnets.len() > 1 {
+            findings.push(Finding::broken(
+                SUBJECT,
+                format!("the leases {} have one MAC in the tunnel, {mac}", subnets.join(" and ")),
+                "others send the packets of all of them to one node: they are copies of one machine",
+                "on one of them: systemctl stop flanneld; ip link del flannel.1; rm -r /var/lib/flannel /run/flannel; \
+                 rm /etc/machine-id; systemd-machine-id-setup; systemctl start flanneld",
+            ));
+        }
+    }
+    findings
+}
+
+fn machine_id(id: Option<&str>) -> Option<Finding> {
+    let usable = |id: &&str| {
+        id.len() == 32 && id.chars().any(|c| c != '0') && id.chars().all(|c| c.is_ascii_hexdigit())
+    };
+    if id.as_ref().is_some_and(usable) {
+        return None;
+    }
+    let what = match id {
+        None => "this machine has no /etc/machine-id".to_owned(),
+        Some(id) => format!("/etc/machine-id is {id:?}, which is none"),
+    };
+    Some(Finding::warning(
+        SUBJECT,
+        what,
+        "the node's MAC in the tunnel is another one after each boot, if the store has forgotten it",
+        "systemd-machine-id-setup",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_id_that_is_none_is_said() {
+        assert_eq!(machine_id(Some("3d1219c7c4c5404aaa1f6d2a48adfda4")), None);
+        assert!(machine_id(Some("uninitialized")).is_some());
+        assert!(machine_id(None).is_some());
+    }
+}

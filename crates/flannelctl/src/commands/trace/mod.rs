@@ -1,0 +1,112 @@
+//! `flannelctl trace`: the way of a packet from pod to pod, and of the answer, hop by hop, as the kernel of this node
+//! would decide it now. It names the hop that is wrong.
+
+mod ends;
+mod hop;
+mod peer;
+mod way;
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use self::ends::{End, Ends};
+use self::hop::{Condition, Hop};
+use super::check::surroundings::{Knowing, Surroundings};
+use super::daemon::plain;
+use super::lab::table::{Colour, Paint};
+use super::output::OutputArgs;
+
+/// The way of a packet from pod to pod, hop by hop, as the kernel would decide it now
+///
+/// Run it on the node of either pod. Ends with 0 if nothing is wrong on the way, as far as this node can tell, 1 if
+/// something is.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// An address, or a pod of this node by its name (NAME or NAMESPACE/NAME)
+    from: String,
+    /// An address, or a pod of this node by its name
+    to: String,
+    /// Where the daemon of the other node says how it is (its --healthz-port), if not where this node's does
+    #[arg(long, value_name = "PORT")]
+    probe_port: Option<u16>,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    knowing: Knowing,
+}
+
+/// The whole way, for programs.
+#[derive(Serialize)]
+struct Traced {
+    from: String,
+    to: String,
+    verdict: &'static str,
+    hops: Vec<Hop>,
+}
+
+impl TraceArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        anyhow::ensure!(
+            rustix::process::geteuid().is_root(),
+            "rules and entries of this node are looked at: run this as root, on the node of one of the pods"
+        );
+        let (around, _) = Surroundings::gather(&self.knowing)?;
+        let (from, to) = (ends::address(&self.from)?, ends::address(&self.to)?);
+        anyhow::ensure!(
+            from.is_ipv4() == to.is_ipv4(),
+            "{from} and {to} are of different families: no packet goes from one to the other"
+        );
+        let ends = Ends::place(&around, from, to)?;
+        let mut hops = way::walk(&ends)?;
+        if let Some(End::Peer(peer)) = ends.far() {
+            hops.extend(peer::ask(&around, ends.network, peer, self.probe_port));
+        }
+        let wrong = hops.iter().any(|hop| hop.condition == Condition::Wrong);
+        let verdict = if wrong { "broken" } else { "whole" };
+        let traced = Traced { from: from.to_string(), to: to.to_string(), verdict, hops };
+        let paint = Paint::for_stdout();
+        self.output.output.show(&traced, |_| screen(&traced, paint))?;
+        Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+fn screen(traced: &Traced, paint: Paint) -> String {
+    let mut text = String::new();
+    let mut way = "";
+    for hop in &traced.hops {
+        // Writing to a `String` cannot fail.
+        if hop.way != way {
+            way = hop.way;
+            let (from, to) = match way {
+                "back" => (&traced.to, &traced.from),
+                _ => (&traced.from, &traced.to),
+            };
+            let _ = match way {
+                "peer" => writeln!(text, "at the peer"),
+                _ => writeln!(text, "{way}: {from} -> {to}"),
+            };
+        }
+        let (colour, word) = match hop.condition {
+            Condition::Good => (Colour::Good, "ok"),
+            Condition::Unknown => (Colour::Faint, "?"),
+            Condition::Wrong => (Colour::Bad, "WRONG"),
+        };
+        let word = paint.text(colour, &format!("{word:<5}"));
+        let _ = writeln!(text, "  {word} {:<10} {}", hop.hop, plain(&hop.what));
+        if !hop.fix.is_empty() {
+            let _ = writeln!(text, "        {:<10} {}", "mend:", plain(&hop.fix));
+        }
+    }
+    let first = traced.hops.iter().find(|hop| hop.condition == Condition::Wrong);
+    let (colour, conclusion) = match first {
+        Some(hop) => (Colour::Bad, format!("WRONG at {} ({})", hop.hop, hop.way)),
+        None => {
+            (Colour::Good, "nothing is wrong on the way, as far as this node can tell".to_owned())
+        }
+    };
+    let _ = writeln!(text, "{}", paint.text(colour, &conclusion));
+    text
+}

@@ -1,0 +1,129 @@
+//! The half of the way that is the other node's: what its daemon says of itself on its probe port, if it does.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use flannel_state::{DaemonState, PeerCondition, PeerState};
+
+use super::hop::{Hop, Hops};
+use crate::commands::check::surroundings::{Network, Peer, Surroundings};
+use crate::commands::daemon::client;
+use crate::commands::daemon_process::DaemonProcess;
+use crate::commands::store_args::block_on;
+
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub(super) fn ask(
+    around: &Surroundings,
+    network: &Network,
+    peer: &Peer,
+    port: Option<u16>,
+) -> Vec<Hop> {
+    let mut hops = Hops::new("peer");
+    // As this node's own daemon sees it.
+    let seen = around.peer_states.iter().find(|state| {
+        let subnets = [&state.subnet, &state.ipv6_subnet].into_iter().flatten();
+        subnets.into_iter().any(|net| peer.subnets.iter().any(|own| own.to_string() == *net))
+    });
+    match seen {
+        Some(PeerState { condition: PeerCondition::Programmed, why: None, .. }) => {
+            hops.good("entries", "all that leads to it is in place on this node");
+        }
+        Some(state) => {
+            let why = state.why.as_deref().unwrap_or("something that leads to it is missing");
+            let bad =
+                matches!(state.condition, PeerCondition::Incomplete | PeerCondition::Unusable);
+            match bad {
+                true => hops.wrong("entries", why, "flannelctl peers; flannelctl repair"),
+                false => hops.unknown("entries", why),
+            }
+        }
+        None => hops.unknown("entries", "this node's daemon cannot be asked about it"),
+    }
+    let own_port = || {
+        let process = DaemonProcess::find().ok().flatten()?;
+        let probe = process.options().ok()?.probe?;
+        Some(probe.port)
+    };
+    let Some(port) = port.or_else(own_port) else {
+        hops.unknown("daemon", "where the other node says how it is, is not known (--probe-port)");
+        return hops.all;
+    };
+    let Some(public) = peer.public.first() else { return hops.all };
+    let at = SocketAddr::new(*public, port);
+    let asked = block_on(async {
+        let asked = async {
+            let state: DaemonState = client::read_at(at, "/v1/state").await?;
+            let mut peers: Vec<PeerState> = Vec::new();
+            client::lines_at(at, "/v1/peers", |peer: PeerState| {
+                peers.push(peer);
+                Ok(())
+            })
+            .await?;
+            Ok::<_, anyhow::Error>((state, peers))
+        };
+        tokio::time::timeout(PATIENCE, asked).await?
+    });
+    match asked {
+        Ok((state, peers)) => judge(&mut hops, network, &state, &peers),
+        Err(error) => {
+            hops.unknown("daemon", format!("{at} does not say how it is there: {error:#}"))
+        }
+    }
+    hops.all
+}
+
+/// What the other daemon says, of itself and of this node.
+fn judge(hops: &mut Hops, network: &Network, state: &DaemonState, peers: &[PeerState]) {
+    let name = &state.hostname;
+    match state.networks.iter().find(|theirs| !theirs.verdict.is_whole()) {
+        Some(theirs) => {
+            let why = theirs.why.as_deref().unwrap_or("it is not ready");
+            hops.wrong(
+                "daemon",
+                format!("{name} says: {why}"),
+                format!("on {name}: flannelctl status"),
+            );
+        }
+        None => hops.good("daemon", format!("{name} says that its network is whole")),
+    }
+    let own: Vec<String> = network.own.iter().map(ToString::to_string).collect();
+    let of_ours = |peer: &&PeerState| {
+        let subnets = [&peer.subnet, &peer.ipv6_subnet].into_iter().flatten();
+        subnets.into_iter().any(|net| own.contains(net))
+    };
+    match peers.iter().find(of_ours) {
+        Some(PeerState {
+            condition: PeerCondition::Programmed | PeerCondition::Vanished,
+            public_ip,
+            ..
+        }) => {
+            let ours = network.underlay.as_ref().and_then(|underlay| underlay.public_v4);
+            match public_ip.zip(ours).filter(|(theirs, ours)| theirs != ours) {
+                Some((theirs, ours)) => hops.wrong(
+                    "answers",
+                    format!(
+                        "{name} sends to this node at {theirs}, and it is at {}",
+                        IpAddr::from(ours)
+                    ),
+                    "restart flanneld on this node: it announces its address anew",
+                ),
+                None => hops.good("answers", format!("{name} has all that leads to this node")),
+            }
+        }
+        Some(peer) => {
+            let why =
+                peer.why.as_deref().unwrap_or("something that leads to this node is missing there");
+            hops.wrong(
+                "answers",
+                format!("{name} does not reach this node: {why}"),
+                format!("on {name}: flannelctl repair"),
+            );
+        }
+        None => hops.wrong(
+            "answers",
+            format!("{name} knows no node with {}", own.join(" ")),
+            format!("on {name}: flannelctl status; is its store up?"),
+        ),
+    }
+}
