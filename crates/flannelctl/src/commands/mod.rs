@@ -1,7 +1,9 @@
 //! One file or directory per subcommand, each with a `run` that says how the process ends.
 
+mod bundle;
 mod check;
 mod cleanup;
+mod completion;
 mod config;
 mod daemon;
 mod daemon_process;
@@ -35,6 +37,8 @@ pub(crate) enum Command {
     Check(check::CheckArgs),
     /// The way of a packet from pod to pod, hop by hop, as the kernel would decide it now
     Trace(trace::TraceArgs),
+    /// One archive with all that can be known of this node, without secrets
+    Bundle(bundle::BundleArgs),
     /// Try flannel out: nodes as network namespaces on this machine
     Lab(lab::LabArgs),
     /// The network config: get, set, validate
@@ -59,6 +63,10 @@ pub(crate) enum Command {
     Ipam(ipam::IpamArgs),
     /// Remove everything that flannel has made on this node: rules, devices, routes, subnet.env
     Cleanup(cleanup::CleanupArgs),
+    /// Completion for a shell, on the standard output
+    Completion(completion::CompletionArgs),
+    /// Man pages, one for each command
+    Man(completion::ManArgs),
 }
 
 impl Command {
@@ -69,6 +77,7 @@ impl Command {
             Self::Events(args) => args.run(),
             Self::Check(args) => args.run(),
             Self::Trace(args) => args.run(),
+            Self::Bundle(args) => args.run(),
             Self::Lab(args) => args.run(),
             Self::Config(args) => args.run(),
             Self::Leases(args) => args.run(),
@@ -81,6 +90,8 @@ impl Command {
             Self::Key(args) => args.run(),
             Self::Ipam(args) => args.run(),
             Self::Cleanup(args) => args.run(),
+            Self::Completion(args) => args.run(),
+            Self::Man(args) => args.run(),
         }
     }
 }

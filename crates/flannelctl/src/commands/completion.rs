@@ -1,0 +1,44 @@
+//! `flannelctl completion` and `flannelctl man`: what shells and readers of manuals want to know of this program, by
+//! the program itself, so that it is true of it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Args;
+use clap_complete::Shell;
+
+use crate::called_as;
+
+/// Completion for a shell, on the standard output
+#[derive(Debug, Args)]
+pub(crate) struct CompletionArgs {
+    /// bash: flannelctl completion bash > /etc/bash_completion.d/flannelctl
+    shell: Shell,
+}
+
+impl CompletionArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let mut command = called_as().command();
+        let name = command.get_name().to_owned();
+        clap_complete::generate(self.shell, &mut command, name, &mut std::io::stdout().lock());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Man pages, one for each command
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Where to put them, such as /usr/local/share/man/man1
+    directory: PathBuf,
+}
+
+impl ManArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let command = called_as().command().disable_help_subcommand(true);
+        std::fs::create_dir_all(&self.directory)
+            .and_then(|()| clap_mangen::generate_to(command, &self.directory))
+            .with_context(|| format!("write man pages to {}", self.directory.display()))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

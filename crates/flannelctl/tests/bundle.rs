@@ -1,0 +1,134 @@
+//! `flannelctl bundle`: all that can be known of a node, and none of its secrets.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
+
+use std::process::Command;
+
+use flannel_lab::{Lab, Node};
+
+const FLANNELCTL: &str = env!("CARGO_BIN_EXE_flannelctl");
+
+/// Planted where secrets are kept, and in a log that should not have them.
+const TOKEN: &str =
+    "fl1.abababababababababababababababababababababababababababababababab.t0kent0kent0ken";
+const PASSWORD: &str = "open-sesame-4711";
+const PSK: &str = "ipsec-psk-of-96-characters-0123456789-0123456789-0123456789-0123456789-0123456789-0123456789-0123";
+const WIREGUARD: &str = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+const CLOUD: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
+const WEB: &str = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJlb2Z0aGV0b2tlbg";
+
+/// The archive, unpacked by tar: names and texts.
+fn unpacked(node: &Node, file: &str) -> Vec<(String, String)> {
+    let bytes = node.in_netns(|| std::fs::read(file)).unwrap().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("bundle.tar.gz");
+    std::fs::write(&archive, bytes).unwrap();
+    let done =
+        Command::new("tar").arg("xzf").arg(&archive).arg("-C").arg(dir.path()).output().unwrap();
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    std::fs::remove_file(&archive).unwrap();
+    let (mut files, mut directories) = (Vec::new(), vec![dir.path().to_owned()]);
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap().flatten() {
+            match entry.path().is_dir() {
+                true => directories.push(entry.path()),
+                false => {
+                    let name = entry.file_name().into_string().unwrap();
+                    files.push((name, std::fs::read_to_string(entry.path()).unwrap()));
+                }
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn a_bundle_has_all_that_is_known_and_none_of_the_secrets() {
+    let config = format!(
+        r#"{{"Network": "10.244.0.0/16", "Backend": {{"Type": "vxlan", "PSK": "{PSK}", "AccessKeySecret": "{CLOUD}"}}}}"#
+    );
+    let lab = Lab::builder()
+        .nodes(2)
+        .config_json(&config)
+        .env("FLANNELD_REMOTE_TOKEN", TOKEN)
+        .env("AWS_SECRET_ACCESS_KEY", CLOUD)
+        .flag(format!("--etcd-password={PASSWORD}"))
+        .start()
+        .unwrap();
+    let node = lab.node(1);
+    node.write_file("/run/flannel/wgkey", WIREGUARD).unwrap();
+    let log = format!(
+        "I1116 10:00:00 restored route 10.244.2.0/24\nW key {WIREGUARD}\npsk={PSK}\nauthorization: Bearer {WEB}\n\
+         plain {PASSWORD} in words\n{TOKEN}\n-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg\n-----END PRIVATE KEY-----\nlast line\n"
+    );
+    node.write_file("/run/flanneld.log", &log).unwrap();
+    node.exec(&["mkdir", "-p", "/etc/cni/net.d"]).unwrap();
+    let conf = format!(r#"{{"plugins":[{{"type":"flannel","password":"{PASSWORD}"}}]}}"#);
+    node.write_file("/etc/cni/net.d/10-flannel.conflist", &conf).unwrap();
+    let words =
+        [FLANNELCTL, "bundle", "--file", "/run/bundle.tar.gz", "--log", "/run/flanneld.log"];
+    let output = node.output(&words).unwrap();
+    assert!(output.status.success(), "{}{}", output.stdout, output.stderr);
+    assert_eq!(node.exec(&["stat", "-c", "%a", "/run/bundle.tar.gz"]).unwrap().trim(), "600");
+    let files = unpacked(node, "/run/bundle.tar.gz");
+    for (name, words) in [
+        ("state.json", "\"hostname\":\"node1\""),
+        ("peers.jsonl", "192.168.100.2"),
+        ("events.jsonl", ""),
+        ("check.json", "names the plugin"),
+        ("flags.txt", "--iface=eth0"),
+        ("config-0.json", "10.244.0.0/16"),
+        ("subnet.env", "FLANNEL_MTU=1450"),
+        ("10-flannel.conflist", "flannel"),
+        ("links.txt", "flannel.1"),
+        ("routes.txt", "proto 244"),
+        ("iptables.txt", "FLANNEL-FWD"),
+        ("versions.txt", "flannelctl "),
+        ("0.log", "restored route 10.244.2.0/24"),
+        ("0.log", "last line"),
+    ] {
+        let found = files.iter().find(|(found, _)| found == name);
+        assert!(found.is_some_and(|(_, text)| text.contains(words)), "{name} {words:?}: {found:?}");
+    }
+    for secret in [
+        TOKEN,
+        "t0kent0ken",
+        PASSWORD,
+        PSK,
+        &PSK[..20],
+        &WIREGUARD[..43],
+        CLOUD,
+        WEB,
+        "MIIEvQIBADANBg",
+    ] {
+        let with: Vec<&String> =
+            files.iter().filter(|(_, text)| text.contains(secret)).map(|(name, _)| name).collect();
+        assert!(with.is_empty(), "{secret} is in {with:?}");
+    }
+    // Nothing is written over.
+    let again = node.output(&words).unwrap();
+    assert_eq!(again.status.code(), Some(1), "{}", again.stdout);
+}
+
+#[test]
+fn a_bundle_is_bounded_whatever_logs_are_given() {
+    let lab = Lab::builder().nodes(1).no_daemons().start().unwrap();
+    let node = lab.node(1);
+    // Lines that do not compress to nothing, of more than is taken.
+    let fill = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do head -c 4000000 /dev/urandom | base64 > /run/log$i; echo the end >> /run/log$i; done";
+    node.exec(&["sh", "-ec", fill]).unwrap();
+    let logs: Vec<String> = (1..=12).map(|number| format!("--log=/run/log{number}")).collect();
+    let mut words = vec![FLANNELCTL, "bundle", "-f", "/run/bundle.tar.gz"];
+    words.extend(logs.iter().map(String::as_str));
+    let output = node.output(&words).unwrap();
+    assert!(output.status.success(), "{}{}", output.stdout, output.stderr);
+    let size: u64 =
+        node.exec(&["stat", "-c", "%s", "/run/bundle.tar.gz"]).unwrap().trim().parse().unwrap();
+    assert!(size < 32 << 20, "{size}");
+    let files = unpacked(node, "/run/bundle.tar.gz");
+    assert!(files.iter().any(|(name, text)| name == "0.log" && text.ends_with("the end\n")));
+    assert!(
+        files.iter().any(|(name, text)| name == "links.txt" && text.contains("eth0")),
+        "what is small comes first"
+    );
+}
