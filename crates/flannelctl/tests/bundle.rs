@@ -75,6 +75,8 @@ fn a_bundle_has_all_that_is_known_and_none_of_the_secrets() {
         ("state.json", "\"hostname\":\"node1\""),
         ("peers.jsonl", "192.168.100.2"),
         ("events.jsonl", ""),
+        ("entries.jsonl", "\"kind\":\"device\""),
+        ("diff.json", "["),
         ("check.json", "names the plugin"),
         ("flags.txt", "--iface=eth0"),
         ("config-0.json", "10.244.0.0/16"),

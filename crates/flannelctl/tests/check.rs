@@ -142,6 +142,12 @@ fn what_the_host_does_to_packets_is_named() {
         "forwarding",
         "net.ipv4.ip_forward is 0",
     );
+    is_found_and_mended(
+        node,
+        "sysctl -qw net.bridge.bridge-nf-call-iptables=0",
+        "kernel",
+        "net.bridge.bridge-nf-call-iptables is 0",
+    );
     // What comes from node 2 would be answered by another device.
     let strict = "sysctl -qw net.ipv4.conf.all.rp_filter=1";
     shell(node, strict);
@@ -283,6 +289,9 @@ fn a_node_without_a_daemon_is_judged_by_what_is_said_of_the_network() {
     shell(node, "sysctl -qw net.ipv6.conf.all.disable_ipv6=1");
     finds(node, &by_file, "kernel", "IPv6 is switched off");
     config(r#"{"Network": "10.244.0.0/16"}"#);
+    shell(node, "ip link set eth0 mtu 1500; ip addr flush dev eth0");
+    shell(node, "ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2");
+    finds(node, &by_file, "nic", "VirtualBox's NAT");
     shell(node, "ip route del default; ip addr flush dev eth0");
     finds(node, &by_file, "nic", "");
     finds(

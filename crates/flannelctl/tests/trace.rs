@@ -215,3 +215,44 @@ fn the_ends_of_a_trace_are_pods_by_name_or_address_and_one_of_them_is_here() {
         );
     }
 }
+
+#[test]
+fn the_daemon_of_the_other_node_is_asked_for_its_half() {
+    let (lab, one, two) = lab();
+    let (node, other) = (lab.node(1), lab.node(2));
+    let says = |wanted: &[&str], wrong_at: Option<&str>| {
+        lab.wait_until("the other node's word", LIMIT, || {
+            let (_, wrong, text) = trace(node, &one, &two, &[]);
+            let first = wrong.first().map(|(way, hop)| format!("{way} {hop}"));
+            let all = wanted.iter().all(|words| text.contains(words));
+            if all && first.as_deref() == wrong_at { Ok(()) } else { Err(text) }
+        })
+        .unwrap();
+    };
+    says(&["node2 says that its network is whole", "node2 has all that leads to this node"], None);
+    shell(other, "sysctl -qw net.ipv4.ip_forward=0");
+    says(&["node2 says: ", "net.ipv4.ip_forward is 0"], Some("peer daemon"));
+    shell(other, "sysctl -qw net.ipv4.ip_forward=1");
+    says(&["node2 says that its network is whole"], None);
+    // Who says nothing is not accused.
+    other.flanneld().kill9();
+    says(&["192.168.100.2:8081 does not say how it is there"], None);
+}
+
+#[test]
+fn both_families_are_traced_from_either_side() {
+    let lab = Lab::builder().nodes(2).backend("vxlan").ipv6(true).start().unwrap();
+    let (one, two) = (lab.pod(1).unwrap(), lab.pod(2).unwrap());
+    lab.wait_until("pods to reach each other", LIMIT, || lab.ping(&one, &two)).unwrap();
+    let families = [
+        (one.v4().unwrap().to_string(), two.v4().unwrap().to_string()),
+        (one.v6().unwrap().to_string(), two.v6().unwrap().to_string()),
+    ];
+    for (own, theirs) in families {
+        for number in [1, 2] {
+            let output = lab.node(number).output(&[FLANNELCTL, "trace", &own, &theirs]).unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}{}", output.stdout, output.stderr);
+            assert!(output.stdout.contains("fdb"), "{}", output.stdout);
+        }
+    }
+}

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use flannel_backend::Judged;
 use flannel_lease::SubnetOrigin;
 
+use super::output::OutputArgs;
 use super::store_args::{StoreArgs, block_on};
 
 const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -29,6 +30,8 @@ enum Action {
         /// Byte for byte as it was written
         #[arg(long)]
         raw: bool,
+        #[command(flatten)]
+        output: OutputArgs,
     },
     /// Check a config and write it
     Set {
@@ -46,6 +49,8 @@ enum Action {
         file: PathBuf,
         #[command(flatten)]
         strict: Strict,
+        #[command(flatten)]
+        output: OutputArgs,
     },
 }
 
@@ -79,7 +84,7 @@ fn warn_of(judged: &Judged) {
 impl ConfigArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match &self.action {
-            Action::Get { raw } => {
+            Action::Get { raw, output } => {
                 let store = self.store.open()?;
                 let texts = block_on(async {
                     Ok((store.config_as_written().await?, store.config().await?))
@@ -92,7 +97,7 @@ impl ConfigArgs {
                 };
                 match raw {
                     true => std::io::stdout().write_all(written.as_bytes())?,
-                    false => show(&derived)?,
+                    false => show(&derived, *output)?,
                 }
                 match flannel_backend::judge(&written, store.subnets()) {
                     Ok(judged) => warn_of(&judged),
@@ -108,8 +113,9 @@ impl ConfigArgs {
                 let store = self.store.open()?;
                 block_on(async { Ok(store.set_config(&text, *force).await?) })?;
             }
-            Action::Validate { file, strict } => {
-                show(&strict.judge(&read(file)?, self.store.subnets()?)?.config.to_json())?;
+            Action::Validate { file, strict, output } => {
+                let judged = strict.judge(&read(file)?, self.store.subnets()?)?;
+                show(&judged.config.to_json(), *output)?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -125,11 +131,10 @@ fn read(file: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// JSON laid out for people.
-fn show(text: &str) -> anyhow::Result<()> {
-    let pretty = serde_json::from_str::<serde_json::Value>(text)
-        .and_then(|value| serde_json::to_string_pretty(&value))
-        .unwrap_or_else(|_| text.to_owned());
-    writeln!(std::io::stdout(), "{pretty}")?;
-    Ok(())
+/// People, too, are shown JSON: it is what they write.
+fn show(text: &str, OutputArgs { output }: OutputArgs) -> anyhow::Result<()> {
+    match serde_json::from_str::<serde_json::Value>(text) {
+        Ok(value) => output.show(&value, |_| format!("{value:#}\n")),
+        Err(_) => Ok(writeln!(std::io::stdout(), "{text}")?),
+    }
 }

@@ -12,6 +12,7 @@ use flannel_cni::ipam::audit::{self, Evidence, Finding, State};
 use flannel_cni::ipam::{Holder, Store};
 
 use super::lab::table::{Colour, Paint, Table};
+use super::output::OutputArgs;
 
 /// Enough of a container's id to find it by.
 const SHOWN_OF_ID: usize = 20;
@@ -37,6 +38,9 @@ struct CheckArgs {
     /// Look at this network alone (its name in the CNI configuration), instead of all
     #[arg(long, value_name = "NAME")]
     network: Option<String>,
+
+    #[command(flatten)]
+    output: OutputArgs,
 
     /// Where host-local keeps its reservations (`dataDir` of the CNI configuration)
     #[arg(long, value_name = "DIR", default_value = "/var/lib/cni/networks")]
@@ -68,6 +72,15 @@ impl CheckArgs {
     fn run(self) -> anyhow::Result<ExitCode> {
         let mut out = io::stdout().lock();
         let networks = self.inspect()?;
+        if !self.output.output.is_for_people() {
+            let leaked: usize = networks.iter().map(InspectedNetwork::leaked).sum();
+            self.output.output.show(&document(&networks), |_| String::new())?;
+            if self.fix {
+                fix(&networks)?;
+            }
+            let stays = leaked > 0 && !self.fix;
+            return Ok(if stays { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+        }
         let reserved: usize = networks.iter().map(|network| network.findings.len()).sum();
         if reserved == 0 {
             writeln!(out, "no addresses are reserved in {}", self.data_dir.display())?;
@@ -132,6 +145,33 @@ fn fix(networks: &[InspectedNetwork]) -> anyhow::Result<usize> {
             .len();
     }
     Ok(freed)
+}
+
+/// For programs.
+fn document(networks: &[InspectedNetwork]) -> serde_json::Value {
+    let mut all = Vec::new();
+    for network in networks {
+        for Finding { reservation, state } in &network.findings {
+            let (container, interface) = match &reservation.owner {
+                Holder::Attachment { container_id, ifname } => (Some(container_id), Some(ifname)),
+                Holder::Container { container_id } => (Some(container_id), None),
+                Holder::Nobody => (None, None),
+            };
+            let state = match state {
+                State::InUse => "in-use",
+                State::Recent => "recent",
+                State::Stale => "leaked",
+            };
+            all.push(serde_json::json!({
+                "network": network.name,
+                "address": reservation.ip.to_string(),
+                "container": container,
+                "interface": interface,
+                "state": state,
+            }));
+        }
+    }
+    all.into()
 }
 
 fn table(networks: &[InspectedNetwork]) -> Table {

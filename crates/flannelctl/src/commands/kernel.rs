@@ -48,6 +48,8 @@ pub(crate) struct VxlanDevice {
     pub(crate) vni: u32,
     pub(crate) port: u16,
     pub(crate) local: Option<IpAddr>,
+    /// The index of the card that it sends by.
+    pub(crate) parent: Option<u32>,
 }
 
 /// A route of the main table; one with several next hops is one for each.
@@ -60,6 +62,8 @@ pub(crate) struct FoundRoute {
     pub(crate) metric: u32,
     pub(crate) protocol: u8,
     pub(crate) kind: RouteType,
+    /// The gateway is on the link, whatever addresses say.
+    pub(crate) onlink: bool,
 }
 
 /// What the kernel would do with a packet.
@@ -276,6 +280,7 @@ fn vxlan(attributes: &[InfoVxlan]) -> VxlanDevice {
         match attribute {
             InfoVxlan::Id(vni) => found.vni = *vni,
             InfoVxlan::Port(port) => found.port = *port,
+            InfoVxlan::Link(index) => found.parent = Some(*index),
             InfoVxlan::Local(ip) => found.local = Some((*ip).into()),
             InfoVxlan::Local6(ip) => found.local = Some((*ip).into()),
             _ => {}
@@ -340,6 +345,7 @@ fn routes(message: &RouteMessage) -> Vec<(Option<u32>, FoundRoute)> {
         metric,
         protocol: header.protocol.into(),
         kind: header.kind,
+        onlink: header.flags.contains(RouteFlags::Onlink),
     };
     hops.into_iter().map(|(link, via)| (link, route(via))).collect()
 }

@@ -33,6 +33,10 @@ pub(crate) enum Command {
     Peers(daemon::PeersArgs),
     /// What happened on this node: peers that came and went, entries restored and who undid them
     Events(daemon::EventsArgs),
+    /// What is wanted of the kernel beside what it has, where that differs
+    Diff(daemon::DiffArgs),
+    /// Have the daemon compare everything now and put right what differs
+    Repair(daemon::RepairArgs),
     /// Find what keeps flannel from working on this node, before it is installed or when in doubt
     Check(check::CheckArgs),
     /// The way of a packet from pod to pod, hop by hop, as the kernel would decide it now
@@ -75,6 +79,8 @@ impl Command {
             Self::Status(args) => args.run(),
             Self::Peers(args) => args.run(),
             Self::Events(args) => args.run(),
+            Self::Diff(args) => args.run(),
+            Self::Repair(args) => args.run(),
             Self::Check(args) => args.run(),
             Self::Trace(args) => args.run(),
             Self::Bundle(args) => args.run(),

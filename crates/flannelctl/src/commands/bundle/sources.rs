@@ -10,7 +10,7 @@ use flannel_common::run_program;
 
 use super::BundleArgs;
 use crate::commands::check;
-use crate::commands::daemon::client;
+use crate::commands::daemon::{client, diff};
 use crate::commands::daemon_process::DaemonProcess;
 use crate::commands::store_args::block_on;
 
@@ -56,6 +56,8 @@ pub(super) fn all(args: &BundleArgs) -> impl Iterator<Item = (String, String)> {
     ] {
         files.push((name.to_owned(), asked(socket, path)));
     }
+    let differs = diff::report(socket);
+    files.push(("diff.json".to_owned(), differs.unwrap_or_else(|error| format!("{error:#}\n"))));
     let found = check::report(&args.knowing, &args.cni_conf_dir);
     files.push(("check.json".to_owned(), found.unwrap_or_else(|error| format!("{error:#}\n"))));
     if let Ok(Some(process)) = DaemonProcess::find() {

@@ -63,3 +63,28 @@ fn judge(
     }
     findings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::check::finding::Severity;
+
+    #[test]
+    fn kernels_and_cards_that_break_packets_are_named_and_others_are_not() {
+        let network = Network::sample();
+        let kernel = |major, minor| KernelVersion { major, minor };
+        assert_eq!(judge(&network, kernel(6, 1), Some("virtio_net"), true), []);
+        let old = judge(&network, kernel(5, 4), None, false);
+        assert!(
+            old[0].fix.starts_with("ethtool -K flannel.1 tx-checksum-ip-generic off"),
+            "{old:?}"
+        );
+        assert_eq!(
+            judge(&network, kernel(5, 4), None, true)[0].severity,
+            Severity::Note,
+            "ours mends it"
+        );
+        let vmware = judge(&network, kernel(6, 1), Some("vmxnet3"), true);
+        assert!(vmware[0].fix.contains("tx-udp_tnl-segmentation off"), "{vmware:?}");
+    }
+}

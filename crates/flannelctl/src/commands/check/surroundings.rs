@@ -71,15 +71,16 @@ pub(crate) struct Network {
     pub(crate) connected: Vec<Connected>,
     /// This node's own subnet.
     pub(crate) own: Vec<IpNet>,
-    /// Its MAC in the tunnel, as others are told.
-    pub(crate) own_mac: Option<String>,
+    /// Its MACs in the tunnel, of each family, as others are told.
+    pub(crate) own_macs: Vec<String>,
     pub(crate) peers: Vec<Peer>,
 }
 
 pub(crate) struct Peer {
     pub(crate) subnets: Vec<IpNet>,
     pub(crate) public: Vec<IpAddr>,
-    pub(crate) mac: Option<String>,
+    /// In the tunnel, of each family.
+    pub(crate) macs: Vec<String>,
     /// Of its backend; empty for a reservation.
     pub(crate) backend: String,
 }
@@ -220,7 +221,7 @@ impl Surroundings {
             devices: Vec::new(),
             connected: Vec::new(),
             own: Vec::new(),
-            own_mac: None,
+            own_macs: Vec::new(),
             peers: Vec::new(),
         };
         let underlay = match underlay {
@@ -324,7 +325,7 @@ impl Surroundings {
                 mtu: said.mtu,
                 devices: devices.iter().map(ToString::to_string).collect(),
                 own: self.own(&said.name),
-                own_mac: None,
+                own_macs: Vec::new(),
                 ranges,
                 peers: peers.map(Peer::of_state).collect(),
             });
@@ -348,7 +349,7 @@ impl Surroundings {
             devices: vec!["flannel.1".to_owned()],
             connected: Vec::new(),
             own: Vec::new(),
-            own_mac: None,
+            own_macs: Vec::new(),
             peers: Vec::new(),
         }
     }
@@ -422,6 +423,13 @@ impl Knowing {
 }
 
 impl Network {
+    /// By which packets of a family go to other nodes, where that is a device of flannel's.
+    pub(crate) fn tunnel_device(&self, v4: bool) -> Option<&str> {
+        let of_family = |name: &&String| name.contains("-v6") != v4;
+        let found = self.devices.iter().find(of_family).or(self.devices.first());
+        found.map(String::as_str)
+    }
+
     /// Of the store. `public`: this node's own addresses, by which its lease is known where no daemon says so.
     fn take_leases(&mut self, leases: &[Lease], public: &[IpAddr]) {
         for lease in leases {
@@ -434,7 +442,7 @@ impl Network {
                 self.peers.push(peer);
                 continue;
             }
-            self.own_mac = peer.mac;
+            self.own_macs = peer.macs;
             self.own = peer.subnets;
         }
     }
@@ -442,13 +450,16 @@ impl Network {
 
 impl Peer {
     fn of_lease(lease: &Lease) -> Self {
-        let data = lease.attrs.backend_data.as_ref();
-        let data: serde_json::Value =
-            data.and_then(|data| serde_json::from_str(data.as_str()).ok()).unwrap_or_default();
+        let attrs = &lease.attrs;
+        let mac = |data: &flannel_lease::RawJson| {
+            let data: serde_json::Value = serde_json::from_str(data.as_str()).ok()?;
+            data["VtepMAC"].as_str().map(str::to_ascii_lowercase)
+        };
+        let data = [&attrs.backend_data, &attrs.backend_v6_data].into_iter().flatten();
         Self {
             subnets: nets(&lease.subnet),
             public: flannel_backend::public_addresses(&lease.attrs).collect(),
-            mac: data["VtepMAC"].as_str().map(str::to_ascii_lowercase),
+            macs: data.filter_map(mac).collect(),
             backend: lease.attrs.backend_type.clone(),
         }
     }
@@ -459,7 +470,7 @@ impl Peer {
         Self {
             subnets: subnets.filter_map(|net| net.parse().ok()).collect(),
             public: public.chain(state.public_ipv6.map(IpAddr::from)).collect(),
-            mac: None,
+            macs: Vec::new(),
             backend: state.backend.clone(),
         }
     }
@@ -526,5 +537,37 @@ fn v6(ip: IpAddr) -> Option<std::net::Ipv6Addr> {
     match ip {
         IpAddr::V6(ip) => Some(ip),
         IpAddr::V4(_) => None,
+    }
+}
+
+#[cfg(test)]
+impl Network {
+    /// One of vxlan and IPv4, on eth0.
+    pub(crate) fn sample() -> Self {
+        let underlay = Underlay {
+            link: flannel_kernel::IfName::new("eth0").unwrap(),
+            mtu: 1500,
+            v4: Some([192, 0, 2, 1].into()),
+            v6: None,
+            public_v4: Some([192, 0, 2, 1].into()),
+            public_v6: None,
+            why: String::new(),
+        };
+        Self {
+            name: "_".to_owned(),
+            stack: Stack { v4: true, v6: false },
+            ranges: vec!["10.244.0.0/16".parse().unwrap()],
+            backend: "vxlan".to_owned(),
+            nftables: Some(false),
+            tunnel: usual_tunnel("vxlan"),
+            underlay: Some(underlay),
+            no_underlay: None,
+            mtu: Some(1450),
+            devices: vec!["flannel.1".to_owned()],
+            connected: Vec::new(),
+            own: vec!["10.244.1.0/24".parse().unwrap()],
+            own_macs: Vec::new(),
+            peers: Vec::new(),
+        }
     }
 }

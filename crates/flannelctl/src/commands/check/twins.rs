@@ -31,14 +31,14 @@ fn judge(network: &Network) -> Vec<Finding> {
             by_address.entry(ip).or_default().push(of(&network.own));
         }
     }
-    if let Some(mac) = &network.own_mac {
+    for mac in &network.own_macs {
         by_mac.entry(mac).or_default().push(of(&network.own));
     }
     for peer in network.peers.iter().filter(|peer| !peer.backend.is_empty()) {
         for ip in &peer.public {
             by_address.entry(*ip).or_default().push(of(&peer.subnets));
         }
-        if let Some(mac) = &peer.mac {
+        for mac in &peer.macs {
             by_mac.entry(mac).or_default().push(of(&peer.subnets));
         }
     }
@@ -58,7 +58,9 @@ fn judge(network: &Network) -> Vec<Finding> {
             ));
         }
     }
-    for (mac, subnets) in &by_mac {
+    for (mac, subnets) in &mut by_mac {
+        // One node may have one for both families.
+        subnets.dedup();
         if subnets.len() > 1 {
             findings.push(Finding::broken(
                 SUBJECT,

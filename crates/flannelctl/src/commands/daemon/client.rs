@@ -95,6 +95,15 @@ pub(crate) async fn lines<T: DeserializeOwned>(
     lines_from(Place::Here(socket), Method::GET, path, each).await
 }
 
+/// Asks for something to be done, and hands over each line of what is said of it.
+pub(crate) async fn post<T: DeserializeOwned>(
+    socket: &Path,
+    path: &str,
+    each: impl FnMut(T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    lines_from(Place::Here(socket), Method::POST, path, each).await
+}
+
 /// Of the daemon of another node.
 pub(crate) async fn lines_at<T: DeserializeOwned>(
     at: SocketAddr,

@@ -1,16 +1,21 @@
-//! `flannelctl status`, `peers` and `events`: what the daemon of this node says of itself.
+//! `flannelctl status`, `peers`, `events`, `diff` and `repair`: what the daemon of this node says of itself, and does
+//! when it is asked.
 
 pub(crate) mod client;
+pub(crate) mod diff;
 mod events;
 mod peers;
+mod repair;
 mod status;
 
 use std::path::PathBuf;
 
 use clap::Args;
 
+pub(crate) use diff::DiffArgs;
 pub(crate) use events::EventsArgs;
 pub(crate) use peers::PeersArgs;
+pub(crate) use repair::RepairArgs;
 pub(crate) use status::StatusArgs;
 
 use super::output::OutputArgs;

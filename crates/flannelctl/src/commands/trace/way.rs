@@ -45,7 +45,7 @@ impl Node<'_> {
         let entered = match from.1 {
             End::Pod => self.leave_pod(&mut hops, from.0)?,
             End::Host => None,
-            End::Peer(peer) => self.leave_tunnel(&mut hops, peer)?,
+            End::Peer(peer) => self.leave_tunnel(&mut hops, peer, from.0.is_ipv4())?,
             // Whence it comes into the pod network is not flannel's business.
             End::World => return Ok(hops.all),
         };
@@ -54,8 +54,8 @@ impl Node<'_> {
             return Ok(hops.all);
         }
         // A device that is down has no routes: it is named, and not what follows from it.
-        if let (End::Peer(_), Some(tunnel)) = (to.1, self.network.devices.first())
-            && !self.tunnel_is_up(&mut hops, &tunnel.clone())
+        if let (End::Peer(_), Some(tunnel)) = (to.1, self.network.tunnel_device(to.0.is_ipv4()))
+            && !self.tunnel_is_up(&mut hops, tunnel)
         {
             return Ok(hops.all);
         }
@@ -200,7 +200,12 @@ impl Node<'_> {
     }
 
     /// By which device a peer's packets come out.
-    fn leave_tunnel(&mut self, hops: &mut Hops, peer: &Peer) -> anyhow::Result<Option<String>> {
+    fn leave_tunnel(
+        &mut self,
+        hops: &mut Hops,
+        peer: &Peer,
+        v4: bool,
+    ) -> anyhow::Result<Option<String>> {
         let Some(underlay) = &self.network.underlay else {
             hops.unknown("underlay", "the interface to other nodes is not known");
             return Ok(None);
@@ -240,8 +245,8 @@ impl Node<'_> {
                 }
             }
         }
-        let Some(name) = self.network.devices.first().cloned() else { return Ok(Some(card)) };
-        Ok(self.tunnel_is_up(hops, &name).then_some(name))
+        let Some(name) = self.network.tunnel_device(v4) else { return Ok(Some(card)) };
+        Ok(self.tunnel_is_up(hops, name).then(|| name.to_owned()))
     }
 
     fn tunnel_is_up(&self, hops: &mut Hops, name: &str) -> bool {
@@ -420,7 +425,8 @@ impl Node<'_> {
             );
             return Ok(None);
         };
-        if let Some(wanted) = peer.mac.as_deref().filter(|wanted| *wanted != mac.to_string()) {
+        if !peer.macs.is_empty() && !peer.macs.contains(&mac.to_string()) {
+            let wanted = peer.macs.join(" or ");
             hops.wrong(
                 "neighbour",
                 format!("{via} is {mac} on {link}, and the peer says it is {wanted}"),

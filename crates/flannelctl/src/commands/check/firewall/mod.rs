@@ -29,6 +29,8 @@ pub(crate) struct Rules {
     nft: nft::Ruleset,
     v4: iptables::Tables,
     v6: iptables::Tables,
+    /// Programs that could not say them.
+    unread: Vec<&'static str>,
 }
 
 /// What a packet is to flannel.
@@ -42,7 +44,15 @@ enum Role {
 
 pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
     let rules = Rules::read();
-    around.networks.iter().flat_map(|network| judge(network, &rules)).collect()
+    let unread = rules.unread.iter().map(|program| {
+        let what = format!("rules cannot be read by `{program}`");
+        Finding::note(
+            SUBJECT,
+            what,
+            "what they drop is not known; is it installed on this host, or in this image?",
+        )
+    });
+    unread.chain(around.networks.iter().flat_map(|network| judge(network, &rules))).collect()
 }
 
 fn judge(network: &Network, rules: &Rules) -> Vec<Finding> {
@@ -63,11 +73,17 @@ fn judge(network: &Network, rules: &Rules) -> Vec<Finding> {
 impl Rules {
     /// Of this host, as they are now.
     pub(crate) fn read() -> Self {
-        Self {
-            nft: nft::Ruleset::read(&output("nft", &["-j", "list", "ruleset"]).unwrap_or_default()),
-            v4: iptables::Tables::read(&output("iptables-save", &[]).unwrap_or_default()),
-            v6: iptables::Tables::read(&output("ip6tables-save", &[]).unwrap_or_default()),
-        }
+        let mut unread = Vec::new();
+        let mut said = |program: &'static str, arguments: &[&str]| {
+            output(program, arguments).unwrap_or_else(|| {
+                unread.push(program);
+                String::new()
+            })
+        };
+        let nft = nft::Ruleset::read(&said("nft", &["-j", "list", "ruleset"]));
+        let v4 = iptables::Tables::read(&said("iptables-save", &[]));
+        let v6 = iptables::Tables::read(&said("ip6tables-save", &[]));
+        Self { nft, v4, v6, unread }
     }
 
     /// Who drops such a packet, whatever is not known of it.
@@ -117,9 +133,9 @@ fn packets(network: &Network) -> Vec<(Role, Packet)> {
         packets.push((Role::TunnelOut, packet(Hook::Out, *own, *peer)));
     }
     // Between pods, by what the bridge is called as a rule.
-    let tunnel = network.devices.first().cloned().unwrap_or(card);
     for peer in network.peers.iter().take(PEERS) {
         for theirs in &peer.subnets {
+            let tunnel = network.tunnel_device(theirs.addr().is_ipv4()).unwrap_or(&card);
             let ours =
                 network.own.iter().find(|own| own.addr().is_ipv4() == theirs.addr().is_ipv4());
             let (Some(ours), Some(theirs)) =
@@ -136,8 +152,8 @@ fn packets(network: &Network) -> Vec<(Role, Packet)> {
                 iif: iif.to_owned(),
                 oif: oif.to_owned(),
             };
-            packets.push((Role::FromPods, packet(ours, theirs, "cni0", &tunnel)));
-            packets.push((Role::ToPods, packet(theirs, ours, &tunnel, "cni0")));
+            packets.push((Role::FromPods, packet(ours, theirs, "cni0", tunnel)));
+            packets.push((Role::ToPods, packet(theirs, ours, tunnel, "cni0")));
         }
     }
     packets
