@@ -66,7 +66,7 @@ fn a_bundle_has_all_that_is_known_and_none_of_the_secrets() {
     let conf = format!(r#"{{"plugins":[{{"type":"flannel","password":"{PASSWORD}"}}]}}"#);
     node.write_file("/etc/cni/net.d/10-flannel.conflist", &conf).unwrap();
     let words =
-        [FLANNELCTL, "bundle", "--file", "/run/bundle.tar.gz", "--log", "/run/flanneld.log"];
+        [FLANNELCTL, "bundle", "-f", "/run/bundle.tar.gz", "--log=/run/flanneld.log", "--peers=5"];
     let output = node.output(&words).unwrap();
     assert!(output.status.success(), "{}{}", output.stdout, output.stderr);
     assert_eq!(node.exec(&["stat", "-c", "%a", "/run/bundle.tar.gz"]).unwrap().trim(), "600");
@@ -89,9 +89,14 @@ fn a_bundle_has_all_that_is_known_and_none_of_the_secrets() {
         ("0.log", "restored route 10.244.2.0/24"),
         ("0.log", "last line"),
     ] {
-        let found = files.iter().find(|(found, _)| found == name);
-        assert!(found.is_some_and(|(_, text)| text.contains(words)), "{name} {words:?}: {found:?}");
+        let of: Vec<&String> =
+            files.iter().filter(|(found, _)| found == name).map(|(_, text)| text).collect();
+        assert!(of.iter().any(|text| text.contains(words)), "{name} {words:?}: {of:?}");
     }
+    // Of this node, and of the other.
+    let hosts: Vec<&String> =
+        files.iter().filter(|(name, _)| name == "state.json").map(|(_, text)| text).collect();
+    assert!(hosts.len() == 2 && hosts.iter().any(|text| text.contains("\"node2\"")), "{hosts:?}");
     for secret in [
         TOKEN,
         "t0kent0ken",

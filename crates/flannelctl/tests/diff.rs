@@ -73,7 +73,7 @@ fn peers_that_are_watched_are_shown_when_they_change() {
     let node = lab.node(1);
     let mut watch = Command::new("timeout");
     watch.args(["4", "sh", "-c", &format!("{FLANNELCTL} peers --watch > /run/peers.txt")]);
-    let mut watch = node.spawn(watch).unwrap();
+    let watch = node.spawn(watch).unwrap();
     lab.wait_until("the other node", LIMIT, || {
         node.read_file("/run/peers.txt").is_ok_and(|text| text.contains("192.168.100.2"))
     })

@@ -30,6 +30,10 @@ pub(crate) struct BundleArgs {
     /// A log of the daemon; without any, what the journal has of the unit flanneld. Its end is taken
     #[arg(long, value_name = "FILE")]
     log: Vec<PathBuf>,
+    /// Also what the daemons of other nodes say of themselves, of so many at most, where their probe port is
+    /// that of this node's (--healthz-port)
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    peers: usize,
     /// Where the container runtime looks for CNI configurations
     #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
     cni_conf_dir: PathBuf,

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flannel_common::run_program;
+use flannel_state::PeerState;
 
 use super::BundleArgs;
 use crate::commands::check;
@@ -15,6 +17,8 @@ use crate::commands::daemon_process::DaemonProcess;
 use crate::commands::store_args::block_on;
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const ONE_PEER: Duration = Duration::from_secs(2);
+const ALL_PEERS: Duration = Duration::from_secs(60);
 /// Of a log, its end.
 const LOG: u64 = 4 << 20;
 /// Of what a program says, its beginning.
@@ -75,6 +79,7 @@ pub(super) fn all(args: &BundleArgs) -> impl Iterator<Item = (String, String)> {
     files.extend(within(&args.cni_conf_dir, "cni", |name| {
         [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end))
     }));
+    files.extend(peers(args));
     // What may be large comes last, and is cut if all together is too much.
     let mut logs = Vec::new();
     for (number, log) in args.log.iter().enumerate() {
@@ -97,20 +102,54 @@ fn versions() -> String {
 
 /// As the daemon answers it.
 fn asked(socket: &Path, path: &str) -> String {
+    let mut text = Vec::new();
     let answer = block_on(async {
-        let mut text = Vec::new();
-        let asked = client::text(socket, path, |piece| {
-            let room = SAID.saturating_sub(text.len());
-            text.extend_from_slice(&piece[..piece.len().min(room)]);
-            Ok(())
-        });
-        tokio::time::timeout(PATIENCE, asked).await??;
-        Ok(text)
+        let asked = client::text(socket, path, |piece| take(&mut text, piece));
+        tokio::time::timeout(PATIENCE, asked).await?
     });
-    match answer {
-        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
-        Err(error) => format!("{error:#}\n"),
+    written(text, answer)
+}
+
+/// What the daemons of other nodes say of themselves, all asked before the time is over.
+fn peers(args: &BundleArgs) -> Vec<(String, String)> {
+    let process = DaemonProcess::find().ok().flatten();
+    let port = process.and_then(|process| Some(process.options().ok()?.probe?.port));
+    let mut known: Vec<IpAddr> = Vec::new();
+    let (Some(port), 1..) = (port, args.peers) else { return Vec::new() };
+    let _ = block_on(client::lines(&args.knowing.socket, "/v1/peers", |peer: PeerState| {
+        let public = peer.public_ip.map(IpAddr::from).or(peer.public_ipv6.map(IpAddr::from));
+        known.extend(public.filter(|_| known.len() < args.peers));
+        Ok(())
+    }));
+    let deadline = Instant::now() + ALL_PEERS;
+    let mut files = Vec::new();
+    for ip in known.into_iter().take_while(|_| Instant::now() < deadline) {
+        for (name, path) in [("state.json", "/v1/state"), ("events.jsonl", "/v1/events")] {
+            let mut text = Vec::new();
+            let answer = block_on(async {
+                let at = SocketAddr::new(ip, port);
+                let asked = client::text_at(at, path, |piece| take(&mut text, piece));
+                tokio::time::timeout(ONE_PEER, asked).await?
+            });
+            files.push((format!("peers/{ip}/{name}"), written(text, answer)));
+        }
     }
+    files
+}
+
+fn take(text: &mut Vec<u8>, piece: &[u8]) -> anyhow::Result<()> {
+    let room = SAID.saturating_sub(text.len());
+    text.extend_from_slice(&piece[..piece.len().min(room)]);
+    Ok(())
+}
+
+/// With why it ends where it does.
+fn written(text: Vec<u8>, ended: anyhow::Result<()>) -> String {
+    let mut text = String::from_utf8_lossy(&text).into_owned();
+    if let Err(error) = ended {
+        text += &format!("{error:#}\n");
+    }
+    text
 }
 
 fn within(directory: &Path, under: &str, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {

@@ -86,6 +86,15 @@ pub(crate) async fn text(
     pieces(Place::Here(socket), Method::GET, path, each).await
 }
 
+/// Of the daemon of another node.
+pub(crate) async fn text_at(
+    at: SocketAddr,
+    path: &str,
+    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    pieces(Place::There(at), Method::GET, path, each).await
+}
+
 /// Hands over each line of an answer as it comes.
 pub(crate) async fn lines<T: DeserializeOwned>(
     socket: &Path,
