@@ -13,7 +13,8 @@ use flannel_kernel::{Facts, IfName, KernelVersion, LegacyRoutes, Path};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use ipnet::IpNet;
 
-use crate::{Answers, Connected, Need, Underlay, Wishes};
+use crate::family::PerFamily as _;
+use crate::{Answers, Connected, Need, Stack, Underlay, Wishes};
 
 /// All that a backend may look at besides leases.
 #[derive(Clone, Debug)]
@@ -58,11 +59,12 @@ impl Node {
         path.gateway.is_none().then_some(path.link)
     }
 
-    /// What any backend announces: the node's public addresses of the families in use.
+    /// What any backend announces: the node's public addresses of the families that its packets travel in.
     pub fn attrs(&self, backend_type: &str) -> LeaseAttrs {
+        let sends = |family| Family::outers(self).any(|outer| outer == family);
         LeaseAttrs {
-            public_ip: self.underlay.public_v4.filter(|_| self.network.v4.is_some()),
-            public_ipv6: self.underlay.public_v6.filter(|_| self.network.v6.is_some()),
+            public_ip: self.underlay.public_v4.filter(|_| sends(Family::V4)),
+            public_ipv6: self.underlay.public_v6.filter(|_| sends(Family::V6)),
             backend_type: backend_type.to_owned(),
             backend_data: None,
             backend_v6_data: None,
@@ -107,10 +109,10 @@ pub trait Backend: Send + Sync {
         Ok(())
     }
 
-    /// Whether a node whose card has IPv4 alone can be part of a network that has IPv6 too: its IPv6 packets
-    /// then travel over IPv4, to nodes that do the same.
-    fn carries_v6_over_v4(&self) -> bool {
-        false
+    /// The families that a node's interface may have for such a network, the best first. A node that lacks an
+    /// address of a family in use can take part where that family's packets travel in the other.
+    fn underlays(&self, network: &NetworkConfig) -> Vec<Stack> {
+        vec![Stack::of(network)]
     }
 
     /// The MTU that pods may use: the underlay's, less what the backend adds to a packet.
@@ -204,6 +206,12 @@ pub enum PeerProblem {
     Displaces { key: Subnet, theirs: IpNet, route: String, link: IfName },
     #[error("it announces no usable public {0} address")]
     NoAddress(Family),
+    /// It is reached in this family alone, and this node sends in the other.
+    #[error(
+        "it announces an address of {theirs} alone, and this node sends over {ours} alone: give all nodes an address \
+         of one and the same family", theirs = .0, ours = .0.other()
+    )]
+    Apart(Family),
     #[error("its backend data is unusable: {0}")]
     Data(String),
     #[error("{0}")]

@@ -7,7 +7,7 @@ use flannel_kernel::IPV6_DEFAULT_METRIC;
 use flannel_lease::{Lease, LeaseAttrs, RawJson, Subnet};
 use ipnet::IpNet;
 
-use crate::{Node, PeerProblem, Underlay};
+use crate::{BackendError, Node, PeerProblem, Underlay};
 
 /// With more subnets than this in a network, routes are spread over metrics. The kernel finds a
 /// route's twin by a hash that leaves the gateway out, so ten thousand routes with one gateway each
@@ -15,6 +15,10 @@ use crate::{Node, PeerProblem, Underlay};
 /// metric 0 and look in `ip route` as they always have.
 const SPREAD_ABOVE: u128 = 2048;
 const FIRST_SPREAD_METRIC: u32 = 100;
+
+/// What IPv6 demands of a link, and what IPv4 does.
+const LEAST_MTU_V6: u32 = 1280;
+const LEAST_MTU_V4: u32 = 68;
 
 /// What a lease, a node or its underlay has of one family.
 pub(crate) trait PerFamily: Sized {
@@ -36,6 +40,24 @@ pub(crate) trait PerFamily: Sized {
     /// The address that packets to peers leave from. Behind a NAT it is not the announced one: the
     /// kernel sends nothing from an address it does not have.
     fn source(self, underlay: &Underlay) -> Option<IpAddr>;
+
+    /// The family in which this node's packets of this one travel: the same, if it has an address of it, else the
+    /// other.
+    fn outer(self, node: &Node) -> Option<Self>;
+
+    /// All families in which this node's packets travel, IPv4 first.
+    fn outers(node: &Node) -> impl Iterator<Item = Self>;
+
+    /// The family in which packets of this one travel to a peer, and where to: the same, if both nodes have an
+    /// address of it, else the other. Both sides of a pair come to the same answer.
+    fn way_to(self, node: &Node, peer: &Lease) -> Result<(Self, IpAddr), PeerProblem>;
+
+    /// The smallest MTU that it can do with.
+    fn least_mtu(self) -> u32;
+
+    /// Refuses what leaves pods less than that. `outer`: what the packets around theirs may have, `raise`: what
+    /// allows them more.
+    fn check_mtu(self, mtu: u32, outer: u32, raise: &str) -> Result<(), BackendError>;
 
     /// A subnet as its one address: the tunnel end-point of whoever holds it.
     fn host(net: IpNet) -> IpNet;
@@ -96,6 +118,49 @@ impl PerFamily for Family {
         }
     }
 
+    fn outer(self, node: &Node) -> Option<Self> {
+        [self, self.other()].into_iter().find(|family| family.source(&node.underlay).is_some())
+    }
+
+    fn outers(node: &Node) -> impl Iterator<Item = Self> {
+        let [one, other] = Self::BOTH.map(|family| {
+            let used = Self::used_by(node).any(|used| used == family);
+            family.outer(node).filter(|_| used)
+        });
+        Self::BOTH.into_iter().filter(move |family| [one, other].contains(&Some(*family)))
+    }
+
+    fn way_to(self, node: &Node, peer: &Lease) -> Result<(Self, IpAddr), PeerProblem> {
+        let mut theirs = [self, self.other()]
+            .into_iter()
+            .filter_map(|family| Some((family, family.public_address(peer).ok()?)));
+        let ours = |family| Self::outers(node).any(|outer| outer == family);
+        match theirs.clone().find(|(family, _)| ours(*family)) {
+            Some(way) => Ok(way),
+            None => Err(match theirs.next() {
+                Some((theirs, _)) => PeerProblem::Apart(theirs),
+                None => PeerProblem::NoAddress(self),
+            }),
+        }
+    }
+
+    fn least_mtu(self) -> u32 {
+        match self {
+            Self::V4 => LEAST_MTU_V4,
+            Self::V6 => LEAST_MTU_V6,
+        }
+    }
+
+    fn check_mtu(self, mtu: u32, outer: u32, raise: &str) -> Result<(), BackendError> {
+        let least = self.least_mtu();
+        if mtu >= least {
+            return Ok(());
+        }
+        Err(BackendError::Unfit(format!(
+            "an MTU of {outer} leaves {mtu} bytes for pods, less than the {least} that {self} needs: raise {raise}"
+        )))
+    }
+
     fn host(net: IpNet) -> IpNet {
         IpNet::from(net.network())
     }
@@ -115,14 +180,13 @@ impl PerFamily for Family {
     }
 }
 
-/// What an operator should know of a node whose IPv6 travels over IPv4.
-pub(crate) fn remark_on_v6_over_v4(node: &Node) -> Option<String> {
-    let crossed = node.network.v6.is_some() && node.underlay.v6.is_none();
-    crossed.then(|| {
-        format!(
-            "{} has no usable IPv6 address: IPv6 of pods travels over IPv4. Nodes with this flannel reach them so; \
-             nodes with the Go flannel do not",
-            node.underlay.link
-        )
-    })
+/// What an operator should know of a node whose packets of one family travel in the other.
+pub(crate) fn remark_on_crossing(node: &Node) -> Option<String> {
+    let crossed = Family::used_by(node).find(|used| used.outer(node) == Some(used.other()))?;
+    Some(format!(
+        "{} has no usable {crossed} address: {crossed} of pods travels over {}. Nodes with this flannel reach them \
+         so; nodes with the Go flannel do not",
+        node.underlay.link,
+        crossed.other()
+    ))
 }

@@ -53,9 +53,16 @@ impl Backend for HostGwBackend {
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
         let mut entries = Vec::new();
+        let mut unreached = None;
         for family in Family::used_by(node) {
             let Some(dst) = family.subnet(&peer.subnet) else { continue };
-            let via = family.public_address(peer)?;
+            let via = match family.public_address(peer) {
+                Ok(via) => via,
+                Err(problem) => {
+                    unreached = Some(problem);
+                    continue;
+                }
+            };
             if let Some(gateway) = node.paths.get(&via).and_then(|path| path.gateway) {
                 return Err(PeerProblem::Unreachable(format!(
                     "{via} is behind the gateway {gateway}: host-gw needs all nodes on one link; use \
@@ -70,7 +77,11 @@ impl Backend for HostGwBackend {
                 onlink: false,
             }));
         }
-        Ok(entries.into())
+        // One family that works is better than none.
+        match unreached {
+            Some(problem) if entries.is_empty() => Err(problem),
+            _ => Ok(entries.into()),
+        }
     }
 
     fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {

@@ -1,31 +1,71 @@
-//! ipip: pods' packets travel as they are in the nodes' own, IPv4 in IPv4, in the kernel.
+//! ipip: pods' packets travel as they are in the nodes' own, which are IPv4, in the kernel.
 //!
 //! One device for all peers: each peer's subnet is routed through it with the peer's public address as
-//! the gateway, which is where the kernel then sends the outer packet. With DirectRouting, peers on the
-//! same link are reached without it.
+//! the gateway, which is where the kernel then sends the outer packet. Pods' IPv6 has a device of its own, for which the
+//! gateway is that address as IPv6 can write it. With DirectRouting, peers on the same link are reached by their
+//! IPv4 without it.
 
 use flannel_kernel::{
-    Address, Entry, IPIP_DEVICE, IfName, Ipip, LegacyRoutes, Link, LinkKind, Route,
+    Address, Entry, IfName, IpTunnel, IpTunnelKind, LegacyRoutes, Link, LinkKind, Route, Sysctl,
+    ip_tunnel_device,
 };
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Node, PeerProblem, Wishes};
+use crate::{Backend, BackendError, Node, PeerProblem, Stack, Wishes};
 
 /// The outer IPv4 header.
 const OVERHEAD: u32 = 20;
-/// What IPv4 demands of a link.
-const LEAST_MTU: u32 = 68;
 
 pub(crate) struct IpipBackend {
-    device: IfName,
+    device_v4: IfName,
+    device_v6: IfName,
     direct_routing: bool,
 }
 
 impl IpipBackend {
     pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
-        let device = IfName::new(IPIP_DEVICE).map_err(|e| BackendError::Unfit(e.to_string()))?;
-        Ok(Self { device, direct_routing: config.bool("DirectRouting", false)? })
+        let name = |kind| {
+            let name = IfName::new(ip_tunnel_device(kind));
+            name.map_err(|error| BackendError::Unfit(error.to_string()))
+        };
+        Ok(Self {
+            device_v4: name(IpTunnelKind::Ipip)?,
+            device_v6: name(IpTunnelKind::Sit)?,
+            direct_routing: config.bool("DirectRouting", false)?,
+        })
+    }
+
+    fn device(&self, family: Family) -> IfName {
+        match family {
+            Family::V4 => self.device_v4,
+            Family::V6 => self.device_v6,
+        }
+    }
+
+    fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
+        let link = self.device(family);
+        let subnet = family.subnet(&own.subnet)?;
+        let local = node.underlay.v4.or(node.underlay.public_v4)?;
+        let kind = match family {
+            Family::V4 => IpTunnelKind::Ipip,
+            Family::V6 => IpTunnelKind::Sit,
+        };
+        let mut entries = vec![
+            Entry::Link(Box::new(Link {
+                name: link,
+                kind: LinkKind::IpTunnel(IpTunnel { kind, local }),
+                mac: None,
+                mtu: self.mtu(node),
+            })),
+            Entry::Address(Address { link, addr: Family::host(subnet) }),
+        ];
+        if family == Family::V6 {
+            // Without it the device can have no address.
+            let path = format!("net/ipv6/conf/{link}/disable_ipv6");
+            entries.push(Entry::Sysctl(Sysctl { path, value: "0".to_owned() }));
+        }
+        Some(entries)
     }
 }
 
@@ -38,28 +78,15 @@ impl Backend for IpipBackend {
         &["DirectRouting"]
     }
 
-    fn check_network(&self, network: &NetworkConfig) -> Result<(), BackendError> {
-        if network.v6.is_some() {
-            return Err(BackendError::Unfit(
-                "Backend.Type ipip carries IPv4 alone, and this network has IPv6 too: use vxlan, wireguard or \
-                 host-gw, or set EnableIPv6 to false"
-                    .to_owned(),
-            ));
-        }
-        Ok(())
+    /// Over IPv6 there is no tunnel of the kernel's that leads to many nodes: docs/backends/ipip.md says why.
+    fn underlays(&self, _network: &NetworkConfig) -> Vec<Stack> {
+        vec![Stack::V4]
     }
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
-        self.check_network(&node.network)?;
-        let mtu = self.mtu(node);
-        if mtu < LEAST_MTU {
-            return Err(BackendError::Unfit(format!(
-                "an MTU of {} leaves {mtu} bytes for pods, less than the {LEAST_MTU} that IPv4 needs: raise \
-                 the MTU of {}",
-                node.underlay.mtu, node.underlay.link
-            )));
-        }
-        Ok(())
+        let raise = format!("the MTU of {}", node.underlay.link);
+        Family::used_by(node)
+            .try_for_each(|family| family.check_mtu(self.mtu(node), node.underlay.mtu, &raise))
     }
 
     fn mtu(&self, node: &Node) -> u32 {
@@ -67,38 +94,30 @@ impl Backend for IpipBackend {
     }
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
-        let link = self.device;
-        let subnet = Family::V4.subnet(&own.subnet);
-        let local = node.underlay.v4.or(node.underlay.public_v4);
-        let (Some(subnet), Some(local)) = (subnet, local) else { return Wishes::default() };
-        let entries = vec![
-            Entry::Link(Box::new(Link {
-                name: link,
-                kind: LinkKind::Ipip(Ipip { local }),
-                mac: None,
-                mtu: self.mtu(node),
-            })),
-            Entry::Address(Address { link, addr: Family::host(subnet) }),
-        ];
-        entries.into()
+        let of = Family::used_by(node).filter_map(|family| self.base_of(family, node, own));
+        of.flatten().collect::<Vec<_>>().into()
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
-        let Some(dst) = Family::V4.subnet(&peer.subnet) else { return Ok(Wishes::default()) };
-        let via = Family::V4.public_address(peer)?;
-        let direct = node.direct_link(via).filter(|_| self.direct_routing);
-        let route = Entry::Route(Route {
-            dst,
-            metric: Family::V4.metric(node, dst),
-            via: Some(via),
-            link: direct.unwrap_or(self.device),
-            onlink: true,
-        });
-        Ok(vec![route].into())
+        let public = Family::V4.public_address(peer)?;
+        let direct = node.direct_link(public).filter(|_| self.direct_routing);
+        let route = |family: Family| {
+            let dst = family.subnet(&peer.subnet)?;
+            let (via, link) = match (family, public) {
+                // As IPv6 writes it: `::192.0.2.1`.
+                (Family::V6, std::net::IpAddr::V4(public)) => {
+                    (public.to_ipv6_compatible().into(), self.device_v6)
+                }
+                _ => (public, direct.unwrap_or(self.device_v4)),
+            };
+            let metric = family.metric(node, dst);
+            Some(Entry::Route(Route { dst, metric, via: Some(via), link, onlink: true }))
+        };
+        Ok(Family::used_by(node).filter_map(route).collect::<Vec<_>>().into())
     }
 
-    fn devices(&self, _node: &Node) -> Vec<IfName> {
-        vec![self.device]
+    fn devices(&self, node: &Node) -> Vec<IfName> {
+        Family::used_by(node).map(|family| self.device(family)).collect()
     }
 
     fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {

@@ -26,8 +26,6 @@ const DEFAULT_PROPOSAL: &str = "aes128gcm16-sha256-prfsha256-ecp256";
 const OVERHEAD: u32 = 77;
 /// Of a UDP header around it.
 const ENCAP_OVERHEAD: u32 = 8;
-/// What IPv4 demands of a link.
-const LEAST_MTU: u32 = 68;
 
 pub(crate) struct IpsecBackend {
     device: IfName,
@@ -95,15 +93,8 @@ impl Backend for IpsecBackend {
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
         self.check_network(&node.network)?;
-        let mtu = self.mtu(node);
-        if mtu < LEAST_MTU {
-            return Err(BackendError::Unfit(format!(
-                "an MTU of {} leaves {mtu} bytes for pods, less than the {LEAST_MTU} that IPv4 needs: raise \
-                 the MTU of {}",
-                node.underlay.mtu, node.underlay.link
-            )));
-        }
-        Ok(())
+        let raise = format!("the MTU of {}", node.underlay.link);
+        Family::V4.check_mtu(self.mtu(node), node.underlay.mtu, &raise)
     }
 
     fn mtu(&self, node: &Node) -> u32 {

@@ -32,7 +32,7 @@ pub use connected::{Connected, Meeting};
 pub use desired_state::{meetings, networks, ownership, peer_wishes, public_addresses};
 pub use judge::{Judged, judge};
 pub use needs::{Answers, Need, WireguardBy};
-pub use underlay::Underlay;
+pub use underlay::{Stack, Underlay};
 pub use wishes::{DesiredState, WantedBy, Wishes};
 
 /// In the order the documentation lists them.

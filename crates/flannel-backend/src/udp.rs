@@ -19,9 +19,6 @@ const DEFAULT_PORT: u16 = 8285;
 /// Of an IP and a UDP header.
 const OVERHEAD_V4: u32 = 28;
 const OVERHEAD_V6: u32 = 48;
-/// What IPv6 demands of a link, and what IPv4 does.
-const LEAST_MTU_V6: u32 = 1280;
-const LEAST_MTU_V4: u32 = 68;
 
 pub(crate) struct UdpBackend {
     port: u16,
@@ -117,16 +114,9 @@ impl Backend for UdpBackend {
     }
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
-        let least = if node.network.v6.is_some() { LEAST_MTU_V6 } else { LEAST_MTU_V4 };
-        let mtu = self.mtu(node);
-        if mtu < least {
-            let (outer, link) = (node.underlay.mtu, node.underlay.link);
-            return Err(BackendError::Unfit(format!(
-                "an MTU of {outer} leaves {mtu} bytes for pods, less than the {least} that the address family \
-                 needs: raise the MTU of {link}"
-            )));
-        }
-        Ok(())
+        let raise = format!("the MTU of {}", node.underlay.link);
+        Family::used_by(node)
+            .try_for_each(|family| family.check_mtu(self.mtu(node), node.underlay.mtu, &raise))
     }
 
     fn mtu(&self, node: &Node) -> u32 {

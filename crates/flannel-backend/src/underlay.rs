@@ -3,13 +3,50 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use flannel_common::Family;
 use flannel_kernel::IfName;
+use flannel_lease::NetworkConfig;
+
+/// Address families, one or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stack {
+    pub v4: bool,
+    pub v6: bool,
+}
+
+impl Stack {
+    pub const V4: Self = Self { v4: true, v6: false };
+    pub const V6: Self = Self { v4: false, v6: true };
+
+    /// Those that a network uses.
+    pub fn of(network: &NetworkConfig) -> Self {
+        Self { v4: network.v4.is_some(), v6: network.v6.is_some() }
+    }
+
+    pub fn has(self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+
+    /// What a network's nodes may have, the best first, where either family travels in either.
+    pub(crate) fn any_for(network: &NetworkConfig) -> Vec<Self> {
+        match Self::of(network) {
+            Self { v4: false, v6: true } => vec![Self::V6, Self::V4],
+            Self { v4: true, v6: true } => {
+                vec![Self { v4: true, v6: true }, Self::V4, Self::V6]
+            }
+            _ => vec![Self::V4, Self::V6],
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 pub struct Underlay {
     pub link: IfName,
     pub mtu: u32,
-    /// Addresses of the interface, one per family the network uses.
+    /// Addresses of the interface, one for each family that its packets travel in.
     pub v4: Option<Ipv4Addr>,
     pub v6: Option<Ipv6Addr>,
     /// Addresses announced to peers; behind a NAT they are not those of the interface.

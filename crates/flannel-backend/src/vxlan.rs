@@ -1,8 +1,9 @@
 //! vxlan: pods' packets travel in UDP between the nodes' VTEPs, in the kernel.
 //!
-//! Per family one device. Each peer's subnet is routed to the peer's VTEP, known by the first address
-//! of that subnet; a neighbour entry gives its MAC, a forwarding entry the node to send that MAC's
-//! frames to. With DirectRouting, peers on the same link are reached without any of it.
+//! One device for each family that packets travel in. Each peer's subnet is routed to the peer's VTEP, known by the
+//! first address of that subnet; a neighbour entry gives its MAC, a forwarding entry the node to send that MAC's
+//! frames to. With DirectRouting, peers on the same link are reached without any of it. Where a node has no address
+//! of a family that pods have, their packets of that family go through the device of the other one.
 
 use flannel_kernel::{
     Address, Entry, Fdb, IfName, KernelVersion, LegacyRoutes, Link, LinkKind, Mac, Neighbour,
@@ -13,16 +14,13 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Node, NodeMemory, PeerProblem, Wishes};
+use crate::{Backend, BackendError, Node, NodeMemory, PeerProblem, Stack, Wishes};
 
 /// Before this, the kernel sends vxlan packets with a wrong outer checksum when they were also
 /// masqueraded, and whoever receives them waits a minute for the retransmission.
 const CHECKSUMS_MENDED: KernelVersion = KernelVersion { major: 5, minor: 7 };
 const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
-/// What IPv6 demands of a link, and what IPv4 does.
-const LEAST_MTU_V6: u32 = 1280;
-const LEAST_MTU_V4: u32 = 68;
 
 pub(crate) struct VxlanBackend {
     vni: u32,
@@ -73,25 +71,24 @@ impl VxlanBackend {
         })
     }
 
-    fn device(&self, family: Family) -> IfName {
-        match family {
+    /// The device whose packets travel in this family.
+    fn device(&self, outer: Family) -> IfName {
+        match outer {
             Family::V4 => self.devices.v4,
             // `check` has refused networks that need a name which is not possible.
             Family::V6 => self.devices.v6.unwrap_or(self.devices.v4),
         }
     }
 
-    /// In which family this node's packets of a family travel: their own, if the node has an address of it.
-    fn outer(family: Family, node: &Node) -> Family {
-        let has = |family: Family| family.source(&node.underlay).is_some();
-        match family {
-            Family::V6 if !has(Family::V6) && has(Family::V4) => Family::V4,
-            own => own,
-        }
+    fn name_too_long(&self) -> BackendError {
+        BackendError::Unfit(format!(
+            "Backend.VNI {} makes an IPv6 device name longer than the kernel allows: use 9999 or less with IPv6",
+            self.vni
+        ))
     }
 
-    fn device_mtu(&self, family: Family, node: &Node) -> u32 {
-        let overhead = match Self::outer(family, node) {
+    fn device_mtu(&self, outer: Family, node: &Node) -> u32 {
+        let overhead = match outer {
             Family::V4 => OVERHEAD_V4,
             Family::V6 => OVERHEAD_V6,
         };
@@ -119,26 +116,36 @@ impl VxlanBackend {
         })
     }
 
-    fn data(&self, family: Family, node: &Node, memory: &NodeMemory<'_>) -> Option<RawJson> {
-        family.announced_by(&node.underlay)?;
-        let data = VtepData { vni: self.vni, mac: self.mac(family, node, memory).to_string() };
+    fn data(&self, outer: Family, node: &Node, memory: &NodeMemory<'_>) -> Option<RawJson> {
+        outer.announced_by(&node.underlay)?;
+        let data = VtepData { vni: self.vni, mac: self.mac(outer, node, memory).to_string() };
         RawJson::encode(&data).ok()
     }
 
     fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
-        let link = self.device(family);
         let subnet = family.subnet(&own.subnet)?;
-        if Self::outer(family, node) != family {
-            let link = self.device(Family::V4);
-            let enabled = Sysctl {
-                path: format!("net/ipv6/conf/{link}/disable_ipv6"),
-                value: "0".to_owned(),
-            };
-            let address = Address { link, addr: Family::host(subnet) };
-            return Some(vec![Entry::Sysctl(enabled), Entry::Address(address)]);
+        let outer = family.outer(node)?;
+        let mut entries = self.device_entries(outer, node, own)?;
+        entries.extend(self.address(family, outer, subnet));
+        Some(entries)
+    }
+
+    /// What this node sends to pods from, on the device through which it does.
+    fn address(&self, family: Family, outer: Family, subnet: IpNet) -> Vec<Entry> {
+        let link = self.device(outer);
+        let address = Entry::Address(Address { link, addr: Family::host(subnet) });
+        let path = format!("net/ipv6/conf/{link}/disable_ipv6");
+        match family {
+            Family::V4 => vec![address],
+            // Without it the device can have no address.
+            Family::V6 => vec![address, Entry::Sysctl(Sysctl { path, value: "0".to_owned() })],
         }
-        let local = family.source(&node.underlay)?;
-        let mac = family.data(&own.attrs).and_then(|data| vtep_mac(data).ok());
+    }
+
+    fn device_entries(&self, outer: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
+        let link = self.device(outer);
+        let local = outer.source(&node.underlay)?;
+        let mac = outer.data(&own.attrs).and_then(|data| vtep_mac(data).ok());
         let mut entries = vec![
             Entry::Link(Box::new(Link {
                 name: link,
@@ -151,21 +158,13 @@ impl VxlanBackend {
                     gbp: self.gbp,
                 }),
                 mac,
-                mtu: self.device_mtu(family, node),
+                mtu: self.device_mtu(outer, node),
             })),
-            Entry::Address(Address { link, addr: Family::host(subnet) }),
             Entry::Sysctl(Sysctl {
                 path: format!("net/ipv6/conf/{link}/accept_ra"),
                 value: "0".to_owned(),
             }),
         ];
-        if family == Family::V6 {
-            // Without it the device can have no address.
-            entries.push(Entry::Sysctl(Sysctl {
-                path: format!("net/ipv6/conf/{link}/disable_ipv6"),
-                value: "0".to_owned(),
-            }));
-        }
         if node.kernel < CHECKSUMS_MENDED {
             entries.push(Entry::Offload(Offload { link, tx_checksum: false }));
         }
@@ -176,17 +175,11 @@ impl VxlanBackend {
         &self,
         family: Family,
         node: &Node,
+        own: &Lease,
         subnet: IpNet,
         peer: &Lease,
     ) -> Result<Vec<Entry>, PeerProblem> {
-        // Where one of both has no IPv6 address of its own, frames with IPv6 in them travel over IPv4.
-        let outer = match family {
-            Family::V6 if node.network.v4.is_some() && peer.attrs.public_ipv6.is_none() => {
-                Family::V4
-            }
-            family => Self::outer(family, node),
-        };
-        let public = outer.public_address(peer)?;
+        let (outer, public) = family.way_to(node, peer)?;
         let metric = family.metric(node, subnet);
         let direct = self.direct_routing && outer == family;
         if let Some(link) = node.direct_link(public).filter(|_| direct) {
@@ -199,11 +192,16 @@ impl VxlanBackend {
         let mac = vtep_mac(data)?;
         let link = self.device(outer);
         let vtep = subnet.network();
-        Ok(vec![
+        let mut entries = vec![
             Entry::Neighbour(Neighbour { link, ip: vtep, mac }),
             Entry::Fdb(Fdb { link, mac, dst: public }),
             Entry::Route(Route { dst: subnet, metric, via: Some(vtep), link, onlink: true }),
-        ])
+        ];
+        // The device may have no address of this family but for such peers.
+        if let Some(own) = family.subnet(&own.subnet).filter(|_| outer != family) {
+            entries.extend(self.address(family, outer, own));
+        }
+        Ok(entries)
     }
 }
 
@@ -218,16 +216,13 @@ impl Backend for VxlanBackend {
 
     fn check_network(&self, network: &NetworkConfig) -> Result<(), BackendError> {
         if network.v6.is_some() && self.devices.v6.is_none() {
-            return Err(BackendError::Unfit(format!(
-                "Backend.VNI {} makes an IPv6 device name longer than the kernel allows: \
-                 use 9999 or less with IPv6",
-                self.vni
-            )));
+            return Err(self.name_too_long());
         }
-        let (overhead, least, family) = match network.v6 {
-            Some(_) => (OVERHEAD_V6, LEAST_MTU_V6, "IPv6"),
-            None => (OVERHEAD_V4, LEAST_MTU_V4, "IPv4"),
+        let (overhead, family) = match network.v6 {
+            Some(_) => (OVERHEAD_V6, Family::V6),
+            None => (OVERHEAD_V4, Family::V4),
         };
+        let least = family.least_mtu();
         match self.mtu {
             Some(mtu) if mtu < least + overhead => Err(BackendError::Unfit(format!(
                 "Backend.MTU {mtu} leaves {} bytes for pods, less than the {least} that {family} needs: \
@@ -241,24 +236,19 @@ impl Backend for VxlanBackend {
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
         self.check_network(&node.network)?;
-        for family in Family::used_by(node) {
-            let least = if family == Family::V6 { LEAST_MTU_V6 } else { LEAST_MTU_V4 };
-            let mtu = self.device_mtu(family, node);
-            if mtu < least {
-                let outer = self.outer_mtu(node);
-                return Err(BackendError::Unfit(format!(
-                    "an MTU of {outer} leaves {mtu} bytes for pods, less than the {least} that the \
-                     address family needs: raise the MTU of {} or Backend.MTU",
-                    node.underlay.link
-                )));
-            }
+        if self.devices.v6.is_none() && Family::outers(node).any(|outer| outer == Family::V6) {
+            return Err(self.name_too_long());
         }
-        Ok(())
+        let raise = format!("the MTU of {} or Backend.MTU", node.underlay.link);
+        Family::used_by(node).try_for_each(|family| {
+            let mtu = self.device_mtu(family.outer(node).unwrap_or(family), node);
+            family.check_mtu(mtu, self.outer_mtu(node), &raise)
+        })
     }
 
     fn mtu(&self, node: &Node) -> u32 {
         // Pods have one MTU for both families: what fits through either tunnel.
-        Family::used_by(node).map(|family| self.device_mtu(family, node)).min().unwrap_or_default()
+        Family::outers(node).map(|outer| self.device_mtu(outer, node)).min().unwrap_or_default()
     }
 
     fn remarks(&self, node: &Node) -> Vec<String> {
@@ -271,12 +261,12 @@ impl Backend for VxlanBackend {
             )
         };
         let remark = self.mtu.filter(|asked| *asked > carried).map(remark);
-        remark.into_iter().chain(crate::family::remark_on_v6_over_v4(node)).collect()
+        remark.into_iter().chain(crate::family::remark_on_crossing(node)).collect()
     }
 
     fn announce(&self, node: &Node, memory: &NodeMemory<'_>) -> LeaseAttrs {
-        let uses = |family| Family::used_by(node).any(|used| used == family);
-        let data = |family| uses(family).then(|| self.data(family, node, memory)).flatten();
+        let sends = |family| Family::outers(node).any(|outer| outer == family);
+        let data = |family| sends(family).then(|| self.data(family, node, memory)).flatten();
         LeaseAttrs {
             backend_data: data(Family::V4),
             backend_v6_data: data(Family::V6),
@@ -285,19 +275,23 @@ impl Backend for VxlanBackend {
     }
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
-        Family::used_by(node)
-            .filter_map(|family| self.base_of(family, node, own))
-            .flatten()
-            .collect::<Vec<_>>()
-            .into()
+        let of = Family::used_by(node).filter_map(|family| self.base_of(family, node, own));
+        let mut entries: Vec<Entry> = Vec::new();
+        // Two families on one device want it once.
+        for entry in of.flatten() {
+            if !entries.contains(&entry) {
+                entries.push(entry);
+            }
+        }
+        entries.into()
     }
 
-    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
+    fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
         let mut entries = Vec::new();
         let mut problem = None;
         for family in Family::used_by(node) {
             let Some(subnet) = family.subnet(&peer.subnet) else { continue };
-            match self.peer_of(family, node, subnet, peer) {
+            match self.peer_of(family, node, own, subnet, peer) {
                 // What both families of a device share is wanted once.
                 Ok(more) => {
                     let new = |entry: &Entry| !entries.contains(entry);
@@ -315,12 +309,11 @@ impl Backend for VxlanBackend {
     }
 
     fn devices(&self, node: &Node) -> Vec<IfName> {
-        let own = Family::used_by(node).filter(|family| Self::outer(*family, node) == *family);
-        own.map(|family| self.device(family)).collect()
+        Family::outers(node).map(|outer| self.device(outer)).collect()
     }
 
-    fn carries_v6_over_v4(&self) -> bool {
-        true
+    fn underlays(&self, network: &NetworkConfig) -> Vec<Stack> {
+        Stack::any_for(network)
     }
 
     fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {

@@ -2,7 +2,8 @@
 //!
 //! Each peer's subnet is routed into the device; which peer a packet is for, and from which peer a packet
 //! may come, the device knows by the peers' subnets too. In the mode `separate` each family has a device of
-//! its own, whose packets travel in that family; in the others one device carries both.
+//! its own, whose packets travel in that family where both nodes have an address of it, else in the other; in the
+//! other modes one device carries both.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -16,14 +17,13 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Need, Node, NodeMemory, PeerProblem, WireguardBy, Wishes};
+use crate::{
+    Backend, BackendError, Need, Node, NodeMemory, PeerProblem, Stack, WireguardBy, Wishes,
+};
 
 /// The outer IP and UDP headers, and WireGuard's own 32 bytes.
 const OVERHEAD_V4: u32 = 60;
 const OVERHEAD_V6: u32 = 80;
-/// What IPv6 demands of a link, and what IPv4 does.
-const LEAST_MTU_V6: u32 = 1280;
-const LEAST_MTU_V4: u32 = 68;
 
 /// Behind every other route: what would lead pods' packets elsewhere, unencrypted, while the device is not
 /// there.
@@ -41,7 +41,7 @@ pub(crate) struct WireguardBackend {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// A device for each family.
+    /// A device for each family of pods.
     Separate,
     /// One device, and whichever family leads to the peer.
     Auto,
@@ -112,27 +112,21 @@ impl WireguardBackend {
         }
     }
 
-    fn overhead(&self, family: Family) -> u32 {
-        match (self.mode, family) {
-            (Mode::Separate, Family::V4) | (Mode::Ipv4, _) => OVERHEAD_V4,
-            (Mode::Separate, Family::V6) | (Mode::Ipv6, _) => OVERHEAD_V6,
-            // Which of both it will be is up to the peer.
-            (Mode::Auto, _) => OVERHEAD_V6,
-        }
-    }
-
     fn outer_mtu(&self, node: &Node) -> u32 {
         self.mtu.unwrap_or(node.underlay.mtu).min(node.underlay.mtu)
     }
 
     fn device_mtu(&self, family: Family, node: &Node) -> u32 {
-        let overhead = match Family::used_by(node).collect::<Vec<_>>().as_slice() {
-            // In auto there is no choice where the network has but one family.
-            [only] if self.mode == Mode::Auto => match only {
-                Family::V4 => OVERHEAD_V4,
-                Family::V6 => OVERHEAD_V6,
-            },
-            _ => self.overhead(family),
+        let outer = match self.mode {
+            Mode::Separate => family.outer(node),
+            Mode::Ipv4 => Some(Family::V4),
+            Mode::Ipv6 => Some(Family::V6),
+            // Which of both it will be is up to the peer.
+            Mode::Auto => Family::outers(node).last(),
+        };
+        let overhead = match outer.unwrap_or(family) {
+            Family::V4 => OVERHEAD_V4,
+            Family::V6 => OVERHEAD_V6,
         };
         self.outer_mtu(node).saturating_sub(overhead)
     }
@@ -201,7 +195,8 @@ impl WireguardBackend {
     ) -> Result<Wishes, PeerProblem> {
         let (key, port) = self.data(family, &peer.attrs)?;
         not_ours(node, key)?;
-        let endpoint = SocketAddr::new(family.public_address(peer)?, port);
+        let (_, public) = family.way_to(node, peer)?;
+        let endpoint = SocketAddr::new(public, port);
         Ok(self.entries(node, self.device(family), key, endpoint, vec![subnet]))
     }
 
@@ -214,8 +209,12 @@ impl WireguardBackend {
             .reduce(Result::or)
             .unwrap_or_else(|| Err(PeerProblem::Data("it has none".to_owned())))?;
         not_ours(node, key)?;
-        let family = self.outer_family(node, &peer.attrs);
-        let endpoint = SocketAddr::new(family.public_address(peer)?, self.single_port(&peer.attrs));
+        let outer = self.outer_family(node, &peer.attrs);
+        let public = outer.public_address(peer)?;
+        if !Family::outers(node).any(|ours| ours == outer) {
+            return Err(PeerProblem::Apart(outer));
+        }
+        let endpoint = SocketAddr::new(public, self.single_port(&peer.attrs));
         Ok(self.entries(node, self.devices[0], key, endpoint, allowed))
     }
 
@@ -240,6 +239,7 @@ impl WireguardBackend {
             (_, None) => Family::V4,
             (None, Some(_)) => Family::V6,
             (Some(_), Some(_)) if ours.public_v4.is_none() => Family::V6,
+            (Some(_), Some(_)) if ours.public_v6.is_none() => Family::V4,
             (Some(v4), Some(_)) if is_public(v4) => Family::V4,
             (Some(_), Some(v6)) => {
                 let both_global = !is_local(v6) && ours.public_v6.is_some_and(|v6| !is_local(v6));
@@ -257,8 +257,8 @@ impl WireguardBackend {
         let any: [(bool, IpAddr); 2] =
             [(v4, Ipv4Addr::UNSPECIFIED.into()), (v6, Ipv6Addr::UNSPECIFIED.into())];
         let over = |ip: &IpAddr| match self.mode {
-            Mode::Separate => ip.is_ipv4() == (family == Family::V4),
-            Mode::Auto => true,
+            // Peers that lack an address of this family are reached in the other.
+            Mode::Separate | Mode::Auto => true,
             Mode::Ipv4 => ip.is_ipv4(),
             Mode::Ipv6 => ip.is_ipv6(),
         };
@@ -329,33 +329,16 @@ impl Backend for WireguardBackend {
     fn check_network(&self, network: &NetworkConfig) -> Result<(), BackendError> {
         let unfit = |why: String| Err(BackendError::Unfit(why));
         let (v4, v6) = (network.v4.is_some(), network.v6.is_some());
-        match self.mode {
-            Mode::Ipv4 if !v4 => {
-                return unfit(
-                    "Backend.Mode ipv4 sends to peers over IPv4, whose addresses the nodes of a \
-                              network without IPv4 do not announce: use ipv6 or auto"
-                        .to_owned(),
-                );
-            }
-            Mode::Ipv6 if !v6 => {
-                return unfit("Backend.Mode ipv6 sends to peers over IPv6, whose addresses the nodes of a \
-                              network without IPv6 do not announce: use ipv4 or auto, or set EnableIPv6 and \
-                              IPv6Network".to_owned());
-            }
-            Mode::Separate if v4 && v6 && self.port == self.port_v6 => {
-                return unfit(format!(
-                    "Backend.ListenPort and Backend.ListenPortV6 are both {}, and the two devices of \
-                     Backend.Mode separate need one each: write another, or use auto",
-                    self.port
-                ));
-            }
-            _ => {}
+        if self.mode == Mode::Separate && v4 && v6 && self.port == self.port_v6 {
+            return unfit(format!(
+                "Backend.ListenPort and Backend.ListenPortV6 are both {}, and the two devices of Backend.Mode \
+                 separate need one each: write another, or use auto",
+                self.port
+            ));
         }
-        let (overhead, least, family) = if v6 {
-            (OVERHEAD_V6, LEAST_MTU_V6, "IPv6")
-        } else {
-            (OVERHEAD_V4, LEAST_MTU_V4, "IPv4")
-        };
+        let (overhead, family) =
+            if v6 { (OVERHEAD_V6, Family::V6) } else { (OVERHEAD_V4, Family::V4) };
+        let least = family.least_mtu();
         match self.mtu {
             Some(mtu) if mtu < least + overhead => unfit(format!(
                 "Backend.MTU {mtu} leaves {} bytes for pods, less than the {least} that {family} needs: \
@@ -373,19 +356,11 @@ impl Backend for WireguardBackend {
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
         self.check_network(&node.network)?;
-        for family in Family::used_by(node) {
-            let least = if family == Family::V6 { LEAST_MTU_V6 } else { LEAST_MTU_V4 };
+        let raise = format!("the MTU of {} or Backend.MTU", node.underlay.link);
+        Family::used_by(node).try_for_each(|family| {
             let mtu = self.smallest_mtu_on(self.device(family), node);
-            if mtu < least {
-                return Err(BackendError::Unfit(format!(
-                    "an MTU of {} leaves {mtu} bytes for pods, less than the {least} that the address \
-                     family needs: raise the MTU of {} or Backend.MTU",
-                    self.outer_mtu(node),
-                    node.underlay.link
-                )));
-            }
-        }
-        Ok(())
+            family.check_mtu(mtu, self.outer_mtu(node), &raise)
+        })
     }
 
     fn mtu(&self, node: &Node) -> u32 {
@@ -398,8 +373,10 @@ impl Backend for WireguardBackend {
         let data = |family| {
             let used = Family::used_by(node).any(|used| used == family);
             let public_key = key.clone().filter(|_| used)?;
-            // It is the IPv4 address that nodes share.
-            let public_port = node.answers.public_port().filter(|_| family == Family::V4);
+            // It is an IPv4 address that nodes share, and the first device that its port leads to.
+            let first = Family::used_by(node).next() == Some(family);
+            let shared = first && family.outer(node) == Some(Family::V4);
+            let public_port = node.answers.public_port().filter(|_| shared);
             let port = public_port.unwrap_or_else(|| self.port(family));
             RawJson::encode(&PeerData { public_key, port, public_port }).ok()
         };
@@ -456,13 +433,18 @@ impl Backend for WireguardBackend {
         }
     }
 
-    /// One device that is not bound to IPv6 does so by itself.
-    fn carries_v6_over_v4(&self) -> bool {
-        matches!(self.mode, Mode::Auto | Mode::Ipv4)
+    fn underlays(&self, network: &NetworkConfig) -> Vec<Stack> {
+        let mut any = Stack::any_for(network);
+        any.retain(|stack| match self.mode {
+            Mode::Separate | Mode::Auto => true,
+            Mode::Ipv4 => stack.v4,
+            Mode::Ipv6 => stack.v6,
+        });
+        any
     }
 
     fn remarks(&self, node: &Node) -> Vec<String> {
-        crate::family::remark_on_v6_over_v4(node).into_iter().collect()
+        crate::family::remark_on_crossing(node).into_iter().collect()
     }
 
     fn devices(&self, node: &Node) -> Vec<IfName> {

@@ -70,11 +70,11 @@ fn vxlan_dual_stack_base() {
         base(DUAL, OWN_DUAL),
         [
             "device flannel.1 (vxlan id 1 local 192.168.100.1 dev eth0 mtu 1450 address 42:93:f4:6d:36:2d)",
-            "address 10.244.69.0/32 dev flannel.1",
             "sysctl net.ipv6.conf.flannel.1.accept_ra=0",
+            "address 10.244.69.0/32 dev flannel.1",
             "device flannel-v6.1 (vxlan id 1 local fd00:100::1 dev eth0 mtu 1430 address 8a:51:e7:82:69:2f)",
-            "address fd00:244:0:24::/128 dev flannel-v6.1",
             "sysctl net.ipv6.conf.flannel-v6.1.accept_ra=0",
+            "address fd00:244:0:24::/128 dev flannel-v6.1",
             "sysctl net.ipv6.conf.flannel-v6.1.disable_ipv6=0",
         ]
     );
@@ -167,13 +167,6 @@ fn ipip_sends_from_the_address_that_the_node_has_not_from_the_one_it_announces()
 }
 
 #[test]
-fn ipip_refuses_a_network_with_ipv6_which_it_would_leave_unconnected() {
-    let config = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{"Type":"ipip"}}"#;
-    let error = judge(config, SubnetOrigin::Pool).unwrap_err().to_string();
-    assert!(error.contains("IPv4 alone") && error.contains("use vxlan"), "{error}");
-}
-
-#[test]
 fn direct_routing_leaves_the_tunnel_out_for_peers_on_the_same_link() {
     let config = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","DirectRouting":true}}"#;
     let own = ("10.244.5.0-24", OWN_DUAL.1);
@@ -215,6 +208,16 @@ fn host_gw_routes_through_the_peer_itself() {
 }
 
 #[test]
+fn host_gw_reaches_a_peer_in_the_families_that_it_has() {
+    let config = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{"Type":"host-gw"}}"#;
+    let half = r#"{"PublicIP":"192.168.100.2","BackendType":"host-gw"}"#;
+    let routes = peer(config, OWN_DUAL, (PEER_DUAL.0, half)).unwrap();
+    assert_eq!(routes, ["route 10.244.48.0/24 via 192.168.100.2 dev eth0"]);
+    let none = r#"{"PublicIP":"0.0.0.0","BackendType":"host-gw"}"#;
+    assert!(peer(config, OWN_DUAL, (PEER_DUAL.0, none)).is_err());
+}
+
+#[test]
 fn host_gw_names_the_gateway_that_stands_between() {
     let config = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"host-gw"}}"#;
     let (backend, mut node) = node(config);
@@ -248,8 +251,20 @@ fn alloc_announces_itself_and_writes_nothing() {
 }
 
 #[test]
+fn defect_52_every_backend_announces_the_public_address_that_the_node_was_given() {
+    for kind in ["extension", "vxlan", "ipip", "udp", "wireguard"] {
+        let config = format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{kind}"}}}}"#);
+        let (backend, mut node) = node(&config);
+        node.underlay.public_v4 = Some([203, 0, 113, 9].into());
+        let memory = NodeMemory { announced: None, facts: &Facts::default(), machine: 1 };
+        let attrs = backend.announce(&node, &memory);
+        assert_eq!(attrs.public_ip, Some([203, 0, 113, 9].into()), "{kind}");
+    }
+}
+
+#[test]
 fn defect_54_no_backend_stumbles_over_a_network_without_ipv4() {
-    for kind in ["vxlan", "host-gw", "alloc"] {
+    for kind in ["vxlan", "host-gw", "udp", "alloc"] {
         let config = format!(
             r#"{{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/56","Backend":{{"Type":"{kind}"}}}}"#
         );
@@ -392,9 +407,10 @@ fn peers_that_cannot_be_used_are_refused_by_name() {
 fn a_peer_without_an_ipv6_address_is_reached_over_ipv4_in_both_families() {
     let v4_only = r#"{"PublicIP":"192.168.100.2","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"62:7a:ce:83:b3:87"}}"#;
     let entries = peer(DUAL, OWN_DUAL, (PEER_DUAL.0, v4_only)).unwrap();
-    // A neighbour and a route for each family, and where both go to, once.
-    assert_eq!(entries.len(), 5, "{entries:?}");
-    let elsewhere = |entry: &&String| !entry.contains("dev flannel.1");
+    // A neighbour and a route for each family, where both go to, once, and what this node sends IPv6 from.
+    assert_eq!(entries.len(), 7, "{entries:?}");
+    assert!(entries.contains(&"address fd00:244:0:24::/128 dev flannel.1".to_owned()));
+    let elsewhere = |entry: &&String| !entry.contains("flannel.1");
     assert_eq!(entries.iter().find(elsewhere), None);
     assert_eq!(peer(DUAL, OWN_DUAL, ("10.244.48.0-24", v4_only)).unwrap().len(), 3);
 }

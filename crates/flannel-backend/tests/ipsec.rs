@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
-use flannel_backend::{Backend, Node, NodeMemory, Underlay, create, judge, peer_wishes};
+mod support;
+
+use flannel_backend::{Answers, Backend, Node, NodeMemory, judge, peer_wishes};
 use flannel_ipsec::IpsecEntry;
-use flannel_kernel::{Facts, IfName, KernelVersion};
-use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, SubnetOrigin};
+use flannel_kernel::Facts;
+use flannel_lease::{Lease, NetworkConfig, SubnetOrigin};
 use flannel_wanted::KeyedEntry as _;
 
 const PSK: &str = "96-bytes-that-nobody-guesses-7f3a9c51d0e84b26-and-some-more-of-them-2b8e6d4f10a7c953-that-is-it.";
@@ -19,32 +21,11 @@ fn config(more: &str) -> String {
 }
 
 fn node(config: &str) -> (Box<dyn Backend>, Node) {
-    let network = NetworkConfig::parse(config).unwrap();
-    let backend = create(&network.backend).unwrap();
-    let own = Some([192, 168, 100, 1].into());
-    let underlay = Underlay {
-        link: IfName::new("eth0").unwrap(),
-        mtu: 1500,
-        v4: own,
-        v6: None,
-        public_v4: own,
-        public_v6: None,
-        why: String::new(),
-    };
-    let node = Node {
-        underlay,
-        network,
-        kernel: KernelVersion { major: 6, minor: 1 },
-        paths: Default::default(),
-        connected: Vec::new(),
-        answers: Default::default(),
-    };
-    (backend, node)
+    support::node_of(NetworkConfig::parse(config).unwrap(), Answers::default())
 }
 
 fn lease((subnet, attrs): (&str, &str)) -> Lease {
-    let attrs = LeaseAttrs::from_json(attrs.as_bytes()).unwrap();
-    Lease { subnet: subnet.parse().unwrap(), attrs }
+    support::lease(subnet, attrs)
 }
 
 #[test]

@@ -2,18 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
-use flannel_backend::{Node, Underlay, create};
-use flannel_kernel::{IfName, KernelVersion};
+mod support;
+
+use flannel_backend::{Answers, Stack, create};
 use flannel_lease::NetworkConfig;
 
-#[derive(Clone, Copy, Debug)]
-enum Stack {
-    V4,
-    V6,
-    Dual,
-}
-
-use Stack::{Dual, V4, V6};
+const V4: Stack = Stack::V4;
+const V6: Stack = Stack::V6;
+const DUAL: Stack = Stack { v4: true, v6: true };
 
 const PSK: &str = "96-bytes-that-nobody-guesses-7f3a9c51d0e84b26-and-some-more-of-them-2b8e6d4f10a7c953-that-is-it.";
 
@@ -23,21 +19,21 @@ const TABLE: &[(&str, Stack, u32)] = &[
     // Ethernet 14, IP 20 or 40, UDP 8, vxlan 8. The Go flannel: 50 for IPv6 too.
     (r#""Type":"vxlan""#, V4, 50),
     (r#""Type":"vxlan""#, V6, 70),
-    (r#""Type":"vxlan""#, Dual, 70),
+    (r#""Type":"vxlan""#, DUAL, 70),
     (r#""Type":"vxlan","DirectRouting":true"#, V4, 50),
     (r#""Type":"vxlan","MTU":1400"#, V4, 150),
-    (r#""Type":"vxlan","MTU":1400"#, Dual, 170),
+    (r#""Type":"vxlan","MTU":1400"#, DUAL, 170),
     (r#""Type":"host-gw""#, V4, 0),
     (r#""Type":"host-gw""#, V6, 0),
-    (r#""Type":"host-gw""#, Dual, 0),
+    (r#""Type":"host-gw""#, DUAL, 0),
     // IP 20 or 40, UDP 8, WireGuard 32. The Go flannel: 80 for IPv4 too.
     (r#""Type":"wireguard""#, V4, 60),
     (r#""Type":"wireguard""#, V6, 80),
-    (r#""Type":"wireguard""#, Dual, 80),
-    (r#""Type":"wireguard","Mode":"ipv4""#, Dual, 60),
-    (r#""Type":"wireguard","Mode":"ipv6""#, Dual, 80),
+    (r#""Type":"wireguard""#, DUAL, 80),
+    (r#""Type":"wireguard","Mode":"ipv4""#, DUAL, 60),
+    (r#""Type":"wireguard","Mode":"ipv6""#, DUAL, 80),
     (r#""Type":"wireguard","Mode":"auto""#, V4, 60),
-    (r#""Type":"wireguard","Mode":"auto""#, Dual, 80),
+    (r#""Type":"wireguard","Mode":"auto""#, DUAL, 80),
     (r#""Type":"wireguard","MTU":1400"#, V4, 160),
     (r#""Type":"ipip""#, V4, 20),
     (r#""Type":"ipip","DirectRouting":true"#, V4, 20),
@@ -47,53 +43,65 @@ const TABLE: &[(&str, Stack, u32)] = &[
     // IP 20 or 40, UDP 8.
     (r#""Type":"udp""#, V4, 28),
     (r#""Type":"udp""#, V6, 48),
-    (r#""Type":"udp""#, Dual, 48),
+    (r#""Type":"udp""#, DUAL, 48),
     (r#""Type":"aws-vpc""#, V4, 0),
     (r#""Type":"ali-vpc""#, V4, 0),
     (r#""Type":"gce""#, V4, 0),
     (r#""Type":"tencent-vpc""#, V4, 0),
     (r#""Type":"extension""#, V4, 0),
-    (r#""Type":"extension""#, Dual, 0),
+    (r#""Type":"extension""#, DUAL, 0),
     (r#""Type":"alloc""#, V4, 0),
     (r#""Type":"alloc""#, V6, 0),
 ];
 
-fn mtu(backend: &str, stack: Stack, underlay: u32) -> u32 {
-    let families = match stack {
-        V4 => r#""Network":"10.244.0.0/16""#,
-        V6 => r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/56""#,
-        Dual => r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/56""#,
+/// What the outer header is decides it, where packets of one family travel in the other: network, underlay.
+const CROSSED: &[(&str, Stack, Stack, u32)] = &[
+    (r#""Type":"vxlan""#, V4, V6, 70),
+    (r#""Type":"vxlan""#, V6, V4, 50),
+    (r#""Type":"vxlan""#, DUAL, V4, 50),
+    (r#""Type":"vxlan""#, DUAL, V6, 70),
+    (r#""Type":"wireguard""#, V4, V6, 80),
+    (r#""Type":"wireguard""#, V6, V4, 60),
+    (r#""Type":"wireguard""#, DUAL, V4, 60),
+    (r#""Type":"wireguard""#, DUAL, V6, 80),
+    (r#""Type":"wireguard","Mode":"auto""#, V4, V6, 80),
+    (r#""Type":"wireguard","Mode":"auto""#, V6, V4, 60),
+    (r#""Type":"wireguard","Mode":"auto""#, DUAL, V4, 60),
+    (r#""Type":"wireguard","Mode":"ipv4""#, V6, V4, 60),
+    (r#""Type":"wireguard","Mode":"ipv6""#, V4, V6, 80),
+    (r#""Type":"ipip""#, V6, V4, 20),
+    (r#""Type":"ipip""#, DUAL, V4, 20),
+];
+
+fn mtu(backend: &str, network: Stack, underlay: Stack, mtu: u32) -> u32 {
+    let families = match (network.v4, network.v6) {
+        (_, false) => r#""Network":"10.244.0.0/16""#,
+        (false, true) => r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/56""#,
+        (true, true) => {
+            r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00:244::/56""#
+        }
     };
     let psk = if backend.contains("ipsec") { format!(r#","PSK":"{PSK}""#) } else { String::new() };
     let network =
         NetworkConfig::parse(&format!(r#"{{{families},"Backend":{{{backend}{psk}}}}}"#)).unwrap();
-    let backend = create(&network.backend).unwrap();
-    let v4 = Some([192, 168, 100, 1].into()).filter(|_| network.v4.is_some());
-    let v6 = Some("fd00:100::1".parse().unwrap()).filter(|_| network.v6.is_some());
-    let link = IfName::new("eth0").unwrap();
-    let underlay =
-        Underlay { link, mtu: underlay, v4, v6, public_v4: v4, public_v6: v6, why: String::new() };
-    let node = Node {
-        underlay,
-        network,
-        kernel: KernelVersion { major: 6, minor: 1 },
-        paths: Default::default(),
-        connected: Vec::new(),
-        answers: Default::default(),
-    };
+    let mut underlay = support::underlay(1, underlay);
+    underlay.mtu = mtu;
+    let (backend, node) = support::node_at(underlay, network, Answers::default());
     backend.check(&node).unwrap();
     backend.mtu(&node)
 }
 
 #[test]
 fn every_backend_takes_off_what_it_adds_to_packets_and_no_more() {
-    for (backend, stack, overhead) in TABLE {
-        assert_eq!(mtu(backend, *stack, 1500), 1500 - overhead, "{backend} {stack:?}");
+    let classic =
+        TABLE.iter().map(|(backend, stack, overhead)| (*backend, *stack, *stack, *overhead));
+    for (backend, network, underlay, overhead) in classic.chain(CROSSED.iter().copied()) {
+        let of = |card| mtu(backend, network, underlay, card);
+        assert_eq!(of(1500), 1500 - overhead, "{backend} {network:?} over {underlay:?}");
         // Whatever the card carries.
         if !backend.contains("MTU") {
-            for underlay in [1400, 9000] {
-                let fits = mtu(backend, *stack, underlay);
-                assert_eq!(fits, underlay - overhead, "{backend} {stack:?} of {underlay}");
+            for card in [1400, 9000] {
+                assert_eq!(of(card), card - overhead, "{backend} {network:?} over {underlay:?}");
             }
         }
     }

@@ -19,7 +19,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::observed::{Hop, ObservedRoute, RouteKind};
-use crate::{IfName, Ipip, Link, LinkKind, Mac, ROUTE_PROTOCOL, Route, Vxlan};
+use crate::{IfName, IpTunnel, IpTunnelKind, Link, LinkKind, Mac, ROUTE_PROTOCOL, Route, Vxlan};
 use flannel_netlink::Request;
 
 pub(crate) fn family(ip: IpAddr) -> AddressFamily {
@@ -31,7 +31,7 @@ pub(crate) fn family(ip: IpAddr) -> AddressFamily {
 pub(crate) fn create_link(link: &Link, parent: Option<u32>) -> Request {
     let info = match &link.kind {
         LinkKind::Vxlan(vxlan) => vxlan_info(new_vxlan(vxlan, parent)),
-        LinkKind::Ipip(ipip) => ipip_info(ipip),
+        LinkKind::IpTunnel(tunnel) => ip_tunnel_info(tunnel),
         LinkKind::Wireguard => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Wireguard)]),
         // Not planned: the kernel makes these for whoever opens them, and for nobody else.
         LinkKind::Tun => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Tun)]),
@@ -125,23 +125,24 @@ fn vxlan_info(data: Vec<InfoVxlan>) -> LinkAttribute {
 }
 
 /// The MTU with it: the kernel chooses one of its own when a tunnel's end changes and none is named.
-pub(crate) fn set_ipip(index: u32, ipip: &Ipip, mtu: u32) -> Request {
-    alter(index, vec![ipip_info(ipip), LinkAttribute::Mtu(mtu)])
+pub(crate) fn set_ip_tunnel(index: u32, tunnel: &IpTunnel, mtu: u32) -> Request {
+    alter(index, vec![ip_tunnel_info(tunnel), LinkAttribute::Mtu(mtu)])
 }
 
-fn ipip_info(ipip: &Ipip) -> LinkAttribute {
+fn ip_tunnel_info(tunnel: &IpTunnel) -> LinkAttribute {
     let data = vec![
-        InfoIpTunnel::Local(ipip.local.into()),
+        InfoIpTunnel::Local(tunnel.local.into()),
         InfoIpTunnel::Remote(Ipv4Addr::UNSPECIFIED.into()),
         InfoIpTunnel::Link(0),
         // As the packet inside has it. A tunnel that says otherwise must discover path MTUs itself.
         InfoIpTunnel::Ttl(0),
         InfoIpTunnel::PMtuDisc(false),
     ];
-    LinkAttribute::LinkInfo(vec![
-        LinkInfo::Kind(InfoKind::IpIp),
-        LinkInfo::Data(InfoData::IpTunnel(data)),
-    ])
+    let kind = match tunnel.kind {
+        IpTunnelKind::Ipip => InfoKind::IpIp,
+        IpTunnelKind::Sit => InfoKind::SitTun,
+    };
+    LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind), LinkInfo::Data(InfoData::IpTunnel(data))])
 }
 
 fn mac_attribute(mac: Mac) -> LinkAttribute {

@@ -70,7 +70,7 @@ pub struct Link {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     Vxlan(Vxlan),
-    Ipip(Ipip),
+    IpTunnel(IpTunnel),
     /// Key, port and peers are entries of their own.
     Wireguard,
     /// Made by the process that serves it, and kept by us as it is wanted.
@@ -84,7 +84,7 @@ impl LinkKind {
     pub fn parent(&self) -> Option<IfName> {
         match self {
             Self::Vxlan(vxlan) => Some(vxlan.parent),
-            Self::Ipip(_) | Self::Wireguard | Self::Tun | Self::Dummy => None,
+            Self::IpTunnel(_) | Self::Wireguard | Self::Tun | Self::Dummy => None,
         }
     }
 
@@ -92,7 +92,7 @@ impl LinkKind {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Vxlan(_) => "vxlan",
-            Self::Ipip(_) => "ipip",
+            Self::IpTunnel(tunnel) => tunnel.kind.name(),
             Self::Wireguard => "wireguard",
             Self::Tun => "tun",
             Self::Dummy => "dummy",
@@ -108,7 +108,7 @@ impl fmt::Display for LinkKind {
                 write!(f, "vxlan id {} local {} dev {}", v.vni, v.local, v.parent)?;
                 v.port.map_or(Ok(()), |port| write!(f, " dstport {port}"))
             }
-            Self::Ipip(ipip) => write!(f, "ipip local {}", ipip.local),
+            Self::IpTunnel(tunnel) => write!(f, "{} local {}", tunnel.kind.name(), tunnel.local),
             Self::Wireguard => f.write_str("wireguard"),
             Self::Tun => f.write_str("tun"),
             Self::Dummy => f.write_str("dummy"),
@@ -129,11 +129,30 @@ pub struct Vxlan {
     pub gbp: bool,
 }
 
-/// IPv4 in IPv4, to whichever node a route names as its gateway. All of it is changed on the existing
+/// Packets in packets, to whichever node a route names as its gateway. All of it is changed on the existing
 /// device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ipip {
+pub struct IpTunnel {
+    pub kind: IpTunnelKind,
     pub local: Ipv4Addr,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpTunnelKind {
+    /// IPv4 in IPv4.
+    Ipip,
+    /// IPv6 in IPv4. A gateway is an IPv4 address as IPv6 can write one (`::192.0.2.1`).
+    Sit,
+}
+
+impl IpTunnelKind {
+    /// As the kernel and `ip link add type …` name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ipip => "ipip",
+            Self::Sit => "sit",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

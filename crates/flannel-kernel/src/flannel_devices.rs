@@ -2,6 +2,7 @@
 
 use netlink_packet_route::link::LinkMessage;
 
+use crate::IpTunnelKind;
 use crate::observed::{self, ObservedKind, ObservedLink};
 
 /// What the names of flannel's vxlan devices begin with, for IPv4 and for IPv6; the VNI follows.
@@ -9,8 +10,13 @@ pub const VXLAN_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
 /// What the names of its TUN devices begin with; a number follows.
 pub const TUN_DEVICES: &str = "flannel";
 
-/// The ipip device, of which one node has one.
-pub const IPIP_DEVICE: &str = "flannel.ipip";
+/// The device of the ipip backend for a kind of tunnel, of which one node has one.
+pub fn ip_tunnel_device(kind: IpTunnelKind) -> &'static str {
+    match kind {
+        IpTunnelKind::Ipip => "flannel.ipip",
+        IpTunnelKind::Sit => "flannel.sit",
+    }
+}
 
 /// Where packets end that are to be encrypted and have not been; of which one node has one.
 pub const IPSEC_DEVICE: &str = "flannel.ipsec";
@@ -30,7 +36,7 @@ pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {
         Some(ObservedKind::Vxlan(vxlan)) => VXLAN_DEVICES
             .iter()
             .any(|prefix| link.name.as_str() == format!("{prefix}{}", vxlan.vni)),
-        Some(ObservedKind::Ipip(_)) => link.name.as_str() == IPIP_DEVICE,
+        Some(ObservedKind::IpTunnel(tunnel)) => link.name.as_str() == ip_tunnel_device(tunnel.kind),
         Some(ObservedKind::Dummy) => link.name.as_str() == IPSEC_DEVICE,
         Some(ObservedKind::Wireguard) => WIREGUARD_DEVICES.contains(&link.name.as_str()),
         Some(ObservedKind::Tun) => {
@@ -63,6 +69,7 @@ mod tests {
         assert!(is_flannel_device(device("flannel.7", InfoKind::Vxlan, 7)));
         assert!(is_flannel_device(device("flannel-v6.7", InfoKind::Vxlan, 7)));
         assert!(is_flannel_device(device("flannel.ipip", InfoKind::IpIp, 0)));
+        assert!(is_flannel_device(device("flannel.sit", InfoKind::SitTun, 0)));
         assert!(is_flannel_device(device("flannel.ipsec", InfoKind::Dummy, 0)));
         assert!(is_flannel_device(device("flannel-wg", InfoKind::Wireguard, 0)));
         assert!(is_flannel_device(device("flannel-wg-v6", InfoKind::Wireguard, 0)));
@@ -77,6 +84,8 @@ mod tests {
             device("vxlan7", InfoKind::Vxlan, 7),
             device("flannel.ipip", InfoKind::Vxlan, 7),
             device("tunl0", InfoKind::IpIp, 0),
+            device("sit0", InfoKind::SitTun, 0),
+            device("flannel.sit", InfoKind::IpIp, 0),
             device("dummy0", InfoKind::Dummy, 0),
             device("wg0", InfoKind::Wireguard, 0),
         ] {

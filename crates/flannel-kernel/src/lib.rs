@@ -23,12 +23,13 @@ mod wireguard;
 
 pub use engine::{Engine, OpenError};
 pub use entry::{
-    Address, Blackhole, Entry, Fdb, IPV6_DEFAULT_METRIC, Ipip, Key, Link, LinkKind, Neighbour,
-    Offload, ROUTE_PROTOCOL, Route, Sysctl, Vxlan,
+    Address, Blackhole, Entry, Fdb, IPV6_DEFAULT_METRIC, IpTunnel, IpTunnelKind, Key, Link,
+    LinkKind, Neighbour, Offload, ROUTE_PROTOCOL, Route, Sysctl, Vxlan,
 };
 pub use facts::{DefaultRoute, Facts, Interface, InterfaceAddress, KernelVersion, Path};
 pub use flannel_devices::{
-    IPIP_DEVICE, IPSEC_DEVICE, TUN_DEVICES, VXLAN_DEVICES, WIREGUARD_DEVICES, is_flannel_device,
+    IPSEC_DEVICE, TUN_DEVICES, VXLAN_DEVICES, WIREGUARD_DEVICES, ip_tunnel_device,
+    is_flannel_device,
 };
 pub use flannel_netlink::xfrm::{Direction, ESP_REQID, EspTunnel, Policy};
 pub use flannel_netlink::{IfName, InvalidIfName, InvalidMac, Mac};

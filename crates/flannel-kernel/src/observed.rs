@@ -18,7 +18,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
-use crate::{IfName, Mac};
+use crate::{IfName, IpTunnelKind, Mac};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObservedLink {
@@ -64,7 +64,7 @@ impl ObservedLink {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ObservedKind {
     Vxlan(ObservedVxlan),
-    Ipip(ObservedIpip),
+    IpTunnel(ObservedIpTunnel),
     Wireguard,
     Tun,
     Dummy,
@@ -83,13 +83,20 @@ pub(crate) struct ObservedVxlan {
 }
 
 /// Addresses are `None` and numbers 0 where the tunnel leaves it open.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ObservedIpip {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedIpTunnel {
+    pub(crate) kind: IpTunnelKind,
     pub(crate) local: Option<IpAddr>,
     pub(crate) remote: Option<IpAddr>,
     pub(crate) parent: u32,
     pub(crate) ttl: u8,
     pub(crate) pmtudisc: bool,
+}
+
+impl ObservedIpTunnel {
+    pub(crate) fn new(kind: IpTunnelKind) -> Self {
+        Self { kind, local: None, remote: None, parent: 0, ttl: 0, pmtudisc: false }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,7 +236,8 @@ fn observed_kind(infos: &[LinkInfo]) -> Option<ObservedKind> {
     })?;
     match kind {
         InfoKind::Vxlan => Some(ObservedKind::Vxlan(vxlan(infos))),
-        InfoKind::IpIp => Some(ObservedKind::Ipip(ipip(infos))),
+        InfoKind::IpIp => Some(ObservedKind::IpTunnel(ip_tunnel(IpTunnelKind::Ipip, infos))),
+        InfoKind::SitTun => Some(ObservedKind::IpTunnel(ip_tunnel(IpTunnelKind::Sit, infos))),
         InfoKind::Wireguard => Some(ObservedKind::Wireguard),
         InfoKind::Tun => Some(ObservedKind::Tun),
         InfoKind::Dummy => Some(ObservedKind::Dummy),
@@ -258,24 +266,26 @@ fn vxlan(infos: &[LinkInfo]) -> ObservedVxlan {
     vxlan
 }
 
-fn ipip(infos: &[LinkInfo]) -> ObservedIpip {
-    let mut ipip = ObservedIpip::default();
+fn ip_tunnel(kind: IpTunnelKind, infos: &[LinkInfo]) -> ObservedIpTunnel {
+    let mut tunnel = ObservedIpTunnel::new(kind);
     for info in infos {
         let LinkInfo::Data(InfoData::IpTunnel(attributes)) = info else { continue };
         for attribute in attributes {
             match attribute {
-                InfoIpTunnel::Local(ip) => ipip.local = Some(*ip).filter(|ip| !ip.is_unspecified()),
-                InfoIpTunnel::Remote(ip) => {
-                    ipip.remote = Some(*ip).filter(|ip| !ip.is_unspecified())
+                InfoIpTunnel::Local(ip) => {
+                    tunnel.local = Some(*ip).filter(|ip| !ip.is_unspecified());
                 }
-                InfoIpTunnel::Link(index) => ipip.parent = *index,
-                InfoIpTunnel::Ttl(ttl) => ipip.ttl = *ttl,
-                InfoIpTunnel::PMtuDisc(on) => ipip.pmtudisc = *on,
+                InfoIpTunnel::Remote(ip) => {
+                    tunnel.remote = Some(*ip).filter(|ip| !ip.is_unspecified());
+                }
+                InfoIpTunnel::Link(index) => tunnel.parent = *index,
+                InfoIpTunnel::Ttl(ttl) => tunnel.ttl = *ttl,
+                InfoIpTunnel::PMtuDisc(on) => tunnel.pmtudisc = *on,
                 _ => {}
             }
         }
     }
-    ipip
+    tunnel
 }
 
 fn address(message: &AddressMessage) -> Option<ObservedAddress> {

@@ -88,6 +88,12 @@ pub fn in_families(lease: &Lease, families: Families) -> Option<Lease> {
     let subnet = subnet_in(lease.subnet, families)?;
     let (v4, v6) = (subnet.v4().is_some(), subnet.v6().is_some());
     let attrs = &lease.attrs;
+    // Packets of a node that announces one address alone travel in that family, whatever is in them.
+    let (at_v4, at_v6) = (attrs.public_ip.is_some(), attrs.public_ipv6.is_some());
+    let (v4, v6) = (v4 || !at_v6, v6 || !at_v4);
+    if !at_v4 && !at_v6 {
+        return None;
+    }
     let attrs = LeaseAttrs {
         public_ip: attrs.public_ip.filter(|_| v4),
         public_ipv6: attrs.public_ipv6.filter(|_| v6),
@@ -96,10 +102,7 @@ pub fn in_families(lease: &Lease, families: Families) -> Option<Lease> {
         backend_v6_data: attrs.backend_v6_data.clone().filter(|_| v6),
         owner: attrs.owner.clone(),
     };
-    // Who announces no address of a family cannot be reached by it.
-    let v4 = subnet.v4().filter(|_| attrs.public_ip.is_some());
-    let v6 = subnet.v6().filter(|_| attrs.public_ipv6.is_some());
-    Some(Lease { subnet: Subnet::new(v4, v6)?, attrs })
+    Some(Lease { subnet, attrs })
 }
 
 pub fn subnet_in(subnet: Subnet, families: Families) -> Option<Subnet> {

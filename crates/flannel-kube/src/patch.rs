@@ -10,14 +10,18 @@ use crate::node::Annotations;
 
 /// The annotations that announce `attrs`; `None`: that one is not to be there.
 pub fn announcement(attrs: &LeaseAttrs, overwrites: &Overwrites) -> [(Key, Option<String>); 6] {
-    let data = |data: &Option<RawJson>| data.as_ref().map_or("null", RawJson::as_str).to_owned();
+    // As the Go flannel writes it where there is an address; and of a device that is reached in the other family.
+    let data = |data: &Option<RawJson>, address: &Option<String>| match data {
+        Some(data) => Some(data.as_str().to_owned()),
+        None => address.is_some().then(|| "null".to_owned()),
+    };
     let public_ip = attrs.public_ip.map(|ip| overwrites.v4.unwrap_or(ip).to_string());
     let public_ipv6 = attrs.public_ipv6.map(|ip| overwrites.v6.unwrap_or(ip).to_string());
     [
         (Key::SubnetManager, Some("true".to_owned())),
         (Key::BackendType, Some(attrs.backend_type.clone())),
-        (Key::BackendData, public_ip.is_some().then(|| data(&attrs.backend_data))),
-        (Key::BackendV6Data, public_ipv6.is_some().then(|| data(&attrs.backend_v6_data))),
+        (Key::BackendData, data(&attrs.backend_data, &public_ip)),
+        (Key::BackendV6Data, data(&attrs.backend_v6_data, &public_ipv6)),
         (Key::PublicIp, public_ip),
         (Key::PublicIpv6, public_ipv6),
     ]

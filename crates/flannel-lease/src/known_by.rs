@@ -7,10 +7,10 @@ use crate::{LeaseAttrs, NetworkConfig, RawJson};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownBy {
-    Ipv4,
-    Ipv6,
-    /// Where no config says which: the first that the node has.
-    FirstAddress,
+    /// Its IPv4 address, if it has one, else that of IPv6.
+    Ipv4First,
+    /// The other way round.
+    Ipv6First,
 }
 
 /// Nobody is known by an address that is not there.
@@ -19,25 +19,23 @@ pub enum KnownBy {
 pub struct NoAddress(pub &'static str);
 
 impl KnownBy {
-    /// The public address of the first family in use.
+    /// The public address of the first family in use, and of the other where a node has none of that: its packets
+    /// travel in the other one.
     pub fn of(config: Option<&NetworkConfig>) -> Self {
         match config.map(|config| config.v4.is_some()) {
-            Some(true) => Self::Ipv4,
-            Some(false) => Self::Ipv6,
-            None => Self::FirstAddress,
+            Some(true) | None => Self::Ipv4First,
+            Some(false) => Self::Ipv6First,
         }
     }
 
     /// "No address" (0.0.0.0) is nobody's identity either.
     pub fn address(self, attrs: &LeaseAttrs) -> Result<IpAddr, NoAddress> {
-        let v4 = attrs.public_ip.map(IpAddr::V4);
-        let v6 = attrs.public_ipv6.map(IpAddr::V6);
-        let (address, key) = match self {
-            Self::Ipv4 => (v4, "PublicIP"),
-            Self::Ipv6 => (v6, "PublicIPv6"),
-            Self::FirstAddress => (v4.or(v6), "PublicIP"),
-        };
-        address.filter(|ip| !ip.is_unspecified()).ok_or(NoAddress(key))
+        let v4 = attrs.public_ip.map(IpAddr::V4).filter(|ip| !ip.is_unspecified());
+        let v6 = attrs.public_ipv6.map(IpAddr::V6).filter(|ip| !ip.is_unspecified());
+        match self {
+            Self::Ipv4First => v4.or(v6).ok_or(NoAddress("PublicIP")),
+            Self::Ipv6First => v6.or(v4).ok_or(NoAddress("PublicIPv6")),
+        }
     }
 
     /// Whether both tell of one node.
@@ -77,10 +75,29 @@ mod tests {
         let one = node("192.0.2.1", r#"{"PublicKey":"a","Port":1001,"PublicPort":1001}"#);
         let two = node("192.0.2.1", r#"{"PublicKey":"b","Port":1002,"PublicPort":1002}"#);
         let other_port = node("192.0.2.1", r#"{"PublicKey":"c","Port":51900}"#);
-        let same = |one, other| KnownBy::Ipv4.same_node(one, other);
+        let same = |one, other| KnownBy::Ipv4First.same_node(one, other);
         assert!(same(&plain, &plain) && same(&one, &one) && !same(&one, &two));
         assert!(!same(&plain, &one), "one has said that it shares its address");
         assert!(same(&plain, &other_port), "what all nodes listen on may change");
         assert!(!same(&one, &node("192.0.2.9", r#"{"PublicPort":1001}"#)));
+    }
+
+    #[test]
+    fn a_node_without_an_address_of_the_first_family_is_known_by_its_other_one() {
+        let node = |v4: &str, v6: &str| LeaseAttrs {
+            public_ip: v4.parse().ok(),
+            public_ipv6: v6.parse().ok(),
+            ..LeaseAttrs::default()
+        };
+        for known_by in [KnownBy::Ipv4First, KnownBy::Ipv6First] {
+            let same = |one: &LeaseAttrs, other: &LeaseAttrs| known_by.same_node(one, other);
+            assert!(same(&node("", "fd00::1"), &node("0.0.0.0", "fd00::1")), "{known_by:?}");
+            assert!(same(&node("192.0.2.1", ""), &node("192.0.2.1", "::")), "{known_by:?}");
+            assert!(!same(&node("192.0.2.1", ""), &node("", "fd00::1")), "{known_by:?}");
+            assert!(!same(&node("", ""), &node("", "")), "nobody is nobody");
+        }
+        let (one, other) = (node("192.0.2.1", "fd00::1"), node("192.0.2.1", "fd00::2"));
+        assert!(KnownBy::Ipv4First.same_node(&one, &other));
+        assert!(!KnownBy::Ipv6First.same_node(&one, &other));
     }
 }

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use anyhow::bail;
-
-use crate::iface::Stack;
+use flannel_backend::Stack;
 
 /// Pods of one node talk through a bridge; without this kernel module iptables never sees them, and
 /// services stop working in ways that are hard to find.

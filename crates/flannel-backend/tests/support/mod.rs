@@ -1,23 +1,27 @@
 //! A node and leases, as the backends are given them.
 
-use flannel_backend::{Answers, Backend, Node, Underlay, create};
+#![allow(dead_code, reason = "every test has its own copy, and not all need all of it")]
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use flannel_backend::{Answers, Backend, Node, Stack, Underlay, create};
 use flannel_kernel::{IfName, KernelVersion};
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig};
 
 /// 192.168.100.1 and fd00:100::1 on eth0, as far as the network has these families.
 pub(crate) fn node_of(network: NetworkConfig, answers: Answers) -> (Box<dyn Backend>, Node) {
+    let underlay = underlay(1, Stack::of(&network));
+    node_at(underlay, network, answers)
+}
+
+pub(crate) fn node_at(
+    underlay: Underlay,
+    network: NetworkConfig,
+    answers: Answers,
+) -> (Box<dyn Backend>, Node) {
     let backend = create(&network.backend).unwrap();
-    let (v4, v6) = (network.v4.is_some(), network.v6.is_some());
     let node = Node {
-        underlay: Underlay {
-            link: IfName::new("eth0").unwrap(),
-            mtu: 1500,
-            v4: Some([192, 168, 100, 1].into()).filter(|_| v4),
-            v6: Some("fd00:100::1".parse().unwrap()).filter(|_| v6),
-            public_v4: Some([192, 168, 100, 1].into()).filter(|_| v4),
-            public_v6: Some("fd00:100::1".parse().unwrap()).filter(|_| v6),
-            why: String::new(),
-        },
+        underlay,
         network,
         kernel: KernelVersion { major: 6, minor: 1 },
         paths: Default::default(),
@@ -25,6 +29,22 @@ pub(crate) fn node_of(network: NetworkConfig, answers: Answers) -> (Box<dyn Back
         answers,
     };
     (backend, node)
+}
+
+/// A card with an address of each of these families.
+pub(crate) fn underlay(number: u8, families: Stack) -> Underlay {
+    let v4 = Some(Ipv4Addr::new(192, 168, 100, number)).filter(|_| families.v4);
+    let v6 = Some(Ipv6Addr::new(0xfd00, 0x100, 0, 0, 0, 0, 0, number.into()));
+    let v6 = v6.filter(|_| families.v6);
+    Underlay {
+        link: IfName::new("eth0").unwrap(),
+        mtu: 1500,
+        v4,
+        v6,
+        public_v4: v4,
+        public_v6: v6,
+        why: String::new(),
+    }
 }
 
 pub(crate) fn lease(subnet: &str, attrs: &str) -> Lease {

@@ -1,6 +1,6 @@
 //! What it takes to make a device as wanted. Pure: compares, decides, writes nothing.
 
-mod ipip;
+mod ip_tunnel;
 mod vxlan;
 
 use netlink_packet_route::link::LinkFlags;
@@ -75,9 +75,9 @@ pub(crate) fn plan_link(link: &Link, around: Surroundings<'_>) -> LinkPlan {
             }
             _ => Fit::OtherKind,
         },
-        LinkKind::Ipip(wanted) => match &observed.kind {
-            Some(ObservedKind::Ipip(ipip)) => {
-                Fit::Changes(ipip::changes(wanted, link.mtu, observed, ipip))
+        LinkKind::IpTunnel(wanted) => match &observed.kind {
+            Some(ObservedKind::IpTunnel(tunnel)) if tunnel.kind == wanted.kind => {
+                Fit::Changes(ip_tunnel::changes(wanted, link.mtu, observed, tunnel))
             }
             _ => Fit::OtherKind,
         },
@@ -136,7 +136,7 @@ fn was_ours(link: &Link, other: &ObservedLink, around: Surroundings<'_>) -> bool
             _ => return false,
         },
         // Of its kind there is but one between the same ends.
-        LinkKind::Ipip(_) => (true, true),
+        LinkKind::IpTunnel(_) => (true, true),
         // It is known by its key, which is asked for elsewhere.
         LinkKind::Wireguard => return false,
         // By its addresses alone.
@@ -158,8 +158,8 @@ impl Surroundings<'_> {
                 Some(ObservedKind::Vxlan(other)) => self.receives_the_same_vxlan(wanted, other),
                 _ => false,
             },
-            LinkKind::Ipip(wanted) => match &other.kind {
-                Some(ObservedKind::Ipip(other)) => ipip::has_the_same_ends(wanted, other),
+            LinkKind::IpTunnel(wanted) => match &other.kind {
+                Some(ObservedKind::IpTunnel(other)) => ip_tunnel::has_the_same_ends(wanted, other),
                 _ => false,
             },
             // Any number of them may be there. Who receives what is a matter of their ports.

@@ -12,7 +12,7 @@ use crate::encode::{self, dump};
 use crate::link_plan::{LinkPlan, Step, plan_link};
 use crate::observed::{Observed, ObservedLink};
 use crate::wanted::WantedOfKernel as _;
-use crate::{IfName, Ipip, Key, Link, LinkKind, Vxlan};
+use crate::{IfName, IpTunnel, Key, Link, LinkKind, Vxlan};
 use flannel_netlink::{NetlinkError, Request};
 
 /// Enough to take one out of the way, take it back under its name, and put it right.
@@ -164,7 +164,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     fn explain(&mut self, link: &Link, error: &NetlinkError) -> io::Result<String> {
         match &link.kind {
             LinkKind::Vxlan(vxlan) => self.explain_vxlan(link, vxlan, error),
-            LinkKind::Ipip(ipip) => Ok(self.explain_ipip(link, ipip, error)),
+            LinkKind::IpTunnel(tunnel) => Ok(self.explain_ip_tunnel(link, tunnel, error)),
             LinkKind::Wireguard | LinkKind::Dummy if error.errno == libc::EOPNOTSUPP => {
                 Ok(lacks_kind(link, error))
             }
@@ -172,14 +172,15 @@ impl<S: Ord + Clone> Reconciler<S> {
         }
     }
 
-    fn explain_ipip(&self, link: &Link, wanted: &Ipip, error: &NetlinkError) -> String {
+    fn explain_ip_tunnel(&self, link: &Link, wanted: &IpTunnel, error: &NetlinkError) -> String {
         let around = self.surroundings();
         let same = |other: &&ObservedLink| around.receives_the_same(&link.kind, other);
         let near = around.links.iter().map(|(other, _)| other).find(same).map(|other| other.name);
         match (error.errno, near) {
             (libc::EEXIST, Some(name)) => format!(
-                "{name} is in the way, an ipip device with the same local address {} that is not \
+                "{name} is in the way, a device of the kind {} with the same local address {} that is not \
                  flannel's: remove it (ip link del {name})",
+                wanted.kind.name(),
                 wanted.local
             ),
             (libc::EOPNOTSUPP, _) => lacks_kind(link, error),

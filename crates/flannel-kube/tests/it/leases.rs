@@ -63,10 +63,28 @@ fn a_node_of_one_family_is_reached_by_that_one_where_both_are_used() {
     assert_eq!(lease.subnet.to_string(), "10.244.1.0-24");
     assert_eq!(in_families(&member(&only_v4), V6), None);
 
-    // It has a network of that family, and tells no address by which it is reached.
-    let silent = annotate(dual("a", 1), &[(Key::PublicIpv6, "")]);
-    let lease = in_families(&member(&silent), DUAL).unwrap();
+    let silent = annotate(dual("a", 1), &[(Key::PublicIp, ""), (Key::PublicIpv6, "")]);
+    assert_eq!(in_families(&member(&silent), DUAL), None, "nobody can send to it");
+}
+
+#[test]
+fn a_node_with_one_address_has_it_in_every_network_for_packets_of_both_families() {
+    let over_v4 = member(&annotate(dual("a", 1), &[(Key::PublicIpv6, "")]));
+    for (families, subnet) in [
+        (DUAL, "10.244.1.0-24&fd00:244:0:1::-64"),
+        (V6, "fd00:244:0:1::-64"),
+        (V4, "10.244.1.0-24"),
+    ] {
+        let lease = in_families(&over_v4, families).unwrap();
+        assert_eq!(lease.subnet.to_string(), subnet);
+        assert_eq!(lease.attrs.public_ip, over_v4.attrs.public_ip);
+        assert!(lease.attrs.backend_data.is_some());
+    }
+    let over_v6 = member(&annotate(dual("a", 1), &[(Key::PublicIp, "")]));
+    let lease = in_families(&over_v6, V4).unwrap();
     assert_eq!(lease.subnet.to_string(), "10.244.1.0-24");
+    assert_eq!(lease.attrs.public_ipv6, over_v6.attrs.public_ipv6);
+    assert!(lease.attrs.backend_v6_data.is_some());
 }
 
 #[test]

@@ -55,6 +55,19 @@ fn what_was_announced_of_a_family_that_is_off_now_is_removed() {
 }
 
 #[test]
+fn a_device_that_is_reached_in_the_other_family_is_announced() {
+    let mut over_v4 = attrs(&dual("a", 1).annotations).unwrap();
+    over_v4.public_ipv6 = None;
+    let patch =
+        patch::announce(&prefix(), &node("a", &[]).annotations, &over_v4, &Overwrites::default());
+    let patch: Value = serde_json::from_str(&patch.unwrap()).unwrap();
+    let written = &patch["metadata"]["annotations"];
+    let name = |suffix: &str| format!("flannel.alpha.coreos.com/{suffix}");
+    assert_eq!(written.get(name("public-ipv6")), None);
+    assert_eq!(written[name("backend-v6-data")], r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:06"}"#);
+}
+
+#[test]
 fn what_an_operator_overwrites_is_written_instead_of_our_address() {
     let wanted = dual("a", 1).annotations;
     let overwrites = Overwrites { v4: Some(Ipv4Addr::new(198, 51, 100, 7)), v6: None };

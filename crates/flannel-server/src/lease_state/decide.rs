@@ -279,7 +279,7 @@ impl Ask<'_> {
     fn import(&mut self, subnet: Subnet, attrs: &LeaseAttrs, left: Option<u64>) -> Decided {
         self.network()?;
         check_size(attrs)?;
-        KnownBy::FirstAddress.address(attrs)?;
+        KnownBy::Ipv4First.address(attrs)?;
         if let Some(entry) = self.network()?.lease(&subnet).cloned()
             && !self.known_by()?.same_node(&entry.attrs, attrs)
         {

@@ -82,7 +82,7 @@ impl Network for EtcdNetwork {
             }
             Request::Unreserve { subnet } => self.done(self.store.unreserve(&subnet).await),
             Request::Import { subnet, attrs, left } => {
-                KnownBy::FirstAddress.address(&attrs).map_err(Refusal::from)?;
+                KnownBy::Ipv4First.address(&attrs).map_err(Refusal::from)?;
                 check_size(&attrs)?;
                 let left = left.map(|left| left.max(GRACE.as_millis() as Millis));
                 let end = |left| Expiry::At(SystemTime::now() + Duration::from_millis(left));

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use flannel_backend::{Answers, Judged};
+use flannel_backend::{Answers, Judged, Stack};
 use flannel_kernel::Facts;
 use flannel_lease::{LeaseTable, Previous};
 use flannel_store::{Snapshot, Store, StoreEvent};
@@ -40,7 +40,6 @@ use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
 use crate::appliers::Appliers;
-use crate::iface::Stack;
 use crate::options::Options;
 use crate::readiness::Report;
 use crate::stopping::Stopping;
@@ -126,8 +125,7 @@ impl Place {
     /// Takes as long as it takes to get a subnet.
     async fn find(setup: &Setup, judged: Judged) -> anyhow::Result<Self> {
         let config = judged.config;
-        let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
-        checks::bridge_filter(stack, config.nftables)?;
+        checks::bridge_filter(Stack::of(&config), config.nftables)?;
         let answers = needs::find_out_at_last(setup, judged.backend.needs()).await;
         let mut facts = setup.appliers.kernel().facts();
         let now = facts.borrow_and_update().clone();

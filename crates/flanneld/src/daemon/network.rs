@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_backend::{
-    Answers, Backend, Connected, Meeting, Node, NodeMemory, Underlay, WantedBy, Wishes,
+    Answers, Backend, Connected, Meeting, Node, NodeMemory, Stack, Underlay, WantedBy, Wishes,
 };
 use flannel_common::Family;
 use flannel_kernel::{Blackhole, Engine, Entry, Facts, IfName, Ownership};
@@ -15,7 +15,7 @@ use ipnet::IpNet;
 
 use super::Setup;
 use super::network_conflicts::Conflict;
-use crate::iface::{self, Stack};
+use crate::iface;
 use crate::logging::Throttle;
 use crate::options::Options;
 
@@ -40,12 +40,35 @@ pub(super) enum NetworkError {
     Backend(#[from] flannel_backend::BackendError),
     #[error("{0}")]
     Underlay(#[from] iface::SelectError),
+    #[error("{error}; or use vxlan or wireguard, which do with {has} alone, as {kind} does not")]
+    OtherFamily { error: iface::SelectError, kind: &'static str, has: Family },
     #[error("{0} has none but link-local addresses left of a family in use")]
     LocalOnly(IfName),
     #[error(transparent)]
     Conflict(#[from] Conflict),
     #[error(transparent)]
     Stopped(#[from] Stopped),
+}
+
+/// Names the backends that could do with the interface that there is, if this one cannot.
+fn suggest_another(
+    error: iface::SelectError,
+    backend: &dyn Backend,
+    config: &NetworkConfig,
+    select: impl Fn(Stack) -> Result<Underlay, iface::SelectError>,
+) -> NetworkError {
+    let tried = backend.underlays(config);
+    let other = [Stack::V4, Stack::V6]
+        .into_iter()
+        .find(|other| !tried.contains(other) && select(*other).is_ok());
+    match other {
+        Some(other) => NetworkError::OtherFamily {
+            error,
+            kind: backend.kind(),
+            has: if other.v4 { Family::V4 } else { Family::V6 },
+        },
+        None => error.into(),
+    }
 }
 
 impl JoinedNetwork {
@@ -63,14 +86,10 @@ impl JoinedNetwork {
             }
             None => None,
         };
-        let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
         let select = |stack| iface::select(selection, stack, facts, &|_| path.clone());
-        let underlay = match select(stack) {
-            Err(error) if stack.v4 && stack.v6 && backend.carries_v6_over_v4() => {
-                select(Stack { v6: false, ..stack }).map_err(|_| error)?
-            }
-            selected => selected?,
-        };
+        let underlay =
+            iface::select_one_of(&backend.underlays(&config), Stack::of(&config), select)
+                .map_err(|error| suggest_another(error, &*backend, &config, select))?;
         let mut node = Node {
             network: config,
             underlay,
@@ -105,11 +124,17 @@ impl JoinedNetwork {
         if v4(now) && !v4(before) || v6(now) && !v6(before) {
             return Err(NetworkError::LocalOnly(now.link));
         }
-        if now.v6.is_none() && before.v6.is_some() && self.node.network.v6.is_some() {
-            let (link, family) = (now.link, Family::V6);
-            return Err(iface::SelectError::NoUsableAddress { link, family }.into());
+        let uses = Stack::of(&self.node.network);
+        let gone = [
+            (uses.v4 && before.v4.is_some() && now.v4.is_none(), Family::V4),
+            (uses.v6 && before.v6.is_some() && now.v6.is_none(), Family::V6),
+        ];
+        match gone.into_iter().find(|(gone, _)| *gone) {
+            Some((_, family)) => {
+                Err(iface::SelectError::NoUsableAddress { link: now.link, family }.into())
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn config(&self) -> &NetworkConfig {

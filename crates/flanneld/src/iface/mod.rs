@@ -11,7 +11,7 @@ mod wish;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use flannel_backend::Underlay;
+use flannel_backend::{Stack, Underlay};
 use flannel_kernel::{Facts, IfName, Interface, Path, VXLAN_DEVICES};
 
 pub use error::SelectError;
@@ -33,14 +33,8 @@ pub struct Selection {
     pub public_ipv6: Option<Ipv6Addr>,
 }
 
-/// The families the network uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stack {
-    pub v4: bool,
-    pub v6: bool,
-}
-
-/// Chooses the underlay. `lookup` asks the kernel how it would send to an address.
+/// Chooses the underlay, with addresses of all families of `stack`. `lookup` asks the kernel how it would send to an
+/// address.
 pub fn select(
     request: &Selection,
     stack: Stack,
@@ -67,6 +61,27 @@ pub fn select(
         (Some(only), true) => Err(only),
         (last, _) => Err(SelectError::AllFailed(tried.into_iter().chain(last).collect())),
     }
+}
+
+/// The best of several choices, `uses` being the families of the network. The error is that of the first: what an
+/// operator would expect.
+pub fn select_one_of(
+    stacks: &[Stack],
+    uses: Stack,
+    select: impl Fn(Stack) -> Result<Underlay, SelectError>,
+) -> Result<Underlay, SelectError> {
+    let mut first = None;
+    for stack in stacks {
+        match select(*stack) {
+            // A card has such an address before it is given others: none to cross over to.
+            Ok(underlay)
+                if !uses.v6 && underlay.v6.is_some_and(|ip| ip.is_unicast_link_local()) => {}
+            Ok(underlay) if !uses.v4 && underlay.v4.is_some_and(|ip| ip.is_link_local()) => {}
+            Ok(underlay) => return Ok(underlay),
+            Err(error) => _ = first.get_or_insert(error),
+        }
+    }
+    Err(first.unwrap_or(SelectError::NoFamily))
 }
 
 /// One way to find an interface.
@@ -166,19 +181,10 @@ impl<'a> Chooser<'a> {
             mtu: interface.mtu,
             v4,
             v6,
-            public_v4: self.request.public_ip.or(v4),
-            public_v6: self.request.public_ipv6.or(v6),
+            public_v4: self.request.public_ip.filter(|_| self.stack.v4).or(v4),
+            public_v6: self.request.public_ipv6.filter(|_| self.stack.v6).or(v6),
             why,
         })
-    }
-}
-
-impl Stack {
-    fn has(self, family: Family) -> bool {
-        match family {
-            Family::V4 => self.v4,
-            Family::V6 => self.v6,
-        }
     }
 }
 

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use flannel_backend::{Answers, Connected, Judged, Node, WantedBy};
+use flannel_backend::{Answers, Connected, Judged, Node, Stack, WantedBy};
 use flannel_kernel::{Engine, Entry};
 use flannel_lease::{Lease, Subnet};
-use flanneld::iface::{self, Stack};
+use flanneld::iface;
 use serde::Serialize;
 
 use super::daemon_process::{self, DaemonProcess};
@@ -169,7 +169,7 @@ impl MigrateArgs {
         leases: &[Lease],
     ) -> anyhow::Result<()> {
         let (config, backend) = (&judged.config, &judged.backend);
-        let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
+        let stack = Stack::of(config);
         if let Err(error) = flanneld::checks::bridge_filter(stack, config.nftables) {
             findings.add("host", Verdict::InTheWay, error.to_string());
         }
@@ -179,7 +179,8 @@ impl MigrateArgs {
         let towards = options.underlay.can_reach.map(|address| vec![address]).unwrap_or_default();
         let path =
             block_on(async { Ok(engine.lookup(towards).await?) })?.into_iter().next().flatten();
-        let underlay = match iface::select(&options.underlay, stack, &facts, &|_| path.clone()) {
+        let select = |stack| iface::select(&options.underlay, stack, &facts, &|_| path.clone());
+        let underlay = match iface::select_one_of(&backend.underlays(config), stack, select) {
             Ok(underlay) => underlay,
             Err(error) => {
                 findings.add("interface", Verdict::InTheWay, error.to_string());

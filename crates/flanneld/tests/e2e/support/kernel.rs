@@ -246,8 +246,8 @@ pub(crate) fn line(entry: &Entry) -> Option<String> {
                 vxlan.parent.as_str(),
                 vxlan.learning,
             )),
-            LinkKind::Ipip(ipip) => {
-                Some(ipip_line(link.name.as_str(), link.mtu, true, &ipip.local.to_string()))
+            LinkKind::IpTunnel(tunnel) => {
+                Some(tunnel_line(link.name.as_str(), link.mtu, true, &tunnel.local.to_string()))
             }
             LinkKind::Wireguard => Some(wireguard_line(link.name.as_str(), link.mtu, true)),
             LinkKind::Tun => Some(format!("device {} (tun mtu {})", link.name, link.mtu)),
@@ -278,9 +278,9 @@ fn device_line(
     )
 }
 
-fn ipip_line(name: &str, mtu: u32, up: bool, ends: &str) -> String {
+fn tunnel_line(name: &str, mtu: u32, up: bool, ends: &str) -> String {
     let state = if up { "up" } else { "down" };
-    format!("device {name} {state} mtu {mtu} ipip local {ends}")
+    format!("device {name} {state} mtu {mtu} tunnel local {ends}")
 }
 
 fn dummy_line(name: &str, mtu: u32, up: bool) -> String {
@@ -408,7 +408,7 @@ impl FoundLink {
                 _ => {}
             }
         }
-        ipip_line(&self.name, self.mtu, self.up, &(ends + &more))
+        tunnel_line(&self.name, self.mtu, self.up, &(ends + &more))
     }
 }
 
