@@ -78,11 +78,17 @@ impl Client {
         route: &CloudRoute,
         existing: Option<&Found>,
     ) -> Result<(), CloudError> {
-        self.forgetting(match self.access.provider() {
+        let provider = self.access.provider();
+        // Only EC2 replaces a route. Elsewhere what is in its place goes first, unless it is the cloud's own.
+        let in_place = existing.filter(|found| found.written && provider != Provider::AwsVpc);
+        if let Some(found) = in_place {
+            self.remove(table, found).await?;
+        }
+        self.forgetting(match provider {
             Provider::AwsVpc => aws::put(self, table, route, existing).await,
-            Provider::AliVpc => ali::put(self, table, route, existing).await,
-            Provider::Gce => gce::put(self, table, route, existing).await,
-            Provider::TencentVpc => tencent::put(self, table, route, existing).await,
+            Provider::AliVpc => ali::put(self, table, route).await,
+            Provider::Gce => gce::put(self, route).await,
+            Provider::TencentVpc => tencent::put(self, table, route).await,
         })
     }
 
@@ -109,7 +115,7 @@ impl Client {
         })
     }
 
-    /// Those of the config, of the environment, or of the machine's role.
+    /// Those of the config, of the environment and the files that it names, or of the machine's role.
     pub(crate) async fn keys(&self) -> Result<Keys, CloudError> {
         if let Some(keys) = &self.access.keys {
             return Ok(keys.clone());
@@ -122,7 +128,7 @@ impl Client {
         let lent = match self.access.provider() {
             Provider::AwsVpc => aws::credentials::find(&self.access).await?,
             Provider::AliVpc => ali::metadata::keys(&self.access).await?,
-            Provider::Gce => gce::metadata::token(&self.access).await?,
+            Provider::Gce => gce::credentials::find(&self.access).await?,
             Provider::TencentVpc => tencent::metadata::keys(&self.access).await?,
         };
         let keys = lent.what.clone();

@@ -1,6 +1,7 @@
 //! What a cloud says no with, sorted by what is to be done about it.
 
 use std::fmt;
+use std::time::Duration;
 
 /// What kind of no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,7 @@ pub struct CloudError {
     attempt: String,
     why: String,
     fix: Option<String>,
+    retry_after: Option<Duration>,
 }
 
 /// So much of what a provider says is shown.
@@ -40,13 +42,27 @@ impl CloudError {
         // In one line, and not all of it.
         let words: Vec<&str> = why.split_whitespace().collect();
         let why = words.join(" ").chars().take(MOST_SHOWN).collect();
-        Self { fault, attempt: attempt.into(), why, fix: None }
+        Self { fault, attempt: attempt.into(), why, fix: None, retry_after: None }
     }
 
     #[must_use]
     pub(crate) fn with_fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = Some(fix.into());
         self
+    }
+
+    /// What the server has said of when to ask again. One that says so and has no other reason is asked too much.
+    #[must_use]
+    pub(crate) fn with_retry_after(mut self, wait: Option<Duration>) -> Self {
+        self.retry_after = wait;
+        if self.fault == Fault::Temporary && wait.is_some() {
+            self.fault = Fault::Throttled;
+        }
+        self
+    }
+
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
     }
 
     pub(crate) fn temporary(attempt: impl Into<String>, why: &str) -> Self {

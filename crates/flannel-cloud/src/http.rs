@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flannel_https::{Limits, Proxies, Server, Web};
+use http::header::RETRY_AFTER;
 use http::{HeaderValue, Method, Request};
+use jiff::Timestamp;
 
 const LARGEST_ANSWER: usize = 16 << 20;
 
@@ -33,6 +35,8 @@ pub(crate) enum Whom {
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: String,
+    /// How long the server wants to be left alone.
+    pub(crate) retry_after: Option<Duration>,
 }
 
 impl Answer {
@@ -65,6 +69,33 @@ pub(crate) async fn send(ask: Ask) -> Result<Answer, String> {
     let request = request.body(Bytes::from(body)).map_err(|error| error.to_string())?;
     let response = web.request(request).await?;
     let status = response.status().as_u16();
+    let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let retry_after = header.and_then(|text| wait(text, Timestamp::now()));
     let body = String::from_utf8(response.into_body().into());
-    Ok(Answer { status, body: body.map_err(|_| "the answer is not text".to_owned())? })
+    Ok(Answer { status, body: body.map_err(|_| "the answer is not text".to_owned())?, retry_after })
+}
+
+/// What `Retry-After` says: seconds, or a date (RFC 9110, section 10.2.3).
+fn wait(text: &str, now: Timestamp) -> Option<Duration> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_says_in_seconds_or_by_a_date_when_to_ask_again() {
+        let now: Timestamp = "2015-10-21T07:27:00Z".parse().expect("a time");
+        let seconds = |text| wait(text, now).map(|wait| wait.as_secs());
+        assert_eq!(seconds("120"), Some(120));
+        assert_eq!(seconds("Wed, 21 Oct 2015 07:28:00 GMT"), Some(60));
+        assert_eq!(seconds("Wed, 21 Oct 2015 07:00:00 GMT"), Some(0), "that is over");
+        assert_eq!(seconds("soon"), None);
+    }
 }

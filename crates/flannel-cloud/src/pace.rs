@@ -7,6 +7,8 @@ use flannel_common::Backoff;
 
 /// After being told that it is too much.
 const QUIET: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(300));
+/// However long a server wants to be left alone.
+const LONGEST: Duration = Duration::from_secs(3600);
 /// Looks become rarer by so many doublings.
 const MOST_SLOW: u32 = 4;
 
@@ -29,14 +31,15 @@ impl Pace {
         self.plan(every, now, rng);
     }
 
-    /// It was too much. Returns how long nothing is asked.
+    /// It was too much. Returns how long nothing is asked; `told`: what the server has said of that.
     pub(crate) fn throttled(
         &mut self,
         every: Duration,
+        told: Option<Duration>,
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Duration {
-        let pause = QUIET.pause(self.slow, rng);
+        let pause = QUIET.pause(self.slow, rng).max(told.unwrap_or_default().min(LONGEST));
         self.slow = (self.slow + 1).min(MOST_SLOW);
         self.quiet_until = Some(now + pause);
         self.plan(every, now, rng);
@@ -79,7 +82,7 @@ mod tests {
         let (mut pace, mut rng) = (Pace::new(), fastrand::Rng::with_seed(1));
         let mut quiet = Vec::new();
         for _ in 0..8 {
-            quiet.push(pace.throttled(every, now, &mut rng));
+            quiet.push(pace.throttled(every, None, now, &mut rng));
         }
         assert!(
             quiet[0] < Duration::from_secs(7) && quiet[7] > Duration::from_secs(50),
@@ -91,5 +94,19 @@ mod tests {
             pace.ended(every, now, &mut rng);
         }
         assert!(wait(&pace) <= every.mul_f64(1.25) && pace.quiet_until(now).is_none());
+    }
+
+    #[test]
+    fn a_server_is_left_alone_for_as_long_as_it_says_but_not_for_ever() {
+        let (now, every) = (Instant::now(), Duration::from_secs(60));
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut told = |seconds| {
+            let mut pace = Pace::new();
+            pace.throttled(every, Some(Duration::from_secs(seconds)), now, &mut rng);
+            pace.quiet_until(now).map(|until| (until - now).as_secs())
+        };
+        assert_eq!(told(90), Some(90));
+        assert_eq!(told(1_000_000), Some(3600));
+        assert!(told(0) >= Some(3), "never less than without a word of it");
     }
 }

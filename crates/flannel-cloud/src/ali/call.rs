@@ -51,7 +51,7 @@ pub(super) async fn call<T: DeserializeOwned>(
     };
     let answer = send(ask).await.map_err(|why| CloudError::temporary(action, &why))?;
     if !answer.is_success() {
-        return Err(explain(action, &answer));
+        return Err(explain(action, &answer).with_retry_after(answer.retry_after));
     }
     serde_json::from_str(&answer.body)
         .map_err(|error| CloudError::temporary(action, &format!("an unreadable answer: {error}")))

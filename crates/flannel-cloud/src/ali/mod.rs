@@ -150,11 +150,7 @@ pub(crate) async fn put(
     client: &Client,
     table: &str,
     route: &CloudRoute,
-    existing: Option<&Found>,
 ) -> Result<(), CloudError> {
-    if let Some(found) = existing {
-        remove(client, table, found).await?;
-    }
     let parameters = vec![
         ("RouteTableId", table.to_owned()),
         ("DestinationCidrBlock", route.destination.to_string()),

@@ -55,7 +55,7 @@ pub(super) async fn call(
             |why: String| CloudError::temporary(action, &format!("an unreadable answer: {why}"));
         return Element::parse(&answer.body).map_err(unreadable);
     }
-    Err(explain(action, &format!("ec2:{action}"), &answer))
+    Err(explain(action, &format!("ec2:{action}"), &answer).with_retry_after(answer.retry_after))
 }
 
 /// China's regions have a domain of their own.

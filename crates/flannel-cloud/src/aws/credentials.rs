@@ -1,9 +1,9 @@
-//! Where AWS's own tools look too: the environment, then the instance's role.
+//! Where AWS's own tools look too: the environment, a token that stands for a role, then the instance's role.
 
 use flannel_common::Secret;
 use serde::Deserialize;
 
-use super::metadata;
+use super::{metadata, web_identity};
 use crate::credentials::{Lent, keys_of_environment};
 use crate::{Access, CloudError, Fault, Keys};
 
@@ -28,10 +28,13 @@ pub(crate) async fn find(access: &Access) -> Result<Lent<Keys>, CloudError> {
     {
         return Ok(Lent::for_good(keys));
     }
+    if let Some(lent) = web_identity::find(&access.node.region).await? {
+        return Ok(lent);
+    }
     let wrong = |why: &str| {
         CloudError::new(Fault::Credentials, "credentials for EC2", why).with_fix(
-            "give the instance a role (an instance profile), or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY \
-             for flanneld",
+            "give the instance a role (an instance profile), or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
+             AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE, for flanneld",
         )
     };
     let service = metadata::open(access.metadata.as_deref()).await?;

@@ -8,6 +8,7 @@ mod call;
 pub(crate) mod credentials;
 pub(crate) mod metadata;
 pub(crate) mod sign;
+mod web_identity;
 
 use ipnet::IpNet;
 

@@ -52,7 +52,7 @@ pub(super) async fn call<T: DeserializeOwned>(
     let error = &body["error"];
     let reason = error["errors"][0]["reason"].as_str().unwrap_or_default();
     let message = error["message"].as_str().unwrap_or_default();
-    Err(explain(permission, answer.status, reason, message))
+    Err(explain(permission, answer.status, reason, message).with_retry_after(answer.retry_after))
 }
 
 /// An operation that has ended, well or not.

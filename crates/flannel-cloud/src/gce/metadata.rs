@@ -2,14 +2,12 @@
 //! (cloud.google.com/compute/docs/metadata/querying-metadata).
 
 use std::net::IpAddr;
-use std::time::{Duration, SystemTime};
 
-use flannel_common::Secret;
 use serde::Deserialize;
 
-use crate::credentials::{Lent, variable};
+use crate::credentials::variable;
 use crate::metadata::Metadata;
-use crate::{Access, CloudError, CloudInterface, CloudNode, Fault, Keys, Provider};
+use crate::{CloudError, CloudInterface, CloudNode, Provider};
 
 const USUAL: &str = "http://169.254.169.254";
 const BASE: &str = "/computeMetadata/v1";
@@ -63,30 +61,7 @@ pub(crate) async fn node(place: Option<&str>) -> Result<CloudNode, CloudError> {
     })
 }
 
-#[derive(Deserialize)]
-struct Token {
-    access_token: String,
-    expires_in: u64,
-}
-
-/// The token that gcloud would use, else one of the machine's service account.
-pub(crate) async fn token(access: &Access) -> Result<Lent<Keys>, CloudError> {
-    let bearer =
-        |token: String| Keys { id: String::new(), secret: Secret::new(token), token: None };
-    if let Some(token) = variable(&["CLOUDSDK_AUTH_ACCESS_TOKEN"]) {
-        return Ok(Lent::for_good(bearer(token.trim().to_owned())));
-    }
-    let wrong = |why: &str| {
-        CloudError::new(Fault::Credentials, "credentials for Google Cloud", why)
-            .with_fix("give the instance a service account with the access scope cloud-platform or compute-rw")
-    };
-    let service = open(access.metadata.as_deref());
-    let path = format!("{BASE}/instance/service-accounts/default/token");
-    let text = service.find(&path).await?;
-    let text = text.ok_or_else(|| wrong("the instance has no service account, and so no role"))?;
-    // Nothing of an answer that holds a token is shown.
-    let token: Token = serde_json::from_str(&text)
-        .map_err(|_| wrong("the metadata service gives no token for the service account"))?;
-    let until = SystemTime::now() + Duration::from_secs(token.expires_in);
-    Ok(Lent { what: bearer(token.access_token), until: Some(until) })
+/// A token of the machine's service account, as the metadata service hands it out; `None` if it has no such account.
+pub(super) async fn token(place: Option<&str>) -> Result<Option<String>, CloudError> {
+    open(place).find(&format!("{BASE}/instance/service-accounts/default/token")).await
 }

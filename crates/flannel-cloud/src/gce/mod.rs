@@ -4,6 +4,7 @@
 //! globalOperations; errors as in "Troubleshooting API errors" there.
 
 mod call;
+pub(crate) mod credentials;
 pub(crate) mod metadata;
 
 use std::time::Duration;
@@ -94,16 +95,7 @@ fn name_of(destination: IpNet) -> String {
     format!("{NAME}{}", destination.to_string().replace(['.', ':', '/'], "-"))
 }
 
-pub(crate) async fn put(
-    client: &Client,
-    _table: &str,
-    route: &CloudRoute,
-    existing: Option<&Found>,
-) -> Result<(), CloudError> {
-    // Routes cannot be changed. One of another name is somebody else's.
-    if let Some(found) = existing.filter(|found| found.written) {
-        remove(client, "", found).await?;
-    }
+pub(crate) async fn put(client: &Client, route: &CloudRoute) -> Result<(), CloudError> {
     let project = &client.access().node.project;
     let body = json!({
         "name": name_of(route.destination),

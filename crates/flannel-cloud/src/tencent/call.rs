@@ -47,17 +47,15 @@ pub(super) async fn call<T: DeserializeOwned>(
     let ask = Ask { method: Method::POST, url, headers, body, limit: LIMIT, whom: Whom::Api };
     let answer = send(ask).await.map_err(|why| CloudError::temporary(action, &why))?;
     let unreadable = |why: &str| {
-        CloudError::temporary(
-            action,
-            &format!("HTTP {}, an unreadable answer: {why}", answer.status),
-        )
+        let why = format!("HTTP {}, an unreadable answer: {why}", answer.status);
+        CloudError::temporary(action, &why).with_retry_after(answer.retry_after)
     };
     let mut root: Value =
         serde_json::from_str(&answer.body).map_err(|error| unreadable(&error.to_string()))?;
     let response = root["Response"].take();
     // An error comes with HTTP 200, too.
     if let Some(error) = response.get("Error") {
-        return Err(explain(action, error));
+        return Err(explain(action, error).with_retry_after(answer.retry_after));
     }
     serde_json::from_value(response).map_err(|error| unreadable(&error.to_string()))
 }

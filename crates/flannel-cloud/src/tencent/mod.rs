@@ -117,11 +117,7 @@ pub(crate) async fn put(
     client: &Client,
     table: &str,
     route: &CloudRoute,
-    existing: Option<&Found>,
 ) -> Result<(), CloudError> {
-    if let Some(found) = existing {
-        remove(client, table, found).await?;
-    }
     let route = json!({
         "DestinationCidrBlock": route.destination.to_string(),
         "GatewayType": TO_MACHINE,

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use ring::hmac;
 use serde_json::json;
 
-use super::cloud::{REGION, ROLE, SUBNET, State, TableRoute, VPC, ZONE};
+use super::cloud::{NoPlace, REGION, ROLE, SUBNET, State, VPC, ZONE};
 use super::http::{Request, Response, form};
 
 const SESSION: &str = "ecs-session";
@@ -20,17 +20,14 @@ pub(super) fn answer(state: &mut State, number: u16, request: &Request) -> Respo
     }
     let parameters = form(&request.body);
     let action = parameters.get("Action").cloned().unwrap_or_default();
-    state.calls.push(action.clone());
-    if let Err(error) = signature(state, request, &parameters) {
-        state.forged += 1;
-        return error;
-    }
-    if state.is_too_much() {
-        return error(400, "Throttling.User", "Request was denied due to user flow control.");
-    }
-    if state.denied.contains(&action) {
+    let signed = signature(state, request, &parameters);
+    let too_much = || error(400, "Throttling.User", "Request was denied due to user flow control.");
+    let denied = || {
         let text = "User not authorized to operate on the specified resource, or this API doesn't support RAM.";
-        return error(403, "Forbidden.RAM", text);
+        error(403, "Forbidden.RAM", text)
+    };
+    if let Err(error) = state.admit(&action, signed, too_much, denied) {
+        return error;
     }
     match action.as_str() {
         "DescribeRouteTableList" => tables(state, &parameters),
@@ -78,7 +75,7 @@ fn metadata(state: &State, number: u16, request: &Request) -> Response {
         }
         _ => String::new(),
     };
-    if text.is_empty() { Response::of(404, "") } else { Response::ok(text) }
+    Response::of_path(text)
 }
 
 type Parameters = BTreeMap<String, String>;
@@ -231,20 +228,16 @@ fn change(state: &mut State, action: &str, parameters: &Parameters) -> Response 
     let (destination, hop) =
         (parameters["DestinationCidrBlock"].clone(), parameters["NextHopId"].clone());
     assert_eq!(parameters["NextHopType"], "Instance");
-    if table.routes.iter().any(|route| route.destination == destination) {
-        let text = "The specified route entry already exist in the RouteTable.";
-        return error(400, "RouterEntryConflict.Duplicated", text);
-    }
-    if table.routes.len() >= limit {
-        return error(
-            400,
-            "QuotaExceeded.RouteEntry",
-            "Route entry quota exceeded in this route table.",
-        );
-    }
     let entry = format!("rte-{}", destination.replace(['.', '/'], "-"));
-    let route =
-        TableRoute { id: entry.clone(), destination, next_hop: hop, alive: true, enabled: true };
-    table.routes.push(route);
-    Response::ok(json!({"RequestId": "0ED8D006", "RouteEntryId": entry}).to_string())
+    match table.add(entry.clone(), destination, hop, limit) {
+        Ok(()) => Response::ok(json!({"RequestId": "0ED8D006", "RouteEntryId": entry}).to_string()),
+        Err(NoPlace::Taken) => {
+            let text = "The specified route entry already exist in the RouteTable.";
+            error(400, "RouterEntryConflict.Duplicated", text)
+        }
+        Err(NoPlace::Full) => {
+            let text = "Route entry quota exceeded in this route table.";
+            error(400, "QuotaExceeded.RouteEntry", text)
+        }
+    }
 }

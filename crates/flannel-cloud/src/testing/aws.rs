@@ -7,10 +7,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ring::{digest, hmac};
-
-use super::cloud::{REGION, ROLE, RouteTable, SUBNET, State, TableRoute, VPC, ZONE};
+use super::cloud::{NoPlace, REGION, ROLE, RouteTable, SUBNET, State, TableRoute, VPC, ZONE};
 use super::http::{Request, Response, form};
+use super::signing::{Authorization, digest_of, signature_of};
 
 const SESSION: &str = "imds-session";
 
@@ -20,21 +19,21 @@ pub(super) fn answer(state: &mut State, number: u16, request: &Request) -> Respo
     }
     let parameters = form(&request.body);
     let action = parameters.get("Action").cloned().unwrap_or_default();
-    state.calls.push(action.clone());
-    if let Err(error) = signature(state, request, "ec2") {
-        state.forged += 1;
-        return error;
+    if action == "AssumeRoleWithWebIdentity" {
+        return assume(state, &parameters);
     }
-    if state.is_too_much() {
-        return error(503, "RequestLimitExceeded", "Request limit exceeded.");
-    }
-    if state.denied.contains(&action) {
+    let signed = signature(state, request, "ec2");
+    let denied = || {
         let text = format!(
             "You are not authorized to perform this operation. User: arn:aws:sts::1:assumed-role/{ROLE} is not \
              authorized to perform: ec2:{action}. Encoded authorization failure message: {}",
             "AbCdEf0123".repeat(60)
         );
-        return error(403, "UnauthorizedOperation", &text);
+        error(403, "UnauthorizedOperation", &text)
+    };
+    let too_much = || error(503, "RequestLimitExceeded", "Request limit exceeded.");
+    if let Err(error) = state.admit(&action, signed, too_much, denied) {
+        return error;
     }
     if parameters.get("Version").map(String::as_str) != Some("2016-11-15") {
         return error(400, "NoSuchVersion", "The requested version does not exist.");
@@ -91,20 +90,15 @@ fn metadata(state: &State, number: u16, request: &Request) -> Response {
         }
         _ => String::new(),
     };
-    if text.is_empty() { Response::of(404, "") } else { Response::ok(text) }
+    Response::of_path(text)
 }
 
 /// Signature Version 4, computed anew from what arrived.
-pub(super) fn signature(state: &State, request: &Request, service: &str) -> Result<(), Response> {
+fn signature(state: &State, request: &Request, service: &str) -> Result<(), Response> {
     let bad =
         |code: &str, text: &str| error(if code == "AuthFailure" { 401 } else { 403 }, code, text);
-    let header = request.header("authorization");
-    let part = |name: &str| {
-        let rest = header.split_once(&format!("{name}="))?.1;
-        Some(rest.split([',', ' ']).next()?.to_owned())
-    };
-    let (Some(credential), Some(signed), Some(given)) =
-        (part("Credential"), part("SignedHeaders"), part("Signature"))
+    let Some(Authorization { credential, signed, signature: given }) =
+        Authorization::read(request.header("authorization"))
     else {
         return Err(bad("MissingAuthenticationToken", "Request is missing Authentication Token"));
     };
@@ -156,14 +150,8 @@ pub(super) fn signature(state: &State, request: &Request, service: &str) -> Resu
         &digest_of(text.as_bytes()),
     ]
     .join("\n");
-    let sign = |key: &[u8], what: &str| {
-        hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), what.as_bytes()).as_ref().to_vec()
-    };
-    let mut key = sign(format!("AWS4{secret}").as_bytes(), day);
-    for what in [region, of, "aws4_request"] {
-        key = sign(&key, what);
-    }
-    if hexadecimal(&sign(&key, &to_sign)) != given {
+    let good_for = [day, region, of, "aws4_request"];
+    if signature_of(&format!("AWS4{secret}"), &good_for, &to_sign) != given {
         return Err(bad(
             "SignatureDoesNotMatch",
             "The request signature we calculated does not match the signature you provided.",
@@ -172,12 +160,28 @@ pub(super) fn signature(state: &State, request: &Request, service: &str) -> Resu
     Ok(())
 }
 
-pub(super) fn digest_of(bytes: &[u8]) -> String {
-    hexadecimal(digest::digest(&digest::SHA256, bytes).as_ref())
-}
-
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+/// "AssumeRoleWithWebIdentity" of the AWS Security Token Service API Reference, and its errors.
+fn assume(state: &mut State, parameters: &Parameters) -> Response {
+    state.calls.push("AssumeRoleWithWebIdentity".to_owned());
+    let given = |name: &str| parameters.get(name).cloned().unwrap_or_default();
+    assert_eq!(given("Version"), "2011-06-15");
+    assert!(!given("RoleSessionName").is_empty());
+    if state.identity != Some(given("WebIdentityToken")) || !given("RoleArn").ends_with(ROLE) {
+        let error = "<Error><Type>Sender</Type><Code>InvalidIdentityToken</Code><Message>No OpenIDConnect provider \
+                     found in your account for https://oidc.example</Message></Error>";
+        return Response::of(
+            400,
+            format!("<ErrorResponse>{error}<RequestId>1</RequestId></ErrorResponse>"),
+        );
+    }
+    let (id, secret, token) = state.keys.last().unwrap();
+    Response::ok(format!(
+        "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\
+         <AssumeRoleWithWebIdentityResult><Credentials><SessionToken>{token}</SessionToken>\
+         <SecretAccessKey>{secret}</SecretAccessKey><Expiration>2099-01-01T00:00:00Z</Expiration>\
+         <AccessKeyId>{id}</AccessKeyId></Credentials></AssumeRoleWithWebIdentityResult>\
+         </AssumeRoleWithWebIdentityResponse>"
+    ))
 }
 
 fn error(status: u16, code: &str, message: &str) -> Response {
@@ -290,23 +294,21 @@ fn change(state: &mut State, action: &str, parameters: &Parameters) -> Response 
     let Some(table) = state.tables.iter_mut().find(|table| table.id == *id) else {
         return error(400, "InvalidRouteTableID.NotFound", "The routeTable ID does not exist");
     };
+    if action == "CreateRoute" {
+        match table.add(String::new(), destination.clone(), hop, limit) {
+            Ok(()) => return reply(action, "<return>true</return>"),
+            Err(NoPlace::Taken) => {
+                let text = format!("The route identified by {destination} already exists.");
+                return error(400, "RouteAlreadyExists", &text);
+            }
+            Err(NoPlace::Full) => {
+                let text = format!("The maximum limit of routes for {id} has been reached.");
+                return error(400, "RouteLimitExceeded", &text);
+            }
+        }
+    }
     let there = table.routes.iter().position(|route| route.destination == destination);
     match (action, there) {
-        ("CreateRoute", Some(_)) => {
-            let text = format!("The route identified by {destination} already exists.");
-            return error(400, "RouteAlreadyExists", &text);
-        }
-        ("CreateRoute", None) if table.routes.len() >= limit => {
-            let text = format!("The maximum limit of routes for {id} has been reached.");
-            return error(400, "RouteLimitExceeded", &text);
-        }
-        ("CreateRoute", None) => table.routes.push(TableRoute {
-            id: String::new(),
-            destination,
-            next_hop: hop,
-            alive: true,
-            enabled: true,
-        }),
         (_, None) => {
             let text =
                 format!("no route with destination-cidr-block {destination} in route table {id}");

@@ -40,6 +40,10 @@ pub struct State {
     pub denied: BTreeSet<String>,
     /// So many calls are answered with being too many.
     pub throttled: u32,
+    /// What such an answer says of when to ask again.
+    pub retry_after: Option<String>,
+    /// Of whoever may act for the machines' role, besides the machines themselves.
+    pub identity: Option<String>,
     /// Its API answers with an error of its own.
     pub broken: bool,
     /// So many routes have place in a table.
@@ -127,6 +131,8 @@ impl Cloud {
             checked: BTreeMap::new(),
             denied: BTreeSet::new(),
             throttled: 0,
+            retry_after: None,
+            identity: None,
             broken: false,
             limit: 50,
             page: 1,
@@ -274,10 +280,49 @@ impl State {
         self.tables.iter().find(|table| table.id == id).unwrap()
     }
 
-    /// Whether this call is one too many.
-    pub(crate) fn is_too_much(&mut self) -> bool {
-        let too_much = self.throttled > 0;
-        self.throttled = self.throttled.saturating_sub(1);
-        too_much
+    /// Whether a call is let in, and with which of the provider's errors if not.
+    pub(crate) fn admit(
+        &mut self,
+        call: &str,
+        signature: Result<(), Response>,
+        too_much: impl FnOnce() -> Response,
+        denied: impl FnOnce() -> Response,
+    ) -> Result<(), Response> {
+        self.calls.push(call.to_owned());
+        if let Err(error) = signature {
+            self.forged += 1;
+            return Err(error);
+        }
+        if self.throttled > 0 {
+            self.throttled -= 1;
+            return Err(Response { retry_after: self.retry_after.clone(), ..too_much() });
+        }
+        if self.denied.contains(call) { Err(denied()) } else { Ok(()) }
+    }
+}
+
+/// Why a route has no place in a table.
+pub(crate) enum NoPlace {
+    Taken,
+    Full,
+}
+
+impl RouteTable {
+    pub(crate) fn add(
+        &mut self,
+        id: String,
+        destination: String,
+        next_hop: String,
+        limit: usize,
+    ) -> Result<(), NoPlace> {
+        let same = |other: &TableRoute| other.destination == destination;
+        if self.routes.iter().any(same) {
+            return Err(NoPlace::Taken);
+        }
+        if self.routes.len() >= limit {
+            return Err(NoPlace::Full);
+        }
+        self.routes.push(TableRoute { id, destination, next_hop, alive: true, enabled: true });
+        Ok(())
     }
 }

@@ -22,15 +22,22 @@ pub(crate) struct Request {
 pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) body: String,
+    /// As the header says it.
+    pub(crate) retry_after: Option<String>,
 }
 
 impl Response {
     pub(crate) fn ok(body: impl Into<String>) -> Self {
-        Self { status: 200, body: body.into() }
+        Self::of(200, body)
     }
 
     pub(crate) fn of(status: u16, body: impl Into<String>) -> Self {
-        Self { status, body: body.into() }
+        Self { status, body: body.into(), retry_after: None }
+    }
+
+    /// What a metadata service has behind a path, if anything.
+    pub(crate) fn of_path(text: String) -> Self {
+        if text.is_empty() { Self::of(404, "") } else { Self::ok(text) }
     }
 }
 
@@ -82,10 +89,12 @@ fn talk(stream: TcpStream, answer: &Answering) -> std::io::Result<()> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
     request.body = String::from_utf8_lossy(&body).into_owned();
-    let Response { status, body } = answer(&request);
+    let Response { status, body, retry_after } = answer(&request);
+    let retry_after = retry_after.map(|text| format!("Retry-After: {text}\r\n"));
     let head = format!(
-        "HTTP/1.1 {status} Answer\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
+        "HTTP/1.1 {status} Answer\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n",
+        body.len(),
+        retry_after.unwrap_or_default()
     );
     let mut stream = reader.into_inner();
     stream.write_all(head.as_bytes())?;

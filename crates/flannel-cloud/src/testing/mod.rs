@@ -12,6 +12,8 @@ mod aws;
 mod cloud;
 mod gce;
 mod http;
+mod signing;
 mod tencent;
 
 pub use cloud::{Cloud, Machine, RouteTable, State, TableRoute};
+pub use gce::key_file;

@@ -3,34 +3,31 @@
 //! Shapes: the examples of DescribeRouteTables, CreateRoutes and DeleteRoutes in the "Virtual Private Cloud API
 //! documentation", its error codes, and "Viewing Instance Metadata" of the CVM documentation.
 
-use ring::hmac;
 use serde_json::{Value, json};
 
-use super::aws::{digest_of, hexadecimal};
-use super::cloud::{REGION, ROLE, SUBNET, State, TableRoute, VPC, ZONE};
+use super::cloud::{NoPlace, REGION, ROLE, SUBNET, State, VPC, ZONE};
 use super::http::{Request, Response};
+use super::signing::{Authorization, digest_of, signature_of};
 
 pub(super) fn answer(state: &mut State, number: u16, request: &Request) -> Response {
     if request.path.starts_with("/latest/") {
         return metadata(state, number, request);
     }
     let action = request.header("x-tc-action").to_owned();
-    state.calls.push(action.clone());
-    if let Err(error) = signature(state, request) {
-        state.forged += 1;
+    let signed = signature(state, request);
+    let too_much =
+        || error("RequestLimitExceeded", "The frequency of the request exceeds the limit.");
+    let denied = || {
+        let text = format!("you are not authorized to perform operation (vpc:{action})");
+        error("UnauthorizedOperation", &text)
+    };
+    if let Err(error) = state.admit(&action, signed, too_much, denied) {
         return error;
     }
     assert_eq!(
         (request.header("x-tc-version"), request.header("x-tc-region")),
         ("2017-03-12", REGION)
     );
-    if state.is_too_much() {
-        return error("RequestLimitExceeded", "The frequency of the request exceeds the limit.");
-    }
-    if state.denied.contains(&action) {
-        let text = format!("you are not authorized to perform operation (vpc:{action})");
-        return error("UnauthorizedOperation", &text);
-    }
     let question: Value = serde_json::from_str(&request.body).unwrap();
     match action.as_str() {
         "DescribeRouteTables" => describe(state, &question),
@@ -65,18 +62,13 @@ fn metadata(state: &State, number: u16, request: &Request) -> Response {
         }
         _ => String::new(),
     };
-    if text.is_empty() { Response::of(404, "") } else { Response::ok(text) }
+    Response::of_path(text)
 }
 
 /// TC3-HMAC-SHA256, computed anew from what arrived.
 fn signature(state: &State, request: &Request) -> Result<(), Response> {
-    let header = request.header("authorization");
-    let part = |name: &str| {
-        let rest = header.split_once(&format!("{name}="))?.1;
-        Some(rest.split([',', ' ']).next()?.to_owned())
-    };
-    let (Some(credential), Some(signed), Some(given)) =
-        (part("Credential"), part("SignedHeaders"), part("Signature"))
+    let Some(Authorization { credential, signed, signature: given }) =
+        Authorization::read(request.header("authorization"))
     else {
         return Err(error(
             "AuthFailure.InvalidAuthorization",
@@ -107,12 +99,8 @@ fn signature(state: &State, request: &Request) -> Result<(), Response> {
     text += &format!("\n{signed}\n{}", digest_of(request.body.as_bytes()));
     let to_sign =
         format!("TC3-HMAC-SHA256\n{time}\n{day}/vpc/tc3_request\n{}", digest_of(text.as_bytes()));
-    let sign = |key: &[u8], what: &str| {
-        hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), what.as_bytes()).as_ref().to_vec()
-    };
-    let dated = sign(format!("TC3{secret}").as_bytes(), day);
-    let key = sign(&sign(&dated, "vpc"), "tc3_request");
-    if hexadecimal(&sign(&key, &to_sign)) != given {
+    let good_for = [day, "vpc", "tc3_request"];
+    if signature_of(&format!("TC3{secret}"), &good_for, &to_sign) != given {
         return Err(error(
             "AuthFailure.SignatureFailure",
             "The provided credentials could not be validated.",
@@ -207,13 +195,13 @@ fn change(state: &mut State, action: &str, question: &Value) -> Response {
     if !known.contains(&next_hop) {
         return error("InvalidParameterValue", &format!("no machine with the address {next_hop}"));
     }
-    if table.routes.iter().any(|other| other.destination == destination) {
-        return error("InvalidParameterValue.Duplicate", "The route already exists.");
+    match table.add(route_id(&destination).to_string(), destination, next_hop, limit) {
+        Ok(()) => reply(json!({"TotalCount": 1, "RouteTableSet": []})),
+        Err(NoPlace::Taken) => {
+            error("InvalidParameterValue.Duplicate", "The route already exists.")
+        }
+        Err(NoPlace::Full) => {
+            error("LimitExceeded", "The number of routing policies exceeds the limit.")
+        }
     }
-    if table.routes.len() >= limit {
-        return error("LimitExceeded", "The number of routing policies exceeds the limit.");
-    }
-    let id = route_id(&destination).to_string();
-    table.routes.push(TableRoute { id, destination, next_hop, alive: true, enabled: true });
-    reply(json!({"TotalCount": 1, "RouteTableSet": []}))
 }

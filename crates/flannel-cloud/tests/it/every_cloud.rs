@@ -147,6 +147,25 @@ fn being_asked_for_less_is_respected_and_the_route_comes_in_the_end() {
 }
 
 #[test]
+fn a_cloud_that_says_when_to_ask_again_is_left_alone_until_then() {
+    std::thread::scope(|all| {
+        for provider in ALL {
+            all.spawn(move || {
+                let place = Place::new(provider);
+                place.cloud.state().throttled = 1;
+                // More than without a word of it.
+                place.cloud.state().retry_after = Some("12".to_owned());
+                place.want("10.244.5.0/24");
+                place.wait("a call", || !place.cloud.state().calls.is_empty());
+                place.pass(std::time::Duration::from_secs(9));
+                assert_eq!(place.cloud.state().calls.len(), 1, "{provider}: nothing more is asked");
+                expect(&place, MAIN, &[("10.244.5.0/24", 1)]);
+            });
+        }
+    });
+}
+
+#[test]
 fn what_is_denied_is_told_with_the_permission_that_is_missing_and_tried_again() {
     for provider in ALL {
         let place = Place::new(provider);
@@ -173,7 +192,7 @@ fn a_full_table_is_told_with_what_to_do() {
 }
 
 #[test]
-fn keys_of_the_config_the_role_and_new_ones_of_the_role_are_used_and_none_is_shown() {
+fn defect_53_keys_of_the_config_the_role_and_new_ones_of_the_role_are_used_and_none_is_shown() {
     for provider in [Provider::AwsVpc, Provider::AliVpc, Provider::TencentVpc] {
         let mut place = Place::new(provider);
         // The config's keys, on a machine without a role.

@@ -221,3 +221,59 @@ fn a_route_goes_with_its_table_its_backend_and_its_node() -> Result<()> {
     assert_eq!(cloud.shown(Cloud::MAIN), [left], "cleanup of node 2 ({key})");
     Ok(())
 }
+
+#[test]
+fn a_token_that_stands_for_a_role_is_exchanged_for_keys_of_it() -> Result<()> {
+    let (lab, cloud) = in_a_cloud(Provider::AwsVpc, json!({}))?;
+    cloud.state().role = false;
+    cloud.state().identity = Some("eyJhbGciOi.token.of-a-pod".to_owned());
+    let node = lab.node(1);
+    node.write_file("/run/token", "another token")?;
+    for (name, value) in [
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "/run/token"),
+        ("AWS_ROLE_ARN", "arn:aws:iam::1:role/node-role"),
+        ("AWS_ENDPOINT_URL_STS", &format!("http://{API}")),
+    ] {
+        node.flanneld().set_env(name, value);
+    }
+    node.flanneld().start()?;
+    // One that the role does not trust is told with the fix, and read anew.
+    lab.wait_until("the reason in /readyz", LIMIT, || match probe(&lab, 1, "/readyz") {
+        Ok(Ok((503, why))) if why.contains("the trust policy of arn:aws:iam::1:role") => Ok(()),
+        other => Err(LabError::Spec(format!("{other:?}"))),
+    })?;
+    node.write_file("/run/token", "eyJhbGciOi.token.of-a-pod\n")?;
+    node.flanneld().wait_ready()?;
+    let own = format!("{} to {}", subnet(&lab, 1), cloud.hop(1));
+    wait_for(&lab, "its route", &cloud, Cloud::MAIN, &[own])?;
+    assert_eq!(cloud.state().forged, 0);
+    let log = node.flanneld().log();
+    assert!(!log.contains("of-a-pod") && !log.contains("lent-secret"), "no secret is in the log");
+    Ok(())
+}
+
+#[test]
+fn a_service_accounts_key_file_is_used_where_the_machine_has_no_account() -> Result<()> {
+    let (lab, cloud) = in_a_cloud(Provider::Gce, json!({}))?;
+    cloud.state().role = false;
+    let node = lab.node(1);
+    node.flanneld().set_env("GOOGLE_APPLICATION_CREDENTIALS", "/run/key.json");
+    node.write_file(
+        "/run/key.json",
+        r#"{"type": "authorized_user", "refresh_token": "1//secret"}"#,
+    )?;
+    node.flanneld().start()?;
+    lab.wait_until("the reason in /readyz", LIMIT, || match probe(&lab, 1, "/readyz") {
+        Ok(Ok((503, why))) if why.contains(r#"of the type "service_account" is needed"#) => Ok(()),
+        other => Err(LabError::Spec(format!("{other:?}"))),
+    })?;
+    let key = flannel_cloud::testing::key_file(&format!("http://{API}/token"));
+    node.write_file("/run/key.json", &key)?;
+    node.flanneld().wait_ready()?;
+    let own = format!("{} to {}", subnet(&lab, 1), cloud.hop(1));
+    wait_for(&lab, "its route", &cloud, Cloud::MAIN, &[own])?;
+    assert_eq!(cloud.state().forged, 0, "every signature was right");
+    let log = node.flanneld().log();
+    assert!(!log.contains("1//secret") && !log.contains("PRIVATE KEY"), "no secret is in the log");
+    Ok(())
+}
