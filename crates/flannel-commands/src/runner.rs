@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_wanted::{
-    Applier, Comparison, Desired, EntryQuery, EntryReport, Requester, Status, Stopped, Wanted,
+    Applier, Comparison, Desired, EntryQuery, EntryReport, LateWorker, Requester, Status,
+    StatusPublisher, Stopped, Wanted,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -24,71 +24,26 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 const MOST_UNDOING: u32 = 5;
 /// Declarations that wait; more wait for a place in the queue.
 const QUEUE: usize = 256;
-const STOPPED: Stopped = Stopped("command runner");
 
-/// A handle. The thread is started with the first wish: most networks have none.
-pub struct CommandRunner<S> {
-    worker: Arc<Mutex<Option<Worker<Job<S>>>>>,
-    status: Arc<watch::Sender<Status>>,
-    seed: u64,
-}
+/// A handle.
+pub struct CommandRunner<S>(LateWorker<S, Hook, (), Stop>);
 
 impl<S> Clone for CommandRunner<S> {
     fn clone(&self) -> Self {
-        Self { worker: self.worker.clone(), status: self.status.clone(), seed: self.seed }
+        Self(self.0.clone())
     }
 }
 
-enum Job<S> {
-    Replace(Desired<S, Hook>, oneshot::Sender<Status>),
-    Update(Desired<S, Hook>, oneshot::Sender<Status>),
-    Status(oneshot::Sender<Status>),
-    Entries(EntryQuery<S>, oneshot::Sender<Vec<EntryReport<S>>>),
-    Compare(oneshot::Sender<Comparison>),
-    Stop(oneshot::Sender<()>),
-}
+type Job<S> = flannel_wanted::Command<S, Hook, (), Stop>;
+
+/// Undo what was done for the network.
+struct Stop(oneshot::Sender<()>);
 
 impl<S: Requester> CommandRunner<S> {
     pub fn new(seed: u64) -> Self {
-        let status = Arc::new(watch::Sender::new(Status::default()));
-        Self { worker: Arc::default(), status, seed }
-    }
-
-    /// The worker, if it has been started or is to be.
-    fn worker(&self, start: bool) -> Result<Option<Worker<Job<S>>>, Stopped> {
-        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        if worker.is_none() && start {
-            let (status, seed) = (self.status.clone(), self.seed);
-            let started = Worker::start("commands", QUEUE, move || HookWork::new(status, seed));
-            *worker = Some(started.map_err(|error| {
-                tracing::error!("Cannot start a thread to run commands in: {error}");
-                STOPPED
-            })?);
-        }
-        Ok(worker.clone())
-    }
-
-    /// Asks the worker; if there is none, nothing is wanted.
-    async fn ask<T: Default>(
-        &self,
-        job: impl FnOnce(oneshot::Sender<T>) -> Job<S>,
-    ) -> Result<T, Stopped> {
-        match self.worker(false)? {
-            Some(worker) => worker.ask(job).await.map_err(|_| STOPPED),
-            None => Ok(T::default()),
-        }
-    }
-
-    async fn declare(
-        &self,
-        wishes: Desired<S, Hook>,
-        job: impl FnOnce(Desired<S, Hook>, oneshot::Sender<Status>) -> Job<S>,
-    ) -> Result<Status, Stopped> {
-        let any = wishes.iter().any(|(_, hooks)| !hooks.is_empty());
-        match self.worker(any)? {
-            Some(worker) => worker.ask(|answer| job(wishes, answer)).await.map_err(|_| STOPPED),
-            None => Ok(Status::default()),
-        }
+        Self(LateWorker::new("command runner", move |status| {
+            Worker::start("commands", QUEUE, move || HookWork::new(status, seed))
+        }))
     }
 }
 
@@ -98,35 +53,33 @@ impl<S: Requester> Applier<S> for CommandRunner<S> {
     type Ownership = ();
 
     async fn replace(&self, (): (), desired: Desired<S, Hook>) -> Result<Status, Stopped> {
-        self.declare(desired, Job::Replace).await
+        self.0.replace((), desired, false).await
     }
 
     async fn update(&self, changes: Desired<S, Hook>) -> Result<Status, Stopped> {
-        self.declare(changes, Job::Update).await
+        self.0.update(changes).await
     }
 
     async fn status(&self) -> Result<Status, Stopped> {
-        self.ask(Job::Status).await
+        self.0.status().await
     }
 
     async fn entries(&self, query: EntryQuery<S>) -> Result<Vec<EntryReport<S>>, Stopped> {
-        self.ask(|answer| Job::Entries(query, answer)).await
+        self.0.entries(query).await
     }
 
     /// What commands have done cannot be seen: those that have failed are run again, which this does not wait for.
     async fn compare(&self) -> Result<Comparison, Stopped> {
-        self.ask(Job::Compare).await
+        self.0.compare().await
     }
 
     fn watch_status(&self) -> watch::Receiver<Status> {
-        self.status.subscribe()
+        self.0.watch_status()
     }
 
     /// Undoes what was done for the network; what was done for peers stays, as it does on a crash.
     async fn stop(&self) {
-        if let Ok(Some(worker)) = self.worker(false) {
-            let _ = worker.ask(Job::Stop).await;
-        }
+        self.0.other(Stop).await;
     }
 }
 
@@ -140,7 +93,7 @@ struct HookWork<S> {
     begun: BTreeSet<HookKey>,
     undoing: BTreeMap<HookKey, Undoing>,
     stopped: bool,
-    status: Arc<watch::Sender<Status>>,
+    status: StatusPublisher,
     rng: fastrand::Rng,
 }
 
@@ -155,7 +108,7 @@ impl<S: Requester> Work for HookWork<S> {
 
     fn carry_out(&mut self, job: Job<S>) {
         let (unwanted, answer) = match job {
-            Job::Replace(desired, answer) => (self.wanted.replace(desired), answer),
+            Job::Replace((), desired, answer) => (self.wanted.replace(desired), answer),
             Job::Update(changes, answer) => (self.wanted.update(changes), answer),
             Job::Status(answer) => (Vec::new(), answer),
             Job::Entries(query, answer) => {
@@ -168,7 +121,7 @@ impl<S: Requester> Work for HookWork<S> {
                 let _ = answer.send(self.wanted.end_comparison(Instant::now()));
                 return;
             }
-            Job::Stop(answer) => {
+            Job::Other(Stop(answer)) => {
                 self.stop();
                 let _ = answer.send(());
                 return;
@@ -184,12 +137,7 @@ impl<S: Requester> Work for HookWork<S> {
         if !self.stopped {
             self.step();
         }
-        let status = Status::of(&self.wanted);
-        self.status.send_if_modified(|old| {
-            let changed = *old != status;
-            *old = status;
-            changed
-        });
+        self.status.publish(Status::of(&self.wanted));
     }
 
     fn next_wake(&self) -> Option<Instant> {
@@ -208,7 +156,7 @@ impl<S: Requester> Work for HookWork<S> {
 }
 
 impl<S: Requester> HookWork<S> {
-    fn new(status: Arc<watch::Sender<Status>>, seed: u64) -> Self {
+    fn new(status: StatusPublisher, seed: u64) -> Self {
         Self {
             wanted: Wanted::new(POLICY),
             due: BTreeSet::new(),

@@ -184,5 +184,5 @@ fn who_wants_nothing_has_no_thread() {
     assert_eq!(case.replace(Vec::new()), Status::default());
     assert_eq!(case.update(vec![(1, Vec::new())]), Status::default());
     case.runtime.block_on(case.runner.stop());
-    assert!(case.runner.worker.lock().unwrap().is_none());
+    assert!(!case.runner.0.is_started());
 }

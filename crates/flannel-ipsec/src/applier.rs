@@ -9,14 +9,13 @@ use std::fmt::Display;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Child;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_netlink::{Protocol, Socket, messages, xfrm};
 use flannel_wanted::{
-    Applier, Comparison, Desired, EntryQuery, EntryReport, Repair, Requester, Status, Stopped,
-    Wanted,
+    Applier, Comparison, Desired, EntryQuery, EntryReport, LateWorker, Repair, Requester, Status,
+    StatusPublisher, Stopped, Wanted,
 };
 use ipnet::IpNet;
 use rustix::event::epoll;
@@ -28,7 +27,6 @@ use crate::tunnels::{self, Conversation, Memory, Verdict};
 use crate::vici::{Message, Vici, ViciError};
 
 const QUEUE: usize = 256;
-const STOPPED: Stopped = Stopped("keeper of charon");
 const POLICY: RepairPolicy = RepairPolicy {
     at_once: 3,
     calm: Duration::from_secs(60),
@@ -44,73 +42,34 @@ const PAUSE_PER_WORK: u32 = 50;
 /// After something that is likely to change what there is to see.
 const LOOK_SOON: Duration = Duration::from_secs(1);
 
-/// A handle. The thread is started with the first wish: most networks have none.
+/// A handle.
 pub struct Ipsec<S> {
-    worker: Arc<Mutex<Option<Worker<Job<S>>>>>,
-    status: Arc<watch::Sender<Status>>,
+    worker: LateWorker<S, IpsecEntry, Vec<IpNet>, Stop>,
     directory: PathBuf,
-    seed: u64,
 }
 
 impl<S> Clone for Ipsec<S> {
     fn clone(&self) -> Self {
-        Self {
-            worker: self.worker.clone(),
-            status: self.status.clone(),
-            directory: self.directory.clone(),
-            seed: self.seed,
-        }
+        Self { worker: self.worker.clone(), directory: self.directory.clone() }
     }
 }
 
-enum Job<S> {
-    Replace(Vec<IpNet>, Desired<S, IpsecEntry>, oneshot::Sender<Status>),
-    Update(Desired<S, IpsecEntry>, oneshot::Sender<Status>),
-    Status(oneshot::Sender<Status>),
-    Entries(EntryQuery<S>, oneshot::Sender<Vec<EntryReport<S>>>),
-    Compare(oneshot::Sender<Comparison>),
-    Stop(oneshot::Sender<()>),
-}
+type Job<S> = flannel_wanted::Command<S, IpsecEntry, Vec<IpNet>, Stop>;
+
+/// Do now what is to be done.
+struct Stop(oneshot::Sender<()>);
 
 impl<S: Requester> Ipsec<S> {
     /// `directory`: where is noted which charon is flannel's.
     pub fn new(directory: PathBuf, seed: u64) -> Self {
-        let status = Arc::new(watch::Sender::new(Status::default()));
-        Self { worker: Arc::default(), status, directory, seed }
+        let of = directory.clone();
+        let worker = LateWorker::new("keeper of charon", move |status| {
+            let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let directory = of.clone();
+            Worker::start("ipsec", QUEUE, move || Keeper::new(directory, any, status, seed))
+        });
+        Self { worker, directory }
     }
-
-    fn worker(&self, start: bool) -> Result<Option<Worker<Job<S>>>, Stopped> {
-        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        if worker.is_none() && start {
-            let Self { status, directory, seed, .. } = self.clone();
-            let any = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
-                tracing::error!("Cannot watch charon: {error}");
-                STOPPED
-            })?;
-            let make = move || Keeper::new(directory, any, status, seed);
-            *worker = Some(Worker::start("ipsec", QUEUE, make).map_err(|error| {
-                tracing::error!("Cannot start a thread that looks after charon: {error}");
-                STOPPED
-            })?);
-        }
-        Ok(worker.clone())
-    }
-
-    /// Without a worker, and without need for one, nothing is wanted.
-    async fn ask<T: Default>(
-        &self,
-        needed: bool,
-        job: impl FnOnce(oneshot::Sender<T>) -> Job<S>,
-    ) -> Result<T, Stopped> {
-        match self.worker(needed)? {
-            Some(worker) => worker.ask(job).await.map_err(|_| STOPPED),
-            None => Ok(T::default()),
-        }
-    }
-}
-
-fn wants_anything<S>(wishes: &Desired<S, IpsecEntry>) -> bool {
-    wishes.iter().any(|(_, entries)| !entries.is_empty())
 }
 
 impl<S: Requester> Applier<S> for Ipsec<S> {
@@ -123,36 +82,33 @@ impl<S: Requester> Applier<S> for Ipsec<S> {
         networks: Vec<IpNet>,
         desired: Desired<S, IpsecEntry>,
     ) -> Result<Status, Stopped> {
-        let left = || Record::read(&self.directory).is_some_and(|record| record.is_of(&networks));
-        let needed = wants_anything(&desired) || left();
-        self.ask(needed, |answer| Job::Replace(networks, desired, answer)).await
+        let left = Record::read(&self.directory).is_some_and(|record| record.is_of(&networks));
+        self.worker.replace(networks, desired, left).await
     }
 
     async fn update(&self, changes: Desired<S, IpsecEntry>) -> Result<Status, Stopped> {
-        self.ask(wants_anything(&changes), |answer| Job::Update(changes, answer)).await
+        self.worker.update(changes).await
     }
 
     async fn status(&self) -> Result<Status, Stopped> {
-        self.ask(false, Job::Status).await
+        self.worker.status().await
     }
 
     async fn entries(&self, query: EntryQuery<S>) -> Result<Vec<EntryReport<S>>, Stopped> {
-        self.ask(false, |answer| Job::Entries(query, answer)).await
+        self.worker.entries(query).await
     }
 
     async fn compare(&self) -> Result<Comparison, Stopped> {
-        self.ask(false, Job::Compare).await
+        self.worker.compare().await
     }
 
     fn watch_status(&self) -> watch::Receiver<Status> {
-        self.status.subscribe()
+        self.worker.watch_status()
     }
 
     /// charon goes on by itself; what was to be taken back has been when this returns.
     async fn stop(&self) {
-        if let Ok(Some(worker)) = self.worker(false) {
-            let _ = worker.ask(Job::Stop).await;
-        }
+        self.worker.other(Stop).await;
     }
 }
 
@@ -176,7 +132,7 @@ struct Keeper<S> {
     memory: Memory,
     last_look: Option<Instant>,
     next_look: Option<Instant>,
-    status: Arc<watch::Sender<Status>>,
+    status: StatusPublisher,
     rng: fastrand::Rng,
 }
 
@@ -205,7 +161,7 @@ impl<S: Requester> Work for Keeper<S> {
                 let _ = answer.send(self.wanted.end_comparison(Instant::now()));
                 return;
             }
-            Job::Stop(answer) => {
+            Job::Other(Stop(answer)) => {
                 self.tick();
                 let _ = answer.send(());
                 return;
@@ -227,12 +183,7 @@ impl<S: Requester> Work for Keeper<S> {
         } else if self.wanted.get(&IpsecKey::Daemon).is_some() {
             self.keep(now);
         }
-        let status = Status::of(&self.wanted);
-        self.status.send_if_modified(|old| {
-            let changed = *old != status;
-            *old = status;
-            changed
-        });
+        self.status.publish(Status::of(&self.wanted));
     }
 
     fn next_wake(&self) -> Option<Instant> {
@@ -249,12 +200,7 @@ impl<S: Requester> Work for Keeper<S> {
 }
 
 impl<S: Requester> Keeper<S> {
-    fn new(
-        directory: PathBuf,
-        any: OwnedFd,
-        status: Arc<watch::Sender<Status>>,
-        seed: u64,
-    ) -> Self {
+    fn new(directory: PathBuf, any: OwnedFd, status: StatusPublisher, seed: u64) -> Self {
         Self {
             directory,
             networks: Vec::new(),

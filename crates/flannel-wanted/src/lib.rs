@@ -9,12 +9,14 @@
 
 mod applier;
 mod entries;
+mod late_worker;
 mod status;
 mod wanted;
 mod worker_applier;
 
 pub use applier::{Applier, Desired, Requester, Stopped};
 pub use entries::{ComparedEntry, Comparison, EntryCondition, EntryQuery, EntryReport, Requesters};
+pub use late_worker::LateWorker;
 pub use status::{Problem, Status};
 pub use wanted::{Batch, KeyedEntry, Repair, Wanted};
 pub use worker_applier::{Command, StatusPublisher, WorkerApplier, WorkerHandle};

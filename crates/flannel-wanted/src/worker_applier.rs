@@ -69,6 +69,10 @@ where
 pub struct StatusPublisher(watch::Sender<Status>);
 
 impl StatusPublisher {
+    pub(crate) fn new(status: watch::Sender<Status>) -> Self {
+        Self(status)
+    }
+
     /// Nobody is woken by a status that is as before.
     pub fn publish(&self, status: Status) {
         self.0.send_if_modified(|old| {
