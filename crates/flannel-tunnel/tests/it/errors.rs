@@ -87,7 +87,7 @@ fn a_packet_too_long_that_may_be_fragmented_is_sent_by_itself() {
 }
 
 #[test]
-fn the_ttl_is_taken_once_and_its_end_is_told() {
+fn defect_49_the_ttl_is_taken_once_and_its_end_is_told() {
     for v6 in [false, true] {
         let mut node = pipeline();
         let sent = node.send(&[&udp(v6).plain()]);

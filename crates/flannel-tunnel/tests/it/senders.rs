@@ -23,7 +23,7 @@ fn a_packet_from_a_lease_with_a_source_in_its_subnet_is_delivered_and_counted() 
 }
 
 #[test]
-fn a_packet_from_an_address_without_a_lease_is_dropped_and_counted() {
+fn defect_49_a_packet_from_an_address_without_a_lease_is_dropped_and_counted() {
     let mut node = pipeline();
     let stranger: IpAddr = "192.168.100.66".parse().unwrap();
     let packet = datagram(Ipv4Addr::new(10, 244, 2, 7));

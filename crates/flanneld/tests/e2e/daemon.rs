@@ -145,12 +145,14 @@ fn leavers_leave_nothing(builder: LabBuilder) -> Result<()> {
 }
 
 #[test]
-fn flannel_2554_peers_that_left_meanwhile_leave_nothing_behind_with_vxlan() -> Result<()> {
+fn defect_31_and_flannel_2554_peers_that_left_meanwhile_leave_nothing_behind_with_vxlan()
+-> Result<()> {
     leavers_leave_nothing(lab(3).ipv6(true))
 }
 
 #[test]
-fn flannel_2554_peers_that_left_meanwhile_leave_nothing_behind_with_host_gw() -> Result<()> {
+fn defect_40_and_flannel_2554_peers_that_left_meanwhile_leave_nothing_behind_with_host_gw()
+-> Result<()> {
     leavers_leave_nothing(lab(3).ipv6(true).backend("host-gw"))
 }
 

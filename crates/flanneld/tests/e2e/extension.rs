@@ -75,7 +75,7 @@ fn subnet(lab: &Lab, node: u16) -> String {
 }
 
 #[test]
-fn commands_get_what_they_need_to_know_and_pods_talk() -> Result<()> {
+fn defect_51_commands_get_what_they_need_to_know_and_pods_talk() -> Result<()> {
     let lab = prepared(lab(2).ipv6(true))?;
     start(&lab, 1)?;
     start(&lab, 2)?;

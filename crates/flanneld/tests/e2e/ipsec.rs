@@ -101,7 +101,7 @@ fn everything_removed_or_altered_comes_back_with_ipsec() -> Result<()> {
 
 #[test]
 #[ignore = "needs a kernel with IPsec, and charon: scripts/vm has both"]
-fn charon_is_kept_running_and_told_of_all_that_is_wanted() -> Result<()> {
+fn defect_50_charon_is_kept_running_and_told_of_all_that_is_wanted() -> Result<()> {
     let lab = ipsec(2).start()?;
     let (one, two) = connected_pods(&lab)?;
     let node = lab.node(1);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use flannel_lab::{Lab, LabBuilder, Result, Vandalism};
+use flannel_lab::{Lab, LabBuilder, Pod, Result, Vandalism};
 use serde_json::{Value, json};
 
 use crate::restart::nothing_is_lost;
 use crate::support::{
     Capture, Kernel, LIMIT, both_ways, connected_pods, flanneld, go_flanneld, lab, measured,
-    reach_each_other,
+    own_key, reach_each_other,
 };
 use crate::vandalism::every_deed;
 use crate::wireguard_userspace::{behind_one_address, rotated_without_a_loss};
@@ -267,4 +267,54 @@ fn user_space_and_kernel_speak_the_same_wireguard() -> Result<()> {
 #[ignore = "needs a kernel with wireguard: scripts/vm has one"]
 fn two_nodes_behind_one_public_address_are_reached_by_kernels_too() -> Result<()> {
     behind_one_address(lab(3).backend("wireguard"))
+}
+
+/// Daemons that are away while the config is written change one after the other, each when it is started.
+fn node_by_node(lab: &Lab, pods: &[Pod], from: &str, to: &str) -> Result<()> {
+    let device = |kind: &str| if kind == "vxlan" { "flannel.1" } else { "flannel-wg" };
+    for node in lab.nodes() {
+        node.flanneld().stop()?;
+    }
+    lab.put_config(&config(json!({"Type": to})))?;
+    // Pods go on over what the daemons have left in place.
+    reach_each_other(lab, &pods[0], &pods[2])?;
+    let words = format!("it uses the backend '{from}', we use '{to}'");
+    for (number, changed) in (1..=3).zip(1..) {
+        let node = lab.node(number);
+        node.flanneld().start()?;
+        node.flanneld().wait_ready()?;
+        let kernel = &mut Kernel::of(node)?;
+        assert!(kernel.device(device(to)).is_some(), "{to} on node {number}");
+        assert!(kernel.device(device(from)).is_none(), "{from} on node {number}");
+        if changed < 3 {
+            let log = node.flanneld().log();
+            assert!(log.contains(&words), "{words}: {log}");
+        }
+        // Those that have changed reach each other, and so do those that have not.
+        for (one, two) in [(0, 1), (1, 2), (0, 2)] {
+            if (one < changed) == (two < changed) {
+                reach_each_other(lab, &pods[one], &pods[two])?;
+            }
+        }
+    }
+    let same = "Every peer uses the same backend as this node now";
+    lab.wait_until("the first to say that all is the same", LIMIT, || {
+        lab.node(1).flanneld().log().contains(same)
+    })
+}
+
+#[test]
+#[ignore = "needs a kernel with wireguard: scripts/vm has one"]
+fn a_live_network_changes_from_vxlan_to_wireguard_node_by_node_and_back() -> Result<()> {
+    let lab = lab(3).ipv6(true).start()?;
+    let pods = lab.pod_on_every_node()?;
+    for (one, two) in [(0, 1), (1, 2), (0, 2)] {
+        reach_each_other(&lab, &pods[one], &pods[two])?;
+    }
+    let keys: Vec<String> = (1..=3).map(|node| own_key(&lab, node)).collect::<Result<_>>()?;
+    node_by_node(&lab, &pods, "vxlan", "wireguard")?;
+    node_by_node(&lab, &pods, "wireguard", "vxlan")?;
+    let after: Vec<String> = (1..=3).map(|node| own_key(&lab, node)).collect::<Result<_>>()?;
+    assert_eq!(after, keys, "every node keeps its subnet");
+    Ok(())
 }

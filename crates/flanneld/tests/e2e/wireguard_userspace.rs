@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::restart::nothing_is_lost;
 use crate::support::{
-    Capture, Kernel, LIMIT, Reports, both_ways, connected_pods, flanneld, lab, measured,
-    reach_each_other,
+    Capture, Kernel, LIMIT, Reports, both_ways, connected_pods, flanneld, lab, lease_path,
+    measured, reach_each_other,
 };
 use crate::udp::{kill9, tunnel_pid};
 
@@ -45,6 +45,27 @@ fn pods_ping_and_stream_over_wireguard_in_user_space() -> Result<()> {
     assert!(log.contains("WireGuard runs in user space"), "it says which one runs: {log}");
     let key = node.read_file(KEY_FILE)?;
     assert!(!log.contains(key.trim()), "a secret is in the log");
+    Ok(())
+}
+
+#[test]
+fn defect_44_a_peer_that_comes_while_the_config_cannot_be_read_is_reached() -> Result<()> {
+    let lab = in_user_space(lab(2)).start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let before = lab.node(1).flanneld().pid();
+    lab.put_config("{")?;
+    let value = json!({
+        "PublicIP": "192.168.100.200", "PublicIPv6": null, "BackendType": "wireguard",
+        "BackendData": {"PublicKey": "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=", "Port": 51820},
+    });
+    let path = lease_path(&lab, "10.244.200.0-24");
+    lab.etcd()?.put_many(&[(path, value.to_string())])?;
+    lab.wait_until("a route to the new peer", LIMIT, || {
+        let routes = lab.node(1).ip("route show dev flannel-wg");
+        routes.is_ok_and(|routes| routes.contains("10.244.200.0/24"))
+    })?;
+    reach_each_other(&lab, &one, &two)?;
+    assert_eq!(lab.node(1).flanneld().pid(), before, "it goes on");
     Ok(())
 }
 
