@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use flannel_backend::{Answers, Connected, Judged, Node, Underlay, WantedBy};
+use flannel_backend::{Answers, Connected, Judged, Node, Stack, Underlay, WantedBy};
 use flannel_kernel::{Engine, Facts};
 use flannel_lease::{Lease, NetworkConfig, Subnet, SubnetOrigin};
 use flannel_state::{DaemonState, PeerState};
-use flanneld::iface::{self, Selection, Stack};
+use flanneld::iface::{self, Selection};
 use ipnet::IpNet;
 
 use super::finding::Finding;
@@ -206,8 +206,8 @@ impl Surroundings {
 
     fn network(&self, known: Known, selection: &Selection) -> Network {
         let Known { name, judged: Judged { config, backend, .. }, leases } = known;
-        let stack = Stack { v4: config.v4.is_some(), v6: config.v6.is_some() };
-        let underlay = self.select(selection, stack);
+        let stack = Stack::of(&config);
+        let underlay = self.select(selection, &backend.underlays(&config), stack);
         let mut network = Network {
             name,
             stack,
@@ -258,15 +258,21 @@ impl Surroundings {
         network
     }
 
-    fn select(&self, selection: &Selection, stack: Stack) -> Result<Underlay, String> {
+    /// As the daemon chooses it.
+    fn select(
+        &self,
+        selection: &Selection,
+        stacks: &[Stack],
+        uses: Stack,
+    ) -> Result<Underlay, String> {
         let towards = selection.can_reach.map(|address| vec![address]).unwrap_or_default();
         let path = block_on(async { Ok(self.engine.lookup(towards).await?) })
             .map_err(|error| error.to_string())?
             .into_iter()
             .next()
             .flatten();
-        iface::select(selection, stack, &self.facts, &|_| path.clone())
-            .map_err(|error| error.to_string())
+        let select = |stack| iface::select(selection, stack, &self.facts, &|_| path.clone());
+        iface::select_one_of(stacks, uses, select).map_err(|error| error.to_string())
     }
 
     /// This node's subnets, as the daemon says.
@@ -334,8 +340,8 @@ impl Surroundings {
     }
 
     fn assumed(&self, selection: &Selection) -> Network {
-        let stack = Stack { v4: true, v6: false };
-        let underlay = self.select(selection, stack);
+        let stack = Stack::V4;
+        let underlay = self.select(selection, &[stack], stack);
         Network {
             name: "_".to_owned(),
             stack,
