@@ -210,6 +210,53 @@ fn what_the_host_does_to_packets_is_named() {
 }
 
 #[test]
+fn a_path_that_carries_less_and_a_node_that_is_cut_off_are_named() {
+    let lab = lab(3);
+    let node = lab.node(1);
+    is_sound(node, &[]);
+    let port = lab.node(2).nic().port;
+    let narrow = |mtu: &str| lab.switch().ip(&format!("link set dev {port} mtu {mtu}")).unwrap();
+    narrow("1400");
+    let found = finds(node, &[], "mtu", "the path to 192.168.100.2 carries 1400 bytes");
+    assert!(found.what.contains("an MTU of 1350 fits for pods"), "{found:?}");
+    assert!(found.fix.contains("\"MTU\": 1400"), "{found:?}");
+    narrow("1500");
+    is_sound(node, &[]);
+    // From one other only.
+    lab.partition(&[1], &[3]).unwrap();
+    let found = finds(node, &[], "reach", "1 of 2 nodes do not answer a ping: 192.168.100.3");
+    assert_eq!(found.severity, "broken");
+    is_sound(lab.node(2), &[]);
+    lab.heal().unwrap();
+    is_sound(node, &[]);
+}
+
+#[test]
+fn an_entry_that_somebody_keeps_undoing_is_named_with_its_peer() {
+    let lab = lab(2);
+    let node = lab.node(1);
+    let peer = lab.node(2).subnet_env().unwrap().subnet.unwrap().trunc();
+    {
+        let mut vandal = std::process::Command::new("sh");
+        let again =
+            format!("while true; do ip route replace {peer} via 192.168.100.2; sleep 0.005; done");
+        vandal.args(["-c", &again]);
+        let _vandal = node.spawn(vandal).unwrap();
+        flannel_lab::wait_until("it to be named", LIMIT, || {
+            let (status, wrong) = check(node, &[]);
+            let words = format!("the peer {peer} is not reached: route {peer}");
+            let named =
+                wrong.iter().any(|one| one.subject == "daemon" && one.what.contains(&words));
+            if named && status == 1 { Ok(()) } else { Err(format!("{wrong:#?}")) }
+        })
+        .unwrap();
+    }
+    let repaired = node.output(&[FLANNELCTL, "repair"]).unwrap();
+    assert!(repaired.status.success(), "{}", repaired.stdout);
+    is_sound(node, &[]);
+}
+
+#[test]
 fn what_the_container_runtime_is_told_is_looked_at() {
     let lab = lab(2);
     let node = lab.node(1);

@@ -37,12 +37,18 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
                 "",
             )
         }));
-        for problem in &network.entries.problems {
+        // What leads to a peer is said of the peer.
+        let of_peer = |entry: &str| {
+            let mut peers = around.peer_states.iter();
+            peers.any(|peer| peer.why.as_ref().is_some_and(|why| why.contains(entry)))
+        };
+        let problems = network.entries.problems.iter().filter(|one| !of_peer(&one.entry));
+        for problem in problems {
             findings.push(Finding::broken(
                 SUBJECT,
                 format!("{} is not there: {}", problem.entry, problem.why),
                 "it is tried again and again; what it leads to is not reached until then",
-                "flannelctl events; flannelctl status -o wide",
+                "flannelctl events says who undoes it, if somebody does; flannelctl repair",
             ));
         }
         let said = network.why.as_deref().unwrap_or_default();
@@ -73,7 +79,12 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
             SUBJECT,
             format!("the peer {subnet} is not reached: {why}"),
             "pods of this node and of that one do not reach each other",
-            format!("flannelctl peers {subnet}"),
+            match peer.condition {
+                PeerCondition::Unusable => {
+                    format!("look at its lease (flannelctl leases); if its node is gone: flannelctl release {subnet}")
+                }
+                _ => "flannelctl events says who undoes it, if somebody does; flannelctl repair".to_owned(),
+            },
         ));
     }
     findings

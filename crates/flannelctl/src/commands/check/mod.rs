@@ -6,6 +6,7 @@
 mod clock;
 mod cni;
 mod daemon;
+mod echo;
 pub(crate) mod finding;
 pub(crate) mod firewall;
 mod forwarding;
@@ -16,6 +17,7 @@ mod nic;
 mod offload;
 mod others;
 mod ranges;
+mod reach;
 mod reverse_path;
 pub(crate) mod surroundings;
 mod twins;
@@ -89,7 +91,9 @@ impl Report {
         findings.extend(nic::look(&around));
         findings.extend(forwarding::look(&around));
         findings.extend(reverse_path::look(&around)?);
-        findings.extend(mtu::look(&around));
+        let (unreached, narrow) = reach::look(&around);
+        findings.extend(unreached);
+        findings.extend(mtu::look(&around, &narrow));
         findings.extend(ranges::look(&around)?);
         findings.extend(firewall::look(&around));
         findings.extend(managers::look(&around));

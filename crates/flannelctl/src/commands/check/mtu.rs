@@ -21,15 +21,19 @@ struct Facts<'a> {
     tunnels: Vec<(&'a str, u32)>,
     /// The pods' bridge and what is on it.
     bridge: Vec<(&'a str, u32)>,
-    /// Paths to peers that the kernel has found to be narrower than the card.
+    /// Paths to peers that carry less than the card: as the kernel has learned, or as was measured.
     narrow: Vec<(std::net::IpAddr, u32)>,
 }
 
-pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
+/// `measured`: paths to nodes that carry less than the card.
+pub(super) fn look(around: &Surroundings, measured: &[(std::net::IpAddr, u32)]) -> Vec<Finding> {
     let Ok(mut kernel) = Kernel::open() else { return Vec::new() };
     let mut findings = Vec::new();
     for network in &around.networks {
-        let narrow = narrow_paths(network, &mut kernel);
+        let mut narrow = narrow_paths(network, &mut kernel);
+        let of_peer =
+            |ip: &std::net::IpAddr| network.peers.iter().any(|peer| peer.public.contains(ip));
+        narrow.extend(measured.iter().copied().filter(|(ip, _)| of_peer(ip)));
         findings
             .extend(facts(network, &kernel, narrow).map(|facts| judge(&facts)).unwrap_or_default());
     }
