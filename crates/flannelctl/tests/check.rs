@@ -238,13 +238,14 @@ fn an_entry_that_somebody_keeps_undoing_is_named_with_its_peer() {
     let peer = lab.node(2).subnet_env().unwrap().subnet.unwrap().trunc();
     {
         let mut vandal = std::process::Command::new("sh");
-        let again =
-            format!("while true; do ip route replace {peer} via 192.168.100.2; sleep 0.005; done");
+        let mac = lab.node(2).exec(&["cat", "/sys/class/net/flannel.1/address"]).unwrap();
+        let other = format!("{} dev flannel.1 dst 192.168.100.9 self permanent", mac.trim());
+        let again = format!("while true; do bridge fdb replace {other}; sleep 0.02; done");
         vandal.args(["-c", &again]);
         let _vandal = node.spawn(vandal).unwrap();
         flannel_lab::wait_until("it to be named", LIMIT, || {
             let (status, wrong) = check(node, &[]);
-            let words = format!("the peer {peer} is not reached: route {peer}");
+            let words = format!("the peer {peer} is not reached: fdb {}", mac.trim());
             let named =
                 wrong.iter().any(|one| one.subject == "daemon" && one.what.contains(&words));
             if named && status == 1 { Ok(()) } else { Err(format!("{wrong:#?}")) }
