@@ -69,6 +69,7 @@ impl Node {
             backend_data: None,
             backend_v6_data: None,
             owner: None,
+            probe_port: None,
         }
     }
 }

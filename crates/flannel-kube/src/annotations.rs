@@ -32,10 +32,12 @@ pub enum Key {
     /// Written by an operator: as the flags `public-ip` and `public-ipv6`, for this node.
     NodePublicIp,
     NodePublicIpv6,
+    /// Where the node answers the probes of its peers; the Go flannel neither writes nor reads it.
+    ProbePort,
 }
 
 impl Key {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::SubnetManager,
         Self::BackendType,
         Self::BackendData,
@@ -46,6 +48,7 @@ impl Key {
         Self::PublicIpv6Overwrite,
         Self::NodePublicIp,
         Self::NodePublicIpv6,
+        Self::ProbePort,
     ];
 
     pub fn suffix(self) -> &'static str {
@@ -60,6 +63,7 @@ impl Key {
             Self::PublicIpv6Overwrite => "public-ipv6-overwrite",
             Self::NodePublicIp => "node-public-ip",
             Self::NodePublicIpv6 => "node-public-ipv6",
+            Self::ProbePort => "probe-port",
         }
     }
 }

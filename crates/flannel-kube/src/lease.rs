@@ -79,6 +79,7 @@ pub fn attrs(annotations: &Annotations<'_>) -> Result<LeaseAttrs, String> {
         backend_data: data(Key::BackendData)?,
         backend_v6_data: data(Key::BackendV6Data)?,
         owner: None,
+        probe_port: annotations.text(Key::ProbePort).and_then(|text| text.parse().ok()),
     })
 }
 
@@ -101,6 +102,7 @@ pub fn in_families(lease: &Lease, families: Families) -> Option<Lease> {
         backend_data: attrs.backend_data.clone().filter(|_| v4),
         backend_v6_data: attrs.backend_v6_data.clone().filter(|_| v6),
         owner: attrs.owner.clone(),
+        probe_port: attrs.probe_port,
     };
     Some(Lease { subnet, attrs })
 }

@@ -9,7 +9,7 @@ use crate::message::NETWORK_UNAVAILABLE;
 use crate::node::Annotations;
 
 /// The annotations that announce `attrs`; `None`: that one is not to be there.
-pub fn announcement(attrs: &LeaseAttrs, overwrites: &Overwrites) -> [(Key, Option<String>); 6] {
+pub fn announcement(attrs: &LeaseAttrs, overwrites: &Overwrites) -> [(Key, Option<String>); 7] {
     // As the Go flannel writes it where there is an address; and of a device that is reached in the other family.
     let data = |data: &Option<RawJson>, address: &Option<String>| match data {
         Some(data) => Some(data.as_str().to_owned()),
@@ -24,6 +24,7 @@ pub fn announcement(attrs: &LeaseAttrs, overwrites: &Overwrites) -> [(Key, Optio
         (Key::BackendV6Data, data(&attrs.backend_v6_data, &public_ipv6)),
         (Key::PublicIp, public_ip),
         (Key::PublicIpv6, public_ipv6),
+        (Key::ProbePort, attrs.probe_port.map(|port| port.to_string())),
     ]
 }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::{RawValue, Value};
@@ -21,6 +22,8 @@ pub struct LeaseAttrs {
     /// Whom a lease server has given the lease to, when it knows its clients by name. Nodes that write
     /// their own lease do not name themselves.
     pub owner: Option<Box<str>>,
+    /// Where the node answers the probes of its peers. Nodes of the Go flannel do not, and say nothing of it.
+    pub probe_port: Option<NonZeroU16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +53,7 @@ impl LeaseAttrs {
             backend_data: read_data(members.backend_data)?,
             backend_v6_data: read_data(members.backend_v6_data)?,
             owner: members.owner.filter(|owner| !owner.is_empty()).map(Into::into),
+            probe_port: members.probe_port,
         })
     }
 
@@ -92,6 +96,9 @@ impl LeaseAttrs {
         if let Some(owner) = &self.owner {
             out +=
                 &format!(",\"Owner\":{}", compact(&serde_json::Value::from(&**owner).to_string()));
+        }
+        if let Some(port) = self.probe_port {
+            out += &format!(",\"ProbePort\":{port}");
         }
         out.push('}');
         out
@@ -155,6 +162,7 @@ struct Members<'a> {
     backend_data: Option<&'a RawValue>,
     backend_v6_data: Option<&'a RawValue>,
     owner: Option<String>,
+    probe_port: Option<NonZeroU16>,
 }
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -184,6 +192,11 @@ impl<'de> Visitor<'de> for MembersVisitor {
                 Member::Owner => {
                     members.owner = map.next_value::<Value>()?.as_str().map(str::to_owned);
                 }
+                Member::ProbePort => {
+                    let port = map.next_value::<Value>()?.as_u64();
+                    members.probe_port =
+                        port.and_then(|port| u16::try_from(port).ok()).and_then(NonZeroU16::new);
+                }
                 Member::Unknown => {
                     map.next_value::<IgnoredAny>()?;
                 }
@@ -201,16 +214,18 @@ enum Member {
     BackendData,
     BackendV6Data,
     Owner,
+    ProbePort,
     Unknown,
 }
 
-const MEMBERS: [(&str, Member); 6] = [
+const MEMBERS: [(&str, Member); 7] = [
     ("PublicIP", Member::PublicIp),
     ("PublicIPv6", Member::PublicIpv6),
     ("BackendType", Member::BackendType),
     ("BackendData", Member::BackendData),
     ("BackendV6Data", Member::BackendV6Data),
     ("Owner", Member::Owner),
+    ("ProbePort", Member::ProbePort),
 ];
 
 impl<'de> Deserialize<'de> for Member {

@@ -131,6 +131,23 @@ fn no_backend_data_has_two_spellings() {
     assert!(RawJson::read("1 2").is_err());
 }
 
+/// The Go flannel passes over it, and writes none.
+#[test]
+fn where_a_node_answers_probes_stands_in_its_lease_and_whatever_else_stands_there_is_no_port() {
+    let probed = LeaseAttrs {
+        public_ip: Some([192, 0, 2, 1].into()),
+        probe_port: std::num::NonZeroU16::new(8475),
+        ..LeaseAttrs::default()
+    };
+    let text = probed.to_json();
+    assert!(text.ends_with(",\"ProbePort\":8475}"), "{text}");
+    assert_eq!(LeaseAttrs::from_json(text.as_bytes()), Ok(probed));
+    for other in ["null", "\"8475\"", "0", "-1", "65536", "1.5", "{\"x\":1}", "[]"] {
+        let text = format!("{{\"PublicIP\":\"192.0.2.1\",\"ProbePort\":{other}}}");
+        assert_eq!(LeaseAttrs::from_json(text.as_bytes()).unwrap().probe_port, None, "{other}");
+    }
+}
+
 /// Only a lease server writes it; the Go flannel passes over it.
 #[test]
 fn whose_a_lease_is_may_stand_in_it_and_whatever_else_stands_there_does_no_harm() {

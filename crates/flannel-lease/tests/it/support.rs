@@ -1,5 +1,7 @@
 //! Short ways to say the values the tests are about, and generators of arbitrary ones.
 
+use std::num::NonZeroU16;
+
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, RawJson, Subnet};
 use ipnet::{Ipv4Net, Ipv6Net};
 use proptest::prelude::*;
@@ -60,14 +62,15 @@ pub(crate) fn any_attrs() -> impl Strategy<Value = LeaseAttrs> {
         .prop_map(|ip| ip.filter(|ip| !ip.is_unspecified() && ip.to_ipv4_mapped().is_none()));
     let data =
         || prop::option::of(any::<(u32, String)>().prop_map(|d| RawJson::encode(&d).unwrap()));
-    (v4, v6, any::<String>(), data(), data()).prop_map(
-        |(public_ip, public_ipv6, backend_type, backend_data, backend_v6_data)| LeaseAttrs {
+    (v4, v6, any::<String>(), data(), data(), any::<u16>()).prop_map(
+        |(public_ip, public_ipv6, backend_type, backend_data, backend_v6_data, port)| LeaseAttrs {
             public_ip,
             public_ipv6,
             backend_type,
             backend_data,
             backend_v6_data,
             owner: None,
+            probe_port: NonZeroU16::new(port),
         },
     )
 }
