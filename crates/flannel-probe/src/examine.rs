@@ -1,0 +1,209 @@
+//! One turn: a peer is asked, and if it does not answer as it should, what is needed to tell why is tried.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use crate::mtu_search::MtuSearch;
+use crate::net::{Exchange, Question, ping};
+use crate::peers::{Found, Plan};
+use crate::responder::Way;
+use crate::verdict::{Evidence, Full, Outcome};
+
+/// For an answer: more than there and back around the world.
+const PATIENCE: Duration = Duration::from_millis(800);
+/// For one of many, when it is known how long they take.
+const SHORT_PATIENCE: Duration = Duration::from_millis(150);
+
+pub(crate) struct Examined {
+    pub(crate) found: Vec<Found>,
+    pub(crate) cookies: [u64; 4],
+}
+
+pub(crate) async fn examine(plan: Plan) -> Examined {
+    let mut turn = Examination { cookies: plan.cookies, plan, since: Instant::now() };
+    let mut found = Vec::new();
+    for family in turn.plan.families.clone() {
+        turn.since = Instant::now();
+        let over = turn.plan.own.over(&turn.plan.target, family);
+        let evidence = match over {
+            Some(over) => turn.through_the_tunnel(family, over).await,
+            None => turn.without_a_tunnel(family).await,
+        };
+        found.push(Found { family, evidence });
+    }
+    Examined { found, cookies: turn.cookies }
+}
+
+struct Examination {
+    plan: Plan,
+    cookies: [u64; 4],
+    /// When the peer was first asked in this family.
+    since: Instant,
+}
+
+impl Examination {
+    async fn through_the_tunnel(&mut self, family: usize, over: (IpAddr, IpAddr)) -> Evidence {
+        let mut exchange = self.exchange(over, Way::Overlay, family);
+        let first = exchange.ask(&self.small(false)).await;
+        self.cookies[slot(Way::Overlay, family)] = exchange.cookie;
+        match first {
+            Outcome::Answered(answered) => {
+                let full = self.full(&mut exchange, answered.latency).await;
+                let beside = match full {
+                    Some(Full::Passes) => self.beside(family).await,
+                    _ => None,
+                };
+                Evidence { overlay: Some(first), full, beside, ..Evidence::default() }
+            }
+            Outcome::Silent => self.diagnose(family, over, exchange.cookie).await,
+            told => Evidence { overlay: Some(told), ..Evidence::default() },
+        }
+    }
+
+    /// All at once, so that it does not take long.
+    async fn diagnose(&mut self, family: usize, over: (IpAddr, IpAddr), cookie: u64) -> Evidence {
+        self.cookies[slot(Way::Overlay, family)] = cookie;
+        let under = self.plan.own.under(&self.plan.target, family);
+        let mut again = self.exchange(over, Way::Overlay, family);
+        let mut plain = self.exchange(over, Way::Overlay, family);
+        let beside = slot(Way::Underlay, family);
+        let mut underlay = under.map(|under| self.exchange(under, Way::Underlay, family));
+        let (small, without) = (self.small(false), self.small(true));
+        let underlay_answer = async {
+            match &mut underlay {
+                Some(exchange) => Some(exchange.ask(&small).await),
+                None => None,
+            }
+        };
+        let underlay_ping = async {
+            match under {
+                Some((from, to)) => ping(from, to, PATIENCE).await,
+                None => None,
+            }
+        };
+        let (overlay, plain_answer, overlay_ping, underlay_answer, underlay_ping) = tokio::join!(
+            again.ask(&small),
+            plain.ask(&without),
+            ping(over.0, over.1, PATIENCE),
+            underlay_answer,
+            underlay_ping,
+        );
+        self.cookies[slot(Way::Overlay, family)] = again.cookie;
+        if let Some(exchange) = underlay {
+            self.cookies[beside] = exchange.cookie;
+        }
+        Evidence {
+            overlay: Some(overlay),
+            plain: Some(plain_answer),
+            overlay_ping,
+            underlay: underlay_answer,
+            underlay_ping,
+            full: None,
+            beside: None,
+        }
+    }
+
+    /// Whether the path carries the largest packets of the tunnel whole. The tunnel lets its own be cut up.
+    async fn beside(&mut self, family: usize) -> Option<Full> {
+        let under = self.plan.own.under(&self.plan.target, family)?;
+        let mut exchange = self.exchange(under, Way::Underlay, family);
+        let answer = exchange.ask(&self.small(false)).await;
+        self.cookies[slot(Way::Underlay, family)] = exchange.cookie;
+        // Behind a NAT it may not be reached so, and that is no fault.
+        let Outcome::Answered(answered) = answer else { return None };
+        let own = &self.plan.own;
+        self.largest(&mut exchange, answered.latency, own.mtu + own.overhead()).await
+    }
+
+    async fn without_a_tunnel(&mut self, family: usize) -> Evidence {
+        let Some(under) = self.plan.own.under(&self.plan.target, family) else {
+            return Evidence::default();
+        };
+        let at = slot(Way::Underlay, family);
+        let mut exchange = self.exchange(under, Way::Underlay, family);
+        let small = self.small(false);
+        let mut answer = exchange.ask(&small).await;
+        let mut underlay_ping = None;
+        if answer == Outcome::Silent {
+            let pinged;
+            (answer, pinged) = tokio::join!(exchange.ask(&small), ping(under.0, under.1, PATIENCE));
+            underlay_ping = pinged;
+        }
+        self.cookies[at] = exchange.cookie;
+        let full = match &answer {
+            Outcome::Answered(answered) => self.full(&mut exchange, answered.latency).await,
+            _ => None,
+        };
+        Evidence { underlay: Some(answer), underlay_ping, full, ..Evidence::default() }
+    }
+
+    /// Whether a packet of full size passes, and else how large one may be.
+    async fn full(&self, exchange: &mut Exchange, latency: Duration) -> Option<Full> {
+        if !self.plan.full {
+            return None;
+        }
+        self.largest(exchange, latency, self.plan.own.mtu).await
+    }
+
+    async fn largest(
+        &self,
+        exchange: &mut Exchange,
+        latency: Duration,
+        largest: u32,
+    ) -> Option<Full> {
+        let patience = (latency * 8).clamp(SHORT_PATIENCE, PATIENCE);
+        for patience in [patience, PATIENCE] {
+            if is_answered(&exchange.ask(&self.of(largest, patience)).await) {
+                return Some(Full::Passes);
+            }
+        }
+        let least = self.least();
+        let mut search = MtuSearch::new(least, largest, self.plan.guess);
+        while let Some(size) = search.next() {
+            let mut has_passed = false;
+            // What is lost once may be chance.
+            for _ in 0..2 {
+                has_passed |=
+                    !has_passed && is_answered(&exchange.ask(&self.of(size, patience)).await);
+            }
+            search.tell(size, has_passed);
+        }
+        // Unless it has gone meanwhile.
+        let still_there = is_answered(&exchange.ask(&self.small(false)).await);
+        still_there.then(|| Full::Fits(search.found()))
+    }
+
+    fn exchange(&self, (from, to): (IpAddr, IpAddr), way: Way, family: usize) -> Exchange {
+        Exchange {
+            from,
+            to: SocketAddr::new(to, self.plan.target.port.get()),
+            subnet: self.plan.own.subnet,
+            about_v6: family == 1,
+            cookie: self.cookies[slot(way, family)],
+        }
+    }
+
+    fn small(&self, plain: bool) -> Question {
+        Question { plain, ..self.of(self.least(), PATIENCE) }
+    }
+
+    fn of(&self, size: u32, patience: Duration) -> Question {
+        Question { size, plain: false, patience, since: self.since }
+    }
+
+    /// The smallest packet that an ask makes, in the family that needs more.
+    fn least(&self) -> u32 {
+        (crate::wire::ASK + crate::header(true)) as u32
+    }
+}
+
+fn is_answered(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answered(_))
+}
+
+fn slot(way: Way, family: usize) -> usize {
+    match way {
+        Way::Underlay => family & 1,
+        Way::Overlay => 2 + (family & 1),
+    }
+}

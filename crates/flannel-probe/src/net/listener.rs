@@ -1,0 +1,165 @@
+//! Answering: a socket for each address of this node that peers may ask at.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use flannel_common::Backoff;
+use ipnet::IpNet;
+use tokio::net::UdpSocket;
+use tokio::task::AbortHandle;
+
+use super::socket;
+use crate::cookie::Cookies;
+use crate::peers::SharedPeers;
+use crate::responder::{Directory, Way, answer};
+use crate::wire::Standing;
+
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// Asks that are answered in a second at most; 10,000 peers make three.
+const RATE: u32 = 1_000;
+/// The longest packet there is, so that a large one is not taken for shorter than it was.
+const LONGEST: usize = 65_535;
+
+/// Of one process, for all its networks: they share the addresses of the underlay.
+pub struct Listeners {
+    port: u16,
+    answering: Arc<Answering>,
+    open: Mutex<HashMap<IpAddr, (Way, AbortHandle)>>,
+    /// What each network wants.
+    wanted: Mutex<HashMap<String, Vec<(IpAddr, Way)>>>,
+}
+
+struct Answering {
+    cookies: Cookies,
+    started: Instant,
+    networks: Mutex<HashMap<String, SharedPeers>>,
+}
+
+impl Listeners {
+    pub fn new(port: u16) -> Self {
+        let answering = Answering {
+            cookies: Cookies::default(),
+            started: Instant::now(),
+            networks: Mutex::default(),
+        };
+        Self {
+            port,
+            answering: Arc::new(answering),
+            open: Mutex::default(),
+            wanted: Mutex::default(),
+        }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// From now on this network's peers are answered at these addresses, and at no others.
+    pub(crate) fn listen(&self, network: &str, at: Vec<(IpAddr, Way)>, peers: &SharedPeers) {
+        lock(&self.answering.networks).insert(network.to_owned(), peers.clone());
+        let mut wanted = lock(&self.wanted);
+        wanted.insert(network.to_owned(), at);
+        let mut open = lock(&self.open);
+        let all: HashMap<IpAddr, Way> = wanted.values().flatten().copied().collect();
+        open.retain(|address, (way, task)| {
+            let stays = all.get(address) == Some(way);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        for (address, way) in all {
+            open.entry(address).or_insert_with(|| {
+                let at = SocketAddr::new(address, self.port);
+                let task = tokio::spawn(serve(at, way, self.answering.clone()));
+                (way, task.abort_handle())
+            });
+        }
+    }
+
+    pub(crate) fn leave(&self, network: &str) {
+        lock(&self.answering.networks).remove(network);
+    }
+}
+
+impl Drop for Listeners {
+    fn drop(&mut self) {
+        lock(&self.open).values().for_each(|(_, task)| task.abort());
+    }
+}
+
+async fn serve(at: SocketAddr, way: Way, answering: Arc<Answering>) {
+    let socket = open_patiently(at).await;
+    let mut bytes = vec![0; LONGEST];
+    let mut left = RATE;
+    let mut second = Instant::now();
+    loop {
+        let Ok((length, from)) = socket.recv_from(&mut bytes).await else {
+            // What an answer met on its way is told here, and is over.
+            continue;
+        };
+        if second.elapsed() >= Duration::from_secs(1) {
+            (second, left) = (Instant::now(), RATE);
+        }
+        if left == 0 {
+            // Whoever floods us does not keep the daemon from its work; the kernel drops what waits too long.
+            let rest = Duration::from_secs(1).saturating_sub(second.elapsed());
+            tokio::time::sleep(rest).await;
+            continue;
+        }
+        left -= 1;
+        let Some(packet) = bytes.get(..length) else { continue };
+        let now = answering.started.elapsed();
+        let directory = &mut &*answering;
+        let sent = answer(packet, from.ip(), way, now, &answering.cookies, directory);
+        let Some(sent) = sent else { continue };
+        if sent.plain && socket::leave_out_checksums(&socket, true).is_err() {
+            continue;
+        }
+        let _ = socket.try_send_to(&sent.reply.encode(), from);
+        if sent.plain {
+            let _ = socket::leave_out_checksums(&socket, false);
+        }
+    }
+}
+
+async fn open_patiently(at: SocketAddr) -> UdpSocket {
+    let mut tries = RETRY.tries(fastrand::Rng::new());
+    loop {
+        match socket::answering(at) {
+            Ok(socket) => return socket,
+            Err(error) => {
+                let pause = tries.pause();
+                tracing::warn!(
+                    "Cannot answer the probes of peers on UDP {at}: {error}; to them it looks as if no \
+                     daemon ran here. Free the port, or choose another with --peer-probe-port; next try \
+                     in {pause:.0?}"
+                );
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+}
+
+/// Of whichever network knows the one who asks.
+impl Directory for &Answering {
+    fn standing(&self, subnet: &IpNet) -> Standing {
+        let networks = lock(&self.networks);
+        let known = networks.values().filter_map(|peers| lock(peers).standing(subnet));
+        known.into_iter().next().unwrap_or(Standing::Unknown)
+    }
+
+    fn heard(&self, subnet: &IpNet, is_v6: bool) -> Option<Duration> {
+        lock(&self.networks).values().find_map(|peers| lock(peers).heard(subnet, is_v6))
+    }
+
+    fn hear(&mut self, subnet: &IpNet, is_v6: bool, now: Duration) {
+        lock(&self.networks).values().for_each(|peers| lock(peers).hear(subnet, is_v6, now));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

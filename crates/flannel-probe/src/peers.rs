@@ -1,0 +1,395 @@
+//! The peers of one network that are probed: where they are, whose turn it is, and what was found.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use ipnet::IpNet;
+
+use crate::schedule::{Costs, Schedule, Turn};
+use crate::verdict::{Evidence, Full, Outcome, Verdict};
+use crate::wire::Standing;
+
+pub type SharedPeers = Arc<Mutex<Peers>>;
+
+/// IPv4 and IPv6.
+pub type ByFamily<T> = [Option<T>; 2];
+
+/// This node in a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Own {
+    /// By which peers know its lease.
+    pub subnet: IpNet,
+    /// Addresses of the interface towards the peers.
+    pub underlay: ByFamily<IpAddr>,
+    /// Others by which peers may ask it: what it announces, if that is its own.
+    pub announced: ByFamily<IpAddr>,
+    /// Its end of the tunnel.
+    pub overlay: ByFamily<IpAddr>,
+    /// `None` where the underlay carries pods' packets as they are.
+    pub tunnel: Option<Tunnel>,
+    /// What pods send at most.
+    pub mtu: u32,
+    /// The interface towards the peers.
+    pub link: String,
+    /// What that carries.
+    pub link_mtu: u32,
+}
+
+/// What packets travel in, in the words of an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// `UDP port 8472`.
+    pub name: String,
+    /// As a firewall is told of it: `-p udp --dport 8472`.
+    pub allow: String,
+    /// The devices of this node.
+    pub devices: Vec<String>,
+    /// What it adds to a packet, in bytes.
+    pub overhead: u32,
+}
+
+/// A peer that says that it answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub port: NonZeroU16,
+    pub public: ByFamily<IpAddr>,
+    /// Its end of the tunnel.
+    pub overlay: ByFamily<IpAddr>,
+    /// What this node has done about it.
+    pub standing: Standing,
+}
+
+/// What is known of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub verdict: Verdict,
+    /// Set where only one of two families is concerned.
+    pub family: Option<&'static str>,
+    pub latency: Option<Duration>,
+    /// The largest packet that is known to pass.
+    pub mtu: Option<u32>,
+    pub at: SystemTime,
+}
+
+/// A verdict that is other than it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    pub former: Option<Verdict>,
+    pub known: Known,
+}
+
+/// What one turn has found out about a peer in one family.
+pub(crate) struct Found {
+    pub(crate) family: usize,
+    pub(crate) evidence: Evidence,
+}
+
+#[derive(Default)]
+pub struct Peers {
+    own: Option<Arc<Own>>,
+    all: HashMap<IpNet, Peer>,
+    schedule: Schedule,
+    /// What was the largest packet that passed, when last one did not.
+    guess: Option<u32>,
+}
+
+struct Peer {
+    target: Target,
+    /// As the peer has given them out: for the underlay and for the overlay, of either family.
+    cookies: [u64; 4],
+    /// Through the tunnel, by family.
+    heard: ByFamily<Duration>,
+    records: [Record; 2],
+    latency: Option<Duration>,
+    at: Option<SystemTime>,
+}
+
+#[derive(Default)]
+struct Record {
+    /// What is believed.
+    verdict: Option<Verdict>,
+    /// How often in succession something was wrong.
+    doubts: u8,
+    mtu: Option<u32>,
+}
+
+/// All that is to be known for a turn.
+pub(crate) struct Plan {
+    pub(crate) own: Arc<Own>,
+    pub(crate) target: Target,
+    pub(crate) cookies: [u64; 4],
+    pub(crate) families: Vec<usize>,
+    pub(crate) full: bool,
+    pub(crate) guess: Option<u32>,
+}
+
+impl Peers {
+    /// The peers of before stay what they were, if they are as they were.
+    pub fn replace(
+        &mut self,
+        own: Own,
+        targets: impl IntoIterator<Item = (IpNet, Target)>,
+        now: Duration,
+        rng: &mut fastrand::Rng,
+    ) {
+        let is_other = self.own.as_deref() != Some(&own);
+        self.own = Some(Arc::new(own));
+        let mut former: HashSet<IpNet> = self.all.keys().copied().collect();
+        for (subnet, target) in targets {
+            former.remove(&subnet);
+            self.put(subnet, target, now, rng);
+            if is_other {
+                self.schedule.came(subnet, now, rng);
+            }
+        }
+        former.iter().for_each(|subnet| self.remove(subnet));
+    }
+
+    pub fn put(&mut self, subnet: IpNet, target: Target, now: Duration, rng: &mut fastrand::Rng) {
+        if let Some(peer) = self.all.get_mut(&subnet) {
+            if peer.target == target {
+                return;
+            }
+            peer.target = target;
+            peer.cookies = [0; 4];
+        } else {
+            self.all.insert(subnet, Peer::new(target));
+        }
+        self.schedule.came(subnet, now, rng);
+    }
+
+    pub fn remove(&mut self, subnet: &IpNet) {
+        self.all.remove(subnet);
+        self.schedule.gone(subnet);
+    }
+
+    /// What was found out about a peer, once it is sure.
+    pub fn known(&self, subnet: &IpNet) -> Option<Known> {
+        self.all.get(subnet)?.known()
+    }
+
+    /// All that are probed, and what is known of them.
+    pub fn all(&self) -> impl Iterator<Item = (&IpNet, &Target, Option<Known>)> {
+        self.all.iter().map(|(subnet, peer)| (subnet, &peer.target, peer.known()))
+    }
+
+    pub fn target(&self, subnet: &IpNet) -> Option<&Target> {
+        self.all.get(subnet).map(|peer| &peer.target)
+    }
+
+    pub fn own(&self) -> Option<&Arc<Own>> {
+        self.own.as_ref()
+    }
+
+    pub(crate) fn next_look(&self) -> Option<Duration> {
+        self.own.as_ref().and_then(|_| self.schedule.next_look())
+    }
+
+    pub(crate) fn turns(&mut self, now: Duration) -> Vec<(IpNet, Plan)> {
+        let Some(own) = self.own.clone() else { return Vec::new() };
+        let turns = self.schedule.turns(now, own.costs());
+        turns.into_iter().filter_map(|turn| Some((turn.peer, self.plan(&own, turn)?))).collect()
+    }
+
+    fn plan(&self, own: &Arc<Own>, turn: Turn) -> Option<Plan> {
+        let peer = self.all.get(&turn.peer)?;
+        let mut families: Vec<usize> =
+            (0..2).filter(|family| own.can_reach(&peer.target, *family)).collect();
+        if families.len() > 1 && !turn.both && !turn.has_failed {
+            families = vec![families[turn.round as usize % families.len()]];
+        }
+        Some(Plan {
+            own: own.clone(),
+            target: peer.target.clone(),
+            cookies: peer.cookies,
+            families,
+            // What did not pass the last time is tried again.
+            full: turn.full || turn.has_failed,
+            guess: self.guess,
+        })
+    }
+
+    /// The end of a turn.
+    pub(crate) fn conclude(
+        &mut self,
+        subnet: &IpNet,
+        cookies: [u64; 4],
+        found: Vec<Found>,
+        now: Duration,
+        rng: &mut fastrand::Rng,
+    ) -> Option<News> {
+        let mtu = self.own.as_ref().map(|own| own.mtu);
+        let peer = self.all.get_mut(subnet)?;
+        let former = peer.known();
+        peer.cookies = cookies;
+        peer.at = Some(SystemTime::now());
+        for Found { family, evidence } in &found {
+            for full in [evidence.full, evidence.beside] {
+                if let Some(Full::Fits(fits)) = full {
+                    self.guess = Some(fits);
+                }
+            }
+            peer.take_in(*family, evidence, mtu);
+        }
+        let is_well = peer.records.iter().all(|record| {
+            record.doubts == 0 && record.verdict.as_ref().is_none_or(|v| *v == Verdict::Reached)
+        });
+        let known = peer.known();
+        self.schedule.done(subnet, is_well, now, rng);
+        let known = known?;
+        let former = former.map(|former| former.verdict);
+        (former.as_ref() != Some(&known.verdict)).then_some(News { former, known })
+    }
+}
+
+/// For those who answer.
+impl Peers {
+    pub(crate) fn standing(&self, subnet: &IpNet) -> Option<Standing> {
+        self.all.get(subnet).map(|peer| peer.target.standing)
+    }
+
+    pub(crate) fn heard(&self, subnet: &IpNet, is_v6: bool) -> Option<Duration> {
+        self.all.get(subnet)?.heard[usize::from(is_v6)]
+    }
+
+    pub(crate) fn hear(&mut self, subnet: &IpNet, is_v6: bool, now: Duration) {
+        if let Some(peer) = self.all.get_mut(subnet) {
+            peer.heard[usize::from(is_v6)] = Some(now);
+        }
+    }
+}
+
+impl Peer {
+    fn new(target: Target) -> Self {
+        Self {
+            target,
+            cookies: [0; 4],
+            heard: [None, None],
+            records: Default::default(),
+            latency: None,
+            at: None,
+        }
+    }
+
+    fn take_in(&mut self, family: usize, evidence: &Evidence, mtu: Option<u32>) {
+        let Some(record) = self.records.get_mut(family) else { return };
+        let verdict = Verdict::of(evidence);
+        let answered = evidence.overlay.as_ref().or(evidence.underlay.as_ref());
+        if let Some(Outcome::Answered(answered)) = answered {
+            self.latency = Some(answered.latency);
+        }
+        match evidence.full {
+            Some(Full::Passes) => record.mtu = mtu,
+            Some(Full::Fits(fits)) => record.mtu = Some(fits),
+            None => {}
+        }
+        let unchanged = match (&record.verdict, &verdict) {
+            // Small packets pass; of large ones nothing is known this time.
+            (Some(Verdict::MtuBlackHole { .. }), Verdict::Reached) => evidence.full.is_none(),
+            (Some(Verdict::Fragmented { .. }), Verdict::Reached) => evidence.beside.is_none(),
+            _ => false,
+        };
+        if unchanged {
+            return;
+        }
+        record.doubts = match verdict {
+            Verdict::Reached => 0,
+            _ => record.doubts.saturating_add(1),
+        };
+        if record.doubts >= doubts_needed(&verdict) || is_bad(record.verdict.as_ref()) {
+            record.verdict = Some(verdict);
+        } else if verdict == Verdict::Reached {
+            record.verdict = Some(Verdict::Reached);
+        }
+    }
+
+    /// What is worst of its families.
+    fn known(&self) -> Option<Known> {
+        let judged: Vec<(usize, &Verdict)> = self
+            .records
+            .iter()
+            .enumerate()
+            .filter_map(|(family, record)| Some((family, record.verdict.as_ref()?)))
+            .collect();
+        let rank = |verdict: &Verdict| match verdict {
+            Verdict::Reached => 0,
+            Verdict::Fragmented { .. } => 1,
+            other if other.traffic_flows() => 2,
+            Verdict::MtuBlackHole { .. } => 3,
+            _ => 4,
+        };
+        // The first of equals: IPv4.
+        let (family, verdict) =
+            judged.iter().rev().max_by_key(|(_, verdict)| rank(verdict)).copied()?;
+        let is_one_of_two = judged.iter().any(|(_, other)| *other != verdict);
+        Some(Known {
+            verdict: verdict.clone(),
+            family: is_one_of_two.then_some(if family == 0 { "IPv4" } else { "IPv6" }),
+            latency: self.latency,
+            mtu: self.records.iter().filter_map(|record| record.mtu).min(),
+            at: self.at?,
+        })
+    }
+}
+
+/// How often in succession something must be found before it is believed. A peer that has just been told of
+/// this node's lease needs a moment; what is measured to the byte is certain.
+fn doubts_needed(verdict: &Verdict) -> u8 {
+    match verdict {
+        Verdict::Reached | Verdict::MtuBlackHole { .. } | Verdict::Fragmented { .. } => 1,
+        Verdict::EntriesMissingThere(_) => 3,
+        _ => 2,
+    }
+}
+
+fn is_bad(verdict: Option<&Verdict>) -> bool {
+    verdict.is_some_and(|verdict| *verdict != Verdict::Reached)
+}
+
+impl Own {
+    /// Every address at which peers may ask this node, and which way what comes there has come.
+    pub(crate) fn addresses(&self) -> Vec<(IpAddr, crate::Way)> {
+        use crate::Way::{Overlay, Underlay};
+        let under = self.underlay.iter().chain(&self.announced).flatten();
+        let over = self.overlay.iter().flatten();
+        let mut all: Vec<_> =
+            under.map(|ip| (*ip, Underlay)).chain(over.map(|ip| (*ip, Overlay))).collect();
+        all.sort_unstable();
+        all.dedup_by_key(|(ip, _)| *ip);
+        all
+    }
+
+    /// From and to, through the tunnel.
+    pub(crate) fn over(&self, target: &Target, family: usize) -> Option<(IpAddr, IpAddr)> {
+        self.tunnel.as_ref()?;
+        (*self.overlay.get(family)?).zip(*target.overlay.get(family)?)
+    }
+
+    /// From and to, beside it: in the family, or in the other, which may carry it.
+    pub(crate) fn under(&self, target: &Target, family: usize) -> Option<(IpAddr, IpAddr)> {
+        let way = |family: usize| (*self.underlay.get(family)?).zip(*target.public.get(family)?);
+        way(family).or_else(|| way(1 - family).filter(|_| self.tunnel.is_some()))
+    }
+
+    fn can_reach(&self, target: &Target, family: usize) -> bool {
+        match &self.tunnel {
+            Some(_) => self.over(target, family).is_some(),
+            None => self.under(target, family).is_some(),
+        }
+    }
+
+    /// What the path adds to a packet.
+    pub fn overhead(&self) -> u32 {
+        self.tunnel.as_ref().map_or(0, |tunnel| tunnel.overhead)
+    }
+
+    fn costs(&self) -> Costs {
+        crate::cost(self.mtu, self.overhead())
+    }
+}
+
+#[cfg(test)]
+mod tests;

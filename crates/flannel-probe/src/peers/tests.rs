@@ -1,0 +1,151 @@
+use super::*;
+use crate::verdict::{Answered, Direction};
+
+const NOW: Duration = Duration::from_secs(10);
+
+fn net(number: u8) -> IpNet {
+    IpNet::new(IpAddr::from([10, 244, number, 0]), 24).expect("a net")
+}
+
+fn own() -> Own {
+    Own {
+        subnet: net(1),
+        underlay: [Some(IpAddr::from([192, 0, 2, 1])), None],
+        announced: [None, None],
+        overlay: [Some(net(1).addr()), None],
+        tunnel: Some(Tunnel {
+            name: "UDP port 8472".to_owned(),
+            allow: "-p udp --dport 8472".to_owned(),
+            devices: vec!["flannel.1".to_owned()],
+            overhead: 50,
+        }),
+        mtu: 1450,
+        link: "eth0".to_owned(),
+        link_mtu: 1500,
+    }
+}
+
+fn target(number: u8) -> Target {
+    Target {
+        port: NonZeroU16::new(8475).expect("a port"),
+        public: [Some(IpAddr::from([192, 0, 2, number])), None],
+        overlay: [Some(net(number).addr()), None],
+        standing: Standing::Programmed,
+    }
+}
+
+fn peers(numbers: &[u8]) -> (Peers, fastrand::Rng) {
+    let (mut peers, mut rng) = (Peers::default(), fastrand::Rng::with_seed(1));
+    let targets = numbers.iter().map(|number| (net(*number), target(*number)));
+    peers.replace(own(), targets, NOW, &mut rng);
+    (peers, rng)
+}
+
+fn well() -> Evidence {
+    let answered = Answered {
+        latency: Duration::from_millis(1),
+        standing: Standing::Programmed,
+        has_heard: true,
+    };
+    Evidence { overlay: Some(Outcome::Answered(answered)), ..Evidence::default() }
+}
+
+fn cut() -> Evidence {
+    Evidence { overlay: Some(Outcome::Silent), ..Evidence::default() }
+}
+
+fn find(peers: &mut Peers, evidence: Evidence) -> Option<News> {
+    let found = vec![Found { family: 0, evidence }];
+    peers.conclude(&net(2), [0; 4], found, NOW, &mut fastrand::Rng::with_seed(2))
+}
+
+#[test]
+fn one_lost_packet_is_no_verdict_and_two_failures_in_a_row_are_one() {
+    let (mut peers, _) = peers(&[2]);
+    assert_eq!(peers.known(&net(2)), None, "not probed yet");
+    assert_eq!(find(&mut peers, well()).expect("the first").known.verdict, Verdict::Reached);
+    assert_eq!(find(&mut peers, cut()), None);
+    assert_eq!(peers.known(&net(2)).expect("known").verdict, Verdict::Reached);
+    let news = find(&mut peers, cut()).expect("it is sure now");
+    assert_eq!((news.former, news.known.verdict), (Some(Verdict::Reached), Verdict::UnderlayCut));
+    assert_eq!(find(&mut peers, cut()), None, "that is nothing new");
+    assert_eq!(find(&mut peers, well()).expect("it is back").known.verdict, Verdict::Reached);
+}
+
+#[test]
+fn what_is_wrong_may_change_without_being_doubted() {
+    let (mut peers, _) = peers(&[2]);
+    find(&mut peers, cut());
+    find(&mut peers, cut());
+    let pinged = Evidence { underlay_ping: Some(true), ..cut() };
+    let news = find(&mut peers, pinged).expect("the layer is another");
+    assert_eq!(news.known.verdict, Verdict::TunnelBlocked(Direction::Unknown));
+}
+
+#[test]
+fn a_black_hole_is_believed_at_once_and_until_a_packet_of_full_size_has_passed() {
+    let (mut peers, _) = peers(&[2]);
+    let hole = Evidence { full: Some(Full::Fits(1350)), ..well() };
+    let news = find(&mut peers, hole).expect("measured");
+    assert_eq!(news.known.verdict, Verdict::MtuBlackHole { fits: 1350 });
+    assert_eq!(news.known.mtu, Some(1350));
+    assert_eq!(find(&mut peers, well()), None, "a small packet shows nothing");
+    let through = Evidence { full: Some(Full::Passes), ..well() };
+    let news = find(&mut peers, through).expect("it is mended");
+    assert_eq!((news.known.verdict, news.known.mtu), (Verdict::Reached, Some(1450)));
+}
+
+#[test]
+fn that_packets_are_fragmented_is_believed_until_a_whole_one_has_passed_beside_the_tunnel() {
+    let (mut peers, _) = peers(&[2]);
+    let passes = Evidence { full: Some(Full::Passes), ..well() };
+    let cut_up = Evidence { beside: Some(Full::Fits(1420)), ..passes.clone() };
+    let news = find(&mut peers, cut_up).expect("measured");
+    assert_eq!(news.known.verdict, Verdict::Fragmented { carries: 1420 });
+    assert_eq!(find(&mut peers, passes.clone()), None, "it was not looked at");
+    let whole = Evidence { beside: Some(Full::Passes), ..passes };
+    assert_eq!(find(&mut peers, whole).expect("mended").known.verdict, Verdict::Reached);
+}
+
+#[test]
+fn of_two_families_the_worse_is_told_by_its_name() {
+    let (mut peers, _) = peers(&[2]);
+    let mut both = |v4: Evidence, v6: Evidence| {
+        let found =
+            [v4, v6].into_iter().enumerate().map(|(family, evidence)| Found { family, evidence });
+        peers.conclude(&net(2), [0; 4], found.collect(), NOW, &mut fastrand::Rng::with_seed(2))
+    };
+    assert_eq!(both(well(), well()).expect("new").known.family, None);
+    assert_eq!(both(well(), cut()), None);
+    let known = both(well(), cut()).expect("sure").known;
+    assert_eq!((known.verdict, known.family), (Verdict::UnderlayCut, Some("IPv6")));
+    let known = both(cut(), cut());
+    assert_eq!(known, None);
+    both(cut(), cut());
+    assert_eq!(peers.known(&net(2)).expect("known").family, None, "both are cut");
+}
+
+#[test]
+fn who_is_as_before_keeps_what_is_known_and_who_is_gone_is_forgotten() {
+    let (mut peers, mut rng) = peers(&[2, 3]);
+    find(&mut peers, well());
+    peers.replace(own(), [(net(2), target(2)), (net(4), target(4))], NOW, &mut rng);
+    assert!(peers.known(&net(2)).is_some());
+    let mut all: Vec<IpNet> = peers.all().map(|(subnet, ..)| *subnet).collect();
+    all.sort_unstable();
+    assert_eq!(all, [net(2), net(4)]);
+    assert_eq!(peers.standing(&net(3)), None);
+    assert_eq!(peers.standing(&net(4)), Some(Standing::Programmed));
+}
+
+#[test]
+fn a_tunnel_without_a_way_of_its_family_beside_it_is_diagnosed_in_the_other() {
+    let mut own = own();
+    own.overlay[1] = "fd00::".parse().ok();
+    let mut target = target(2);
+    target.overlay[1] = "fd00:0:0:1::".parse().ok();
+    assert_eq!(own.under(&target, 1), own.under(&target, 0), "IPv6 travels over IPv4");
+    own.tunnel = None;
+    assert_eq!(own.under(&target, 1), None);
+    assert!(!own.can_reach(&target, 1));
+}

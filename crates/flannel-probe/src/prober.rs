@@ -1,0 +1,179 @@
+//! The task that goes from peer to peer, for one network.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use crate::examine::{Examined, examine};
+use crate::net::Listeners;
+use crate::peers::{News, Own, Peers, SharedPeers, Target};
+use crate::verdict::Verdict;
+use crate::words::words;
+
+/// A handle; probing ends with the last.
+#[derive(Clone)]
+pub struct Prober(Arc<Shared>);
+
+struct Shared {
+    network: String,
+    listeners: Arc<Listeners>,
+    peers: SharedPeers,
+    started: Instant,
+    /// Somebody has come or changed.
+    changed: Arc<Notify>,
+    /// Packets leave this node with wrong checksums.
+    checksum: watch::Sender<bool>,
+}
+
+/// So many lines a minute; the history has the rest.
+const LOGGED: u32 = 10;
+
+impl Prober {
+    pub fn new(network: &str, listeners: Arc<Listeners>) -> Self {
+        Self(Arc::new(Shared {
+            network: network.to_owned(),
+            listeners,
+            peers: SharedPeers::default(),
+            started: Instant::now(),
+            changed: Arc::default(),
+            checksum: watch::Sender::new(false),
+        }))
+    }
+
+    pub fn port(&self) -> u16 {
+        self.0.listeners.port()
+    }
+
+    /// Turns true, once, when packets of this node are found to have wrong checksums.
+    pub fn checksum_is_broken(&self) -> watch::Receiver<bool> {
+        self.0.checksum.subscribe()
+    }
+
+    pub fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.0.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This node, and all peers that answer.
+    pub fn replace(&self, own: Own, targets: impl IntoIterator<Item = (IpNet, Target)>) {
+        let addresses = own.addresses();
+        self.peers().replace(own, targets, self.now(), &mut fastrand::Rng::new());
+        self.0.listeners.listen(&self.0.network, addresses, &self.0.peers);
+        self.0.changed.notify_one();
+    }
+
+    /// `None`: it is gone, or does not answer any more.
+    pub fn change(&self, changes: impl IntoIterator<Item = (IpNet, Option<Target>)>) {
+        let (now, mut rng) = (self.now(), fastrand::Rng::new());
+        let mut peers = self.peers();
+        for (subnet, target) in changes {
+            match target {
+                Some(target) => peers.put(subnet, target, now, &mut rng),
+                None => peers.remove(&subnet),
+            }
+        }
+        drop(peers);
+        self.0.changed.notify_one();
+    }
+
+    /// Goes on until it is dropped.
+    pub async fn run(self) -> std::convert::Infallible {
+        let mut turns: JoinSet<(IpNet, Examined)> = JoinSet::new();
+        let mut talk = Talk::default();
+        loop {
+            let begun = self.peers().turns(self.now());
+            for (subnet, plan) in begun {
+                turns.spawn(async move { (subnet, examine(plan).await) });
+            }
+            let look = self.peers().next_look();
+            tokio::select! {
+                () = self.0.changed.notified() => {}
+                () = sleep_until(look.map(|look| self.0.started + look)) => {}
+                Some(ended) = turns.join_next() => {
+                    if let Ok((subnet, examined)) = ended {
+                        self.conclude(&subnet, examined, &mut talk);
+                    }
+                }
+            }
+        }
+    }
+
+    fn conclude(&self, subnet: &IpNet, examined: Examined, talk: &mut Talk) {
+        let Examined { found, cookies } = examined;
+        let (now, mut rng) = (self.now(), fastrand::Rng::new());
+        let mut peers = self.peers();
+        let news = peers.conclude(subnet, cookies, found, now, &mut rng);
+        let Some(news) = news else { return };
+        if news.known.verdict == Verdict::ChecksumHere {
+            self.0.checksum.send_replace(true);
+        }
+        let said = peers
+            .own()
+            .zip(peers.target(subnet))
+            .map(|(own, target)| words(&news.known, own, subnet, target));
+        drop(peers);
+        if let Some(said) = said {
+            talk.say(subnet, &news, &said.why, said.fix.as_deref());
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.0.started.elapsed()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.listeners.leave(&self.network);
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What is told, and how loud: a cut underlay is told of each peer behind it.
+#[derive(Default)]
+struct Talk {
+    minute: Option<Instant>,
+    said: u32,
+}
+
+impl Talk {
+    fn say(&mut self, subnet: &IpNet, news: &News, why: &str, fix: Option<&str>) {
+        let was_bad = news.former.as_ref().is_some_and(|former| !former.traffic_flows());
+        let fix = fix.map(|fix| format!("; {fix}")).unwrap_or_default();
+        match &news.known.verdict {
+            Verdict::Reached if news.former.is_none() => {
+                tracing::debug!(event = "peer-reached", "Peer {subnet} is reached");
+            }
+            Verdict::Reached => {
+                tracing::info!(event = "peer-reached", "Peer {subnet} is reached again");
+            }
+            verdict if verdict.traffic_flows() && was_bad => {
+                tracing::info!(event = "peer-reached", "Peer {subnet}: {why}{fix}");
+            }
+            verdict if verdict.traffic_flows() => {
+                tracing::info!(event = "peer-silent", "Peer {subnet}: {why}{fix}");
+            }
+            _ if self.is_loud() => {
+                tracing::warn!(event = "peer-unreachable", "Peer {subnet}: {why}{fix}");
+            }
+            _ => tracing::debug!(event = "peer-unreachable", "Peer {subnet}: {why}{fix}"),
+        }
+    }
+
+    fn is_loud(&mut self) -> bool {
+        let minute = Duration::from_secs(60);
+        if self.minute.is_none_or(|since| since.elapsed() >= minute) {
+            (self.minute, self.said) = (Some(Instant::now()), 0);
+        }
+        self.said += 1;
+        self.said <= LOGGED
+    }
+}

@@ -1,0 +1,131 @@
+//! What a node answers, if anything.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::cookie::Cookies;
+use crate::wire::{Answer, Ask, Reply, Standing};
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    Underlay,
+    Overlay,
+}
+
+/// What a node knows of those who ask.
+pub trait Directory {
+    fn standing(&self, subnet: &IpNet) -> Standing;
+
+    /// When something of this peer last came through the overlay, in this family and with a checksum.
+    fn heard(&self, subnet: &IpNet, is_v6: bool) -> Option<Duration>;
+
+    fn hear(&mut self, subnet: &IpNet, is_v6: bool, now: Duration);
+}
+
+/// A reply, and whether it is to be sent without a checksum.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub reply: Reply,
+    pub plain: bool,
+}
+
+/// `now`: since any moment that stays the same.
+pub fn answer(
+    bytes: &[u8],
+    from: IpAddr,
+    way: Way,
+    now: Duration,
+    cookies: &Cookies,
+    directory: &mut impl Directory,
+) -> Option<Sent> {
+    let Ask { nonce, cookie, subnet, about_v6, plain } = Ask::read(bytes)?;
+    if way == Way::Overlay && !plain {
+        // Without a cookie too: where answers do not arrive, none is ever told back.
+        directory.hear(&subnet, about_v6, now);
+    }
+    if !cookies.is_good(cookie, from, now) {
+        let reply = Reply::Challenge { nonce, cookie: cookies.give(from, now) };
+        return Some(Sent { reply, plain });
+    }
+    let answer = Answer {
+        nonce,
+        standing: directory.standing(&subnet),
+        heard: directory.heard(&subnet, about_v6).map(|heard| now.saturating_sub(heard)),
+        size: u16::try_from(bytes.len()).unwrap_or(u16::MAX),
+    };
+    Some(Sent { reply: Reply::Answer(answer), plain })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct One(Option<Duration>);
+
+    impl Directory for One {
+        fn standing(&self, subnet: &IpNet) -> Standing {
+            if *subnet == net() { Standing::Programmed } else { Standing::Unknown }
+        }
+
+        fn heard(&self, _: &IpNet, is_v6: bool) -> Option<Duration> {
+            self.0.filter(|_| !is_v6)
+        }
+
+        fn hear(&mut self, _: &IpNet, _: bool, now: Duration) {
+            self.0 = Some(now);
+        }
+    }
+
+    fn net() -> IpNet {
+        "10.244.3.0/24".parse().expect("a net")
+    }
+
+    #[test]
+    fn nothing_is_told_before_the_asker_has_shown_that_he_receives_what_is_sent_to_him() {
+        let (cookies, mut directory) = (Cookies::default(), One::default());
+        let from: IpAddr = "192.0.2.7".parse().expect("an address");
+        let now = Duration::from_secs(100);
+        let mut ask = Ask { nonce: 5, cookie: 0, subnet: net(), about_v6: false, plain: false };
+        let mut tell = |ask: &Ask, way, now| {
+            answer(&ask.encode(0), from, way, now, &cookies, &mut directory).expect("a reply").reply
+        };
+        let Reply::Challenge { nonce: 5, cookie } = tell(&ask, Way::Overlay, now) else {
+            panic!("a challenge")
+        };
+        ask.cookie = cookie;
+        let later = now + Duration::from_millis(20);
+        let expected = Answer {
+            nonce: 5,
+            standing: Standing::Programmed,
+            heard: Some(Duration::from_millis(20)),
+            size: 48,
+        };
+        assert_eq!(tell(&ask, Way::Underlay, later), Reply::Answer(expected));
+        let plain = Ask { plain: true, ..ask };
+        let much_later = now + Duration::from_secs(1);
+        let Reply::Answer(told) = tell(&plain, Way::Overlay, much_later) else {
+            panic!("an answer")
+        };
+        assert_eq!(
+            told.heard,
+            Some(Duration::from_secs(1)),
+            "without a checksum it does not count"
+        );
+    }
+
+    #[test]
+    fn what_is_no_ask_is_not_answered() {
+        let (cookies, mut directory) = (Cookies::default(), One::default());
+        let from: IpAddr = "192.0.2.7".parse().expect("an address");
+        let reply = Reply::Challenge { nonce: 1, cookie: 2 }.encode();
+        for bytes in [&b"hello"[..], &[], &reply, &[0; 1500]] {
+            let sent = answer(bytes, from, Way::Overlay, Duration::ZERO, &cookies, &mut directory);
+            assert_eq!(sent, None, "two nodes could answer each other for ever");
+        }
+        assert_eq!(directory.0, None);
+    }
+}

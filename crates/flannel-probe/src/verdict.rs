@@ -1,0 +1,294 @@
+//! From what came back, and what did not, to what is wrong and in which layer.
+
+use std::time::Duration;
+
+use crate::wire::Standing;
+
+/// What became of one ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Answered(Answered),
+    /// The host says that nobody listens there.
+    Refused,
+    Silent,
+    /// It did not even leave this node: why.
+    Unsent(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    pub latency: Duration,
+    pub standing: Standing,
+    /// An ask of this very turn has come to the peer through the overlay, with a checksum.
+    pub has_heard: bool,
+}
+
+/// All that one turn has found out, in one address family. What was not tried is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// `None` where there is no tunnel, and the underlay carries pods' packets as they are.
+    pub overlay: Option<Outcome>,
+    /// Through the overlay without a checksum.
+    pub plain: Option<Outcome>,
+    /// Whether the peer's kernel has answered a ping through the overlay.
+    pub overlay_ping: Option<bool>,
+    pub underlay: Option<Outcome>,
+    pub underlay_ping: Option<bool>,
+    /// What became of a packet of full size.
+    pub full: Option<Full>,
+    /// What became of one as large as that is in the tunnel, beside the tunnel.
+    pub beside: Option<Full>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    Passes,
+    /// It does not: the largest that does.
+    Fits(u32),
+}
+
+/// How a peer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Reached,
+    /// Packets up to so many bytes pass, and larger ones vanish.
+    MtuBlackHole {
+        fits: u32,
+    },
+    /// All packets pass; but the largest are cut up on the way, and put together again, for the path carries no
+    /// more than so many bytes.
+    Fragmented {
+        carries: u32,
+    },
+    /// It is reached, and nobody answers probes there.
+    DaemonDown {
+        /// Its kernel says that nobody listens; else a firewall may drop the probes.
+        is_certain: bool,
+    },
+    /// Its daemon answers on the underlay, and its kernel through the overlay: the probe port is closed there.
+    ProbesFiltered,
+    /// Packets from here have wrong checksums.
+    ChecksumHere,
+    /// Packets from there have wrong checksums.
+    ChecksumThere,
+    /// Nothing leads from the peer to this node.
+    EntriesMissingThere(Standing),
+    /// What is sent from here through the tunnel does not arrive, or what is sent back does not.
+    TunnelBlocked(Direction),
+    UnderlayCut,
+    /// Packets do not leave this node: why.
+    Unsent(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the peer.
+    There,
+    /// From the peer.
+    Back,
+    /// The peer's daemon could not be asked.
+    Unknown,
+}
+
+impl Verdict {
+    pub fn of(evidence: &Evidence) -> Self {
+        let Some(overlay) = &evidence.overlay else { return Self::without_tunnel(evidence) };
+        match overlay {
+            Outcome::Answered(_) => match (evidence.full, evidence.beside) {
+                (Some(Full::Fits(fits)), _) => Self::MtuBlackHole { fits },
+                (Some(Full::Passes), Some(Full::Fits(carries))) => Self::Fragmented { carries },
+                _ => Self::Reached,
+            },
+            // That the answer of the peer's kernel came shows that packets go both ways.
+            Outcome::Refused => Self::DaemonDown { is_certain: true },
+            Outcome::Unsent(why) => Self::Unsent(why.clone()),
+            Outcome::Silent => Self::of_silence(evidence),
+        }
+    }
+
+    fn of_silence(evidence: &Evidence) -> Self {
+        if let Some(Outcome::Answered(plain)) = &evidence.plain {
+            return if plain.has_heard { Self::ChecksumThere } else { Self::ChecksumHere };
+        }
+        let pinged = evidence.overlay_ping == Some(true);
+        match &evidence.underlay {
+            Some(Outcome::Answered(_)) if pinged => Self::ProbesFiltered,
+            Some(Outcome::Refused) if pinged => Self::DaemonDown { is_certain: true },
+            _ if pinged => Self::DaemonDown { is_certain: false },
+            Some(Outcome::Answered(answered)) => match answered.standing {
+                // It may be about to: what is missing is told of only if nothing passes.
+                Standing::Unknown | Standing::Unusable | Standing::Incomplete => {
+                    Self::EntriesMissingThere(answered.standing)
+                }
+                Standing::Programmed if answered.has_heard => Self::TunnelBlocked(Direction::Back),
+                Standing::Programmed => Self::TunnelBlocked(Direction::There),
+            },
+            Some(Outcome::Refused) => Self::TunnelBlocked(Direction::Unknown),
+            _ if evidence.underlay_ping == Some(true) => Self::TunnelBlocked(Direction::Unknown),
+            _ => Self::UnderlayCut,
+        }
+    }
+
+    fn without_tunnel(evidence: &Evidence) -> Self {
+        match &evidence.underlay {
+            Some(Outcome::Answered(answered)) => match (answered.standing, evidence.full) {
+                (Standing::Programmed, Some(Full::Fits(fits))) => Self::MtuBlackHole { fits },
+                (Standing::Programmed, _) => Self::Reached,
+                (missing, _) => Self::EntriesMissingThere(missing),
+            },
+            Some(Outcome::Refused) => Self::DaemonDown { is_certain: true },
+            Some(Outcome::Unsent(why)) => Self::Unsent(why.clone()),
+            _ if evidence.underlay_ping == Some(true) => Self::DaemonDown { is_certain: false },
+            _ => Self::UnderlayCut,
+        }
+    }
+
+    /// One word for programs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Reached => "reached",
+            Self::MtuBlackHole { .. } => "mtu-black-hole",
+            Self::Fragmented { .. } => "fragmented",
+            Self::DaemonDown { .. } => "daemon-down",
+            Self::ProbesFiltered => "probes-filtered",
+            Self::ChecksumHere | Self::ChecksumThere => "checksum-broken",
+            Self::EntriesMissingThere(_) => "entries-missing-at-peer",
+            Self::TunnelBlocked(_) => "tunnel-blocked",
+            Self::UnderlayCut => "underlay-cut",
+            Self::Unsent(_) => "not-sent",
+        }
+    }
+
+    /// Where the fault is.
+    pub fn layer(&self) -> Option<&'static str> {
+        match self {
+            Self::Reached => None,
+            Self::MtuBlackHole { .. } | Self::Fragmented { .. } | Self::UnderlayCut => {
+                Some("underlay")
+            }
+            Self::DaemonDown { .. } => Some("daemon"),
+            Self::ProbesFiltered => Some("probe"),
+            Self::ChecksumHere | Self::ChecksumThere => Some("offload"),
+            Self::EntriesMissingThere(_) => Some("entries"),
+            Self::TunnelBlocked(_) => Some("tunnel"),
+            Self::Unsent(_) => Some("host"),
+        }
+    }
+
+    /// Whether pods' packets pass, all of them.
+    pub fn traffic_flows(&self) -> bool {
+        match self {
+            Self::Reached
+            | Self::Fragmented { .. }
+            | Self::DaemonDown { .. }
+            | Self::ProbesFiltered => true,
+            Self::MtuBlackHole { .. }
+            | Self::ChecksumHere
+            | Self::ChecksumThere
+            | Self::EntriesMissingThere(_)
+            | Self::TunnelBlocked(_)
+            | Self::UnderlayCut
+            | Self::Unsent(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(standing: Standing, has_heard: bool) -> Option<Outcome> {
+        Some(Outcome::Answered(Answered { latency: Duration::ZERO, standing, has_heard }))
+    }
+
+    fn silent() -> Evidence {
+        Evidence {
+            overlay: Some(Outcome::Silent),
+            plain: Some(Outcome::Silent),
+            overlay_ping: Some(false),
+            underlay: Some(Outcome::Silent),
+            underlay_ping: Some(false),
+            full: None,
+            beside: None,
+        }
+    }
+
+    #[test]
+    fn an_answer_through_the_overlay_is_all_that_is_asked_for() {
+        let well = Evidence { overlay: answered(Standing::Unknown, true), ..Evidence::default() };
+        assert_eq!(Verdict::of(&well), Verdict::Reached);
+        let hole = Evidence { full: Some(Full::Fits(1350)), ..well };
+        assert_eq!(Verdict::of(&hole), Verdict::MtuBlackHole { fits: 1350 });
+        assert!(!Verdict::of(&hole).traffic_flows());
+        let cut_up = Evidence { full: Some(Full::Passes), beside: Some(Full::Fits(1420)), ..hole };
+        assert_eq!(Verdict::of(&cut_up), Verdict::Fragmented { carries: 1420 });
+        assert!(Verdict::of(&cut_up).traffic_flows());
+    }
+
+    #[test]
+    fn a_peer_whose_kernel_answers_is_never_called_away() {
+        let programmed = || answered(Standing::Programmed, false);
+        let refused = Evidence { overlay: Some(Outcome::Refused), ..silent() };
+        assert_eq!(Verdict::of(&refused), Verdict::DaemonDown { is_certain: true });
+        let pinged = |underlay| Evidence { overlay_ping: Some(true), underlay, ..silent() };
+        for (underlay, verdict) in [
+            (Some(Outcome::Refused), Verdict::DaemonDown { is_certain: true }),
+            (Some(Outcome::Silent), Verdict::DaemonDown { is_certain: false }),
+            (None, Verdict::DaemonDown { is_certain: false }),
+            (programmed(), Verdict::ProbesFiltered),
+        ] {
+            assert_eq!(Verdict::of(&pinged(underlay)), verdict);
+            assert!(verdict.traffic_flows());
+        }
+    }
+
+    #[test]
+    fn what_the_peer_says_on_the_underlay_tells_what_is_wrong_with_the_overlay() {
+        let said = |standing, heard| {
+            Verdict::of(&Evidence { underlay: answered(standing, heard), ..silent() })
+        };
+        assert_eq!(said(Standing::Programmed, false), Verdict::TunnelBlocked(Direction::There));
+        assert_eq!(said(Standing::Programmed, true), Verdict::TunnelBlocked(Direction::Back));
+        for standing in [Standing::Unknown, Standing::Unusable, Standing::Incomplete] {
+            assert_eq!(said(standing, true), Verdict::EntriesMissingThere(standing));
+        }
+    }
+
+    #[test]
+    fn a_tunnel_is_blocked_if_the_host_is_there_and_else_the_underlay_is_cut() {
+        assert_eq!(Verdict::of(&silent()), Verdict::UnderlayCut);
+        let pinged = Evidence { underlay_ping: Some(true), ..silent() };
+        assert_eq!(Verdict::of(&pinged), Verdict::TunnelBlocked(Direction::Unknown));
+        let refused = Evidence { underlay: Some(Outcome::Refused), ..silent() };
+        assert_eq!(Verdict::of(&refused), Verdict::TunnelBlocked(Direction::Unknown));
+        let unsent = Evidence { overlay: Some(Outcome::Unsent("no route".into())), ..silent() };
+        assert_eq!(Verdict::of(&unsent), Verdict::Unsent("no route".into()));
+    }
+
+    #[test]
+    fn packets_that_pass_without_a_checksum_alone_have_a_wrong_one_with_it() {
+        let plain = |heard| {
+            Verdict::of(&Evidence { plain: answered(Standing::Programmed, heard), ..silent() })
+        };
+        assert_eq!(plain(false), Verdict::ChecksumHere);
+        assert_eq!(
+            plain(true),
+            Verdict::ChecksumThere,
+            "what was asked with a checksum has arrived"
+        );
+    }
+
+    #[test]
+    fn without_a_tunnel_the_underlay_is_what_carries_pods_packets() {
+        let on = |underlay, ping| {
+            Verdict::of(&Evidence { underlay, underlay_ping: ping, ..Evidence::default() })
+        };
+        assert_eq!(on(answered(Standing::Programmed, false), None), Verdict::Reached);
+        let missing = Verdict::EntriesMissingThere(Standing::Unknown);
+        assert_eq!(on(answered(Standing::Unknown, false), None), missing);
+        let down = |is_certain| Verdict::DaemonDown { is_certain };
+        assert_eq!(on(Some(Outcome::Refused), None), down(true));
+        assert_eq!(on(Some(Outcome::Silent), Some(true)), down(false));
+        assert_eq!(on(Some(Outcome::Silent), Some(false)), Verdict::UnderlayCut);
+    }
+}

@@ -1,0 +1,150 @@
+//! Verdicts in the words of an operator: why, and what to type.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::peers::{Known, Own, Target};
+use crate::verdict::{Direction, Verdict};
+use crate::wire::Standing;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Words {
+    pub why: String,
+    pub fix: Option<String>,
+}
+
+pub fn words(known: &Known, own: &Own, subnet: &IpNet, target: &Target) -> Words {
+    let family = known.family.map(|family| format!("{family}: ")).unwrap_or_default();
+    let (why, fix) = told(&known.verdict, own, subnet, target);
+    Words { why: format!("{family}{why}"), fix }
+}
+
+fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (String, Option<String>) {
+    let port = target.port;
+    let there = target.public.iter().flatten().next();
+    let there = there.map_or_else(|| subnet.to_string(), IpAddr::to_string);
+    let (tunnel, allow, devices) = match &own.tunnel {
+        Some(tunnel) => (tunnel.name.as_str(), tunnel.allow.as_str(), tunnel.devices.as_slice()),
+        None => ("the underlay", "", [].as_slice()),
+    };
+    let let_in = |rule: &str| format!("`iptables -I INPUT {rule} -j ACCEPT`");
+    let offload = |on: &str| {
+        let each = devices.iter().map(|d| format!("`ethtool -K {d} tx-checksum-ip-generic off`"));
+        format!("on {on}: {}", each.collect::<Vec<_>>().join(" and "))
+    };
+    match verdict {
+        Verdict::Reached => ("reached".to_owned(), None),
+        Verdict::MtuBlackHole { fits } => {
+            let carries = fits + own.overhead();
+            (
+                format!(
+                    "packets of more than {fits} bytes vanish on the way there, and pods send up to {}: the \
+                     path carries {carries} bytes, not the {} of {}",
+                    own.mtu, own.link_mtu, own.link
+                ),
+                Some(format!(
+                    "on the nodes of this path: `ip link set dev {} mtu {carries}` (flannel follows; restart \
+                     pods), or raise the MTU of what is between them",
+                    own.link
+                )),
+            )
+        }
+        Verdict::Fragmented { carries } => (
+            format!(
+                "packets arrive, but the largest are cut up on the way, which is slow: the path carries {carries} \
+                 bytes, not the {} of {}; a tunnel below this one may be why",
+                own.link_mtu, own.link
+            ),
+            Some(format!(
+                "on the nodes of this path: `ip link set dev {} mtu {carries}` (flannel follows; restart pods)",
+                own.link
+            )),
+        ),
+        Verdict::DaemonDown { is_certain: true } => (
+            format!(
+                "packets get there and back, but nobody listens on its UDP port {port}: flanneld is not \
+                 running there"
+            ),
+            Some(format!("on {there}: `systemctl restart flanneld`, or look at its flannel pod")),
+        ),
+        Verdict::DaemonDown { is_certain: false } => (
+            format!(
+                "packets get there and back, but its UDP port {port} does not answer: flanneld is not running \
+                 there, or a firewall drops probes"
+            ),
+            Some(format!(
+                "on {there}: `systemctl status flanneld`; if it runs, {}",
+                let_in(&format!("-p udp --dport {port}"))
+            )),
+        ),
+        Verdict::ProbesFiltered => (
+            format!(
+                "packets get there and back, and its daemon runs, but a firewall drops probes on UDP port \
+                 {port} of its tunnel device"
+            ),
+            Some(format!("on {there}: {}", let_in(&format!("-p udp --dport {port}")))),
+        ),
+        Verdict::ChecksumHere => (
+            "packets leave here with wrong checksums: a checksum offload of this node's card or driver is \
+             broken; flanneld switches it off on its own device"
+                .to_owned(),
+            Some(offload("this node")),
+        ),
+        Verdict::ChecksumThere => (
+            "packets come back with wrong checksums: a checksum offload of its card or driver is broken"
+                .to_owned(),
+            Some(offload(&there)),
+        ),
+        Verdict::EntriesMissingThere(standing) => {
+            let what = match standing {
+                Standing::Unknown => "does not know this node's lease",
+                Standing::Unusable => "cannot use this node's lease",
+                _ => "lacks entries that lead to this node",
+            };
+            (
+                format!("its daemon answers, but {what} {}", own.subnet),
+                Some(format!("on {there}: `flannelctl status` and `flannelctl peers {}`", own.subnet)),
+            )
+        }
+        Verdict::TunnelBlocked(Direction::There) => (
+            format!(
+                "its daemon answers beside the tunnel, but {tunnel} does not arrive there: a firewall on that \
+                 node or on the way drops it"
+            ),
+            Some(format!("on {there}: {}, or find the rule with `nft list ruleset`", let_in(allow))),
+        ),
+        Verdict::TunnelBlocked(Direction::Back) => (
+            format!(
+                "what is sent through the tunnel arrives there, but {tunnel} does not come back: a firewall on \
+                 this node or on the way drops it"
+            ),
+            Some(format!("on this node: {}, or find the rule with `nft list ruleset`", let_in(allow))),
+        ),
+        Verdict::TunnelBlocked(Direction::Unknown) => (
+            format!(
+                "its host is there, but {tunnel} does not get there and back, and its daemon does not answer \
+                 on UDP port {port} either: a firewall drops both, or flanneld is not running there"
+            ),
+            Some(format!(
+                "on {there}: `systemctl status flanneld`; on both nodes {} and {}",
+                let_in(allow),
+                let_in(&format!("-p udp --dport {port}"))
+            )),
+        ),
+        Verdict::UnderlayCut => (
+            format!(
+                "nothing comes back from {there}, neither through the tunnel nor beside it: that node is down, \
+                 or the network between is cut"
+            ),
+            Some(format!(
+                "`ip route get {there}` and `ping {there}`; if that node is gone for good, `flannelctl \
+                 release {subnet}`"
+            )),
+        ),
+        Verdict::Unsent(why) => (
+            format!("packets to it do not leave this node: {why}"),
+            Some("`flannelctl status` and `nft list ruleset`".to_owned()),
+        ),
+    }
+}
