@@ -14,7 +14,7 @@ use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use ipnet::IpNet;
 
 use crate::family::PerFamily as _;
-use crate::{Answers, Connected, Need, Stack, Underlay, Wishes};
+use crate::{Answers, Carriage, Connected, Need, Stack, Underlay, Wishes};
 
 /// All that a backend may look at besides leases.
 #[derive(Clone, Debug)]
@@ -145,6 +145,11 @@ pub trait Backend: Send + Sync {
 
     /// What one peer adds.
     fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem>;
+
+    /// What pods' packets travel in.
+    fn carriage(&self, _node: &Node) -> Carriage {
+        Carriage::Unknown
+    }
 
     /// The devices that are wholly ours.
     fn devices(&self, _node: &Node) -> Vec<IfName> {

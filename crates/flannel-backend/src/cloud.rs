@@ -13,7 +13,7 @@ use flannel_common::Secret;
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Need, Node, PeerProblem, Wishes};
+use crate::{Backend, BackendError, Carriage, Need, Node, PeerProblem, Wishes};
 
 const TABLE: &str = "RouteTableID";
 const KEY: &str = "AccessKeyID";
@@ -212,6 +212,10 @@ impl Backend for CloudBackend {
     }
 
     /// The cloud knows the way.
+    fn carriage(&self, _node: &Node) -> Carriage {
+        Carriage::Underlay
+    }
+
     fn peer(&self, _node: &Node, _own: &Lease, _peer: &Lease) -> Result<Wishes, PeerProblem> {
         Ok(Wishes::default())
     }

@@ -6,7 +6,7 @@ use flannel_kernel::{Entry, LegacyRoutes, Route};
 use flannel_lease::{BackendConfig, Lease};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Node, PeerProblem, Wishes};
+use crate::{Backend, BackendError, Carriage, Node, PeerProblem, Wishes};
 
 pub(crate) struct HostGwBackend;
 
@@ -49,6 +49,10 @@ impl Backend for HostGwBackend {
             }
         }
         Ok(())
+    }
+
+    fn carriage(&self, _node: &Node) -> Carriage {
+        Carriage::Underlay
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

@@ -12,7 +12,7 @@ use flannel_kernel::{
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Node, PeerProblem, Stack, Wishes};
+use crate::{Backend, BackendError, Carriage, Node, PeerProblem, Stack, Wishes};
 
 /// The outer IPv4 header.
 const OVERHEAD: u32 = 20;
@@ -96,6 +96,15 @@ impl Backend for IpipBackend {
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
         let of = Family::used_by(node).filter_map(|family| self.base_of(family, node, own));
         of.flatten().collect::<Vec<_>>().into()
+    }
+
+    fn carriage(&self, node: &Node) -> Carriage {
+        let (name, allow) = match (&node.network.v4, &node.network.v6) {
+            (_, None) => ("IP protocol 4 (IPIP)", "-p 4"),
+            (None, Some(_)) => ("IP protocol 41 (IPv6 in IPv4)", "-p 41"),
+            (Some(_), Some(_)) => ("IP protocol 4 (IPIP) or 41 (IPv6 in IPv4)", "-p 4"),
+        };
+        Carriage::Tunnel { name: name.to_owned(), allow: allow.to_owned(), overhead: OVERHEAD }
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

@@ -13,7 +13,7 @@ use flannel_kernel::{
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Node, PeerProblem, Wishes};
+use crate::{Backend, BackendError, Carriage, Node, PeerProblem, Wishes};
 
 /// As the Go flannel has it. Shorter ones are guessed.
 const LEAST_PSK_BYTES: usize = 96;
@@ -123,6 +123,14 @@ impl Backend for IpsecBackend {
         ];
         let ipsec = vec![IpsecEntry::Daemon, self.secret(public)];
         Wishes { kernel, ipsec, ..Wishes::default() }
+    }
+
+    fn carriage(&self, node: &Node) -> Carriage {
+        Carriage::Tunnel {
+            name: "IPsec (ESP, and UDP ports 500 and 4500)".to_owned(),
+            allow: "-p udp -m multiport --dports 500,4500".to_owned(),
+            overhead: node.underlay.mtu.saturating_sub(self.mtu(node)),
+        }
     }
 
     fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

@@ -8,6 +8,7 @@
 
 mod alloc;
 mod backend;
+mod carriage;
 mod cloud;
 mod connected;
 mod desired_state;
@@ -28,6 +29,7 @@ use flannel_cloud::Provider;
 use flannel_lease::{BackendConfig, nearest};
 
 pub use backend::{Backend, BackendError, Node, NodeMemory, PeerProblem};
+pub use carriage::Carriage;
 pub use connected::{Connected, Meeting};
 pub use desired_state::{meetings, networks, ownership, peer_wishes, public_addresses};
 pub use judge::{Judged, judge};

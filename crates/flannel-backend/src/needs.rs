@@ -34,6 +34,7 @@ pub struct Answers {
     cloud_node: Option<(NodeQuery, CloudNode)>,
     wireguard_by: Option<WireguardBy>,
     public_port: Option<u16>,
+    checksum_is_broken: bool,
 }
 
 impl Answers {
@@ -78,9 +79,25 @@ impl Answers {
         self.public_port
     }
 
+    /// Packets of this node were found to have wrong checksums when the card or its driver makes them.
+    pub fn set_checksum_is_broken(&mut self) {
+        self.checksum_is_broken = true;
+    }
+
+    pub fn checksum_is_broken(&self) -> bool {
+        self.checksum_is_broken
+    }
+
     /// Whether they answer exactly these.
     pub fn are_of(&self, needs: &[Need]) -> bool {
-        let Self { outputs, private_key, cloud_node, wireguard_by, public_port: _ } = self;
+        let Self {
+            outputs,
+            private_key,
+            cloud_node,
+            wireguard_by,
+            public_port: _,
+            checksum_is_broken: _,
+        } = self;
         let known = [private_key.is_some(), cloud_node.is_some(), wireguard_by.is_some()];
         let others = known.into_iter().filter(|known| *known).count();
         outputs.len() + others == needs.len()

@@ -13,7 +13,7 @@ use flannel_lease::{BackendConfig, Lease};
 use flannel_tunnel::{DeviceName, Features, OwnAddresses, Peer, TunnelDevice, TunnelEntry};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Node, PeerProblem, Wishes};
+use crate::{Backend, BackendError, Carriage, Node, PeerProblem, Wishes};
 
 const DEFAULT_PORT: u16 = 8285;
 /// Of an IP and a UDP header.
@@ -127,6 +127,10 @@ impl Backend for UdpBackend {
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
         let device = TunnelEntry::Device(Box::new(self.tunnel(node, own)));
         Wishes { kernel: self.kernel(node, own), tunnel: vec![device], ..Wishes::default() }
+    }
+
+    fn carriage(&self, node: &Node) -> Carriage {
+        Carriage::udp(&[self.port], node.underlay.mtu.saturating_sub(self.mtu(node)))
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

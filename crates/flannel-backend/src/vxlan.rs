@@ -14,11 +14,13 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Node, NodeMemory, PeerProblem, Stack, Wishes};
+use crate::{Backend, BackendError, Carriage, Node, NodeMemory, PeerProblem, Stack, Wishes};
 
 /// Before this, the kernel sends vxlan packets with a wrong outer checksum when they were also
 /// masqueraded, and whoever receives them waits a minute for the retransmission.
 const CHECKSUMS_MENDED: KernelVersion = KernelVersion { major: 5, minor: 7 };
+/// What the kernel takes if it is told none.
+const KERNELS_PORT: u16 = 8472;
 const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
 
@@ -165,7 +167,7 @@ impl VxlanBackend {
                 value: "0".to_owned(),
             }),
         ];
-        if node.kernel < CHECKSUMS_MENDED {
+        if node.kernel < CHECKSUMS_MENDED || node.answers.checksum_is_broken() {
             entries.push(Entry::Offload(Offload { link, tx_checksum: false }));
         }
         Some(entries)
@@ -284,6 +286,11 @@ impl Backend for VxlanBackend {
             }
         }
         entries.into()
+    }
+
+    fn carriage(&self, node: &Node) -> Carriage {
+        let overhead = self.outer_mtu(node).saturating_sub(self.mtu(node));
+        Carriage::udp(&[self.port.unwrap_or(KERNELS_PORT)], overhead)
     }
 
     fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::family::{Family, PerFamily as _};
 use crate::{
-    Backend, BackendError, Need, Node, NodeMemory, PeerProblem, Stack, WireguardBy, Wishes,
+    Backend, BackendError, Carriage, Need, Node, NodeMemory, PeerProblem, Stack, WireguardBy,
+    Wishes,
 };
 
 /// The outer IP and UDP headers, and WireGuard's own 32 bytes.
@@ -409,6 +410,13 @@ impl Backend for WireguardBackend {
             }
         }
         wishes
+    }
+
+    fn carriage(&self, node: &Node) -> Carriage {
+        let mut ports: Vec<u16> = Family::used_by(node).map(|family| self.port(family)).collect();
+        ports.dedup();
+        let overhead = Family::used_by(node).map(|family| self.overhead(family)).max();
+        Carriage::udp(&ports, overhead.unwrap_or_default())
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

@@ -18,6 +18,7 @@ mod entry;
 mod event;
 mod network;
 mod peer;
+mod probe;
 
 pub use entry::{EntryCondition, EntryState, RepairState, RepairedEntry};
 pub use event::HistoryEvent;
@@ -26,6 +27,7 @@ pub use network::{
     Verdict,
 };
 pub use peer::{PeerCondition, PeerState};
+pub use probe::{FindingState, ProbeState, ProbingState};
 
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +58,12 @@ pub struct DaemonState {
 }
 
 impl DaemonState {
+    /// Whether pods of this node reach those of others: as far as it can tell by itself, and as far as it has
+    /// looked.
+    pub fn is_whole(&self) -> bool {
+        !self.networks.is_empty() && self.networks.iter().all(NetworkState::is_whole)
+    }
+
     /// The worst of its networks.
     pub fn verdict(&self) -> Verdict {
         self.networks.iter().map(|network| network.verdict).max().unwrap_or(Verdict::NotReady)

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Moment;
+use crate::{Moment, ProbingState};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -31,11 +31,21 @@ pub struct NetworkState {
     pub store: Option<StoreState>,
     #[serde(default)]
     pub peers: PeerCounts,
+    /// Whether peers are reached; absent where that is not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probing: Option<ProbingState>,
     #[serde(default)]
     pub entries: EntriesState,
 }
 
 impl NetworkState {
+    /// Whether pods of this node reach those of others: as far as it can tell by itself, and as far as it has
+    /// looked.
+    pub fn is_whole(&self) -> bool {
+        self.verdict.is_whole()
+            && self.probing.as_ref().is_none_or(|probing| probing.unreached == 0)
+    }
+
     /// Of which no more is known than its name.
     pub fn starting(name: &str) -> Self {
         Self {
@@ -49,6 +59,7 @@ impl NetworkState {
             mtu: None,
             store: None,
             peers: PeerCounts::default(),
+            probing: None,
             entries: EntriesState::default(),
         }
     }

@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::ProbeState;
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerState {
@@ -22,6 +24,9 @@ pub struct PeerState {
     /// Why it is not reached, or what that leads to it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// What came back when it was probed; absent where nobody probes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ProbeState>,
 }
 
 /// What this node has done about a peer.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_common::Backoff;
+use flannel_probe::{Listeners, Prober};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
@@ -34,6 +35,8 @@ pub struct JoinedNetworks {
     machine: u64,
     taken: Arc<TakenByNetworks>,
     stopping: Stopping,
+    /// Where this node answers the probes of its peers.
+    listeners: Option<Arc<Listeners>>,
 }
 
 impl JoinedNetworks {
@@ -41,7 +44,8 @@ impl JoinedNetworks {
         let machine = machine::seed(&mut fastrand::Rng::new());
         let order = options.networks.iter().map(|network| network.name.clone()).collect();
         let taken = Arc::new(TakenByNetworks::new(order));
-        Self { options, served, machine, taken, stopping }
+        let listeners = options.peer_probe_port.map(|port| Arc::new(Listeners::new(port.get())));
+        Self { options, served, machine, taken, stopping, listeners }
     }
 
     /// Runs until it is dropped or asked to stop. Where there is one network, what only a person can mend
@@ -97,8 +101,11 @@ impl JoinedNetworks {
         let store =
             store::open(network, previous.subnet, rng.u64(..), self.served.as_ref()).await?;
         tracing::info!("Created subnet manager: {}", store.name());
+        let prober = self.listeners.as_ref();
+        let prober = prober.map(|at| Prober::new(network.name.as_str(), at.clone()));
         let setup = Setup {
             store,
+            prober,
             appliers: Appliers::start(rng.u64(..), run_directory(&network.subnet_file))?,
             report,
             taken: self.taken.clone(),

@@ -36,7 +36,7 @@ impl<'a> FirstPages<'a> {
     pub(super) fn hear(&self, page: Page) {
         let Self { setup, network, facts } = self;
         let Lease { subnet, attrs } = page.own;
-        let own = Lease { subnet, attrs: network.attrs(Some(&attrs), facts, setup.machine) };
+        let own = Lease { subnet, attrs: network.attrs(Some(&attrs), facts, setup) };
         let mut beginning = DesiredState::with_capacity(page.leases.len() + 1);
         beginning.want(WantedBy::Node, network.base(&own, &setup.options));
         for lease in page.leases.iter().filter(|lease| lease.subnet != own.subnet) {

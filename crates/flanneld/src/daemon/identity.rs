@@ -97,7 +97,7 @@ impl Identity {
             return Ok(Return::Anew(former));
         };
         let lease = &stored.lease;
-        let now = network.attrs(None, facts, setup.machine);
+        let now = network.attrs(None, facts, setup);
         let addresses: Vec<IpAddr> = own_addresses(facts).collect();
         let running = match previous {
             Some(_) if starting => since_boot(setup, network, facts, &now, lease),
@@ -150,7 +150,7 @@ impl Identity {
             return Ok(Return::Anew(None));
         }
         let was = address(&held.lease.attrs);
-        let attrs = network.attrs(Some(&held.lease.attrs), facts, setup.machine);
+        let attrs = network.attrs(Some(&held.lease.attrs), facts, setup);
         match setup.store.renew(&held, &attrs).await {
             Ok(held) => {
                 tracing::info!(
@@ -192,7 +192,7 @@ pub(super) async fn tell_apart(
     let devices = network.devices();
     let mut facts = facts.clone();
     facts.interfaces.retain(|interface| !devices.contains(&interface.name));
-    let attrs = network.attrs(None, &facts, setup.machine);
+    let attrs = network.attrs(None, &facts, setup);
     tracing::warn!(
         "The lease {} of {} announces the same device address as this node, as a copy of it would; this \
          node's device gets another one",

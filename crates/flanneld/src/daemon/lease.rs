@@ -215,7 +215,7 @@ impl OwnLease {
 
     /// Announces the node as it is now, on the subnet it has if the network still allows that.
     pub(super) async fn announce(&mut self, setup: &Setup, network: &JoinedNetwork, facts: &Facts) {
-        let attrs = network.attrs(Some(&self.held.lease.attrs), facts, setup.machine);
+        let attrs = network.attrs(Some(&self.held.lease.attrs), facts, setup);
         if !network.config().accepts(&self.subnet()) {
             tracing::warn!("The subnet {} does not fit the network any more", self.subnet());
             let now = Instant::now();
@@ -254,7 +254,7 @@ impl OwnLease {
         network: &JoinedNetwork,
         facts: &Facts,
     ) -> Result<(), StoreError> {
-        let attrs = network.attrs(Some(&self.held.lease.attrs), facts, setup.machine);
+        let attrs = network.attrs(Some(&self.held.lease.attrs), facts, setup);
         self.held = setup.store.renew(&self.held, &attrs).await?;
         self.identity.note(&self.held, network, facts);
         self.schedule(setup.options.renew_margin);
@@ -328,7 +328,7 @@ async fn claim(
     starting: bool,
 ) -> Result<Acquired, StoreError> {
     let (store, config) = (&*setup.store, network.config());
-    let now = network.attrs(None, facts, setup.machine);
+    let now = network.attrs(None, facts, setup);
     let mut me = Claimant::new(&now, identity.former(previous));
     let first_pages = FirstPages::new(setup, network, facts).filter(|_| starting);
     let recalled = match first_pages {
@@ -360,7 +360,7 @@ async fn acquire_as(
     me: &Claimant,
     recalled: Recalled,
 ) -> Result<Acquired, StoreError> {
-    let attrs = |announced: Option<&LeaseAttrs>| network.attrs(announced, facts, setup.machine);
+    let attrs = |announced: Option<&LeaseAttrs>| network.attrs(announced, facts, setup);
     flannel_store::acquire(&*setup.store, network.config(), me, recalled, attrs).await
 }
 

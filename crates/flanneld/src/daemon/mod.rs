@@ -17,6 +17,7 @@ mod network;
 mod network_conflicts;
 mod node_changes;
 mod peers;
+mod probing;
 mod programming;
 mod public_addresses;
 mod readiness;
@@ -35,6 +36,7 @@ use anyhow::{Context, bail};
 use flannel_backend::{Answers, Judged, Stack};
 use flannel_kernel::Facts;
 use flannel_lease::{LeaseTable, Previous};
+use flannel_probe::Prober;
 use flannel_store::{Snapshot, Store, StoreEvent};
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
@@ -64,6 +66,8 @@ pub struct Setup {
     pub store: Arc<dyn Store>,
     pub appliers: Appliers,
     pub report: Report,
+    /// Looks whether peers are reached; `None` if that is not wanted.
+    pub prober: Option<Prober>,
     /// What the networks of this node have.
     pub taken: Arc<TakenByNetworks>,
     pub subnet_file: PathBuf,
@@ -78,9 +82,11 @@ pub struct Setup {
 pub async fn run(setup: Setup) -> anyhow::Result<()> {
     let (appliers, mut stopping) = (setup.appliers.clone(), setup.stopping.clone());
     let (store, said) = (setup.store.clone(), setup.report.said());
+    let prober = setup.prober.clone();
     tokio::select! {
         result = live(setup) => result,
         never = keep_telling(&*store, said) => match never {},
+        never = probing::keep_probing(prober) => match never {},
         () = stopping.requested() => {
             appliers.stop().await;
             Ok(())
@@ -221,6 +227,7 @@ impl Daemon {
         let mut status = self.setup.appliers.watch_status();
         let mut rules = self.rules.health();
         let mut taken = self.setup.taken.changes();
+        let mut checksum = self.setup.prober.as_ref().map(Prober::checksum_is_broken);
         let mut questions = self.setup.report.take_questions();
         // Something may have been taken from us while we joined.
         self.on_taken().await?;
@@ -243,6 +250,7 @@ impl Daemon {
                 found = end_if_any(&mut self.finding_out) => self.on_found_out(found).await?,
                 () = changed_if_any(&mut rules) => {}
                 () = taken.next() => self.on_taken().await?,
+                () = changed_if_any(&mut checksum) => self.on_broken_checksum().await?,
                 () = sleep_until(wake) => self.on_timer().await?,
                 Some(question) = questions.recv() => {
                     self.answer(question, &status.now());
@@ -323,6 +331,7 @@ impl Daemon {
         let departed = self.peers.departed(now);
         if !departed.is_empty() {
             self.setup.appliers.update(departed).await?;
+            self.probe_all();
         }
         if self.tidy_due.is_some_and(|due| due <= now) {
             self.tidy_due = None;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_backend::{
-    Answers, Backend, Connected, Meeting, Node, NodeMemory, Stack, Underlay, WantedBy, Wishes,
+    Answers, Backend, Carriage, Connected, Meeting, Node, NodeMemory, Stack, Underlay, WantedBy,
+    Wishes,
 };
 use flannel_common::Family;
 use flannel_kernel::{Blackhole, Engine, Entry, Facts, IfName, Ownership};
@@ -158,6 +159,15 @@ impl JoinedNetwork {
         flannel_backend::networks(&self.node)
     }
 
+    pub(super) fn carriage(&self) -> Carriage {
+        self.backend.carriage(&self.node)
+    }
+
+    /// What the card or its driver makes of checksums is not to be relied on any more.
+    pub(super) fn distrust_checksums(&mut self) {
+        self.node.answers.set_checksum_is_broken();
+    }
+
     /// The devices that are wholly ours.
     pub(super) fn devices(&self) -> Vec<IfName> {
         self.backend.devices(&self.node)
@@ -234,9 +244,11 @@ impl JoinedNetwork {
         &self,
         announced: Option<&LeaseAttrs>,
         facts: &Facts,
-        machine: u64,
+        setup: &Setup,
     ) -> LeaseAttrs {
-        self.backend.announce(&self.node, &NodeMemory { announced, facts, machine })
+        let memory = NodeMemory { announced, facts, machine: setup.machine };
+        let attrs = self.backend.announce(&self.node, &memory);
+        LeaseAttrs { probe_port: setup.options.peer_probe_port, ..attrs }
     }
 
     pub(super) fn base(&self, own: &Lease, options: &Options) -> Wishes {

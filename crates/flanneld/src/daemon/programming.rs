@@ -1,7 +1,7 @@
 //! From the network as it is now to what appliers, traffic rules and the subnet file are to hold.
 
 use flannel_backend::WantedBy;
-use flannel_lease::Change;
+use flannel_lease::{Change, Subnet};
 
 use super::Daemon;
 
@@ -29,6 +29,7 @@ impl Daemon {
         desired.want(WantedBy::Node, self.network.base(own, &self.setup.options));
         let ownership = self.network.ownership(self.earlier.as_slice());
         let status = self.setup.appliers.replace(ownership, desired).await?;
+        self.probe_all();
         tracing::info!("Programmed {} peers: {status}", self.table.len());
         Ok(())
     }
@@ -43,8 +44,17 @@ impl Daemon {
             Change::Gone(_) => None,
         });
         self.network.find_paths(self.setup.appliers.kernel(), put).await?;
+        let concerned: Vec<Subnet> = changes.iter().map(subnet).collect();
         let changes = self.peers.changed(&self.network, self.own.lease(), changes);
         self.setup.appliers.update(changes).await?;
+        self.probe_changed(&concerned);
         Ok(())
+    }
+}
+
+fn subnet(change: &Change) -> Subnet {
+    match change {
+        Change::Put(lease) => lease.subnet,
+        Change::Gone(subnet) => *subnet,
     }
 }

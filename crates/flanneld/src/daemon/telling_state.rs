@@ -74,6 +74,7 @@ impl Daemon {
                 why: self.contact.lost.clone(),
             }),
             peers: self.peers.counts(self.table.len()),
+            probing: self.probing_state(),
             entries: entries_state(status),
         }
     }
@@ -132,6 +133,7 @@ impl Daemon {
             backend: attrs.map(|attrs| attrs.backend_type.clone()).unwrap_or_default(),
             condition,
             why,
+            probe: self.probe_state(subnet, attrs),
         }
     }
 }
@@ -150,6 +152,6 @@ fn entries_state(status: &Status) -> EntriesState {
     }
 }
 
-fn moment(at: SystemTime) -> Moment {
+pub(super) fn moment(at: SystemTime) -> Moment {
     jiff::Timestamp::try_from(at).map(|at| at.to_string()).unwrap_or_default()
 }

@@ -45,6 +45,7 @@ pub(super) struct Typed {
     pub(super) cni_conf_file: String,
     pub(super) healthz_ip: String,
     pub(super) healthz_port: i64,
+    pub(super) peer_probe_port: i64,
     pub(super) iptables_resync: i64,
     pub(super) iptables_forward_rules: bool,
     pub(super) ip_blackhole_route: bool,
@@ -302,6 +303,11 @@ pub(super) static FLAGS: &[Flag] = &[
         "healthz-port",
         Integer(0, |t| &mut t.healthz_port),
         "port of the probe server; 0 turns it off",
+    ),
+    flag(
+        "peer-probe-port",
+        Integer(flannel_probe::PORT as i64, |t| &mut t.peer_probe_port),
+        "UDP port on which nodes probe each other, through the overlay and beside it; 0 turns it off",
     ),
     flag(
         "v",

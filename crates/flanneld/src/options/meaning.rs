@@ -2,6 +2,7 @@
 //! once, with its flag (or variable) and the way to mend it.
 
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub struct Options {
     pub cni_conf: Option<CniConf>,
     /// Where the probe server listens; `None` turns it off.
     pub probe: Option<ProbeAddress>,
+    /// Where this node answers the probes of its peers; `None`: it neither answers nor asks.
+    pub peer_probe_port: Option<NonZeroU16>,
     pub verbosity: Verbosity,
     /// What this node keeps over reboots.
     pub data_dir: PathBuf,
@@ -132,6 +135,7 @@ impl Options {
             blackhole_route: typed.ip_blackhole_route,
             cni_conf: given.cni_conf()?,
             probe: given.probe()?,
+            peer_probe_port: given.peer_probe_port()?,
             verbosity: Verbosity {
                 level: typed.v,
                 modules: typed.vmodule.clone(),
@@ -366,6 +370,14 @@ impl Given {
             self.refuse("healthz-port", &port.to_string(), "use a port up to 65535, or 0 for none")
         })?;
         Ok(Some(ProbeAddress { host: self.typed.healthz_ip.clone(), port }))
+    }
+
+    fn peer_probe_port(&self) -> Result<Option<NonZeroU16>, UsageError> {
+        let port = self.typed.peer_probe_port;
+        let fix = "use a port up to 65535, or 0 for none";
+        let port = u16::try_from(port.max(0))
+            .map_err(|_| self.refuse("peer-probe-port", &port.to_string(), fix))?;
+        Ok(NonZeroU16::new(port))
     }
 
     fn address<A: FromStr>(

@@ -248,6 +248,15 @@ fn the_probe_server_is_off_without_a_port() {
 }
 
 #[test]
+fn peers_are_probed_unless_the_port_is_none() {
+    let port = |words: &[&str]| options(words).peer_probe_port.map(std::num::NonZeroU16::get);
+    assert_eq!(port(&[]), Some(8475));
+    assert_eq!(port(&["-peer-probe-port=9000"]), Some(9000));
+    assert_eq!(port(&["-peer-probe-port=0"]), None);
+    assert!(error(&["-peer-probe-port=65536"]).to_string().contains("65535"));
+}
+
+#[test]
 fn addresses_are_of_the_right_family() {
     let options = options(&[
         "-public-ip=192.0.2.1",

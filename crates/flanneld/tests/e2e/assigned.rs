@@ -150,6 +150,7 @@ fn start(store: &Arc<Assigning>, dir: &std::path::Path) -> watch::Receiver<Readi
     let Parsed::Run { options, .. } = parsed else { panic!("{parsed:?}") };
     let (mut reports, readiness) = reports(std::iter::once(NetworkName::default()));
     let setup = Setup {
+        prober: None,
         options: *options,
         store: store.clone(),
         appliers: Appliers::start(1, std::path::Path::new("/run/flannel")).unwrap(),

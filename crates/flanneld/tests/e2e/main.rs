@@ -28,6 +28,7 @@ mod mixed;
 mod mtu;
 mod networks;
 mod own_lease;
+mod probing;
 mod random;
 mod restart;
 mod rules;

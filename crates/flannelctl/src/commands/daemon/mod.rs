@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod diff;
 mod events;
 mod peers;
+mod probing;
 mod repair;
 mod status;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use flannel_state::{PeerCondition, PeerState};
 
-use super::{Asking, client, plain};
+use super::{Asking, client, plain, probing};
 use crate::commands::store_args::block_on;
 
 /// How often peers that are watched are looked at.
@@ -37,7 +37,9 @@ impl PeersArgs {
         let format = self.asking.output.output;
         let mut out = std::io::stdout().lock();
         if format.is_for_people() {
-            writeln!(out, "{:<20} {:<20} {:<10} STATE", "SUBNET", "NODE", "BACKEND")?;
+            let head = ["SUBNET", "NODE", "BACKEND", "PROBE"];
+            let [subnet, node, backend, probe] = head;
+            writeln!(out, "{subnet:<20} {node:<20} {backend:<10} {probe:<16} STATE")?;
         }
         let mut shown = Shown::new();
         let mut broken = false;
@@ -50,15 +52,16 @@ impl PeersArgs {
                     return Ok(());
                 }
                 count += 1;
-                broken |= !is_reached(peer.condition);
-                if gone.remove(&key(&peer)).as_ref() != Some(&peer) {
+                broken |= !is_reached(&peer);
+                let lasting = probing::lasting(&peer);
+                if gone.remove(&key(&peer)).as_ref() != Some(&lasting) {
                     match format.one_of_many(&peer)? {
                         Some(text) => out.write_all(text.as_bytes())?,
                         None => writeln!(out, "{}", row(&peer))?,
                     }
                 }
                 if self.watch {
-                    shown.insert(key(&peer), peer);
+                    shown.insert(key(&peer), lasting);
                 }
                 Ok(())
             };
@@ -87,8 +90,9 @@ fn key(peer: &PeerState) -> (String, String) {
     (peer.network.clone(), subnet.cloned().unwrap_or_default())
 }
 
-fn is_reached(condition: PeerCondition) -> bool {
-    matches!(condition, PeerCondition::Programmed | PeerCondition::Vanished)
+fn is_reached(peer: &PeerState) -> bool {
+    let is_cut = peer.probe.as_ref().is_some_and(|probe| probe.traffic == Some(false));
+    matches!(peer.condition, PeerCondition::Programmed | PeerCondition::Vanished) && !is_cut
 }
 
 fn is_meant(peer: &PeerState, node: &str) -> bool {
@@ -117,5 +121,11 @@ fn row(peer: &PeerState) -> String {
         PeerCondition::Unusable => "UNUSABLE",
     };
     let why = peer.why.as_ref().map(|why| format!(": {}", plain(why))).unwrap_or_default();
-    format!("{subnet:<20} {node:<20} {:<10} {condition}{why}", plain(&peer.backend))
+    let (backend, probe) = (plain(&peer.backend), probing::cell(peer));
+    let mut row = format!("{subnet:<20} {node:<20} {backend:<10} {probe:<16} {condition}{why}");
+    if let Some(found) = peer.probe.as_ref().filter(|probe| probe.traffic.is_some()) {
+        let told = found.why.iter().chain(&found.fix).map(|text| plain(text));
+        told.for_each(|text| row += &format!("; {text}"));
+    }
+    row
 }

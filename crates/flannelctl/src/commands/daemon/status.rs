@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use flannel_state::{DaemonState, NetworkState, Verdict};
 
-use super::{Asking, client, plain, seconds_between, span};
+use super::{Asking, client, plain, probing, seconds_between, span};
 use crate::commands::lab::table::{Colour, Paint};
 use crate::commands::store_args::block_on;
 
@@ -36,7 +36,7 @@ impl StatusArgs {
         let state = block_on(self.ask())?;
         let paint = Paint::for_stdout();
         self.asking.output.output.show(&state, |all| screen(&state, all, paint))?;
-        Ok(if state.verdict().is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if state.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
     async fn ask(&self) -> anyhow::Result<DaemonState> {
@@ -47,7 +47,7 @@ impl StatusArgs {
         let whole = async {
             loop {
                 if let Ok(state) = now().await
-                    && state.verdict().is_whole()
+                    && state.is_whole()
                 {
                     return state;
                 }
@@ -70,17 +70,24 @@ fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
             String::new()
         };
         let verdict = match network.verdict {
+            Verdict::Ready | Verdict::ReadyBut if !network.is_whole() => {
+                "the network is NOT WHOLE, not every peer is reached:"
+            }
+            Verdict::Ready if has_findings(network) => "the network is whole, but:",
             Verdict::Ready => "the network is whole",
             Verdict::ReadyBut => "the network is whole, but:",
             Verdict::CutOff => "pods are CUT OFF by this host:",
             Verdict::NotReady => "the network is NOT READY:",
         };
-        let colour = if network.verdict.is_whole() { Colour::Good } else { Colour::Bad };
+        let colour = if network.is_whole() { Colour::Good } else { Colour::Bad };
         let verdict = paint.text(colour, verdict);
         // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{}{of}: {verdict}", plain(&state.hostname));
         if let Some(why) = &network.why {
             let _ = writeln!(text, "  {}", plain(why));
+        }
+        for line in probing::findings(network, if all { usize::MAX } else { SHOWN }) {
+            let _ = writeln!(text, "  {line}");
         }
         for (name, value) in details(network, &state.now, all) {
             let _ = writeln!(text, "  {name:<9} {}", plain(&value));
@@ -89,6 +96,10 @@ fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
     let up = span(seconds_between(&state.started, &state.now));
     let _ = writeln!(text, "flanneld {}, running for {up}", plain(&state.version));
     text
+}
+
+fn has_findings(network: &NetworkState) -> bool {
+    network.probing.as_ref().is_some_and(|probing| !probing.findings.is_empty())
 }
 
 fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, String)> {
@@ -135,6 +146,7 @@ fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, S
         row += &format!(", {} more vanished from the store", peers.vanished);
     }
     rows.push(("peers", row));
+    rows.extend(network.probing.as_ref().map(|found| ("probes", probing::summary(found))));
     let entries = &network.entries;
     rows.push((
         "entries",

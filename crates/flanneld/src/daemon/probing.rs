@@ -1,0 +1,184 @@
+//! Looking whether peers are reached: who is to be probed, and what is told of it. Readiness does not depend on
+//! it: that one peer is away is no fault of this node's.
+
+use std::net::IpAddr;
+
+use flannel_backend::Carriage;
+use flannel_lease::{LeaseAttrs, Subnet};
+use flannel_probe::words::words;
+use flannel_probe::{ByFamily, Known, Own, Prober, Standing, Target, Tunnel, Verdict};
+use flannel_state::{FindingState, ProbeState, ProbingState};
+use ipnet::IpNet;
+
+use super::Daemon;
+use super::telling_state::moment;
+
+/// Of those of whom something is wrong, so many are listed.
+const LISTED: usize = 20;
+
+/// Never ends.
+pub(super) async fn keep_probing(prober: Option<Prober>) -> std::convert::Infallible {
+    match prober {
+        Some(prober) => prober.run().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Daemon {
+    /// All peers that take part, after something about this node has changed.
+    pub(super) fn probe_all(&self) {
+        let (Some(prober), Some(own)) = (&self.setup.prober, self.own_end()) else { return };
+        let targets = self.table.iter().filter_map(|(subnet, attrs)| {
+            Some((known_by(subnet)?, self.target(subnet, attrs, own.tunnel.is_some())?))
+        });
+        prober.replace(own.clone(), targets.collect::<Vec<_>>());
+    }
+
+    /// Those about which something has changed.
+    pub(super) fn probe_changed(&self, subnets: &[Subnet]) {
+        let (Some(prober), Some(own)) = (&self.setup.prober, self.own_end()) else { return };
+        let has_tunnel = own.tunnel.is_some();
+        let changes = subnets.iter().filter_map(|subnet| {
+            let attrs = self.table.get(subnet);
+            let target = attrs.and_then(|attrs| self.target(subnet, attrs, has_tunnel));
+            Some((known_by(subnet)?, target))
+        });
+        prober.change(changes.collect::<Vec<_>>());
+    }
+
+    /// The probes have shown that checksums which the card or its driver makes are wrong.
+    pub(super) async fn on_broken_checksum(&mut self) -> anyhow::Result<()> {
+        self.network.distrust_checksums();
+        self.answers.set_checksum_is_broken();
+        tracing::warn!(
+            event = "offload-distrusted",
+            "Packets leave this node with wrong checksums: the checksum offload of {} is switched off",
+            self.network.devices().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        );
+        self.program().await
+    }
+
+    /// `None` where nobody knows what pods' packets travel in.
+    fn own_end(&self) -> Option<Own> {
+        let underlay = self.network.underlay();
+        let subnet = self.own.subnet();
+        let tunnel = match self.network.carriage() {
+            Carriage::Unknown => return None,
+            Carriage::Underlay => None,
+            Carriage::Tunnel { name, allow, overhead } => {
+                let devices = self.network.devices().iter().map(ToString::to_string).collect();
+                Some(Tunnel { name, allow, devices, overhead })
+            }
+        };
+        Some(Own {
+            subnet: known_by(&subnet)?,
+            underlay: [underlay.v4.map(IpAddr::V4), underlay.v6.map(IpAddr::V6)],
+            announced: [underlay.public_v4.map(IpAddr::V4), underlay.public_v6.map(IpAddr::V6)],
+            overlay: if tunnel.is_some() { tunnel_end(&subnet) } else { [None, None] },
+            tunnel,
+            mtu: self.network.mtu(),
+            link: underlay.link.to_string(),
+            link_mtu: underlay.mtu,
+        })
+    }
+
+    /// `None` for a peer that does not take part.
+    fn target(&self, subnet: &Subnet, attrs: &LeaseAttrs, has_tunnel: bool) -> Option<Target> {
+        let port = attrs.probe_port?;
+        if self.peers.why_unusable(subnet).is_some() {
+            let nowhere = [None, None];
+            let standing = Standing::Unusable;
+            return Some(Target { port, public: nowhere, overlay: nowhere, standing });
+        }
+        Some(Target {
+            port,
+            public: [attrs.public_ip.map(IpAddr::V4), attrs.public_ipv6.map(IpAddr::V6)],
+            overlay: if has_tunnel { tunnel_end(subnet) } else { [None, None] },
+            standing: Standing::Programmed,
+        })
+    }
+
+    pub(super) fn probe_state(
+        &self,
+        subnet: &Subnet,
+        attrs: Option<&LeaseAttrs>,
+    ) -> Option<ProbeState> {
+        let prober = self.setup.prober.as_ref()?;
+        let (attrs, key) = (attrs?, known_by(subnet)?);
+        if attrs.probe_port.is_none() {
+            let why =
+                "its lease names no probe port: it runs the Go flannel, or probing is off there";
+            return Some(ProbeState {
+                verdict: "not-probed".to_owned(),
+                why: Some(why.to_owned()),
+                ..ProbeState::default()
+            });
+        }
+        let peers = prober.peers();
+        let (own, target) = (peers.own()?, peers.target(&key)?);
+        Some(match peers.known(&key) {
+            Some(known) => told(&known, own, &key, target),
+            None => ProbeState { verdict: "waiting".to_owned(), ..ProbeState::default() },
+        })
+    }
+
+    pub(super) fn probing_state(&self) -> Option<ProbingState> {
+        let prober = self.setup.prober.as_ref()?;
+        let peers = prober.peers();
+        let own = peers.own()?;
+        let mut state = ProbingState { port: prober.port(), ..ProbingState::default() };
+        let mut wrong = Vec::new();
+        let mut probed = 0;
+        for (subnet, target, known) in peers.all() {
+            probed += 1;
+            match known {
+                None => state.waiting += 1,
+                Some(known) => match &known.verdict {
+                    Verdict::Reached => state.reached += 1,
+                    verdict => {
+                        let flows = verdict.traffic_flows();
+                        *(if flows { &mut state.impaired } else { &mut state.unreached }) += 1;
+                        wrong.push((flows, *subnet, target, known));
+                    }
+                },
+            }
+        }
+        state.not_probed = self.table.len().saturating_sub(probed);
+        wrong.sort_by_key(|(flows, subnet, ..)| (*flows, *subnet));
+        let finding = |(_, subnet, target, known): (bool, IpNet, &Target, Known)| FindingState {
+            subnet: subnet.to_string(),
+            node: target.public.iter().flatten().next().copied(),
+            probe: told(&known, own, &subnet, target),
+        };
+        state.findings = wrong.into_iter().take(LISTED).map(finding).collect();
+        Some(state)
+    }
+}
+
+fn told(known: &Known, own: &Own, subnet: &IpNet, target: &Target) -> ProbeState {
+    let is_well = known.verdict == Verdict::Reached;
+    let said = words(known, own, subnet, target);
+    ProbeState {
+        verdict: known.verdict.name().to_owned(),
+        traffic: Some(known.verdict.traffic_flows()),
+        layer: known.verdict.layer().map(str::to_owned),
+        why: Some(said.why).filter(|_| !is_well),
+        fix: said.fix,
+        latency_micros: known.latency.and_then(|latency| latency.as_micros().try_into().ok()),
+        mtu: known.mtu,
+        at: Some(moment(known.at)),
+    }
+}
+
+/// How nodes name each other's leases: by the subnet of the first family.
+fn known_by(subnet: &Subnet) -> Option<IpNet> {
+    subnet.v4().map(IpNet::V4).or_else(|| subnet.v6().map(IpNet::V6))
+}
+
+/// Where a node's tunnel ends: the first address of its subnet.
+fn tunnel_end(subnet: &Subnet) -> ByFamily<IpAddr> {
+    [
+        subnet.v4().map(|net| IpAddr::V4(net.network())),
+        subnet.v6().map(|net| IpAddr::V6(net.network())),
+    ]
+}
