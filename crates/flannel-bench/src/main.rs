@@ -9,6 +9,7 @@ mod kubernetes;
 mod latency;
 mod leases;
 mod peers;
+mod probing;
 mod raw;
 mod repair;
 mod routes;
@@ -135,6 +136,14 @@ enum What {
         #[arg(long)]
         against: Option<PathBuf>,
     },
+    /// What it costs that nodes probe each other, among many and among few.
+    Probing {
+        #[arg(long, default_values_t = [10, 10_000])]
+        peers: Vec<u32>,
+        /// How long each is watched.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
     /// The lease table and the pool: what a lease costs among 65,536, against among few.
     Scale {
         #[arg(long, default_value_t = 5)]
@@ -146,6 +155,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().what {
         What::Engine { peers, rounds } => engine::run(&peers, rounds),
         What::Scale { rounds } => scale::run(rounds),
+        What::Probing { peers, seconds } => probing::run(&peers, seconds),
         What::Start { peers, rounds, against } => start::run(&peers, rounds, against),
         What::Kubernetes { nodes, heartbeats, against } => {
             kubernetes::run(&nodes, heartbeats, against.as_deref())
