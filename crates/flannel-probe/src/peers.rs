@@ -336,11 +336,13 @@ impl Peer {
 }
 
 /// How often in succession something must be found before it is believed. A peer that has just been told of
-/// this node's lease needs a moment; what is measured to the byte is certain.
+/// this node's lease needs a moment, and one that is busy may be slow to answer while its kernel is not; what is
+/// measured to the byte is certain.
 fn doubts_needed(verdict: &Verdict) -> u8 {
     match verdict {
         Verdict::Reached | Verdict::MtuBlackHole { .. } | Verdict::Fragmented { .. } => 1,
         Verdict::EntriesMissingThere(_) => 3,
+        Verdict::DaemonDown { is_certain: false } => 4,
         _ => 2,
     }
 }

@@ -73,6 +73,21 @@ fn one_lost_packet_is_no_verdict_and_two_failures_in_a_row_are_one() {
 }
 
 #[test]
+fn a_daemon_that_is_slow_is_not_called_down_at_once_and_one_that_is_gone_is() {
+    let (mut slow, _) = peers(&[2]);
+    let busy = || Evidence { overlay_ping: Some(true), ..cut() };
+    find(&mut slow, well());
+    assert!((0..3).all(|_| find(&mut slow, busy()).is_none()));
+    let down = find(&mut slow, busy()).expect("it is sure now").known.verdict;
+    assert_eq!(down, Verdict::DaemonDown { is_certain: false });
+    let (mut gone, _) = peers(&[2]);
+    let refused = || Evidence { overlay: Some(Outcome::Refused), ..Evidence::default() };
+    find(&mut gone, refused());
+    let down = find(&mut gone, refused()).expect("its kernel says so").known.verdict;
+    assert_eq!(down, Verdict::DaemonDown { is_certain: true });
+}
+
+#[test]
 fn what_is_wrong_may_change_without_being_doubted() {
     let (mut peers, _) = peers(&[2]);
     find(&mut peers, cut());
