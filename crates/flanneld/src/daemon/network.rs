@@ -248,7 +248,9 @@ impl JoinedNetwork {
     ) -> LeaseAttrs {
         let memory = NodeMemory { announced, facts, machine: setup.machine };
         let attrs = self.backend.announce(&self.node, &memory);
-        LeaseAttrs { probe_port: setup.options.peer_probe_port, ..attrs }
+        // Where nobody knows what packets travel in, nobody probes.
+        let is_probed = self.carriage() != Carriage::Unknown;
+        LeaseAttrs { probe_port: setup.options.peer_probe_port.filter(|_| is_probed), ..attrs }
     }
 
     pub(super) fn base(&self, own: &Lease, options: &Options) -> Wishes {

@@ -105,6 +105,8 @@ impl Daemon {
     ) -> Option<ProbeState> {
         let prober = self.setup.prober.as_ref()?;
         let (attrs, key) = (attrs?, known_by(subnet)?);
+        let peers = prober.peers();
+        let own = peers.own()?;
         if attrs.probe_port.is_none() {
             let why =
                 "its lease names no probe port: it runs the Go flannel, or probing is off there";
@@ -114,8 +116,7 @@ impl Daemon {
                 ..ProbeState::default()
             });
         }
-        let peers = prober.peers();
-        let (own, target) = (peers.own()?, peers.target(&key)?);
+        let target = peers.target(&key)?;
         Some(match peers.known(&key) {
             Some(known) => told(&known, own, &key, target),
             None => ProbeState { verdict: "waiting".to_owned(), ..ProbeState::default() },

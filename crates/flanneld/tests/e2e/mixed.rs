@@ -107,8 +107,12 @@ fn identity(lab: &Lab, kernel: &mut Kernel, devices: &[&str]) -> Result<String> 
             format!("{name}: index {} address {}\n", device.index, device.mac)
         })
         .collect();
-    // Byte for byte: other tools read them too.
-    let leases = lab.leases()?.into_iter().map(|(key, value)| format!("{key} {value}\n"));
+    // Byte for byte: other tools read them too. Ours adds where it answers probes, which they pass over.
+    let added = ",\"ProbePort\":8475}";
+    let leases = lab.leases()?.into_iter().map(|(key, value)| {
+        let value = value.strip_suffix(added).map_or(value.clone(), |rest| format!("{rest}}}"));
+        format!("{key} {value}\n")
+    });
     Ok(devices.concat() + &leases.collect::<String>())
 }
 
