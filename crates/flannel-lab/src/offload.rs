@@ -46,8 +46,8 @@ fn set(device: &str, command: u32, data: u32) -> io::Result<()> {
     if bytes.len() > request.ifr_name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
-        *to = from.cast_signed();
+    for (to, &from) in request.ifr_name.iter_mut().zip(bytes) {
+        *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: the request and the value it points to live until the call has returned, and the

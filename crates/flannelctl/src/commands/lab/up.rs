@@ -99,6 +99,10 @@ pub(crate) struct Up {
     #[arg(long, value_name = "FILE", requires = "kubernetes")]
     manifest: Vec<PathBuf>,
 
+    /// With --kubernetes: CNI plugins that every node has from the beginning, as distributions bring them
+    #[arg(long, value_name = "DIRECTORY", requires = "kubernetes")]
+    cni_plugins: Option<PathBuf>,
+
     /// With --kubernetes: how kube-proxy programs the nodes
     #[arg(long, value_enum, default_value = "nftables", requires = "kubernetes")]
     kube_proxy: KubeProxy,
@@ -213,6 +217,7 @@ impl Up {
         let mut cluster = KubernetesSpec::find()?;
         cluster.images.extend(absolute(&self.image)?);
         cluster.manifests = absolute(&self.manifest)?;
+        cluster.cni_plugins = self.cni_plugins.as_deref().map(std::path::absolute).transpose()?;
         cluster.proxy = match self.kube_proxy {
             KubeProxy::Iptables => ProxyMode::Iptables,
             KubeProxy::Nftables => ProxyMode::Nftables,
