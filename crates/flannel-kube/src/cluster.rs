@@ -37,7 +37,7 @@ pub enum ClusterEvent {
     /// All of them: what is not among them is gone.
     Snapshot(Vec<Lease>),
     Changed(LeaseChange),
-    /// The API server cannot be reached, and why. Once per loss.
+    /// The API server cannot be reached, and why. Once per loss, and once more if it then refuses us.
     Down(String),
     Up,
 }
@@ -188,7 +188,7 @@ impl Cluster {
         let backoff = RETRY.tries(self.rng().fork());
         let cluster = self.clone();
         self.followed().clone_from(&version);
-        let mut following = Following { cluster, events, version, backoff, down: false };
+        let mut following = Following { cluster, events, version, backoff, down: None };
         tokio::spawn(async move {
             tokio::select! {
                 _ = following.run() => {}
@@ -237,7 +237,8 @@ struct Following {
     events: mpsc::Sender<ClusterEvent>,
     version: Option<String>,
     backoff: Tries,
-    down: bool,
+    /// While the API server is lost: with what status it refuses us, if it is there and does.
+    down: Option<Option<u16>>,
 }
 
 impl Following {
@@ -336,17 +337,20 @@ impl Following {
         most.mul_f64(self.cluster.rng().f64())
     }
 
+    /// Says it once, and again when a server that was away is back and refuses us: that is for somebody to mend.
     async fn lost(&mut self, error: ApiError) {
-        if std::mem::replace(&mut self.down, true) {
-            tracing::debug!("The API server is still away: {error}");
-        } else {
+        let refused = error.code().filter(|code| matches!(code, 401 | 403));
+        let told = self.down.replace(refused);
+        if told.is_none() || (refused.is_some() && told != Some(refused)) {
             let why = error.into_store_error("").to_string();
             self.tell(ClusterEvent::Down(why)).await;
+        } else {
+            tracing::debug!("The API server is still away: {error}");
         }
     }
 
     async fn found(&mut self) {
-        if std::mem::take(&mut self.down) {
+        if self.down.take().is_some() {
             self.tell(ClusterEvent::Up).await;
         }
     }

@@ -35,6 +35,7 @@ fn pods_services_and_host_ports_work_beside_kube_proxy_in_nftables() {
     cluster.serve();
     cluster.everything_reaches_everything();
     the_service_account_may_what_the_manifest_says_and_no_more(&cluster);
+    the_tool_answers_in_a_pod_of_flannel(&cluster);
     a_new_image_is_rolled_out_without_a_lost_packet(&cluster);
     after_the_uninstall_nodes_are_as_before(&cluster);
 }
@@ -246,6 +247,21 @@ fn the_service_account_may_what_the_manifest_says_and_no_more(cluster: &Cluster)
             "nodes/status [] [] [patch]"
         ]
     );
+}
+
+/// With no more rights than the daemon has.
+fn the_tool_answers_in_a_pod_of_flannel(cluster: &Cluster) {
+    let daemonset = format!("ds/{DAEMONSET}");
+    let tool = |command: &[&str]| {
+        let words = ["-n", NAMESPACE, "exec", &daemonset, "-c", "kube-flannel", "--", "flannelctl"];
+        cluster.kubectl(&[&words, command].concat())
+    };
+    let status = tool(&["status"]);
+    assert!(status.contains("the network is whole"), "{status}");
+    let peers = tool(&["peers"]);
+    assert_eq!(peers.matches("programmed").count(), 2, "{peers}");
+    let leases = tool(&["leases", "--kube-subnet-mgr"]);
+    assert_eq!(leases.matches("assigned").count(), 3, "{leases}");
 }
 
 fn words(line: &str) -> String {

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use flannel_kube::testing::{ApiServer, NodeSpec, manifest_rules};
 use flannel_lab::{Lab, Node, Output};
 use serde_json::Value;
 
@@ -151,4 +153,82 @@ fn a_device_of_somebody_else_under_flannels_name_is_in_the_way() {
     has(&found(node, "mtu"), 1, "changes", "1450 instead of 1500");
     lab.put_config(r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlam"}}"#).unwrap();
     assert_eq!(found(node, "config").0, 1);
+}
+
+/// Nodes of the Go flannel that are told what a pod is told, and take their subnets from Kubernetes.
+struct OnKubernetes {
+    /// Before the lab: it lives in the lab's network.
+    server: ApiServer,
+    lab: Lab,
+}
+
+impl OnKubernetes {
+    fn start(nodes: u16) -> Self {
+        const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 254));
+        let mut lab = Lab::builder().nodes(nodes).flanneld(go_flanneld()).bare().ready_limit(LIMIT);
+        lab = lab.env("KUBERNETES_SERVICE_HOST", SERVER.to_string());
+        lab = lab.env("KUBERNETES_SERVICE_PORT", "6443");
+        for number in 1..=nodes {
+            lab = lab.node_env(number, "NODE_NAME", format!("node-{number}"));
+        }
+        let lab = lab.start().unwrap();
+        let server = ApiServer::builder().inside(lab.switch().paths().net, SERVER).start();
+        let token = server.service_account("flannel", &manifest_rules());
+        let authority = std::fs::read_to_string(server.authority_file()).unwrap();
+        let config = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+        for node in lab.nodes() {
+            let number = node.number();
+            // A kubelet writes the annotation, and the Go flannel cannot do without any.
+            let spec = NodeSpec::new(&format!("node-{number}"));
+            let spec = spec.annotation("node.alpha.kubernetes.io/ttl", "0");
+            server.create_node(&spec.cidr(format!("10.244.{number}.0/24")));
+            // As they are in its pod, and nowhere else.
+            let account = "/var/run/secrets/kubernetes.io/serviceaccount";
+            node.exec(&["mkdir", "-p", account]).unwrap();
+            node.write_file(format!("{account}/token"), &token).unwrap();
+            node.write_file(format!("{account}/ca.crt"), &authority).unwrap();
+            node.write_file("/run/net-conf.json", config).unwrap();
+            node.flanneld().add_flag("--kube-subnet-mgr");
+            node.flanneld().add_flag("--net-config-path=/run/net-conf.json");
+        }
+        lab.start_daemons().unwrap();
+        Self { server, lab }
+    }
+}
+
+#[test]
+fn a_node_that_takes_its_subnet_from_kubernetes_is_looked_at_and_comes_over_as_was_said() {
+    let mut cluster = OnKubernetes::start(2);
+    let OnKubernetes { server, lab } = &cluster;
+    let node = lab.node(1);
+    let routes = |count: usize, words: &str| {
+        lab.wait_until("routes to the others", LIMIT, || {
+            node.ip(words).is_ok_and(|routes| routes.matches("dev flannel.1").count() == count)
+        })
+        .unwrap();
+    };
+    routes(1, "route");
+    let (before, announced) = (state(node), server.annotations("node-1"));
+    let text = check(node, &[]);
+    assert_eq!(text.status.code(), Some(0), "{}{}", text.stdout, text.stderr);
+    has(&found(node, "subnet"), 0, "stays", "10.244.1.0-24 is kept");
+    has(&found(node, "mtu"), 0, "stays", "1450");
+    has(&found(node, "devices"), 0, "stays", "flannel.1 is kept");
+    has(&found(node, "routes"), 0, "changes", "1 are kept and get the protocol 244");
+    assert_eq!(state(node), before, "looking has changed something");
+    assert_eq!(server.annotations("node-1"), announced, "looking has changed something");
+
+    // What it has said comes true, and others see no difference.
+    let own = node.subnet_env().unwrap();
+    node.flanneld().restart_with(&PathBuf::from(FLANNELCTL).with_file_name("flanneld")).unwrap();
+    routes(1, "route show proto 244");
+    assert_eq!(node.subnet_env().unwrap(), own);
+    assert_eq!(server.annotations("node-1"), announced);
+    node.flanneld().restart_with(&go_flanneld()).unwrap();
+
+    // A Node that somebody has deleted, and an API server that is away.
+    server.delete_node("node-1");
+    has(&found(node, "subnet"), 1, "in-the-way", "no lease in the store is on it");
+    cluster.server.kill();
+    has(&found(cluster.lab.node(1), "store"), 2, "not-known", "192.168.100.254");
 }

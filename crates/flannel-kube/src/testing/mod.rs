@@ -6,6 +6,7 @@ mod bulk;
 mod certificates;
 mod nodes;
 mod proxy;
+mod tokens;
 
 pub use api_server::{ApiServer, ApiServerBuilder};
 pub use bulk::keep_whole_nodes;

@@ -1,34 +1,18 @@
 //! An API server that is away, slow, unreliable, forgetful, or another one than before.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use flannel_kube::testing::{NodeSpec, Proxy};
+use flannel_kube::testing::Proxy;
 use flannel_lab::Result;
 use serde_json::json;
 
-use crate::support::{Kube, SERVER, cidr, kube, name};
-
-/// In the lab's network, where nodes reach it.
-fn proxy(kube: &Kube) -> Proxy {
-    let to = SocketAddr::new(SERVER, kube.server.port());
-    kube.server.inside(|| Proxy::start(SocketAddr::new(SERVER, 7443), to))
-}
+use crate::support::{Kube, SERVER, kube, name};
 
 fn through(kube: &Kube, number: u16, proxy: &Proxy) {
     let user = json!({"client-certificate": "admin.crt", "client-key": "admin.key"});
     let file = kube.server.kubeconfig("proxied", &proxy.url(), user);
     kube.replace_flag(number, "--kubeconfig-file", file.display().to_string());
-}
-
-/// Another node, which is only there in Kubernetes.
-fn add_peer(kube: &Kube, number: u16) {
-    let spec = NodeSpec::new(&name(number)).cidr(cidr(number));
-    kube.server.create_node(&spec.vxlan(&format!("192.168.100.{number}"), "02:00:00:00:00:77"));
-}
-
-fn knows(kube: &Kube, number: u16, peer: u16) -> bool {
-    kube.routes(number).is_ok_and(|routes| routes.contains(&cidr(peer)))
 }
 
 #[test]
@@ -44,8 +28,8 @@ fn an_api_server_that_is_killed_cuts_nobody_off_and_is_followed_again() -> Resul
     assert!(used < Duration::from_secs(1), "it is busy while the API server is away: {used:?}");
     kube.server.restart();
     kube.logged(1, &["The store is back"])?;
-    add_peer(&kube, 9);
-    kube.wait("the new peer to be known", || knows(&kube, 1, 9))?;
+    kube.add_peer(9);
+    kube.wait("the new peer to be known", || kube.knows(1, 9))?;
     kube.lab.ping(&one, &two)?;
     Ok(())
 }
@@ -65,21 +49,21 @@ fn a_daemon_that_starts_before_the_api_server_waits_for_it() -> Result<()> {
 #[test]
 fn a_watch_from_too_long_ago_is_begun_anew_and_what_was_missed_is_made_good() -> Result<()> {
     let mut kube = kube(2).with_nodes()?;
-    let proxy = proxy(&kube);
+    let proxy = kube.proxy();
     through(&kube, 1, &proxy);
-    add_peer(&kube, 9);
+    kube.add_peer(9);
     kube.lab.start_daemons()?;
     let (one, two) = kube.connected_pods(1, 2)?;
-    kube.wait("the peer to be known", || knows(&kube, 1, 9))?;
+    kube.wait("the peer to be known", || kube.knows(1, 9))?;
     proxy.close();
     kube.logged(1, &["The store is away"])?;
     kube.server.delete_node(&name(9));
-    add_peer(&kube, 8);
+    kube.add_peer(8);
     // What it remembered of the past is gone.
     kube.server.restart();
     proxy.open();
     kube.logged(1, &["cannot go on from where we were", "anew"])?;
-    kube.wait("what was missed", || knows(&kube, 1, 8))?;
+    kube.wait("what was missed", || kube.knows(1, 8))?;
     kube.lab.ping(&one, &two)?;
     Ok(())
 }
@@ -87,7 +71,7 @@ fn a_watch_from_too_long_ago_is_begun_anew_and_what_was_missed_is_made_good() ->
 #[test]
 fn a_watch_that_breaks_goes_on_where_it_was_without_a_list() -> Result<()> {
     let kube = kube(2).with_nodes()?;
-    let proxy = proxy(&kube);
+    let proxy = kube.proxy();
     through(&kube, 1, &proxy);
     kube.lab.start_daemons()?;
     kube.connected_pods(1, 2)?;
@@ -104,8 +88,8 @@ fn a_watch_that_breaks_goes_on_where_it_was_without_a_list() -> Result<()> {
     let before = lists();
     for peer in [8, 9] {
         proxy.interrupt();
-        add_peer(&kube, peer);
-        kube.wait("the new peer to be known", || knows(&kube, 1, peer))?;
+        kube.add_peer(peer);
+        kube.wait("the new peer to be known", || kube.knows(1, peer))?;
     }
     assert_eq!(lists(), before);
     assert!(!kube.lab.node(1).flanneld().log().contains("anew"));
@@ -115,7 +99,7 @@ fn a_watch_that_breaks_goes_on_where_it_was_without_a_list() -> Result<()> {
 #[test]
 fn a_slow_and_unreliable_api_server_is_worked_with() -> Result<()> {
     let kube = kube(2).with_nodes()?;
-    let proxy = proxy(&kube);
+    let proxy = kube.proxy();
     (1..=2).for_each(|number| through(&kube, number, &proxy));
     proxy.delay(Duration::from_millis(200));
     // A handshake and a few answers, and no more.
@@ -124,9 +108,9 @@ fn a_slow_and_unreliable_api_server_is_worked_with() -> Result<()> {
     let (one, two) = kube.connected_pods(1, 2)?;
     for peer in 8..12 {
         proxy.interrupt();
-        add_peer(&kube, peer);
+        kube.add_peer(peer);
     }
-    kube.wait("all peers to be known", || (8..12).all(|peer| knows(&kube, 1, peer)))?;
+    kube.wait("all peers to be known", || (8..12).all(|peer| kube.knows(1, peer)))?;
     kube.reach(&one, &two)?;
     let before = proxy.connections();
     std::thread::sleep(Duration::from_secs(5));
@@ -141,15 +125,15 @@ fn another_certificate_of_another_authority_is_taken_from_the_file() -> Result<(
     kube.connected_pods(1, 2)?;
     kube.server.replace_authority();
     kube.server.restart();
-    add_peer(&kube, 9);
-    kube.wait("the new peer to be known", || knows(&kube, 1, 9))?;
+    kube.add_peer(9);
+    kube.wait("the new peer to be known", || kube.knows(1, 9))?;
     Ok(())
 }
 
 #[test]
 fn another_address_of_the_api_server_is_taken_from_the_file() -> Result<()> {
     let kube = kube(2).with_nodes()?;
-    let proxy = proxy(&kube);
+    let proxy = kube.proxy();
     through(&kube, 1, &proxy);
     kube.lab.start_daemons()?;
     proxy.close();
@@ -157,8 +141,8 @@ fn another_address_of_the_api_server_is_taken_from_the_file() -> Result<()> {
     let url = kube.server.url();
     let user = json!({"client-certificate": "admin.crt", "client-key": "admin.key"});
     kube.server.kubeconfig("proxied", &url, user);
-    add_peer(&kube, 9);
-    kube.wait("the new peer to be known", || knows(&kube, 1, 9))?;
+    kube.add_peer(9);
+    kube.wait("the new peer to be known", || kube.knows(1, 9))?;
     assert_eq!(SERVER, Ipv4Addr::new(192, 168, 100, 254));
     Ok(())
 }

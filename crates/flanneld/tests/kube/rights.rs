@@ -1,10 +1,12 @@
 //! Who flannel is to Kubernetes, and what it may do there.
 
+use std::time::Duration;
+
 use flannel_lab::Result;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Kube, kube, name};
+use crate::support::{Kube, PROXY_PORT, kube, name};
 
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -64,6 +66,43 @@ fn as_a_pod_with_the_least_of_rights_it_works_and_a_token_that_is_replaced_is_us
     let another = kube.server.service_account("flannel", &rules());
     put_token(&kube, 1, &another)?;
     daemon.wait_ready()?;
+    kube.reach(&one, &two)
+}
+
+/// The kubelet replaces it long before; but a kubelet may be away, too.
+#[test]
+fn a_token_that_ends_under_a_running_daemon_is_said_and_the_next_one_in_the_file_is_used()
+-> Result<()> {
+    let kube = as_pods(2)?;
+    let proxy = kube.proxy();
+    let token = kube.server.service_account("flannel", &rules());
+    for number in 1..=2 {
+        put_token(&kube, number, &token)?;
+        let port = PROXY_PORT.to_string();
+        kube.lab.node(number).flanneld().set_env("KUBERNETES_SERVICE_PORT", port);
+    }
+    kube.lab.start_daemons()?;
+    let (one, two) = kube.connected_pods(1, 2)?;
+
+    let ends = kube.server.token_that_ends(&token, Duration::from_secs(5));
+    let status = || kube.server.status_for(&ends, "/api/v1/nodes");
+    assert_eq!(status(), 200, "it is a good one");
+    put_token(&kube, 1, &ends)?;
+    kube.wait("the token to end", || status() == 401)?;
+    // Whoever is watching may go on; a new watch needs a new answer.
+    proxy.interrupt();
+    kube.logged(1, &["The store is away", "does not know us", "serviceaccount/token"])?;
+    let daemon = kube.lab.node(1).flanneld();
+    assert!(!daemon.log().contains(&ends), "a token is a secret");
+    kube.add_peer(9);
+    kube.wait("node 2 to know the new peer", || kube.knows(2, 9))?;
+    assert!(!kube.knows(1, 9), "nobody has told node 1");
+    kube.lab.ping(&one, &two)?;
+    assert!(daemon.is_running());
+
+    put_token(&kube, 1, &token)?;
+    kube.logged(1, &["The store is back"])?;
+    kube.wait("node 1 to know the new peer", || kube.knows(1, 9))?;
     kube.reach(&one, &two)
 }
 

@@ -1,10 +1,10 @@
 //! A lab whose store is Kubernetes.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use flannel_kube::testing::{ApiServer, NodeSpec};
+use flannel_kube::testing::{ApiServer, NodeSpec, Proxy};
 use flannel_lab::{Lab, LabBuilder, LabError, Pod, Result};
 use serde_json::{Value, json};
 
@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// Of the switch, where the API server is.
 pub(crate) const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 254));
+/// Where the way to the API server leads through something that can be broken.
+pub(crate) const PROXY_PORT: u16 = 7443;
 const NET_CONF: &str = "net-conf.json";
 
 pub(crate) struct Kube {
@@ -150,6 +152,23 @@ impl Kube {
         flags.retain(|given| !given.starts_with(&format!("{flag}=")));
         flags.push(format!("{flag}={}", value.as_ref()));
         daemon.set_flags(flags);
+    }
+
+    /// In front of the API server, where nodes reach it.
+    pub(crate) fn proxy(&self) -> Proxy {
+        let to = SocketAddr::new(SERVER, self.server.port());
+        self.server.inside(|| Proxy::start(SocketAddr::new(SERVER, PROXY_PORT), to))
+    }
+
+    /// Another node, which is only there in Kubernetes.
+    pub(crate) fn add_peer(&self, number: u16) {
+        let spec = NodeSpec::new(&name(number)).cidr(cidr(number));
+        let spec = spec.vxlan(&format!("192.168.100.{number}"), "02:00:00:00:00:77");
+        self.server.create_node(&spec);
+    }
+
+    pub(crate) fn knows(&self, number: u16, peer: u16) -> bool {
+        self.routes(number).is_ok_and(|routes| routes.contains(&cidr(peer)))
     }
 
     /// A pod on each of two nodes, that reach each other.
