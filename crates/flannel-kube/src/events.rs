@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_common::Backoff;
+use flannel_lease::Subnet;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -98,6 +99,25 @@ impl Recorder {
             tracing::debug!("Too many events wait to be written: one is left out");
         }
     }
+}
+
+/// What there is to say when the subnet of a node is another one, or gone.
+pub(crate) fn subnet_changed(before: Subnet, now: Option<Subnet>) -> String {
+    match now {
+        Some(now) => format!(
+            "the podCIDR of this node was {before} and is {now} now: pods that are running have addresses of the \
+             former one and are cut off; restart them"
+        ),
+        None => format!("this node has no podCIDR any more; it was {before}"),
+    }
+}
+
+/// What there is to say when another Node has the subnet of a node.
+pub(crate) fn subnet_clash(other: &str) -> String {
+    format!(
+        "the Node {other} has the same podCIDR as this one, so pods of one of them are cut off; delete one of \
+         the two Nodes and let it be made anew"
+    )
 }
 
 /// An event as it is to be in Kubernetes.

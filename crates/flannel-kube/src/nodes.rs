@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::KubeStore;
 use crate::cluster::{Cluster, ClusterEvent};
-use crate::events::{Bound, Reason, Recorder};
+use crate::events::{Bound, Reason, Recorder, subnet_changed, subnet_clash};
 use crate::lease::Families;
 use crate::named_node::{NamedNode, set_available};
 use crate::net_config::{NetConfigChanges, NetConfigFile};
@@ -32,6 +32,8 @@ pub struct KubeNodes {
     events: Recorder,
     /// Nodes of which it was said that their network does not work.
     failed: Mutex<BTreeSet<String>>,
+    /// The subnets that nodes were told, to know when they are others.
+    told: Mutex<BTreeMap<Box<str>, Subnet>>,
 }
 
 impl KubeNodes {
@@ -50,6 +52,7 @@ impl KubeNodes {
         Ok(Self {
             events: Recorder::start(cluster.clone(), Bound::SERVER),
             failed: Mutex::default(),
+            told: Mutex::default(),
             cluster,
             net_config: NetConfigFile::new(options.net_config.clone()),
             set_condition: options.set_node_network_unavailable,
@@ -84,6 +87,7 @@ impl KubeNodes {
         let named = self.named(name);
         let node = named.get().await?;
         let subnet = named.assigned(config, &node)?;
+        self.note_subnet(name, subnet);
         named.announce(&node, attrs).await?;
         Ok(named.lease(subnet, attrs, &node))
     }
@@ -101,6 +105,7 @@ impl KubeNodes {
         if named.assigned(config, &node).ok() != Some(has) {
             return Err(StoreError::Lost { key: has.to_string() });
         }
+        self.note_subnet(name, has);
         named.announce(&node, attrs).await?;
         Ok(named.lease(has, attrs, &node))
     }
@@ -137,6 +142,19 @@ impl KubeNodes {
                 self.events.say(name, Reason::Ready, "pods of this node reach others again");
             }
             NodeNetwork::Works => {}
+        }
+    }
+
+    fn note_subnet(&self, name: &str, subnet: Subnet) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = told.insert(name.into(), subnet).filter(|before| *before != subnet) {
+            let text = subnet_changed(before, Some(subnet));
+            self.events.say(name, Reason::SubnetChanged, text);
+        }
+        drop(told);
+        let twin = self.cluster.table().twin_of(name, subnet);
+        if let Some(other) = twin {
+            self.events.say(name, Reason::SubnetClash, subnet_clash(&other));
         }
     }
 

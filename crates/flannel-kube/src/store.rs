@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::api::Api;
 use crate::cluster::{Cluster, ClusterEvent};
-use crate::events::{Bound, Reason, Recorder};
+use crate::events::{Bound, Reason, Recorder, subnet_changed, subnet_clash};
 use crate::lease::{Families, Overwrites, attrs, subnet, subnet_in};
 use crate::named_node::{NamedNode, announce};
 use crate::net_config::NetConfigFile;
@@ -389,30 +389,17 @@ impl Watch {
         }
         self.clash = other;
         if let Some(other) = &self.clash {
-            let text = format!(
-                "the Node {other} has the same podCIDR as this one, so pods of one of them are cut off; delete one of \
-                 the two Nodes and let it be made anew"
-            );
-            self.recorder.say(self.cluster.name(), Reason::SubnetClash, text);
+            self.recorder.say(self.cluster.name(), Reason::SubnetClash, subnet_clash(other));
         }
-    }
-
-    fn say_assigned(&self, before: Option<Subnet>, now: Option<Subnet>) {
-        let Some(before) = before else { return };
-        let text = match now {
-            Some(now) => format!(
-                "the podCIDR of this node was {before} and is {now} now: pods that are running have addresses of the \
-                 former one and are cut off; restart them"
-            ),
-            None => format!("this node has no podCIDR any more; it was {before}"),
-        };
-        self.recorder.say(self.cluster.name(), Reason::SubnetChanged, text);
     }
 
     async fn on_assigned(&mut self, now: Option<Subnet>) {
         let before = self.assigned.replace(now);
         if before != Some(now) {
-            self.say_assigned(before.flatten(), now);
+            if let Some(before) = before.flatten() {
+                let text = subnet_changed(before, now);
+                self.recorder.say(self.cluster.name(), Reason::SubnetChanged, text);
+            }
             let now = now.and_then(|subnet| subnet_in(subnet, self.cluster.table().families()));
             self.tell(StoreEvent::Assigned(now)).await;
         }

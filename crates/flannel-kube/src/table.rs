@@ -99,9 +99,15 @@ impl NodeTable {
     /// Another Node that has this node's own subnet.
     pub fn twin(&self) -> Option<Box<str>> {
         let own = self.nodes.get(&*self.own.name)?.lease.as_ref()?.subnet;
-        let same =
-            |known: &Known| known.lease.as_ref().is_some_and(|lease| lease.subnet.overlaps(&own));
-        let mut others = self.nodes.iter().filter(|(name, _)| **name != self.own.name);
+        self.twin_of(&self.own.name, own)
+    }
+
+    /// Another Node that has the subnet of the Node of this name.
+    pub fn twin_of(&self, own: &str, subnet: Subnet) -> Option<Box<str>> {
+        let same = |known: &Known| {
+            known.lease.as_ref().is_some_and(|lease| lease.subnet.overlaps(&subnet))
+        };
+        let mut others = self.nodes.iter().filter(|(name, _)| ***name != *own);
         others.find(|(_, known)| same(known)).map(|(name, _)| name.clone())
     }
 

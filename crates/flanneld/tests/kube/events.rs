@@ -8,6 +8,7 @@ use http::Method;
 use serde_json::Value;
 
 use crate::rights::{as_pods, put_token, rules};
+use crate::served::served;
 use crate::support::{Kube, cidr, key, kube, name};
 
 /// Of a node: reason, message and count.
@@ -104,4 +105,28 @@ fn without_the_right_to_write_events_one_line_says_so_and_all_else_goes_on() -> 
     let log = kube.lab.node(1).flanneld().log();
     assert_eq!(log.matches("No events are written").count(), 1, "{log}");
     Ok(())
+}
+
+/// The node itself has no right in Kubernetes: the server says it.
+#[test]
+fn trouble_of_a_node_behind_a_lease_server_is_an_event_on_its_node() -> Result<()> {
+    let (kube, _server) = served(kube(2), 2)?;
+    kube.lab.start_daemons()?;
+    kube.connected_pods(1, 2)?;
+    assert!(events(&kube, 1).is_empty(), "nothing is wrong: {:?}", events(&kube, 1));
+    cut_off(&kube)?;
+    kube.wait("the fault and its end to be told", || {
+        has(&kube, 1, "FlannelNotReady", &["ip_forward"]) && has(&kube, 1, "FlannelReady", &[])
+    })?;
+    assert!(events(&kube, 2).is_empty(), "of node 2 there is nothing to say");
+
+    // Another subnet, and another Node that has it too.
+    let twin = NodeSpec::new("zz-twin").cidr("10.244.22.0/24");
+    kube.server.create_node(&twin.vxlan("192.168.100.77", "02:00:00:00:00:77"));
+    kube.server.delete_node(&name(2));
+    kube.server.create_node(&NodeSpec::new(&name(2)).cidr("10.244.22.0/24"));
+    kube.wait("the change and the clash to be told", || {
+        has(&kube, 2, "FlannelSubnetChanged", &["was 10.244.2.0-24 and is 10.244.22.0-24"])
+            && has(&kube, 2, "FlannelSubnetClash", &["zz-twin", "same podCIDR"])
+    })
 }

@@ -19,7 +19,7 @@ fn token(number: u16) -> String {
 }
 
 /// Beside the API server; gone when dropped.
-struct LeaseServer {
+pub(crate) struct LeaseServer {
     child: Child,
     kubeconfig: String,
 }
@@ -88,20 +88,11 @@ fn by_token(kube: &Kube, number: u16) {
     daemon.set_env("NODE_NAME", "");
 }
 
-fn served(builder: KubeBuilder, nodes: u16) -> Result<(Kube, LeaseServer)> {
+pub(crate) fn served(builder: KubeBuilder, nodes: u16) -> Result<(Kube, LeaseServer)> {
     let kube = builder.with_nodes()?;
     (1..=nodes).for_each(|number| by_token(&kube, number));
     let server = LeaseServer::start(&kube, nodes);
     Ok((kube, server))
-}
-
-fn add_peer(kube: &Kube, number: u16) {
-    let spec = NodeSpec::new(&name(number)).cidr(cidr(number));
-    kube.server.create_node(&spec.vxlan(&format!("192.168.100.{number}"), "02:00:00:00:00:77"));
-}
-
-fn knows(kube: &Kube, number: u16, peer: u16) -> bool {
-    kube.routes(number).is_ok_and(|routes| routes.contains(&cidr(peer)))
 }
 
 /// Status and body of a request with a node's token.
@@ -143,17 +134,17 @@ fn nodes_with_a_token_alone_are_served_while_api_server_and_lease_server_come_an
     kube.wait("the server to notice", || log(&kube).contains("cannot watch nodes"))?;
     kube.lab.ping(&one, &two)?;
     kube.server.restart();
-    add_peer(&kube, 8);
-    kube.wait("the new peer to be known", || knows(&kube, 1, 8) && knows(&kube, 2, 8))?;
+    kube.add_peer(8);
+    kube.wait("the new peer to be known", || kube.knows(1, 8) && kube.knows(2, 8))?;
 
     server.kill();
     kube.logged(1, &["The store is away"])?;
     kube.lab.ping(&one, &two)?;
-    add_peer(&kube, 9);
+    kube.add_peer(9);
     server.restart(&kube);
-    kube.wait("who came meanwhile", || knows(&kube, 1, 9))?;
+    kube.wait("who came meanwhile", || kube.knows(1, 9))?;
     kube.server.delete_node(&name(8));
-    kube.wait("who goes now", || !knows(&kube, 1, 8))?;
+    kube.wait("who goes now", || !kube.knows(1, 8))?;
     kube.reach(&one, &two)?;
     assert!(
         !kube.lab.node(1).flanneld().log().contains("taking it back"),
