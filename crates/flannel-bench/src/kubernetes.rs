@@ -2,14 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use flannel_kube::access::Access;
 use flannel_kube::annotations::AnnotationPrefix;
 use flannel_kube::api::Api;
-use flannel_kube::cluster::Cluster;
+use flannel_kube::cluster::{Cluster, ClusterEvent};
 use flannel_kube::lease::Families;
 use flannel_kube::message::Encoding;
 use flannel_kube::testing::{self, ApiServer, NodeSpec};
@@ -25,6 +26,9 @@ const PREFIX: &str = "flannel.alpha.coreos.com";
 const IMAGES: usize = 47;
 const ROUNDS: usize = 3;
 const DECODED: u32 = 5_000;
+/// Clients that run in processes of their own, as this program is told to be one.
+const KNOWN_NODES: &str = "known-nodes";
+const WHOLE_NODES: &str = "whole-nodes";
 
 struct Measured {
     start: Duration,
@@ -39,6 +43,7 @@ pub(crate) fn run(counts: &[u32], heartbeats: usize, against: Option<&Path>) -> 
         let lab = lab.start()?;
         let server = ApiServer::builder().inside(lab.switch().paths().net, SERVER).start();
         let nodes: Vec<NodeSpec> = (0..count).map(peer).collect();
+        let nobody = [KNOWN_NODES, WHOLE_NODES].map(|client| weigh_empty(&server, client));
         let begin = Instant::now();
         server.create_nodes(&nodes);
         let own = NodeSpec::new("own").cidr("10.0.1.0/24");
@@ -51,7 +56,16 @@ pub(crate) fn run(counts: &[u32], heartbeats: usize, against: Option<&Path>) -> 
         println!("  the list alone, read by us     {:>10}", ms(list));
         let ours = report("flannel-rs", &measure(&lab, &server, &nodes, heartbeats, None)?);
         println!("  flannel-rs beyond the list     {:>10}", ms(ours.start.saturating_sub(list)));
-        let whole = report("whole Nodes", &measure_whole(&server, &nodes, heartbeats)?);
+        let [known, whole] = [KNOWN_NODES, WHOLE_NODES]
+            .map(|client| measure_client(&server, &nodes, heartbeats, client));
+        let (known, whole) =
+            (report("its table of Nodes alone", &known?), report("whole Nodes", &whole?));
+        for (name, with, without) in [("known", &known, &nobody[0]), ("whole", &whole, &nobody[1])]
+        {
+            let empty = without.as_ref().map_or(0, |kb| *kb);
+            let each = with.resident_kb.saturating_sub(empty) * 1024 / u64::from(count.max(1));
+            println!("  memory for a {name} Node          {each:>8} bytes");
+        }
         compare("whole Nodes", &whole, &ours);
         if let Some(other) = against {
             let name = other.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -183,26 +197,65 @@ fn measure(
     Ok(Measured { start: end - begin, resident_kb, heartbeat })
 }
 
-/// A process of its own, so that its memory can be weighed.
-fn measure_whole(
+/// A client of the API server in a process of its own, so that its memory can be weighed. Gone when dropped.
+struct Client(Child);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Client {
+    /// Returns when it knows all Nodes.
+    fn start(server: &ApiServer, client: &str) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(client).arg(server.admin_kubeconfig()).stdout(Stdio::piped());
+        let mut child = Self(server.inside(|| command.spawn())?);
+        let mut line = String::new();
+        let out = child.0.stdout.take().context("its output")?;
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
+        ensure!(line.contains("ready"), "it says {line:?}");
+        Ok(child)
+    }
+}
+
+/// What a client weighs that knows no Nodes.
+fn weigh_empty(server: &ApiServer, client: &str) -> anyhow::Result<u64> {
+    let client = Client::start(server, client)?;
+    resident_kb(client.0.id())
+}
+
+fn measure_client(
     server: &ApiServer,
     nodes: &[NodeSpec],
     heartbeats: usize,
+    client: &str,
 ) -> anyhow::Result<Measured> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("whole-nodes").arg(server.admin_kubeconfig()).stdout(Stdio::piped());
     let begin = Instant::now();
-    let mut child = server.inside(|| command.spawn())?;
-    let mut line = String::new();
-    let out = child.stdout.take().context("its output")?;
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
+    let client = Client::start(server, client)?;
     let start = begin.elapsed();
-    ensure!(line.contains("ready"), "it says {line:?}");
-    let heartbeat = beat(server, nodes, heartbeats, child.id())?;
-    let resident_kb = resident_kb(child.id())?;
-    child.kill()?;
-    child.wait()?;
+    let heartbeat = beat(server, nodes, heartbeats, client.0.id())?;
+    let resident_kb = resident_kb(client.0.id())?;
     Ok(Measured { start, resident_kb, heartbeat })
+}
+
+/// What flannel-rs keeps of Nodes, and nothing of what it does with them.
+pub(crate) fn keep_known_nodes(kubeconfig: PathBuf) -> anyhow::Result<()> {
+    let api = Api::new(Access::Kubeconfig { file: kubeconfig, url: None }, prefix()?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let cluster = Arc::new(Cluster::new(api, "own", 1));
+        cluster.table().set_families(Families { v4: true, v6: false });
+        let mut events = cluster.follow(None);
+        while let Some(event) = events.recv().await {
+            if let ClusterEvent::Snapshot(leases) = event {
+                println!("ready {}", leases.len());
+            }
+        }
+        bail!("the watch has ended")
+    })
 }
 
 pub(crate) fn keep_whole_nodes(kubeconfig: PathBuf) -> anyhow::Result<()> {

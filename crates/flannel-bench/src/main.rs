@@ -129,6 +129,9 @@ enum What {
     /// For the above: the client that keeps whole Nodes.
     #[command(hide = true)]
     WholeNodes { kubeconfig: PathBuf },
+    /// For the above: what the daemon keeps of Nodes, alone.
+    #[command(hide = true)]
+    KnownNodes { kubeconfig: PathBuf },
     /// From a lease written in etcd to its route in the kernel, against etcd's own watch of it.
     Latency {
         #[arg(long, default_value_t = 500)]
@@ -161,6 +164,7 @@ fn main() -> anyhow::Result<()> {
             kubernetes::run(&nodes, heartbeats, against.as_deref())
         }
         What::WholeNodes { kubeconfig } => kubernetes::keep_whole_nodes(kubeconfig),
+        What::KnownNodes { kubeconfig } => kubernetes::keep_known_nodes(kubeconfig),
         What::Leases { clients, acquires, at_once, events, dir } => {
             leases::run(&leases::Wishes { clients, acquires, at_once, events, dir })
         }
