@@ -41,6 +41,34 @@ pub struct NodeMemory<'a> {
 }
 
 impl PeerProblem {
+    /// All that [`Self::kind`] says.
+    pub const KINDS: [&'static str; 9] = [
+        "other-backend",
+        "unclaimed",
+        "outside-network",
+        "overlaps-ours",
+        "our-address",
+        "displaces",
+        "no-address",
+        "bad-data",
+        "unreachable",
+    ];
+
+    /// In one word, for counting.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::OtherBackend { .. } => "other-backend",
+            Self::Unclaimed => "unclaimed",
+            Self::OutsideNetwork => "outside-network",
+            Self::OverlapsOurs => "overlaps-ours",
+            Self::OurAddress => "our-address",
+            Self::Displaces { .. } => "displaces",
+            Self::NoAddress(_) => "no-address",
+            Self::Data(_) => "bad-data",
+            Self::Unreachable(_) => "unreachable",
+        }
+    }
+
     /// Whether two nodes claim the same addresses for their pods.
     pub fn is_clash(&self) -> bool {
         *self == Self::OverlapsOurs

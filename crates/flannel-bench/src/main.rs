@@ -8,6 +8,7 @@ mod engine;
 mod kubernetes;
 mod latency;
 mod leases;
+mod metrics;
 mod peers;
 mod probing;
 mod raw;
@@ -147,6 +148,13 @@ enum What {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
+    /// `/metrics` with many peers, against `/readyz`.
+    Metrics {
+        #[arg(long, default_value_t = 10_000)]
+        peers: u32,
+        #[arg(long, default_value_t = 200)]
+        rounds: usize,
+    },
     /// The lease table and the pool: what a lease costs among 65,536, against among few.
     Scale {
         #[arg(long, default_value_t = 5)]
@@ -159,6 +167,8 @@ fn main() -> anyhow::Result<()> {
         What::Engine { peers, rounds } => engine::run(&peers, rounds),
         What::Scale { rounds } => scale::run(rounds),
         What::Probing { peers, seconds } => probing::run(&peers, seconds),
+    },
+        What::Metrics { peers, rounds } => metrics::run(peers, rounds),
         What::Start { peers, rounds, against } => start::run(&peers, rounds, against),
         What::Kubernetes { nodes, heartbeats, against } => {
             kubernetes::run(&nodes, heartbeats, against.as_deref())

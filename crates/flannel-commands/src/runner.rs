@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_wanted::{
     Applier, Comparison, Desired, EntryQuery, EntryReport, LateWorker, Requester, Status,
-    StatusPublisher, Stopped, Wanted,
+    StatusPublisher, Stopped, Tally, Wanted,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -68,6 +68,10 @@ impl<S: Requester> Applier<S> for CommandRunner<S> {
         self.0.entries(query).await
     }
 
+    async fn tally(&self) -> Result<Tally<S>, Stopped> {
+        self.0.tally().await
+    }
+
     /// What commands have done cannot be seen: those that have failed are run again, which this does not wait for.
     async fn compare(&self) -> Result<Comparison, Stopped> {
         self.0.compare().await
@@ -113,6 +117,10 @@ impl<S: Requester> Work for HookWork<S> {
             Job::Status(answer) => (Vec::new(), answer),
             Job::Entries(query, answer) => {
                 let _ = answer.send(self.wanted.report(&query, Instant::now()));
+                return;
+            }
+            Job::Tally(answer) => {
+                let _ = answer.send(self.wanted.tally());
                 return;
             }
             Job::Compare(answer) => {

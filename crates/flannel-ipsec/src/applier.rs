@@ -15,7 +15,7 @@ use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_netlink::{Protocol, Socket, messages, xfrm};
 use flannel_wanted::{
     Applier, Comparison, Desired, EntryQuery, EntryReport, LateWorker, Repair, Requester, Status,
-    StatusPublisher, Stopped, Wanted,
+    StatusPublisher, Stopped, Tally, Wanted,
 };
 use ipnet::IpNet;
 use rustix::event::epoll;
@@ -98,6 +98,10 @@ impl<S: Requester> Applier<S> for Ipsec<S> {
         self.worker.entries(query).await
     }
 
+    async fn tally(&self) -> Result<Tally<S>, Stopped> {
+        self.0.tally().await
+    }
+
     async fn compare(&self) -> Result<Comparison, Stopped> {
         self.worker.compare().await
     }
@@ -150,6 +154,10 @@ impl<S: Requester> Work for Keeper<S> {
             Job::Status(answer) => (Vec::new(), answer),
             Job::Entries(query, answer) => {
                 let _ = answer.send(self.wanted.report(&query, Instant::now()));
+                return;
+            }
+            Job::Tally(answer) => {
+                let _ = answer.send(self.wanted.tally());
                 return;
             }
             Job::Compare(answer) => {

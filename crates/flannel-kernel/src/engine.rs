@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_common::Work;
+use flannel_metrics::Latency;
 use flannel_wanted::{
-    Desired, Requester, Status, StatusPublisher, Stopped, WorkerApplier, WorkerHandle,
+    Desired, Requester, Status, StatusPublisher, Stopped, Tally, WorkerApplier, WorkerHandle,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -36,11 +37,22 @@ type Command<S> = flannel_wanted::Command<S, Entry, Ownership, Lookup>;
 pub struct Engine<S> {
     handle: Handle<S>,
     facts: watch::Receiver<Arc<Facts>>,
+    latencies: Latencies,
+}
+
+/// How long it takes to make the kernel as wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    /// What has been declared of single requesters.
+    pub change: Latency,
+    /// When everything was compared.
+    pub everything: Latency,
 }
 
 impl<S> Clone for Engine<S> {
     fn clone(&self) -> Self {
-        Self { handle: self.handle.clone(), facts: self.facts.clone() }
+        let Self { handle, facts, latencies } = self;
+        Self { handle: handle.clone(), facts: facts.clone(), latencies: latencies.clone() }
     }
 }
 
@@ -51,14 +63,25 @@ impl<S: Requester> Engine<S> {
         let mut reconciler = Reconciler::open(running_kernel(), seed).map_err(OpenError)?;
         let facts = Arc::new(reconciler.new_facts().unwrap_or_default());
         let (publish_facts, facts) = watch::channel(facts);
-        let work = move |publish_status| EngineWork { reconciler, publish_facts, publish_status };
+        let latencies = Latencies::default();
+        let kept = latencies.clone();
+        let work = move |publish_status| EngineWork {
+            reconciler,
+            publish_facts,
+            publish_status,
+            latencies: kept,
+        };
         let handle = WorkerHandle::start("kernel engine", "kernel", QUEUE, work);
-        Ok(Self { handle: handle.map_err(OpenError)?, facts })
+        Ok(Self { handle: handle.map_err(OpenError)?, facts, latencies })
     }
 
     /// What is true of the node, and every change of it.
     pub fn facts(&self) -> watch::Receiver<Arc<Facts>> {
         self.facts.clone()
+    }
+
+    pub fn latencies(&self) -> &Latencies {
+        &self.latencies
     }
 
     /// How the kernel would send to each of these addresses.
@@ -89,6 +112,7 @@ struct EngineWork<S> {
     reconciler: Reconciler<S>,
     publish_facts: watch::Sender<Arc<Facts>>,
     publish_status: StatusPublisher,
+    latencies: Latencies,
 }
 
 impl<S: Requester> Work for EngineWork<S> {
@@ -96,19 +120,28 @@ impl<S: Requester> Work for EngineWork<S> {
 
     /// Answers in any case: what could not be done now is marked, and done later.
     fn carry_out(&mut self, command: Command<S>) {
-        let now = Instant::now();
+        let (now, resyncs) = (Instant::now(), self.reconciler.resyncs);
         let (result, answer) = match command {
             Command::Replace(ownership, desired, answer) => {
                 (self.reconciler.replace(ownership, desired, now), answer)
             }
-            Command::Update(changes, answer) => (self.reconciler.update(changes, now), answer),
+            Command::Update(changes, answer) => {
+                let updated = self.reconciler.update(changes, now);
+                self.latencies.change.since(now);
+                (updated, answer)
+            }
             Command::Status(answer) => (Ok(()), answer),
             Command::Entries(query, answer) => {
                 let _ = answer.send(self.reconciler.wanted.report(&query, now));
                 return;
             }
+            Command::Tally(answer) => {
+                let _ = answer.send(tally(&self.reconciler));
+                return;
+            }
             Command::Compare(answer) => {
                 let (comparison, error) = self.reconciler.compare_now(now);
+                self.note_comparison(now, resyncs);
                 if let Some(error) = error {
                     self.compare_everything(&error);
                 }
@@ -127,13 +160,16 @@ impl<S: Requester> Work for EngineWork<S> {
         if let Err(error) = result {
             self.compare_everything(&error);
         }
+        self.note_comparison(now, resyncs);
         let _ = answer.send(status(&self.reconciler));
     }
 
     fn tick(&mut self) {
-        if let Err(error) = self.reconciler.react(Instant::now()) {
+        let (now, resyncs) = (Instant::now(), self.reconciler.resyncs);
+        if let Err(error) = self.reconciler.react(now) {
             self.compare_everything(&error);
         }
+        self.note_comparison(now, resyncs);
         if let Some(facts) = self.reconciler.new_facts() {
             self.publish_facts.send_if_modified(|old| {
                 let changed = **old != facts;
@@ -154,6 +190,13 @@ impl<S: Requester> Work for EngineWork<S> {
 }
 
 impl<S: Requester> EngineWork<S> {
+    /// If everything was compared since, that took this long.
+    fn note_comparison(&self, since: Instant, resyncs: u64) {
+        if self.reconciler.resyncs != resyncs {
+            self.latencies.everything.since(since);
+        }
+    }
+
     /// What the kernel holds is unknown: say so, and compare everything.
     fn compare_everything(&mut self, error: &io::Error) {
         tracing::error!("netlink: {error}; comparing everything");
@@ -169,6 +212,11 @@ fn status<S: Requester>(reconciler: &Reconciler<S>) -> Status {
         hazards: reconciler.hazards().iter().map(ToString::to_string).collect(),
         ..Status::of(&reconciler.wanted)
     }
+}
+
+fn tally<S: Requester>(reconciler: &Reconciler<S>) -> Tally<S> {
+    let (comparisons, overflows) = (reconciler.resyncs, reconciler.overflows);
+    Tally { comparisons, overflows, ..reconciler.wanted.tally() }
 }
 
 fn running_kernel() -> KernelVersion {

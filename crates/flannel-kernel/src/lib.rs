@@ -21,7 +21,7 @@ mod settings;
 mod wanted;
 mod wireguard;
 
-pub use engine::{Engine, OpenError};
+pub use engine::{Engine, Latencies, OpenError};
 pub use entry::{
     Address, Blackhole, Entry, Fdb, IPV6_DEFAULT_METRIC, IpTunnel, IpTunnelKind, Key, Link,
     LinkKind, Neighbour, Offload, ROUTE_PROTOCOL, Route, Sysctl, Vxlan,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use flannel_common::{Backoff, Tries};
 use flannel_lease::Lease;
+use flannel_store::Contact;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -54,6 +55,7 @@ pub struct Cluster {
     rng: Mutex<fastrand::Rng>,
     /// Of a server: those it speaks for.
     working: Option<WorkingNodes>,
+    contact: Contact,
 }
 
 /// All leases at one instant.
@@ -84,6 +86,7 @@ impl Cluster {
             followed: Mutex::new(None),
             rng: Mutex::new(fastrand::Rng::with_seed(seed)),
             working: None,
+            contact: Contact::default(),
         }
     }
 
@@ -94,6 +97,11 @@ impl Cluster {
 
     pub(crate) fn working(&self) -> Option<&WorkingNodes> {
         self.working.as_ref()
+    }
+
+    /// When the API server was last heard of.
+    pub fn contact(&self) -> &Contact {
+        &self.contact
     }
 
     pub fn api(&self) -> &Api {
@@ -257,6 +265,7 @@ impl Following {
                 self.backoff.reset();
             }
             let Err(error) = ended else { continue };
+            self.cluster.contact.restarted();
             let pause = self.backoff.pause().max(error.retry_after().unwrap_or_default());
             self.lost(error).await;
             tokio::time::sleep(pause).await;
@@ -292,6 +301,7 @@ impl Following {
         let began = Instant::now();
         let mut watch = cluster.api.watch(From::Version(version), lasting).await?;
         self.found().await;
+        cluster.contact.heard();
         loop {
             let (mut changes, mut reached) = (Vec::new(), None);
             let next = watch.next(cluster.api.prefix(), |event| {
@@ -304,6 +314,9 @@ impl Following {
                 Ok(())
             });
             let next = next.await;
+            if next.is_ok() {
+                cluster.contact.heard();
+            }
             for change in changes {
                 self.tell(ClusterEvent::Changed(change)).await;
             }

@@ -11,8 +11,8 @@ use flannel_lease::{
     Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
 };
 use flannel_store::{
-    Acquired, Claim, Cursor, Held, NodeNetwork, PublicAddresses, Recalled, Snapshot, Store,
-    StoreError, StoreEvent, StoredLease,
+    Acquired, Claim, Contact, Cursor, Held, NodeNetwork, PublicAddresses, Recalled, Snapshot,
+    Store, StoreError, StoreEvent, StoredLease,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -131,6 +131,10 @@ async fn node_name(
 impl Store for KubeStore {
     fn name(&self) -> String {
         format!("Kubernetes Subnet Manager - {}", self.node())
+    }
+
+    fn contact(&self) -> Option<Contact> {
+        Some(self.cluster.contact().clone())
     }
 
     fn subnets(&self) -> SubnetOrigin {

@@ -140,6 +140,10 @@ pub(crate) fn words(text: String) -> Response<Body> {
     of(Bytes::from(text), TEXT)
 }
 
+pub(crate) fn metrics(text: String, kind: &'static str) -> Response<Body> {
+    of(Bytes::from(text), HeaderValue::from_static(kind))
+}
+
 pub(crate) fn empty() -> Response<Body> {
     of(Bytes::new(), TEXT)
 }

@@ -12,7 +12,9 @@ use crate::lease_state::{Reply, Request as Asked, Who};
 use crate::watch_log::{Style, WatchLog};
 use bytes::Bytes;
 use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet};
+use flannel_metrics::Format;
 use flannel_store::wire::{self, WireError, WireLease, WireNode, WireReservation};
+use http::header::ACCEPT;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as HttpBody;
@@ -22,6 +24,7 @@ use tokio::time::Instant;
 use crate::answer::{self, Fault};
 use crate::body::{Body, Events};
 use crate::limits::Limits;
+use crate::metrics::Counted;
 use crate::route::{Misrouted, Query, Route};
 use crate::standing::Standing;
 use crate::turns::Turns;
@@ -32,6 +35,7 @@ pub struct Api {
     service: Arc<dyn LeaseService>,
     limits: Limits,
     turns: Turns,
+    pub(crate) counted: Counted,
 }
 
 /// The body of a request, wherever it comes from.
@@ -43,7 +47,7 @@ type Answered = Result<Response<Body>, Fault>;
 
 impl Api {
     pub fn new(service: Arc<dyn LeaseService>, limits: Limits) -> Self {
-        Self { service, limits, turns: Turns::new(&limits) }
+        Self { service, limits, turns: Turns::new(&limits), counted: Counted::default() }
     }
 
     /// One request, of somebody who is known.
@@ -82,6 +86,12 @@ impl Api {
         permission::check(&who, &route, request.method(), &query)?;
         let method = request.method().clone();
         match (route, method) {
+            (Route::Metrics, Method::GET) => {
+                let accept = request.headers().get(ACCEPT).and_then(|it| it.to_str().ok());
+                let format = Format::accepted(accept);
+                let scrape = self.counted.scrape(&*self.service);
+                Ok(answer::metrics(scrape.text(format), format.content_type()))
+            }
             (Route::Networks, Method::GET) => self.networks(&query, standing).await,
             (Route::Config(name), Method::GET) => self.config(&name, query.raw),
             (Route::Config(name), Method::PUT) => {
@@ -133,7 +143,9 @@ impl Api {
             (Route::Events(name), Method::GET) => {
                 let patience = self.patience(&query);
                 let (watch_log, turns) = (self.watch_log(&name)?, self.turns.clone());
-                let events = Events::new(watch_log, query.next, patience, standing, turns);
+                let watching = self.counted.watching();
+                let events =
+                    Events::new(watch_log, query.next, patience, standing, turns, watching);
                 Ok(answer::lines(Body::Events(Box::new(events))))
             }
             (Route::Reservations(name), Method::GET) => self.reservations(&name),
@@ -218,6 +230,7 @@ impl Api {
         answer: impl Fn(Option<LogPosition>) -> Option<Bytes>,
     ) -> Answered {
         let next = query.next;
+        let _watching = next.is_some().then(|| self.counted.watching());
         let patience = self.patience(query).unwrap_or(self.limits.longest_poll);
         let until = Instant::now() + patience;
         let wait = async {

@@ -2,7 +2,7 @@
 //!
 //! The file of tokens has a line per client: `sha256:<hash of the token> <name> [addresses…]`. The
 //! addresses are those it may announce; `any` stands for all; without any it may announce the one it
-//! comes from. `admin` in their place makes it an operator. The file holds no secret: a hash of a
+//! comes from. `admin` in their place makes it an operator, `read` one who reads and changes nothing. The file holds no secret: a hash of a
 //! long random token cannot be turned back.
 
 use std::collections::HashMap;
@@ -31,6 +31,7 @@ struct Holder {
 #[derive(Clone, Debug)]
 enum Rights {
     Operator,
+    Reader,
     Any,
     Source,
     Only(Arc<[IpAddr]>),
@@ -38,7 +39,7 @@ enum Rights {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "line {line}: {problem}; a line is: sha256:<64 hexadecimal digits> <name> [address… | any | admin]"
+    "line {line}: {problem}; a line is: sha256:<64 hexadecimal digits> <name> [address… | any | admin | read]"
 )]
 pub struct TokensError {
     line: usize,
@@ -77,6 +78,7 @@ fn read_line(line: &str) -> Result<([u8; 32], Holder), &'static str> {
         [] => Rights::Source,
         ["admin"] => Rights::Operator,
         ["any"] => Rights::Any,
+        ["read"] => Rights::Reader,
         _ => {
             let addresses: Result<Vec<IpAddr>, _> = words.iter().map(|word| word.parse()).collect();
             Rights::Only(addresses.map_err(|_| "what follows the name is not an address")?.into())
@@ -135,6 +137,7 @@ impl Holder {
     fn who(&self, source: IpAddr) -> Who {
         let (admin, addresses) = match &self.rights {
             Rights::Operator => (true, Addresses::Any),
+            Rights::Reader => (false, Addresses::Nothing),
             Rights::Any => (false, Addresses::Any),
             Rights::Source => (false, Addresses::Only([source].into())),
             Rights::Only(addresses) => (false, Addresses::Only(addresses.clone())),

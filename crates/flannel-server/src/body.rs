@@ -16,6 +16,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_stream::Stream as _;
 use tokio_stream::wrappers::WatchStream;
 
+use crate::metrics::Watching;
 use crate::standing::{Lost, Standing};
 use crate::turns::{Turn, Turns, Waiting};
 
@@ -65,6 +66,7 @@ pub(crate) struct Events {
     patience: Option<Duration>,
     /// And when the client is no longer who it was.
     lost: Option<Lost>,
+    _watching: Watching,
 }
 
 impl Events {
@@ -74,11 +76,23 @@ impl Events {
         patience: Option<Duration>,
         standing: Standing,
         turns: Turns,
+        watching: Watching,
     ) -> Self {
         let changes = WatchStream::new(watch_log.changes());
         let heartbeat = Box::pin(tokio::time::sleep(patience.unwrap_or(HEARTBEAT)));
         let (waiting, rest, lost) = (None, Rest::default(), standing.lost());
-        Self { watch_log, cursor, changes, turns, waiting, rest, heartbeat, patience, lost }
+        Self {
+            watch_log,
+            cursor,
+            changes,
+            turns,
+            waiting,
+            rest,
+            heartbeat,
+            patience,
+            lost,
+            _watching: watching,
+        }
     }
 
     fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {

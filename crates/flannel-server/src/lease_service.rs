@@ -9,6 +9,7 @@ use flannel_lease::{NetworkName, SubnetOrigin};
 
 use crate::embedded::{AskError, Embedded};
 use crate::lease_state::{Reply, Request, Who};
+use crate::metrics::LogFigures;
 use crate::watch_log::WatchLogs;
 
 #[async_trait]
@@ -17,6 +18,11 @@ pub trait LeaseService: Send + Sync {
 
     /// The time by which leases end: it does not jump when the machine's clock is set.
     fn now(&self) -> Millis;
+
+    /// How it goes with its log, if it keeps leases itself.
+    fn log_figures(&self) -> Option<&LogFigures> {
+        None
+    }
 
     /// Where nodes have their subnets from.
     fn subnets(&self) -> SubnetOrigin {
@@ -54,6 +60,10 @@ impl LeaseService for Embedded {
 
     fn now(&self) -> Millis {
         Self::now(self)
+    }
+
+    fn log_figures(&self) -> Option<&LogFigures> {
+        Some(Self::log_figures(self))
     }
 
     async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {

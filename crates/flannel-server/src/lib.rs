@@ -13,6 +13,7 @@ pub mod lease_state;
 mod leftover;
 mod limits;
 mod listen;
+mod metrics;
 mod permission;
 mod reload;
 mod route;
@@ -29,6 +30,7 @@ pub use embedded::{Embedded, EmbeddedStore};
 pub use lease_service::LeaseService;
 pub use limits::Limits;
 pub use listen::{Listen, ListenError};
+pub use metrics::LogFigures;
 pub use serve::{BindError, Options, Server, TlsFiles};
 pub use store_service::StoreService;
 

@@ -1,6 +1,6 @@
 //! Who may do what. Leases have their own rules, in the lease state: a node changes its own alone.
 
-use crate::lease_state::Who;
+use crate::lease_state::{Addresses, Who};
 use http::{Method, StatusCode};
 
 use crate::answer::Fault;
@@ -8,6 +8,11 @@ use crate::route::{Query, Route};
 
 pub(crate) fn check(who: &Who, route: &Route, method: &Method, query: &Query) -> Result<(), Fault> {
     let reads = *method == Method::GET;
+    if !reads && who.addresses == Addresses::Nothing {
+        let name = who.name.as_deref().unwrap_or("this client");
+        let text = format!("{name} may not do this: its token is for reading");
+        return Err(Fault::new(StatusCode::FORBIDDEN, "reads-only", text));
+    }
     let for_operators = match route {
         Route::Config(_) | Route::Reservations(_) | Route::Reservation(..) => !reads,
         Route::Lease(..) => query.import,

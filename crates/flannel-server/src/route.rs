@@ -19,6 +19,7 @@ pub(crate) enum Route {
     Reservation(NetworkName, Subnet),
     OpenApi,
     Healthz,
+    Metrics,
 }
 
 /// What was wrong with a path or a query.
@@ -52,6 +53,7 @@ impl Route {
             ["v1", network, "reservations", key] => Self::Reservation(name(network)?, subnet(key)?),
             ["openapi.json"] => Self::OpenApi,
             ["healthz"] => Self::Healthz,
+            ["metrics"] => Self::Metrics,
             _ => return Err(Misrouted::NotFound),
         })
     }
@@ -59,7 +61,9 @@ impl Route {
     /// The methods it knows, for the header of that name.
     pub(crate) fn methods(&self) -> &'static str {
         match self {
-            Self::Networks | Self::Events(_) | Self::OpenApi | Self::Healthz => "GET",
+            Self::Networks | Self::Events(_) | Self::OpenApi | Self::Healthz | Self::Metrics => {
+                "GET"
+            }
             Self::Config(_) | Self::Lease(..) => "GET, PUT, DELETE",
             Self::Node(_) => "GET, PUT",
             Self::Leases(_) | Self::Reservations(_) => "GET, POST",

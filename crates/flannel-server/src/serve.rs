@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::FromRawFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::lease_state::Who;
@@ -131,7 +131,6 @@ impl Server {
         let shared = Arc::new(Shared {
             api: Api::new(service, limits),
             meter: Meter::new(limits),
-            open: AtomicUsize::new(0),
             tls,
             tokens,
             asks_who,
@@ -214,7 +213,6 @@ async fn bind(listen: &Listen) -> io::Result<TcpListener> {
 struct Shared {
     api: Api,
     meter: Meter,
-    open: AtomicUsize,
     tls: Option<Reloaded<Tls>>,
     tokens: Option<Reloaded<Tokens>>,
     asks_who: bool,
@@ -293,7 +291,7 @@ struct ClientConnection {
 
 impl Drop for ClientConnection {
     fn drop(&mut self) {
-        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        self.shared.api.counted.open.fetch_sub(1, Ordering::Relaxed);
         self.shared.meter.disconnected(self.source, Instant::now());
     }
 }
@@ -301,13 +299,13 @@ impl Drop for ClientConnection {
 impl ClientConnection {
     /// `None` when there are too many, all in all or from there.
     fn admit(shared: &Arc<Shared>, source: IpAddr) -> Option<Self> {
-        if shared.open.load(Ordering::Relaxed) >= shared.limits.connections
+        if shared.api.counted.open.load(Ordering::Relaxed) >= shared.limits.connections
             || !shared.meter.connected(source, Instant::now())
         {
             tracing::debug!(%source, "too many connections; one is turned away");
             return None;
         }
-        shared.open.fetch_add(1, Ordering::Relaxed);
+        shared.api.counted.open.fetch_add(1, Ordering::Relaxed);
         Some(Self { shared: shared.clone(), source })
     }
 
@@ -352,6 +350,7 @@ impl ClientConnection {
             // A client that waits for `100 Continue` before it sends its body does not get one.
             let waits = request.headers().contains_key(EXPECT);
             let (head, body) = request.into_parts();
+            let (path, method) = (head.uri.path().to_owned(), head.method.clone());
             let (body, leftover) = leftover::lend(body);
             let request = Request::from_parts(head, body);
             let who = || client_connection.who(client, authorization);
@@ -364,6 +363,7 @@ impl ClientConnection {
                 Err(Fault::new(StatusCode::TOO_MANY_REQUESTS, "too-many", text))
             };
             let mut response = answered.unwrap_or_else(|fault| fault.response(wants_json));
+            client_connection.shared.api.counted.request(&path, &method, response.status());
             let most = if waits { 0 } else { client_connection.shared.limits.largest_body };
             if !leftover.finish(most).await {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

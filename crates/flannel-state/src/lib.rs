@@ -8,6 +8,7 @@
 //! | `GET /v1/peers` | a [`PeerState`] a line, of every network | yes |
 //! | `GET /v1/events` | a [`HistoryEvent`] a line, the oldest first; `?follow=1` goes on with what happens | yes, without `follow` |
 //! | `GET /v1/entries` | an [`EntryState`] a line: all that is wanted; `?trouble=1`: only what is not there | no |
+//! | `GET /metrics` | for Prometheus: docs/metrics.md | yes |
 //! | `POST /v1/repair` | compares everything now, puts right what differs, a [`RepairState`] a line | no |
 //!
 //! Fields are added without notice, so a reader ignores those it does not know; [`SCHEMA`] is raised when one

@@ -137,6 +137,9 @@ pub struct PeerCounts {
     pub known: usize,
     /// Known, and this node cannot send to them.
     pub unusable: usize,
+    /// Known, and something that leads to them is missing.
+    #[serde(default)]
+    pub incomplete: usize,
     /// Missing from the store's list, and still sent to for a while.
     pub vanished: usize,
 }

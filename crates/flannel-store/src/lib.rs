@@ -7,6 +7,7 @@
 
 mod acquire;
 mod admin;
+mod contact;
 mod error;
 pub mod etcd;
 mod kept_lease;
@@ -20,6 +21,7 @@ pub mod wire;
 
 pub use acquire::acquire;
 pub use admin::{Admin, stranded};
+pub use contact::Contact;
 pub use error::StoreError;
 pub use etcd::{EtcdKey, EtcdKeys, EtcdOptions, EtcdStore, Secret};
 pub use kept_lease::{KeptLease, LARGEST_DATA, Millis, split_owner};

@@ -11,7 +11,7 @@ use flannel_lease::{
 };
 use tokio::sync::mpsc;
 
-use crate::StoreError;
+use crate::{Contact, StoreError};
 
 /// What a config looks like, for those who have none yet.
 pub const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -206,6 +206,11 @@ pub enum NodeNetwork {
 pub trait Store: Send + Sync {
     /// For the log.
     fn name(&self) -> String;
+
+    /// When it was last heard of; `None` for one that is a part of this process.
+    fn contact(&self) -> Option<Contact> {
+        None
+    }
 
     /// Whether nodes take their subnets from a pool, or are assigned them here.
     fn subnets(&self) -> SubnetOrigin {

@@ -6,7 +6,6 @@
 //! and routes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -16,13 +15,15 @@ use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, PublicKey, RepairPolicy, Work};
 use flannel_wanted::{
-    KeyedEntry, Requester, Status, StatusPublisher, Wanted, WorkerApplier, WorkerHandle,
+    KeyedEntry, Requester, Status, StatusPublisher, Stopped, Wanted, WorkerApplier, WorkerHandle,
 };
 use ipnet::IpNet;
 use rustix::event::epoll;
+use tokio::sync::oneshot;
 
 use crate::control::client::{Client, TunnelError};
 use crate::control::protocol::{Request, WireguardKey};
+use crate::counters::CounterSnapshot;
 use crate::datapath::Config;
 use crate::table::Peer;
 use crate::wireguard::WireguardPeer;
@@ -111,8 +112,11 @@ impl KeyedEntry for TunnelEntry {
     }
 }
 
-type Handle<S> = WorkerHandle<S, TunnelEntry, Vec<IpNet>>;
-type Command<S> = flannel_wanted::Command<S, TunnelEntry, Vec<IpNet>>;
+/// What has passed through each device.
+pub struct Totals(oneshot::Sender<Vec<(DeviceName, CounterSnapshot)>>);
+
+type Handle<S> = WorkerHandle<S, TunnelEntry, Vec<IpNet>, Totals>;
+type Command<S> = flannel_wanted::Command<S, TunnelEntry, Vec<IpNet>, Totals>;
 
 /// The applier's handle.
 pub struct Tunnel<S>(Handle<S>);
@@ -138,6 +142,11 @@ impl<S: Requester> Tunnel<S> {
         };
         WorkerHandle::start("tunnel's applier", "tunnel", QUEUE, work).map(Self)
     }
+
+    /// What has passed through each device since its process, or one that it took over from, was started.
+    pub async fn totals(&self) -> Result<Vec<(DeviceName, CounterSnapshot)>, Stopped> {
+        self.0.ask(|answer| Command::Other(Totals(answer))).await
+    }
 }
 
 /// The process goes on by itself when the daemon ends.
@@ -146,7 +155,7 @@ impl<S: Requester> WorkerApplier for Tunnel<S> {
     type Entry = TunnelEntry;
     /// The pod networks that are ours: a tunnel into one of them that nobody wants is ended.
     type Ownership = Vec<IpNet>;
-    type Other = Infallible;
+    type Other = Totals;
 
     fn handle(&self) -> &Handle<S> {
         &self.0
@@ -212,6 +221,10 @@ impl<S: Requester> Work for TunnelWork<S> {
                 let _ = answer.send(self.wanted.report(&query, now));
                 return;
             }
+            Command::Tally(answer) => {
+                let _ = answer.send(self.wanted.tally());
+                return;
+            }
             Command::Compare(answer) => {
                 self.wanted.begin_comparison();
                 self.compare(now);
@@ -219,7 +232,16 @@ impl<S: Requester> Work for TunnelWork<S> {
                 let _ = answer.send(self.wanted.end_comparison(now));
                 return;
             }
-            Command::Other(nothing) => match nothing {},
+            Command::Other(Totals(answer)) => {
+                // A process that does not answer is found out, and started anew, by who needs it next.
+                let each = self.clients.iter_mut().filter_map(|(device, client)| {
+                    let totals = client.totals();
+                    let totals = totals.inspect_err(|error| tracing::debug!("{device}: {error}"));
+                    Some((Arc::clone(device), totals.ok()?))
+                });
+                let _ = answer.send(each.collect());
+                return;
+            }
         };
         self.flush(now);
         let _ = answer.send(Status::of(&self.wanted));

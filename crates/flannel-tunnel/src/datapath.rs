@@ -4,7 +4,7 @@
 //! threads follow the load: without traffic none runs, a packet now and then wakes the one thread that has
 //! it, and only load on several queues keeps several busy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -110,6 +110,8 @@ pub(crate) struct Shared {
     pub(crate) table: Arc<ArcSwap<Table>>,
     /// Of packets that belong to no peer.
     pub(crate) counters: Counters,
+    /// Of peers that are gone.
+    departed: Counters,
     pub(crate) protection: Protection,
     stopping: AtomicBool,
     gso_lost: AtomicBool,
@@ -157,7 +159,7 @@ impl Datapath {
 
     /// Goes on with what another process has handed over.
     pub(crate) fn adopt(handed: Handed, descriptors: Vec<OwnedFd>) -> Result<Self, DatapathError> {
-        let Handed { config, in_use, peers, counters, wireguard } = handed;
+        let Handed { config, in_use, peers, counters, departed, wireguard } = handed;
         let mut descriptors = descriptors.into_iter();
         let queues: Vec<_> =
             descriptors.by_ref().take(in_use.lanes).map(TunQueue::from_fd).map(Arc::new).collect();
@@ -185,6 +187,7 @@ impl Datapath {
             }
         }
         datapath.shared.counters.add(&counters);
+        datapath.shared.departed.add(&departed);
         datapath.run()?;
         Ok(datapath)
     }
@@ -200,6 +203,7 @@ impl Datapath {
         let shared = Arc::new(Shared {
             table: Arc::new(ArcSwap::from_pointee(Table::empty(config.own))),
             counters: Counters::default(),
+            departed: Counters::default(),
             protection: Protection::of(config.wireguard.as_ref()),
             stopping: AtomicBool::new(false),
             gso_lost: AtomicBool::new(false),
@@ -243,7 +247,7 @@ impl Datapath {
         if *own != self.config.own {
             let former = self.shared.table.load_full();
             let peers = former.peers().iter().map(|state| (state.peer, state.wireguard.clone()));
-            self.shared.table.store(Arc::new(Table::next_sealed(&former, *own, peers)));
+            self.put(Table::next_sealed(&former, *own, peers));
         }
         self.config = config;
         Ok(())
@@ -251,8 +255,16 @@ impl Datapath {
 
     /// Puts a whole new table in place. Peers that stay keep their counters.
     pub fn replace(&self, peers: impl IntoIterator<Item = Peer>) {
-        let next = Table::next(&self.shared.table.load(), self.config.own, peers);
-        self.shared.table.store(Arc::new(next));
+        self.put(Table::next(&self.shared.table.load(), self.config.own, peers));
+    }
+
+    /// What was counted of those who go is not forgotten: sums only grow.
+    fn put(&self, next: Table) {
+        let stay: HashSet<_> = next.peers().iter().map(Arc::as_ptr).collect();
+        let former = self.shared.table.swap(Arc::new(next));
+        for state in former.peers().iter().filter(|state| !stay.contains(&Arc::as_ptr(state))) {
+            self.shared.departed.add(&state.counters.snapshot());
+        }
     }
 
     /// Puts some peers in, or in the place of what they were, and takes some out.
@@ -264,11 +276,7 @@ impl Datapath {
             peers.remove(subnet);
         }
         peers.extend(put.iter().map(|peer| (peer.subnet, *peer)));
-        self.shared.table.store(Arc::new(Table::next(
-            &former,
-            self.config.own,
-            peers.into_values(),
-        )));
+        self.put(Table::next(&former, self.config.own, peers.into_values()));
     }
 
     /// The same for peers whose packets are encrypted, who are known by their keys.
@@ -305,8 +313,7 @@ impl Datapath {
             let behind = config.allowed.into_iter();
             behind.map(move |subnet| (Peer { subnet, endpoint }, Some(Arc::clone(&peer))))
         });
-        let next = Table::next_sealed(&former, self.config.own, peers);
-        self.shared.table.store(Arc::new(next));
+        self.put(Table::next_sealed(&former, self.config.own, peers));
     }
 
     /// Peers whose packets are encrypted.
@@ -338,6 +345,22 @@ impl Datapath {
     /// What was dropped without being any peer's.
     pub fn counters(&self) -> CounterSnapshot {
         self.shared.counters.snapshot()
+    }
+
+    /// Of peers that are gone.
+    pub(crate) fn departed(&self) -> CounterSnapshot {
+        self.shared.departed.snapshot()
+    }
+
+    /// All that was ever counted, whose ever it was.
+    pub fn totals(&self) -> CounterSnapshot {
+        let total = Counters::default();
+        total.add(&self.counters());
+        total.add(&self.departed());
+        for state in self.shared.table.load().peers() {
+            total.add(&state.counters.snapshot());
+        }
+        total.snapshot()
     }
 
     /// Why nothing is carried, if so.

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use crate::{Comparison, EntryQuery, EntryReport, KeyedEntry, Status};
+use crate::{Comparison, EntryQuery, EntryReport, KeyedEntry, Status, Tally};
 
 /// Who wants entries: a lease, or the node itself. If two want one entry in different versions, the
 /// lower one in order gets its version.
@@ -44,6 +44,9 @@ pub trait Applier<S: Requester>: Clone {
         &self,
         query: EntryQuery<S>,
     ) -> impl Future<Output = Result<Vec<EntryReport<S>>, Stopped>> + Send;
+
+    /// How many entries fare how.
+    fn tally(&self) -> impl Future<Output = Result<Tally<S>, Stopped>> + Send;
 
     /// Compares everything with what is wanted now, whatever is believed of it, tries at once what waits for its
     /// time, and says what was found and what became of it.

@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::{
     Command, Comparison, Desired, EntryQuery, EntryReport, Requester, Status, StatusPublisher,
-    Stopped,
+    Stopped, Tally,
 };
 
 /// A handle on a worker that may not have been started yet, and then wants nothing.
@@ -65,6 +65,10 @@ impl<S: Requester, E: Send + 'static, O: Send + 'static, Q: Send + 'static> Late
 
     pub async fn entries(&self, query: EntryQuery<S>) -> Result<Vec<EntryReport<S>>, Stopped> {
         self.ask(false, |answer| Command::Entries(query, answer)).await
+    }
+
+    pub async fn tally(&self) -> Result<Tally<S>, Stopped> {
+        self.ask(false, Command::Tally).await
     }
 
     pub async fn compare(&self) -> Result<Comparison, Stopped> {

@@ -11,6 +11,7 @@ mod applier;
 mod entries;
 mod late_worker;
 mod status;
+mod tally;
 mod wanted;
 mod worker_applier;
 
@@ -18,5 +19,6 @@ pub use applier::{Applier, Desired, Requester, Stopped};
 pub use entries::{ComparedEntry, Comparison, EntryCondition, EntryQuery, EntryReport, Requesters};
 pub use late_worker::LateWorker;
 pub use status::{Problem, Status};
+pub use tally::{KindTally, Tally};
 pub use wanted::{Batch, KeyedEntry, Repair, Wanted};
 pub use worker_applier::{Command, StatusPublisher, WorkerApplier, WorkerHandle};

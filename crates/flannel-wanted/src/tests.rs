@@ -380,12 +380,18 @@ fn a_comparison_tries_all_that_waits_and_tells_what_it_found() {
     settle(&mut wanted);
     wanted.failed(&1, "busy".to_owned(), now, &mut rng);
     wanted.failed(&2, "no such device".to_owned(), now, &mut rng);
+    for _ in 0..POLICY.at_once {
+        wanted.disturbed(&4, now, &mut rng);
+        wanted.succeeded(&4);
+    }
     wanted.begin_comparison();
     assert_eq!(wanted.next_wake(), None, "nothing waits any more");
     assert_eq!(wanted.disturbed(&3, now, &mut rng), Repair::Now);
-    assert_eq!(take(&mut wanted), [1, 2, 3]);
+    assert_eq!(wanted.disturbed(&4, now, &mut rng), Repair::Now, "not left alone once more");
+    assert_eq!(take(&mut wanted), [1, 2, 3, 4]);
     wanted.succeeded(&1);
     wanted.succeeded(&3);
+    wanted.succeeded(&4);
     wanted.failed(&2, "no such device".to_owned(), now, &mut rng);
     let found = wanted.end_comparison(now);
     let fates: Vec<_> = found.entries.iter().map(|it| (&*it.entry, it.condition)).collect();
@@ -393,7 +399,36 @@ fn a_comparison_tries_all_that_waits_and_tells_what_it_found() {
         ("peer 1 version 0", EntryCondition::Programmed),
         ("peer 2 version 0", EntryCondition::Refused),
         ("peer 3 version 0", EntryCondition::Programmed),
+        ("peer 4 version 0", EntryCondition::Programmed),
     ];
-    assert_eq!((found.wanted, found.found, &fates[..]), (4, 3, &expected[..]));
+    assert_eq!((found.wanted, found.found, &fates[..]), (4, 4, &expected[..]));
     assert_eq!(wanted.end_comparison(now).found, 0, "nothing is noted when nobody has asked");
+}
+
+#[test]
+fn what_is_counted_are_repairs_and_not_first_writes_nor_new_versions() {
+    let mut wanted = Wanted::new(POLICY);
+    let (now, mut rng) = (Instant::now(), fastrand::Rng::with_seed(1));
+    wanted.replace(vec![(1, vec![peer(10, 0), peer(11, 0)]), (2, vec![peer(10, 7)])]);
+    let of = |wanted: &Wanted<u32, Peer>| wanted.tally().kinds["peer"].clone();
+    assert_eq!((of(&wanted).wanted, of(&wanted).missing, of(&wanted).repaired), (2, 2, 0));
+    settle(&mut wanted);
+    let tally = wanted.tally();
+    assert_eq!((tally.contested, tally.troubled), (1, [2].into()), "its version is not in force");
+    assert_eq!((of(&wanted).programmed(), of(&wanted).repaired), (2, 0));
+    wanted.update(vec![(1, vec![peer(10, 0), peer(11, 1)])]);
+    settle(&mut wanted);
+    assert_eq!(of(&wanted).repaired, 0, "another version is wanted: nobody has undone it");
+    assert_eq!(wanted.disturbed(&11, now, &mut rng), Repair::Now);
+    assert_eq!(of(&wanted).repaired, 0, "it is still to be put right");
+    settle(&mut wanted);
+    assert_eq!(of(&wanted).repaired, 1);
+    wanted.disturbed(&11, now, &mut rng);
+    wanted.seen(&11);
+    assert_eq!(of(&wanted).repaired, 1, "whoever undid it has put it right himself");
+    wanted.rewrite_where(|_, _| true);
+    wanted.failed(&11, "no (os error 19)".to_owned(), now, &mut rng);
+    settle(&mut wanted);
+    let counts = of(&wanted);
+    assert_eq!((counts.repaired, counts.refused), (2, [("no-device", 1)].into()));
 }

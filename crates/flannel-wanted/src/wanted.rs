@@ -51,17 +51,39 @@ pub struct Wanted<S, E: KeyedEntry> {
     dirty_count: usize,
     pub(crate) waiting: BTreeSet<(Instant, E::Key)>,
     epoch: u32,
-    /// How many entries are not good.
-    bad: usize,
+    pub(crate) counts: Counts,
     /// While somebody has asked for a comparison: what was found not to be as wanted.
     pub(crate) compared: Option<BTreeSet<E::Key>>,
 }
 
+#[derive(Default)]
+pub(crate) struct Counts {
+    /// How many entries are not good.
+    bad: usize,
+    /// How often entries of a kind were put right.
+    repaired: Vec<(&'static str, u64)>,
+}
+
+impl Counts {
+    fn repair(&mut self, kind: &'static str) {
+        match self.repaired.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, times)) => *times += 1,
+            None => self.repaired.push((kind, 1)),
+        }
+    }
+
+    pub(crate) fn repaired(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.repaired.iter().copied()
+    }
+}
+
 pub(crate) struct Slot<S, E> {
     pub(crate) entry: E,
-    requester: S,
+    pub(crate) requester: S,
     /// The world was last seen to hold it so.
     pub(crate) good: bool,
+    /// It was so before somebody else changed that.
+    undone: bool,
     /// It is to be written.
     dirty: bool,
     /// The resync that saw it.
@@ -105,13 +127,14 @@ pub enum Repair {
     AlreadyDue,
 }
 
-impl<S: Clone, E> Slot<S, E> {
+impl<S: Clone, E: KeyedEntry> Slot<S, E> {
     /// Wanted, and still to be written.
     fn new(entry: E, requester: &S) -> Self {
         Self {
             entry,
             requester: requester.clone(),
             good: false,
+            undone: false,
             dirty: true,
             seen: 0,
             attempts: None,
@@ -119,13 +142,25 @@ impl<S: Clone, E> Slot<S, E> {
     }
 
     /// Returns what was thought of it before.
-    fn judge(&mut self, good: bool, bad: &mut usize) -> bool {
+    fn judge(&mut self, good: bool, counts: &mut Counts) -> bool {
         match (self.good, good) {
-            (true, false) => *bad += 1,
-            (false, true) => *bad -= 1,
+            (true, false) => counts.bad += 1,
+            (false, true) => {
+                counts.bad -= 1;
+                if std::mem::take(&mut self.undone) {
+                    counts.repair(self.entry.kind());
+                }
+            }
             _ => {}
         }
         std::mem::replace(&mut self.good, good)
+    }
+
+    /// Somebody else has changed it. Returns what was thought of it before.
+    fn lost(&mut self, counts: &mut Counts) -> bool {
+        let was_good = self.judge(false, counts);
+        self.undone |= was_good;
+        was_good
     }
 }
 
@@ -141,7 +176,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             dirty_count: 0,
             waiting: BTreeSet::new(),
             epoch: 0,
-            bad: 0,
+            counts: Counts::default(),
             compared: None,
         }
     }
@@ -226,7 +261,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         for (_, slot) in &slots {
             count_in(&mut self.devices, &slot.entry);
         }
-        self.bad += slots.len();
+        self.counts.bad += slots.len();
         self.dirty_count += slots.len();
         self.dirty.extend(slots.iter().map(|(key, _)| key.clone()));
         self.slots.append(&mut slots.into_iter().collect());
@@ -271,7 +306,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             count_in(&mut self.devices, &entry);
             let slot = Slot { dirty: false, ..Slot::new(entry, requester) };
             self.slots.insert(key.clone(), slot);
-            self.bad += 1;
+            self.counts.bad += 1;
             self.mark(key);
             return;
         };
@@ -297,7 +332,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
         self.clean(key);
         let slot = self.slots.remove(key)?;
-        self.bad -= usize::from(!slot.good);
+        self.counts.bad -= usize::from(!slot.good);
         count_out(&mut self.devices, &slot.entry);
         Some(slot.entry)
     }
@@ -347,7 +382,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// How many entries are not (known to be) as wanted.
     pub fn bad(&self) -> usize {
-        self.bad
+        self.counts.bad
     }
 
     pub fn contested(&self) -> usize {
@@ -364,7 +399,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     pub fn rewrite_where(&mut self, is_lost: impl Fn(&E, bool) -> bool) {
         for (key, slot) in &mut self.slots {
             if is_lost(&slot.entry, slot.good) {
-                if slot.judge(false, &mut self.bad)
+                if slot.lost(&mut self.counts)
                     && let Some(compared) = &mut self.compared
                 {
                     compared.insert(key.clone());
@@ -380,7 +415,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     fn rewrite(&mut self, key: E::Key) {
         self.clean(&key);
         if let Some(slot) = self.slots.get_mut(&key) {
-            slot.judge(false, &mut self.bad);
+            slot.judge(false, &mut self.counts);
+            slot.undone = false;
             slot.attempts = None;
             self.mark(key);
         }
@@ -455,7 +491,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
                     }
                     slot.dirty = false;
                     self.dirty_count -= 1;
-                    slot.judge(true, &mut self.bad);
+                    slot.judge(true, &mut self.counts);
                     slot.seen = self.epoch;
                 }
                 for key in others.iter().filter(|key| !failed.contains(key)) {
@@ -468,7 +504,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     pub fn succeeded(&mut self, key: &E::Key) {
         let Some(slot) = self.slots.get_mut(key) else { return };
         self.dirty_count -= usize::from(std::mem::replace(&mut slot.dirty, false));
-        slot.judge(true, &mut self.bad);
+        slot.judge(true, &mut self.counts);
         slot.seen = self.epoch;
         if let Some(attempts) = &mut slot.attempts {
             attempts.history.written();
@@ -492,7 +528,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     ) -> Option<(Duration, bool)> {
         self.clean(key);
         let slot = self.slots.get_mut(key)?;
-        slot.judge(false, &mut self.bad);
+        slot.judge(false, &mut self.counts);
         let attempts = slot.attempts.get_or_insert_default();
         let news = attempts.error.as_ref() != Some(&error);
         let pause = attempts.history.refused(&self.policy, rng);
@@ -505,7 +541,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     /// Somebody else has removed or altered this entry.
     pub fn disturbed(&mut self, key: &E::Key, now: Instant, rng: &mut fastrand::Rng) -> Repair {
         let Some(slot) = self.slots.get_mut(key) else { return Repair::AlreadyDue };
-        let was_good = slot.judge(false, &mut self.bad);
+        let was_good = slot.lost(&mut self.counts);
         if let Some(compared) = &mut self.compared {
             compared.insert(key.clone());
         }
@@ -518,7 +554,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
         let attempts = slot.attempts.get_or_insert_default();
         let pause = attempts.history.undone(&self.policy, now, rng);
-        if pause.is_zero() {
+        // Who asks for a comparison wants it put right now, however often it was undone.
+        if pause.is_zero() || self.compared.is_some() {
             self.mark(key.clone());
             return Repair::Now;
         }
@@ -576,7 +613,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         if let Some(slot) = self.slots.get_mut(key) {
             slot.seen = epoch;
             if !slot.good {
-                // It need not be written after all.
+                // It need not be written after all: somebody else has put it right.
+                slot.undone = false;
                 self.clean(key);
                 self.succeeded(key);
             }
@@ -595,7 +633,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// What is not as it should be, and why.
     pub fn problems(&self) -> impl Iterator<Item = (&E, &str)> {
-        self.slots.values().filter(|slot| !slot.good).take(self.bad).map(|slot| {
+        self.slots.values().filter(|slot| !slot.good).take(self.counts.bad).map(|slot| {
             let error = slot.attempts.as_ref().and_then(|t| t.error.as_deref());
             (&slot.entry, error.unwrap_or("not yet written"))
         })

@@ -8,6 +8,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::{
     Applier, Comparison, Desired, EntryQuery, EntryReport, KeyedEntry, Requester, Status, Stopped,
+    Tally,
 };
 
 /// What such an applier is told. A declaration is answered with the status after it. `Q`: what only this one is
@@ -17,6 +18,7 @@ pub enum Command<S, E, O, Q = Infallible> {
     Update(Desired<S, E>, oneshot::Sender<Status>),
     Status(oneshot::Sender<Status>),
     Entries(EntryQuery<S>, oneshot::Sender<Vec<EntryReport<S>>>),
+    Tally(oneshot::Sender<Tally<S>>),
     Compare(oneshot::Sender<Comparison>),
     Other(Q),
 }
@@ -123,6 +125,10 @@ impl<T: WorkerApplier> Applier<T::Requester> for T {
         query: EntryQuery<T::Requester>,
     ) -> Result<Vec<EntryReport<T::Requester>>, Stopped> {
         self.handle().ask(|answer| Command::Entries(query, answer)).await
+    }
+
+    async fn tally(&self) -> Result<Tally<T::Requester>, Stopped> {
+        self.handle().ask(Command::Tally).await
     }
 
     async fn compare(&self) -> Result<Comparison, Stopped> {

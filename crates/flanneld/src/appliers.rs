@@ -16,8 +16,10 @@ use flannel_cloud::CloudApplier;
 use flannel_commands::CommandRunner;
 use flannel_ipsec::Ipsec;
 use flannel_kernel::{Engine, Ownership};
-use flannel_tunnel::Tunnel;
-use flannel_wanted::{Applier, Comparison, Desired, EntryQuery, EntryReport, Status, Stopped};
+use flannel_tunnel::{CounterSnapshot, DeviceName, Tunnel};
+use flannel_wanted::{
+    Applier, Comparison, Desired, EntryQuery, EntryReport, Status, Stopped, Tally,
+};
 use tokio::sync::watch;
 
 /// A handle to all of them.
@@ -128,6 +130,22 @@ impl Appliers {
             Part::Cloud => self.cloud.entries(query).await,
             Part::Kernel => self.kernel.entries(query).await,
         }
+    }
+
+    /// How many entries of one of them fare how.
+    pub async fn tally(&self, part: Part) -> Result<Tally<WantedBy>, Stopped> {
+        match part {
+            Part::Commands => self.commands.tally().await,
+            Part::Ipsec => self.ipsec.tally().await,
+            Part::Tunnel => self.tunnel.tally().await,
+            Part::Cloud => self.cloud.tally().await,
+            Part::Kernel => self.kernel.tally().await,
+        }
+    }
+
+    /// What has passed through tunnels in user space, by device.
+    pub async fn tunnel_totals(&self) -> Result<Vec<(DeviceName, CounterSnapshot)>, Stopped> {
+        self.tunnel.totals().await
     }
 
     /// Compares all that one of them keeps, and puts right what differs.
@@ -287,6 +305,10 @@ mod tests {
             _: EntryQuery<WantedBy>,
         ) -> Result<Vec<EntryReport<WantedBy>>, Stopped> {
             Ok(Vec::new())
+        }
+
+        async fn tally(&self) -> Result<Tally<WantedBy>, Stopped> {
+            Ok(Tally::default())
         }
 
         async fn compare(&self) -> Result<Comparison, Stopped> {

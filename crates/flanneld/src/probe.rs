@@ -1,5 +1,5 @@
 //! The probe server: `/healthz` says that the daemon runs, `/readyz` whether pods of this node reach
-//! those of others, and below `/v1/` is what the [`Door`] tells to everybody. It must never be the reason that the daemon is restarted: a port in use is
+//! those of others; `/metrics` and what is below `/v1/` is what the [`Door`] tells to everybody. It must never be the reason that the daemon is restarted: a port in use is
 //! waited for, and a client that is slow or one of many is cut off instead of served late.
 
 use std::collections::VecDeque;
@@ -127,7 +127,9 @@ async fn accept_forever(limits: Limits, listener: &TcpListener, told: &Told) -> 
 /// One request, one answer. What goes wrong on the way is the client's business.
 async fn talk(stream: TcpStream, told: Told) {
     let answer = service_fn(async |request: Request<Incoming>| {
-        let door = told.door.as_ref().filter(|_| request.uri().path().starts_with("/v1/"));
+        let path = request.uri().path();
+        let of_door = path.starts_with("/v1/") || path == "/metrics";
+        let door = told.door.as_ref().filter(|_| of_door);
         Ok::<_, Infallible>(match door {
             Some(door) => door.respond(&request, Through::Port).await,
             None => respond(request.uri().path(), &told.readiness.borrow()),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flannel_wanted::{
-    Applier, Comparison, Desired, EntryQuery, EntryReport, Requester, Status, Stopped,
+    Applier, Comparison, Desired, EntryQuery, EntryReport, Requester, Status, Stopped, Tally,
 };
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -49,6 +49,7 @@ enum Job<S> {
     Update(Desired<S, CloudEntry>, oneshot::Sender<Status>),
     Status(oneshot::Sender<Status>),
     Entries(EntryQuery<S>, oneshot::Sender<Vec<EntryReport<S>>>),
+    Tally(oneshot::Sender<Tally<S>>),
     Compare(oneshot::Sender<Comparison>),
 }
 
@@ -108,6 +109,10 @@ impl<S: Requester> Applier<S> for CloudApplier<S> {
 
     async fn entries(&self, query: EntryQuery<S>) -> Result<Vec<EntryReport<S>>, Stopped> {
         self.ask(false, |answer| Job::Entries(query, answer)).await
+    }
+
+    async fn tally(&self) -> Result<Tally<S>, Stopped> {
+        self.ask(false, Job::Tally).await
     }
 
     async fn compare(&self) -> Result<Comparison, Stopped> {

@@ -120,6 +120,10 @@ impl<S: Requester> RouteTask<S> {
                 let _ = answer.send(self.wanted.report(&query, Instant::now()));
                 return;
             }
+            Job::Tally(answer) => {
+                let _ = answer.send(self.wanted.tally());
+                return;
+            }
             Job::Compare(answer) => return self.compare(answer, Instant::now()),
         };
         self.leaving.extend(unwanted.iter().filter_map(|entry| Some((entry.route()?.clone(), 0))));

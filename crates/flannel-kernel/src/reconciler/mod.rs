@@ -65,6 +65,8 @@ pub(crate) struct Reconciler<S> {
     routing_version: u64,
     facts_changed: bool,
     pub(crate) overflows: u64,
+    /// How often everything was compared.
+    pub(crate) resyncs: u64,
 }
 
 impl<S: Ord + Clone> Reconciler<S> {
@@ -93,6 +95,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             routing_version: 0,
             facts_changed: true,
             overflows: 0,
+            resyncs: 0,
         };
         reconciler.read_links()?;
         reconciler.read_routes()?;

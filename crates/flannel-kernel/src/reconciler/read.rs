@@ -73,6 +73,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     /// Compares everything. `taking_over`: unmarked routes of the Go flannel count as ours.
     pub(super) fn resync(&mut self, now: Instant, taking_over: bool) -> io::Result<()> {
         self.next_routine = Some(now + ROUTINE_RESYNC);
+        self.resyncs += 1;
         self.wanted.begin_resync();
         self.read_links()?;
         self.compare_links(now);

@@ -180,6 +180,11 @@ impl Journal {
         Ok(())
     }
 
+    /// Of the log and of the snapshot.
+    pub(super) fn lengths(&self) -> (u64, u64) {
+        (self.length, self.snapshot_length)
+    }
+
     pub(super) fn is_long(&self) -> bool {
         self.length > LONG_LOG.max(self.snapshot_length * LOG_TO_SNAPSHOT)
     }

@@ -26,6 +26,7 @@ use self::journal::{Journal, Opened};
 use self::writer::{Job, Writer};
 use crate::clock::{self, Clock};
 use crate::lease_state::{Reply, Request};
+use crate::metrics::LogFigures;
 use crate::watch_log::WatchLogs;
 
 pub use self::journal::OpenError;
@@ -55,6 +56,7 @@ pub struct Embedded {
     jobs: SyncSender<Job>,
     watch_logs: Arc<WatchLogs>,
     clock: Clock,
+    log_figures: Arc<LogFigures>,
 }
 
 impl Embedded {
@@ -86,16 +88,30 @@ impl Embedded {
         watch_logs.reset(&lease_state, recent.floor(), recent.commits());
         let (jobs, queue) = mpsc::sync_channel(QUEUE);
         let for_writer = watch_logs.clone();
-        let failing = false;
-        let writer =
-            Writer { lease_state, journal, recent, watch_logs: for_writer, clock, rng, failing };
+        let log_figures = Arc::new(LogFigures::default());
+        let writer = Writer {
+            lease_state,
+            journal,
+            recent,
+            watch_logs: for_writer,
+            clock,
+            rng,
+            failing: false,
+            figures: log_figures.clone(),
+        };
+        writer.note_length();
         let thread = std::thread::Builder::new().name("lease-store".to_owned());
         thread.spawn(move || writer.run(&queue)).map_err(|source| OpenError::Io {
             attempted: "start a thread for",
             path: dir.to_owned(),
             source,
         })?;
-        Ok(Self { jobs, watch_logs, clock })
+        Ok(Self { jobs, watch_logs, clock, log_figures })
+    }
+
+    /// How it goes with the log.
+    pub fn log_figures(&self) -> &LogFigures {
+        &self.log_figures
     }
 
     /// The time by which leases end.

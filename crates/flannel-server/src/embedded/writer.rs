@@ -3,8 +3,9 @@
 
 use flannel_store::Refusal;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flannel_lease::NetworkName;
 use tokio::sync::oneshot;
@@ -14,6 +15,7 @@ use super::journal::Journal;
 use super::recent::Recent;
 use crate::clock::Clock;
 use crate::lease_state::{Commit, LeaseState, Reply, Request, Undo};
+use crate::metrics::LogFigures;
 use crate::watch_log::WatchLogs;
 
 /// So many requests go into one sync at most.
@@ -37,6 +39,7 @@ pub(super) struct Writer {
     pub(super) rng: fastrand::Rng,
     /// The last write failed.
     pub(super) failing: bool,
+    pub(super) figures: Arc<LogFigures>,
 }
 
 type Answer = (oneshot::Sender<Result<Reply, AskError>>, Result<Reply, Refusal>);
@@ -120,8 +123,13 @@ impl Writer {
         if commits.is_empty() {
             return Ok(());
         }
-        match self.journal.append(commits) {
+        let begin = Instant::now();
+        let written = self.journal.append(commits);
+        self.figures.unwritable.store(written.is_err(), Ordering::Relaxed);
+        match written {
             Ok(()) => {
+                self.figures.sync.since(begin);
+                self.note_length();
                 if std::mem::take(&mut self.failing) {
                     tracing::info!("the lease store can be written again");
                 }
@@ -140,6 +148,12 @@ impl Writer {
         }
     }
 
+    pub(super) fn note_length(&self) {
+        let (log, snapshot) = self.journal.lengths();
+        self.figures.log_bytes.store(log, Ordering::Relaxed);
+        self.figures.snapshot_bytes.store(snapshot, Ordering::Relaxed);
+    }
+
     fn keep_short(&mut self) {
         if !self.journal.is_long() {
             return;
@@ -147,5 +161,6 @@ impl Writer {
         if let Err(error) = self.journal.compact(&self.lease_state, &self.recent) {
             tracing::warn!(%error, "the log of leases cannot be replaced by a snapshot and grows on");
         }
+        self.note_length();
     }
 }

@@ -22,6 +22,8 @@ pub struct Who {
 pub enum Addresses {
     Any,
     Only(Arc<[IpAddr]>),
+    /// None: it reads, and changes nothing.
+    Nothing,
 }
 
 impl Who {
@@ -34,6 +36,7 @@ impl Who {
         match &self.addresses {
             Addresses::Any => true,
             Addresses::Only(allowed) => self.admin || allowed.contains(&address),
+            Addresses::Nothing => false,
         }
     }
 
@@ -56,6 +59,7 @@ impl Who {
                     && match &self.addresses {
                         Addresses::Any => all.any(|address| Some(address) == self.source),
                         Addresses::Only(allowed) => all.all(|address| allowed.contains(&address)),
+                        Addresses::Nothing => false,
                     }
             }
         }

@@ -7,6 +7,7 @@ mod certificates;
 mod clock;
 mod etcd_service;
 mod manners;
+mod metrics;
 mod moved;
 mod nodes;
 mod rights;

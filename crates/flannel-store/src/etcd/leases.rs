@@ -14,7 +14,7 @@ use super::keys::{KeyRange, Keys};
 use super::proto::RangeRequest;
 use super::timing::REQUEST_TIMEOUT;
 use super::unreadable::Unreadable;
-use crate::StoreError;
+use crate::{Contact, StoreError};
 
 #[derive(Debug)]
 pub(super) struct EtcdLeases {
@@ -27,6 +27,7 @@ pub(super) struct EtcdLeases {
     /// A key that was written and is not wanted, and could not be deleted so far.
     unwanted: Mutex<Option<WrittenKey>>,
     rng: Mutex<fastrand::Rng>,
+    pub(super) contact: Contact,
 }
 
 /// A key as it was written by us.
@@ -60,6 +61,7 @@ impl EtcdLeases {
             unreadable: Mutex::default(),
             unwanted: Mutex::default(),
             rng: Mutex::new(rng),
+            contact: Contact::default(),
         })
     }
 

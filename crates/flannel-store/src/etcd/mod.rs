@@ -30,7 +30,9 @@ use flannel_lease::{Claimant, LeaseAttrs, NetworkConfig, Subnet};
 use tokio::sync::mpsc;
 
 use self::leases::EtcdLeases;
-use crate::{Acquired, Claim, Cursor, Held, Pages, Recalled, Store, StoreError, StoreEvent};
+use crate::{
+    Acquired, Claim, Contact, Cursor, Held, Pages, Recalled, Store, StoreError, StoreEvent,
+};
 
 pub use self::key_values::{EtcdKey, EtcdKeys};
 pub use self::options::{EtcdOptions, Secret};
@@ -60,6 +62,10 @@ impl Store for EtcdStore {
         let v6 = self.previous.and_then(|subnet| subnet.v6()).map(|net| net.to_string());
         let previous = v4.or(v6).unwrap_or_else(|| "None".to_owned());
         format!("Etcd Local Manager with Previous Subnet: {previous}")
+    }
+
+    fn contact(&self) -> Option<Contact> {
+        Some(self.leases.contact.clone())
     }
 
     async fn config(&self) -> Result<Option<String>, StoreError> {

@@ -70,6 +70,7 @@ impl Watcher {
                 End::Compacted => history = None,
                 End::Failed(error) => self.tell_down(&error).await,
             }
+            self.leases.contact.restarted();
             if began.elapsed() > WATCH_RETRY.most {
                 backoff.reset();
             }
@@ -115,6 +116,7 @@ impl Watcher {
         let mut stream = stream.map_err(|fault| self.failed(fault))?;
         loop {
             let response = self.next_response(&mut stream, history.is_open()).await?;
+            self.leases.contact.heard();
             history
                 .note(&response)
                 .map_err(|ended| self.ended(ended, history, stream.endpoint()))?;
@@ -149,6 +151,7 @@ impl Watcher {
 
     async fn tell_everything(&mut self) -> Result<WatchProgress, End> {
         let listing = self.leases.list().await.map_err(End::Failed)?;
+        self.leases.contact.heard();
         let mut history = self.leases.history(listing.revision(), listing.revision());
         history.continues_in(&listing.header);
         self.tell_up().await;

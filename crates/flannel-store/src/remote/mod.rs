@@ -19,7 +19,9 @@ use self::assigned::Assigned;
 use self::http::{Answer, Client};
 use crate::LogPosition;
 use crate::wire::{self, WatchResult, WireFault, WireLease};
-use crate::{Acquired, Claim, Cursor, Held, Recalled, Snapshot, Store, StoreError, StoreEvent};
+use crate::{
+    Acquired, Claim, Contact, Cursor, Held, Recalled, Snapshot, Store, StoreError, StoreEvent,
+};
 use crate::{KeptLease, Millis, NodeNetwork, PublicAddresses, Refusal};
 
 pub use self::options::{DEFAULT_PORT, RemoteOptions, split_port};
@@ -37,6 +39,7 @@ struct Shared {
     rng: Mutex<fastrand::Rng>,
     /// Of a server whose subnets are assigned.
     assigned: Assigned,
+    contact: Contact,
 }
 
 impl RemoteStore {
@@ -47,7 +50,8 @@ impl RemoteStore {
         let base = format!("/v1/{network}");
         let client = Client::new(options, rng.fork())?;
         let (rng, assigned) = (Mutex::new(rng), Assigned::default());
-        Ok(Self(Arc::new(Shared { client, base, network, rng, assigned })))
+        let contact = Contact::default();
+        Ok(Self(Arc::new(Shared { client, base, network, rng, assigned, contact })))
     }
 
     fn client(&self) -> &Client {
@@ -162,6 +166,10 @@ fn snapshot(result: &WatchResult) -> Snapshot {
 impl Store for RemoteStore {
     fn name(&self) -> String {
         format!("Lease server at {}, network {}", self.client().endpoint(), self.0.network)
+    }
+
+    fn contact(&self) -> Option<Contact> {
+        Some(self.0.contact.clone())
     }
 
     async fn config(&self) -> Result<Option<String>, StoreError> {

@@ -59,6 +59,7 @@ impl Watch {
                     continue;
                 }
             };
+            self.store.0.contact.restarted();
             if !std::mem::replace(&mut self.down, true) {
                 self.tell(StoreEvent::Down(reason)).await;
             } else {
@@ -108,6 +109,7 @@ impl Watch {
     }
 
     async fn on_line(&mut self, line: &[u8]) -> Result<(), String> {
+        self.store.0.contact.heard();
         if std::mem::take(&mut self.down) {
             self.tell(StoreEvent::Up).await;
         }

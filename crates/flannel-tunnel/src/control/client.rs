@@ -14,6 +14,7 @@ use flannel_common::{replace_by, temporary_path};
 
 use super::protocol::{Answer, Program, Request, TunnelStatus, VERSION, receive, send};
 use super::service::{PROCESS_NAME, SUBCOMMAND};
+use crate::counters::CounterSnapshot;
 use crate::datapath::Config;
 
 /// A process that does not answer for so long hangs.
@@ -142,6 +143,14 @@ impl Client {
     pub fn status(&mut self) -> Result<TunnelStatus, TunnelError> {
         match self.ask(&Request::Status)? {
             Answer::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// What has passed in all.
+    pub fn totals(&mut self) -> Result<CounterSnapshot, TunnelError> {
+        match self.ask(&Request::Totals)? {
+            Answer::Totals(totals) => Ok(totals),
             other => Err(unexpected(&other)),
         }
     }

@@ -53,6 +53,8 @@ pub(crate) enum Request {
         gone: Vec<WireguardKey>,
     },
     Status,
+    /// What has passed in all, without a line for each peer.
+    Totals,
     /// Stop serving and hand over what is served. If nothing more is said, serving goes on.
     HandOver,
     /// Begin with what another has handed over; its descriptors come with this.
@@ -74,6 +76,7 @@ pub(crate) enum Answer {
     Done,
     Failed(String),
     Status(Box<TunnelStatus>),
+    Totals(CounterSnapshot),
     /// With descriptors.
     Handed(Box<Handed>),
 }
@@ -86,6 +89,8 @@ pub(crate) struct Handed {
     pub(crate) in_use: InUse,
     pub(crate) peers: Vec<(Peer, CounterSnapshot)>,
     pub(crate) counters: CounterSnapshot,
+    #[serde(default)]
+    pub(crate) departed: CounterSnapshot,
     #[serde(default)]
     pub(crate) wireguard: Vec<HandedPeer>,
 }

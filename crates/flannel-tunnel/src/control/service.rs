@@ -155,6 +155,10 @@ impl Service {
             (Request::Status, datapath) => {
                 return (Answer::Status(Box::new(status(datapath.as_ref()))), Next::Go);
             }
+            (Request::Totals, datapath) => {
+                let totals = datapath.as_ref().map(Datapath::totals).unwrap_or_default();
+                return (Answer::Totals(totals), Next::Go);
+            }
             (Request::Remove, datapath) => {
                 if let Some(datapath) = datapath {
                     datapath.remove_device();
@@ -213,6 +217,7 @@ impl Service {
             in_use: datapath.in_use(),
             peers: datapath.peers(),
             counters: datapath.counters(),
+            departed: datapath.departed(),
             wireguard: datapath.wireguard_sessions(),
         };
         let listener = std::iter::once(self.listener.as_fd());

@@ -83,6 +83,9 @@ enum Action {
         /// May change config and reservations
         #[arg(long, conflicts_with_all = ["addresses", "any"])]
         admin: bool,
+        /// Reads and changes nothing: for Prometheus
+        #[arg(long, conflicts_with_all = ["addresses", "any", "admin"])]
+        read: bool,
         /// Even if the name has a token: that one is revoked
         #[arg(long)]
         replace: bool,
@@ -104,10 +107,11 @@ impl PkiArgs {
                 pki.issue(&name, &names, days, replace)?;
             }
             Action::Renew { name, days } => pki.renew(&name, days)?,
-            Action::Token { name, addresses, any, admin, replace } => {
-                let rights = match (any, admin) {
-                    (true, _) => vec!["any".to_owned()],
-                    (_, true) => vec!["admin".to_owned()],
+            Action::Token { name, addresses, any, admin, read, replace } => {
+                let rights = match (any, admin, read) {
+                    (true, ..) => vec!["any".to_owned()],
+                    (_, true, _) => vec!["admin".to_owned()],
+                    (.., true) => vec!["read".to_owned()],
                     _ => addresses,
                 };
                 pki.token(&name, &rights, replace)?;

@@ -8,6 +8,7 @@
 
 mod config_changes;
 mod earlier;
+mod figures;
 mod first_pages;
 mod identity;
 mod key_rotation;
@@ -36,6 +37,7 @@ use anyhow::{Context, bail};
 use flannel_backend::{Answers, Judged, Stack};
 use flannel_kernel::Facts;
 use flannel_lease::{LeaseTable, Previous};
+use flannel_metrics::Latency;
 use flannel_probe::Prober;
 use flannel_store::{Snapshot, Store, StoreEvent};
 use ipnet::IpNet;
@@ -49,6 +51,7 @@ use crate::{checks, memory};
 
 use config_changes::{RefusedConfig, another_config, say_remarks, wait_for_config};
 use earlier::EarlierNetworks;
+pub use figures::{Figures, PoolFigures};
 use key_rotation::KeyRotation;
 use lease::OwnLease;
 use needs::FindingOut;
@@ -166,6 +169,8 @@ struct Daemon {
     rules: TrafficRules,
     events: mpsc::Receiver<StoreEvent>,
     contact: StoreContact,
+    /// From hearing of changes to their having been written.
+    store_to_kernel: Latency,
     facts: watch::Receiver<Arc<Facts>>,
     earlier: EarlierNetworks,
     /// What has been said of how the network is taken, so that it is said once.
@@ -207,6 +212,7 @@ impl Daemon {
             rules,
             events,
             contact: StoreContact::found(),
+            store_to_kernel: Latency::default(),
             facts,
             earlier,
             remarks: Vec::new(),
@@ -263,6 +269,7 @@ impl Daemon {
 
     /// Takes everything the store has to say at once, so that a burst becomes one batch.
     async fn on_store(&mut self, first: StoreEvent) -> anyhow::Result<()> {
+        let heard = Instant::now();
         let mut changes = Vec::new();
         let mut next = Some(first);
         while let Some(event) = next {
@@ -308,7 +315,10 @@ impl Daemon {
             }
             next = self.events.try_recv().ok();
         }
-        self.apply(changes).await?;
+        if !changes.is_empty() {
+            self.apply(changes).await?;
+            self.store_to_kernel.since(heard);
+        }
         if self.own.is_in_question() {
             self.reclaim().await?;
         }

@@ -92,9 +92,19 @@ impl Peers {
         changes
     }
 
-    /// How many of the known peers are how.
+    /// How many of the known peers are how, but for what the appliers know.
     pub(super) fn counts(&self, known: usize) -> PeerCounts {
-        PeerCounts { known, unusable: self.unusable.len(), vanished: self.vanished.len() }
+        let (unusable, vanished) = (self.unusable.len(), self.vanished.len());
+        PeerCounts { known, unusable, vanished, incomplete: 0 }
+    }
+
+    /// How many peers cannot be used, by why.
+    pub(super) fn unusable_by_kind(&self) -> BTreeMap<&'static str, usize> {
+        let mut kinds = BTreeMap::new();
+        for problem in self.unusable.values() {
+            *kinds.entry(problem.kind()).or_default() += 1;
+        }
+        kinds
     }
 
     /// Peers missing from a whole new list that are still sent to.

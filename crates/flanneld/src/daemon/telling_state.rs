@@ -28,6 +28,10 @@ impl StoreContact {
         Self { since: SystemTime::now(), lost: None }
     }
 
+    pub(super) fn is_up(&self) -> bool {
+        self.lost.is_none()
+    }
+
     pub(super) fn lost(why: String) -> Self {
         Self { since: SystemTime::now(), lost: Some(why) }
     }
@@ -45,13 +49,16 @@ impl Daemon {
                 let keepers = trouble.then(|| self.keepers());
                 let _ = answer.send(PeersPage { peers: self.peer_states(after), keepers });
             }
+            Question::Figures(answer) => {
+                let _ = answer.send(Box::new(self.figures(status)));
+            }
             Question::Keepers(answer) => {
                 let _ = answer.send(self.keepers());
             }
         }
     }
 
-    fn keepers(&self) -> Keepers {
+    pub(super) fn keepers(&self) -> Keepers {
         Keepers { appliers: self.setup.appliers.clone(), rules: self.rules.keeper() }
     }
 

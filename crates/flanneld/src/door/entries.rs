@@ -1,20 +1,20 @@
 //! What is wanted, entry by entry: how each fares, and the repair of all that somebody asks for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use flannel_backend::WantedBy;
 use flannel_common::Family;
 use flannel_lease::Subnet;
 use flannel_state::{
-    EntryCondition, EntryState, PeerCondition, PeerState, RepairState, RepairedEntry,
+    EntryCondition, EntryState, PeerCondition, PeerCounts, PeerState, RepairState, RepairedEntry,
 };
 use flannel_traffic::Traffic;
 use flannel_wanted::{Comparison, EntryQuery, EntryReport, Requesters};
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
-use super::{Door, PeersPage, Question, ask, line};
+use super::{Door, Keepers, PeersPage, Question, ask, line};
 use crate::appliers::Part;
 
 /// An applier that waits for something is not waited for longer than this.
@@ -112,6 +112,22 @@ async fn look_at(rules: &Traffic) -> Comparison {
 
 fn failed(why: String) -> Comparison {
     Comparison { failure: Some(why), ..Comparison::default() }
+}
+
+/// How many lack something, of a network in which not all is there.
+pub(super) async fn count_incomplete(counts: PeerCounts, keepers: &Keepers) -> PeerCounts {
+    let mut troubled = BTreeSet::new();
+    for part in Part::ALL {
+        let tally = tokio::time::timeout(LIMIT, keepers.appliers.tally(part)).await;
+        troubled.extend(tally.ok().and_then(Result::ok).unwrap_or_default().troubled);
+    }
+    with_incomplete(counts, &troubled)
+}
+
+pub(super) fn with_incomplete(counts: PeerCounts, troubled: &BTreeSet<WantedBy>) -> PeerCounts {
+    let peers = troubled.iter().filter(|who| matches!(who, WantedBy::Peer(_))).count();
+    // Those who have vanished may lack something, too.
+    PeerCounts { incomplete: peers.min(counts.known.saturating_sub(counts.unusable)), ..counts }
 }
 
 /// Peers of which something that leads to them is missing are said to be so.

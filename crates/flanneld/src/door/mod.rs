@@ -6,11 +6,12 @@
 //! are sent as they are made, so that neither ten thousand peers nor a slow reader keep a daemon from its work.
 
 mod entries;
+mod metrics;
 mod socket;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use flannel_lease::Subnet;
 use flannel_state::{DaemonState, Moment, NetworkState, PeerState, SCHEMA};
@@ -28,6 +29,7 @@ use tokio_stream::wrappers::ReceiverStream;
 pub use socket::socket;
 
 use crate::appliers::Appliers;
+use crate::daemon::Figures;
 use crate::history::History;
 use crate::readiness::{Reading, Readings};
 
@@ -37,6 +39,7 @@ pub enum Question {
     /// A page of peers: those after this one, or the first.
     Peers(Option<Subnet>, oneshot::Sender<PeersPage>),
     Keepers(oneshot::Sender<Keepers>),
+    Figures(oneshot::Sender<Box<Figures>>),
 }
 
 pub struct PeersPage {
@@ -76,12 +79,13 @@ struct Known {
     readings: Readings,
     history: History,
     started: Moment,
+    began: SystemTime,
 }
 
 impl Door {
     pub fn new(readings: Readings, history: History) -> Self {
-        let started = jiff::Timestamp::now().to_string();
-        Self(Arc::new(Known { readings, history, started }))
+        let (started, began) = (jiff::Timestamp::now().to_string(), SystemTime::now());
+        Self(Arc::new(Known { readings, history, started, began }))
     }
 
     pub async fn respond<B>(&self, request: &Request<B>, through: Through) -> Response<Body> {
@@ -92,6 +96,7 @@ impl Door {
                 let state = serde_json::to_vec(&self.state().await).unwrap_or_default();
                 response(StatusCode::OK, "application/json", whole(state))
             }
+            ("GET", "/metrics") => self.metrics(request.headers()).await,
             ("GET", "/v1/peers") => lines(|send| self.clone().send_peers(send)),
             ("GET", "/v1/events") => {
                 let follow = root && asks("follow=1");
@@ -107,7 +112,7 @@ impl Door {
                 response(StatusCode::FORBIDDEN, "text/plain", whole(text))
             }
             ("GET", _) => {
-                let text = "Ask for /v1/state, /v1/peers, /v1/events or /v1/entries\n";
+                let text = "Ask for /v1/state, /v1/peers, /v1/events, /v1/entries or /metrics\n";
                 response(StatusCode::NOT_FOUND, "text/plain", whole(text))
             }
             _ => {
@@ -175,7 +180,11 @@ impl Door {
 
 /// As it says itself, or else as it was last said to be.
 async fn network_state(reading: Reading) -> NetworkState {
-    if let Some(state) = ask(&reading, Question::State).await {
+    if let Some(mut state) = ask(&reading, Question::State).await {
+        let trouble = state.entries.missing > 0 || state.entries.contested > 0;
+        if trouble && let Some(keepers) = ask(&reading, Question::Keepers).await {
+            state.peers = entries::count_incomplete(state.peers, &keepers).await;
+        }
         return state;
     }
     let (verdict, why) = reading.readiness.verdict();

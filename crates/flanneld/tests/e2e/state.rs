@@ -105,6 +105,8 @@ fn what_is_wanted_is_told_entry_by_entry_and_a_peer_that_lacks_one_is_incomplete
                 fdb 02:00:00:00:01:c9 dst 192.168.100.201 dev flannel.1";
     assert_eq!(why, both);
 
+    says(&lab, &["status"], &["peers     3, 1 INCOMPLETE (`flannelctl peers` says why)"])?;
+
     let entries = told(&lab, "GET", "/v1/entries");
     let of = |subnet: &str| entries.iter().filter(|it| it["subnet"] == subnet).collect::<Vec<_>>();
     let kinds: Vec<_> = of("10.244.200.0/24").iter().map(|it| it["kind"].clone()).collect();
@@ -140,6 +142,25 @@ fn a_repair_finds_what_nobody_told_of_and_puts_it_right() -> Result<()> {
     assert_eq!(rules["failure"], Value::Null);
     says(&lab, &["events"], &["repair-asked"])?;
     Ok(())
+}
+
+/// The process of a tunnel is asked what it has, and the devices and routes beside it are compared as well.
+#[test]
+fn a_repair_asks_the_process_of_a_tunnel_what_it_has() -> Result<()> {
+    let lab = lab(2).backend("udp").start()?;
+    connected_pods(&lab)?;
+    let repaired = told(&lab, "POST", "/v1/repair");
+    let of = |applier: &str| repaired.iter().find(|it| it["applier"] == applier).unwrap().clone();
+    let tunnel = of("tunnel");
+    assert_eq!((&tunnel["wanted"], &tunnel["found"]), (&2.into(), &0.into()), "{tunnel}");
+    assert_eq!(of("kernel")["found"], 0);
+    let entries = told(&lab, "GET", "/v1/entries");
+    let kinds = |applier: &str| {
+        let of = entries.iter().filter(|it| it["applier"] == applier);
+        of.map(|it| it["kind"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds("tunnel"), ["tunnel", "tunnel-peer"]);
+    connected_pods(&lab).map(drop)
 }
 
 #[test]

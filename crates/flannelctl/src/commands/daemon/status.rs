@@ -142,6 +142,9 @@ fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, S
     if peers.unusable > 0 {
         row += &format!(", {} UNUSABLE (`flannelctl peers` says why)", peers.unusable);
     }
+    if peers.incomplete > 0 {
+        row += &format!(", {} INCOMPLETE (`flannelctl peers` says why)", peers.incomplete);
+    }
     if peers.vanished > 0 {
         row += &format!(", {} more vanished from the store", peers.vanished);
     }
