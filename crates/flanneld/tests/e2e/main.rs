@@ -24,6 +24,7 @@ mod identity;
 mod ipip;
 mod ipsec;
 mod many;
+mod metrics;
 mod mixed;
 mod mtu;
 mod networks;
