@@ -29,6 +29,7 @@ const PIECE: usize = 64 << 10;
 pub(crate) enum Body {
     Whole(Rest),
     Events(Box<Events>),
+    Page(flannel_page::Body),
 }
 
 /// What is still to be sent.
@@ -157,6 +158,7 @@ impl HttpBody for Body {
             Self::Events(events) => {
                 events.poll_line(context).map(|line| line.map(|line| Ok(Frame::data(line))))
             }
+            Self::Page(page) => Pin::new(page).poll_frame(context),
         }
     }
 
@@ -164,6 +166,7 @@ impl HttpBody for Body {
         match self {
             Self::Whole(rest) => rest.bytes.is_empty(),
             Self::Events(_) => false,
+            Self::Page(page) => page.is_end_stream(),
         }
     }
 
@@ -171,6 +174,7 @@ impl HttpBody for Body {
         match self {
             Self::Whole(rest) => SizeHint::with_exact(rest.bytes.len() as u64),
             Self::Events(_) => SizeHint::new(),
+            Self::Page(page) => page.size_hint(),
         }
     }
 }

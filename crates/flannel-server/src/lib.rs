@@ -10,6 +10,7 @@ mod clock;
 pub mod embedded;
 mod lease_service;
 pub mod lease_state;
+mod leases_of_page;
 mod leftover;
 mod limits;
 mod listen;

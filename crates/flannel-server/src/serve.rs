@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::lease_state::Who;
+use flannel_page::Page;
 use http::header::{AUTHORIZATION, CONNECTION, EXPECT};
-use http::{HeaderValue, Request, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -25,9 +27,11 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::answer::{self, Fault};
-use crate::api::{Api, plain};
+use crate::api::{Api, Sent, plain};
 use crate::auth::{self, Tokens};
+use crate::body::Body;
 use crate::certificate;
+use crate::leases_of_page::LeasesOfPage;
 use crate::leftover;
 use crate::limits::{Limits, Meter};
 use crate::listen::Listen;
@@ -78,6 +82,7 @@ pub struct Server {
     tokens: Option<Reloaded<Tokens>>,
     asks_who: bool,
     limits: Limits,
+    probe_port: Option<u16>,
 }
 
 impl Server {
@@ -116,7 +121,13 @@ impl Server {
                  listen-token-file or remote-cafile to change that"
             );
         }
-        Ok(Self { listener, address, tls, tokens, asks_who, limits })
+        Ok(Self { listener, address, tls, tokens, asks_who, limits, probe_port: None })
+    }
+
+    /// Its page asks nodes how they are, on this port of theirs.
+    #[must_use]
+    pub fn with_probe_port(self, port: Option<u16>) -> Self {
+        Self { probe_port: port, ..self }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -127,8 +138,9 @@ impl Server {
     pub async fn run(self, service: Arc<dyn LeaseService>) -> Infallible {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         tracing::info!("Lease server listens on {scheme}://{}", self.address);
-        let Self { listener, tls, tokens, asks_who, limits, .. } = self;
+        let Self { listener, tls, tokens, asks_who, limits, probe_port, .. } = self;
         let shared = Arc::new(Shared {
+            page: Page::new(Arc::new(LeasesOfPage(service.clone())), probe_port),
             api: Api::new(service, limits),
             meter: Meter::new(limits),
             tls,
@@ -168,6 +180,8 @@ impl Server {
     }
 }
 
+/// A form of the page holds a token.
+const LARGEST_FORM: usize = 8 << 10;
 /// How often files are looked at for changes.
 const LOOK: Duration = Duration::from_millis(500);
 /// How often it is said that the server's certificate is about to end.
@@ -212,6 +226,7 @@ async fn bind(listen: &Listen) -> io::Result<TcpListener> {
 
 struct Shared {
     api: Api,
+    page: Page,
     meter: Meter,
     tls: Option<Reloaded<Tls>>,
     tokens: Option<Reloaded<Tokens>>,
@@ -356,7 +371,9 @@ impl ClientConnection {
             let who = || client_connection.who(client, authorization);
             let fits =
                 client_connection.shared.meter.requested(client_connection.source, Instant::now());
-            let answered = if fits {
+            let answered = if fits && flannel_page::is_ours(request.uri().path()) {
+                Ok(client_connection.page(client, request).await)
+            } else if fits {
                 client_connection.shared.api.answer(request, who).await
             } else {
                 let text = "too many requests from this address: slow down";
@@ -377,6 +394,25 @@ impl ClientConnection {
             .max_buf_size(16 << 10)
             .serve_connection(TokioIo::new(stream), answer)
             .await;
+    }
+
+    /// The page is an operator's. A browser's cookie counts here alone: what changes something asks for a token or a
+    /// certificate, which no other site can make a browser send.
+    async fn page(&self, client: &Arc<Client>, request: Request<impl Sent>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        let form = Limited::new(body, LARGEST_FORM).collect();
+        let form = tokio::time::timeout(self.shared.limits.slowest_body, form).await;
+        let form = form.ok().and_then(Result::ok).map(|form| form.to_bytes());
+        let form = String::from_utf8_lossy(&form.unwrap_or_default()).into_owned();
+        let (shared, client) = (self.shared.clone(), client.clone());
+        let sent = head.headers.get(AUTHORIZATION).cloned();
+        let gate = move |token: Option<&str>| {
+            let shown = token.map(|token| HeaderValue::try_from(format!("Bearer {token}")));
+            let Ok(shown) = shown.transpose() else { return false };
+            shared.who(&client, shown.as_ref().or(sent.as_ref())).is_ok_and(|who| who.admin)
+        };
+        let is_tls = self.shared.tls.is_some();
+        self.shared.page.respond(&head, &form, is_tls, gate).await.map(Body::Page)
     }
 
     fn who(

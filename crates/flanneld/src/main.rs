@@ -77,7 +77,9 @@ fn run(options: Options, history: History) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    let serve = options.serve.as_ref().map(|serve| serve::start(serve, fastrand::u64(..)));
+    let probe_port = options.probe.as_ref().map(|probe| probe.port);
+    let serve = options.serve.as_ref();
+    let serve = serve.map(|serve| serve::start(serve, probe_port, fastrand::u64(..)));
     let served = serve.transpose()?;
     wait_for_plugins(&options);
     let result = runtime.block_on(live(options, served, history));

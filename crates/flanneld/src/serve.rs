@@ -24,13 +24,15 @@ pub enum Served {
 
 /// Starts serving. Everything that can be wrong with the options is wrong here already; afterwards it
 /// runs as long as the process.
-pub fn start(options: &Serve, seed: u64) -> anyhow::Result<Served> {
+pub fn start(options: &Serve, probe_port: Option<u16>, seed: u64) -> anyhow::Result<Served> {
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the lease server's runtime")?;
     let server = runtime.block_on(Server::bind(options.server.clone()))?;
+    // Every node is taken to have its probes where this one has them.
+    let server = server.with_probe_port(probe_port);
     let (service, served): (Arc<dyn LeaseService>, Served) = match &options.backing {
         Backing::Embedded(dir) => {
             // It says all there is to say: its cause need not be said again.

@@ -10,6 +10,7 @@ mod manners;
 mod metrics;
 mod moved;
 mod nodes;
+mod page;
 mod rights;
 mod secrets;
 mod security;

@@ -14,6 +14,7 @@ mod lab;
 mod leases;
 mod migrate;
 mod output;
+mod page;
 mod pki;
 mod running_daemon;
 mod store;
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     Trace(trace::TraceArgs),
     /// One archive with all that can be known of this node, without secrets
     Bundle(bundle::BundleArgs),
+    /// Serve a page on this machine that shows the whole network
+    Page(page::PageArgs),
     /// Try flannel out: nodes as network namespaces on this machine
     Lab(lab::LabArgs),
     /// The network config: get, set, validate
@@ -84,6 +87,7 @@ impl Command {
             Self::Check(args) => args.run(),
             Self::Trace(args) => args.run(),
             Self::Bundle(args) => args.run(),
+            Self::Page(args) => args.run(),
             Self::Lab(args) => args.run(),
             Self::Config(args) => args.run(),
             Self::Leases(args) => args.run(),

@@ -171,7 +171,7 @@ impl StoreArgs {
         Ok(EtcdStore::new(&options.of_network(&self.network()?), None, fastrand::u64(..))?)
     }
 
-    fn network(&self) -> anyhow::Result<NetworkName> {
+    pub(crate) fn network(&self) -> anyhow::Result<NetworkName> {
         match given(&self.networks, "NETWORKS") {
             Some(names) if names.contains(',') => bail!("--networks {names}: name one of them"),
             Some(name) => Ok(name.parse()?),

@@ -100,7 +100,8 @@ impl Door {
             ("GET", "/v1/peers") => lines(|send| self.clone().send_peers(send)),
             ("GET", "/v1/events") => {
                 let follow = root && asks("follow=1");
-                lines(|send| self.clone().send_events(follow, send))
+                let last = number_of(request.uri().query(), "last").unwrap_or(u64::MAX);
+                lines(|send| self.clone().send_events(last, follow, send))
             }
             ("GET", "/v1/entries") if root => {
                 let trouble_only = asks("trouble=1");
@@ -154,9 +155,9 @@ impl Door {
         }
     }
 
-    async fn send_events(self, follow: bool, send: mpsc::Sender<Bytes>) {
+    async fn send_events(self, last: u64, follow: bool, send: mpsc::Sender<Bytes>) {
         let mut next = self.0.history.next_number();
-        let mut from = 0;
+        let mut from = next.borrow().saturating_sub(last);
         loop {
             let until = *next.borrow_and_update();
             let mut text = Vec::new();
@@ -176,6 +177,12 @@ impl Door {
             }
         }
     }
+}
+
+/// A number in a query such as `last=20&follow=1`.
+fn number_of(query: Option<&str>, name: &str) -> Option<u64> {
+    let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.into_iter().find(|(key, _)| *key == name)?.1.parse().ok()
 }
 
 /// As it says itself, or else as it was last said to be.

@@ -1,0 +1,211 @@
+//! Keeps the picture of a network true while somebody looks at it, and does nothing otherwise. Nodes are asked at a
+//! fixed pace, whatever their number: a few each tenth of a second, each again when all have had their turn.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use flannel_lease::{NetworkName, Subnet};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::leases::Leases;
+use crate::mesh;
+use crate::node_client::{Answer, NodeClient};
+use crate::picture::Picture;
+use crate::said::SeenPeer;
+
+/// Nobody needs a node's state more often.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(2);
+const TICK: Duration = Duration::from_millis(100);
+/// Nodes that are asked each tick, and that may be waited for at once.
+const PER_TICK: usize = 20;
+const AT_ONCE: usize = 64;
+/// The store is read at least this long after it was read, and takes at most this share of the time.
+const STORE_PAUSE: Duration = Duration::from_secs(2);
+const STORE_SHARE: u32 = 20;
+/// Who reads without a stream comes back by himself.
+const LINGER: Duration = Duration::from_secs(40);
+
+pub(crate) struct Collector {
+    leases: Arc<dyn Leases>,
+    pub(crate) network: NetworkName,
+    nodes: Option<NodeClient>,
+    picture: Mutex<Picture>,
+    changed: watch::Sender<u64>,
+    looking: Mutex<Looking>,
+}
+
+#[derive(Default)]
+struct Looking {
+    viewers: usize,
+    last: Option<Instant>,
+    is_running: bool,
+}
+
+/// Somebody looks, until it is dropped.
+pub(crate) struct Viewer(Arc<Collector>);
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        let mut looking = self.0.looking();
+        looking.viewers -= 1;
+        looking.last = Some(Instant::now());
+    }
+}
+
+impl Collector {
+    pub(crate) fn new(
+        leases: Arc<dyn Leases>,
+        network: NetworkName,
+        nodes: Option<NodeClient>,
+    ) -> Self {
+        Self {
+            leases,
+            network,
+            nodes,
+            picture: Mutex::default(),
+            changed: watch::Sender::new(0),
+            looking: Mutex::default(),
+        }
+    }
+
+    /// Begins to collect if nobody has looked so far. Must be called within a tokio runtime.
+    pub(crate) fn look(self: &Arc<Self>) -> Viewer {
+        let mut looking = self.looking();
+        looking.viewers += 1;
+        if !looking.is_running {
+            looking.is_running = true;
+            tokio::spawn(self.clone().collect());
+        }
+        drop(looking);
+        Viewer(self.clone())
+    }
+
+    /// Waits, not long, until there is something to see.
+    pub(crate) async fn first_look(&self) {
+        let mut changes = self.changes();
+        let patience = Duration::from_millis(400);
+        let seen = async {
+            // Of few nodes all have answered by then.
+            while !self.is_seen() && changes.changed().await.is_ok() {}
+        };
+        let _ = tokio::time::timeout(patience, seen).await;
+    }
+
+    fn is_seen(&self) -> bool {
+        let picture = self.picture();
+        picture.is_complete() || self.nodes.is_none() && picture.read.is_some()
+    }
+
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    pub(crate) fn picture(&self) -> MutexGuard<'_, Picture> {
+        self.picture.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn store(&self) -> String {
+        self.leases.store()
+    }
+
+    pub(crate) fn port(&self) -> Option<u16> {
+        self.nodes.map(|nodes| nodes.port)
+    }
+
+    /// How a node sees others now.
+    pub(crate) async fn peers(&self, address: IpAddr) -> Result<Vec<SeenPeer>, String> {
+        let nodes = self.nodes.ok_or("nodes are not asked here: no probe port is given")?;
+        nodes.peers(address, self.network.as_str()).await
+    }
+
+    /// How long until each node has had its turn.
+    pub(crate) fn period(count: usize) -> Duration {
+        let ticks = count.div_ceil(PER_TICK) as u32;
+        SHORTEST_PERIOD.max(TICK * ticks)
+    }
+
+    fn looking(&self) -> MutexGuard<'_, Looking> {
+        self.looking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn collect(self: Arc<Self>) {
+        let mut asked: JoinSet<(Subnet, IpAddr, Answer, Option<Vec<SeenPeer>>)> = JoinSet::new();
+        let mut store = JoinSet::new();
+        let mut store_due = Instant::now();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => {
+                    if self.is_over() {
+                        return;
+                    }
+                    if store.is_empty() && Instant::now() >= store_due {
+                        let (leases, network) = (self.leases.clone(), self.network.clone());
+                        store.spawn(async move {
+                            let began = Instant::now();
+                            (leases.read(&network).await, began.elapsed())
+                        });
+                    }
+                    self.ask_some(&mut asked);
+                }
+                Some(Ok((table, took))) = store.join_next() => {
+                    store_due = Instant::now() + STORE_PAUSE.max(took * STORE_SHARE);
+                    match table {
+                        Ok(table) => self.picture().store_read(table, Instant::now()),
+                        Err(why) => self.picture().store_failed(why),
+                    }
+                    self.tell();
+                    // Those that are new need not wait for the next tick.
+                    self.ask_some(&mut asked);
+                }
+                Some(Ok((subnet, address, answer, peers))) = asked.join_next() => {
+                    self.picture().answered(&subnet, address, answer, peers, Instant::now());
+                    self.tell();
+                }
+            }
+        }
+    }
+
+    fn ask_some(&self, asked: &mut JoinSet<(Subnet, IpAddr, Answer, Option<Vec<SeenPeer>>)>) {
+        let Some(nodes) = self.nodes else { return };
+        let most = PER_TICK.min(AT_ONCE.saturating_sub(asked.len()));
+        let mut picture = self.picture();
+        let count = picture.nodes.len();
+        let due = picture.due(Instant::now(), Self::period(count), most);
+        drop(picture);
+        for (subnet, address) in due {
+            let network = self.network.clone();
+            asked.spawn(async move {
+                let answer = nodes.ask(address, network.as_str()).await;
+                let peers = match &answer {
+                    Answer::Said(..) if count <= mesh::MOST => {
+                        nodes.peers(address, network.as_str()).await.ok()
+                    }
+                    _ => None,
+                };
+                (subnet, address, answer, peers)
+            });
+        }
+    }
+
+    fn tell(&self) {
+        let version = self.picture().version;
+        self.changed.send_if_modified(|told| std::mem::replace(told, version) != version);
+    }
+
+    /// When nobody has looked for a while; what was known is forgotten then.
+    fn is_over(&self) -> bool {
+        let mut looking = self.looking();
+        let is_over = looking.viewers == 0 && looking.last.is_some_and(|at| at.elapsed() > LINGER);
+        if is_over {
+            looking.is_running = false;
+            // Versions go on: somebody may come back who knows an earlier one.
+            let mut picture = self.picture();
+            *picture = Picture::after(&picture);
+        }
+        is_over
+    }
+}

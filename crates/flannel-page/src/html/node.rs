@@ -1,0 +1,223 @@
+//! One node: all that its `flannelctl status`, `peers` and `events` say.
+
+use std::fmt::Write as _;
+use std::time::SystemTime;
+
+use flannel_lease::Subnet;
+use flannel_state::NetworkState;
+
+use super::address_of;
+use super::overview::{kind_class, last_heard};
+use super::text::{Text, clock, number, span};
+use crate::health::Health;
+use crate::page::Shown;
+use crate::picture::{Node, Picture, shown as shown_subnet};
+use crate::said::{Said, SeenPeer};
+
+pub(super) fn draw(picture: &Picture, subnet: &Subnet, shown: &Shown) -> String {
+    let Some(node) = picture.nodes.get(subnet) else {
+        return format!(
+            "<div class=\"banner warn\"><span class=\"seal\" aria-hidden=\"true\">!</span><div><h1>{}</h1>\
+             <p>No node has this subnet any more.</p></div></div>",
+            Text(shown_subnet(subnet))
+        );
+    };
+    let level = match node.health {
+        Health::Whole => "good",
+        Health::ReadyBut | Health::Silent => "warn",
+        health if health.is_wrong() => "bad",
+        _ => "wait",
+    };
+    let words = match node.health {
+        Health::Whole => "The network is whole, as far as this node can tell.",
+        Health::ReadyBut => "The network is whole, but:",
+        Health::CutOff => "Pods are cut off by this host:",
+        Health::NotReady => "The network is not ready:",
+        Health::Unreached => "The network is ready, but packets do not reach all peers:",
+        Health::Silent => "It does not answer:",
+        Health::Mute => "It says nothing of itself:",
+        Health::Unasked => "It has not been asked yet.",
+    };
+    let mut html = format!(
+        "<div class=\"banner {level}\"><span class=\"seal\" aria-hidden=\"true\">{}</span><div><h1>{}</h1>\
+         <p>{words}{}</p></div></div>",
+        node.health.sign(),
+        Text(node.name()),
+        node.why.as_ref().map(|why| format!(" {}", Text(why))).unwrap_or_default()
+    );
+    html += "<div class=\"columns\"><section class=\"card\"><h2>Node</h2><dl class=\"facts\">";
+    for (name, value) in facts(node) {
+        let _ = write!(html, "<div><dt>{name}</dt><dd>{}</dd></div>", Text(value));
+    }
+    html += "</dl></section>";
+    if let Some(said) = &node.said {
+        troubles(&mut html, &said.network);
+    }
+    html += "</div>";
+    peers(&mut html, picture, node, shown);
+    events(&mut html, node);
+    html
+}
+
+fn facts(node: &Node) -> Vec<(&'static str, String)> {
+    let lease = &node.lease;
+    let mut facts = Vec::new();
+    let ends = match lease.ends {
+        None => "for ever".to_owned(),
+        Some(end) => match end.duration_since(SystemTime::now()) {
+            Ok(left) => format!("ends in {} unless it is renewed", span(left.as_secs())),
+            Err(_) => "over".to_owned(),
+        },
+    };
+    facts.push(("lease", format!("{}, {ends}", node.subnets())));
+    facts.push(("address", node.address()));
+    facts.push(("backend", lease.backend.clone()));
+    let Some(said) = &node.said else {
+        return facts;
+    };
+    let Said { network, version, started, now, .. } = &**said;
+    if let Some(mtu) = network.mtu {
+        facts.push(("MTU", format!("{mtu} for pods")));
+    }
+    if let Some(underlay) = &network.underlay {
+        let addresses: Vec<String> = underlay.addresses.iter().map(ToString::to_string).collect();
+        let where_ = format!("{} {}", underlay.interface, addresses.join(" "));
+        facts.push(("underlay", format!("{where_}, MTU {}: {}", underlay.mtu, underlay.why)));
+    }
+    if let Some(store) = &network.store {
+        let since = span(seconds_between(&store.since, now));
+        facts.push((
+            "store",
+            match &store.why {
+                None => format!("{}, up for {since}", store.name),
+                Some(why) => format!("{}, away for {since}: {why}", store.name),
+            },
+        ));
+    }
+    let counts = network.peers;
+    let mut text = number(counts.known);
+    if counts.unusable > 0 {
+        text += &format!(", {} unusable", number(counts.unusable));
+    }
+    if counts.vanished > 0 {
+        text += &format!(", {} vanished from the store", number(counts.vanished));
+    }
+    facts.push(("peers", text));
+    let entries = &network.entries;
+    facts.push((
+        "entries",
+        match entries.missing {
+            0 => format!("{} wanted, all in place", number(entries.wanted)),
+            missing => format!("{} wanted, {} missing", number(entries.wanted), number(missing)),
+        },
+    ));
+    let up = span(seconds_between(started, now));
+    facts.push(("daemon", format!("flanneld {version}, running for {up}")));
+    if let Some(heard) = last_heard(node) {
+        facts.push(("heard", heard));
+    }
+    facts
+}
+
+fn troubles(html: &mut String, network: &NetworkState) {
+    let entries = &network.entries;
+    if entries.problems.is_empty() && entries.hazards.is_empty() {
+        return;
+    }
+    html.push_str(
+        "<section class=\"card\"><h2>What is missing or in the way</h2><ul class=\"plain\">",
+    );
+    for problem in &entries.problems {
+        let _ = write!(
+            html,
+            "<li><b class=\"mono\">{}</b>: {}</li>",
+            Text(&problem.entry),
+            Text(&problem.why)
+        );
+    }
+    for hazard in &entries.hazards {
+        let _ = write!(html, "<li>on this host: {}</li>", Text(hazard));
+    }
+    html.push_str("</ul></section>");
+}
+
+/// As far as it has been asked for them.
+fn peers(html: &mut String, picture: &Picture, node: &Node, shown: &Shown) {
+    let Some(peers) = node.peers.as_ref().filter(|peers| !peers.is_empty()) else {
+        let id = node.lease.subnet.to_string();
+        let network = super::network_query(shown, '&');
+        let href = format!("/?from={}{network}#nodes", super::text::InAddress(&id));
+        if node.said.is_some() {
+            let _ = write!(
+                html,
+                "<p class=\"js-only\"><a class=\"button\" href=\"{}\">Show all nodes as this one sees them</a></p>",
+                Text(href)
+            );
+        }
+        return;
+    };
+    html.push_str(
+        "<section class=\"card\"><h2>How it sees its peers</h2><div class=\"scroll\" tabindex=\"0\" role=\"region\" \
+         aria-label=\"Peers\"><table><thead><tr><th scope=\"col\">Peer</th><th scope=\"col\">Subnet</th>\
+         <th scope=\"col\">State</th><th scope=\"col\">Round trip</th><th scope=\"col\">Why</th></tr></thead><tbody>",
+    );
+    let mut ordered: Vec<(&String, &SeenPeer)> = peers.iter().collect();
+    ordered.sort_by_key(|(key, seen)| (seen.words() == "programmed", *key));
+    for (key, seen) in ordered {
+        let other = picture.nodes.values().find(|node| {
+            let subnet = &node.lease.subnet;
+            let v4 = subnet.v4().is_some_and(|net| net.to_string() == **key);
+            v4 || subnet.v6().is_some_and(|net| net.to_string() == **key)
+        });
+        let name = match other {
+            Some(other) => {
+                let href = address_of(&other.lease.subnet.to_string(), shown);
+                format!("<a href=\"{}\">{}</a>", Text(href), Text(other.name()))
+            }
+            None => "-".to_owned(),
+        };
+        let probe = seen.probe.as_ref();
+        let latency = probe.and_then(|probe| probe.latency_micros);
+        let latency = latency.map(|micros| format!("{:.2} ms", micros as f64 / 1_000.0));
+        let why = probe.and_then(|probe| probe.why.as_ref()).or(seen.peer.why.as_ref());
+        let fix = probe.and_then(|probe| probe.fix.as_ref());
+        let why: Vec<&str> = why.into_iter().chain(fix).map(String::as_str).collect();
+        let _ = write!(
+            html,
+            "<tr><th scope=\"row\">{name}</th><td class=\"mono\">{}</td><td>{}</td><td>{}</td>\
+             <td class=\"why\">{}</td></tr>",
+            Text(key),
+            seen.words(),
+            latency.unwrap_or_default(),
+            Text(why.join("; "))
+        );
+    }
+    html.push_str("</tbody></table></div></section>");
+}
+
+fn events(html: &mut String, node: &Node) {
+    if node.events.is_empty() {
+        return;
+    }
+    html.push_str("<section class=\"card\"><h2>What happened here</h2><ol class=\"timeline\">");
+    for event in node.events.iter().rev() {
+        let _ = write!(
+            html,
+            "<li class=\"{}\"><time datetime=\"{}\">{}</time><div><span class=\"kind\">{}</span><p>{}</p></div>\
+             </li>",
+            kind_class(&event.kind),
+            Text(&event.at),
+            Text(clock(&event.at)),
+            Text(event.kind.replace('-', " ")),
+            Text(&event.what)
+        );
+    }
+    html.push_str("</ol></section>");
+}
+
+/// Zero for what is not a moment.
+fn seconds_between(earlier: &str, later: &str) -> u64 {
+    let read = |text: &str| text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_second);
+    let between = read(earlier).zip(read(later)).map(|(earlier, later)| later - earlier);
+    between.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default()
+}

@@ -1,0 +1,297 @@
+//! All nodes at a glance: whether the network is whole, and what is wrong first.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use super::text::{Text, clock, number, span};
+use super::{address_of, network_query};
+use crate::collector::Collector;
+use crate::health::Health;
+use crate::page::Shown;
+use crate::picture::{Node, Picture};
+use crate::timeline;
+
+/// So many different problems are shown, each with the first nodes that have it.
+const PROBLEMS: usize = 20;
+const NAMED: usize = 4;
+/// Rows of a page of the list.
+pub(super) const ROWS: usize = 100;
+
+pub(super) fn about(picture: &Picture, collector: &Collector) -> String {
+    let config = &picture.config;
+    let mut words: Vec<String> = config.networks.clone();
+    words.push(config.backend.clone());
+    words.push(collector.store());
+    words.retain(|word| !word.is_empty());
+    let words: Vec<String> = words.iter().map(|word| Text(word).to_string()).collect();
+    words.join("<span class=\"dot\" aria-hidden=\"true\"> · </span>")
+}
+
+pub(super) fn verdict(picture: &Picture, collector: &Collector, shown: &Shown) -> String {
+    let (level, headline, detail) = judge(picture, collector);
+    let sign = match level {
+        "bad" => "✕",
+        "warn" => "!",
+        "good" => "✓",
+        _ => "…",
+    };
+    let mut html = format!(
+        "<div class=\"banner {level}\"><span class=\"seal\" aria-hidden=\"true\">{sign}</span>\
+         <div><h1>{}</h1><p>{}</p></div></div><ul class=\"counts\" aria-label=\"Nodes by state\">",
+        Text(headline),
+        Text(detail)
+    );
+    let all = format!("/{}#nodes", network_query(shown, '?'));
+    let total = number(picture.nodes.len());
+    let _ =
+        write!(html, "<li><a href=\"{}\" data-state=\"\"><b>{total}</b> nodes</a></li>", Text(all));
+    for health in Health::ALL {
+        let count = picture.count(health);
+        if count > 0 {
+            let href = format!("/?state={}{}#nodes", health.key(), network_query(shown, '&'));
+            let _ = write!(
+                html,
+                "<li><a href=\"{}\" data-state=\"{key}\"><span class=\"mark {key}\" aria-hidden=\"true\">{}\
+                 </span><b>{}</b> {}</a></li>",
+                Text(href),
+                health.sign(),
+                number(count),
+                health.words(),
+                key = health.key()
+            );
+        }
+    }
+    html += "</ul>";
+    html
+}
+
+/// How bad it is, and in words.
+fn judge(picture: &Picture, collector: &Collector) -> (&'static str, String, String) {
+    let total = picture.nodes.len();
+    let nodes = |count: usize| if count == 1 { "node" } else { "nodes" };
+    if let Some(why) = &picture.store_problem {
+        let known = match picture.read {
+            Some(at) => {
+                format!("; below is what was known {} ago", span(at.elapsed().as_secs()))
+            }
+            None => String::new(),
+        };
+        return ("bad", "The store cannot be read".to_owned(), format!("{why}{known}"));
+    }
+    if picture.read.is_none() {
+        return ("wait", "Reading the leases".to_owned(), "This takes a moment.".to_owned());
+    }
+    if let Some(why) = &picture.config.problem {
+        return ("bad", "There is no network".to_owned(), why.clone());
+    }
+    if total == 0 {
+        let detail = "The network config is there; no node has taken a subnet.".to_owned();
+        return ("wait", "No node has joined yet".to_owned(), detail);
+    }
+    let Some(port) = collector.port() else {
+        let detail = "No probe port is given, so only leases are shown: start every flanneld with the same \
+                      --healthz-port.";
+        let headline = format!("{} {}, not asked how they are", number(total), nodes(total));
+        return ("wait", headline, detail.to_owned());
+    };
+    let wrong = picture.nodes.values().filter(|node| node.health.is_wrong()).count();
+    let unasked = picture.count(Health::Unasked);
+    let asked = total - unasked;
+    let silent = picture.count(Health::Silent);
+    if silent == total {
+        let detail = format!(
+            "All probe ports are closed to this page: start flanneld with --healthz-port={port} (and a \
+             --healthz-ip that can be reached from here), or tell the page another port."
+        );
+        return ("bad", "No node answers".to_owned(), detail);
+    }
+    let progress = match unasked {
+        0 => String::new(),
+        _ => format!(" {} of {} nodes have been asked so far.", number(asked), number(total)),
+    };
+    if wrong > 0 {
+        let worst = picture.nodes.values().map(|node| node.health).min().unwrap_or(Health::Whole);
+        let level = if worst <= Health::Unreached { "bad" } else { "warn" };
+        let verb = if wrong == 1 { "needs" } else { "need" };
+        let headline =
+            format!("{} of {} {} {verb} attention", number(wrong), number(total), nodes(total));
+        let whole = picture.count(Health::Whole) + picture.count(Health::ReadyBut);
+        let detail = format!("{} say that their network is whole.{progress}", number(whole));
+        return (level, headline, detail);
+    }
+    if asked == 0 {
+        return ("wait", "Asking the nodes".to_owned(), progress.trim().to_owned());
+    }
+    let mute = picture.count(Health::Mute);
+    let detail = match (mute, picture.count(Health::ReadyBut)) {
+        (0, 0) if unasked == 0 && total == 1 => "Its only node says so.".to_owned(),
+        (0, 0) if unasked == 0 => format!("All {} nodes say so.", number(total)),
+        (0, 0) => format!("Every node that was asked says so.{progress}"),
+        (0, but) => format!("{} of {} have a remark.{progress}", number(but), number(total)),
+        (mute, _) => format!(
+            "All that say anything say so; {} of {} say nothing of themselves.{progress}",
+            number(mute),
+            number(total)
+        ),
+    };
+    ("good", "The network is whole".to_owned(), detail)
+}
+
+pub(super) fn problems(picture: &Picture, shown: &Shown) -> String {
+    // The same trouble on many nodes is one trouble.
+    let mut groups: BTreeMap<(Health, &str), Vec<&Node>> = BTreeMap::new();
+    for node in picture.nodes.values() {
+        if node.health.is_wrong() || node.health == Health::ReadyBut {
+            let why = node.why.as_deref().unwrap_or_default();
+            // A node that does not answer is named in its reason.
+            let why = if node.health == Health::Silent { why_of_silence(why) } else { why };
+            groups.entry((node.health, why)).or_default().push(node);
+        }
+    }
+    let mut html = "<h2>What is wrong</h2>".to_owned();
+    if groups.is_empty() {
+        html += "<p class=\"calm\">Nothing that a node knows of.</p>";
+        return html;
+    }
+    html += "<ul class=\"problems\">";
+    let mut ordered: Vec<_> = groups.iter().collect();
+    ordered.sort_by_key(|((health, _), nodes)| (*health, usize::MAX - nodes.len()));
+    for ((health, why), nodes) in ordered.iter().take(PROBLEMS) {
+        let _ = write!(
+            html,
+            "<li><span class=\"mark {}\" aria-hidden=\"true\">{}</span><div><p class=\"who\">",
+            health.key(),
+            health.sign()
+        );
+        for (index, node) in nodes.iter().take(NAMED).enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            let href = address_of(&node.lease.subnet.to_string(), shown);
+            let _ = write!(html, "{comma}<a href=\"{}\">{}</a>", Text(href), Text(node.name()));
+        }
+        if nodes.len() > NAMED {
+            let _ = write!(html, " and {} more", number(nodes.len() - NAMED));
+        }
+        let words = match nodes.len() {
+            1 => health.words(),
+            _ => match health {
+                Health::Silent => "do not answer",
+                Health::Unreached => "do not reach all",
+                other => other.words(),
+            },
+        };
+        let _ = write!(html, " <span class=\"how {}\">{words}</span></p>", health.key());
+        let why = if nodes.len() == 1 { nodes[0].why.as_deref().unwrap_or_default() } else { why };
+        if !why.is_empty() {
+            let _ = write!(html, "<p class=\"why\">{}</p>", Text(why));
+        }
+        html += "</div></li>";
+    }
+    html += "</ul>";
+    if ordered.len() > PROBLEMS {
+        let more = number(ordered.len() - PROBLEMS);
+        let _ = write!(html, "<p>… and {more} other problems; the list of nodes has them all.</p>");
+    }
+    html
+}
+
+/// Without the address, which differs from node to node.
+fn why_of_silence(why: &str) -> &str {
+    why.split_once(": ").map_or(why, |(_, why)| why)
+}
+
+pub(super) fn timeline(picture: &Picture, shown: &Shown) -> String {
+    let lines = timeline::of_all(picture);
+    let mut html = "<h2>What happened</h2>".to_owned();
+    if lines.is_empty() {
+        html += "<p class=\"calm\">No node tells of anything.</p>";
+        return html;
+    }
+    html += "<ol class=\"timeline\">";
+    for line in &lines {
+        let others = match line.others {
+            0 => String::new(),
+            1 => " and another".to_owned(),
+            others => format!(" and {} others", number(others)),
+        };
+        let _ = write!(
+            html,
+            "<li class=\"{}\"><time datetime=\"{}\">{}</time><div><a href=\"{}\">{}</a>{others} \
+             <span class=\"kind\">{}</span><p>{}</p></div></li>",
+            kind_class(&line.event.kind),
+            line.at,
+            Text(clock(&line.event.at)),
+            Text(address_of(&line.id, shown)),
+            Text(&line.node),
+            Text(line.event.kind.replace('-', " ")),
+            Text(&line.event.what)
+        );
+    }
+    html += "</ol>";
+    html
+}
+
+/// How an event looks.
+pub(super) fn kind_class(kind: &str) -> &'static str {
+    match kind {
+        "error" => "bad",
+        "warning" | "store-lost" | "peer-left" | "peer-vanished" => "warn",
+        kind if kind.ends_with("-restored") || kind.ends_with("-repaired") => "mended",
+        kind if kind.ends_with("-lost") || kind.ends_with("-undone") => "warn",
+        kind if kind.ends_with("-found") || kind.ends_with("-came") => "good",
+        _ => "plain",
+    }
+}
+
+/// The list where there is no JavaScript: a page of those that are looked for.
+pub(super) fn list(picture: &Picture, shown: &Shown) -> String {
+    let search = shown.search.to_lowercase();
+    let is_meant = |node: &&Node| {
+        let is_found = || {
+            let text = format!("{} {} {}", node.name(), node.subnets(), node.address());
+            text.to_lowercase().contains(&search)
+        };
+        shown.health.is_none_or(|health| node.health == health) && (search.is_empty() || is_found())
+    };
+    let found: Vec<&Node> = picture.nodes.values().filter(is_meant).collect();
+    let mut html = String::new();
+    for node in found.iter().skip(shown.page * ROWS).take(ROWS) {
+        let id = node.lease.subnet.to_string();
+        let _ = write!(
+            html,
+            "<tr><td><span class=\"mark {key}\" aria-hidden=\"true\">{}</span> {}</td><th scope=\"row\">\
+             <a href=\"{}\">{}</a></th><td class=\"mono\">{}</td><td class=\"mono\">{}</td>\
+             <td class=\"why\">{}</td></tr>",
+            node.health.sign(),
+            node.health.words(),
+            Text(address_of(&id, shown)),
+            Text(node.name()),
+            Text(node.subnets()),
+            Text(node.address()),
+            Text(node.why.as_deref().unwrap_or_default()),
+            key = node.health.key(),
+        );
+    }
+    html
+}
+
+/// How many the list has, and the ways to its other pages.
+pub(super) fn pages(picture: &Picture, shown: &Shown) -> String {
+    let pages = picture.nodes.len().div_ceil(ROWS);
+    if pages <= 1 {
+        return String::new();
+    }
+    let mut html = "<nav class=\"pages no-js\" aria-label=\"Pages of the list\">".to_owned();
+    for page in 0..pages {
+        let current = if page == shown.page { " aria-current=\"page\"" } else { "" };
+        let href = format!("/?page={page}{}#nodes", network_query(shown, '&'));
+        let _ = write!(html, "<a href=\"{}\"{current}>{}</a> ", Text(href), page + 1);
+    }
+    html += "</nav>";
+    html
+}
+
+/// Where a node was last heard, for its page.
+pub(super) fn last_heard(node: &Node) -> Option<String> {
+    node.seconds_since_answer(Instant::now()).map(|seconds| format!("{} ago", span(seconds)))
+}

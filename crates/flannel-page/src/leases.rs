@@ -1,0 +1,93 @@
+//! Where leases come from.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use flannel_lease::{Expiry, NetworkName, Subnet, SubnetOrigin};
+use flannel_store::{Admin, Held};
+
+#[async_trait]
+pub trait Leases: Send + Sync {
+    /// What the store is called.
+    fn store(&self) -> String;
+
+    fn networks(&self) -> Vec<NetworkName>;
+
+    /// The error is for an operator.
+    async fn read(&self, network: &NetworkName) -> Result<LeaseTable, String>;
+}
+
+/// All leases of a network at one instant.
+#[derive(Clone, Debug)]
+pub struct LeaseTable {
+    /// As somebody wrote it. There may be secrets in it: it is read, never shown.
+    pub config: Option<String>,
+    pub subnets: SubnetOrigin,
+    pub leases: Vec<LeaseRow>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRow {
+    pub subnet: Subnet,
+    /// Of the node, where the store knows it.
+    pub name: Option<String>,
+    pub v4: Option<Ipv4Addr>,
+    pub v6: Option<Ipv6Addr>,
+    pub backend: String,
+    /// `None` if it has no end.
+    pub ends: Option<SystemTime>,
+}
+
+impl LeaseRow {
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.v4.map(IpAddr::V4).or(self.v6.map(IpAddr::V6))
+    }
+}
+
+impl From<&Held> for LeaseRow {
+    fn from(held: &Held) -> Self {
+        let attrs = &held.lease.attrs;
+        Self {
+            subnet: held.lease.subnet,
+            name: attrs.owner.as_deref().map(str::to_owned),
+            v4: attrs.public_ip,
+            v6: attrs.public_ipv6,
+            backend: attrs.backend_type.clone(),
+            ends: match held.expiry {
+                Expiry::Never => None,
+                Expiry::At(end) => Some(end),
+            },
+        }
+    }
+}
+
+/// One network of a store, as an operator reads it.
+pub struct StoreLeases {
+    store: Box<dyn Admin>,
+    network: NetworkName,
+}
+
+impl StoreLeases {
+    pub fn new(store: Box<dyn Admin>, network: NetworkName) -> Self {
+        Self { store, network }
+    }
+}
+
+#[async_trait]
+impl Leases for StoreLeases {
+    fn store(&self) -> String {
+        self.store.name()
+    }
+
+    fn networks(&self) -> Vec<NetworkName> {
+        vec![self.network.clone()]
+    }
+
+    async fn read(&self, _network: &NetworkName) -> Result<LeaseTable, String> {
+        let config = self.store.config().await.map_err(|error| error.to_string())?;
+        let leases = self.store.list().await.map_err(|error| error.to_string())?;
+        let leases = leases.iter().map(LeaseRow::from).collect();
+        Ok(LeaseTable { config, subnets: self.store.subnets(), leases })
+    }
+}

@@ -1,0 +1,30 @@
+//! The page: a whole network at a glance, in a browser. The lease server serves it behind its tokens, and
+//! `flannelctl page` on localhost, for any store.
+//!
+//! Leases come from the store ([`Leases`]); how each node is, it says itself on its probe port
+//! ([`flannel_state`]). Nodes are asked only while somebody looks, and never faster than a fixed pace
+//! (`collector.rs`). What is found is a [`Picture`](picture), from which everything is drawn: HTML by the server
+//! (`html/`), so that the overview needs no JavaScript, and a stream of what changes (`live.rs`). Texts of
+//! nodes are text wherever they are shown: `html/text.rs` is the one place where they become HTML.
+
+#![forbid(unsafe_code)]
+
+mod collector;
+mod files;
+mod gate;
+mod health;
+mod html;
+mod leases;
+mod live;
+mod local;
+mod mesh;
+mod node_client;
+mod page;
+mod picture;
+mod pool;
+mod said;
+mod timeline;
+
+pub use leases::{LeaseRow, LeaseTable, Leases, StoreLeases};
+pub use local::Local;
+pub use page::{Body, Page, is_ours};
