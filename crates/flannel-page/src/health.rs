@@ -53,6 +53,17 @@ impl Health {
         }
     }
 
+    /// Of several nodes.
+    pub(crate) fn words_of(self, count: usize) -> &'static str {
+        match self {
+            _ if count == 1 => self.words(),
+            Self::Unreached => "do not reach all",
+            Self::Silent => "do not answer",
+            Self::Mute => "say nothing of themselves",
+            _ => self.words(),
+        }
+    }
+
     /// For style sheets and addresses.
     pub(crate) fn key(self) -> &'static str {
         match self {

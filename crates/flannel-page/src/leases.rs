@@ -64,20 +64,22 @@ impl From<&Held> for LeaseRow {
 
 /// One network of a store, as an operator reads it.
 pub struct StoreLeases {
+    /// What people call the store.
+    kind: &'static str,
     store: Box<dyn Admin>,
     network: NetworkName,
 }
 
 impl StoreLeases {
-    pub fn new(store: Box<dyn Admin>, network: NetworkName) -> Self {
-        Self { store, network }
+    pub fn new(kind: &'static str, store: Box<dyn Admin>, network: NetworkName) -> Self {
+        Self { kind, store, network }
     }
 }
 
 #[async_trait]
 impl Leases for StoreLeases {
     fn store(&self) -> String {
-        self.store.name()
+        self.kind.to_owned()
     }
 
     fn networks(&self) -> Vec<NetworkName> {

@@ -9,7 +9,7 @@ use flannel_state::{DaemonState, HistoryEvent};
 use http::{Request, StatusCode};
 use serde::de::DeserializeOwned;
 
-use crate::said::{Said, SeenPeer, brief, brief_event};
+use crate::said::{Probing, Said, SeenPeer, brief, brief_event};
 
 /// A state is some kilobytes.
 const STATE_BYTES: usize = 256 << 10;
@@ -36,7 +36,10 @@ pub(crate) struct NodeClient {
 impl NodeClient {
     pub(crate) async fn ask(self, address: IpAddr, network: &str) -> Answer {
         let state = match self.get(address, "/v1/state", STATE_BYTES).await {
-            Ok(Some(bytes)) => serde_json::from_slice::<DaemonState>(&bytes).ok(),
+            Ok(Some(bytes)) => {
+                let state = serde_json::from_slice::<DaemonState>(&bytes).ok();
+                state.map(|state| (state, Probing::read(&bytes, network)))
+            }
             Ok(None) => None,
             Err(why) => {
                 let port = self.port;
@@ -45,7 +48,7 @@ impl NodeClient {
                 )));
             }
         };
-        let Some(state) = state else {
+        let Some((state, probing)) = state else {
             return Answer::Mute(
                 "what answers on its probe port does not tell its state: the Go flannel, or a flanneld of an \
                  older version"
@@ -53,7 +56,7 @@ impl NodeClient {
             );
         };
         let version = brief(state.version.clone());
-        let Some(said) = Said::of(state, network) else {
+        let Some(said) = Said::of(state, network, probing) else {
             return Answer::Mute(format!("its flanneld {version} has no network {network}"));
         };
         let path = format!("/v1/events?last={EVENTS}");

@@ -113,7 +113,7 @@ function readColours() {
   const style = getComputedStyle(root);
   const of = (name) => style.getPropertyValue(`--${name}`).trim();
   colours = {
-    whole: of("good"), but: of("warn"), silent: of("warn"), unreached: of("warn"), "not-ready": of("bad"), "cut-off": of("bad"),
+    whole: of("map-whole"), but: of("warn"), silent: of("warn"), unreached: of("warn"), "not-ready": of("bad"), "cut-off": of("bad"),
     mute: of("calm"), unasked: of("free"), free: of("free"), ink: of("ink"), muted: of("muted"), card: of("card"), focus: of("focus"),
     good: of("good"), bad: of("bad"), warn: of("warn"), calm: of("calm"), leased: of("leased"),
     heat: [0, 1, 2, 3, 4].map((step) => of(`heat${step}`)),
@@ -197,10 +197,10 @@ function drawMapNow() {
     const y = Math.floor(index / tiles.columns) * tiles.height;
     const fill = seen ? colourOf(seen.get(row.id) ?? -6, by) : colours[row.health];
     pen.globalAlpha = row.meant ? 1 : 0.16;
-    pen.fillStyle = fill;
+    pen.fillStyle = !seen && tiles.named && row.health === "whole" ? colours.good : fill;
     const [wide, high] = [tiles.width - gap, tiles.height - gap];
     if (tiles.named) {
-      drawNamed(pen, row, fill, x, y, wide, high);
+      drawNamed(pen, row, x, y, wide, high);
     } else if (tiles.width > 12) {
       pen.beginPath();
       pen.roundRect(x, y, wide, high, 3);
@@ -221,7 +221,7 @@ function drawMapNow() {
   at("view").replaceChildren(...legend(by));
 }
 
-function drawNamed(pen, row, fill, x, y, wide, high) {
+function drawNamed(pen, row, x, y, wide, high) {
   const alpha = pen.globalAlpha;
   pen.globalAlpha = alpha * 0.14;
   pen.beginPath();

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use flannel_lease::Subnet;
-use flannel_state::NetworkState;
 
 use super::address_of;
 use super::overview::{kind_class, last_heard};
@@ -51,7 +50,7 @@ pub(super) fn draw(picture: &Picture, subnet: &Subnet, shown: &Shown) -> String 
     }
     html += "</dl></section>";
     if let Some(said) = &node.said {
-        troubles(&mut html, &said.network);
+        troubles(&mut html, said);
     }
     html += "</div>";
     peers(&mut html, picture, node, shown);
@@ -119,9 +118,10 @@ fn facts(node: &Node) -> Vec<(&'static str, String)> {
     facts
 }
 
-fn troubles(html: &mut String, network: &NetworkState) {
-    let entries = &network.entries;
-    if entries.problems.is_empty() && entries.hazards.is_empty() {
+fn troubles(html: &mut String, said: &Said) {
+    let entries = &said.network.entries;
+    let findings: Vec<String> = said.probing.findings().collect();
+    if entries.problems.is_empty() && entries.hazards.is_empty() && findings.is_empty() {
         return;
     }
     html.push_str(
@@ -134,6 +134,9 @@ fn troubles(html: &mut String, network: &NetworkState) {
             Text(&problem.entry),
             Text(&problem.why)
         );
+    }
+    for finding in findings {
+        let _ = write!(html, "<li>{}</li>", Text(finding));
     }
     for hazard in &entries.hazards {
         let _ = write!(html, "<li>on this host: {}</li>", Text(hazard));

@@ -57,7 +57,7 @@ pub(super) fn verdict(picture: &Picture, collector: &Collector, shown: &Shown) -
                 Text(href),
                 health.sign(),
                 number(count),
-                health.words(),
+                health.words_of(count),
                 key = health.key()
             );
         }
@@ -172,14 +172,7 @@ pub(super) fn problems(picture: &Picture, shown: &Shown) -> String {
         if nodes.len() > NAMED {
             let _ = write!(html, " and {} more", number(nodes.len() - NAMED));
         }
-        let words = match nodes.len() {
-            1 => health.words(),
-            _ => match health {
-                Health::Silent => "do not answer",
-                Health::Unreached => "do not reach all",
-                other => other.words(),
-            },
-        };
+        let words = health.words_of(nodes.len());
         let _ = write!(html, " <span class=\"how {}\">{words}</span></p>", health.key());
         let why = if nodes.len() == 1 { nodes[0].why.as_deref().unwrap_or_default() } else { why };
         if !why.is_empty() {
@@ -239,6 +232,7 @@ pub(super) fn kind_class(kind: &str) -> &'static str {
         kind if kind.ends_with("-restored") || kind.ends_with("-repaired") => "mended",
         kind if kind.ends_with("-lost") || kind.ends_with("-undone") => "warn",
         kind if kind.ends_with("-found") || kind.ends_with("-came") => "good",
+        "ready" | "peer-announced" | "lease-acquired" => "good",
         _ => "plain",
     }
 }

@@ -122,7 +122,8 @@ impl Browser {
             Some("Network.requestWillBeSent") => {
                 self.fetched.push(params["request"]["url"].as_str().unwrap_or_default().to_owned());
             }
-            Some("Runtime.exceptionThrown" | "Log.entryAdded") => {
+            Some("Runtime.exceptionThrown") => self.complaints.push(params.to_string()),
+            Some("Log.entryAdded") if params["entry"]["level"] != "info" => {
                 self.complaints.push(params.to_string());
             }
             Some("Page.javascriptDialogOpening") => {

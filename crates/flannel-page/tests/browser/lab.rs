@@ -60,7 +60,7 @@ fn flannelctl_shows_a_lab_and_a_daemon_that_is_killed_and_comes_back() -> Result
     browser.open(&url);
     browser.until("document.querySelector('h1').textContent === 'The network is whole'");
     browser.until("document.querySelectorAll('#list tbody tr').length === 3");
-    browser.until("document.querySelector('#timeline').textContent.includes('peer came')");
+    browser.until("document.querySelector('#timeline').textContent.includes('peer announced')");
     screenshot(&mut browser, "lab");
     lab.node(2).flanneld().kill9();
     browser.until("document.querySelector('h1').textContent === '1 of 3 nodes needs attention'");

@@ -246,7 +246,7 @@ fn five_thousand_nodes_stay_legible_and_bounded() {
     browser.fill("#q", "node-4321");
     browser.until("document.querySelectorAll('#list tbody tr').length === 1");
     assert!(browser.text("#list tbody").contains("node-4321"));
-    browser.eval("document.getElementById('q').value = ''; document.getElementById('q').dispatchEvent(new Event('input'))");
+    browser.eval("document.getElementById('q').value = ''; document.getElementById('q').dispatchEvent(new Event('input')); document.activeElement.blur()");
 
     browser.until("document.querySelector('#verdict').textContent.includes('30 of 5,000 nodes need attention')");
     browser.until("!document.querySelector('#verdict').textContent.includes('so far')");
@@ -258,7 +258,7 @@ fn five_thousand_nodes_stay_legible_and_bounded() {
     let problems = browser.text("#problems");
     assert!(problems.find("connection refused") < problems.find("do not answer"), "{problems}");
     let (early, messages) =
-        (browser.heap(), browser.eval("document.documentElement.dataset.messages"));
+        (browser.heap(), browser.eval("Number(document.documentElement.dataset.messages)"));
     browser.until(&format!("Number(document.documentElement.dataset.messages) > {messages} + 10"));
     let late = browser.heap();
     println!(

@@ -36,7 +36,7 @@ impl PageArgs {
              use `ssh -L 8080:127.0.0.1:8080` and --listen 127.0.0.1:8080, or the page of the lease server"
         );
         block_on(async {
-            let leases = StoreLeases::new(store.open()?, store.network()?);
+            let leases = StoreLeases::new(store.kind()?, store.open()?, store.network()?);
             let local = Local::bind(listen).await;
             let local = local.with_context(|| format!("cannot listen on {listen}"))?;
             writeln!(std::io::stdout(), "{}", local.url())?;

@@ -97,6 +97,15 @@ impl StoreArgs {
             || self.is_kubernetes().unwrap_or(true)
     }
 
+    /// What people call the store that [`Self::open`] opens.
+    pub(crate) fn kind(&self) -> anyhow::Result<&'static str> {
+        Ok(match given(&self.remote, "REMOTE") {
+            Some(_) => "lease server",
+            None if self.is_kubernetes()? => "Kubernetes",
+            None => "etcd",
+        })
+    }
+
     /// Whether subnets are taken from a pool or assigned, as far as the flags say.
     pub(crate) fn subnets(&self) -> anyhow::Result<SubnetOrigin> {
         let server = given(&self.remote, "REMOTE").is_some();
