@@ -115,6 +115,17 @@ fn what_is_wrong_comes_first_and_each_node_is_called_what_it_is() {
 }
 
 #[test]
+fn a_long_list_has_pages_which_keep_to_what_is_looked_for() {
+    let visitor = Visitor::enter(&Simulated::new(250).serve());
+    let rows = |path: &str| visitor.get(path).matches("<th scope=\"row\">").count();
+    visitor.until("/", "250");
+    assert_eq!([rows("/"), rows("/?page=2"), rows("/?page=9")], [100, 50, 0]);
+    assert_eq!(rows("/?q=node-010"), 10);
+    let found = visitor.get("/?q=node-0");
+    assert!(found.contains("/?page=1&amp;q=node-0&amp;state=#nodes"), "{found}");
+}
+
+#[test]
 fn text_of_nodes_is_text() {
     let bad = "<img src=x onerror=alert(1)>\"'&";
     let simulated = Simulated::new(2);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use super::text::{Text, clock, number, span};
+use super::text::{InAddress, Text, clock, number, span};
 use super::{address_of, network_query};
 use crate::collector::Collector;
 use crate::health::Health;
@@ -237,8 +237,8 @@ pub(super) fn kind_class(kind: &str) -> &'static str {
     }
 }
 
-/// The list where there is no JavaScript: a page of those that are looked for.
-pub(super) fn list(picture: &Picture, shown: &Shown) -> String {
+/// Those that are looked for.
+fn found<'a>(picture: &'a Picture, shown: &Shown) -> Vec<&'a Node> {
     let search = shown.search.to_lowercase();
     let is_meant = |node: &&Node| {
         let is_found = || {
@@ -247,7 +247,12 @@ pub(super) fn list(picture: &Picture, shown: &Shown) -> String {
         };
         shown.health.is_none_or(|health| node.health == health) && (search.is_empty() || is_found())
     };
-    let found: Vec<&Node> = picture.nodes.values().filter(is_meant).collect();
+    picture.nodes.values().filter(is_meant).collect()
+}
+
+/// The list where there is no JavaScript: a page of those that are looked for.
+pub(super) fn list(picture: &Picture, shown: &Shown) -> String {
+    let found = found(picture, shown);
     let mut html = String::new();
     for node in found.iter().skip(shown.page * ROWS).take(ROWS) {
         let id = node.lease.subnet.to_string();
@@ -269,16 +274,18 @@ pub(super) fn list(picture: &Picture, shown: &Shown) -> String {
     html
 }
 
-/// How many the list has, and the ways to its other pages.
+/// The ways to its other pages.
 pub(super) fn pages(picture: &Picture, shown: &Shown) -> String {
-    let pages = picture.nodes.len().div_ceil(ROWS);
+    let pages = found(picture, shown).len().div_ceil(ROWS);
     if pages <= 1 {
         return String::new();
     }
     let mut html = "<nav class=\"pages no-js\" aria-label=\"Pages of the list\">".to_owned();
     for page in 0..pages {
         let current = if page == shown.page { " aria-current=\"page\"" } else { "" };
-        let href = format!("/?page={page}{}#nodes", network_query(shown, '&'));
+        let state = shown.health.map(Health::key).unwrap_or_default();
+        let (search, network) = (InAddress(&shown.search), network_query(shown, '&'));
+        let href = format!("/?page={page}&q={search}&state={state}{network}#nodes");
         let _ = write!(html, "<a href=\"{}\"{current}>{}</a> ", Text(href), page + 1);
     }
     html += "</nav>";
