@@ -372,7 +372,7 @@ function drawMatrix() {
       pen.roundRect(left + to * side, top + from * side, side - gap, side - gap, Math.min(4, side / 5));
       pen.fill();
       if (value >= 0 && side >= 40) {
-        pen.fillStyle = "#08121c";
+        pen.fillStyle = by.step(value) > 1 ? "#fff" : "#08121c";
         pen.textAlign = "center";
         pen.font = "11px system-ui, 'DejaVu Sans', sans-serif";
         pen.fillText((value / 1000).toFixed(2), left + to * side + (side - gap) / 2, top + from * side + side / 2 + 3);

@@ -233,6 +233,7 @@ fn five_thousand_nodes_stay_legible_and_bounded() {
     let url = simulated.serve();
     let mut browser = Browser::start();
     browser.open(&url);
+    browser.until("performance.getEntriesByName('first-contentful-paint').length");
     let paint =
         browser.eval("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1");
     browser
