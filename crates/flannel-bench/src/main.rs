@@ -167,7 +167,6 @@ fn main() -> anyhow::Result<()> {
         What::Engine { peers, rounds } => engine::run(&peers, rounds),
         What::Scale { rounds } => scale::run(rounds),
         What::Probing { peers, seconds } => probing::run(&peers, seconds),
-    },
         What::Metrics { peers, rounds } => metrics::run(peers, rounds),
         What::Start { peers, rounds, against } => start::run(&peers, rounds, against),
         What::Kubernetes { nodes, heartbeats, against } => {

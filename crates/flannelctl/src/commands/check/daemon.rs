@@ -1,11 +1,12 @@
 //! What the daemon that runs here says itself.
 
-use flannel_state::{PeerCondition, Verdict};
+use flannel_state::{DaemonState, FindingState, PeerCondition, Verdict};
 
 use super::finding::Finding;
 use super::surroundings::Surroundings;
 
 const SUBJECT: &str = "daemon";
+const PROBES: &str = "probes";
 /// So many peers are named.
 const NAMED: usize = 5;
 
@@ -87,5 +88,24 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
             },
         ));
     }
+    findings.extend(probed(state));
     findings
+}
+
+/// What came of asking the peers themselves.
+fn probed(state: &DaemonState) -> Vec<Finding> {
+    let probing = state.networks.iter().filter_map(|network| network.probing.as_ref());
+    let finding = |found: &FindingState| {
+        let probe = &found.probe;
+        let node = found.node.map(|node| format!(" at {node}")).unwrap_or_default();
+        let layer = probe.layer.as_deref().unwrap_or("unknown layer");
+        let why = probe.why.as_deref().unwrap_or(&probe.verdict);
+        let what = format!("the peer {}{node} ({layer}): {why}", found.subnet);
+        let fix = probe.fix.clone().unwrap_or_default();
+        match probe.traffic {
+            Some(true) => Finding::warning(PROBES, what, "pods' packets pass all the same", fix),
+            _ => Finding::broken(PROBES, what, "pods' packets to that node do not arrive", fix),
+        }
+    };
+    probing.flat_map(|probing| probing.findings.iter().take(NAMED)).map(finding).collect()
 }
