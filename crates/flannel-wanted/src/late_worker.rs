@@ -15,13 +15,15 @@ use crate::{
 /// A handle on a worker that may not have been started yet, and then wants nothing.
 pub struct LateWorker<S, E, O, Q = Infallible> {
     name: &'static str,
-    worker: Arc<Mutex<Option<Worker<Command<S, E, O, Q>>>>>,
+    worker: Arc<MaybeStarted<S, E, O, Q>>,
     status: watch::Sender<Status>,
     start: Arc<Start<S, E, O, Q>>,
 }
 
-type Start<S, E, O, Q> =
-    dyn Fn(StatusPublisher) -> io::Result<Worker<Command<S, E, O, Q>>> + Send + Sync;
+type WorkerOf<S, E, O, Q> = Worker<Command<S, E, O, Q>>;
+type MaybeStarted<S, E, O, Q> = Mutex<Option<WorkerOf<S, E, O, Q>>>;
+
+type Start<S, E, O, Q> = dyn Fn(StatusPublisher) -> io::Result<WorkerOf<S, E, O, Q>> + Send + Sync;
 
 impl<S, E, O, Q> Clone for LateWorker<S, E, O, Q> {
     fn clone(&self) -> Self {
@@ -34,10 +36,7 @@ impl<S: Requester, E: Send + 'static, O: Send + 'static, Q: Send + 'static> Late
     /// `name` is what errors call it.
     pub fn new(
         name: &'static str,
-        start: impl Fn(StatusPublisher) -> io::Result<Worker<Command<S, E, O, Q>>>
-        + Send
-        + Sync
-        + 'static,
+        start: impl Fn(StatusPublisher) -> io::Result<WorkerOf<S, E, O, Q>> + Send + Sync + 'static,
     ) -> Self {
         let (worker, status) = (Arc::default(), watch::Sender::new(Status::default()));
         Self { name, worker, status, start: Arc::new(start) }
@@ -101,7 +100,7 @@ impl<S: Requester, E: Send + 'static, O: Send + 'static, Q: Send + 'static> Late
     }
 
     /// The worker, if it has been started or is to be.
-    fn worker(&self, start: bool) -> Result<Option<Worker<Command<S, E, O, Q>>>, Stopped> {
+    fn worker(&self, start: bool) -> Result<Option<WorkerOf<S, E, O, Q>>, Stopped> {
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         if worker.is_none() && start {
             let started = (self.start)(StatusPublisher::new(self.status.clone()));
