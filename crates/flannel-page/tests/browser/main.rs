@@ -263,8 +263,10 @@ fn five_thousand_nodes_stay_legible_and_bounded() {
     browser.until(&format!("Number(document.documentElement.dataset.messages) > {messages} + 10"));
     let late = browser.heap();
     println!(
-        "page with {COUNT} nodes: first paint {paint:.0} ms, all drawn {drawn:.0} ms, scripts' memory {:.1} MB, \
+        "page with {COUNT} nodes: first paint {:.0} ms, all drawn {:.0} ms, scripts' memory {:.1} MB, \
          ten messages later {:.1} MB",
+        paint.as_f64().unwrap_or_default(),
+        drawn.as_f64().unwrap_or_default(),
         early as f64 / 1e6,
         late as f64 / 1e6
     );
