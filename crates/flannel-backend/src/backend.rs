@@ -42,7 +42,7 @@ pub struct NodeMemory<'a> {
 
 impl PeerProblem {
     /// All that [`Self::kind`] says.
-    pub const KINDS: [&'static str; 9] = [
+    pub const KINDS: [&'static str; 10] = [
         "other-backend",
         "unclaimed",
         "outside-network",
@@ -50,6 +50,7 @@ impl PeerProblem {
         "our-address",
         "displaces",
         "no-address",
+        "other-family",
         "bad-data",
         "unreachable",
     ];
@@ -64,6 +65,7 @@ impl PeerProblem {
             Self::OurAddress => "our-address",
             Self::Displaces { .. } => "displaces",
             Self::NoAddress(_) => "no-address",
+            Self::Apart(_) => "other-family",
             Self::Data(_) => "bad-data",
             Self::Unreachable(_) => "unreachable",
         }

@@ -415,9 +415,7 @@ impl Backend for WireguardBackend {
     fn carriage(&self, node: &Node) -> Carriage {
         let mut ports: Vec<u16> = Family::used_by(node).map(|family| self.port(family)).collect();
         ports.dedup();
-        let mtu = Family::used_by(node).map(|family| self.device_mtu(family, node)).min();
-        let overhead = mtu.map(|mtu| self.outer_mtu(node).saturating_sub(mtu));
-        Carriage::udp(&ports, overhead.unwrap_or_default())
+        Carriage::udp(&ports, self.outer_mtu(node).saturating_sub(self.mtu(node)))
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

@@ -99,7 +99,7 @@ impl<S: Requester> Applier<S> for Ipsec<S> {
     }
 
     async fn tally(&self) -> Result<Tally<S>, Stopped> {
-        self.0.tally().await
+        self.worker.tally().await
     }
 
     async fn compare(&self) -> Result<Comparison, Stopped> {
