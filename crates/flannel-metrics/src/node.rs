@@ -6,6 +6,7 @@ crate::metrics! {
     READY = Gauge "flannel_ready" ["network"] "Whether pods of this node reach those of others, as far as it can tell: 1 or 0, as `/readyz` says it";
     PEERS = Gauge "flannel_peers" ["network", "state"] "Other nodes that are known, by what this node has done about them: `programmed`, `incomplete` (something that leads to them is missing), `unusable`, or `vanished` from the store's list and still sent to";
     PEERS_UNUSABLE = Gauge "flannel_peers_unusable" ["network", "reason"] "Known nodes to which nothing leads because their lease cannot be used here, by reason";
+    PEERS_PROBED = Gauge "flannel_peers_probed" ["network", "result"] "Other nodes by what came of probing them through the overlay: `reached`, `unreached` (pods' packets do not pass), `impaired` (they pass, and something is worth knowing), `not-probed`, or `waiting` for their first turn; absent where probing is off";
     WANTED = Gauge "flannel_entries_wanted" ["network", "applier", "kind"] "Entries that are wanted of the kernel and of other appliers";
     PROGRAMMED = Gauge "flannel_entries_programmed" ["network", "applier", "kind"] "Entries that were last seen to be as wanted";
     MISSING = Gauge "flannel_entries_missing" ["network", "applier", "kind"] "Entries that are still to be written, or are left alone for a while because somebody keeps undoing them";

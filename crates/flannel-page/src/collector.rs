@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use flannel_lease::{NetworkName, Subnet};
+use flannel_state::PeerState;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -13,7 +14,6 @@ use crate::leases::Leases;
 use crate::mesh;
 use crate::node_client::{Answer, NodeClient};
 use crate::picture::Picture;
-use crate::said::SeenPeer;
 
 /// Nobody needs a node's state more often.
 const SHORTEST_PERIOD: Duration = Duration::from_secs(2);
@@ -115,7 +115,7 @@ impl Collector {
     }
 
     /// How a node sees others now.
-    pub(crate) async fn peers(&self, address: IpAddr) -> Result<Vec<SeenPeer>, String> {
+    pub(crate) async fn peers(&self, address: IpAddr) -> Result<Vec<PeerState>, String> {
         let nodes = self.nodes.ok_or("nodes are not asked here: no probe port is given")?;
         nodes.peers(address, self.network.as_str()).await
     }
@@ -131,7 +131,7 @@ impl Collector {
     }
 
     async fn collect(self: Arc<Self>) {
-        let mut asked: JoinSet<(Subnet, IpAddr, Answer, Option<Vec<SeenPeer>>)> = JoinSet::new();
+        let mut asked: JoinSet<(Subnet, IpAddr, Answer, Option<Vec<PeerState>>)> = JoinSet::new();
         let mut store = JoinSet::new();
         let mut store_due = Instant::now();
         let mut ticks = tokio::time::interval(TICK);
@@ -169,7 +169,7 @@ impl Collector {
         }
     }
 
-    fn ask_some(&self, asked: &mut JoinSet<(Subnet, IpAddr, Answer, Option<Vec<SeenPeer>>)>) {
+    fn ask_some(&self, asked: &mut JoinSet<(Subnet, IpAddr, Answer, Option<Vec<PeerState>>)>) {
         let Some(nodes) = self.nodes else { return };
         let most = PER_TICK.min(AT_ONCE.saturating_sub(asked.len()));
         let mut picture = self.picture();

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use flannel_state::PeerCondition;
+use flannel_state::{PeerCondition, PeerState};
 
 use crate::picture::{Node, Picture};
-use crate::said::SeenPeer;
+use crate::said::is_unreached;
 
 /// Up to so many nodes every pair is shown. Beyond that a matrix is too small to read, and to ask all nodes of
 /// all others too much: then the map shows how one node sees all others.
@@ -20,10 +20,10 @@ const UNUSABLE: i64 = -5;
 const UNKNOWN: i64 = -6;
 const UNREACHED: i64 = -7;
 
-fn cell(seen: &SeenPeer) -> i64 {
+fn cell(seen: &PeerState) -> i64 {
     let latency = seen.probe.as_ref().and_then(|probe| probe.latency_micros);
-    match seen.peer.condition {
-        _ if seen.is_unreached() => UNREACHED,
+    match seen.condition {
+        _ if is_unreached(seen) => UNREACHED,
         PeerCondition::Incomplete => INCOMPLETE,
         PeerCondition::Vanished => VANISHED,
         PeerCondition::Unusable => UNUSABLE,
@@ -50,19 +50,19 @@ fn pair(from: &Node, to: &Node) -> i64 {
     seen.map_or(UNKNOWN, cell)
 }
 
-fn seen_of<'a>(peers: &'a HashMap<String, SeenPeer>, to: &Node) -> Option<&'a SeenPeer> {
+fn seen_of<'a>(peers: &'a HashMap<String, PeerState>, to: &Node) -> Option<&'a PeerState> {
     let v4 = to.lease.subnet.v4().map(|net| net.to_string());
     let v6 = to.lease.subnet.v6().map(|net| net.to_string());
     v4.into_iter().chain(v6).find_map(|key| peers.get(&key))
 }
 
 /// How one node sees all others, by their ids.
-pub(crate) fn seen_by(picture: &Picture, from: &Node, peers: Vec<SeenPeer>) -> Vec<(String, i64)> {
-    let key = |seen: SeenPeer| {
-        let key = seen.peer.subnet.clone().or(seen.peer.ipv6_subnet.clone())?;
+pub(crate) fn seen_by(picture: &Picture, from: &Node, peers: Vec<PeerState>) -> Vec<(String, i64)> {
+    let key = |seen: PeerState| {
+        let key = seen.subnet.clone().or(seen.ipv6_subnet.clone())?;
         Some((key, seen))
     };
-    let peers: HashMap<String, SeenPeer> = peers.into_iter().filter_map(key).collect();
+    let peers: HashMap<String, PeerState> = peers.into_iter().filter_map(key).collect();
     let of = |to: &Node| {
         if from.lease.subnet == to.lease.subnet {
             return SELF;

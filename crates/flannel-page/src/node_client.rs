@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use flannel_https::{Client, Limits, Server, Target};
-use flannel_state::{DaemonState, HistoryEvent};
+use flannel_state::{DaemonState, HistoryEvent, PeerState};
 use http::{Request, StatusCode};
 use serde::de::DeserializeOwned;
 
-use crate::said::{Probing, Said, SeenPeer, brief, brief_event};
+use crate::said::{Said, brief, brief_event, brief_peer};
 
 /// A state is some kilobytes.
 const STATE_BYTES: usize = 256 << 10;
@@ -36,10 +36,7 @@ pub(crate) struct NodeClient {
 impl NodeClient {
     pub(crate) async fn ask(self, address: IpAddr, network: &str) -> Answer {
         let state = match self.get(address, "/v1/state", STATE_BYTES).await {
-            Ok(Some(bytes)) => {
-                let state = serde_json::from_slice::<DaemonState>(&bytes).ok();
-                state.map(|state| (state, Probing::read(&bytes, network)))
-            }
+            Ok(Some(bytes)) => serde_json::from_slice::<DaemonState>(&bytes).ok(),
             Ok(None) => None,
             Err(why) => {
                 let port = self.port;
@@ -48,7 +45,7 @@ impl NodeClient {
                 )));
             }
         };
-        let Some((state, probing)) = state else {
+        let Some(state) = state else {
             return Answer::Mute(
                 "what answers on its probe port does not tell its state: the Go flannel, or a flanneld of an \
                  older version"
@@ -56,7 +53,7 @@ impl NodeClient {
             );
         };
         let version = brief(state.version.clone());
-        let Some(said) = Said::of(state, network, probing) else {
+        let Some(said) = Said::of(state, network) else {
             return Answer::Mute(format!("its flanneld {version} has no network {network}"));
         };
         let path = format!("/v1/events?last={EVENTS}");
@@ -71,13 +68,9 @@ impl NodeClient {
         self,
         address: IpAddr,
         network: &str,
-    ) -> Result<Vec<SeenPeer>, String> {
-        let peers: Vec<SeenPeer> = self.lines(address, "/v1/peers", PEERS).await?;
-        Ok(peers
-            .into_iter()
-            .filter(|seen| seen.peer.network == network)
-            .map(SeenPeer::brief)
-            .collect())
+    ) -> Result<Vec<PeerState>, String> {
+        let peers: Vec<PeerState> = self.lines(address, "/v1/peers", PEERS).await?;
+        Ok(peers.into_iter().filter(|peer| peer.network == network).map(brief_peer).collect())
     }
 
     async fn lines<T: DeserializeOwned>(

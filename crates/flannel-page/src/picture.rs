@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use flannel_lease::{NetworkConfig, Subnet, SubnetOrigin};
-use flannel_state::HistoryEvent;
+use flannel_state::{HistoryEvent, PeerState};
 
 use crate::health::Health;
 use crate::leases::{LeaseRow, LeaseTable};
 use crate::node_client::Answer;
 use crate::pool::PoolView;
-use crate::said::{Said, SeenPeer, brief};
+use crate::said::{Said, brief};
 
 /// Who does not answer is asked again before its turn: it may be back, or have been busy. Since those who have waited
 /// longest go first, that takes nobody else's turn.
@@ -52,7 +52,7 @@ pub(crate) struct Node {
     /// The last time it said something.
     pub(crate) said: Option<Box<Said>>,
     pub(crate) events: Vec<HistoryEvent>,
-    pub(crate) peers: Option<HashMap<String, SeenPeer>>,
+    pub(crate) peers: Option<HashMap<String, PeerState>>,
     /// The version of the picture that changed it last.
     pub(crate) changed: u64,
     answered: Option<Instant>,
@@ -198,7 +198,7 @@ impl Picture {
         subnet: &Subnet,
         address: IpAddr,
         answer: Answer,
-        peers: Option<Vec<SeenPeer>>,
+        peers: Option<Vec<PeerState>>,
         now: Instant,
     ) {
         let next = self.version + 1;
@@ -222,8 +222,8 @@ impl Picture {
             }
             Answer::Silent(why) => (node.health, node.why) = (Health::Silent, Some(why)),
         }
-        let of = |seen: SeenPeer| {
-            let key = seen.peer.subnet.clone().or(seen.peer.ipv6_subnet.clone())?;
+        let of = |seen: PeerState| {
+            let key = seen.subnet.clone().or(seen.ipv6_subnet.clone())?;
             Some((key, seen))
         };
         node.peers = peers.map(|peers| peers.into_iter().filter_map(of).collect());

@@ -3,7 +3,6 @@ use std::time::SystemTime;
 use flannel_state::{DaemonState, NetworkState, SCHEMA, Verdict};
 
 use super::*;
-use crate::said::Probing;
 
 const CONFIG: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
@@ -33,10 +32,7 @@ fn said(verdict: Verdict) -> Answer {
         now: String::new(),
         networks: vec![network],
     };
-    Answer::Said(
-        Box::new(Said::of(state, "_", Probing::default()).expect("it is there")),
-        Vec::new(),
-    )
+    Answer::Said(Box::new(Said::of(state, "_").expect("it is there")), Vec::new())
 }
 
 fn ids(nodes: Vec<&Node>) -> Vec<String> {

@@ -1,7 +1,8 @@
 //! What a node says of itself on its probe port, and how much of it is kept.
 
-use flannel_state::{DaemonState, HistoryEvent, NetworkState, PeerCondition, PeerState};
-use serde::Deserialize;
+use flannel_state::{
+    DaemonState, FindingState, HistoryEvent, NetworkState, PeerCondition, PeerState, ProbeState,
+};
 
 /// Of a text that a node writes, so much is kept.
 const LONGEST: usize = 600;
@@ -16,60 +17,11 @@ pub(crate) struct Said {
     pub(crate) started: String,
     pub(crate) now: String,
     pub(crate) network: NetworkState,
-    pub(crate) probing: Probing,
-}
-
-/// What came of probing its peers.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct Probing {
-    /// So many peers do not get its packets.
-    #[serde(default)]
-    unreached: usize,
-    /// Of some of them.
-    #[serde(default)]
-    findings: Vec<Finding>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Finding {
-    #[serde(default)]
-    subnet: String,
-    #[serde(flatten)]
-    probe: SeenProbe,
-}
-
-impl Probing {
-    /// Of one network, in what a daemon says; nothing where it does not probe.
-    pub(crate) fn read(state: &[u8], network: &str) -> Self {
-        #[derive(Deserialize)]
-        struct Daemon {
-            networks: Vec<Network>,
-        }
-        #[derive(Deserialize)]
-        struct Network {
-            name: String,
-            #[serde(default)]
-            probing: Option<Probing>,
-        }
-        let daemon: Option<Daemon> = serde_json::from_slice(state).ok();
-        let of = daemon.and_then(|of| of.networks.into_iter().find(|of| of.name == network));
-        let mut probing = of.and_then(|of| of.probing).unwrap_or_default();
-        probing.findings.truncate(MOST);
-        probing
-    }
-
-    pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
-        self.findings.iter().map(|Finding { subnet, probe }| {
-            let why = probe.why.as_deref().unwrap_or(&probe.verdict);
-            let fix = probe.fix.as_ref().map(|fix| format!("; {fix}")).unwrap_or_default();
-            brief(format!("{subnet}: {why}{fix}"))
-        })
-    }
 }
 
 impl Said {
     /// `None` if the daemon has no such network.
-    pub(crate) fn of(state: DaemonState, network: &str, probing: Probing) -> Option<Self> {
+    pub(crate) fn of(state: DaemonState, network: &str) -> Option<Self> {
         let DaemonState { hostname, version, started, now, networks, .. } = state;
         let mut network = networks.into_iter().find(|of| of.name == network)?;
         network.why = network.why.map(brief);
@@ -82,61 +34,54 @@ impl Said {
         for hazard in &mut network.entries.hazards {
             *hazard = brief(std::mem::take(hazard));
         }
+        if let Some(probing) = &mut network.probing {
+            probing.findings.truncate(MOST);
+            for finding in &mut probing.findings {
+                finding.subnet = brief(std::mem::take(&mut finding.subnet));
+                brief_probe(&mut finding.probe);
+            }
+        }
         let [hostname, version, started, now] = [hostname, version, started, now].map(brief);
-        Some(Self { hostname, version, started, now, network, probing })
+        Some(Self { hostname, version, started, now, network })
+    }
+
+    /// What came of probing its peers, in sentences.
+    pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
+        let findings = self.network.probing.iter().flat_map(|probing| &probing.findings);
+        findings.map(|FindingState { subnet, probe, .. }| {
+            let why = probe.why.as_deref().unwrap_or(&probe.verdict);
+            let fix = probe.fix.as_ref().map(|fix| format!("; {fix}")).unwrap_or_default();
+            brief(format!("{subnet}: {why}{fix}"))
+        })
     }
 }
 
 /// How one node sees another.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct SeenPeer {
-    #[serde(flatten)]
-    pub(crate) peer: PeerState,
-    #[serde(default)]
-    pub(crate) probe: Option<SeenProbe>,
+pub(crate) fn brief_peer(mut peer: PeerState) -> PeerState {
+    peer.why = peer.why.map(brief);
+    peer.backend = brief(peer.backend);
+    peer.probe.iter_mut().for_each(brief_probe);
+    peer
 }
 
-/// What came back when it was probed.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct SeenProbe {
-    #[serde(default)]
-    pub(crate) verdict: String,
-    #[serde(default)]
-    pub(crate) traffic: Option<bool>,
-    #[serde(default)]
-    pub(crate) why: Option<String>,
-    #[serde(default)]
-    pub(crate) fix: Option<String>,
-    #[serde(default)]
-    pub(crate) latency_micros: Option<u64>,
+fn brief_probe(probe: &mut ProbeState) {
+    probe.verdict = brief(std::mem::take(&mut probe.verdict));
+    probe.why = probe.why.take().map(brief);
+    probe.fix = probe.fix.take().map(brief);
 }
 
-impl SeenPeer {
-    pub(crate) fn brief(mut self) -> Self {
-        self.peer.why = self.peer.why.map(brief);
-        self.peer.backend = brief(self.peer.backend);
-        if let Some(probe) = &mut self.probe {
-            probe.verdict = brief(std::mem::take(&mut probe.verdict));
-            probe.why = probe.why.take().map(brief);
-            probe.fix = probe.fix.take().map(brief);
-        }
-        self
+pub(crate) fn words(peer: &PeerState) -> &'static str {
+    match peer.condition {
+        _ if is_unreached(peer) => "not reached",
+        PeerCondition::Programmed => "programmed",
+        PeerCondition::Incomplete => "incomplete",
+        PeerCondition::Vanished => "vanished",
+        PeerCondition::Unusable => "unusable",
     }
+}
 
-    pub(crate) fn words(&self) -> &'static str {
-        match self.peer.condition {
-            _ if self.is_unreached() => "not reached",
-            PeerCondition::Programmed => "programmed",
-            PeerCondition::Incomplete => "incomplete",
-            PeerCondition::Vanished => "vanished",
-            PeerCondition::Unusable => "unusable",
-        }
-    }
-
-    pub(crate) fn is_unreached(&self) -> bool {
-        self.probe.as_ref().is_some_and(|probe| probe.traffic == Some(false))
-    }
+pub(crate) fn is_unreached(peer: &PeerState) -> bool {
+    peer.probe.as_ref().is_some_and(|probe| probe.traffic == Some(false))
 }
 
 pub(crate) fn brief_event(mut event: HistoryEvent) -> HistoryEvent {
@@ -162,7 +107,8 @@ pub(crate) fn brief(text: String) -> String {
 
 impl Said {
     pub(crate) fn health(&self) -> crate::health::Health {
-        crate::health::Health::of(self.network.verdict, self.probing.unreached)
+        let unreached = self.network.probing.as_ref().map_or(0, |probing| probing.unreached);
+        crate::health::Health::of(self.network.verdict, unreached)
     }
 
     /// In a sentence.
@@ -171,7 +117,7 @@ impl Said {
         let entry = network.entries.problems.first();
         let entry = || entry.map(|problem| format!("{}: {}", problem.entry, problem.why));
         let hazard = || network.entries.hazards.first().cloned();
-        let finding = self.probing.findings().next().filter(|_| self.network.verdict.is_whole());
+        let finding = self.findings().next().filter(|_| network.verdict.is_whole());
         finding.or(network.why.clone()).or_else(entry).or_else(hazard)
     }
 }
@@ -182,18 +128,21 @@ mod tests {
 
     #[test]
     fn a_node_whose_packets_do_not_arrive_says_where_and_why() {
-        let probing = serde_json::json!({"unreached": 1, "findings": [{"subnet": "10.5.2.0/24",
+        let probing = serde_json::json!({"port": 8475, "reached": 0, "unreached": 1, "impaired": 0,
+            "notProbed": 0, "waiting": 0, "findings": [{"subnet": "10.5.2.0/24",
             "verdict": "tunnel-blocked", "traffic": false, "why": "UDP port 8472 is blocked",
             "fix": "open it"}]});
-        let said = serde_json::json!({"schema": 1, "version": "1", "hostname": "n", "started": "",
+        let mut said = serde_json::json!({"schema": 1, "version": "1", "hostname": "n", "started": "",
             "now": "", "networks": [{"name": "_", "verdict": "ready", "probing": probing}]});
-        let bytes = said.to_string().into_bytes();
-        let state: DaemonState = serde_json::from_slice(&bytes).expect("a state");
-        let said = Said::of(state.clone(), "_", Probing::read(&bytes, "_")).expect("it is there");
-        assert_eq!(said.health(), crate::health::Health::Unreached);
-        let why = said.why().expect("it says why");
+        let read = |said: &serde_json::Value| {
+            let state: DaemonState = serde_json::from_value(said.clone()).expect("a state");
+            Said::of(state, "_").expect("it is there")
+        };
+        assert_eq!(read(&said).health(), crate::health::Health::Unreached);
+        let why = read(&said).why().expect("it says why");
         assert_eq!(why, "10.5.2.0/24: UDP port 8472 is blocked; open it");
-        let other = Said::of(state, "_", Probing::read(b"{}", "_")).expect("it is there");
+        said["networks"][0]["probing"] = serde_json::Value::Null;
+        let other = read(&said);
         assert_eq!(other.health(), crate::health::Health::Whole, "it does not probe");
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use flannel_lease::Subnet;
+use flannel_state::PeerState;
 
 use super::address_of;
 use super::overview::{kind_class, last_heard};
@@ -11,7 +12,7 @@ use super::text::{Text, clock, number, span};
 use crate::health::Health;
 use crate::page::Shown;
 use crate::picture::{Node, Picture, shown as shown_subnet};
-use crate::said::{Said, SeenPeer};
+use crate::said::{Said, words};
 
 pub(super) fn draw(picture: &Picture, subnet: &Subnet, shown: &Shown) -> String {
     let Some(node) = picture.nodes.get(subnet) else {
@@ -120,7 +121,7 @@ fn facts(node: &Node) -> Vec<(&'static str, String)> {
 
 fn troubles(html: &mut String, said: &Said) {
     let entries = &said.network.entries;
-    let findings: Vec<String> = said.probing.findings().collect();
+    let findings: Vec<String> = said.findings().collect();
     if entries.problems.is_empty() && entries.hazards.is_empty() && findings.is_empty() {
         return;
     }
@@ -164,8 +165,8 @@ fn peers(html: &mut String, picture: &Picture, node: &Node, shown: &Shown) {
          aria-label=\"Peers\"><table><thead><tr><th scope=\"col\">Peer</th><th scope=\"col\">Subnet</th>\
          <th scope=\"col\">State</th><th scope=\"col\">Round trip</th><th scope=\"col\">Why</th></tr></thead><tbody>",
     );
-    let mut ordered: Vec<(&String, &SeenPeer)> = peers.iter().collect();
-    ordered.sort_by_key(|(key, seen)| (seen.words() == "programmed", *key));
+    let mut ordered: Vec<(&String, &PeerState)> = peers.iter().collect();
+    ordered.sort_by_key(|(key, seen)| (words(seen) == "programmed", *key));
     for (key, seen) in ordered {
         let other = picture.nodes.values().find(|node| {
             let subnet = &node.lease.subnet;
@@ -182,7 +183,7 @@ fn peers(html: &mut String, picture: &Picture, node: &Node, shown: &Shown) {
         let probe = seen.probe.as_ref();
         let latency = probe.and_then(|probe| probe.latency_micros);
         let latency = latency.map(|micros| format!("{:.2} ms", micros as f64 / 1_000.0));
-        let why = probe.and_then(|probe| probe.why.as_ref()).or(seen.peer.why.as_ref());
+        let why = probe.and_then(|probe| probe.why.as_ref()).or(seen.why.as_ref());
         let fix = probe.and_then(|probe| probe.fix.as_ref());
         let why: Vec<&str> = why.into_iter().chain(fix).map(String::as_str).collect();
         let _ = write!(
@@ -190,7 +191,7 @@ fn peers(html: &mut String, picture: &Picture, node: &Node, shown: &Shown) {
             "<tr><th scope=\"row\">{name}</th><td class=\"mono\">{}</td><td>{}</td><td>{}</td>\
              <td class=\"why\">{}</td></tr>",
             Text(key),
-            seen.words(),
+            words(seen),
             latency.unwrap_or_default(),
             Text(why.join("; "))
         );

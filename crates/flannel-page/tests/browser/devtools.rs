@@ -95,6 +95,10 @@ impl Browser {
     }
 
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
+        self.try_call(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    fn try_call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         self.number += 1;
         let mut message = json!({"id": self.number, "method": method, "params": params});
         if !self.session.is_empty() {
@@ -106,8 +110,9 @@ impl Browser {
             let left = until.saturating_duration_since(Instant::now());
             match self.messages.recv_timeout(left) {
                 Ok(answer) if answer["id"] == self.number => {
-                    assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
-                    return answer["result"].clone();
+                    let error = &answer["error"];
+                    let result = &answer["result"];
+                    return if error.is_null() { Ok(result.clone()) } else { Err(error.clone()) };
                 }
                 Ok(event) => self.note(&event),
                 Err(RecvTimeoutError::Timeout) => panic!("{method}: no answer"),
@@ -149,11 +154,15 @@ impl Browser {
     /// Waits until an expression is true.
     pub(crate) fn until(&mut self, expression: &str) {
         let until = Instant::now() + LIMIT;
-        // The page may be on its way to another one.
         let safe = format!(
             "(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()"
         );
-        while self.eval(&safe) != true {
+        let params = json!({"expression": safe, "returnByValue": true});
+        // An error: the page is on its way to another one.
+        while !self
+            .try_call("Runtime.evaluate", params.clone())
+            .is_ok_and(|answer| answer["result"]["value"] == true)
+        {
             if Instant::now() > until {
                 let text = self.eval("document.body.innerText");
                 panic!("never true: {expression}\n{}", text.as_str().unwrap_or_default());

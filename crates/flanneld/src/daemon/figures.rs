@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use flannel_lease::{Expiry, FreeMap, Net, Pool, SubnetSource};
 use flannel_metrics::Latency;
-use flannel_state::PeerCounts;
+use flannel_state::{PeerCounts, ProbingState};
 use flannel_traffic::Health;
 use flannel_wanted::Status;
 
@@ -17,6 +17,8 @@ pub struct Figures {
     pub peers: PeerCounts,
     /// Of peers that cannot be used.
     pub unusable: BTreeMap<&'static str, usize>,
+    /// What came of probing them, where that is not off.
+    pub probing: Option<ProbingState>,
     pub hazards: usize,
     pub store_up: bool,
     pub store_contact: Option<SystemTime>,
@@ -50,6 +52,7 @@ impl Daemon {
         Figures {
             peers: self.peers.counts(self.table.len()),
             unusable: self.peers.unusable_by_kind(),
+            probing: self.probing_state(),
             hazards: status.hazards.len(),
             store_up,
             store_contact,

@@ -57,6 +57,17 @@ fn add_figures(scrape: &mut Scrape, network: &str, figures: &Figures) {
         let count = figures.unusable.get(reason).copied().unwrap_or(0);
         scrape.number(&node::PEERS_UNUSABLE, &[network, reason], count as f64);
     }
+    if let Some(probing) = &figures.probing {
+        for (result, count) in [
+            ("reached", probing.reached),
+            ("unreached", probing.unreached),
+            ("impaired", probing.impaired),
+            ("not-probed", probing.not_probed),
+            ("waiting", probing.waiting),
+        ] {
+            scrape.number(&node::PEERS_PROBED, &[network, result], count as f64);
+        }
+    }
     scrape.number(&node::HAZARDS, of, figures.hazards as f64);
     scrape.number(&node::STORE_UP, of, yes(figures.store_up));
     scrape.count(&node::WATCH_RESTARTS, of, figures.watch_restarts);
