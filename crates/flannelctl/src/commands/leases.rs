@@ -2,16 +2,23 @@
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::Args;
+use flannel_cloud::OwnRoute;
 use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, SubnetOrigin};
 use flannel_store::{Held, StoreEvent};
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::cleanup::cloud;
 use super::output::OutputArgs;
+use super::running_daemon;
 use super::store_args::{StoreArgs, block_on};
+
+/// Where a node's flanneld notes what routes it has in a cloud.
+const RUN_DIRECTORY: &str = "/run/flannel";
 
 /// Who owns which subnet
 #[derive(Debug, Args)]
@@ -283,9 +290,27 @@ impl OneLease {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// On the node that had it, its route in a cloud's table goes too, unless a flanneld is there that takes the
+    /// subnet back.
     pub(crate) fn release(self) -> anyhow::Result<ExitCode> {
         let (subnet, store) = (self.subnet.read()?, self.store.open()?);
         block_on(async { Ok(store.revoke(&subnet).await?) })?;
+        if running_daemon::running().is_some() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let is_of_it = |own: &OwnRoute| {
+            subnet.v4().is_some_and(|net| own.destination == IpNet::V4(net))
+                || subnet.v6().is_some_and(|net| own.destination == IpNet::V6(net))
+        };
+        let (removed, failures) = cloud::remove_those(Path::new(RUN_DIRECTORY), is_of_it);
+        for route in removed {
+            writeln!(std::io::stdout(), "removed the {route}")?;
+        }
+        anyhow::ensure!(
+            failures.is_empty(),
+            "the lease is released, but could not {}; mend that and run `flannelctl cleanup --yes` here",
+            failures.join("; ")
+        );
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -219,6 +219,13 @@ fn a_route_goes_with_its_table_its_backend_and_its_node() -> Result<()> {
     lab.node(2).exec(&[flannelctl, "cleanup", "--yes"])?;
     let left = format!("{} to {}", subnet(&lab, 1), cloud.hop(1));
     assert_eq!(cloud.shown(Cloud::MAIN), [left], "cleanup of node 2 ({key})");
+    // As does node 1, whose own route goes when its lease is released there and no daemon takes it back.
+    lab.node(1).flanneld().stop()?;
+    let endpoints = format!("--etcd-endpoints={}", lab.etcd()?.endpoints());
+    let released = subnet(&lab, 1);
+    let said = lab.node(1).exec(&[flannelctl, "release", &released, &endpoints])?;
+    assert!(said.contains("removed the ") && said.contains(&released), "{said}");
+    assert_eq!(cloud.shown(Cloud::MAIN), Vec::<String>::new());
     Ok(())
 }
 

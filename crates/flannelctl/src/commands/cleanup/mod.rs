@@ -4,7 +4,7 @@
 //! to remove, with the pods; what is left of it when none are there, and what installing the plugin has
 //! put into the runtime's directories, is removed if these are named.
 
-mod cloud;
+pub(crate) mod cloud;
 mod cni;
 mod ipsec;
 mod kernel;
