@@ -140,7 +140,7 @@ async fn what_cannot_be_is_refused_with_reasons_and_changes_nothing() {
     let at = server.address;
     let before = http(at, "GET /v1/_/leases HTTP/1.1", "").await.1;
     for (head, body, status) in [
-        ("GET / HTTP/1.1", "", 404),
+        ("GET /nowhere HTTP/1.1", "", 404),
         ("GET /v1/no-such/leases HTTP/1.1", "", 404),
         ("POST /v1/no-such/leases HTTP/1.1", ATTRS, 404),
         ("PATCH /v1/_/leases HTTP/1.1", "", 405),

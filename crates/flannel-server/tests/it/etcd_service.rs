@@ -66,7 +66,7 @@ async fn two_servers_serve_the_same_leases() {
     here.release(&other).await.unwrap();
     assert_eq!(next_change(&mut events).await, StoreEvent::Gone(other.lease.subnet));
 
-    let reserved = subnet("10.5.9.0-24");
+    let reserved = subnet_beside(acquired.held.lease.subnet);
     here.reserve(&reserved, &attrs(7)).await.unwrap();
     let held = there.acquire(&config(), &claim(7)).await.unwrap().held;
     assert_eq!((held.lease.subnet, held.expiry), (reserved, flannel_lease::Expiry::Never));
@@ -190,14 +190,14 @@ async fn what_etcd_holds_already_is_named_by_the_server() {
     let here = remote(&[server_on(&etcd).await], |_| {});
     until_config(&here).await;
     let has = here.acquire(&config(), &claim(1)).await.unwrap().held.lease.subnet;
-    let other = subnet("10.5.9.0-24");
+    let other = subnet_beside(has);
     let refused = |result: Result<(), StoreError>| result.unwrap_err().to_string();
     let text = refused(here.reserve(&other, &attrs(1)).await);
     assert!(text.contains(&format!("192.0.2.1 has the lease {has}")), "{text}");
     let text = refused(here.reserve(&has, &attrs(2)).await);
     assert!(text.contains("belongs to another node, at 192.0.2.1"), "{text}");
     for text in [refused(here.revoke(&other).await), refused(here.unreserve(&other).await)] {
-        assert!(text.contains("there is no lease 10.5.9.0-24; `flannelctl leases`"), "{text}");
+        assert!(text.contains(&format!("there is no lease {other}; `flannelctl leases`")), "{text}");
     }
 }
 

@@ -170,11 +170,12 @@ async fn in_front_of_etcd_nobody_changes_anothers_lease() {
         at
     };
     let at = start().await;
-    // Of a node that writes to etcd itself, of one with a token, and reserved.
-    let foreign = direct.acquire(&config(), &claim(5)).await.unwrap().held;
-    let named = with(at, OLD).acquire(&config(), &claim(1)).await.unwrap().held;
+    // Reserved, of a node that writes to etcd itself, and of one with a token. The reserved one
+    // comes first: a node that takes any free subnet could take just this one.
     let kept = subnet("10.5.9.0-24");
     with(at, BOSS).reserve(&kept, &attrs(7)).await.unwrap();
+    let foreign = direct.acquire(&config(), &claim(5)).await.unwrap().held;
+    let named = with(at, OLD).acquire(&config(), &claim(1)).await.unwrap().held;
     let seen = async |at: SocketAddr, count: usize| {
         let all = async {
             while with(at, BOSS).snapshot().await.unwrap().leases.len() < count {

@@ -117,6 +117,12 @@ pub(crate) fn config() -> NetworkConfig {
     NetworkConfig::parse(CONFIG).unwrap()
 }
 
+/// One that is free: nodes take theirs by chance.
+pub(crate) fn subnet_beside(taken: Subnet) -> Subnet {
+    let candidates = ["10.5.9.0-24", "10.5.10.0-24"].map(subnet);
+    if candidates[0] == taken { candidates[1] } else { candidates[0] }
+}
+
 pub(crate) fn subnet(key: &str) -> Subnet {
     key.parse().unwrap()
 }
