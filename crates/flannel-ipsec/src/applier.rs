@@ -261,10 +261,7 @@ impl<S: Requester> Keeper<S> {
                     None if since.elapsed() > START_LIMIT => CharonError::Silent(START_LIMIT),
                     None => return false,
                 };
-                if let Some(mut child) = self.child.take() {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                }
+                self.kill_child();
                 self.starting = None;
                 self.failed(&error, now);
             }
@@ -356,6 +353,14 @@ impl<S: Requester> Keeper<S> {
             }
         }
         None
+    }
+
+    /// However long a busy machine takes for it: one that nobody waits for stays as a zombie.
+    fn kill_child(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     fn failed(&mut self, error: &CharonError, now: Instant) {
@@ -536,7 +541,7 @@ impl<S: Requester> Keeper<S> {
             tracing::info!("charon is no longer wanted: ended");
             drop(vici);
             record.end();
-            self.reap();
+            self.kill_child();
         } else if let Some(vici) = vici.or_else(|| charon::connect().ok()) {
             // Somebody else's goes on without us, and with tunnels of its own.
             let ours = |name: &ConnectionName| {

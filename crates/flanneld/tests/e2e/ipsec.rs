@@ -8,6 +8,7 @@ use flannel_ipsec::vici::{Message, Vici};
 use flannel_lab::{LabBuilder, LabError, Node, PingOptions, Result, Vandalism};
 use serde_json::{Value, json};
 
+use crate::mixed::leases_for_both;
 use crate::restart::nothing_is_lost;
 use crate::support::{
     Capture, Kernel, LIMIT, both_ways, connected_pods, flanneld, go_flanneld, lab, lease_path,
@@ -255,7 +256,7 @@ fn pods_of_both_talk_over_ipsec_and_a_node_changes_from_go_to_ours_and_back() ->
         node.flanneld().wait_ready()?;
     }
     let (one, two) = connected_pods(&lab)?;
-    let (node, leases) = (lab.node(1), lab.leases()?);
+    let (node, leases) = (lab.node(1), leases_for_both(&lab)?);
     let mut kernel = Kernel::of(node)?;
     let policies = |kernel: &mut Kernel| -> Vec<String> {
         kernel.held().into_iter().filter(|line| line.contains("xfrm")).collect()
@@ -276,7 +277,7 @@ fn pods_of_both_talk_over_ipsec_and_a_node_changes_from_go_to_ours_and_back() ->
         node.flanneld().restart_with(&binary)?;
         traffic.flow(&lab)?;
         measured(format_args!("changed to {who}: {}", traffic.stop()));
-        assert_eq!((policies(&mut kernel), lab.leases()?), (before.clone(), leases.clone()));
+        assert_eq!((policies(&mut kernel), leases_for_both(&lab)?), (before.clone(), leases.clone()));
         assert_eq!(node.subnet_env()?, env);
         lab.tcp_transfer(&one, &two, 1 << 20)?;
     }

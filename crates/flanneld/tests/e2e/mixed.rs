@@ -98,6 +98,17 @@ fn pods_of_both_talk_over_direct_routes_and_the_tunnel() -> Result<()> {
     talk(lab(3).segments(2).segment_of(2, 0).backend_json(direct))
 }
 
+/// The leases, byte for byte, since other tools read them too; but without where ours answers probes, which
+/// the Go flannel passes over.
+pub(crate) fn leases_for_both(lab: &Lab) -> Result<Vec<(String, String)>> {
+    let added = ",\"ProbePort\":8475}";
+    let without = |value: String| match value.strip_suffix(added) {
+        Some(rest) => format!("{rest}}}"),
+        None => value,
+    };
+    Ok(lab.leases()?.into_iter().map(|(key, value)| (key, without(value))).collect())
+}
+
 /// What must be the same whoever runs the node.
 fn identity(lab: &Lab, kernel: &mut Kernel, devices: &[&str]) -> Result<String> {
     let devices: Vec<String> = devices
@@ -107,12 +118,7 @@ fn identity(lab: &Lab, kernel: &mut Kernel, devices: &[&str]) -> Result<String> 
             format!("{name}: index {} address {}\n", device.index, device.mac)
         })
         .collect();
-    // Byte for byte: other tools read them too. Ours adds where it answers probes, which they pass over.
-    let added = ",\"ProbePort\":8475}";
-    let leases = lab.leases()?.into_iter().map(|(key, value)| {
-        let value = value.strip_suffix(added).map_or(value.clone(), |rest| format!("{rest}}}"));
-        format!("{key} {value}\n")
-    });
+    let leases = leases_for_both(lab)?.into_iter().map(|(key, value)| format!("{key} {value}\n"));
     Ok(devices.concat() + &leases.collect::<String>())
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use flannel_lab::{Lab, LabBuilder, Pod, Result, Vandalism};
 use serde_json::{Value, json};
 
+use crate::mixed::leases_for_both;
 use crate::restart::nothing_is_lost;
 use crate::support::{
     Capture, Kernel, LIMIT, both_ways, connected_pods, flanneld, go_flanneld, lab, measured,
@@ -188,7 +189,7 @@ fn pods_of_both_talk_over_wireguard_and_a_killed_go_flannel_is_followed_without_
     let (node, mut kernel) = (lab.node(1), Kernel::of(lab.node(1))?);
     let devices = ["flannel-wg", "flannel-wg-v6"];
     let indices = |kernel: &mut Kernel| devices.map(|name| kernel.device(name).unwrap().index);
-    let (before, leases) = (indices(&mut kernel), lab.leases()?);
+    let (before, leases) = (indices(&mut kernel), leases_for_both(&lab)?);
 
     let traffic = both_ways(&lab, &one, &two)?;
     node.flanneld().kill9();
@@ -197,7 +198,7 @@ fn pods_of_both_talk_over_wireguard_and_a_killed_go_flannel_is_followed_without_
     let reports = traffic.stop();
     measured(format_args!("from a killed Go to ours: {reports}"));
     reports.nothing_is_lost();
-    assert_eq!((indices(&mut kernel), lab.leases()?), (before, leases.clone()));
+    assert_eq!((indices(&mut kernel), leases_for_both(&lab)?), (before, leases.clone()));
 
     // Go's own end takes the device along, for which ours has no remedy; but it comes back.
     for (who, number) in [("ours", 1), ("Go's", 2)] {
@@ -210,7 +211,7 @@ fn pods_of_both_talk_over_wireguard_and_a_killed_go_flannel_is_followed_without_
     node.flanneld().stop()?;
     node.flanneld().restart_with(flanneld())?;
     reach_each_other(&lab, &one, &two)?;
-    assert_eq!(lab.leases()?, leases);
+    assert_eq!(leases_for_both(&lab)?, leases);
     Ok(())
 }
 
