@@ -277,7 +277,10 @@ fn pods_of_both_talk_over_ipsec_and_a_node_changes_from_go_to_ours_and_back() ->
         node.flanneld().restart_with(&binary)?;
         traffic.flow(&lab)?;
         measured(format_args!("changed to {who}: {}", traffic.stop()));
-        assert_eq!((policies(&mut kernel), leases_for_both(&lab)?), (before.clone(), leases.clone()));
+        assert_eq!(
+            (policies(&mut kernel), leases_for_both(&lab)?),
+            (before.clone(), leases.clone())
+        );
         assert_eq!(node.subnet_env()?, env);
         lab.tcp_transfer(&one, &two, 1 << 20)?;
     }
