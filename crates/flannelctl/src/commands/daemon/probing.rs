@@ -50,11 +50,11 @@ pub(super) fn cell(peer: &PeerState) -> String {
     }
 }
 
-/// Without what differs each time that a peer is probed.
+/// Without what differs each time that a peer is probed, and without what it finds out step by step.
 pub(super) fn lasting(peer: &PeerState) -> PeerState {
     let mut peer = peer.clone();
     if let Some(probe) = &mut peer.probe {
-        (probe.at, probe.latency_micros) = (None, None);
+        (probe.at, probe.latency_micros, probe.mtu) = (None, None, None);
     }
     peer
 }
