@@ -85,25 +85,21 @@ pub fn attrs(annotations: &Annotations<'_>) -> Result<LeaseAttrs, String> {
 
 /// The lease as a network of these families sees it; `None` when they have none in common. A Node often
 /// has networks of families that flannel is not asked to serve.
-pub fn in_families(lease: &Lease, families: Families) -> Option<Lease> {
-    let subnet = subnet_in(lease.subnet, families)?;
+pub fn in_families(lease: Lease, families: Families) -> Option<Lease> {
+    let (subnet, mut attrs) = (subnet_in(lease.subnet, families)?, lease.attrs);
     let (v4, v6) = (subnet.v4().is_some(), subnet.v6().is_some());
-    let attrs = &lease.attrs;
     // Packets of a node that announces one address alone travel in that family, whatever is in them.
     let (at_v4, at_v6) = (attrs.public_ip.is_some(), attrs.public_ipv6.is_some());
     let (v4, v6) = (v4 || !at_v6, v6 || !at_v4);
     if !at_v4 && !at_v6 {
         return None;
     }
-    let attrs = LeaseAttrs {
-        public_ip: attrs.public_ip.filter(|_| v4),
-        public_ipv6: attrs.public_ipv6.filter(|_| v6),
-        backend_type: attrs.backend_type.clone(),
-        backend_data: attrs.backend_data.clone().filter(|_| v4),
-        backend_v6_data: attrs.backend_v6_data.clone().filter(|_| v6),
-        owner: attrs.owner.clone(),
-        probe_port: attrs.probe_port,
-    };
+    if !v4 {
+        (attrs.public_ip, attrs.backend_data) = (None, None);
+    }
+    if !v6 {
+        (attrs.public_ipv6, attrs.backend_v6_data) = (None, None);
+    }
     Some(Lease { subnet, attrs })
 }
 

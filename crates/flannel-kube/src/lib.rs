@@ -19,6 +19,7 @@ pub mod node;
 mod nodes;
 mod operator;
 mod options;
+mod packed;
 pub mod patch;
 mod protobuf;
 mod store;

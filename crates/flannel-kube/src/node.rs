@@ -3,7 +3,6 @@
 //! new is ever copied.
 
 use std::borrow::Cow;
-use std::hash::{BuildHasher, Hash as _, Hasher as _};
 
 use crate::annotations::Key;
 
@@ -52,18 +51,6 @@ impl NodeView<'_> {
         let single = self.pod_cidrs.is_empty() && !self.pod_cidr.is_empty();
         let single = single.then_some(&*self.pod_cidr);
         self.pod_cidrs.iter().map(|cidr| &**cidr).chain(single)
-    }
-
-    /// The same for two versions of a Node that mean the same to us.
-    pub fn fingerprint(&self, hasher: &impl BuildHasher) -> u64 {
-        let mut state = hasher.build_hasher();
-        for key in Key::ALL {
-            self.annotations.get(key).hash(&mut state);
-        }
-        for network in self.networks() {
-            network.hash(&mut state);
-        }
-        state.finish()
     }
 
     pub fn into_owned(self) -> NodeView<'static> {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::hash::RandomState;
 
 use flannel_lease::{Lease, LeaseAttrs, Subnet};
 
 use crate::annotations::Key;
-use crate::lease::{Families, NodeLease, Overwrites, in_families, lease_of, subnet};
+use crate::lease::{Families, NodeLease, Overwrites, attrs, in_families, lease_of, subnet};
 use crate::node::NodeView;
+use crate::packed::Packed;
 use crate::patch::announcement;
 
 #[derive(Debug)]
@@ -20,18 +20,17 @@ pub struct NodeTable {
     named: bool,
     /// Counts the whole lists that were begun.
     list: u32,
-    hasher: RandomState,
 }
 
 /// Of thousands of Nodes, so it is small.
 #[derive(Debug)]
 struct Known {
-    /// Of what was last seen of it: most of what a Node says, again and again, is nothing new to us.
-    fingerprint: u64,
+    /// What it said last: most of what a Node says, again and again, is nothing new to us.
+    says: Packed,
     /// The list that it was last in.
     list: u32,
     /// Of whatever families it has; `None` when it cannot be sent to.
-    lease: Option<Lease>,
+    subnet: Option<Subnet>,
 }
 
 /// The Node of this very node.
@@ -54,8 +53,7 @@ impl NodeTable {
     /// `own` is the name of this node's own Node.
     pub fn new(own: &str, families: Families) -> Self {
         let own = OwnNode { name: own.into(), seen: None, listed: false, announced: None };
-        let (nodes, hasher) = (BTreeMap::new(), RandomState::new());
-        Self { nodes, families, own, named: false, list: 0, hasher }
+        Self { nodes: BTreeMap::new(), families, own, named: false, list: 0 }
     }
 
     /// For somebody who is no node: leases tell the name of their Node, and what an operator has written
@@ -80,10 +78,6 @@ impl NodeTable {
     /// What this node announces itself as from now on. That is its lease, whatever its Node says: an operator
     /// may have put another address there, or somebody may have meddled with it.
     pub fn announce(&mut self, attrs: LeaseAttrs) {
-        let own = self.nodes.get_mut(&*self.own.name);
-        if let Some(lease) = own.and_then(|known| known.lease.as_mut()) {
-            lease.attrs = attrs.clone();
-        }
         self.own.announced = Some(attrs);
     }
 
@@ -98,15 +92,13 @@ impl NodeTable {
 
     /// Another Node that has this node's own subnet.
     pub fn twin(&self) -> Option<Box<str>> {
-        let own = self.nodes.get(&*self.own.name)?.lease.as_ref()?.subnet;
+        let own = self.nodes.get(&*self.own.name)?.subnet?;
         self.twin_of(&self.own.name, own)
     }
 
     /// Another Node that has the subnet of the Node of this name.
     pub fn twin_of(&self, own: &str, subnet: Subnet) -> Option<Box<str>> {
-        let same = |known: &Known| {
-            known.lease.as_ref().is_some_and(|lease| lease.subnet.overlaps(&subnet))
-        };
+        let same = |known: &Known| known.subnet.is_some_and(|it| it.overlaps(&subnet));
         let mut others = self.nodes.iter().filter(|(name, _)| ***name != *own);
         others.find(|(_, known)| same(known)).map(|(name, _)| name.clone())
     }
@@ -127,16 +119,17 @@ impl NodeTable {
     }
 
     pub fn listed(&mut self, node: &NodeView<'_>) {
-        let fingerprint = node.fingerprint(&self.hasher);
-        if self.is_news(node, fingerprint) {
-            self.take(node, fingerprint);
+        if self.is_news(node) {
+            self.take(node);
         }
     }
 
     /// Returns all leases.
     pub fn end_list(&mut self) -> Vec<Lease> {
         let list = self.list;
-        self.nodes.retain(|_, known| known.list == list);
+        // Made anew, the map is as small as it can be: that grown Node by Node is half empty.
+        let all = std::mem::take(&mut self.nodes);
+        self.nodes = all.into_iter().filter(|(_, known)| known.list == list).collect();
         if !self.own.listed {
             self.own.seen = None;
         }
@@ -146,8 +139,8 @@ impl NodeTable {
     /// All leases. Of two Nodes with one subnet the first by name has it, wherever that is asked.
     pub fn leases(&self) -> Vec<Lease> {
         let mut leases: BTreeMap<Subnet, Lease> = BTreeMap::new();
-        for name in self.nodes.keys() {
-            let Some(lease) = self.lease(name) else { continue };
+        for (name, known) in &self.nodes {
+            let Some(lease) = self.lease_of(name, known) else { continue };
             match leases.entry(lease.subnet) {
                 Entry::Vacant(free) => _ = free.insert(lease),
                 Entry::Occupied(taken) => tracing::warn!(
@@ -163,12 +156,11 @@ impl NodeTable {
     /// A Node was made or written.
     pub fn put(&mut self, node: &NodeView<'_>) -> Vec<LeaseChange> {
         // Most often it is a heartbeat, which is to cost next to nothing.
-        let fingerprint = node.fingerprint(&self.hasher);
-        if !self.is_news(node, fingerprint) {
+        if !self.is_news(node) {
             return Vec::new();
         }
         let before = self.lease(&node.name).map(|lease| lease.subnet);
-        if !self.take(node, fingerprint) {
+        if !self.take(node) {
             return Vec::new();
         }
         let now = self.lease(&node.name).map(|lease| lease.subnet);
@@ -188,13 +180,13 @@ impl NodeTable {
     }
 
     /// Takes note that there is such a Node; whether it is other than it was.
-    fn is_news(&mut self, node: &NodeView<'_>, fingerprint: u64) -> bool {
+    fn is_news(&mut self, node: &NodeView<'_>) -> bool {
         if *self.own.name == *node.name {
             self.own.listed = true;
             self.own.seen = Some(node.clone().into_owned());
         }
         match self.nodes.get_mut(&*node.name) {
-            Some(known) if known.fingerprint == fingerprint => {
+            Some(known) if known.says.is_of(node) => {
                 known.list = self.list;
                 false
             }
@@ -203,28 +195,17 @@ impl NodeTable {
     }
 
     /// Takes note of what has become of a Node; whether that is anything to flannel.
-    fn take(&mut self, node: &NodeView<'_>, fingerprint: u64) -> bool {
-        let list = self.list;
-        let announced = self.own.announced.as_ref().filter(|_| *self.own.name == *node.name);
-        let lease = match (announced, lease_of(node)) {
-            (Some(attrs), _) => {
-                let subnet = subnet(node).ok().flatten();
-                subnet.map(|subnet| Lease { subnet, attrs: attrs.clone() })
-            }
-            (None, NodeLease::Lease(mut lease)) => {
-                if self.named {
-                    let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
-                    overwrites.apply(&mut lease.attrs);
-                }
-                Some(lease)
-            }
-            (None, NodeLease::Unusable(why)) => {
+    fn take(&mut self, node: &NodeView<'_>) -> bool {
+        let subnet = match lease_of(node) {
+            _ if self.announced(&node.name).is_some() => subnet(node).ok().flatten(),
+            NodeLease::Lease(lease) => Some(lease.subnet),
+            NodeLease::Unusable(why) => {
                 tracing::warn!("Node {} runs flannel and cannot be sent to: {why}", node.name);
                 None
             }
-            (None, NodeLease::NotOurs) => return self.nodes.remove(&*node.name).is_some(),
+            NodeLease::NotOurs => return self.nodes.remove(&*node.name).is_some(),
         };
-        let known = Known { fingerprint, list, lease };
+        let known = Known { says: Packed::of(node), list: self.list, subnet };
         match self.nodes.get_mut(&*node.name) {
             Some(before) => *before = known,
             None => _ = self.nodes.insert((*node.name).into(), known),
@@ -232,20 +213,40 @@ impl NodeTable {
         true
     }
 
+    /// What this node has announced, if the Node of this name is its own.
+    fn announced(&self, name: &str) -> Option<&LeaseAttrs> {
+        self.own.announced.as_ref().filter(|_| *self.own.name == *name)
+    }
+
     /// The lease of a Node, as this network sees it.
     fn lease(&self, name: &str) -> Option<Lease> {
-        let mut lease = in_families(self.nodes.get(name)?.lease.as_ref()?, self.families)?;
+        self.lease_of(name, self.nodes.get(name)?)
+    }
+
+    fn lease_of(&self, name: &str, known: &Known) -> Option<Lease> {
+        let (subnet, node) = (known.subnet?, known.says.node());
+        let attrs = match self.announced(name) {
+            Some(attrs) => attrs.clone(),
+            None => {
+                let mut attrs = attrs(&node.annotations).ok()?;
+                if self.named {
+                    Overwrites::read(&node.annotations).unwrap_or_default().apply(&mut attrs);
+                }
+                attrs
+            }
+        };
+        let mut lease = in_families(Lease { subnet, attrs }, self.families)?;
         lease.attrs.owner = self.named.then(|| name.into());
         Some(lease)
     }
 
     /// The lease of whoever has this subnet.
     fn holder(&self, subnet: Subnet) -> Option<Lease> {
-        let has = |known: &Known| {
-            known.lease.as_ref().is_some_and(|lease| lease.subnet.overlaps(&subnet))
-        };
+        let has = |known: &Known| known.subnet.is_some_and(|it| it.overlaps(&subnet));
         let mut likely = self.nodes.iter().filter(|(_, known)| has(known));
-        likely.find_map(|(name, _)| self.lease(name).filter(|lease| lease.subnet == subnet))
+        likely.find_map(|(name, known)| {
+            self.lease_of(name, known).filter(|lease| lease.subnet == subnet)
+        })
     }
 
     /// A Node no longer has this subnet; another Node may have it.

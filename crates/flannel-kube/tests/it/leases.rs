@@ -43,13 +43,13 @@ fn a_node_that_has_only_the_older_field_has_a_subnet_too() {
 #[test]
 fn a_lease_has_the_families_that_are_used_here_and_the_node_has() {
     let lease = member(&dual("a", 1));
-    assert_eq!(in_families(&lease, DUAL).unwrap(), lease);
+    assert_eq!(in_families(lease.clone(), DUAL).unwrap(), lease);
 
-    let v4 = in_families(&lease, V4).unwrap();
+    let v4 = in_families(lease.clone(), V4).unwrap();
     assert_eq!(v4.subnet.to_string(), "10.244.1.0-24");
     assert_eq!((v4.attrs.public_ipv6, &v4.attrs.backend_v6_data), (None, &None));
 
-    let v6 = in_families(&lease, V6).unwrap();
+    let v6 = in_families(lease.clone(), V6).unwrap();
     assert_eq!(v6.subnet.to_string(), "fd00:244:0:1::-64");
     assert_eq!((v6.attrs.public_ip, &v6.attrs.backend_data), (None, &None));
 }
@@ -59,12 +59,12 @@ fn a_lease_has_the_families_that_are_used_here_and_the_node_has() {
 fn a_node_of_one_family_is_reached_by_that_one_where_both_are_used() {
     let mut only_v4 = dual("a", 1);
     only_v4.pod_cidrs.truncate(1);
-    let lease = in_families(&member(&only_v4), DUAL).unwrap();
+    let lease = in_families(member(&only_v4), DUAL).unwrap();
     assert_eq!(lease.subnet.to_string(), "10.244.1.0-24");
-    assert_eq!(in_families(&member(&only_v4), V6), None);
+    assert_eq!(in_families(member(&only_v4), V6), None);
 
     let silent = annotate(dual("a", 1), &[(Key::PublicIp, ""), (Key::PublicIpv6, "")]);
-    assert_eq!(in_families(&member(&silent), DUAL), None, "nobody can send to it");
+    assert_eq!(in_families(member(&silent), DUAL), None, "nobody can send to it");
 }
 
 #[test]
@@ -75,13 +75,13 @@ fn a_node_with_one_address_has_it_in_every_network_for_packets_of_both_families(
         (V6, "fd00:244:0:1::-64"),
         (V4, "10.244.1.0-24"),
     ] {
-        let lease = in_families(&over_v4, families).unwrap();
+        let lease = in_families(over_v4.clone(), families).unwrap();
         assert_eq!(lease.subnet.to_string(), subnet);
         assert_eq!(lease.attrs.public_ip, over_v4.attrs.public_ip);
         assert!(lease.attrs.backend_data.is_some());
     }
     let over_v6 = member(&annotate(dual("a", 1), &[(Key::PublicIp, "")]));
-    let lease = in_families(&over_v6, V4).unwrap();
+    let lease = in_families(over_v6.clone(), V4).unwrap();
     assert_eq!(lease.subnet.to_string(), "10.244.1.0-24");
     assert_eq!(lease.attrs.public_ipv6, over_v6.attrs.public_ipv6);
     assert!(lease.attrs.backend_v6_data.is_some());

@@ -1,0 +1,109 @@
+//! What a Node says to us, as it is kept of thousands of them: all of it in one small piece of memory.
+
+use crate::annotations::Key;
+use crate::node::{Annotations, NodeView};
+
+/// Our annotations of a Node and its networks, one after the other: the length of each, then its text.
+#[derive(Debug)]
+pub(crate) struct Packed(Box<[u8]>);
+
+impl Packed {
+    pub(crate) fn of(node: &NodeView<'_>) -> Self {
+        let mut bytes = Vec::new();
+        for text in texts(node) {
+            write_length(&mut bytes, text.map_or(0, |text| text.len() + 1));
+            bytes.extend_from_slice(text.unwrap_or_default().as_bytes());
+        }
+        Self(bytes.into())
+    }
+
+    /// Whether a Node says the same to us.
+    pub(crate) fn is_of(&self, node: &NodeView<'_>) -> bool {
+        let mut rest = &*self.0;
+        texts(node).all(|text| next(&mut rest) == Some(text.map(str::as_bytes))) && rest.is_empty()
+    }
+
+    /// As the Node that it was made of; what is not kept is empty.
+    pub(crate) fn node(&self) -> NodeView<'_> {
+        let mut rest = &*self.0;
+        let mut next = || next(&mut rest).map(|text| text.and_then(|it| str::from_utf8(it).ok()));
+        let mut annotations = Annotations::default();
+        for key in Key::ALL {
+            if let Some(Some(text)) = next() {
+                annotations.set(key, text.into());
+            }
+        }
+        let networks = std::iter::from_fn(|| next().flatten()).map(Into::into).collect();
+        NodeView { annotations, pod_cidrs: networks, ..NodeView::default() }
+    }
+}
+
+/// All that is something to us.
+fn texts<'a>(node: &'a NodeView<'_>) -> impl Iterator<Item = Option<&'a str>> {
+    Key::ALL.into_iter().map(|key| node.annotations.get(key)).chain(node.networks().map(Some))
+}
+
+/// Seven bits in a byte; the eighth says that more follow.
+fn write_length(bytes: &mut Vec<u8>, mut length: usize) {
+    while length >= 0x80 {
+        bytes.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    bytes.push(length as u8);
+}
+
+/// The next text, which may be none. `None` at the end.
+fn next<'a>(rest: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
+    let end = rest.iter().position(|byte| *byte < 0x80)?;
+    let (length, text) = rest.split_at(end + 1);
+    let length = length.iter().rev().fold(0, |sum, byte| sum << 7 | usize::from(byte & 0x7f));
+    let (text, after) = text.split_at_checked(length.saturating_sub(1))?;
+    *rest = after;
+    Some((length > 0).then_some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(annotations: &[(Key, &str)], networks: &[&str]) -> NodeView<'static> {
+        let mut node = NodeView::default();
+        for (key, text) in annotations {
+            node.annotations.set(*key, text.to_string().into());
+        }
+        node.pod_cidrs = networks.iter().map(|text| text.to_string().into()).collect();
+        node
+    }
+
+    #[test]
+    fn what_is_kept_of_a_node_is_what_it_says_and_nothing_else_is_the_same() {
+        let long = "x".repeat(70_000);
+        let nodes = [
+            node(&[], &[]),
+            node(&[], &["10.1.0.0/24"]),
+            node(&[], &["10.1.0.0/24", "fd00::/64"]),
+            node(&[(Key::SubnetManager, "true")], &["10.1.0.0/24"]),
+            node(&[(Key::SubnetManager, "")], &["10.1.0.0/24"]),
+            node(&[(Key::BackendType, "true")], &["10.1.0.0/24"]),
+            node(&[(Key::ProbePort, "10.1.0.0/24")], &[]),
+            node(
+                &[(Key::BackendData, "{\"a\":\"\0\"}"), (Key::BackendType, "ü")],
+                &["10.1.0.0/24"],
+            ),
+            node(&[(Key::BackendData, &long)], &[&long[..127], &long[..128]]),
+        ];
+        for (i, one) in nodes.iter().enumerate() {
+            let packed = Packed::of(one);
+            assert_eq!(packed.node(), *one);
+            for (j, other) in nodes.iter().enumerate() {
+                assert_eq!(packed.is_of(other), i == j, "{i} {j}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_single_network_is_the_same_as_a_list_of_one() {
+        let single = NodeView { pod_cidr: "10.1.0.0/24".into(), ..NodeView::default() };
+        assert!(Packed::of(&single).is_of(&node(&[], &["10.1.0.0/24"])));
+    }
+}
