@@ -41,6 +41,8 @@ fn values_change_what_they_say_and_nothing_else_is_taken() {
     ] {
         assert!(k3s.contains(wanted), "{wanted} is missing in:\n{k3s}");
     }
+    let ipip = template(&["--set=flannel.backend=ipip,flannel.directRouting=true"]);
+    assert!(ipip.contains("\"DirectRouting\": true"), "{ipip}");
     for (wrong, why) in [
         ("--set=flannel.backend=7", "/flannel/backend"),
         ("--set=flannel.cniBinDri=/x", "additional properties 'cniBinDri' not allowed"),

@@ -10,6 +10,8 @@
 {{- $keys = dict "backendPort" "Port" "vni" "VNI" "GBP" "GBP" "directRouting" "DirectRouting" "mtu" "MTU" "macPrefix" "MacPrefix" -}}
 {{- else if eq $f.backend "wireguard" -}}
 {{- $keys = dict "backendPort" "ListenPort" "backendPortv6" "ListenPortV6" "psk" "PSK" "mtu" "MTU" "tunnelMode" "Mode" "keepaliveInterval" "PersistentKeepaliveInterval" -}}
+{{- else if eq $f.backend "ipip" -}}
+{{- $keys = dict "directRouting" "DirectRouting" -}}
 {{- else if eq $f.backend "udp" -}}
 {{- $keys = dict "backendPort" "Port" -}}
 {{- end -}}
