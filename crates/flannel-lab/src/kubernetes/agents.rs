@@ -287,10 +287,8 @@ fn proxy_config(spec: &KubernetesSpec, label: &str) -> String {
         "hostnameOverride": label,
         "clusterCIDR": spec.pods,
         "mode": spec.proxy.word(),
-        // What of connection tracking is the whole machine's stays as it is.
-        "conntrack": {
-            "maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s",
-        },
+        // How many connections are tracked is the whole machine's. How long each is, is the node's own.
+        "conntrack": {"maxPerCore": 0, "min": 0},
     })
     .to_string()
 }

@@ -233,23 +233,30 @@ fn show_cluster(
     begin: Instant,
     paint: Paint,
 ) -> anyhow::Result<ExitCode> {
+    let kubectl = KubernetesSpec::find()?.programs.join("kubectl");
+    let kubeconfig = name.kubeconfig();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&kubectl);
+        command.arg("--kubeconfig").arg(&kubeconfig).args(words).output().context("run kubectl")
+    };
+    // Nodes are ready a moment before Kubernetes has heard so of the pods on them. One that never is, is shown as it is.
+    run(&["wait", "pods", "-A", "--all", "--for=condition=Ready", "--timeout=30s"])?;
     let took = begin.elapsed().as_secs_f64();
     let title = format!("lab {name}: a Kubernetes cluster");
     writeln!(out, "\n{}, up in {took:.0} s", paint.text(Colour::Bold, &title))?;
-    let kubectl = KubernetesSpec::find()?.programs.join("kubectl");
-    let kubeconfig = name.kubeconfig();
     for what in [&["get", "nodes", "-o", "wide"][..], &["get", "pods", "-A", "-o", "wide"]] {
-        let shown = Command::new(&kubectl).arg("--kubeconfig").arg(&kubeconfig).args(what).output();
-        out.write_all(&shown.context("run kubectl")?.stdout)?;
+        out.write_all(&run(what)?.stdout)?;
         writeln!(out)?;
     }
     writeln!(out, "{}", paint.text(Colour::Bold, "what next"))?;
-    let option = name.option();
     writeln!(out, "  export KUBECONFIG={}", kubeconfig.display())?;
     writeln!(out, "  {} get pods -A", kubectl.display())?;
-    writeln!(out, "  flannelctl lab{option} exec 1 -- ip route    look around on node 1")?;
-    writeln!(out, "  flannelctl lab{option} fault unplug 2        pull a node's cable")?;
-    writeln!(out, "  flannelctl lab{option} down                  remove it all")?;
+    let hints = [
+        ("exec 1 -- ip route", "look around on node 1"),
+        ("fault unplug 2", "pull a node's cable"),
+        ("down", "remove it all"),
+    ];
+    hint(out, name, &hints, paint)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -301,7 +308,6 @@ fn what_next(
     daemons: bool,
     paint: Paint,
 ) -> anyhow::Result<()> {
-    let option = name.option();
     let mut hints = vec![("exec 1 -- ip route", "look around on node 1 (pod1, etcd work too)")];
     if daemons {
         hints.extend([
@@ -315,10 +321,22 @@ fn what_next(
     }
     hints.extend([("status", "nodes, daemons, and who reaches whom"), ("down", "remove it all")]);
     writeln!(out, "\n{}", paint.text(Colour::Bold, "what next"))?;
+    hint(out, name, &hints, paint)
+}
+
+/// Commands and what they do. The program is named as it was called, which may have been by a long path.
+fn hint(
+    mut out: impl Write,
+    name: &LabName,
+    hints: &[(&str, &str)],
+    paint: Paint,
+) -> anyhow::Result<()> {
+    let program = std::env::args().next().unwrap_or_else(|| "flannelctl".to_owned());
+    let option = name.option();
     let width = hints.iter().map(|(words, _)| words.len()).max().unwrap_or(0);
     for (words, what) in hints {
         let what = paint.text(Colour::Faint, what);
-        writeln!(out, "  flannelctl lab{option} {words:width$}  {what}")?;
+        writeln!(out, "  {program} lab{option} {words:width$}  {what}")?;
     }
     Ok(())
 }
