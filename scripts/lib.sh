@@ -156,6 +156,76 @@ all_executable() {
   done
 }
 
+# --- Other architectures --------------------------------------------------------------------
+
+# Musl where rustup has it for all the world; else glibc, whose static programs ask it for names alike.
+rust_target() {
+  case $1 in
+    amd64) echo x86_64-unknown-linux-musl ;;
+    arm64) echo aarch64-unknown-linux-musl ;;
+    arm) echo armv7-unknown-linux-gnueabihf ;;
+    ppc64le) echo powerpc64le-unknown-linux-gnu ;;
+    s390x) echo s390x-unknown-linux-gnu ;;
+    riscv64) echo riscv64gc-unknown-linux-gnu ;;
+    *) die "no such architecture: $1; there are amd64, arm64, arm, ppc64le, s390x, riscv64" ;;
+  esac
+}
+
+# cross_environment TARGET: from now on cargo builds static programs for it.
+cross_environment() {
+  local target=$1 variable flags='-C target-feature=+crt-static' compiler=${CC:-cc}
+  rustc --print target-libdir --target "$target" | xargs test -d || rustup target add "$target" >&2
+  variable=$(tr a-z- A-Z_ <<<"$target")
+  if [[ $target != "$(uname -m)"-* ]]; then
+    compiler=$(cross_compiler "$target")
+    case $target in
+      # Rust brings what a program for musl is linked with.
+      *-musl*)
+        export "CARGO_TARGET_${variable}_LINKER=rust-lld"
+        flags+=' -C link-self-contained=yes -C linker-flavor=ld.lld'
+        ;;
+      *) export "CARGO_TARGET_${variable}_LINKER=$compiler" ;;
+    esac
+  fi
+  # The C in crates asks nothing of a C library.
+  export "CC_${target//-/_}=$compiler" "CARGO_TARGET_${variable}_RUSTFLAGS=$flags"
+}
+
+# cross_compiler TARGET: Debian's for that target, with its C library.
+cross_compiler() {
+  local triple library
+  case $1 in
+    x86_64*) triple=x86_64-linux-gnu library=amd64 ;;
+    aarch64*) triple=aarch64-linux-gnu library=arm64 ;;
+    armv7*) triple=arm-linux-gnueabihf library=armhf ;;
+    powerpc64le*) triple=powerpc64le-linux-gnu library=ppc64el ;;
+    s390x*) triple=s390x-linux-gnu library=s390x ;;
+    riscv64*) triple=riscv64-linux-gnu library=riscv64 ;;
+    *) die "no cross compiler is known for $1" ;;
+  esac
+  have "$triple-gcc" || install_packages "gcc-${triple/x86_64/x86-64}" "libc6-dev-$library-cross"
+  printf '%s\n' "$triple-gcc"
+}
+
+# need_qemu ARCHITECTURE: prints the program that runs programs of that architecture here.
+need_qemu() {
+  local program=$1
+  case $1 in
+    amd64) program=x86_64 ;;
+    arm64) program=aarch64 ;;
+  esac
+  have "qemu-$program-static" || install_packages qemu-user-static
+  printf 'qemu-%s-static\n' "$program"
+}
+
+# built_for_the_image PROFILE [ARCHITECTURE]: where the programs are that an image has been made of.
+built_for_the_image() {
+  local target directory=$1
+  target=$(rust_target "${2:-$(go_architecture "$(uname -m)")}")
+  [[ $directory != dev ]] || directory=debug
+  printf '%s\n' "$CARGO_TARGET_DIR/$target/$directory"
+}
+
 # --- Container images -----------------------------------------------------------------------
 
 # go_architecture MACHINE: an architecture as images name it.
@@ -177,40 +247,62 @@ go_architecture() {
 oci_archive() {
   local root=$1 work=$2 archive=$3 name=$4 architecture=$5 config=$6
   mkdir -p "$work/blobs/sha256"
-  oci_image "$root" "$work" "$name" "$architecture" "$config" >"$work/manifests"
-  oci_finish "$work" "$archive"
+  oci_image "$root" "$work" "$architecture" "$config"
+  oci_finish "$work" "$archive" "$name"
 }
 
-# oci_image ROOT WORK NAME ARCHITECTURE CONFIG: adds the image to those of WORK and prints its entry for
-# the index.
+# oci_image ROOT WORK ARCHITECTURE CONFIG [gzip]: adds the image to those of WORK, compressed if asked to.
 oci_image() {
-  local root=$1 work=$2 name=$3 architecture=$4 config=$5 layer content manifest variant=
+  local root=$1 work=$2 architecture=$3 config=$4 compression=${5-} tree layer content manifest variant=
   [[ $architecture != arm ]] || variant='"variant":"v7",'
-  tar -C "$root" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf "$work/layer" .
+  tar -C "$root" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf "$work/tree" .
+  tree=$(sha256sum "$work/tree" | cut -d ' ' -f 1)
+  [[ -z $compression ]] || "$compression" --no-name <"$work/tree" >"$work/layer"
+  [[ -n $compression ]] || mv "$work/tree" "$work/layer"
   layer=$(oci_blob "$work" "$work/layer")
   printf '{"architecture":"%s",%s"os":"linux","config":{%s},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-    "$architecture" "$variant" "$config" "${layer% *}" >"$work/config"
+    "$architecture" "$variant" "$config" "$tree" >"$work/config"
   content=$(oci_blob "$work" "$work/config")
   printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":%s,"layers":[%s]}' \
     "$(oci_descriptor image.config.v1+json "$content")" \
-    "$(oci_descriptor image.layer.v1.tar "$layer")" >"$work/manifest"
+    "$(oci_descriptor "image.layer.v1.tar${compression:++gzip}" "$layer")" >"$work/manifest"
   manifest=$(oci_blob "$work" "$work/manifest")
-  # For docker and podman of old.
-  printf '[{"Config":"blobs/sha256/%s","RepoTags":["%s"],"Layers":["blobs/sha256/%s"]}]' \
-    "${content% *}" "$name" "${layer% *}" >"$work/manifest.json"
-  oci_descriptor image.manifest.v1+json "$manifest" \
-    ',"platform":{"architecture":"'"$architecture"'",'"$variant"'"os":"linux"},"annotations":{"io.containerd.image.name":"'"$(full_image_name "$name")"'","org.opencontainers.image.ref.name":"'"${name##*:}"'"}'
+  printf '"Config":"blobs/sha256/%s","Layers":["blobs/sha256/%s"]' \
+    "${content% *}" "${layer% *}" >"$work/docker"
+  printf '%s "platform":{"architecture":"%s",%s"os":"linux"}\n' \
+    "$manifest" "$architecture" "$variant" >>"$work/manifests"
 }
 
-# oci_finish WORK ARCHIVE: the index of all images whose entries are in WORK/manifests, and the archive.
+# oci_finish WORK ARCHIVE NAME: the archive of all images of WORK, under one name. Those of several architectures
+# are an image of its own kind, an index: a tool that is asked for that name finds one image, whichever it then takes
+# of it.
 oci_finish() {
-  local work=$1 archive=$2 files=(blobs index.json oci-layout)
+  local work=$1 archive=$2 name=$3 files=(blobs index.json oci-layout) digest size platform kind entries=() image
+  while read -r digest size platform; do
+    entries+=("$(oci_descriptor image.manifest.v1+json "$digest $size" ",$platform")")
+  done <"$work/manifests"
+  if ((${#entries[@]} > 1)); then
+    kind=image.index.v1+json
+    oci_index "${entries[@]}" >"$work/index"
+    image=$(oci_blob "$work" "$work/index")
+    platform=
+  else
+    read -r digest size platform <"$work/manifests"
+    kind=image.manifest.v1+json image="$digest $size" platform=",$platform"
+    # For docker and podman of old, whose format has no word for several architectures.
+    printf '[{"RepoTags":["%s"],%s}]' "$name" "$(<"$work/docker")" >"$work/manifest.json"
+    files+=(manifest.json)
+  fi
+  oci_index "$(oci_descriptor "$kind" "$image" "$platform,\"annotations\":{\"io.containerd.image.name\":\"$(full_image_name "$name")\",\"org.opencontainers.image.ref.name\":\"${name##*:}\"}")" \
+    >"$work/index.json"
   printf '{"imageLayoutVersion":"1.0.0"}' >"$work/oci-layout"
-  printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[%s]}' \
-    "$(paste -sd, "$work/manifests")" >"$work/index.json"
-  # Images of several architectures have no common name in the older format.
-  (($(wc -l <"$work/manifests") > 1)) || files+=(manifest.json)
   tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf "$archive" "${files[@]}"
+}
+
+# oci_index DESCRIPTOR...
+oci_index() {
+  printf '{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[%s]}' \
+    "$(printf '%s\n' "$@" | paste -sd,)"
 }
 
 # oci_blob WORK FILE: moves the file to where its content says, and prints its digest and size.

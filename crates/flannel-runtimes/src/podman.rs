@@ -106,6 +106,11 @@ impl<'a> Podman<'a> {
             .expect("let time pass");
     }
 
+    /// Takes an image in; returns its id.
+    pub fn pull(&self, image: &str) -> flannel_lab::Result<String> {
+        self.try_run(&["pull", "--quiet", "--signature-policy", POLICY, image])
+    }
+
     /// Removes a container, running or not.
     pub fn remove(&self, name: &str) {
         self.run(&["rm", "--force", "--time", "0", name]);

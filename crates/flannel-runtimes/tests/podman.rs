@@ -124,3 +124,38 @@ fn addresses_of_pods_that_a_power_cut_took_are_found_and_set_free() {
     assert!(fixed.status.success() && fixed.stdout.contains("2 set free"), "{fixed:?}");
     assert_eq!(podman.reserved(), Vec::<Ipv4Addr>::new());
 }
+
+/// As `scripts/image` makes it, with next to nothing in it.
+const IMAGE_OF_ALL: &str = r#"
+set -euo pipefail
+source scripts/lib.sh
+for architecture in s390x arm amd64 arm64; do
+  mkdir -p "$1/$architecture" "$1/image/blobs/sha256"
+  echo "$architecture" >"$1/$architecture/made-for"
+  oci_image "$1/$architecture" "$1/image" "$architecture" '"Env":["PATH=/bin"]' gzip
+done
+oci_finish "$1/image" "$1/all.tar" flannel-rs/flannel:v1
+"#;
+
+#[test]
+fn an_archive_for_several_architectures_is_one_image_of_which_a_runtime_takes_its_own() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let work = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("image-of-all");
+    let _ = std::fs::remove_dir_all(&work);
+    let mut script = std::process::Command::new("bash");
+    let made = script.args(["-c", IMAGE_OF_ALL, "image"]).arg(&work).current_dir(root).output();
+    let made = made.expect("run bash");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+
+    let lab = Lab::builder().nodes(1).bare().start().expect("start a lab");
+    let podman = Podman::on(lab.node(1));
+    let archive = format!("oci-archive:{}/all.tar", work.display());
+    let id = podman.pull(&archive).unwrap_or_else(|error| panic!("{error}"));
+    let own = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let found = podman.try_run(&["inspect", "--format", "{{.Architecture}}", id.trim()]);
+    assert_eq!(found.expect("look at the image").trim(), own);
+}
