@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_wanted::{
-    Applier, Comparison, Desired, EntryQuery, EntryReport, LateWorker, Requester, Status,
-    StatusPublisher, Stopped, Tally, Wanted,
+    Applier, Comparison, Desired, EntryQuery, EntryReport, KeyedEntry, LateWorker, Requester,
+    Status, StatusPublisher, Stopped, Tally, Wanted,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -200,7 +200,7 @@ impl<S: Requester> HookWork<S> {
         }
         if std::mem::take(&mut self.changed) {
             let batch = self.wanted.batch();
-            self.due.extend(self.wanted.entries(&batch).map(|(key, _)| key.clone()));
+            self.due.extend(self.wanted.entries(&batch).map(KeyedEntry::key));
         }
         if let Some(key) = self.next().cloned() {
             self.due.remove(&key);

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_netlink::{Protocol, Socket, messages, xfrm};
 use flannel_wanted::{
-    Applier, Comparison, Desired, EntryQuery, EntryReport, LateWorker, Repair, Requester, Status,
-    StatusPublisher, Stopped, Tally, Wanted,
+    Applier, Comparison, Desired, EntryQuery, EntryReport, KeyedEntry, LateWorker, Repair,
+    Requester, Status, StatusPublisher, Stopped, Tally, Wanted,
 };
 use ipnet::IpNet;
 use rustix::event::epoll;
@@ -175,7 +175,7 @@ impl<S: Requester> Work for Keeper<S> {
                 return;
             }
         };
-        self.gone.extend(unwanted.iter().map(flannel_wanted::KeyedEntry::key));
+        self.gone.extend(unwanted.iter().map(KeyedEntry::key));
         let _ = answer.send(Status::of(&self.wanted));
     }
 
@@ -380,10 +380,10 @@ impl<S: Requester> Keeper<S> {
             }
         }
         let keys: Vec<IpsecKey> = if anew {
-            self.wanted.iter().map(|(key, _)| key.clone()).collect()
+            self.wanted.iter().map(KeyedEntry::key).collect()
         } else {
             let batch = self.wanted.batch();
-            self.wanted.entries(&batch).map(|(key, _)| key.clone()).collect()
+            self.wanted.entries(&batch).map(KeyedEntry::key).collect()
         };
         for key in &keys {
             let result = match self.wanted.get(key) {
@@ -401,7 +401,7 @@ impl<S: Requester> Keeper<S> {
                 Err(error) if error.is_refusal() => {
                     let text = error.to_string();
                     let retry = self.wanted.failed(key, text.clone(), now, &mut self.rng);
-                    let entry = self.wanted.get(key).map(flannel_wanted::KeyedEntry::describe);
+                    let entry = self.wanted.get(key).map(KeyedEntry::describe);
                     if let (Some(entry), Some((pause, true))) = (entry, retry) {
                         tracing::error!("{entry}: {text}; next try in {pause:.0?}");
                     }
@@ -450,19 +450,17 @@ impl<S: Requester> Keeper<S> {
         let missing: Vec<IpsecKey> = self
             .wanted
             .iter()
-            .map(|(key, _)| key)
+            .map(KeyedEntry::key)
             .filter(|key| match key {
                 IpsecKey::Daemon => false,
                 IpsecKey::Secret(owner) => !owners.contains(owner),
                 IpsecKey::Connection(name) => !loaded.contains(name),
             })
-            .cloned()
             .collect();
         for key in missing {
             if self.wanted.disturbed(&key, now, &mut self.rng) == Repair::Now
                 && let Some(entry) = self.wanted.get(&key)
             {
-                use flannel_wanted::KeyedEntry as _;
                 tracing::info!(
                     "{}: somebody has taken it from charon; told again",
                     entry.describe()
@@ -488,8 +486,8 @@ impl<S: Requester> Keeper<S> {
         let wanted: BTreeSet<ConnectionName> = self
             .wanted
             .iter()
-            .filter_map(|(key, _)| match key {
-                IpsecKey::Connection(name) => Some(name.clone()),
+            .filter_map(|entry| match entry.key() {
+                IpsecKey::Connection(name) => Some(name),
                 _ => None,
             })
             // charon asks for one by itself when it is told of it.

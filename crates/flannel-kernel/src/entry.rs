@@ -43,8 +43,7 @@ pub enum Key {
     Link(IfName),
     /// The key and the port of a device.
     Wireguard(IfName),
-    /// Boxed: it would make the keys of all other entries larger.
-    WireguardPeer(IfName, Box<PublicKey>),
+    WireguardPeer(IfName, PublicKey),
     /// By what it is for: from where to where. Before routes: what is to be encrypted must not leave as it is.
     Policy(Direction, IpNet, IpNet),
     Offload(IfName),
@@ -243,7 +242,7 @@ impl Entry {
         match self {
             Self::Link(e) => Key::Link(e.name),
             Self::WireguardIdentity(e) => Key::Wireguard(e.link),
-            Self::WireguardPeer(e) => Key::WireguardPeer(e.link, Box::new(e.public_key)),
+            Self::WireguardPeer(e) => Key::WireguardPeer(e.link, e.public_key),
             Self::Policy(e) => Key::Policy(e.direction, e.src, e.dst),
             Self::Offload(e) => Key::Offload(e.link),
             Self::Sysctl(e) => Key::Sysctl(e.path.clone()),

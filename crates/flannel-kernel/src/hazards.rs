@@ -115,7 +115,7 @@ pub(crate) fn peers_around<'a, S: Ord + Clone>(
     (0..=net.prefix_len())
         .filter_map(move |length| IpNet::new(net.addr(), length).ok())
         .flat_map(|around| wanted.routes_to(around.trunc()))
-        .filter_map(|(_, entry)| match entry {
+        .filter_map(|entry| match entry {
             Entry::Route(route) if ownership.leads_to_a_peer(route) => Some(route),
             _ => None,
         })
@@ -145,11 +145,8 @@ pub(crate) fn forwarding_settings<S: Ord + Clone>(
 ) -> Vec<String> {
     let (mut v4, mut v6) = (false, false);
     let mut devices: Vec<IfName> = Vec::new();
-    for (key, entry) in wanted.iter() {
-        let net = match key {
-            Key::Address(_, net) | Key::Route(net, _) => net,
-            _ => continue,
-        };
+    for entry in wanted.iter() {
+        let (Key::Address(_, net) | Key::Route(net, _)) = entry.key() else { continue };
         v4 |= net.addr().is_ipv4();
         v6 |= net.addr().is_ipv6();
         if let Some(link) =

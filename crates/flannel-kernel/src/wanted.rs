@@ -65,12 +65,12 @@ pub(crate) trait WantedOfKernel {
     fn rewrite_routes_to(&mut self, dst: IpNet);
 
     /// The wanted routes of exactly this destination, best metric first.
-    fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = (&Key, &Entry)>;
+    fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = &Entry>;
 }
 
 impl<S: Ord + Clone> WantedOfKernel for Wanted<S, Entry> {
     fn links(&self) -> impl Iterator<Item = &Link> {
-        self.iter().map_while(|(_, entry)| match entry {
+        self.iter().map_while(|entry| match entry {
             Entry::Link(link) => Some(&**link),
             _ => None,
         })
@@ -85,11 +85,11 @@ impl<S: Ord + Clone> WantedOfKernel for Wanted<S, Entry> {
     }
 
     fn rewrite_routes_to(&mut self, dst: IpNet) {
-        let keys: Vec<Key> = self.routes_to(dst).map(|(key, _)| key.clone()).collect();
-        keys.into_iter().for_each(|key| self.mark(key));
+        let keys: Vec<Key> = self.routes_to(dst).map(Entry::key).collect();
+        keys.iter().for_each(|key| self.mark(key));
     }
 
-    fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = (&Key, &Entry)> {
+    fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = &Entry> {
         self.range(Key::Route(dst, 0)..=Key::Route(dst, u32::MAX))
     }
 }

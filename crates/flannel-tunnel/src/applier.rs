@@ -189,13 +189,13 @@ struct Changes {
 }
 
 impl Changes {
-    fn add(&mut self, key: &TunnelKey, entry: &TunnelEntry) {
+    fn add(&mut self, entry: &TunnelEntry) {
         match entry {
             TunnelEntry::Device(_) => return,
             TunnelEntry::Peer(_, peer) => self.peers.push(*peer),
             TunnelEntry::WireguardPeer(_, peer) => self.wireguard.push((**peer).clone()),
         }
-        self.told.push(key.clone());
+        self.told.push(entry.key());
     }
 }
 
@@ -285,7 +285,7 @@ impl<S: Requester> TunnelWork<S> {
             _ => None,
         };
         // Their keys come before those of peers.
-        self.wanted.iter().map_while(|(_, entry)| config(entry)).collect()
+        self.wanted.iter().map_while(config).collect()
     }
 
     /// Ends tunnels into our networks that are not the one that is wanted: left by another config.
@@ -345,8 +345,8 @@ impl<S: Requester> TunnelWork<S> {
         }
         let batch = self.wanted.batch();
         let mut changes: BTreeMap<DeviceName, Changes> = BTreeMap::new();
-        for (key, entry) in self.wanted.entries(&batch) {
-            changes.entry(entry.device()).or_default().add(key, entry);
+        for entry in self.wanted.entries(&batch) {
+            changes.entry(entry.device()).or_default().add(entry);
         }
         for config in devices {
             let device: DeviceName = config.device.as_str().into();
@@ -380,7 +380,7 @@ impl<S: Requester> TunnelWork<S> {
                     continue;
                 }
             };
-            self.wanted.mark(TunnelKey::Device(Arc::clone(&device)));
+            self.wanted.mark(&TunnelKey::Device(Arc::clone(&device)));
             let peers: BTreeMap<IpNet, Peer> =
                 status.peers.into_iter().map(|(peer, _)| (peer.subnet, peer)).collect();
             let keys: BTreeSet<PublicKey> =
@@ -390,9 +390,9 @@ impl<S: Requester> TunnelWork<S> {
                 TunnelEntry::Peer(_, peer) => peers.get(&peer.subnet) == Some(peer),
                 TunnelEntry::WireguardPeer(_, peer) => keys.contains(&peer.public_key),
             };
-            let of_device = self.wanted.iter().filter(|(_, entry)| entry.device() == device);
+            let of_device = self.wanted.iter().filter(|entry| entry.device() == device);
             let missing: Vec<TunnelKey> =
-                of_device.filter(|(_, entry)| !has(entry)).map(|(key, _)| key.clone()).collect();
+                of_device.filter(|entry| !has(entry)).map(KeyedEntry::key).collect();
             for key in missing {
                 self.wanted.disturbed(&key, now, &mut self.rng);
             }
@@ -429,8 +429,8 @@ impl<S: Requester> TunnelWork<S> {
                 .map_err(std::io::Error::from)?;
             self.clients.insert(Arc::clone(device), client);
             changes = Changes::default();
-            for (key, entry) in self.wanted.iter().filter(|(_, entry)| entry.device() == *device) {
-                changes.add(key, entry);
+            for entry in self.wanted.iter().filter(|entry| entry.device() == *device) {
+                changes.add(entry);
             }
         }
         let Some(client) = self.clients.get_mut(device) else { return Ok(()) };

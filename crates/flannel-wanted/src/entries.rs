@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Instant;
 
+use crate::slots::Place;
 use crate::wanted::Slot;
 use crate::{KeyedEntry, Wanted};
 
@@ -79,8 +80,10 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             return Vec::new();
         }
         let mut reports = Vec::new();
-        let mut add = |who: &S, keys: &[E::Key]| {
-            let told = keys.iter().filter_map(|key| self.report_one(who, key, now));
+        let mut add = |who: &S, places: &[Place]| {
+            let mut places = places.to_vec();
+            places.sort_by_cached_key(|place| self.slots[*place].entry.key());
+            let told = places.into_iter().map(|place| self.report_one(who, place, now));
             reports.extend(told.filter(|report| {
                 !query.trouble_only || report.condition != EntryCondition::Programmed
             }));
@@ -89,24 +92,24 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         match &query.of {
             Requesters::After(after) => {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                for (who, keys) in self.requesters.range((from, Bound::Unbounded)) {
-                    if !add(who, keys) {
+                for (who, places) in self.requesters.range((from, Bound::Unbounded)) {
+                    if !add(who, places) {
                         break;
                     }
                 }
             }
             Requesters::These(requesters) => {
                 for who in requesters {
-                    add(who, self.requesters.get(who).map_or(&[][..], |keys| keys));
+                    add(who, self.requesters.get(who).map_or(&[][..], |places| places));
                 }
             }
         }
         reports
     }
 
-    fn report_one(&self, who: &S, key: &E::Key, now: Instant) -> Option<EntryReport<S>> {
-        let slot = self.slots.get(key)?;
-        let own = self.contested.get(key).and_then(|requests| requests.get(who));
+    fn report_one(&self, who: &S, place: Place, now: Instant) -> EntryReport<S> {
+        let slot = &self.slots[place];
+        let own = self.contested.get(&place).and_then(|requests| requests.get(who));
         let (entry, (condition, why)) = match own.filter(|own| **own != slot.entry) {
             Some(own) => {
                 let why = format!("another wants it otherwise: {}", slot.entry.describe());
@@ -115,19 +118,18 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             None => (&slot.entry, slot.fate(now)),
         };
         let (requester, kind) = (who.clone(), entry.kind());
-        Some(EntryReport { requester, kind, entry: entry.describe(), condition, why })
+        EntryReport { requester, kind, entry: entry.describe(), condition, why }
     }
 
     /// From now on it is noted what is found not to be as wanted; what waits for its time is tried now.
     pub fn begin_comparison(&mut self) {
-        let bad = self.slots.iter().filter(|(_, slot)| !slot.good).take(self.bad());
-        self.compared = Some(bad.map(|(key, _)| key.clone()).collect());
-        for (_, key) in std::mem::take(&mut self.waiting) {
-            let attempts = self.slots.get_mut(&key).and_then(|slot| slot.attempts.as_mut());
-            if let Some(attempts) = attempts {
+        let bad = self.slots.iter().filter(|slot| !slot.good).take(self.bad());
+        self.compared = Some(bad.map(|slot| slot.entry.key()).collect());
+        for (_, place) in std::mem::take(&mut self.waiting) {
+            if let Some(attempts) = &mut self.slots[place].attempts {
                 attempts.resume = None;
                 attempts.history.circumstances_changed();
-                self.mark(key);
+                self.mark_at(place);
             }
         }
     }

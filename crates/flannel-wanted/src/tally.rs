@@ -48,7 +48,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             tally.kinds.entry(kind).or_default().repaired = repaired;
         }
         // Entries of a kind lie beside each other: each kind is looked for once, or nearly so.
-        let mut entries = self.slots.values().peekable();
+        let mut entries = self.slots.iter().peekable();
         while let Some(first) = entries.peek() {
             let kind = first.entry.kind();
             let of_kind = tally.kinds.entry(kind).or_default();
@@ -65,9 +65,9 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
                 }
             }
         }
-        for (key, requests) in &self.contested {
-            let in_force = self.get(key);
-            let losers = requests.iter().filter(|(_, entry)| Some(*entry) != in_force);
+        for (place, requests) in &self.contested {
+            let in_force = &self.slots[*place].entry;
+            let losers = requests.iter().filter(|(_, entry)| *entry != in_force);
             tally.troubled.extend(losers.map(|(who, _)| who.clone()));
         }
         tally

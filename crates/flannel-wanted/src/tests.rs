@@ -54,7 +54,7 @@ fn on(subnet: u32, device: &'static str) -> Peer {
 
 fn take(wanted: &mut Wanted<u32, Peer>) -> Vec<u32> {
     let batch = wanted.batch();
-    wanted.entries(&batch).map(|(key, _)| *key).collect()
+    wanted.entries(&batch).map(Peer::key).collect()
 }
 
 fn settle(wanted: &mut Wanted<u32, Peer>) {
@@ -77,9 +77,7 @@ fn filling_at_once_is_the_same_as_setting_one_by_one() {
         assert_eq!(wanted.bad(), 75);
         assert_eq!(take(wanted).len(), 75);
     }
-    for (key, slot) in &set.slots {
-        assert_eq!(filled.get(key), Some(&slot.entry));
-    }
+    assert!(filled.iter().eq(set.iter()));
     settle(&mut filled);
     assert!(!filled.is_dirty() && filled.bad() == 0);
     for requester in 0..50 {
@@ -101,7 +99,7 @@ fn what_is_told_in_batches_is_the_same_as_what_is_told_one_by_one() {
             let count = rng.usize(0..8);
             let changes: Vec<(u32, Vec<Peer>)> =
                 lists.into_iter().take(count).map(|list| (rng.u32(0..20), list)).collect();
-            let before: BTreeSet<u32> = batched.iter().map(|(key, _)| *key).collect();
+            let before: BTreeSet<u32> = batched.iter().map(Peer::key).collect();
             let unwanted: BTreeSet<u32> =
                 batched.update(changes.clone()).iter().map(Peer::key).collect();
             for change in changes {
@@ -110,7 +108,7 @@ fn what_is_told_in_batches_is_the_same_as_what_is_told_one_by_one() {
             assert!(batched.iter().eq(single.iter()), "seed {seed}");
             assert_eq!(batched.contested(), single.contested(), "seed {seed}");
             assert!(batched.requesters.keys().eq(single.requesters.keys()), "seed {seed}");
-            let after: BTreeSet<u32> = batched.iter().map(|(key, _)| *key).collect();
+            let after: BTreeSet<u32> = batched.iter().map(Peer::key).collect();
             assert!(before.difference(&after).all(|gone| unwanted.contains(gone)), "seed {seed}");
             assert!(unwanted.is_disjoint(&after), "seed {seed}");
             for wanted in [&mut batched, &mut single] {
@@ -258,7 +256,7 @@ fn which_devices_are_referred_to_follows_every_change() {
             wanted.set(rng.u32(0..3), entries);
         }
         for name in devices {
-            let walked = wanted.iter().any(|(_, peer)| peer.device == name);
+            let walked = wanted.iter().any(|peer| peer.device == name);
             assert_eq!(wanted.refers_to(&name), walked, "{name} in round {round}");
         }
     }
@@ -431,4 +429,33 @@ fn what_is_counted_are_repairs_and_not_first_writes_nor_new_versions() {
     settle(&mut wanted);
     let counts = of(&wanted);
     assert_eq!((counts.repaired, counts.refused), (2, [("no-device", 1)].into()));
+}
+
+#[test]
+fn entries_come_in_order_of_their_keys_however_they_came_and_went() {
+    for seed in 0..20 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut wanted = Wanted::new(POLICY);
+        let mut model: BTreeMap<u32, Vec<Peer>> = BTreeMap::new();
+        for _ in 0..60 {
+            // Many at once, or one; each with entries of its own.
+            let count = if rng.u8(0..4) == 0 { rng.u32(1..1_500) } else { 1 };
+            let first = rng.u32(0..3_000);
+            let mut list = |who: u32| -> Vec<Peer> {
+                (0..rng.u32(0..3)).map(|n| peer(who * 2 + n, rng.u32(0..2))).collect()
+            };
+            let changes: Vec<_> = (first..first + count).map(|who| (who, list(who))).collect();
+            model.extend(changes.iter().cloned());
+            wanted.update(changes);
+            let all: BTreeMap<u32, &Peer> =
+                model.values().flatten().map(|peer| (peer.key(), peer)).collect();
+            assert!(wanted.iter().eq(all.values().copied()), "seed {seed}");
+            assert_eq!(wanted.len(), all.len(), "seed {seed}");
+            let (from, to) = (rng.u32(0..8_000), rng.u32(0..8_000));
+            let (from, to) = (from.min(to), from.max(to));
+            assert!(wanted.range(from..to).eq(all.range(from..to).map(|it| *it.1)), "seed {seed}");
+            assert!(wanted.range(..=to).eq(all.range(..=to).map(|it| *it.1)), "seed {seed}");
+            assert_eq!(wanted.get(&from), all.get(&from).copied(), "seed {seed}");
+        }
+    }
 }

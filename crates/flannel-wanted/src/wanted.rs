@@ -6,13 +6,13 @@
 //! depends on who wants what and never on who came first. What an entry is, only its [`KeyedEntry`] says.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
-use std::mem::discriminant;
 use std::ops::RangeBounds;
 use std::time::{Duration, Instant};
 
 use flannel_common::{RepairHistory, RepairPolicy};
 
 use crate::Desired;
+use crate::slots::{Place, Slots};
 
 /// What can be wanted: known by its key, of which it is one version. It need not be printable, and is
 /// not printed here: it may hold a secret.
@@ -40,17 +40,17 @@ pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
 
 pub struct Wanted<S, E: KeyedEntry> {
     policy: RepairPolicy,
-    pub(crate) slots: BTreeMap<E::Key, Slot<S, E>>,
-    pub(crate) requesters: BTreeMap<S, Box<[E::Key]>>,
-    /// All requests for the few keys that more than one of them wants.
-    pub(crate) contested: BTreeMap<E::Key, BTreeMap<S, E>>,
+    pub(crate) slots: Slots<S, E>,
+    /// The places of what each wants, in order of their numbers.
+    pub(crate) requesters: BTreeMap<S, Box<[Place]>>,
+    /// All requests for the few entries that more than one of them wants.
+    pub(crate) contested: BTreeMap<Place, BTreeMap<S, E>>,
     /// How many entries in force stand on a device. Asked for every event of every device of the node.
     devices: BTreeMap<E::Device, usize>,
-    /// What is to be written: the keys in no order, perhaps twice or no longer so; and how many.
-    dirty: Vec<E::Key>,
+    /// What is to be written: the places in no order, perhaps twice or no longer so; and how many.
+    dirty: Vec<Place>,
     dirty_count: usize,
-    pub(crate) waiting: BTreeSet<(Instant, E::Key)>,
-    epoch: u32,
+    pub(crate) waiting: BTreeSet<(Instant, Place)>,
     pub(crate) counts: Counts,
     /// While somebody has asked for a comparison: what was found not to be as wanted.
     pub(crate) compared: Option<BTreeSet<E::Key>>,
@@ -86,12 +86,10 @@ pub(crate) struct Slot<S, E> {
     undone: bool,
     /// It is to be written.
     dirty: bool,
-    /// The resync that saw it.
-    seen: u32,
+    /// The resync under way has seen it, or it was written since.
+    seen: bool,
     pub(crate) attempts: Option<Box<Attempts>>,
 }
-
-type SlotOfKey<S, E> = (<E as KeyedEntry>::Key, Slot<S, E>);
 
 /// How writing it, and repairing it, has gone.
 #[derive(Default)]
@@ -136,7 +134,7 @@ impl<S: Clone, E: KeyedEntry> Slot<S, E> {
             good: false,
             undone: false,
             dirty: true,
-            seen: 0,
+            seen: false,
             attempts: None,
         }
     }
@@ -168,14 +166,13 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     pub fn new(policy: RepairPolicy) -> Self {
         Self {
             policy,
-            slots: BTreeMap::new(),
+            slots: Slots::new(),
             requesters: BTreeMap::new(),
             contested: BTreeMap::new(),
             devices: BTreeMap::new(),
             dirty: Vec::new(),
             dirty_count: 0,
             waiting: BTreeSet::new(),
-            epoch: 0,
             counts: Counts::default(),
             compared: None,
         }
@@ -216,79 +213,52 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// One may have let go of what another has taken up since: that is written over.
     fn still_unwanted(&self, mut unwanted: Vec<E>) -> Vec<E> {
-        unwanted.retain(|entry| !self.slots.contains_key(&entry.key()));
+        unwanted.retain(|entry| self.slots.find(&entry.key()).is_none());
         unwanted
     }
 
-    /// Adds many requesters at once, none of which is known: in one sorted stroke, which leaves no
-    /// half-empty nodes behind as tens of thousands of single insertions would.
+    /// Adds many requesters at once, none of which is known: in one sorted stroke.
     fn add(&mut self, many: Desired<S, E>) {
-        // One run per kind of key: requesters come in order, so the runs are sorted, or nearly so.
-        let mut runs: Vec<Vec<SlotOfKey<S, E>>> = Vec::new();
+        let count = many.iter().map(|(_, entries)| entries.len()).sum();
+        self.slots.make_room(count);
+        let mut laid_down = Vec::with_capacity(count);
         let mut requesters = Vec::with_capacity(many.len());
-        let mut contested = Vec::new();
         for (requester, entries) in many.into_iter().filter(|(_, entries)| !entries.is_empty()) {
-            let mut keys: Vec<E::Key> = entries.iter().map(E::key).collect();
-            keys.sort_unstable();
-            keys.dedup();
-            requesters.push((requester.clone(), keys.into_boxed_slice()));
+            let begin = laid_down.len();
             for entry in entries {
-                let key = entry.key();
-                let kind = discriminant(&key);
-                let slot = (key, Slot::new(entry, &requester));
-                match runs.iter_mut().find(|run| discriminant(&run[0].0) == kind) {
-                    Some(run) => run.push(slot),
-                    None => runs.push(vec![slot]),
-                }
+                count_in(&mut self.devices, &entry);
+                laid_down.push(self.slots.lay_down(Slot::new(entry, &requester)));
             }
+            requesters.push((requester, in_order(laid_down[begin..].to_vec())));
         }
-        let mut slots: Vec<SlotOfKey<S, E>> = Vec::with_capacity(runs.iter().map(Vec::len).sum());
-        for mut run in runs {
-            slots.append(&mut run);
-        }
-        slots.sort_by(|(a, _), (b, _)| a.cmp(b));
-        if !self.slots.is_empty() {
-            let known = slots.extract_if(.., |(key, _)| self.slots.contains_key(key));
-            contested.extend(known.map(|(_, slot)| (slot.requester, slot.entry)));
-        }
-        slots.dedup_by(|later, earlier| {
-            let twice = later.0 == earlier.0;
-            if twice {
-                contested.push((later.1.requester.clone(), later.1.entry.clone()));
-            }
-            twice
-        });
-        for (_, slot) in &slots {
-            count_in(&mut self.devices, &slot.entry);
-        }
-        self.counts.bad += slots.len();
-        self.dirty_count += slots.len();
-        self.dirty.extend(slots.iter().map(|(key, _)| key.clone()));
-        self.slots.append(&mut slots.into_iter().collect());
+        self.counts.bad += count;
+        self.dirty_count += count;
+        self.dirty.extend(&laid_down);
         self.requesters.append(&mut requesters.into_iter().collect());
-        for (requester, entry) in contested {
-            self.request(&requester, entry);
+        for twin in self.slots.put_in_order(laid_down) {
+            let Some(slot) = self.slots.pick_up(twin) else { continue };
+            count_out(&mut self.devices, &slot.entry);
+            self.counts.bad -= 1;
+            self.dirty_count -= 1;
+            let place = self.request(&slot.requester, slot.entry);
+            if let Some(places) = self.requesters.get_mut(&slot.requester) {
+                let others = places.iter().copied().filter(|other| *other != twin);
+                *places = in_order(others.chain([place]).collect());
+            }
         }
     }
 
     fn set(&mut self, requester: S, entries: Vec<E>) -> Vec<E> {
-        let mut keys: Vec<E::Key> = entries.iter().map(E::key).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        if self.requesters.get(&requester).is_some_and(|old| **old == *keys) {
-            entries.into_iter().for_each(|entry| self.request(&requester, entry));
+        let places = entries.into_iter().map(|entry| self.request(&requester, entry));
+        let places = in_order(places.collect());
+        if self.requesters.get(&requester) == Some(&places) {
             return Vec::new();
         }
         let old = self.requesters.remove(&requester).unwrap_or_default();
-        let mut unwanted = Vec::new();
-        for key in old.iter().filter(|key| keys.binary_search(key).is_err()) {
-            unwanted.extend(self.release(key, &requester));
-        }
-        for entry in entries {
-            self.request(&requester, entry);
-        }
-        if !keys.is_empty() {
-            self.requesters.insert(requester, keys.into_boxed_slice());
+        let gone = old.iter().filter(|place| places.binary_search(place).is_err());
+        let unwanted = gone.filter_map(|place| self.release(*place, &requester)).collect();
+        if !places.is_empty() {
+            self.requesters.insert(requester, places);
         }
         unwanted
     }
@@ -300,57 +270,65 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         gone.into_iter().flat_map(|requester| self.set(requester, Vec::new())).collect()
     }
 
-    fn request(&mut self, requester: &S, entry: E) {
-        let key = entry.key();
-        let Some(slot) = self.slots.get_mut(&key) else {
+    fn request(&mut self, requester: &S, entry: E) -> Place {
+        let Some(place) = self.slots.find(&entry.key()) else {
             count_in(&mut self.devices, &entry);
-            let slot = Slot { dirty: false, ..Slot::new(entry, requester) };
-            self.slots.insert(key.clone(), slot);
             self.counts.bad += 1;
-            self.mark(key);
-            return;
+            let slot = Slot { dirty: false, ..Slot::new(entry, requester) };
+            let place = self.slots.insert(slot);
+            self.mark_at(place);
+            return place;
         };
-        if slot.requester != *requester || self.contested.contains_key(&key) {
+        let slot = &self.slots[place];
+        if slot.requester != *requester || self.contested.contains_key(&place) {
             let requests = self
                 .contested
-                .entry(key.clone())
+                .entry(place)
                 .or_insert_with(|| BTreeMap::from([(slot.requester.clone(), slot.entry.clone())]));
             requests.insert(requester.clone(), entry);
-            self.settle_claims(&key);
-        } else if slot.entry != entry {
-            count_in(&mut self.devices, &entry);
-            count_out(&mut self.devices, &std::mem::replace(&mut slot.entry, entry));
-            self.rewrite(key);
+            self.settle_claims(place);
+        } else {
+            self.put_in_force(place, entry);
         }
+        place
     }
 
-    fn release(&mut self, key: &E::Key, requester: &S) -> Option<E> {
-        if let Some(requests) = self.contested.get_mut(key) {
+    fn release(&mut self, place: Place, requester: &S) -> Option<E> {
+        if let Some(requests) = self.contested.get_mut(&place) {
             requests.remove(requester);
-            self.settle_claims(key);
+            self.settle_claims(place);
             return None;
         }
-        self.clean(key);
-        let slot = self.slots.remove(key)?;
+        self.clean(place);
+        let slot = self.slots.remove(place)?;
         self.counts.bad -= usize::from(!slot.good);
         count_out(&mut self.devices, &slot.entry);
         Some(slot.entry)
     }
 
     /// Puts the lowest-ordered request in force.
-    fn settle_claims(&mut self, key: &E::Key) {
-        let Some(requests) = self.contested.get(key) else { return };
+    fn settle_claims(&mut self, place: Place) {
+        let Some(requests) = self.contested.get(&place) else { return };
         let Some((requester, entry)) = requests.first_key_value() else { return };
         let (requester, entry) = (requester.clone(), entry.clone());
         if requests.len() == 1 {
-            self.contested.remove(key);
+            self.contested.remove(&place);
         }
-        let Some(slot) = self.slots.get_mut(key) else { return };
-        slot.requester = requester;
+        self.slots[place].requester = requester;
+        self.put_in_force(place, entry);
+    }
+
+    fn put_in_force(&mut self, place: Place, entry: E) {
+        let slot = &mut self.slots[place];
         if slot.entry != entry {
             count_in(&mut self.devices, &entry);
             count_out(&mut self.devices, &std::mem::replace(&mut slot.entry, entry));
-            self.rewrite(key.clone());
+            self.clean(place);
+            let slot = &mut self.slots[place];
+            slot.judge(false, &mut self.counts);
+            slot.undone = false;
+            slot.attempts = None;
+            self.mark_at(place);
         }
     }
 
@@ -359,12 +337,12 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// In order of keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&E::Key, &E)> {
-        self.slots.iter().map(|(key, slot)| (key, &slot.entry))
+    pub fn iter(&self) -> impl Iterator<Item = &E> {
+        self.slots.iter().map(|slot| &slot.entry)
     }
 
-    pub fn range(&self, keys: impl RangeBounds<E::Key>) -> impl Iterator<Item = (&E::Key, &E)> {
-        self.slots.range(keys).map(|(key, slot)| (key, &slot.entry))
+    pub fn range(&self, keys: impl RangeBounds<E::Key>) -> impl Iterator<Item = &E> {
+        self.slots.range(keys).map(|slot| &slot.entry)
     }
 
     /// Whether the world was last seen to hold it so; `None` if it is not wanted.
@@ -377,7 +355,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.len() == 0
     }
 
     /// How many entries are not (known to be) as wanted.
@@ -397,47 +375,41 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     /// To be written (again), whatever has been thought of them: those of which `is_lost` says so, given
     /// the entry and whether it was last seen as wanted.
     pub fn rewrite_where(&mut self, is_lost: impl Fn(&E, bool) -> bool) {
-        for (key, slot) in &mut self.slots {
+        for (place, slot) in self.slots.iter_mut() {
             if is_lost(&slot.entry, slot.good) {
                 if slot.lost(&mut self.counts)
                     && let Some(compared) = &mut self.compared
                 {
-                    compared.insert(key.clone());
+                    compared.insert(slot.entry.key());
                 }
                 if !std::mem::replace(&mut slot.dirty, true) {
                     self.dirty_count += 1;
-                    self.dirty.push(key.clone());
+                    self.dirty.push(place);
                 }
             }
         }
     }
 
-    fn rewrite(&mut self, key: E::Key) {
-        self.clean(&key);
-        if let Some(slot) = self.slots.get_mut(&key) {
-            slot.judge(false, &mut self.counts);
-            slot.undone = false;
-            slot.attempts = None;
-            self.mark(key);
-        }
-    }
-
     /// To be written (again), if it is wanted.
-    pub fn mark(&mut self, key: E::Key) {
-        if let Some(slot) = self.slots.get_mut(&key)
-            && !std::mem::replace(&mut slot.dirty, true)
-        {
-            self.dirty_count += 1;
-            self.dirty.push(key);
+    pub fn mark(&mut self, key: &E::Key) {
+        if let Some(place) = self.slots.find(key) {
+            self.mark_at(place);
         }
     }
 
-    /// Takes a key off all lists.
-    fn clean(&mut self, key: &E::Key) {
-        let Some(slot) = self.slots.get_mut(key) else { return };
+    pub(crate) fn mark_at(&mut self, place: Place) {
+        if !std::mem::replace(&mut self.slots[place].dirty, true) {
+            self.dirty_count += 1;
+            self.dirty.push(place);
+        }
+    }
+
+    /// Takes it off all lists.
+    fn clean(&mut self, place: Place) {
+        let slot = &mut self.slots[place];
         self.dirty_count -= usize::from(std::mem::replace(&mut slot.dirty, false));
         if let Some(resume) = slot.attempts.as_ref().and_then(|attempts| attempts.resume) {
-            self.waiting.remove(&(resume, key.clone()));
+            self.waiting.remove(&(resume, place));
         }
     }
 
@@ -451,66 +423,69 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// The entries to be written now.
     pub fn batch(&mut self) -> Batch<E::Key> {
-        let mut keys = std::mem::take(&mut self.dirty);
+        let places = std::mem::take(&mut self.dirty);
         if self.dirty_count * MANY > self.slots.len() {
             return Batch::Many;
         }
-        keys.retain(|key| self.is_marked(key));
+        let dirty = places.into_iter().filter_map(|place| self.slots.at(place));
+        let keys = dirty.filter(|slot| slot.dirty).map(|slot| slot.entry.key());
+        let mut keys: Vec<E::Key> = keys.collect();
         keys.sort_unstable();
         keys.dedup();
         Batch::Few(keys)
     }
 
     /// The entries of a batch, in order of dependency.
-    pub fn entries<'a>(
-        &'a self,
-        batch: &'a Batch<E::Key>,
-    ) -> Box<dyn Iterator<Item = (&'a E::Key, &'a E)> + 'a> {
+    pub fn entries<'a>(&'a self, batch: &'a Batch<E::Key>) -> Box<dyn Iterator<Item = &'a E> + 'a> {
         match batch {
-            Batch::Few(keys) => Box::new(keys.iter().filter_map(|key| Some((key, self.get(key)?)))),
-            Batch::Many => Box::new(
-                self.slots.iter().filter(|(_, slot)| slot.dirty).map(|(key, s)| (key, &s.entry)),
-            ),
+            Batch::Few(keys) => Box::new(keys.iter().filter_map(|key| self.get(key))),
+            Batch::Many => {
+                Box::new(self.slots.iter().filter(|slot| slot.dirty).map(|slot| &slot.entry))
+            }
         }
     }
 
     /// A batch has been written, all of it but the `failed` keys.
     pub fn written(&mut self, batch: Batch<E::Key>, failed: &BTreeSet<E::Key>) {
-        match batch {
-            Batch::Few(keys) => {
-                for key in keys.iter().filter(|key| !failed.contains(key)) {
-                    self.succeeded(key);
-                }
-            }
+        let keys = match batch {
+            Batch::Few(keys) => keys,
             Batch::Many => {
                 let mut others = Vec::new();
-                for (key, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.dirty) {
-                    if slot.attempts.is_some() || failed.contains(key) {
-                        others.push(key.clone());
+                for (_, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.dirty) {
+                    let is_failed = || !failed.is_empty() && failed.contains(&slot.entry.key());
+                    if slot.attempts.is_some() || is_failed() {
+                        others.push(slot.entry.key());
                         continue;
                     }
                     slot.dirty = false;
                     self.dirty_count -= 1;
                     slot.judge(true, &mut self.counts);
-                    slot.seen = self.epoch;
+                    slot.seen = true;
                 }
-                for key in others.iter().filter(|key| !failed.contains(key)) {
-                    self.succeeded(key);
-                }
+                others
             }
+        };
+        for key in keys.iter().filter(|key| !failed.contains(key)) {
+            self.succeeded(key);
         }
     }
 
     pub fn succeeded(&mut self, key: &E::Key) {
-        let Some(slot) = self.slots.get_mut(key) else { return };
+        if let Some(place) = self.slots.find(key) {
+            self.succeeded_at(place);
+        }
+    }
+
+    fn succeeded_at(&mut self, place: Place) {
+        let slot = &mut self.slots[place];
         self.dirty_count -= usize::from(std::mem::replace(&mut slot.dirty, false));
         slot.judge(true, &mut self.counts);
-        slot.seen = self.epoch;
+        slot.seen = true;
         if let Some(attempts) = &mut slot.attempts {
             attempts.history.written();
             attempts.error = None;
             if let Some(resume) = attempts.resume.take() {
-                self.waiting.remove(&(resume, key.clone()));
+                self.waiting.remove(&(resume, place));
             }
             if attempts.history.is_blank() {
                 slot.attempts = None;
@@ -526,21 +501,23 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Option<(Duration, bool)> {
-        self.clean(key);
-        let slot = self.slots.get_mut(key)?;
+        let place = self.slots.find(key)?;
+        self.clean(place);
+        let slot = &mut self.slots[place];
         slot.judge(false, &mut self.counts);
         let attempts = slot.attempts.get_or_insert_default();
         let news = attempts.error.as_ref() != Some(&error);
         let pause = attempts.history.refused(&self.policy, rng);
         attempts.error = Some(error);
         attempts.resume = Some(now + pause);
-        self.waiting.insert((now + pause, key.clone()));
+        self.waiting.insert((now + pause, place));
         Some((pause, news))
     }
 
     /// Somebody else has removed or altered this entry.
     pub fn disturbed(&mut self, key: &E::Key, now: Instant, rng: &mut fastrand::Rng) -> Repair {
-        let Some(slot) = self.slots.get_mut(key) else { return Repair::AlreadyDue };
+        let Some(place) = self.slots.find(key) else { return Repair::AlreadyDue };
+        let slot = &mut self.slots[place];
         let was_good = slot.lost(&mut self.counts);
         if let Some(compared) = &mut self.compared {
             compared.insert(key.clone());
@@ -549,18 +526,18 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             return Repair::AlreadyDue;
         }
         if !was_good {
-            self.mark(key.clone());
+            self.mark_at(place);
             return Repair::AlreadyDue;
         }
         let attempts = slot.attempts.get_or_insert_default();
         let pause = attempts.history.undone(&self.policy, now, rng);
         // Who asks for a comparison wants it put right now, however often it was undone.
         if pause.is_zero() || self.compared.is_some() {
-            self.mark(key.clone());
+            self.mark_at(place);
             return Repair::Now;
         }
         attempts.resume = Some(now + pause);
-        self.waiting.insert((now + pause, key.clone()));
+        self.waiting.insert((now + pause, place));
         Repair::Later(pause)
     }
 
@@ -570,10 +547,10 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             if *due > now {
                 break;
             }
-            let Some((_, key)) = self.waiting.pop_first() else { break };
-            if let Some(attempts) = self.slots.get_mut(&key).and_then(|s| s.attempts.as_mut()) {
+            let Some((_, place)) = self.waiting.pop_first() else { break };
+            if let Some(attempts) = &mut self.slots[place].attempts {
                 attempts.resume = None;
-                self.mark(key);
+                self.mark_at(place);
             }
         }
     }
@@ -581,20 +558,26 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     /// Circumstances have changed: what has failed is tried again now, and soon again should that
     /// fail. What somebody else keeps undoing waits on.
     pub fn retry_failed(&mut self) {
-        let failed: Vec<E::Key> = self.waiting.iter().map(|(_, key)| key.clone()).collect();
-        for key in failed {
-            self.retry(&key);
+        let failed: Vec<Place> = self.waiting.iter().map(|(_, place)| *place).collect();
+        for place in failed {
+            self.retry_at(place);
         }
     }
 
     /// The same for one entry.
     pub fn retry(&mut self, key: &E::Key) {
-        let attempts = self.slots.get_mut(key).and_then(|slot| slot.attempts.as_mut());
+        if let Some(place) = self.slots.find(key) {
+            self.retry_at(place);
+        }
+    }
+
+    fn retry_at(&mut self, place: Place) {
+        let attempts = self.slots[place].attempts.as_mut();
         let Some(attempts) = attempts.filter(|attempts| attempts.error.is_some()) else { return };
         attempts.history.circumstances_changed();
         if let Some(resume) = attempts.resume.take() {
-            self.waiting.remove(&(resume, key.clone()));
-            self.mark(key.clone());
+            self.waiting.remove(&(resume, place));
+            self.mark_at(place);
         }
     }
 
@@ -604,40 +587,42 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// Begins a comparison with all that there is.
     pub fn begin_resync(&mut self) {
-        self.epoch = self.epoch.wrapping_add(1);
+        self.slots.iter_mut().for_each(|(_, slot)| slot.seen = false);
     }
 
     /// It was found as wanted.
     pub fn seen(&mut self, key: &E::Key) {
-        let epoch = self.epoch;
-        if let Some(slot) = self.slots.get_mut(key) {
-            slot.seen = epoch;
-            if !slot.good {
-                // It need not be written after all: somebody else has put it right.
-                slot.undone = false;
-                self.clean(key);
-                self.succeeded(key);
-            }
+        let Some(place) = self.slots.find(key) else { return };
+        let slot = &mut self.slots[place];
+        slot.seen = true;
+        if !slot.good {
+            // It need not be written after all: somebody else has put it right.
+            slot.undone = false;
+            self.clean(place);
+            self.succeeded_at(place);
         }
     }
 
     /// The keys of these kinds that the comparison has not come across. Those that are to be written
     /// anyway need not be found missing.
     pub fn unseen(&self, kinds: impl Fn(&E::Key) -> bool) -> Vec<E::Key> {
-        self.slots
-            .iter()
-            .filter(|(key, slot)| slot.seen != self.epoch && !slot.dirty && kinds(key))
-            .map(|(key, _)| key.clone())
-            .collect()
+        let unseen = self.slots.iter().filter(|slot| !slot.seen && !slot.dirty);
+        unseen.map(|slot| slot.entry.key()).filter(kinds).collect()
     }
 
     /// What is not as it should be, and why.
     pub fn problems(&self) -> impl Iterator<Item = (&E, &str)> {
-        self.slots.values().filter(|slot| !slot.good).take(self.counts.bad).map(|slot| {
+        self.slots.iter().filter(|slot| !slot.good).take(self.counts.bad).map(|slot| {
             let error = slot.attempts.as_ref().and_then(|t| t.error.as_deref());
             (&slot.entry, error.unwrap_or("not yet written"))
         })
     }
+}
+
+fn in_order(mut places: Vec<Place>) -> Box<[Place]> {
+    places.sort_unstable();
+    places.dedup();
+    places.into()
 }
 
 fn count_in<E: KeyedEntry>(devices: &mut BTreeMap<E::Device, usize>, entry: &E) {

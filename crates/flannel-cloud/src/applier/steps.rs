@@ -49,7 +49,7 @@ impl<S: Requester> RouteTask<S> {
         self.wanted.begin_resync();
         let mut steps = Vec::new();
         let routes: Vec<CloudRoute> =
-            self.wanted.iter().filter_map(|(_, entry)| entry.route().cloned()).collect();
+            self.wanted.iter().filter_map(|entry| entry.route().cloned()).collect();
         // What is wanted in each table, by its identifier.
         let mut kept: BTreeMap<&str, BTreeSet<IpNet>> = BTreeMap::new();
         for route in &routes {

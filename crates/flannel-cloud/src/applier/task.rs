@@ -162,7 +162,7 @@ impl<S: Requester> RouteTask<S> {
 
     /// What a daemon before this one has written and is not wanted any more, as far as that can be told.
     fn left_behind(&self) -> Vec<CloudEntry> {
-        let routes = || self.wanted.iter().filter_map(|(_, entry)| entry.route());
+        let routes = || self.wanted.iter().filter_map(CloudEntry::route);
         let before = left_behind(&self.directory, &self.networks).into_iter().filter_map(|own| {
             let mut route = own.route();
             // No keys are noted: those of today are used, if it is the same machine.
@@ -210,7 +210,7 @@ impl<S: Requester> RouteTask<S> {
 
     /// The first part: what there is.
     fn look(&mut self) -> Part {
-        let entries: Vec<CloudEntry> = self.wanted.iter().map(|(_, entry)| entry.clone()).collect();
+        let entries: Vec<CloudEntry> = self.wanted.iter().cloned().collect();
         let leaving = self.leaving.iter().map(|(route, _)| CloudEntry::Route(route.clone()));
         let all: Vec<CloudEntry> = entries.into_iter().chain(leaving).collect();
         self.clients.retain(|client| all.iter().any(|entry| entry.access() == client.access()));
@@ -295,7 +295,7 @@ impl<S: Requester> RouteTask<S> {
     }
 
     fn end_round(&mut self, throttled: Option<CloudError>, now: Instant) {
-        let every = self.wanted.iter().map(|(_, entry)| entry.access().check_every).min();
+        let every = self.wanted.iter().map(|entry| entry.access().check_every).min();
         let every = every.unwrap_or(RETRY.most);
         self.end_comparing(throttled.as_ref().map(ToString::to_string), now);
         match throttled {

@@ -136,13 +136,13 @@ impl<S: Ord + Clone> Reconciler<S> {
             let routes: Vec<Route> = self
                 .wanted
                 .iter()
-                .filter_map(|(key, entry)| match entry {
+                .filter_map(|entry| match entry {
                     Entry::Route(route)
                         if route.dst.addr().is_ipv4() == v4
                             && self.ownership.leads_to_a_peer(route) =>
                     {
                         // One that is not there (yet) is another matter.
-                        (self.wanted.is_good(key) == Some(true)).then(|| route.clone())
+                        (self.wanted.is_good(&entry.key()) == Some(true)).then(|| route.clone())
                     }
                     _ => None,
                 })

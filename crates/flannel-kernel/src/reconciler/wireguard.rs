@@ -51,9 +51,9 @@ impl<S: Ord + Clone> Reconciler<S> {
         let devices: Vec<IfName> = self
             .wanted
             .iter()
-            .skip_while(|(key, _)| matches!(key, Key::Link(_)))
-            .map_while(|(key, _)| match key {
-                Key::Wireguard(link) => Some(*link),
+            .skip_while(|entry| matches!(entry, Entry::Link(_)))
+            .map_while(|entry| match entry {
+                Entry::WireguardIdentity(identity) => Some(identity.link),
                 _ => None,
             })
             .collect();
@@ -81,7 +81,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         let mut there = BTreeSet::new();
         for peer in &observed.peers {
             there.insert(peer.public_key);
-            let key = Key::WireguardPeer(link, Box::new(peer.public_key));
+            let key = Key::WireguardPeer(link, peer.public_key);
             match self.wanted.get(&key) {
                 Some(Entry::WireguardPeer(wanted)) if wanted.is(peer, clock) => {
                     self.wanted.seen(&key);
@@ -90,14 +90,13 @@ impl<S: Ord + Clone> Reconciler<S> {
                 None => self.tunnels.removals.push((link, peer.public_key)),
             }
         }
-        let bound = |byte| Key::WireguardPeer(link, Box::new(PublicKey([byte; 32])));
+        let bound = |byte| Key::WireguardPeer(link, PublicKey([byte; 32]));
         let all = bound(0)..=bound(255);
         let gone: Vec<Key> = self
             .wanted
             .range(all)
-            .map(|(key, _)| key)
+            .map(Entry::key)
             .filter(|key| !matches!(key, Key::WireguardPeer(_, peer) if there.contains(peer)))
-            .cloned()
             .collect();
         for key in gone {
             self.missing(&key, 0, now);
@@ -144,12 +143,12 @@ impl<S: Ord + Clone> Reconciler<S> {
         indices: &BTreeMap<IfName, u32>,
         failures: &mut BTreeMap<Key, String>,
     ) -> io::Result<()> {
-        let mut sent: Vec<(&Key, &Entry)> = Vec::new();
+        let mut sent: Vec<&Entry> = Vec::new();
         let mut changes: Vec<Change<'_>> = Vec::new();
         // A peer that comes when another goes is a peer with another key: what it has for us waits until both have
         // agreed upon a session.
         let mut greetings = if self.tunnels.removals.is_empty() { 0 } else { MOST_GREETINGS };
-        for (key, entry) in self.wanted.entries(batch) {
+        for entry in self.wanted.entries(batch) {
             let Some(index) = entry.link().and_then(|link| indices.get(&link)) else { continue };
             match entry {
                 Entry::WireguardIdentity(identity) => {
@@ -159,25 +158,24 @@ impl<S: Ord + Clone> Reconciler<S> {
                     if greetings > 0 {
                         greetings -= 1;
                         changes.push(Change::PutAndGreet(*index, peer));
-                        sent.push((key, entry));
+                        sent.push(entry);
                     }
                     changes.push(Change::Put(*index, peer));
                 }
                 _ => continue,
             }
-            sent.push((key, entry));
+            sent.push(entry);
         }
         if changes.is_empty() {
             return Ok(());
         }
         match self.tunnels.kernel()? {
             Ok(kernel) => kernel.apply(changes, |at, error| {
-                let (key, entry) = sent[at];
-                failures.insert(key.clone(), explain(entry, &error));
+                failures.insert(sent[at].key(), explain(sent[at], &error));
             }),
             Err(error) => {
                 let why = format!("{error}: this kernel has no WireGuard (modprobe wireguard)");
-                failures.extend(sent.into_iter().map(|(key, _)| (key.clone(), why.clone())));
+                failures.extend(sent.into_iter().map(|entry| (entry.key(), why.clone())));
                 Ok(())
             }
         }
@@ -192,9 +190,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         let changes: Vec<Change<'_>> = removals
             .iter()
             // It may be wanted again by now.
-            .filter(|(link, key)| {
-                self.wanted.get(&Key::WireguardPeer(*link, Box::new(*key))).is_none()
-            })
+            .filter(|(link, key)| self.wanted.get(&Key::WireguardPeer(*link, *key)).is_none())
             .filter_map(|(link, key)| Some(Change::Remove(self.links.index(*link)?, *key)))
             .collect();
         if changes.is_empty() {

@@ -66,22 +66,22 @@ impl<S: Ord + Clone> Reconciler<S> {
         self.write_wireguard(&batch, &indices, &mut failures)?;
         self.write_policies(&batch, &mut failures)?;
         let mut sent = Vec::new();
-        let requests = self.wanted.entries(&batch).filter_map(|(key, entry)| {
+        let requests = self.wanted.entries(&batch).filter_map(|entry| {
             match refused(entry, &connected).unwrap_or_else(|| write(entry, &indices)) {
                 Write::Request(request) => {
-                    sent.push(key);
+                    sent.push(entry);
                     return Some(request);
                 }
                 Write::Done(Ok(())) => {}
-                Write::Done(Err(error)) => drop(failures.insert(key.clone(), error)),
+                Write::Done(Err(error)) => drop(failures.insert(entry.key(), error)),
                 // Devices come before everything else; one that is marked only now has its turn next.
-                Write::Elsewhere => drop(failures.insert(key.clone(), "not made yet".to_owned())),
+                Write::Elsewhere => drop(failures.insert(entry.key(), "not made yet".to_owned())),
             }
             None
         });
         let mut refused = Vec::new();
         self.connection.apply(requests, |at, error| refused.push((at, error)))?;
-        failures.extend(refused.into_iter().map(|(at, e)| (sent[at].clone(), e.to_string())));
+        failures.extend(refused.into_iter().map(|(at, e)| (sent[at].key(), e.to_string())));
         self.wanted.written(batch, &failures.keys().cloned().collect());
         for (key, error) in failures {
             self.note_failure(&key, error, now);

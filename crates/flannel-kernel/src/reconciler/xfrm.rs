@@ -53,7 +53,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         let wanted: Vec<Key> = self
             .wanted
             .range(first..)
-            .map_while(|(key, _)| matches!(key, Key::Policy(..)).then(|| key.clone()))
+            .map_while(|entry| matches!(entry, Entry::Policy(_)).then(|| entry.key()))
             .collect();
         if !wanted.is_empty() {
             // A kernel without IPsec is told of where they are written.
@@ -90,11 +90,11 @@ impl<S: Ord + Clone> Reconciler<S> {
         batch: &Batch<Key>,
         failures: &mut BTreeMap<Key, String>,
     ) -> io::Result<()> {
-        let policies = self.wanted.entries(batch).filter_map(|(key, entry)| match entry {
-            Entry::Policy(policy) => Some((key, xfrm::put_policy(policy))),
+        let policies = self.wanted.entries(batch).filter_map(|entry| match entry {
+            Entry::Policy(policy) => Some((entry.key(), xfrm::put_policy(policy))),
             _ => None,
         });
-        let (sent, requests): (Vec<&Key>, Vec<_>) = policies.unzip();
+        let (sent, requests): (Vec<Key>, Vec<_>) = policies.unzip();
         if sent.is_empty() {
             return Ok(());
         }
@@ -104,7 +104,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             }),
             Err(error) => {
                 let why = format!("{error}: this kernel has no IPsec (modprobe xfrm_user esp4)");
-                failures.extend(sent.into_iter().map(|key| (key.clone(), why.clone())));
+                failures.extend(sent.into_iter().map(|key| (key, why.clone())));
                 Ok(())
             }
         }
