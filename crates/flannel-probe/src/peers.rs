@@ -90,7 +90,8 @@ pub(crate) struct Found {
 #[derive(Default)]
 pub struct Peers {
     own: Option<Arc<Own>>,
-    all: HashMap<IpNet, Peer>,
+    /// Boxed: a map has up to twice as many places as it has entries.
+    all: HashMap<IpNet, Box<Peer>>,
     schedule: Schedule,
     /// What was the largest packet that passed, when last one did not.
     guess: Option<u32>,
@@ -156,7 +157,7 @@ impl Peers {
             peer.target = target;
             peer.cookies = [0; 4];
         } else {
-            self.all.insert(subnet, Peer::new(target));
+            self.all.insert(subnet, Box::new(Peer::new(target)));
         }
         self.schedule.came(subnet, now, rng);
     }

@@ -2,6 +2,7 @@
 //! of the entries' keys. A key is not kept beside its entry, which knows it, nor by those who want the entry, who
 //! know its place: there may be tens of thousands.
 
+use std::mem::{Discriminant, discriminant};
 use std::ops::{Bound, Index, IndexMut, RangeBounds};
 
 use crate::KeyedEntry;
@@ -129,8 +130,17 @@ impl<S, E: KeyedEntry> Slots<S, E> {
     /// All of these are found by their keys from now on, but for those of a key that an earlier one has: they are
     /// returned.
     pub(crate) fn put_in_order(&mut self, laid_down: Vec<Place>) -> Vec<Place> {
-        let mut places: Vec<Place> = self.runs.drain(..).flatten().collect();
-        places.extend(laid_down);
+        // By kind of key: whoever wants several entries has them of several kinds, and comes in order himself.
+        let mut kinds: Vec<(Discriminant<E::Key>, Vec<Place>)> = Vec::new();
+        for place in laid_down {
+            let kind = discriminant(&self[place].entry.key());
+            match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, places)) => places.push(place),
+                None => kinds.push((kind, vec![place])),
+            }
+        }
+        let new = kinds.into_iter().flat_map(|(_, places)| places);
+        let mut places: Vec<Place> = self.runs.drain(..).flatten().chain(new).collect();
         // Stable, and quick where it finds much in order already.
         places.sort_by(|a, b| self[*a].entry.key().cmp(&self[*b].entry.key()));
         let mut twins = Vec::new();

@@ -13,8 +13,9 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
 
-use jiff::Zoned;
+use jiff::Timestamp;
 use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id};
 use tracing::subscriber::{Interest, SetGlobalDefaultError};
@@ -36,8 +37,20 @@ pub const FATAL: &str = "fatal";
 /// Sends every event of this process to stderr, and what is worth remembering to the history. Fails when
 /// there is a log already.
 pub fn init(verbosity: Verbosity, history: History) -> Result<(), SetGlobalDefaultError> {
-    let log = Klog::new(verbosity, history, std::io::stderr, || Zoned::now().datetime());
+    let zone = local_zone();
+    let now = move || zone.to_datetime(Timestamp::now());
+    let log = Klog::new(verbosity, history, std::io::stderr, now);
     tracing::subscriber::set_global_default(tracing_subscriber::registry().with(log))
+}
+
+/// As the machine has it. It is read where it is: to find a zone by its name, jiff first walks through all that there
+/// are.
+fn local_zone() -> TimeZone {
+    if std::env::var_os("TZ").is_some() {
+        return TimeZone::system();
+    }
+    let zone = std::fs::read("/etc/localtime").ok();
+    zone.and_then(|zone| TimeZone::tzif("", &zone).ok()).unwrap_or(TimeZone::UTC)
 }
 
 /// What the fields of a span say.
