@@ -1,5 +1,6 @@
 //! The desired state of the kernel: its entries stand on devices, and its routes on each other.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use flannel_common::{Backoff, RepairPolicy};
@@ -23,6 +24,16 @@ impl KeyedEntry for Entry {
 
     fn key(&self) -> Key {
         self.key()
+    }
+
+    /// Of the many without making one.
+    fn compare_key(&self, key: &Key) -> Ordering {
+        match (self, key) {
+            (Self::Neighbour(e), Key::Neighbour(link, ip)) => (&e.link, &e.ip).cmp(&(link, ip)),
+            (Self::Fdb(e), Key::Fdb(link, mac)) => (&e.link, &e.mac).cmp(&(link, mac)),
+            (Self::Route(e), Key::Route(dst, metric)) => (&e.dst, &e.metric).cmp(&(dst, metric)),
+            _ => self.key().cmp(key),
+        }
     }
 
     fn devices(&self) -> impl Iterator<Item = IfName> {

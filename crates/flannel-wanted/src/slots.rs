@@ -155,11 +155,11 @@ impl<S, E: KeyedEntry> Slots<S, E> {
 
     /// Where its place stands, or would.
     fn seek(&self, key: &E::Key) -> Result<(usize, usize), (usize, usize)> {
-        let key_at = |place: Place| self[place].entry.key();
-        let after = self.runs.partition_point(|run| key_at(run[0]) <= *key);
+        let compare = |place: Place| self[place].entry.compare_key(key);
+        let after = self.runs.partition_point(|run| compare(run[0]).is_le());
         let run = after.saturating_sub(1);
         let places = self.runs.get(run).map_or(&[][..], |run| run);
-        match places.binary_search_by(|place| key_at(*place).cmp(key)) {
+        match places.binary_search_by(|place| compare(*place)) {
             Ok(at) => Ok((run, at)),
             Err(at) => Err((run, at)),
         }

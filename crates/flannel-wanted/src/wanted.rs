@@ -5,6 +5,7 @@
 //! want different versions of one entry, that of the lower in order is in force, so that the outcome
 //! depends on who wants what and never on who came first. What an entry is, only its [`KeyedEntry`] says.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::ops::RangeBounds;
 use std::time::{Duration, Instant};
@@ -22,6 +23,11 @@ pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
     type Device: Ord;
 
     fn key(&self) -> Self::Key;
+
+    /// How its key compares with another. Asked often.
+    fn compare_key(&self, key: &Self::Key) -> Ordering {
+        self.key().cmp(key)
+    }
 
     /// All that it cannot be without.
     fn devices(&self) -> impl Iterator<Item = Self::Device>;

@@ -13,7 +13,7 @@ use flanneld::joined_networks::{JoinedNetworks, Watched};
 use flanneld::options::{Options, Parsed, Remark};
 use flanneld::readiness::Readiness;
 use flanneld::stopping::stopping;
-use flanneld::{logging, notify, options, probe, serve};
+use flanneld::{logging, memory, notify, options, probe, serve};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -54,6 +54,7 @@ fn carry_packets() -> ExitCode {
 }
 
 fn start(options: Options, remarks: &[Remark]) -> ExitCode {
+    memory::keep_little();
     // Nothing else has set one: this is the first thing that runs.
     let history = History::default();
     let _ = logging::init(options.verbosity.clone(), history.clone());
