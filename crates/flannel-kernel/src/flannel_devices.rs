@@ -1,6 +1,6 @@
 //! Which devices can be flannel's: the one place that says so, by kind and name.
 
-use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 
 use crate::IpTunnelKind;
 use crate::observed::{self, ObservedKind, ObservedLink};
@@ -24,10 +24,30 @@ pub const IPSEC_DEVICE: &str = "flannel.ipsec";
 /// WireGuard's devices: the one that all modes have, and that of IPv6 in the mode `separate`.
 pub const WIREGUARD_DEVICES: [&str; 2] = ["flannel-wg", "flannel-wg-v6"];
 
+/// What the names of both ends of a test pod begin with: the node's, and the pod's. A number follows.
+pub const TEST_POD_DEVICES: [&str; 2] = ["flannel-test", "flannel-tpod"];
+
+/// Whether it is one end of a test pod. Those come and go beside what is wanted of the kernel: no backend wants them.
+pub fn is_test_pod_device(message: &LinkMessage) -> bool {
+    let is_veth = message.attributes.iter().any(|attribute| match attribute {
+        LinkAttribute::LinkInfo(info) => info.contains(&LinkInfo::Kind(InfoKind::Veth)),
+        _ => false,
+    });
+    let name = message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let numbered = |prefix: &&str| {
+        let number = name.and_then(|name| name.strip_prefix(prefix));
+        number.is_some_and(|number| number.parse::<u16>().is_ok())
+    };
+    is_veth && TEST_POD_DEVICES.iter().any(numbered)
+}
+
 /// Whether a device that the kernel tells of is of a kind that flannel makes, and named as flannel
 /// names it.
 pub fn is_flannel_device(message: LinkMessage) -> bool {
-    observed::link(message).is_some_and(|link| can_be_ours(&link))
+    is_test_pod_device(&message) || observed::link(message).is_some_and(|link| can_be_ours(&link))
 }
 
 pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {
@@ -50,7 +70,7 @@ pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use netlink_packet_route::link::{InfoData, InfoKind, InfoVxlan, LinkAttribute, LinkInfo};
+    use netlink_packet_route::link::{InfoData, InfoVxlan};
 
     use super::*;
 
@@ -75,6 +95,8 @@ mod tests {
         assert!(is_flannel_device(device("flannel-wg-v6", InfoKind::Wireguard, 0)));
         assert!(is_flannel_device(device("flannel0", InfoKind::Tun, 7)));
         assert!(is_flannel_device(device("flannel-wg", InfoKind::Tun, 7)));
+        assert!(is_flannel_device(device("flannel-test0", InfoKind::Veth, 0)));
+        assert!(is_flannel_device(device("flannel-tpod12", InfoKind::Veth, 0)));
         for other in [
             device("flannel0", InfoKind::Bridge, 7),
             device("flannel-vpn", InfoKind::Tun, 7),
@@ -88,6 +110,9 @@ mod tests {
             device("flannel.sit", InfoKind::IpIp, 0),
             device("dummy0", InfoKind::Dummy, 0),
             device("wg0", InfoKind::Wireguard, 0),
+            device("flannel-test0", InfoKind::Dummy, 0),
+            device("flannel-testing", InfoKind::Veth, 0),
+            device("veth0", InfoKind::Veth, 0),
         ] {
             assert!(!is_flannel_device(other.clone()), "{other:?}");
         }

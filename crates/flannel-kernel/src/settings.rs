@@ -90,6 +90,11 @@ pub(crate) fn set_offload(offload: &Offload) -> io::Result<()> {
     Err(io::Error::other("the kernel accepts it and leaves it as it was"))
 }
 
+/// Whether the kernel leaves checksums of what it sends over this device to somebody after it.
+pub fn set_tx_checksum(link: IfName, on: bool) -> io::Result<()> {
+    set_offload(&Offload { link, tx_checksum: on })
+}
+
 fn ethtool(link: IfName, command: u32, data: u32) -> io::Result<u32> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,

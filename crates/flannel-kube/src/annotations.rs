@@ -34,10 +34,14 @@ pub enum Key {
     NodePublicIpv6,
     /// Where the node answers the probes of its peers; the Go flannel neither writes nor reads it.
     ProbePort,
+    /// Written by an operator: what the node is asked to do, while it stands.
+    Request,
+    /// What the node says to that.
+    Answer,
 }
 
 impl Key {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::SubnetManager,
         Self::BackendType,
         Self::BackendData,
@@ -49,7 +53,14 @@ impl Key {
         Self::NodePublicIp,
         Self::NodePublicIpv6,
         Self::ProbePort,
+        Self::Request,
+        Self::Answer,
     ];
+
+    /// Whether it may say something of the node's lease.
+    pub(crate) fn is_of_lease(self) -> bool {
+        !matches!(self, Self::Request | Self::Answer)
+    }
 
     pub fn suffix(self) -> &'static str {
         match self {
@@ -64,6 +75,8 @@ impl Key {
             Self::NodePublicIp => "node-public-ip",
             Self::NodePublicIpv6 => "node-public-ipv6",
             Self::ProbePort => "probe-port",
+            Self::Request => "request",
+            Self::Answer => "answer",
         }
     }
 }

@@ -4,20 +4,23 @@
 //! page. A watch that ends goes on where it ended; only a server that has forgotten that makes us take all
 //! Nodes anew, and then not all nodes of the cluster at once.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flannel_common::{Backoff, Tries};
 use flannel_lease::Lease;
-use flannel_store::Contact;
+use flannel_store::{Contact, RequestId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use crate::annotations::Key;
 use crate::api::{Api, ApiError, Ended, From, is_not_streamed, is_too_old};
 use crate::lease::Families;
 use crate::message::{Event, EventKind};
 use crate::node::NodeView;
+use crate::requests::Asked;
 use crate::table::{LeaseChange, NodeTable};
 use crate::working::WorkingNodes;
 
@@ -56,6 +59,10 @@ pub struct Cluster {
     /// Of a server: those it speaks for.
     working: Option<WorkingNodes>,
     contact: Contact,
+    /// What is asked of the Nodes that this process speaks for: its own, or all.
+    asked: watch::Sender<Asked>,
+    /// Of which Nodes this process asks something.
+    placed: Mutex<BTreeMap<RequestId, Vec<Box<str>>>>,
 }
 
 /// All leases at one instant.
@@ -87,6 +94,8 @@ impl Cluster {
             rng: Mutex::new(fastrand::Rng::with_seed(seed)),
             working: None,
             contact: Contact::default(),
+            asked: watch::Sender::default(),
+            placed: Mutex::default(),
         }
     }
 
@@ -175,6 +184,7 @@ impl Cluster {
     }
 
     fn take_listed(&self, node: &NodeView<'_>) {
+        self.note_asked(node);
         self.table().listed(node);
         if let Some(working) = &self.working {
             working.look(node);
@@ -204,6 +214,32 @@ impl Cluster {
             }
         });
         receiver
+    }
+
+    /// What is asked of Nodes, as they were last seen.
+    pub(crate) fn asked(&self) -> watch::Receiver<Asked> {
+        self.asked.subscribe()
+    }
+
+    pub(crate) fn placed(&self) -> MutexGuard<'_, BTreeMap<RequestId, Vec<Box<str>>>> {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_asked(&self, node: &NodeView<'_>) {
+        if !self.name.is_empty() && *self.name != *node.name {
+            return;
+        }
+        let request = node.annotations.text(Key::Request);
+        let is_asked = request.is_some() || node.annotations.get(Key::Answer).is_some();
+        self.asked.send_if_modified(|asked| match (is_asked, asked.get(&*node.name)) {
+            (false, None) => false,
+            (false, Some(_)) => asked.remove(&*node.name).is_some(),
+            (true, Some(known)) if known.as_deref() == request => false,
+            (true, _) => {
+                asked.insert((*node.name).into(), request.map(Into::into));
+                true
+            }
+        });
     }
 
     fn tell_own(&self, table: &NodeTable) {
@@ -377,6 +413,9 @@ impl Following {
 impl Cluster {
     /// Takes note of an event.
     fn take(&self, kind: EventKind, node: &NodeView<'_>, changes: &mut Vec<LeaseChange>) {
+        if matches!(kind, EventKind::Added | EventKind::Modified) {
+            self.note_asked(node);
+        }
         let mut table = self.table();
         match kind {
             EventKind::Added | EventKind::Modified => {
@@ -385,7 +424,10 @@ impl Cluster {
                     working.look(node);
                 }
             }
-            EventKind::Deleted => changes.extend(table.deleted(&node.name)),
+            EventKind::Deleted => {
+                self.asked.send_if_modified(|asked| asked.remove(&*node.name).is_some());
+                changes.extend(table.deleted(&node.name));
+            }
             EventKind::Bookmark => return,
         }
         if *node.name == *self.name {

@@ -22,6 +22,7 @@ mod options;
 mod packed;
 pub mod patch;
 mod protobuf;
+mod requests;
 mod store;
 pub mod table;
 #[cfg(feature = "test-util")]

@@ -5,8 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
-use flannel_store::{Cursor, NodeNetwork, PublicAddresses, StoreError, StoreEvent, StoredLease};
-use tokio::sync::mpsc;
+use flannel_store::{
+    Cursor, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses, RequestId, Requests, StoreError,
+    StoreEvent, StoredLease,
+};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::KubeStore;
@@ -177,6 +180,29 @@ impl KubeNodes {
             }
         });
         receiver
+    }
+
+    /// What operators ask of any node, told while [`Self::watch`] is. Must be called within a tokio runtime.
+    pub fn requests(&self) -> watch::Receiver<Requests> {
+        crate::requests::hear(self.cluster.clone())
+    }
+
+    pub async fn place(&self, request: &NodeRequest) -> Result<(), StoreError> {
+        self.cluster.place(request).await
+    }
+
+    pub async fn withdraw(&self, request: &RequestId) -> Result<(), StoreError> {
+        self.cluster.withdraw(request).await
+    }
+
+    pub async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError> {
+        self.cluster.answers(to).await
+    }
+
+    pub async fn answer(&self, to: &RequestId, answer: &NodeAnswer) -> Result<(), StoreError> {
+        let lost = || StoreError::Lost { key: to.to_string() };
+        let name = self.cluster.table().named_of(answer.node).ok_or_else(lost)?;
+        self.cluster.answer(&name, to, answer).await
     }
 
     fn set_families(&self, config: Option<&str>) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use flannel_lease::{Claimant, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
 use flannel_store::{
-    Acquired, Admin, Claim, Cursor, Held, Recalled, Refusal, Snapshot, Store, StoreError,
-    StoreEvent, stranded,
+    Acquired, Admin, Claim, Cursor, Held, NodeAnswer, NodeRequest, Recalled, Refusal, RequestId,
+    Snapshot, Store, StoreError, StoreEvent, stranded,
 };
 use tokio::sync::mpsc;
 
@@ -198,5 +198,17 @@ impl Admin for KubeOperator {
             &attempted,
             "subnets are assigned by Kubernetes, and not brought in from elsewhere",
         )
+    }
+
+    async fn place(&self, request: &NodeRequest) -> Result<(), StoreError> {
+        self.cluster.place(request).await
+    }
+
+    async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError> {
+        self.cluster.answers(to).await
+    }
+
+    async fn withdraw(&self, request: &RequestId) -> Result<(), StoreError> {
+        self.cluster.withdraw(request).await
     }
 }

@@ -3,7 +3,7 @@
 use crate::annotations::Key;
 use crate::node::{Annotations, NodeView};
 
-/// Our annotations of a Node and its networks, one after the other: the length of each, then its text.
+/// What a Node says of its lease: our annotations and its networks, one after the other: the length of each, then its text.
 #[derive(Debug)]
 pub(crate) struct Packed(Box<[u8]>);
 
@@ -28,7 +28,7 @@ impl Packed {
         let mut rest = &*self.0;
         let mut next = || next(&mut rest).map(|text| text.and_then(|it| str::from_utf8(it).ok()));
         let mut annotations = Annotations::default();
-        for key in Key::ALL {
+        for key in keys() {
             if let Some(Some(text)) = next() {
                 annotations.set(key, text.into());
             }
@@ -40,7 +40,12 @@ impl Packed {
 
 /// All that is something to us.
 fn texts<'a>(node: &'a NodeView<'_>) -> impl Iterator<Item = Option<&'a str>> {
-    Key::ALL.into_iter().map(|key| node.annotations.get(key)).chain(node.networks().map(Some))
+    keys().map(|key| node.annotations.get(key)).chain(node.networks().map(Some))
+}
+
+/// What operators ask of a node, and its answers, are between the two.
+fn keys() -> impl Iterator<Item = Key> {
+    Key::ALL.into_iter().filter(|key| key.is_of_lease())
 }
 
 /// Seven bits in a byte; the eighth says that more follow.

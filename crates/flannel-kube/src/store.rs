@@ -11,10 +11,10 @@ use flannel_lease::{
     Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
 };
 use flannel_store::{
-    Acquired, Claim, Contact, Cursor, Held, NodeNetwork, PublicAddresses, Recalled, Snapshot,
-    Store, StoreError, StoreEvent, StoredLease,
+    Acquired, Claim, Contact, Cursor, Held, NodeAnswer, NodeNetwork, PublicAddresses, Recalled,
+    RequestId, Requests, Snapshot, Store, StoreError, StoreEvent, StoredLease,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::api::Api;
@@ -267,6 +267,14 @@ impl Store for KubeStore {
             }
         });
         receiver
+    }
+
+    fn requests(&self) -> watch::Receiver<Requests> {
+        crate::requests::hear(self.cluster.clone())
+    }
+
+    async fn answer(&self, to: &RequestId, answer: &NodeAnswer) -> Result<(), StoreError> {
+        self.cluster.answer(self.node(), to, answer).await
     }
 }
 

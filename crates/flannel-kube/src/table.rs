@@ -240,6 +240,11 @@ impl NodeTable {
         Some(lease)
     }
 
+    /// The name of the Node that has this subnet.
+    pub(crate) fn named_of(&self, subnet: Subnet) -> Option<Box<str>> {
+        self.holder(subnet)?.attrs.owner
+    }
+
     /// The lease of whoever has this subnet.
     fn holder(&self, subnet: Subnet) -> Option<Lease> {
         let has = |known: &Known| known.subnet.is_some_and(|it| it.overlaps(&subnet));

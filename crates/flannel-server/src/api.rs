@@ -1,14 +1,16 @@
 //! What each path does with each method.
 
 use crate::LeaseService;
-use flannel_store::{LogPosition, PublicAddresses, Refusal};
+use flannel_store::{
+    LogPosition, NodeAnswer, NodeRequest, PublicAddresses, Refusal, RequestId, read_answer_body,
+};
 use std::convert::Infallible;
 use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::lease_state::{Reply, Request as Asked, Who};
+use crate::lease_state::{Addresses, Reply, Request as Asked, Who};
 use crate::watch_log::{Style, WatchLog};
 use bytes::Bytes;
 use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet};
@@ -144,8 +146,12 @@ impl Api {
                 let patience = self.patience(&query);
                 let (watch_log, turns) = (self.watch_log(&name)?, self.turns.clone());
                 let watching = self.counted.watching();
-                let events =
-                    Events::new(watch_log, query.next, patience, standing, turns, watching);
+                // Who only reads is no node.
+                let hears = query.requests && who.addresses != Addresses::Nothing;
+                let requests = hears.then(|| self.service.requests(&name)).transpose()?;
+                let events = Events::new(
+                    watch_log, requests, query.next, patience, standing, turns, watching,
+                );
                 Ok(answer::lines(Body::Events(Box::new(events))))
             }
             (Route::Reservations(name), Method::GET) => self.reservations(&name),
@@ -157,7 +163,49 @@ impl Api {
             (Route::Reservation(name, subnet), Method::DELETE) => {
                 self.done(&name, Asked::Unreserve { subnet }).await
             }
+            (Route::Request(name, id), Method::PUT) => {
+                self.watch_log(&name)?;
+                let placed = NodeRequest::read(&self.read(request).await?).map_err(wrong)?;
+                if placed.id != id {
+                    return Err(Fault::bad("the request's Id is not the one of the path"));
+                }
+                self.service.place(&name, placed).await?;
+                Ok(answer::empty())
+            }
+            (Route::Request(name, id), Method::DELETE) => {
+                self.watch_log(&name)?;
+                self.service.withdraw(&name, &id).await?;
+                Ok(answer::empty())
+            }
+            (Route::Answers(name, id), Method::GET) => {
+                self.watch_log(&name)?;
+                let answers = self.service.answers(&name, &id).await?;
+                Ok(answer::json(NodeAnswer::list_to_json(&answers)))
+            }
+            (Route::Answer(name, id, node), Method::PUT) => {
+                self.take_answer(&name, &id, node, request, &who).await
+            }
             (route, _) => Err(Fault::method(route.methods())),
+        }
+    }
+
+    /// A node answers for itself alone.
+    async fn take_answer(
+        &self,
+        name: &NetworkName,
+        id: &RequestId,
+        node: Subnet,
+        request: Request<impl Sent>,
+        who: &Who,
+    ) -> Answered {
+        let lease = self.watch_log(name)?.lease(&node).ok_or(Refusal::Gone(node))?;
+        if !who.owns(lease.owner.as_deref(), &lease.attrs) {
+            return Err(Refusal::NotYours(node, Box::new(lease)).into());
+        }
+        let body = read_answer_body(&self.read(request).await?).map_err(wrong)?;
+        match self.service.answer(name, id, NodeAnswer { node, body }).await? {
+            true => Ok(answer::empty()),
+            false => Err(Fault::not_found("nobody asks that of this node, or no longer")),
         }
     }
 

@@ -2,7 +2,7 @@
 //! of a stream: when it has read what it was sent, it gets what has happened since. What is long goes out
 //! piece by piece, so that the turn of a whole table ends when the table has been taken, not before.
 
-use flannel_store::LogPosition;
+use flannel_store::{LogPosition, Requests, requests_json};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::watch_log::{Style, WatchLog};
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 use tokio_stream::Stream as _;
 use tokio_stream::wrappers::WatchStream;
@@ -58,6 +59,8 @@ pub(crate) struct Events {
     watch_log: Arc<WatchLog>,
     cursor: Option<LogPosition>,
     changes: WatchStream<u64>,
+    /// What operators ask of nodes, for clients that are to hear it.
+    requests: Option<WatchStream<Requests>>,
     turns: Turns,
     waiting: Option<Waiting>,
     /// Of the line that was begun.
@@ -73,6 +76,7 @@ pub(crate) struct Events {
 impl Events {
     pub(crate) fn new(
         watch_log: Arc<WatchLog>,
+        requests: Option<watch::Receiver<Requests>>,
         cursor: Option<LogPosition>,
         patience: Option<Duration>,
         standing: Standing,
@@ -86,6 +90,7 @@ impl Events {
             watch_log,
             cursor,
             changes,
+            requests: requests.map(WatchStream::new),
             turns,
             waiting,
             rest,
@@ -103,6 +108,13 @@ impl Events {
         if let Some(piece) = self.rest.next() {
             self.listen_on();
             return Poll::Ready(Some(piece));
+        }
+        if let Some(requests) = &mut self.requests
+            && let Poll::Ready(Some(now)) = Pin::new(requests).poll_next(context)
+        {
+            self.listen_on();
+            self.rest = Rest::new(Bytes::from(requests_json(&now)), None);
+            return Poll::Ready(self.rest.next());
         }
         // The changes first: what happens after this look wakes us.
         while let Poll::Ready(change) = Pin::new(&mut self.changes).poll_next(context) {

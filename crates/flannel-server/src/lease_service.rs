@@ -1,11 +1,14 @@
 //! What the lease server serves: somebody who carries out requests and keeps the watch logs of what
 //! became of them.
 
-use flannel_store::{Millis, NodeNetwork, PublicAddresses};
+use flannel_store::{
+    Millis, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses, RequestId, Requests,
+};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use flannel_lease::{NetworkName, SubnetOrigin};
+use tokio::sync::watch;
 
 use crate::embedded::{AskError, Embedded};
 use crate::lease_state::{Reply, Request, Who};
@@ -50,6 +53,27 @@ pub trait LeaseService: Send + Sync {
 
     /// When this returns, what the request led to is durable.
     async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError>;
+
+    /// What operators ask of nodes, see [`NodeRequest`].
+    fn requests(&self, network: &NetworkName) -> Result<watch::Receiver<Requests>, AskError>;
+
+    async fn place(&self, network: &NetworkName, request: NodeRequest) -> Result<(), AskError>;
+
+    async fn withdraw(&self, network: &NetworkName, id: &RequestId) -> Result<(), AskError>;
+
+    /// Whether there is such a request, and it is about this node.
+    async fn answer(
+        &self,
+        network: &NetworkName,
+        to: &RequestId,
+        answer: NodeAnswer,
+    ) -> Result<bool, AskError>;
+
+    async fn answers(
+        &self,
+        network: &NetworkName,
+        to: &RequestId,
+    ) -> Result<Vec<NodeAnswer>, AskError>;
 }
 
 #[async_trait]
@@ -68,5 +92,35 @@ impl LeaseService for Embedded {
 
     async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {
         Self::ask(self, network, request).await
+    }
+
+    fn requests(&self, network: &NetworkName) -> Result<watch::Receiver<Requests>, AskError> {
+        Ok(self.board().listen(network))
+    }
+
+    async fn place(&self, network: &NetworkName, request: NodeRequest) -> Result<(), AskError> {
+        Ok(self.board().place(network, request)?)
+    }
+
+    async fn withdraw(&self, network: &NetworkName, id: &RequestId) -> Result<(), AskError> {
+        self.board().withdraw(network, id);
+        Ok(())
+    }
+
+    async fn answer(
+        &self,
+        network: &NetworkName,
+        to: &RequestId,
+        answer: NodeAnswer,
+    ) -> Result<bool, AskError> {
+        Ok(self.board().answer(network, to, answer))
+    }
+
+    async fn answers(
+        &self,
+        network: &NetworkName,
+        to: &RequestId,
+    ) -> Result<Vec<NodeAnswer>, AskError> {
+        Ok(self.board().answers(network, to))
     }
 }

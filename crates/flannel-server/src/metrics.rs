@@ -97,16 +97,21 @@ fn add_networks(scrape: &mut Scrape, service: &dyn LeaseService) {
 /// What a path asks for, of a few: whatever clients ask for, there are no more.
 fn route(path: &str) -> &'static str {
     let mut parts = path.split('/').skip(1);
-    let parts = [(); 5].map(|()| parts.next());
+    let parts = [(); 7].map(|()| parts.next());
     match parts {
         [Some("v1"), None | Some(""), None, ..] => "networks",
-        [Some("v1"), Some(_), Some("config"), None, _] => "config",
-        [Some("v1"), Some(_), Some("node"), None, _] => "node",
-        [Some("v1"), Some(_), Some("leases"), None, _] => "leases",
-        [Some("v1"), Some(_), Some("leases"), Some(_), None] => "lease",
-        [Some("v1"), Some(_), Some("events"), None, _] => "events",
-        [Some("v1"), Some(_), Some("reservations"), None, _] => "reservations",
-        [Some("v1"), Some(_), Some("reservations"), Some(_), None] => "reservation",
+        [Some("v1"), Some(_), Some("config"), None, ..] => "config",
+        [Some("v1"), Some(_), Some("node"), None, ..] => "node",
+        [Some("v1"), Some(_), Some("leases"), None, ..] => "leases",
+        [Some("v1"), Some(_), Some("leases"), Some(_), None, ..] => "lease",
+        [Some("v1"), Some(_), Some("events"), None, ..] => "events",
+        [Some("v1"), Some(_), Some("reservations"), None, ..] => "reservations",
+        [Some("v1"), Some(_), Some("reservations"), Some(_), None, ..] => "reservation",
+        [Some("v1"), Some(_), Some("requests"), Some(_), None, ..] => "request",
+        [Some("v1"), Some(_), Some("requests"), Some(_), Some("answers"), None, _] => "answers",
+        [Some("v1"), Some(_), Some("requests"), Some(_), Some("answers"), Some(_), None] => {
+            "answer"
+        }
         [Some("openapi.json"), None, ..] => "openapi",
         [Some("healthz"), None, ..] => "healthz",
         [Some("metrics"), None, ..] => "metrics",
@@ -135,6 +140,9 @@ mod tests {
             ("/v1/_/leases", "leases"),
             ("/v1/blue/leases/10.5.1.0-24", "lease"),
             ("/v1/blue/reservations/10.5.1.0-24", "reservation"),
+            ("/v1/blue/requests/a", "request"),
+            ("/v1/blue/requests/a/answers", "answers"),
+            ("/v1/blue/requests/a/answers/10.5.1.0-24", "answer"),
             ("/metrics", "metrics"),
             ("/v1/a/b/c/d/e/f", "other"),
             ("/wp-login.php", "other"),

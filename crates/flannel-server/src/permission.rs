@@ -15,6 +15,7 @@ pub(crate) fn check(who: &Who, route: &Route, method: &Method, query: &Query) ->
     }
     let for_operators = match route {
         Route::Config(_) | Route::Reservations(_) | Route::Reservation(..) => !reads,
+        Route::Request(..) | Route::Answers(..) => true,
         Route::Lease(..) => query.import,
         _ => false,
     };

@@ -1,6 +1,6 @@
 //! Paths and queries → what is asked for. No I/O.
 
-use flannel_store::LogPosition;
+use flannel_store::{LogPosition, RequestId};
 use std::time::Duration;
 
 use flannel_lease::{NetworkName, Subnet};
@@ -17,6 +17,10 @@ pub(crate) enum Route {
     Events(NetworkName),
     Reservations(NetworkName),
     Reservation(NetworkName, Subnet),
+    /// What an operator asks of nodes.
+    Request(NetworkName, RequestId),
+    Answers(NetworkName, RequestId),
+    Answer(NetworkName, RequestId, Subnet),
     OpenApi,
     Healthz,
     Metrics,
@@ -42,6 +46,9 @@ impl Route {
         };
         let subnet =
             |text: &str| text.parse::<Subnet>().map_err(|error| Misrouted::Bad(error.to_string()));
+        let request = |text: &str| {
+            text.parse::<RequestId>().map_err(|error| Misrouted::Bad(error.to_string()))
+        };
         Ok(match parts[..] {
             ["v1"] | ["v1", ""] => Self::Networks,
             ["v1", network, "config"] => Self::Config(name(network)?),
@@ -51,6 +58,13 @@ impl Route {
             ["v1", network, "events"] => Self::Events(name(network)?),
             ["v1", network, "reservations"] => Self::Reservations(name(network)?),
             ["v1", network, "reservations", key] => Self::Reservation(name(network)?, subnet(key)?),
+            ["v1", network, "requests", id] => Self::Request(name(network)?, request(id)?),
+            ["v1", network, "requests", id, "answers"] => {
+                Self::Answers(name(network)?, request(id)?)
+            }
+            ["v1", network, "requests", id, "answers", key] => {
+                Self::Answer(name(network)?, request(id)?, subnet(key)?)
+            }
             ["openapi.json"] => Self::OpenApi,
             ["healthz"] => Self::Healthz,
             ["metrics"] => Self::Metrics,
@@ -61,9 +75,14 @@ impl Route {
     /// The methods it knows, for the header of that name.
     pub(crate) fn methods(&self) -> &'static str {
         match self {
-            Self::Networks | Self::Events(_) | Self::OpenApi | Self::Healthz | Self::Metrics => {
-                "GET"
-            }
+            Self::Networks
+            | Self::Events(_)
+            | Self::Answers(..)
+            | Self::OpenApi
+            | Self::Healthz
+            | Self::Metrics => "GET",
+            Self::Request(..) => "PUT, DELETE",
+            Self::Answer(..) => "PUT",
             Self::Config(_) | Self::Lease(..) => "GET, PUT, DELETE",
             Self::Node(_) => "GET, PUT",
             Self::Leases(_) | Self::Reservations(_) => "GET, POST",
@@ -88,6 +107,8 @@ pub(crate) struct Query {
     pub(crate) force: bool,
     pub(crate) import: bool,
     pub(crate) raw: bool,
+    /// Events tell what operators ask of nodes, too.
+    pub(crate) requests: bool,
 }
 
 impl Query {
@@ -114,6 +135,7 @@ impl Query {
                 "force" => read.force = flag("force", &value)?,
                 "import" => read.import = flag("import", &value)?,
                 "raw" => read.raw = flag("raw", &value)?,
+                "requests" => read.requests = flag("requests", &value)?,
                 _ => {}
             }
         }
@@ -176,7 +198,16 @@ mod tests {
         {
             assert_eq!(Route::read(path), Ok(Route::Lease(default(), key)), "{path}");
         }
-        for path in ["/", "", "/v2/_/config", "/v1/_/config/x", "/v1/_"] {
+        let id: RequestId = "a-1".parse().unwrap();
+        let subnet: Subnet = "10.5.1.0-24".parse().unwrap();
+        for (path, route) in [
+            ("/v1/_/requests/a-1", Route::Request(default(), id.clone())),
+            ("/v1/_/requests/a-1/answers", Route::Answers(default(), id.clone())),
+            ("/v1/_/requests/a-1/answers/10.5.1.0-24", Route::Answer(default(), id, subnet)),
+        ] {
+            assert_eq!(Route::read(path), Ok(route), "{path}");
+        }
+        for path in ["/", "", "/v1/_/requests", "/v2/_/config", "/v1/_/config/x", "/v1/_"] {
             assert_eq!(Route::read(path), Err(Misrouted::NotFound), "{path}");
         }
         for path in

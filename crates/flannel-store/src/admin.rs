@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
 
-use crate::{Held, Snapshot, Store, StoreError};
+use crate::{Held, NodeAnswer, NodeRequest, RequestId, Snapshot, Store, StoreError};
 
 #[async_trait]
 pub trait Admin: Store {
@@ -36,6 +36,16 @@ pub trait Admin: Store {
 
     /// Puts a lease there as it was elsewhere. One that another node has is refused.
     async fn import(&self, held: &Held) -> Result<(), StoreError>;
+
+    /// Asks nodes for something, in place of what was asked by that name before. It stands for [`crate::LIFE`], and as
+    /// long again whenever it is placed again.
+    async fn place(&self, request: &NodeRequest) -> Result<(), StoreError>;
+
+    /// What nodes have said to it so far.
+    async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError>;
+
+    /// It is no longer asked for; its answers are gone with it. One that is gone already is no error.
+    async fn withdraw(&self, request: &RequestId) -> Result<(), StoreError>;
 }
 
 /// How many leases a config would strand, and one of them.

@@ -12,6 +12,7 @@ mod error;
 pub mod etcd;
 mod kept_lease;
 mod log_position;
+mod node_request;
 mod refusal;
 pub mod remote;
 mod store;
@@ -26,6 +27,10 @@ pub use error::StoreError;
 pub use etcd::{EtcdKey, EtcdKeys, EtcdOptions, EtcdStore, Secret};
 pub use kept_lease::{KeptLease, LARGEST_DATA, Millis, split_owner};
 pub use log_position::LogPosition;
+pub use node_request::{
+    LARGEST_REQUEST, LIFE, NodeAnswer, NodeRequest, PLACED_EVERY, RequestId, Requests,
+    read_answer_body, requests_json,
+};
 pub use refusal::Refusal;
 pub use remote::{RemoteOptions, RemoteStore};
 pub use store::{

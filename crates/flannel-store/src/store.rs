@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use flannel_lease::{
     Claimant, Expiry, LEASE_TTL, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use crate::{Contact, StoreError};
+use crate::{Contact, NodeAnswer, RequestId, Requests, StoreError, node_request};
 
 /// What a config looks like, for those who have none yet.
 pub const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -268,4 +268,15 @@ pub trait Store: Send + Sync {
     /// Changes after `cursor`; [`Cursor::BEGINNING`] begins with a [`StoreEvent::Snapshot`]. Reconnects by
     /// itself, for ever, until the receiver is dropped. Must be called within a tokio runtime.
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent>;
+
+    /// What operators ask of nodes now, see [`crate::NodeRequest`]. What was known stays while the store is away. It
+    /// is told while [`Self::watch`] is. Must be called within a tokio runtime.
+    fn requests(&self) -> watch::Receiver<Requests> {
+        node_request::none()
+    }
+
+    /// This node's answer to a request that stands. [`StoreError::Lost`] when it no longer does.
+    async fn answer(&self, to: &RequestId, _answer: &NodeAnswer) -> Result<(), StoreError> {
+        Err(StoreError::Lost { key: to.to_string() })
+    }
 }

@@ -7,5 +7,6 @@ mod api;
 mod kubeconfig;
 mod leases;
 mod patches;
+mod requests;
 mod support;
 mod table;

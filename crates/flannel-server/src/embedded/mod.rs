@@ -1,5 +1,6 @@
 //! Leases in a directory of this machine: durable, with nothing else installed.
 
+mod board;
 mod fit;
 mod journal;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::lease_state::{Reply, Request};
 use crate::metrics::LogFigures;
 use crate::watch_log::WatchLogs;
 
+pub(crate) use self::board::RequestBoard;
 pub use self::journal::OpenError;
 pub use self::store::EmbeddedStore;
 
@@ -57,6 +59,7 @@ pub struct Embedded {
     watch_logs: Arc<WatchLogs>,
     clock: Clock,
     log_figures: Arc<LogFigures>,
+    board: RequestBoard,
 }
 
 impl Embedded {
@@ -106,12 +109,17 @@ impl Embedded {
             path: dir.to_owned(),
             source,
         })?;
-        Ok(Self { jobs, watch_logs, clock, log_figures })
+        Ok(Self { jobs, watch_logs, clock, log_figures, board: RequestBoard::default() })
     }
 
     /// How it goes with the log.
     pub fn log_figures(&self) -> &LogFigures {
         &self.log_figures
+    }
+
+    /// What operators ask of nodes.
+    pub(crate) fn board(&self) -> &RequestBoard {
+        &self.board
     }
 
     /// The time by which leases end.

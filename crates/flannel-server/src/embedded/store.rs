@@ -2,8 +2,8 @@
 
 use flannel_store::LogPosition;
 use flannel_store::{
-    Acquired, Claim, Cursor, Held, KeptLease, Millis, Recalled, Refusal, Store, StoreError,
-    StoreEvent,
+    Acquired, Claim, Cursor, Held, KeptLease, Millis, NodeAnswer, Recalled, Refusal, RequestId,
+    Requests, Store, StoreError, StoreEvent,
 };
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use flannel_lease::{
     Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet, Version,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::{AskError, Embedded};
 use crate::lease_state::{Reply, Request, Who};
@@ -139,6 +139,17 @@ impl Store for EmbeddedStore {
             }
         });
         receiver
+    }
+
+    fn requests(&self) -> watch::Receiver<Requests> {
+        self.embedded.board().listen(&self.network)
+    }
+
+    async fn answer(&self, to: &RequestId, answer: &NodeAnswer) -> Result<(), StoreError> {
+        match self.embedded.board().answer(&self.network, to, answer.clone()) {
+            true => Ok(()),
+            false => Err(StoreError::Lost { key: to.to_string() }),
+        }
     }
 }
 

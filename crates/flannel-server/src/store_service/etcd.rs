@@ -9,10 +9,10 @@ use flannel_lease::{
     Version,
 };
 use flannel_store::{
-    Admin as _, Cursor, EtcdOptions, EtcdStore, Held, KeptLease, Millis, Refusal, Store as _,
-    StoreError, StoreEvent, StoredLease,
+    Admin as _, Cursor, EtcdOptions, EtcdStore, Held, KeptLease, Millis, NodeAnswer, NodeRequest,
+    Refusal, RequestId, Requests, Store as _, StoreError, StoreEvent, StoredLease,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::{Network, Networks, View};
 use crate::embedded::AskError;
@@ -122,6 +122,26 @@ impl Network for EtcdNetwork {
                 Ok(Reply::Done)
             }
         }
+    }
+
+    fn requests(&self) -> watch::Receiver<Requests> {
+        self.store.requests()
+    }
+
+    async fn place(&self, request: &NodeRequest) -> Result<(), StoreError> {
+        self.store.place(request).await
+    }
+
+    async fn withdraw(&self, id: &RequestId) -> Result<(), StoreError> {
+        self.store.withdraw(id).await
+    }
+
+    async fn answer(&self, to: &RequestId, answer: &NodeAnswer) -> Result<(), StoreError> {
+        self.store.answer(to, answer).await
+    }
+
+    async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError> {
+        self.store.answers(to).await
     }
 }
 

@@ -7,8 +7,11 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use flannel_kube::KubeNodes;
 use flannel_lease::{Expiry, KnownBy, LeaseAttrs, NetworkName, Subnet, SubnetOrigin, Version};
-use flannel_store::{Cursor, Held, NodeNetwork, PublicAddresses, Refusal, StoreError, StoreEvent};
-use tokio::sync::mpsc;
+use flannel_store::{
+    Cursor, Held, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses, Refusal, RequestId,
+    Requests, StoreError, StoreEvent,
+};
+use tokio::sync::{mpsc, watch};
 
 use super::{Network, Networks, View};
 use crate::embedded::AskError;
@@ -99,6 +102,26 @@ impl Network for ServedNodes {
     async fn report(&self, who: &Who, network: &NodeNetwork) -> Result<(), AskError> {
         let reported = self.nodes.report(name(who)?, network).await;
         reported.map_err(|error| self.view.failed(error, None))
+    }
+
+    fn requests(&self) -> watch::Receiver<Requests> {
+        self.nodes.requests()
+    }
+
+    async fn place(&self, request: &NodeRequest) -> Result<(), StoreError> {
+        self.nodes.place(request).await
+    }
+
+    async fn withdraw(&self, id: &RequestId) -> Result<(), StoreError> {
+        self.nodes.withdraw(id).await
+    }
+
+    async fn answer(&self, to: &RequestId, answer: &NodeAnswer) -> Result<(), StoreError> {
+        self.nodes.answer(to, answer).await
+    }
+
+    async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError> {
+        self.nodes.answers(to).await
     }
 }
 

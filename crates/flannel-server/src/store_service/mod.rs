@@ -14,10 +14,10 @@ use async_trait::async_trait;
 use flannel_kube::KubeNodes;
 use flannel_lease::{LEASE_TTL, NetworkConfig, NetworkName, Subnet, SubnetOrigin};
 use flannel_store::{
-    EtcdOptions, Held, KeptLease, Millis, NodeNetwork, PublicAddresses, Refusal, StoreError,
-    StoreEvent, StoredLease, split_owner,
+    EtcdOptions, Held, KeptLease, Millis, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses,
+    Refusal, RequestId, Requests, StoreError, StoreEvent, StoredLease, split_owner,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use self::etcd::EtcdNetworks;
@@ -65,6 +65,17 @@ trait Network: Send + Sync {
     async fn report(&self, _who: &Who, _network: &NodeNetwork) -> Result<(), AskError> {
         Ok(())
     }
+
+    /// What operators ask of nodes.
+    fn requests(&self) -> watch::Receiver<Requests>;
+
+    async fn place(&self, request: &NodeRequest) -> Result<(), StoreError>;
+
+    async fn withdraw(&self, id: &RequestId) -> Result<(), StoreError>;
+
+    async fn answer(&self, to: &RequestId, answer: &NodeAnswer) -> Result<(), StoreError>;
+
+    async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError>;
 }
 
 /// What the server's clients see of a network.
@@ -121,6 +132,7 @@ impl View {
 struct Followed {
     network: Arc<dyn Network>,
     follower: JoinHandle<()>,
+    requests: watch::Receiver<Requests>,
 }
 
 impl Drop for Followed {
@@ -215,7 +227,8 @@ impl Shared {
         let network = self.networks.open(name, view.clone())?;
         let follower = Follower::new(view, self.watch_logs.clone(), self.networks.name());
         let follower = tokio::spawn(follower.run(network.watch()));
-        let followed = Arc::new(Followed { network, follower });
+        let requests = network.requests();
+        let followed = Arc::new(Followed { network, follower, requests });
         Ok(self.followed().entry(name.clone()).or_insert(followed).clone())
     }
 
@@ -261,5 +274,51 @@ impl LeaseService for StoreService {
         how: &NodeNetwork,
     ) -> Result<(), AskError> {
         self.network(network)?.network.report(who, how).await
+    }
+
+    fn requests(&self, network: &NetworkName) -> Result<watch::Receiver<Requests>, AskError> {
+        Ok(self.network(network)?.requests.clone())
+    }
+
+    async fn place(&self, network: &NetworkName, request: NodeRequest) -> Result<(), AskError> {
+        self.network(network)?.network.place(&request).await.map_err(told)
+    }
+
+    async fn withdraw(&self, network: &NetworkName, id: &RequestId) -> Result<(), AskError> {
+        self.network(network)?.network.withdraw(id).await.map_err(told)
+    }
+
+    async fn answer(
+        &self,
+        network: &NetworkName,
+        to: &RequestId,
+        answer: NodeAnswer,
+    ) -> Result<bool, AskError> {
+        let followed = self.network(network)?;
+        let stands = |request: &NodeRequest| request.id == *to && request.concerns(&answer.node);
+        if !followed.requests.borrow().iter().any(stands) {
+            return Ok(false);
+        }
+        match followed.network.answer(to, &answer).await {
+            Ok(()) => Ok(true),
+            Err(StoreError::Lost { .. }) => Ok(false),
+            Err(error) => Err(told(error)),
+        }
+    }
+
+    async fn answers(
+        &self,
+        network: &NetworkName,
+        to: &RequestId,
+    ) -> Result<Vec<NodeAnswer>, AskError> {
+        self.network(network)?.network.answers(to).await.map_err(told)
+    }
+}
+
+/// What the store behind says to what is asked through it.
+fn told(error: StoreError) -> AskError {
+    match error {
+        StoreError::Rejected { refusal, .. } => (*refusal).into(),
+        other => AskError::ReadOnly(other.to_string()),
     }
 }

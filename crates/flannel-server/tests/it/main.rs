@@ -11,6 +11,7 @@ mod metrics;
 mod moved;
 mod nodes;
 mod page;
+mod requests;
 mod rights;
 mod secrets;
 mod security;

@@ -13,7 +13,7 @@ use super::listing::{ListedLease, Listing};
 use super::proto::{Compare, RangeRequest, RequestOp, TxnRequest};
 use super::{EtcdStore, txn};
 use crate::admin::{Admin, stranded};
-use crate::{Held, Snapshot, StoreError, StoredLease};
+use crate::{Held, NodeAnswer, NodeRequest, RequestId, Snapshot, StoreError, StoredLease};
 use crate::{KeptLease, Millis, Refusal};
 
 #[async_trait]
@@ -123,6 +123,18 @@ impl Admin for EtcdStore {
             }
             None => self.leases.create(&lease.subnet, &lease.attrs, grant, &attempted).await,
         }
+    }
+
+    async fn place(&self, request: &NodeRequest) -> Result<(), StoreError> {
+        self.leases.place(request).await
+    }
+
+    async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError> {
+        self.leases.answers(to).await
+    }
+
+    async fn withdraw(&self, request: &RequestId) -> Result<(), StoreError> {
+        self.leases.withdraw(request).await
     }
 }
 

@@ -5,6 +5,8 @@
 //! | `<prefix>/config` | the network config |
 //! | `<prefix>/subnets/<subnet>` | a lease with an IPv4 part |
 //! | `<prefix>/v6-subnets/<subnet>` | a lease of an IPv6-only network |
+//! | `<prefix>/requests/<id>` | what an operator asks of nodes |
+//! | `<prefix>/answers/<id>/<subnet>` | what a node says to it |
 //!
 //! The second directory exists because the Go flannel has no name for an IPv6-only subnet, and reads
 //! everything that begins with `<prefix>/subnets`: a key it cannot read there makes it drop all its
@@ -15,6 +17,8 @@ use std::str::FromStr;
 use flannel_lease::Subnet;
 use prost::bytes::Bytes;
 
+use crate::RequestId;
+
 /// How the Go flannel begins the name of an IPv6-only subnet.
 const GO_NO_V4: &str = "0.0.0.0-0&";
 
@@ -23,6 +27,8 @@ pub(crate) struct Keys {
     config: String,
     /// `subnets/` and `v6-subnets/`.
     directories: [String; 2],
+    requests: String,
+    answers: String,
 }
 
 /// What a key is about.
@@ -43,11 +49,27 @@ pub(super) struct KeyRange {
 
 impl Keys {
     pub(crate) fn new(prefix: &str) -> Self {
+        let directory = |name| clean(&format!("{prefix}/{name}"), prefix) + "/";
         Self {
             config: clean(&format!("{prefix}/config"), prefix),
-            directories: ["subnets", "v6-subnets"]
-                .map(|name| clean(&format!("{prefix}/{name}"), prefix) + "/"),
+            directories: ["subnets", "v6-subnets"].map(directory),
+            requests: directory("requests"),
+            answers: directory("answers"),
         }
+    }
+
+    /// The directory of what operators ask of nodes.
+    pub(super) fn requests(&self) -> &str {
+        &self.requests
+    }
+
+    pub(super) fn request(&self, id: &RequestId) -> String {
+        format!("{}{id}", self.requests)
+    }
+
+    /// The directory of what nodes say to a request.
+    pub(super) fn answers(&self, id: &RequestId) -> String {
+        format!("{}{id}/", self.answers)
     }
 
     pub(crate) fn config(&self) -> &str {

@@ -14,6 +14,7 @@ mod proto;
 #[cfg(feature = "test-util")]
 pub(crate) mod raw;
 mod renew;
+mod requests;
 mod rpc;
 mod timing;
 mod tls;
@@ -31,7 +32,8 @@ use tokio::sync::mpsc;
 
 use self::leases::EtcdLeases;
 use crate::{
-    Acquired, Claim, Contact, Cursor, Held, Pages, Recalled, Store, StoreError, StoreEvent,
+    Acquired, Claim, Contact, Cursor, Held, NodeAnswer, Pages, Recalled, RequestId, Requests,
+    Store, StoreError, StoreEvent,
 };
 
 pub use self::key_values::{EtcdKey, EtcdKeys};
@@ -112,5 +114,13 @@ impl Store for EtcdStore {
 
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
         watch::start(self.leases.clone(), &cursor)
+    }
+
+    fn requests(&self) -> tokio::sync::watch::Receiver<Requests> {
+        requests::hear(self.leases.clone())
+    }
+
+    async fn answer(&self, to: &RequestId, answer: &NodeAnswer) -> Result<(), StoreError> {
+        self.leases.answer(to, answer).await
     }
 }

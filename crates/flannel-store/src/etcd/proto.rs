@@ -224,6 +224,19 @@ pub(crate) struct LeaseRevokeRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(crate) struct LeaseKeepAliveRequest {
+    #[prost(int64, tag = "1")]
+    pub(crate) id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LeaseKeepAliveResponse {
+    /// 0 when the lease no longer exists.
+    #[prost(int64, tag = "3")]
+    pub(crate) ttl: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseTimeToLiveRequest {
     #[prost(int64, tag = "1")]
     pub(crate) id: i64,

@@ -17,15 +17,16 @@ use super::client::Client;
 use super::fault::Fault;
 use super::proto::Ignored;
 use super::proto::{
-    LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest, LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchRequest,
-    WatchResponse,
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
+    LeaseRevokeRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest,
+    RangeResponse, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
 };
 
 pub(super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
@@ -62,6 +63,14 @@ impl Client {
 
     pub(super) async fn lease_grant(&self, ttl_seconds: i64) -> Result<LeaseGrantResponse, Fault> {
         self.unary(LEASE_GRANT, LeaseGrantRequest { ttl: ttl_seconds, id: 0 }).await
+    }
+
+    /// Gives it its full life again; whether it was still there. etcd would take more of these on one stream, and
+    /// answers one by itself the same way.
+    pub(super) async fn lease_keep_alive(&self, id: i64) -> Result<bool, Fault> {
+        let kept: LeaseKeepAliveResponse =
+            self.unary(LEASE_KEEP_ALIVE, LeaseKeepAliveRequest { id }).await?;
+        Ok(kept.ttl > 0)
     }
 
     /// Deletes every key attached to the lease, too.

@@ -8,7 +8,7 @@ use flannel_lease::{Expiry, LeaseAttrs, Subnet};
 
 use super::{RemoteStore, escape, refused};
 use crate::wire::{self, WireReservation};
-use crate::{Admin, Held, Snapshot, StoreError};
+use crate::{Admin, Held, NodeAnswer, NodeRequest, RequestId, Snapshot, StoreError};
 use crate::{KeptLease, split_owner};
 
 #[async_trait]
@@ -85,5 +85,24 @@ impl Admin for RemoteStore {
         let body = wire::lease_json(&lease.subnet, &entry, ttl);
         let path = format!("{}?import=true", self.lease_path(&lease.subnet));
         self.ask(&format!("bring in {}", lease.subnet), Method::PUT, &path, body).await.map(drop)
+    }
+
+    async fn place(&self, request: &NodeRequest) -> Result<(), StoreError> {
+        let attempted = format!("place the request {}", request.id);
+        let path = self.request_path(&request.id);
+        self.ask(&attempted, Method::PUT, &path, request.to_json()).await.map(drop)
+    }
+
+    async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError> {
+        let path = format!("{}/answers", self.request_path(to));
+        let attempted = format!("read the answers to {to}");
+        let body = self.ask(&attempted, Method::GET, &path, String::new()).await?;
+        NodeAnswer::read_list(&body).map_err(|error| self.unreadable(&error))
+    }
+
+    async fn withdraw(&self, request: &RequestId) -> Result<(), StoreError> {
+        let attempted = format!("withdraw the request {request}");
+        let path = self.request_path(request);
+        self.ask(&attempted, Method::DELETE, &path, String::new()).await.map(drop)
     }
 }

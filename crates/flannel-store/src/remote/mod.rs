@@ -4,6 +4,7 @@ mod admin;
 mod assigned;
 mod http;
 mod options;
+mod requests;
 mod token;
 mod watch;
 
@@ -22,7 +23,9 @@ use crate::wire::{self, WatchResult, WireFault, WireLease};
 use crate::{
     Acquired, Claim, Contact, Cursor, Held, Recalled, Snapshot, Store, StoreError, StoreEvent,
 };
-use crate::{KeptLease, Millis, NodeNetwork, PublicAddresses, Refusal};
+use crate::{
+    KeptLease, Millis, NodeAnswer, NodeNetwork, PublicAddresses, Refusal, RequestId, Requests,
+};
 
 pub use self::options::{DEFAULT_PORT, RemoteOptions, split_port};
 
@@ -40,6 +43,8 @@ struct Shared {
     /// Of a server whose subnets are assigned.
     assigned: Assigned,
     contact: Contact,
+    /// What operators ask, as the server's stream last told it.
+    requests: tokio::sync::watch::Sender<Requests>,
 }
 
 impl RemoteStore {
@@ -51,7 +56,8 @@ impl RemoteStore {
         let client = Client::new(options, rng.fork())?;
         let (rng, assigned) = (Mutex::new(rng), Assigned::default());
         let contact = Contact::default();
-        Ok(Self(Arc::new(Shared { client, base, network, rng, assigned, contact })))
+        let requests = tokio::sync::watch::Sender::default();
+        Ok(Self(Arc::new(Shared { client, base, network, rng, assigned, contact, requests })))
     }
 
     fn client(&self) -> &Client {
@@ -66,13 +72,13 @@ impl RemoteStore {
         match cursor {
             // A cursor of a server that tells no history.
             Some(LogPosition { revision, history: None }) => {
-                format!("{}/events?next={revision}", self.0.base)
+                format!("{}/events?requests=true&next={revision}", self.0.base)
             }
             Some(LogPosition { revision, history: Some(history) }) => {
                 let history = wire::history_text(history);
-                format!("{}/events?next={revision}&history={history}", self.0.base)
+                format!("{}/events?requests=true&next={revision}&history={history}", self.0.base)
             }
-            None => format!("{}/events", self.0.base),
+            None => format!("{}/events?requests=true", self.0.base),
         }
     }
 
@@ -252,6 +258,14 @@ impl Store for RemoteStore {
 
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
         watch::start(Arc::new(self.clone()), LogPosition::read(&cursor))
+    }
+
+    fn requests(&self) -> tokio::sync::watch::Receiver<Requests> {
+        self.0.requests.subscribe()
+    }
+
+    async fn answer(&self, to: &RequestId, answer: &NodeAnswer) -> Result<(), StoreError> {
+        self.answer_request(to, answer).await
     }
 }
 

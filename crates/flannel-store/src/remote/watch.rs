@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::RemoteStore;
 use crate::LogPosition;
 use crate::StoreEvent;
+use crate::node_request::read_requests;
 use crate::wire::{WatchResult, WireEvent};
 
 const QUEUE: usize = 1_024;
@@ -117,6 +118,10 @@ impl Watch {
             return Ok(());
         }
         let text = std::str::from_utf8(line).map_err(|error| error.to_string())?;
+        if let Some(requests) = read_requests(text) {
+            self.store.0.requests.send_replace(requests.into());
+            return Ok(());
+        }
         let result = WatchResult::read(text).map_err(|error| error.to_string())?;
         let cursor = result.cursor();
         if let Some(config) = result.config {

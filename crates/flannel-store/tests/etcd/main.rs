@@ -12,6 +12,7 @@ mod outage;
 mod pages;
 mod proxy;
 mod renew;
+mod requests;
 mod scale;
 mod tls;
 mod watch;

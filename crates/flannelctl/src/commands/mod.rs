@@ -19,6 +19,7 @@ mod pki;
 mod running_daemon;
 mod store;
 mod store_args;
+mod test;
 mod trace;
 
 use std::process::ExitCode;
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Repair(daemon::RepairArgs),
     /// Find what keeps flannel from working on this node, before it is installed or when in doubt
     Check(check::CheckArgs),
+    /// Try out whether the network does what it is for: pods of every node to those of every other
+    Test(test::TestArgs),
     /// The way of a packet from pod to pod, hop by hop, as the kernel would decide it now
     Trace(trace::TraceArgs),
     /// One archive with all that can be known of this node, without secrets
@@ -85,6 +88,7 @@ impl Command {
             Self::Diff(args) => args.run(),
             Self::Repair(args) => args.run(),
             Self::Check(args) => args.run(),
+            Self::Test(args) => args.run(),
             Self::Trace(args) => args.run(),
             Self::Bundle(args) => args.run(),
             Self::Page(args) => args.run(),

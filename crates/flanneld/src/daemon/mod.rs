@@ -7,6 +7,7 @@
 //! may be dropped at any await, and the next daemon goes on from store, kernel and subnet file.
 
 mod config_changes;
+mod connectivity;
 mod earlier;
 mod figures;
 mod first_pages;
@@ -22,6 +23,7 @@ mod probing;
 mod programming;
 mod public_addresses;
 mod readiness;
+mod requests;
 mod rules;
 mod subnet_file;
 mod telling_state;
@@ -58,6 +60,7 @@ use needs::FindingOut;
 use network::JoinedNetwork;
 pub use network_conflicts::TakenByNetworks;
 use peers::Peers;
+use requests::{Means, NodeNow};
 use rules::TrafficRules;
 use telling_state::StoreContact;
 use telling_store::keep_telling;
@@ -86,10 +89,13 @@ pub async fn run(setup: Setup) -> anyhow::Result<()> {
     let (appliers, mut stopping) = (setup.appliers.clone(), setup.stopping.clone());
     let (store, said) = (setup.store.clone(), setup.report.said());
     let prober = setup.prober.clone();
+    let (now, node) = watch::channel(None);
+    let means = Means { store: store.clone(), prober: prober.clone(), node };
     tokio::select! {
-        result = live(setup) => result,
+        result = live(setup, now) => result,
         never = keep_telling(&*store, said) => match never {},
         never = probing::keep_probing(prober) => match never {},
+        never = requests::keep_answering(means) => match never {},
         () = stopping.requested() => {
             appliers.stop().await;
             Ok(())
@@ -97,7 +103,7 @@ pub async fn run(setup: Setup) -> anyhow::Result<()> {
     }
 }
 
-async fn live(mut setup: Setup) -> anyhow::Result<()> {
+async fn live(mut setup: Setup, now: watch::Sender<Option<Arc<NodeNow>>>) -> anyhow::Result<()> {
     // Before the rules of any other network are written, so that ours are not taken for leftovers.
     let rules = TrafficRules::new(&setup.options.traffic, &earlier_networks(&setup.previous))?;
     public_addresses::take_from_store(&mut setup).await;
@@ -117,7 +123,7 @@ async fn live(mut setup: Setup) -> anyhow::Result<()> {
             }
         }
     };
-    let mut daemon = Daemon::join(setup, rules, text, place).await?;
+    let mut daemon = Daemon::join(setup, rules, text, place, now).await?;
     daemon.serve().await
 }
 
@@ -182,6 +188,8 @@ struct Daemon {
     /// Until when peers that cannot be programmed keep the node from being ready.
     patience: Instant,
     ready: bool,
+    /// This node as it is now, for those who do as operators ask.
+    now: watch::Sender<Option<Arc<NodeNow>>>,
 }
 
 impl Daemon {
@@ -191,6 +199,7 @@ impl Daemon {
         rules: TrafficRules,
         text: String,
         place: Place,
+        now: watch::Sender<Option<Arc<NodeNow>>>,
     ) -> anyhow::Result<Self> {
         let Place { answers, facts, network, own, others } = place;
         let mut table = LeaseTable::new();
@@ -221,6 +230,7 @@ impl Daemon {
             tidy_due: Some(Instant::now() + TIDY_AFTER),
             patience: Instant::now() + PATIENCE_WITH_PEERS,
             ready: false,
+            now,
         };
         daemon.program().await?;
         daemon.rules.follow(&daemon.network, daemon.own.subnet()).await?;

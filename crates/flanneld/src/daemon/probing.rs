@@ -27,6 +27,7 @@ pub(super) async fn keep_probing(prober: Option<Prober>) -> std::convert::Infall
 impl Daemon {
     /// All peers that take part, after something about this node has changed.
     pub(super) fn probe_all(&self) {
+        self.tell_node();
         let (Some(prober), Some(own)) = (&self.setup.prober, self.own_end()) else { return };
         let targets = self.table.iter().filter_map(|(subnet, attrs)| {
             Some((known_by(subnet)?, self.target(subnet, attrs, own.tunnel.is_some())?))
@@ -156,7 +157,7 @@ impl Daemon {
     }
 }
 
-fn told(known: &Known, own: &Own, subnet: &IpNet, target: &Target) -> ProbeState {
+pub(super) fn told(known: &Known, own: &Own, subnet: &IpNet, target: &Target) -> ProbeState {
     let is_well = known.verdict == Verdict::Reached;
     let said = words(known, own, subnet, target);
     ProbeState {
@@ -172,7 +173,7 @@ fn told(known: &Known, own: &Own, subnet: &IpNet, target: &Target) -> ProbeState
 }
 
 /// How nodes name each other's leases: by the subnet of the first family.
-fn known_by(subnet: &Subnet) -> Option<IpNet> {
+pub(super) fn known_by(subnet: &Subnet) -> Option<IpNet> {
     subnet.v4().map(IpNet::V4).or_else(|| subnet.v6().map(IpNet::V6))
 }
 

@@ -14,6 +14,7 @@ mod clashes;
 mod cloud;
 mod commandline;
 mod config_changes;
+mod connectivity;
 mod daemon;
 mod devices;
 mod extension;

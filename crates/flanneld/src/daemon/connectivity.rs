@@ -1,0 +1,114 @@
+//! An operator asks whether pods reach each other: this node makes a test pod, says where it is, and tries those of
+//! other nodes when it is told of them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flannel_connectivity::cause::{self, Probed};
+use flannel_connectivity::said::{self, Cause, Found, Said, State};
+use flannel_connectivity::{News, PodPlan, TestPod};
+use flannel_lease::Subnet;
+use flannel_probe::{Prober, Verdict};
+use serde_json::Value;
+
+use super::probing::{known_by, told};
+use super::requests::{Asked, NodeNow};
+
+/// What was found so far is told this often while more is tried.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+/// Goes on until it is dropped.
+pub(super) async fn run(mut asked: Asked) {
+    let node = asked.means.node.borrow().clone();
+    let body = asked.body.borrow_and_update().clone();
+    let (Some(node), Some(wanted)) = (node, read(&body)) else {
+        return asked.answer(&failed("the request cannot be understood")).await;
+    };
+    let mut said = Said { mtu: node.mtu, ..empty(State::Ready) };
+    let (pod, mut news) = match TestPod::start(plan(&asked, &node, wanted.port)) {
+        Ok(started) => started,
+        Err(error) => {
+            return asked.answer(&failed(&format!("cannot start a thread: {error}"))).await;
+        }
+    };
+    let mut last = Instant::now();
+    let mut tried = Vec::new();
+    loop {
+        tokio::select! {
+            changed = asked.body.changed() => {
+                if changed.is_err() {
+                    return std::future::pending().await;
+                }
+                let body = asked.body.borrow_and_update().clone();
+                let pods = read(&body).map(|wanted| wanted.pods).unwrap_or_default();
+                if !pods.is_empty() && pods != tried {
+                    tried.clone_from(&pods);
+                    (said.state, said.found) = (State::Testing, Vec::new());
+                    pod.try_all(pods);
+                }
+            }
+            Some(heard) = news.recv() => {
+                let is_found = matches!(heard, News::Found(_));
+                take(&mut said, heard, &asked, wanted.port);
+                if !is_found || last.elapsed() >= TOLD_EVERY {
+                    last = Instant::now();
+                    asked.answer(&said).await;
+                }
+            }
+        }
+    }
+}
+
+fn read(body: &Value) -> Option<said::Asked> {
+    serde_json::from_value(body.clone()).ok()
+}
+
+fn empty(state: State) -> Said {
+    Said { state, pod: None, mtu: 0, why: None, found: Vec::new() }
+}
+
+fn failed(why: &str) -> Said {
+    Said { why: Some(why.to_owned()), ..empty(State::Failed) }
+}
+
+fn plan(asked: &Asked, node: &Arc<NodeNow>, port: u16) -> PodPlan {
+    PodPlan {
+        named: asked.named.to_string(),
+        subnet: node.subnet,
+        mtu: node.mtu,
+        port,
+        underlay: node.underlay,
+        masquerades: node.masquerades,
+    }
+}
+
+fn take(said: &mut Said, news: News, asked: &Asked, port: u16) {
+    match news {
+        News::Ready(pod) => said.pod = Some(pod),
+        News::Failed(why) => {
+            tracing::warn!("An operator asks for a test pod, and there is none: {why}");
+            (said.state, said.why) = (State::Failed, Some(why));
+        }
+        News::Done => said.state = State::Done,
+        News::Found(found) => {
+            let probed = asked.means.prober.as_ref().and_then(|prober| probed(prober, &found));
+            let cause = cause::of(&found, probed, port);
+            said.found.push(Found { cause, ..*found });
+        }
+    }
+}
+
+/// What the probes say of the node of the other pod.
+fn probed(prober: &Prober, found: &Found) -> Option<Probed> {
+    let subnet: Subnet = found.to.parse().ok()?;
+    let key = known_by(&subnet)?;
+    let peers = prober.peers();
+    let (own, target) = (peers.own()?, peers.target(&key)?);
+    let known = peers.known(&key)?;
+    if known.verdict == Verdict::Reached {
+        return None;
+    }
+    let state = told(&known, own, &key, target);
+    let cause = Cause { layer: state.layer?, why: state.why?, fix: state.fix };
+    Some(Probed { cause, flows: state.traffic.unwrap_or(true) })
+}

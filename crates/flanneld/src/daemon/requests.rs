@@ -1,0 +1,161 @@
+//! What operators ask of this node, through the store: each request has a task while it stands, and ends with it.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use flannel_common::Backoff;
+use flannel_lease::Subnet;
+use flannel_probe::Prober;
+use flannel_store::{NodeAnswer, NodeRequest, RequestId, Requests, Store, StoreError};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::{Daemon, connectivity};
+
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+
+/// What those who do as they are asked may need to know of this node.
+#[derive(Clone)]
+pub(super) struct Means {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) prober: Option<Prober>,
+    /// As the node is now.
+    pub(super) node: watch::Receiver<Option<Arc<NodeNow>>>,
+}
+
+/// This node in its network.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct NodeNow {
+    pub(super) subnet: Subnet,
+    pub(super) mtu: u32,
+    pub(super) underlay: [Option<IpAddr>; 2],
+    /// Whether what comes from outside the network is masqueraded into it.
+    pub(super) masquerades: bool,
+}
+
+impl Daemon {
+    /// For those who do as operators ask.
+    pub(super) fn tell_node(&self) {
+        let underlay = self.network.underlay();
+        let now = NodeNow {
+            subnet: self.own.subnet(),
+            mtu: self.network.mtu(),
+            underlay: [underlay.v4.map(IpAddr::V4), underlay.v6.map(IpAddr::V6)],
+            masquerades: self.setup.options.traffic.ip_masq,
+        };
+        self.now.send_if_modified(|told| {
+            let changed = told.as_deref() != Some(&now);
+            if changed {
+                *told = Some(Arc::new(now));
+            }
+            changed
+        });
+    }
+}
+
+/// A request, for who does as it says.
+pub(super) struct Asked {
+    pub(super) means: Means,
+    pub(super) id: RequestId,
+    /// How the request names this node.
+    pub(super) named: Subnet,
+    /// What it says; it may come to say something else.
+    pub(super) body: watch::Receiver<Value>,
+}
+
+/// Does as it is asked, and ends when it is dropped.
+type Doing = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Who does what; `None` of a kind that this daemon does not know.
+fn begin(kind: &str, asked: Asked) -> Option<Doing> {
+    match kind {
+        flannel_connectivity::KIND => Some(Box::pin(connectivity::run(asked))),
+        _ => None,
+    }
+}
+
+impl Asked {
+    /// Says it, in place of what was said before, until the store has taken it or nobody asks any more.
+    pub(super) async fn answer(&self, body: &impl Serialize) {
+        let body = serde_json::to_value(body).unwrap_or_default();
+        let answer = NodeAnswer { node: self.named, body };
+        let mut tries = RETRY.tries(fastrand::Rng::new());
+        loop {
+            match self.means.store.answer(&self.id, &answer).await {
+                Ok(()) | Err(StoreError::Lost { .. }) => return,
+                Err(error) if error.is_transient() => {
+                    tracing::debug!("Cannot answer the request {}: {error}", self.id);
+                    tokio::time::sleep(tries.pause()).await;
+                }
+                Err(error) => {
+                    tracing::warn!("Cannot answer the request {}: {error}", self.id);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// One that is being done, or was.
+struct Standing {
+    body: watch::Sender<Value>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Never ends. Nobody is listened to before the node has joined its network.
+pub(super) async fn keep_answering(mut means: Means) -> Infallible {
+    if means.node.wait_for(Option::is_some).await.is_err() {
+        return std::future::pending().await;
+    }
+    // What a daemon that was killed amid a test has left. There is one process, and perhaps many networks.
+    static SWEPT: Once = Once::new();
+    SWEPT.call_once(flannel_connectivity::sweep);
+    let mut requests = means.store.requests();
+    let mut standing: BTreeMap<RequestId, Standing> = BTreeMap::new();
+    loop {
+        let now: Requests = requests.borrow_and_update().clone();
+        standing.retain(|id, _| now.iter().any(|request| request.id == *id));
+        for request in now.iter() {
+            take(&means, &mut standing, request);
+        }
+        if requests.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+fn take(means: &Means, standing: &mut BTreeMap<RequestId, Standing>, request: &NodeRequest) {
+    if let Some(known) = standing.get(&request.id) {
+        known.body.send_if_modified(|body| {
+            let changed = *body != request.body;
+            body.clone_from(&request.body);
+            changed
+        });
+        return;
+    }
+    let node = means.node.borrow().clone();
+    let Some(named) = node.and_then(|node| request.named(&node.subnet)) else { return };
+    let (body, heard) = watch::channel(request.body.clone());
+    let (id, kind, limit) = (request.id.clone(), &request.kind, request.limit);
+    let asked = Asked { means: means.clone(), id: id.clone(), named, body: heard };
+    let Some(doing) = begin(kind, asked) else {
+        tracing::debug!("The request {id} asks for {kind}, which this daemon does not know");
+        return;
+    };
+    tracing::info!(event = "request", "An operator asks this node for {kind} (request {id})");
+    // What stands longer than it may is ended here, and not begun anew.
+    let task = tokio::spawn(async move { drop(tokio::time::timeout(limit, doing).await) });
+    standing.insert(id, Standing { body, task });
+}
