@@ -16,6 +16,9 @@ use super::requests::{Asked, NodeNow};
 
 /// What was found so far is told this often while more is tried.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// What began just before the test is found by the probes so soon, where they find it.
+const PROBES_NEED: Duration = Duration::from_secs(6);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Goes on until it is dropped.
 pub(super) async fn run(mut asked: Asked) {
@@ -49,6 +52,9 @@ pub(super) async fn run(mut asked: Asked) {
             }
             Some(heard) = news.recv() => {
                 let is_found = matches!(heard, News::Found(_));
+                if heard == News::Done {
+                    ask_the_probes(&mut said, &asked, wanted.port).await;
+                }
                 take(&mut said, heard, &asked, wanted.port);
                 if !is_found || last.elapsed() >= TOLD_EVERY {
                     last = Instant::now();
@@ -95,6 +101,25 @@ fn take(said: &mut Said, news: News, asked: &Asked, port: u16) {
             let cause = cause::of(&found, probed, port);
             said.found.push(Found { cause, ..*found });
         }
+    }
+}
+
+/// That a peer is reached may be what the probes knew before the fault was there: they are given the time to find it,
+/// before it is said that nodes reach each other and pods do not.
+async fn ask_the_probes(said: &mut Said, asked: &Asked, port: u16) {
+    let Some(prober) = &asked.means.prober else { return };
+    let began = Instant::now();
+    loop {
+        let mut waits = false;
+        for found in said.found.iter_mut().filter(|found| !found.is_whole()) {
+            let probed = probed(prober, found);
+            waits |= probed.is_none();
+            found.cause = cause::of(found, probed, port);
+        }
+        if !waits || began.elapsed() >= PROBES_NEED {
+            return;
+        }
+        tokio::time::sleep(LOOK).await;
     }
 }
 
