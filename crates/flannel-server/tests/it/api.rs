@@ -194,7 +194,7 @@ async fn the_description_of_the_api_is_served() {
     let server = serve(dir.path(), plain_options(0)).await;
     let (status, text) = http(server.address, "GET /openapi.json HTTP/1.1", "").await;
     let paths = json(&text)["paths"].as_object().unwrap().len();
-    assert_eq!((status, paths), (200, 11));
+    assert_eq!((status, paths), (200, 14));
     assert_eq!(http(server.address, "GET /healthz HTTP/1.1", "").await.0, 200);
 }
 
