@@ -15,9 +15,11 @@ const FAILURES_PER_MINUTE: u32 = 10;
 #[derive(Default)]
 pub(crate) struct RepairLog {
     /// What has been undone and is not seen restored yet, by whom and when.
-    undone: BTreeMap<Key, (u32, Instant)>,
+    undone: BTreeMap<Key, (Option<String>, Instant)>,
     left_alone: BTreeMap<Key, OnceAMinute>,
     failures: Failures,
+    /// The last that undid something, and who that was: one process may undo thousands of entries.
+    last: Option<(u32, Option<String>)>,
 }
 
 /// The first failures of a minute are told one by one.
@@ -40,8 +42,20 @@ impl Failures {
 }
 
 impl RepairLog {
-    pub(crate) fn undone(&mut self, key: &Key, by: u32, now: Instant) {
+    pub(crate) fn undone(&mut self, key: &Key, by: Option<String>, now: Instant) {
         self.undone.entry(key.clone()).or_insert((by, now));
+    }
+
+    /// Who holds this netlink port. It is asked at once: a command that undoes something ends with that.
+    pub(crate) fn culprit(&mut self, port: u32) -> Option<String> {
+        match &self.last {
+            Some((last, who)) if *last == port && who.is_some() => who.clone(),
+            _ => {
+                let who = culprit(port);
+                self.last = Some((port, who.clone()));
+                who
+            }
+        }
     }
 
     /// Says what is put right since the last report: what the kernel holds again as it should, not what
@@ -51,12 +65,12 @@ impl RepairLog {
         self.undone.retain(|key, (by, since)| {
             let good = is_good(key);
             if good == Some(true) {
-                restored.push((key.clone(), *by, since.elapsed()));
+                restored.push((key.clone(), by.clone(), since.elapsed()));
             }
             good == Some(false)
         });
         if restored.len() > LISTED {
-            let by = restored.iter().find_map(|(_, by, _)| culprit(*by)).unwrap_or_default();
+            let by = by_whom(restored.iter().find_map(|(_, by, _)| by.as_deref()));
             let first = &restored[0].0;
             let count = restored.len();
             tracing::info!(
@@ -65,21 +79,28 @@ impl RepairLog {
             );
         } else {
             for (key, by, after) in &restored {
-                let by = culprit(*by).unwrap_or_default();
+                let by = by_whom(by.as_deref());
                 tracing::info!(event = "entry-restored", "restored {key} after {after:.0?}{by}");
             }
         }
         self.left_alone.retain(|_, log| log.was_said_lately(now));
     }
 
-    pub(crate) fn leave_alone(&mut self, key: &Key, by: u32, pause: Duration, now: Instant) {
+    pub(crate) fn leave_alone(
+        &mut self,
+        key: &Key,
+        by: Option<&str>,
+        pause: Duration,
+        now: Instant,
+    ) {
         if self.left_alone.entry(key.clone()).or_default().may_say(now).is_none() {
             return;
         }
-        match culprit(by) {
-            Some(by) => tracing::warn!(
-                "{key} is changed by somebody else again and again{by}: \
-                 leaving it for {pause:.0?} before the next try; stop the other manager"
+        match by {
+            Some(_) => tracing::warn!(
+                "{key} is changed by somebody else again and again{}: \
+                 leaving it for {pause:.0?} before the next try; stop the other manager",
+                by_whom(by)
             ),
             None => tracing::warn!(
                 "{key} does not stay as it is written, again and again: another manager, or the kernel \
@@ -97,13 +118,30 @@ impl RepairLog {
     }
 }
 
-/// Who holds this netlink port. The first socket of a process has its process id.
+/// The kernel gives no process a larger number; further sockets of one have larger ports.
+const LARGEST_PROCESS: u32 = 1 << 22;
+
+fn by_whom(who: Option<&str>) -> String {
+    who.map(|who| format!(" (undone by {who})")).unwrap_or_default()
+}
+
+/// The first netlink socket of a process has its process id. Commands come and go: who has run them is what can be
+/// stopped.
 fn culprit(port: u32) -> Option<String> {
-    if port == 0 {
+    if port == 0 || port > LARGEST_PROCESS {
         return None;
     }
-    let name = std::fs::read_to_string(format!("/proc/{port}/comm")).ok()?;
-    Some(format!(" (undone by {}, process {port})", name.trim()))
+    let name = |process: u32| std::fs::read_to_string(format!("/proc/{process}/comm")).ok();
+    let stat = std::fs::read_to_string(format!("/proc/{port}/stat"));
+    let Some(own) = name(port) else {
+        return Some(format!("process {port}, which has ended or is in a container"));
+    };
+    let parent = stat.ok().and_then(|stat| {
+        let (_, fields) = stat.rsplit_once(')')?;
+        let parent = fields.split_whitespace().nth(1)?.parse::<u32>().ok().filter(|id| *id > 1)?;
+        Some(format!(", of {}, process {parent}", name(parent)?.trim()))
+    });
+    Some(format!("{}, process {port}{}", own.trim(), parent.unwrap_or_default()))
 }
 
 #[cfg(test)]

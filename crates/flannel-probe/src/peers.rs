@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
+use tokio::sync::Notify;
 
 use crate::schedule::{Costs, Schedule, Turn};
 use crate::verdict::{Evidence, Full, Outcome, Verdict};
@@ -62,6 +63,16 @@ pub struct Target {
     pub standing: Standing,
 }
 
+/// To whom this node lacks something that leads there, though it knows their leases.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Troubled {
+    #[default]
+    Nobody,
+    /// What all others stand on is missing.
+    All,
+    These(HashSet<IpNet>),
+}
+
 /// What is known of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
@@ -95,7 +106,15 @@ pub struct Peers {
     schedule: Schedule,
     /// What was the largest packet that passed, when last one did not.
     guess: Option<u32>,
+    troubled: Troubled,
+    /// They are to be asked at once.
+    heard_again: Vec<IpNet>,
+    /// There is somebody to be asked.
+    changed: Arc<Notify>,
 }
+
+/// Who was not heard of for so long, and is heard again, may be reached again.
+const LONG_SILENCE: Duration = Duration::from_secs(5);
 
 struct Peer {
     target: Target,
@@ -167,6 +186,19 @@ impl Peers {
         self.schedule.gone(subnet);
     }
 
+    /// Whoever lacked something and does so no more may be reached again: those that were not are asked at once.
+    pub fn set_troubled(&mut self, troubled: Troubled, now: Duration, rng: &mut fastrand::Rng) {
+        if std::mem::replace(&mut self.troubled, troubled) == self.troubled {
+            return;
+        }
+        let lost = self.all.iter().filter(|(subnet, peer)| {
+            let is_lost = peer.known().is_some_and(|known| !known.verdict.traffic_flows());
+            is_lost && !self.troubled.concerns(subnet)
+        });
+        let lost: Vec<IpNet> = lost.map(|(subnet, _)| *subnet).collect();
+        lost.into_iter().for_each(|subnet| self.schedule.came(subnet, now, rng));
+    }
+
     /// What was found out about a peer, once it is sure.
     pub fn known(&self, subnet: &IpNet) -> Option<Known> {
         self.all.get(subnet)?.known()
@@ -189,8 +221,17 @@ impl Peers {
         self.own.as_ref().and_then(|_| self.schedule.next_look())
     }
 
+    pub(crate) fn changed(&self) -> Arc<Notify> {
+        self.changed.clone()
+    }
+
     pub(crate) fn turns(&mut self, now: Duration) -> Vec<(IpNet, Plan)> {
         let Some(own) = self.own.clone() else { return Vec::new() };
+        for subnet in std::mem::take(&mut self.heard_again) {
+            if self.all.contains_key(&subnet) {
+                self.schedule.came(subnet, now, &mut fastrand::Rng::new());
+            }
+        }
         let turns = self.schedule.turns(now, own.costs());
         turns.into_iter().filter_map(|turn| Some((turn.peer, self.plan(&own, turn)?))).collect()
     }
@@ -249,16 +290,33 @@ impl Peers {
 /// For those who answer.
 impl Peers {
     pub(crate) fn standing(&self, subnet: &IpNet) -> Option<Standing> {
-        self.all.get(subnet).map(|peer| peer.target.standing)
+        let standing = self.all.get(subnet).map(|peer| peer.target.standing)?;
+        let lacks = standing == Standing::Programmed && self.troubled.concerns(subnet);
+        Some(if lacks { Standing::Incomplete } else { standing })
     }
 
     pub(crate) fn heard(&self, subnet: &IpNet, is_v6: bool) -> Option<Duration> {
         self.all.get(subnet)?.heard[usize::from(is_v6)]
     }
 
+    /// Who is heard again after a long silence may be reached again, and is asked at once.
     pub(crate) fn hear(&mut self, subnet: &IpNet, is_v6: bool, now: Duration) {
-        if let Some(peer) = self.all.get_mut(subnet) {
-            peer.heard[usize::from(is_v6)] = Some(now);
+        let Some(peer) = self.all.get_mut(subnet) else { return };
+        let last = peer.heard[usize::from(is_v6)].replace(now);
+        let was_silent = last.is_none_or(|last| now.saturating_sub(last) > LONG_SILENCE);
+        if was_silent && peer.known().is_some_and(|known| known.verdict.is_silence()) {
+            self.heard_again.push(*subnet);
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Troubled {
+    fn concerns(&self, subnet: &IpNet) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::All => true,
+            Self::These(subnets) => subnets.contains(subnet),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The task that goes from peer to peer, for one network.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::examine::{Examined, examine};
 use crate::net::Listeners;
-use crate::peers::{News, Own, Peers, SharedPeers, Target};
+use crate::peers::{News, Own, Peers, SharedPeers, Target, Troubled};
 use crate::verdict::Verdict;
 use crate::words::words;
 
@@ -33,12 +33,13 @@ const LOGGED: u32 = 10;
 
 impl Prober {
     pub fn new(network: &str, listeners: Arc<Listeners>) -> Self {
+        let peers = Peers::default();
         Self(Arc::new(Shared {
             network: network.to_owned(),
             listeners,
-            peers: SharedPeers::default(),
             started: Instant::now(),
-            changed: Arc::default(),
+            changed: peers.changed(),
+            peers: Arc::new(Mutex::new(peers)),
             checksum: watch::Sender::new(false),
         }))
     }
@@ -61,6 +62,13 @@ impl Prober {
         let addresses = own.addresses();
         self.peers().replace(own, targets, self.now(), &mut fastrand::Rng::new());
         self.0.listeners.listen(&self.0.network, addresses, &self.0.peers);
+        self.0.changed.notify_one();
+    }
+
+    /// Peers that ask are told of it.
+    pub fn set_troubled(&self, troubled: Troubled) {
+        let now = self.now();
+        self.peers().set_troubled(troubled, now, &mut fastrand::Rng::new());
         self.0.changed.notify_one();
     }
 

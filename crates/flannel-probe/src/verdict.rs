@@ -175,6 +175,23 @@ impl Verdict {
         }
     }
 
+    /// Whether nothing at all came back through the overlay, or could.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self {
+            Self::EntriesMissingThere(_)
+            | Self::TunnelBlocked(_)
+            | Self::UnderlayCut
+            | Self::Unsent(_) => true,
+            Self::Reached
+            | Self::MtuBlackHole { .. }
+            | Self::Fragmented { .. }
+            | Self::DaemonDown { .. }
+            | Self::ProbesFiltered
+            | Self::ChecksumHere
+            | Self::ChecksumThere => false,
+        }
+    }
+
     /// Whether pods' packets pass, all of them.
     pub fn traffic_flows(&self) -> bool {
         match self {

@@ -102,8 +102,12 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
                 Standing::Unusable => "cannot use this node's lease",
                 _ => "lacks entries that lead to this node",
             };
+            let of_whom = match standing {
+                Standing::Unknown | Standing::Unusable => format!(" {}", own.subnet),
+                _ => String::new(),
+            };
             (
-                format!("its daemon answers, but {what} {}", own.subnet),
+                format!("its daemon answers, but {what}{of_whom}"),
                 Some(format!("on {there}: `flannelctl status` and `flannelctl peers {}`", own.subnet)),
             )
         }
@@ -112,14 +116,14 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
                 "its daemon answers beside the tunnel, but {tunnel} does not arrive there: a firewall on that \
                  node or on the way drops it"
             ),
-            Some(format!("on {there}: {}, or find the rule with `nft list ruleset`", let_in(allow))),
+            Some(format!("on {there}: {}; `flannelctl check` there names the rule", let_in(allow))),
         ),
         Verdict::TunnelBlocked(Direction::Back) => (
             format!(
                 "what is sent through the tunnel arrives there, but {tunnel} does not come back: a firewall on \
                  this node or on the way drops it"
             ),
-            Some(format!("on this node: {}, or find the rule with `nft list ruleset`", let_in(allow))),
+            Some(format!("on this node: {}; `flannelctl check` names the rule", let_in(allow))),
         ),
         Verdict::TunnelBlocked(Direction::Unknown) => (
             format!(
@@ -138,13 +142,13 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
                  or the network between is cut"
             ),
             Some(format!(
-                "`ip route get {there}` and `ping {there}`; if that node is gone for good, `flannelctl \
-                 release {subnet}`"
+                "`ip route get {there}` and `ping {there}`; `flannelctl check` here and there looks for routes, \
+                 rp_filter and rules that may be why; if that node is gone for good, `flannelctl release {subnet}`"
             )),
         ),
         Verdict::Unsent(why) => (
             format!("packets to it do not leave this node: {why}"),
-            Some("`flannelctl status` and `nft list ruleset`".to_owned()),
+            Some("`flannelctl repair` and `flannelctl check`, on this node".to_owned()),
         ),
     }
 }

@@ -24,8 +24,8 @@ mod probe;
 pub use entry::{EntryCondition, EntryState, RepairState, RepairedEntry};
 pub use event::HistoryEvent;
 pub use network::{
-    EntriesState, LeaseState, NetworkState, PeerCounts, ProblemState, StoreState, UnderlayState,
-    Verdict,
+    EntriesState, LeaseState, NetworkState, PeerCounts, ProblemState, StoreState, TroubleState,
+    UnderlayState, Verdict,
 };
 pub use peer::{PeerCondition, PeerState};
 pub use probe::{FindingState, ProbeState, ProbingState};

@@ -36,6 +36,9 @@ pub struct NetworkState {
     pub probing: Option<ProbingState>,
     #[serde(default)]
     pub entries: EntriesState,
+    /// What else is wrong, the worst first, with what mends it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub troubles: Vec<TroubleState>,
 }
 
 impl NetworkState {
@@ -44,6 +47,8 @@ impl NetworkState {
     pub fn is_whole(&self) -> bool {
         self.verdict.is_whole()
             && self.probing.as_ref().is_none_or(|probing| probing.unreached == 0)
+            && self.peers.incomplete == 0
+            && self.troubles.iter().all(|trouble| trouble.traffic)
     }
 
     /// Of which no more is known than its name.
@@ -61,8 +66,22 @@ impl NetworkState {
             peers: PeerCounts::default(),
             probing: None,
             entries: EntriesState::default(),
+            troubles: Vec::new(),
         }
     }
+}
+
+/// Something that is wrong: of what, in which layer, why, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TroubleState {
+    pub about: String,
+    /// `lease`, `entries`, `store`, `files`. New ones may come.
+    pub layer: String,
+    pub why: String,
+    pub fix: String,
+    /// Whether pods' packets pass all the same.
+    pub traffic: bool,
 }
 
 /// How it is, from well to not at all.

@@ -207,6 +207,11 @@ pub trait Store: Send + Sync {
     /// For the log.
     fn name(&self) -> String;
 
+    /// For people who look at the node; the log says more.
+    fn short_name(&self) -> String {
+        self.name()
+    }
+
     /// When it was last heard of; `None` for one that is a part of this process.
     fn contact(&self) -> Option<Contact> {
         None

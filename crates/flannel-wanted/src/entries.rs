@@ -6,12 +6,14 @@ use std::time::Instant;
 
 use crate::slots::Place;
 use crate::wanted::Slot;
-use crate::{KeyedEntry, Wanted};
+use crate::{KeyedEntry, Trouble, Wanted};
 
 /// Entries told of at once; what is left of the last requester comes with them.
 const PAGE: usize = 1_000;
 /// Entries that a comparison lists; the rest is a number.
 const LISTED: usize = 1_000;
+
+const NOT_YET: &str = "not yet written";
 
 /// Which entries are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,14 +163,32 @@ impl<S, E> Slot<S, E> {
             Some(error) => (EntryCondition::Refused, Some(error)),
             None => {
                 let resume = attempts.and_then(|attempts| attempts.resume);
-                let why = match resume.map(|resume| resume.saturating_duration_since(now)) {
-                    Some(left) => format!(
-                        "changed by somebody else again and again: it is left alone for {left:.0?}"
-                    ),
-                    None => "not yet written".to_owned(),
-                };
-                (EntryCondition::Missing, Some(why))
+                let left = resume.map(|resume| resume.saturating_duration_since(now));
+                let left = left.map(|left| format!(": it is left alone for {left:.0?}"));
+                let why = self.quarrel().map(|who| format!("{who}{}", left.unwrap_or_default()));
+                (EntryCondition::Missing, Some(why.unwrap_or_else(|| NOT_YET.to_owned())))
             }
         }
+    }
+
+    /// Why it is not there, in words that stay the same as long as it is so.
+    pub(crate) fn reason(&self) -> String {
+        let error = self.attempts.as_ref().and_then(|attempts| attempts.error.clone());
+        error.or_else(|| self.quarrel()).unwrap_or_else(|| NOT_YET.to_owned())
+    }
+
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        let attempts = self.attempts.as_ref()?;
+        match attempts.error {
+            Some(_) => Some(Trouble::Refused),
+            None => attempts.is_fought_over.then_some(Trouble::FoughtOver),
+        }
+    }
+
+    /// Who undoes it again and again, if somebody does.
+    pub(crate) fn quarrel(&self) -> Option<String> {
+        let attempts = self.attempts.as_ref().filter(|attempts| attempts.is_fought_over)?;
+        let who = attempts.undone_by.as_ref().map(|who| format!(" ({who})")).unwrap_or_default();
+        Some(format!("changed by somebody else again and again{who}"))
     }
 }

@@ -32,14 +32,26 @@ pub struct Problem {
     pub reason: String,
     /// All others depend on it: without it no peer is reached.
     pub is_foundation: bool,
+    /// What is the matter with it; `None` for what is about to be written for the first time.
+    pub trouble: Option<Trouble>,
+}
+
+/// Why an entry does not come to be as wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It was tried, and refused.
+    Refused,
+    /// Somebody else undoes it again and again.
+    FoughtOver,
 }
 
 impl Status {
     pub fn of<S: Ord + Clone, E: KeyedEntry>(wanted: &Wanted<S, E>) -> Self {
-        let problems = wanted.problems().take(LISTED_PROBLEMS).map(|(entry, reason)| Problem {
-            entry: entry.describe(),
-            reason: reason.to_owned(),
-            is_foundation: entry.is_foundation(),
+        let problems = wanted.problems().take(LISTED_PROBLEMS).map(|slot| Problem {
+            entry: slot.entry.describe(),
+            reason: slot.reason(),
+            is_foundation: slot.entry.is_foundation(),
+            trouble: slot.trouble(),
         });
         Self {
             wanted: wanted.len(),

@@ -103,6 +103,10 @@ pub(crate) struct Attempts {
     pub(crate) history: RepairHistory,
     pub(crate) error: Option<String>,
     pub(crate) resume: Option<Instant>,
+    /// Somebody else undoes it so often that it is repaired after pauses.
+    pub(crate) is_fought_over: bool,
+    /// Who that is, as far as it is known.
+    pub(crate) undone_by: Option<String>,
 }
 
 /// More than one in this many entries to be written is many: walking all is then cheaper than finding
@@ -537,6 +541,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         }
         let attempts = slot.attempts.get_or_insert_default();
         let pause = attempts.history.undone(&self.policy, now, rng);
+        attempts.is_fought_over = !pause.is_zero();
         // Who asks for a comparison wants it put right now, however often it was undone.
         if pause.is_zero() || self.compared.is_some() {
             self.mark_at(place);
@@ -545,6 +550,14 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         attempts.resume = Some(now + pause);
         self.waiting.insert((now + pause, place));
         Repair::Later(pause)
+    }
+
+    /// Who has removed or altered an entry. It is kept for as long as nobody else is named.
+    pub fn undone_by(&mut self, key: &E::Key, who: String) {
+        let attempts = self.slots.get_mut(key).and_then(|slot| slot.attempts.as_mut());
+        if let Some(attempts) = attempts {
+            attempts.undone_by = Some(who);
+        }
     }
 
     /// Moves what is due onto the list of entries to be written.
@@ -616,12 +629,9 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         unseen.map(|slot| slot.entry.key()).filter(kinds).collect()
     }
 
-    /// What is not as it should be, and why.
-    pub fn problems(&self) -> impl Iterator<Item = (&E, &str)> {
-        self.slots.iter().filter(|slot| !slot.good).take(self.counts.bad).map(|slot| {
-            let error = slot.attempts.as_ref().and_then(|t| t.error.as_deref());
-            (&slot.entry, error.unwrap_or("not yet written"))
-        })
+    /// What is not as it should be.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = &Slot<S, E>> {
+        self.slots.iter().filter(|slot| !slot.good).take(self.counts.bad)
     }
 }
 

@@ -285,9 +285,17 @@ impl<S: Ord + Clone> Reconciler<S> {
         if self.wanted.get(key).is_none() {
             return;
         }
-        match self.wanted.disturbed(key, now, &mut self.rng) {
-            Repair::Now => self.repairs.undone(key, by, now),
-            Repair::Later(pause) => self.repairs.leave_alone(key, by, pause, now),
+        let repair = self.wanted.disturbed(key, now, &mut self.rng);
+        if repair == Repair::AlreadyDue {
+            return;
+        }
+        let who = self.repairs.culprit(by);
+        if let Some(who) = &who {
+            self.wanted.undone_by(key, who.clone());
+        }
+        match repair {
+            Repair::Now => self.repairs.undone(key, who, now),
+            Repair::Later(pause) => self.repairs.leave_alone(key, who.as_deref(), pause, now),
             Repair::AlreadyDue => {}
         }
     }

@@ -66,6 +66,10 @@ impl Store for EtcdStore {
         format!("Etcd Local Manager with Previous Subnet: {previous}")
     }
 
+    fn short_name(&self) -> String {
+        "etcd v3".to_owned()
+    }
+
     fn contact(&self) -> Option<Contact> {
         Some(self.leases.contact.clone())
     }

@@ -10,6 +10,7 @@ use flannel_traffic::Health;
 use flannel_wanted::Status;
 
 use super::Daemon;
+use super::troubles::SharedAddresses;
 use crate::door::Keepers;
 
 /// The state of a network in numbers, but for those that the appliers know.
@@ -52,7 +53,8 @@ impl Daemon {
         Figures {
             peers: self.peers.counts(self.table.len()),
             unusable: self.peers.unusable_by_kind(),
-            probing: self.probing_state(),
+            // It is counted, not told.
+            probing: self.probing_state(&SharedAddresses::default()),
             hazards: status.hazards.len(),
             store_up,
             store_contact,

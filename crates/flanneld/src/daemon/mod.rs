@@ -29,6 +29,7 @@ mod subnet_file;
 mod telling_state;
 mod telling_store;
 mod timing;
+mod troubles;
 mod uptime;
 
 use std::path::PathBuf;
@@ -181,7 +182,12 @@ struct Daemon {
     earlier: EarlierNetworks,
     /// What has been said of how the network is taken, so that it is said once.
     remarks: Vec<String>,
-    subnet_file_due: Option<Instant>,
+    /// When it is next looked at, or tried again.
+    subnet_file_due: Instant,
+    /// Why it cannot be written.
+    subnet_file_error: Option<String>,
+    /// When it is next looked at who of the peers lacks something, while anything is missing.
+    troubled_due: Option<Instant>,
     key_rotation: KeyRotation,
     /// When what start-up needed is free again.
     tidy_due: Option<Instant>,
@@ -225,7 +231,9 @@ impl Daemon {
             facts,
             earlier,
             remarks: Vec::new(),
-            subnet_file_due: None,
+            subnet_file_due: Instant::now(),
+            subnet_file_error: None,
+            troubled_due: None,
             key_rotation: KeyRotation::default(),
             tidy_due: Some(Instant::now() + TIDY_AFTER),
             patience: Instant::now() + PATIENCE_WITH_PEERS,
@@ -273,7 +281,9 @@ impl Daemon {
                     continue;
                 }
             }
-            self.judge(&status.now());
+            let status = status.now();
+            self.judge(&status);
+            self.note_trouble(&status);
         }
     }
 
@@ -339,9 +349,10 @@ impl Daemon {
         let refused = self.refused.as_ref().and_then(RefusedConfig::next_wake);
         let key = self.network.answers().private_key().map(|_| self.key_rotation.next_look());
         let peers = self.peers.next_wake();
-        [self.own.next_wake(), peers, self.subnet_file_due, self.tidy_due, refused, key]
+        [self.own.next_wake(), peers, self.troubled_due, self.tidy_due, refused, key]
             .into_iter()
             .flatten()
+            .chain([self.subnet_file_due])
             .chain((!self.ready).then_some(self.patience).filter(|due| *due > Instant::now()))
             .min()
     }
@@ -357,8 +368,11 @@ impl Daemon {
             self.tidy_due = None;
             memory::give_back();
         }
-        if self.subnet_file_due.is_some_and(|due| due <= now) {
-            self.write_subnet_file();
+        if self.subnet_file_due <= now {
+            self.look_at_subnet_file();
+        }
+        if self.troubled_due.is_some_and(|due| due <= now) {
+            self.look_at_the_troubled().await;
         }
         self.reconsider_in_time(now).await?;
         self.rotate_key_in_time(now).await?;

@@ -112,6 +112,11 @@ impl Peers {
         self.vanished.keys()
     }
 
+    /// Peers that nothing leads to, and why.
+    pub(super) fn unusable(&self) -> impl Iterator<Item = (&Subnet, &PeerProblem)> {
+        self.unusable.iter()
+    }
+
     /// Why nothing leads to a peer.
     pub(super) fn why_unusable(&self, subnet: &Subnet) -> Option<String> {
         self.unusable.get(subnet).map(ToString::to_string)

@@ -1,17 +1,23 @@
 //! Looking whether peers are reached: who is to be probed, and what is told of it. Readiness does not depend on
 //! it: that one peer is away is no fault of this node's.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Instant;
 
-use flannel_backend::Carriage;
+use flannel_backend::{Carriage, WantedBy};
 use flannel_lease::{LeaseAttrs, Subnet};
 use flannel_probe::words::words;
-use flannel_probe::{ByFamily, Known, Own, Prober, Standing, Target, Tunnel, Verdict};
+use flannel_probe::{ByFamily, Known, Own, Prober, Standing, Target, Troubled, Tunnel, Verdict};
 use flannel_state::{FindingState, ProbeState, ProbingState};
+use flannel_wanted::Status;
 use ipnet::IpNet;
 
 use super::Daemon;
 use super::telling_state::moment;
+use super::timing::{ABOUT_TO_BE_WRITTEN, LOOK_AT_THE_TROUBLED};
+use super::troubles::{SharedAddresses, why_shared};
+use crate::appliers::Part;
 
 /// Of those of whom something is wrong, so many are listed.
 const LISTED: usize = 20;
@@ -59,6 +65,37 @@ impl Daemon {
         self.program().await
     }
 
+    /// Peers that ask are told whether all that leads to them is there. Who lacks something is looked for only if
+    /// it does not come soon.
+    pub(super) fn note_trouble(&mut self, status: &Status) {
+        let Some(prober) = &self.setup.prober else { return };
+        if status.is_settled() && status.contested == 0 {
+            if self.troubled_due.take().is_some() {
+                prober.set_troubled(Troubled::Nobody);
+            }
+        } else if self.troubled_due.is_none() {
+            self.troubled_due = Some(Instant::now() + ABOUT_TO_BE_WRITTEN);
+        }
+    }
+
+    pub(super) async fn look_at_the_troubled(&mut self) {
+        let Some(prober) = &self.setup.prober else { return };
+        let mut troubled = BTreeSet::new();
+        for part in Part::ALL {
+            troubled.extend(self.setup.appliers.tally(part).await.unwrap_or_default().troubled);
+        }
+        let peers = troubled.iter().filter_map(|who| match who {
+            WantedBy::Node => None,
+            WantedBy::Peer(subnet) => known_by(subnet),
+        });
+        prober.set_troubled(if troubled.contains(&WantedBy::Node) {
+            Troubled::All
+        } else {
+            Troubled::These(peers.collect())
+        });
+        self.troubled_due = Some(Instant::now() + LOOK_AT_THE_TROUBLED);
+    }
+
     /// `None` where nobody knows what pods' packets travel in.
     fn own_end(&self) -> Option<Own> {
         let underlay = self.network.underlay();
@@ -103,6 +140,7 @@ impl Daemon {
         &self,
         subnet: &Subnet,
         attrs: Option<&LeaseAttrs>,
+        shared: &SharedAddresses,
     ) -> Option<ProbeState> {
         let prober = self.setup.prober.as_ref()?;
         let (attrs, key) = (attrs?, known_by(subnet)?);
@@ -119,12 +157,12 @@ impl Daemon {
         }
         let target = peers.target(&key)?;
         Some(match peers.known(&key) {
-            Some(known) => told(&known, own, &key, target),
+            Some(known) => told_with(&known, own, &key, target, shared),
             None => ProbeState { verdict: "waiting".to_owned(), ..ProbeState::default() },
         })
     }
 
-    pub(super) fn probing_state(&self) -> Option<ProbingState> {
+    pub(super) fn probing_state(&self, shared: &SharedAddresses) -> Option<ProbingState> {
         let prober = self.setup.prober.as_ref()?;
         let peers = prober.peers();
         let own = peers.own()?;
@@ -150,9 +188,18 @@ impl Daemon {
         let finding = |(_, subnet, target, known): (bool, IpNet, &Target, Known)| FindingState {
             subnet: subnet.to_string(),
             node: target.public.iter().flatten().next().copied(),
-            probe: told(&known, own, &subnet, target),
+            probe: told_with(&known, own, &subnet, target, shared),
         };
+        // What is wrong with all of them is most likely wrong here.
+        let is_of_all = state.reached + state.impaired == 0 && state.unreached > 1;
         state.findings = wrong.into_iter().take(LISTED).map(finding).collect();
+        if is_of_all {
+            for fix in state.findings.iter_mut().filter_map(|found| found.probe.fix.as_mut()) {
+                fix.push_str(
+                    "; no peer is reached, so look on this node first: `flannelctl check`",
+                );
+            }
+        }
         Some(state)
     }
 }
@@ -169,6 +216,33 @@ pub(super) fn told(known: &Known, own: &Own, subnet: &IpNet, target: &Target) ->
         latency_micros: known.latency.and_then(|latency| latency.as_micros().try_into().ok()),
         mtu: known.mtu,
         at: Some(moment(known.at)),
+    }
+}
+
+/// The same, where an address that two leases announce may be why: what is for one node goes to another, and whatever
+/// the probes have seen follows from that.
+fn told_with(
+    known: &Known,
+    own: &Own,
+    subnet: &IpNet,
+    target: &Target,
+    shared: &SharedAddresses,
+) -> ProbeState {
+    let probe = told(known, own, subnet, target);
+    let announced = target.public.iter().chain(&own.announced).flatten();
+    let shared = announced.filter_map(|ip| Some((*ip, shared.get(ip)?))).next();
+    match shared {
+        Some((ip, subnets)) if !known.verdict.traffic_flows() => {
+            let (why, fix) = why_shared(ip, subnets);
+            ProbeState {
+                verdict: "address-shared".to_owned(),
+                layer: Some("lease".to_owned()),
+                why: Some(why),
+                fix: Some(fix),
+                ..probe
+            }
+        }
+        _ => probe,
     }
 }
 

@@ -23,8 +23,9 @@ impl Daemon {
         let obstacle = obstacle.or_else(|| self.peers.obstacle());
         let obstacle = obstacle.or_else(|| self.clash());
         let readiness = match obstacle {
-            _ if self.subnet_file_due.is_some() => {
-                Readiness::NotReady("the subnet file cannot be written".to_owned())
+            _ if self.subnet_file_error.is_some() => {
+                let why = self.subnet_file_error.as_deref().unwrap_or_default();
+                Readiness::NotReady(format!("the subnet file cannot be written: {why}"))
             }
             Some(obstacle) => Readiness::NotReady(obstacle),
             None if status.is_settled() || self.ready || Instant::now() >= self.patience => {

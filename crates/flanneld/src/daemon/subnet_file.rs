@@ -5,7 +5,7 @@ use std::time::Instant;
 use flannel_lease::SubnetFile;
 
 use super::Daemon;
-use super::timing::SUBNET_FILE_RETRY;
+use super::timing::{SUBNET_FILE_LOOK, SUBNET_FILE_RETRY};
 use crate::subnet_file;
 
 impl Daemon {
@@ -20,16 +20,35 @@ impl Daemon {
             ip_masq: self.setup.options.traffic.ip_masq,
         };
         let path = &self.setup.subnet_file;
-        self.subnet_file_due = None;
+        let failed_before = self.subnet_file_error.take().is_some();
+        self.subnet_file_due = Instant::now() + SUBNET_FILE_LOOK;
         match subnet_file::write(path, &content) {
             Ok(subnet_file::Written::New) => {
                 tracing::info!("Wrote subnet file to {}", path.display());
             }
             Ok(subnet_file::Written::Unchanged) => {}
             Err(error) => {
-                tracing::warn!("{error}; pods cannot be started before it is there, trying again");
-                self.subnet_file_due = Some(Instant::now() + SUBNET_FILE_RETRY);
+                if !failed_before {
+                    tracing::warn!(
+                        "{error}; pods cannot be started before it is there, trying again"
+                    );
+                }
+                self.subnet_file_error = Some(error.to_string());
+                self.subnet_file_due = Instant::now() + SUBNET_FILE_RETRY;
             }
         }
+    }
+
+    /// Whoever tidies up below `/run` may have taken it away, and without it no pod is started.
+    pub(super) fn look_at_subnet_file(&mut self) {
+        let path = &self.setup.subnet_file;
+        if self.subnet_file_error.is_none() && !path.exists() {
+            tracing::warn!(
+                event = "file-restored",
+                "Somebody has removed the subnet file {}: it is written anew",
+                path.display()
+            );
+        }
+        self.write_subnet_file();
     }
 }

@@ -11,6 +11,7 @@ use flannel_state::{
 use flannel_wanted::Status;
 
 use super::Daemon;
+use super::troubles::SharedAddresses;
 use crate::door::{Keepers, PeersPage, Question};
 
 /// Peers told of at once: the daemon has other things to do in between.
@@ -30,6 +31,10 @@ impl StoreContact {
 
     pub(super) fn is_up(&self) -> bool {
         self.lost.is_none()
+    }
+
+    pub(super) fn why_lost(&self) -> Option<&str> {
+        self.lost.as_deref()
     }
 
     pub(super) fn lost(why: String) -> Self {
@@ -65,6 +70,7 @@ impl Daemon {
     fn state(&self, status: &Status) -> NetworkState {
         let (verdict, why) = self.setup.report.said().borrow().verdict();
         let network = &self.network;
+        let shared = self.shared_addresses();
         NetworkState {
             name: self.setup.report.network().to_string(),
             verdict,
@@ -75,14 +81,15 @@ impl Daemon {
             underlay: Some(self.underlay_state()),
             mtu: Some(network.mtu()),
             store: Some(StoreState {
-                name: self.setup.store.name(),
+                name: self.setup.store.short_name(),
                 up: self.contact.lost.is_none(),
                 since: moment(self.contact.since),
                 why: self.contact.lost.clone(),
             }),
             peers: self.peers.counts(self.table.len()),
-            probing: self.probing_state(),
+            probing: self.probing_state(&shared),
             entries: entries_state(status),
+            troubles: self.troubles(status, &shared),
         }
     }
 
@@ -121,10 +128,16 @@ impl Daemon {
         peers.extend(vanished);
         let after = after.and_then(|after| peers.iter().position(|(subnet, _)| **subnet == after));
         let rest = peers.into_iter().skip(after.map_or(0, |at| at + 1)).take(PAGE);
-        rest.map(|(subnet, attrs)| (*subnet, self.peer_state(subnet, attrs))).collect()
+        let shared = self.shared_addresses();
+        rest.map(|(subnet, attrs)| (*subnet, self.peer_state(subnet, attrs, &shared))).collect()
     }
 
-    fn peer_state(&self, subnet: &Subnet, attrs: Option<&LeaseAttrs>) -> PeerState {
+    fn peer_state(
+        &self,
+        subnet: &Subnet,
+        attrs: Option<&LeaseAttrs>,
+        shared: &SharedAddresses,
+    ) -> PeerState {
         let why = self.peers.why_unusable(subnet);
         let condition = match (attrs, &why) {
             (None, _) => PeerCondition::Vanished,
@@ -140,7 +153,7 @@ impl Daemon {
             backend: attrs.map(|attrs| attrs.backend_type.clone()).unwrap_or_default(),
             condition,
             why,
-            probe: self.probe_state(subnet, attrs),
+            probe: self.probe_state(subnet, attrs, shared),
         }
     }
 }

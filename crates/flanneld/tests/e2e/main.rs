@@ -19,6 +19,7 @@ mod daemon;
 mod devices;
 mod extension;
 mod families;
+mod faults;
 mod first_config;
 mod host_faults;
 mod identity;

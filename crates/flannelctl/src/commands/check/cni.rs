@@ -112,7 +112,10 @@ fn judge(
     if !missing.is_empty() {
         findings.push(Finding::broken(
             SUBJECT,
-            format!("{} names the plugin {}, which is not in {bin_dir}", used.name, missing.join(" and ")),
+            match &missing[..] {
+                [one] => format!("{} names the plugin {one}, which is not in {bin_dir}", used.name),
+                more => format!("{} names the plugins {}, which are not in {bin_dir}", used.name, more.join(", ")),
+            },
             "no pod starts: the runtime says `failed to find plugin`",
             format!(
                 "flannel --install {} puts flannel, bridge, host-local, portmap, bandwidth, tuning, firewall and loopback there; \

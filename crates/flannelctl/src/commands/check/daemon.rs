@@ -1,6 +1,8 @@
 //! What the daemon that runs here says itself.
 
-use flannel_state::{DaemonState, FindingState, PeerCondition, Verdict};
+use std::path::Path;
+
+use flannel_state::{DaemonState, FindingState, NetworkState, PeerCondition, Verdict};
 
 use super::finding::Finding;
 use super::surroundings::Surroundings;
@@ -12,20 +14,7 @@ const NAMED: usize = 5;
 
 /// `found`: what is known without it, which is not said twice.
 pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
-    let Some(state) = &around.state else {
-        return match around.is_running {
-            true => vec![Finding::note(
-                SUBJECT,
-                "a flanneld runs here that cannot be asked",
-                "it is another flannel, or keeps its socket elsewhere (--socket)",
-            )],
-            false => vec![Finding::note(
-                SUBJECT,
-                "no flanneld runs here",
-                "the node alone was looked at",
-            )],
-        };
-    };
+    let Some(state) = &around.state else { return vec![unasked(around)] };
     let known = |text: &str| found.iter().any(|one| !one.fix.is_empty() && text.contains(&one.fix));
     let mut findings = Vec::new();
     for network in &state.networks {
@@ -43,14 +32,22 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
             let mut peers = around.peer_states.iter();
             peers.any(|peer| peer.why.as_ref().is_some_and(|why| why.contains(entry)))
         };
-        let problems = network.entries.problems.iter().filter(|one| !of_peer(&one.entry));
-        for problem in problems {
-            findings.push(Finding::broken(
-                SUBJECT,
-                format!("{} is not there: {}", problem.entry, problem.why),
-                "it is tried again and again; what it leads to is not reached until then",
-                "flannelctl events says who undoes it, if somebody does; flannelctl repair",
-            ));
+        let troubles = network.troubles.iter().filter(|one| !of_peer(&one.about));
+        for trouble in troubles.filter(|one| {
+            !["store", "host"].contains(&one.layer.as_str()) && !is_said(found, &one.about)
+        }) {
+            let what = format!("{}: {}", trouble.about, trouble.why);
+            findings.push(match trouble.traffic {
+                true => {
+                    Finding::warning(SUBJECT, what, "pods' packets pass all the same", &trouble.fix)
+                }
+                false => Finding::broken(
+                    SUBJECT,
+                    what,
+                    "pods of this node and of others do not reach each other until then",
+                    &trouble.fix,
+                ),
+            });
         }
         let said = network.why.as_deref().unwrap_or_default();
         let repeated = known(said) || findings.iter().any(|one| said.contains(&one.what));
@@ -70,7 +67,14 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
         }
     }
     let bad = around.peer_states.iter().filter(|peer| {
-        matches!(peer.condition, PeerCondition::Incomplete | PeerCondition::Unusable)
+        let address =
+            [peer.public_ip.map(|ip| ip.to_string()), peer.public_ipv6.map(|ip| ip.to_string())];
+        let is_twin = address.iter().flatten().any(|ip| is_said(found, ip));
+        match peer.condition {
+            PeerCondition::Incomplete => !state.networks.iter().any(is_groundless),
+            PeerCondition::Unusable => !is_twin,
+            PeerCondition::Programmed | PeerCondition::Vanished => false,
+        }
     });
     for peer in bad.take(NAMED) {
         let subnet =
@@ -92,9 +96,55 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
     findings
 }
 
+/// A daemon that does not say how it is.
+fn unasked(around: &Surroundings) -> Finding {
+    let restart = "systemctl restart flanneld, or look at its pod";
+    if around.hangs {
+        return Finding::broken(
+            SUBJECT,
+            "flanneld listens here and does not answer: it hangs, or was stopped (SIGSTOP)",
+            "traffic goes on; what changes, here or elsewhere, is not followed",
+            restart,
+        );
+    }
+    if around.is_running {
+        return Finding::note(
+            SUBJECT,
+            "a flanneld runs here that cannot be asked",
+            "it is another flannel, or keeps its socket elsewhere (--socket)",
+        );
+    }
+    // Below /run, so it was written since the machine was started.
+    let left = Path::new("/run/flannel/subnet.env");
+    match left.exists() {
+        true => Finding::warning(
+            SUBJECT,
+            format!("no flanneld runs here, and one has: {} is there", left.display()),
+            "traffic goes on with what it has left; nodes that come, go or change are not followed, and nothing is \
+             repaired",
+            format!("{restart}; if flannel is not wanted here any more: flannelctl cleanup"),
+        ),
+        false => Finding::note(SUBJECT, "no flanneld runs here", "the node alone was looked at"),
+    }
+}
+
+/// Whether the node's own device or address is missing, so that nothing else can be there.
+fn is_groundless(network: &NetworkState) -> bool {
+    let said = network.why.as_deref().unwrap_or_default();
+    let is_it = |about: &str| said.starts_with(about);
+    network.verdict == Verdict::NotReady && network.troubles.iter().any(|one| is_it(&one.about))
+}
+
+/// Whether a finding of the leases is about this address already.
+fn is_said(found: &[Finding], address: &str) -> bool {
+    let word = |text: &str| text.split([' ', ',', ':']).any(|word| word == address);
+    found.iter().any(|one| one.subject == "twins" && word(&one.what))
+}
+
 /// What came of asking the peers themselves.
 fn probed(state: &DaemonState) -> Vec<Finding> {
-    let probing = state.networks.iter().filter_map(|network| network.probing.as_ref());
+    let grounded = state.networks.iter().filter(|network| !is_groundless(network));
+    let probing = grounded.filter_map(|network| network.probing.as_ref());
     let finding = |found: &FindingState| {
         let probe = &found.probe;
         let node = found.node.map(|node| format!(" at {node}")).unwrap_or_default();

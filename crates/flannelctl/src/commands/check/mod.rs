@@ -3,8 +3,10 @@
 //! One file a subject. Each gathers its facts (`look`) and judges them (`judge`), which is pure. What is the same for
 //! all of them, the network that this node is or will be a part of, is in `surroundings`.
 
+mod bridge;
 mod clock;
 mod cni;
+mod connections;
 mod daemon;
 mod echo;
 pub(crate) mod finding;
@@ -96,6 +98,8 @@ impl Report {
         findings.extend(mtu::look(&around, &narrow));
         findings.extend(ranges::look(&around)?);
         findings.extend(firewall::look(&around));
+        findings.extend(bridge::look(&around));
+        findings.extend(connections::look());
         findings.extend(managers::look(&around));
         findings.extend(others::look(&around));
         findings.extend(cni::look(cni_conf_dir, cni_bin_dir, &around));

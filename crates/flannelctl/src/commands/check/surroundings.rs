@@ -47,6 +47,8 @@ pub(crate) struct Surroundings {
     pub(crate) peer_states: Vec<PeerState>,
     /// A flanneld runs here, of whatever make.
     pub(crate) is_running: bool,
+    /// It listens, and does not answer.
+    pub(crate) hangs: bool,
 }
 
 /// A network that this node is a part of.
@@ -107,10 +109,12 @@ impl Surroundings {
     pub(crate) fn gather(args: &Knowing) -> anyhow::Result<(Self, Vec<Finding>)> {
         let mut findings = Vec::new();
         let process = DaemonProcess::find()?;
-        let state = block_on(async {
+        let asked = block_on(async {
             let asked = client::read::<DaemonState>(&args.socket, "/v1/state");
-            Ok(tokio::time::timeout(PATIENCE, asked).await.ok().and_then(Result::ok))
+            Ok(tokio::time::timeout(PATIENCE, asked).await)
         })?;
+        let hangs = asked.is_err();
+        let state = asked.ok().and_then(Result::ok);
         let mut peer_states = Vec::new();
         if state.is_some() {
             let _ = block_on(async {
@@ -131,6 +135,7 @@ impl Surroundings {
             state,
             peer_states,
             is_running: process.is_some(),
+            hangs,
         };
         let mut selection = Selection::default();
         let mut known = Vec::new();

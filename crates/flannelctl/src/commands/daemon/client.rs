@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use http_body_util::{BodyExt as _, Empty};
@@ -15,6 +16,9 @@ use tokio::net::{TcpStream, UnixStream};
 
 /// A daemon's state is some kilobytes; a line of an answer is one peer or event.
 const LARGEST: usize = 16 << 20;
+
+/// It answers within milliseconds, and gives its networks two seconds each.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Where a daemon is asked.
 #[derive(Clone, Copy)]
@@ -57,7 +61,14 @@ where
 }
 
 pub(crate) async fn read<T: DeserializeOwned>(socket: &Path, path: &str) -> anyhow::Result<T> {
-    read_from(Place::Here(socket), path).await
+    let asked = tokio::time::timeout(PATIENCE, read_from(Place::Here(socket), path)).await;
+    asked.unwrap_or_else(|_| {
+        anyhow::bail!(
+            "flanneld listens at {} and does not answer within {PATIENCE:?}: it hangs, or was stopped (SIGSTOP); \
+             `systemctl restart flanneld`, or delete its pod: traffic goes on meanwhile",
+            socket.display()
+        )
+    })
 }
 
 /// Of the daemon of another node.

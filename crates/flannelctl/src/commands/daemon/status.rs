@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use flannel_state::{DaemonState, NetworkState, Verdict};
+use flannel_state::{DaemonState, NetworkState, TroubleState, Verdict};
 
 use super::{Asking, client, plain, probing, seconds_between, span};
 use crate::commands::lab::table::{Colour, Paint};
@@ -73,7 +73,7 @@ fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
             Verdict::Ready | Verdict::ReadyBut if !network.is_whole() => {
                 "the network is NOT WHOLE, not every peer is reached:"
             }
-            Verdict::Ready if has_findings(network) => "the network is whole, but:",
+            Verdict::Ready if has_remarks(network) => "the network is whole, but:",
             Verdict::Ready => "the network is whole",
             Verdict::ReadyBut => "the network is whole, but:",
             Verdict::CutOff => "pods are CUT OFF by this host:",
@@ -83,10 +83,16 @@ fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
         let verdict = paint.text(colour, verdict);
         // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{}{of}: {verdict}", plain(&state.hostname));
-        if let Some(why) = &network.why {
+        let most = if all { usize::MAX } else { SHOWN };
+        if let Some(why) = network.why.as_ref().filter(|why| !is_told(network, why)) {
             let _ = writeln!(text, "  {}", plain(why));
         }
-        for line in probing::findings(network, if all { usize::MAX } else { SHOWN }) {
+        for trouble in network.troubles.iter().take(most) {
+            let TroubleState { about, layer, why, fix, .. } = trouble;
+            let _ = writeln!(text, "  {} ({}): {}", plain(about), plain(layer), plain(why));
+            let _ = writeln!(text, "    mend it: {}", plain(fix));
+        }
+        for line in probing::findings(network, most) {
             let _ = writeln!(text, "  {line}");
         }
         for (name, value) in details(network, &state.now, all) {
@@ -98,8 +104,15 @@ fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
     text
 }
 
-fn has_findings(network: &NetworkState) -> bool {
-    network.probing.as_ref().is_some_and(|probing| !probing.findings.is_empty())
+fn has_remarks(network: &NetworkState) -> bool {
+    let probed = network.probing.as_ref().is_some_and(|probing| !probing.findings.is_empty());
+    probed || !network.troubles.is_empty()
+}
+
+/// Whether one of the troubles says the same, with what mends it.
+fn is_told(network: &NetworkState, why: &str) -> bool {
+    let said = |trouble: &TroubleState| format!("{}: {}", trouble.about, trouble.why);
+    network.troubles.iter().any(|one| said(one) == why || why.starts_with(&one.why))
 }
 
 fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, String)> {
@@ -133,7 +146,10 @@ fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, S
             "store",
             match &store.why {
                 None => format!("{}, up for {since}", store.name),
-                Some(why) => format!("{}, AWAY for {since}: {why}", store.name),
+                Some(why) if network.troubles.is_empty() => {
+                    format!("{}, AWAY for {since}: {why}", store.name)
+                }
+                Some(_) => format!("{}, AWAY for {since}", store.name),
             },
         ));
     }
@@ -159,10 +175,14 @@ fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, S
         },
     ));
     let shown = if all { usize::MAX } else { SHOWN };
-    for problem in entries.problems.iter().take(shown) {
+    let told = |entry: &str| network.troubles.iter().any(|trouble| trouble.about == entry);
+    for problem in entries.problems.iter().filter(|one| all || !told(&one.entry)).take(shown) {
         rows.push(("", format!("{}: {}", problem.entry, problem.why)));
     }
-    rows.extend(entries.hazards.iter().take(shown).map(|hazard| ("host", hazard.clone())));
+    // Unless it was said above.
+    let said = |hazard: &&String| network.troubles.iter().any(|one| hazard.starts_with(&one.why));
+    let hazards = entries.hazards.iter().filter(|hazard| !said(hazard));
+    rows.extend(hazards.take(shown).map(|hazard| ("host", hazard.clone())));
     rows
 }
 

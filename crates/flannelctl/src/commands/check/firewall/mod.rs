@@ -59,7 +59,7 @@ fn judge(network: &Network, rules: &Rules) -> Vec<Finding> {
     let mut dropped: Vec<(Role, Drop, Packet, usize)> = Vec::new();
     for (role, packet) in packets(network) {
         let Some(drop) = rules.drops(&packet) else { continue };
-        match dropped.iter_mut().find(|(of, by, ..)| *of == role && *by == drop) {
+        match dropped.iter_mut().find(|(of, by, ..)| *of == role && by.rule == drop.rule) {
             Some((.., count)) => *count += 1,
             None => dropped.push((role, drop, packet, 1)),
         }
@@ -192,9 +192,17 @@ fn say(network: &Network, role: Role, drop: &Drop, packet: &Packet, count: usize
             cut,
         ),
     };
-    let range = network.ranges.iter().find(|range| range.contains(&packet.src));
-    let range = range.map_or_else(|| packet.src.to_string(), ToString::to_string);
+    let range_of = |ip: &IpAddr| {
+        let range = network.ranges.iter().find(|range| range.contains(ip));
+        range.map_or_else(|| ip.to_string(), ToString::to_string)
+    };
+    let range = range_of(&packet.src);
     let forwarded = matches!(role, Role::FromPods | Role::ToPods);
+    // What lets one pair of pods through is to let all of them through.
+    let of_all = |fix: &str| {
+        let ranged = |word: &str| word.parse().map_or_else(|_| word.to_owned(), |ip| range_of(&ip));
+        fix.split(' ').map(ranged).collect::<Vec<_>>().join(" ")
+    };
     let fix = match drop.manager() {
         Some("firewalld") if forwarded => format!(
             "firewall-cmd --permanent --zone=trusted --add-source={range} && firewall-cmd --reload"
@@ -213,6 +221,7 @@ fn say(network: &Network, role: Role, drop: &Drop, packet: &Packet, count: usize
             Tunnel::Udp(port) => format!("ufw allow {port}/udp"),
             _ => drop.fix.clone(),
         },
+        None if forwarded => of_all(&drop.fix),
         _ => drop.fix.clone(),
     };
     Finding::broken(SUBJECT, what, why, fix)

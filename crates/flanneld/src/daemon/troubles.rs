@@ -1,0 +1,198 @@
+//! What is wrong and is told neither by readiness nor by the probes, with what mends it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+use flannel_lease::{LeaseAttrs, Subnet};
+use flannel_state::TroubleState;
+use flannel_wanted::{Problem, Status, Trouble};
+
+use super::Daemon;
+
+/// Of each kind; `flannelctl peers` and `entries` have the rest.
+const LISTED: usize = 10;
+
+/// Who announces an address that others announce, too.
+pub(super) type SharedAddresses = BTreeMap<IpAddr, Vec<Subnet>>;
+
+impl Daemon {
+    pub(super) fn troubles(&self, status: &Status, shared: &SharedAddresses) -> Vec<TroubleState> {
+        let mut troubles: Vec<TroubleState> =
+            shared.iter().take(LISTED).map(|(ip, subnets)| shared_address(*ip, subnets)).collect();
+        troubles.extend(self.unusable_peers(shared));
+        troubles.extend(missing_entries(status));
+        troubles.extend(contested(status));
+        troubles.extend(status.hazards.iter().take(LISTED).map(|hazard| of_the_host(hazard)));
+        troubles.extend(self.subnet_file_trouble());
+        troubles.extend(self.store_away());
+        troubles
+    }
+
+    /// Nodes behind one NAT are told apart by their keys with WireGuard, and by nothing with others.
+    pub(super) fn shared_addresses(&self) -> SharedAddresses {
+        let mut shared = SharedAddresses::new();
+        if self.network.config().backend.kind == "wireguard" {
+            return shared;
+        }
+        let underlay = self.network.underlay();
+        let own = [underlay.public_v4.map(IpAddr::V4), underlay.public_v6.map(IpAddr::V6)];
+        let own_subnet = self.own.subnet();
+        let own = own.into_iter().flatten().map(|ip| (ip, own_subnet));
+        // A reservation is of nobody yet.
+        let come = self.table.iter().filter(|(_, attrs)| !attrs.backend_type.is_empty());
+        let announced =
+            come.flat_map(|(subnet, attrs)| addresses(attrs).map(move |ip| (ip, *subnet)));
+        let mut first: HashMap<IpAddr, Subnet> = HashMap::new();
+        for (ip, subnet) in own.chain(announced) {
+            match first.get(&ip) {
+                None => {
+                    first.insert(ip, subnet);
+                }
+                Some(one) => shared.entry(ip).or_insert_with(|| vec![*one]).push(subnet),
+            }
+        }
+        shared
+    }
+
+    fn unusable_peers(&self, shared: &SharedAddresses) -> Vec<TroubleState> {
+        let mut troubles = Vec::new();
+        for (subnet, problem) in self.peers.unusable() {
+            let attrs = self.table.get(subnet);
+            let told =
+                attrs.is_some_and(|attrs| addresses(attrs).any(|ip| shared.contains_key(&ip)));
+            // What is expected is nothing to tell of; what readiness depends on is told there.
+            if problem.is_expected() || problem.is_clash() || told {
+                continue;
+            }
+            let at = attrs.and_then(|attrs| addresses(attrs).next());
+            let at = at.map(|ip| format!(" at {ip}")).unwrap_or_default();
+            let net = named(subnet);
+            troubles.push(TroubleState {
+                about: format!("peer {net}{at}"),
+                layer: "lease".to_owned(),
+                why: format!("nothing leads to it, for its lease cannot be used here: {problem}"),
+                fix: format!(
+                    "look at it with `flannelctl leases`; if its node is gone, `flannelctl release {net}`"
+                ),
+                traffic: false,
+            });
+            if troubles.len() == LISTED {
+                break;
+            }
+        }
+        troubles
+    }
+
+    fn subnet_file_trouble(&self) -> Option<TroubleState> {
+        let why = self.subnet_file_error.clone()?;
+        let path = &self.setup.subnet_file;
+        let directory = path.parent().unwrap_or(path);
+        Some(TroubleState {
+            about: path.display().to_string(),
+            layer: "files".to_owned(),
+            why: format!("{why}; no pod is started before it is there"),
+            fix: format!(
+                "`df -h {0}` and `ls -ld {0}`: make room, and let root write there",
+                directory.display()
+            ),
+            traffic: true,
+        })
+    }
+
+    fn store_away(&self) -> Option<TroubleState> {
+        let why = self.contact.why_lost()?;
+        Some(TroubleState {
+            about: self.setup.store.short_name(),
+            layer: "store".to_owned(),
+            why: format!(
+                "it is away: {why}; traffic goes on, and no node hears of others that come, go or change"
+            ),
+            fix: "look whether it runs, and from this node whether it is reached: the flags of flanneld say where \
+                  it is; `flannelctl check` asks it"
+                .to_owned(),
+            traffic: true,
+        })
+    }
+}
+
+/// Of the families that it announces.
+pub(super) fn addresses(attrs: &LeaseAttrs) -> impl Iterator<Item = IpAddr> + use<> {
+    [attrs.public_ip.map(IpAddr::V4), attrs.public_ipv6.map(IpAddr::V6)].into_iter().flatten()
+}
+
+/// As `flannelctl` takes it.
+pub(super) fn named(subnet: &Subnet) -> String {
+    let v4 = subnet.v4().map(|net| net.to_string());
+    v4.or_else(|| subnet.v6().map(|net| net.to_string())).unwrap_or_default()
+}
+
+/// In words, for who asks about one of them.
+pub(super) fn why_shared(ip: IpAddr, subnets: &[Subnet]) -> (String, String) {
+    let names: Vec<String> = subnets.iter().map(named).collect();
+    (
+        format!(
+            "the leases {} announce one public address, {ip}: packets for all of them go to one node",
+            names.join(" and ")
+        ),
+        format!(
+            "give each node its own address (`flanneld --public-ip`); if the node of one of them is gone, \
+             `flannelctl release {}`",
+            names.last().map(String::as_str).unwrap_or_default()
+        ),
+    )
+}
+
+fn shared_address(ip: IpAddr, subnets: &[Subnet]) -> TroubleState {
+    let (why, fix) = why_shared(ip, subnets);
+    let (about, layer) = (ip.to_string(), "lease".to_owned());
+    TroubleState { about, layer, why, fix, traffic: false }
+}
+
+/// What all others stand on, if that is missing, and else the first.
+fn missing_entries(status: &Status) -> Vec<TroubleState> {
+    let has_foundation = status.problems.iter().any(|problem| problem.is_foundation);
+    let told = status.problems.iter().filter(|problem| problem.is_foundation == has_foundation);
+    let trouble = |problem: &Problem| {
+        let fix = match problem.trouble? {
+            Trouble::FoughtOver => {
+                "stop whoever does that (`flannelctl events --follow` shows what is undone, and by which process where the \
+                 kernel tells), then `flannelctl repair`"
+            }
+            Trouble::Refused => {
+                "mend what it says, then `flannelctl repair`; `flannelctl diff` shows what is there instead"
+            }
+        };
+        Some(TroubleState {
+            about: problem.entry.clone(),
+            layer: "entries".to_owned(),
+            why: problem.reason.clone(),
+            fix: fix.to_owned(),
+            traffic: false,
+        })
+    };
+    told.filter_map(trouble).take(LISTED).collect()
+}
+
+/// What the host does to packets is told with its remedy, in one sentence.
+fn of_the_host(hazard: &str) -> TroubleState {
+    let (why, fix) = hazard.split_once("; ").unwrap_or((hazard, "`flannelctl check`"));
+    TroubleState {
+        about: "this host".to_owned(),
+        layer: "host".to_owned(),
+        why: why.to_owned(),
+        fix: fix.to_owned(),
+        traffic: false,
+    }
+}
+
+fn contested(status: &Status) -> Option<TroubleState> {
+    (status.contested > 0).then(|| TroubleState {
+        about: format!("{} entries", status.contested),
+        layer: "lease".to_owned(),
+        why: "several leases want them otherwise, as copies of one machine with one MAC do, or subnets that overlap"
+            .to_owned(),
+        fix: "`flannelctl peers` names those that go short (INCOMPLETE), `flannelctl check` what to do (twins)"
+            .to_owned(),
+        traffic: false,
+    })
+}

@@ -1,0 +1,647 @@
+//! Faults that operators meet, planted one at a time on three nodes of vxlan: `flannelctl status` or `check` names
+//! each with its layer and the command that mends it, in words and in JSON, and none when it is not there.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use flannel_lab::{Lab, LabError, Process, Result};
+use serde_json::Value;
+
+use crate::support::{LIMIT, flanneld, lab, lease_path, measured};
+
+/// What an operator is promised.
+const PROMISE: Duration = Duration::from_secs(10);
+/// As the container runtime is told where its plugins are.
+const PLUGINS: [&str; 2] = ["--cni-bin-dir", "/run/plugins"];
+
+/// What is typed on which node, and what is to be read there.
+struct Told<'a> {
+    node: u16,
+    command: Asked,
+    /// With which it ends.
+    code: i32,
+    layer: &'a str,
+    what: &'a str,
+    fix: &'a str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Asked {
+    Status,
+    Check,
+}
+
+fn status<'a>(node: u16, layer: &'a str, what: &'a str, fix: &'a str) -> Told<'a> {
+    Told { node, command: Asked::Status, code: 1, layer, what, fix }
+}
+
+fn check<'a>(node: u16, layer: &'a str, what: &'a str, fix: &'a str) -> Told<'a> {
+    Told { node, command: Asked::Check, code: 1, layer, what, fix }
+}
+
+impl Told<'_> {
+    /// It is worth knowing, and pods reach each other all the same.
+    fn remark(self) -> Self {
+        Self { code: 0, ..self }
+    }
+
+    /// In words and in JSON.
+    fn is_said(&self, lab: &Lab) -> std::result::Result<(), String> {
+        let (code, text) = ask(lab, self.node, self.command, &[]);
+        let (json_code, json) = ask(lab, self.node, self.command, &["-o", "json"]);
+        let said = || format!("node {}, {:?}: {code}\n{text}{json}", self.node, self.command);
+        let json: Value = serde_json::from_str(&json).map_err(|_| said())?;
+        let (head, mend) = match self.command {
+            Asked::Status => (format!("({}): ", self.layer), "mend it: "),
+            Asked::Check => (format!("  {} ", self.layer), "mend: "),
+        };
+        let mut lines = text.lines().skip_while(|line| {
+            !(line.contains(&head) || line.contains(&format!(" {} ", self.layer)))
+                || !line.contains(self.what)
+        });
+        let named = lines.next().is_some();
+        let mended = lines.take(2).any(|line| line.contains(mend) && line.contains(self.fix));
+        let in_json = findings(self.command, &json).iter().any(|found| {
+            found.layer == self.layer
+                && found.what.contains(self.what)
+                && found.fix.contains(self.fix)
+        });
+        let coded = (code, json_code) == (self.code, self.code);
+        if named && mended && in_json && coded {
+            return Ok(());
+        }
+        Err(format!("in words {named} {mended}, in JSON {in_json}, code {coded}: {}", said()))
+    }
+}
+
+/// What is wrong, as a program reads it.
+struct Finding {
+    layer: String,
+    what: String,
+    fix: String,
+}
+
+fn findings(command: Asked, said: &Value) -> Vec<Finding> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let all = |list: &Value| list.as_array().cloned().unwrap_or_default();
+    match command {
+        Asked::Check => all(&said["findings"])
+            .iter()
+            .filter(|found| found["severity"] != "note")
+            .map(|found| Finding {
+                layer: text(&found["subject"]),
+                what: text(&found["what"]),
+                fix: text(&found["fix"]),
+            })
+            .collect(),
+        Asked::Status => {
+            let network = &said["networks"][0];
+            let mut found = all(&network["troubles"]);
+            found.extend(all(&network["probing"]["findings"]));
+            let finding = |found: &Value| Finding {
+                layer: text(&found["layer"]),
+                what: format!("{}: {}", text(&found["about"]), text(&found["why"])),
+                fix: text(&found["fix"]),
+            };
+            found.iter().map(finding).collect()
+        }
+    }
+}
+
+fn ask(lab: &Lab, node: u16, command: Asked, more: &[&str]) -> (i32, String) {
+    let program = flanneld().with_file_name("flannelctl");
+    let mut words = vec![program.to_str().unwrap()];
+    match command {
+        Asked::Status => words.push("status"),
+        Asked::Check => words.extend(["check", PLUGINS[0], PLUGINS[1]]),
+    }
+    words.extend(more);
+    let output = lab.node(node).output(&words).unwrap();
+    (output.status.code().unwrap_or(-1), output.stdout + &output.stderr)
+}
+
+/// Nothing is reported anywhere, in words or in JSON.
+fn nothing_is_wrong(lab: &Lab) -> Result<()> {
+    let others = lab.nodes().len() - 1;
+    lab.wait_until("nothing to be wrong", 2 * LIMIT, || {
+        for node in lab.nodes() {
+            let number = node.number();
+            for command in [Asked::Status, Asked::Check] {
+                let (code, text) = ask(lab, number, command, &[]);
+                let whole = match command {
+                    Asked::Status => {
+                        text.contains("the network is whole\n")
+                            && text.contains(&format!("probes    {others} reached\n"))
+                    }
+                    Asked::Check => text.contains("nothing is wrong\n"),
+                };
+                let (_, json) = ask(lab, number, command, &["-o", "json"]);
+                let found = serde_json::from_str(&json).map(|json| findings(command, &json).len());
+                if code != 0 || !whole || text.contains("mend") || found.ok() != Some(0) {
+                    return Err(LabError::Spec(format!("node {number}: {code} {text}{json}")));
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Sees that nothing is reported, plants a fault, sees it named wherever it is to be, mends it, and sees that nothing
+/// is reported again.
+fn is_named<R>(
+    lab: &Lab,
+    plant: impl FnOnce() -> R,
+    told: &[Told<'_>],
+    mend: impl FnOnce(R),
+) -> Result<()> {
+    nothing_is_wrong(lab)?;
+    let planted = plant();
+    let since = Instant::now();
+    for told in told {
+        let what = format!("node {} to say in {:?}: {}", told.node, told.command, told.what);
+        lab.wait_until(&what, LIMIT, || told.is_said(lab).map_err(LabError::Spec))?;
+        let slow = if since.elapsed() > PROMISE { " (slower than promised)" } else { "" };
+        measured(format_args!("after {:.1?}{slow}: {what}", since.elapsed()));
+    }
+    mend(planted);
+    nothing_is_wrong(lab)
+}
+
+fn started() -> Result<Lab> {
+    let lab = lab(3).start()?;
+    lab.pod_on_every_node()?;
+    Ok(lab)
+}
+
+fn shell(lab: &Lab, node: u16, command: &str) {
+    lab.node(node).exec(&["sh", "-ec", command]).unwrap();
+}
+
+/// Somebody who does the same again and again, until it is dropped.
+fn again_and_again(lab: &Lab, node: u16, command: &str) -> Process {
+    let mut vandal = Command::new("sh");
+    vandal.args(["-c", &format!("while true; do {command}; sleep 0.02; done 2>/dev/null")]);
+    lab.node(node).spawn(vandal).unwrap()
+}
+
+/// The subnet of a node.
+fn subnet(lab: &Lab, node: u16) -> String {
+    lab.node(node).subnet_env().unwrap().subnet.unwrap().trunc().to_string()
+}
+
+/// The address of its end of the tunnel.
+fn tunnel_end(lab: &Lab, node: u16) -> String {
+    lab.node(node).subnet_env().unwrap().subnet.unwrap().network().to_string()
+}
+
+fn repair(lab: &Lab, node: u16) {
+    let program = flanneld().with_file_name("flannelctl");
+    lab.node(node).output(&[program.to_str().unwrap(), "repair"]).unwrap();
+}
+
+#[test]
+fn a_port_that_one_nodes_firewall_drops_is_named() -> Result<()> {
+    let lab = started()?;
+    let rule = "nft 'add table inet planted { chain it { type filter hook input priority -300; udp dport 8472 drop; }; }'";
+    let let_in = "iptables -I INPUT -p udp --dport 8472 -j ACCEPT";
+    is_named(
+        &lab,
+        || shell(&lab, 2, rule),
+        &[
+            check(
+                2,
+                "firewall",
+                "on UDP port 8472, the vxlan tunnel",
+                "nft delete rule inet planted it handle",
+            ),
+            status(1, "tunnel", "UDP port 8472 does not arrive there", let_in),
+            status(2, "tunnel", "UDP port 8472 does not come back", let_in),
+        ],
+        |()| shell(&lab, 2, "nft delete table inet planted"),
+    )
+}
+
+#[test]
+fn a_path_that_carries_less_than_the_cards_is_named() -> Result<()> {
+    let lab = started()?;
+    let lower = "ip link set dev eth0 mtu 1400";
+    // What is larger vanishes.
+    let rule = "nft 'add table inet planted { chain it { type filter hook prerouting priority -300; iifname eth0 meta length > 1400 drop; }; }'";
+    is_named(
+        &lab,
+        || shell(&lab, 2, rule),
+        &[
+            check(1, "mtu", "the path to 192.168.100.2 carries 1400 bytes", "\"MTU\": 1400"),
+            status(1, "underlay", "packets of more than 1350 bytes vanish", lower),
+        ],
+        |()| shell(&lab, 2, "nft delete table inet planted"),
+    )?;
+    // What is larger is cut up.
+    let port = lab.node(2).nic().port;
+    let set = |mtu: u32| {
+        lab.switch().ip(&format!("link set dev {port} mtu {mtu}")).unwrap();
+    };
+    is_named(
+        &lab,
+        || set(1400),
+        &[
+            check(1, "mtu", "the path to 192.168.100.2 carries 1400 bytes", "\"MTU\": 1400"),
+            status(1, "underlay", "the largest are cut up on the way", lower).remark(),
+        ],
+        |()| set(1500),
+    )
+}
+
+#[test]
+fn a_peers_daemon_that_was_killed_is_named_there_and_elsewhere() -> Result<()> {
+    let lab = started()?;
+    is_named(
+        &lab,
+        || lab.node(2).flanneld().kill9(),
+        &[
+            check(2, "daemon", "no flanneld runs here, and one has", "systemctl restart flanneld")
+                .remark(),
+            status(1, "daemon", "flanneld is not running there", "systemctl restart flanneld")
+                .remark(),
+        ],
+        |()| lab.node(2).flanneld().start().unwrap(),
+    )
+}
+
+#[test]
+fn an_address_of_the_tunnel_that_somebody_takes_again_and_again_is_named() -> Result<()> {
+    let lab = started()?;
+    let entry = format!("{}/32 dev flannel.1", tunnel_end(&lab, 2));
+    let what = format!("address {entry}: changed by somebody else again and again");
+    is_named(
+        &lab,
+        || again_and_again(&lab, 2, &format!("ip addr del {entry}")),
+        &[
+            status(2, "entries", &what.split(": ").nth(1).unwrap(), "stop whoever does that"),
+            check(2, "daemon", &what, "stop whoever does that"),
+            status(1, "entries", "lacks entries that lead to this node", "flannelctl status"),
+        ],
+        |vandal| {
+            drop(vandal);
+            repair(&lab, 2);
+        },
+    )
+}
+
+#[test]
+fn a_route_back_that_strict_rp_filter_does_not_like_is_named() -> Result<()> {
+    let lab = started()?;
+    is_named(
+        &lab,
+        || {
+            shell(
+                &lab,
+                1,
+                "sysctl -qw net.ipv4.conf.all.rp_filter=1; ip link add other type bridge; ip link set other up; \
+                 ip route add 192.168.100.2/32 dev other",
+            )
+        },
+        &[
+            check(
+                1,
+                "rp_filter",
+                "drops packets from 192.168.100.2 to 192.168.100.1 that come in by eth0",
+                "net.ipv4.conf.eth0.rp_filter=2",
+            ),
+            status(
+                1,
+                "underlay",
+                "nothing comes back from 192.168.100.2",
+                "ip route get 192.168.100.2",
+            ),
+        ],
+        |()| shell(&lab, 1, "ip link del other; sysctl -qw net.ipv4.conf.all.rp_filter=0"),
+    )
+}
+
+#[test]
+fn a_host_that_does_not_forward_is_named() -> Result<()> {
+    let lab = started()?;
+    let fix = "sysctl -w net.ipv4.ip_forward=1";
+    is_named(
+        &lab,
+        || shell(&lab, 1, "sysctl -qw net.ipv4.ip_forward=0"),
+        &[
+            check(1, "forwarding", "net.ipv4.ip_forward is 0", fix),
+            status(1, "host", "net.ipv4.ip_forward is 0", fix),
+        ],
+        |()| shell(&lab, 1, fix),
+    )
+}
+
+#[test]
+fn a_plugin_that_the_conflist_names_and_that_is_missing_is_named() -> Result<()> {
+    let lab = started()?;
+    let conflist = r#"{"name":"cbr0","plugins":[{"type":"flannel","delegate":{"isDefaultGateway":true}},{"type":"portmap"}]}"#;
+    shell(&lab, 1, "mkdir -p /run/plugins /etc/cni/net.d");
+    shell(&lab, 1, "for it in flannel bridge host-local portmap; do touch /run/plugins/$it; done");
+    lab.node(1).write_file("/etc/cni/net.d/10-flannel.conflist", conflist)?;
+    is_named(
+        &lab,
+        || shell(&lab, 1, "rm /run/plugins/portmap"),
+        &[check(
+            1,
+            "cni",
+            "10-flannel.conflist names the plugin portmap, which is not in /run/plugins",
+            "flannel --install /run/plugins",
+        )],
+        |()| shell(&lab, 1, "touch /run/plugins/portmap"),
+    )
+}
+
+#[test]
+fn two_nodes_with_one_public_address_are_named() -> Result<()> {
+    let lab = started()?;
+    let flanneld = lab.node(3).flanneld();
+    let flags = flanneld.flags();
+    let fix = "flanneld --public-ip";
+    is_named(
+        &lab,
+        || {
+            flanneld.stop().unwrap();
+            flanneld.add_flag("--public-ip=192.168.100.2");
+            flanneld.start().unwrap();
+        },
+        &[
+            check(1, "twins", "have one public address, 192.168.100.2", fix),
+            status(1, "lease", "announce one public address, 192.168.100.2", fix),
+            status(2, "lease", "announce one public address, 192.168.100.2", fix),
+            status(3, "lease", "announce one public address, 192.168.100.2", fix),
+        ],
+        |()| {
+            flanneld.stop().unwrap();
+            flanneld.set_flags(flags);
+            flanneld.start().unwrap();
+        },
+    )
+}
+
+#[test]
+fn a_store_that_is_away_is_named() -> Result<()> {
+    let lab = started()?;
+    is_named(
+        &lab,
+        || lab.etcd().unwrap().kill(),
+        &[
+            status(1, "store", "it is away", "flags of flanneld say where it is").remark(),
+            check(1, "store", "etcd v3 cannot be asked", "flags of flanneld say where it is"),
+        ],
+        |()| lab.etcd().unwrap().restart().unwrap(),
+    )
+}
+
+#[test]
+fn a_node_cut_off_from_one_other_is_named() -> Result<()> {
+    let lab = started()?;
+    is_named(
+        &lab,
+        || lab.partition(&[1], &[2]).unwrap(),
+        &[
+            check(
+                1,
+                "reach",
+                "1 of 2 nodes do not answer a ping: 192.168.100.2",
+                "ping 192.168.100.2",
+            ),
+            status(1, "underlay", "nothing comes back from 192.168.100.2", "ping 192.168.100.2"),
+            status(2, "underlay", "nothing comes back from 192.168.100.1", "ping 192.168.100.1"),
+        ],
+        |()| {
+            let (code, said) = ask(&lab, 3, Asked::Status, &[]);
+            assert!(code == 0 && said.contains("the network is whole\n"), "{said}");
+            lab.heal().unwrap();
+        },
+    )
+}
+
+/// What somebody keeps deleting is named with who does it, and the peers say that it is the other node's matter.
+#[test]
+fn a_device_that_somebody_deletes_again_and_again_is_named() -> Result<()> {
+    let lab = started()?;
+    let what = "changed by somebody else again and again";
+    is_named(
+        &lab,
+        || again_and_again(&lab, 2, "ip link del flannel.1"),
+        &[
+            status(2, "entries", what, "stop whoever does that"),
+            check(2, "daemon", what, "stop whoever does that"),
+            status(1, "entries", "lacks entries that lead to this node", "flannelctl status"),
+        ],
+        |vandal| {
+            drop(vandal);
+            repair(&lab, 2);
+        },
+    )
+}
+
+/// The kernel refuses what leads to one peer, while all others are reached.
+#[test]
+fn a_peer_whose_entries_somebody_else_holds_is_named() -> Result<()> {
+    let lab = started()?;
+    let (net, via) = (subnet(&lab, 2), tunnel_end(&lab, 2));
+    let other =
+        format!("ip neigh replace {via} lladdr 02:00:00:00:00:09 dev flannel.1 nud permanent");
+    is_named(
+        &lab,
+        || again_and_again(&lab, 1, &other),
+        &[
+            status(
+                1,
+                "entries",
+                "changed by somebody else again and again",
+                "stop whoever does that",
+            ),
+            check(
+                1,
+                "daemon",
+                &format!("the peer {net} is not reached: neighbour {via}"),
+                "flannelctl repair",
+            ),
+            status(2, "entries", "lacks entries that lead to this node", "flannelctl status"),
+        ],
+        |vandal| {
+            drop(vandal);
+            repair(&lab, 1);
+        },
+    )
+}
+
+#[test]
+fn a_device_of_somebody_else_in_the_tunnels_place_is_named() -> Result<()> {
+    let lab = started()?;
+    let node = lab.node(2);
+    is_named(
+        &lab,
+        || {
+            node.flanneld().stop().unwrap();
+            shell(
+                &lab,
+                2,
+                "ip link del flannel.1; ip link add vxold type vxlan id 1 dstport 8472 local 192.168.100.2 dev eth0; \
+                 ip link set vxold up",
+            );
+            node.flanneld().start().unwrap();
+        },
+        &[
+            status(2, "entries", "vxold is in the way", "flannelctl repair"),
+            check(2, "daemon", "remove it (ip link del vxold)", "flannelctl repair"),
+            status(1, "entries", "lacks entries that lead to this node", "flannelctl status"),
+        ],
+        |()| shell(&lab, 2, "ip link del vxold"),
+    )
+}
+
+#[test]
+fn a_bridge_without_the_address_of_its_nodes_subnet_is_named() -> Result<()> {
+    let lab = started()?;
+    let own = lab.node(1).subnet_env()?.subnet.unwrap();
+    is_named(
+        &lab,
+        || shell(&lab, 1, "ip addr flush dev cni0; ip addr add 10.99.0.1/24 dev cni0"),
+        &[check(
+            1,
+            "bridge",
+            "cni0 has 10.99.0.1/24, and this node's subnet is",
+            "ip link del cni0",
+        )],
+        |()| shell(&lab, 1, &format!("ip addr flush dev cni0; ip addr add {own} dev cni0")),
+    )?;
+    is_named(
+        &lab,
+        || shell(&lab, 1, "ip addr flush dev cni0"),
+        &[check(
+            1,
+            "bridge",
+            "cni0 has pods on it, and no address",
+            &format!("ip addr add {own} dev cni0"),
+        )],
+        |()| shell(&lab, 1, &format!("ip addr add {own} dev cni0")),
+    )?;
+    is_named(
+        &lab,
+        || shell(&lab, 1, "ip link set cni0 down"),
+        &[check(1, "bridge", "cni0 is down", "ip link set cni0 up")],
+        |()| shell(&lab, 1, "ip link set cni0 up"),
+    )
+}
+
+/// One finding for all peers, and what it says mends it for all of them.
+#[test]
+fn a_policy_that_drops_what_is_forwarded_is_named_once_and_mended_by_what_is_said() -> Result<()> {
+    let lab = started()?;
+    let fix = "nft insert rule inet fw f ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 accept";
+    is_named(
+        &lab,
+        || {
+            shell(
+                &lab,
+                1,
+                "nft 'add table inet fw { chain f { type filter hook forward priority 0; policy drop; }; }'",
+            )
+        },
+        &[check(
+            1,
+            "firewall",
+            "the policy of the nftables chain inet fw f drops what pods of this node send",
+            fix,
+        )],
+        |()| {
+            let (_, said) = ask(&lab, 1, Asked::Check, &[]);
+            assert_eq!(
+                said.matches("BROKEN  firewall").count(),
+                2,
+                "one for each direction: {said}"
+            );
+            shell(&lab, 1, fix);
+        },
+    )
+}
+
+#[test]
+fn a_daemon_that_hangs_is_named_on_its_node_and_elsewhere() -> Result<()> {
+    let lab = started()?;
+    is_named(
+        &lab,
+        || lab.node(1).flanneld().pause().unwrap(),
+        &[
+            check(
+                1,
+                "daemon",
+                "flanneld listens here and does not answer",
+                "systemctl restart flanneld",
+            ),
+            status(2, "daemon", "its UDP port 8475 does not answer", "systemctl status flanneld")
+                .remark(),
+        ],
+        |()| {
+            let (code, said) = ask(&lab, 1, Asked::Status, &[]);
+            assert!(code == 1 && said.contains("does not answer within"), "{said}");
+            lab.node(1).flanneld().resume().unwrap();
+        },
+    )
+}
+
+#[test]
+fn a_lease_that_cannot_be_used_is_named_by_all() -> Result<()> {
+    let lab = started()?;
+    let (etcd, path) = (lab.etcd()?, lease_path(&lab, "10.244.200.0-24"));
+    let lease = r#"{"PublicIP":"192.168.100.77","PublicIPv6":null,"BackendType":"host-gw"}"#;
+    is_named(
+        &lab,
+        || etcd.put(&path, lease).unwrap(),
+        &[
+            status(
+                1,
+                "lease",
+                "it uses the backend 'host-gw', we use 'vxlan'",
+                "flannelctl release 10.244.200.0/24",
+            ),
+            status(
+                3,
+                "lease",
+                "it uses the backend 'host-gw', we use 'vxlan'",
+                "flannelctl release 10.244.200.0/24",
+            ),
+        ],
+        |()| assert!(etcd.delete(&path).unwrap()),
+    )
+}
+
+/// What a tidy-up of `/run` takes away is there again before the next pod is started.
+#[test]
+fn a_subnet_file_that_was_removed_is_written_anew() -> Result<()> {
+    let lab = started()?;
+    let before = lab.node(1).read_file("/run/flannel/subnet.env")?;
+    shell(&lab, 1, "rm /run/flannel/subnet.env");
+    lab.wait_until("the subnet file", LIMIT, || {
+        lab.node(1).read_file("/run/flannel/subnet.env").is_ok_and(|now| now == before)
+    })?;
+    assert!(lab.node(1).flanneld().log().contains("Somebody has removed the subnet file"));
+    nothing_is_wrong(&lab)
+}
+
+#[test]
+fn a_disk_without_room_for_the_subnet_file_is_named() -> Result<()> {
+    let lab = started()?;
+    // A full file system in the place of its directory, with the daemon's socket where it was.
+    is_named(
+        &lab,
+        || {
+            shell(
+                &lab,
+                1,
+                "mkdir -p /run/keep; mount --bind /run/flannel /run/keep; \
+                 mount -t tmpfs -o size=8k tmpfs /run/flannel; touch /run/flannel/flanneld.sock; \
+                 mount --bind /run/keep/flanneld.sock /run/flannel/flanneld.sock; \
+                 dd if=/dev/zero of=/run/flannel/fill bs=4k 2>/dev/null || true",
+            )
+        },
+        &[status(1, "files", "No space left on device", "df -h /run/flannel")],
+        |()| shell(&lab, 1, "umount /run/flannel/flanneld.sock /run/flannel /run/keep"),
+    )
+}
