@@ -7,6 +7,7 @@
 
 pub mod cookie;
 mod examine;
+pub mod marked;
 mod mtu_search;
 mod net;
 mod peers;

@@ -7,4 +7,4 @@ mod socket;
 
 pub(crate) use exchange::{Exchange, Question};
 pub use listener::Listeners;
-pub(crate) use ping::ping;
+pub(crate) use ping::{checksum, ping};

@@ -50,7 +50,7 @@ fn is_answer(packet: &[u8], is_v6: bool, nonce: u64) -> bool {
     message.first() == Some(&kind) && message.get(8..16) == Some(&nonce.to_be_bytes()[..])
 }
 
-fn checksum(bytes: &[u8]) -> u16 {
+pub(crate) fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {
         let low = pair.get(1).copied().unwrap_or_default();

@@ -3,17 +3,21 @@
 
 mod ends;
 mod hop;
+mod live;
 mod peer;
 mod way;
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 
 use self::ends::{End, Ends};
 use self::hop::{Condition, Hop};
+use self::live::Live;
 use super::check::surroundings::{Knowing, Surroundings};
 use super::daemon::plain;
 use super::lab::table::{Colour, Paint};
@@ -29,6 +33,15 @@ pub(crate) struct TraceArgs {
     from: String,
     /// An address, or a pod of this node by its name
     to: String,
+    /// Send real packets, with a mark, and say at which device of both nodes they were last seen
+    #[arg(long)]
+    live: bool,
+    /// On the other node, while --live is run on this one: say which of those packets come by here
+    #[arg(long, requires = "live")]
+    listen: bool,
+    /// With --listen: for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "listen")]
+    seconds: u64,
     /// Where the daemon of the other node says how it is (its --healthz-port), if not where this node's does
     #[arg(long, value_name = "PORT")]
     probe_port: Option<u16>,
@@ -45,6 +58,9 @@ struct Traced {
     to: String,
     verdict: &'static str,
     hops: Vec<Hop>,
+    /// What became of real packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    live: Option<Live>,
 }
 
 impl TraceArgs {
@@ -60,13 +76,33 @@ impl TraceArgs {
             "{from} and {to} are of different families: no packet goes from one to the other"
         );
         let ends = Ends::place(&around, from, to)?;
+        if self.listen {
+            let (became, hops) = live::listen(&ends, Duration::from_secs(self.seconds))?;
+            return self.tell(from, to, hops, Some(became));
+        }
         let mut hops = way::walk(&ends)?;
         if let Some(End::Peer(peer)) = ends.far() {
             hops.extend(peer::ask(&around, ends.network, peer, self.probe_port));
         }
+        let mut live = None;
+        if self.live {
+            let (became, seen) = live::trace(&ends)?;
+            hops.extend(seen);
+            live = Some(became);
+        }
+        self.tell(from, to, hops, live)
+    }
+
+    fn tell(
+        &self,
+        from: IpAddr,
+        to: IpAddr,
+        hops: Vec<Hop>,
+        live: Option<Live>,
+    ) -> anyhow::Result<ExitCode> {
         let wrong = hops.iter().any(|hop| hop.condition == Condition::Wrong);
         let verdict = if wrong { "broken" } else { "whole" };
-        let traced = Traced { from: from.to_string(), to: to.to_string(), verdict, hops };
+        let traced = Traced { from: from.to_string(), to: to.to_string(), verdict, hops, live };
         let paint = Paint::for_stdout();
         self.output.output.show(&traced, |_| screen(&traced, paint))?;
         Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -86,6 +122,7 @@ fn screen(traced: &Traced, paint: Paint) -> String {
             };
             let _ = match way {
                 "peer" => writeln!(text, "at the peer"),
+                "live" => writeln!(text, "live: packets that were sent now"),
                 _ => writeln!(text, "{way}: {from} -> {to}"),
             };
         }
@@ -103,6 +140,9 @@ fn screen(traced: &Traced, paint: Paint) -> String {
     let first = traced.hops.iter().find(|hop| hop.condition == Condition::Wrong);
     let (colour, conclusion) = match first {
         Some(hop) => (Colour::Bad, format!("WRONG at {} ({})", hop.hop, hop.way)),
+        None if traced.live.as_ref().is_some_and(|live| live.lost_before.is_none()) => {
+            (Colour::Good, "nothing is wrong on the way: packets go there and come back".to_owned())
+        }
         None => {
             (Colour::Good, "nothing is wrong on the way, as far as this node can tell".to_owned())
         }

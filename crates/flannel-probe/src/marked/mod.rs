@@ -1,0 +1,245 @@
+//! Packets that bear a mark, and the devices at which they are seen.
+//!
+//! What is sent is an echo request from pod to pod. The kernel of the other pod answers it with the same mark, so one
+//! packet shows both ways. Every node looks at the frames of its devices for the mark ([`Watch`]): in a tunnel that
+//! does not encrypt it is there as well, behind the headers of the tunnel.
+
+mod filter;
+mod watch;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use rustix::net::{
+    AddressFamily, SendFlags, SocketFlags, SocketType, bind, ipproto, sendto, socket_with,
+};
+use serde::{Deserialize, Serialize};
+
+pub use watch::{Ended, Watch};
+
+use crate::net::checksum;
+
+/// By which a packet is known wherever it is found in a frame.
+const MAGIC: [u8; 8] = *b"flannelT";
+const MARK: usize = 16;
+/// Of an echo request, before the mark.
+const HEADER: usize = 8;
+/// Behind the header of the echo request. An unusual length, so that frames of most others are passed over unread.
+const PAYLOAD: usize = 379;
+
+/// The mark of one trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(u64);
+
+/// How often packets of a trace passed a device, in which direction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sighting {
+    pub device: String,
+    pub place: Place,
+    pub packet: Packet,
+    pub direction: Direction,
+    pub count: u32,
+    /// Addresses of the outermost header, where it is not the packet's own: from where to where a tunnel carries it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<(IpAddr, IpAddr)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Packet {
+    /// As it was sent.
+    Request,
+    /// What the other end has answered.
+    Answer,
+}
+
+/// What a device is to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// A port of the pods' bridge: a pod is at its other end.
+    Veth,
+    Bridge,
+    /// Flannel's own device.
+    Tunnel,
+    /// The card towards other nodes.
+    Underlay,
+    Other,
+}
+
+/// Those devices of a node of which it is known what they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices {
+    pub tunnels: Vec<String>,
+    pub underlay: Option<String>,
+}
+
+impl Devices {
+    fn place(&self, device: &str) -> Place {
+        let has =
+            |what: &str| std::path::Path::new("/sys/class/net").join(device).join(what).exists();
+        if self.tunnels.iter().any(|tunnel| tunnel == device) {
+            Place::Tunnel
+        } else if self.underlay.as_deref() == Some(device) {
+            Place::Underlay
+        } else if has("brport") {
+            Place::Veth
+        } else if has("bridge") {
+            Place::Bridge
+        } else {
+            Place::Other
+        }
+    }
+}
+
+/// As the node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// It came in by the device.
+    In,
+    /// It was sent by the device.
+    Out,
+}
+
+impl Mark {
+    /// Of packets between two addresses, whichever sends: who looks on the other node needs not be told it.
+    pub fn between(one: IpAddr, other: IpAddr) -> Self {
+        let (low, high) = if one < other { (one, other) } else { (other, one) };
+        let text = format!("{low} {high}");
+        let step =
+            |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        Self(text.bytes().fold(0xcbf2_9ce4_8422_2325, step))
+    }
+
+    fn bytes(self) -> [u8; MARK] {
+        let mut bytes = [0; MARK];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..].copy_from_slice(&self.0.to_be_bytes());
+        bytes
+    }
+
+    /// The message of an echo request, without an IP header.
+    fn echo(self, is_v6: bool, number: u16) -> Vec<u8> {
+        let mut message = vec![0; HEADER + PAYLOAD];
+        message[0] = if is_v6 { 128 } else { 8 };
+        message[4..6].copy_from_slice(&self.0.to_be_bytes()[..2]);
+        message[6..8].copy_from_slice(&number.to_be_bytes());
+        message[HEADER..HEADER + MARK].copy_from_slice(&self.bytes());
+        if !is_v6 {
+            // With IPv6 the kernel sees to it.
+            let sum = checksum(&message);
+            message[2..4].copy_from_slice(&sum.to_be_bytes());
+        }
+        message
+    }
+
+    /// Sends one such packet, from the network namespace of this thread. It needs `CAP_NET_RAW`.
+    pub fn send(self, from: IpAddr, to: IpAddr, number: u16) -> io::Result<()> {
+        let (family, protocol) = match from {
+            IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
+            IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
+        };
+        let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
+        bind(&socket, &SocketAddr::new(from, 0))?;
+        let message = self.echo(from.is_ipv6(), number);
+        sendto(&socket, &message, SendFlags::empty(), &SocketAddr::new(to, 0))?;
+        Ok(())
+    }
+}
+
+/// As it is handed from node to node.
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for Mark {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u64::from_str_radix(text, 16).map(Self)
+    }
+}
+
+/// What a frame says, if it bears the mark.
+fn find(frame: &[u8], mark: Mark) -> Option<(Packet, Option<(IpAddr, IpAddr)>)> {
+    let bytes = mark.bytes();
+    let at = frame.windows(MARK).position(|part| part == bytes)?;
+    let header = at.checked_sub(HEADER)?;
+    let packet = match frame.get(header)? {
+        8 | 128 => Packet::Request,
+        0 | 129 => Packet::Answer,
+        _ => return None,
+    };
+    Some((packet, carried(frame, header)))
+}
+
+/// The addresses of the first IP header, if the packet's own comes later. `icmp`: where its message begins.
+fn carried(frame: &[u8], icmp: usize) -> Option<(IpAddr, IpAddr)> {
+    // Behind an Ethernet header with or without a VLAN, or at once.
+    let kind = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
+    let start = match (kind(12)?, kind(16)) {
+        (0x0800 | 0x86dd, _) => 14,
+        (0x8100 | 0x88a8, Some(0x0800 | 0x86dd)) => 18,
+        _ => 0,
+    };
+    let (addresses, end) = match frame.get(start)? >> 4 {
+        4 => {
+            let ip =
+                |at: usize| Some(IpAddr::from(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?));
+            let length = usize::from(frame.get(start)? & 15) * 4;
+            ((ip(start + 12)?, ip(start + 16)?), start + length)
+        }
+        6 => {
+            let ip =
+                |at: usize| Some(IpAddr::from(<[u8; 16]>::try_from(frame.get(at..at + 16)?).ok()?));
+            ((ip(start + 8)?, ip(start + 24)?), start + 40)
+        }
+        _ => return None,
+    };
+    (end < icmp).then_some(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An Ethernet frame with an IPv4 packet.
+    fn frame(source: u8, destination: u8, inside: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend([0x08, 0x00, 0x45]);
+        frame.resize(14 + 12, 0);
+        frame.extend([192, 0, 2, source, 192, 0, 2, destination]);
+        frame.extend(inside);
+        frame
+    }
+
+    #[test]
+    fn a_packet_is_known_by_its_mark_in_the_clear_and_in_a_tunnel() {
+        let mark = Mark(0x0123_4567_89ab_cdef);
+        let mut message = mark.echo(false, 1);
+        assert_eq!(checksum(&message), 0);
+        let plain = frame(1, 2, &message);
+        assert_eq!(find(&plain, mark), Some((Packet::Request, None)));
+        assert_eq!(find(&plain, Mark(1)), None, "of another trace");
+        message[0] = 0;
+        let inner = frame(2, 1, &message);
+        assert_eq!(find(&inner, mark), Some((Packet::Answer, None)));
+        // UDP and VXLAN headers between.
+        let outer = frame(8, 7, &[vec![0; 16], inner].concat());
+        let between = Some(([192, 0, 2, 8].into(), [192, 0, 2, 7].into()));
+        assert_eq!(find(&outer, mark), Some((Packet::Answer, between)));
+        // As on a TUN device.
+        assert_eq!(find(&plain[14..], mark), Some((Packet::Request, None)));
+        for length in 0..plain.len() {
+            let cut = find(&plain[..length], mark);
+            assert!(cut.is_none() || length >= 14 + 20 + HEADER + MARK);
+        }
+        assert_eq!(mark.to_string().parse(), Ok(mark));
+    }
+}

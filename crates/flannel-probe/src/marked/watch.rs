@@ -1,0 +1,153 @@
+//! Looking at all frames of a node for a mark.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
+
+use super::{Devices, Direction, Mark, Packet, Place, Sighting, filter, find};
+
+/// In network order, as the kernel wants it here.
+const ALL_PROTOCOLS: u32 = (libc::ETH_P_ALL as u16).to_be() as u32;
+/// Between two looks whether it is over.
+const TICK: Duration = Duration::from_millis(50);
+/// More than the longest frame that the filter lets through.
+const FRAME: usize = 1_024;
+
+/// Tells a watch that nobody waits for more.
+#[derive(Clone, Debug, Default)]
+pub struct Ended(Arc<AtomicBool>);
+
+impl Ended {
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// From when it is opened, all frames of all devices of this network namespace are seen.
+pub struct Watch {
+    socket: OwnedFd,
+    mark: Mark,
+    devices: Devices,
+}
+
+type Key = (i32, Packet, Direction, Option<(IpAddr, IpAddr)>);
+
+impl Watch {
+    /// It needs `CAP_NET_RAW`.
+    pub fn open(mark: Mark, devices: Devices) -> io::Result<Self> {
+        let protocol = NonZeroU32::new(ALL_PROTOCOLS).map(Protocol::from_raw);
+        // Without a protocol nothing is received before the filter is there.
+        let socket =
+            socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        filter::attach(&socket)?;
+        listen(&socket, protocol)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(TICK))?;
+        Ok(Self { socket, mark, devices })
+    }
+
+    /// Blocks until it is ended, or for so long. `quiet`: it ends when something was seen, and then nothing for this
+    /// long.
+    pub fn look(
+        self,
+        ended: &Ended,
+        limit: Duration,
+        quiet: Option<Duration>,
+    ) -> io::Result<Vec<Sighting>> {
+        let mut until = Instant::now() + limit;
+        let mut seen: BTreeMap<Key, u32> = BTreeMap::new();
+        let mut names: BTreeMap<i32, (String, Place)> = BTreeMap::new();
+        let mut frame = vec![0; FRAME];
+        while !ended.is_set() && Instant::now() < until {
+            let Some((length, device, direction)) = self.receive(&mut frame)? else { continue };
+            let Some((packet, carried)) = find(frame.get(..length).unwrap_or(&frame), self.mark)
+            else {
+                continue;
+            };
+            // At once: it may be gone when we are asked.
+            names.entry(device).or_insert_with(|| {
+                let name = name(device);
+                let place = self.devices.place(&name);
+                (name, place)
+            });
+            *seen.entry((device, packet, direction, carried)).or_default() += 1;
+            if let Some(quiet) = quiet {
+                until = Instant::now() + quiet;
+            }
+        }
+        let sighting = |((index, packet, direction, carried), count)| {
+            let (device, place) = names.get(&index).cloned()?;
+            Some(Sighting { device, place, packet, direction, count, carried })
+        };
+        Ok(seen.into_iter().filter_map(sighting).collect())
+    }
+
+    /// `None` if nothing has come for a while.
+    fn receive(&self, frame: &mut [u8]) -> io::Result<Option<(usize, i32, Direction)>> {
+        // SAFETY: all zeroes are a value of this plain structure.
+        let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut length = size_of_val(&from) as libc::socklen_t;
+        // SAFETY: both buffers live until the call returns, and the kernel is told how large they are.
+        let received = unsafe {
+            libc::recvfrom(
+                self.socket.as_raw_fd(),
+                frame.as_mut_ptr().cast(),
+                frame.len(),
+                0,
+                std::ptr::from_mut(&mut from).cast(),
+                &raw mut length,
+            )
+        };
+        let Ok(received) = usize::try_from(received) else {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ if error.raw_os_error() == Some(libc::ENETDOWN) => Ok(None),
+                _ => Err(error),
+            };
+        };
+        let is_outgoing = from.sll_pkttype == libc::PACKET_OUTGOING;
+        let direction = if is_outgoing { Direction::Out } else { Direction::In };
+        Ok(Some((received, from.sll_ifindex, direction)))
+    }
+}
+
+/// Frames of all devices.
+fn listen(socket: &OwnedFd, protocol: Option<Protocol>) -> io::Result<()> {
+    // SAFETY: all zeroes are a value of this plain structure.
+    let mut all: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    all.sll_family = libc::AF_PACKET as u16;
+    all.sll_protocol = protocol.map_or(0, |protocol| protocol.as_raw().get() as u16);
+    // SAFETY: the address lives until the call returns, and the kernel is told how large it is.
+    let bound = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            std::ptr::from_ref(&all).cast(),
+            size_of_val(&all) as libc::socklen_t,
+        )
+    };
+    if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn name(index: i32) -> String {
+    let mut buffer = [0_u8; libc::IF_NAMESIZE];
+    let Ok(index) = libc::c_uint::try_from(index) else { return String::new() };
+    // SAFETY: the buffer is as large as the longest name there can be.
+    let found = unsafe { libc::if_indextoname(index, buffer.as_mut_ptr().cast()) };
+    if found.is_null() {
+        return index.to_string();
+    }
+    let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(buffer.len());
+    String::from_utf8_lossy(&buffer[..end]).into_owned()
+}

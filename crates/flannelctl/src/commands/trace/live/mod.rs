@@ -1,0 +1,315 @@
+//! `--live`: real packets are sent from pod to pod, with a mark, and this node looks at which of its devices they come by;
+//! with `--listen` the other does. The last device that has seen one says where it is lost.
+
+mod passages;
+mod pods;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use flannel_probe::marked::{Devices, Direction, Ended, Mark, Packet, Place, Sighting, Watch};
+use serde::Serialize;
+
+pub(super) use self::passages::{At, Passage};
+use self::passages::{Far, Sender};
+use super::ends::{End, Ends};
+use super::hop::{Hop, Hops};
+use crate::commands::check::surroundings::{Network, Tunnel};
+
+/// What is lost once may be chance.
+const PACKETS: u16 = 3;
+const BETWEEN: Duration = Duration::from_millis(100);
+/// For the last answer to come back: more than there and back around the world.
+const PATIENCE: Duration = Duration::from_millis(1_000);
+/// Who listens waits no longer when something has come by and nothing more does.
+const AFTERWARDS: Duration = Duration::from_secs(2);
+
+/// What became of the packets.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Live {
+    /// By whom they were sent.
+    pub(super) sender: IpAddr,
+    pub(super) passages: Vec<Passage>,
+    /// Where one was last seen, and should have been seen next.
+    pub(super) last_seen: Option<Passage>,
+    pub(super) lost_before: Option<Passage>,
+}
+
+/// Sends, looks, and tells where it ends.
+pub(super) fn trace(ends: &Ends<'_>) -> anyhow::Result<(Live, Vec<Hop>)> {
+    let Some((from, to, sender)) = direction(ends) else {
+        anyhow::bail!("packets can be sent from pods of this node, or from this node itself")
+    };
+    let here = send(Mark::between(from, to.0), from, to.0, sender, ends.network)?;
+    let expected = passages::expected(sender, far(ends.network, to));
+    let live = Live::new(from, passages::passages(&expected, Some(&here), None));
+    let hops = tell(ends, &live, to.1, At::Sender);
+    Ok((live, hops))
+}
+
+/// Looks for packets that somebody sends on the other node, and tells what becomes of them here.
+pub(super) fn listen(ends: &Ends<'_>, limit: Duration) -> anyhow::Result<(Live, Vec<Hop>)> {
+    let other = [ends.from, ends.to].into_iter().find(|end| matches!(end.1, End::Peer(_)));
+    let Some(other) = other else {
+        anyhow::bail!("neither pod is on another node: what is sent here is seen by --live alone")
+    };
+    let watch = open(Mark::between(ends.from.0, ends.to.0), ends.network)?;
+    let there = watch.look(&Ended::default(), limit, Some(AFTERWARDS))?;
+    let expected = passages::expected(Sender::Pod, far(ends.network, other));
+    let live = Live::new(other.0, passages::passages(&expected, None, Some(&there)));
+    let hops = tell(ends, &live, other.1, At::Receiver);
+    Ok((live, hops))
+}
+
+impl Live {
+    fn new(sender: IpAddr, passages: Vec<Passage>) -> Self {
+        let (last, next) = passages::lost(&passages);
+        let (last_seen, lost_before) = (last.cloned(), next.cloned());
+        Self { sender, last_seen, lost_before, passages }
+    }
+}
+
+/// From which of its ends this node can send, and to which.
+fn direction<'a>(ends: &Ends<'a>) -> Option<(IpAddr, (IpAddr, End<'a>), Sender)> {
+    let sender = |end: &End<'_>| match end {
+        End::Pod => Some(Sender::Pod),
+        End::Host => Some(Sender::Host),
+        End::Peer(_) | End::World => None,
+    };
+    let there = sender(&ends.from.1).map(|sender| (ends.from.0, ends.to, sender));
+    there.or_else(|| sender(&ends.to.1).map(|sender| (ends.to.0, ends.from, sender)))
+}
+
+fn far(network: &Network, to: (IpAddr, End<'_>)) -> Far {
+    match to.1 {
+        End::Pod | End::Host => Far::SameNode,
+        End::World => Far::World,
+        End::Peer(_) => Far::Peer {
+            has_tunnel: network.tunnel_device(to.0.is_ipv4()).is_some(),
+            in_the_clear: !matches!(network.backend.as_str(), "wireguard" | "ipsec"),
+        },
+    }
+}
+
+fn open(mark: Mark, network: &Network) -> anyhow::Result<Watch> {
+    let devices = Devices {
+        tunnels: network.devices.clone(),
+        underlay: network.underlay.as_ref().map(|underlay| underlay.link.to_string()),
+    };
+    Watch::open(mark, devices).context("look at the frames of this node's devices")
+}
+
+fn send(
+    mark: Mark,
+    from: IpAddr,
+    to: IpAddr,
+    sender: Sender,
+    network: &Network,
+) -> anyhow::Result<Vec<Sighting>> {
+    let watch = open(mark, network)?;
+    let ended = Ended::default();
+    let stop = ended.clone();
+    let limit = PATIENCE * 30;
+    let looking = std::thread::spawn(move || watch.look(&stop, limit, None));
+    let deed = move || -> std::io::Result<()> {
+        for number in 0..PACKETS {
+            mark.send(from, to, number)?;
+            std::thread::sleep(BETWEEN);
+        }
+        Ok(())
+    };
+    let sent = match sender {
+        Sender::Host => Some(deed()),
+        Sender::Pod => pods::within(from, deed)?,
+    };
+    std::thread::sleep(PATIENCE);
+    ended.set();
+    let seen = looking.join().map_err(|_| anyhow::anyhow!("nobody has looked at the devices"))?;
+    match sent {
+        Some(Ok(())) => Ok(seen?),
+        // That is what is wrong, and where: in the pod.
+        Some(Err(_)) => Ok(seen.unwrap_or_default()),
+        None => anyhow::bail!(
+            "no network namespace has the address {from}: is that pod running on this node? It is looked for in \
+             /run/netns and among all processes; run this on the host itself, not in a container"
+        ),
+    }
+}
+
+/// `other`: the end on the other node. `this`: what this node is.
+fn tell(ends: &Ends<'_>, live: &Live, other: End<'_>, this: At) -> Vec<Hop> {
+    let mut hops = Hops::new("live");
+    let peer = match other {
+        End::Peer(peer) => {
+            peer.public.first().map_or("the other node".to_owned(), ToString::to_string)
+        }
+        End::Pod | End::Host | End::World => "this node".to_owned(),
+    };
+    let node = |at: At| if at == this { "this node" } else { peer.as_str() };
+    for passage in &live.passages {
+        let Some(seen) = passage.seen.as_ref().filter(|seen| seen.count > 0) else { continue };
+        let carried = seen.carried.map(|(from, to)| format!(", carried from {from} to {to}"));
+        hops.good(
+            name(passage.place),
+            format!(
+                "{}: {} {} {}{}",
+                node(passage.at),
+                counted(seen.count, passage.packet),
+                match passage.direction {
+                    Direction::In => "came in by",
+                    Direction::Out => "went out by",
+                },
+                seen.device.as_deref().unwrap_or("a device"),
+                carried.unwrap_or_default()
+            ),
+        );
+    }
+    let (from, to) = (ends.from.0, ends.to.0);
+    let Some(next) = &live.lost_before else {
+        hops.good("pod", "the packets went there, and their answers came back");
+        return hops.all;
+    };
+    match (next.seen.is_some(), this) {
+        (true, _) => {
+            let (hop, what, fix) = between(ends.network, live.last_seen.as_ref(), next, &peer);
+            let on = node(next.at);
+            let which = match next.packet {
+                Packet::Request => "the packet",
+                Packet::Answer => "the answer",
+            };
+            let what = format!("{on}: {which} did not {}: {what}", arrive(next, live));
+            hops.wrong(hop, what, fix.replace("{here}", &format!("on {on}")));
+        }
+        // Nobody has looked there.
+        (false, At::Sender) => hops.wrong(
+            "underlay",
+            format!("the packets left this node for {peer}, and no answer came back: they are lost on the way or there"),
+            format!("on {peer}: flannelctl trace {from} {to} --live --listen, and meanwhile here the same again"),
+        ),
+        (false, At::Receiver) => {
+            hops.good("underlay", format!("what came here was answered, and left for {peer}"));
+        }
+    }
+    hops.all
+}
+
+fn counted(count: u32, packet: Packet) -> String {
+    match packet {
+        Packet::Request => format!("{count}"),
+        Packet::Answer => format!("{count} answers"),
+    }
+}
+
+fn name(place: Place) -> &'static str {
+    match place {
+        Place::Veth => "veth",
+        Place::Bridge => "bridge",
+        Place::Tunnel => "tunnel",
+        Place::Underlay => "underlay",
+        Place::Other => "device",
+    }
+}
+
+fn arrive(next: &Passage, live: &Live) -> String {
+    let after = match &live.last_seen {
+        Some(last) => {
+            let device = last.seen.as_ref().and_then(|seen| seen.device.clone());
+            format!(" after {}", device.unwrap_or_else(|| name(last.place).to_owned()))
+        }
+        None => String::new(),
+    };
+    match next.direction {
+        Direction::In => format!("come in by the {}{after}", name(next.place)),
+        Direction::Out => format!("go out by the {}{after}", name(next.place)),
+    }
+}
+
+/// What lies between two devices: the name of the hop, what may be wrong there, and what to type.
+fn between(
+    network: &Network,
+    last: Option<&Passage>,
+    next: &Passage,
+    peer: &str,
+) -> (&'static str, String, String) {
+    let look = "{here}: flannelctl trace (without --live) and flannelctl check".to_owned();
+    match (next.place, next.direction) {
+        (Place::Veth, Direction::In) => (
+            "pod",
+            match next.packet {
+                Packet::Request => {
+                    "it did not leave the pod: its interface, its route, or a rule inside of it".to_owned()
+                }
+                Packet::Answer => {
+                    "the pod has it and does not answer: it is gone, or a rule inside of it drops it".to_owned()
+                }
+            },
+            "in the pod: ip addr; ip route; nft list ruleset".to_owned(),
+        ),
+        (Place::Bridge, Direction::In) => (
+            "bridge",
+            "the bridge does not take it: its port is blocked, or the pod sends to another MAC than the bridge's"
+                .to_owned(),
+            "{here}: bridge link; ip addr show cni0; nft list table bridge filter".to_owned(),
+        ),
+        (Place::Tunnel, Direction::Out) => forwarded(look),
+        // Where there is no tunnel, it is forwarded to the card.
+        (Place::Underlay, Direction::Out)
+            if last.is_none_or(|last| matches!(last.place, Place::Bridge | Place::Veth)) =>
+        {
+            forwarded(look)
+        }
+        (Place::Underlay, Direction::Out) => (
+            "fdb",
+            "the tunnel does not send it: the FDB has no node for it, there is no route to that node, or a rule drops \
+             what is sent"
+                .to_owned(),
+            look,
+        ),
+        (Place::Underlay, Direction::In) => {
+            let carried = last.and_then(|last| last.seen.as_ref()?.carried);
+            let to = carried.map(|(_, to)| format!(" (it was sent to {to})")).unwrap_or_default();
+            (
+                "underlay",
+                format!("it is lost between the nodes{to}: a cable, a switch, a security group, or the wrong address"),
+                format!("ping {peer}; look at what is between the nodes: {}", wire(network.tunnel)),
+            )
+        }
+        (Place::Tunnel, Direction::In) => (
+            "tunnel",
+            format!(
+                "the node has got it and does not unpack it: a rule drops {}, rp_filter does, or its tunnel device is \
+                 missing or has another VNI or port",
+                wire(network.tunnel)
+            ),
+            look,
+        ),
+        (Place::Bridge, Direction::Out) => (
+            "rules",
+            "forwarding, a route or a rule of the node stops it, or nobody on the bridge answers for the pod's address"
+                .to_owned(),
+            look,
+        ),
+        (Place::Veth, Direction::Out) => (
+            "bridge",
+            "the bridge does not pass it on to the pod: no port of it has the pod's MAC, or a rule of the bridge drops it"
+                .to_owned(),
+            "{here}: bridge fdb show br cni0; bridge link".to_owned(),
+        ),
+        (Place::Other, _) => ("device", "it is not known why".to_owned(), look),
+    }
+}
+
+fn forwarded(look: String) -> (&'static str, String, String) {
+    let what = "forwarding, a route, a rule or a missing neighbour of the node stops it";
+    ("rules", what.to_owned(), look)
+}
+
+fn wire(tunnel: Tunnel) -> String {
+    match tunnel {
+        Tunnel::Udp(port) => format!("UDP port {port}"),
+        Tunnel::Protocol(number) => format!("IP protocol {number}"),
+        Tunnel::None => "packets of pods".to_owned(),
+    }
+}
