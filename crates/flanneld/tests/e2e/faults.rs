@@ -277,7 +277,7 @@ fn an_address_of_the_tunnel_that_somebody_takes_again_and_again_is_named() -> Re
         &lab,
         || again_and_again(&lab, 2, &format!("ip addr del {entry}")),
         &[
-            status(2, "entries", &what.split(": ").nth(1).unwrap(), "stop whoever does that"),
+            status(2, "entries", what.split(": ").nth(1).unwrap(), "stop whoever does that"),
             check(2, "daemon", &what, "stop whoever does that"),
             status(1, "entries", "lacks entries that lead to this node", "flannelctl status"),
         ],
