@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 
 use crate::connection::Connection;
 use crate::stream::{self, Stream};
@@ -33,6 +34,9 @@ impl Default for Limits {
         }
     }
 }
+
+/// A connection that has become another protocol's.
+pub type Upgraded = TokioIo<hyper::upgrade::Upgraded>;
 
 #[derive(Debug)]
 pub struct Client {
@@ -77,6 +81,26 @@ impl Client {
         let mut connection = Connection::open(target()?, &self.limits).await?;
         let response = connection.send(request, &self.limits).await?;
         Ok(response.map(|body| Stream::new(body, connection)))
+    }
+
+    /// Sends a request by which its connection becomes another protocol's. What says no to that is an answer; what
+    /// says yes is returned with its head.
+    pub async fn upgrade(
+        &self,
+        target: impl FnOnce() -> Result<Target, String>,
+        request: Request<Bytes>,
+    ) -> Result<Result<Response<Upgraded>, Response<Bytes>>, String> {
+        let mut connection = Connection::open(target()?, &self.limits).await?;
+        let mut response = connection.send(request, &self.limits).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let (head, body) = response.into_parts();
+            let body = stream::whole(body, &self.limits).await?;
+            return Ok(Err(Response::from_parts(head, body)));
+        }
+        let upgraded = tokio::time::timeout(self.limits.answer, hyper::upgrade::on(&mut response));
+        let upgraded = upgraded.await.map_err(|_| silence(self.limits.answer))?;
+        let upgraded = upgraded.map_err(|error| format!("the connection broke off: {error}"))?;
+        Ok(Ok(response.map(|_| TokioIo::new(upgraded))))
     }
 
     /// Ends the connection that is kept: it is not one that could still be used.

@@ -86,7 +86,7 @@ impl Connection {
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| connection_error::explain(&error, &target))?;
-        let task = tokio::spawn(connection).abort_handle();
+        let task = tokio::spawn(connection.with_upgrades()).abort_handle();
         Ok(Self { target, sender, task })
     }
 

@@ -18,8 +18,9 @@ mod stream;
 mod target;
 mod tls;
 mod web;
+pub mod websocket;
 
-pub use client::{Client, Limits};
+pub use client::{Client, Limits, Upgraded};
 pub use proxy::{Proxies, Proxy};
 pub use server::Server;
 pub use stream::{Broken, Stream};

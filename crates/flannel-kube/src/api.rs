@@ -1,14 +1,16 @@
 //! The handful of things that flannel asks of the API server, and what is said when it says no.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use flannel_https::Broken;
+use flannel_https::{Broken, Upgraded};
 use flannel_store::StoreError;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 
 use crate::access::Access;
 use crate::annotations::AnnotationPrefix;
+use crate::forward::{FlannelPod, PodList};
 use crate::http::{Answer, Ask, Client, Stream};
 use crate::message::{ACCEPT, Encoding, Event, Malformed, Status};
 use crate::node::NodeView;
@@ -22,6 +24,8 @@ const PAGE: usize = 250;
 const SILENCE: Duration = Duration::from_secs(150);
 /// No object of Kubernetes is that large.
 const LARGEST_MESSAGE: usize = 16 << 20;
+/// What is said on a forwarded port: bytes, each message with the number of its channel.
+const PORT_PROTOCOL: &str = "v4.channel.k8s.io";
 
 /// Something that a role in Kubernetes allows or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,8 @@ pub enum Action {
     WatchNodes,
     PatchNodeStatus,
     GetPod,
+    ListPods,
+    ForwardPort,
     GetConfigMap,
     PatchConfigMap,
     CreateEvent,
@@ -41,10 +47,10 @@ impl Action {
     pub fn verb(self) -> &'static str {
         match self {
             Self::GetNode | Self::GetPod | Self::GetConfigMap => "get",
-            Self::ListNodes => "list",
+            Self::ListNodes | Self::ListPods => "list",
             Self::WatchNodes => "watch",
             Self::PatchNodeStatus | Self::PatchConfigMap | Self::PatchEvent => "patch",
-            Self::CreateEvent => "create",
+            Self::CreateEvent | Self::ForwardPort => "create",
         }
     }
 
@@ -52,7 +58,8 @@ impl Action {
         match self {
             Self::GetNode | Self::ListNodes | Self::WatchNodes => "nodes",
             Self::PatchNodeStatus => "nodes/status",
-            Self::GetPod => "pods",
+            Self::GetPod | Self::ListPods => "pods",
+            Self::ForwardPort => "pods/portforward",
             Self::GetConfigMap | Self::PatchConfigMap => "configmaps",
             Self::CreateEvent | Self::PatchEvent => "events",
         }
@@ -72,6 +79,11 @@ impl Action {
             Self::GetPod => {
                 "set NODE_NAME in flannel's DaemonSet (fieldRef spec.nodeName), or give its ClusterRole the rule \
                  {apiGroups: [\"\"], resources: [pods], verbs: [get]}"
+            }
+            Self::ListPods | Self::ForwardPort => {
+                "who looks at the nodes needs, in flannel's namespace, the rules {apiGroups: [\"\"], resources: \
+                 [pods], verbs: [list]} and {apiGroups: [\"\"], resources: [pods/portforward], verbs: [get, create]}: \
+                 dist/kubernetes/operator.yml has them"
             }
             Self::CreateEvent | Self::PatchEvent => {
                 "the ClusterRole of flannel's service account needs the rule {apiGroups: [\"\"], resources: \
@@ -275,6 +287,50 @@ impl Api {
             }
             Err(error) if error.code() == Some(404) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// The pods of flannel by the names of their nodes.
+    pub(crate) async fn flannel_pods(
+        &self,
+        namespace: &str,
+        label: &str,
+    ) -> Result<HashMap<String, FlannelPod>, ApiError> {
+        let action = Action::ListPods;
+        let (mut by_node, mut next) = (HashMap::new(), None);
+        loop {
+            let token = next.map(|token: String| format!("&continue={}", escape(&token)));
+            let path = format!(
+                "/api/v1/namespaces/{}/pods?labelSelector={}&limit={PAGE}{}",
+                escape(namespace),
+                escape(label),
+                token.unwrap_or_default()
+            );
+            let ask = Ask { method: &Method::GET, path: &path, accept: JSON, content: None };
+            let answer = self.answer(action, ask).await?;
+            let list: PodList = serde_json::from_slice(&answer.body)
+                .map_err(|_| self.malformed(action, &Malformed("it is not a list of pods")))?;
+            next = list.take_into(&mut by_node);
+            if next.is_none() {
+                return Ok(by_node);
+            }
+        }
+    }
+
+    /// Has a port of a pod forwarded.
+    pub(crate) async fn forward(
+        &self,
+        namespace: &str,
+        pod: &str,
+        port: u16,
+    ) -> Result<Upgraded, ApiError> {
+        let action = Action::ForwardPort;
+        let (namespace, pod) = (escape(namespace), escape(pod));
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/portforward?ports={port}");
+        let opened = self.client.websocket(&path, PORT_PROTOCOL).await;
+        match opened.map_err(|reason| self.no_answer(action, reason))? {
+            Ok(upgraded) => Ok(upgraded),
+            Err(answer) => Err(self.refused(action, &answer)),
         }
     }
 

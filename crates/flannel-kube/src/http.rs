@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use flannel_https::Limits;
+use flannel_https::{Limits, Upgraded, websocket};
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use tokio::sync::watch;
@@ -97,6 +97,25 @@ impl Client {
         }
         let body = body.whole(&LIMITS).await?;
         Ok(Err(read(Response::from_parts(head, body))))
+    }
+}
+
+impl Client {
+    /// Opens a WebSocket; what says no to that is an answer.
+    pub(crate) async fn websocket(
+        &self,
+        path: &str,
+        protocol: &str,
+    ) -> Result<Result<Upgraded, Answer>, String> {
+        let key = fastrand::u128(..).to_be_bytes();
+        let request = websocket::ask(path, protocol, key)?;
+        match self.https.upgrade(|| self.access.target(), request).await? {
+            Ok(opened) if websocket::is_accepted(opened.headers(), protocol, key) => {
+                Ok(Ok(opened.into_body()))
+            }
+            Ok(_) => Err(format!("what answers does not speak WebSocket with {protocol}")),
+            Err(answer) => Ok(Err(read(answer))),
+        }
     }
 }
 

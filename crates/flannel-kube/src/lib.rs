@@ -8,6 +8,7 @@ pub mod annotations;
 pub mod api;
 pub mod cluster;
 pub mod events;
+mod forward;
 mod http;
 mod json;
 pub mod kubeconfig;
@@ -29,6 +30,7 @@ pub mod table;
 pub mod testing;
 mod working;
 
+pub use forward::{Forwarded, ProbePorts};
 pub use nodes::KubeNodes;
 pub use operator::{ConfigMapName, KubeOperator};
 pub use options::KubeOptions;

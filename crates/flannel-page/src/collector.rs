@@ -10,17 +10,13 @@ use flannel_state::PeerState;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::leases::Leases;
+use crate::leases::{LeaseRow, Leases};
 use crate::mesh;
 use crate::node_client::{Answer, NodeClient};
 use crate::picture::Picture;
+use crate::way::{Pace, Way};
 
-/// Nobody needs a node's state more often.
-const SHORTEST_PERIOD: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(100);
-/// Nodes that are asked each tick, and that may be waited for at once.
-const PER_TICK: usize = 20;
-const AT_ONCE: usize = 64;
 /// The store is read at least this long after it was read, and takes at most this share of the time.
 const STORE_PAUSE: Duration = Duration::from_secs(2);
 const STORE_SHARE: u32 = 20;
@@ -30,7 +26,7 @@ const LINGER: Duration = Duration::from_secs(40);
 pub(crate) struct Collector {
     leases: Arc<dyn Leases>,
     pub(crate) network: NetworkName,
-    nodes: Option<NodeClient>,
+    nodes: Option<Arc<dyn Way>>,
     picture: Mutex<Picture>,
     changed: watch::Sender<u64>,
     looking: Mutex<Looking>,
@@ -58,7 +54,7 @@ impl Collector {
     pub(crate) fn new(
         leases: Arc<dyn Leases>,
         network: NetworkName,
-        nodes: Option<NodeClient>,
+        nodes: Option<Arc<dyn Way>>,
     ) -> Self {
         Self {
             leases,
@@ -110,20 +106,14 @@ impl Collector {
         self.leases.store()
     }
 
-    pub(crate) fn port(&self) -> Option<u16> {
-        self.nodes.map(|nodes| nodes.port)
+    pub(crate) fn way(&self) -> Option<&dyn Way> {
+        self.nodes.as_deref()
     }
 
     /// How a node sees others now.
-    pub(crate) async fn peers(&self, address: IpAddr) -> Result<Vec<PeerState>, String> {
-        let nodes = self.nodes.ok_or("nodes are not asked here: no probe port is given")?;
-        nodes.peers(address, self.network.as_str()).await
-    }
-
-    /// How long until each node has had its turn.
-    pub(crate) fn period(count: usize) -> Duration {
-        let ticks = count.div_ceil(PER_TICK) as u32;
-        SHORTEST_PERIOD.max(TICK * ticks)
+    pub(crate) async fn peers(&self, node: LeaseRow) -> Result<Vec<PeerState>, String> {
+        let way = self.nodes.clone().ok_or("nodes are not asked here: no probe port is given")?;
+        NodeClient::new(way, node).peers(self.network.as_str()).await
     }
 
     fn looking(&self) -> MutexGuard<'_, Looking> {
@@ -170,19 +160,21 @@ impl Collector {
     }
 
     fn ask_some(&self, asked: &mut JoinSet<(Subnet, IpAddr, Answer, Option<Vec<PeerState>>)>) {
-        let Some(nodes) = self.nodes else { return };
-        let most = PER_TICK.min(AT_ONCE.saturating_sub(asked.len()));
+        let Some(way) = &self.nodes else { return };
+        let pace = way.pace();
+        let most = pace.per_tick.min(pace.at_once.saturating_sub(asked.len()));
         let mut picture = self.picture();
         let count = picture.nodes.len();
-        let due = picture.due(Instant::now(), Self::period(count), most);
+        let due = picture.due(Instant::now(), period(count, pace), most);
         drop(picture);
-        for (subnet, address) in due {
+        for (address, lease) in due {
             let network = self.network.clone();
+            let (subnet, mut node) = (lease.subnet, NodeClient::new(way.clone(), lease));
             asked.spawn(async move {
-                let answer = nodes.ask(address, network.as_str()).await;
+                let answer = node.ask(network.as_str()).await;
                 let peers = match &answer {
                     Answer::Said(..) if count <= mesh::MOST => {
-                        nodes.peers(address, network.as_str()).await.ok()
+                        node.peers(network.as_str()).await.ok()
                     }
                     _ => None,
                 };
@@ -208,4 +200,10 @@ impl Collector {
         }
         is_over
     }
+}
+
+/// How long until each node has had its turn.
+fn period(count: usize, pace: Pace) -> Duration {
+    let ticks = count.div_ceil(pace.per_tick) as u32;
+    pace.shortest_period.max(TICK * ticks)
 }

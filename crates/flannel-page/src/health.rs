@@ -29,11 +29,13 @@ impl Health {
         Self::Whole,
     ];
 
-    pub(crate) fn of(verdict: Verdict, unreached: usize) -> Self {
+    /// `impaired`: peers that are reached, with a remark.
+    pub(crate) fn of(verdict: Verdict, unreached: usize, impaired: usize) -> Self {
         match verdict {
             Verdict::NotReady => Self::NotReady,
             Verdict::CutOff => Self::CutOff,
             _ if unreached > 0 => Self::Unreached,
+            _ if impaired > 0 => Self::ReadyBut,
             Verdict::ReadyBut => Self::ReadyBut,
             Verdict::Ready => Self::Whole,
         }

@@ -62,17 +62,16 @@ impl From<&Held> for LeaseRow {
     }
 }
 
-/// One network of a store, as an operator reads it.
+/// Networks of a store, as an operator reads them.
 pub struct StoreLeases {
     /// What people call the store.
     kind: &'static str,
-    store: Box<dyn Admin>,
-    network: NetworkName,
+    networks: Vec<(NetworkName, Box<dyn Admin>)>,
 }
 
 impl StoreLeases {
-    pub fn new(kind: &'static str, store: Box<dyn Admin>, network: NetworkName) -> Self {
-        Self { kind, store, network }
+    pub fn new(kind: &'static str, networks: Vec<(NetworkName, Box<dyn Admin>)>) -> Self {
+        Self { kind, networks }
     }
 }
 
@@ -83,13 +82,15 @@ impl Leases for StoreLeases {
     }
 
     fn networks(&self) -> Vec<NetworkName> {
-        vec![self.network.clone()]
+        self.networks.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    async fn read(&self, _network: &NetworkName) -> Result<LeaseTable, String> {
-        let config = self.store.config().await.map_err(|error| error.to_string())?;
-        let leases = self.store.list().await.map_err(|error| error.to_string())?;
+    async fn read(&self, network: &NetworkName) -> Result<LeaseTable, String> {
+        let store = self.networks.iter().find(|(name, _)| name == network);
+        let (_, store) = store.ok_or_else(|| format!("there is no network {network}"))?;
+        let config = store.config().await.map_err(|error| error.to_string())?;
+        let leases = store.list().await.map_err(|error| error.to_string())?;
         let leases = leases.iter().map(LeaseRow::from).collect();
-        Ok(LeaseTable { config, subnets: self.store.subnets(), leases })
+        Ok(LeaseTable { config, subnets: store.subnets(), leases })
     }
 }

@@ -22,7 +22,7 @@ use crate::collector::Collector;
 use crate::gate::{KEY, Sessions};
 use crate::leases::Leases;
 use crate::live::Live;
-use crate::node_client::NodeClient;
+use crate::way::Way;
 use crate::{files, html, mesh};
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -57,7 +57,7 @@ pub(crate) struct Shown {
 
 pub struct Page {
     leases: Arc<dyn Leases>,
-    nodes: Option<NodeClient>,
+    nodes: Option<Arc<dyn Way>>,
     collectors: Mutex<HashMap<NetworkName, Arc<Collector>>>,
     sessions: Sessions,
     streams: Arc<Semaphore>,
@@ -67,11 +67,11 @@ pub struct Page {
 }
 
 impl Page {
-    /// `probe_port` is where nodes are asked; without one only their leases are shown.
-    pub fn new(leases: Arc<dyn Leases>, probe_port: Option<u16>) -> Self {
+    /// `nodes` is how they are asked; without it only their leases are shown.
+    pub fn new(leases: Arc<dyn Leases>, nodes: Option<Arc<dyn Way>>) -> Self {
         Self {
             leases,
-            nodes: probe_port.map(|port| NodeClient { port }),
+            nodes,
             collectors: Mutex::default(),
             sessions: Sessions::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
@@ -213,20 +213,21 @@ impl Page {
     /// How one node sees all others.
     async fn seen(&self, collector: &Arc<Collector>, shown: &Shown) -> Response<Body> {
         let _viewer = collector.look();
-        let address = || {
+        let lease = || {
             let picture = collector.picture();
-            picture.nodes.get(shown.node.as_ref()?)?.lease.address()
+            Some(picture.nodes.get(shown.node.as_ref()?)?.lease.clone())
         };
-        let Some(address) = address() else {
+        let Some(lease) = lease() else {
             return plain(StatusCode::NOT_FOUND, "there is no such node\n");
         };
         let Ok(_turn) = self.opened.acquire().await else {
             return plain(StatusCode::SERVICE_UNAVAILABLE, "it is over\n");
         };
-        let peers = tokio::time::timeout(Duration::from_secs(5), collector.peers(address)).await;
+        let name = lease.subnet.to_string();
+        let peers = tokio::time::timeout(Duration::from_secs(5), collector.peers(lease)).await;
         let peers = match peers.unwrap_or_else(|_| Err("no answer within 5 s".to_owned())) {
             Ok(peers) => peers,
-            Err(why) => return plain(StatusCode::BAD_GATEWAY, format!("{address}: {why}\n")),
+            Err(why) => return plain(StatusCode::BAD_GATEWAY, format!("{name}: {why}\n")),
         };
         let picture = collector.picture();
         let Some(node) = shown.node.as_ref().and_then(|subnet| picture.nodes.get(subnet)) else {
@@ -264,7 +265,8 @@ impl Page {
         let mut collectors = self.collectors.lock().unwrap_or_else(PoisonError::into_inner);
         // A network that is gone need not be remembered.
         collectors.retain(|name, _| *name == chosen || networks.contains(name));
-        let new = || Arc::new(Collector::new(self.leases.clone(), chosen.clone(), self.nodes));
+        let new =
+            || Arc::new(Collector::new(self.leases.clone(), chosen.clone(), self.nodes.clone()));
         Some((shown, collectors.entry(chosen.clone()).or_insert_with(new).clone()))
     }
 }

@@ -171,7 +171,7 @@ impl Picture {
         now: Instant,
         period: Duration,
         most: usize,
-    ) -> Vec<(Subnet, IpAddr)> {
+    ) -> Vec<(IpAddr, LeaseRow)> {
         let is_due = |node: &Node| {
             let period = if node.health == Health::Silent { period.min(AGAIN) } else { period };
             !node.waiting && node.asked.is_none_or(|at| now.saturating_duration_since(at) >= period)
@@ -184,13 +184,13 @@ impl Picture {
             .collect();
         due.sort_by_key(|(asked, ..)| *asked);
         due.truncate(most);
-        for (_, subnet, _) in &due {
-            if let Some(node) = self.nodes.get_mut(subnet) {
-                node.waiting = true;
-                node.asked = Some(now);
-            }
-        }
-        due.into_iter().map(|(_, subnet, address)| (subnet, address)).collect()
+        let mut ask = |subnet: &Subnet| {
+            let node = self.nodes.get_mut(subnet)?;
+            node.waiting = true;
+            node.asked = Some(now);
+            Some(node.lease.clone())
+        };
+        due.iter().filter_map(|(_, subnet, address)| Some((*address, ask(subnet)?))).collect()
     }
 
     pub(crate) fn answered(

@@ -75,7 +75,7 @@ fn each_node_has_its_turn_and_nobody_a_second_one_before() {
     picture.store_read(table(&[1, 2, 3]), now);
     let period = Duration::from_secs(2);
     let mut ask = |at, most| -> Vec<Subnet> {
-        picture.due(at, period, most).into_iter().map(|(subnet, _)| subnet).collect()
+        picture.due(at, period, most).into_iter().map(|(_, lease)| lease.subnet).collect()
     };
     assert_eq!(ask(now, 2), [row(1).subnet, row(2).subnet]);
     assert_eq!(ask(now, 2), [row(3).subnet]);
@@ -83,7 +83,7 @@ fn each_node_has_its_turn_and_nobody_a_second_one_before() {
     let address = row(1).address().expect("it has one");
     picture.answered(&row(1).subnet, address, said(Verdict::Ready), None, now);
     assert_eq!(picture.due(now, period, 9), []);
-    assert_eq!(picture.due(now + period, period, 9), [(row(1).subnet, address)]);
+    assert_eq!(picture.due(now + period, period, 9), [(address, row(1))]);
 }
 
 #[test]

@@ -107,8 +107,10 @@ pub(crate) fn brief(text: String) -> String {
 
 impl Said {
     pub(crate) fn health(&self) -> crate::health::Health {
-        let unreached = self.network.probing.as_ref().map_or(0, |probing| probing.unreached);
-        crate::health::Health::of(self.network.verdict, unreached)
+        let probing = self.network.probing.as_ref();
+        let (unreached, impaired) =
+            probing.map_or((0, 0), |probing| (probing.unreached, probing.impaired));
+        crate::health::Health::of(self.network.verdict, unreached, impaired)
     }
 
     /// In a sentence.
@@ -141,6 +143,10 @@ mod tests {
         assert_eq!(read(&said).health(), crate::health::Health::Unreached);
         let why = read(&said).why().expect("it says why");
         assert_eq!(why, "10.5.2.0/24: UDP port 8472 is blocked; open it");
+        // As `flannelctl status` calls it.
+        let probing = &mut said["networks"][0]["probing"];
+        (probing["unreached"], probing["impaired"]) = (0.into(), 1.into());
+        assert_eq!(read(&said).health(), crate::health::Health::ReadyBut);
         said["networks"][0]["probing"] = serde_json::Value::Null;
         let other = read(&said);
         assert_eq!(other.health(), crate::health::Health::Whole, "it does not probe");

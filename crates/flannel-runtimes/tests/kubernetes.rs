@@ -1,6 +1,11 @@
 //! flannel in a real Kubernetes cluster: three kubelets with containerd and kube-proxy, and flannel
 //! installed from manifests as the README tells people.
 
+#[path = "../../flannel-page/tests/browser/devtools.rs"]
+mod browser;
+#[path = "in_a_cluster/page.rs"]
+mod page;
+
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -36,6 +41,7 @@ fn pods_services_and_host_ports_work_beside_kube_proxy_in_nftables() {
     cluster.everything_reaches_everything();
     the_service_account_may_what_the_manifest_says_and_no_more(&cluster);
     the_tool_answers_in_a_pod_of_flannel(&cluster);
+    page::the_page_shows_how_each_node_is(&cluster);
     a_new_image_is_rolled_out_without_a_lost_packet(&cluster);
     after_the_uninstall_nodes_are_as_before(&cluster);
 }

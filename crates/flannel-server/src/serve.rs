@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::lease_state::Who;
-use flannel_page::Page;
+use flannel_page::{Direct, Page, Way};
 use http::header::{AUTHORIZATION, CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
@@ -139,8 +139,9 @@ impl Server {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         tracing::info!("Lease server listens on {scheme}://{}", self.address);
         let Self { listener, tls, tokens, asks_who, limits, probe_port, .. } = self;
+        let nodes = probe_port.map(|port| Arc::new(Direct { port }) as Arc<dyn Way>);
         let shared = Arc::new(Shared {
-            page: Page::new(Arc::new(LeasesOfPage(service.clone())), probe_port),
+            page: Page::new(Arc::new(LeasesOfPage(service.clone())), nodes),
             api: Api::new(service, limits),
             meter: Meter::new(limits),
             tls,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use flannel_common::Backoff;
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -124,20 +125,25 @@ async fn accept_forever(limits: Limits, listener: &TcpListener, told: &Told) -> 
     }
 }
 
-/// One request, one answer. What goes wrong on the way is the client's business.
+/// One request, one answer; who says that he has more to ask may do so while the connection lives. What goes wrong
+/// on the way is the client's business.
 async fn talk(stream: TcpStream, told: Told) {
     let answer = service_fn(async |request: Request<Incoming>| {
+        let goes_on = request.headers().get(CONNECTION).is_some_and(|how| how == "keep-alive");
         let path = request.uri().path();
         let of_door = path.starts_with("/v1/") || path == "/metrics";
         let door = told.door.as_ref().filter(|_| of_door);
-        Ok::<_, Infallible>(match door {
+        let mut response = match door {
             Some(door) => door.respond(&request, Through::Port).await,
             None => respond(request.uri().path(), &told.readiness.borrow()),
-        })
+        };
+        if !goes_on {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok::<_, Infallible>(response)
     });
     let _ = http1::Builder::new()
         .timer(TokioTimer::new())
-        .keep_alive(false)
         .max_buf_size(REQUEST_BYTES)
         .serve_connection(TokioIo::new(stream), answer)
         .await;

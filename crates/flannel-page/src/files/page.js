@@ -143,6 +143,7 @@ function colourOf(value, by) {
 }
 
 const inMs = (micros) => `${(micros / 1000).toFixed(micros < 10000 ? 2 : 0)} ms`;
+const isBroken = (value) => value === -3 || value === -5 || value === -7;
 const wordsOf = (value) => (value >= 0 ? inMs(value) : CELLS[value]?.[0] ?? "not known");
 
 // --- The map --------------------------------------------------------------------------------
@@ -371,11 +372,13 @@ function drawMatrix() {
       pen.beginPath();
       pen.roundRect(left + to * side, top + from * side, side - gap, side - gap, Math.min(4, side / 5));
       pen.fill();
-      if (value >= 0 && side >= 40) {
-        pen.fillStyle = by.step(value) > 1 ? "#fff" : "#08121c";
+      // What is broken is told without colour, too.
+      const text = isBroken(value) ? "✕" : value >= 0 && side >= 40 ? (value / 1000).toFixed(value < 10000 ? 2 : value < 100000 ? 1 : 0) : "";
+      if (text && side >= 14) {
+        pen.fillStyle = isBroken(value) || by.step(value) > 1 ? "#fff" : "#08121c";
         pen.textAlign = "center";
         pen.font = "11px system-ui, 'DejaVu Sans', sans-serif";
-        pen.fillText((value / 1000).toFixed(2), left + to * side + (side - gap) / 2, top + from * side + side / 2 + 3);
+        pen.fillText(text, left + to * side + (side - gap) / 2, top + from * side + side / 2 + 3);
         pen.font = "12px system-ui, 'DejaVu Sans', sans-serif";
         pen.textAlign = "left";
       }
@@ -385,7 +388,7 @@ function drawMatrix() {
   const swatches = kinds.map((value) => swatch(colourOf(value), CELLS[value][0]));
   if (by) swatches.unshift(...colours.heat.map((colour, step) => swatch(colour, heatWords(by, step))));
   at("mesh-legend").replaceChildren(...swatches);
-  const broken = flat.filter((value) => value === -3 || value === -5 || value === -7).length;
+  const broken = flat.filter(isBroken).length;
   const pairs = counted.format(count * (count - 1));
   const longest = by && inMs(flat.reduce((a, b) => Math.max(a, b)));
   const words = by ? `round trips from ${inMs(by.low)} to ${longest}` : "no round trips are known";

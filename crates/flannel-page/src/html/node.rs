@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use flannel_lease::Subnet;
-use flannel_state::PeerState;
+use flannel_state::{PeerState, ProbingState};
 
 use super::address_of;
 use super::overview::{kind_class, last_heard};
@@ -39,8 +39,10 @@ pub(super) fn draw(picture: &Picture, subnet: &Subnet, shown: &Shown) -> String 
         Health::Unasked => "It has not been asked yet.",
     };
     let mut html = format!(
-        "<div class=\"banner {level}\"><span class=\"seal\" aria-hidden=\"true\">{}</span><div><h1>{}</h1>\
+        "<nav class=\"back\" aria-label=\"Back\"><a href=\"/{}\">← all nodes</a></nav>\
+         <div class=\"banner {level}\"><span class=\"seal\" aria-hidden=\"true\">{}</span><div><h1>{}</h1>\
          <p>{words}{}</p></div></div>",
+        Text(super::network_query(shown, '?')),
         node.health.sign(),
         Text(node.name()),
         node.why.as_ref().map(|why| format!(" {}", Text(why))).unwrap_or_default()
@@ -103,6 +105,9 @@ fn facts(node: &Node) -> Vec<(&'static str, String)> {
         text += &format!(", {} vanished from the store", number(counts.vanished));
     }
     facts.push(("peers", text));
+    if let Some(probing) = &network.probing {
+        facts.push(("probes", probes(probing)));
+    }
     let entries = &network.entries;
     facts.push((
         "entries",
@@ -117,6 +122,21 @@ fn facts(node: &Node) -> Vec<(&'static str, String)> {
         facts.push(("heard", heard));
     }
     facts
+}
+
+/// In the words of `flannelctl status`.
+fn probes(probing: &ProbingState) -> String {
+    let parts = [
+        (probing.unreached, "NOT REACHED"),
+        (probing.impaired, "reached with a remark"),
+        (probing.not_probed, "not probed"),
+        (probing.waiting, "to be probed"),
+    ];
+    let mut text = format!("{} reached", number(probing.reached));
+    for (count, what) in parts.into_iter().filter(|(count, _)| *count > 0) {
+        text += &format!(", {} {what}", number(count));
+    }
+    text
 }
 
 fn troubles(html: &mut String, said: &Said) {

@@ -89,7 +89,7 @@ fn judge(picture: &Picture, collector: &Collector) -> (&'static str, String, Str
         let detail = "The network config is there; no node has taken a subnet.".to_owned();
         return ("wait", "No node has joined yet".to_owned(), detail);
     }
-    let Some(port) = collector.port() else {
+    let Some(way) = collector.way() else {
         let detail = "No probe port is given, so only leases are shown: start every flanneld with the same \
                       --healthz-port.";
         let headline = format!("{} {}, not asked how they are", number(total), nodes(total));
@@ -100,11 +100,7 @@ fn judge(picture: &Picture, collector: &Collector) -> (&'static str, String, Str
     let asked = total - unasked;
     let silent = picture.count(Health::Silent);
     if silent == total {
-        let detail = format!(
-            "All probe ports are closed to this page: start flanneld with --healthz-port={port} (and a \
-             --healthz-ip that can be reached from here), or tell the page another port."
-        );
-        return ("bad", "No node answers".to_owned(), detail);
+        return ("bad", "No node answers".to_owned(), way.advice());
     }
     let progress = match unasked {
         0 => String::new(),
@@ -227,12 +223,12 @@ pub(super) fn timeline(picture: &Picture, shown: &Shown) -> String {
 /// How an event looks.
 pub(super) fn kind_class(kind: &str) -> &'static str {
     match kind {
-        "error" => "bad",
-        "warning" | "store-lost" | "peer-left" | "peer-vanished" => "warn",
-        kind if kind.ends_with("-restored") || kind.ends_with("-repaired") => "mended",
-        kind if kind.ends_with("-lost") || kind.ends_with("-undone") => "warn",
-        kind if kind.ends_with("-found") || kind.ends_with("-came") => "good",
-        "ready" | "peer-announced" | "lease-acquired" => "good",
+        "error" | "peer-unreachable" => "bad",
+        "warning" | "peer-gone" | "peer-silent" | "offload-distrusted" => "warn",
+        kind if kind.ends_with("-restored") => "mended",
+        kind if kind.ends_with("-lost") => "warn",
+        kind if kind.ends_with("-found") => "good",
+        "ready" | "peer-announced" | "peer-reached" | "lease-acquired" => "good",
         _ => "plain",
     }
 }

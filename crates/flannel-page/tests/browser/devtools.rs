@@ -1,7 +1,9 @@
 //! A real Chromium, driven by its own protocol through a pipe: JSON, each message ended by a zero byte.
 
+#![allow(dead_code, clippy::unwrap_used, reason = "tests of several crates share it")]
+
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -52,6 +54,8 @@ impl Browser {
                 "--mute-audio",
             ])
             .args(["--force-color-profile=srgb", "--enable-precise-memory-info"])
+            // Authorities of tests are trusted by nobody.
+            .arg("--ignore-certificate-errors")
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -212,6 +216,25 @@ impl Browser {
         let shot = self.call("Page.captureScreenshot", json!({"format": "png"}));
         let text = shot["data"].as_str().expect("a picture");
         std::fs::write(file, unbase64(text)).unwrap();
+    }
+
+    /// Left in the directory FLANNEL_PAGE_SCREENSHOTS, if there is one.
+    pub(crate) fn picture(&mut self, name: &str) {
+        if let Some(directory) = std::env::var_os("FLANNEL_PAGE_SCREENSHOTS") {
+            std::thread::sleep(Duration::from_millis(300));
+            self.screenshot(&PathBuf::from(directory).join(format!("{name}.png")));
+        }
+    }
+
+    /// It fetched from the page's own server alone, and nothing has gone wrong in it.
+    pub(crate) fn fetched_only_from(&mut self, url: &str) {
+        // What has happened so far has been told by then.
+        self.eval("0");
+        let origin = url.split("/page/").next().unwrap_or_default().to_owned();
+        let is_elsewhere = |url: &&String| !url.starts_with(&origin) && *url != "about:blank";
+        let elsewhere: Vec<&String> = self.fetched.iter().filter(is_elsewhere).collect();
+        assert!(elsewhere.is_empty(), "fetched from elsewhere: {elsewhere:?}");
+        assert!(self.complaints.is_empty(), "{:?}", self.complaints);
     }
 
     /// Bytes of its scripts' memory that are in use, after what is not has been given back.

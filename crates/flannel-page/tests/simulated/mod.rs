@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use flannel_lease::{NetworkName, Subnet, SubnetOrigin};
-use flannel_page::{LeaseRow, LeaseTable, Leases, Local, Page};
+use flannel_page::{Direct, LeaseRow, LeaseTable, Leases, Local, Page};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -110,7 +110,7 @@ impl Simulated {
             simulated.answer_all(TcpListener::from_std(nodes).unwrap()).await;
         });
         let (send, url) = std::sync::mpsc::channel();
-        let page = Page::new(Arc::new(self.clone()), Some(port));
+        let page = Page::new(Arc::new(self.clone()), Some(Arc::new(Direct { port })));
         on_a_thread(async move {
             let local = Local::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
             send.send(local.url()).unwrap();
@@ -210,6 +210,8 @@ fn state(node: &SimulatedNode, verdict: &str, why: &Option<String>, count: usize
             "mtu": 1450,
             "store": {"name": "etcd at 10.0.0.1:2379", "up": true, "since": "2026-11-16T08:00:01Z"},
             "peers": {"known": count - 1, "unusable": 0, "vanished": 0},
+            "probing": {"port": 8475, "reached": count - 1, "unreached": 0, "impaired": 0, "notProbed": 0,
+                        "waiting": 0, "findings": []},
             "entries": {"wanted": 3 * (count - 1), "missing": 0, "contested": 0, "problems": [], "hazards": []},
         }],
     })

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
 use clap::Args;
-use flannel_kube::{ConfigMapName, KubeOperator, KubeOptions};
+use flannel_kube::api::Api;
+use flannel_kube::{ConfigMapName, KubeOperator, KubeOptions, ProbePorts};
 use flannel_lease::{NetworkName, SubnetOrigin};
 use flannel_store::{Admin, EtcdOptions, EtcdStore, RemoteOptions, RemoteStore, Secret};
+
+use super::usage;
 
 /// Connection flags; each can also be given as the daemon's environment variable, FLANNELD_REMOTE and
 /// so on.
@@ -33,7 +35,7 @@ pub(crate) struct StoreArgs {
     /// Allow the token to be sent to other machines without TLS
     #[arg(long, global = true)]
     remote_insecure: bool,
-    /// Name of the network
+    /// Name of the network; `page` takes several
     #[arg(long, value_name = "NAME", global = true)]
     networks: Option<String>,
     /// etcd's endpoints
@@ -81,13 +83,18 @@ pub(crate) struct StoreArgs {
 
 impl StoreArgs {
     pub(crate) fn open(&self) -> anyhow::Result<Box<dyn Admin>> {
+        self.open_network(self.network()?)
+    }
+
+    /// One of several.
+    pub(crate) fn open_network(&self, network: NetworkName) -> anyhow::Result<Box<dyn Admin>> {
         if let Some(remote) = given(&self.remote, "REMOTE") {
-            return Ok(Box::new(self.lease_server(&remote)?));
+            return Ok(Box::new(self.lease_server(&remote, network)?));
         }
         if self.is_kubernetes()? {
             return Ok(Box::new(self.kubernetes()?));
         }
-        Ok(Box::new(self.etcd()?))
+        Ok(Box::new(self.etcd(&network)?))
     }
 
     /// Whether a store was named at all, by a flag or a variable.
@@ -128,6 +135,19 @@ impl StoreArgs {
     }
 
     fn kubernetes(&self) -> anyhow::Result<KubeOperator> {
+        let api = self.kubernetes_api()?;
+        Ok(KubeOperator::new(api, self.kube_config_map.clone(), fastrand::u64(..)))
+    }
+
+    /// The probe ports of flannel's pods, where the store is Kubernetes.
+    pub(crate) fn probe_ports(&self) -> anyhow::Result<Option<ProbePorts>> {
+        if given(&self.remote, "REMOTE").is_some() || !self.is_kubernetes()? {
+            return Ok(None);
+        }
+        Ok(Some(ProbePorts::new(self.kubernetes_api()?, &self.kube_config_map.namespace)))
+    }
+
+    fn kubernetes_api(&self) -> anyhow::Result<Api> {
         let prefix = given(&self.kube_annotation_prefix, "KUBE_ANNOTATION_PREFIX");
         let options = KubeOptions {
             api_url: given(&self.kube_api_url, "KUBE_API_URL"),
@@ -136,24 +156,24 @@ impl StoreArgs {
             net_config: PathBuf::new(),
             set_node_network_unavailable: false,
         };
-        let api = options.api(|name| std::env::var(name).ok())?;
-        Ok(KubeOperator::new(api, self.kube_config_map.clone(), fastrand::u64(..)))
+        Ok(options.api(|name| std::env::var(name).ok())?)
     }
 
     /// The lease server, whichever store would be used otherwise.
     pub(crate) fn open_lease_server(&self) -> anyhow::Result<Box<dyn Admin>> {
-        let remote = given(&self.remote, "REMOTE").context("name the lease server: --remote")?;
-        Ok(Box::new(self.lease_server(&remote)?))
+        let missing = || usage("name the lease server: --remote");
+        let remote = given(&self.remote, "REMOTE").ok_or_else(missing)?;
+        Ok(Box::new(self.lease_server(&remote, self.network()?)?))
     }
 
     pub(crate) fn open_etcd(&self) -> anyhow::Result<Box<dyn Admin>> {
-        Ok(Box::new(self.etcd()?))
+        Ok(Box::new(self.etcd(&self.network()?)?))
     }
 
-    fn lease_server(&self, remote: &str) -> anyhow::Result<RemoteStore> {
+    fn lease_server(&self, remote: &str, network: NetworkName) -> anyhow::Result<RemoteStore> {
         let options = RemoteOptions {
             addresses: list(remote),
-            network: self.network()?,
+            network,
             ca: file(&self.remote_cafile, "REMOTE_CAFILE"),
             cert: file(&self.remote_certfile, "REMOTE_CERTFILE"),
             key: file(&self.remote_keyfile, "REMOTE_KEYFILE"),
@@ -164,7 +184,7 @@ impl StoreArgs {
         Ok(RemoteStore::new(options, fastrand::u64(..))?)
     }
 
-    fn etcd(&self) -> anyhow::Result<EtcdStore> {
+    fn etcd(&self, network: &NetworkName) -> anyhow::Result<EtcdStore> {
         let endpoints = given(&self.etcd_endpoints, "ETCD_ENDPOINTS")
             .unwrap_or_else(|| "http://127.0.0.1:4001,http://127.0.0.1:2379".to_owned());
         let prefix = given(&self.etcd_prefix, "ETCD_PREFIX");
@@ -177,16 +197,31 @@ impl StoreArgs {
             username: given(&self.etcd_username, "ETCD_USERNAME"),
             password: given(&self.etcd_password, "ETCD_PASSWORD").map(Secret::new),
         };
-        Ok(EtcdStore::new(&options.of_network(&self.network()?), None, fastrand::u64(..))?)
+        Ok(EtcdStore::new(&options.of_network(network), None, fastrand::u64(..))?)
     }
 
     pub(crate) fn network(&self) -> anyhow::Result<NetworkName> {
         match given(&self.networks, "NETWORKS") {
-            Some(names) if names.contains(',') => bail!("--networks {names}: name one of them"),
-            Some(name) => Ok(name.parse()?),
+            Some(names) if names.contains(',') => {
+                Err(usage(format!("--networks {names}: name one of them")))
+            }
+            Some(name) => read_name(&name),
             None => Ok(NetworkName::default()),
         }
     }
+
+    /// All that are named, as a daemon joins them.
+    pub(crate) fn all_networks(&self) -> anyhow::Result<Vec<NetworkName>> {
+        let names = given(&self.networks, "NETWORKS").map(|names| list(&names)).unwrap_or_default();
+        if names.is_empty() {
+            return Ok(vec![NetworkName::default()]);
+        }
+        names.iter().map(|name| read_name(name)).collect()
+    }
+}
+
+fn read_name(name: &str) -> anyhow::Result<NetworkName> {
+    name.parse().map_err(|error| usage(format!("--networks {name}: {error}")))
 }
 
 fn given(flag: &Option<String>, variable: &str) -> Option<String> {
@@ -200,7 +235,7 @@ fn is_set(variable: &str) -> anyhow::Result<bool> {
     match text.as_str() {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => bail!("FLANNELD_{variable}={text}: use true or false"),
+        _ => Err(usage(format!("FLANNELD_{variable}={text}: use true or false"))),
     }
 }
 

@@ -67,6 +67,23 @@ async fn healthz_is_well_from_the_first_moment() {
 }
 
 #[tokio::test]
+async fn who_says_so_asks_several_things_on_one_connection() {
+    let server = start(TEST).await;
+    let mut stream = server.connect().await;
+    let mut read = Vec::new();
+    for asked in 1..=3 {
+        let request = "GET /healthz HTTP/1.1\r\nHost: node\r\nConnection: keep-alive\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.expect("it is still open");
+        let answered = |read: &[u8]| String::from_utf8_lossy(read).matches("is running").count();
+        while answered(&read) < asked {
+            assert!(stream.read_buf(&mut read).await.expect("an answer") > 0, "it has ended");
+        }
+    }
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n").await.expect("it is sent");
+    assert!(read_all(&mut stream).await.contains("connection: close"));
+}
+
+#[tokio::test]
 async fn defect_65_readiness_can_be_lost_again_and_says_why() {
     let server = start(TEST).await;
     assert_eq!(server.get("/readyz").await, (503, "flanneld is not ready yet".to_owned()));

@@ -1,0 +1,128 @@
+//! The page of a cluster that was installed by the manifest, in a real Chromium: nodes are asked through the API
+//! server, by an operator with no more rights than `operator.yml` gives.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use flannel_runtimes::{Cluster, flannelctl, our_manifest};
+use serde_json::{Value, json};
+
+use crate::browser::Browser;
+
+const NAMESPACE: &str = "kube-flannel";
+
+/// `flannelctl page` on the host, which the nodes' underlay does not reach.
+struct Served {
+    child: Child,
+    url: String,
+    _kubeconfig: tempfile::NamedTempFile,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(kubeconfig: &str) -> Served {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), kubeconfig).expect("write the kubeconfig");
+    let mut child = Command::new(flannelctl())
+        .arg("page")
+        .arg("--kubeconfig")
+        .arg(file.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("flannelctl runs");
+    let mut url = String::new();
+    let said = child.stdout.take().expect("it is piped");
+    BufReader::new(said).read_line(&mut url).expect("it says an address");
+    Served { child, url: url.trim().to_owned(), _kubeconfig: file }
+}
+
+/// The administrator's kubeconfig with the token of a service account in the place of the certificate.
+fn kubeconfig_of(cluster: &Cluster, account: &str) -> String {
+    let admin = cluster.kubernetes().kubeconfig_of_host().unwrap_or_else(|error| panic!("{error}"));
+    let mut config: Value = serde_json::from_str(&admin).expect("it is JSON");
+    let token = cluster.kubectl(&["-n", NAMESPACE, "create", "token", account]);
+    config["users"][0]["user"] = json!({"token": token.trim()});
+    config.to_string()
+}
+
+pub(crate) fn the_page_shows_how_each_node_is(cluster: &Cluster) {
+    cluster.apply(&our_manifest("operator.yml"));
+    an_operator_may_look_and_change_nothing(cluster);
+    let served = serve(&kubeconfig_of(cluster, "flannel-operator"));
+    let mut browser = Browser::start();
+    browser.open(&served.url);
+    browser.until("document.querySelector('h1').textContent === 'The network is whole'");
+    browser.until("document.querySelectorAll('#list tbody tr').length === 3");
+    assert!(
+        browser.text("#verdict").contains("All 3 nodes say so"),
+        "{}",
+        browser.text("#verdict")
+    );
+    assert!(browser.text("#about").contains("Kubernetes"), "{}", browser.text("#about"));
+    browser.until("!document.getElementById('mesh').hidden");
+    browser.picture("kubernetes");
+
+    // Its pod goes: the DaemonSet wants none there any more.
+    cluster.kubectl(&["label", "--overwrite", "node", "node3", "kubernetes.io/os=none"]);
+    browser.until("document.querySelector('h1').textContent === '1 of 3 nodes needs attention'");
+    browser.until("document.querySelector('#problems').textContent.includes('node3')");
+    browser.until("document.querySelector('#problems').textContent.includes('no pod of flannel')");
+    browser.picture("kubernetes-silent");
+    cluster.kubectl(&["label", "--overwrite", "node", "node3", "kubernetes.io/os=linux"]);
+    browser.until("document.querySelector('h1').textContent === 'The network is whole'");
+
+    browser.eval("[...document.querySelectorAll('#list tbody a')].find((link) => link.textContent === 'node2').click()");
+    browser.until("document.querySelector('#node h1')?.textContent === 'node2'");
+    browser.until("document.querySelector('#node').textContent.includes('How it sees its peers')");
+    let text = browser.text("#node");
+    for part in ["Kubernetes", "up for", "vxlan", "running for", "all in place"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    browser.fetched_only_from(&served.url);
+    drop(served);
+    without_the_right_it_says_what_is_missing(cluster, &mut browser);
+}
+
+fn an_operator_may_look_and_change_nothing(cluster: &Cluster) {
+    let account = format!("--as=system:serviceaccount:{NAMESPACE}:flannel-operator");
+    let may = |words: &[&str]| {
+        let asked = [&["auth", "can-i", "-n", NAMESPACE, &account][..], words].concat();
+        // It ends with 1 where the answer is no.
+        cluster.kubernetes().kubectl(&asked).is_ok_and(|answer| answer.trim() == "yes")
+    };
+    assert!(may(&["list", "pods"]) && may(&["create", "pods", "--subresource=portforward"]));
+    for words in [
+        &["create", "pods", "--subresource=exec"][..],
+        &["get", "pods", "--subresource=log"],
+        &["get", "secrets"],
+        &["delete", "pods"],
+        &["patch", "nodes", "--subresource=status"],
+        &["patch", "configmaps"],
+    ] {
+        assert!(!may(words), "{words:?}");
+    }
+}
+
+/// The daemon's own account may read Nodes, and that is all of this.
+fn without_the_right_it_says_what_is_missing(cluster: &Cluster, browser: &mut Browser) {
+    let granted =
+        "{\"rules\":[{\"apiGroups\":[\"\"],\"resources\":[\"configmaps\"],\"verbs\":[\"get\"]}]}";
+    let role = ["-n", NAMESPACE, "patch", "role", "flannel-operator", "-p", granted];
+    cluster.kubectl(&role);
+    let served = serve(&kubeconfig_of(cluster, "flannel-operator"));
+    browser.open(&served.url);
+    browser.until("document.querySelector('h1').textContent === 'No node answers'");
+    browser.until("document.querySelector('#problems').textContent.includes('operator.yml')");
+    let problems = browser.text("#problems");
+    assert!(problems.contains("pods/portforward"), "{problems}");
+    cluster
+        .kubernetes()
+        .delete(&our_manifest("operator.yml"))
+        .unwrap_or_else(|error| panic!("{error}"));
+}
