@@ -161,7 +161,7 @@ impl ExtensionBackend {
         variables.extend(public_ipv6.map(|ip| ("PUBLIC_IPV6", ip.to_string())));
         let run = self.command(ADD, &self.add, &variables, &data);
         let undo = self.command(REMOVE, &self.remove, &variables, &data);
-        Ok(hook(HookKey::Peer(peer.subnet.to_string()), run, undo))
+        Ok(hook(HookKey::Peer(format!("{:#}", peer.subnet)), run, undo))
     }
 }
 

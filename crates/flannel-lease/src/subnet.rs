@@ -66,8 +66,16 @@ impl Subnet {
     }
 }
 
+/// The key in a store; with `{:#}`, as people write networks.
 impl fmt::Display for Subnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            return match self {
+                Self::V4(v4) => write!(f, "{v4}"),
+                Self::V6(v6) => write!(f, "{v6}"),
+                Self::Dual(v4, v6) => write!(f, "{v4} and {v6}"),
+            };
+        }
         if let Some(v4) = self.v4() {
             write!(f, "{}-{}", v4.network(), v4.prefix_len())?;
         }

@@ -39,7 +39,7 @@ pub enum Refusal {
     ForeignAddress(IpAddr),
     #[error("{0}")]
     OutOfSubnets(Box<AcquireError>),
-    #[error("there is no lease {0}; `flannelctl leases` shows those that there are")]
+    #[error("there is no lease {0:#}; `flannelctl leases` shows those that there are")]
     Gone(Subnet),
     #[error("the lease {0} belongs to another node{at}", at = at(.1))]
     Taken(Subnet, Box<KeptLease>),

@@ -207,8 +207,8 @@ pub trait Store: Send + Sync {
     /// For the log.
     fn name(&self) -> String;
 
-    /// For people who look at the node; the log says more.
-    fn short_name(&self) -> String {
+    /// For people who ask what it is, and where.
+    fn words(&self) -> String {
         self.name()
     }
 

@@ -147,12 +147,12 @@ fn what_is_not_there_can_be_neither_released_nor_unreserved() {
     assert!(none.contains("`flannelctl config set FILE`"), "{none}");
     said(&flannelctl(&["config", "set", file.to_str().unwrap(), &server]));
     for (command, attempted) in
-        [("release", "release 10.5.7.0-24"), ("unreserve", "remove the reservation of 10.5.7.0-24")]
+        [("release", "release 10.5.7.0/24"), ("unreserve", "remove the reservation of 10.5.7.0/24")]
     {
         assert_eq!(
             refused(&flannelctl(&[command, "10.5.7.0/24", &server])),
             format!(
-                "flannelctl: cannot {attempted}: there is no lease 10.5.7.0-24; `flannelctl leases` shows \
+                "flannelctl: cannot {attempted}: there is no lease 10.5.7.0/24; `flannelctl leases` shows \
                  those that there are\n"
             )
         );

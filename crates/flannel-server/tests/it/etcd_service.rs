@@ -198,7 +198,7 @@ async fn what_etcd_holds_already_is_named_by_the_server() {
     assert!(text.contains("belongs to another node, at 192.0.2.1"), "{text}");
     for text in [refused(here.revoke(&other).await), refused(here.unreserve(&other).await)] {
         assert!(
-            text.contains(&format!("there is no lease {other}; `flannelctl leases`")),
+            text.contains(&format!("there is no lease {other:#}; `flannelctl leases`")),
             "{text}"
         );
     }

@@ -59,7 +59,7 @@ impl Admin for EtcdStore {
     }
 
     async fn reserve(&self, subnet: &Subnet, attrs: &LeaseAttrs) -> Result<(), StoreError> {
-        let attempted = format!("reserve {subnet}");
+        let attempted = format!("reserve {subnet:#}");
         match self.leases.look(subnet).await? {
             Some(entry) => {
                 self.leases.check_node(&entry, attrs, &attempted).await?;
@@ -76,7 +76,7 @@ impl Admin for EtcdStore {
     }
 
     async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError> {
-        let attempted = format!("remove the reservation of {subnet}");
+        let attempted = format!("remove the reservation of {subnet:#}");
         let entry = self.leases.find(subnet, &attempted).await?;
         if !entry.is_reserved() {
             return Ok(());
@@ -91,7 +91,7 @@ impl Admin for EtcdStore {
     }
 
     async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError> {
-        let attempted = format!("release {subnet}");
+        let attempted = format!("release {subnet:#}");
         let entry = self.leases.find(subnet, &attempted).await?;
         if entry.is_reserved() {
             return Err(StoreError::rejected(&attempted, Refusal::Reserved(*subnet)));

@@ -216,7 +216,7 @@ impl Client {
         }
     }
 
-    fn endpoint(&self) -> String {
+    pub(super) fn endpoint(&self) -> String {
         self.0.transport.name(self.current().member)
     }
 

@@ -66,8 +66,8 @@ impl Store for EtcdStore {
         format!("Etcd Local Manager with Previous Subnet: {previous}")
     }
 
-    fn short_name(&self) -> String {
-        "etcd v3".to_owned()
+    fn words(&self) -> String {
+        format!("etcd at {}", self.leases.client.endpoint())
     }
 
     fn contact(&self) -> Option<Contact> {

@@ -48,12 +48,12 @@ impl Admin for RemoteStore {
     async fn reserve(&self, subnet: &Subnet, attrs: &LeaseAttrs) -> Result<(), StoreError> {
         let path = format!("{}/reservations", self.0.base);
         let body = WireReservation::to_json(subnet, attrs);
-        self.ask(&format!("reserve {subnet}"), Method::POST, &path, body).await.map(drop)
+        self.ask(&format!("reserve {subnet:#}"), Method::POST, &path, body).await.map(drop)
     }
 
     async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError> {
         let path = format!("{}/reservations/{}", self.0.base, escape(&subnet.to_string()));
-        let attempted = format!("remove the reservation of {subnet}");
+        let attempted = format!("remove the reservation of {subnet:#}");
         self.ask(&attempted, Method::DELETE, &path, String::new()).await.map(drop)
     }
 
@@ -72,7 +72,7 @@ impl Admin for RemoteStore {
 
     async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError> {
         let path = self.lease_path(subnet);
-        let attempted = format!("release {subnet}");
+        let attempted = format!("release {subnet:#}");
         self.ask(&attempted, Method::DELETE, &path, String::new()).await.map(drop)
     }
 

@@ -174,6 +174,10 @@ impl Store for RemoteStore {
         format!("Lease server at {}, network {}", self.client().endpoint(), self.0.network)
     }
 
+    fn words(&self) -> String {
+        format!("lease server at {}", self.client().endpoint())
+    }
+
     fn contact(&self) -> Option<Contact> {
         Some(self.0.contact.clone())
     }

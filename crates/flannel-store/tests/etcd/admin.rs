@@ -22,7 +22,7 @@ async fn a_reservation_is_made_kept_by_its_node_and_undone() {
     let taken = store.reserve(&of, &attrs("192.0.2.2")).await;
     assert_eq!(
         taken.unwrap_err().to_string(),
-        "cannot reserve 10.3.9.0-24: the lease 10.3.9.0-24 belongs to another node, at 192.0.2.1"
+        "cannot reserve 10.3.9.0/24: the lease 10.3.9.0-24 belongs to another node, at 192.0.2.1"
     );
     assert!(matches!(store.revoke(&of).await, Err(StoreError::Rejected { .. })));
     store.unreserve(&of).await.unwrap();
@@ -32,7 +32,7 @@ async fn a_reservation_is_made_kept_by_its_node_and_undone() {
     for absent in [store.revoke(&of).await, store.unreserve(&of).await] {
         let text = absent.unwrap_err().to_string();
         assert!(
-            text.contains("there is no lease 10.3.9.0-24; `flannelctl leases` shows"),
+            text.contains("there is no lease 10.3.9.0/24; `flannelctl leases` shows"),
             "{text}"
         );
         assert!(!text.contains("acquire"), "{text}");

@@ -62,7 +62,7 @@ impl OwnLease {
                     backoff.reset();
                     tracing::info!(
                         event = "lease-acquired",
-                        "Lease acquired: {}",
+                        "Lease acquired: {:#}",
                         held.lease.subnet
                     );
                     let mut own = Self {
@@ -275,7 +275,7 @@ impl OwnLease {
                 self.question = None;
                 self.last_reclaim = Some(Instant::now());
                 self.schedule(setup.options.renew_margin);
-                tracing::info!(event = "lease-acquired", "Lease acquired: {}", self.subnet());
+                tracing::info!(event = "lease-acquired", "Lease acquired: {:#}", self.subnet());
                 Some(snapshot)
             }
             Err(error) => {

@@ -58,14 +58,14 @@ impl Peers {
                     desired.change(WantedBy::Peer(lease.subnet), wishes);
                     tracing::debug!(
                         event = "peer-announced",
-                        "Peer {} is at {}",
+                        "Peer {:#} is at {}",
                         lease.subnet,
                         address(&lease.attrs)
                     );
                 }
                 Change::Gone(subnet) => {
                     self.forget(subnet, &mut desired);
-                    tracing::debug!(event = "peer-gone", "Peer {subnet} is gone");
+                    tracing::debug!(event = "peer-gone", "Peer {subnet:#} is gone");
                 }
             }
         }
@@ -226,10 +226,10 @@ fn is_stranger(problem: &PeerProblem) -> bool {
 fn say(lease: &Lease, problem: &PeerProblem, is_news: bool) {
     let (subnet, address) = (lease.subnet, address(&lease.attrs));
     match problem {
-        _ if !is_news => tracing::debug!("Peer {subnet} at {address}: {problem}"),
-        PeerProblem::Displaces { .. } => tracing::error!("Peer {subnet} at {address}: {problem}"),
-        _ if problem.is_expected() => tracing::debug!("Peer {subnet} at {address}: {problem}"),
-        _ => tracing::warn!("Peer {subnet} at {address}: {problem}"),
+        _ if !is_news => tracing::debug!("Peer {subnet:#} at {address}: {problem}"),
+        PeerProblem::Displaces { .. } => tracing::error!("Peer {subnet:#} at {address}: {problem}"),
+        _ if problem.is_expected() => tracing::debug!("Peer {subnet:#} at {address}: {problem}"),
+        _ => tracing::warn!("Peer {subnet:#} at {address}: {problem}"),
     }
 }
 

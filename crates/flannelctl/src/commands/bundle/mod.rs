@@ -6,7 +6,6 @@ mod secrets;
 mod sources;
 
 use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +16,7 @@ use clap::Args;
 use self::archive::Archive;
 use self::secrets::Secrets;
 use super::check::surroundings::Knowing;
+use super::output::OutputArgs;
 
 /// One archive with all that can be known of this node, without secrets
 ///
@@ -39,6 +39,8 @@ pub(crate) struct BundleArgs {
     cni_conf_dir: PathBuf,
     #[command(flatten)]
     knowing: Knowing,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl BundleArgs {
@@ -61,13 +63,15 @@ impl BundleArgs {
         }
         let (files, bytes) =
             archive.finish().with_context(|| format!("write {}", path.display()))?;
-        let size = bytes.div_ceil(1024);
-        writeln!(
-            std::io::stdout(),
-            "{}: {files} files, {size} KiB; secrets that are known or look like one were removed, look through it before you \
-             give it away",
-            path.display()
-        )?;
+        let written = serde_json::json!({"file": path, "files": files, "bytes": bytes});
+        self.output.output.show(&written, |_| {
+            format!(
+                "{}: {files} files, {} KiB; secrets that are known or look like one were removed, look through it \
+                 before you give it away\n",
+                path.display(),
+                bytes.div_ceil(1024)
+            )
+        })?;
         Ok(ExitCode::SUCCESS)
     }
 }

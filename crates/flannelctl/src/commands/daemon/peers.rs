@@ -9,6 +9,7 @@ use clap::Args;
 use flannel_state::{PeerCondition, PeerState};
 
 use super::{Asking, client, plain, probing};
+use crate::commands::output::Format;
 use crate::commands::store_args::block_on;
 
 /// How often peers that are watched are looked at.
@@ -36,11 +37,9 @@ impl PeersArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let format = self.asking.output.output;
         let mut out = std::io::stdout().lock();
-        if format.is_for_people() {
-            let head = ["SUBNET", "NODE", "BACKEND", "PROBE"];
-            let [subnet, node, backend, probe] = head;
-            writeln!(out, "{subnet:<20} {node:<20} {backend:<10} {probe:<16} STATE")?;
-        }
+        let wide = format == Format::Wide;
+        // With the first peer, so that there is none where there is no peer.
+        let mut heading = format.is_for_people().then(|| heading(wide));
         let mut shown = Shown::new();
         let mut broken = false;
         let mut count = 0;
@@ -55,9 +54,12 @@ impl PeersArgs {
                 broken |= !is_reached(&peer);
                 let lasting = probing::lasting(&peer);
                 if gone.remove(&key(&peer)).as_ref() != Some(&lasting) {
+                    if let Some(heading) = heading.take() {
+                        writeln!(out, "{heading}")?;
+                    }
                     match format.one_of_many(&peer)? {
                         Some(text) => out.write_all(text.as_bytes())?,
-                        None => writeln!(out, "{}", row(&peer))?,
+                        None => writeln!(out, "{}", row(&peer, wide))?,
                     }
                 }
                 if self.watch {
@@ -67,7 +69,7 @@ impl PeersArgs {
             };
             block_on(client::lines(&self.asking.socket, "/v1/peers", each))?;
             for peer in gone.into_values().filter(|_| format.is_for_people()) {
-                writeln!(out, "{} and is gone", row(&peer))?;
+                writeln!(out, "{} and is gone", row(&peer, wide))?;
             }
             Ok(out.flush()?)
         };
@@ -108,12 +110,29 @@ fn is_meant(peer: &PeerState, node: &str) -> bool {
         || subnets.into_iter().any(has)
 }
 
-fn row(peer: &PeerState) -> String {
-    let either =
-        |v4: Option<String>, v6: Option<String>| v4.or(v6).unwrap_or_else(|| "-".to_owned());
-    let subnet = either(peer.subnet.clone(), peer.ipv6_subnet.clone());
+fn heading(wide: bool) -> String {
+    columns(["SUBNET", "NODE", "BACKEND", "PROBE"], wide.then_some(["MTU", "PROBED"]), "STATE")
+}
+
+/// With all details there is room for two families.
+fn columns(first: [&str; 4], more: Option<[&str; 2]>, last: &str) -> String {
+    let [subnet, node, backend, probe] = first;
+    match more {
+        None => format!("{subnet:<20} {node:<20} {backend:<10} {probe:<16} {last}"),
+        Some([mtu, at]) => {
+            format!("{subnet:<44} {node:<44} {backend:<10} {probe:<16} {mtu:<6} {at:<21} {last}")
+        }
+    }
+}
+
+fn row(peer: &PeerState, wide: bool) -> String {
+    let of_both = |v4: Option<String>, v6: Option<String>| {
+        let both: Vec<String> = v4.into_iter().chain(v6).take(if wide { 2 } else { 1 }).collect();
+        if both.is_empty() { "-".to_owned() } else { both.join(",") }
+    };
+    let subnet = of_both(peer.subnet.clone(), peer.ipv6_subnet.clone());
     let node =
-        either(peer.public_ip.map(|ip| ip.to_string()), peer.public_ipv6.map(|ip| ip.to_string()));
+        of_both(peer.public_ip.map(|ip| ip.to_string()), peer.public_ipv6.map(|ip| ip.to_string()));
     let condition = match peer.condition {
         PeerCondition::Programmed => "programmed",
         PeerCondition::Incomplete => "INCOMPLETE",
@@ -122,10 +141,61 @@ fn row(peer: &PeerState) -> String {
     };
     let why = peer.why.as_ref().map(|why| format!(": {}", plain(why))).unwrap_or_default();
     let (backend, probe) = (plain(&peer.backend), probing::cell(peer));
-    let mut row = format!("{subnet:<20} {node:<20} {backend:<10} {probe:<16} {condition}{why}");
+    let probed = peer.probe.as_ref();
+    let mtu = probed.and_then(|probe| probe.mtu).map_or("-".to_owned(), |mtu| mtu.to_string());
+    // To the second.
+    let at = probed.and_then(|probe| Some(format!("{}Z", probe.at.as_ref()?.get(..19)?)));
+    let at = at.unwrap_or_else(|| "-".to_owned());
+    let more = wide.then_some([mtu.as_str(), at.as_str()]);
+    let state = format!("{condition}{why}");
+    let mut row = columns([&subnet, &node, &backend, &probe], more, &state);
     if let Some(found) = peer.probe.as_ref().filter(|probe| probe.traffic.is_some()) {
         let told = found.why.iter().chain(&found.fix).map(|text| plain(text));
         told.for_each(|text| row += &format!("; {text}"));
     }
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use flannel_state::ProbeState;
+
+    use super::*;
+
+    #[test]
+    fn in_detail_a_peer_is_shown_in_both_families_with_what_passes_and_when_it_was_asked() {
+        let peer = PeerState {
+            network: "_".to_owned(),
+            subnet: Some("10.5.1.0/24".to_owned()),
+            ipv6_subnet: Some("fd00:5:1::/64".to_owned()),
+            public_ip: Some([192, 0, 2, 1].into()),
+            public_ipv6: None,
+            backend: "vxlan".to_owned(),
+            condition: PeerCondition::Programmed,
+            why: None,
+            probe: Some(ProbeState {
+                verdict: "reached".to_owned(),
+                traffic: Some(true),
+                mtu: Some(1450),
+                at: Some("2026-11-17T00:16:55.595504152Z".to_owned()),
+                ..ProbeState::default()
+            }),
+        };
+        let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            words(row(&peer, true)),
+            [
+                "10.5.1.0/24,fd00:5:1::/64",
+                "192.0.2.1",
+                "vxlan",
+                "reached",
+                "1450",
+                "2026-11-17T00:16:55Z",
+                "programmed"
+            ]
+        );
+        assert_eq!(words(heading(true)).len(), 7);
+        let short = words(row(&peer, false));
+        assert_eq!(short, ["10.5.1.0/24", "192.0.2.1", "vxlan", "reached", "programmed"]);
+    }
 }
