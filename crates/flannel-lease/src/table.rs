@@ -2,6 +2,7 @@
 //! alone, so a change is reported exactly when what a reader of the table sees has changed.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use crate::{Lease, LeaseAttrs, Subnet};
 
@@ -74,7 +75,17 @@ impl LeaseTable {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&Subnet, &LeaseAttrs)> {
-        self.leases.iter().filter(|(subnet, _)| !self.is_own(subnet))
+        self.iter_after(None)
+    }
+
+    /// In their order, those that come after this one, whether it is there any more or not; or all.
+    pub fn iter_after(
+        &self,
+        subnet: Option<Subnet>,
+    ) -> impl Iterator<Item = (&Subnet, &LeaseAttrs)> {
+        let from = subnet.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.leases.range((from, Bound::Unbounded));
+        rest.filter(|(subnet, _)| !self.is_own(subnet))
     }
 
     pub fn own(&self) -> Option<Subnet> {

@@ -63,10 +63,11 @@ impl History {
         self.0.next.send_replace(number + 1);
     }
 
-    /// All that is remembered from this number on.
-    pub fn since(&self, number: u64) -> Vec<HistoryEvent> {
+    /// The first of what is remembered from this number on, so many at most.
+    pub fn since(&self, number: u64, most: usize) -> Vec<HistoryEvent> {
         let events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
-        events.iter().filter(|event| event.number >= number).cloned().collect()
+        let begin = events.partition_point(|event| event.number < number);
+        events.range(begin..).take(most).cloned().collect()
     }
 
     /// Changes with every event.
@@ -85,9 +86,11 @@ mod tests {
         for _ in 0..REMEMBERED + 5 {
             history.add("peer-came".to_owned(), "10.1.2.0/24".to_owned(), None);
         }
-        let all = history.since(0);
+        let all = history.since(0, usize::MAX);
         assert_eq!((all.len(), all[0].number), (REMEMBERED, 5));
-        assert_eq!(history.since(*history.next_number().borrow()), []);
-        assert_eq!(history.since(REMEMBERED as u64 + 4).len(), 1);
+        assert_eq!(history.since(*history.next_number().borrow(), 10), []);
+        assert_eq!(history.since(REMEMBERED as u64 + 4, 10).len(), 1);
+        let page = history.since(7, 3);
+        assert_eq!(page.iter().map(|event| event.number).collect::<Vec<_>>(), [7, 8, 9]);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use flanneld::cni_conf::{self, CniConf};
-use flanneld::door::{self, Door};
+use flanneld::door::Door;
 use flanneld::history::History;
 use flanneld::joined_networks::{JoinedNetworks, Watched};
 use flanneld::options::{Options, Parsed, Remark};
@@ -118,7 +118,7 @@ async fn live(
         return Ok(());
     }
     let (request, stopping) = stopping();
-    let socket = options.networks.first().map(|network| door::socket(&network.subnet_file));
+    let socket = options.socket.clone();
     let (Watched { readiness: ready, readings }, networks) =
         JoinedNetworks::new(options, served, stopping).run();
     let door = readings.map(|readings| Door::new(readings, history));
@@ -129,7 +129,7 @@ async fn live(
             result = networks => result,
             never = serve_probe(probe, told) => match never {},
             never = show_to_runtimes(cni_conf, ready) => match never {},
-            never = open_door(socket.zip(door)) => match never {},
+            never = open_door(door.map(|door| (socket, door))) => match never {},
         }
     });
     tokio::select! {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use flannel_lease::{Expiry, LeaseAttrs, Subnet};
+use flannel_lease::{Expiry, LeaseAttrs, LeaseTable, Subnet};
 use flannel_state::{
     EntriesState, LeaseState, Moment, NetworkState, PeerCondition, PeerState, ProblemState,
     StoreState, UnderlayState,
@@ -12,7 +12,7 @@ use flannel_wanted::Status;
 
 use super::Daemon;
 use super::troubles::SharedAddresses;
-use crate::door::{Keepers, PeersPage, Question};
+use crate::door::{Keepers, PeerPlace, PeersPage, Question};
 
 /// Peers told of at once: the daemon has other things to do in between.
 const PAGE: usize = 500;
@@ -81,7 +81,7 @@ impl Daemon {
             underlay: Some(self.underlay_state()),
             mtu: Some(network.mtu()),
             store: Some(StoreState {
-                name: self.setup.store.short_name(),
+                name: self.setup.store.words(),
                 up: self.contact.lost.is_none(),
                 since: moment(self.contact.since),
                 why: self.contact.lost.clone(),
@@ -121,15 +121,12 @@ impl Daemon {
     }
 
     /// The next peers in order, those missing from the store's list last.
-    fn peer_states(&self, after: Option<Subnet>) -> Vec<(Subnet, PeerState)> {
-        let vanished = self.peers.vanished().map(|subnet| (subnet, None));
-        let mut peers: Vec<_> =
-            self.table.iter().map(|(subnet, attrs)| (subnet, Some(attrs))).collect();
-        peers.extend(vanished);
-        let after = after.and_then(|after| peers.iter().position(|(subnet, _)| **subnet == after));
-        let rest = peers.into_iter().skip(after.map_or(0, |at| at + 1)).take(PAGE);
+    fn peer_states(&self, after: Option<PeerPlace>) -> Vec<(Subnet, PeerState)> {
         let shared = self.shared_addresses();
-        rest.map(|(subnet, attrs)| (*subnet, self.peer_state(subnet, attrs, &shared))).collect()
+        next_peers(&self.table, self.peers.vanished(), after)
+            .take(PAGE)
+            .map(|(subnet, attrs)| (*subnet, self.peer_state(subnet, attrs, &shared)))
+            .collect()
     }
 
     fn peer_state(
@@ -158,6 +155,22 @@ impl Daemon {
     }
 }
 
+/// Those after a place, whose peer may have left meanwhile.
+fn next_peers<'a>(
+    table: &'a LeaseTable,
+    vanished: impl Iterator<Item = &'a Subnet>,
+    after: Option<PeerPlace>,
+) -> impl Iterator<Item = (&'a Subnet, Option<&'a LeaseAttrs>)> {
+    let (listed_after, vanished_after) = match after {
+        Some(PeerPlace { subnet, is_vanished: true }) => (None, Some(subnet)),
+        listed => (Some(listed.map(|place| place.subnet)), None),
+    };
+    let listed = listed_after.into_iter().flat_map(|after| table.iter_after(after));
+    let vanished =
+        vanished.filter(move |subnet| vanished_after.is_none_or(|after| **subnet > after));
+    listed.map(|(subnet, attrs)| (subnet, Some(attrs))).chain(vanished.map(|subnet| (subnet, None)))
+}
+
 fn entries_state(status: &Status) -> EntriesState {
     let problem = |problem: &flannel_wanted::Problem| ProblemState {
         entry: problem.entry.clone(),
@@ -174,4 +187,39 @@ fn entries_state(status: &Status) -> EntriesState {
 
 pub(super) fn moment(at: SystemTime) -> Moment {
     jiff::Timestamp::try_from(at).map(|at| at.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use flannel_lease::Lease;
+
+    use super::*;
+
+    fn subnet(number: u8) -> Subnet {
+        format!("10.5.{number}.0-24").parse().expect("a key")
+    }
+
+    #[test]
+    fn pages_of_peers_go_on_where_they_ended_though_peers_leave_meanwhile() {
+        let mut table = LeaseTable::new();
+        let lease = |number| Lease { subnet: subnet(number), attrs: LeaseAttrs::default() };
+        table.snapshot((1..=5).map(lease));
+        let vanished = [subnet(2), subnet(8), subnet(9)];
+        let next = |table: &LeaseTable, after| -> Vec<(Subnet, bool)> {
+            let peers = next_peers(table, vanished.iter(), after);
+            peers.take(3).map(|(subnet, attrs)| (*subnet, attrs.is_none())).collect()
+        };
+        let of = |numbers: [(u8, bool); 3]| numbers.map(|(n, gone)| (subnet(n), gone)).to_vec();
+        let place = |(subnet, is_vanished)| Some(PeerPlace { subnet, is_vanished });
+
+        let first = next(&table, None);
+        assert_eq!(first, of([(1, false), (2, false), (3, false)]));
+        // The last one of the page leaves.
+        table.snapshot([1, 2, 4, 5].map(lease));
+        let second = next(&table, place(first[2]));
+        assert_eq!(second, of([(4, false), (5, false), (2, true)]));
+        let third = next(&table, place(second[2]));
+        assert_eq!(third, [(subnet(8), true), (subnet(9), true)]);
+        assert_eq!(next(&table, place(third[1])), []);
+    }
 }

@@ -102,7 +102,7 @@ impl Daemon {
     fn store_away(&self) -> Option<TroubleState> {
         let why = self.contact.why_lost()?;
         Some(TroubleState {
-            about: self.setup.store.short_name(),
+            about: self.setup.store.words(),
             layer: "store".to_owned(),
             why: format!(
                 "it is away: {why}; traffic goes on, and no node hears of others that come, go or change"

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use flannel_lease::Subnet;
-use flannel_state::{DaemonState, Moment, NetworkState, PeerState, SCHEMA};
+use flannel_state::{DaemonState, Moment, NetworkState, PeerCondition, PeerState, SCHEMA};
 use flannel_traffic::Traffic;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -37,9 +37,16 @@ use crate::readiness::{Reading, Readings};
 pub enum Question {
     State(oneshot::Sender<NetworkState>),
     /// A page of peers: those after this one, or the first.
-    Peers(Option<Subnet>, oneshot::Sender<PeersPage>),
+    Peers(Option<PeerPlace>, oneshot::Sender<PeersPage>),
     Keepers(oneshot::Sender<Keepers>),
     Figures(oneshot::Sender<Box<Figures>>),
+}
+
+/// Where a page of peers ended. Those that the store no longer lists come last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerPlace {
+    pub subnet: Subnet,
+    pub is_vanished: bool,
 }
 
 pub struct PeersPage {
@@ -66,6 +73,8 @@ pub enum Through {
 
 /// A daemon that waits for its store answers when that is over; who asks is told what is known without it.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Events told of at once: a reader that is slow keeps no more of them in memory than these.
+const EVENTS_AT_ONCE: usize = 200;
 /// Pieces of an answer that wait for a slow reader.
 const PIECES: usize = 4;
 
@@ -145,7 +154,10 @@ impl Door {
                 let page = ask(&reading, |answer| Question::Peers(after, answer)).await;
                 let Some(page) = page.filter(|page| !page.peers.is_empty()) else { break };
                 let peers = entries::with_what_is_missing(page).await;
-                after = peers.last().map(|(subnet, _)| *subnet);
+                after = peers.last().map(|(subnet, peer)| PeerPlace {
+                    subnet: *subnet,
+                    is_vanished: peer.condition == PeerCondition::Vanished,
+                });
                 let mut text = Vec::new();
                 peers.iter().for_each(|(_, peer)| line(&mut text, peer));
                 if send.send(text.into()).await.is_err() {
@@ -159,14 +171,16 @@ impl Door {
         let mut next = self.0.history.next_number();
         let mut from = next.borrow().saturating_sub(last);
         loop {
-            let until = *next.borrow_and_update();
-            let mut text = Vec::new();
-            for event in self.0.history.since(from) {
-                line(&mut text, &event);
-            }
-            from = until;
-            if !text.is_empty() && send.send(text.into()).await.is_err() {
-                return;
+            next.mark_unchanged();
+            loop {
+                let page = self.0.history.since(from, EVENTS_AT_ONCE);
+                let Some(latest) = page.last() else { break };
+                from = latest.number + 1;
+                let mut text = Vec::new();
+                page.iter().for_each(|event| line(&mut text, event));
+                if send.send(text.into()).await.is_err() {
+                    return;
+                }
             }
             if !follow {
                 return;

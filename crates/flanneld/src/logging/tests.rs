@@ -132,7 +132,7 @@ fn what_is_marked_as_an_event_is_remembered_even_if_it_is_not_shown() {
     let shown: Vec<_> = log.lines().map(|line| line.split_once("] ").expect("a head").1).collect();
     assert_eq!(shown, ["The store is back after=3 network=blue"]);
     let events: Vec<_> =
-        history.since(0).into_iter().map(|e| (e.kind, e.what, e.network)).collect();
+        history.since(0, usize::MAX).into_iter().map(|e| (e.kind, e.what, e.network)).collect();
     let event =
         |kind: &str, what: &str| (kind.to_owned(), what.to_owned(), Some("blue".to_owned()));
     let first = event("store-found", "The store is back after=3");

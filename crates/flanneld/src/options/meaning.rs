@@ -30,6 +30,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 pub struct Options {
     /// The networks that this node joins; none when it only serves leases.
     pub networks: Vec<Joined>,
+    /// Where it says how it is, in all of them.
+    pub socket: PathBuf,
     /// The lease server to run.
     pub serve: Option<Serve>,
     pub underlay: Selection,
@@ -105,6 +107,7 @@ impl Options {
         let (networks, serve) = (given.networks()?, given.serve()?);
         Ok(Self {
             networks,
+            socket: crate::door::socket(&given.file("subnet-file", &typed.subnet_file)?),
             serve,
             underlay: Selection {
                 iface: typed.iface.clone(),

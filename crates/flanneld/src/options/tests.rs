@@ -48,6 +48,7 @@ fn without_any_word_the_defaults_hold() {
     assert_eq!(remarks, []);
     assert_eq!(options.underlay, crate::iface::Selection::default());
     assert_eq!(options.networks[0].subnet_file, Path::new("/run/flannel/subnet.env"));
+    assert_eq!(options.socket, Path::new("/run/flannel/flanneld.sock"));
     assert_eq!(options.renew_margin, Duration::from_secs(3600));
     assert_eq!(
         options.traffic,

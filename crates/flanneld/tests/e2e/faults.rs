@@ -389,7 +389,7 @@ fn a_store_that_is_away_is_named() -> Result<()> {
         || lab.etcd().unwrap().kill(),
         &[
             status(1, "store", "it is away", "flags of flanneld say where it is").remark(),
-            check(1, "store", "etcd v3 cannot be asked", "flags of flanneld say where it is"),
+            check(1, "store", "cannot be asked", "flags of flanneld say where it is"),
         ],
         |()| lab.etcd().unwrap().restart().unwrap(),
     )
