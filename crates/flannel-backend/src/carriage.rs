@@ -7,7 +7,7 @@ pub enum Carriage {
         /// In words: `UDP port 8472`.
         name: String,
         /// As a firewall is told of it: `-p udp --dport 8472`.
-        allow: String,
+        allow: Vec<String>,
         /// What it adds to a packet, in bytes.
         overhead: u32,
     },
@@ -24,12 +24,12 @@ impl Carriage {
         match ports {
             [port] => Self::Tunnel {
                 name: format!("UDP port {port}"),
-                allow: format!("-p udp --dport {port}"),
+                allow: vec![format!("-p udp --dport {port}")],
                 overhead,
             },
             _ => Self::Tunnel {
                 name: format!("UDP ports {}", list(" and ")),
-                allow: format!("-p udp -m multiport --dports {}", list(",")),
+                allow: vec![format!("-p udp -m multiport --dports {}", list(","))],
                 overhead,
             },
         }

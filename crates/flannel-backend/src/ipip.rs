@@ -100,11 +100,14 @@ impl Backend for IpipBackend {
 
     fn carriage(&self, node: &Node) -> Carriage {
         let (name, allow) = match (&node.network.v4, &node.network.v6) {
-            (_, None) => ("IP protocol 4 (IPIP)", "-p 4"),
-            (None, Some(_)) => ("IP protocol 41 (IPv6 in IPv4)", "-p 41"),
-            (Some(_), Some(_)) => ("IP protocol 4 (IPIP) or 41 (IPv6 in IPv4)", "-p 4"),
+            (_, None) => ("IP protocol 4 (IPIP)", &["-p 4"][..]),
+            (None, Some(_)) => ("IP protocol 41 (IPv6 in IPv4)", &["-p 41"][..]),
+            (Some(_), Some(_)) => {
+                ("IP protocol 4 (IPIP) or 41 (IPv6 in IPv4)", &["-p 4", "-p 41"][..])
+            }
         };
-        Carriage::Tunnel { name: name.to_owned(), allow: allow.to_owned(), overhead: OVERHEAD }
+        let allow = allow.iter().map(|rule| (*rule).to_owned()).collect();
+        Carriage::Tunnel { name: name.to_owned(), allow, overhead: OVERHEAD }
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

@@ -128,7 +128,7 @@ impl Backend for IpsecBackend {
     fn carriage(&self, node: &Node) -> Carriage {
         Carriage::Tunnel {
             name: "IPsec (ESP, and UDP ports 500 and 4500)".to_owned(),
-            allow: "-p udp -m multiport --dports 500,4500".to_owned(),
+            allow: vec!["-p esp".to_owned(), "-p udp -m multiport --dports 500,4500".to_owned()],
             overhead: node.underlay.mtu.saturating_sub(self.mtu(node)),
         }
     }

@@ -60,11 +60,12 @@ fn own() -> Own {
         overlay: [Some(HERE), None],
         tunnel: Some(Tunnel {
             name: "nothing".to_owned(),
-            allow: String::new(),
+            allow: Vec::new(),
             devices: Vec::new(),
             overhead: OVERHEAD,
         }),
         mtu: MTU,
+        link_index: 1,
         link: "lo".to_owned(),
         link_mtu: MTU + OVERHEAD,
     }

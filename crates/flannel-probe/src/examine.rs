@@ -1,6 +1,6 @@
 //! One turn: a peer is asked, and if it does not answer as it should, what is needed to tell why is tried.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crate::mtu_search::MtuSearch;
@@ -77,14 +77,14 @@ impl Examination {
         };
         let underlay_ping = async {
             match under {
-                Some((from, to)) => ping(from, to, PATIENCE).await,
+                Some(under) => self.ping(under).await,
                 None => None,
             }
         };
         let (overlay, plain_answer, overlay_ping, underlay_answer, underlay_ping) = tokio::join!(
             again.ask(&small),
             plain.ask(&without),
-            ping(over.0, over.1, PATIENCE),
+            self.ping(over),
             underlay_answer,
             underlay_ping,
         );
@@ -126,7 +126,7 @@ impl Examination {
         let mut underlay_ping = None;
         if answer == Outcome::Silent {
             let pinged;
-            (answer, pinged) = tokio::join!(exchange.ask(&small), ping(under.0, under.1, PATIENCE));
+            (answer, pinged) = tokio::join!(exchange.ask(&small), self.ping(under));
             underlay_ping = pinged;
         }
         self.cookies[at] = exchange.cookie;
@@ -174,13 +174,19 @@ impl Examination {
     }
 
     fn exchange(&self, (from, to): (IpAddr, IpAddr), way: Way, family: usize) -> Exchange {
+        let own = &self.plan.own;
         Exchange {
-            from,
-            to: SocketAddr::new(to, self.plan.target.port.get()),
+            from: own.at(from, 0),
+            to: own.at(to, self.plan.target.port.get()),
             subnet: self.plan.own.subnet,
             about_v6: family == 1,
             cookie: self.cookies[slot(way, family)],
         }
+    }
+
+    async fn ping(&self, (from, to): (IpAddr, IpAddr)) -> Option<bool> {
+        let own = &self.plan.own;
+        ping(own.at(from, 0), own.at(to, 0), PATIENCE).await
     }
 
     fn small(&self, plain: bool) -> Question {

@@ -1,7 +1,7 @@
 //! The peers of one network that are probed: where they are, whose turn it is, and what was found.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -35,6 +35,8 @@ pub struct Own {
     pub mtu: u32,
     /// The interface towards the peers.
     pub link: String,
+    /// Its number, without which link-local addresses mean nothing.
+    pub link_index: u32,
     /// What that carries.
     pub link_mtu: u32,
 }
@@ -44,8 +46,8 @@ pub struct Own {
 pub struct Tunnel {
     /// `UDP port 8472`.
     pub name: String,
-    /// As a firewall is told of it: `-p udp --dport 8472`.
-    pub allow: String,
+    /// As a firewall is told of it, rule by rule: `-p udp --dport 8472`.
+    pub allow: Vec<String>,
     /// The devices of this node.
     pub devices: Vec<String>,
     /// What it adds to a packet, in bytes.
@@ -411,16 +413,27 @@ fn is_bad(verdict: Option<&Verdict>) -> bool {
 }
 
 impl Own {
-    /// Every address at which peers may ask this node, and which way what comes there has come.
-    pub(crate) fn addresses(&self) -> Vec<(IpAddr, crate::Way)> {
+    /// Every place at which peers may ask this node, and which way what comes there has come.
+    pub(crate) fn addresses(&self, port: u16) -> Vec<(SocketAddr, crate::Way)> {
         use crate::Way::{Overlay, Underlay};
         let under = self.underlay.iter().chain(&self.announced).flatten();
         let over = self.overlay.iter().flatten();
+        let at = |ip: &IpAddr| self.at(*ip, port);
         let mut all: Vec<_> =
-            under.map(|ip| (*ip, Underlay)).chain(over.map(|ip| (*ip, Overlay))).collect();
+            under.map(|ip| (at(ip), Underlay)).chain(over.map(|ip| (at(ip), Overlay))).collect();
         all.sort_unstable();
-        all.dedup_by_key(|(ip, _)| *ip);
+        all.dedup_by_key(|(at, _)| *at);
         all
+    }
+
+    /// An address of this node, or one that it reaches. A link-local one is that of the interface towards the peers.
+    pub(crate) fn at(&self, ip: IpAddr, port: u16) -> SocketAddr {
+        match ip {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+                SocketAddrV6::new(v6, port, 0, self.link_index).into()
+            }
+            ip => SocketAddr::new(ip, port),
+        }
     }
 
     /// From and to, through the tunnel.

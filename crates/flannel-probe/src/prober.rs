@@ -59,7 +59,7 @@ impl Prober {
 
     /// This node, and all peers that answer.
     pub fn replace(&self, own: Own, targets: impl IntoIterator<Item = (IpNet, Target)>) {
-        let addresses = own.addresses();
+        let addresses = own.addresses(self.port());
         self.peers().replace(own, targets, self.now(), &mut fastrand::Rng::new());
         self.0.listeners.listen(&self.0.network, addresses, &self.0.peers);
         self.0.changed.notify_one();

@@ -23,12 +23,18 @@ pub fn words(known: &Known, own: &Own, subnet: &IpNet, target: &Target) -> Words
 fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (String, Option<String>) {
     let port = target.port;
     let there = target.public.iter().flatten().next();
-    let there = there.map_or_else(|| subnet.to_string(), IpAddr::to_string);
+    let there = match there {
+        // As `ping` wants it.
+        Some(IpAddr::V6(ip)) if ip.is_unicast_link_local() => format!("{ip}%{}", own.link),
+        Some(ip) => ip.to_string(),
+        None => subnet.to_string(),
+    };
     let (tunnel, allow, devices) = match &own.tunnel {
-        Some(tunnel) => (tunnel.name.as_str(), tunnel.allow.as_str(), tunnel.devices.as_slice()),
-        None => ("the underlay", "", [].as_slice()),
+        Some(tunnel) => (tunnel.name.as_str(), tunnel.allow.as_slice(), tunnel.devices.as_slice()),
+        None => ("the underlay", [].as_slice(), [].as_slice()),
     };
     let let_in = |rule: &str| format!("`iptables -I INPUT {rule} -j ACCEPT`");
+    let let_in_tunnel = || allow.iter().map(|rule| let_in(rule)).collect::<Vec<_>>().join(" and ");
     let offload = |on: &str| {
         let each = devices.iter().map(|d| format!("`ethtool -K {d} tx-checksum-ip-generic off`"));
         format!("on {on}: {}", each.collect::<Vec<_>>().join(" and "))
@@ -116,14 +122,14 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
                 "its daemon answers beside the tunnel, but {tunnel} does not arrive there: a firewall on that \
                  node or on the way drops it"
             ),
-            Some(format!("on {there}: {}; `flannelctl check` there names the rule", let_in(allow))),
+            Some(format!("on {there}: {}; `flannelctl check` there names the rule", let_in_tunnel())),
         ),
         Verdict::TunnelBlocked(Direction::Back) => (
             format!(
                 "what is sent through the tunnel arrives there, but {tunnel} does not come back: a firewall on \
                  this node or on the way drops it"
             ),
-            Some(format!("on this node: {}; `flannelctl check` names the rule", let_in(allow))),
+            Some(format!("on this node: {}; `flannelctl check` names the rule", let_in_tunnel())),
         ),
         Verdict::TunnelBlocked(Direction::Unknown) => (
             format!(
@@ -132,7 +138,7 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
             ),
             Some(format!(
                 "on {there}: `systemctl status flanneld`; on both nodes {} and {}",
-                let_in(allow),
+                let_in_tunnel(),
                 let_in(&format!("-p udp --dport {port}"))
             )),
         ),

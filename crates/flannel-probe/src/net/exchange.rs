@@ -13,7 +13,8 @@ use crate::wire::{Ask, REPLY, Reply};
 
 /// Between two nodes, one way.
 pub(crate) struct Exchange {
-    pub(crate) from: IpAddr,
+    /// Its port is whichever is free.
+    pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
     /// Of this node's own lease.
     pub(crate) subnet: IpNet,

@@ -1,7 +1,7 @@
 //! Answering: a socket for each address of this node that peers may ask at.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,9 @@ const LONGEST: usize = 65_535;
 pub struct Listeners {
     port: u16,
     answering: Arc<Answering>,
-    open: Mutex<HashMap<IpAddr, (Way, AbortHandle)>>,
+    open: Mutex<HashMap<SocketAddr, (Way, AbortHandle)>>,
     /// What each network wants.
-    wanted: Mutex<HashMap<String, Vec<(IpAddr, Way)>>>,
+    wanted: Mutex<HashMap<String, Vec<(SocketAddr, Way)>>>,
 }
 
 struct Answering {
@@ -57,22 +57,21 @@ impl Listeners {
     }
 
     /// From now on this network's peers are answered at these addresses, and at no others.
-    pub(crate) fn listen(&self, network: &str, at: Vec<(IpAddr, Way)>, peers: &SharedPeers) {
+    pub(crate) fn listen(&self, network: &str, at: Vec<(SocketAddr, Way)>, peers: &SharedPeers) {
         lock(&self.answering.networks).insert(network.to_owned(), peers.clone());
         let mut wanted = lock(&self.wanted);
         wanted.insert(network.to_owned(), at);
         let mut open = lock(&self.open);
-        let all: HashMap<IpAddr, Way> = wanted.values().flatten().copied().collect();
-        open.retain(|address, (way, task)| {
-            let stays = all.get(address) == Some(way);
+        let all: HashMap<SocketAddr, Way> = wanted.values().flatten().copied().collect();
+        open.retain(|at, (way, task)| {
+            let stays = all.get(at) == Some(way);
             if !stays {
                 task.abort();
             }
             stays
         });
-        for (address, way) in all {
-            open.entry(address).or_insert_with(|| {
-                let at = SocketAddr::new(address, self.port);
+        for (at, way) in all {
+            open.entry(at).or_insert_with(|| {
                 let task = tokio::spawn(serve(at, way, self.answering.clone()));
                 (way, task.abort_handle())
             });

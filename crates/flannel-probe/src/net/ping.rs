@@ -1,6 +1,6 @@
 //! ICMP echo: a peer's kernel answers it whether a daemon runs there or not.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::socket;
@@ -10,9 +10,9 @@ const ECHO_V6: (u8, u8) = (128, 129);
 const LENGTH: usize = 16;
 
 /// `None`: it could not be tried, for want of `CAP_NET_RAW` or of a way.
-pub(crate) async fn ping(from: IpAddr, to: IpAddr, patience: Duration) -> Option<bool> {
+pub(crate) async fn ping(from: SocketAddr, to: SocketAddr, patience: Duration) -> Option<bool> {
     let socket = socket::pinging(from).ok()?;
-    socket.connect(SocketAddr::new(to, 0)).await.ok()?;
+    socket.connect(to).await.ok()?;
     let nonce = fastrand::u64(..);
     socket.send(&echo(to.is_ipv6(), nonce)).await.ok()?;
     let answered = async {

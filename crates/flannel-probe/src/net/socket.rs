@@ -9,10 +9,10 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, bind, ipprot
 use tokio::net::UdpSocket;
 
 /// For asking: any port, and packets as large as they are told to be, whatever the kernel believes of the path.
-pub(super) fn asking(from: IpAddr) -> io::Result<UdpSocket> {
-    let fd = open(from, SocketType::DGRAM, None)?;
-    never_fragment(&fd, from)?;
-    bind(&fd, &SocketAddr::new(from, 0))?;
+pub(super) fn asking(from: SocketAddr) -> io::Result<UdpSocket> {
+    let fd = open(from.ip(), SocketType::DGRAM, None)?;
+    never_fragment(&fd, from.ip())?;
+    bind(&fd, &from)?;
     into_tokio(fd)
 }
 
@@ -31,10 +31,10 @@ pub(super) fn answering(at: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 /// For pinging. It needs `CAP_NET_RAW`.
-pub(super) fn pinging(from: IpAddr) -> io::Result<UdpSocket> {
+pub(super) fn pinging(from: SocketAddr) -> io::Result<UdpSocket> {
     let protocol = if from.is_ipv4() { ipproto::ICMP } else { ipproto::ICMPV6 };
-    let fd = open(from, SocketType::RAW, Some(protocol))?;
-    bind(&fd, &SocketAddr::new(from, 0))?;
+    let fd = open(from.ip(), SocketType::RAW, Some(protocol))?;
+    bind(&fd, &from)?;
     into_tokio(fd)
 }
 

@@ -15,11 +15,12 @@ fn own() -> Own {
         overlay: [Some(net(1).addr()), None],
         tunnel: Some(Tunnel {
             name: "UDP port 8472".to_owned(),
-            allow: "-p udp --dport 8472".to_owned(),
+            allow: vec!["-p udp --dport 8472".to_owned()],
             devices: vec!["flannel.1".to_owned()],
             overhead: 50,
         }),
         mtu: 1450,
+        link_index: 2,
         link: "eth0".to_owned(),
         link_mtu: 1500,
     }

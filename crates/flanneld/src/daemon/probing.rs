@@ -116,8 +116,16 @@ impl Daemon {
             tunnel,
             mtu: self.network.mtu(),
             link: underlay.link.to_string(),
+            link_index: self.link_index(),
             link_mtu: underlay.mtu,
         })
+    }
+
+    /// Of the interface towards the peers; 0 while there is none.
+    fn link_index(&self) -> u32 {
+        let facts = self.facts.borrow();
+        let link = &self.network.underlay().link;
+        facts.interfaces.iter().find(|it| it.name == *link).map_or(0, |it| it.index)
     }
 
     /// `None` for a peer that does not take part.

@@ -32,6 +32,7 @@ mod mtu;
 mod networks;
 mod own_lease;
 mod probing;
+mod probing_everywhere;
 mod random;
 mod restart;
 mod rules;

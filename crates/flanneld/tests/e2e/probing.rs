@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::{LIMIT, connected_pods, flanneld, go_flanneld, lab, measured, probe};
 
-fn flannelctl(lab: &Lab, node: u16, words: &[&str]) -> (bool, String) {
+pub(crate) fn flannelctl(lab: &Lab, node: u16, words: &[&str]) -> (bool, String) {
     let program = flanneld().with_file_name("flannelctl");
     let mut command = vec![program.to_str().unwrap()];
     command.extend(words);
@@ -22,7 +22,7 @@ fn status(lab: &Lab, node: u16) -> (bool, String) {
 }
 
 /// Waits until a node says all of this, and whether its network is whole.
-fn says(lab: &Lab, node: u16, whole: bool, parts: &[&str]) -> Result<String> {
+pub(crate) fn says(lab: &Lab, node: u16, whole: bool, parts: &[&str]) -> Result<String> {
     lab.wait_until(&format!("node {node} to say {parts:?}"), LIMIT, || {
         let (said_whole, said) = status(lab, node);
         let all = said_whole == whole && parts.iter().all(|part| said.contains(part));
@@ -31,7 +31,7 @@ fn says(lab: &Lab, node: u16, whole: bool, parts: &[&str]) -> Result<String> {
 }
 
 /// All nodes reach all, and nothing is found wrong.
-fn all_is_well(lab: &Lab) -> Result<()> {
+pub(crate) fn all_is_well(lab: &Lab) -> Result<()> {
     let others = lab.nodes().len() - 1;
     for node in lab.nodes() {
         let said = says(lab, node.number(), true, &[&format!("probes    {others} reached\n")])?;
@@ -41,14 +41,14 @@ fn all_is_well(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-fn started(builder: LabBuilder) -> Result<Lab> {
+pub(crate) fn started(builder: LabBuilder) -> Result<Lab> {
     let lab = builder.start()?;
     all_is_well(&lab)?;
     Ok(lab)
 }
 
 /// Plants a fault, waits until it is named, and tells how long that took.
-fn named(
+pub(crate) fn named(
     lab: &Lab,
     node: u16,
     whole: bool,
@@ -62,14 +62,14 @@ fn named(
     Ok(said)
 }
 
-fn drop_packets(lab: &Lab, node: u16, hook: &str, rule: &str) {
+pub(crate) fn drop_packets(lab: &Lab, node: u16, hook: &str, rule: &str) {
     let table = format!(
         "add table inet planted {{ chain it {{ type filter hook {hook} priority -300; {rule} drop; }}; }}"
     );
     lab.node(node).exec(&["nft", &table]).unwrap();
 }
 
-fn drop_no_more(lab: &Lab, node: u16) {
+pub(crate) fn drop_no_more(lab: &Lab, node: u16) {
     lab.node(node).exec(&["nft", "delete table inet planted"]).unwrap();
 }
 
@@ -78,7 +78,7 @@ fn address(lab: &Lab, node: u16) -> Ipv4Addr {
 }
 
 /// What a node knows of a peer.
-fn peer(lab: &Lab, node: u16, of: u16) -> Value {
+pub(crate) fn peer(lab: &Lab, node: u16, of: u16) -> Value {
     let (_, said) = flannelctl(lab, node, &["peers", &address(lab, of).to_string(), "-o", "json"]);
     serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
 }
@@ -260,7 +260,7 @@ fn nobody_is_probed_where_the_flag_says_so() -> Result<()> {
     Ok(())
 }
 
-fn every_backend(builder: LabBuilder, rule: &str, name: &str) -> Result<()> {
+pub(crate) fn every_backend(builder: LabBuilder, rule: &str, name: &str) -> Result<()> {
     let lab = started(builder)?;
     named(&lab, 1, false, &[name, "NOT REACHED"], || drop_packets(&lab, 2, "input", rule))?;
     drop_no_more(&lab, 2);

@@ -1,5 +1,6 @@
 //! What the tests share: labs with the flanneld under test, the kernel's state as text, traffic.
 
+mod bad_card;
 mod capture;
 mod http;
 mod kernel;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use flannel_lab::{Lab, LabBuilder};
 
+pub(crate) use bad_card::BadCard;
 pub(crate) use capture::Capture;
 pub(crate) use http::{ask_etcd, compact, door, probe, probe_by};
 pub(crate) use kernel::{Held, Kernel, line};
