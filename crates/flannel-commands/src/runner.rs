@@ -96,6 +96,8 @@ struct HookWork<S> {
     /// What has been run, and so is to be undone one day.
     begun: BTreeSet<HookKey>,
     undoing: BTreeMap<HookKey, Undoing>,
+    /// Who has asked for a comparison and is told when all that it made due has been run.
+    comparing: Vec<oneshot::Sender<Comparison>>,
     stopped: bool,
     status: StatusPublisher,
     rng: fastrand::Rng,
@@ -124,9 +126,14 @@ impl<S: Requester> Work for HookWork<S> {
                 return;
             }
             Job::Compare(answer) => {
-                self.wanted.begin_comparison();
+                if self.comparing.is_empty() {
+                    self.wanted.begin_comparison();
+                }
+                self.comparing.push(answer);
                 self.changed = true;
-                let _ = answer.send(self.wanted.end_comparison(Instant::now()));
+                if self.stopped {
+                    self.end_comparing();
+                }
                 return;
             }
             Job::Other(Stop(answer)) => {
@@ -145,6 +152,7 @@ impl<S: Requester> Work for HookWork<S> {
         if !self.stopped {
             self.step();
         }
+        self.end_comparing();
         self.status.publish(Status::of(&self.wanted));
     }
 
@@ -171,9 +179,21 @@ impl<S: Requester> HookWork<S> {
             changed: false,
             begun: BTreeSet::new(),
             undoing: BTreeMap::new(),
+            comparing: Vec::new(),
             stopped: false,
             status,
             rng: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    fn end_comparing(&mut self) {
+        let is_over = self.stopped || !self.changed && self.next().is_none();
+        if self.comparing.is_empty() || !is_over {
+            return;
+        }
+        let comparison = self.wanted.end_comparison(Instant::now());
+        for answer in self.comparing.drain(..) {
+            let _ = answer.send(comparison.clone());
         }
     }
 

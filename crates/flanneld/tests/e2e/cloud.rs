@@ -8,6 +8,7 @@ use flannel_cloud::testing::{Cloud, TableRoute};
 use flannel_lab::{Lab, LabError, Result};
 use serde_json::{Value, json};
 
+use crate::probing::flannelctl;
 use crate::support::{
     LIMIT, both_ways, connected_pods, flanneld, lab, measured, own_key, probe, reach_each_other,
 };
@@ -283,4 +284,44 @@ fn a_service_accounts_key_file_is_used_where_the_machine_has_no_account() -> Res
     let log = node.flanneld().log();
     assert!(!log.contains("1//secret") && !log.contains("PRIVATE KEY"), "no secret is in the log");
     Ok(())
+}
+
+#[test]
+fn a_repair_that_is_asked_for_looks_into_the_clouds_table_and_tells_what_came_of_it() -> Result<()>
+{
+    // Nobody looks into it by himself for an hour.
+    let (lab, cloud) = in_a_cloud(Provider::AwsVpc, json!({"CheckSeconds": 3600}))?;
+    start(&lab)?;
+    let routes = both(&lab, &cloud);
+    wait_for(&lab, "both routes", &cloud, Cloud::MAIN, &routes)?;
+    let own = format!("{} to {}", subnet(&lab, 1), cloud.hop(1));
+    let (is_whole, said) = flannelctl(&lab, 1, &["diff"]);
+    assert!(is_whole, "{said}");
+
+    cloud.set_routes(Cloud::MAIN, &[]);
+    let (is_whole, said) = flannelctl(&lab, 1, &["repair"]);
+    assert!(is_whole, "{said}");
+    assert!(said.contains("1 were not as wanted") && said.contains("restored"), "{said}");
+    assert!(said.contains(&subnet(&lab, 1)) && said.contains("cloud: "), "{said}");
+    assert_eq!(
+        cloud.shown(Cloud::MAIN),
+        std::slice::from_ref(&own),
+        "when it has said so, it is there"
+    );
+    let (is_whole, said) = flannelctl(&lab, 1, &["repair"]);
+    assert!(is_whole && said.contains("compared, all as wanted"), "{said}");
+
+    // What the cloud does not allow stays broken, and both say so.
+    cloud.state().denied = ["CreateRoute".to_owned()].into();
+    cloud.set_routes(Cloud::MAIN, &[]);
+    for command in ["repair", "diff"] {
+        let (is_whole, said) = flannelctl(&lab, 1, &[command]);
+        assert!(!is_whole && said.contains("the permission ec2:CreateRoute"), "{command}: {said}");
+    }
+    cloud.state().denied.clear();
+    lab.wait_until("the route after all", LIMIT, || {
+        let (is_whole, said) = flannelctl(&lab, 1, &["repair"]);
+        let there = is_whole && cloud.shown(Cloud::MAIN) == std::slice::from_ref(&own);
+        if there { Ok(()) } else { Err(LabError::Spec(said)) }
+    })
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use flannel_lab::{Lab, LabError, Node, Result};
 use serde_json::{Value, json};
 
+use crate::probing::flannelctl;
 use crate::support::{
     LIMIT, both_ways, connected_pods, flanneld, go_flanneld, lab, lease_path, measured, own_key,
     probe, put_peers, reach_each_other,
@@ -254,4 +255,34 @@ fn a_network_changes_to_commands_and_back_while_it_runs() -> Result<()> {
     wait_for(&lab, "what is undone", || ran(node, "shutdown").len() == 1)?;
     assert_eq!(ran(node, "remove").len(), 1);
     reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+fn a_command_that_fails_is_among_what_differs_and_is_run_when_a_repair_is_asked_for() -> Result<()>
+{
+    let lab = prepared(lab(2))?;
+    let node = lab.node(1);
+    node.write_file("/run/broken-add", "")?;
+    node.flanneld().start()?;
+    start(&lab, 2)?;
+    lab.wait_until("the command to be shown as missing", LIMIT, || {
+        let (is_whole, said) = flannelctl(&lab, 1, &["diff"]);
+        let shown = said.contains("add is broken") && said.contains(&subnet(&lab, 2));
+        if shown && !is_whole { Ok(()) } else { Err(LabError::Spec(said)) }
+    })?;
+    let before = ran(node, "add").len();
+    let (is_whole, said) = flannelctl(&lab, 1, &["repair"]);
+    assert!(!is_whole && said.contains("commands: ") && said.contains("add is broken"), "{said}");
+    assert!(ran(node, "add").len() > before, "it was tried, whatever pauses there are");
+    node.exec(&["rm", "/run/broken-add"])?;
+    let (is_whole, said) = flannelctl(&lab, 1, &["repair"]);
+    assert!(is_whole, "{said}");
+    let (is_whole, said) = flannelctl(&lab, 1, &["diff"]);
+    assert!(is_whole, "{said}");
+    // What an operator's commands have done is theirs to know: it is not done again without a reason.
+    let runs = ran(node, "add").len();
+    let (is_whole, said) = flannelctl(&lab, 1, &["repair"]);
+    assert!(is_whole && said.contains("compared, all as wanted"), "{said}");
+    assert_eq!(ran(node, "add").len(), runs);
+    Ok(())
 }

@@ -9,6 +9,7 @@ use flannel_lab::{LabBuilder, LabError, Node, PingOptions, Result, Vandalism};
 use serde_json::{Value, json};
 
 use crate::mixed::leases_for_both;
+use crate::probing::flannelctl;
 use crate::restart::nothing_is_lost;
 use crate::support::{
     Capture, Kernel, LIMIT, both_ways, connected_pods, flanneld, go_flanneld, lab, lease_path,
@@ -316,5 +317,25 @@ fn a_machine_without_charon_is_told_of_with_the_fix() -> Result<()> {
     // The kernel at hand may lack the device too, which comes first.
     lab.wait_until("the probe", LIMIT, || says("charon").or_else(|_| says("flannel.ipsec")))?;
     assert!(!lab.node(1).flanneld().log().contains(&PSK[..20]));
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a kernel with IPsec, and charon: scripts/vm has both"]
+fn a_repair_that_is_asked_for_compares_what_charon_knows_too() -> Result<()> {
+    let lab = ipsec(2).start()?;
+    let node = lab.node(1);
+    lab.wait_until("the peer's connection", LIMIT, || has(node, 1, 2))?;
+    lab.wait_until("nothing to differ", LIMIT, || {
+        let (is_whole, said) = flannelctl(&lab, 1, &["diff"]);
+        if is_whole { Ok(()) } else { Err(LabError::Spec(said)) }
+    })?;
+    let name = listed(node, "get-conns", "conns").unwrap()[0].clone();
+    tell_charon(node, "unload-conn", &Message::default().text("name", &name)).unwrap();
+    let (is_whole, said) = flannelctl(&lab, 1, &["repair"]);
+    assert!(is_whole && said.contains("ipsec: "), "{said}");
+    assert_eq!(has(node, 1, 2), Ok(()), "when it has said so, it is there: {said}");
+    let (is_whole, said) = flannelctl(&lab, 1, &["diff"]);
+    assert!(is_whole, "{said}");
     Ok(())
 }
