@@ -101,7 +101,7 @@ fn each_of_two_networks_of_a_daemon_is_probed_and_told_apart() -> Result<()> {
     for (name, network, vni) in [("blue", "10.1.0.0/16", 1), ("green", "10.2.0.0/16", 2)] {
         let config = json!({"Network": network, "Backend": {"Type": "vxlan", "VNI": vni}});
         let key = format!("{}/{name}/config", lab.spec().etcd_prefix);
-        lab.etcd()?.put(&key, &config.to_string())?;
+        lab.etcd()?.put(&key, config.to_string())?;
     }
     for node in lab.nodes() {
         node.flanneld().start()?;
