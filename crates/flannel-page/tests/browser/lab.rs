@@ -145,7 +145,7 @@ fn with_etcd_flannelctl_shows_all_nodes_one_that_dies_and_who_undid_what() -> Re
     ));
     let prefix = &lab.spec().etcd_prefix;
     let config = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
-    lab.etcd()?.put(&format!("{prefix}/config"), &configured_badly(config))?;
+    lab.etcd()?.put(&format!("{prefix}/config"), configured_badly(config))?;
     is_shown_as_text(&mut browser);
     browser.fetched_only_from(&url);
     Ok(())
@@ -248,7 +248,7 @@ fn in_front_of_etcd_each_of_several_networks_is_shown() -> Result<()> {
         let config =
             format!(r#"{{"Network": "{network}", "Backend": {{"Type": "vxlan", "VNI": {vni}}}}}"#);
         let key = format!("{}/{name}/config", lab.spec().etcd_prefix);
-        lab.etcd().unwrap().put(&key, &configured_badly(&config)).unwrap();
+        lab.etcd().unwrap().put(&key, configured_badly(&config)).unwrap();
     };
     // The lab's own, which nobody joins.
     lab.etcd()?.delete(&format!("{}/config", lab.spec().etcd_prefix))?;
