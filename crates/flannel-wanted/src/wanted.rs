@@ -554,7 +554,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// Who has removed or altered an entry. It is kept for as long as nobody else is named.
     pub fn undone_by(&mut self, key: &E::Key, who: String) {
-        let attempts = self.slots.get_mut(key).and_then(|slot| slot.attempts.as_mut());
+        let Some(place) = self.slots.find(key) else { return };
+        let attempts = self.slots[place].attempts.as_mut();
         if let Some(attempts) = attempts {
             attempts.undone_by = Some(who);
         }
