@@ -20,13 +20,16 @@ pub fn of(found: &Found, probed: Option<Probed>, port: u16) -> Option<Cause> {
     let (tcp, udp, full) = (failed(&found.tcp), failed(&found.udp), failed(&found.full));
     let node = found.node.as_ref().is_some_and(failed);
     let small_passes = !udp;
+    let arrives = |outcome: &Outcome| matches!(outcome, Outcome::Failed(why) if why.starts_with("it arrives"));
+    // What arrives is not lost, whatever the probes knew a moment before.
+    let masqueraded = arrives(&found.udp) || arrives(&found.tcp);
     if let Some(probed) = probed
+        && !masqueraded
         && (!probed.flows || (small_passes && full && probed.cause.layer == "underlay"))
     {
         return Some(probed.cause);
     }
-    let arrives = |outcome: &Outcome| matches!(outcome, Outcome::Failed(why) if why.starts_with("it arrives"));
-    let (layer, why, fix) = if arrives(&found.udp) || arrives(&found.tcp) {
+    let (layer, why, fix) = if masqueraded {
         (
             "host",
             "a rule masquerades what pods send each other: the other pod does not see who asks",
@@ -113,5 +116,7 @@ mod tests {
         let masqueraded = Outcome::Failed("it arrives, but as if from 10.5.1.0".to_owned());
         let found = Found { udp: masqueraded, ..found(true, true, true, true) };
         assert!(why(&found).contains("masquerades"));
+        let cause = of(&found, probed("underlay", false), 8476).expect("a cause");
+        assert!(cause.why.contains("masquerades"), "what the probes knew before is no cause of it");
     }
 }
