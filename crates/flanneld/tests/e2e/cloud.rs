@@ -303,11 +303,7 @@ fn a_repair_that_is_asked_for_looks_into_the_clouds_table_and_tells_what_came_of
     assert!(is_whole, "{said}");
     assert!(said.contains("1 were not as wanted") && said.contains("restored"), "{said}");
     assert!(said.contains(&subnet(&lab, 1)) && said.contains("cloud: "), "{said}");
-    assert_eq!(
-        cloud.shown(Cloud::MAIN),
-        std::slice::from_ref(&own),
-        "when it has said so, it is there"
-    );
+    assert!(cloud.shown(Cloud::MAIN).contains(&own), "when it has said so, it is there");
     let (is_whole, said) = flannelctl(&lab, 1, &["repair"]);
     assert!(is_whole && said.contains("compared, all as wanted"), "{said}");
 
@@ -321,7 +317,7 @@ fn a_repair_that_is_asked_for_looks_into_the_clouds_table_and_tells_what_came_of
     cloud.state().denied.clear();
     lab.wait_until("the route after all", LIMIT, || {
         let (is_whole, said) = flannelctl(&lab, 1, &["repair"]);
-        let there = is_whole && cloud.shown(Cloud::MAIN) == std::slice::from_ref(&own);
+        let there = is_whole && cloud.shown(Cloud::MAIN).contains(&own);
         if there { Ok(()) } else { Err(LabError::Spec(said)) }
     })
 }

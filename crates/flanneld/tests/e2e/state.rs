@@ -173,7 +173,7 @@ fn the_probe_port_tells_everybody_the_state_and_lets_nobody_do_anything() -> Res
     let (status, state) = ask("/v1/state");
     let state: Value = serde_json::from_str(&state).unwrap();
     assert_eq!((status, &state["networks"][0]["verdict"]), (200, &"ready".into()));
-    assert_eq!(ask("/v1/peers").1.lines().count(), 1);
+    lab.wait_until("the other node", LIMIT, || ask("/v1/peers").1.lines().count() == 1)?;
     assert!(ask("/v1/events").1.contains("\"ready\""));
     // It ends: nobody outside may keep a daemon busy.
     assert_eq!(ask("/v1/events?follow=1").0, 200);
