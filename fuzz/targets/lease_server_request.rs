@@ -12,15 +12,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use flannel_lease::{NetworkName, SubnetOrigin};
-use flannel_server::embedded::AskError;
+use flannel_server::embedded::{AskError, RequestBoard};
 use flannel_server::lease_state::{Addresses, LeaseState, Reply, Request as Asked, Who};
 use flannel_server::watch_log::{Everything, WatchLogs};
 use flannel_server::{Api, Limits};
 use flannel_store::wire::{WatchResult, WireFault, WireLease, WireReservation};
+use flannel_store::{NodeAnswer, NodeRequest, RequestId, Requests};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 
 const CONFIG: &str = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const NOW: u64 = 1_800_000_000_000;
@@ -150,6 +152,7 @@ type State = (NetworkName, Everything);
 struct Memory {
     lease_state: Mutex<(LeaseState, fastrand::Rng)>,
     watch_logs: Arc<WatchLogs>,
+    board: RequestBoard,
 }
 
 impl Memory {
@@ -158,7 +161,8 @@ impl Memory {
         lease_state.apply(&lease_state.start(1, NOW));
         let watch_logs = Arc::new(WatchLogs::default());
         watch_logs.reset(&lease_state, lease_state.revision(), [].iter());
-        Self { lease_state: Mutex::new((lease_state, fastrand::Rng::with_seed(1))), watch_logs }
+        let lease_state = Mutex::new((lease_state, fastrand::Rng::with_seed(1)));
+        Self { lease_state, watch_logs, board: RequestBoard::default() }
     }
 
     fn everything(&self) -> Vec<State> {
@@ -187,5 +191,34 @@ impl LeaseService for Memory {
             self.watch_logs.publish(&commit);
         }
         Ok(reply)
+    }
+    fn requests(&self, network: &NetworkName) -> Result<watch::Receiver<Requests>, AskError> {
+        Ok(self.board.listen(network))
+    }
+
+    async fn place(&self, network: &NetworkName, request: NodeRequest) -> Result<(), AskError> {
+        Ok(self.board.place(network, request)?)
+    }
+
+    async fn withdraw(&self, network: &NetworkName, id: &RequestId) -> Result<(), AskError> {
+        self.board.withdraw(network, id);
+        Ok(())
+    }
+
+    async fn answer(
+        &self,
+        network: &NetworkName,
+        to: &RequestId,
+        answer: NodeAnswer,
+    ) -> Result<bool, AskError> {
+        Ok(self.board.answer(network, to, answer))
+    }
+
+    async fn answers(
+        &self,
+        network: &NetworkName,
+        to: &RequestId,
+    ) -> Result<Vec<NodeAnswer>, AskError> {
+        Ok(self.board.answers(network, to))
     }
 }

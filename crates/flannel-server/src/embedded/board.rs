@@ -16,7 +16,7 @@ const MOST: usize = 16;
 
 /// Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestBoard {
+pub struct RequestBoard {
     networks: Arc<Mutex<BTreeMap<NetworkName, OfNetwork>>>,
     life: Duration,
 }
@@ -41,12 +41,12 @@ struct Standing {
 }
 
 impl RequestBoard {
-    pub(crate) fn listen(&self, network: &NetworkName) -> watch::Receiver<Requests> {
+    pub fn listen(&self, network: &NetworkName) -> watch::Receiver<Requests> {
         self.networks().entry(network.clone()).or_default().told.subscribe()
     }
 
     /// Must be called within a tokio runtime.
-    pub(crate) fn place(&self, network: &NetworkName, request: NodeRequest) -> Result<(), Refusal> {
+    pub fn place(&self, network: &NetworkName, request: NodeRequest) -> Result<(), Refusal> {
         let (id, until) = (request.id.clone(), Instant::now() + self.life);
         let mut networks = self.networks();
         let of = networks.entry(network.clone()).or_default();
@@ -64,7 +64,7 @@ impl RequestBoard {
         Ok(())
     }
 
-    pub(crate) fn withdraw(&self, network: &NetworkName, id: &RequestId) {
+    pub fn withdraw(&self, network: &NetworkName, id: &RequestId) {
         if let Some(of) = self.networks().get_mut(network) {
             of.standing.remove(id);
             of.tell();
@@ -72,7 +72,7 @@ impl RequestBoard {
     }
 
     /// Whether the request stands, and is about this node.
-    pub(crate) fn answer(&self, network: &NetworkName, id: &RequestId, answer: NodeAnswer) -> bool {
+    pub fn answer(&self, network: &NetworkName, id: &RequestId, answer: NodeAnswer) -> bool {
         let mut networks = self.networks();
         let standing = networks.get_mut(network).and_then(|of| of.standing.get_mut(id));
         match standing {
@@ -84,7 +84,7 @@ impl RequestBoard {
         }
     }
 
-    pub(crate) fn answers(&self, network: &NetworkName, id: &RequestId) -> Vec<NodeAnswer> {
+    pub fn answers(&self, network: &NetworkName, id: &RequestId) -> Vec<NodeAnswer> {
         let networks = self.networks();
         let standing = networks.get(network).and_then(|of| of.standing.get(id));
         let answers = standing.into_iter().flat_map(|standing| &standing.answers);

@@ -30,7 +30,7 @@ use crate::lease_state::{Reply, Request};
 use crate::metrics::LogFigures;
 use crate::watch_log::WatchLogs;
 
-pub(crate) use self::board::RequestBoard;
+pub use self::board::RequestBoard;
 pub use self::journal::OpenError;
 pub use self::store::EmbeddedStore;
 
