@@ -81,6 +81,10 @@ impl Store for EmbeddedStore {
         format!("Lease server of this process, network {}", self.network)
     }
 
+    fn words(&self) -> String {
+        "lease server of this process".to_owned()
+    }
+
     async fn config(&self) -> Result<Option<String>, StoreError> {
         Ok(self.watch_log().config_text())
     }
