@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use flannel_lab::Lab;
 
 use crate::peers;
-use crate::table::{percentile, ratio};
+use crate::table::{ratio, report};
 
 const PORT: u16 = 8081;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -45,13 +45,6 @@ pub(crate) fn run(count: u32, rounds: usize) -> anyhow::Result<()> {
     let scrape = report("/metrics", scrapes);
     println!("  /metrics / /readyz at p50: {:.2}x; {bytes} bytes", ratio(scrape, probe));
     Ok(())
-}
-
-fn report(name: &str, mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    let p50 = percentile(&times, 50);
-    println!("  {name}: p50 {p50:.0?}, p99 {:.0?}", percentile(&times, 99));
-    p50
 }
 
 /// How long it took, with the connection, and what was said.

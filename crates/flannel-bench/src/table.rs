@@ -12,6 +12,14 @@ pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted.get(at).copied().unwrap_or_default()
 }
 
+/// Prints the usual and the worst of them, and returns the usual.
+pub(crate) fn report(name: &str, mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    let p50 = percentile(&times, 50);
+    println!("  {name}: p50 {p50:.0?}, p99 {:.0?}", percentile(&times, 99));
+    p50
+}
+
 pub(crate) fn ratio(a: Duration, b: Duration) -> f64 {
     a.as_secs_f64() / b.as_secs_f64().max(f64::EPSILON)
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::table::{percentile, ratio};
+use crate::table::{ratio, report};
 
 /// Prints how long either takes; `None` measures ours.
 pub(crate) fn compare(
@@ -25,11 +25,4 @@ pub(crate) fn compare(
         println!("  {name} / flannel-rs at p50: {:.2}x", ratio(theirs, ours));
     }
     Ok(())
-}
-
-fn report(name: &str, mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    let p50 = percentile(&times, 50);
-    println!("  {name}: p50 {p50:.0?}, p99 {:.0?}", percentile(&times, 99));
-    p50
 }

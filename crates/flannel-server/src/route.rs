@@ -1,10 +1,11 @@
 //! Paths and queries → what is asked for. No I/O.
 
-use flannel_store::{LogPosition, RequestId};
+use std::borrow::Cow;
 use std::time::Duration;
 
 use flannel_lease::{NetworkName, Subnet};
-use flannel_store::wire;
+use flannel_store::{LogPosition, RequestId, wire};
+use percent_encoding::percent_decode_str;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
@@ -163,24 +164,7 @@ fn bad(text: &str) -> Misrouted {
 
 /// `%2F` → `/`. A lone `%` stands for itself.
 fn unescape(text: &str) -> Option<String> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let hex = (first == b'%').then(|| after.get(..2)).flatten();
-        let hex = hex.and_then(|hex| std::str::from_utf8(hex).ok());
-        let byte = hex.filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        match byte.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                out.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8(out).ok()
+    percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
 }
 
 #[cfg(test)]
