@@ -61,11 +61,21 @@ impl Traced {
             .unwrap();
     }
 
-    /// What the other node says, which listens while packets are sent here.
+    /// What somebody is told on the other node who listens there while packets are sent here.
     fn listen(&self) -> (i32, Value) {
         let (from, to) = self.addresses();
-        let words =
-            [FLANNELCTL, "trace", &from, &to, "--live", "--listen", "--seconds", "8", "-o", "json"];
+        let words = [
+            FLANNELCTL,
+            "trace",
+            &from,
+            &to,
+            "--live",
+            "--listen",
+            "--seconds",
+            "20",
+            "-o",
+            "json",
+        ];
         let output = std::thread::scope(|scope| {
             let listening = scope.spawn(|| self.lab.node(2).output(&words).unwrap());
             // It is not told when it listens: the packets are sent again should they come too soon.
@@ -82,29 +92,22 @@ impl Traced {
         (output.status.code().unwrap(), said)
     }
 
-    /// Where packets should have been seen next, and the hop that is named: by the sender's node, or by the receiver's.
+    /// Where packets should have been seen next, on either node, and the hop that is named.
     fn is_lost(&self, fault: &str, before: &str, hop: &str) {
-        let (status, traced) = match before.starts_with("sender") {
-            true => self.trace(),
-            false => {
-                let (status, here) = self.trace();
-                let asks = here.to_string().contains("--live --listen");
-                assert!(
-                    status == 1 && asks,
-                    "{fault}: the other node is to be looked at: {here:#}"
-                );
-                self.listen()
-            }
-        };
-        let next = &traced["live"]["lostBefore"];
-        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
-        let said = ["at", "packet", "place", "direction"].map(|key| text(&next[key])).join(" ");
-        let hops = traced["hops"].as_array().unwrap().iter();
-        let named = hops.filter(|one| one["way"] == "live" && one["condition"] == "wrong");
-        let named: Vec<String> = named.map(|one| text(&one["hop"])).collect();
-        let expected = (1, before, vec![hop.to_owned()]);
-        assert_eq!((status, said.as_str(), named), expected, "{fault}: {traced:#}");
+        let (status, traced) = self.trace();
+        is_lost_before(status, &traced, fault, before, hop);
     }
+}
+
+fn is_lost_before(status: i32, traced: &Value, fault: &str, before: &str, hop: &str) {
+    let next = &traced["live"]["lostBefore"];
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let said = ["at", "packet", "place", "direction"].map(|key| text(&next[key])).join(" ");
+    let hops = traced["hops"].as_array().unwrap().iter();
+    let named = hops.filter(|one| one["way"] == "live" && one["condition"] == "wrong");
+    let named: Vec<String> = named.map(|one| text(&one["hop"])).collect();
+    let expected = (1, before, vec![hop.to_owned()]);
+    assert_eq!((status, said.as_str(), named), expected, "{fault}: {traced:#}");
 }
 
 /// A table of nftables with one rule.
@@ -119,16 +122,7 @@ fn a_packet_that_is_lost_between_any_two_devices_is_last_seen_before_it() {
     let traced = started(Lab::builder().nodes(2).backend("vxlan"));
     let lab = &traced.lab;
     traced.comes_back("at first");
-    let all_seen = |(status, whole): (i32, Value)| {
-        assert_eq!(status, 0, "{whole:#}");
-        let passages = whole["live"]["passages"].as_array().unwrap();
-        assert_eq!(passages.len(), 16, "{whole:#}");
-        let looked = passages.iter().filter(|one| !one["seen"].is_null());
-        let counts: Vec<u64> = looked.map(|one| one["seen"]["count"].as_u64().unwrap()).collect();
-        assert!(counts.len() == 8 && counts.iter().all(|count| *count >= 3), "{whole:#}");
-    };
-    all_seen(traced.trace());
-    all_seen(traced.listen());
+    seen_at(16, traced.trace());
 
     let (own, theirs) = traced.addresses();
     let tunnel = "udp dport 8472";
@@ -177,10 +171,51 @@ fn a_packet_that_is_lost_between_any_two_devices_is_last_seen_before_it() {
     heal();
     traced.comes_back("the way there");
     lab.switch().exec(&["sh", "-ec", &on_the_wire(1)]).unwrap();
-    assert_eq!(traced.trace().0, 1);
-    all_seen(traced.listen());
+    traced.is_lost("back", "sender answer underlay in", "underlay");
     heal();
     traced.comes_back("the way back");
+    for left in ["requests", "answers"] {
+        let keys = lab.etcd().unwrap().list(&format!("/coreos.com/network/{left}/")).unwrap();
+        assert!(keys.is_empty(), "nobody is asked any more: {keys:?}");
+    }
+}
+
+/// Of the 16 places of a way through vxlan, so many were looked at, and all packets were seen there.
+fn seen_at(places: usize, (status, whole): (i32, Value)) {
+    assert_eq!(status, 0, "{whole:#}");
+    let passages = whole["live"]["passages"].as_array().unwrap();
+    assert_eq!(passages.len(), 16, "{whole:#}");
+    let looked = passages.iter().filter(|one| !one["seen"].is_null());
+    let counts: Vec<u64> = looked.map(|one| one["seen"]["count"].as_u64().unwrap()).collect();
+    assert!(counts.len() == places && counts.iter().all(|count| *count >= 3), "{whole:#}");
+}
+
+#[test]
+fn without_a_daemon_that_could_be_asked_somebody_listens_on_the_other_node() {
+    let traced = started(Lab::builder().nodes(2).backend("vxlan"));
+    traced.lab.node(2).flanneld().pause().unwrap();
+    seen_at(8, traced.trace());
+    seen_at(8, traced.listen());
+    let there = traced.lab.node(2);
+    shell(there, &drops("inet", "input", "udp dport 8472"));
+    let (status, here) = traced.trace();
+    let text = here.to_string();
+    let says = ["--live --listen", "could not be asked", "did not answer within 4 s"];
+    let silent = says.iter().find(|what| !text.contains(**what));
+    assert!(status == 1 && silent.is_none(), "{silent:?}: {here:#}");
+    let (status, there) = traced.listen();
+    is_lost_before(status, &there, "the port", "receiver request tunnel in", "tunnel");
+}
+
+#[test]
+fn the_other_node_is_asked_through_a_lease_server_too() {
+    let traced = started(Lab::builder().nodes(2).backend("vxlan").lease_server());
+    // On the node that serves, and on one that is served.
+    seen_at(16, traced.trace());
+    let (one, two) = traced.addresses();
+    let words = [FLANNELCTL, "trace", &two, &one, "--live", "-o", "json"];
+    let output = traced.lab.node(2).output(&words).unwrap();
+    seen_at(16, (output.status.code().unwrap(), serde_json::from_str(&output.stdout).unwrap()));
 }
 
 #[test]

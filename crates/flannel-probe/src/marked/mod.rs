@@ -5,6 +5,7 @@
 //! does not encrypt it is there as well, behind the headers of the tunnel.
 
 mod filter;
+pub mod request;
 mod watch;
 
 use std::fmt;

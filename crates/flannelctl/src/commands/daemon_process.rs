@@ -112,41 +112,17 @@ impl DaemonProcess {
 
     /// The network config and all leases.
     pub(crate) async fn ask(&self, store: &StoreOptions) -> anyhow::Result<(String, Vec<Lease>)> {
-        let (config, store): (Option<String>, Box<dyn Admin>) = match store {
-            StoreOptions::Etcd(etcd) => {
-                let inside = |file: &Option<PathBuf>| file.as_deref().map(|it| self.inside(it));
-                let etcd = EtcdOptions {
-                    ca: inside(&etcd.ca),
-                    cert: inside(&etcd.cert),
-                    key: inside(&etcd.key),
-                    ..etcd.clone()
-                };
-                let store = EtcdStore::new(&etcd, None, fastrand::u64(..))?;
-                (None, Box::new(store))
-            }
-            StoreOptions::Remote(remote) => {
-                let inside = |file: &Option<PathBuf>| file.as_deref().map(|it| self.inside(it));
-                let remote = RemoteOptions {
-                    ca: inside(&remote.ca),
-                    cert: inside(&remote.cert),
-                    key: inside(&remote.key),
-                    token_file: inside(&remote.token_file),
-                    ..remote.clone()
-                };
-                (None, Box::new(RemoteStore::new(remote, fastrand::u64(..))?))
-            }
-            StoreOptions::Own => bail!("the flanneld that runs here is the lease server itself"),
+        let config = match store {
             StoreOptions::Kube(kube) => {
                 let config = NetConfigFile::new(self.inside(&kube.net_config)).read();
                 let config = config.context("read the network config")?;
-                let config = config.with_context(|| {
+                Some(config.with_context(|| {
                     format!("there is no network config in {}", kube.net_config.display())
-                })?;
-                let map = ConfigMapName { namespace: String::new(), name: String::new() };
-                let store = KubeOperator::new(self.api(kube)?, map, fastrand::u64(..));
-                (Some(config), Box::new(store))
+                })?)
             }
+            StoreOptions::Etcd(_) | StoreOptions::Remote(_) | StoreOptions::Own => None,
         };
+        let store = self.store(store)?;
         let config = match config {
             Some(config) => config,
             None => {
@@ -156,6 +132,37 @@ impl DaemonProcess {
         };
         let leases = store.snapshot().await?.leases;
         Ok((config, leases.into_iter().map(|stored| stored.lease).collect()))
+    }
+
+    /// Its store, with the rights that it has there.
+    pub(crate) fn store(&self, store: &StoreOptions) -> anyhow::Result<Box<dyn Admin>> {
+        let inside = |file: &Option<PathBuf>| file.as_deref().map(|it| self.inside(it));
+        Ok(match store {
+            StoreOptions::Etcd(etcd) => {
+                let etcd = EtcdOptions {
+                    ca: inside(&etcd.ca),
+                    cert: inside(&etcd.cert),
+                    key: inside(&etcd.key),
+                    ..etcd.clone()
+                };
+                Box::new(EtcdStore::new(&etcd, None, fastrand::u64(..))?)
+            }
+            StoreOptions::Remote(remote) => {
+                let remote = RemoteOptions {
+                    ca: inside(&remote.ca),
+                    cert: inside(&remote.cert),
+                    key: inside(&remote.key),
+                    token_file: inside(&remote.token_file),
+                    ..remote.clone()
+                };
+                Box::new(RemoteStore::new(remote, fastrand::u64(..))?)
+            }
+            StoreOptions::Own => bail!("the flanneld that runs here is the lease server itself"),
+            StoreOptions::Kube(kube) => {
+                let map = ConfigMapName { namespace: String::new(), name: String::new() };
+                Box::new(KubeOperator::new(self.api(kube)?, map, fastrand::u64(..)))
+            }
+        })
     }
 
     fn api(&self, kube: &KubeOptions) -> anyhow::Result<Api> {

@@ -14,6 +14,7 @@ mod first_pages;
 mod identity;
 mod key_rotation;
 mod lease;
+mod marked_packets;
 mod needs;
 mod network;
 mod network_conflicts;

@@ -10,13 +10,14 @@ use std::time::Duration;
 use flannel_common::Backoff;
 use flannel_lease::Subnet;
 use flannel_probe::Prober;
+use flannel_probe::marked::{self, Devices};
 use flannel_store::{NodeAnswer, NodeRequest, RequestId, Requests, Store, StoreError};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{Daemon, connectivity};
+use super::{Daemon, connectivity, marked_packets};
 
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
 
@@ -35,6 +36,7 @@ pub(super) struct NodeNow {
     pub(super) subnet: Subnet,
     pub(super) mtu: u32,
     pub(super) underlay: [Option<IpAddr>; 2],
+    pub(super) devices: Devices,
     /// Whether what comes from outside the network is masqueraded into it.
     pub(super) masquerades: bool,
 }
@@ -47,6 +49,10 @@ impl Daemon {
             subnet: self.own.subnet(),
             mtu: self.network.mtu(),
             underlay: [underlay.v4.map(IpAddr::V4), underlay.v6.map(IpAddr::V6)],
+            devices: Devices {
+                tunnels: self.network.devices().iter().map(ToString::to_string).collect(),
+                underlay: Some(underlay.link.to_string()),
+            },
             masquerades: self.setup.options.traffic.ip_masq,
         };
         self.now.send_if_modified(|told| {
@@ -76,6 +82,7 @@ type Doing = Pin<Box<dyn Future<Output = ()> + Send>>;
 fn begin(kind: &str, asked: Asked) -> Option<Doing> {
     match kind {
         flannel_connectivity::KIND => Some(Box::pin(connectivity::run(asked))),
+        marked::request::KIND => Some(Box::pin(marked_packets::run(asked))),
         _ => None,
     }
 }

@@ -10,9 +10,12 @@ use anyhow::Context as _;
 use clap::Args;
 use flannel_backend::{Answers, Connected, Judged, Node, Stack, Underlay, WantedBy};
 use flannel_kernel::{Engine, Facts};
-use flannel_lease::{Lease, NetworkConfig, Subnet, SubnetOrigin};
+use flannel_lease::{Lease, NetworkConfig, NetworkName, Subnet, SubnetOrigin};
+use flannel_server::Listen;
 use flannel_state::{DaemonState, PeerState};
+use flannel_store::{Admin, RemoteOptions, RemoteStore};
 use flanneld::iface::{self, Selection};
+use flanneld::options::{Serve, StoreOptions};
 use ipnet::IpNet;
 
 use super::finding::Finding;
@@ -183,11 +186,11 @@ impl Surroundings {
     fn ask(
         &self,
         process: &DaemonProcess,
-        store: &flanneld::options::StoreOptions,
+        store: &StoreOptions,
         name: &str,
     ) -> Result<Option<Known>, Finding> {
         // The lease server in the daemon itself is asked through the daemon.
-        if matches!(store, flanneld::options::StoreOptions::Own) {
+        if matches!(store, StoreOptions::Own) {
             return Ok(None);
         }
         let asked = block_on(async {
@@ -367,6 +370,21 @@ impl Surroundings {
 }
 
 impl Knowing {
+    /// The store of a network, for an operator: the one that is named, else the one that the flanneld here uses.
+    pub(crate) fn operators_store(&self, network: &str) -> anyhow::Result<Box<dyn Admin>> {
+        if self.store.is_named() {
+            return self.store.open();
+        }
+        let process = DaemonProcess::find()?.context("no flanneld runs here that has a store")?;
+        let options = process.options()?;
+        let joined = options.networks.iter().find(|joined| joined.name.as_str() == network);
+        let joined = joined.context("flanneld has no store for this network")?;
+        match (&joined.store, &options.serve) {
+            (StoreOptions::Own, Some(serve)) => own_server(serve, joined.name.clone()),
+            (store, _) => process.store(store),
+        }
+    }
+
     /// The network configs, as they were written. There may be secrets in them.
     pub(crate) fn configs(&self) -> Vec<serde_json::Value> {
         let process = DaemonProcess::find().ok().flatten();
@@ -485,6 +503,26 @@ impl Peer {
             backend: state.backend.clone(),
         }
     }
+}
+
+/// The lease server of the flanneld that runs here, which asks nobody who he is if it has no tokens.
+fn own_server(serve: &Serve, network: NetworkName) -> anyhow::Result<Box<dyn Admin>> {
+    let open = serve.server.tokens.is_none() && serve.server.tls.is_none();
+    let Listen::Address { host, port } = &serve.server.listen else {
+        anyhow::bail!("say where this node's lease server listens: --remote")
+    };
+    anyhow::ensure!(
+        open,
+        "this node's lease server listens to operators only: give --remote, and --remote-token-file or --remote-certfile"
+    );
+    let host = match host.parse::<IpAddr>() {
+        Ok(ip) if !ip.is_unspecified() => ip.to_string(),
+        Err(_) if !host.is_empty() => host.clone(),
+        Ok(_) | Err(_) => "127.0.0.1".to_owned(),
+    };
+    let address = Listen::Address { host, port: *port }.to_string();
+    let options = RemoteOptions { addresses: vec![address], network, ..RemoteOptions::default() };
+    Ok(Box::new(RemoteStore::new(options, fastrand::u64(..))?))
 }
 
 fn judged(

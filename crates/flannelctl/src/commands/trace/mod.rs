@@ -36,7 +36,8 @@ pub(crate) struct TraceArgs {
     /// Send real packets, with a mark, and say at which device of both nodes they were last seen
     #[arg(long)]
     live: bool,
-    /// On the other node, while --live is run on this one: say which of those packets come by here
+    /// On the other node, while --live is run on this one: say which of those packets come by here. Only needed where
+    /// that node cannot be asked through the store
     #[arg(long, requires = "live")]
     listen: bool,
     /// With --listen: for so many seconds
@@ -86,7 +87,7 @@ impl TraceArgs {
         }
         let mut live = None;
         if self.live {
-            let (became, seen) = live::trace(&ends)?;
+            let (became, seen) = live::trace(&ends, &self.knowing)?;
             hops.extend(seen);
             live = Some(became);
         }

@@ -1,6 +1,8 @@
-//! `--live`: real packets are sent from pod to pod, with a mark, and this node looks at which of its devices they come by;
-//! with `--listen` the other does. The last device that has seen one says where it is lost.
+//! `--live`: real packets are sent from pod to pod, with a mark, and both nodes look which of their devices they come by:
+//! the daemon of the other one is asked through the store, or somebody runs `--listen` there. The last device that has
+//! seen one says where it is lost.
 
+mod other_node;
 mod passages;
 mod pods;
 
@@ -15,7 +17,8 @@ pub(super) use self::passages::{At, Passage};
 use self::passages::{Far, Sender};
 use super::ends::{End, Ends};
 use super::hop::{Hop, Hops};
-use crate::commands::check::surroundings::{Network, Tunnel};
+use crate::commands::check::surroundings::{Knowing, Network, Tunnel};
+use crate::commands::store_args::block_on;
 
 /// What is lost once may be chance.
 const PACKETS: u16 = 3;
@@ -38,15 +41,36 @@ pub(super) struct Live {
 }
 
 /// Sends, looks, and tells where it ends.
-pub(super) fn trace(ends: &Ends<'_>) -> anyhow::Result<(Live, Vec<Hop>)> {
+pub(super) fn trace(ends: &Ends<'_>, knowing: &Knowing) -> anyhow::Result<(Live, Vec<Hop>)> {
     let Some((from, to, sender)) = direction(ends) else {
         anyhow::bail!("packets can be sent from pods of this node, or from this node itself")
     };
-    let here = send(Mark::between(from, to.0), from, to.0, sender, ends.network)?;
+    let mark = Mark::between(from, to.0);
+    let send = || send(mark, from, to.0, sender, ends.network);
+    let (here, there) = match to.1 {
+        End::Peer(peer) => block_on(async {
+            let store = knowing.operators_store(&ends.network.name);
+            other_node::watch_while(store, peer, mark, send).await
+        })?,
+        End::Pod | End::Host | End::World => (send()?, Err(String::new())),
+    };
     let expected = passages::expected(sender, far(ends.network, to));
-    let live = Live::new(from, passages::passages(&expected, Some(&here), None));
-    let hops = tell(ends, &live, to.1, At::Sender);
+    let seen_there = there.as_deref().ok();
+    let live = Live::new(from, passages::passages(&expected, Some(&here), seen_there));
+    let mut hops = tell(ends, &live, to.1, At::Sender);
+    if let Err(why) = there
+        && live.lost_before.as_ref().is_some_and(|next| next.seen.is_none())
+    {
+        hops.extend(not_asked(&why));
+    }
     Ok((live, hops))
+}
+
+/// Why nobody has looked on the other node.
+fn not_asked(why: &str) -> Vec<Hop> {
+    let mut hops = Hops::new("live");
+    hops.unknown("peer", format!("the other node could not be asked to look for them: {why}"));
+    hops.all
 }
 
 /// Looks for packets that somebody sends on the other node, and tells what becomes of them here.

@@ -1,0 +1,68 @@
+//! What an operator asks of the other node of a trace, through the store, and what that node says: it looks at its
+//! devices until it is told that all packets were sent, and then says which of them came by.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Mark, Sighting};
+
+/// The kind of such a request.
+pub const KIND: &str = "marked-packets";
+
+/// In the request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Asked {
+    mark: String,
+    /// All packets were sent: it is time to say what was seen.
+    #[serde(default)]
+    pub ended: bool,
+}
+
+impl Asked {
+    pub fn new(mark: Mark) -> Self {
+        Self { mark: mark.to_string(), ended: false }
+    }
+
+    /// `None` if nobody could have sent packets with it.
+    pub fn mark(&self) -> Option<Mark> {
+        self.mark.parse().ok()
+    }
+}
+
+/// The node's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub enum Said {
+    /// From now on nothing is missed.
+    Looking,
+    Seen(Vec<Sighting>),
+    /// It cannot look, and why.
+    Failed(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::marked::{Direction, Packet, Place};
+
+    #[test]
+    fn what_is_asked_and_said_is_read_as_it_was_written() {
+        let mark = Mark::between([10, 244, 1, 2].into(), [10, 244, 2, 2].into());
+        let asked = Asked { ended: true, ..Asked::new(mark) };
+        let text = serde_json::to_string(&asked).expect("JSON");
+        let read: Asked = serde_json::from_str(&text).expect("the same");
+        assert_eq!((read.mark(), read.ended), (Some(mark), true));
+        let seen = Sighting {
+            device: "eth0".to_owned(),
+            place: Place::Underlay,
+            packet: Packet::Answer,
+            direction: Direction::Out,
+            count: 3,
+            carried: Some(([192, 0, 2, 2].into(), [192, 0, 2, 1].into())),
+        };
+        for said in [Said::Looking, Said::Seen(vec![seen]), Said::Failed("no".to_owned())] {
+            let text = serde_json::to_string(&said).expect("JSON");
+            assert_eq!(serde_json::from_str::<Said>(&text).expect("the same"), said);
+        }
+    }
+}
