@@ -60,7 +60,7 @@ impl IpsecBackend {
             || !proposal.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
         {
             let fix = format!("write one as strongSwan names them, for example {DEFAULT_PROPOSAL}");
-            return Err(config.invalid("ESPProposal", "is no proposal", fix).into());
+            return Err(config.invalid("ESPProposal", "is not a proposal", fix).into());
         }
         let udp_encap = config.bool("UDPEncap", false)?;
         Ok(Self { device, psk: Secret::new(psk), proposal, udp_encap })

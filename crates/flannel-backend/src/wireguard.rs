@@ -74,7 +74,7 @@ impl WireguardBackend {
             Some("ipv6") => Mode::Ipv6,
             Some(_) => {
                 let fix = "write separate, auto, ipv4 or ipv6";
-                return Err(config.invalid("Mode", "is no mode of wireguard", fix).into());
+                return Err(config.invalid("Mode", "is not a mode of wireguard", fix).into());
             }
         };
         let preshared_key = match config.string("PSK")?.filter(|text| !text.is_empty()) {

@@ -1,4 +1,4 @@
-//! What backends want of the world, sorted by who sees to it.
+//! What backends want, one list per applier.
 //!
 //! One list for each applier. A new applier is one more list in both types below; the compiler then names
 //! every place that must know it, the last of which is the daemon's `Appliers`.
@@ -11,7 +11,7 @@ use flannel_lease::Subnet;
 use flannel_tunnel::TunnelEntry;
 use flannel_wanted::Desired;
 
-/// Whose wish an entry is. The node's own go before any peer's, should both want the same one.
+/// Who wants an entry. If the node and a peer want the same one, the node's version is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WantedBy {
     Node,
@@ -63,7 +63,7 @@ impl DesiredState {
         Self { kernel: Vec::with_capacity(requesters), ..Self::default() }
     }
 
-    /// Part of a whole: who has no wishes need not be named.
+    /// Adds to a complete state: a requester without wishes need not be named.
     pub fn want(&mut self, who: WantedBy, wishes: Wishes) {
         let Wishes { kernel, commands, tunnel, cloud, ipsec } = wishes;
         if !kernel.is_empty() {
@@ -83,7 +83,7 @@ impl DesiredState {
         }
     }
 
-    /// Part of what changes: who has no wishes has them no longer.
+    /// Adds to a change: a requester without wishes wants nothing any more.
     pub fn change(&mut self, who: WantedBy, wishes: Wishes) {
         let Wishes { kernel, commands, tunnel, cloud, ipsec } = wishes;
         self.kernel.push((who, kernel));

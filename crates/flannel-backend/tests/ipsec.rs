@@ -99,7 +99,7 @@ fn what_cannot_work_is_refused_with_the_fix_and_without_the_secret() {
     for (text, told) in [
         (&short, "is too short (14 bytes): write 96 or more characters"),
         (&none, "Backend.PSK"),
-        (&odd, "is no proposal"),
+        (&odd, "is not a proposal"),
         (&dual, "carries IPv4 alone"),
     ] {
         let error = refused(text);

@@ -267,7 +267,7 @@ fn peers_that_cannot_be_used_are_refused_by_name() {
     for (data, words) in [
         ("null", "still starting"),
         (r#"{"Port":1}"#, "PublicKey"),
-        (r#"{"PublicKey":"abc"}"#, "not a key of WireGuard"),
+        (r#"{"PublicKey":"abc"}"#, "not a WireGuard key"),
         (&format!(r#"{{"PublicKey":"{OURS}"}}"#), "the key of this node"),
     ] {
         let problem = peer_of("4", "", &attrs(data)).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What a cloud says no with, sorted by what is to be done about it.
+//! A cloud's refusals, by what can be done about them.
 
 use std::fmt;
 use std::time::Duration;

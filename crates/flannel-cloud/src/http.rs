@@ -22,7 +22,7 @@ pub(crate) struct Ask {
     pub(crate) whom: Whom,
 }
 
-/// Who is asked.
+/// The server that is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whom {
     /// The machine's metadata service: without TLS, for its address is the machine's own business, and never

@@ -57,7 +57,7 @@ pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
     let mut in_chains = false;
     for (family, chain) in own_chains(call, addresses) {
         if let Some(found) = iptables::verify(&mut nft, family, &[], &chain) {
-            found.map_err(|error| error.context("what leaves is not masqueraded"))?;
+            found.map_err(|error| error.context("outgoing packets are not masqueraded"))?;
             in_chains = true;
         }
     }
@@ -75,7 +75,7 @@ pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
         }
         None => return Ok(()),
     };
-    Err(Error::internal(format_args!("what leaves is not masqueraded: {missing}")))
+    Err(Error::internal(format_args!("outgoing packets are not masqueraded: {missing}")))
 }
 
 /// Nothing of it needs to be there.

@@ -8,7 +8,7 @@ const A_MINUTE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
 pub struct RepairPolicy {
-    /// Repairs that are made at once, before somebody who undoes them again and again is met with
+    /// How many repairs are made at once; after that, repairs of what somebody keeps undoing are delayed by
     /// pauses.
     pub at_once: u32,
     /// The count of repairs starts over after this long without one.

@@ -1,4 +1,4 @@
-//! Files replaced at once: whoever reads one sees the former or the whole new one, and so does whoever
+//! Files replaced atomically: readers see either the old or the whole new one, and so does whoever
 //! starts after a crash.
 
 use std::ffi::OsString;
@@ -38,7 +38,7 @@ pub fn replace_by(
     replaced
 }
 
-/// `.name.suffix` beside it: of the same file system, and passed over by those who list files.
+/// `.name.suffix` beside it: on the same file system, and hidden from listings.
 pub fn temporary_path(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());

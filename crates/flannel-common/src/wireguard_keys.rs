@@ -20,7 +20,7 @@ pub struct PresharedKey([u8; LEN]);
 
 /// It does not say what it was: it may have been a secret with one wrong character.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("it is not a key of WireGuard: 32 bytes as base64, as `wg genkey` prints them")]
+#[error("not a WireGuard key: it must be 32 bytes in base64, as `wg genkey` prints them")]
 pub struct InvalidKey;
 
 impl PrivateKey {
@@ -36,7 +36,7 @@ impl PrivateKey {
         PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes())
     }
 
-    /// As whoever holds it tells of it.
+    /// The public key, as its owner announces it.
     pub fn from_bytes(bytes: [u8; LEN]) -> Self {
         Self(bytes)
     }

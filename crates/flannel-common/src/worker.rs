@@ -88,7 +88,7 @@ impl<C> Clone for Worker<C> {
 
 impl<C> Drop for Worker<C> {
     fn drop(&mut self) {
-        // First the queue, so that who is woken finds it closed.
+        // The queue first, so that the woken worker finds it closed.
         drop(self.commands.take());
         ring(&self.wake);
     }

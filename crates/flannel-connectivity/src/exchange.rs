@@ -15,7 +15,7 @@ pub(crate) fn question(number: u64, size: usize) -> Vec<u8> {
     fill(bytes, number, size)
 }
 
-/// What there is to say to a question that seems to come from there; `None` if it is none.
+/// What there is to say to a question that seems to come from there; `None` if it is not a question.
 pub(crate) fn answer(question: &[u8], from: IpAddr) -> Option<Vec<u8>> {
     let number = read(question, ASK)?;
     let mut bytes = ANSWER.to_vec();

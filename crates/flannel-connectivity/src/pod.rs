@@ -1,4 +1,4 @@
-//! All conversations of a test pod: it answers who asks it, and asks others, some at a time. Pure: packets in,
+//! All conversations of a test pod: it answers questions and asks others, a few at a time. Pure: packets in,
 //! packets out.
 
 use std::collections::VecDeque;

@@ -14,7 +14,7 @@ use crate::udp_trial::{PATIENCE, judge, no_answer};
 const AGAIN: Duration = Duration::from_millis(250);
 /// So many questions, one after the other.
 const QUESTIONS: u32 = 8;
-/// Who has begun a conversation and says no more is forgotten after this time.
+/// A conversation whose peer falls silent is forgotten after this time.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 /// So many conversations at once.
 const MOST: usize = 4096;

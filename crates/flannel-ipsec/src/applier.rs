@@ -60,7 +60,7 @@ type Job<S> = flannel_wanted::Command<S, IpsecEntry, Vec<IpNet>, Stop>;
 struct Stop(oneshot::Sender<()>);
 
 impl<S: Requester> Ipsec<S> {
-    /// `directory`: where is noted which charon is flannel's.
+    /// `directory`: where the process id of flannel's charon is recorded.
     pub fn new(directory: PathBuf, seed: u64) -> Self {
         let of = directory.clone();
         let worker = LateWorker::new("keeper of charon", move |status| {
@@ -163,7 +163,7 @@ impl<S: Requester> Work for Keeper<S> {
             Job::Compare(answer) => {
                 self.wanted.begin_comparison();
                 self.next_look = self.next_look.map(|_| Instant::now());
-                // A look, and charon is told what it was found to lack.
+                // The first tick looks; the second adds what was missing.
                 self.tick();
                 self.tick();
                 let _ = answer.send(self.wanted.end_comparison(Instant::now()));
@@ -270,9 +270,7 @@ impl<S: Requester> Keeper<S> {
                 // One that runs and cannot be spoken to keeps another from starting: somebody has removed its
                 // socket, as a second charon does before it finds that there is a first.
                 if let Some(record) = Record::read(&self.directory) {
-                    tracing::warn!(
-                        "charon runs and does not listen: it is ended, and started anew"
-                    );
+                    tracing::warn!("charon is running but does not listen: restarting it");
                     record.end();
                 }
                 match charon::start() {
@@ -308,7 +306,7 @@ impl<S: Requester> Keeper<S> {
             self.acquires = self
                 .hear_acquires()
                 .inspect_err(|error| {
-                    tracing::warn!("cannot hear of packets that find no tunnel: {error}");
+                    tracing::warn!("cannot listen for packets that have no tunnel: {error}");
                 })
                 .ok();
         }
@@ -435,7 +433,7 @@ impl<S: Requester> Keeper<S> {
         for name in loaded.iter().filter(|name| ours(name)) {
             let key = IpsecKey::Connection(name.clone());
             if self.wanted.get(&key).is_none() {
-                tracing::info!("the ipsec connection {name} is of no use any more: taken back");
+                tracing::info!("the ipsec connection {name} is no longer needed: removed");
                 take_back(vici, &key)?;
             }
         }
@@ -462,7 +460,7 @@ impl<S: Requester> Keeper<S> {
                 && let Some(entry) = self.wanted.get(&key)
             {
                 tracing::info!(
-                    "{}: somebody has taken it from charon; told again",
+                    "{}: somebody removed it from charon; added again",
                     entry.describe()
                 );
             }
@@ -497,7 +495,7 @@ impl<S: Requester> Keeper<S> {
             self.memory.judge(&wanted, conversations, states, now);
         for id in lost {
             tracing::warn!(
-                "the kernel has lost a tunnel that charon believes in ({id}): made anew"
+                "the kernel has lost a tunnel that charon still has ({id}): making it again"
             );
             let child =
                 Message::default().text("child-id", id).text("force", "yes").text("timeout", "-1");
@@ -546,7 +544,7 @@ impl<S: Requester> Keeper<S> {
                 self.networks.iter().any(|network| network.contains(&name.local_subnet))
             };
             if let Err(error) = charon::unload_all(vici, ours) {
-                tracing::warn!("cannot take back what charon was told: {error}");
+                tracing::warn!("cannot remove flannel's connections from charon: {error}");
             }
             return;
         }

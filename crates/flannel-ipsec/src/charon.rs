@@ -141,7 +141,7 @@ fn clear_the_way() {
         && test_kill_process(pid).is_ok()
         && !is_charon(pid)
     {
-        tracing::warn!("{OTHER_PID_FILE} names a process that is no charon: removed");
+        tracing::warn!("{OTHER_PID_FILE} names a process that is not charon: removed");
         let _ = fs::remove_file(OTHER_PID_FILE);
     }
 }
@@ -183,7 +183,7 @@ pub fn find_leftovers(directory: &Path) -> Vec<String> {
     if let Some(record) = Record::read(directory) {
         return vec![format!("charon (process {})", record.pid.as_raw_nonzero())];
     }
-    // One of somebody else's, who lives on.
+    // It belongs to somebody else and keeps running.
     let Ok(mut vici) = connect() else { return Vec::new() };
     let connections = connections(&mut vici).unwrap_or_default();
     connections.iter().map(|name| format!("connection {name} of charon")).collect()

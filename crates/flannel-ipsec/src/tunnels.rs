@@ -177,7 +177,7 @@ pub(crate) fn remove(states: &[State]) -> io::Result<()> {
         return Ok(());
     }
     let mut kernel = Connection::open(Protocol::Xfrm)?;
-    // One that has gone by itself is no failure.
+    // It is not a failure if one has gone by itself.
     kernel.apply(states.iter().map(xfrm::delete_state), |_, _| ())
 }
 

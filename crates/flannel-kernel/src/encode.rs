@@ -33,7 +33,7 @@ pub(crate) fn create_link(link: &Link, parent: Option<u32>) -> Request {
         LinkKind::Vxlan(vxlan) => vxlan_info(new_vxlan(vxlan, parent)),
         LinkKind::IpTunnel(tunnel) => ip_tunnel_info(tunnel),
         LinkKind::Wireguard => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Wireguard)]),
-        // Not planned: the kernel makes these for whoever opens them, and for nobody else.
+        // Never used: the kernel creates a TUN device only for the process that opens it.
         LinkKind::Tun => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Tun)]),
         LinkKind::Dummy => LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Dummy)]),
     };
@@ -124,7 +124,7 @@ fn vxlan_info(data: Vec<InfoVxlan>) -> LinkAttribute {
     ])
 }
 
-/// The MTU with it: the kernel chooses one of its own when a tunnel's end changes and none is named.
+/// Sets the MTU too: otherwise the kernel chooses one itself when the end of a tunnel changes.
 pub(crate) fn set_ip_tunnel(index: u32, tunnel: &IpTunnel, mtu: u32) -> Request {
     alter(index, vec![ip_tunnel_info(tunnel), LinkAttribute::Mtu(mtu)])
 }
@@ -134,7 +134,7 @@ fn ip_tunnel_info(tunnel: &IpTunnel) -> LinkAttribute {
         InfoIpTunnel::Local(tunnel.local.into()),
         InfoIpTunnel::Remote(Ipv4Addr::UNSPECIFIED.into()),
         InfoIpTunnel::Link(0),
-        // As the packet inside has it. A tunnel that says otherwise must discover path MTUs itself.
+        // Taken from the inner packet. With a fixed TTL the tunnel would have to discover path MTUs itself.
         InfoIpTunnel::Ttl(0),
         InfoIpTunnel::PMtuDisc(false),
     ];

@@ -19,7 +19,7 @@ use tokio::sync::{oneshot, watch};
 use crate::reconciler::Reconciler;
 use crate::{Entry, Facts, KernelVersion, Ownership, Path};
 
-/// There can be no engine here.
+/// Why the engine cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open a netlink socket: {0}; flanneld needs the capability NET_ADMIN")]
 pub struct OpenError(#[source] io::Error);

@@ -44,7 +44,7 @@ pub enum Key {
     /// The key and the port of a device.
     Wireguard(IfName),
     WireguardPeer(IfName, PublicKey),
-    /// By what it is for: from where to where. Before routes: what is to be encrypted must not leave as it is.
+    /// By direction, source and destination. Ordered before routes, so that nothing leaves unencrypted.
     Policy(Direction, IpNet, IpNet),
     Offload(IfName),
     Sysctl(String),
@@ -72,9 +72,9 @@ pub enum LinkKind {
     IpTunnel(IpTunnel),
     /// Key, port and peers are entries of their own.
     Wireguard,
-    /// Made by the process that serves it, and kept by us as it is wanted.
+    /// Created by the process that serves it; we keep its settings as wanted.
     Tun,
-    /// Drops all that is sent into it: what is to travel otherwise has left before.
+    /// Drops everything sent to it; what IPsec encrypts never gets here.
     Dummy,
 }
 

@@ -10,7 +10,7 @@ pub const VXLAN_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
 /// What the names of its TUN devices begin with; a number follows.
 pub const TUN_DEVICES: &str = "flannel";
 
-/// The device of the ipip backend for a kind of tunnel, of which one node has one.
+/// The ipip backend's device for a kind of tunnel. One of each per node.
 pub fn ip_tunnel_device(kind: IpTunnelKind) -> &'static str {
     match kind {
         IpTunnelKind::Ipip => "flannel.ipip",
@@ -18,7 +18,7 @@ pub fn ip_tunnel_device(kind: IpTunnelKind) -> &'static str {
     }
 }
 
-/// Where packets end that are to be encrypted and have not been; of which one node has one.
+/// The device that drops packets that should have been encrypted and were not. One per node.
 pub const IPSEC_DEVICE: &str = "flannel.ipsec";
 
 /// WireGuard's devices: the one that all modes have, and that of IPv6 in the mode `separate`.

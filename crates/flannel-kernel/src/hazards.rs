@@ -69,7 +69,7 @@ pub(crate) fn first_host(subnet: IpNet) -> std::net::IpAddr {
     subnet.hosts().nth(1).unwrap_or(subnet.addr())
 }
 
-/// Those that addresses and routes of the main table are. `foreign`: routes into our networks that are not
+/// Hazards caused by addresses, or by routes of the main table. `foreign`: routes into our networks that are not
 /// ours.
 pub(crate) fn in_the_main_table<S: Ord + Clone>(
     wanted: &Wanted<S, Entry>,

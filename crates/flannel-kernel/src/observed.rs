@@ -175,7 +175,7 @@ impl Observed {
 }
 
 impl Event {
-    /// `None` for what is none of our business: other tables, learned entries' side channels.
+    /// `None` for what does not concern us: other routing tables, and entries that the kernel learned.
     pub(crate) fn read(message: RouteNetlinkMessage) -> Option<Self> {
         use RouteNetlinkMessage as M;
         Some(match message {

@@ -78,12 +78,12 @@ impl Ownership {
             && addresses.iter().any(|address| self.is_within(address.addr))
     }
 
-    /// Between pods of ours. The Go flannel's are of the same shape.
+    /// Policies between our pods. Those of the Go flannel look the same.
     pub(crate) fn owns_policy(&self, policy: &ObservedPolicy) -> bool {
         is_flannel_policy(policy) && self.is_within(policy.src) && self.is_within(policy.dst)
     }
 
-    /// Not to a whole pod network.
+    /// False for a route to a whole pod network.
     pub(crate) fn leads_to_a_peer(&self, route: &crate::Route) -> bool {
         !self.networks.contains(&route.dst)
     }
@@ -111,7 +111,7 @@ impl LegacyRoutes {
             && links.name(hop.link) == Some(self.link)
     }
 
-    /// A route to the whole network leads to no peer: somebody else has put it there.
+    /// A route to the whole network does not lead to a peer, so somebody else made it.
     fn is_subnet(&self, dst: IpNet) -> bool {
         self.subnet_len.is_none_or(|len| dst.prefix_len() == len)
             && self.network.contains(&dst)

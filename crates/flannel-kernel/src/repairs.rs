@@ -112,7 +112,7 @@ impl RepairLog {
     pub(crate) fn failed(&mut self, entry: &str, error: &str, pause: Duration, now: Instant) {
         let Some(untold) = self.failures.may_tell(now) else { return };
         if untold > 0 {
-            tracing::warn!("{untold} more entries could not be written in the minute before");
+            tracing::warn!("{untold} more entries could not be written during the last minute");
         }
         tracing::warn!("cannot write {entry}: {error}; next try in {pause:.0?}");
     }

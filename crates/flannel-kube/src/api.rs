@@ -1,4 +1,4 @@
-//! The handful of things that flannel asks of the API server, and what is said when it says no.
+//! The few requests that flannel makes to the API server, and the messages for refusals.
 
 use std::collections::HashMap;
 use std::time::Duration;

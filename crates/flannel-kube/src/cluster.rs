@@ -79,7 +79,7 @@ impl Cluster {
         Self::with_table(api, name, NodeTable::new(name, NO_FAMILY), seed)
     }
 
-    /// For somebody who is no node.
+    /// For clients that are not nodes.
     pub fn of_nobody(api: Api, seed: u64) -> Self {
         Self::with_table(api, "", NodeTable::named(NO_FAMILY), seed)
     }

@@ -88,7 +88,7 @@ impl ProbePorts {
         }
     }
 
-    /// Who comes while they are listed waits for that.
+    /// Callers that arrive while Pods are being listed wait for the list.
     async fn pod(&self, node: &str) -> Result<Option<FlannelPod>, String> {
         let mut pods = self.pods.lock().await;
         let age = pods.listed.map(|at| at.elapsed());

@@ -62,7 +62,7 @@ pub fn subnet(node: &NodeView<'_>) -> Result<Option<Subnet>, String> {
     Ok(Subnet::new(v4, v6))
 }
 
-/// What a node has announced. An address that cannot be read is none: the other family may do.
+/// What a node has announced. An address that cannot be read counts as missing: the other family may be enough.
 pub fn attrs(annotations: &Annotations<'_>) -> Result<LeaseAttrs, String> {
     let data = |key: Key| {
         let text = annotations.get(key).unwrap_or_default();

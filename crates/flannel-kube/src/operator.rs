@@ -1,5 +1,5 @@
-//! What an operator sees and does: leases are Nodes, the network config is a ConfigMap, and what is Kubernetes'
-//! own to decide is said to be.
+//! What an operator sees and does: leases are Nodes, the network config is a ConfigMap, and what only Kubernetes
+//! can decide is reported as such.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl Store for KubeOperator {
     }
 
     async fn recall(&self, _: &NetworkConfig, _: &Claimant) -> Result<Recalled, StoreError> {
-        Self::refuse("get a subnet", "an operator is no node")
+        Self::refuse("get a subnet", "an operator is not a node")
     }
 
     async fn try_acquire(
@@ -103,7 +103,7 @@ impl Store for KubeOperator {
         _: &Claim,
         _: Recalled,
     ) -> Result<Acquired, StoreError> {
-        Self::refuse("get a subnet", "an operator is no node")
+        Self::refuse("get a subnet", "an operator is not a node")
     }
 
     async fn renew(&self, _: &Held, _: &LeaseAttrs) -> Result<Held, StoreError> {
@@ -144,7 +144,7 @@ impl Admin for KubeOperator {
             .map_err(|error| StoreError::rejected(&attempted, error))?
             .config;
         let leases = self.snapshot().await?.leases;
-        // What of a Node's networks is of a family that the config has not is none of its business.
+        // Networks of a Node in a family that the config does not use are ignored.
         let families = Families::of(&config);
         let subnets = leases.iter().map(|stored| stored.lease.subnet);
         let subnets = subnets.filter_map(|subnet| crate::lease::subnet_in(subnet, families));

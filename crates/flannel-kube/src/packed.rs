@@ -1,4 +1,4 @@
-//! What a Node says to us, as it is kept of thousands of them: all of it in one small piece of memory.
+//! What is kept of each of thousands of Nodes, packed into one small allocation.
 
 use crate::annotations::Key;
 use crate::node::{Annotations, NodeView};

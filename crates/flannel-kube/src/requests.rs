@@ -141,7 +141,7 @@ fn is_about(text: &Option<Box<str>>, id: &RequestId) -> bool {
     text.as_deref().and_then(Placed::read).is_some_and(|placed| placed.request.id == *id)
 }
 
-/// Tells of what is asked of the Nodes that this process speaks for, and tidies up after who does not.
+/// Reports requests to the Nodes that this process speaks for, and removes stale ones.
 pub(crate) fn hear(cluster: Arc<Cluster>) -> watch::Receiver<Requests> {
     let (told, receiver) = watch::channel(Requests::default());
     tokio::spawn(async move {

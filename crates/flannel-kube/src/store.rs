@@ -192,7 +192,7 @@ impl Store for KubeStore {
         self.cluster.api().node_moved();
     }
 
-    /// The condition is taken back by nobody but who made the Node anew, so it is watched from then on.
+    /// Only whoever recreates the Node resets the condition, so it is watched from then on.
     async fn report(&self, network: &NodeNetwork) {
         match network {
             NodeNetwork::Fails(why) => {
@@ -344,8 +344,8 @@ impl Watch {
         }
     }
 
-    /// Who has written something else into this node's own Node, or an address that is to be announced instead
-    /// of ours, finds it put right. Not without end, if somebody else does not give in either.
+    /// Corrects what somebody else has written into this node's own Node, and announces an address written there instead
+    /// of ours. Not endlessly, if somebody else keeps changing it too.
     async fn look_at_own_node(&mut self, last: Option<Written>) -> Option<Written> {
         let (name, now) = (self.cluster.name().to_owned(), Instant::now());
         let node = self.cluster.table().own().cloned()?;
@@ -368,9 +368,7 @@ impl Watch {
         }
         match announce(self.cluster.api(), &name, &node, &attrs).await {
             Ok(()) => {
-                tracing::warn!(
-                    "Node {name} said something else than this node announces: written again"
-                );
+                tracing::warn!("Node {name} did not match what this node announces: written again");
                 Some(Written { at: now, again: None })
             }
             Err(error) => {

@@ -56,7 +56,7 @@ impl NodeTable {
         Self { nodes: BTreeMap::new(), families, own, named: false, list: 0 }
     }
 
-    /// For somebody who is no node: leases tell the name of their Node, and what an operator has written
+    /// For clients that are not nodes: leases carry the name of their Node, and what an operator has written
     /// instead of a node's address counts before the node itself has taken it up.
     pub fn named(families: Families) -> Self {
         Self { named: true, ..Self::new("", families) }

@@ -23,7 +23,7 @@ pub struct NodeIdentity {
     announced: Vec<LeaseAttrs>,
 }
 
-/// What a node that starts, or has lost its lease, knows of its past.
+/// What a node knows about its earlier runs when it starts or has lost its lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traces<'a> {
     /// What the subnet file says.

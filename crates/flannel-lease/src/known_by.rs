@@ -1,4 +1,4 @@
-//! By which address a node is known. There is no name in a lease that every flannel understands: two leases
+//! Which address identifies a node. A lease has no name that every flannel understands: two leases
 //! are of one node when they bear one public address, and, where several nodes share one, the same port of it.
 
 use std::net::IpAddr;
@@ -13,9 +13,9 @@ pub enum KnownBy {
     Ipv6First,
 }
 
-/// Nobody is known by an address that is not there.
+/// The address that would identify a node is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no {0}, by which a node of this network is known: give one")]
+#[error("{0} is missing, and nodes of this network are identified by it: add it")]
 pub struct NoAddress(pub &'static str);
 
 impl KnownBy {

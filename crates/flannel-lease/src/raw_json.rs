@@ -1,4 +1,4 @@
-//! JSON text kept as text. A lease carries data of its backend that is none of our business here, and
+//! JSON text kept as text. A lease carries data of its backend that this crate does not interpret, and
 //! ten thousand leases are held, so it is not turned into a tree.
 
 use std::fmt;

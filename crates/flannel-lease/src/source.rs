@@ -19,7 +19,7 @@ pub enum SubnetSource<N: Net> {
     /// They are handed out from a pool that the config describes.
     Pool(Pool<N>),
     /// Whoever keeps the leases assigns them (in Kubernetes, the podCIDR of a node). The config says only
-    /// what they are inside of; each has the length it was given.
+    /// what network they lie in; each has the length it was assigned.
     Assigned { network: N },
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Version(u64);
 
 impl Version {
-    /// The version that a store gives which does not count them, or of a lease that it has not written yet. It proves
+    /// Given by stores that do not count versions, or for a lease not written yet. It proves
     /// nothing.
     pub const UNKNOWN: Self = Self(0);
 

@@ -1,6 +1,6 @@
 //! Metrics for Prometheus: every one of them by name and meaning ([`node`], [`server`]), and their text.
 //!
-//! Nothing is registered anywhere. Who is asked for metrics collects them in a [`Scrape`], out of what is known
+//! There is no registry. Whoever serves metrics collects them in a [`Scrape`], from what is known
 //! anyway, so they cost nothing while nobody asks; only how long things take is kept as it happens ([`Latency`]).
 //! No label tells one peer from another: how much there is to read does not depend on the size of a network.
 

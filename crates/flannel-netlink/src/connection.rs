@@ -10,9 +10,9 @@ use crate::{NetlinkError, Protocol, Socket};
 
 /// Messages of one `send`. Larger ones gain nothing: each costs the kernel one allocation of this size.
 const BATCH_BYTES: usize = 64 * 1024;
-/// What one `send` may hold without being asked for.
+/// How many bytes one `send` may hold with the default send buffer.
 const USUAL_BYTES: usize = 128 * 1024;
-/// As many answers find room in a queue without being asked for.
+/// How many answers fit into the default receive queue.
 const USUAL_ANSWERS: usize = 100;
 /// What a short answer takes in the queue.
 const ANSWER: usize = 1024;
@@ -120,7 +120,7 @@ impl Connection {
     }
 
     /// Everything the kernel has of a kind, as far as `read` wants it. A dump that a concurrent change
-    /// has torn is taken again, after pauses in which whoever changes it may come to an end. One that
+    /// has torn is taken again, after pauses that give whoever changes it time to finish. One that
     /// is still torn after the time for an answer is an error ([`io::ErrorKind::ResourceBusy`]),
     /// because what is missing from it may well be there.
     pub fn ask_all<T>(

@@ -231,7 +231,7 @@ pub fn read_policy(message: Message<'_>) -> Option<ObservedPolicy> {
     Some(ObservedPolicy { direction, src, dst, tunnel, plain })
 }
 
-/// `None`: it is none, or cut short.
+/// `None`: it is not a state, or it is cut short.
 pub fn read_state(message: Message<'_>) -> Option<State> {
     let body = message.payload.get(..STATE_LEN).filter(|_| message.kind == NEW_STATE)?;
     let family = u16::from_ne_bytes([body[212], body[213]]);

@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// The store is read at least this long after it was read, and takes at most this share of the time.
 const STORE_PAUSE: Duration = Duration::from_secs(2);
 const STORE_SHARE: u32 = 20;
-/// Who reads without a stream comes back by himself.
+/// A reader without a stream comes back by itself.
 const LINGER: Duration = Duration::from_secs(40);
 
 pub(crate) struct Collector {

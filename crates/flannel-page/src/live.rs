@@ -24,7 +24,7 @@ pub(crate) struct Live {
     pub(crate) collector: Arc<Collector>,
     pub(crate) shown: Shown,
     pub(crate) viewer: Viewer,
-    /// Whether who looks may still do so.
+    /// Whether the viewer is still allowed to look.
     pub(crate) still: Box<dyn Fn() -> bool + Send + Sync>,
 }
 

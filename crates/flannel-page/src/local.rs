@@ -1,4 +1,4 @@
-//! Serves the page to this machine's own browsers. Others on this machine could connect as well, so who comes must
+//! Serves the page to this machine's own browsers. Others on this machine could connect as well, so clients must
 //! know a key, which is in the address that the operator is told.
 
 use std::convert::Infallible;

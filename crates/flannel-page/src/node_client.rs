@@ -107,7 +107,7 @@ impl NodeClient {
     async fn get(&mut self, path: &str, largest: usize) -> Result<Option<Bytes>, String> {
         let mut kept = self.connection.take();
         if let Some(connection) = &mut kept
-            // The other side may have ended it after its last answer: that is no fault.
+            // The other side may have closed it after its last answer; that is not a fault.
             && connection.sender.ready().await.is_err()
         {
             kept = None;

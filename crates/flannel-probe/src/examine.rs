@@ -109,7 +109,7 @@ impl Examination {
         let mut exchange = self.exchange(under, Way::Underlay, family);
         let answer = exchange.ask(&self.small(false)).await;
         self.cookies[slot(Way::Underlay, family)] = exchange.cookie;
-        // Behind a NAT it may not be reached so, and that is no fault.
+        // A node behind a NAT may not be reachable this way, and that is not a fault.
         let Outcome::Answered(answered) = answer else { return None };
         let own = &self.plan.own;
         self.largest(&mut exchange, answered.latency, own.mtu + own.overhead()).await

@@ -115,7 +115,7 @@ pub struct Peers {
     changed: Arc<Notify>,
 }
 
-/// Who was not heard of for so long, and is heard again, may be reached again.
+/// A peer that is heard again after this long may be reachable again.
 const LONG_SILENCE: Duration = Duration::from_secs(5);
 
 struct Peer {

@@ -1,8 +1,8 @@
 //! Whom to probe when. Pure: time and randomness are arguments.
 //!
 //! However large the network, a node looks at no more than a handful of peers at a time, at random, and each
-//! has its turn: 10,000 of them within an hour. Who has come or changed has it at once, and who fails sooner
-//! again than others. What does not fit into the bandwidth that probing may take, full-sized packets first, is
+//! has its turn: 10,000 of them within an hour. New and changed peers have theirs at once, and failing peers sooner
+//! again than others. What does not fit into the bandwidth limit of probing, full-sized packets first, is
 //! left to a later turn.
 
 use std::collections::{BTreeSet, HashMap};

@@ -40,9 +40,9 @@ const NEVER_HEARD: u16 = u16::MAX;
 pub struct Ask {
     /// Told back by who answers, so that the answer is known to be to this.
     pub nonce: u64,
-    /// As who is asked has given it out; 0 for none yet.
+    /// The cookie that the asked node gave out; 0 if there is none yet.
     pub cookie: u64,
-    /// Of the lease of who asks: how the other knows it.
+    /// From the asking node's lease: how the other node knows it.
     pub subnet: IpNet,
     /// About which family in the tunnel, whichever it is asked in.
     pub about_v6: bool,

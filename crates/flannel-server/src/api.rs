@@ -82,7 +82,7 @@ impl Api {
                 _ => Err(Fault::method(route.methods())),
             };
         }
-        // Who is not known is not even told what is here.
+        // Unknown clients are not even told what is here.
         let ((who, standing), route) = (who()?, route?);
         let query = Query::read(request.uri().query().unwrap_or_default())?;
         permission::check(&who, &route, request.method(), &query)?;
@@ -146,7 +146,7 @@ impl Api {
                 let patience = self.patience(&query);
                 let (watch_log, turns) = (self.watch_log(&name)?, self.turns.clone());
                 let watching = self.counted.watching();
-                // Who only reads is no node.
+                // A client that may only read is not a node.
                 let hears = query.requests && who.addresses != Addresses::Nothing;
                 let requests = hears.then(|| self.service.requests(&name)).transpose()?;
                 let events = Events::new(
@@ -381,7 +381,7 @@ fn read_attrs(text: &str) -> Result<LeaseAttrs, Fault> {
     Ok(LeaseAttrs { owner: None, ..attrs })
 }
 
-/// What others would choke on is not let in.
+/// Values that other clients could not handle are refused.
 fn check_attrs(attrs: LeaseAttrs) -> Result<LeaseAttrs, Fault> {
     attrs.check_depth().map_err(|error| Fault::bad(error.to_string()))?;
     Ok(attrs)

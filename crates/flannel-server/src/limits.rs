@@ -23,7 +23,7 @@ pub struct Limits {
     /// A client that does not take what it is sent is cut off after this.
     pub slowest_reader: Duration,
     pub longest_poll: Duration,
-    /// Whole tables that are sent at once; who else asks for one waits.
+    /// How many whole tables are sent at once; further clients wait.
     pub whole_tables: usize,
     /// A client that takes longer to read its table still gets it, but others go on meanwhile.
     pub longest_turn: Duration,

@@ -199,8 +199,8 @@ fn turn_away(stream: &TcpStream) {
     let _ = stream.try_write(answer.as_bytes());
 }
 
-/// After a restart all nodes come back in the same moment; who is not let in waits for seconds before it
-/// knocks again. The kernel's own limit (net.core.somaxconn) is the smaller one.
+/// After a restart all nodes come back at the same moment; a node that is refused waits for seconds before it
+/// tries again. The kernel's own limit (net.core.somaxconn) caps it.
 const BACKLOG: i32 = 65_535;
 
 async fn bind(listen: &Listen) -> io::Result<TcpListener> {
@@ -292,7 +292,7 @@ struct Client {
     certificate: Option<Shown>,
 }
 
-/// A certificate that was found good when so much had been read anew.
+/// A certificate that was valid as of this number of reloads.
 struct Shown {
     names: certificate::Names,
     chain: Vec<CertificateDer<'static>>,

@@ -1,4 +1,4 @@
-//! Whether a client is still who it was when it began to listen. Looked at whenever tokens or
+//! Whether a client still has the rights it had when it began to listen. Checked whenever tokens or
 //! certificates have been read anew, so that a stream does not outlive the right to hear it.
 
 use std::pin::Pin;

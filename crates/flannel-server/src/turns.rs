@@ -1,5 +1,5 @@
 //! Whole tables are sent a few at a time. After a restart every node asks for one; sent to all at once,
-//! all would get on slowly together, and a server that is killed again soon would have served nobody.
+//! all would progress slowly together, and a server that is killed again soon would have served nobody.
 
 use std::convert::Infallible;
 use std::pin::Pin;

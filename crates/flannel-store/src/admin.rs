@@ -17,7 +17,7 @@ pub trait Admin: Store {
     /// All leases with when they end.
     async fn list(&self) -> Result<Vec<Held>, StoreError>;
 
-    /// Writes the config after looking at it. One that would strand live leases is refused unless
+    /// Checks the config and writes it. One that would leave live leases outside the network is refused unless
     /// `force` says otherwise.
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError>;
 
@@ -44,7 +44,7 @@ pub trait Admin: Store {
     /// What nodes have said to it so far.
     async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError>;
 
-    /// It is no longer asked for; its answers are gone with it. One that is gone already is no error.
+    /// Withdraws a request, with its answers. It is not an error if it is already gone.
     async fn withdraw(&self, request: &RequestId) -> Result<(), StoreError>;
 }
 

@@ -111,7 +111,7 @@ impl NodeRequest {
         self.named(node).is_some()
     }
 
-    /// How it names a node. Who asks may see more families of a node's subnet than the network has.
+    /// How it names a node. The operator may see more families of a node's subnet than the network uses.
     pub fn named(&self, node: &Subnet) -> Option<Subnet> {
         self.nodes.iter().find(|named| named.overlaps(node)).copied()
     }

@@ -49,12 +49,12 @@ impl From<&Held> for StoredLease {
     }
 }
 
-/// How far somebody has heard what happened in a store. Only the store that gave it looks inside.
+/// A position in a store's events. Only the store that created it looks inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(Cow<'static, str>);
 
 impl Cursor {
-    /// Nothing has been heard: the whole table is told first.
+    /// The start: the whole table comes first.
     pub const BEGINNING: Self = Self(Cow::Borrowed(""));
 
     /// By a store, in its own words.
@@ -82,7 +82,7 @@ pub struct Recalled {
     /// of a device that a reboot has removed.
     pub announced: Option<LeaseAttrs>,
     pub snapshot: Snapshot,
-    /// What the store itself needs to know of that instant.
+    /// What the store itself needs from that moment.
     basis: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -91,7 +91,7 @@ impl Recalled {
         Self { announced, snapshot, basis: None }
     }
 
-    /// Of a node that is known by its address: the lease it would keep tells how it was announced, else
+    /// For a node that is known by its address: the lease it would keep says how it was announced; else
     /// one that it would throw away.
     pub fn by_address(config: &NetworkConfig, me: &Claimant, snapshot: Snapshot) -> Self {
         let rank = |lease: &Lease| {
@@ -139,7 +139,7 @@ pub struct Page {
     pub leases: Vec<Lease>,
 }
 
-/// Who hears of pages.
+/// Called with each page.
 pub type Pages<'a> = &'a mut (dyn FnMut(Page) + Send);
 
 /// Our lease, and the list it was chosen from with our lease in it, so that no second listing is needed.
@@ -237,8 +237,8 @@ pub trait Store: Send + Sync {
     /// Lists all leases, once, and says what is known of this node.
     async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError>;
 
-    /// The same, and tells of leases while others are still being listed, as soon as it is known which one is
-    /// this node's own. What is told so is a beginning, and may be begun anew: what is returned counts.
+    /// The same, and passes on leases while others are still being listed, once it is known which one is
+    /// this node's own. Pages are preliminary and may start over: only the result counts.
     async fn recall_by_pages(
         &self,
         config: &NetworkConfig,
@@ -262,12 +262,12 @@ pub trait Store: Send + Sync {
     /// [`StoreError::Lost`] when it is gone, [`StoreError::Taken`] when another node wrote it.
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError>;
 
-    /// This node's own addresses have changed: connections made from the former ones are dead, though
-    /// nobody will say so for seconds. New ones are to be made.
+    /// This node's addresses have changed: connections from the old ones are dead, although
+    /// it takes seconds until that shows. Make new ones.
     fn node_moved(&self) {}
 
-    /// Takes note of how this node's network is. May take as long as it takes, trying again by itself; it is
-    /// dropped as soon as there is something newer to say.
+    /// Records whether this node's network works. It may retry for as long as it needs; it is
+    /// dropped as soon as there is something newer to report.
     async fn report(&self, _network: &NodeNetwork) {}
 
     /// Changes after `cursor`; [`Cursor::BEGINNING`] begins with a [`StoreEvent::Snapshot`]. Reconnects by

@@ -39,7 +39,7 @@ pub enum TrafficError {
          set \"EnableNFTables\": true in the network config"
     )]
     Incomprehensible { family: Family, table: &'static str },
-    #[error("the {family} rules do not stay as they are written{by}")]
+    #[error("somebody changes the {family} rules as soon as they are written{by}")]
     NotTaken { family: Family, by: String },
     #[error("cannot remove the {family} {what} of a former flannel: {source}")]
     Remove { family: Family, what: String, source: io::Error },

@@ -233,7 +233,7 @@ impl<S: Requester> Work for TunnelWork<S> {
                 return;
             }
             Command::Other(Totals(answer)) => {
-                // A process that does not answer is found out, and started anew, by who needs it next.
+                // A process that does not answer is detected and restarted by the next command.
                 let each = self.clients.iter_mut().filter_map(|(device, client)| {
                     let totals = client.totals();
                     let totals = totals.inspect_err(|error| tracing::debug!("{device}: {error}"));

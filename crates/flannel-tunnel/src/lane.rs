@@ -51,7 +51,7 @@ pub(crate) struct Out {
     buffer: Box<[u8]>,
     outbound: Outbound,
     sender: Sender,
-    /// Packets came alone of late: the next is sent before it is looked whether more are there.
+    /// Packets have been coming one at a time lately: the next one is sent before looking for more.
     eager: bool,
 }
 

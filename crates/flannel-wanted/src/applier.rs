@@ -1,4 +1,4 @@
-//! What keeps one part of the world as it is wanted.
+//! What an applier is: it keeps one part of the world as wanted.
 
 use tokio::sync::watch;
 
@@ -9,7 +9,7 @@ use crate::{Comparison, EntryQuery, EntryReport, KeyedEntry, Status, Tally};
 pub trait Requester: Ord + Clone + Send + 'static {}
 impl<T: Ord + Clone + Send + 'static> Requester for T {}
 
-/// What each of several wants. It takes the place of all that those have wanted before.
+/// What each of several requesters wants. It replaces all that they wanted before.
 pub type Desired<S, E> = Vec<(S, Vec<E>)>;
 
 /// Keeps its part of the world equal to what is wanted of it: it writes what differs, tries again what
@@ -33,23 +33,23 @@ pub trait Applier<S: Requester>: Clone {
         changes: Desired<S, Self::Entry>,
     ) -> impl Future<Output = Result<Status, Stopped>> + Send;
 
-    /// How it stands when all that was declared before has been tried.
+    /// The status after everything declared so far has been tried.
     fn status(&self) -> impl Future<Output = Result<Status, Stopped>> + Send;
 
-    /// How it stands, and every change of that. It closes when the applier has ended.
+    /// The current status and every later one. It closes when the applier has ended.
     fn watch_status(&self) -> watch::Receiver<Status>;
 
-    /// How single entries fare.
+    /// The state of single entries.
     fn entries(
         &self,
         query: EntryQuery<S>,
     ) -> impl Future<Output = Result<Vec<EntryReport<S>>, Stopped>> + Send;
 
-    /// How many entries fare how.
+    /// How many entries are in which state.
     fn tally(&self) -> impl Future<Output = Result<Tally<S>, Stopped>> + Send;
 
-    /// Compares everything with what is wanted now, whatever is believed of it, tries at once what waits for its
-    /// time, and says what was found and what became of it.
+    /// Compares everything with what is wanted, whatever is believed of it, retries at once what waits for its
+    /// turn, and reports what was found and what was done about it.
     fn compare(&self) -> impl Future<Output = Result<Comparison, Stopped>> + Send;
 
     /// The daemon ends: does what is to be done then, and returns when it is done. Whatever keeps pods
@@ -57,7 +57,7 @@ pub trait Applier<S: Requester>: Clone {
     fn stop(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// The applier is gone, and with it whoever could keep things as they are wanted.
+/// The applier has ended: nothing keeps its part of the world as wanted any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {0} has stopped")]
 pub struct Stopped(pub &'static str);

@@ -1,4 +1,4 @@
-//! How single entries fare, in words, for whoever asks. It costs nothing while nobody does.
+//! The state of single entries, in words. It costs nothing unless somebody asks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -50,7 +50,7 @@ pub enum EntryCondition {
     Missing,
     /// It could not be written, and is tried again.
     Refused,
-    /// Another wants it otherwise, and goes before.
+    /// Another requester wants another version, and has priority.
     Contested,
 }
 
@@ -114,7 +114,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         let own = self.contested.get(&place).and_then(|requests| requests.get(who));
         let (entry, (condition, why)) = match own.filter(|own| **own != slot.entry) {
             Some(own) => {
-                let why = format!("another wants it otherwise: {}", slot.entry.describe());
+                let why =
+                    format!("another requester wants another version: {}", slot.entry.describe());
                 (own, (EntryCondition::Contested, Some(why)))
             }
             None => (&slot.entry, slot.fate(now)),

@@ -12,7 +12,7 @@ use crate::{
     Stopped, Tally,
 };
 
-/// A handle on a worker that may not have been started yet, and then wants nothing.
+/// A handle on a worker that may not have been started; until then nothing is wanted of it.
 pub struct LateWorker<S, E, O, Q = Infallible> {
     name: &'static str,
     worker: Arc<MaybeStarted<S, E, O, Q>>,

@@ -1,6 +1,6 @@
-//! Where the entries that are wanted lie. Each has a place of its own, by a number, and the places stand in order
-//! of the entries' keys. A key is not kept beside its entry, which knows it, nor by those who want the entry, who
-//! know its place: there may be tens of thousands.
+//! Storage of the wanted entries. Each has a numbered place, and the places are sorted by
+//! the entries' keys. Keys are not stored separately: an entry knows its key, and requesters
+//! know its place. There may be tens of thousands of entries.
 
 use std::mem::{Discriminant, discriminant};
 use std::ops::{Bound, Index, IndexMut, RangeBounds};
@@ -8,10 +8,10 @@ use std::ops::{Bound, Index, IndexMut, RangeBounds};
 use crate::KeyedEntry;
 use crate::wanted::Slot;
 
-/// An entry's, for as long as it is wanted.
+/// The number of an entry's place, valid as long as the entry is wanted.
 pub(crate) type Place = u32;
 
-/// So many places stand together, at most: who finds his among them moves no others.
+/// The most places in one run, so that an insertion moves only a few.
 const RUN: usize = 512;
 
 pub(crate) struct Slots<S, E> {

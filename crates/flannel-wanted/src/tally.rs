@@ -1,4 +1,4 @@
-//! How many entries of each kind fare how, for whoever counts. It is worked out when somebody asks.
+//! Counts entries by kind and state, for metrics. Computed on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ pub struct Tally<S> {
     pub kinds: BTreeMap<&'static str, KindTally>,
     /// Keys that more than one requester wants.
     pub contested: usize,
-    /// Who does not have all that it wants.
+    /// Requesters for which something is missing.
     pub troubled: BTreeSet<S>,
     /// How often everything was compared, for want of better knowledge or for safety's sake.
     pub comparisons: u64,

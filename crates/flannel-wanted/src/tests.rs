@@ -360,7 +360,7 @@ fn each_entry_says_to_whom_it_belongs_and_why_it_is_not_there() {
     let no_device = Some("no such device".to_owned());
     let words = "peer 21 version 0".to_owned();
     assert_eq!(*refused, (2, words, EntryCondition::Refused, no_device));
-    let why = Some("another wants it otherwise: peer 10 version 0".to_owned());
+    let why = Some("another requester wants another version: peer 10 version 0".to_owned());
     assert_eq!(*contested, (3, "peer 10 version 7".to_owned(), EntryCondition::Contested, why));
     // One by one, in order; and of those alone who are asked for.
     let of = |who| Requesters::These(vec![who]);

@@ -1,9 +1,9 @@
-//! The desired state: every entry once, keyed, with whoever wants it, and how it fares.
+//! The desired state: every entry once, by key, with who wants it and what state it is in.
 //!
 //! Pure bookkeeping: nothing in here talks to the world, and time is passed in. Entries are wanted by a
 //! requester (a lease, or the node itself), whose entries are replaced as a whole. Should two requesters
 //! want different versions of one entry, that of the lower in order is in force, so that the outcome
-//! depends on who wants what and never on who came first. What an entry is, only its [`KeyedEntry`] says.
+//! depends on who wants what and never on who came first. Only [`KeyedEntry`] knows what an entry is.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
@@ -113,7 +113,7 @@ pub(crate) struct Attempts {
 /// each.
 const MANY: usize = 8;
 
-/// More than one in this many requesters are a crowd: to build the table anew is then cheaper than to find
+/// If more than one in this many requesters changes, rebuilding the table is cheaper than finding
 /// the place of each.
 const CROWD: usize = 32;
 
@@ -221,13 +221,13 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         unwanted
     }
 
-    /// One may have let go of what another has taken up since: that is written over.
+    /// What one requester no longer wants another may want by now; that is overwritten, not removed.
     fn still_unwanted(&self, mut unwanted: Vec<E>) -> Vec<E> {
         unwanted.retain(|entry| self.slots.find(&entry.key()).is_none());
         unwanted
     }
 
-    /// Adds many requesters at once, none of which is known: in one sorted stroke.
+    /// Adds many unknown requesters at once, sorting them only once.
     fn add(&mut self, many: Desired<S, E>) {
         let count = many.iter().map(|(_, entries)| entries.len()).sum();
         self.slots.make_room(count);
@@ -382,7 +382,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.devices.contains_key(device)
     }
 
-    /// To be written (again), whatever has been thought of them: those of which `is_lost` says so, given
+    /// Marks every entry for which `is_lost` returns true to be written again, whatever its state; `is_lost` gets
     /// the entry and whether it was last seen as wanted.
     pub fn rewrite_where(&mut self, is_lost: impl Fn(&E, bool) -> bool) {
         for (place, slot) in self.slots.iter_mut() {
@@ -542,7 +542,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         let attempts = slot.attempts.get_or_insert_default();
         let pause = attempts.history.undone(&self.policy, now, rng);
         attempts.is_fought_over = !pause.is_zero();
-        // Who asks for a comparison wants it put right now, however often it was undone.
+        // Whoever asks for a comparison wants it repaired now, however often it was undone.
         if pause.is_zero() || self.compared.is_some() {
             self.mark_at(place);
             return Repair::Now;

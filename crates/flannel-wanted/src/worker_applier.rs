@@ -11,7 +11,7 @@ use crate::{
     Tally,
 };
 
-/// What such an applier is told. A declaration is answered with the status after it. `Q`: what only this one is
+/// What such an applier is told. A declaration is answered with the resulting status. `Q`: what only this applier is
 /// asked.
 pub enum Command<S, E, O, Q = Infallible> {
     Replace(O, Desired<S, E>, oneshot::Sender<Status>),
@@ -75,7 +75,7 @@ impl StatusPublisher {
         Self(status)
     }
 
-    /// Nobody is woken by a status that is as before.
+    /// An unchanged status wakes nobody.
     pub fn publish(&self, status: Status) {
         self.0.send_if_modified(|old| {
             let changed = *old != status;

@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Who reads our output may stop reading: that is not a failure.
+/// It is not a failure if the reader of our output stops reading.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -195,7 +195,7 @@ fn a_killed_supervisor_leaves_no_process_and_the_next_lab_can_start() {
         wait_for("the command to end", || stuck.try_wait().expect("wait").is_some());
         assert!(lab.dir().exists(), "only the directory is left");
         if clearing == "down" {
-            assert!(lab.ok(&["down"]).contains("had died"));
+            assert!(lab.ok(&["down"]).contains("had crashed"));
             assert!(!lab.dir().exists());
         }
     }

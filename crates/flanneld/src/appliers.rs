@@ -1,9 +1,9 @@
-//! All that keeps the world as the backend wants it, behind one type: the daemon does not care which
+//! All appliers behind one type: the rest of the daemon does not need to know which
 //! applier sees to what.
 //!
-//! Appliers stand on each other. The kernel stands on those that make devices of their own: an address or a
-//! route needs the device that a tunnel has made. So what is added is added from the ground up, those
-//! before the kernel; and what is taken away goes the other way, so that no route leads into nothing.
+//! Appliers depend on each other. The kernel depends on those that create devices: an address or a
+//! route needs the device that a tunnel has created. So additions go bottom up, those appliers
+//! before the kernel; removals go top down, so that no route points to a missing device.
 
 use std::future::poll_fn;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub struct Appliers {
     ipsec: Ipsec<WantedBy>,
 }
 
-/// One of them, for those who ask one after the other: from the ground up.
+/// One applier, for callers that ask one after the other; bottom up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Commands,
@@ -58,7 +58,7 @@ impl Part {
 }
 
 impl Appliers {
-    /// `run`: where what lives as long as the machine is up is found again.
+    /// `run`: the directory for files that last until the next boot.
     pub fn start(seed: u64, run: &Path) -> anyhow::Result<Self> {
         let tunnel = Tunnel::start(run.to_owned(), seed).context("cannot start a thread")?;
         let cloud = CloudApplier::new(seed, run.to_owned());
@@ -117,7 +117,7 @@ impl Appliers {
         WatchedStatus(below.into_iter().chain([kernel.watch_status()]).collect())
     }
 
-    /// How single entries of one of them fare.
+    /// The state of single entries of one applier.
     pub async fn entries(
         &self,
         part: Part,
@@ -132,7 +132,7 @@ impl Appliers {
         }
     }
 
-    /// How many entries of one of them fare how.
+    /// How many entries of one applier are in which state.
     pub async fn tally(&self, part: Part) -> Result<Tally<WantedBy>, Stopped> {
         match part {
             Part::Commands => self.commands.tally().await,
@@ -174,8 +174,8 @@ impl Appliers {
 /// every kind of applier.
 type Declaring<'a> = Pin<Box<dyn Future<Output = Result<Status, Stopped>> + Send + 'a>>;
 
-/// Declares all that is wanted to an applier that others stand on, which `above` declares to those: before
-/// them, or after them if nothing is wanted of it any more.
+/// Declares everything to `below`, an applier that those behind `above` depend on: before
+/// `above`, or after it if nothing is wanted of `below` any more.
 fn replace_below<'a, A>(
     below: &'a A,
     ownership: A::Ownership,
@@ -196,7 +196,7 @@ where
     })
 }
 
-/// The same for changes: what is wanted of it goes before, what is wanted no longer after.
+/// The same for changes: additions go before `above`, removals after it.
 fn update_below<'a, A: Applier<WantedBy> + Sync>(
     below: &'a A,
     changes: Desired<WantedBy, A::Entry>,

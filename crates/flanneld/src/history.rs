@@ -1,4 +1,4 @@
-//! What happened on this node of late, for whoever asks: the last few thousand events, the oldest forgotten.
+//! Recent events on this node: the last few thousand; older ones are dropped.
 //!
 //! An event is a line of the log that has a field `event` naming its kind, such as
 //! `info!(event = "store-found", "The store is back")`, or a warning or an error of ours. So there is one place

@@ -1,5 +1,5 @@
 //! The networks that this node joins. Each has a daemon of its own, with its own store, kernel engine and
-//! traffic rules: what is wrong with one network is no concern of the others.
+//! traffic rules: a problem in one network does not affect the others.
 
 use std::path::Path;
 use std::sync::Arc;

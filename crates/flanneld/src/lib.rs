@@ -1,4 +1,4 @@
-//! flanneld: one subnet for this node, and a kernel that leads to everybody else's.
+//! flanneld: gets a subnet for this node and routes to the subnets of all other nodes.
 //!
 //! `options` says what is asked for, [`joined_networks`] joins the networks, [`daemon`] runs the life of the
 //! node in one of them, [`appliers`] keeps the world as the backend wants it, `iface` chooses the underlay;

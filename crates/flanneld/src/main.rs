@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The process that carries packets, which this one, told so, is instead of the daemon.
+/// Runs as the process that carries packets, instead of as the daemon, if told so.
 fn carry_packets() -> ExitCode {
     let _ = logging::init(logging::Verbosity::default(), History::default());
     match flannel_tunnel::run_process() {
@@ -139,7 +139,7 @@ async fn live(
     tokio::select! {
         result = work => result,
         () = tokio::time::sleep(STOP_WITHIN) => {
-            tracing::error!("The work to be done at the end takes longer than {STOP_WITHIN:?}: ending without it");
+            tracing::error!("Cleaning up takes longer than {STOP_WITHIN:?}: ending without it");
             Ok(())
         }
         () = signalled(&mut interrupt, &mut terminate) => Ok(()),

@@ -32,7 +32,7 @@ pub fn give_back() {
 }
 
 /// Where code of a file lies, or what a file begins with, by a line of `/proc/self/maps`. What may be written to holds
-/// more than the file does; so does other data that may not be any more, for the loader has written to it first.
+/// more than the file does; the same goes for read-only data that the loader wrote to first.
 fn pages_of_program(line: &str) -> Option<(usize, usize)> {
     let mut words = line.split_ascii_whitespace();
     let (begin, end) = words.next()?.split_once('-')?;

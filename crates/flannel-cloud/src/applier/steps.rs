@@ -100,7 +100,7 @@ impl<S: Requester> RouteTask<S> {
         let own = OwnRoute::new(route, &view.id);
         if let Err(error) = own.write(&self.directory) {
             tracing::warn!(
-                "Cannot note below {} that {own} is ours: {error}",
+                "Cannot record in {} that {own} is ours: {error}",
                 self.directory.display()
             );
         }
@@ -218,7 +218,7 @@ fn may_go_on(route: &CloudRoute, tries: &mut u32, error: &CloudError, directory:
     if *tries == 1 || !more {
         let then =
             if more { "trying again" } else { "take it away by hand, or by flannelctl cleanup" };
-        tracing::error!("Cannot remove the {route}, which is wanted no more: {error}; {then}");
+        tracing::error!("Cannot remove the {route}, which is no longer wanted: {error}; {then}");
     }
     if !more && error.fault == Fault::NotFound {
         // The table itself is gone.

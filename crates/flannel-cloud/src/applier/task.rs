@@ -352,7 +352,7 @@ impl<S: Requester> RouteTask<S> {
     }
 
     pub(super) fn failed(&mut self, key: &CloudKey, error: &CloudError, now: Instant) {
-        // What waits for its time has failed before: that it was looked at meanwhile is no new try.
+        // What waits for its time has failed before: looking at it meanwhile does not count as a try.
         let waits = self.wanted.is_good(key) == Some(false) && !self.wanted.is_marked(key);
         if waits {
             return;

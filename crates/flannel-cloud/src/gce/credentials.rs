@@ -84,7 +84,7 @@ async fn of_key_file(file: &str) -> Result<Lent<Keys>, CloudError> {
     let text = text.map_err(|error| wrong(&format!("{FILE} names {file}: {error}")))?;
     // Nothing of what is in there is shown.
     let key: KeyFile = serde_json::from_str(&text)
-        .map_err(|_| wrong(&format!("{file}, which {FILE} names, is no key file of Google's")))?;
+        .map_err(|_| wrong(&format!("{file}, which {FILE} names, is not a Google key file")))?;
     let assertion = assertion(&key, Timestamp::now())
         .map_err(|why| wrong(&format!("{file}, which {FILE} names, {why}")))?;
     let ask = Ask {

@@ -303,7 +303,7 @@ fn set_switches(name: &str, conf: &BridgeConf, has_ipv6: bool) {
     }
 }
 
-/// Only who asks for the detection of duplicates waits for it.
+/// Wait for duplicate address detection only if it was requested.
 fn wait_for_detection(kernel: &mut Kernel, link: u32, name: &str) -> Result<(), Error> {
     let deadline = Instant::now() + DETECTION_PATIENCE;
     while kernel.is_tentative(link)? {

@@ -113,7 +113,7 @@ impl Plugin for Flannel {
             .into_iter()
             .reduce(|all, next| Error { msg: format!("{all}; {next}"), ..all })
         {
-            Some(error) => Err(error.context("not all could be collected")),
+            Some(error) => Err(error.context("not everything could be cleaned up (GC)")),
             None => Ok(()),
         }
     }

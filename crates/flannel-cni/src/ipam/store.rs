@@ -26,7 +26,7 @@ const LARGEST: usize = 128 * 1024;
 pub struct Store {
     path: PathBuf,
     directory: OwnedFd,
-    /// Somebody holds the lock and did not give it up: who has waited once does not wait again.
+    /// Somebody holds the lock and did not release it: wait once, not a second time.
     gave_up: Cell<bool>,
 }
 

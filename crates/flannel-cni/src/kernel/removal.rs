@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A removal that flanneld carries out.
 struct Removal {
     caretaker: Caretaker,
-    /// Who has it reads its answers, so from then on it is not for us.
+    /// Whoever owns it reads its answers, so we must not use it from then on.
     requests: Connection,
     events: Socket,
     index: u32,

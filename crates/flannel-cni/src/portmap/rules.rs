@@ -187,7 +187,7 @@ fn layout(family: TableFamily) -> TableLayout {
 }
 
 /// Connections from the host's loopback address are let out (`route_localnet`). Those to it must not be
-/// let in for that: what listens there counts on it.
+/// let in because of that: services that listen there rely on being unreachable.
 fn with_loopback_guard(layout: TableLayout) -> TableLayout {
     let loopback = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::LOCALHOST, 8).trunc());
     let guard =

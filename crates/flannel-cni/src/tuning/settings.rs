@@ -38,8 +38,9 @@ fn judge<'a>(text: &str, names: impl Iterator<Item = &'a String>) -> Result<(), 
     for name in names {
         let mut is_allowed = false;
         for line in &lines {
-            let pattern = Regex::new(line)
-                .or_cni(format_args!("the line {line:?} of {ALLOWED} is no regular expression"))?;
+            let pattern = Regex::new(line).or_cni(format_args!(
+                "the line {line:?} of {ALLOWED} is not a regular expression"
+            ))?;
             if pattern.is_match(name) {
                 is_allowed = true;
                 break;

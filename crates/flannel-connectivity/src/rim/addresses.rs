@@ -94,7 +94,7 @@ fn release(directory: &Path, reservation: &Reservation) {
         store.release(&store.lock().ok()?, reservation).ok()
     };
     if release().is_none() {
-        tracing::warn!("{} stays reserved in {}", reservation.ip, directory.display());
+        tracing::warn!("the address {} stays reserved in {}", reservation.ip, directory.display());
     }
 }
 

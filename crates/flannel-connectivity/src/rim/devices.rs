@@ -1,7 +1,7 @@
 //! The pair of devices that a test pod is, and how the kernel gets to it.
 //!
 //! Both ends are in the node's own namespace. What the kernel sends to the pod has a link-layer address that the far
-//! end does not have, so that the kernel does not take it in there: it is seen by who reads along, which is us.
+//! end does not have, so that the kernel does not take it in there: only this process, which reads along, sees it.
 
 use std::net::IpAddr;
 

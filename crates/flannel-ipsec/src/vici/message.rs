@@ -163,7 +163,7 @@ fn read_list(rest: &mut &[u8]) -> Result<Vec<String>, InvalidMessage> {
         match take_byte(rest) {
             Some(LIST_ITEM) => items.push(read_value(rest)?),
             Some(LIST_END) => return Ok(items),
-            Some(_) => return Err(InvalidMessage("a list holds what is no item")),
+            Some(_) => return Err(InvalidMessage("a list holds something that is not an item")),
             None => return Err(CUT_SHORT),
         }
     }

@@ -35,7 +35,7 @@ pub(crate) enum LinkPlan {
         index: u32,
         why: String,
     },
-    /// Something it takes is not there (yet): this.
+    /// Something it depends on is not there yet; what that is.
     Wait(String),
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum LinkPlan {
 pub(crate) struct Step {
     pub(crate) what: String,
     pub(crate) request: Request,
-    /// If the kernel does not change it on a device that is there, a new device will have it.
+    /// If the kernel refuses to change it on the existing device, a new device is made.
     pub(crate) or_anew: bool,
 }
 
@@ -135,7 +135,7 @@ fn was_ours(link: &Link, other: &ObservedLink, around: Surroundings<'_>) -> bool
             ),
             _ => return false,
         },
-        // Of its kind there is but one between the same ends.
+        // There is only one of a kind between the same ends.
         LinkKind::IpTunnel(_) => (true, true),
         // It is known by its key, which is asked for elsewhere.
         LinkKind::Wireguard => return false,
@@ -162,7 +162,7 @@ impl Surroundings<'_> {
                 Some(ObservedKind::IpTunnel(other)) => ip_tunnel::has_the_same_ends(wanted, other),
                 _ => false,
             },
-            // Any number of them may be there. Who receives what is a matter of their ports.
+            // There may be any number of them; ports decide which one receives a packet.
             LinkKind::Wireguard => false,
             LinkKind::Tun => matches!(&other.kind, Some(ObservedKind::Tun)),
             LinkKind::Dummy => matches!(&other.kind, Some(ObservedKind::Dummy)),

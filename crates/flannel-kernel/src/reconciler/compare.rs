@@ -209,7 +209,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 true
             }
             Some(false) if self.is_connected(route) => {
-                // It came after ours, which stands before it and goes; it is not written again over it.
+                // The connected route came later; ours would win over it, so ours is removed and not rewritten.
                 self.missing(&key, 0, now);
                 self.removals.push((key, encode::delete_our_route(route.dst, route.metric)));
                 false

@@ -85,7 +85,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         index: u32,
         from: IfName,
     ) -> io::Result<Result<(), String>> {
-        tracing::warn!("{from} is {}, which somebody has renamed", link.name);
+        tracing::warn!("somebody has renamed {} to {from}", link.name);
         if let Err(error) = self.rename(index, link.name)? {
             return Ok(Err(format!("{from} cannot be renamed: {error}")));
         }

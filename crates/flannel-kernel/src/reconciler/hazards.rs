@@ -38,7 +38,7 @@ pub(super) struct Watch {
     /// Routes into our networks that are not ours.
     pub(super) foreign: Vec<ObservedRoute>,
     pub(super) hazards: BTreeSet<Hazard>,
-    /// Seen once. What is led elsewhere by a change that is about to be repaired is not seen twice.
+    /// Found once. A diversion that is about to be repaired is not found a second time.
     suspects: BTreeSet<Hazard>,
     /// Something has changed since the last look.
     pub(super) due: bool,
@@ -116,7 +116,7 @@ impl<S: Ord + Clone> Reconciler<S> {
             .collect()
     }
 
-    /// Of the peers that packets are led away from, those for which the last look found the same.
+    /// Diverted peers for which the previous look found the same.
     fn confirmed(&mut self) -> io::Result<Vec<Hazard>> {
         let found: BTreeSet<Hazard> = self.diverted()?.into_iter().collect();
         let before = std::mem::replace(&mut self.watch.suspects, found.clone());
@@ -127,7 +127,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         Ok(sure)
     }
 
-    /// Peers that packets are led away from, by routing rules or routes of other tables.
+    /// Peers whose packets are diverted by routing rules or by routes of other tables.
     fn diverted(&mut self) -> io::Result<Vec<Hazard>> {
         let mut hazards = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {

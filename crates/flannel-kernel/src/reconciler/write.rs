@@ -74,7 +74,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 }
                 Write::Done(Ok(())) => {}
                 Write::Done(Err(error)) => drop(failures.insert(entry.key(), error)),
-                // Devices come before everything else; one that is marked only now has its turn next.
+                // Devices were written before; one that was marked since then is written in the next round.
                 Write::Elsewhere => drop(failures.insert(entry.key(), "not made yet".to_owned())),
             }
             None
@@ -157,7 +157,7 @@ enum Write {
     Elsewhere,
 }
 
-/// A route to what this node is connected to directly: written, it would take that one's place.
+/// A route to a directly connected network is refused: it would replace the connected route.
 fn refused(entry: &Entry, connected: &BTreeMap<IpNet, IfName>) -> Option<Write> {
     let Entry::Route(route) = entry else { return None };
     let link = connected.get(&route.dst)?;

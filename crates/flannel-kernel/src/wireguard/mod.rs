@@ -71,7 +71,7 @@ impl WireguardIdentity {
     }
 }
 
-/// For so long after a handshake a session is good; a peer that has a newer one is where the kernel has it.
+/// How long a session is valid after its handshake. While it is, the kernel knows the peer's current address.
 const SESSION: Duration = Duration::from_secs(180);
 
 impl WireguardPeer {
@@ -144,7 +144,7 @@ impl Wireguard {
                     messages::set_identity(family, index, identity)
                 }
                 Change::Put(index, peer) => messages::put_peer(family, index, peer),
-                // What greets is the keepalive, when there was none before.
+                // A newly set keepalive makes the kernel send a first packet.
                 Change::PutAndGreet(index, peer) => {
                     let keepalive = peer.keepalive.max(1);
                     messages::put_peer(family, index, &WireguardPeer { keepalive, ..peer.clone() })

@@ -68,7 +68,7 @@ impl Exchange {
                 about_v6: self.about_v6,
                 plain: question.plain,
             };
-            // Who is to be challenged is asked in few bytes first.
+            // A peer that must be challenged first is asked with a short packet.
             let size = if self.cookie == 0 { 0 } else { payload(self.to.ip(), question.size) };
             let sent = Instant::now();
             match socket.send(&ask.encode(size)).await {

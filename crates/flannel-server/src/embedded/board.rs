@@ -1,5 +1,5 @@
-//! What operators ask of nodes, where leases are kept in this process: in memory, for as long as somebody says again
-//! and again that it is still wanted. None of it outlives the process.
+//! Operators' requests to nodes, where this process keeps the leases: in memory, for as long as somebody renews them.
+//! None of it outlives the process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

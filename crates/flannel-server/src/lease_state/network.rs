@@ -20,7 +20,7 @@ pub struct Network {
 #[derive(Clone, Debug)]
 struct Config {
     text: String,
-    /// What is written is judged before. It may come from a version that judged otherwise; then it is
+    /// Configs are checked before they are stored. A stored one may come from a version with other rules; then it is
     /// kept as it is until a usable one is written.
     parsed: Result<NetworkConfig, ConfigError>,
     revision: u64,

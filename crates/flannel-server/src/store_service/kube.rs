@@ -94,7 +94,7 @@ impl Network for ServedNodes {
     }
 
     async fn public_addresses(&self, who: &Who) -> Result<PublicAddresses, AskError> {
-        // Who is known by no name looks around, and is no node.
+        // A client without a name only reads; it is not a node.
         let Some(name) = who.name.as_deref() else { return Ok(PublicAddresses::default()) };
         self.nodes.public_addresses(name).await.map_err(|error| self.view.failed(error, None))
     }

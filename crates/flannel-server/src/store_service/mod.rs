@@ -186,7 +186,7 @@ impl StoreService {
                     Ok(_) if failing => {
                         tracing::info!("The networks in {store} can be listed again");
                     }
-                    // That it still fails is told by nothing having been said since.
+                    // A repeated failure is not logged again.
                     Err(error) if !failing => tracing::error!(
                         "The networks in {store} cannot be listed: {error}; those not known yet are not served, \
                          trying every second"

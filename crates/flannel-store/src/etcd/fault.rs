@@ -15,7 +15,7 @@ pub(super) struct Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The connection or the member is no good: another one may be.
+    /// This connection or member does not work; another one may.
     Unavailable,
     /// The token is unknown or too old: log in again.
     Token,

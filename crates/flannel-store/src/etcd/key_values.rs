@@ -1,4 +1,4 @@
-//! etcd's keys and values as they are: for who looks at what stands there, or writes it by hand.
+//! etcd's raw keys and values, for reading and writing them directly.
 
 use flannel_lease::Version;
 use prost::Message;

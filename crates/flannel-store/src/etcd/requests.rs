@@ -1,4 +1,4 @@
-//! What operators ask of nodes, in etcd: a key for each request, attached to an etcd lease that who has placed it
+//! What operators ask of nodes, in etcd: a key for each request, attached to an etcd lease that whoever placed it
 //! keeps alive, and a key for each answer, attached to the same one. So all of it goes together, by itself if need be.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Keys and values that make no sense to us. Each is told of once, not at every event; and a lease
+//! Keys and values that cannot be read. Each is reported once, not at every event; and a lease
 //! whose value became unreadable goes on with the attributes it last had.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ impl Unreadable {
         } else if !self.told_of_more {
             self.told_of_more = true;
             tracing::warn!(
-                "more than {LIMIT} keys of etcd cannot be read: the rest is skipped in silence"
+                "more than {LIMIT} keys of etcd cannot be read: further ones are skipped without a message"
             );
         }
     }

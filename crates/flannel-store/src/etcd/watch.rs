@@ -42,7 +42,7 @@ struct Watcher {
 
 /// Why a stream is not followed any further.
 enum End {
-    /// To be opened anew, nothing is wrong.
+    /// Nothing is wrong; open it again.
     Renew,
     /// Events were lost: everything has to be listed.
     Compacted,

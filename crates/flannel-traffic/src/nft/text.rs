@@ -17,7 +17,7 @@ pub(crate) struct Features {
 struct Chain {
     name: &'static str,
     hook: &'static str,
-    /// The same in numbers, for who prefers them.
+    /// The same as a number.
     numeric_hook: &'static str,
     comment: &'static str,
 }

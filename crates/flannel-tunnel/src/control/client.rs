@@ -125,7 +125,7 @@ impl Client {
         send(&self.stream, &Request::End, &[])?;
         let _ = receive::<Answer>(&self.stream);
         tracing::info!(
-            "the tunnel process was replaced by one of this program, with all it served"
+            "the tunnel process was replaced by one of this version, with all its peers"
         );
         Ok(new)
     }
@@ -251,7 +251,7 @@ fn end_strays(device: &str) {
             && namespace(&process).as_ref() == Some(&here)
         {
             tracing::warn!(
-                "a tunnel process of {device} that nobody can speak to is ended (pid {pid:?})"
+                "ending the tunnel process of {device}, which does not answer (pid {pid:?})"
             );
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }

@@ -227,7 +227,7 @@ impl Service {
             let _ = send(stream, &Answer::Done, &[]);
             std::process::exit(0);
         }
-        tracing::warn!("nobody has taken over: going on");
+        tracing::warn!("no other process has taken over: continuing");
         if let Err(error) = datapath.resume() {
             tracing::error!("cannot go on: {error}");
         }

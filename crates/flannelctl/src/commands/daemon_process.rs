@@ -91,7 +91,9 @@ impl DaemonProcess {
             options::parse(self.arguments.iter().cloned(), self.environment.iter().cloned());
         match parsed? {
             Parsed::Run { options, .. } => Ok(*options),
-            Parsed::Help(_) | Parsed::Version => bail!("it only says something, and ends"),
+            Parsed::Help(_) | Parsed::Version => {
+                bail!("it only prints help or its version, and ends")
+            }
         }
     }
 

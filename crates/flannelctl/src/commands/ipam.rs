@@ -124,7 +124,7 @@ impl CheckArgs {
             return Ok(Vec::new());
         }
         let evidence = Evidence::gather().context(
-            "some network namespaces of this host are hidden from this command, so nothing can be \
+            "this command cannot see some network namespaces of this host, so nothing can be \
              said of their addresses: run it as root, on the host itself and not in a container",
         )?;
         let judge = |(name, store): (String, Store)| {

@@ -122,7 +122,7 @@ impl Daemon {
             (Refusal::NotKnown(why), _) => {
                 (format!("The new network config cannot be used yet: {why}"), true)
             }
-            // Why it could not be found out before is worth more than that it is tried again.
+            // Keep the reason why it failed before; it is more useful than "trying again".
             (Refusal::NotKnownYet, Some(former)) => (former.why.clone(), false),
             (Refusal::NotKnownYet, None) => {
                 let waits = "waits for what its backend must know beforehand";

@@ -16,11 +16,11 @@ use super::requests::{Asked, NodeNow};
 
 /// What was found so far is told this often while more is tried.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-/// What began just before the test is found by the probes so soon, where they find it.
+/// How long probes need to find a fault that began just before the test.
 const PROBES_NEED: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Goes on until it is dropped.
+/// Runs until it is dropped.
 pub(super) async fn run(mut asked: Asked) {
     let node = asked.means.node.borrow().clone();
     let body = asked.body.borrow_and_update().clone();
@@ -92,7 +92,7 @@ fn take(said: &mut Said, news: News, asked: &Asked, port: u16) {
     match news {
         News::Ready(pod) => said.pod = Some(pod),
         News::Failed(why) => {
-            tracing::warn!("An operator asks for a test pod, and there is none: {why}");
+            tracing::warn!("An operator asks for a test pod, but it cannot be made: {why}");
             (said.state, said.why) = (State::Failed, Some(why));
         }
         News::Done => said.state = State::Done,

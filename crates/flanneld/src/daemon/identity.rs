@@ -241,7 +241,7 @@ fn own_addresses(facts: &Facts) -> impl Iterator<Item = IpAddr> {
     interfaces.flat_map(|i| i.addresses.iter().map(|address| address.addr.addr()))
 }
 
-/// A device that lives has been here since the machine was switched on, and so has a file in memory.
+/// An existing device has been here since the machine booted, and so has a file on tmpfs.
 fn since_boot(
     setup: &Setup,
     network: &JoinedNetwork,

@@ -295,7 +295,7 @@ impl OwnLease {
     }
 }
 
-/// When to renew a lease of which so much is said to be left: in time, and whatever a store with a wrong
+/// When to renew a lease with this much time left: in time, and, whatever a store with a wrong
 /// clock says, neither all the time nor never. `chance` is between 0 and 1.
 fn renew_in(left: Duration, margin: Duration, chance: f64) -> Duration {
     let left = left.min(LEASE_TTL);
@@ -304,8 +304,8 @@ fn renew_in(left: Duration, margin: Duration, chance: f64) -> Duration {
     wait.mul_f64(1.0 - RENEWAL_JITTER * chance).max(SOONEST)
 }
 
-/// Says why there is no lease. Returns how long to wait before the next try. For a subnet that is yet to be
-/// assigned there is nothing to do but to look again, and now and then a word to whoever wonders.
+/// Says why there is no lease. Returns how long to wait before the next try. While a subnet is still to be
+/// assigned it only looks again, and logs a reminder now and then.
 fn say_failed(error: &StoreError, backoff: &mut Tries, reminder: &mut Throttle) -> Duration {
     if let StoreError::NotAssignedYet { .. } = error {
         if reminder.pass(Instant::now()).is_some() {

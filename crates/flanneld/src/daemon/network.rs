@@ -41,9 +41,9 @@ pub(super) enum NetworkError {
     Backend(#[from] flannel_backend::BackendError),
     #[error("{0}")]
     Underlay(#[from] iface::SelectError),
-    #[error("{error}; or use vxlan or wireguard, which do with {has} alone, as {kind} does not")]
+    #[error("{error}; or use vxlan or wireguard, which need only {has}, while {kind} needs more")]
     OtherFamily { error: iface::SelectError, kind: &'static str, has: Family },
-    #[error("{0} has none but link-local addresses left of a family in use")]
+    #[error("{0} has only link-local addresses left in a family that is in use")]
     LocalOnly(IfName),
     #[error(transparent)]
     Conflict(#[from] Conflict),

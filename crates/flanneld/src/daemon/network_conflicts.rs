@@ -29,7 +29,7 @@ pub(super) enum Conflict {
     Addresses { ours: IpNet, theirs: IpNet, other: NetworkName },
     #[error(
         "its device {device} is that of the network {other}, which this node has joined as well: give one \
-         of them another VNI, or, where that is no matter (wireguard, ipip), use vxlan for one of them"
+         of them another VNI, or, where there is no VNI (wireguard, ipip), use vxlan for one of them"
     )]
     Device { device: IfName, other: NetworkName },
     #[error(

@@ -1,4 +1,4 @@
-//! From leases of others to wishes: who cannot be used is said once, who vanished is spared a while.
+//! Turns leases of other nodes into wishes. Unusable peers are reported once; vanished peers are kept for a while.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -92,7 +92,7 @@ impl Peers {
         changes
     }
 
-    /// How many of the known peers are how, but for what the appliers know.
+    /// Counts the known peers by state, without what only the appliers know.
     pub(super) fn counts(&self, known: usize) -> PeerCounts {
         let (unusable, vanished) = (self.unusable.len(), self.vanished.len());
         PeerCounts { known, unusable, vanished, incomplete: 0 }
@@ -122,7 +122,7 @@ impl Peers {
         self.unusable.get(subnet).map(ToString::to_string)
     }
 
-    /// A lease of somebody else's that is in part ours.
+    /// Another node's lease that overlaps ours.
     pub(super) fn clash(&self) -> Option<String> {
         let (subnet, problem) = self.unusable.iter().find(|(_, problem)| problem.is_clash())?;
         Some(format!(

@@ -1,5 +1,5 @@
 //! Looking whether peers are reached: who is to be probed, and what is told of it. Readiness does not depend on
-//! it: that one peer is away is no fault of this node's.
+//! it: an unreachable peer is not this node's fault.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

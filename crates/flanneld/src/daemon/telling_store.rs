@@ -21,7 +21,7 @@ pub(super) async fn keep_telling(
         let now = said.borrow_and_update().node_network();
         let news = told.as_ref() != Some(&now);
         if news {
-            // The store may have heard of it before this ends; what was told before is to be told again then.
+            // The store may already have received it when this is dropped; then the earlier state must be reported again.
             told = None;
         }
         tokio::select! {

@@ -1,4 +1,4 @@
-//! What is wrong and is told neither by readiness nor by the probes, with what mends it.
+//! Problems that neither readiness nor probing reports, each with its fix.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -126,7 +126,7 @@ pub(super) fn named(subnet: &Subnet) -> String {
     v4.or_else(|| subnet.v6().map(|net| net.to_string())).unwrap_or_default()
 }
 
-/// In words, for who asks about one of them.
+/// In words, for somebody who asks about one of them.
 pub(super) fn why_shared(ip: IpAddr, subnets: &[Subnet]) -> (String, String) {
     let names: Vec<String> = subnets.iter().map(named).collect();
     (

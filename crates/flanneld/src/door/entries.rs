@@ -1,4 +1,4 @@
-//! What is wanted, entry by entry: how each fares, and the repair of all that somebody asks for.
+//! Wanted entries one by one with their state, and repairs on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -114,7 +114,7 @@ fn failed(why: String) -> Comparison {
     Comparison { failure: Some(why), ..Comparison::default() }
 }
 
-/// How many lack something, of a network in which not all is there.
+/// How many peers have something missing, in a network where not everything is there.
 pub(super) async fn count_incomplete(counts: PeerCounts, keepers: &Keepers) -> PeerCounts {
     let mut troubled = BTreeSet::new();
     for part in Part::ALL {
@@ -130,7 +130,7 @@ pub(super) fn with_incomplete(counts: PeerCounts, troubled: &BTreeSet<WantedBy>)
     PeerCounts { incomplete: peers.min(counts.known.saturating_sub(counts.unusable)), ..counts }
 }
 
-/// Peers of which something that leads to them is missing are said to be so.
+/// Marks peers for which an entry is missing as incomplete.
 pub(super) async fn with_what_is_missing(page: PeersPage) -> Vec<(Subnet, PeerState)> {
     let PeersPage { mut peers, keepers } = page;
     let Some(keepers) = keepers else { return peers };

@@ -1,4 +1,4 @@
-//! All that is counted on this node, for Prometheus: collected when somebody asks, from who knows it anyway.
+//! All metrics of this node, for Prometheus, collected on request from the parts that keep them anyway.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ use crate::appliers::Part;
 use crate::daemon::{Figures, PoolFigures};
 use crate::readiness::Reading;
 
-/// Who does not answer by then is left out: Prometheus waits for ten seconds by default.
+/// Parts that do not answer by then are left out: Prometheus waits ten seconds by default.
 const LIMIT: Duration = Duration::from_secs(2);
 
 impl Door {
@@ -115,7 +115,7 @@ fn add_peers(scrape: &mut Scrape, network: &str, counts: PeerCounts) {
     }
 }
 
-/// Returns who lacks something.
+/// Returns the requesters for which something is missing.
 async fn add_appliers(scrape: &mut Scrape, network: &str, keepers: &Keepers) -> BTreeSet<WantedBy> {
     let mut troubled = BTreeSet::new();
     for part in Part::ALL {

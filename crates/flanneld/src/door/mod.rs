@@ -55,8 +55,8 @@ pub struct PeersPage {
     pub keepers: Option<Keepers>,
 }
 
-/// Who keeps a network as it is wanted. They live as long as somebody has a handle, so nobody keeps one while he
-/// waits for anything else.
+/// The appliers and traffic rules of a network. They live as long as a handle exists, so do not hold one while you
+/// wait for anything else.
 pub struct Keepers {
     pub appliers: Appliers,
     pub rules: Option<Traffic>,
@@ -71,7 +71,7 @@ pub enum Through {
     Port,
 }
 
-/// A daemon that waits for its store answers when that is over; who asks is told what is known without it.
+/// A daemon that is waiting for its store answers afterwards; until then callers get what is known without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Events told of at once: a reader that is slow keeps no more of them in memory than these.
 const EVENTS_AT_ONCE: usize = 200;
@@ -199,7 +199,7 @@ fn number_of(query: Option<&str>, name: &str) -> Option<u64> {
     pairs.into_iter().find(|(key, _)| *key == name)?.1.parse().ok()
 }
 
-/// As it says itself, or else as it was last said to be.
+/// The network's own answer, or else its last known state.
 async fn network_state(reading: Reading) -> NetworkState {
     if let Some(mut state) = ask(&reading, Question::State).await {
         let trouble = state.entries.missing > 0 || state.entries.contested > 0;

@@ -1,4 +1,4 @@
-//! The door on a Unix socket, for root alone: who may use it may do all that the daemon does.
+//! The daemon's API on a Unix socket, for root only: whoever can use it can do whatever the daemon can.
 
 use std::convert::Infallible;
 use std::fs::Permissions;
@@ -30,7 +30,7 @@ pub fn socket(subnet_file: &Path) -> PathBuf {
 }
 
 impl Door {
-    /// Answers until it is dropped. What is wrong with the socket is no reason for a network to fail.
+    /// Answers until it is dropped. A problem with the socket must not make a network fail.
     pub async fn serve(self, socket: &Path) -> Infallible {
         let mut tries = RETRY.tries(fastrand::Rng::new());
         let listener = loop {

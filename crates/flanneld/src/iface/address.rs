@@ -18,7 +18,7 @@ pub(super) fn usable_v6(interface: &Interface) -> impl Iterator<Item = Ipv6Addr>
     })
 }
 
-/// Neither loopback nor deprecated; global before link-local, lasting before passing ones, else in
+/// Neither loopback nor deprecated; global before link-local, permanent before temporary, otherwise in
 /// the kernel's order.
 pub(super) fn usable(interface: &Interface) -> impl Iterator<Item = IpAddr> {
     let mut addresses: Vec<&InterfaceAddress> =

@@ -37,7 +37,7 @@ pub enum SelectError {
          iface-can-reach address outside the flannel network"
     )]
     OwnDevice { address: IpAddr, link: IfName },
-    #[error("{link} was there a moment ago and is not any more")]
+    #[error("{link} has just disappeared")]
     Vanished { link: IfName },
     #[error("there is no {family} default route: add one, or name the interface with -iface")]
     NoDefaultRoute { family: Family },

@@ -73,7 +73,7 @@ pub fn select_one_of(
     let mut first = None;
     for stack in stacks {
         match select(*stack) {
-            // A card has such an address before it is given others: none to cross over to.
+            // A card has a link-local address before it gets others: not one to switch to.
             Ok(underlay)
                 if !uses.v6 && underlay.v6.is_some_and(|ip| ip.is_unicast_link_local()) => {}
             Ok(underlay) if !uses.v4 && underlay.v4.is_some_and(|ip| ip.is_link_local()) => {}

@@ -144,10 +144,10 @@ fn a_backend_that_needs_the_networks_own_family_names_those_that_do_not() -> Res
             "host-gw",
             Families::Ipv4,
             Families::Ipv6,
-            "which do with IPv6 alone, as host-gw does not",
+            "which need only IPv6, while host-gw needs more",
         ),
-        ("ipip", Families::Ipv6, Families::Ipv6, "which do with IPv6 alone, as ipip does not"),
-        ("udp", Families::Dual, Families::Ipv4, "which do with IPv4 alone, as udp does not"),
+        ("ipip", Families::Ipv6, Families::Ipv6, "which need only IPv6, while ipip needs more"),
+        ("udp", Families::Dual, Families::Ipv4, "which need only IPv4, while udp needs more"),
     ] {
         let lab = lab(1).backend(kind).underlay(underlay).overlay(overlay).no_daemons().start()?;
         if !underlay.v6() {

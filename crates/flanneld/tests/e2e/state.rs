@@ -103,7 +103,7 @@ fn what_is_wanted_is_told_entry_by_entry_and_a_peer_that_lacks_one_is_incomplete
     }
     let (incomplete, why) = condition("10.244.202.0/24");
     assert_eq!(incomplete, "incomplete");
-    let both = "fdb 02:00:00:00:01:c9 dst 192.168.100.202 dev flannel.1: another wants it otherwise: \
+    let both = "fdb 02:00:00:00:01:c9 dst 192.168.100.202 dev flannel.1: another requester wants another version: \
                 fdb 02:00:00:00:01:c9 dst 192.168.100.201 dev flannel.1";
     assert_eq!(why, both);
 

@@ -53,7 +53,7 @@ impl BundleArgs {
         let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
         let name = format!("flannel-{node}-{time}");
         let path = self.file.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
-        // Even without secrets it says much of a network: it is for who has made it.
+        // Even without secrets it reveals much about the network: only its creator may read it.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         let file = file.with_context(|| format!("write {}", path.display()))?;
         let secrets = Secrets::of_this_node(&self.knowing);

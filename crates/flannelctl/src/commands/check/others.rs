@@ -20,7 +20,7 @@ const OTHERS: [(&str, &str, &str); 12] = [
     ("ovn-k8s-", "OVN-Kubernetes", "ovs-vsctl del-br br-int, or: ip link del "),
     ("ovn0", "Kube-OVN", "ip link del "),
 ];
-/// Their programs: what belongs to one that runs here is no leftover.
+/// Their programs: what belongs to one that is running here is not left over.
 const AGENTS: [(&str, &str); 7] = [
     ("cilium-agent", "Cilium"),
     ("calico-node", "Calico"),

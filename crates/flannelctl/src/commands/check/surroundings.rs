@@ -23,7 +23,7 @@ use crate::commands::daemon::client;
 use crate::commands::daemon_process::{self, DaemonProcess};
 use crate::commands::store_args::{StoreArgs, block_on};
 
-/// Who does not answer by then is away: somebody waits for what we have to say.
+/// Whatever does not answer by then counts as unreachable: the operator is waiting.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// As many peers are looked at one by one.
 pub(crate) const PEERS: usize = 256;

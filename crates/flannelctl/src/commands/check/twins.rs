@@ -83,7 +83,7 @@ fn machine_id(id: Option<&str>) -> Option<Finding> {
     }
     let what = match id {
         None => "this machine has no /etc/machine-id".to_owned(),
-        Some(id) => format!("/etc/machine-id is {id:?}, which is none"),
+        Some(id) => format!("/etc/machine-id is {id:?}, which is not a machine id"),
     };
     Some(Finding::warning(
         SUBJECT,

@@ -60,7 +60,7 @@ struct Report {
 impl CleanupArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         if !rustix::process::geteuid().is_root() {
-            bail!("rules, devices and routes are root's: run this as root");
+            bail!("only root can remove rules, devices and routes: run this as root");
         }
         let running = running_daemon::running();
         if self.yes

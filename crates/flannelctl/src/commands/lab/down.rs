@@ -30,6 +30,6 @@ pub(crate) fn run(name: &LabName) -> anyhow::Result<ExitCode> {
     }
     let Some(dir) = StateDir::take(name)? else { bail!("lab `{name}` is just starting") };
     dir.remove();
-    writeln!(io::stdout(), "lab {name} had died; what it left is cleared")?;
+    writeln!(io::stdout(), "lab {name} had crashed; its remains have been removed")?;
     Ok(ExitCode::SUCCESS)
 }

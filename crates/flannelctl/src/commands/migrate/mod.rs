@@ -109,7 +109,7 @@ impl MigrateArgs {
     fn look(&self) -> anyhow::Result<Findings> {
         if !rustix::process::geteuid().is_root() {
             bail!(
-                "another process and its network are looked at: run this as root, on the node itself"
+                "this looks at another process and its network: run it as root, on the node itself"
             );
         }
         let mut findings = Findings::default();

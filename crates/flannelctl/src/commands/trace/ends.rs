@@ -108,7 +108,7 @@ pub(super) fn address(text: &str) -> anyhow::Result<IpAddr> {
         }
     }
     anyhow::bail!(
-        "{text} is no address, and no pod of this node has that name; of a pod elsewhere, say its address"
+        "{text} is not an address, and no pod on this node has that name; for a pod on another node, give its address"
     )
 }
 

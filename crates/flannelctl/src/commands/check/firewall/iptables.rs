@@ -34,7 +34,7 @@ impl Tables {
             if let Some(chain) = line.strip_prefix(':') {
                 let mut words = chain.split(' ');
                 let name = words.next().unwrap_or_default().to_owned();
-                // `-` is no policy; `true` is ACCEPT.
+                // `-` means that the chain has no policy; `true` is ACCEPT.
                 let policy =
                     words.next().filter(|policy| *policy != "-").map(|policy| policy == "ACCEPT");
                 table.chains.insert(name, policy);
