@@ -12,15 +12,15 @@
 
 pub mod cause;
 mod exchange;
+mod in_kernel;
 mod packet;
 mod pod;
-mod rim;
 pub mod said;
 mod tcp_trial;
 mod test_pod;
 mod udp_trial;
 
-pub use rim::sweep;
+pub use in_kernel::sweep;
 pub use test_pod::{News, PodPlan, TestPod};
 
 /// Which requests are about this.

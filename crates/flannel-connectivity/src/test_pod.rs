@@ -11,8 +11,8 @@ use flannel_lease::Subnet;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::in_kernel::PodInKernel;
 use crate::pod::{Out, PodTalk, Target};
-use crate::rim::PodInKernel;
 use crate::said::{Found, Pod};
 
 /// How often it is looked whether something is to be said again.

@@ -66,7 +66,7 @@ impl<S: Requester> Ipsec<S> {
         let worker = LateWorker::new("keeper of charon", move |status| {
             let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let directory = of.clone();
-            Worker::start("ipsec", QUEUE, move || Keeper::new(directory, any, status, seed))
+            Worker::start("ipsec", QUEUE, move || CharonWork::new(directory, any, status, seed))
         });
         Self { worker, directory }
     }
@@ -116,7 +116,7 @@ impl<S: Requester> Applier<S> for Ipsec<S> {
     }
 }
 
-struct Keeper<S> {
+struct CharonWork<S> {
     directory: PathBuf,
     networks: Vec<IpNet>,
     wanted: Wanted<S, IpsecEntry>,
@@ -140,7 +140,7 @@ struct Keeper<S> {
     rng: fastrand::Rng,
 }
 
-impl<S: Requester> Work for Keeper<S> {
+impl<S: Requester> Work for CharonWork<S> {
     type Command = Job<S>;
 
     fn carry_out(&mut self, job: Job<S>) {
@@ -207,7 +207,7 @@ impl<S: Requester> Work for Keeper<S> {
     }
 }
 
-impl<S: Requester> Keeper<S> {
+impl<S: Requester> CharonWork<S> {
     fn new(directory: PathBuf, any: OwnedFd, status: StatusPublisher, seed: u64) -> Self {
         Self {
             directory,

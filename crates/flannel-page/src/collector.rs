@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::leases::{LeaseRow, Leases};
-use crate::mesh;
 use crate::node_client::{Answer, NodeClient};
 use crate::picture::Picture;
+use crate::reachability;
 use crate::way::{Pace, Way};
 
 const TICK: Duration = Duration::from_millis(100);
@@ -173,7 +173,7 @@ impl Collector {
             asked.spawn(async move {
                 let answer = node.ask(network.as_str()).await;
                 let peers = match &answer {
-                    Answer::Said(..) if count <= mesh::MOST => {
+                    Answer::Said(..) if count <= reachability::MOST => {
                         node.peers(network.as_str()).await.ok()
                     }
                     _ => None,

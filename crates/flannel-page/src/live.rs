@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 
 use crate::collector::{Collector, Viewer};
 use crate::html;
-use crate::mesh;
 use crate::page::Shown;
 use crate::picture::{Node, Picture};
+use crate::reachability;
 
 /// Not more often, however much happens.
 const PAUSE: Duration = Duration::from_millis(400);
@@ -76,7 +76,7 @@ impl Sent {
         let mut message = json!({ "parts": parts });
         if shown.node.is_none() {
             message["nodes"] = self.nodes(&picture);
-            let cells = mesh::cells(&picture);
+            let cells = reachability::cells(&picture);
             if self.cells != cells {
                 message["mesh"] = json!({
                     "order": picture.nodes.keys().map(ToString::to_string).collect::<Vec<_>>(),

@@ -24,7 +24,7 @@ use crate::gate::{KEY, Sessions};
 use crate::leases::Leases;
 use crate::live::Live;
 use crate::way::Way;
-use crate::{files, html, mesh};
+use crate::{files, html, reachability};
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -234,8 +234,8 @@ impl Page {
         let Some(node) = shown.node.as_ref().and_then(|subnet| picture.nodes.get(subnet)) else {
             return plain(StatusCode::NOT_FOUND, "there is no such node\n");
         };
-        let cells =
-            serde_json::to_string(&mesh::seen_by(&picture, node, peers)).unwrap_or_default();
+        let cells = serde_json::to_string(&reachability::seen_by(&picture, node, peers))
+            .unwrap_or_default();
         of(StatusCode::OK, "application/json", cells)
     }
 

@@ -19,7 +19,7 @@ pub mod wire;
 pub mod words;
 
 pub use net::Listeners;
-pub use peers::{ByFamily, Known, News, Own, Peers, SharedPeers, Target, Troubled, Tunnel};
+pub use peers::{ByFamily, IncompletePeers, Known, News, Own, Peers, SharedPeers, Target, Tunnel};
 pub use prober::Prober;
 pub use responder::Way;
 pub use verdict::Verdict;

@@ -67,7 +67,7 @@ pub struct Target {
 
 /// To whom this node lacks something that leads there, though it knows their leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Troubled {
+pub enum IncompletePeers {
     #[default]
     Nobody,
     /// What all others stand on is missing.
@@ -108,7 +108,7 @@ pub struct Peers {
     schedule: Schedule,
     /// What was the largest packet that passed, when last one did not.
     guess: Option<u32>,
-    troubled: Troubled,
+    incomplete: IncompletePeers,
     /// They are to be asked at once.
     heard_again: Vec<IpNet>,
     /// There is somebody to be asked.
@@ -189,13 +189,18 @@ impl Peers {
     }
 
     /// Whoever lacked something and does so no more may be reached again: those that were not are asked at once.
-    pub fn set_troubled(&mut self, troubled: Troubled, now: Duration, rng: &mut fastrand::Rng) {
-        if std::mem::replace(&mut self.troubled, troubled) == self.troubled {
+    pub fn set_incomplete(
+        &mut self,
+        incomplete: IncompletePeers,
+        now: Duration,
+        rng: &mut fastrand::Rng,
+    ) {
+        if std::mem::replace(&mut self.incomplete, incomplete) == self.incomplete {
             return;
         }
         let lost = self.all.iter().filter(|(subnet, peer)| {
             let is_lost = peer.known().is_some_and(|known| !known.verdict.traffic_flows());
-            is_lost && !self.troubled.concerns(subnet)
+            is_lost && !self.incomplete.concerns(subnet)
         });
         let lost: Vec<IpNet> = lost.map(|(subnet, _)| *subnet).collect();
         lost.into_iter().for_each(|subnet| self.schedule.came(subnet, now, rng));
@@ -293,7 +298,7 @@ impl Peers {
 impl Peers {
     pub(crate) fn standing(&self, subnet: &IpNet) -> Option<Standing> {
         let standing = self.all.get(subnet).map(|peer| peer.target.standing)?;
-        let lacks = standing == Standing::Programmed && self.troubled.concerns(subnet);
+        let lacks = standing == Standing::Programmed && self.incomplete.concerns(subnet);
         Some(if lacks { Standing::Incomplete } else { standing })
     }
 
@@ -313,7 +318,7 @@ impl Peers {
     }
 }
 
-impl Troubled {
+impl IncompletePeers {
     fn concerns(&self, subnet: &IpNet) -> bool {
         match self {
             Self::Nobody => false,

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::examine::{Examined, examine};
 use crate::net::Listeners;
-use crate::peers::{News, Own, Peers, SharedPeers, Target, Troubled};
+use crate::peers::{IncompletePeers, News, Own, Peers, SharedPeers, Target};
 use crate::verdict::Verdict;
 use crate::words::words;
 
@@ -66,9 +66,9 @@ impl Prober {
     }
 
     /// Peers that ask are told of it.
-    pub fn set_troubled(&self, troubled: Troubled) {
+    pub fn set_incomplete(&self, incomplete: IncompletePeers) {
         let now = self.now();
-        self.peers().set_troubled(troubled, now, &mut fastrand::Rng::new());
+        self.peers().set_incomplete(incomplete, now, &mut fastrand::Rng::new());
         self.0.changed.notify_one();
     }
 

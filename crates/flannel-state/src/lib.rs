@@ -7,7 +7,7 @@
 //! | `GET /v1/state` | a [`DaemonState`]: the node and its networks, without a line for each peer | yes |
 //! | `GET /v1/peers` | a [`PeerState`] a line, of every network | yes |
 //! | `GET /v1/events` | a [`HistoryEvent`] a line, the oldest first; `?last=20` begins with the last 20, `?follow=1` goes on with what happens | yes, without `follow` |
-//! | `GET /v1/entries` | an [`EntryState`] a line: all that is wanted; `?trouble=1`: only what is not there | no |
+//! | `GET /v1/entries` | an [`EntryState`] a line: all that is wanted; `?wrong=1`: only what is not there | no |
 //! | `GET /metrics` | for Prometheus: docs/metrics.md | yes |
 //! | `POST /v1/repair` | compares everything now, puts right what differs, a [`RepairState`] a line | no |
 //!
@@ -24,7 +24,7 @@ mod probe;
 pub use entry::{EntryCondition, EntryState, RepairState, RepairedEntry};
 pub use event::HistoryEvent;
 pub use network::{
-    EntriesState, LeaseState, NetworkState, PeerCounts, ProblemState, StoreState, TroubleState,
+    EntriesState, IssueState, LeaseState, NetworkState, PeerCounts, ProblemState, StoreState,
     UnderlayState, Verdict,
 };
 pub use peer::{PeerCondition, PeerState};

@@ -38,7 +38,7 @@ pub struct NetworkState {
     pub entries: EntriesState,
     /// What else is wrong, the worst first, with what mends it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub troubles: Vec<TroubleState>,
+    pub issues: Vec<IssueState>,
 }
 
 impl NetworkState {
@@ -48,7 +48,7 @@ impl NetworkState {
         self.verdict.is_whole()
             && self.probing.as_ref().is_none_or(|probing| probing.unreached == 0)
             && self.peers.incomplete == 0
-            && self.troubles.iter().all(|trouble| trouble.traffic)
+            && self.issues.iter().all(|issue| issue.traffic)
     }
 
     /// Of which no more is known than its name.
@@ -66,7 +66,7 @@ impl NetworkState {
             peers: PeerCounts::default(),
             probing: None,
             entries: EntriesState::default(),
-            troubles: Vec::new(),
+            issues: Vec::new(),
         }
     }
 }
@@ -74,7 +74,7 @@ impl NetworkState {
 /// Something that is wrong: of what, in which layer, why, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct TroubleState {
+pub struct IssueState {
     pub about: String,
     /// `lease`, `entries`, `store`, `files`. New ones may come.
     pub layer: String,

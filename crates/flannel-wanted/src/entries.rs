@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::slots::Place;
 use crate::wanted::Slot;
-use crate::{KeyedEntry, Trouble, Wanted};
+use crate::{FailureKind, KeyedEntry, Wanted};
 
 /// Entries told of at once; what is left of the last requester comes with them.
 const PAGE: usize = 1_000;
@@ -20,7 +20,7 @@ const NOT_YET: &str = "not yet written";
 pub struct EntryQuery<S> {
     pub of: Requesters<S>,
     /// Only what is not as wanted.
-    pub trouble_only: bool,
+    pub wrong_only: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub struct ComparedEntry {
 impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     /// A page is empty when there is nothing after it.
     pub fn report(&self, query: &EntryQuery<S>, now: Instant) -> Vec<EntryReport<S>> {
-        if query.trouble_only && self.bad() == 0 && self.contested.is_empty() {
+        if query.wrong_only && self.bad() == 0 && self.contested.is_empty() {
             return Vec::new();
         }
         let mut reports = Vec::new();
@@ -87,7 +87,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             places.sort_by_cached_key(|place| self.slots[*place].entry.key());
             let told = places.into_iter().map(|place| self.report_one(who, place, now));
             reports.extend(told.filter(|report| {
-                !query.trouble_only || report.condition != EntryCondition::Programmed
+                !query.wrong_only || report.condition != EntryCondition::Programmed
             }));
             reports.len() < PAGE
         };
@@ -178,11 +178,11 @@ impl<S, E> Slot<S, E> {
         error.or_else(|| self.quarrel()).unwrap_or_else(|| NOT_YET.to_owned())
     }
 
-    pub(crate) fn trouble(&self) -> Option<Trouble> {
+    pub(crate) fn failure(&self) -> Option<FailureKind> {
         let attempts = self.attempts.as_ref()?;
         match attempts.error {
-            Some(_) => Some(Trouble::Refused),
-            None => attempts.is_fought_over.then_some(Trouble::FoughtOver),
+            Some(_) => Some(FailureKind::Refused),
+            None => attempts.is_fought_over.then_some(FailureKind::FoughtOver),
         }
     }
 

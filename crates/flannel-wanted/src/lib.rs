@@ -19,7 +19,7 @@ mod worker_applier;
 pub use applier::{Applier, Desired, Requester, Stopped};
 pub use entries::{ComparedEntry, Comparison, EntryCondition, EntryQuery, EntryReport, Requesters};
 pub use late_worker::LateWorker;
-pub use status::{Problem, Status, Trouble};
+pub use status::{FailureKind, Problem, Status};
 pub use tally::{KindTally, Tally};
 pub use wanted::{Batch, KeyedEntry, Repair, Wanted};
 pub use worker_applier::{Command, StatusPublisher, WorkerApplier, WorkerHandle};

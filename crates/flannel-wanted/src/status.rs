@@ -33,12 +33,12 @@ pub struct Problem {
     /// All others depend on it: without it no peer is reached.
     pub is_foundation: bool,
     /// What is the matter with it; `None` for what is about to be written for the first time.
-    pub trouble: Option<Trouble>,
+    pub failure: Option<FailureKind>,
 }
 
 /// Why an entry does not come to be as wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum FailureKind {
     /// It was tried, and refused.
     Refused,
     /// Somebody else undoes it again and again.
@@ -51,7 +51,7 @@ impl Status {
             entry: slot.entry.describe(),
             reason: slot.reason(),
             is_foundation: slot.entry.is_foundation(),
-            trouble: slot.trouble(),
+            failure: slot.failure(),
         });
         Self {
             wanted: wanted.len(),

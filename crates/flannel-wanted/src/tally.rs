@@ -10,7 +10,7 @@ pub struct Tally<S> {
     /// Keys that more than one requester wants.
     pub contested: usize,
     /// Requesters for which something is missing.
-    pub troubled: BTreeSet<S>,
+    pub incomplete: BTreeSet<S>,
     /// How often everything was compared, for want of better knowledge or for safety's sake.
     pub comparisons: u64,
     /// How often there was more to hear of than could be queued.
@@ -36,8 +36,8 @@ impl KindTally {
 
 impl<S> Default for Tally<S> {
     fn default() -> Self {
-        let (kinds, troubled) = (BTreeMap::new(), BTreeSet::new());
-        Self { kinds, contested: 0, troubled, comparisons: 0, overflows: 0 }
+        let (kinds, incomplete) = (BTreeMap::new(), BTreeSet::new());
+        Self { kinds, contested: 0, incomplete, comparisons: 0, overflows: 0 }
     }
 }
 
@@ -57,7 +57,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
                 if slot.good {
                     continue;
                 }
-                tally.troubled.insert(slot.requester.clone());
+                tally.incomplete.insert(slot.requester.clone());
                 let error = slot.attempts.as_ref().and_then(|attempts| attempts.error.as_deref());
                 match error {
                     Some(error) => *of_kind.refused.entry(class(error)).or_default() += 1,
@@ -68,7 +68,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         for (place, requests) in &self.contested {
             let in_force = &self.slots[*place].entry;
             let losers = requests.iter().filter(|(_, entry)| *entry != in_force);
-            tally.troubled.extend(losers.map(|(who, _)| who.clone()));
+            tally.incomplete.extend(losers.map(|(who, _)| who.clone()));
         }
         tally
     }

@@ -325,9 +325,9 @@ fn what_one_lets_go_and_another_takes_up_in_one_go_is_not_unwanted() {
 fn report(
     wanted: &Wanted<u32, Peer>,
     of: Requesters<u32>,
-    trouble_only: bool,
+    wrong_only: bool,
 ) -> Vec<(u32, String, EntryCondition, Option<String>)> {
-    let reports = wanted.report(&EntryQuery { of, trouble_only }, Instant::now());
+    let reports = wanted.report(&EntryQuery { of, wrong_only }, Instant::now());
     reports.into_iter().map(|it| (it.requester, it.entry, it.condition, it.why)).collect()
 }
 
@@ -352,8 +352,8 @@ fn each_entry_says_to_whom_it_belongs_and_why_it_is_not_there() {
         settle(&mut wanted);
     }
     assert!(matches!(wanted.disturbed(&20, now, &mut rng), Repair::Later(_)));
-    let trouble = report(&wanted, Requesters::After(None), true);
-    let [left_alone, refused, contested] = &trouble[..] else { panic!("{trouble:?}") };
+    let failure = report(&wanted, Requesters::After(None), true);
+    let [left_alone, refused, contested] = &failure[..] else { panic!("{failure:?}") };
     assert_eq!((left_alone.0, left_alone.2), (2, EntryCondition::Missing));
     let why = left_alone.3.as_deref().unwrap();
     assert!(why.starts_with("changed by somebody else again and again"), "{why}");
@@ -364,7 +364,7 @@ fn each_entry_says_to_whom_it_belongs_and_why_it_is_not_there() {
     assert_eq!(*contested, (3, "peer 10 version 7".to_owned(), EntryCondition::Contested, why));
     // One by one, in order; and of those alone who are asked for.
     let of = |who| Requesters::These(vec![who]);
-    assert_eq!(report(&wanted, of(3), true), trouble[2..]);
+    assert_eq!(report(&wanted, of(3), true), failure[2..]);
     assert_eq!(report(&wanted, of(1), true), []);
     assert_eq!(report(&wanted, Requesters::After(Some(1)), false).len(), 3);
     assert_eq!(report(&wanted, Requesters::After(Some(3)), false), []);
@@ -412,7 +412,7 @@ fn what_is_counted_are_repairs_and_not_first_writes_nor_new_versions() {
     assert_eq!((of(&wanted).wanted, of(&wanted).missing, of(&wanted).repaired), (2, 2, 0));
     settle(&mut wanted);
     let tally = wanted.tally();
-    assert_eq!((tally.contested, tally.troubled), (1, [2].into()), "its version is not in force");
+    assert_eq!((tally.contested, tally.incomplete), (1, [2].into()), "its version is not in force");
     assert_eq!((of(&wanted).programmed(), of(&wanted).repaired), (2, 0));
     wanted.update(vec![(1, vec![peer(10, 0), peer(11, 1)])]);
     settle(&mut wanted);

@@ -296,7 +296,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
                 .entry(place)
                 .or_insert_with(|| BTreeMap::from([(slot.requester.clone(), slot.entry.clone())]));
             requests.insert(requester.clone(), entry);
-            self.settle_claims(place);
+            self.put_lowest_in_force(place);
         } else {
             self.put_in_force(place, entry);
         }
@@ -306,7 +306,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     fn release(&mut self, place: Place, requester: &S) -> Option<E> {
         if let Some(requests) = self.contested.get_mut(&place) {
             requests.remove(requester);
-            self.settle_claims(place);
+            self.put_lowest_in_force(place);
             return None;
         }
         self.clean(place);
@@ -317,7 +317,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// Puts the lowest-ordered request in force.
-    fn settle_claims(&mut self, place: Place) {
+    fn put_lowest_in_force(&mut self, place: Place) {
         let Some(requests) = self.contested.get(&place) else { return };
         let Some((requester, entry)) = requests.first_key_value() else { return };
         let (requester, entry) = (requester.clone(), entry.clone());

@@ -53,7 +53,7 @@ pub(super) fn draw(picture: &Picture, subnet: &Subnet, shown: &Shown) -> String 
     }
     html += "</dl></section>";
     if let Some(said) = &node.said {
-        troubles(&mut html, said);
+        issues(&mut html, said);
     }
     html += "</div>";
     peers(&mut html, picture, node, shown);
@@ -139,7 +139,7 @@ fn probes(probing: &ProbingState) -> String {
     text
 }
 
-fn troubles(html: &mut String, said: &Said) {
+fn issues(html: &mut String, said: &Said) {
     let entries = &said.network.entries;
     let findings: Vec<String> = said.findings().collect();
     if entries.problems.is_empty() && entries.hazards.is_empty() && findings.is_empty() {

@@ -135,7 +135,7 @@ fn judge(picture: &Picture, collector: &Collector) -> (&'static str, String, Str
 }
 
 pub(super) fn problems(picture: &Picture, shown: &Shown) -> String {
-    // The same trouble on many nodes is one trouble.
+    // The same problem on many nodes is shown once.
     let mut groups: BTreeMap<(Health, &str), Vec<&Node>> = BTreeMap::new();
     for node in picture.nodes.values() {
         if node.health.is_wrong() || node.health == Health::ReadyBut {
@@ -224,7 +224,7 @@ pub(super) fn timeline(picture: &Picture, shown: &Shown) -> String {
 pub(super) fn kind_class(kind: &str) -> &'static str {
     match kind {
         "error" | "peer-unreachable" => "bad",
-        "warning" | "peer-gone" | "peer-silent" | "offload-distrusted" => "warn",
+        "warning" | "peer-gone" | "peer-silent" | "offload-switched-off" => "warn",
         kind if kind.ends_with("-restored") => "mended",
         kind if kind.ends_with("-lost") => "warn",
         kind if kind.ends_with("-found") => "good",

@@ -10,8 +10,8 @@ use flannel_traffic::Health;
 use flannel_wanted::Status;
 
 use super::Daemon;
-use super::troubles::SharedAddresses;
-use crate::door::Keepers;
+use super::issues::SharedAddresses;
+use crate::door::AppliersAndRules;
 
 /// The state of a network in numbers, but for those that the appliers know.
 pub struct Figures {
@@ -31,7 +31,7 @@ pub struct Figures {
     /// Whether the traffic rules are as wanted, where there are any.
     pub rules_ok: Option<bool>,
     pub store_to_kernel: Latency,
-    pub keepers: Keepers,
+    pub parts: AppliersAndRules,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Daemon {
             pools: self.pools(),
             rules_ok: health.map(|health| *health.borrow() == Health::Ok),
             store_to_kernel: self.store_to_kernel.clone(),
-            keepers: self.keepers(),
+            parts: self.parts(),
         }
     }
 

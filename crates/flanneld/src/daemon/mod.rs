@@ -12,6 +12,7 @@ mod earlier;
 mod figures;
 mod first_pages;
 mod identity;
+mod issues;
 mod key_rotation;
 mod lease;
 mod marked_packets;
@@ -30,7 +31,6 @@ mod subnet_file;
 mod telling_state;
 mod telling_store;
 mod timing;
-mod troubles;
 mod uptime;
 
 use std::path::PathBuf;
@@ -188,7 +188,7 @@ struct Daemon {
     /// Why it cannot be written.
     subnet_file_error: Option<String>,
     /// When it is next looked at who of the peers lacks something, while anything is missing.
-    troubled_due: Option<Instant>,
+    incomplete_due: Option<Instant>,
     key_rotation: KeyRotation,
     /// When what start-up needed is free again.
     tidy_due: Option<Instant>,
@@ -234,7 +234,7 @@ impl Daemon {
             remarks: Vec::new(),
             subnet_file_due: Instant::now(),
             subnet_file_error: None,
-            troubled_due: None,
+            incomplete_due: None,
             key_rotation: KeyRotation::default(),
             tidy_due: Some(Instant::now() + TIDY_AFTER),
             patience: Instant::now() + PATIENCE_WITH_PEERS,
@@ -284,7 +284,7 @@ impl Daemon {
             }
             let status = status.now();
             self.judge(&status);
-            self.note_trouble(&status);
+            self.note_incomplete(&status);
         }
     }
 
@@ -350,7 +350,7 @@ impl Daemon {
         let refused = self.refused.as_ref().and_then(RefusedConfig::next_wake);
         let key = self.network.answers().private_key().map(|_| self.key_rotation.next_look());
         let peers = self.peers.next_wake();
-        [self.own.next_wake(), peers, self.troubled_due, self.tidy_due, refused, key]
+        [self.own.next_wake(), peers, self.incomplete_due, self.tidy_due, refused, key]
             .into_iter()
             .flatten()
             .chain([self.subnet_file_due])
@@ -372,8 +372,8 @@ impl Daemon {
         if self.subnet_file_due <= now {
             self.look_at_subnet_file();
         }
-        if self.troubled_due.is_some_and(|due| due <= now) {
-            self.look_at_the_troubled().await;
+        if self.incomplete_due.is_some_and(|due| due <= now) {
+            self.look_for_incomplete_peers().await;
         }
         self.reconsider_in_time(now).await?;
         self.rotate_key_in_time(now).await?;

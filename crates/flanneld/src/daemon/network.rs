@@ -164,7 +164,7 @@ impl JoinedNetwork {
     }
 
     /// What the card or its driver makes of checksums is not to be relied on any more.
-    pub(super) fn distrust_checksums(&mut self) {
+    pub(super) fn set_checksums_broken(&mut self) {
         self.node.answers.set_checksum_is_broken();
     }
 

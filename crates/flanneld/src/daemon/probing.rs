@@ -8,15 +8,17 @@ use std::time::Instant;
 use flannel_backend::{Carriage, WantedBy};
 use flannel_lease::{LeaseAttrs, Subnet};
 use flannel_probe::words::words;
-use flannel_probe::{ByFamily, Known, Own, Prober, Standing, Target, Troubled, Tunnel, Verdict};
+use flannel_probe::{
+    ByFamily, IncompletePeers, Known, Own, Prober, Standing, Target, Tunnel, Verdict,
+};
 use flannel_state::{FindingState, ProbeState, ProbingState};
 use flannel_wanted::Status;
 use ipnet::IpNet;
 
 use super::Daemon;
+use super::issues::{SharedAddresses, why_shared};
 use super::telling_state::moment;
-use super::timing::{ABOUT_TO_BE_WRITTEN, LOOK_AT_THE_TROUBLED};
-use super::troubles::{SharedAddresses, why_shared};
+use super::timing::{ABOUT_TO_BE_WRITTEN, LOOK_FOR_INCOMPLETE_PEERS};
 use crate::appliers::Part;
 
 /// Of those of whom something is wrong, so many are listed.
@@ -55,10 +57,10 @@ impl Daemon {
 
     /// The probes have shown that checksums which the card or its driver makes are wrong.
     pub(super) async fn on_broken_checksum(&mut self) -> anyhow::Result<()> {
-        self.network.distrust_checksums();
+        self.network.set_checksums_broken();
         self.answers.set_checksum_is_broken();
         tracing::warn!(
-            event = "offload-distrusted",
+            event = "offload-switched-off",
             "Packets leave this node with wrong checksums: the checksum offload of {} is switched off",
             self.network.devices().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         );
@@ -67,33 +69,33 @@ impl Daemon {
 
     /// Peers that ask are told whether all that leads to them is there. Who lacks something is looked for only if
     /// it does not come soon.
-    pub(super) fn note_trouble(&mut self, status: &Status) {
+    pub(super) fn note_incomplete(&mut self, status: &Status) {
         let Some(prober) = &self.setup.prober else { return };
         if status.is_settled() && status.contested == 0 {
-            if self.troubled_due.take().is_some() {
-                prober.set_troubled(Troubled::Nobody);
+            if self.incomplete_due.take().is_some() {
+                prober.set_incomplete(IncompletePeers::Nobody);
             }
-        } else if self.troubled_due.is_none() {
-            self.troubled_due = Some(Instant::now() + ABOUT_TO_BE_WRITTEN);
+        } else if self.incomplete_due.is_none() {
+            self.incomplete_due = Some(Instant::now() + ABOUT_TO_BE_WRITTEN);
         }
     }
 
-    pub(super) async fn look_at_the_troubled(&mut self) {
+    pub(super) async fn look_for_incomplete_peers(&mut self) {
         let Some(prober) = &self.setup.prober else { return };
-        let mut troubled = BTreeSet::new();
+        let mut incomplete = BTreeSet::new();
         for part in Part::ALL {
-            troubled.extend(self.setup.appliers.tally(part).await.unwrap_or_default().troubled);
+            incomplete.extend(self.setup.appliers.tally(part).await.unwrap_or_default().incomplete);
         }
-        let peers = troubled.iter().filter_map(|who| match who {
+        let peers = incomplete.iter().filter_map(|who| match who {
             WantedBy::Node => None,
             WantedBy::Peer(subnet) => known_by(subnet),
         });
-        prober.set_troubled(if troubled.contains(&WantedBy::Node) {
-            Troubled::All
+        prober.set_incomplete(if incomplete.contains(&WantedBy::Node) {
+            IncompletePeers::All
         } else {
-            Troubled::These(peers.collect())
+            IncompletePeers::These(peers.collect())
         });
-        self.troubled_due = Some(Instant::now() + LOOK_AT_THE_TROUBLED);
+        self.incomplete_due = Some(Instant::now() + LOOK_FOR_INCOMPLETE_PEERS);
     }
 
     /// `None` where nobody knows what pods' packets travel in.

@@ -64,7 +64,7 @@ impl TrafficRules {
     }
 
     /// Who keeps them, if anybody does.
-    pub(super) fn keeper(&self) -> Option<Traffic> {
+    pub(super) fn traffic(&self) -> Option<Traffic> {
         self.traffic.clone()
     }
 

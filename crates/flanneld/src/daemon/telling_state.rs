@@ -11,8 +11,8 @@ use flannel_state::{
 use flannel_wanted::Status;
 
 use super::Daemon;
-use super::troubles::SharedAddresses;
-use crate::door::{Keepers, PeerPlace, PeersPage, Question};
+use super::issues::SharedAddresses;
+use crate::door::{AppliersAndRules, PeerPlace, PeersPage, Question};
 
 /// Peers told of at once: the daemon has other things to do in between.
 const PAGE: usize = 500;
@@ -50,21 +50,21 @@ impl Daemon {
                 let _ = answer.send(self.state(status));
             }
             Question::Peers(after, answer) => {
-                let trouble = status.bad > 0 || status.contested > 0;
-                let keepers = trouble.then(|| self.keepers());
-                let _ = answer.send(PeersPage { peers: self.peer_states(after), keepers });
+                let is_wrong = status.bad > 0 || status.contested > 0;
+                let parts = is_wrong.then(|| self.parts());
+                let _ = answer.send(PeersPage { peers: self.peer_states(after), parts });
             }
             Question::Figures(answer) => {
                 let _ = answer.send(Box::new(self.figures(status)));
             }
-            Question::Keepers(answer) => {
-                let _ = answer.send(self.keepers());
+            Question::AppliersAndRules(answer) => {
+                let _ = answer.send(self.parts());
             }
         }
     }
 
-    pub(super) fn keepers(&self) -> Keepers {
-        Keepers { appliers: self.setup.appliers.clone(), rules: self.rules.keeper() }
+    pub(super) fn parts(&self) -> AppliersAndRules {
+        AppliersAndRules { appliers: self.setup.appliers.clone(), rules: self.rules.traffic() }
     }
 
     fn state(&self, status: &Status) -> NetworkState {
@@ -89,7 +89,7 @@ impl Daemon {
             peers: self.peers.counts(self.table.len()),
             probing: self.probing_state(&shared),
             entries: entries_state(status),
-            troubles: self.troubles(status, &shared),
+            issues: self.issues(status, &shared),
         }
     }
 

@@ -18,7 +18,7 @@ pub(super) const SUBNET_FILE_LOOK: Duration = Duration::from_secs(2);
 /// What is not written by then is not about to be: peers that ask are told so.
 pub(super) const ABOUT_TO_BE_WRITTEN: Duration = Duration::from_secs(1);
 /// Between two looks at who of the peers lacks something, as long as anything is missing.
-pub(super) const LOOK_AT_THE_TROUBLED: Duration = Duration::from_secs(5);
+pub(super) const LOOK_FOR_INCOMPLETE_PEERS: Duration = Duration::from_secs(5);
 /// Start-up is over by then, and what it needed is free.
 pub(super) const TIDY_AFTER: Duration = Duration::from_secs(1);
 /// How long a peer that is missing from a whole new list is still sent to. A store restored from an

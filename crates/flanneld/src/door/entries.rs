@@ -14,7 +14,7 @@ use flannel_wanted::{Comparison, EntryQuery, EntryReport, Requesters};
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
-use super::{Door, Keepers, PeersPage, Question, ask, line};
+use super::{AppliersAndRules, Door, PeersPage, Question, ask, line};
 use crate::appliers::Part;
 
 /// An applier that waits for something is not waited for longer than this.
@@ -23,16 +23,16 @@ const LIMIT: Duration = Duration::from_secs(30);
 const REPAIR_LIMIT: Duration = Duration::from_secs(120);
 
 impl Door {
-    pub(super) async fn send_entries(self, trouble_only: bool, send: mpsc::Sender<Bytes>) {
+    pub(super) async fn send_entries(self, wrong_only: bool, send: mpsc::Sender<Bytes>) {
         for reading in self.0.readings.of_each_network() {
             for part in Part::ALL {
                 let mut after = None;
-                while let Some(keepers) = ask(&reading, Question::Keepers).await {
+                while let Some(parts) = ask(&reading, Question::AppliersAndRules).await {
                     let of = Requesters::After(after);
-                    let page = keepers.appliers.entries(part, EntryQuery { of, trouble_only });
+                    let page = parts.appliers.entries(part, EntryQuery { of, wrong_only });
                     let Ok(Ok(page)) = tokio::time::timeout(LIMIT, page).await else { break };
                     // Not kept while a slow reader is waited for.
-                    drop(keepers);
+                    drop(parts);
                     let Some(last) = page.last() else { break };
                     after = Some(last.requester);
                     let mut text = Vec::new();
@@ -63,25 +63,26 @@ impl Door {
             let mut told = false;
             for part in Part::ALL {
                 // Asked for anew each time: they are not kept while a slow reader is waited for.
-                let Some(keepers) = ask(&reading, Question::Keepers).await else { break };
-                let compared = tokio::time::timeout(REPAIR_LIMIT, keepers.appliers.compare(part));
+                let Some(parts) = ask(&reading, Question::AppliersAndRules).await else { break };
+                let compared = tokio::time::timeout(REPAIR_LIMIT, parts.appliers.compare(part));
                 let compared = match compared.await {
                     Ok(compared) => compared.unwrap_or_else(|error| failed(error.to_string())),
                     Err(_) => failed(format!("it has not answered for {REPAIR_LIMIT:?}")),
                 };
-                drop(keepers);
+                drop(parts);
                 if part == Part::Kernel || compared != Comparison::default() {
                     tell(part.name(), compared).await;
                     told = true;
                 }
             }
-            let Some(keepers) = ask(&reading, Question::Keepers).await.filter(|_| told) else {
+            let Some(parts) = ask(&reading, Question::AppliersAndRules).await.filter(|_| told)
+            else {
                 let why = "its daemon is starting, or waits for its store: there is nobody to ask";
                 tell("", failed(why.to_owned())).await;
                 continue;
             };
-            if let Some(rules) = keepers.rules {
-                drop(keepers.appliers);
+            if let Some(rules) = parts.rules {
+                drop(parts.appliers);
                 let looked = look_at(&rules).await;
                 drop(rules);
                 tell("traffic-rules", looked).await;
@@ -115,31 +116,31 @@ fn failed(why: String) -> Comparison {
 }
 
 /// How many peers have something missing, in a network where not everything is there.
-pub(super) async fn count_incomplete(counts: PeerCounts, keepers: &Keepers) -> PeerCounts {
-    let mut troubled = BTreeSet::new();
+pub(super) async fn count_incomplete(counts: PeerCounts, parts: &AppliersAndRules) -> PeerCounts {
+    let mut incomplete = BTreeSet::new();
     for part in Part::ALL {
-        let tally = tokio::time::timeout(LIMIT, keepers.appliers.tally(part)).await;
-        troubled.extend(tally.ok().and_then(Result::ok).unwrap_or_default().troubled);
+        let tally = tokio::time::timeout(LIMIT, parts.appliers.tally(part)).await;
+        incomplete.extend(tally.ok().and_then(Result::ok).unwrap_or_default().incomplete);
     }
-    with_incomplete(counts, &troubled)
+    with_incomplete(counts, &incomplete)
 }
 
-pub(super) fn with_incomplete(counts: PeerCounts, troubled: &BTreeSet<WantedBy>) -> PeerCounts {
-    let peers = troubled.iter().filter(|who| matches!(who, WantedBy::Peer(_))).count();
+pub(super) fn with_incomplete(counts: PeerCounts, incomplete: &BTreeSet<WantedBy>) -> PeerCounts {
+    let peers = incomplete.iter().filter(|who| matches!(who, WantedBy::Peer(_))).count();
     // Those who have vanished may lack something, too.
     PeerCounts { incomplete: peers.min(counts.known.saturating_sub(counts.unusable)), ..counts }
 }
 
 /// Marks peers for which an entry is missing as incomplete.
 pub(super) async fn with_what_is_missing(page: PeersPage) -> Vec<(Subnet, PeerState)> {
-    let PeersPage { mut peers, keepers } = page;
-    let Some(keepers) = keepers else { return peers };
+    let PeersPage { mut peers, parts } = page;
+    let Some(parts) = parts else { return peers };
     let of: Vec<WantedBy> = peers.iter().map(|(subnet, _)| WantedBy::Peer(*subnet)).collect();
     let mut missing: BTreeMap<WantedBy, Vec<EntryReport<WantedBy>>> = BTreeMap::new();
     for part in Part::ALL {
         let of = Requesters::These(of.clone());
-        let query = EntryQuery { of, trouble_only: true };
-        let reports = tokio::time::timeout(LIMIT, keepers.appliers.entries(part, query)).await;
+        let query = EntryQuery { of, wrong_only: true };
+        let reports = tokio::time::timeout(LIMIT, parts.appliers.entries(part, query)).await;
         for report in reports.ok().and_then(Result::ok).into_iter().flatten() {
             missing.entry(report.requester).or_default().push(report);
         }

@@ -13,7 +13,7 @@ use hyper::header::ACCEPT;
 use hyper::{HeaderMap, Response, StatusCode};
 
 use super::entries::with_incomplete;
-use super::{Body, Door, Keepers, Question, ask, response, whole};
+use super::{AppliersAndRules, Body, Door, Question, ask, response, whole};
 use crate::appliers::Part;
 use crate::daemon::{Figures, PoolFigures};
 use crate::readiness::Reading;
@@ -46,8 +46,8 @@ async fn add_network(scrape: &mut Scrape, reading: &Reading) {
     scrape.number(&node::READY, &[network], yes(ready));
     let Some(figures) = ask(reading, Question::Figures).await else { return };
     add_figures(scrape, network, &figures);
-    let troubled = add_appliers(scrape, network, &figures.keepers).await;
-    add_peers(scrape, network, with_incomplete(figures.peers, &troubled));
+    let incomplete = add_appliers(scrape, network, &figures.parts).await;
+    add_peers(scrape, network, with_incomplete(figures.peers, &incomplete));
 }
 
 fn add_figures(scrape: &mut Scrape, network: &str, figures: &Figures) {
@@ -87,7 +87,7 @@ fn add_figures(scrape: &mut Scrape, network: &str, figures: &Figures) {
     if let Some(ok) = figures.rules_ok {
         scrape.number(&node::RULES_OK, of, yes(ok));
     }
-    if let Some(rules) = &figures.keepers.rules {
+    if let Some(rules) = &figures.parts.rules {
         for (family, restored) in Family::BOTH.iter().zip(rules.restored()) {
             let family = match family {
                 Family::V4 => "ipv4",
@@ -97,7 +97,7 @@ fn add_figures(scrape: &mut Scrape, network: &str, figures: &Figures) {
         }
     }
     scrape.latency(&node::STORE_TO_KERNEL, of, &figures.store_to_kernel);
-    let latencies = figures.keepers.appliers.kernel().latencies();
+    let latencies = figures.parts.appliers.kernel().latencies();
     scrape.latency(&node::RECONCILE, &[network, "change"], &latencies.change);
     scrape.latency(&node::RECONCILE, &[network, "everything"], &latencies.everything);
 }
@@ -116,19 +116,23 @@ fn add_peers(scrape: &mut Scrape, network: &str, counts: PeerCounts) {
 }
 
 /// Returns the requesters for which something is missing.
-async fn add_appliers(scrape: &mut Scrape, network: &str, keepers: &Keepers) -> BTreeSet<WantedBy> {
-    let mut troubled = BTreeSet::new();
+async fn add_appliers(
+    scrape: &mut Scrape,
+    network: &str,
+    parts: &AppliersAndRules,
+) -> BTreeSet<WantedBy> {
+    let mut incomplete = BTreeSet::new();
     for part in Part::ALL {
-        let tally = tokio::time::timeout(LIMIT, keepers.appliers.tally(part)).await;
+        let tally = tokio::time::timeout(LIMIT, parts.appliers.tally(part)).await;
         let Ok(Ok(tally)) = tally else { continue };
         add_tally(scrape, network, part, &tally);
-        troubled.extend(tally.troubled);
+        incomplete.extend(tally.incomplete);
     }
-    let totals = tokio::time::timeout(LIMIT, keepers.appliers.tunnel_totals()).await;
+    let totals = tokio::time::timeout(LIMIT, parts.appliers.tunnel_totals()).await;
     for (device, totals) in totals.ok().and_then(Result::ok).into_iter().flatten() {
         add_tunnel(scrape, network, &device, &totals);
     }
-    troubled
+    incomplete
 }
 
 fn add_tally(scrape: &mut Scrape, network: &str, part: Part, tally: &Tally<WantedBy>) {

@@ -38,7 +38,7 @@ pub enum Question {
     State(oneshot::Sender<NetworkState>),
     /// A page of peers: those after this one, or the first.
     Peers(Option<PeerPlace>, oneshot::Sender<PeersPage>),
-    Keepers(oneshot::Sender<Keepers>),
+    AppliersAndRules(oneshot::Sender<AppliersAndRules>),
     Figures(oneshot::Sender<Box<Figures>>),
 }
 
@@ -52,12 +52,12 @@ pub struct PeerPlace {
 pub struct PeersPage {
     pub peers: Vec<(Subnet, PeerState)>,
     /// Whom to ask what is missing, if anything is.
-    pub keepers: Option<Keepers>,
+    pub parts: Option<AppliersAndRules>,
 }
 
 /// The appliers and traffic rules of a network. They live as long as a handle exists, so do not hold one while you
 /// wait for anything else.
-pub struct Keepers {
+pub struct AppliersAndRules {
     pub appliers: Appliers,
     pub rules: Option<Traffic>,
 }
@@ -113,8 +113,8 @@ impl Door {
                 lines(|send| self.clone().send_events(last, follow, send))
             }
             ("GET", "/v1/entries") if root => {
-                let trouble_only = asks("trouble=1");
-                lines(|send| self.clone().send_entries(trouble_only, send))
+                let wrong_only = asks("wrong=1");
+                lines(|send| self.clone().send_entries(wrong_only, send))
             }
             ("POST", "/v1/repair") if root => lines(|send| self.clone().repair(send)),
             ("GET", "/v1/entries") | ("POST", "/v1/repair") => {
@@ -202,9 +202,9 @@ fn number_of(query: Option<&str>, name: &str) -> Option<u64> {
 /// The network's own answer, or else its last known state.
 async fn network_state(reading: Reading) -> NetworkState {
     if let Some(mut state) = ask(&reading, Question::State).await {
-        let trouble = state.entries.missing > 0 || state.entries.contested > 0;
-        if trouble && let Some(keepers) = ask(&reading, Question::Keepers).await {
-            state.peers = entries::count_incomplete(state.peers, &keepers).await;
+        let is_wrong = state.entries.missing > 0 || state.entries.contested > 0;
+        if is_wrong && let Some(parts) = ask(&reading, Question::AppliersAndRules).await {
+            state.peers = entries::count_incomplete(state.peers, &parts).await;
         }
         return state;
     }

@@ -96,7 +96,7 @@ fn findings(command: Asked, said: &Value) -> Vec<Finding> {
             .collect(),
         Asked::Status => {
             let network = &said["networks"][0];
-            let mut found = all(&network["troubles"]);
+            let mut found = all(&network["issues"]);
             found.extend(all(&network["probing"]["findings"]));
             let finding = |found: &Value| Finding {
                 layer: text(&found["layer"]),

@@ -156,7 +156,7 @@ fn a_card_that_forgets_checksums_inside_of_tunnels_is_found_and_pods_talk_again(
     all_is_well(&lab)?;
     let (one, two) = connected_pods(&lab)?;
     let _card = BadCard::of(&lab, 1)?;
-    lab.wait_until("the offload to be distrusted", LIMIT, || {
+    lab.wait_until("the offload to be switched off", LIMIT, || {
         let events = flannelctl(&lab, 1, &["events"]).1;
         let is_off = events.contains("the checksum offload of flannel.1 is switched off");
         if is_off { Ok(()) } else { Err(LabError::Spec(events)) }

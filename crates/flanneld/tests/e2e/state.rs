@@ -115,9 +115,9 @@ fn what_is_wanted_is_told_entry_by_entry_and_a_peer_that_lacks_one_is_incomplete
     assert_eq!(kinds, ["neighbour", "fdb", "route"], "{entries:?}");
     let device = entries.iter().find(|it| it["kind"] == "device").expect("the node's own");
     assert_eq!((&device["applier"], &device["subnet"]), (&"kernel".into(), &Value::Null));
-    let trouble = told(&lab, "GET", "/v1/entries?trouble=1");
-    assert_eq!(trouble.len(), 1, "{trouble:?}");
-    assert_eq!((&trouble[0]["state"], &trouble[0]["kind"]), (&"contested".into(), &"fdb".into()));
+    let wrong = told(&lab, "GET", "/v1/entries?wrong=1");
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert_eq!((&wrong[0]["state"], &wrong[0]["kind"]), (&"contested".into(), &"fdb".into()));
     Ok(())
 }
 

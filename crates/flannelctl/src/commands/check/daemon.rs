@@ -32,20 +32,20 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
             let mut peers = around.peer_states.iter();
             peers.any(|peer| peer.why.as_ref().is_some_and(|why| why.contains(entry)))
         };
-        let troubles = network.troubles.iter().filter(|one| !of_peer(&one.about));
-        for trouble in troubles.filter(|one| {
+        let issues = network.issues.iter().filter(|one| !of_peer(&one.about));
+        for issue in issues.filter(|one| {
             !["store", "host"].contains(&one.layer.as_str()) && !is_said(found, &one.about)
         }) {
-            let what = format!("{}: {}", trouble.about, trouble.why);
-            findings.push(match trouble.traffic {
+            let what = format!("{}: {}", issue.about, issue.why);
+            findings.push(match issue.traffic {
                 true => {
-                    Finding::warning(SUBJECT, what, "pods' packets pass all the same", &trouble.fix)
+                    Finding::warning(SUBJECT, what, "pods' packets pass all the same", &issue.fix)
                 }
                 false => Finding::broken(
                     SUBJECT,
                     what,
                     "pods of this node and of others do not reach each other until then",
-                    &trouble.fix,
+                    &issue.fix,
                 ),
             });
         }
@@ -132,7 +132,7 @@ fn unasked(around: &Surroundings) -> Finding {
 fn is_groundless(network: &NetworkState) -> bool {
     let said = network.why.as_deref().unwrap_or_default();
     let is_it = |about: &str| said.starts_with(about);
-    network.verdict == Verdict::NotReady && network.troubles.iter().any(|one| is_it(&one.about))
+    network.verdict == Verdict::NotReady && network.issues.iter().any(|one| is_it(&one.about))
 }
 
 /// Whether a finding of the leases is about this address already.

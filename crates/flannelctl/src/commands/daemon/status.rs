@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use flannel_state::{DaemonState, NetworkState, TroubleState, Verdict};
+use flannel_state::{DaemonState, IssueState, NetworkState, Verdict};
 
 use super::{Asking, client, plain, probing, seconds_between, span};
 use crate::commands::lab::table::{Colour, Paint};
@@ -87,8 +87,8 @@ fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
         if let Some(why) = network.why.as_ref().filter(|why| !is_told(network, why)) {
             let _ = writeln!(text, "  {}", plain(why));
         }
-        for trouble in network.troubles.iter().take(most) {
-            let TroubleState { about, layer, why, fix, .. } = trouble;
+        for issue in network.issues.iter().take(most) {
+            let IssueState { about, layer, why, fix, .. } = issue;
             let _ = writeln!(text, "  {} ({}): {}", plain(about), plain(layer), plain(why));
             let _ = writeln!(text, "    mend it: {}", plain(fix));
         }
@@ -106,13 +106,13 @@ fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
 
 fn has_remarks(network: &NetworkState) -> bool {
     let probed = network.probing.as_ref().is_some_and(|probing| !probing.findings.is_empty());
-    probed || !network.troubles.is_empty()
+    probed || !network.issues.is_empty()
 }
 
-/// Whether one of the troubles says the same, with what mends it.
+/// Whether one of the issues says the same, with what mends it.
 fn is_told(network: &NetworkState, why: &str) -> bool {
-    let said = |trouble: &TroubleState| format!("{}: {}", trouble.about, trouble.why);
-    network.troubles.iter().any(|one| said(one) == why || why.starts_with(&one.why))
+    let said = |issue: &IssueState| format!("{}: {}", issue.about, issue.why);
+    network.issues.iter().any(|one| said(one) == why || why.starts_with(&one.why))
 }
 
 fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, String)> {
@@ -146,7 +146,7 @@ fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, S
             "store",
             match &store.why {
                 None => format!("{}, up for {since}", store.name),
-                Some(why) if network.troubles.is_empty() => {
+                Some(why) if network.issues.is_empty() => {
                     format!("{}, AWAY for {since}: {why}", store.name)
                 }
                 Some(_) => format!("{}, AWAY for {since}", store.name),
@@ -175,12 +175,12 @@ fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, S
         },
     ));
     let shown = if all { usize::MAX } else { SHOWN };
-    let told = |entry: &str| network.troubles.iter().any(|trouble| trouble.about == entry);
+    let told = |entry: &str| network.issues.iter().any(|issue| issue.about == entry);
     for problem in entries.problems.iter().filter(|one| all || !told(&one.entry)).take(shown) {
         rows.push(("", format!("{}: {}", problem.entry, problem.why)));
     }
     // Unless it was said above.
-    let said = |hazard: &&String| network.troubles.iter().any(|one| hazard.starts_with(&one.why));
+    let said = |hazard: &&String| network.issues.iter().any(|one| hazard.starts_with(&one.why));
     let hazards = entries.hazards.iter().filter(|hazard| !said(hazard));
     rows.extend(hazards.take(shown).map(|hazard| ("host", hazard.clone())));
     rows

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use flannel_lease::{LeaseAttrs, Subnet};
-use flannel_state::TroubleState;
-use flannel_wanted::{Problem, Status, Trouble};
+use flannel_state::IssueState;
+use flannel_wanted::{FailureKind, Problem, Status};
 
 use super::Daemon;
 
@@ -16,16 +16,16 @@ const LISTED: usize = 10;
 pub(super) type SharedAddresses = BTreeMap<IpAddr, Vec<Subnet>>;
 
 impl Daemon {
-    pub(super) fn troubles(&self, status: &Status, shared: &SharedAddresses) -> Vec<TroubleState> {
-        let mut troubles: Vec<TroubleState> =
+    pub(super) fn issues(&self, status: &Status, shared: &SharedAddresses) -> Vec<IssueState> {
+        let mut issues: Vec<IssueState> =
             shared.iter().take(LISTED).map(|(ip, subnets)| shared_address(*ip, subnets)).collect();
-        troubles.extend(self.unusable_peers(shared));
-        troubles.extend(missing_entries(status));
-        troubles.extend(contested(status));
-        troubles.extend(status.hazards.iter().take(LISTED).map(|hazard| of_the_host(hazard)));
-        troubles.extend(self.subnet_file_trouble());
-        troubles.extend(self.store_away());
-        troubles
+        issues.extend(self.unusable_peers(shared));
+        issues.extend(missing_entries(status));
+        issues.extend(contested(status));
+        issues.extend(status.hazards.iter().take(LISTED).map(|hazard| of_the_host(hazard)));
+        issues.extend(self.subnet_file_issue());
+        issues.extend(self.store_away());
+        issues
     }
 
     /// Nodes behind one NAT are told apart by their keys with WireGuard, and by nothing with others.
@@ -54,8 +54,8 @@ impl Daemon {
         shared
     }
 
-    fn unusable_peers(&self, shared: &SharedAddresses) -> Vec<TroubleState> {
-        let mut troubles = Vec::new();
+    fn unusable_peers(&self, shared: &SharedAddresses) -> Vec<IssueState> {
+        let mut issues = Vec::new();
         for (subnet, problem) in self.peers.unusable() {
             let attrs = self.table.get(subnet);
             let told =
@@ -67,7 +67,7 @@ impl Daemon {
             let at = attrs.and_then(|attrs| addresses(attrs).next());
             let at = at.map(|ip| format!(" at {ip}")).unwrap_or_default();
             let net = named(subnet);
-            troubles.push(TroubleState {
+            issues.push(IssueState {
                 about: format!("peer {net}{at}"),
                 layer: "lease".to_owned(),
                 why: format!("nothing leads to it, for its lease cannot be used here: {problem}"),
@@ -76,18 +76,18 @@ impl Daemon {
                 ),
                 traffic: false,
             });
-            if troubles.len() == LISTED {
+            if issues.len() == LISTED {
                 break;
             }
         }
-        troubles
+        issues
     }
 
-    fn subnet_file_trouble(&self) -> Option<TroubleState> {
+    fn subnet_file_issue(&self) -> Option<IssueState> {
         let why = self.subnet_file_error.clone()?;
         let path = &self.setup.subnet_file;
         let directory = path.parent().unwrap_or(path);
-        Some(TroubleState {
+        Some(IssueState {
             about: path.display().to_string(),
             layer: "files".to_owned(),
             why: format!("{why}; no pod is started before it is there"),
@@ -99,9 +99,9 @@ impl Daemon {
         })
     }
 
-    fn store_away(&self) -> Option<TroubleState> {
+    fn store_away(&self) -> Option<IssueState> {
         let why = self.contact.why_lost()?;
-        Some(TroubleState {
+        Some(IssueState {
             about: self.setup.store.words(),
             layer: "store".to_owned(),
             why: format!(
@@ -142,27 +142,27 @@ pub(super) fn why_shared(ip: IpAddr, subnets: &[Subnet]) -> (String, String) {
     )
 }
 
-fn shared_address(ip: IpAddr, subnets: &[Subnet]) -> TroubleState {
+fn shared_address(ip: IpAddr, subnets: &[Subnet]) -> IssueState {
     let (why, fix) = why_shared(ip, subnets);
     let (about, layer) = (ip.to_string(), "lease".to_owned());
-    TroubleState { about, layer, why, fix, traffic: false }
+    IssueState { about, layer, why, fix, traffic: false }
 }
 
 /// What all others stand on, if that is missing, and else the first.
-fn missing_entries(status: &Status) -> Vec<TroubleState> {
+fn missing_entries(status: &Status) -> Vec<IssueState> {
     let has_foundation = status.problems.iter().any(|problem| problem.is_foundation);
     let told = status.problems.iter().filter(|problem| problem.is_foundation == has_foundation);
-    let trouble = |problem: &Problem| {
-        let fix = match problem.trouble? {
-            Trouble::FoughtOver => {
+    let issue = |problem: &Problem| {
+        let fix = match problem.failure? {
+            FailureKind::FoughtOver => {
                 "stop whoever does that (`flannelctl events --follow` shows what is undone, and by which process where the \
                  kernel tells), then `flannelctl repair`"
             }
-            Trouble::Refused => {
+            FailureKind::Refused => {
                 "mend what it says, then `flannelctl repair`; `flannelctl diff` shows what is there instead"
             }
         };
-        Some(TroubleState {
+        Some(IssueState {
             about: problem.entry.clone(),
             layer: "entries".to_owned(),
             why: problem.reason.clone(),
@@ -170,13 +170,13 @@ fn missing_entries(status: &Status) -> Vec<TroubleState> {
             traffic: false,
         })
     };
-    told.filter_map(trouble).take(LISTED).collect()
+    told.filter_map(issue).take(LISTED).collect()
 }
 
 /// What the host does to packets is told with its remedy, in one sentence.
-fn of_the_host(hazard: &str) -> TroubleState {
+fn of_the_host(hazard: &str) -> IssueState {
     let (why, fix) = hazard.split_once("; ").unwrap_or((hazard, "`flannelctl check`"));
-    TroubleState {
+    IssueState {
         about: "this host".to_owned(),
         layer: "host".to_owned(),
         why: why.to_owned(),
@@ -185,8 +185,8 @@ fn of_the_host(hazard: &str) -> TroubleState {
     }
 }
 
-fn contested(status: &Status) -> Option<TroubleState> {
-    (status.contested > 0).then(|| TroubleState {
+fn contested(status: &Status) -> Option<IssueState> {
+    (status.contested > 0).then(|| IssueState {
         about: format!("{} entries", status.contested),
         layer: "lease".to_owned(),
         why: "several leases want them otherwise, as copies of one machine with one MAC do, or subnets that overlap"
