@@ -23,7 +23,6 @@ pub(super) fn usage(program: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
 
     use super::super::flags::Kind;
     use super::*;
@@ -87,11 +86,11 @@ everything with `-v=8`.
 
     /// Compares with a file of the repository, or rewrites it when `UPDATE_DOCS` is set.
     fn stays_equal_to(file: &str, text: &str) {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+        // Cargo runs tests in the directory of their package.
         if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(&path, text).expect("the file can be written");
+            std::fs::write(file, text).expect("the file can be written");
         }
-        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        let kept = std::fs::read_to_string(file).unwrap_or_default();
         assert!(
             kept == text,
             "{file} is behind the table of flags: run the test with UPDATE_DOCS=1"
