@@ -23,7 +23,6 @@ pub(super) fn usage(program: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-
     use super::super::flags::Kind;
     use super::*;
 
