@@ -94,7 +94,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         match &query.of {
             Requesters::After(after) => {
                 let from = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-                for (who, places) in self.requesters.range((from, Bound::Unbounded)) {
+                for (who, places) in self.requesters.after(from) {
                     if !add(who, places) {
                         break;
                     }
@@ -102,7 +102,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             }
             Requesters::These(requesters) => {
                 for who in requesters {
-                    add(who, self.requesters.get(who).map_or(&[][..], |places| places));
+                    add(who, self.requesters.places(who));
                 }
             }
         }
@@ -142,7 +142,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         let found: BTreeSet<E::Key> = self.compared.take().unwrap_or_default();
         let still_wanted: BTreeMap<_, _> =
             found.iter().filter_map(|key| Some((key, self.slots.get(key)?))).collect();
-        let compared = |slot: &&Slot<S, E>| {
+        let compared = |slot: &&Slot<E>| {
             let (condition, why) = slot.fate(now);
             ComparedEntry { entry: slot.entry.describe(), condition, why }
         };
@@ -155,7 +155,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 }
 
-impl<S, E> Slot<S, E> {
+impl<E> Slot<E> {
     /// How it fares, and why it is not there.
     fn fate(&self, now: Instant) -> (EntryCondition, Option<String>) {
         let attempts = self.attempts.as_ref();

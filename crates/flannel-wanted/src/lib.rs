@@ -10,6 +10,7 @@
 mod applier;
 mod entries;
 mod late_worker;
+mod requesters;
 mod slots;
 mod status;
 mod tally;

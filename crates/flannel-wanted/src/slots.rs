@@ -14,14 +14,14 @@ pub(crate) type Place = u32;
 /// The most places in one run, so that an insertion moves only a few.
 const RUN: usize = 512;
 
-pub(crate) struct Slots<S, E> {
-    slots: Vec<Option<Slot<S, E>>>,
+pub(crate) struct Slots<E> {
+    slots: Vec<Option<Slot<E>>>,
     free: Vec<Place>,
     /// In order of keys. None is empty.
     runs: Vec<Vec<Place>>,
 }
 
-impl<S, E: KeyedEntry> Slots<S, E> {
+impl<E: KeyedEntry> Slots<E> {
     pub(crate) fn new() -> Self {
         Self { slots: Vec::new(), free: Vec::new(), runs: Vec::new() }
     }
@@ -34,17 +34,17 @@ impl<S, E: KeyedEntry> Slots<S, E> {
         self.seek(key).ok().map(|(run, at)| self.runs[run][at])
     }
 
-    pub(crate) fn get(&self, key: &E::Key) -> Option<&Slot<S, E>> {
+    pub(crate) fn get(&self, key: &E::Key) -> Option<&Slot<E>> {
         self.find(key).map(|place| &self[place])
     }
 
     /// What lies there, if anything does.
-    pub(crate) fn at(&self, place: Place) -> Option<&Slot<S, E>> {
+    pub(crate) fn at(&self, place: Place) -> Option<&Slot<E>> {
         self.slots.get(place as usize)?.as_ref()
     }
 
     /// In order of keys.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot<S, E>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot<E>> {
         self.places().map(|place| &self[place])
     }
 
@@ -54,14 +54,11 @@ impl<S, E: KeyedEntry> Slots<S, E> {
     }
 
     /// In no order.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Place, &mut Slot<S, E>)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Place, &mut Slot<E>)> {
         (0..).zip(&mut self.slots).filter_map(|(place, slot)| Some((place, slot.as_mut()?)))
     }
 
-    pub(crate) fn range(
-        &self,
-        keys: impl RangeBounds<E::Key>,
-    ) -> impl Iterator<Item = &Slot<S, E>> {
+    pub(crate) fn range(&self, keys: impl RangeBounds<E::Key>) -> impl Iterator<Item = &Slot<E>> {
         let (run, at) = match keys.start_bound() {
             Bound::Unbounded => (0, 0),
             Bound::Included(key) => self.seek(key).unwrap_or_else(|at| at),
@@ -79,7 +76,7 @@ impl<S, E: KeyedEntry> Slots<S, E> {
     }
 
     /// One of a key that is not there.
-    pub(crate) fn insert(&mut self, slot: Slot<S, E>) -> Place {
+    pub(crate) fn insert(&mut self, slot: Slot<E>) -> Place {
         let (run, at) = self.seek(&slot.entry.key()).unwrap_or_else(|at| at);
         let place = self.lay_down(slot);
         match self.runs.get_mut(run) {
@@ -95,7 +92,7 @@ impl<S, E: KeyedEntry> Slots<S, E> {
         place
     }
 
-    pub(crate) fn remove(&mut self, place: Place) -> Option<Slot<S, E>> {
+    pub(crate) fn remove(&mut self, place: Place) -> Option<Slot<E>> {
         if let Ok((run, at)) = self.seek(&self[place].entry.key()) {
             self.runs[run].remove(at);
             if self.runs[run].is_empty() {
@@ -111,7 +108,7 @@ impl<S, E: KeyedEntry> Slots<S, E> {
     }
 
     /// One that is not yet found by its key: see [`Self::put_in_order`].
-    pub(crate) fn lay_down(&mut self, slot: Slot<S, E>) -> Place {
+    pub(crate) fn lay_down(&mut self, slot: Slot<E>) -> Place {
         if let Some(place) = self.free.pop() {
             self.slots[place as usize] = Some(slot);
             return place;
@@ -121,7 +118,7 @@ impl<S, E: KeyedEntry> Slots<S, E> {
     }
 
     /// One that is not found by its key.
-    pub(crate) fn pick_up(&mut self, place: Place) -> Option<Slot<S, E>> {
+    pub(crate) fn pick_up(&mut self, place: Place) -> Option<Slot<E>> {
         let slot = self.slots[place as usize].take();
         self.free.extend(slot.is_some().then_some(place));
         slot
@@ -166,16 +163,16 @@ impl<S, E: KeyedEntry> Slots<S, E> {
     }
 }
 
-impl<S, E> Index<Place> for Slots<S, E> {
-    type Output = Slot<S, E>;
+impl<E> Index<Place> for Slots<E> {
+    type Output = Slot<E>;
 
-    fn index(&self, place: Place) -> &Slot<S, E> {
+    fn index(&self, place: Place) -> &Slot<E> {
         self.slots[place as usize].as_ref().expect("what has a place is wanted")
     }
 }
 
-impl<S, E> IndexMut<Place> for Slots<S, E> {
-    fn index_mut(&mut self, place: Place) -> &mut Slot<S, E> {
+impl<E> IndexMut<Place> for Slots<E> {
+    fn index_mut(&mut self, place: Place) -> &mut Slot<E> {
         self.slots[place as usize].as_mut().expect("what has a place is wanted")
     }
 }

@@ -57,7 +57,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
                 if slot.good {
                     continue;
                 }
-                tally.incomplete.insert(slot.requester.clone());
+                tally.incomplete.insert(self.requesters.who(slot.requester).clone());
                 let error = slot.attempts.as_ref().and_then(|attempts| attempts.error.as_deref());
                 match error {
                     Some(error) => *of_kind.refused.entry(class(error)).or_default() += 1,

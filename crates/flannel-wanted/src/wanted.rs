@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use flannel_common::{RepairHistory, RepairPolicy};
 
 use crate::Desired;
+use crate::requesters::{Number, Places, Requesters};
 use crate::slots::{Place, Slots};
 
 /// What can be wanted: known by its key, of which it is one version. It need not be printable, and is
@@ -46,9 +47,8 @@ pub trait KeyedEntry: Clone + PartialEq + Send + 'static {
 
 pub struct Wanted<S, E: KeyedEntry> {
     policy: RepairPolicy,
-    pub(crate) slots: Slots<S, E>,
-    /// The places of what each wants, in order of their numbers.
-    pub(crate) requesters: BTreeMap<S, Box<[Place]>>,
+    pub(crate) slots: Slots<E>,
+    pub(crate) requesters: Requesters<S>,
     /// All requests for the few entries that more than one of them wants.
     pub(crate) contested: BTreeMap<Place, BTreeMap<S, E>>,
     /// How many entries in force stand on a device. Asked for every event of every device of the node.
@@ -83,9 +83,9 @@ impl Counts {
     }
 }
 
-pub(crate) struct Slot<S, E> {
+pub(crate) struct Slot<E> {
     pub(crate) entry: E,
-    pub(crate) requester: S,
+    pub(crate) requester: Number,
     /// The world was last seen to hold it so.
     pub(crate) good: bool,
     /// It was so before somebody else changed that.
@@ -135,12 +135,12 @@ pub enum Repair {
     AlreadyDue,
 }
 
-impl<S: Clone, E: KeyedEntry> Slot<S, E> {
+impl<E: KeyedEntry> Slot<E> {
     /// Wanted, and still to be written.
-    fn new(entry: E, requester: &S) -> Self {
+    fn new(entry: E, requester: Number) -> Self {
         Self {
             entry,
-            requester: requester.clone(),
+            requester,
             good: false,
             undone: false,
             dirty: true,
@@ -177,7 +177,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         Self {
             policy,
             slots: Slots::new(),
-            requesters: BTreeMap::new(),
+            requesters: Requesters::new(),
             contested: BTreeMap::new(),
             devices: BTreeMap::new(),
             dirty: Vec::new(),
@@ -210,7 +210,7 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         changes.sort_by(|(a, _), (b, _)| a.cmp(b));
         let each_once = changes.is_sorted_by(|(a, _), (b, _)| a < b);
         if each_once && changes.len() * CROWD > self.requesters.len() {
-            let is_new = |(who, _): &mut (S, Vec<E>)| !self.requesters.contains_key(who);
+            let is_new = |(who, _): &mut (S, Vec<E>)| !self.requesters.contains(who);
             let new = changes.extract_if(.., is_new).collect();
             self.add(new);
         }
@@ -232,55 +232,61 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         let count = many.iter().map(|(_, entries)| entries.len()).sum();
         self.slots.make_room(count);
         let mut laid_down = Vec::with_capacity(count);
+        self.requesters.make_room(many.len());
         let mut requesters = Vec::with_capacity(many.len());
         for (requester, entries) in many.into_iter().filter(|(_, entries)| !entries.is_empty()) {
-            let begin = laid_down.len();
+            let (begin, requester) = (laid_down.len(), self.requesters.admit(requester));
             for entry in entries {
                 count_in(&mut self.devices, &entry);
-                laid_down.push(self.slots.lay_down(Slot::new(entry, &requester)));
+                laid_down.push(self.slots.lay_down(Slot::new(entry, requester)));
             }
-            requesters.push((requester, in_order(laid_down[begin..].to_vec())));
+            self.requesters.set(requester, in_order(&laid_down[begin..]));
+            requesters.push(requester);
         }
         self.counts.bad += count;
         self.dirty_count += count;
         self.dirty.extend(&laid_down);
-        self.requesters.append(&mut requesters.into_iter().collect());
+        self.requesters.put_in_order(requesters);
         for twin in self.slots.put_in_order(laid_down) {
             let Some(slot) = self.slots.pick_up(twin) else { continue };
             count_out(&mut self.devices, &slot.entry);
             self.counts.bad -= 1;
             self.dirty_count -= 1;
-            let place = self.request(&slot.requester, slot.entry);
-            if let Some(places) = self.requesters.get_mut(&slot.requester) {
-                let others = places.iter().copied().filter(|other| *other != twin);
-                *places = in_order(others.chain([place]).collect());
-            }
+            let place = self.request(slot.requester, slot.entry);
+            let who = self.requesters.who(slot.requester);
+            let mut places = Places::from_slice(self.requesters.places(who));
+            places.retain(|other| *other != twin);
+            places.push(place);
+            self.requesters.set(slot.requester, in_order(&places));
         }
     }
 
-    fn set(&mut self, requester: S, entries: Vec<E>) -> Vec<E> {
-        let places = entries.into_iter().map(|entry| self.request(&requester, entry));
-        let places = in_order(places.collect());
-        if self.requesters.get(&requester) == Some(&places) {
+    fn set(&mut self, who: S, entries: Vec<E>) -> Vec<E> {
+        if entries.is_empty() && !self.requesters.contains(&who) {
             return Vec::new();
         }
-        let old = self.requesters.remove(&requester).unwrap_or_default();
-        let gone = old.iter().filter(|place| places.binary_search(place).is_err());
-        let unwanted = gone.filter_map(|place| self.release(*place, &requester)).collect();
-        if !places.is_empty() {
-            self.requesters.insert(requester, places);
+        let requester = self.requesters.number(&who);
+        let places: Places =
+            entries.into_iter().map(|entry| self.request(requester, entry)).collect();
+        let places = in_order(&places);
+        if self.requesters.places(&who) == &places[..] {
+            return Vec::new();
         }
+        let old = Places::from_slice(self.requesters.places(&who));
+        let gone = old.iter().filter(|place| places.binary_search(place).is_err());
+        let unwanted = gone.filter_map(|place| self.release(*place, &who)).collect();
+        self.requesters.set(requester, places);
         unwanted
     }
 
     /// Forgets every requester that is not in `keep`. Returns the entries nobody wants any more.
     fn retain(&mut self, keep: &BTreeSet<S>) -> Vec<E> {
         let gone: Vec<S> =
-            self.requesters.keys().filter(|requester| !keep.contains(requester)).cloned().collect();
+            self.requesters.names().filter(|who| !keep.contains(who)).cloned().collect();
         gone.into_iter().flat_map(|requester| self.set(requester, Vec::new())).collect()
     }
 
-    fn request(&mut self, requester: &S, entry: E) -> Place {
+    fn request(&mut self, requester: Number, entry: E) -> Place {
         let Some(place) = self.slots.find(&entry.key()) else {
             count_in(&mut self.devices, &entry);
             self.counts.bad += 1;
@@ -290,12 +296,13 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
             return place;
         };
         let slot = &self.slots[place];
-        if slot.requester != *requester || self.contested.contains_key(&place) {
+        if slot.requester != requester || self.contested.contains_key(&place) {
+            let who = |number: Number| self.requesters.who(number).clone();
             let requests = self
                 .contested
                 .entry(place)
-                .or_insert_with(|| BTreeMap::from([(slot.requester.clone(), slot.entry.clone())]));
-            requests.insert(requester.clone(), entry);
+                .or_insert_with(|| BTreeMap::from([(who(slot.requester), slot.entry.clone())]));
+            requests.insert(who(requester), entry);
             self.put_lowest_in_force(place);
         } else {
             self.put_in_force(place, entry);
@@ -303,9 +310,9 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         place
     }
 
-    fn release(&mut self, place: Place, requester: &S) -> Option<E> {
+    fn release(&mut self, place: Place, who: &S) -> Option<E> {
         if let Some(requests) = self.contested.get_mut(&place) {
-            requests.remove(requester);
+            requests.remove(who);
             self.put_lowest_in_force(place);
             return None;
         }
@@ -319,8 +326,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     /// Puts the lowest-ordered request in force.
     fn put_lowest_in_force(&mut self, place: Place) {
         let Some(requests) = self.contested.get(&place) else { return };
-        let Some((requester, entry)) = requests.first_key_value() else { return };
-        let (requester, entry) = (requester.clone(), entry.clone());
+        let Some((who, entry)) = requests.first_key_value() else { return };
+        let (requester, entry) = (self.requesters.number(who), entry.clone());
         if requests.len() == 1 {
             self.contested.remove(&place);
         }
@@ -631,15 +638,16 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     }
 
     /// What is not as it should be.
-    pub(crate) fn problems(&self) -> impl Iterator<Item = &Slot<S, E>> {
+    pub(crate) fn problems(&self) -> impl Iterator<Item = &Slot<E>> {
         self.slots.iter().filter(|slot| !slot.good).take(self.counts.bad)
     }
 }
 
-fn in_order(mut places: Vec<Place>) -> Box<[Place]> {
+fn in_order(places: &[Place]) -> Places {
+    let mut places = Places::from_slice(places);
     places.sort_unstable();
     places.dedup();
-    places.into()
+    places
 }
 
 fn count_in<E: KeyedEntry>(devices: &mut BTreeMap<E::Device, usize>, entry: &E) {
