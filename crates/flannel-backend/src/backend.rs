@@ -95,11 +95,12 @@ impl Node {
         LeaseAttrs {
             public_ip: self.underlay.public_v4.filter(|_| sends(Family::V4)),
             public_ipv6: self.underlay.public_v6.filter(|_| sends(Family::V6)),
-            backend_type: backend_type.to_owned(),
+            backend_type: backend_type.into(),
             backend_data: None,
             backend_v6_data: None,
             owner: None,
             probe_port: None,
+            machine: None,
         }
     }
 }

@@ -24,7 +24,10 @@ pub fn peer_wishes(
         return Err(PeerProblem::Unclaimed);
     }
     if !ours.is_empty() && !untyped && !theirs.eq_ignore_ascii_case(ours) {
-        return Err(PeerProblem::OtherBackend { theirs: theirs.clone(), ours: ours.to_owned() });
+        return Err(PeerProblem::OtherBackend {
+            theirs: theirs.to_string(),
+            ours: ours.to_owned(),
+        });
     }
     if !is_inside(node, &peer.subnet) {
         return Err(PeerProblem::OutsideNetwork);

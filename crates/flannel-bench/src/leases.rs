@@ -203,7 +203,7 @@ fn attrs(node: u32) -> LeaseAttrs {
 fn attrs_of(address: u32) -> LeaseAttrs {
     LeaseAttrs {
         public_ip: Some(address.into()),
-        backend_type: "vxlan".to_owned(),
+        backend_type: "vxlan".into(),
         ..LeaseAttrs::default()
     }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use flannel_lease::machine_hash;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -88,6 +89,7 @@ fn view<'a>(node: Node<'a>, prefix: &AnnotationPrefix) -> NodeView<'a> {
         resource_version: metadata.resource_version.0,
         pod_cidr: spec.pod_cidr.0,
         pod_cidrs: spec.pod_cidrs.into_iter().flatten().map(|cidr| cidr.0).collect(),
+        machine: machine_hash(&status.node_info.machine_id.0),
         network_unavailable: condition.map(|condition| condition.status.0),
         ..NodeView::default()
     };
@@ -138,6 +140,15 @@ struct Spec<'a> {
 struct NodeStatus<'a> {
     #[serde(borrow)]
     conditions: Option<Vec<Condition<'a>>>,
+    #[serde(rename = "nodeInfo", borrow)]
+    node_info: NodeInfo<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct NodeInfo<'a> {
+    #[serde(rename = "machineID", borrow)]
+    machine_id: Text<'a>,
 }
 
 #[derive(Deserialize, Default)]

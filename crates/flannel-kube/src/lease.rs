@@ -42,11 +42,13 @@ pub fn lease_of(node: &NodeView<'_>) -> NodeLease {
         Ok(None) => return NodeLease::Unusable("it has no podCIDR".to_owned()),
         Err(why) => return NodeLease::Unusable(why),
     };
-    let attrs = match attrs(&node.annotations) {
-        Ok(attrs) => attrs,
-        Err(why) => return NodeLease::Unusable(why),
-    };
-    NodeLease::Lease(Lease { subnet, attrs })
+    match attrs(&node.annotations) {
+        Ok(attrs) => {
+            let attrs = LeaseAttrs { machine: node.machine, ..attrs };
+            NodeLease::Lease(Lease { subnet, attrs })
+        }
+        Err(why) => NodeLease::Unusable(why),
+    }
 }
 
 /// The subnet of a Node's pods: of each family the first that is given, in whichever order.
@@ -75,11 +77,12 @@ pub fn attrs(annotations: &Annotations<'_>) -> Result<LeaseAttrs, String> {
     Ok(LeaseAttrs {
         public_ip: public_ip.filter(|ip| !ip.is_unspecified()),
         public_ipv6: public_ipv6.filter(|ip| !ip.is_unspecified()),
-        backend_type: annotations.get(Key::BackendType).unwrap_or_default().to_owned(),
+        backend_type: annotations.get(Key::BackendType).unwrap_or_default().into(),
         backend_data: data(Key::BackendData)?,
         backend_v6_data: data(Key::BackendV6Data)?,
         owner: None,
         probe_port: annotations.text(Key::ProbePort).and_then(|text| text.parse().ok()),
+        machine: None,
     })
 }
 

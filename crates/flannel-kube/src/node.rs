@@ -3,6 +3,7 @@
 //! new is ever copied.
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 
 use crate::annotations::Key;
 
@@ -16,6 +17,8 @@ pub struct NodeView<'a> {
     pub annotations: Annotations<'a>,
     pub pod_cidr: Cow<'a, str>,
     pub pod_cidrs: Vec<Cow<'a, str>>,
+    /// Of the machine id that its kubelet has told.
+    pub machine: Option<NonZeroU64>,
     /// The status of the condition `NetworkUnavailable`: `True`, `False` or `Unknown`.
     pub network_unavailable: Option<Cow<'a, str>>,
     /// A bookmark that says: that was all there is, from now on it is news.
@@ -62,6 +65,7 @@ impl NodeView<'_> {
             annotations: self.annotations.into_owned(),
             pod_cidr: own(self.pod_cidr),
             pod_cidrs: self.pod_cidrs.into_iter().map(own).collect(),
+            machine: self.machine,
             network_unavailable: self.network_unavailable.map(own),
             ends_initial_events: self.ends_initial_events,
         }

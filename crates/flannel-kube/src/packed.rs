@@ -1,15 +1,18 @@
 //! What is kept of each of thousands of Nodes, packed into one small allocation.
 
+use std::num::NonZeroU64;
+
 use crate::annotations::Key;
 use crate::node::{Annotations, NodeView};
 
-/// What a Node says of its lease: our annotations and its networks, one after the other: the length of each, then its text.
+/// What a Node says of its lease: the hash of its machine id in eight bytes, zeros if there is none; then our annotations
+/// and its networks, one after the other: the length of each, then its text.
 #[derive(Debug)]
 pub(crate) struct Packed(Box<[u8]>);
 
 impl Packed {
     pub(crate) fn of(node: &NodeView<'_>) -> Self {
-        let mut bytes = Vec::new();
+        let mut bytes = machine(node).to_vec();
         for text in texts(node) {
             write_length(&mut bytes, text.map_or(0, |text| text.len() + 1));
             bytes.extend_from_slice(text.unwrap_or_default().as_bytes());
@@ -19,13 +22,13 @@ impl Packed {
 
     /// Whether a Node says the same to us.
     pub(crate) fn is_of(&self, node: &NodeView<'_>) -> bool {
-        let mut rest = &*self.0;
+        let Some(mut rest) = self.0.strip_prefix(&machine(node)) else { return false };
         texts(node).all(|text| next(&mut rest) == Some(text.map(str::as_bytes))) && rest.is_empty()
     }
 
     /// As the Node that it was made of; what is not kept is empty.
     pub(crate) fn node(&self) -> NodeView<'_> {
-        let mut rest = &*self.0;
+        let (machine, mut rest) = self.0.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let mut next = || next(&mut rest).map(|text| text.and_then(|it| str::from_utf8(it).ok()));
         let mut annotations = Annotations::default();
         for key in keys() {
@@ -34,8 +37,17 @@ impl Packed {
             }
         }
         let networks = std::iter::from_fn(|| next().flatten()).map(Into::into).collect();
-        NodeView { annotations, pod_cidrs: networks, ..NodeView::default() }
+        NodeView {
+            annotations,
+            pod_cidrs: networks,
+            machine: NonZeroU64::new(u64::from_be_bytes(*machine)),
+            ..NodeView::default()
+        }
     }
+}
+
+fn machine(node: &NodeView<'_>) -> [u8; 8] {
+    node.machine.map_or(0, NonZeroU64::get).to_be_bytes()
 }
 
 /// All that is something to us.
@@ -87,6 +99,8 @@ mod tests {
             node(&[], &[]),
             node(&[], &["10.1.0.0/24"]),
             node(&[], &["10.1.0.0/24", "fd00::/64"]),
+            NodeView { machine: NonZeroU64::new(7), ..node(&[], &["10.1.0.0/24"]) },
+            NodeView { machine: NonZeroU64::new(8), ..node(&[], &["10.1.0.0/24"]) },
             node(&[(Key::SubnetManager, "true")], &["10.1.0.0/24"]),
             node(&[(Key::SubnetManager, "")], &["10.1.0.0/24"]),
             node(&[(Key::BackendType, "true")], &["10.1.0.0/24"]),

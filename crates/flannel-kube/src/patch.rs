@@ -19,7 +19,7 @@ pub fn announcement(attrs: &LeaseAttrs, overwrites: &Overwrites) -> [(Key, Optio
     let public_ipv6 = attrs.public_ipv6.map(|ip| overwrites.v6.unwrap_or(ip).to_string());
     [
         (Key::SubnetManager, Some("true".to_owned())),
-        (Key::BackendType, Some(attrs.backend_type.clone())),
+        (Key::BackendType, Some(attrs.backend_type.to_string())),
         (Key::BackendData, data(&attrs.backend_data, &public_ip)),
         (Key::BackendV6Data, data(&attrs.backend_v6_data, &public_ipv6)),
         (Key::PublicIp, public_ip),

@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 
+use flannel_lease::machine_hash;
+
 use crate::annotations::AnnotationPrefix;
 use crate::message::{INITIAL_EVENTS_END, Malformed, NETWORK_UNAVAILABLE, Status};
 use crate::node::NodeView;
@@ -85,7 +87,7 @@ fn bare_node<'a>(node: &'a [u8], prefix: &AnnotationPrefix) -> Result<NodeView<'
         match field? {
             (1, Value::Bytes(bytes)) => metadata(bytes, prefix, &mut view)?,
             (2, Value::Bytes(bytes)) => spec(bytes, &mut view)?,
-            (3, Value::Bytes(bytes)) => conditions(bytes, &mut view)?,
+            (3, Value::Bytes(bytes)) => status_of_node(bytes, &mut view)?,
             _ => {}
         }
     }
@@ -127,12 +129,16 @@ fn spec<'a>(bytes: &'a [u8], view: &mut NodeView<'a>) -> Result<(), Malformed> {
     Ok(())
 }
 
-fn conditions<'a>(status: &'a [u8], view: &mut NodeView<'a>) -> Result<(), Malformed> {
+fn status_of_node<'a>(status: &'a [u8], view: &mut NodeView<'a>) -> Result<(), Malformed> {
     for field in Fields(status) {
-        if let (4, Value::Bytes(condition)) = field?
-            && first(condition, 1)? == NETWORK_UNAVAILABLE.as_bytes()
-        {
-            view.network_unavailable = Some(Cow::Borrowed(text(first(condition, 2)?)?));
+        match field? {
+            (4, Value::Bytes(condition))
+                if first(condition, 1)? == NETWORK_UNAVAILABLE.as_bytes() =>
+            {
+                view.network_unavailable = Some(Cow::Borrowed(text(first(condition, 2)?)?));
+            }
+            (7, Value::Bytes(info)) => view.machine = machine_hash(text(first(info, 1)?)?),
+            _ => {}
         }
     }
     Ok(())

@@ -229,6 +229,7 @@ impl NodeTable {
             Some(attrs) => attrs.clone(),
             None => {
                 let mut attrs = attrs(&node.annotations).ok()?;
+                attrs.machine = node.machine;
                 if self.named {
                     Overwrites::read(&node.annotations).unwrap_or_default().apply(&mut attrs);
                 }

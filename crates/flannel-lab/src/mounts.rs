@@ -9,13 +9,15 @@ use std::path::Path;
 use rustix::fs::CWD;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
-    mount_change, move_mount, open_tree, unmount,
+    mount_bind, mount_change, move_mount, open_tree, unmount,
 };
 
 use crate::error::{Context, LabError, Result};
 
 /// Directories of the host that every node has for itself, besides `/run` and `/sys`.
 const PRIVATE: [&str; 3] = ["/var/lib/cni", "/var/lib/flannel", "/etc/cni"];
+/// Every node is a machine of its own.
+const MACHINE_ID: &str = "/etc/machine-id";
 
 /// Makes the mount namespace that all others of the lab are copied from: nothing propagates to the
 /// host, and every mount point that nodes need exists without having been made on the host.
@@ -24,19 +26,23 @@ pub(crate) fn prepare_base() -> Result<()> {
         .context(|| "make the lab's mounts private".into())?;
     tmpfs("/run")?;
     let mut covered = Vec::new();
-    for dir in PRIVATE {
-        if Path::new(dir).is_dir() {
+    for place in PRIVATE.into_iter().chain([MACHINE_ID]) {
+        if Path::new(place).exists() {
             continue;
         }
-        let Some(parent) = existing_ancestor(Path::new(dir)) else { continue };
+        let Some(parent) = existing_ancestor(Path::new(place)) else { continue };
         if !covered.contains(&parent) {
             overlay(&parent).map_err(|error| LabError::Unsupported {
-                what: format!("a private {dir} ({error})"),
-                needs: format!("overlayfs in the kernel, or an existing directory {dir}"),
+                what: format!("a private {place} ({error})"),
+                needs: format!("overlayfs in the kernel, or an existing {place}"),
             })?;
             covered.push(parent);
         }
-        fs::create_dir_all(dir).context(|| format!("create {dir} for the lab"))?;
+        let made = match place {
+            MACHINE_ID => fs::write(place, ""),
+            directory => fs::create_dir_all(directory),
+        };
+        made.context(|| format!("create {place} for the lab"))?;
     }
     Ok(())
 }
@@ -54,8 +60,10 @@ pub(crate) fn renew_node() -> Result<()> {
 }
 
 /// Makes the places private in which a node keeps its own files, and shows its own devices in /sys.
-pub(crate) fn prepare_node() -> Result<()> {
+/// `label`: what the node is called, by which it has its machine id.
+pub(crate) fn prepare_node(label: &str) -> Result<()> {
     prepare_run()?;
+    own_machine_id(label)?;
     for dir in PRIVATE {
         tmpfs(dir)?;
     }
@@ -68,6 +76,15 @@ fn prepare_run() -> Result<()> {
         fs::create_dir_all(dir).context(|| format!("create {dir} for a node"))?;
     }
     Ok(())
+}
+
+/// The file stays when the node is restarted: it is not reached through /run then, but it is mounted.
+fn own_machine_id(label: &str) -> Result<()> {
+    let id = label.bytes().fold(0_u128, |id, byte| id << 8 | u128::from(byte));
+    let file = "/run/machine-id";
+    fs::write(file, format!("{id:032x}\n")).context(|| format!("write {file} for a node"))?;
+    mount_bind(file, MACHINE_ID).context(|| format!("mount a private {MACHINE_ID}"))?;
+    fs::remove_file(file).context(|| format!("remove {file} of a node"))
 }
 
 /// Shows in /sys the devices of the thread's network namespace. The cgroup tree stays visible.

@@ -87,7 +87,7 @@ impl Namespace {
             sethostname(label.as_bytes()).context(|| format!("set the host name {label}"))?;
             match view {
                 View::PodOf(_) => mounts::own_sys()?,
-                View::Host | View::Node => mounts::prepare_node()?,
+                View::Host | View::Node => mounts::prepare_node(label)?,
             }
             let link = |name: &str| {
                 openat(&task, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU64};
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::{RawValue, Value};
@@ -16,7 +16,7 @@ pub struct LeaseAttrs {
     pub public_ip: Option<Ipv4Addr>,
     pub public_ipv6: Option<Ipv6Addr>,
     /// Empty for backends that do not name themselves (udp, alloc, tencent-vpc).
-    pub backend_type: String,
+    pub backend_type: Box<str>,
     pub backend_data: Option<RawJson>,
     pub backend_v6_data: Option<RawJson>,
     /// Whom a lease server has given the lease to, when it knows its clients by name. Nodes that write
@@ -24,6 +24,9 @@ pub struct LeaseAttrs {
     pub owner: Option<Box<str>>,
     /// Where the node answers the probes of its peers. Nodes of the Go flannel do not, and say nothing of it.
     pub probe_port: Option<NonZeroU16>,
+    /// A hash of the node's machine id ([`machine_hash`](crate::machine_hash)): copies of one machine have the same.
+    /// Nodes of the Go flannel say nothing of it.
+    pub machine: Option<NonZeroU64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,11 +52,12 @@ impl LeaseAttrs {
         Ok(Self {
             public_ip: members.public_ip.map_or(Ok(None), |text| read_v4(&text))?,
             public_ipv6: members.public_ipv6.map_or(Ok(None), |text| read_v6(&text))?,
-            backend_type: members.backend_type.unwrap_or_default(),
+            backend_type: members.backend_type.unwrap_or_default().into(),
             backend_data: read_data(members.backend_data)?,
             backend_v6_data: read_data(members.backend_v6_data)?,
             owner: members.owner.filter(|owner| !owner.is_empty()).map(Into::into),
             probe_port: members.probe_port,
+            machine: members.machine,
         })
     }
 
@@ -84,7 +88,7 @@ impl LeaseAttrs {
             None => out += ",\"PublicIPv6\":null",
         }
         if !self.backend_type.is_empty() {
-            let quoted = serde_json::Value::from(self.backend_type.as_str()).to_string();
+            let quoted = serde_json::Value::from(&*self.backend_type).to_string();
             out += &format!(",\"BackendType\":{}", compact(&quoted));
         }
         if let Some(data) = &self.backend_data {
@@ -99,6 +103,9 @@ impl LeaseAttrs {
         }
         if let Some(port) = self.probe_port {
             out += &format!(",\"ProbePort\":{port}");
+        }
+        if let Some(machine) = self.machine {
+            out += &format!(",\"Machine\":\"{machine:016x}\"");
         }
         out.push('}');
         out
@@ -149,6 +156,11 @@ fn read_v6(text: &str) -> Result<Option<Ipv6Addr>, AttrsError> {
     Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
 }
 
+fn read_machine(text: &str) -> Option<NonZeroU64> {
+    let is_hash = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    NonZeroU64::new(u64::from_str_radix(text, 16).ok().filter(|_| is_hash)?)
+}
+
 fn read_data(raw: Option<&RawValue>) -> Result<Option<RawJson>, AttrsError> {
     Ok(raw.and_then(RawJson::from_raw))
 }
@@ -163,6 +175,7 @@ struct Members<'a> {
     backend_v6_data: Option<&'a RawValue>,
     owner: Option<String>,
     probe_port: Option<NonZeroU16>,
+    machine: Option<NonZeroU64>,
 }
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -197,6 +210,9 @@ impl<'de> Visitor<'de> for MembersVisitor {
                     members.probe_port =
                         port.and_then(|port| u16::try_from(port).ok()).and_then(NonZeroU16::new);
                 }
+                Member::Machine => {
+                    members.machine = map.next_value::<Value>()?.as_str().and_then(read_machine);
+                }
                 Member::Unknown => {
                     map.next_value::<IgnoredAny>()?;
                 }
@@ -215,10 +231,11 @@ enum Member {
     BackendV6Data,
     Owner,
     ProbePort,
+    Machine,
     Unknown,
 }
 
-const MEMBERS: [(&str, Member); 7] = [
+const MEMBERS: [(&str, Member); 8] = [
     ("PublicIP", Member::PublicIp),
     ("PublicIPv6", Member::PublicIpv6),
     ("BackendType", Member::BackendType),
@@ -226,6 +243,7 @@ const MEMBERS: [(&str, Member); 7] = [
     ("BackendV6Data", Member::BackendV6Data),
     ("Owner", Member::Owner),
     ("ProbePort", Member::ProbePort),
+    ("Machine", Member::Machine),
 ];
 
 impl<'de> Deserialize<'de> for Member {

@@ -53,7 +53,7 @@ impl From<&Held> for LeaseRow {
             name: attrs.owner.as_deref().map(str::to_owned),
             v4: attrs.public_ip,
             v6: attrs.public_ipv6,
-            backend: attrs.backend_type.clone(),
+            backend: attrs.backend_type.to_string(),
             ends: match held.expiry {
                 Expiry::Never => None,
                 Expiry::At(end) => Some(end),

@@ -38,7 +38,7 @@ impl Leases for LeasesOfPage {
                 name: owner.map(|name| name.to_string()).or(attrs.owner.map(String::from)),
                 v4: attrs.public_ip,
                 v6: attrs.public_ipv6,
-                backend: attrs.backend_type,
+                backend: attrs.backend_type.into(),
                 ends: expires.map(|end| now + left(end)),
             }
         };

@@ -304,8 +304,34 @@ fn two_nodes_that_are_one_to_the_others_are_named() {
     etcd.put(&key("10.244.250.0-24"), &one_mac).unwrap();
     let found = finds(node, &[], "twins", "have one MAC in the tunnel");
     assert!(found.what.contains("10.244.250.0/24"), "{found:?}");
+    // Neither, and still a copy of the same machine.
+    let one_machine = one_address.replace("192.168.100.2", "192.168.100.77");
+    etcd.put(&key("10.244.250.0-24"), &one_machine).unwrap();
+    let found = finds(node, &[], "twins", "have one machine id");
+    assert_eq!(found.severity, "warning");
+    assert!(found.what.contains("10.244.250.0/24"), "{found:?}");
+    let id = lab.node(2).read_file("/etc/machine-id").unwrap();
+    assert!(!second.contains(id.trim()), "the id itself is not published: {second}");
     etcd.delete(&key("10.244.250.0-24")).unwrap();
     is_sound(node, &[]);
+}
+
+#[test]
+fn copies_of_one_machine_are_named_by_the_leases_of_a_lease_server() {
+    let builder = Lab::builder().nodes(2).backend("vxlan").lease_server();
+    let lab = builder.no_daemons().start().unwrap();
+    let machine = |node: &Node, id: &str| node.write_file("/etc/machine-id", id).unwrap();
+    lab.nodes().iter().for_each(|node| machine(node, "3d1219c7c4c5404aaa1f6d2a48adfda4\n"));
+    lab.start_daemons().unwrap();
+    let found = finds(lab.node(1), &[], "twins", "have one machine id");
+    for node in lab.nodes() {
+        let subnet = node.subnet_env().unwrap().subnet.unwrap().trunc().to_string();
+        assert!(found.what.contains(&subnet), "{found:?}");
+    }
+    assert!(found.fix.contains("systemd-machine-id-setup"), "{found:?}");
+    machine(lab.node(2), "5a1219c7c4c5404aaa1f6d2a48adfda4\n");
+    lab.node(2).flanneld().restart().unwrap();
+    is_sound(lab.node(1), &[]);
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn remote(address: &str) -> RemoteStore {
 fn node(number: u8) -> LeaseAttrs {
     LeaseAttrs {
         public_ip: Some([192, 0, 2, number].into()),
-        backend_type: "vxlan".to_owned(),
+        backend_type: "vxlan".into(),
         ..LeaseAttrs::default()
     }
 }

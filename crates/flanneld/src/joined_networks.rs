@@ -13,11 +13,12 @@ use tracing::Instrument as _;
 
 use crate::appliers::Appliers;
 use crate::daemon::{self, Setup, TakenByNetworks};
+use crate::machine::Machine;
 use crate::options::{Joined, Options};
 use crate::readiness::{Readiness, Readings, Report, reports};
 use crate::serve::Served;
 use crate::stopping::Stopping;
-use crate::{machine, store, subnet_file};
+use crate::{store, subnet_file};
 
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
@@ -31,8 +32,7 @@ pub struct Watched {
 pub struct JoinedNetworks {
     options: Options,
     served: Option<Served>,
-    /// The same at every boot of this machine, different on every other.
-    machine: u64,
+    machine: Machine,
     taken: Arc<TakenByNetworks>,
     stopping: Stopping,
     /// Where this node answers the probes of its peers.
@@ -41,7 +41,7 @@ pub struct JoinedNetworks {
 
 impl JoinedNetworks {
     pub fn new(options: Options, served: Option<Served>, stopping: Stopping) -> Self {
-        let machine = machine::seed(&mut fastrand::Rng::new());
+        let machine = Machine::read(&mut fastrand::Rng::new());
         let order = options.networks.iter().map(|network| network.name.clone()).collect();
         let taken = Arc::new(TakenByNetworks::new(order));
         let listeners = options.peer_probe_port.map(|port| Arc::new(Listeners::new(port.get())));

@@ -1,20 +1,33 @@
 //! What tells this machine from others, the same at every boot.
 
 use std::fs;
+use std::num::NonZeroU64;
 
-/// From the machine id. A machine that has none gets a number of its own each time.
-pub fn seed(rng: &mut fastrand::Rng) -> u64 {
-    ["/etc/machine-id", "/var/lib/dbus/machine-id"]
-        .iter()
-        .filter_map(|path| fs::read_to_string(path).ok())
-        .find_map(|id| parse(id.trim()))
-        .unwrap_or_else(|| rng.u64(..))
+use flannel_lease::{machine_hash, parse_machine_id};
+
+const FILES: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
+
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// For what is chosen by chance, and the same at every boot. A machine that has no id gets another one each time.
+    pub seed: u64,
+    /// What its leases say of its id. A machine that has none says nothing.
+    pub hash: Option<NonZeroU64>,
 }
 
-/// The id is 32 hexadecimal digits; an image that is still to get one says "uninitialized".
-fn parse(id: &str) -> Option<u64> {
-    let id = u128::from_str_radix(id, 16).ok()?;
-    (id != 0).then_some((id >> 64) as u64 ^ id as u64)
+impl Machine {
+    pub fn read(rng: &mut fastrand::Rng) -> Self {
+        let texts = FILES.iter().filter_map(|path| fs::read_to_string(path).ok());
+        Self::of(texts, rng)
+    }
+
+    fn of(mut texts: impl Iterator<Item = String>, rng: &mut fastrand::Rng) -> Self {
+        let id = texts.find_map(|text| Some((parse_machine_id(&text)?, machine_hash(&text))));
+        match id {
+            Some((id, hash)) => Self { seed: (id >> 64) as u64 ^ id as u64, hash },
+            None => Self { seed: rng.u64(..), hash: None },
+        }
+    }
 }
 
 #[cfg(test)]
@@ -22,10 +35,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_id_gives_a_stable_number() {
-        assert_eq!(parse("00000000000000010000000000000002"), Some(3));
-        assert_eq!(parse("uninitialized"), None);
-        assert_eq!(parse("00000000000000000000000000000000"), None);
-        assert_eq!(parse(""), None);
+    fn a_machine_id_gives_a_stable_number_and_a_hash_and_none_gives_neither() {
+        let machine = |texts: &[&str]| {
+            let texts = texts.iter().map(|text| (*text).to_owned());
+            Machine::of(texts, &mut fastrand::Rng::with_seed(9))
+        };
+        let id = "00000000000000010000000000000002\n";
+        let known = machine(&["uninitialized\n", id]);
+        assert_eq!((known.seed, known.hash), (3, machine_hash(id)));
+        let chance = fastrand::Rng::with_seed(9).u64(..);
+        let zero = "00000000000000000000000000000000";
+        let unknown = machine(&["", "uninitialized\n", zero]);
+        assert_eq!((unknown.seed, unknown.hash), (chance, None));
     }
 }

@@ -122,6 +122,28 @@ async fn a_server_that_does_not_stream_lists_is_asked_for_pages() {
     assert_eq!(cluster.list().await.unwrap().leases.len(), 3);
 }
 
+/// A kubelet tells the id of its machine, also where the Go flannel runs.
+#[tokio::test]
+async fn which_machine_a_node_is_stands_in_its_lease_as_a_hash() {
+    let server = ApiServer::start();
+    server.create_node(&spec(1));
+    let id = "3d1219c7c4c5404aaa1f6d2a48adfda4";
+    let status = serde_json::json!({"status": {"nodeInfo": {"machineID": id}}}).to_string();
+    let patch = Some(("application/strategic-merge-patch+json", &*status));
+    server.must(&http::Method::PATCH, "/api/v1/nodes/node-1/status", patch);
+    let hash = flannel_lease::machine_hash(id);
+    assert!(hash.is_some());
+    for (accept, encoding) in [
+        ("application/vnd.kubernetes.protobuf", Encoding::Protobuf),
+        ("application/json", Encoding::Json),
+    ] {
+        let node = server.bytes("/api/v1/nodes/node-1", accept);
+        assert_eq!(encoding.node(&node, &prefix()).unwrap().machine, hash);
+    }
+    let leases = cluster(&server).list().await.unwrap().leases;
+    assert_eq!(leases.first().map(|lease| lease.attrs.machine), Some(hash));
+}
+
 #[test]
 fn a_message_that_breaks_off_anywhere_is_refused_or_waited_for_and_never_a_fault() {
     let server = ApiServer::start();

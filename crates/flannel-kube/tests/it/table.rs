@@ -36,6 +36,16 @@ fn a_heartbeat_changes_nothing() {
     assert_eq!(table.put(&beat), []);
 }
 
+#[test]
+fn another_machine_id_is_news_and_stands_in_the_lease() {
+    let mut table = table(&[dual("a", 1)]);
+    let machine = std::num::NonZeroU64::new(7);
+    let changes = table.put(&NodeView { machine, ..dual("a", 1) });
+    let [LeaseChange::Put(lease)] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!(lease.attrs.machine, machine);
+    assert_eq!(table.leases()[0].attrs.machine, machine);
+}
+
 /// The Go flannel takes "unchanged in one family" for unchanged.
 #[test]
 fn a_change_of_one_family_in_a_dual_stack_is_a_change() {

@@ -148,6 +148,25 @@ fn where_a_node_answers_probes_stands_in_its_lease_and_whatever_else_stands_ther
     }
 }
 
+/// The Go flannel passes over it, and writes none.
+#[test]
+fn which_machine_a_node_is_stands_in_its_lease_as_a_hash_and_whatever_else_stands_there_is_none() {
+    let known = LeaseAttrs {
+        public_ip: Some([192, 0, 2, 1].into()),
+        probe_port: std::num::NonZeroU16::new(8475),
+        machine: std::num::NonZeroU64::new(0xab),
+        ..LeaseAttrs::default()
+    };
+    let text = known.to_json();
+    assert!(text.ends_with(",\"ProbePort\":8475,\"Machine\":\"00000000000000ab\"}"), "{text}");
+    assert_eq!(LeaseAttrs::from_json(text.as_bytes()), Ok(known));
+    let zero = "\"0000000000000000\"";
+    for other in ["null", "171", "\"ab\"", zero, "\"+0000000000000ab\"", "{\"x\":1}", "[]"] {
+        let text = format!("{{\"PublicIP\":\"192.0.2.1\",\"Machine\":{other}}}");
+        assert_eq!(LeaseAttrs::from_json(text.as_bytes()).unwrap().machine, None, "{other}");
+    }
+}
+
 /// Only a lease server writes it; the Go flannel passes over it.
 #[test]
 fn whose_a_lease_is_may_stand_in_it_and_whatever_else_stands_there_does_no_harm() {

@@ -21,7 +21,7 @@ const NOW: &str = "192.0.2.7";
 fn attrs(address: &str, mac: u8) -> LeaseAttrs {
     LeaseAttrs {
         public_ip: address.parse().ok(),
-        backend_type: "vxlan".to_owned(),
+        backend_type: "vxlan".into(),
         backend_data: RawJson::encode(&mac).ok(),
         ..LeaseAttrs::default()
     }

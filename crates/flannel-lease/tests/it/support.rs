@@ -1,6 +1,6 @@
 //! Short ways to say the values the tests are about, and generators of arbitrary ones.
 
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU64};
 
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, RawJson, Subnet};
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -62,15 +62,18 @@ pub(crate) fn any_attrs() -> impl Strategy<Value = LeaseAttrs> {
         .prop_map(|ip| ip.filter(|ip| !ip.is_unspecified() && ip.to_ipv4_mapped().is_none()));
     let data =
         || prop::option::of(any::<(u32, String)>().prop_map(|d| RawJson::encode(&d).unwrap()));
-    (v4, v6, any::<String>(), data(), data(), any::<u16>()).prop_map(
-        |(public_ip, public_ipv6, backend_type, backend_data, backend_v6_data, port)| LeaseAttrs {
-            public_ip,
-            public_ipv6,
-            backend_type,
-            backend_data,
-            backend_v6_data,
-            owner: None,
-            probe_port: NonZeroU16::new(port),
+    (v4, v6, any::<String>(), data(), data(), any::<u16>(), any::<u64>()).prop_map(
+        |(public_ip, public_ipv6, backend_type, backend_data, backend_v6_data, port, machine)| {
+            LeaseAttrs {
+                public_ip,
+                public_ipv6,
+                backend_type: backend_type.into(),
+                backend_data,
+                backend_v6_data,
+                owner: None,
+                probe_port: NonZeroU16::new(port),
+                machine: NonZeroU64::new(machine),
+            }
         },
     )
 }

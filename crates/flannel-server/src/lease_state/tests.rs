@@ -256,7 +256,7 @@ fn a_lease_carries_no_more_than_a_backend_needs() {
             assert!(said.contains(&size.to_string()) && said.contains("8192"), "{said}");
         }
     }
-    let long = LeaseAttrs { backend_type: "x".repeat(LARGEST_DATA + 1), ..attrs(1) };
+    let long = LeaseAttrs { backend_type: "x".repeat(LARGEST_DATA + 1).into(), ..attrs(1) };
     assert!(matches!(service.ask(&renew(long)), Err(Refusal::TooLarge(_))));
 }
 

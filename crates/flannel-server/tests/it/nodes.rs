@@ -40,13 +40,13 @@ async fn a_node_asks_for_what_it_had_and_is_told_what_it_was_known_by() {
     let announce = |known: Option<&flannel_lease::LeaseAttrs>| {
         let mut ours = attrs(1);
         ours.backend_type =
-            format!("after {}", known.map_or("nothing", |known| &known.backend_type));
+            format!("after {}", known.map_or("nothing", |known| &known.backend_type)).into();
         ours
     };
     let me = claim(1).claimant();
     let recalled = store.recall(&config(), &me).await.unwrap();
     let again = flannel_store::acquire(&store, &config(), &me, recalled, announce).await.unwrap();
-    assert_eq!(again.held.lease.attrs.backend_type, "after vxlan");
+    assert_eq!(again.held.lease.attrs.backend_type, "after vxlan".into());
     assert_eq!(Some(again.held.lease.subnet), previous);
 }
 

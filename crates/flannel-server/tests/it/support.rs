@@ -104,7 +104,7 @@ pub(crate) fn remote(
 pub(crate) fn attrs(node: u8) -> LeaseAttrs {
     LeaseAttrs {
         public_ip: Some([192, 0, 2, node].into()),
-        backend_type: "vxlan".to_owned(),
+        backend_type: "vxlan".into(),
         ..LeaseAttrs::default()
     }
 }

@@ -49,7 +49,7 @@ async fn a_node_is_told_what_it_was_known_by_before_it_announces_itself() {
     let announce = |first: &str| {
         let first = first.to_owned();
         move |before: Option<&LeaseAttrs>| LeaseAttrs {
-            backend_type: before.map_or(first.clone(), |known| known.backend_type.clone()),
+            backend_type: before.map_or(first.clone().into(), |known| known.backend_type.clone()),
             ..attrs("1.2.3.4")
         }
     };
@@ -61,13 +61,13 @@ async fn a_node_is_told_what_it_was_known_by_before_it_announces_itself() {
         acquired.unwrap()
     };
     let new = acquire(1, &v4_network(), "first").await;
-    assert_eq!(new.held.lease.attrs.backend_type, "first");
+    assert_eq!(new.held.lease.attrs.backend_type, "first".into());
     let again = acquire(2, &v4_network(), "second").await;
-    assert_eq!(again.held.lease.attrs.backend_type, "first", "it was known by that");
+    assert_eq!(again.held.lease.attrs.backend_type, "first".into(), "it was known by that");
 
     let elsewhere = network(r#"{"Network":"10.9.0.0/16"}"#);
     let moved = acquire(3, &elsewhere, "third").await;
-    assert_eq!(moved.held.lease.attrs.backend_type, "first", "even on a new subnet");
+    assert_eq!(moved.held.lease.attrs.backend_type, "first".into(), "even on a new subnet");
 }
 
 #[tokio::test]
@@ -186,8 +186,7 @@ async fn defect_10_a_reservation_is_reused_and_stays_one() {
     let etcd = EtcdServer::start();
     let raw = etcd.raw();
     raw.put(&key("10.3.50.0-24"), value("1.2.3.4")).await;
-    let claim =
-        Claim::new(LeaseAttrs { backend_type: "vxlan".to_owned(), ..attrs("1.2.3.4") }, None);
+    let claim = Claim::new(LeaseAttrs { backend_type: "vxlan".into(), ..attrs("1.2.3.4") }, None);
 
     let held = etcd.store(1).acquire(&v4_network(), &claim).await.unwrap().held;
 

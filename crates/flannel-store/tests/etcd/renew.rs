@@ -36,8 +36,7 @@ async fn a_renewed_lease_lives_a_day_and_keeps_its_attributes() {
 async fn attributes_can_change_with_a_renewal() {
     let (_etcd, store, raw, held) = held_lease().await;
     let mac = RawJson::read(r#"{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}"#).unwrap();
-    let moved =
-        LeaseAttrs { backend_type: "vxlan".to_owned(), backend_data: mac, ..attrs("5.6.7.8") };
+    let moved = LeaseAttrs { backend_type: "vxlan".into(), backend_data: mac, ..attrs("5.6.7.8") };
     let renewed = store.renew(&held, &moved).await.unwrap();
     assert_eq!(renewed.lease.attrs, moved);
     assert_eq!(

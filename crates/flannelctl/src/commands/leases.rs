@@ -369,7 +369,7 @@ mod tests {
 
     fn announcing(kind: &str, data: &str) -> Held {
         let mut held = held("10.5.1.0-24", Expiry::Never);
-        held.lease.attrs.backend_type = kind.to_owned();
+        held.lease.attrs.backend_type = kind.into();
         held.lease.attrs.backend_data = flannel_lease::RawJson::read(data).unwrap();
         held
     }

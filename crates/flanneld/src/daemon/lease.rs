@@ -103,7 +103,10 @@ impl OwnLease {
     // --- what the store says about it ---------------------------------------------------------
 
     pub(super) fn on_put(&mut self, lease: &Lease) {
-        if lease.subnet == self.subnet() && lease.attrs != self.held.lease.attrs {
+        // In Kubernetes the kubelet says which machine it is.
+        let announced =
+            LeaseAttrs { machine: lease.attrs.machine, ..self.held.lease.attrs.clone() };
+        if lease.subnet == self.subnet() && lease.attrs != announced {
             let by = identity::address(&lease.attrs);
             self.ask(&format!("was written by another node, which announces itself at {by}"));
         }

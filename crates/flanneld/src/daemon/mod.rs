@@ -48,6 +48,7 @@ use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
 use crate::appliers::Appliers;
+use crate::machine::Machine;
 use crate::options::Options;
 use crate::readiness::Report;
 use crate::stopping::Stopping;
@@ -79,8 +80,7 @@ pub struct Setup {
     /// What the networks of this node have.
     pub taken: Arc<TakenByNetworks>,
     pub subnet_file: PathBuf,
-    /// The same at every boot of this machine, different on every other.
-    pub machine: u64,
+    pub machine: Machine,
     pub previous: Previous,
     pub seed: u64,
     pub stopping: Stopping,

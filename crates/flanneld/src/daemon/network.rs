@@ -246,11 +246,15 @@ impl JoinedNetwork {
         facts: &Facts,
         setup: &Setup,
     ) -> LeaseAttrs {
-        let memory = NodeMemory { announced, facts, machine: setup.machine };
+        let memory = NodeMemory { announced, facts, machine: setup.machine.seed };
         let attrs = self.backend.announce(&self.node, &memory);
         // Where nobody knows what packets travel in, nobody probes.
         let is_probed = self.carriage() != Carriage::Unknown;
-        LeaseAttrs { probe_port: setup.options.peer_probe_port.filter(|_| is_probed), ..attrs }
+        LeaseAttrs {
+            probe_port: setup.options.peer_probe_port.filter(|_| is_probed),
+            machine: setup.machine.hash,
+            ..attrs
+        }
     }
 
     pub(super) fn base(&self, own: &Lease, options: &Options) -> Wishes {

@@ -147,7 +147,7 @@ impl Daemon {
             ipv6_subnet: subnet.v6().map(|net| net.to_string()),
             public_ip: attrs.and_then(|attrs| attrs.public_ip),
             public_ipv6: attrs.and_then(|attrs| attrs.public_ipv6),
-            backend: attrs.map(|attrs| attrs.backend_type.clone()).unwrap_or_default(),
+            backend: attrs.map(|attrs| attrs.backend_type.to_string()).unwrap_or_default(),
             condition,
             why,
             probe: self.probe_state(subnet, attrs, shared),

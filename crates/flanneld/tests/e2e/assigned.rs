@@ -157,7 +157,7 @@ fn start(store: &Arc<Assigning>, dir: &std::path::Path) -> watch::Receiver<Readi
         report: reports.remove(0),
         taken: Arc::new(TakenByNetworks::new(vec![NetworkName::default()])),
         subnet_file: dir.join("subnet.env"),
-        machine: 1,
+        machine: flanneld::machine::Machine { seed: 1, hash: None },
         previous: Default::default(),
         seed: 1,
         stopping: stopping().1,

@@ -98,13 +98,15 @@ fn pods_of_both_talk_over_direct_routes_and_the_tunnel() -> Result<()> {
     talk(lab(3).segments(2).segment_of(2, 0).backend_json(direct))
 }
 
-/// The leases, byte for byte, since other tools read them too; but without where ours answers probes, which
-/// the Go flannel passes over.
+/// The leases, byte for byte, since other tools read them too; but without where ours answers probes and
+/// which machine it is, which the Go flannel passes over.
 pub(crate) fn leases_for_both(lab: &Lab) -> Result<Vec<(String, String)>> {
-    let added = ",\"ProbePort\":8475}";
-    let without = |value: String| match value.strip_suffix(added) {
-        Some(rest) => format!("{rest}}}"),
-        None => value,
+    let without = |value: String| {
+        let value = value.replace(",\"ProbePort\":8475", "");
+        match value.split_once(",\"Machine\":\"") {
+            Some((rest, _)) => format!("{rest}}}"),
+            None => value,
+        }
     };
     Ok(lab.leases()?.into_iter().map(|(key, value)| (key, without(value))).collect())
 }

@@ -2,6 +2,7 @@
 //! that runs here, its store and its own word, or by what the operator names.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use flannel_server::Listen;
 use flannel_state::{DaemonState, PeerState};
 use flannel_store::{Admin, RemoteOptions, RemoteStore};
 use flanneld::iface::{self, Selection};
+use flanneld::machine::Machine;
 use flanneld::options::{Serve, StoreOptions};
 use ipnet::IpNet;
 
@@ -78,6 +80,8 @@ pub(crate) struct Network {
     pub(crate) own: Vec<IpNet>,
     /// Its MACs in the tunnel, of each family, as others are told.
     pub(crate) own_macs: Vec<String>,
+    /// The hash of its machine id, as others are told; without a lease, as they would be.
+    pub(crate) own_machine: Option<NonZeroU64>,
     pub(crate) peers: Vec<Peer>,
 }
 
@@ -86,6 +90,8 @@ pub(crate) struct Peer {
     pub(crate) public: Vec<IpAddr>,
     /// In the tunnel, of each family.
     pub(crate) macs: Vec<String>,
+    /// The hash of its machine id, where it tells it.
+    pub(crate) machine: Option<NonZeroU64>,
     /// Of its backend; empty for a reservation.
     pub(crate) backend: String,
 }
@@ -230,6 +236,7 @@ impl Surroundings {
             connected: Vec::new(),
             own: Vec::new(),
             own_macs: Vec::new(),
+            own_machine: Machine::read(&mut fastrand::Rng::new()).hash,
             peers: Vec::new(),
         };
         let underlay = match underlay {
@@ -340,6 +347,7 @@ impl Surroundings {
                 devices: devices.iter().map(ToString::to_string).collect(),
                 own: self.own(&said.name),
                 own_macs: Vec::new(),
+                own_machine: None,
                 ranges,
                 peers: peers.map(Peer::of_state).collect(),
             });
@@ -364,6 +372,7 @@ impl Surroundings {
             connected: Vec::new(),
             own: Vec::new(),
             own_macs: Vec::new(),
+            own_machine: None,
             peers: Vec::new(),
         }
     }
@@ -472,6 +481,7 @@ impl Network {
                 continue;
             }
             self.own_macs = peer.macs;
+            self.own_machine = peer.machine;
             self.own = peer.subnets;
         }
     }
@@ -489,7 +499,8 @@ impl Peer {
             subnets: nets(&lease.subnet),
             public: flannel_backend::public_addresses(&lease.attrs).collect(),
             macs: data.filter_map(mac).collect(),
-            backend: lease.attrs.backend_type.clone(),
+            machine: attrs.machine,
+            backend: lease.attrs.backend_type.to_string(),
         }
     }
 
@@ -500,6 +511,7 @@ impl Peer {
             subnets: subnets.filter_map(|net| net.parse().ok()).collect(),
             public: public.chain(state.public_ipv6.map(IpAddr::from)).collect(),
             macs: Vec::new(),
+            machine: None,
             backend: state.backend.clone(),
         }
     }
@@ -616,6 +628,7 @@ impl Network {
             connected: Vec::new(),
             own: vec!["10.244.1.0/24".parse().unwrap()],
             own_macs: Vec::new(),
+            own_machine: None,
             peers: Vec::new(),
         }
     }

@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::num::NonZeroU64;
+
+use flannel_lease::parse_machine_id;
 
 use super::finding::Finding;
 use super::surroundings::{Network, Surroundings};
@@ -21,6 +24,7 @@ pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
 fn judge(network: &Network) -> Vec<Finding> {
     let mut by_address: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
     let mut by_mac: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut by_machine: BTreeMap<NonZeroU64, Vec<String>> = BTreeMap::new();
     let of =
         |subnets: &[ipnet::IpNet]| subnets.first().map(ToString::to_string).unwrap_or_default();
     if let Some(underlay) = &network.underlay
@@ -34,12 +38,18 @@ fn judge(network: &Network) -> Vec<Finding> {
     for mac in &network.own_macs {
         by_mac.entry(mac).or_default().push(of(&network.own));
     }
+    if let Some(machine) = network.own_machine {
+        by_machine.entry(machine).or_default().extend(network.own.first().map(ToString::to_string));
+    }
     for peer in network.peers.iter().filter(|peer| !peer.backend.is_empty()) {
         for ip in &peer.public {
             by_address.entry(*ip).or_default().push(of(&peer.subnets));
         }
         for mac in &peer.macs {
             by_mac.entry(mac).or_default().push(of(&peer.subnets));
+        }
+        if let Some(machine) = peer.machine {
+            by_machine.entry(machine).or_default().push(of(&peer.subnets));
         }
     }
     let mut findings = Vec::new();
@@ -71,14 +81,29 @@ fn judge(network: &Network) -> Vec<Finding> {
             ));
         }
     }
+    for (machine, subnets) in &by_machine {
+        let what = match &subnets[..] {
+            // This node has no lease.
+            [one] if network.own.is_empty() && network.own_machine == Some(*machine) => {
+                format!("the lease {one} is of a node with this machine's id")
+            }
+            [_, _, ..] => format!("the leases {} have one machine id", subnets.join(" and ")),
+            _ => continue,
+        };
+        findings.push(Finding::warning(
+            SUBJECT,
+            format!("{what}: copies of one machine, or a lease of this machine from before"),
+            "DHCP gives copies one address, and flannel makes the address of its device from it: sooner or later others \
+             take them for one node",
+            "on the copy: rm /etc/machine-id; systemd-machine-id-setup; reboot; if a lease is of a node that is gone: \
+             flannelctl release SUBNET",
+        ));
+    }
     findings
 }
 
 fn machine_id(id: Option<&str>) -> Option<Finding> {
-    let usable = |id: &&str| {
-        id.len() == 32 && id.chars().any(|c| c != '0') && id.chars().all(|c| c.is_ascii_hexdigit())
-    };
-    if id.as_ref().is_some_and(usable) {
+    if id.is_some_and(|id| parse_machine_id(id).is_some()) {
         return None;
     }
     let what = match id {
@@ -96,6 +121,40 @@ fn machine_id(id: Option<&str>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::check::surroundings::Peer;
+
+    #[test]
+    fn leases_of_one_machine_are_named_also_before_this_node_has_one() {
+        let peer = |subnet: &str, machine| Peer {
+            subnets: vec![subnet.parse().unwrap()],
+            public: Vec::new(),
+            macs: Vec::new(),
+            machine: NonZeroU64::new(machine),
+            backend: "vxlan".to_owned(),
+        };
+        let peers =
+            || vec![peer("10.244.2.0/24", 2), peer("10.244.3.0/24", 3), peer("10.244.4.0/24", 0)];
+        let network = |own_machine, own| Network {
+            own,
+            own_machine: NonZeroU64::new(own_machine),
+            peers: peers(),
+            ..Network::sample()
+        };
+        let own = || Network::sample().own;
+        assert_eq!(judge(&network(1, own())), []);
+        assert_eq!(judge(&network(0, own())), [], "what is not told is not the same");
+        let found = judge(&network(2, own()));
+        assert!(
+            found[0].what.starts_with("the leases 10.244.1.0/24 and 10.244.2.0/24 have one"),
+            "{found:?}"
+        );
+        let found = judge(&network(3, Vec::new()));
+        assert!(
+            found[0].what.starts_with("the lease 10.244.3.0/24 is of a node with"),
+            "{found:?}"
+        );
+        assert_eq!(judge(&network(1, Vec::new())), []);
+    }
 
     #[test]
     fn a_machine_id_that_is_none_is_said() {
