@@ -5,6 +5,7 @@
 //! what came back ([`verdict`], [`words`], [`peers`]). At the rim: sockets (`net`), one turn (`examine`), and the
 //! task that goes on ([`Prober`]).
 
+mod ask_once;
 pub mod cookie;
 mod examine;
 pub mod marked;
@@ -18,6 +19,7 @@ pub mod verdict;
 pub mod wire;
 pub mod words;
 
+pub use ask_once::ask_once;
 pub use net::Listeners;
 pub use peers::{ByFamily, IncompletePeers, Known, News, Own, Peers, SharedPeers, Target, Tunnel};
 pub use prober::Prober;

@@ -231,6 +231,47 @@ fn a_path_that_carries_less_and_a_node_that_is_cut_off_are_named() {
     is_sound(node, &[]);
 }
 
+/// Without a daemon here that would find it out.
+#[test]
+fn ports_that_are_closed_on_the_way_are_named_by_the_check_itself() {
+    let lab = lab(3);
+    let (node, other) = (lab.node(1), lab.node(2));
+    node.flanneld().kill9();
+    let endpoints = lab.etcd().unwrap().endpoints();
+    let store = ["--etcd-endpoints", &endpoints, "--etcd-prefix", &lab.spec().etcd_prefix];
+    let reach = |words: &str, severity: &str| {
+        let found = finds(node, &store, "reach", words);
+        assert_eq!(found.severity, severity, "{found:?}");
+        assert!(!found.what.contains("192.168.100.3"), "{found:?}");
+        found
+    };
+    let is_open = || {
+        let (_, wrong) = check(node, &store);
+        assert!(!wrong.iter().any(|one| one.subject == "reach"), "{wrong:#?}");
+    };
+    is_open();
+    // Dropped, rejected, and where probes alone are meant.
+    let rule = |it: &str| shell(other, &format!("iptables {it}"));
+    rule("-I INPUT -p udp --dport 8472 -j DROP");
+    let found = reach(
+        "UDP port 8472, the vxlan tunnel, is blocked between this node and 192.168.100.2",
+        "broken",
+    );
+    assert!(found.fix.contains("--dport 8472 -j ACCEPT"), "{found:?}");
+    rule("-D INPUT -p udp --dport 8472 -j DROP");
+    rule("-I INPUT -p udp --dport 8472 -j REJECT --reject-with icmp-admin-prohibited");
+    reach("UDP port 8472, the vxlan tunnel, is refused by 192.168.100.2", "broken");
+    rule("-D INPUT -p udp --dport 8472 -j REJECT --reject-with icmp-admin-prohibited");
+    rule("-I INPUT -i eth0 -p udp --dport 8475 -j DROP");
+    is_open();
+    other.flanneld().kill9();
+    reach("UDP port 8475 does not answer at 192.168.100.2", "warning");
+    rule("-D INPUT -i eth0 -p udp --dport 8475 -j DROP");
+    other.flanneld().start().unwrap();
+    other.flanneld().wait_ready().unwrap();
+    is_open();
+}
+
 #[test]
 fn an_entry_that_somebody_keeps_undoing_is_named_with_its_peer() {
     let lab = lab(2);

@@ -18,6 +18,7 @@ mod mtu;
 mod nic;
 mod offload;
 mod others;
+mod ports;
 mod ranges;
 mod reach;
 mod reverse_path;

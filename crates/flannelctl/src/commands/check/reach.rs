@@ -1,10 +1,11 @@
-//! Whether other nodes are there at all, and how large a packet may be on the way to them: before flannel is asked, the
+//! Whether other nodes are there at all, whether their ports are open, and how large a packet may be on the way to them: before flannel is asked, the
 //! network below it.
 
 use std::net::IpAddr;
 
 use super::echo::{self, Asked};
 use super::finding::Finding;
+use super::ports;
 use super::surroundings::{Network, Surroundings};
 use crate::commands::kernel::{self, Kernel};
 
@@ -36,6 +37,10 @@ pub(super) fn look(around: &Surroundings) -> (Vec<Finding>, Vec<(IpAddr, u32)>) 
         findings.extend(judge(&reached));
         let there: Vec<IpAddr> =
             reached.iter().filter(|one| one.answers).map(|one| one.peer).collect();
+        // What the daemon has found out of a node is more exact.
+        let told: Vec<IpAddr> = around.unreached_by_daemon().collect();
+        let unknown: Vec<IpAddr> = there.iter().copied().filter(|ip| !told.contains(ip)).collect();
+        findings.extend(ports::look(network, &unknown));
         narrow.extend(narrow_paths(&there, mtu).unwrap_or_default());
     }
     (findings, narrow)

@@ -2,7 +2,7 @@
 //! that runs here, its store and its own word, or by what the operator names.
 
 use std::net::IpAddr;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,6 +92,8 @@ pub(crate) struct Peer {
     pub(crate) macs: Vec<String>,
     /// The hash of its machine id, where it tells it.
     pub(crate) machine: Option<NonZeroU64>,
+    /// Where it answers probes, where it does.
+    pub(crate) probe_port: Option<u16>,
     /// Of its backend; empty for a reservation.
     pub(crate) backend: String,
 }
@@ -288,6 +290,13 @@ impl Surroundings {
             .flatten();
         let select = |stack| iface::select(selection, stack, &self.facts, &|_| path.clone());
         iface::select_one_of(stacks, uses, select).map_err(|error| error.to_string())
+    }
+
+    /// Nodes of which the daemon that runs here says that something is wrong.
+    pub(crate) fn unreached_by_daemon(&self) -> impl Iterator<Item = IpAddr> {
+        let networks = self.state.iter().flat_map(|state| &state.networks);
+        let probing = networks.filter_map(|network| network.probing.as_ref());
+        probing.flat_map(|probing| probing.findings.iter().filter_map(|found| found.node))
     }
 
     /// This node's subnets, as the daemon says.
@@ -500,6 +509,7 @@ impl Peer {
             public: flannel_backend::public_addresses(&lease.attrs).collect(),
             macs: data.filter_map(mac).collect(),
             machine: attrs.machine,
+            probe_port: attrs.probe_port.map(NonZeroU16::get),
             backend: lease.attrs.backend_type.to_string(),
         }
     }
@@ -512,6 +522,7 @@ impl Peer {
             public: public.chain(state.public_ipv6.map(IpAddr::from)).collect(),
             macs: Vec::new(),
             machine: None,
+            probe_port: None,
             backend: state.backend.clone(),
         }
     }

@@ -130,6 +130,7 @@ mod tests {
             public: Vec::new(),
             macs: Vec::new(),
             machine: NonZeroU64::new(machine),
+            probe_port: None,
             backend: "vxlan".to_owned(),
         };
         let peers =

@@ -1,0 +1,240 @@
+//! Whether the ports by which nodes speak with each other are open: that of the probes, and that of the tunnel. Nodes are
+//! asked from here and now, also where no daemon runs that does so.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use flannel_probe::ask_once;
+use flannel_probe::verdict::Outcome;
+use ipnet::IpNet;
+use tokio::net::UdpSocket;
+use tokio::task::JoinSet;
+
+use super::finding::Finding;
+use super::surroundings::{Network, Peer, Tunnel};
+use crate::commands::store_args::block_on;
+
+const SUBJECT: &str = "reach";
+/// So many nodes are named.
+const NAMED: usize = 5;
+/// For a host to say that nobody listens.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What came of one node.
+struct Asked {
+    node: IpAddr,
+    /// On which it answers probes.
+    port: Option<u16>,
+    /// `None`: not asked, or that is not possible from here.
+    beside: Option<Outcome>,
+    through: Option<Outcome>,
+    /// Its host does not take what comes for the tunnel.
+    refuses_tunnel: bool,
+}
+
+/// From where to where, for one node.
+struct Ways {
+    node: IpAddr,
+    port: Option<u16>,
+    from: IpAddr,
+    subnet: IpNet,
+    /// The ends of the tunnel.
+    through: Option<(IpAddr, IpAddr)>,
+    tunnel: Option<u16>,
+}
+
+/// `there`: nodes that answer a ping.
+pub(super) fn look(network: &Network, there: &[IpAddr]) -> Vec<Finding> {
+    let ways = there.iter().filter_map(|node| {
+        let mut peers = network.peers.iter();
+        ways(network, peers.find(|peer| peer.public.first() == Some(node))?, *node)
+    });
+    let asked = block_on(async {
+        let mut asked = JoinSet::new();
+        ways.for_each(|ways| _ = asked.spawn(ask(ways)));
+        Ok(asked.join_all().await)
+    });
+    let mut asked = asked.unwrap_or_default();
+    asked.sort_by_key(|one| one.node);
+    judge(network, &asked)
+}
+
+fn ways(network: &Network, peer: &Peer, node: IpAddr) -> Option<Ways> {
+    let underlay = network.underlay.as_ref()?;
+    let own = [underlay.v4.map(IpAddr::from), underlay.v6.map(IpAddr::from)];
+    let from = own.into_iter().flatten().find(|ip| ip.is_ipv4() == node.is_ipv4())?;
+    let tunnel = match network.tunnel {
+        Tunnel::Udp(port) => Some(port),
+        Tunnel::Protocol(_) | Tunnel::None => None,
+    };
+    let subnet = network.own.first();
+    let through = subnet.and_then(|own| {
+        let is_of_family = |net: &&IpNet| net.addr().is_ipv4() == own.addr().is_ipv4();
+        Some((own.network(), peer.subnets.iter().find(is_of_family)?.network()))
+    });
+    Some(Ways {
+        node,
+        port: peer.probe_port,
+        from,
+        subnet: subnet.copied().unwrap_or_else(|| IpNet::from(from)),
+        through: through.filter(|_| tunnel.is_some()),
+        tunnel,
+    })
+}
+
+async fn ask(ways: Ways) -> Asked {
+    let Ways { node, port, from, subnet, through, tunnel } = ways;
+    let at = |from, to| async move {
+        let told = ask_once(from, SocketAddr::new(to, port?), subnet).await;
+        // This node has no such address, or no way: that is told by others.
+        Some(told).filter(|told| !matches!(told, Outcome::Unsent(_)))
+    };
+    let through = async {
+        let (from, to) = through?;
+        at(from, to).await
+    };
+    let refused = async {
+        match tunnel {
+            Some(tunnel) => is_refused(from, SocketAddr::new(node, tunnel)).await.unwrap_or(false),
+            None => false,
+        }
+    };
+    let (beside, through, refuses_tunnel) = tokio::join!(at(from, node), through, refused);
+    Asked { node, port, beside, through, refuses_tunnel }
+}
+
+/// A tunnel passes over what is not of its kind. A host that has none, or whose firewall rejects it, says so.
+async fn is_refused(from: IpAddr, to: SocketAddr) -> io::Result<bool> {
+    let socket = UdpSocket::bind((from, 0)).await?;
+    socket.connect(to).await?;
+    socket.send(&[0; 8]).await?;
+    let told = tokio::time::timeout(PATIENCE, socket.recv(&mut [0; 8])).await;
+    let refusal = [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::EACCES];
+    Ok(
+        matches!(told, Ok(Err(error)) if error.raw_os_error().is_some_and(|it| refusal.contains(&it))),
+    )
+}
+
+fn judge(network: &Network, asked: &[Asked]) -> Vec<Finding> {
+    let answers = |outcome: &Option<Outcome>| matches!(outcome, Some(Outcome::Answered(_)));
+    let (mut refusing, mut blocked, mut silent) = (Vec::new(), Vec::new(), Vec::new());
+    for one in asked.iter().filter(|one| !answers(&one.through)) {
+        if one.refuses_tunnel {
+            refusing.push(one);
+        } else if answers(&one.beside) && one.through.is_some() {
+            blocked.push(one);
+        } else if one.beside.is_some() && !answers(&one.beside) {
+            silent.push(one);
+        }
+    }
+    let tunnel = match network.tunnel {
+        Tunnel::Udp(port) => port,
+        Tunnel::Protocol(_) | Tunnel::None => 0,
+    };
+    let carried = format!("UDP port {tunnel}, the {} tunnel,", network.backend);
+    let cut = "pods of this node and of those do not reach each other";
+    let open = |port: u16| {
+        format!(
+            "iptables -I INPUT -p udp --dport {port} -j ACCEPT, or firewall-cmd --permanent --add-port={port}/udp && \
+             firewall-cmd --reload"
+        )
+    };
+    let mut findings = Vec::new();
+    if let [first, ..] = refusing[..] {
+        findings.push(Finding::broken(
+            SUBJECT,
+            format!("{carried} is refused by {}", names(&refusing)),
+            cut,
+            format!(
+                "on {}: {}; and systemctl status flanneld: it makes the tunnel",
+                first.node,
+                open(tunnel)
+            ),
+        ));
+    }
+    if let [first, ..] = blocked[..] {
+        findings.push(Finding::broken(
+            SUBJECT,
+            format!(
+                "{carried} is blocked between this node and {}: they answer beside it",
+                names(&blocked)
+            ),
+            cut,
+            format!(
+                "on {} and on this node: {}; also in security groups between them",
+                first.node,
+                open(tunnel)
+            ),
+        ));
+    }
+    if let [first, ..] = silent[..] {
+        let port = first.port.unwrap_or(flannel_probe::PORT);
+        findings.push(Finding::warning(
+            SUBJECT,
+            format!("UDP port {port} does not answer at {}, which answer a ping", names(&silent)),
+            "flanneld does not run there, or a firewall drops probes, and perhaps the tunnel's packets too",
+            format!("on {}: systemctl status flanneld; {}", first.node, open(port)),
+        ));
+    }
+    findings
+}
+
+fn names(asked: &[&Asked]) -> String {
+    let names: Vec<String> = asked.iter().take(NAMED).map(|one| one.node.to_string()).collect();
+    let more = if asked.len() > NAMED { ", …" } else { "" };
+    format!("{}{more}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use flannel_probe::Standing;
+    use flannel_probe::verdict::Answered;
+
+    use super::*;
+    use crate::commands::check::finding::Severity;
+
+    #[test]
+    fn what_is_closed_is_told_from_who_does_not_listen() {
+        let answered = || {
+            let standing = Standing::Programmed;
+            Some(Outcome::Answered(Answered { latency: PATIENCE, standing, has_heard: true }))
+        };
+        let one = |beside, through, refuses_tunnel| {
+            let node = [192, 0, 2, 2].into();
+            judge(
+                &Network::sample(),
+                &[Asked { node, port: Some(8475), beside, through, refuses_tunnel }],
+            )
+        };
+        let silent = || Some(Outcome::Silent);
+        assert_eq!(one(answered(), answered(), false), []);
+        assert_eq!(one(answered(), None, false), [], "this node has no tunnel yet");
+        assert_eq!(one(silent(), answered(), false), [], "probes alone are filtered");
+        assert_eq!(one(None, None, false), [], "the Go flannel answers nothing");
+        let found = |found: Vec<Finding>, severity, words: &str| {
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].severity == severity && found[0].what.contains(words), "{found:?}");
+        };
+        found(
+            one(answered(), silent(), false),
+            Severity::Broken,
+            "is blocked between this node and 192.0.2.2",
+        );
+        found(
+            one(answered(), None, true),
+            Severity::Broken,
+            "UDP port 8472, the vxlan tunnel, is refused by",
+        );
+        found(
+            one(silent(), silent(), false),
+            Severity::Warning,
+            "UDP port 8475 does not answer at 192.0.2.2",
+        );
+        found(
+            one(Some(Outcome::Refused), None, false),
+            Severity::Warning,
+            "UDP port 8475 does not answer",
+        );
+    }
+}
