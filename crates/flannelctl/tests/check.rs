@@ -486,6 +486,32 @@ fn managers_of_devices_that_run_here_are_named_unless_they_leave_flannel_alone()
     is_sound(node, &[]);
 }
 
+/// A daemon that tells a time of long ago, in the place of a node's own.
+#[test]
+fn a_clock_that_is_not_as_another_nodes_is_named() {
+    let lab = lab(3);
+    let (node, other) = (lab.node(1), lab.node(2));
+    is_sound(node, &[]);
+    let state = node.output(&[FLANNELCTL, "status", "-o", "json"]).unwrap().stdout;
+    let mut state: Value = serde_json::from_str(&state).unwrap();
+    assert!(state["now"].is_string(), "{state}");
+    state["now"] = "2020-01-01T00:00:00Z".into();
+    other.flanneld().kill9();
+    let listener = other.in_netns(|| std::net::TcpListener::bind("0.0.0.0:8081")).unwrap().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            use std::io::{Read as _, Write as _};
+            let body = state.to_string();
+            let _ = stream.read(&mut [0; 4096]);
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all((head + &body).as_bytes());
+        }
+    });
+    let found = finds(node, &[], "clock", "s ahead of that of 192.168.100.2");
+    assert_eq!(found.severity, "warning");
+    assert!(found.fix.contains("timedatectl set-ntp true"), "{found:?}");
+}
+
 #[test]
 fn people_are_told_in_words_and_programs_in_json_or_yaml() {
     let lab = lab(2);

@@ -14,7 +14,7 @@ use flannel_page::{Direct, LeaseRow, Local, Pace, Page, StoreLeases, Stream, Way
 use super::store_args::{StoreArgs, block_on};
 use super::usage;
 
-const PROBE_PORT: u16 = 8081;
+pub(crate) const PROBE_PORT: u16 = 8081;
 
 /// Serve a page on this machine that shows the whole network
 ///

@@ -1,18 +1,92 @@
-//! Whether this node's clock can be believed: certificates and tokens are judged by it.
+//! Whether this node's clock can be believed: certificates and tokens are judged by it. Other nodes' daemons are asked
+//! what time it is, where they tell it (`--healthz-port`).
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use flannel_state::DaemonState;
+use jiff::Timestamp;
+use tokio::task::JoinSet;
 
 use super::finding::Finding;
+use super::surroundings::Surroundings;
+use crate::commands::daemon::client;
+use crate::commands::store_args::block_on;
 
 const SUBJECT: &str = "clock";
 /// No release of this program is older.
 const NOT_BEFORE: i64 = 1_767_225_600;
 
-pub(super) fn look() -> Vec<Finding> {
-    let now = jiff::Timestamp::now().as_second();
+/// As many nodes are asked.
+const SAMPLE: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Seconds that clocks may differ, more than those of nodes with NTP ever do.
+const APART: i64 = 30;
+const FIX: &str =
+    "timedatectl set-ntp true, or: systemctl enable --now chronyd && chronyc makestep";
+
+pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
+    let now = Timestamp::now().as_second();
     // SAFETY: a value of zeroes asks for nothing to be changed, and the kernel fills it in.
     let mut clock: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the value lives until the call has returned.
     let state = unsafe { libc::adjtimex(&raw mut clock) };
-    judge(now, (state >= 0).then_some(clock.status & libc::STA_UNSYNC == 0)).into_iter().collect()
+    let own = judge(now, (state >= 0).then_some(clock.status & libc::STA_UNSYNC == 0));
+    own.into_iter().chain(compare(&ask(around).unwrap_or_default())).collect()
+}
+
+/// By how many seconds the clocks of other nodes are ahead of this one's.
+fn ask(around: &Surroundings) -> anyhow::Result<Vec<(IpAddr, i64)>> {
+    let peers = around.networks.iter().flat_map(|network| &network.peers);
+    let mut nodes: Vec<IpAddr> = peers.filter_map(|peer| peer.public.first().copied()).collect();
+    nodes.sort();
+    nodes.dedup();
+    let port = around.probe_port;
+    block_on(async {
+        let mut asked = JoinSet::new();
+        for node in nodes.into_iter().take(SAMPLE) {
+            asked.spawn(async move {
+                let before = Timestamp::now();
+                let read = client::read_at::<DaemonState>(SocketAddr::new(node, port), "/v1/state");
+                let state = tokio::time::timeout(PATIENCE, read).await.ok()?.ok()?;
+                let took = Timestamp::now().duration_since(before);
+                let theirs: Timestamp = state.now.parse().ok()?;
+                let ahead = theirs.duration_since(before.checked_add(took / 2).ok()?);
+                Some((node, ahead.as_secs()))
+            });
+        }
+        let mut all: Vec<_> = asked.join_all().await.into_iter().flatten().collect();
+        all.sort();
+        Ok(all)
+    })
+}
+
+fn compare(ahead: &[(IpAddr, i64)]) -> Option<Finding> {
+    let apart: Vec<_> = ahead.iter().filter(|(_, ahead)| ahead.abs() > APART).collect();
+    let (first, by) = apart.first()?;
+    let side = if *by > 0 { "behind" } else { "ahead of" };
+    let by = by.abs();
+    // Where it is one against several, that one is wrong.
+    let is_own = apart.len() > 1 && apart.len() == ahead.len();
+    let (what, fix) = match is_own {
+        true => (
+            format!(
+                "this node's clock is {by} s {side} that of {first}, and wrong by all of {} nodes",
+                ahead.len()
+            ),
+            FIX.to_owned(),
+        ),
+        false => (
+            format!("this node's clock is {by} s {side} that of {first}"),
+            format!("on the one that is wrong: {FIX}"),
+        ),
+    };
+    Some(Finding::warning(
+        SUBJECT,
+        what,
+        "certificates and tokens are judged by it; and what happened first, on which node, cannot be told from logs",
+        fix,
+    ))
 }
 
 /// `kept`: whether somebody keeps the clock right; unknown where that is not told.
@@ -22,11 +96,10 @@ fn judge(now: i64, kept: Option<bool>) -> Option<Finding> {
             SUBJECT,
             format!(
                 "the clock says {}",
-                jiff::Timestamp::from_second(now)
-                    .map_or_else(|_| now.to_string(), |at| at.to_string())
+                Timestamp::from_second(now).map_or_else(|_| now.to_string(), |at| at.to_string())
             ),
             "certificates are not valid yet by it: neither the lease server, nor etcd with TLS, nor Kubernetes can be asked",
-            "timedatectl set-ntp true, or set it: date -s",
+            FIX,
         ));
     }
     (kept == Some(false)).then(|| {
@@ -49,5 +122,23 @@ mod tests {
         assert_eq!(judge(NOT_BEFORE + 1, None), None);
         assert_eq!(judge(0, Some(true)).unwrap().severity, Severity::Broken);
         assert_eq!(judge(NOT_BEFORE + 1, Some(false)).unwrap().severity, Severity::Note);
+    }
+
+    #[test]
+    fn a_clock_that_differs_from_others_is_named_as_this_nodes_if_it_differs_from_all() {
+        let ahead = |all: &[i64]| {
+            let nodes: Vec<(IpAddr, i64)> =
+                all.iter().map(|ahead| ([192, 0, 2, 2].into(), *ahead)).collect();
+            compare(&nodes)
+        };
+        assert_eq!(ahead(&[]), None);
+        assert_eq!(ahead(&[30, -30, 0]), None);
+        let one = ahead(&[0, -90]).unwrap();
+        assert_eq!(one.what, "this node's clock is 90 s ahead of that of 192.0.2.2");
+        assert!(one.fix.starts_with("on the one that is wrong: timedatectl"), "{one:?}");
+        let own = ahead(&[90, 91]).unwrap();
+        assert!(own.what.starts_with("this node's clock is 90 s behind that of"), "{own:?}");
+        assert!(own.what.ends_with("wrong by all of 2 nodes"), "{own:?}");
+        assert!(own.fix.starts_with("timedatectl set-ntp true"), "{own:?}");
     }
 }

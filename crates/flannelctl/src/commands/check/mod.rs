@@ -106,7 +106,7 @@ impl Report {
         findings.extend(cni::look(cni_conf_dir, cni_bin_dir, &around));
         findings.extend(twins::look(&around));
         findings.extend(offload::look(&around));
-        findings.extend(clock::look());
+        findings.extend(clock::look(&around));
         let said = daemon::look(&around, &findings);
         findings.extend(said);
         // What matters most comes first.

@@ -23,6 +23,7 @@ use ipnet::IpNet;
 use super::finding::Finding;
 use crate::commands::daemon::client;
 use crate::commands::daemon_process::{self, DaemonProcess};
+use crate::commands::page::PROBE_PORT;
 use crate::commands::store_args::{StoreArgs, block_on};
 
 /// Whatever does not answer by then counts as unreachable: the operator is waiting.
@@ -54,6 +55,8 @@ pub(crate) struct Surroundings {
     pub(crate) is_running: bool,
     /// It listens, and does not answer.
     pub(crate) hangs: bool,
+    /// Where daemons tell their state over the network: as the one that runs here, else where it is usual.
+    pub(crate) probe_port: u16,
 }
 
 /// A network that this node is a part of.
@@ -147,6 +150,7 @@ impl Surroundings {
             peer_states,
             is_running: process.is_some(),
             hangs,
+            probe_port: PROBE_PORT,
         };
         let mut selection = Selection::default();
         let mut known = Vec::new();
@@ -160,6 +164,7 @@ impl Surroundings {
                             None
                         }));
                     }
+                    around.probe_port = options.probe.map_or(PROBE_PORT, |probe| probe.port);
                     selection = options.underlay;
                 }
                 Err(error) => findings.push(Finding::broken(
