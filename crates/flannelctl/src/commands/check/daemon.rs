@@ -11,6 +11,9 @@ const SUBJECT: &str = "daemon";
 const PROBES: &str = "probes";
 /// So many peers are named.
 const NAMED: usize = 5;
+/// Where the daemon itself does not say what to do.
+const LOOK: &str =
+    "flannelctl repair; if it stays: flannelctl events and journalctl -u flanneld say since when";
 
 /// `found`: what is known without it, which is not said twice.
 pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
@@ -20,12 +23,10 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
     for network in &state.networks {
         let hazards = network.entries.hazards.iter().filter(|hazard| !known(hazard));
         findings.extend(hazards.map(|hazard| {
-            Finding::broken(
-                SUBJECT,
-                hazard.clone(),
-                "all that is flannel's to do is done, and pods are cut off",
-                "",
-            )
+            // What to do is said behind it.
+            let (what, fix) = hazard.split_once("; ").unwrap_or((hazard, LOOK));
+            let why = "all that is flannel's to do is done, and pods are cut off";
+            Finding::broken(SUBJECT, what, why, fix)
         }));
         // What leads to a peer is said of the peer.
         let of_peer = |entry: &str| {
@@ -52,15 +53,18 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
         let said = network.why.as_deref().unwrap_or_default();
         let repeated = known(said) || findings.iter().any(|one| said.contains(&one.what));
         if !said.is_empty() && !repeated {
+            let mut issues = network.issues.iter();
+            let issue = issues.find(|one| said.contains(&one.about) || said.contains(&one.why));
+            let fix = issue.map_or(LOOK, |issue| issue.fix.as_str());
             let finding = match network.verdict {
                 Verdict::Ready | Verdict::ReadyBut => {
-                    Finding::warning(SUBJECT, said, "the network is whole", "")
+                    Finding::warning(SUBJECT, said, "the network is whole", fix)
                 }
                 Verdict::CutOff => {
-                    Finding::broken(SUBJECT, said, "pods of this node are cut off", "")
+                    Finding::broken(SUBJECT, said, "pods of this node are cut off", fix)
                 }
                 Verdict::NotReady => {
-                    Finding::broken(SUBJECT, said, "the network of this node is not ready", "")
+                    Finding::broken(SUBJECT, said, "the network of this node is not ready", fix)
                 }
             };
             findings.push(finding);
@@ -151,7 +155,7 @@ fn probed(state: &DaemonState) -> Vec<Finding> {
         let layer = probe.layer.as_deref().unwrap_or("unknown layer");
         let why = probe.why.as_deref().unwrap_or(&probe.verdict);
         let what = format!("the peer {}{node} ({layer}): {why}", found.subnet);
-        let fix = probe.fix.clone().unwrap_or_default();
+        let fix = probe.fix.as_deref().unwrap_or(LOOK);
         match probe.traffic {
             Some(true) => Finding::warning(PROBES, what, "pods' packets pass all the same", fix),
             _ => Finding::broken(PROBES, what, "pods' packets to that node do not arrive", fix),

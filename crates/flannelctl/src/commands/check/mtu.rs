@@ -96,6 +96,8 @@ fn judge(facts: &Facts<'_>) -> Vec<Finding> {
         facts.bridge.iter().filter(|(_, mtu)| *mtu > facts.pods).collect();
     if let [(first, mtu), ..] = large[..] {
         let names: Vec<&str> = large.iter().take(NAMED).map(|(name, _)| *name).collect();
+        let smaller: Vec<String> =
+            names.iter().map(|name| format!("ip link set {name} mtu {}", facts.pods)).collect();
         let more = if large.len() > NAMED { ", …" } else { "" };
         findings.push(Finding::warning(
             SUBJECT,
@@ -105,7 +107,7 @@ fn judge(facts: &Facts<'_>) -> Vec<Finding> {
                 names.join(", ")
             ),
             "large packets of these pods do not get through: connections are made, and hang with the first full packet",
-            format!("restart those pods; the bridge and their devices take the MTU of {} then", facts.pods),
+            format!("{}; and restart those pods: their own side keeps the larger one", smaller.join("; ")),
         ));
     }
     for (name, mtu) in &facts.tunnels {
@@ -122,7 +124,10 @@ fn judge(facts: &Facts<'_>) -> Vec<Finding> {
         let fits = facts.pods.saturating_sub(carried.saturating_sub(*path));
         let mend = match facts.backend {
             "vxlan" | "wireguard" | "ipip" => {
-                format!("set \"MTU\": {path} in Backend of the network config")
+                format!(
+                    "flannelctl config get --raw > net-conf.json; put \"MTU\": {path} into its Backend; flannelctl config \
+                     set net-conf.json"
+                )
             }
             _ => format!("ip link set {card} mtu {path}"),
         };
