@@ -20,7 +20,13 @@ struct Finding {
 
 /// The status, and what is wrong.
 fn check(node: &Node, more: &[&str]) -> (i32, Vec<Finding>) {
-    let output = node.output(&[&[FLANNELCTL, "check", "-o", "json"], more].concat()).unwrap();
+    check_by(node, &[], more)
+}
+
+/// As the one above, by way of another program.
+fn check_by(node: &Node, program: &[&str], more: &[&str]) -> (i32, Vec<Finding>) {
+    let words = [program, &[FLANNELCTL, "check", "-o", "json"], more].concat();
+    let output = node.output(&words).unwrap();
     let report: Value = serde_json::from_str(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}{}", output.stdout, output.stderr));
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -205,6 +211,115 @@ fn what_the_host_does_to_packets_is_named() {
         "ip link del cilium_host",
     );
     assert_eq!(found.severity, "warning");
+    is_found_and_mended(
+        node,
+        "iptables -N cali-FORWARD; iptables -A FORWARD -j cali-FORWARD",
+        "others",
+        "the chain cali-FORWARD of iptables is of Calico",
+    );
+}
+
+/// What a machine is and has, planted by mounts that this node alone sees.
+#[test]
+fn what_the_machine_is_and_lacks_is_named() {
+    let lab = lab(2);
+    let node = lab.node(1);
+    is_sound(node, &[]);
+    let found = is_found(
+        node,
+        "mount -t tmpfs none /proc/sys/net/bridge",
+        "kernel",
+        "br_netfilter is not loaded",
+        "umount /proc/sys/net/bridge",
+    );
+    assert!(found.fix.starts_with("modprobe br_netfilter"), "{found:?}");
+    is_found_and_mended(
+        node,
+        "cd /run; for it in count max; do echo 9 > $it; mount --bind $it /proc/sys/net/netfilter/nf_conntrack_$it; done",
+        "connections",
+        "the kernel tracks 9 connections, and has room for 9",
+    );
+    shell(
+        node,
+        "umount /proc/sys/net/netfilter/nf_conntrack_count /proc/sys/net/netfilter/nf_conntrack_max",
+    );
+    let found = is_found(
+        node,
+        "cd /sys/class/net; mount -t tmpfs none .; cd /sys/class/net; mkdir -p eth0/device; \
+         ln -s /sys/bus/pci/drivers/vmxnet3 eth0/device/driver",
+        "offload",
+        "eth0 is a card of VMware (vmxnet3)",
+        "umount /sys/class/net",
+    );
+    assert!(found.fix.contains("ethtool -K eth0 tx-udp_tnl-segmentation off"), "{found:?}");
+    let id = node.read_file("/etc/machine-id").unwrap();
+    let found = is_found(
+        node,
+        ": > /etc/machine-id",
+        "twins",
+        "/etc/machine-id is \"\", which is not a machine id",
+        &format!("echo {} > /etc/machine-id", id.trim()),
+    );
+    assert_eq!(found.fix, "systemd-machine-id-setup");
+    // The kernel says to who asks so that it is of another age.
+    let (_, wrong) = check_by(node, &["setarch", "--uname-2.6"], &[]);
+    let is_old = |one: &Finding| one.subject == "kernel" && one.what.contains("older than 4.19");
+    assert!(wrong.iter().any(is_old), "{wrong:#?}");
+    node.flanneld().kill9();
+    let (_, wrong) = check_by(node, &["setarch", "--uname-2.6"], &[]);
+    let offload = wrong.iter().find(|one| one.subject == "offload").unwrap();
+    assert!(offload.what.contains("before 5.7 send wrong checksums"), "{offload:?}");
+    assert!(offload.fix.starts_with("ethtool -K flannel.1"), "{offload:?}");
+}
+
+#[test]
+fn what_firewalld_and_ufw_drop_is_mended_by_their_own_commands() {
+    let lab = lab(2);
+    let node = lab.node(1);
+    let table = "nft add table inet firewalld; \
+                 nft 'add chain inet firewalld filter_INPUT { type filter hook input priority 10 ; }'; \
+                 nft 'add chain inet firewalld filter_FORWARD { type filter hook forward priority 10 ; }'";
+    shell(node, table);
+    is_sound(node, &[]);
+    let range = "10.244.0.0/16";
+    for (rule, words, fix) in [
+        (
+            "filter_INPUT udp dport 8472",
+            "UDP port 8472",
+            "firewall-cmd --permanent --add-port=8472/udp && firewall-cmd --reload".to_owned(),
+        ),
+        (
+            "filter_FORWARD iifname flannel.1",
+            "for those of this node",
+            format!(
+                "firewall-cmd --permanent --zone=trusted --add-source={range} && firewall-cmd --reload"
+            ),
+        ),
+    ] {
+        let plant =
+            format!("nft add rule inet firewalld {rule} reject with icmpx type admin-prohibited");
+        let found = is_found(node, &plant, "firewall", words, "nft flush table inet firewalld");
+        assert_eq!(found.fix, fix);
+    }
+    shell(node, "nft delete table inet firewalld");
+    for (hook, rule, words, fix) in [
+        ("INPUT", "-p udp --dport 8472", "UDP port 8472", "ufw allow 8472/udp".to_owned()),
+        (
+            "FORWARD",
+            "-i flannel.1",
+            "for those of this node",
+            format!("ufw route allow from {range} to {range}"),
+        ),
+    ] {
+        let chain = format!("ufw-user-{}", hook.to_lowercase());
+        let plant = format!(
+            "iptables -N {chain}; iptables -I {hook} -j {chain}; iptables -A {chain} {rule} -j DROP"
+        );
+        let mend =
+            format!("iptables -D {hook} -j {chain}; iptables -F {chain}; iptables -X {chain}");
+        let found = is_found(node, &plant, "firewall", words, &mend);
+        assert_eq!(found.fix, fix);
+    }
 }
 
 #[test]
@@ -441,6 +556,16 @@ fn a_backend_that_the_kernel_cannot_serve_is_named() {
     }
     let left = node.ip("-brief link").unwrap();
     assert!(!left.contains("try"), "{left}");
+    // On whichever kernel: what this node is not given.
+    let udp = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "udp"}}"#;
+    node.write_file("/run/udp.json", udp).unwrap();
+    let by_file = ["--config", "/run/udp.json"];
+    is_sound(node, &by_file);
+    shell(node, "mount -t tmpfs none /dev/net");
+    let found = finds(node, &by_file, "kernel", "/dev/net/tun cannot be used");
+    assert!(found.fix.starts_with("modprobe tun"), "{found:?}");
+    shell(node, "umount /dev/net");
+    is_sound(node, &by_file);
 }
 
 /// A program of this name that sleeps, on the node.

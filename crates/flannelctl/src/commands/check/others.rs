@@ -1,6 +1,7 @@
 //! What other pod networks have left on this node.
 
 use super::finding::Finding;
+use super::firewall::output;
 use super::surroundings::Surroundings;
 
 const SUBJECT: &str = "others";
@@ -31,10 +32,57 @@ const AGENTS: [(&str, &str); 7] = [
     ("kube-ovn-daemon", "Kube-OVN"),
 ];
 
+/// Whose chains of iptables begin like this.
+const CHAINS: [(&str, &str); 6] = [
+    ("CILIUM_", "Cilium"),
+    ("cali-", "Calico"),
+    ("WEAVE", "Weave Net"),
+    ("KUBE-ROUTER", "kube-router"),
+    ("KUBE-NWPLCY", "kube-router"),
+    ("ANTREA-", "Antrea"),
+];
+
 pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
     let devices: Vec<&str> =
         around.facts.interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    judge(&devices, &super::managers::running())
+    let programs = super::managers::running();
+    let mut findings = judge(&devices, &programs);
+    for tool in ["iptables", "ip6tables"] {
+        let rules = output(&format!("{tool}-save"), &[]).unwrap_or_default();
+        let found = chains(tool, &rules, &programs);
+        // Of one network one finding.
+        let is_new = |one: &(&str, Finding)| !findings.iter().any(|it| it.what.contains(one.0));
+        let new: Vec<Finding> = found.into_iter().filter(is_new).map(|(_, it)| it).collect();
+        findings.extend(new);
+    }
+    findings
+}
+
+fn runs(whose: &str, programs: &[String]) -> bool {
+    let mut agents = AGENTS.iter().filter(|(_, of)| *of == whose);
+    agents.any(|(agent, _)| programs.iter().any(|program| program.starts_with(agent)))
+}
+
+/// `rules`: as `iptables-save` writes them. With each finding, whose rules they are.
+fn chains(tool: &str, rules: &str, programs: &[String]) -> Vec<(&'static str, Finding)> {
+    let names: Vec<&str> = rules
+        .lines()
+        .filter_map(|line| line.strip_prefix(':')?.split_whitespace().next())
+        .collect();
+    let mut findings = Vec::new();
+    for (prefix, whose) in CHAINS {
+        let Some(first) = names.iter().find(|name| name.starts_with(prefix)) else { continue };
+        if !runs(whose, programs) {
+            let finding = Finding::warning(
+                SUBJECT,
+                format!("the chain {first} of {tool} is of {whose}, which does not run here"),
+                "its rules may drop packets of pods, or lead them elsewhere",
+                format!("{tool}-save | grep -v {prefix} | {tool}-restore"),
+            );
+            findings.push((whose, finding));
+        }
+    }
+    findings
 }
 
 fn judge(devices: &[&str], programs: &[String]) -> Vec<Finding> {
@@ -44,10 +92,7 @@ fn judge(devices: &[&str], programs: &[String]) -> Vec<Finding> {
         if findings.iter().any(|finding| finding.what.contains(whose)) {
             continue;
         }
-        let runs = AGENTS.iter().any(|(agent, of)| {
-            *of == whose && programs.iter().any(|program| program.starts_with(agent))
-        });
-        findings.push(match runs {
+        findings.push(match runs(whose, programs) {
             true => Finding::warning(
                 SUBJECT,
                 format!("{whose} runs on this node beside flannel (device {first})"),
@@ -58,7 +103,7 @@ fn judge(devices: &[&str], programs: &[String]) -> Vec<Finding> {
                 SUBJECT,
                 format!("the device {first} is of {whose}, which does not run here"),
                 "its routes and rules may lead packets of pods elsewhere, or drop them",
-                format!("{fix}{first}; a restart of the machine removes its rules, too"),
+                format!("{fix}{first}"),
             ),
         });
     }
@@ -83,5 +128,20 @@ mod tests {
         assert!(found[0].fix.contains("ip link del vxlan.calico"), "{found:?}");
         let found = judge(&["cilium_host", "cilium_net"], &["cilium-agent".to_owned()]);
         assert!(found[0].what.contains("runs on this node"), "{found:?}");
+    }
+
+    #[test]
+    fn chains_of_other_networks_are_named_unless_they_run_here_and_ours_never() {
+        let ours = "*filter\n:FORWARD ACCEPT [0:0]\n:FLANNEL-FWD - [0:0]\n:KUBE-FORWARD - [0:0]\n";
+        assert_eq!(chains("iptables", ours, &[]), []);
+        let theirs = format!(
+            "{ours}:cali-FORWARD - [0:0]\n:cali-INPUT - [0:0]\n-A FORWARD -j cali-FORWARD\n"
+        );
+        let found = chains("ip6tables", &theirs, &[]);
+        let [(whose, finding)] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(*whose, "Calico");
+        assert!(finding.what.starts_with("the chain cali-FORWARD of ip6tables"), "{finding:?}");
+        assert_eq!(finding.fix, "ip6tables-save | grep -v cali- | ip6tables-restore");
+        assert_eq!(chains("iptables", &theirs, &["calico-node".to_owned()]), []);
     }
 }

@@ -227,7 +227,7 @@ fn say(network: &Network, role: Role, drop: &Drop, packet: &Packet, count: usize
     Finding::broken(SUBJECT, what, why, fix)
 }
 
-fn output(program: &str, arguments: &[&str]) -> Option<String> {
+pub(super) fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let mut text = Vec::new();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut directories: Vec<_> = std::env::split_paths(&path).collect();
