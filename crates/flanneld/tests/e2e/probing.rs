@@ -226,6 +226,21 @@ fn a_firewall_that_drops_probes_alone_is_named_and_no_peer_is_called_away() -> R
     all_is_well(&lab)
 }
 
+#[test]
+fn what_this_nodes_own_firewall_does_not_let_out_is_named_on_this_node() -> Result<()> {
+    let lab = started(lab(2))?;
+    let parts = [
+        "(host): ",
+        "packets to it do not leave this node: this node's own firewall does not let them out",
+        "`flannelctl check`, on this node",
+    ];
+    let rule = "oifname flannel.1 udp dport 8475";
+    named(&lab, 1, false, &parts, || drop_packets(&lab, 1, "output", rule))?;
+    assert_eq!(peer(&lab, 1, 2)["probe"]["verdict"], "not-sent");
+    drop_no_more(&lab, 1);
+    all_is_well(&lab)
+}
+
 /// What a broken offload does is planted at its end: the peer gets nothing that has a checksum.
 #[test]
 fn a_broken_checksum_offload_is_found_and_switched_off() -> Result<()> {
