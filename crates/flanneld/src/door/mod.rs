@@ -99,7 +99,7 @@ impl Door {
 
     pub async fn respond<B>(&self, request: &Request<B>, through: Through) -> Response<Body> {
         let root = through == Through::Socket;
-        let asks = |what: &str| request.uri().query() == Some(what);
+        let value = |name: &str| value(request.uri().query()?, name);
         match (request.method().as_str(), request.uri().path()) {
             ("GET", "/v1/state") => {
                 let state = serde_json::to_vec(&self.state().await).unwrap_or_default();
@@ -108,12 +108,12 @@ impl Door {
             ("GET", "/metrics") => self.metrics(request.headers()).await,
             ("GET", "/v1/peers") => lines(|send| self.clone().send_peers(send)),
             ("GET", "/v1/events") => {
-                let follow = root && asks("follow=1");
-                let last = number_of(request.uri().query(), "last").unwrap_or(u64::MAX);
+                let follow = root && value("follow") == Some("1");
+                let last = value("last").and_then(|last| last.parse().ok()).unwrap_or(u64::MAX);
                 lines(|send| self.clone().send_events(last, follow, send))
             }
             ("GET", "/v1/entries") if root => {
-                let wrong_only = asks("wrong=1");
+                let wrong_only = value("wrong") == Some("1");
                 lines(|send| self.clone().send_entries(wrong_only, send))
             }
             ("POST", "/v1/repair") if root => lines(|send| self.clone().repair(send)),
@@ -193,10 +193,10 @@ impl Door {
     }
 }
 
-/// A number in a query such as `last=20&follow=1`.
-fn number_of(query: Option<&str>, name: &str) -> Option<u64> {
-    let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.into_iter().find(|(key, _)| *key == name)?.1.parse().ok()
+/// What a query such as `last=20&follow=1` says of `last`.
+fn value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 /// The network's own answer, or else its last known state.
@@ -251,4 +251,18 @@ pub(crate) fn response(status: StatusCode, kind: &'static str, body: Body) -> Re
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_says_several_things_in_any_order() {
+        for query in ["last=20&follow=1", "follow=1&last=20", "more=2&last=20&follow=1"] {
+            assert_eq!((value(query, "last"), value(query, "follow")), (Some("20"), Some("1")));
+            assert_eq!(value(query, "wrong"), None);
+        }
+        assert_eq!(value("", "last"), None);
+    }
 }

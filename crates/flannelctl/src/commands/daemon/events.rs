@@ -15,13 +15,19 @@ pub(crate) struct EventsArgs {
     /// Go on showing what happens
     #[arg(short, long)]
     follow: bool,
+    /// Begin with the last so many, instead of all that the daemon remembers
+    #[arg(short = 'n', long, value_name = "NUMBER")]
+    last: Option<u64>,
     #[command(flatten)]
     asking: Asking,
 }
 
 impl EventsArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let path = if self.follow { "/v1/events?follow=1" } else { "/v1/events" };
+        let last = self.last.map(|last| format!("last={last}"));
+        let follow = self.follow.then(|| "follow=1".to_owned());
+        let query: Vec<String> = last.into_iter().chain(follow).collect();
+        let path = format!("/v1/events?{}", query.join("&"));
         let mut out = std::io::stdout().lock();
         let each = |event: HistoryEvent| -> anyhow::Result<()> {
             match self.asking.output.output.one_of_many(&event)? {
@@ -30,7 +36,7 @@ impl EventsArgs {
             }
             Ok(out.flush()?)
         };
-        block_on(client::lines(&self.asking.socket, path, each))?;
+        block_on(client::lines(&self.asking.socket, &path, each))?;
         Ok(ExitCode::SUCCESS)
     }
 }
