@@ -152,6 +152,24 @@ pub trait Backend: Send + Sync {
         node.underlay.mtu
     }
 
+    /// The MTU of packets between nodes: the underlay's, or less if the config asks for that.
+    fn outer_mtu(&self, node: &Node) -> u32 {
+        node.underlay.mtu
+    }
+
+    /// How the MTU that pods may use was found, in words.
+    fn mtu_why(&self, node: &Node) -> String {
+        let (outer, underlay) = (self.outer_mtu(node), &node.underlay);
+        let found = match outer < underlay.mtu {
+            true => format!("the network config asks for {outer}"),
+            false => format!("{} has {outer}", underlay.link),
+        };
+        match outer.saturating_sub(self.mtu(node)) {
+            0 => format!("{found}, {} takes nothing of it", self.kind()),
+            taken => format!("{found}, {} takes {taken}", self.kind()),
+        }
+    }
+
     /// What an operator should know of how the config is taken on this node. Said once, and again when it
     /// is other.
     fn remarks(&self, _node: &Node) -> Vec<String> {

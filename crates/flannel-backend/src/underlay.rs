@@ -1,7 +1,7 @@
 //! The underlay: the interface and addresses through which this node reaches its peers. Chosen by
 //! the daemon from the node's facts, taken by every backend as an input.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use flannel_common::Family;
 use flannel_kernel::IfName;
@@ -66,3 +66,10 @@ impl PartialEq for Underlay {
 }
 
 impl Eq for Underlay {}
+
+impl Underlay {
+    /// Those of the interface.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6)).collect()
+    }
+}

@@ -97,12 +97,6 @@ impl VxlanBackend {
         self.outer_mtu(node).saturating_sub(overhead)
     }
 
-    /// What the packets on the wire may have: no more than the card sends. The kernel would keep the device
-    /// at that, whatever it is asked for.
-    fn outer_mtu(&self, node: &Node) -> u32 {
-        self.mtu.unwrap_or(node.underlay.mtu).min(node.underlay.mtu)
-    }
-
     /// The MAC this node's VTEP had, else has, else always gets on this machine.
     fn mac(&self, family: Family, node: &Node, memory: &NodeMemory<'_>) -> Mac {
         let device = self.device(family);
@@ -246,6 +240,12 @@ impl Backend for VxlanBackend {
             let mtu = self.device_mtu(family.outer(node).unwrap_or(family), node);
             family.check_mtu(mtu, self.outer_mtu(node), &raise)
         })
+    }
+
+    fn outer_mtu(&self, node: &Node) -> u32 {
+        // What the packets on the wire may have: no more than the card sends. The kernel would keep the device
+        // at that, whatever it is asked for.
+        self.mtu.unwrap_or(node.underlay.mtu).min(node.underlay.mtu)
     }
 
     fn mtu(&self, node: &Node) -> u32 {

@@ -113,10 +113,6 @@ impl WireguardBackend {
         }
     }
 
-    fn outer_mtu(&self, node: &Node) -> u32 {
-        self.mtu.unwrap_or(node.underlay.mtu).min(node.underlay.mtu)
-    }
-
     fn device_mtu(&self, family: Family, node: &Node) -> u32 {
         let outer = match self.mode {
             Mode::Separate => family.outer(node),
@@ -362,6 +358,10 @@ impl Backend for WireguardBackend {
             let mtu = self.smallest_mtu_on(self.device(family), node);
             family.check_mtu(mtu, self.outer_mtu(node), &raise)
         })
+    }
+
+    fn outer_mtu(&self, node: &Node) -> u32 {
+        self.mtu.unwrap_or(node.underlay.mtu).min(node.underlay.mtu)
     }
 
     fn mtu(&self, node: &Node) -> u32 {

@@ -74,6 +74,11 @@ const CROSSED: &[(&str, Stack, Stack, u32)] = &[
 ];
 
 fn mtu(backend: &str, network: Stack, underlay: Stack, mtu: u32) -> u32 {
+    found(backend, network, underlay, mtu).0
+}
+
+/// With how it was found.
+fn found(backend: &str, network: Stack, underlay: Stack, mtu: u32) -> (u32, String) {
     let families = match (network.v4, network.v6) {
         (_, false) => r#""Network":"10.244.0.0/16""#,
         (false, true) => r#""EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00:244::/56""#,
@@ -88,7 +93,7 @@ fn mtu(backend: &str, network: Stack, underlay: Stack, mtu: u32) -> u32 {
     underlay.mtu = mtu;
     let (backend, node) = support::node_at(underlay, network, Answers::default());
     backend.check(&node).unwrap();
-    backend.mtu(&node)
+    (backend.mtu(&node), backend.mtu_why(&node))
 }
 
 #[test]
@@ -104,6 +109,25 @@ fn every_backend_takes_off_what_it_adds_to_packets_and_no_more() {
                 assert_eq!(of(card), card - overhead, "{backend} {network:?} over {underlay:?}");
             }
         }
+    }
+}
+
+#[test]
+fn how_an_mtu_was_found_is_said_in_words() {
+    for (backend, mtu, why) in [
+        (r#""Type":"vxlan""#, 1450, "eth0 has 1500, vxlan takes 50"),
+        (r#""Type":"vxlan","MTU":1400"#, 1350, "the network config asks for 1400, vxlan takes 50"),
+        // More than the card carries is not possible.
+        (r#""Type":"vxlan","MTU":9000"#, 1450, "eth0 has 1500, vxlan takes 50"),
+        (
+            r#""Type":"wireguard","MTU":1400"#,
+            1340,
+            "the network config asks for 1400, wireguard takes 60",
+        ),
+        (r#""Type":"host-gw""#, 1500, "eth0 has 1500, host-gw takes nothing of it"),
+        (r#""Type":"udp""#, 1472, "eth0 has 1500, udp takes 28"),
+    ] {
+        assert_eq!(found(backend, V4, V4, 1500), (mtu, why.to_owned()), "{backend}");
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod backoff;
 mod family;
+mod redact;
 mod repair;
 mod replace_file;
 mod run_program;
@@ -15,6 +16,7 @@ mod worker;
 
 pub use backoff::{Backoff, Tries};
 pub use family::Family;
+pub use redact::{is_secret_name, without_secrets};
 pub use repair::{OnceAMinute, RepairHistory, RepairPolicy};
 pub use replace_file::{replace_by, replace_file, temporary_path};
 pub use run_program::{Ended, run_program};

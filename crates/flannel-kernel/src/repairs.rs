@@ -61,27 +61,18 @@ impl RepairLog {
     /// Says what is put right since the last report: what the kernel holds again as it should, not what
     /// was merely tried. `is_good`: `None` for what is no longer wanted.
     pub(crate) fn report(&mut self, now: Instant, is_good: impl Fn(&Key) -> Option<bool>) {
-        let mut restored = Vec::new();
+        // By who has undone them.
+        let mut restored: BTreeMap<Option<String>, Vec<(Key, Duration)>> = BTreeMap::new();
         self.undone.retain(|key, (by, since)| {
             let good = is_good(key);
             if good == Some(true) {
-                restored.push((key.clone(), by.clone(), since.elapsed()));
+                let of_theirs = restored.entry(by.clone()).or_default();
+                of_theirs.push((key.clone(), since.elapsed()));
             }
             good == Some(false)
         });
-        if restored.len() > LISTED {
-            let by = by_whom(restored.iter().find_map(|(_, by, _)| by.as_deref()));
-            let first = &restored[0].0;
-            let count = restored.len();
-            tracing::info!(
-                event = "entry-restored",
-                "restored {count} entries, {first} among them{by}"
-            );
-        } else {
-            for (key, by, after) in &restored {
-                let by = by_whom(by.as_deref());
-                tracing::info!(event = "entry-restored", "restored {key} after {after:.0?}{by}");
-            }
+        for (by, restored) in &restored {
+            tell_restored(by.as_deref(), restored);
         }
         self.left_alone.retain(|_, log| log.was_said_lately(now));
     }
@@ -115,6 +106,34 @@ impl RepairLog {
             tracing::warn!("{untold} more entries could not be written during the last minute");
         }
         tracing::warn!("cannot write {entry}: {error}; next try in {pause:.0?}");
+    }
+}
+
+fn tell_restored(undone_by: Option<&str>, restored: &[(Key, Duration)]) {
+    let by = by_whom(undone_by);
+    let micros = |after: &Duration| u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
+    match restored {
+        [(first, after), rest @ ..] if restored.len() > LISTED => {
+            let longest = rest.iter().map(|(_, after)| after).fold(after, Ord::max);
+            tracing::info!(
+                event = "entry-restored",
+                undone_by,
+                after_micros = micros(longest),
+                entries = restored.len(),
+                "restored {} entries, {first} among them, after {longest:.0?}{by}",
+                restored.len()
+            );
+        }
+        few => {
+            for (key, after) in few {
+                tracing::info!(
+                    event = "entry-restored",
+                    undone_by,
+                    after_micros = micros(after),
+                    "restored {key} after {after:.0?}{by}"
+                );
+            }
+        }
     }
 }
 

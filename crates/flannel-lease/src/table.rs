@@ -8,8 +8,10 @@ use crate::{Lease, LeaseAttrs, Subnet};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A peer's lease is new or has other attributes than before.
-    Put(Lease),
+    /// A peer has come.
+    New(Lease),
+    /// A peer's lease has other attributes than before, or what leads to it is to be thought over.
+    Changed(Lease),
     Gone(Subnet),
 }
 
@@ -33,7 +35,8 @@ impl LeaseTable {
         }
         let former = std::mem::replace(&mut self.own, own);
         let hidden = own.filter(|subnet| self.leases.contains_key(subnet)).map(Change::Gone);
-        let shown = former.and_then(|subnet| self.get(&subnet).map(|attrs| put(subnet, attrs)));
+        let shown = former
+            .and_then(|subnet| self.get(&subnet).map(|attrs| Change::New(lease(subnet, attrs))));
         hidden.into_iter().chain(shown).collect()
     }
 
@@ -50,19 +53,17 @@ impl LeaseTable {
         let changed = self
             .iter()
             .filter(|(subnet, attrs)| old.get(subnet) != Some(attrs))
-            .map(|(subnet, attrs)| put(*subnet, attrs));
+            .map(|(subnet, attrs)| put(lease(*subnet, attrs), old.contains_key(subnet)));
         gone.chain(changed).collect()
     }
 
     /// A renewal that changes no attribute is not a change.
     pub fn put(&mut self, lease: Lease) -> Option<Change> {
-        let Lease { subnet, attrs } = lease;
-        if self.leases.get(&subnet) == Some(&attrs) {
+        if self.leases.get(&lease.subnet) == Some(&lease.attrs) {
             return None;
         }
-        let change = (!self.is_own(&subnet)).then(|| put(subnet, &attrs));
-        self.leases.insert(subnet, attrs);
-        change
+        let former = self.leases.insert(lease.subnet, lease.attrs.clone());
+        (!self.is_own(&lease.subnet)).then(|| put(lease, former.is_some()))
     }
 
     pub fn remove(&mut self, subnet: &Subnet) -> Option<Change> {
@@ -106,6 +107,10 @@ impl LeaseTable {
     }
 }
 
-fn put(subnet: Subnet, attrs: &LeaseAttrs) -> Change {
-    Change::Put(Lease { subnet, attrs: attrs.clone() })
+fn lease(subnet: Subnet, attrs: &LeaseAttrs) -> Lease {
+    Lease { subnet, attrs: attrs.clone() }
+}
+
+fn put(lease: Lease, was_known: bool) -> Change {
+    if was_known { Change::Changed(lease) } else { Change::New(lease) }
 }

@@ -25,6 +25,7 @@ impl Said {
         let DaemonState { hostname, version, started, now, networks, .. } = state;
         let mut network = networks.into_iter().find(|of| of.name == network)?;
         network.why = network.why.map(brief);
+        network.mtu_why = network.mtu_why.map(brief);
         network.entries.problems.truncate(MOST);
         network.entries.hazards.truncate(MOST);
         for problem in &mut network.entries.problems {
@@ -88,6 +89,7 @@ pub(crate) fn brief_event(mut event: HistoryEvent) -> HistoryEvent {
     event.what = brief(event.what);
     event.kind = brief(event.kind);
     event.at = brief(event.at);
+    event.undone_by = event.undone_by.map(brief);
     event
 }
 

@@ -4,12 +4,14 @@
 //!
 //! | request | what | probe port |
 //! |---|---|---|
-//! | `GET /v1/state` | a [`DaemonState`]: the node and its networks, without a line for each peer | yes |
+//! | `GET /v1/state` | a [`DaemonState`]: the node and its networks, without a line for each peer | yes, without [`NetworkState::config`] |
 //! | `GET /v1/peers` | a [`PeerState`] a line, of every network | yes |
 //! | `GET /v1/events` | a [`HistoryEvent`] a line, the oldest first; `?last=20` begins with the last 20, `?follow=1` goes on with what happens | yes, without `follow` |
 //! | `GET /v1/entries` | an [`EntryState`] a line: all that is wanted; `?wrong=1`: only what is not there | no |
 //! | `GET /metrics` | for Prometheus: docs/metrics.md | yes |
 //! | `POST /v1/repair` | compares everything now, puts right what differs, a [`RepairState`] a line | no |
+//!
+//! docs/state.md tells people the same, field by field.
 //!
 //! Fields are added without notice, so a reader ignores those it does not know; [`SCHEMA`] is raised when one
 //! goes or changes its meaning. Nothing here is secret, and names of nodes and reasons are text of others:

@@ -20,6 +20,9 @@ pub struct NetworkState {
     pub networks: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
+    /// The network config with every derived value, without secrets. Told on the socket alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,6 +30,9 @@ pub struct NetworkState {
     /// What pods are given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
+    /// How that was found, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu_why: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreState>,
     #[serde(default)]
@@ -59,9 +65,11 @@ impl NetworkState {
             why: None,
             networks: Vec::new(),
             backend: None,
+            config: None,
             lease: None,
             underlay: None,
             mtu: None,
+            mtu_why: None,
             store: None,
             peers: PeerCounts::default(),
             probing: None,

@@ -61,6 +61,8 @@ struct FamilyState {
     former: Vec<IpNet>,
     /// Who is said to have changed something.
     by: Option<String>,
+    /// Since when somebody is known to have changed something.
+    disturbed: Option<Instant>,
     repairs: RepairHistory,
     /// How often they were put right after somebody had changed them.
     restored: u64,
@@ -75,7 +77,7 @@ enum Found {
     MadeSo,
     /// They had been, somebody changed them, and they are so again.
     Restored {
-        by: String,
+        by: Option<String>,
     },
     /// Somebody changed them, and they are left so for a while.
     LeftAlone {
@@ -87,8 +89,12 @@ enum Found {
 impl FamilyState {
     /// In words for a message; empty if unknown.
     fn last_changed(&self) -> String {
-        self.by.as_ref().map(|by| format!(" (last changed by {by})")).unwrap_or_default()
+        last_changed(self.by.as_deref())
     }
+}
+
+fn last_changed(by: Option<&str>) -> String {
+    by.map(|by| format!(" (last changed by {by})")).unwrap_or_default()
 }
 
 impl RuleReconciler {
@@ -194,6 +200,7 @@ impl RuleReconciler {
         for disturbance in disturbances {
             let state = self.state(disturbance.family);
             state.due.get_or_insert(now + DEBOUNCE);
+            state.disturbed.get_or_insert(now);
             state.by = disturbance.by.or(state.by.take());
         }
     }
@@ -228,6 +235,7 @@ impl RuleReconciler {
     }
 
     fn reconcile(&mut self, family: Family, now: Instant) -> Result<(), TrafficError> {
+        let disturbed = self.state(family).disturbed.take();
         let result = self.make_as_wished(family, now);
         self.schedule_poll(family, now);
         let mut rng = self.rng.fork();
@@ -236,6 +244,7 @@ impl RuleReconciler {
         match result {
             Ok(Found::LeftAlone { by, pause }) => {
                 state.due = Some(now + pause);
+                state.disturbed = disturbed;
                 let problem = format!(
                     "the {family} traffic rules are changed by somebody else again and again{by}: \
                      leaving them for {pause:.0?} before the next try; stop the other manager"
@@ -249,22 +258,37 @@ impl RuleReconciler {
             Ok(found) => {
                 let late = matches!(found, Found::MadeSo) && state.problem.is_some();
                 state.restored += u64::from(late || matches!(found, Found::Restored { .. }));
+                let after = disturbed.map(|since| since.elapsed().as_micros());
+                let after_micros = after.map(|after| u64::try_from(after).unwrap_or(u64::MAX));
                 if state.problem.is_some() {
                     tracing::info!(
                         event = "rules-restored",
+                        after_micros,
                         "the {family} traffic rules are as they should be again"
                     );
-                } else if let Found::Restored { by } = found
-                    && let Some(unsaid) = state.log.may_say(now)
-                {
-                    let often = match unsaid {
-                        0 => String::new(),
-                        unsaid => format!(", and {unsaid} times before that"),
-                    };
-                    tracing::info!(
-                        event = "rules-restored",
-                        "restored the {family} traffic rules{by}{often}"
-                    );
+                } else if let Found::Restored { by } = found {
+                    let (undone_by, by) = (by.as_deref(), last_changed(by.as_deref()));
+                    match state.log.may_say(now) {
+                        // The history has each of them.
+                        None => tracing::debug!(
+                            event = "rules-restored",
+                            undone_by,
+                            after_micros,
+                            "restored the {family} traffic rules{by}"
+                        ),
+                        Some(unsaid) => {
+                            let often = match unsaid {
+                                0 => String::new(),
+                                unsaid => format!(", and {unsaid} times before that"),
+                            };
+                            tracing::info!(
+                                event = "rules-restored",
+                                undone_by,
+                                after_micros,
+                                "restored the {family} traffic rules{by}{often}"
+                            );
+                        }
+                    }
                 }
                 state.repairs.written();
                 (state.good, state.begun, state.problem) = (true, true, None);
@@ -316,11 +340,10 @@ impl RuleReconciler {
                 let state = self.state(family);
                 let pause = state.repairs.undone(&REPAIR, now, &mut rng);
                 // Later this will be ourselves.
-                let by = state.last_changed();
                 if !pause.is_zero() {
-                    return Ok(Found::LeftAlone { by, pause });
+                    return Ok(Found::LeftAlone { by: state.last_changed(), pause });
                 }
-                outcome = Found::Restored { by };
+                outcome = Found::Restored { by: state.by.clone() };
             }
             self.write(family, &wish, change, now)?;
             if self.look(family, &wish, now)?.is_none() {

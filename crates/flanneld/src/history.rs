@@ -14,6 +14,10 @@ use tracing::{Level, Metadata};
 
 /// The field that makes a line of the log an event.
 pub const FIELD: &str = "event";
+/// Fields of what was restored. The text of the line says the same.
+pub const UNDONE_BY: &str = "undone_by";
+pub const AFTER_MICROS: &str = "after_micros";
+pub const ENTRIES: &str = "entries";
 
 /// At some 200 bytes each, less than half a megabyte.
 const REMEMBERED: usize = 2_000;
@@ -51,14 +55,15 @@ impl History {
         }
     }
 
-    pub fn add(&self, kind: String, what: String, network: Option<String>) {
+    /// Remembers an event, which is given its number and its time.
+    pub fn add(&self, event: HistoryEvent) {
         let at = jiff::Timestamp::now().to_string();
         let mut events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
         if events.len() >= REMEMBERED {
             events.pop_front();
         }
         let number = *self.0.next.borrow();
-        events.push_back(HistoryEvent { number, at, network, kind, what });
+        events.push_back(HistoryEvent { number, at, ..event });
         // Still under the lock: whoever is told of a number finds the event.
         self.0.next.send_replace(number + 1);
     }
@@ -84,7 +89,7 @@ mod tests {
     fn the_oldest_are_forgotten_and_the_numbers_tell() {
         let history = History::default();
         for _ in 0..REMEMBERED + 5 {
-            history.add("peer-came".to_owned(), "10.1.2.0/24".to_owned(), None);
+            history.add(HistoryEvent::default());
         }
         let all = history.since(0, usize::MAX);
         assert_eq!((all.len(), all[0].number), (REMEMBERED, 5));

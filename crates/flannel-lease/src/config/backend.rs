@@ -152,8 +152,9 @@ fn without_secrets(options: &Map<String, Value>) -> Map<String, Value> {
     options.iter().map(|(key, value)| (key.clone(), shown(key, value))).collect()
 }
 
-fn shown(value: &Value) -> Value {
+pub(super) fn shown(value: &Value) -> Value {
     match value {
+        Value::String(text) => flannel_common::without_secrets(text).into(),
         Value::Object(nested) => Value::Object(without_secrets(nested)),
         Value::Array(items) => Value::Array(items.iter().map(shown).collect()),
         plain => plain.clone(),
@@ -161,6 +162,5 @@ fn shown(value: &Value) -> Value {
 }
 
 fn is_secret(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    ["psk", "secret", "password", "key", "token"].iter().any(|word| key.contains(word))
+    flannel_common::is_secret_name(key) || key.to_ascii_lowercase().contains("key")
 }

@@ -70,6 +70,12 @@ impl NetworkConfig {
         Value::Object(object).to_string()
     }
 
+    /// The same for people: without secrets.
+    pub fn shown(&self) -> Value {
+        let config = serde_json::from_str(&self.to_json()).unwrap_or_default();
+        backend::shown(&config)
+    }
+
     /// The one or the other, as it suits the store.
     pub fn read(text: &str, subnets: SubnetOrigin) -> Result<Self, ConfigError> {
         let object = Folded::parse(text)?;

@@ -71,7 +71,12 @@ fn secrets_are_never_printed() {
     let json = r#"{"Network":"10.3.0.0/16","Backend":{"Type":"ipsec","PSK":"hush","accessKeySecret":"hush",
         "Password":["hush"],"ApiToken":"hush","Nested":[{"psk":"hush"}],"UDPEncap":true}}"#;
     let config = config(json);
-    for shown in [format!("{config:?}"), format!("{config:#?}"), config.backend.to_string()] {
+    for shown in [
+        format!("{config:?}"),
+        format!("{config:#?}"),
+        config.backend.to_string(),
+        config.shown().to_string(),
+    ] {
         assert!(!shown.contains("hush"), "{shown}");
         assert!(shown.contains("udpencap"), "{shown}");
     }
@@ -86,6 +91,16 @@ fn secrets_are_never_printed() {
         assert!(!format!("{error:?}").contains("hush"), "{error:?}");
     }
     assert!(config.to_json().contains("hush"), "but the config can be written");
+}
+
+#[test]
+fn a_config_is_shown_as_it_is_used_and_without_what_is_secret_in_a_command() {
+    let json = r#"{"Network":"10.3.0.0/16","Backend":{"Type":"extension",
+        "PostStartupCommand":"curl -H 'Authorization: Bearer hush' http://a"}}"#;
+    let shown = config(json).shown();
+    assert_eq!((&shown["Network"], &shown["SubnetLen"]), (&"10.3.0.0/16".into(), &24.into()));
+    let command = shown["Backend"]["poststartupcommand"].as_str().unwrap();
+    assert_eq!(command, "curl -H 'Authorization: Bearer <removed>' http://a");
 }
 
 #[test]

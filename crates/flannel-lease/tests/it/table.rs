@@ -22,11 +22,13 @@ fn shown(table: &LeaseTable) -> Vec<String> {
 }
 
 #[test]
-fn a_new_lease_is_put_and_a_lost_one_is_gone() {
+fn a_lease_is_new_then_changed_then_gone() {
     let mut table = table_with_own();
     let peer = lease(PEER, "192.168.0.2");
-    assert_eq!(table.put(peer.clone()), Some(Change::Put(peer.clone())));
-    assert_eq!(table.get(&peer.subnet), Some(&peer.attrs));
+    assert_eq!(table.put(peer.clone()), Some(Change::New(peer.clone())));
+    let moved = lease(PEER, "192.168.0.3");
+    assert_eq!(table.put(moved.clone()), Some(Change::Changed(moved.clone())));
+    assert_eq!(table.get(&moved.subnet), Some(&moved.attrs));
     assert_eq!((table.len(), table.is_empty()), (1, false));
     assert_eq!(table.remove(&peer.subnet), Some(Change::Gone(peer.subnet)));
     assert_eq!((table.len(), table.is_empty()), (0, true));
@@ -47,7 +49,7 @@ fn a_snapshot_reports_what_differs_removals_first() {
     table.put(lease("10.5.4.0-24", "192.168.0.4"));
     assert_eq!(
         table.snapshot(vec![lease(OTHER, "192.168.0.3"), lease("10.5.4.0-24", "192.168.0.4")]),
-        [Change::Gone(subnet(PEER)), Change::Put(lease(OTHER, "192.168.0.3"))]
+        [Change::Gone(subnet(PEER)), Change::New(lease(OTHER, "192.168.0.3"))]
     );
     assert_eq!(shown(&table), [OTHER, "10.5.4.0-24"]);
 }
@@ -58,7 +60,7 @@ fn defect_4_a_snapshot_reports_changed_attributes() {
     table.snapshot(vec![lease(PEER, "192.168.0.2"), lease(OTHER, "192.168.0.3")]);
     assert_eq!(
         table.snapshot(vec![lease(PEER, "192.168.0.99"), lease(OTHER, "192.168.0.3")]),
-        [Change::Put(lease(PEER, "192.168.0.99"))]
+        [Change::Changed(lease(PEER, "192.168.0.99"))]
     );
 }
 
@@ -66,7 +68,7 @@ fn defect_4_a_snapshot_reports_changed_attributes() {
 fn defect_4_snapshots_never_report_the_own_lease() {
     let mut table = table_with_own();
     let leases = || vec![lease(OWN, "192.168.0.1"), lease(PEER, "192.168.0.2")];
-    assert_eq!(table.snapshot(leases()), [Change::Put(lease(PEER, "192.168.0.2"))]);
+    assert_eq!(table.snapshot(leases()), [Change::New(lease(PEER, "192.168.0.2"))]);
     assert_eq!(table.snapshot(leases()), []);
     assert_eq!(table.snapshot(vec![lease(PEER, "192.168.0.2")]), [], "not even that it vanished");
 }
@@ -96,7 +98,7 @@ fn whoever_took_our_former_subnet_appears_when_we_move() {
     table.put(lease(PEER, "192.168.0.1"));
     assert_eq!(
         table.set_own(Some(subnet(PEER))),
-        [Change::Gone(subnet(PEER)), Change::Put(lease(OWN, "192.168.0.77"))]
+        [Change::Gone(subnet(PEER)), Change::New(lease(OWN, "192.168.0.77"))]
     );
     assert_eq!(shown(&table), [OWN]);
 }
@@ -107,7 +109,7 @@ fn defect_16_a_dual_stack_lease_is_not_the_ipv4_lease_it_begins_like() {
     let dual = "10.5.1.0-24&fd00:1::-64";
     assert_eq!(
         table.put(lease(dual, "192.168.0.2")),
-        Some(Change::Put(lease(dual, "192.168.0.2")))
+        Some(Change::New(lease(dual, "192.168.0.2")))
     );
     assert_eq!(table.remove(&subnet(OWN)), None);
     assert_eq!(shown(&table), [dual]);
@@ -117,7 +119,7 @@ fn defect_16_a_dual_stack_lease_is_not_the_ipv4_lease_it_begins_like() {
 fn of_two_leases_for_one_subnet_in_a_snapshot_the_last_counts() {
     let mut table = table_with_own();
     let changes = table.snapshot(vec![lease(PEER, "192.168.0.2"), lease(PEER, "192.168.0.3")]);
-    assert_eq!(changes, [Change::Put(lease(PEER, "192.168.0.3"))]);
+    assert_eq!(changes, [Change::New(lease(PEER, "192.168.0.3"))]);
 }
 
 #[test]
@@ -175,8 +177,13 @@ impl Reader {
     fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             match change {
-                Change::Put(lease) => {
+                Change::New(lease) => {
+                    let before = self.0.insert(lease.subnet, lease.attrs);
+                    assert_eq!(before, None, "{} was there", lease.subnet);
+                }
+                Change::Changed(lease) => {
                     let before = self.0.insert(lease.subnet, lease.attrs.clone());
+                    assert!(before.is_some(), "{} was not there", lease.subnet);
                     assert_ne!(before, Some(lease.attrs), "nothing changed for {}", lease.subnet);
                 }
                 Change::Gone(subnet) => {

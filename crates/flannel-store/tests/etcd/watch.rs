@@ -131,7 +131,7 @@ async fn defect_1_keys_and_values_that_cannot_be_read_are_skipped_and_no_peer_is
     assert_eq!(next(&mut events).await, Put(lease("10.3.3.0-24", "3.3.3.3").into()));
     assert_eq!(
         table.put(lease("10.3.3.0-24", "3.3.3.3")),
-        Some(Change::Put(lease("10.3.3.0-24", "3.3.3.3")))
+        Some(Change::New(lease("10.3.3.0-24", "3.3.3.3")))
     );
     assert_eq!(table.len(), 2);
 }

@@ -311,6 +311,7 @@ impl Daemon {
                 }
                 StoreEvent::Assigned(subnet) => self.own.on_assigned(subnet),
                 StoreEvent::Config(text) => {
+                    peers::tell(&changes);
                     self.apply(std::mem::take(&mut changes)).await?;
                     self.on_config(text).await?;
                 }
@@ -337,6 +338,7 @@ impl Daemon {
             next = self.events.try_recv().ok();
         }
         if !changes.is_empty() {
+            peers::tell(&changes);
             self.apply(changes).await?;
             self.store_to_kernel.since(heard);
         }

@@ -155,6 +155,11 @@ impl JoinedNetwork {
         self.backend.mtu(&self.node)
     }
 
+    /// How that was found, in words.
+    pub(super) fn mtu_why(&self) -> String {
+        self.backend.mtu_why(&self.node)
+    }
+
     pub(super) fn networks(&self) -> Vec<IpNet> {
         flannel_backend::networks(&self.node)
     }

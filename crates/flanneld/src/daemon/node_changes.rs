@@ -1,14 +1,16 @@
 //! What changes about this node itself: its interfaces and addresses, its lease, and what other networks of
 //! this node take.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
-use flannel_backend::DesiredState;
+use flannel_backend::{DesiredState, Underlay};
 use flannel_kernel::Ownership;
 use flannel_lease::{Change, Lease, Subnet};
 
 use super::Daemon;
 use super::network::JoinedNetwork;
+use super::peers;
 
 impl Daemon {
     pub(super) async fn on_facts(&mut self) -> anyhow::Result<()> {
@@ -27,6 +29,21 @@ impl Daemon {
         }
         if network.underlay() != self.network.underlay() {
             network.say_underlay();
+            let (before, now) = (self.network.underlay(), network.underlay());
+            if before.addresses() != now.addresses() {
+                let words = |underlay: &Underlay| match underlay.addresses().as_slice() {
+                    [] => "no address".to_owned(),
+                    some => some.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" and "),
+                };
+                tracing::info!(
+                    event = "address-changed",
+                    "This node has {} on {} now; it had {} on {}",
+                    words(now),
+                    now.link,
+                    words(before),
+                    before.link
+                );
+            }
             self.network = network;
             self.setup.store.node_moved();
             // The store may take its time, or be away: the kernel follows first.
@@ -38,8 +55,9 @@ impl Daemon {
         let again = self.network.wants_paths_again(&facts);
         let concerned = |subnet: &Subnet| again || connected.iter().any(|c| c.overlaps(subnet));
         let peers = self.table.iter().filter(|(subnet, _)| concerned(subnet));
-        let changes = peers
-            .map(|(subnet, attrs)| Change::Put(Lease { subnet: *subnet, attrs: attrs.clone() }));
+        let changes = peers.map(|(subnet, attrs)| {
+            Change::Changed(Lease { subnet: *subnet, attrs: attrs.clone() })
+        });
         let changes = changes.collect();
         self.apply(changes).await
     }
@@ -82,6 +100,7 @@ impl Daemon {
         let mut changes = self.table.set_own(Some(self.own.subnet()));
         changes.extend(self.table.snapshot(snapshot.leases.into_iter().map(|stored| stored.lease)));
         let changes = self.peers.spare_the_vanished(changes, Instant::now());
+        peers::tell(&changes);
         if self.own.subnet() == before {
             return self.apply(changes).await;
         }

@@ -11,6 +11,27 @@ use super::identity::address;
 use super::network::JoinedNetwork;
 use super::timing::GRACE_FOR_THE_VANISHED;
 
+/// Remembers what the store said of peers, for `flannelctl events`.
+pub(super) fn tell(changes: &[Change]) {
+    for change in changes {
+        match change {
+            Change::New(Lease { subnet, attrs }) => tracing::debug!(
+                event = "peer-announced",
+                "Peer {subnet:#} is at {}",
+                address(attrs)
+            ),
+            Change::Changed(Lease { subnet, attrs }) => tracing::debug!(
+                event = "peer-changed",
+                "Peer {subnet:#} has announced itself anew, at {}",
+                address(attrs)
+            ),
+            Change::Gone(subnet) => {
+                tracing::debug!(event = "peer-gone", "Peer {subnet:#} is gone");
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Peers {
     /// Peers without wishes, and why.
@@ -51,22 +72,13 @@ impl Peers {
         let mut desired = DesiredState::with_capacity(changes.len());
         for change in changes {
             match change {
-                Change::Put(lease) => {
+                Change::New(lease) | Change::Changed(lease) => {
                     self.vanished.remove(&lease.subnet);
                     self.make_room(&lease.subnet, &mut desired);
                     let wishes = self.wishes(network, own, &lease);
                     desired.change(WantedBy::Peer(lease.subnet), wishes);
-                    tracing::debug!(
-                        event = "peer-announced",
-                        "Peer {:#} is at {}",
-                        lease.subnet,
-                        address(&lease.attrs)
-                    );
                 }
-                Change::Gone(subnet) => {
-                    self.forget(subnet, &mut desired);
-                    tracing::debug!(event = "peer-gone", "Peer {subnet:#} is gone");
-                }
+                Change::Gone(subnet) => self.forget(subnet, &mut desired),
             }
         }
         desired
@@ -140,7 +152,10 @@ impl Peers {
         let departed: Vec<Subnet> =
             self.vanished.iter().filter(|(_, due)| **due <= now).map(|(s, _)| *s).collect();
         let mut desired = DesiredState::default();
-        departed.into_iter().for_each(|subnet| self.forget(subnet, &mut desired));
+        for subnet in departed {
+            tell(&[Change::Gone(subnet)]);
+            self.forget(subnet, &mut desired);
+        }
         desired
     }
 

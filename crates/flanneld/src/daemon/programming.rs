@@ -40,7 +40,7 @@ impl Daemon {
             return Ok(());
         }
         let put = changes.iter().filter_map(|change| match change {
-            Change::Put(lease) => Some((&lease.subnet, &lease.attrs)),
+            Change::New(lease) | Change::Changed(lease) => Some((&lease.subnet, &lease.attrs)),
             Change::Gone(_) => None,
         });
         self.network.find_paths(self.setup.appliers.kernel(), put).await?;
@@ -54,7 +54,7 @@ impl Daemon {
 
 fn subnet(change: &Change) -> Subnet {
     match change {
-        Change::Put(lease) => lease.subnet,
+        Change::New(lease) | Change::Changed(lease) => lease.subnet,
         Change::Gone(subnet) => *subnet,
     }
 }

@@ -1,6 +1,5 @@
 //! What this node says of itself in one network, when it is asked.
 
-use std::net::IpAddr;
 use std::time::SystemTime;
 
 use flannel_lease::{Expiry, LeaseAttrs, LeaseTable, Subnet};
@@ -77,9 +76,11 @@ impl Daemon {
             why,
             networks: network.networks().iter().map(ToString::to_string).collect(),
             backend: Some(network.config().backend.kind.clone()),
+            config: Some(network.config().shown()),
             lease: Some(self.lease_state()),
             underlay: Some(self.underlay_state()),
             mtu: Some(network.mtu()),
+            mtu_why: Some(network.mtu_why()),
             store: Some(StoreState {
                 name: self.setup.store.words(),
                 up: self.contact.lost.is_none(),
@@ -109,12 +110,11 @@ impl Daemon {
 
     fn underlay_state(&self) -> UnderlayState {
         let underlay = self.network.underlay();
-        let (v4, v6) = (underlay.v4.map(IpAddr::V4), underlay.v6.map(IpAddr::V6));
         UnderlayState {
             interface: underlay.link.to_string(),
             why: underlay.why.clone(),
             mtu: underlay.mtu,
-            addresses: v4.into_iter().chain(v6).collect(),
+            addresses: underlay.addresses(),
             public_ip: underlay.public_v4,
             public_ipv6: underlay.public_v6,
         }

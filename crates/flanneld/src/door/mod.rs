@@ -102,7 +102,7 @@ impl Door {
         let value = |name: &str| value(request.uri().query()?, name);
         match (request.method().as_str(), request.uri().path()) {
             ("GET", "/v1/state") => {
-                let state = serde_json::to_vec(&self.state().await).unwrap_or_default();
+                let state = serde_json::to_vec(&self.state(through).await).unwrap_or_default();
                 response(StatusCode::OK, "application/json", whole(state))
             }
             ("GET", "/metrics") => self.metrics(request.headers()).await,
@@ -132,10 +132,13 @@ impl Door {
         }
     }
 
-    async fn state(&self) -> DaemonState {
+    async fn state(&self, through: Through) -> DaemonState {
         let mut networks = Vec::new();
         for reading in self.0.readings.of_each_network() {
-            networks.push(network_state(reading).await);
+            let mut network = network_state(reading).await;
+            // Commands of an operator may be in it.
+            network.config = network.config.filter(|_| through == Through::Socket);
+            networks.push(network);
         }
         DaemonState {
             schema: SCHEMA,

@@ -50,15 +50,22 @@ pub(super) struct Body {
     pub(super) fields: String,
     /// The kind of event that the line tells of, for the history.
     pub(super) event: Option<String>,
+    /// What else the history keeps of it.
+    pub(super) undone_by: Option<String>,
+    pub(super) after_micros: Option<u64>,
+    pub(super) entries: Option<u64>,
     /// Of a span: the network that it is about.
     pub(super) network: Option<String>,
 }
 
 impl Body {
     fn add(&mut self, field: &Field, value: impl fmt::Display) {
-        if field.name() == history::FIELD {
-            self.event = Some(value.to_string());
-            return;
+        match field.name() {
+            history::FIELD => return self.event = Some(value.to_string()),
+            history::UNDONE_BY => return self.undone_by = Some(value.to_string()),
+            history::AFTER_MICROS => return self.after_micros = value.to_string().parse().ok(),
+            history::ENTRIES => return self.entries = value.to_string().parse().ok(),
+            _ => {}
         }
         if field.name() == "network" {
             self.network = Some(value.to_string());

@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
 
+use flannel_state::HistoryEvent;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -130,7 +131,15 @@ where
             }
         }
         if let Some((kind, what)) = happened {
-            self.history.add(kind, what, body.network.take());
+            self.history.add(HistoryEvent {
+                kind,
+                what,
+                network: body.network.take(),
+                undone_by: body.undone_by,
+                after_micros: body.after_micros,
+                entries: body.entries,
+                ..HistoryEvent::default()
+            });
             if !self.verbosity.shows(metadata) {
                 return;
             }

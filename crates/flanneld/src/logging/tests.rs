@@ -127,6 +127,8 @@ fn what_is_marked_as_an_event_is_remembered_even_if_it_is_not_shown() {
         let _network = tracing::info_span!("join", network = "blue").entered();
         info!(event = "store-found", after = 3, "The store is back");
         debug!(event = "peer-gone", "Peer 10.1.2.0/24 is gone");
+        let by = Some("ip, process 7");
+        debug!(event = "entry-restored", undone_by = by, after_micros = 42u64, "restored it");
         debug!("a detail");
     });
     let shown: Vec<_> = log.lines().map(|line| line.split_once("] ").expect("a head").1).collect();
@@ -136,5 +138,9 @@ fn what_is_marked_as_an_event_is_remembered_even_if_it_is_not_shown() {
     let event =
         |kind: &str, what: &str| (kind.to_owned(), what.to_owned(), Some("blue".to_owned()));
     let first = event("store-found", "The store is back after=3");
-    assert_eq!(events, [first, event("peer-gone", "Peer 10.1.2.0/24 is gone")]);
+    let gone = event("peer-gone", "Peer 10.1.2.0/24 is gone");
+    assert_eq!(events, [first, gone, event("entry-restored", "restored it")]);
+    let restored = &history.since(2, 1)[0];
+    assert_eq!(restored.undone_by.as_deref(), Some("ip, process 7"));
+    assert_eq!((restored.after_micros, restored.entries), (Some(42), None));
 }

@@ -39,6 +39,16 @@ fn a_node_tells_what_it_has_and_what_happened() -> Result<()> {
     let state: serde_json::Value =
         serde_json::from_str(&flannelctl(&lab, 1, &["status", "-o", "json"])?).unwrap();
     assert_eq!(state["schema"], 1, "{state}");
+    let network = &state["networks"][0];
+    assert_eq!(network["mtuWhy"], "eth0 has 1500, vxlan takes 50", "{state}");
+    assert_eq!(network["config"]["Network"], "10.244.0.0/16", "{state}");
+    assert_eq!(network["config"]["Backend"]["Type"], "vxlan", "{state}");
+    let wide = flannelctl(&lab, 1, &["status", "-o", "wide"])?;
+    assert!(wide.contains("vxlan, MTU 1450: eth0 has 1500, vxlan takes 50\n"), "{wide}");
+    assert!(
+        wide.contains("config    {") && wide.contains(r#""Network":"10.244.0.0/16""#),
+        "{wide}"
+    );
     assert_eq!(state["networks"][0]["store"]["up"], true, "{state}");
     assert!(state["networks"][0]["lease"]["remainingSeconds"].as_u64() > Some(80_000), "{state}");
     let peers = flannelctl(&lab, 1, &["peers"])?;
@@ -92,7 +102,9 @@ fn what_is_wanted_is_told_entry_by_entry_and_a_peer_that_lacks_one_is_incomplete
     lab.etcd()?.put(&lease_path(&lab, "10.244.202.0-24"), clone)?;
     let peers = lab.wait_until("the clone to be told of", LIMIT, || {
         let peers = told(&lab, "GET", "/v1/peers");
-        (peers.len() == 3).then_some(peers).ok_or(LabError::Spec("not yet".to_owned()))
+        let is_found = peers.iter().any(|peer| peer["condition"] == "incomplete");
+        let all = peers.len() == 3 && is_found;
+        if all { Ok(peers) } else { Err(LabError::Spec(format!("{peers:?}"))) }
     })?;
     let condition = |subnet: &str| {
         let peer = peers.iter().find(|peer| peer["subnet"] == subnet).unwrap();
@@ -173,6 +185,8 @@ fn the_probe_port_tells_everybody_the_state_and_lets_nobody_do_anything() -> Res
     let (status, state) = ask("/v1/state");
     let state: Value = serde_json::from_str(&state).unwrap();
     assert_eq!((status, &state["networks"][0]["verdict"]), (200, &"ready".into()));
+    assert_eq!(state["networks"][0]["mtuWhy"], "eth0 has 1500, vxlan takes 50");
+    assert_eq!(state["networks"][0]["config"], Value::Null, "that is root's to know");
     lab.wait_until("the other node", LIMIT, || ask("/v1/peers").1.lines().count() == 1)?;
     assert!(ask("/v1/events").1.contains("\"ready\""));
     // It ends: nobody outside may keep a daemon busy.

@@ -1,39 +1,18 @@
 //! Removing what nobody else is to know: secrets of this node that are known, wherever they stand, and what looks like
-//! one. Better too much than too little.
+//! one.
 
 use std::fs;
 use std::path::PathBuf;
 
-use flannel_common::Secret;
+use flannel_common::{Secret, is_secret_name, without_secrets};
 use serde_json::Value;
 
 use crate::commands::check::surroundings::Knowing;
 use crate::commands::daemon_process::DaemonProcess;
 
-const REMOVED: &str = "<removed>";
-/// What is in the name of something that is secret.
-const NAMES: [&str; 14] = [
-    "psk",
-    "preshared",
-    "password",
-    "passwd",
-    "passphrase",
-    "token",
-    "secret",
-    "private",
-    "credential",
-    "authorization",
-    "accesskey",
-    "access_key",
-    "apikey",
-    "key-data",
-];
 /// Where keys of this node lie.
 const KEY_FILES: [&str; 4] =
     ["/run/flannel/wgkey", "/run/flannel/wgkeyv6", "/var/lib/flannel/wgkey", "/etc/ipsec.secrets"];
-/// Of 32 bytes in base64, as WireGuard's are.
-const KEY_LETTERS: usize = 43;
-
 #[derive(Default)]
 pub(super) struct Secrets(Vec<Secret>);
 
@@ -80,25 +59,8 @@ impl Secrets {
 
     pub(super) fn remove(&self, text: &str) -> String {
         let known = self.0.iter().fold(text.to_owned(), |text, secret| secret.hide_in(&text));
-        let mut clean = String::with_capacity(known.len());
-        let mut inside_key = false;
-        for line in known.split_inclusive('\n') {
-            if line.contains("-----BEGIN") && line.contains("PRIVATE") {
-                inside_key = true;
-                clean += "<private key removed>\n";
-            }
-            if !inside_key {
-                clean += &line_without(line);
-            }
-            inside_key &= !line.contains("-----END");
-        }
-        clean
+        without_secrets(&known)
     }
-}
-
-fn is_secret_name(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    NAMES.iter().any(|secret| name.contains(secret))
 }
 
 /// Values of a config under names of secrets.
@@ -117,115 +79,14 @@ fn values(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Words are parted where values begin and end, in JSON, YAML, flags, variables and prose alike.
-fn line_without(line: &str) -> String {
-    let mut clean = String::with_capacity(line.len());
-    let mut word = String::new();
-    // After the name of a secret, the next word that is a value goes.
-    let mut expected = false;
-    for c in line.chars() {
-        if is_part_of_word(c) {
-            word.push(c);
-            continue;
-        }
-        clean += &word_without(&word, &mut expected, c);
-        word.clear();
-        clean.push(c);
-        // A value is on its line, and a new member of an object is another name.
-        if matches!(c, ',' | ';' | '}' | '\n') {
-            expected = false;
-        }
-    }
-    clean += &word_without(&word, &mut expected, '\n');
-    clean
-}
-
-fn is_part_of_word(c: char) -> bool {
-    c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '+' | '/' | '~' | '$' | '!' | '%' | '@')
-}
-
-fn word_without(word: &str, expected: &mut bool, next: char) -> String {
-    if word.is_empty() {
-        return String::new();
-    }
-    // A name is followed by what parts it from its value.
-    if is_secret_name(word) && matches!(next, '=' | ':' | '"' | '\'' | ' ') {
-        *expected = true;
-        return word.to_owned();
-    }
-    if *expected {
-        let scheme = [
-            "Bearer", "Basic", "true", "false", "null", "bearer", "basic", "file", "from", "of",
-            "is", "for",
-        ];
-        if scheme.contains(&word) {
-            return word.to_owned();
-        }
-        *expected = false;
-        return REMOVED.to_owned();
-    }
-    if looks_secret(word) { REMOVED.to_owned() } else { word.to_owned() }
-}
-
-/// A key of WireGuard, a token of the lease server, a web token, a key of a cloud.
-fn looks_secret(word: &str) -> bool {
-    let base64 =
-        |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '+' || c == '/');
-    let key =
-        word.len() == KEY_LETTERS && base64(word) && !word.chars().all(|c| c.is_ascii_hexdigit());
-    let token =
-        word.starts_with("fl1.") || word.starts_with("eyJ") && word.matches('.').count() == 2;
-    let cloud = word.len() == 20 && (word.starts_with("AKIA") || word.starts_with("ASIA"))
-        || word.starts_with("LTAI") && word.len() >= 16
-        || word.starts_with("AKID") && word.len() >= 32;
-    key || token || cloud
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_a_secret_goes_in_whatever_it_stands() {
-        let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
-        for (text, secret) in [
-            (r#"{"Backend":{"Type":"ipsec","PSK":"hunter2hunter2"}}"#.to_owned(), "hunter2"),
-            ("PSK: hunter2\n".to_owned(), "hunter2"),
-            ("--etcd-password=hunter2 --v=4".to_owned(), "hunter2"),
-            ("--remote-token hunter2".to_owned(), "hunter2"),
-            ("FLANNELD_REMOTE_TOKEN=hunter2".to_owned(), "hunter2"),
-            ("AWS_SECRET_ACCESS_KEY='hunter2/+x'".to_owned(), "hunter2"),
-            ("authorization: Bearer hunter2".to_owned(), "hunter2"),
-            (format!("wg set wg0 private-key {key}"), &key[..40]),
-            (format!("the key {key} was read"), &key[..40]),
-            ("token fl1.abcd.0123".to_owned(), "0123"),
-            ("eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln in a log".to_owned(), "c2ln"),
-            ("id AKIAIOSFODNN7EXAMPLE".to_owned(), "AKIAIOSFODNN7EXAMPLE"),
-            (
-                "-----BEGIN EC PRIVATE KEY-----\nMHcC\nAQEE\n-----END EC PRIVATE KEY-----\nafter\n"
-                    .to_owned(),
-                "MHcC",
-            ),
-        ] {
-            let clean = Secrets::default().remove(&text);
-            assert!(!clean.contains(secret), "{text:?} -> {clean:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_secret_stays_and_what_is_known_goes_wherever_it_is() {
-        for text in [
-            "10.244.1.0/24 via 10.244.1.0 dev flannel.1 onlink proto 244\n",
-            r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","VNI":1}}"#,
-            "-A FORWARD -s 10.244.0.0/16 -j ACCEPT\n",
-            "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\n",
-            "fe80::1 dev eth0 lladdr 02:fa:00:00:00:01 REACHABLE",
-        ] {
-            assert_eq!(Secrets::default().remove(text), text);
-        }
+    fn what_is_known_goes_wherever_it_is_and_so_does_what_looks_like_a_secret() {
         let known = Secrets(vec![Secret::new("open sesame")]);
-        assert!(!known.remove("it said open sesame to me").contains("sesame"));
-        let after = "-----BEGIN PRIVATE KEY-----\nx\n-----END PRIVATE KEY-----\nafter\n";
-        assert!(Secrets::default().remove(after).ends_with("after\n"));
+        let clean = known.remove("it said open sesame to me\nPSK: hunter2\n");
+        assert!(!clean.contains("sesame") && !clean.contains("hunter2"), "{clean}");
     }
 }

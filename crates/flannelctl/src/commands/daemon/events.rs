@@ -7,6 +7,7 @@ use clap::Args;
 use flannel_state::HistoryEvent;
 
 use super::{Asking, client, plain};
+use crate::commands::output::Format;
 use crate::commands::store_args::block_on;
 
 /// What happened on this node: peers that came and went, entries restored and who undid them
@@ -29,10 +30,11 @@ impl EventsArgs {
         let query: Vec<String> = last.into_iter().chain(follow).collect();
         let path = format!("/v1/events?{}", query.join("&"));
         let mut out = std::io::stdout().lock();
+        let wide = self.asking.output.output == Format::Wide;
         let each = |event: HistoryEvent| -> anyhow::Result<()> {
             match self.asking.output.output.one_of_many(&event)? {
                 Some(text) => out.write_all(text.as_bytes())?,
-                None => writeln!(out, "{}", row(&event))?,
+                None => writeln!(out, "{}", row(&event, wide))?,
             }
             Ok(out.flush()?)
         };
@@ -41,9 +43,40 @@ impl EventsArgs {
     }
 }
 
-fn row(event: &HistoryEvent) -> String {
+/// In detail with the number, and with how long what was restored had been away, to the microsecond.
+fn row(event: &HistoryEvent, wide: bool) -> String {
     let network = event.network.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
     // Milliseconds are enough for people; the rest is in -o json.
     let at = event.at.get(..23).map(|at| format!("{at}Z")).unwrap_or_else(|| event.at.clone());
-    format!("{at} {:<16} {}{}", event.kind, plain(&network), plain(&event.what))
+    let (kind, what) = (plain(&event.kind), plain(&event.what));
+    let network = plain(&network);
+    if !wide {
+        return format!("{at} {kind:<16} {network}{what}");
+    }
+    let after = event.after_micros.map_or("-".to_owned(), |micros| format!("{micros}µs"));
+    format!("{:<6} {at} {kind:<16} {after:<12} {network}{what}", event.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_detail_an_event_has_its_number_and_how_long_something_was_away() {
+        let event = HistoryEvent {
+            number: 7,
+            at: "2026-11-17T00:16:55.595504152Z".to_owned(),
+            network: Some("blue".to_owned()),
+            kind: "entry-restored".to_owned(),
+            what: "restored it".to_owned(),
+            after_micros: Some(1_234),
+            ..HistoryEvent::default()
+        };
+        let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let at = "2026-11-17T00:16:55.595Z";
+        let short = [at, "entry-restored", "blue:", "restored", "it"];
+        assert_eq!(words(row(&event, false)), short);
+        let wide = ["7", at, "entry-restored", "1234µs", "blue:", "restored", "it"];
+        assert_eq!(words(row(&event, true)), wide);
+    }
 }

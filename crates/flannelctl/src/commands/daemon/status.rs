@@ -119,9 +119,13 @@ fn details(network: &NetworkState, now: &str, all: bool) -> Vec<(&'static str, S
     let mut rows = Vec::new();
     if !network.networks.is_empty() {
         let backend = network.backend.as_deref().unwrap_or("no backend");
-        let mtu = network.mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default();
+        let mut mtu = network.mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default();
+        if let Some(why) = network.mtu_why.as_ref().filter(|_| all) {
+            mtu += &format!(": {why}");
+        }
         rows.push(("network", format!("{}, {backend}{mtu}", network.networks.join(" "))));
     }
+    rows.extend(network.config.as_ref().filter(|_| all).map(|it| ("config", it.to_string())));
     if let Some(lease) = &network.lease {
         let subnets: Vec<&str> =
             [&lease.subnet, &lease.ipv6_subnet].into_iter().flatten().map(String::as_str).collect();
