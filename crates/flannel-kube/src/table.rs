@@ -237,7 +237,9 @@ impl NodeTable {
             }
         };
         let mut lease = in_families(Lease { subnet, attrs }, self.families)?;
-        lease.attrs.owner = self.named.then(|| name.into());
+        // What this node announces of itself has no name.
+        let own = self.announced(name).is_some();
+        lease.attrs.owner = (self.named || !own).then(|| name.into());
         Some(lease)
     }
 

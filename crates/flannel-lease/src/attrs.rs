@@ -19,8 +19,8 @@ pub struct LeaseAttrs {
     pub backend_type: Box<str>,
     pub backend_data: Option<RawJson>,
     pub backend_v6_data: Option<RawJson>,
-    /// Whom a lease server has given the lease to, when it knows its clients by name. Nodes that write
-    /// their own lease do not name themselves.
+    /// Whose lease it is: whom a lease server has given it to, when it knows its clients by name, or the Node that
+    /// has it in Kubernetes. Nodes that write their own lease do not name themselves.
     pub owner: Option<Box<str>>,
     /// Where the node answers the probes of its peers. Nodes of the Go flannel do not, and say nothing of it.
     pub probe_port: Option<NonZeroU16>,
@@ -45,6 +45,13 @@ pub enum AttrsError {
 }
 
 impl LeaseAttrs {
+    /// Whether nodes say the same of themselves. Their names, and in Kubernetes their machines, are what a store says of
+    /// them.
+    pub fn announce_the_same_as(&self, other: &Self) -> bool {
+        let announced = |attrs: &Self| Self { owner: None, machine: None, ..attrs.clone() };
+        announced(self) == announced(other)
+    }
+
     pub fn from_json(json: &[u8]) -> Result<Self, AttrsError> {
         // Go replaces bytes that are not UTF-8 instead of refusing the value.
         let text = String::from_utf8_lossy(json);

@@ -61,6 +61,7 @@ impl Said {
 pub(crate) fn brief_peer(mut peer: PeerState) -> PeerState {
     peer.why = peer.why.map(brief);
     peer.backend = brief(peer.backend);
+    peer.name = peer.name.map(brief);
     peer.probe.iter_mut().for_each(brief_probe);
     peer
 }

@@ -11,6 +11,9 @@ use crate::ProbeState;
 pub struct PeerState {
     /// Of which network it is a peer.
     pub network: String,
+    /// Its name, where the store knows that: the lease server by its clients' tokens, Kubernetes by its Nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subnet: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -99,6 +99,7 @@ fn daemon() -> DaemonState {
 fn peer() -> PeerState {
     PeerState {
         network: text(),
+        name: Some(text()),
         subnet: Some(text()),
         ipv6_subnet: Some(text()),
         public_ip: Some([192, 0, 2, 1].into()),

@@ -120,10 +120,12 @@ impl WireLease {
         self.version.map_or(Version::UNKNOWN, Version::new)
     }
 
-    /// The lease as the server has it.
+    /// The lease as the server has it, with the name of whom it has given it to.
     pub fn stored(&self) -> Result<StoredLease, WireError> {
         let reserved = self.expiry == Some(Expiry::Never);
-        Ok(StoredLease { lease: self.lease()?, version: self.version(), reserved })
+        let mut lease = self.lease()?;
+        lease.attrs.owner = self.owner.as_deref().map(Box::from);
+        Ok(StoredLease { lease, version: self.version(), reserved })
     }
 }
 

@@ -176,7 +176,10 @@ fn whose_a_lease_is_may_stand_in_it_and_whatever_else_stands_there_does_no_harm(
         ..LeaseAttrs::default()
     };
     assert_eq!(LeaseAttrs::from_json(owned.to_json().as_bytes()), Ok(owned.clone()));
-    assert!(!LeaseAttrs { owner: None, ..owned }.to_json().contains("Owner"));
+    let nameless = LeaseAttrs { owner: None, ..owned.clone() };
+    assert!(!nameless.to_json().contains("Owner"));
+    assert!(owned != nameless && owned.announce_the_same_as(&nameless));
+    assert!(!owned.announce_the_same_as(&LeaseAttrs::default()));
     for other in ["null", "\"\"", "7", "{\"x\":1}", "[]"] {
         let text = format!("{{\"PublicIP\":\"192.0.2.1\",\"Owner\":{other}}}");
         assert_eq!(LeaseAttrs::from_json(text.as_bytes()).unwrap().owner, None, "{other}");

@@ -68,7 +68,7 @@ impl Assigned {
         let state = self.state();
         if let Some(own) = &state.own
             && own.subnet == stored.lease.subnet
-            && own.seen == stored.lease.attrs
+            && own.seen.announce_the_same_as(&stored.lease.attrs)
         {
             stored.lease.attrs = own.announced.clone();
         }

@@ -103,10 +103,9 @@ impl OwnLease {
     // --- what the store says about it ---------------------------------------------------------
 
     pub(super) fn on_put(&mut self, lease: &Lease) {
-        // In Kubernetes the kubelet says which machine it is.
-        let announced =
-            LeaseAttrs { machine: lease.attrs.machine, ..self.held.lease.attrs.clone() };
-        if lease.subnet == self.subnet() && lease.attrs != announced {
+        if lease.subnet == self.subnet()
+            && !lease.attrs.announce_the_same_as(&self.held.lease.attrs)
+        {
             let by = identity::address(&lease.attrs);
             self.ask(&format!("was written by another node, which announces itself at {by}"));
         }
@@ -226,7 +225,7 @@ impl OwnLease {
             self.last_problem = Some(("does not fit the network config any more".to_owned(), now));
             return;
         }
-        if attrs == self.held.lease.attrs {
+        if attrs.announce_the_same_as(&self.held.lease.attrs) {
             return;
         }
         // The kernel must follow in any case; whether the others can be told now is another matter.

@@ -11,17 +11,19 @@ use flannel_state::{PeerCondition, PeerState};
 use super::{Asking, client, plain, probing};
 use crate::commands::output::Format;
 use crate::commands::store_args::block_on;
+use crate::commands::usage;
 
 /// How often peers that are watched are looked at.
 const POLL: Duration = Duration::from_secs(1);
 
 /// How this node stands with each of the others
 ///
-/// Ends with 0 if all that are shown are reached as far as this node can tell, 1 if one is not, or if there is none
-/// such.
+/// Ends with 0 if all that are shown are reached as far as this node can tell, 1 if one is not, and 2 if this node
+/// knows no such peer.
 #[derive(Debug, Args)]
 pub(crate) struct PeersArgs {
-    /// Only the peer with this address, of a node or of a pod, or whose subnet starts so
+    /// Only the peer of this name, where the store knows names, or with this address, of a node or of a pod, or whose
+    /// subnet starts so
     node: Option<String>,
     /// Go on showing what changes
     #[arg(short, long)]
@@ -81,7 +83,9 @@ impl PeersArgs {
             }
         }
         if let (Some(node), 0) = (&self.node, count) {
-            anyhow::bail!("this node knows no peer {node}; `flannelctl peers` lists them");
+            return Err(usage(format!(
+                "this node knows no peer {node}; `flannelctl peers -o wide` lists them"
+            )));
         }
         Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
@@ -105,22 +109,29 @@ fn is_meant(peer: &PeerState, node: &str) -> bool {
         let net: Option<ipnet::IpNet> = subnet.parse().ok();
         subnet.starts_with(node) || net.zip(pod).is_some_and(|(net, pod)| net.contains(&pod))
     };
-    address(peer.public_ip.map(|ip| ip.to_string()))
+    peer.name.as_deref() == Some(node)
+        || address(peer.public_ip.map(|ip| ip.to_string()))
         || address(peer.public_ipv6.map(|ip| ip.to_string()))
         || subnets.into_iter().any(has)
 }
 
 fn heading(wide: bool) -> String {
-    columns(["SUBNET", "NODE", "BACKEND", "PROBE"], wide.then_some(["MTU", "PROBED"]), "STATE")
+    columns(
+        ["SUBNET", "NODE", "BACKEND", "PROBE"],
+        wide.then_some(["NAME", "MTU", "PROBED"]),
+        "STATE",
+    )
 }
 
 /// With all details there is room for two families.
-fn columns(first: [&str; 4], more: Option<[&str; 2]>, last: &str) -> String {
+fn columns(first: [&str; 4], more: Option<[&str; 3]>, last: &str) -> String {
     let [subnet, node, backend, probe] = first;
     match more {
         None => format!("{subnet:<20} {node:<20} {backend:<10} {probe:<16} {last}"),
-        Some([mtu, at]) => {
-            format!("{subnet:<44} {node:<44} {backend:<10} {probe:<16} {mtu:<6} {at:<21} {last}")
+        Some([name, mtu, at]) => {
+            format!(
+                "{subnet:<44} {name:<20} {node:<44} {backend:<10} {probe:<16} {mtu:<6} {at:<21} {last}"
+            )
         }
     }
 }
@@ -146,7 +157,8 @@ fn row(peer: &PeerState, wide: bool) -> String {
     // To the second.
     let at = probed.and_then(|probe| Some(format!("{}Z", probe.at.as_ref()?.get(..19)?)));
     let at = at.unwrap_or_else(|| "-".to_owned());
-    let more = wide.then_some([mtu.as_str(), at.as_str()]);
+    let name = peer.name.as_ref().map_or("-".to_owned(), |name| plain(name));
+    let more = wide.then_some([name.as_str(), mtu.as_str(), at.as_str()]);
     let state = format!("{condition}{why}");
     let mut row = columns([&subnet, &node, &backend, &probe], more, &state);
     if let Some(found) = peer.probe.as_ref().filter(|probe| probe.traffic.is_some()) {
@@ -166,6 +178,7 @@ mod tests {
     fn in_detail_a_peer_is_shown_in_both_families_with_what_passes_and_when_it_was_asked() {
         let peer = PeerState {
             network: "_".to_owned(),
+            name: Some("node-1".to_owned()),
             subnet: Some("10.5.1.0/24".to_owned()),
             ipv6_subnet: Some("fd00:5:1::/64".to_owned()),
             public_ip: Some([192, 0, 2, 1].into()),
@@ -186,6 +199,7 @@ mod tests {
             words(row(&peer, true)),
             [
                 "10.5.1.0/24,fd00:5:1::/64",
+                "node-1",
                 "192.0.2.1",
                 "vxlan",
                 "reached",
@@ -194,7 +208,11 @@ mod tests {
                 "programmed"
             ]
         );
-        assert_eq!(words(heading(true)).len(), 7);
+        assert_eq!(words(heading(true)).len(), 8);
+        for meant in ["node-1", "192.0.2.1", "10.5.1.7", "10.5.1", "fd00:5:1::9"] {
+            assert!(is_meant(&peer, meant), "{meant}");
+        }
+        assert!(!is_meant(&peer, "node") && !is_meant(&peer, "10.5.2.7"));
         let short = words(row(&peer, false));
         assert_eq!(short, ["10.5.1.0/24", "192.0.2.1", "vxlan", "reached", "programmed"]);
     }

@@ -112,6 +112,7 @@ mod tests {
         let cell_of = |probe: Option<ProbeState>| {
             cell(&PeerState {
                 network: "_".to_owned(),
+                name: None,
                 subnet: None,
                 ipv6_subnet: None,
                 public_ip: None,
