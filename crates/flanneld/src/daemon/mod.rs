@@ -42,7 +42,7 @@ use flannel_backend::{Answers, Judged, Stack};
 use flannel_kernel::Facts;
 use flannel_lease::{LeaseTable, Previous};
 use flannel_metrics::Latency;
-use flannel_probe::Prober;
+use flannel_probe::{IncompletePeers, Prober};
 use flannel_store::{Snapshot, Store, StoreEvent};
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
@@ -189,6 +189,8 @@ struct Daemon {
     subnet_file_error: Option<String>,
     /// When it is next looked at who of the peers lacks something, while anything is missing.
     incomplete_due: Option<Instant>,
+    /// Who of them does.
+    incomplete: IncompletePeers,
     key_rotation: KeyRotation,
     /// When what start-up needed is free again.
     tidy_due: Option<Instant>,
@@ -235,6 +237,7 @@ impl Daemon {
             subnet_file_due: Instant::now(),
             subnet_file_error: None,
             incomplete_due: None,
+            incomplete: IncompletePeers::Nobody,
             key_rotation: KeyRotation::default(),
             tidy_due: Some(Instant::now() + TIDY_AFTER),
             patience: Instant::now() + PATIENCE_WITH_PEERS,

@@ -73,6 +73,7 @@ impl Daemon {
         let Some(prober) = &self.setup.prober else { return };
         if status.is_settled() && status.contested == 0 {
             if self.incomplete_due.take().is_some() {
+                self.incomplete = IncompletePeers::Nobody;
                 prober.set_incomplete(IncompletePeers::Nobody);
             }
         } else if self.incomplete_due.is_none() {
@@ -90,11 +91,12 @@ impl Daemon {
             WantedBy::Node => None,
             WantedBy::Peer(subnet) => known_by(subnet),
         });
-        prober.set_incomplete(if incomplete.contains(&WantedBy::Node) {
+        self.incomplete = if incomplete.contains(&WantedBy::Node) {
             IncompletePeers::All
         } else {
             IncompletePeers::These(peers.collect())
-        });
+        };
+        prober.set_incomplete(self.incomplete.clone());
         self.incomplete_due = Some(Instant::now() + LOOK_FOR_INCOMPLETE_PEERS);
     }
 
@@ -167,7 +169,7 @@ impl Daemon {
         }
         let target = peers.target(&key)?;
         Some(match peers.known(&key) {
-            Some(known) => told_with(&known, own, &key, target, shared),
+            Some(known) => self.told_with(&known, own, &key, target, shared),
             None => ProbeState { verdict: "waiting".to_owned(), ..ProbeState::default() },
         })
     }
@@ -198,7 +200,7 @@ impl Daemon {
         let finding = |(_, subnet, target, known): (bool, IpNet, &Target, Known)| FindingState {
             subnet: subnet.to_string(),
             node: target.public.iter().flatten().next().copied(),
-            probe: told_with(&known, own, &subnet, target, shared),
+            probe: self.told_with(&known, own, &subnet, target, shared),
         };
         // What is wrong with all of them is most likely wrong here.
         let is_of_all = state.reached + state.impaired == 0 && state.unreached > 1;
@@ -211,6 +213,54 @@ impl Daemon {
             }
         }
         Some(state)
+    }
+
+    /// What was found, or what is known to be the cause of it.
+    fn told_with(
+        &self,
+        known: &Known,
+        own: &Own,
+        subnet: &IpNet,
+        target: &Target,
+        shared: &SharedAddresses,
+    ) -> ProbeState {
+        let probe = told(known, own, subnet, target);
+        if known.verdict.traffic_flows() {
+            return probe;
+        }
+        // What is for one node goes to another, and whatever the probes have seen follows from that.
+        let announced = target.public.iter().chain(&own.announced).flatten();
+        if let Some((ip, subnets)) = announced.filter_map(|ip| Some((*ip, shared.get(ip)?))).next()
+        {
+            let (why, fix) = why_shared(ip, subnets);
+            return ProbeState {
+                verdict: "address-shared".to_owned(),
+                layer: Some("lease".to_owned()),
+                why: Some(why),
+                fix: Some(fix),
+                ..probe
+            };
+        }
+        // What does not find its way here cannot have been dropped elsewhere.
+        if self.is_incomplete(subnet) && probe.layer.as_deref() == Some("tunnel") {
+            return ProbeState {
+                verdict: "entries-missing-here".to_owned(),
+                layer: Some("entries".to_owned()),
+                why: Some("this node lacks entries that lead to it".to_owned()),
+                fix: Some(format!("`flannelctl peers {subnet}` says which, and why")),
+                ..probe
+            };
+        }
+        probe
+    }
+
+    /// Whether something that leads to this peer is known to be missing.
+    fn is_incomplete(&self, peer: &IpNet) -> bool {
+        match &self.incomplete {
+            IncompletePeers::Nobody => false,
+            IncompletePeers::All => true,
+            IncompletePeers::These(peers) => peers.contains(peer),
+        }
     }
 }
 
@@ -226,33 +276,6 @@ pub(super) fn told(known: &Known, own: &Own, subnet: &IpNet, target: &Target) ->
         latency_micros: known.latency.and_then(|latency| latency.as_micros().try_into().ok()),
         mtu: known.mtu,
         at: Some(moment(known.at)),
-    }
-}
-
-/// The same, where an address that two leases announce may be why: what is for one node goes to another, and whatever
-/// the probes have seen follows from that.
-fn told_with(
-    known: &Known,
-    own: &Own,
-    subnet: &IpNet,
-    target: &Target,
-    shared: &SharedAddresses,
-) -> ProbeState {
-    let probe = told(known, own, subnet, target);
-    let announced = target.public.iter().chain(&own.announced).flatten();
-    let shared = announced.filter_map(|ip| Some((*ip, shared.get(ip)?))).next();
-    match shared {
-        Some((ip, subnets)) if !known.verdict.traffic_flows() => {
-            let (why, fix) = why_shared(ip, subnets);
-            ProbeState {
-                verdict: "address-shared".to_owned(),
-                layer: Some("lease".to_owned()),
-                why: Some(why),
-                fix: Some(fix),
-                ..probe
-            }
-        }
-        _ => probe,
     }
 }
 

@@ -34,6 +34,7 @@ mod networks;
 mod own_lease;
 mod probing;
 mod probing_everywhere;
+mod promised_faults;
 mod random;
 mod restart;
 mod rules;
