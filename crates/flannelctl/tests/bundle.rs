@@ -63,10 +63,22 @@ fn a_bundle_has_all_that_is_known_and_none_of_the_secrets() {
     );
     node.write_file("/run/flanneld.log", &log).unwrap();
     node.exec(&["mkdir", "-p", "/etc/cni/net.d"]).unwrap();
+    // As a kubelet keeps the logs of pods; only those of flannel are wanted.
+    node.exec(&["mount", "-t", "tmpfs", "tmpfs", "/var/log"]).unwrap();
+    for (pod, words) in
+        [("kube-flannel_kube-flannel-ds-x7_1", "of a pod"), ("default_web_2", "of others")]
+    {
+        let directory = format!("/var/log/pods/{pod}/kube-flannel");
+        node.exec(&["mkdir", "-p", &directory]).unwrap();
+        node.write_file(&format!("{directory}/0.log"), &format!("{words}\n{log}")).unwrap();
+    }
     let conf = format!(r#"{{"plugins":[{{"type":"flannel","password":"{PASSWORD}"}}]}}"#);
     node.write_file("/etc/cni/net.d/10-flannel.conflist", &conf).unwrap();
     let words =
         [FLANNELCTL, "bundle", "-f", "/run/bundle.tar.gz", "--log=/run/flanneld.log", "--peers=5"];
+    let of_pods = [FLANNELCTL, "bundle", "-f", "/run/of-pods.tar.gz"];
+    let output = node.output(&of_pods).unwrap();
+    assert!(output.status.success(), "{}{}", output.stdout, output.stderr);
     let output = node.output(&words).unwrap();
     assert!(output.status.success(), "{}{}", output.stdout, output.stderr);
     assert_eq!(node.exec(&["stat", "-c", "%a", "/run/bundle.tar.gz"]).unwrap().trim(), "600");
@@ -97,6 +109,13 @@ fn a_bundle_has_all_that_is_known_and_none_of_the_secrets() {
     let hosts: Vec<&String> =
         files.iter().filter(|(name, _)| name == "state.json").map(|(_, text)| text).collect();
     assert!(hosts.len() == 2 && hosts.iter().any(|text| text.contains("\"node2\"")), "{hosts:?}");
+    let of_pods = unpacked(node, "/run/of-pods.tar.gz");
+    let log = of_pods.iter().find(|(name, _)| name.contains("kube-flannel-ds-x7"));
+    let (name, log) = log.expect("the log of flannel's pod");
+    assert_eq!(name, "kube-flannel_kube-flannel-ds-x7_1_kube-flannel_0.log");
+    assert!(log.contains("of a pod") && log.contains("last line"), "{log}");
+    assert!(!of_pods.iter().any(|(_, text)| text.contains("of others")));
+    let files: Vec<(String, String)> = files.into_iter().chain(of_pods).collect();
     for secret in [
         TOKEN,
         "t0kent0ken",
@@ -115,6 +134,19 @@ fn a_bundle_has_all_that_is_known_and_none_of_the_secrets() {
     // Nothing is written over.
     let again = node.output(&words).unwrap();
     assert_eq!(again.status.code(), Some(1), "{}", again.stdout);
+}
+
+/// Where nodes cannot be asked, the archive says why and what to do.
+#[test]
+fn probe_ports_that_are_open_to_their_own_node_alone_are_named_with_the_way_around() {
+    let lab = Lab::builder().nodes(2).flag("--healthz-ip=127.0.0.1").start().unwrap();
+    let node = lab.node(1);
+    let words = [FLANNELCTL, "bundle", "-f", "/run/bundle.tar.gz", "--peers=5"];
+    let output = node.output(&words).unwrap();
+    assert!(output.status.success(), "{}{}", output.stdout, output.stderr);
+    let files = unpacked(node, "/run/bundle.tar.gz");
+    let (_, why) = files.iter().find(|(name, _)| name == "peers.txt").unwrap();
+    assert!(why.contains("--healthz-ip=127.0.0.1") && why.contains("--kubeconfig FILE"), "{why}");
 }
 
 #[test]

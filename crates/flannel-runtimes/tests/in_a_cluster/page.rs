@@ -86,7 +86,31 @@ pub(crate) fn the_page_shows_how_each_node_is(cluster: &Cluster) {
     }
     browser.fetched_only_from(&served.url);
     drop(served);
+    a_bundle_has_what_the_nodes_say(cluster);
     without_the_right_it_says_what_is_missing(cluster, &mut browser);
+}
+
+/// From the host, which the nodes' underlay does not reach.
+fn a_bundle_has_what_the_nodes_say(cluster: &Cluster) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [kubeconfig, bundle] =
+        ["kubeconfig", "bundle.tar.gz"].map(|name| directory.path().join(name));
+    std::fs::write(&kubeconfig, kubeconfig_of(cluster, "flannel-operator")).expect("write it");
+    let made = Command::new(flannelctl())
+        .args(["bundle", "--peers=5", "--socket=/nonexistent", "--log=/dev/null", "-f"])
+        .arg(&bundle)
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .output()
+        .expect("flannelctl runs");
+    assert!(made.status.success(), "{made:?}");
+    let mut tar = Command::new("tar");
+    tar.arg("xzOf").arg(&bundle).args(["--wildcards", "*/peers/*"]);
+    let said = tar.output().expect("tar runs");
+    let said = String::from_utf8_lossy(&said.stdout);
+    for node in ["node1", "node2", "node3"] {
+        assert!(said.contains(&format!("\"hostname\":\"{node}\"")), "{node}: {said}");
+    }
 }
 
 fn an_operator_may_look_and_change_nothing(cluster: &Cluster) {

@@ -2,6 +2,7 @@
 //! removed, and its size is bounded.
 
 mod archive;
+mod peers;
 mod secrets;
 mod sources;
 
@@ -27,11 +28,12 @@ pub(crate) struct BundleArgs {
     /// Where to write it; without, a file of this node's name and the time, here
     #[arg(short = 'f', long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// A log of the daemon; without any, what the journal has of the unit flanneld. Its end is taken
+    /// A log of the daemon; without any, what the journal has of the unit flanneld, and what the kubelet has of
+    /// flannel's pods. Its end is taken
     #[arg(long, value_name = "FILE")]
     log: Vec<PathBuf>,
-    /// Also what the daemons of other nodes say of themselves, of so many at most, where their probe port is
-    /// that of this node's (--healthz-port)
+    /// Also what the daemons of other nodes say of themselves, of so many at most: on the probe port of this node's
+    /// daemon (--healthz-port), or with --kubeconfig through the API server
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     peers: usize,
     /// Where the container runtime looks for CNI configurations

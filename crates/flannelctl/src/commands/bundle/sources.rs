@@ -2,27 +2,29 @@
 
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 
 use flannel_common::run_program;
-use flannel_state::PeerState;
 
-use super::BundleArgs;
+use super::{BundleArgs, peers};
 use crate::commands::check;
 use crate::commands::daemon::{client, diff};
 use crate::commands::daemon_process::DaemonProcess;
 use crate::commands::store_args::block_on;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-const ONE_PEER: Duration = Duration::from_secs(2);
-const ALL_PEERS: Duration = Duration::from_secs(60);
 /// Of a log, its end.
 const LOG: u64 = 4 << 20;
 /// Of what a program says, its beginning.
 const SAID: usize = 4 << 20;
+
+/// Where a kubelet keeps the logs of pods.
+const PODS: &str = "/var/log/pods";
+/// Of flannel's pods, and how many of their logs are taken: there is one for each time that a container began.
+const FLANNELS_PODS: &str = "kube-flannel_";
+const LOGS_OF_PODS: usize = 6;
 
 /// What is said of the kernel, by the programs that people would use. None of these shows keys.
 const COMMANDS: [(&str, &[&str]); 20] = [
@@ -79,7 +81,7 @@ pub(super) fn all(args: &BundleArgs) -> impl Iterator<Item = (String, String)> {
     files.extend(within(&args.cni_conf_dir, "cni", |name| {
         [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end))
     }));
-    files.extend(peers(args));
+    files.extend(peers::files(args));
     // What may be large comes last, and is cut if all together is too much.
     let mut logs = Vec::new();
     for (number, log) in args.log.iter().enumerate() {
@@ -88,6 +90,8 @@ pub(super) fn all(args: &BundleArgs) -> impl Iterator<Item = (String, String)> {
     if args.log.is_empty() {
         let journal = ["journalctl", "-u", "flanneld", "--no-pager", "-n", "20000"];
         logs.push(("logs/journal.log".to_owned(), said(&journal)));
+        let of_pods = logs_of_pods(Path::new(PODS)).into_iter();
+        logs.extend(of_pods.map(|(name, log)| (format!("logs/{name}"), end_of(&log))));
     }
     let kernel = COMMANDS.iter().map(|(name, words)| ((*name).to_owned(), said(words)));
     files.into_iter().chain(kernel).chain(logs)
@@ -110,41 +114,14 @@ fn asked(socket: &Path, path: &str) -> String {
     written(text, answer)
 }
 
-/// What the daemons of other nodes say of themselves, all asked before the time is over.
-fn peers(args: &BundleArgs) -> Vec<(String, String)> {
-    let process = DaemonProcess::find().ok().flatten();
-    let port = process.and_then(|process| Some(process.options().ok()?.probe?.port));
-    let mut known: Vec<IpAddr> = Vec::new();
-    let (Some(port), 1..) = (port, args.peers) else { return Vec::new() };
-    let _ = block_on(client::lines(&args.knowing.socket, "/v1/peers", |peer: PeerState| {
-        let public = peer.public_ip.map(IpAddr::from).or(peer.public_ipv6.map(IpAddr::from));
-        known.extend(public.filter(|_| known.len() < args.peers));
-        Ok(())
-    }));
-    let deadline = Instant::now() + ALL_PEERS;
-    let mut files = Vec::new();
-    for ip in known.into_iter().take_while(|_| Instant::now() < deadline) {
-        for (name, path) in [("state.json", "/v1/state"), ("events.jsonl", "/v1/events")] {
-            let mut text = Vec::new();
-            let answer = block_on(async {
-                let at = SocketAddr::new(ip, port);
-                let asked = client::text_at(at, path, |piece| take(&mut text, piece));
-                tokio::time::timeout(ONE_PEER, asked).await?
-            });
-            files.push((format!("peers/{ip}/{name}"), written(text, answer)));
-        }
-    }
-    files
-}
-
-fn take(text: &mut Vec<u8>, piece: &[u8]) -> anyhow::Result<()> {
+pub(super) fn take(text: &mut Vec<u8>, piece: &[u8]) -> anyhow::Result<()> {
     let room = SAID.saturating_sub(text.len());
     text.extend_from_slice(&piece[..piece.len().min(room)]);
     Ok(())
 }
 
 /// With why it ends where it does.
-fn written(text: Vec<u8>, ended: anyhow::Result<()>) -> String {
+pub(super) fn written(text: Vec<u8>, ended: anyhow::Result<()>) -> String {
     let mut text = String::from_utf8_lossy(&text).into_owned();
     if let Err(error) = ended {
         text += &format!("{error:#}\n");
@@ -159,6 +136,26 @@ fn within(directory: &Path, under: &str, wanted: impl Fn(&str) -> bool) -> Vec<(
         Some((format!("{under}/{name}"), end_of(&entry.path())))
     });
     files.collect()
+}
+
+/// The latest logs of flannel's pods on this node, with names for them:
+/// `/var/log/pods/NAMESPACE_POD_UID/CONTAINER/0.log`.
+fn logs_of_pods(directory: &Path) -> Vec<(String, PathBuf)> {
+    let list = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_flannels = |name: &str| name.starts_with(FLANNELS_PODS);
+    let pods = list(directory).filter(|pod| pod.file_name().to_str().is_some_and(is_flannels));
+    let containers = pods.flat_map(|pod| list(&pod.path()));
+    let logs = containers.flat_map(|container| list(&container.path()));
+    let mut logs: Vec<(SystemTime, PathBuf)> = logs
+        .filter(|log| log.path().extension().is_some_and(|end| end == "log"))
+        .filter_map(|log| Some((fs::metadata(log.path()).ok()?.modified().ok()?, log.path())))
+        .collect();
+    logs.sort();
+    let latest = logs.into_iter().rev().take(LOGS_OF_PODS).map(|(_, log)| {
+        let name = log.strip_prefix(directory).unwrap_or(&log);
+        (name.to_string_lossy().replace('/', "_"), log)
+    });
+    latest.collect()
 }
 
 fn end_of(file: &Path) -> String {

@@ -41,7 +41,7 @@ pub(crate) struct Knowing {
     #[arg(long, default_value = flannel_state::SOCKET)]
     pub(crate) socket: PathBuf,
     #[command(flatten)]
-    store: StoreArgs,
+    pub(crate) store: StoreArgs,
 }
 
 pub(crate) struct Surroundings {

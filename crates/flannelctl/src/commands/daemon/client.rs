@@ -106,6 +106,18 @@ pub(crate) async fn text_at(
     pieces(Place::There(at), Method::GET, path, each).await
 }
 
+/// Of a daemon to which there is a connection.
+pub(crate) async fn text_through<S>(
+    stream: S,
+    path: &str,
+    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    in_pieces(talk(stream, Method::GET, path).await?, each).await
+}
+
 /// Hands over each line of an answer as it comes.
 pub(crate) async fn lines<T: DeserializeOwned>(
     socket: &Path,
@@ -157,9 +169,16 @@ async fn pieces(
     place: Place<'_>,
     method: Method,
     path: &str,
+    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    in_pieces(send(place, method, path).await?, each).await
+}
+
+async fn in_pieces(
+    answer: Response<Incoming>,
     mut each: impl FnMut(&[u8]) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut body = send(place, method, path).await?.into_body();
+    let mut body = answer.into_body();
     while let Some(frame) = body.frame().await {
         if let Ok(piece) = frame.context("flanneld has ended its answer early")?.into_data() {
             each(&piece)?;
