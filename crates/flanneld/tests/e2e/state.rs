@@ -1,6 +1,12 @@
 //! What a daemon says of itself, asked by `flannelctl` as an operator does it.
 
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
 use flannel_lab::{Lab, LabError, Result, Vandalism};
+use rustix::process::Uid;
+use rustix::thread::set_thread_uid;
 use serde_json::Value;
 
 use crate::support::{
@@ -76,6 +82,14 @@ fn nobody_but_root_may_ask_and_a_daemon_killed_leaves_no_socket_in_the_way() -> 
     flannelctl(&lab, 1, &["status", "--wait"])?;
     let mode = node.exec(&["stat", "-c", "%a %F", "/run/flannel/flanneld.sock"])?;
     assert_eq!(mode.trim(), "600 socket");
+    // On a thread of its own, which alone becomes somebody else.
+    let (found, refused) = node.in_netns(|| {
+        set_thread_uid(Uid::from_raw(65534)).unwrap();
+        let socket = Path::new("/run/flannel/flanneld.sock");
+        (socket.metadata().is_ok(), UnixStream::connect(socket).map(drop))
+    })?;
+    assert!(found, "it is not hidden");
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::PermissionDenied);
     node.flanneld().kill9();
     let error = flannelctl(&lab, 1, &["status"]).unwrap_err().to_string();
     assert!(error.contains("is it running on this node"), "{error}");
