@@ -270,17 +270,6 @@ impl Entry {
     }
 }
 
-impl Entry {
-    /// The devices it cannot be without: the one it stands on and, for a device, its parent.
-    pub(crate) fn devices(&self) -> impl Iterator<Item = IfName> + use<> {
-        let parent = match self {
-            Self::Link(link) => link.kind.parent(),
-            _ => None,
-        };
-        self.link().into_iter().chain(parent)
-    }
-}
-
 /// Entries read as `ip` and `bridge` would show them, because that is what people compare with.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

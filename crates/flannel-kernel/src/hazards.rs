@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use crate::links::Links;
 use crate::observed::{ObservedRoute, RouteKind};
 use crate::wanted::WantedOfKernel as _;
-use crate::{Entry, IfName, Key, Ownership};
+use crate::{Entry, IfName, Ownership};
+use flannel_common::Family;
 use flannel_wanted::Wanted;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +24,16 @@ pub(crate) enum Hazard {
     Rule { subnet: IpNet, to: String },
     /// The same for what comes from a peer.
     RuleInward { subnet: IpNet, to: String },
+}
+
+impl Hazard {
+    /// The peer whose packets are diverted; `None` for what is seen without asking for a peer's path.
+    pub(crate) fn diverted_peer(&self) -> Option<IpNet> {
+        match self {
+            Self::Rule { subnet, .. } | Self::RuleInward { subnet, .. } => Some(*subnet),
+            Self::ForwardingOff { .. } | Self::Address { .. } | Self::Route { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for Hazard {
@@ -105,8 +116,7 @@ pub(crate) fn in_the_main_table<S: Ord + Clone>(
 }
 
 /// The wanted routes of peers that lead to all of this network. One to a whole pod network does not belong to a peer:
-/// it
-/// leads into a tunnel that knows the peers.
+/// it leads into a tunnel that knows the peers.
 pub(crate) fn peers_around<'a, S: Ord + Clone>(
     wanted: &'a Wanted<S, Entry>,
     ownership: &'a Ownership,
@@ -143,26 +153,15 @@ pub(crate) fn forwarding_settings<S: Ord + Clone>(
     ownership: &Ownership,
     links: &Links,
 ) -> Vec<String> {
-    let (mut v4, mut v6) = (false, false);
-    let mut devices: Vec<IfName> = Vec::new();
-    for entry in wanted.iter() {
-        let (Key::Address(_, net) | Key::Route(net, _)) = entry.key() else { continue };
-        v4 |= net.addr().is_ipv4();
-        v6 |= net.addr().is_ipv6();
-        if let Some(link) =
-            entry.link().filter(|link| net.addr().is_ipv4() && !devices.contains(link))
-        {
-            devices.push(link);
-        }
-    }
-    devices.extend(pods_devices(wanted, ownership, links).map(|(link, _)| link));
     let mut settings = Vec::new();
-    if v4 {
+    let mut devices: Vec<IfName> = wanted.carriers(Family::V4).collect();
+    if !devices.is_empty() {
+        devices.extend(pods_devices(wanted, ownership, links).map(|(link, _)| link));
         settings.push("net/ipv4/ip_forward".to_owned());
         // The device that a packet comes in by decides whether it is forwarded.
         settings.extend(devices.iter().map(|name| format!("net/ipv4/conf/{name}/forwarding")));
     }
-    if v6 {
+    if wanted.carriers(Family::V6).next().is_some() {
         settings.push("net/ipv6/conf/all/forwarding".to_owned());
     }
     settings

@@ -5,11 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netlink_packet_route::RouteNetlinkMessage;
 
-use flannel_netlink::{Protocol, Socket, decode, messages, xfrm};
+use flannel_netlink::{Attributes, Message, Protocol, Socket, decode, messages, xfrm};
 use rustix::event::epoll;
 
 /// A burst of some ten thousand changes. Beyond it the kernel drops notifications and says so.
 const RECEIVE_MEMORY: i32 = 16 << 20;
+
+/// `RTM_NEWNETCONF`, `RTM_DELNETCONF`, and in them, after the family, `NETCONFA_IFINDEX`.
+const NETCONF: [u16; 2] = [80, 81];
+const NETCONF_HEADER_LEN: usize = 4;
+const NETCONF_DEVICE: u16 = 1;
 
 pub(crate) struct Monitor {
     socket: Socket,
@@ -22,8 +27,9 @@ pub(crate) struct Monitor {
 pub(crate) enum Heard {
     /// A change, and the netlink port of whoever made it (often its process id; 0 is the kernel).
     Change(RouteNetlinkMessage, u32),
-    /// A change of what the codec has no words for: of forwarding, for one.
-    Other,
+    /// A change of what the codec has no words for: of forwarding, for one, of the device of this index.
+    /// `None`: of all devices, or it is not known of which.
+    Setting(Option<u32>),
     /// Notifications were lost: what the kernel holds is unknown until it is read again.
     Overflow,
 }
@@ -117,11 +123,19 @@ impl Monitor {
                 }
                 match decode(message) {
                     Some(change) => hear(Heard::Change(change, message.port)),
-                    None => hear(Heard::Other),
+                    None => hear(Heard::Setting(device_of_setting(message))),
                 }
             }
         }
     }
+}
+
+fn device_of_setting(message: Message<'_>) -> Option<u32> {
+    let settings =
+        message.payload.get(NETCONF_HEADER_LEN..).filter(|_| NETCONF.contains(&message.kind))?;
+    let device = Attributes(settings).get(NETCONF_DEVICE)?.try_into().map(i32::from_ne_bytes);
+    // Negative numbers stand for all of them.
+    u32::try_from(device.ok()?).ok()
 }
 
 fn watch(any: &OwnedFd, socket: &Socket) -> io::Result<()> {

@@ -312,14 +312,23 @@ fn address(message: &AddressMessage) -> Option<ObservedAddress> {
     })
 }
 
-fn route(message: &RouteMessage) -> Option<ObservedRoute> {
-    let header = &message.header;
-    let mut table = u32::from(header.table);
-    let mut dst = match header.address_family {
+/// Where a route of whatever table leads.
+pub(crate) fn destination(message: &RouteMessage) -> Option<IpNet> {
+    let any = match message.header.address_family {
         AddressFamily::Inet => IpAddr::from([0u8; 4]),
         AddressFamily::Inet6 => IpAddr::from([0u8; 16]),
         _ => return None,
     };
+    let dst = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(ip) => Some(route_ip(ip)),
+        _ => None,
+    });
+    IpNet::new(dst.unwrap_or(Some(any))?, message.header.destination_prefix_length).ok()
+}
+
+fn route(message: &RouteMessage) -> Option<ObservedRoute> {
+    let header = &message.header;
+    let mut table = u32::from(header.table);
     let mut metric = 0;
     let mut link = None;
     let mut via = None;
@@ -333,7 +342,6 @@ fn route(message: &RouteMessage) -> Option<ObservedRoute> {
                 embellished = true;
             }
             RouteAttribute::Table(id) => table = *id,
-            RouteAttribute::Destination(ip) => dst = route_ip(ip)?,
             RouteAttribute::Priority(value) => metric = *value,
             RouteAttribute::Oif(index) => link = Some(*index),
             RouteAttribute::Gateway(ip) => via = route_ip(ip),
@@ -358,7 +366,7 @@ fn route(message: &RouteMessage) -> Option<ObservedRoute> {
         hops.push(Hop { link, via, onlink: header.flags.contains(RouteFlags::Onlink) });
     }
     Some(ObservedRoute {
-        dst: IpNet::new(dst, header.destination_prefix_length).ok()?,
+        dst: destination(message)?,
         metric,
         protocol: protocol_number(header.protocol),
         kind: match header.kind {

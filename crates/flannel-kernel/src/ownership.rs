@@ -91,6 +91,11 @@ impl Ownership {
     pub(crate) fn is_within(&self, net: IpNet) -> bool {
         self.networks.iter().any(|network| network.contains(&net))
     }
+
+    /// Whether any of it is within our networks.
+    pub(crate) fn meets(&self, net: IpNet) -> bool {
+        self.is_within(net) || self.networks.iter().any(|network| net.contains(network))
+    }
 }
 
 /// Whether a policy is of the shape that every flannel's is. strongSwan gives those that it makes itself a priority.

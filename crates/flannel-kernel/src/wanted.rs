@@ -1,11 +1,12 @@
 //! The desired state of the kernel: its entries stand on devices, and its routes on each other.
 
 use std::cmp::Ordering;
+use std::ops::Bound;
 use std::time::Duration;
 
-use flannel_common::{Backoff, RepairPolicy};
+use flannel_common::{Backoff, Family, RepairPolicy};
 use flannel_wanted::{KeyedEntry, Wanted};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{Entry, IfName, Key, Link};
 
@@ -20,7 +21,8 @@ pub(crate) const REPAIRS: RepairPolicy = RepairPolicy {
 
 impl KeyedEntry for Entry {
     type Key = Key;
-    type Device = IfName;
+    /// A device, and the family whose packets an entry leads there or lets in; `None`: it only stands on it.
+    type Device = (IfName, Option<Family>);
 
     fn key(&self) -> Key {
         self.key()
@@ -36,8 +38,14 @@ impl KeyedEntry for Entry {
         }
     }
 
-    fn devices(&self) -> impl Iterator<Item = IfName> {
-        self.devices()
+    fn devices(&self) -> impl Iterator<Item = Self::Device> {
+        let (carries, parent) = match self {
+            Self::Address(address) => (Some(Family::of(address.addr.addr())), None),
+            Self::Route(route) => (Some(Family::of(route.dst.addr())), None),
+            Self::Link(link) => (None, link.kind.parent()),
+            _ => (None, None),
+        };
+        self.link().map(|link| (link, carries)).into_iter().chain(parent.map(|link| (link, None)))
     }
 
     /// Secrets hide themselves.
@@ -77,6 +85,15 @@ pub(crate) trait WantedOfKernel {
 
     /// The wanted routes of exactly this destination, best metric first.
     fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = &Entry>;
+
+    /// All wanted routes of a family.
+    fn routes(&self, family: Family) -> impl Iterator<Item = &Entry>;
+
+    /// Whether any entry stands on this device, or a device of ours has it as its parent.
+    fn refers_to(&self, name: IfName) -> bool;
+
+    /// The devices that packets of this family are led to, or come in by.
+    fn carriers(&self, family: Family) -> impl Iterator<Item = IfName>;
 }
 
 impl<S: Ord + Clone> WantedOfKernel for Wanted<S, Entry> {
@@ -102,5 +119,22 @@ impl<S: Ord + Clone> WantedOfKernel for Wanted<S, Entry> {
 
     fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = &Entry> {
         self.range(Key::Route(dst, 0)..=Key::Route(dst, u32::MAX))
+    }
+
+    fn routes(&self, family: Family) -> impl Iterator<Item = &Entry> {
+        let ipv6 = Key::Route(Ipv6Net::default().into(), 0);
+        let (from, to) = match family {
+            Family::V4 => (Key::Route(Ipv4Net::default().into(), 0), Bound::Excluded(ipv6)),
+            Family::V6 => (ipv6, Bound::Unbounded),
+        };
+        self.range((Bound::Included(from), to))
+    }
+
+    fn refers_to(&self, name: IfName) -> bool {
+        self.devices().any(|(device, _)| *device == name)
+    }
+
+    fn carriers(&self, family: Family) -> impl Iterator<Item = IfName> {
+        self.devices().filter(move |(_, carries)| *carries == Some(family)).map(|(name, _)| *name)
     }
 }

@@ -20,6 +20,8 @@ mod worker_applier;
 pub use applier::{Applier, Desired, Requester, Stopped};
 pub use entries::{ComparedEntry, Comparison, EntryCondition, EntryQuery, EntryReport, Requesters};
 pub use late_worker::LateWorker;
+#[cfg(any(test, feature = "test-util"))]
+pub use slots::WALKED;
 pub use status::{FailureKind, Problem, Status};
 pub use tally::{KindTally, Tally};
 pub use wanted::{Batch, KeyedEntry, Repair, Wanted};

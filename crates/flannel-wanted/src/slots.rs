@@ -45,7 +45,7 @@ impl<E: KeyedEntry> Slots<E> {
 
     /// In order of keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot<E>> {
-        self.places().map(|place| &self[place])
+        self.places().map(|place| &self[place]).inspect(|_| note_walked())
     }
 
     /// In order of keys.
@@ -55,7 +55,8 @@ impl<E: KeyedEntry> Slots<E> {
 
     /// In no order.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Place, &mut Slot<E>)> {
-        (0..).zip(&mut self.slots).filter_map(|(place, slot)| Some((place, slot.as_mut()?)))
+        let slots = (0..).zip(&mut self.slots).inspect(|_| note_walked());
+        slots.filter_map(|(place, slot)| Some((place, slot.as_mut()?)))
     }
 
     pub(crate) fn range(&self, keys: impl RangeBounds<E::Key>) -> impl Iterator<Item = &Slot<E>> {
@@ -66,6 +67,7 @@ impl<E: KeyedEntry> Slots<E> {
         };
         let places = self.runs.iter().skip(run).flatten().skip(at);
         places.map(|place| &self[*place]).take_while(move |slot| {
+            note_walked();
             let key = slot.entry.key();
             match keys.end_bound() {
                 Bound::Unbounded => true,
@@ -161,6 +163,17 @@ impl<E: KeyedEntry> Slots<E> {
             Err(at) => Err((run, at)),
         }
     }
+}
+
+#[cfg(any(test, feature = "test-util"))]
+thread_local! {
+    /// How many entries this thread has come across while walking over them.
+    pub static WALKED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+fn note_walked() {
+    #[cfg(any(test, feature = "test-util"))]
+    WALKED.set(WALKED.get() + 1);
 }
 
 impl<E> Index<Place> for Slots<E> {

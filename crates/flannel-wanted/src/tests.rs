@@ -257,26 +257,47 @@ fn which_devices_are_referred_to_follows_every_change() {
         }
         for name in devices {
             let walked = wanted.iter().any(|peer| peer.device == name);
-            assert_eq!(wanted.refers_to(&name), walked, "{name} in round {round}");
+            let told = wanted.devices().any(|device| *device == name);
+            assert_eq!(told, walked, "{name} in round {round}");
         }
     }
 }
 
-/// Prints what a veth that comes or goes costs. `cargo test -p flannel-wanted -- --nocapture foreign_device`
 #[test]
-fn a_foreign_device_is_known_as_such_among_any_number_of_entries() {
-    let cost = |count: u32| {
+fn what_could_not_be_handed_over_is_in_the_next_batch_too() {
+    let mut wanted = Wanted::new(POLICY);
+    wanted.replace((0..20).map(|n| (n, vec![peer(n, 0)])).collect());
+    settle(&mut wanted);
+    wanted.update(vec![(1, vec![peer(1, 1)])]);
+    assert_eq!(take(&mut wanted), [1]);
+    wanted.update(vec![(2, vec![peer(2, 1)])]);
+    assert_eq!(take(&mut wanted), [1, 2]);
+    settle(&mut wanted);
+    assert_eq!(take(&mut wanted), []);
+}
+
+#[test]
+fn the_problems_are_all_that_is_not_as_wanted_in_order() {
+    for seed in 0..100 {
+        let (mut rng, now) = (fastrand::Rng::with_seed(seed), Instant::now());
         let mut wanted = Wanted::new(POLICY);
-        wanted.add((0..count).map(|n| (n, vec![on(n, "flannel.1")])).collect());
-        let begin = Instant::now();
-        assert!((0..100).all(|_| !std::hint::black_box(&wanted).refers_to(&"veth0")));
-        begin.elapsed() / 100
-    };
-    let (few, many) = (cost(30), cost(30_000));
-    let ratio = many.as_secs_f64() / few.as_secs_f64();
-    println!(
-        "one event of a foreign device: {few:?} at 30 entries, {many:?} at 30,000: {ratio:.1}x"
-    );
+        wanted.replace((0..100).map(|n| (n, vec![peer(n, 0)])).collect());
+        settle(&mut wanted);
+        for _ in 0..30 {
+            let key = rng.u32(0..100);
+            match rng.u8(0..6) {
+                0 => drop(wanted.failed(&key, "no".to_owned(), now, &mut rng)),
+                1 => drop(wanted.disturbed(&key, now, &mut rng)),
+                2 => drop(wanted.update(vec![(key, vec![peer(key, rng.u32(0..9))])])),
+                3 => drop(wanted.update(vec![(key, vec![])])),
+                4 => drop(wanted.batch()),
+                _ => wanted.seen(&key),
+            }
+            let walked = wanted.slots.iter().filter(|slot| !slot.good).map(|slot| slot.entry.key());
+            let told = wanted.problems().map(|slot| slot.entry.key());
+            assert!(told.eq(walked), "seed {seed}");
+        }
+    }
 }
 
 #[test]

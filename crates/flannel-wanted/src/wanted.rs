@@ -51,7 +51,7 @@ pub struct Wanted<S, E: KeyedEntry> {
     pub(crate) requesters: Requesters<S>,
     /// All requests for the few entries that more than one of them wants.
     pub(crate) contested: BTreeMap<Place, BTreeMap<S, E>>,
-    /// How many entries in force stand on a device. Asked for every event of every device of the node.
+    /// How many entries in force stand on a device. Asked for at every event of every device of the node.
     devices: BTreeMap<E::Device, usize>,
     /// What is to be written: the places in no order, perhaps twice or no longer so; and how many.
     dirty: Vec<Place>,
@@ -384,9 +384,9 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         self.contested.len()
     }
 
-    /// Whether any entry stands on this device, or a device of ours has it as its parent.
-    pub fn refers_to(&self, device: &E::Device) -> bool {
-        self.devices.contains_key(device)
+    /// All that entries stand on, each once.
+    pub fn devices(&self) -> impl Iterator<Item = &E::Device> {
+        self.devices.keys()
     }
 
     /// Marks every entry for which `is_lost` returns true to be written again, whatever its state; `is_lost` gets
@@ -440,15 +440,16 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
 
     /// The entries to be written now.
     pub fn batch(&mut self) -> Batch<E::Key> {
-        let places = std::mem::take(&mut self.dirty);
         if self.dirty_count * MANY > self.slots.len() {
             return Batch::Many;
         }
-        let dirty = places.into_iter().filter_map(|place| self.slots.at(place));
-        let keys = dirty.filter(|slot| slot.dirty).map(|slot| slot.entry.key());
+        let is_dirty = |place: &Place| self.slots.at(*place).is_some_and(|slot| slot.dirty);
+        self.dirty.retain(is_dirty);
+        self.dirty.sort_unstable();
+        self.dirty.dedup();
+        let keys = self.dirty.iter().map(|place| self.slots[*place].entry.key());
         let mut keys: Vec<E::Key> = keys.collect();
         keys.sort_unstable();
-        keys.dedup();
         Batch::Few(keys)
     }
 
@@ -484,6 +485,9 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         };
         for key in keys.iter().filter(|key| !failed.contains(key)) {
             self.succeeded(key);
+        }
+        if self.dirty_count == 0 {
+            self.dirty = Vec::new();
         }
     }
 
@@ -637,9 +641,16 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         unseen.map(|slot| slot.entry.key()).filter(kinds).collect()
     }
 
-    /// What is not as it should be.
-    pub(crate) fn problems(&self) -> impl Iterator<Item = &Slot<E>> {
-        self.slots.iter().filter(|slot| !slot.good).take(self.counts.bad)
+    /// What is not as it should be, in order of keys. All of it is to be written, or waits for its time.
+    pub(crate) fn problems(&self) -> Box<dyn Iterator<Item = &Slot<E>> + '_> {
+        if self.counts.bad * MANY > self.slots.len() {
+            return Box::new(self.slots.iter().filter(|slot| !slot.good));
+        }
+        let waiting = self.waiting.iter().map(|(_, place)| place);
+        let slots = self.dirty.iter().chain(waiting).filter_map(|place| self.slots.at(*place));
+        let bad = slots.filter(|slot| !slot.good).map(|slot| (slot.entry.key(), slot));
+        let bad: BTreeMap<E::Key, &Slot<E>> = bad.collect();
+        Box::new(bad.into_values())
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use ipnet::IpNet;
+
 use super::Reconciler;
 use crate::encode;
 use crate::entry::FoundBy;
@@ -21,24 +23,26 @@ impl<S: Ord + Clone> Reconciler<S> {
         match event {
             Event::New(Observed::Link(link)) => self.hear_link(link),
             Event::Gone(Observed::Link(link)) => {
+                let concerned = self.concerns_pods(link.index);
                 if self.links.remove(link.index) {
-                    self.node_changed();
+                    self.node_changed(concerned);
                     self.resync_due |= self.is_referenced(link.name);
                 }
             }
             Event::New(Observed::Address(address)) => {
                 if self.links.put_address(address.clone()) {
-                    self.node_changed();
+                    self.node_changed(self.concerns_pods(address.link));
                 }
                 if let Some(name) = self.links.name(address.link)
                     && self.ownership.links.contains(&name)
                 {
-                    self.compare_address(&address, name, now);
+                    self.compare_address(&address, name);
                 }
             }
             Event::Gone(Observed::Address(address)) => {
+                let concerned = self.concerns_pods(address.link);
                 if self.links.remove_address(address.link, address.addr) {
-                    self.node_changed();
+                    self.node_changed(concerned);
                 }
                 // Routes that needed this address have vanished with it, without a word. It may be
                 // one that we wrote and did not hear of.
@@ -76,24 +80,28 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(super) fn hear_link(&mut self, link: ObservedLink) {
-        let (name, former) = (link.name, self.links.name(link.index));
+        let (name, index, former) = (link.name, link.index, self.links.name(link.index));
         if !self.links.put(link) {
             return;
         }
-        self.node_changed();
-        self.resync_due |=
+        let referenced =
             self.is_referenced(name) || former.is_some_and(|former| self.is_referenced(former));
+        self.node_changed(referenced || self.concerns_pods(index));
+        self.resync_due |= referenced;
     }
 
     /// A device or an address has come, gone or changed: what could not be written may be now.
-    pub(super) fn node_changed(&mut self) {
+    /// `concerns_pods`: it is one that decides about packets of pods.
+    fn node_changed(&mut self, concerns_pods: bool) {
         self.facts_changed = true;
-        self.watch.due = true;
+        if concerns_pods {
+            self.watch.look_at_everything();
+        }
         self.wanted.retry_failed();
     }
 
     pub(super) fn is_referenced(&self, name: IfName) -> bool {
-        self.ownership.links.contains(&name) || self.wanted.refers_to(&name)
+        self.ownership.links.contains(&name) || self.wanted.refers_to(name)
     }
 
     /// A route that is not ours has changed: paths to peers may have too.
@@ -102,8 +110,11 @@ impl<S: Ord + Clone> Reconciler<S> {
             return;
         }
         self.note_foreign(route, come);
-        self.routing_version += 1;
-        self.facts_changed = true;
+        // Every device has one of its own; no peer is behind it.
+        if !is_link_local(route.dst) {
+            self.routing_version += 1;
+            self.facts_changed = true;
+        }
         // The list of default routes is read anew with everything else: this is rare.
         self.resync_due |= route.dst.prefix_len() == 0;
     }
@@ -139,12 +150,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         }
     }
 
-    pub(super) fn compare_address(
-        &mut self,
-        address: &ObservedAddress,
-        name: IfName,
-        _now: Instant,
-    ) {
+    pub(super) fn compare_address(&mut self, address: &ObservedAddress, name: IfName) {
         let key = Key::Address(name, address.addr);
         if self.wanted.get(&key).is_some() {
             self.wanted.seen(&key);
@@ -298,5 +304,12 @@ impl<S: Ord + Clone> Reconciler<S> {
             Repair::Later(pause) => self.repairs.leave_alone(key, who.as_deref(), pause, now),
             Repair::AlreadyDue => {}
         }
+    }
+}
+
+fn is_link_local(net: IpNet) -> bool {
+    match net {
+        IpNet::V4(net) => net.addr().is_link_local(),
+        IpNet::V6(net) => net.addr().is_unicast_link_local(),
     }
 }

@@ -1,5 +1,5 @@
 //! Looking for what the host does to packets of pods: when the kernel tells of a change, and with every
-//! comparison.
+//! comparison. Of the peers' paths only those are asked for that may have changed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,9 +15,11 @@ use crate::encode::{self, dump};
 use crate::hazards::{
     Hazard, first_host, forwarding_settings, in_the_main_table, peers_around, pods_devices,
 };
-use crate::observed::ObservedRoute;
+use crate::observed::{ObservedRoute, destination};
 use crate::settings;
-use crate::{Entry, IfName, Route};
+use crate::wanted::WantedOfKernel as _;
+use crate::{Entry, IfName, Key, Route};
+use flannel_common::Family;
 
 /// The pause between two looks: if something changes all the time, looking costs a twentieth of a processor at most.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -40,18 +42,50 @@ pub(super) struct Watch {
     pub(super) hazards: BTreeSet<Hazard>,
     /// Found once. A diversion that is about to be repaired is not found a second time.
     suspects: BTreeSet<Hazard>,
-    /// Something has changed since the last look.
-    pub(super) due: bool,
+    /// What may have changed since the last look.
+    due: Due,
     not_before: Option<Instant>,
+}
+
+enum Due {
+    /// The paths to these peers, of which there may be none.
+    Peers(BTreeSet<IpNet>),
+    Everything,
+}
+
+impl Default for Due {
+    fn default() -> Self {
+        Self::Peers(BTreeSet::new())
+    }
 }
 
 impl Watch {
     pub(super) fn next_wake(&self) -> Option<Instant> {
-        self.not_before.filter(|_| self.due)
+        self.not_before.filter(|_| self.has_due())
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.due && self.not_before.is_none_or(|at| at <= now)
+        self.has_due() && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    fn has_due(&self) -> bool {
+        !matches!(&self.due, Due::Peers(peers) if peers.is_empty())
+    }
+
+    pub(super) fn look_at_everything(&mut self) {
+        self.due = Due::Everything;
+    }
+
+    /// These have been written or removed.
+    pub(super) fn look_at<'a>(&mut self, keys: impl IntoIterator<Item = &'a Key>) {
+        for key in keys {
+            match (key, &mut self.due) {
+                (Key::Route(dst, _), Due::Peers(peers)) => drop(peers.insert(*dst)),
+                // What stands on it, and what comes in by it, may be led another way.
+                (Key::Address(..) | Key::Link(_), due) => *due = Due::Everything,
+                _ => {}
+            }
+        }
     }
 }
 
@@ -72,18 +106,41 @@ impl<S: Ord + Clone> Reconciler<S> {
             self.resync_due |=
                 peers_around(&self.wanted, &self.ownership, route.dst).next().is_some();
         }
-        self.watch.due = true;
+        self.watch.look_at_everything();
+    }
+
+    /// Whether this device decides about packets of pods: entries stand on it, or it has an address of our networks.
+    pub(super) fn concerns_pods(&self, link: u32) -> bool {
+        let addresses = self.links.addresses(link).iter();
+        self.links.name(link).is_some_and(|name| self.is_referenced(name))
+            || addresses.into_iter().any(|address| self.ownership.is_within(address.addr))
+    }
+
+    /// Whether it may lead packets of pods elsewhere.
+    pub(super) fn decides(&self, message: &RouteNetlinkMessage) -> bool {
+        use RouteNetlinkMessage as M;
+        match message {
+            M::NewRoute(route) | M::DelRoute(route) => {
+                destination(route).is_some_and(|dst| self.ownership.meets(dst))
+            }
+            M::NewRule(_) | M::DelRule(_) => true,
+            _ => false,
+        }
     }
 
     /// Looks, and says what is new.
     pub(super) fn look_for_hazards(&mut self) -> io::Result<()> {
-        self.watch.due = false;
+        let mut due = std::mem::take(&mut self.watch.due);
         let begin = Instant::now();
         let mut hazards = self.settings_off();
         let (ownership, links) = (&self.ownership, &self.links);
         hazards.extend(in_the_main_table(&self.wanted, ownership, links, &self.watch.foreign));
         if hazards.is_empty() {
-            hazards = self.confirmed()?;
+            if self.watch.hazards.iter().any(|hazard| hazard.diverted_peer().is_none()) {
+                // While there were others, diverted peers were not looked for.
+                due = Due::Everything;
+            }
+            hazards = self.confirmed(&due)?;
         }
         hazards.truncate(MOST);
         let hazards: BTreeSet<Hazard> = hazards.into_iter().collect();
@@ -117,41 +174,37 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     /// Diverted peers for which the previous look found the same.
-    fn confirmed(&mut self) -> io::Result<Vec<Hazard>> {
-        let found: BTreeSet<Hazard> = self.diverted()?.into_iter().collect();
+    fn confirmed(&mut self, due: &Due) -> io::Result<Vec<Hazard>> {
+        let found: BTreeSet<Hazard> = self.diverted(due)?.into_iter().collect();
         let before = std::mem::replace(&mut self.watch.suspects, found.clone());
-        let (sure, new): (Vec<Hazard>, Vec<Hazard>) = found
+        let (mut sure, new): (Vec<Hazard>, Vec<Hazard>) = found
             .into_iter()
             .partition(|hazard| before.contains(hazard) || self.watch.hazards.contains(hazard));
-        self.watch.due |= !new.is_empty();
+        match due {
+            Due::Everything if !new.is_empty() => self.watch.look_at_everything(),
+            Due::Everything => {}
+            Due::Peers(peers) => {
+                let new = new.iter().filter_map(Hazard::diverted_peer);
+                self.watch.due = Due::Peers(new.collect());
+                // Of the others nothing new is known.
+                let looked_at =
+                    |it: &&Hazard| it.diverted_peer().is_some_and(|peer| peers.contains(&peer));
+                sure.extend(self.watch.hazards.iter().filter(|it| !looked_at(it)).cloned());
+            }
+        }
         Ok(sure)
     }
 
     /// Peers whose packets are diverted by routing rules or by routes of other tables.
-    fn diverted(&mut self) -> io::Result<Vec<Hazard>> {
+    fn diverted(&mut self, due: &Due) -> io::Result<Vec<Hazard>> {
         let mut hazards = Vec::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let v4 = family == AddressFamily::Inet;
+        for family in Family::BOTH {
             let most = if self.rules_are_plain(family)? { SAMPLE } else { usize::MAX };
-            let routes: Vec<Route> = self
-                .wanted
-                .iter()
-                .filter_map(|entry| match entry {
-                    Entry::Route(route)
-                        if route.dst.addr().is_ipv4() == v4
-                            && self.ownership.leads_to_a_peer(route) =>
-                    {
-                        // One that is not there (yet) is another matter.
-                        (self.wanted.is_good(&entry.key()) == Some(true)).then(|| route.clone())
-                    }
-                    _ => None,
-                })
-                .take(most)
-                .collect();
+            let routes: Vec<Route> = self.routes_due(due, family).take(most).cloned().collect();
             // As this host sends, and as it forwards what pods send and get: rules may make a difference.
             let pods = pods_devices(&self.wanted, &self.ownership, &self.links)
                 .find_map(|(name, addr)| Some((self.a_pod(addr)?, name)))
-                .filter(|_| v4);
+                .filter(|_| family == Family::V4);
             for Route { dst, via, link, .. } in routes {
                 if hazards.len() >= MOST {
                     return Ok(hazards);
@@ -170,6 +223,24 @@ impl<S: Ord + Clone> Reconciler<S> {
             }
         }
         Ok(hazards)
+    }
+
+    /// The routes to peers that are to be asked for. One that is not there (yet) is another matter.
+    fn routes_due<'a>(&'a self, due: &'a Due, family: Family) -> impl Iterator<Item = &'a Route> {
+        let entries: Box<dyn Iterator<Item = &'a Entry>> = match due {
+            Due::Everything => Box::new(self.wanted.routes(family)),
+            Due::Peers(peers) => {
+                let of_family = move |peer: &&IpNet| Family::of(peer.addr()) == family;
+                let peers = peers.iter().filter(of_family);
+                Box::new(peers.flat_map(|peer| self.wanted.routes_to(*peer)))
+            }
+        };
+        entries.filter_map(|entry| match entry {
+            Entry::Route(route) if self.ownership.leads_to_a_peer(route) => {
+                (self.wanted.is_good(&entry.key()) == Some(true)).then_some(route)
+            }
+            _ => None,
+        })
     }
 
     /// An address that a pod of this node may have, and that is not one of the host's own.
@@ -206,7 +277,11 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     /// Whether nothing but the main table decides.
-    fn rules_are_plain(&mut self, family: AddressFamily) -> io::Result<bool> {
+    fn rules_are_plain(&mut self, family: Family) -> io::Result<bool> {
+        let family = match family {
+            Family::V4 => AddressFamily::Inet,
+            Family::V6 => AddressFamily::Inet6,
+        };
         let read = |message| match message {
             RouteNetlinkMessage::NewRule(rule) => Some(kind(&rule)),
             _ => None,

@@ -13,6 +13,9 @@ mod wireguard;
 mod write;
 mod xfrm;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
@@ -172,7 +175,6 @@ impl<S: Ord + Clone> Reconciler<S> {
     pub(crate) fn update(&mut self, changes: Desired<S, Entry>, now: Instant) -> io::Result<()> {
         let unwanted = self.wanted.update(changes);
         self.remove_unwanted(unwanted);
-        self.watch.due = true;
         self.flush(now)
     }
 
@@ -199,16 +201,17 @@ impl<S: Ord + Clone> Reconciler<S> {
                 }
                 // What is not an entry of ours may still decide where packets go: a rule, a setting, a
                 // route of another table.
-                Heard::Other => self.watch.due = true,
+                Heard::Setting(device) => {
+                    if device.is_none_or(|link| self.concerns_pods(link)) {
+                        self.watch.look_at_everything();
+                    }
+                }
                 Heard::Change(message, by) => {
-                    use RouteNetlinkMessage as M;
-                    let decides = matches!(
-                        message,
-                        M::NewRoute(_) | M::DelRoute(_) | M::NewRule(_) | M::DelRule(_)
-                    );
+                    let decides = self.decides(&message);
                     match Event::read(message) {
                         Some(event) => self.hear(event, by, now),
-                        None => self.watch.due |= decides,
+                        None if decides => self.watch.look_at_everything(),
+                        None => {}
                     }
                 }
             }

@@ -82,7 +82,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         self.flush_links(now)?;
         self.resync_due = due;
         for (address, name) in self.addresses_of_ours() {
-            self.compare_address(&address, name, now);
+            self.compare_address(&address, name);
         }
         let ours: Vec<u32> =
             self.ownership.links.iter().filter_map(|name| self.links.index(*name)).collect();
@@ -107,7 +107,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 self.note_foreign(&route, true);
             }
         }
-        self.watch.due = true;
+        self.watch.look_at_everything();
         self.compare_wireguard(now)?;
         self.compare_policies(0, now)?;
         self.compare_settings(now);

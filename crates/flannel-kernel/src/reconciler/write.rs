@@ -11,6 +11,7 @@ use super::Reconciler;
 use crate::wanted::WantedOfKernel as _;
 use crate::{Entry, IfName, Key, encode, settings};
 use flannel_netlink::{NetlinkError, Request};
+use flannel_wanted::Batch;
 
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn remove_unwanted(&mut self, entries: Vec<Entry>) {
@@ -58,6 +59,10 @@ impl<S: Ord + Clone> Reconciler<S> {
 
     pub(super) fn flush_entries(&mut self, now: Instant) -> io::Result<()> {
         let batch = self.wanted.batch();
+        match &batch {
+            Batch::Few(keys) => self.watch.look_at(keys),
+            Batch::Many => self.watch.look_at_everything(),
+        }
         let indices: BTreeMap<IfName, u32> =
             self.links.iter().map(|(link, _)| (link.name, link.index)).collect();
         let connected = self.links.connected(&self.ownership.links);
@@ -109,6 +114,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 tracing::warn!("cannot remove {}: {error}", keys[at]);
             }
         }
+        self.watch.look_at(&keys);
         // What was removed may have been in the way of the entry it stood for.
         for key in &keys {
             self.wanted.retry(key);

@@ -53,6 +53,9 @@ impl Daemon {
         self.network.found();
         let connected = self.network.reconnect(network);
         let again = self.network.wants_paths_again(&facts);
+        if connected.is_empty() && !again {
+            return Ok(());
+        }
         let concerned = |subnet: &Subnet| again || connected.iter().any(|c| c.overlaps(subnet));
         let peers = self.table.iter().filter(|(subnet, _)| concerned(subnet));
         let changes = peers.map(|(subnet, attrs)| {
