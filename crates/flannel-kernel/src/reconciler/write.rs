@@ -14,36 +14,30 @@ use flannel_netlink::{NetlinkError, Request};
 use flannel_wanted::Batch;
 
 impl<S: Ord + Clone> Reconciler<S> {
+    /// By key alone, for the version that was wanted last need not be the one that was written.
     pub(super) fn remove_unwanted(&mut self, entries: Vec<Entry>) {
         for entry in entries {
-            match &entry {
-                Entry::WireguardPeer(peer) => {
-                    self.forget_wireguard_peer(peer.link, peer.public_key)
+            // What stood on a device is gone with it.
+            let on = |name| self.links.index(name);
+            let request = match &entry {
+                Entry::Route(e) => Some(encode::delete_our_route(e.dst, e.metric)),
+                Entry::Blackhole(e) => Some(encode::delete_our_route(e.dst, e.metric)),
+                Entry::Link(e) => on(e.name).map(encode::delete_link),
+                Entry::Address(e) => on(e.link).map(|link| encode::delete_address(link, e.addr)),
+                Entry::Neighbour(e) => on(e.link).map(|link| encode::delete_neighbour(link, e.ip)),
+                Entry::Fdb(e) => on(e.link).map(|link| encode::delete_fdb(link, e.mac, None)),
+                Entry::WireguardPeer(e) => {
+                    self.forget_wireguard_peer(e.link, e.public_key);
+                    None
                 }
-                Entry::Policy(policy) => self.forget_policy(policy),
-                _ => {}
-            }
-            if let Some(request) = self.removal(&entry) {
-                self.removals.push((entry.key(), request));
-            }
-        }
-    }
-
-    /// By key alone, for the version that was wanted last need not be the one that was written.
-    /// `None`: it is gone with its device, or cannot be taken back.
-    pub(super) fn removal(&self, entry: &Entry) -> Option<Request> {
-        let on = |name| self.links.index(name);
-        match entry {
-            Entry::Route(e) => Some(encode::delete_our_route(e.dst, e.metric)),
-            Entry::Blackhole(e) => Some(encode::delete_our_route(e.dst, e.metric)),
-            Entry::Link(e) => Some(encode::delete_link(on(e.name)?)),
-            Entry::Address(e) => Some(encode::delete_address(on(e.link)?, e.addr)),
-            Entry::Neighbour(e) => Some(encode::delete_neighbour(on(e.link)?, e.ip)),
-            Entry::Fdb(e) => Some(encode::delete_fdb(on(e.link)?, e.mac, None)),
-            // Settings stay as they are: what they were before is not known.
-            Entry::Sysctl(_) | Entry::Offload(_) => None,
-            // A key goes with its device, and peers and policies are removed in another way.
-            Entry::WireguardIdentity(_) | Entry::WireguardPeer(_) | Entry::Policy(_) => None,
+                Entry::Policy(e) => {
+                    self.forget_policy(e);
+                    None
+                }
+                // A key goes with its device. Settings stay as they are: what they were before is not known.
+                Entry::WireguardIdentity(_) | Entry::Sysctl(_) | Entry::Offload(_) => None,
+            };
+            self.removals.extend(request.map(|request| (entry.key(), request)));
         }
     }
 
