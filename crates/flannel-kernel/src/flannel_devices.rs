@@ -7,6 +7,8 @@ use crate::observed::{self, ObservedKind, ObservedLink};
 
 /// What the names of flannel's vxlan devices begin with, for IPv4 and for IPv6; the VNI follows.
 pub const VXLAN_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
+/// The one of a network whose config says nothing else.
+pub const USUAL_DEVICE: &str = "flannel.1";
 /// What the names of its TUN devices begin with; a number follows.
 pub const TUN_DEVICES: &str = "flannel";
 
@@ -37,11 +39,22 @@ pub fn is_test_pod_device(message: &LinkMessage) -> bool {
         LinkAttribute::IfName(name) => Some(name.as_str()),
         _ => None,
     });
-    let numbered = |prefix: &&str| {
-        let number = name.and_then(|name| name.strip_prefix(prefix));
-        number.is_some_and(|number| number.parse::<u16>().is_ok())
-    };
-    is_veth && TEST_POD_DEVICES.iter().any(numbered)
+    is_veth && name.is_some_and(|name| is_numbered(name, &TEST_POD_DEVICES))
+}
+
+/// Whether flannel names devices so, of whatever kind they are.
+pub fn is_flannel_name(name: &str) -> bool {
+    is_numbered(name, &VXLAN_DEVICES)
+        || is_numbered(name, &TEST_POD_DEVICES)
+        || is_numbered(name, &[TUN_DEVICES])
+        || WIREGUARD_DEVICES.contains(&name)
+        || [IpTunnelKind::Ipip, IpTunnelKind::Sit].map(ip_tunnel_device).contains(&name)
+        || name == IPSEC_DEVICE
+}
+
+fn is_numbered(name: &str, prefixes: &[&str]) -> bool {
+    let numbers = prefixes.iter().filter_map(|prefix| name.strip_prefix(prefix));
+    numbers.into_iter().any(|number| number.parse::<u32>().is_ok())
 }
 
 /// Whether a device that the kernel tells of is of a kind that flannel makes, and named as flannel
@@ -61,9 +74,8 @@ pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {
         Some(ObservedKind::Wireguard) => WIREGUARD_DEVICES.contains(&link.name.as_str()),
         Some(ObservedKind::Tun) => {
             let name = link.name.as_str();
-            let number = name.strip_prefix(TUN_DEVICES).map(str::parse::<u16>);
-            // Where the kernel has no WireGuard, these are ours.
-            number.is_some_and(|number| number.is_ok()) || WIREGUARD_DEVICES.contains(&name)
+            // Where the kernel has no WireGuard, its devices are these.
+            is_numbered(name, &[TUN_DEVICES]) || WIREGUARD_DEVICES.contains(&name)
         }
     }
 }
@@ -86,17 +98,26 @@ mod tests {
 
     #[test]
     fn a_device_can_be_ours_by_its_kind_and_by_its_name() {
-        assert!(is_flannel_device(device("flannel.7", InfoKind::Vxlan, 7)));
-        assert!(is_flannel_device(device("flannel-v6.7", InfoKind::Vxlan, 7)));
-        assert!(is_flannel_device(device("flannel.ipip", InfoKind::IpIp, 0)));
-        assert!(is_flannel_device(device("flannel.sit", InfoKind::SitTun, 0)));
-        assert!(is_flannel_device(device("flannel.ipsec", InfoKind::Dummy, 0)));
-        assert!(is_flannel_device(device("flannel-wg", InfoKind::Wireguard, 0)));
-        assert!(is_flannel_device(device("flannel-wg-v6", InfoKind::Wireguard, 0)));
-        assert!(is_flannel_device(device("flannel0", InfoKind::Tun, 7)));
-        assert!(is_flannel_device(device("flannel-wg", InfoKind::Tun, 7)));
-        assert!(is_flannel_device(device("flannel-test0", InfoKind::Veth, 0)));
-        assert!(is_flannel_device(device("flannel-tpod12", InfoKind::Veth, 0)));
+        for (name, kind, vni) in [
+            (USUAL_DEVICE, InfoKind::Vxlan, 1),
+            ("flannel.7", InfoKind::Vxlan, 7),
+            ("flannel-v6.7", InfoKind::Vxlan, 7),
+            ("flannel.ipip", InfoKind::IpIp, 0),
+            ("flannel.sit", InfoKind::SitTun, 0),
+            ("flannel.ipsec", InfoKind::Dummy, 0),
+            ("flannel-wg", InfoKind::Wireguard, 0),
+            ("flannel-wg-v6", InfoKind::Wireguard, 0),
+            ("flannel0", InfoKind::Tun, 7),
+            ("flannel-wg", InfoKind::Tun, 7),
+            ("flannel-test0", InfoKind::Veth, 0),
+            ("flannel-tpod12", InfoKind::Veth, 0),
+        ] {
+            assert!(is_flannel_name(name), "{name}");
+            assert!(is_flannel_device(device(name, kind, vni)), "{name}");
+        }
+        for other in ["flannel", "flannel.", "flannel-vpn", "flannel.of-mine", "tunl0", "eth0"] {
+            assert!(!is_flannel_name(other), "{other}");
+        }
         for other in [
             device("flannel0", InfoKind::Bridge, 7),
             device("flannel-vpn", InfoKind::Tun, 7),

@@ -12,7 +12,7 @@ mod wish;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use flannel_backend::{Stack, Underlay};
-use flannel_kernel::{Facts, IfName, Interface, Path, VXLAN_DEVICES};
+use flannel_kernel::{Facts, IfName, Interface, Path, is_flannel_name};
 
 pub use error::SelectError;
 use flannel_common::Family;
@@ -191,15 +191,7 @@ impl<'a> Chooser<'a> {
 /// Devices that pods are behind: those a backend makes and the bridges the container runtime gives
 /// the node's subnet to.
 fn is_own(link: IfName) -> bool {
-    let name = link.as_str();
-    let numbered = |prefix: &str| {
-        name.strip_prefix(prefix)
-            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-    };
-    VXLAN_DEVICES.iter().chain(&["flannel-wg"]).any(|prefix| name.starts_with(prefix))
-        || numbered("flannel")
-        || name == "cni0"
-        || name == "docker0"
+    is_flannel_name(link.as_str()) || ["cni0", "docker0"].contains(&link.as_str())
 }
 
 #[cfg(test)]

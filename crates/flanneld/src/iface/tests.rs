@@ -143,6 +143,7 @@ fn flannels_own_devices_are_an_uplink_only_by_name() {
         "flannel-wg",
         "flannel-wg-v6",
         "flannel0",
+        "flannel-test0",
         "cni0",
         "docker0",
     ] {

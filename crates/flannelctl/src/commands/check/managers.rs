@@ -64,7 +64,7 @@ fn judge(facts: &Facts) -> Vec<Finding> {
                 let globs = value
                     .split([';', ','])
                     .filter_map(|one| one.trim().strip_prefix("interface-name:"));
-                globs.into_iter().any(|glob| matches(glob, "flannel.1"))
+                globs.into_iter().any(|glob| matches(glob, flannel_kernel::USUAL_DEVICE))
             })
         });
         if !left_alone {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use flannel_kernel::KernelVersion;
+use flannel_kernel::{KernelVersion, USUAL_DEVICE};
 
 use super::finding::Finding;
 use super::surroundings::{Network, Surroundings, Tunnel};
@@ -34,7 +34,7 @@ fn judge(
     ours: bool,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let device = network.devices.first().map_or("flannel.1", String::as_str);
+    let device = network.devices.first().map_or(USUAL_DEVICE, String::as_str);
     if network.backend == "vxlan" && kernel < MENDED && kernel != KernelVersion::default() {
         let what = format!(
             "this kernel is {kernel}, and kernels before {MENDED} send wrong checksums by vxlan"
