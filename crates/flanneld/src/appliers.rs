@@ -32,32 +32,45 @@ pub struct Appliers {
     ipsec: Ipsec<WantedBy>,
 }
 
-/// One applier, for callers that ask one after the other; bottom up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    Commands,
-    Ipsec,
-    Tunnel,
-    Cloud,
-    Kernel,
+/// What can be asked of an applier, whatever its entries are: see [`Applier`].
+pub trait Reporting: Sync {
+    fn watch_status(&self) -> watch::Receiver<Status>;
+    fn entries(&self, query: EntryQuery<WantedBy>) -> Answer<'_, Vec<EntryReport<WantedBy>>>;
+    fn tally(&self) -> Answer<'_, Tally<WantedBy>>;
+    fn compare(&self) -> Answer<'_, Comparison>;
+    fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 }
 
-impl Part {
-    pub const ALL: [Self; 5] =
-        [Self::Commands, Self::Ipsec, Self::Tunnel, Self::Cloud, Self::Kernel];
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Stopped>> + Send + 'a>>;
 
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Commands => "commands",
-            Self::Ipsec => "ipsec",
-            Self::Tunnel => "tunnel",
-            Self::Cloud => "cloud",
-            Self::Kernel => "kernel",
-        }
+impl<A: Applier<WantedBy> + Sync> Reporting for A {
+    fn watch_status(&self) -> watch::Receiver<Status> {
+        Applier::watch_status(self)
+    }
+
+    fn entries(&self, query: EntryQuery<WantedBy>) -> Answer<'_, Vec<EntryReport<WantedBy>>> {
+        Box::pin(Applier::entries(self, query))
+    }
+
+    fn tally(&self) -> Answer<'_, Tally<WantedBy>> {
+        Box::pin(Applier::tally(self))
+    }
+
+    fn compare(&self) -> Answer<'_, Comparison> {
+        Box::pin(Applier::compare(self))
+    }
+
+    fn stop(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(Applier::stop(self))
     }
 }
 
+/// How people are told of the applier that every network has.
+pub const KERNEL: &str = "kernel";
+
 impl Appliers {
+    pub const COUNT: usize = 5;
+
     /// `run`: the directory for files that last until the next boot.
     pub fn start(seed: u64, run: &Path) -> anyhow::Result<Self> {
         let tunnel = Tunnel::start(run.to_owned(), seed).context("cannot start a thread")?;
@@ -106,41 +119,21 @@ impl Appliers {
         update_below(&self.commands, commands, above).await
     }
 
-    pub fn watch_status(&self) -> WatchedStatus {
+    /// All of them by name, bottom up.
+    pub fn each(&self) -> [(&'static str, &dyn Reporting); Self::COUNT] {
+        // Taken apart, so that the compiler names one that is missing here.
         let Self { kernel, commands, tunnel, cloud, ipsec } = self;
-        let below = [
-            commands.watch_status(),
-            tunnel.watch_status(),
-            cloud.watch_status(),
-            ipsec.watch_status(),
-        ];
-        WatchedStatus(below.into_iter().chain([kernel.watch_status()]).collect())
+        [
+            ("commands", commands),
+            ("ipsec", ipsec),
+            ("tunnel", tunnel),
+            ("cloud", cloud),
+            (KERNEL, kernel),
+        ]
     }
 
-    /// The state of single entries of one applier.
-    pub async fn entries(
-        &self,
-        part: Part,
-        query: EntryQuery<WantedBy>,
-    ) -> Result<Vec<EntryReport<WantedBy>>, Stopped> {
-        match part {
-            Part::Commands => self.commands.entries(query).await,
-            Part::Ipsec => self.ipsec.entries(query).await,
-            Part::Tunnel => self.tunnel.entries(query).await,
-            Part::Cloud => self.cloud.entries(query).await,
-            Part::Kernel => self.kernel.entries(query).await,
-        }
-    }
-
-    /// How many entries of one applier are in which state.
-    pub async fn tally(&self, part: Part) -> Result<Tally<WantedBy>, Stopped> {
-        match part {
-            Part::Commands => self.commands.tally().await,
-            Part::Ipsec => self.ipsec.tally().await,
-            Part::Tunnel => self.tunnel.tally().await,
-            Part::Cloud => self.cloud.tally().await,
-            Part::Kernel => self.kernel.tally().await,
-        }
+    pub fn watch_status(&self) -> WatchedStatus {
+        WatchedStatus(self.each().map(|(_, applier)| applier.watch_status()).into())
     }
 
     /// What has passed through tunnels in user space, by device.
@@ -148,31 +141,17 @@ impl Appliers {
         self.tunnel.totals().await
     }
 
-    /// Compares all that one of them keeps, and puts right what differs.
-    pub async fn compare(&self, part: Part) -> Result<Comparison, Stopped> {
-        match part {
-            Part::Commands => self.commands.compare().await,
-            Part::Ipsec => self.ipsec.compare().await,
-            Part::Tunnel => self.tunnel.compare().await,
-            Part::Cloud => self.cloud.compare().await,
-            Part::Kernel => self.kernel.compare().await,
-        }
-    }
-
     /// The daemon ends.
     pub async fn stop(&self) {
-        let Self { kernel, commands, tunnel, cloud, ipsec } = self;
-        kernel.stop().await;
-        cloud.stop().await;
-        ipsec.stop().await;
-        tunnel.stop().await;
-        commands.stop().await;
+        for (_, applier) in self.each().into_iter().rev() {
+            applier.stop().await;
+        }
     }
 }
 
 /// Declaring to several appliers. Boxed: each is a part of the next, and the task of a network would grow with
 /// every kind of applier.
-type Declaring<'a> = Pin<Box<dyn Future<Output = Result<Status, Stopped>> + Send + 'a>>;
+type Declaring<'a> = Answer<'a, Status>;
 
 /// Declares everything to `below`, an applier that those behind `above` depend on: before
 /// `above`, or after it if nothing is wanted of `below` any more.

@@ -19,7 +19,6 @@ use super::Daemon;
 use super::issues::{SharedAddresses, why_shared};
 use super::telling_state::moment;
 use super::timing::{ABOUT_TO_BE_WRITTEN, LOOK_FOR_INCOMPLETE_PEERS};
-use crate::appliers::Part;
 
 /// Of those of whom something is wrong, so many are listed.
 const LISTED: usize = 20;
@@ -84,8 +83,8 @@ impl Daemon {
     pub(super) async fn look_for_incomplete_peers(&mut self) {
         let Some(prober) = &self.setup.prober else { return };
         let mut incomplete = BTreeSet::new();
-        for part in Part::ALL {
-            incomplete.extend(self.setup.appliers.tally(part).await.unwrap_or_default().incomplete);
+        for (_, applier) in self.setup.appliers.each() {
+            incomplete.extend(applier.tally().await.unwrap_or_default().incomplete);
         }
         let peers = incomplete.iter().filter_map(|who| match who {
             WantedBy::Node => None,

@@ -15,7 +15,7 @@ use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
 use super::{AppliersAndRules, Door, PeersPage, Question, ask, line};
-use crate::appliers::Part;
+use crate::appliers::{Appliers, KERNEL};
 
 /// An applier that waits for something is not waited for longer than this.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -25,19 +25,20 @@ const REPAIR_LIMIT: Duration = Duration::from_secs(120);
 impl Door {
     pub(super) async fn send_entries(self, wrong_only: bool, send: mpsc::Sender<Bytes>) {
         for reading in self.0.readings.of_each_network() {
-            for part in Part::ALL {
+            for place in 0..Appliers::COUNT {
                 let mut after = None;
                 while let Some(parts) = ask(&reading, Question::AppliersAndRules).await {
-                    let of = Requesters::After(after);
-                    let page = parts.appliers.entries(part, EntryQuery { of, wrong_only });
-                    let Ok(Ok(page)) = tokio::time::timeout(LIMIT, page).await else { break };
+                    let (name, applier) = parts.appliers.each()[place];
+                    let page = EntryQuery { of: Requesters::After(after), wrong_only };
+                    let page = tokio::time::timeout(LIMIT, applier.entries(page)).await;
+                    let Ok(Ok(page)) = page else { break };
                     // Not kept while a slow reader is waited for.
                     drop(parts);
                     let Some(last) = page.last() else { break };
                     after = Some(last.requester);
                     let mut text = Vec::new();
                     for report in page {
-                        line(&mut text, &entry_state(reading.network.as_str(), part, report));
+                        line(&mut text, &entry_state(reading.network.as_str(), name, report));
                     }
                     if send.send(text.into()).await.is_err() {
                         return;
@@ -61,17 +62,17 @@ impl Door {
                 let _ = send.send(text.into()).await;
             };
             let mut told = false;
-            for part in Part::ALL {
+            for place in 0..Appliers::COUNT {
                 // Asked for anew each time: they are not kept while a slow reader is waited for.
                 let Some(parts) = ask(&reading, Question::AppliersAndRules).await else { break };
-                let compared = tokio::time::timeout(REPAIR_LIMIT, parts.appliers.compare(part));
-                let compared = match compared.await {
+                let (name, applier) = parts.appliers.each()[place];
+                let compared = match tokio::time::timeout(REPAIR_LIMIT, applier.compare()).await {
                     Ok(compared) => compared.unwrap_or_else(|error| failed(error.to_string())),
                     Err(_) => failed(format!("it has not answered for {REPAIR_LIMIT:?}")),
                 };
                 drop(parts);
-                if part == Part::Kernel || compared != Comparison::default() {
-                    tell(part.name(), compared).await;
+                if name == KERNEL || compared != Comparison::default() {
+                    tell(name, compared).await;
                     told = true;
                 }
             }
@@ -118,8 +119,8 @@ fn failed(why: String) -> Comparison {
 /// How many peers have something missing, in a network where not everything is there.
 pub(super) async fn count_incomplete(counts: PeerCounts, parts: &AppliersAndRules) -> PeerCounts {
     let mut incomplete = BTreeSet::new();
-    for part in Part::ALL {
-        let tally = tokio::time::timeout(LIMIT, parts.appliers.tally(part)).await;
+    for (_, applier) in parts.appliers.each() {
+        let tally = tokio::time::timeout(LIMIT, applier.tally()).await;
         incomplete.extend(tally.ok().and_then(Result::ok).unwrap_or_default().incomplete);
     }
     with_incomplete(counts, &incomplete)
@@ -137,10 +138,10 @@ pub(super) async fn with_what_is_missing(page: PeersPage) -> Vec<(Subnet, PeerSt
     let Some(parts) = parts else { return peers };
     let of: Vec<WantedBy> = peers.iter().map(|(subnet, _)| WantedBy::Peer(*subnet)).collect();
     let mut missing: BTreeMap<WantedBy, Vec<EntryReport<WantedBy>>> = BTreeMap::new();
-    for part in Part::ALL {
+    for (_, applier) in parts.appliers.each() {
         let of = Requesters::These(of.clone());
         let query = EntryQuery { of, wrong_only: true };
-        let reports = tokio::time::timeout(LIMIT, parts.appliers.entries(part, query)).await;
+        let reports = tokio::time::timeout(LIMIT, applier.entries(query)).await;
         for report in reports.ok().and_then(Result::ok).into_iter().flatten() {
             missing.entry(report.requester).or_default().push(report);
         }
@@ -167,7 +168,7 @@ fn first_of(reports: &[EntryReport<WantedBy>]) -> Option<String> {
     Some(format!("{entry}{why}{more}"))
 }
 
-fn entry_state(network: &str, part: Part, report: EntryReport<WantedBy>) -> EntryState {
+fn entry_state(network: &str, applier: &str, report: EntryReport<WantedBy>) -> EntryState {
     let subnet = match report.requester {
         WantedBy::Node => None,
         WantedBy::Peer(subnet) => Some(subnet),
@@ -176,7 +177,7 @@ fn entry_state(network: &str, part: Part, report: EntryReport<WantedBy>) -> Entr
         network: network.to_owned(),
         subnet: subnet.and_then(|subnet| subnet.v4()).map(|net| net.to_string()),
         ipv6_subnet: subnet.and_then(|subnet| subnet.v6()).map(|net| net.to_string()),
-        applier: part.name().to_owned(),
+        applier: applier.to_owned(),
         kind: report.kind.to_owned(),
         entry: report.entry,
         state: condition(report.condition),

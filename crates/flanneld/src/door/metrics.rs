@@ -14,7 +14,7 @@ use hyper::{HeaderMap, Response, StatusCode};
 
 use super::entries::with_incomplete;
 use super::{AppliersAndRules, Body, Door, Question, ask, response, whole};
-use crate::appliers::Part;
+use crate::appliers::KERNEL;
 use crate::daemon::{Figures, PoolFigures};
 use crate::readiness::Reading;
 
@@ -122,10 +122,10 @@ async fn add_appliers(
     parts: &AppliersAndRules,
 ) -> BTreeSet<WantedBy> {
     let mut incomplete = BTreeSet::new();
-    for part in Part::ALL {
-        let tally = tokio::time::timeout(LIMIT, parts.appliers.tally(part)).await;
+    for (name, applier) in parts.appliers.each() {
+        let tally = tokio::time::timeout(LIMIT, applier.tally()).await;
         let Ok(Ok(tally)) = tally else { continue };
-        add_tally(scrape, network, part, &tally);
+        add_tally(scrape, network, name, &tally);
         incomplete.extend(tally.incomplete);
     }
     let totals = tokio::time::timeout(LIMIT, parts.appliers.tunnel_totals()).await;
@@ -135,17 +135,17 @@ async fn add_appliers(
     incomplete
 }
 
-fn add_tally(scrape: &mut Scrape, network: &str, part: Part, tally: &Tally<WantedBy>) {
-    if part == Part::Kernel {
+fn add_tally(scrape: &mut Scrape, network: &str, applier: &str, tally: &Tally<WantedBy>) {
+    if applier == KERNEL {
         scrape.count(&node::RESYNCS, &[network], tally.comparisons);
         scrape.count(&node::OVERFLOWS, &[network], tally.overflows);
     }
-    if part == Part::Kernel || !tally.kinds.is_empty() {
+    if applier == KERNEL || !tally.kinds.is_empty() {
         let contested = tally.contested as f64;
-        scrape.number(&node::CONTESTED, &[network, part.name()], contested);
+        scrape.number(&node::CONTESTED, &[network, applier], contested);
     }
     for (kind, counts) in &tally.kinds {
-        let of = &[network, part.name(), kind];
+        let of = &[network, applier, kind];
         scrape.number(&node::WANTED, of, counts.wanted as f64);
         scrape.number(&node::PROGRAMMED, of, counts.programmed() as f64);
         scrape.number(&node::MISSING, of, counts.missing as f64);
@@ -153,7 +153,7 @@ fn add_tally(scrape: &mut Scrape, network: &str, part: Part, tally: &Tally<Wante
         let mut refused = counts.refused.clone();
         refused.entry("other").or_default();
         for (reason, count) in &refused {
-            let of = &[network, part.name(), kind, reason];
+            let of = &[network, applier, kind, reason];
             scrape.number(&node::REFUSED, of, *count as f64);
         }
     }
