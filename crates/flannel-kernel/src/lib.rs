@@ -12,6 +12,7 @@ mod flannel_devices;
 mod hazards;
 mod link_plan;
 mod links;
+pub mod look;
 mod monitor;
 mod observed;
 mod ownership;
@@ -33,6 +34,7 @@ pub use flannel_devices::{
 };
 pub use flannel_netlink::xfrm::{Direction, ESP_REQID, EspTunnel, Policy};
 pub use flannel_netlink::{IfName, InvalidIfName, InvalidMac, Mac};
+pub use observed::{ObservedVxlan, RouteKind};
 pub use ownership::{LegacyRoutes, Ownership, is_flannel_policy};
 pub use settings::set_tx_checksum;
 pub use wireguard::{

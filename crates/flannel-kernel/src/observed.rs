@@ -71,15 +71,16 @@ pub(crate) enum ObservedKind {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ObservedVxlan {
-    pub(crate) vni: u32,
-    pub(crate) port: u16,
-    pub(crate) parent: Option<u32>,
-    pub(crate) local: Option<IpAddr>,
-    pub(crate) learning: bool,
-    pub(crate) gbp: bool,
+pub struct ObservedVxlan {
+    pub vni: u32,
+    pub port: u16,
+    /// The index of the card that it sends by.
+    pub parent: Option<u32>,
+    pub local: Option<IpAddr>,
+    pub learning: bool,
+    pub gbp: bool,
     /// 0: as any other packet of this host has it.
-    pub(crate) ttl: u8,
+    pub ttl: u8,
 }
 
 /// Addresses are `None` and numbers 0 where the tunnel leaves it open.
@@ -122,7 +123,7 @@ pub(crate) struct ObservedRoute {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RouteKind {
+pub enum RouteKind {
     Unicast,
     Blackhole,
     Other,
@@ -395,15 +396,7 @@ pub(crate) fn route_ip(address: &RouteAddress) -> Option<IpAddr> {
 /// A neighbour of a host (family IP) or a forwarding entry of a vxlan device (family bridge).
 fn neighbour(message: &NeighbourMessage) -> Option<Observed> {
     let header = &message.header;
-    let mut ip = None;
-    let mut mac = None;
-    for attribute in &message.attributes {
-        match attribute {
-            NeighbourAttribute::Destination(address) => ip = neighbour_ip(address),
-            NeighbourAttribute::LinkLayerAddress(octets) => mac = Mac::from_slice(octets),
-            _ => {}
-        }
-    }
+    let (ip, mac) = neighbour_addresses(message);
     let permanent = header.state == NeighbourState::Permanent;
     match header.family {
         AddressFamily::Bridge if header.flags.contains(NeighbourFlags::Own) => {
@@ -428,16 +421,24 @@ fn neighbour(message: &NeighbourMessage) -> Option<Observed> {
     }
 }
 
+pub(crate) fn neighbour_addresses(message: &NeighbourMessage) -> (Option<IpAddr>, Option<Mac>) {
+    let (mut ip, mut mac) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(address) => ip = neighbour_ip(address),
+            NeighbourAttribute::LinkLayerAddress(octets) => mac = Mac::from_slice(octets),
+            _ => {}
+        }
+    }
+    (ip, mac)
+}
+
 fn neighbour_ip(address: &NeighbourAddress) -> Option<IpAddr> {
     match address {
         NeighbourAddress::Inet(ip) => Some((*ip).into()),
         NeighbourAddress::Inet6(ip) => Some((*ip).into()),
         // A forwarding entry's destination: the family of the header says nothing about it.
-        NeighbourAddress::Other(bytes) => match bytes.len() {
-            4 => Some(IpAddr::from(*bytes.first_chunk::<4>()?)),
-            16 => Some(IpAddr::from(*bytes.first_chunk::<16>()?)),
-            _ => None,
-        },
+        NeighbourAddress::Other(bytes) => flannel_netlink::ip(bytes),
         _ => None,
     }
 }

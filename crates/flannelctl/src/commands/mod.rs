@@ -8,7 +8,6 @@ mod config;
 mod daemon;
 mod daemon_process;
 mod ipam;
-mod kernel;
 mod key;
 mod lab;
 mod leases;

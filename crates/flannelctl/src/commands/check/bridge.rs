@@ -1,10 +1,10 @@
 //! The pods' bridge: whether it is up, and has the address by which pods of this node reach others.
 
+use flannel_kernel::look::{Device, Kernel};
 use ipnet::IpNet;
 
 use super::finding::Finding;
 use super::surroundings::{Network, Surroundings};
-use crate::commands::kernel::{Device, Kernel};
 
 const SUBJECT: &str = "bridge";
 /// As the flannel plugin calls it unless it is told otherwise.

@@ -1,8 +1,9 @@
 //! Whether what pods send fits into what the tunnel and the card carry.
 
+use flannel_kernel::look::{Asked, Device, Kernel};
+
 use super::finding::Finding;
 use super::surroundings::{Network, PEERS, Surroundings};
-use crate::commands::kernel::{Asked, Device, Kernel};
 
 const SUBJECT: &str = "mtu";
 /// What every IPv6 link must carry.
@@ -44,7 +45,7 @@ fn narrow_paths(network: &Network, kernel: &mut Kernel) -> Vec<(std::net::IpAddr
     let Some(underlay) = &network.underlay else { return Vec::new() };
     let mut narrow = Vec::new();
     for peer in network.peers.iter().take(PEERS).flat_map(|peer| &peer.public) {
-        let way = kernel.decide(Asked { dst: *peer, from: None, mark: 0 });
+        let way = kernel.decide(Asked { dst: *peer, from: None });
         let mtu = way.ok().and_then(Result::ok).and_then(|way| way.mtu);
         narrow.extend(mtu.filter(|mtu| *mtu < underlay.mtu).map(|mtu| (*peer, mtu)));
     }

@@ -1,11 +1,11 @@
 //! Address ranges of the pod network that something else on this host has, too.
 
+use flannel_kernel::RouteKind;
+use flannel_kernel::look::{FoundRoute, Kernel};
 use ipnet::IpNet;
-use netlink_packet_route::route::RouteType;
 
 use super::finding::Finding;
 use super::surroundings::{Network, Surroundings};
-use crate::commands::kernel::{FoundRoute, Kernel};
 
 const SUBJECT: &str = "ranges";
 /// As `ip route` calls them: made by the kernel for an address, and made by flannel.
@@ -62,7 +62,7 @@ fn judge(network: &Network, routes: &[FoundRoute]) -> Vec<Finding> {
             let gateway = route.via.is_some_and(|via| peer.public.contains(&via));
             peer.subnets.contains(&route.dst) && gateway
         });
-        if to_peer || route.kind != RouteType::Unicast && route.kind != RouteType::BlackHole {
+        if to_peer || route.kind != RouteKind::Unicast && route.kind != RouteKind::Blackhole {
             continue;
         }
         let text = written(route);
@@ -78,7 +78,7 @@ fn judge(network: &Network, routes: &[FoundRoute]) -> Vec<Finding> {
 
 /// As `ip route` would write it.
 fn written(route: &FoundRoute) -> String {
-    let kind = if route.kind == RouteType::BlackHole { "blackhole " } else { "" };
+    let kind = if route.kind == RouteKind::Blackhole { "blackhole " } else { "" };
     let mut text = format!("{kind}{}", route.dst);
     text.extend(route.via.map(|via| format!(" via {via}")));
     text.extend((!route.link.is_empty()).then(|| format!(" dev {}", route.link)));

@@ -3,11 +3,12 @@
 
 use std::net::IpAddr;
 
+use flannel_kernel::look::{self, Kernel};
+
 use super::echo::{self, Asked};
 use super::finding::Finding;
 use super::ports;
 use super::surroundings::{Network, Surroundings};
-use crate::commands::kernel::{self, Kernel};
 
 const SUBJECT: &str = "reach";
 /// So many peers are asked.
@@ -69,7 +70,7 @@ fn ask(peers: &[IpAddr]) -> anyhow::Result<Vec<Reached>> {
     let answered = echo::answered(&asked)?;
     let mut reached = Vec::new();
     for (number, peer) in peers.iter().enumerate() {
-        let way = kernel.decide(kernel::Asked { dst: *peer, from: None, mark: 0 })?;
+        let way = kernel.decide(look::Asked { dst: *peer, from: None })?;
         let beside = way.is_ok_and(|way| way.via.is_none());
         reached.push(Reached { peer: *peer, answers: answered.contains(&number), beside });
     }

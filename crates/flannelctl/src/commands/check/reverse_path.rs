@@ -3,12 +3,12 @@
 
 use std::net::IpAddr;
 
+use flannel_kernel::look::{Asked, Kernel};
 use flannel_netlink::NetlinkError;
 
 use super::finding::Finding;
 use super::kernel::setting;
 use super::surroundings::{Network, PEERS, Surroundings};
-use crate::commands::kernel::{Asked, Kernel};
 
 const SUBJECT: &str = "rp_filter";
 
@@ -30,9 +30,9 @@ pub(super) fn look(around: &Surroundings) -> anyhow::Result<Vec<Finding>> {
     for network in &around.networks {
         for (from, to, device) in packets(network, &kernel) {
             let Some(index) = kernel.device(&device).map(|device| device.index) else { continue };
-            let asked = Asked { dst: to, from: Some((from, index)), mark: 0 };
+            let asked = Asked { dst: to, from: Some((from, index)) };
             if let Err(NetlinkError { errno, .. }) = kernel.decide(asked)? {
-                let back = kernel.decide(Asked { dst: from, from: None, mark: 0 })?;
+                let back = kernel.decide(Asked { dst: from, from: None })?;
                 let strict = is_strict(&device);
                 let answered_by = back.ok().map(|way| way.link);
                 refused.push(Refused { from, to, device, answered_by, errno, strict });

@@ -7,15 +7,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use flannel_kernel::ROUTE_PROTOCOL;
+use flannel_kernel::look::{Device, FoundRoute, Kernel};
+use flannel_kernel::{ROUTE_PROTOCOL, RouteKind};
 use flannel_state::{EntryCondition, EntryState};
-use netlink_packet_route::AddressFamily;
 use netlink_packet_route::neighbour::NeighbourState;
-use netlink_packet_route::route::RouteType;
 use serde::Serialize;
 
 use super::{Asking, client, plain};
-use crate::commands::kernel::{Device, FoundRoute, Kernel};
 use crate::commands::lab::table::{Colour, Paint};
 use crate::commands::store_args::block_on;
 
@@ -108,8 +106,8 @@ impl Found {
                 let text = format!("address {address} dev {}", device.name);
                 found.put(key("address", &text), text, !link_local);
             }
-            for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-                for entry in kernel.neighbours(family, device.index)? {
+            for ipv4 in [true, false] {
+                for entry in kernel.neighbours(ipv4, device.index)? {
                     let Some(mac) = entry.mac else { continue };
                     let text = format!("neighbour {} lladdr {mac} dev {}", entry.ip, device.name);
                     found.put(
@@ -153,7 +151,7 @@ fn key(kind: &str, text: &str) -> String {
 
 fn route_text(route: &FoundRoute) -> String {
     let mut text = match route.kind {
-        RouteType::BlackHole => format!("route blackhole {}", route.dst),
+        RouteKind::Blackhole => format!("route blackhole {}", route.dst),
         _ => format!("route {}", route.dst),
     };
     text.extend(route.via.map(|via| format!(" via {via}")));

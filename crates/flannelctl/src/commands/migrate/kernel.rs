@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use flannel_kernel::look::{Device, FoundRoute, Kernel};
 use flannel_kernel::{Entry, IfName, Link, LinkKind, ROUTE_PROTOCOL, Route};
 use ipnet::IpNet;
 
 use super::{Findings, Verdict};
-use crate::commands::kernel::{Device, FoundRoute, Kernel};
 
 /// So many are named.
 const NAMED: usize = 5;

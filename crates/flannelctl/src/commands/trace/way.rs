@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
+use flannel_kernel::look::{Asked, Decision, Device, Kernel};
 use ipnet::IpNet;
 use netlink_packet_route::neighbour::NeighbourState;
 use netlink_packet_route::route::RouteType;
@@ -11,7 +12,6 @@ use super::ends::{End, Ends};
 use super::hop::{Hop, Hops};
 use crate::commands::check::firewall::{Hook, Packet, Rules};
 use crate::commands::check::surroundings::{Network, Peer, Tunnel};
-use crate::commands::kernel::{Asked, Decision, Device, Kernel, family};
 
 /// How long somebody on a wire may take to answer who he is.
 const ARP: Duration = Duration::from_millis(1500);
@@ -169,7 +169,7 @@ impl Node<'_> {
         let deadline = Instant::now() + ARP;
         let mut asked = false;
         loop {
-            let known = self.kernel.neighbours(family(ip), device.index)?;
+            let known = self.kernel.neighbours(ip.is_ipv4(), device.index)?;
             let entry = known.into_iter().find(|entry| entry.ip == ip);
             let usable = |state: NeighbourState| {
                 matches!(
@@ -219,7 +219,7 @@ impl Node<'_> {
             let Some(index) = self.kernel.device(&card).map(|device| device.index) else {
                 continue;
             };
-            let asked = Asked { dst: *own, from: Some((*public, index)), mark: 0 };
+            let asked = Asked { dst: *own, from: Some((*public, index)) };
             match self.kernel.decide(asked)? {
                 Ok(_) => hops.good("underlay", format!("{public} is taken in by {card}")),
                 Err(error) => {
@@ -298,7 +298,7 @@ impl Node<'_> {
             );
             return Ok(None);
         }
-        let asked = Asked { dst: to, from: index.map(|index| (from, index)), mark: 0 };
+        let asked = Asked { dst: to, from: index.map(|index| (from, index)) };
         let way = match self.kernel.decide(asked)? {
             Ok(way) => way,
             Err(error) => {
@@ -415,7 +415,7 @@ impl Node<'_> {
             );
             return Ok(None);
         };
-        let neighbours = self.kernel.neighbours(family(via), index)?;
+        let neighbours = self.kernel.neighbours(via.is_ipv4(), index)?;
         let entry = neighbours.into_iter().find(|entry| entry.ip == via);
         let Some(mac) = entry.as_ref().and_then(|entry| entry.mac) else {
             hops.wrong(
@@ -469,7 +469,7 @@ impl Node<'_> {
 
     /// From node to node.
     fn underlay(&mut self, hops: &mut Hops, public: IpAddr) -> anyhow::Result<()> {
-        let way = match self.kernel.decide(Asked { dst: public, from: None, mark: 0 })? {
+        let way = match self.kernel.decide(Asked { dst: public, from: None })? {
             Ok(way) => way,
             Err(error) => {
                 hops.wrong(
