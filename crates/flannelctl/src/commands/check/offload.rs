@@ -3,9 +3,10 @@
 use std::fs;
 
 use flannel_kernel::{KernelVersion, USUAL_DEVICE};
+use flannel_trace::Tunnel;
 
 use super::finding::Finding;
-use super::surroundings::{Network, Surroundings, Tunnel};
+use super::surroundings::{Network, Surroundings};
 
 const SUBJECT: &str = "offload";
 /// Before it, the kernel computes wrong checksums for packets of vxlan that are masqueraded.

@@ -1,7 +1,8 @@
 //! What other pod networks have left on this node.
 
+use flannel_trace::firewall::output;
+
 use super::finding::Finding;
-use super::firewall::output;
 use super::surroundings::Surroundings;
 
 const SUBJECT: &str = "others";

@@ -3,16 +3,18 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use flannel_probe::ask_once;
 use flannel_probe::verdict::Outcome;
+use flannel_trace::{Peer, Tunnel};
 use ipnet::IpNet;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
 use super::finding::Finding;
-use super::surroundings::{Network, Peer, Tunnel};
+use super::surroundings::Network;
 use crate::commands::store_args::block_on;
 
 const SUBJECT: &str = "reach";
@@ -75,7 +77,7 @@ fn ways(network: &Network, peer: &Peer, node: IpAddr) -> Option<Ways> {
     });
     Some(Ways {
         node,
-        port: peer.probe_port,
+        port: peer.probe_port.map(NonZeroU16::get),
         from,
         subnet: subnet.copied().unwrap_or_else(|| IpNet::from(from)),
         through: through.filter(|_| tunnel.is_some()),

@@ -2,7 +2,7 @@
 //! that runs here, its store and its own word, or by what the operator names.
 
 use std::net::IpAddr;
-use std::num::{NonZeroU16, NonZeroU64};
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,11 @@ use anyhow::Context as _;
 use clap::Args;
 use flannel_backend::{Answers, Connected, Judged, Node, Stack, Underlay, WantedBy};
 use flannel_kernel::{Engine, Facts};
-use flannel_lease::{Lease, NetworkConfig, NetworkName, Subnet, SubnetOrigin};
+use flannel_lease::{Lease, NetworkConfig, NetworkName, SubnetOrigin};
 use flannel_server::Listen;
 use flannel_state::{DaemonState, PeerState};
 use flannel_store::{Admin, RemoteOptions, RemoteStore};
+use flannel_trace::{NodeInNetwork, Peer, Tunnel};
 use flanneld::iface::{self, Selection};
 use flanneld::machine::Machine;
 use flanneld::options::{Serve, StoreOptions};
@@ -86,29 +87,6 @@ pub(crate) struct Network {
     /// The hash of its machine id, as others are told; without a lease, as they would be.
     pub(crate) own_machine: Option<NonZeroU64>,
     pub(crate) peers: Vec<Peer>,
-}
-
-pub(crate) struct Peer {
-    pub(crate) subnets: Vec<IpNet>,
-    pub(crate) public: Vec<IpAddr>,
-    /// In the tunnel, of each family.
-    pub(crate) macs: Vec<String>,
-    /// The hash of its machine id, where it tells it.
-    pub(crate) machine: Option<NonZeroU64>,
-    /// Where it answers probes, where it does.
-    pub(crate) probe_port: Option<u16>,
-    /// Of its backend; empty for a reservation.
-    pub(crate) backend: String,
-}
-
-/// By what packets travel between nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tunnel {
-    Udp(u16),
-    /// A protocol beside UDP and TCP: ipip is 4, ESP is 50.
-    Protocol(u8),
-    /// Pods' packets are on the underlay as they are.
-    None,
 }
 
 /// A network as far as it is known by its config.
@@ -235,7 +213,7 @@ impl Surroundings {
             ranges: ranges(&config),
             backend: backend.kind().to_owned(),
             nftables: Some(config.nftables),
-            tunnel: tunnel(&config),
+            tunnel: Tunnel::of(&config),
             underlay: None,
             no_underlay: None,
             mtu: None,
@@ -352,7 +330,7 @@ impl Surroundings {
                 name: said.name.clone(),
                 stack: Stack { v4: has(true), v6: has(false) },
                 connected: Connected::of(&self.facts, &ranges, &devices),
-                tunnel: usual_tunnel(&backend),
+                tunnel: Tunnel::usual(&backend),
                 backend,
                 nftables: None,
                 underlay,
@@ -363,7 +341,7 @@ impl Surroundings {
                 own_macs: Vec::new(),
                 own_machine: None,
                 ranges,
-                peers: peers.map(Peer::of_state).collect(),
+                peers: peers.map(peer_of).collect(),
             });
         }
         self.networks.extend(added);
@@ -378,7 +356,7 @@ impl Surroundings {
             ranges: Vec::new(),
             backend: "vxlan".to_owned(),
             nftables: None,
-            tunnel: usual_tunnel("vxlan"),
+            tunnel: Tunnel::usual("vxlan"),
             no_underlay: underlay.as_ref().err().cloned(),
             underlay: underlay.ok(),
             mtu: None,
@@ -475,11 +453,21 @@ impl Knowing {
 }
 
 impl Network {
+    /// For a walk over this node.
+    pub(crate) fn node(&self) -> NodeInNetwork {
+        NodeInNetwork {
+            backend: self.backend.clone(),
+            tunnel: self.tunnel,
+            underlay: self.underlay.clone(),
+            mtu: self.mtu,
+            devices: self.devices.clone(),
+            own: self.own.clone(),
+        }
+    }
+
     /// By which packets of a family go to other nodes, where that is a device of flannel's.
     pub(crate) fn tunnel_device(&self, v4: bool) -> Option<&str> {
-        let of_family = |name: &&String| name.contains("-v6") != v4;
-        let found = self.devices.iter().find(of_family).or(self.devices.first());
-        found.map(String::as_str)
+        flannel_trace::tunnel_device(&self.devices, v4)
     }
 
     /// Of the store. `public`: this node's own addresses, by which its lease is known where no daemon says so.
@@ -501,35 +489,15 @@ impl Network {
     }
 }
 
-impl Peer {
-    fn of_lease(lease: &Lease) -> Self {
-        let attrs = &lease.attrs;
-        let mac = |data: &flannel_lease::RawJson| {
-            let data: serde_json::Value = serde_json::from_str(data.as_str()).ok()?;
-            data["VtepMAC"].as_str().map(str::to_ascii_lowercase)
-        };
-        let data = [&attrs.backend_data, &attrs.backend_v6_data].into_iter().flatten();
-        Self {
-            subnets: nets(&lease.subnet),
-            public: flannel_backend::public_addresses(&lease.attrs).collect(),
-            macs: data.filter_map(mac).collect(),
-            machine: attrs.machine,
-            probe_port: attrs.probe_port.map(NonZeroU16::get),
-            backend: lease.attrs.backend_type.to_string(),
-        }
-    }
-
-    fn of_state(state: &PeerState) -> Self {
-        let subnets = [&state.subnet, &state.ipv6_subnet].into_iter().flatten();
-        let public = state.public_ip.map(IpAddr::from).into_iter();
-        Self {
-            subnets: subnets.filter_map(|net| net.parse().ok()).collect(),
-            public: public.chain(state.public_ipv6.map(IpAddr::from)).collect(),
-            macs: Vec::new(),
-            machine: None,
-            probe_port: None,
-            backend: state.backend.clone(),
-        }
+/// As a daemon sees it.
+fn peer_of(state: &PeerState) -> Peer {
+    let subnets = [&state.subnet, &state.ipv6_subnet].into_iter().flatten();
+    let public = state.public_ip.map(IpAddr::from).into_iter();
+    Peer {
+        subnets: subnets.filter_map(|net| net.parse().ok()).collect(),
+        public: public.chain(state.public_ipv6.map(IpAddr::from)).collect(),
+        backend: state.backend.clone(),
+        ..Peer::default()
     }
 }
 
@@ -570,37 +538,9 @@ fn judged(
     Ok(Known { name: name.to_owned(), judged, leases })
 }
 
-fn nets(subnet: &Subnet) -> Vec<IpNet> {
-    let v4 = subnet.v4().map(IpNet::V4);
-    v4.into_iter().chain(subnet.v6().map(IpNet::V6)).collect()
-}
-
 fn ranges(config: &NetworkConfig) -> Vec<IpNet> {
     let v4 = config.v4.map(|source| IpNet::V4(source.network()));
     v4.into_iter().chain(config.v6.map(|source| IpNet::V6(source.network()))).collect()
-}
-
-fn tunnel(config: &NetworkConfig) -> Tunnel {
-    let kind = config.backend.kind.to_ascii_lowercase();
-    let named = match kind.as_str() {
-        "wireguard" => "ListenPort",
-        _ => "Port",
-    };
-    match (usual_tunnel(&kind), config.backend.int(named, 0, 0..=65535)) {
-        (Tunnel::Udp(_), Ok(port)) if port > 0 => Tunnel::Udp(port as u16),
-        (usual, _) => usual,
-    }
-}
-
-fn usual_tunnel(backend: &str) -> Tunnel {
-    match backend {
-        "vxlan" => Tunnel::Udp(8472),
-        "wireguard" => Tunnel::Udp(51820),
-        "udp" => Tunnel::Udp(8285),
-        "ipip" => Tunnel::Protocol(4),
-        "ipsec" => Tunnel::Protocol(50),
-        _ => Tunnel::None,
-    }
 }
 
 fn v4(ip: IpAddr) -> Option<std::net::Ipv4Addr> {
@@ -636,7 +576,7 @@ impl Network {
             ranges: vec!["10.244.0.0/16".parse().unwrap()],
             backend: "vxlan".to_owned(),
             nftables: Some(false),
-            tunnel: usual_tunnel("vxlan"),
+            tunnel: Tunnel::usual("vxlan"),
             underlay: Some(underlay),
             no_underlay: None,
             mtu: Some(1450),

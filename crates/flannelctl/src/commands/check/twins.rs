@@ -121,7 +121,7 @@ fn machine_id(id: Option<&str>) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::check::surroundings::Peer;
+    use flannel_trace::Peer;
 
     #[test]
     fn leases_of_one_machine_are_named_also_before_this_node_has_one() {

@@ -4,24 +4,13 @@ use std::fs;
 use std::net::IpAddr;
 
 use anyhow::Context as _;
+use flannel_trace::End;
 use serde_json::Value;
 
-use crate::commands::check::surroundings::{Network, Peer, Surroundings};
+use crate::commands::check::surroundings::{Network, Surroundings};
 
 /// What the container runtime notes of every pod.
 const RESULTS: &str = "/var/lib/cni/results";
-
-#[derive(Clone, Copy)]
-pub(super) enum End<'a> {
-    /// A pod of this node.
-    Pod,
-    /// An address of this node.
-    Host,
-    /// A pod of another node.
-    Peer(&'a Peer),
-    /// Outside of the pod network.
-    World,
-}
 
 pub(super) struct Ends<'a> {
     pub(super) network: &'a Network,
@@ -57,19 +46,7 @@ impl<'a> Ends<'a> {
             .iter()
             .flat_map(|interface| interface.addresses.iter().map(|address| address.addr.addr()))
             .collect();
-        let end = |ip: IpAddr| {
-            if hosts.contains(&ip) {
-                End::Host
-            } else if network.own.iter().any(|own| own.contains(&ip)) {
-                End::Pod
-            } else if let Some(peer) =
-                network.peers.iter().find(|peer| peer.subnets.iter().any(|net| net.contains(&ip)))
-            {
-                End::Peer(peer)
-            } else {
-                End::World
-            }
-        };
+        let end = |ip: IpAddr| End::place(ip, &hosts, &network.own, &network.peers);
         let (first, second) = (end(from), end(to));
         if let (End::Peer(peer), End::Peer(_)) = (first, second) {
             let node = peer.public.first().map_or("that".to_owned(), ToString::to_string);

@@ -2,10 +2,8 @@
 //! would decide it now. It names the hop that is wrong.
 
 mod ends;
-mod hop;
 mod live;
 mod peer;
-mod way;
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -13,10 +11,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use flannel_trace::{Condition, End, Hop, Way};
 use serde::Serialize;
 
-use self::ends::{End, Ends};
-use self::hop::{Condition, Hop};
+use self::ends::Ends;
 use self::live::Live;
 use super::check::surroundings::{Knowing, Surroundings};
 use super::daemon::plain;
@@ -81,7 +79,7 @@ impl TraceArgs {
             let (became, hops) = live::listen(&ends, Duration::from_secs(self.seconds))?;
             return self.tell(from, to, hops, Some(became));
         }
-        let mut hops = way::walk(&ends)?;
+        let mut hops = flannel_trace::walk(&ends.network.node(), ends.from, ends.to)?;
         if let Some(End::Peer(peer)) = ends.far() {
             hops.extend(peer::ask(&around, ends.network, peer, self.probe_port));
         }
@@ -112,19 +110,17 @@ impl TraceArgs {
 
 fn screen(traced: &Traced, paint: Paint) -> String {
     let mut text = String::new();
-    let mut way = "";
+    let mut way = None;
     for hop in &traced.hops {
         // Writing to a `String` cannot fail.
-        if hop.way != way {
-            way = hop.way;
-            let (from, to) = match way {
-                "back" => (&traced.to, &traced.from),
-                _ => (&traced.from, &traced.to),
-            };
-            let _ = match way {
-                "peer" => writeln!(text, "at the peer"),
-                "live" => writeln!(text, "live: packets that were sent now"),
-                _ => writeln!(text, "{way}: {from} -> {to}"),
+        if way != Some(hop.way) {
+            way = Some(hop.way);
+            let (from, to) = (&traced.from, &traced.to);
+            let _ = match hop.way {
+                Way::There => writeln!(text, "there: {from} -> {to}"),
+                Way::Back => writeln!(text, "back: {to} -> {from}"),
+                Way::Peer => writeln!(text, "at the peer"),
+                Way::Live => writeln!(text, "live: packets that were sent now"),
             };
         }
         let (colour, word) = match hop.condition {
@@ -140,7 +136,7 @@ fn screen(traced: &Traced, paint: Paint) -> String {
     }
     let first = traced.hops.iter().find(|hop| hop.condition == Condition::Wrong);
     let (colour, conclusion) = match first {
-        Some(hop) => (Colour::Bad, format!("WRONG at {} ({})", hop.hop, hop.way)),
+        Some(hop) => (Colour::Bad, format!("WRONG at {} ({})", hop.hop, name(hop.way))),
         None if traced.live.as_ref().is_some_and(|live| live.lost_before.is_none()) => {
             (Colour::Good, "nothing is wrong on the way: packets go there and come back".to_owned())
         }
@@ -150,4 +146,13 @@ fn screen(traced: &Traced, paint: Paint) -> String {
     };
     let _ = writeln!(text, "{}", paint.text(colour, &conclusion));
     text
+}
+
+fn name(way: Way) -> &'static str {
+    match way {
+        Way::There => "there",
+        Way::Back => "back",
+        Way::Peer => "peer",
+        Way::Live => "live",
+    }
 }

@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use flannel_state::{DaemonState, PeerCondition, PeerState};
+use flannel_trace::{Hop, Hops, Peer, Way};
 
-use super::hop::{Hop, Hops};
-use crate::commands::check::surroundings::{Network, Peer, Surroundings};
+use crate::commands::check::surroundings::{Network, Surroundings};
 use crate::commands::daemon::client;
 use crate::commands::daemon_process::DaemonProcess;
 use crate::commands::store_args::block_on;
@@ -19,7 +19,7 @@ pub(super) fn ask(
     peer: &Peer,
     port: Option<u16>,
 ) -> Vec<Hop> {
-    let mut hops = Hops::new("peer");
+    let mut hops = Hops::new(Way::Peer);
     // As this node's own daemon sees it.
     let seen = around.peer_states.iter().find(|state| {
         let subnets = [&state.subnet, &state.ipv6_subnet].into_iter().flatten();

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use flannel_probe::marked::{Devices, Direction, Ended, Mark, Packet, Place, Sighting, Watch};
+use flannel_trace::{End, Hop, Hops, Way};
 use serde::Serialize;
 
 pub(super) use self::passages::{At, Passage};
 use self::passages::{Far, Sender};
-use super::ends::{End, Ends};
-use super::hop::{Hop, Hops};
-use crate::commands::check::surroundings::{Knowing, Network, Tunnel};
+use super::ends::Ends;
+use crate::commands::check::surroundings::{Knowing, Network};
 use crate::commands::store_args::block_on;
 
 /// What is lost once may be chance.
@@ -68,7 +68,7 @@ pub(super) fn trace(ends: &Ends<'_>, knowing: &Knowing) -> anyhow::Result<(Live,
 
 /// Why nobody has looked on the other node.
 fn not_asked(why: &str) -> Vec<Hop> {
-    let mut hops = Hops::new("live");
+    let mut hops = Hops::new(Way::Live);
     hops.unknown("peer", format!("the other node could not be asked to look for them: {why}"));
     hops.all
 }
@@ -164,7 +164,7 @@ fn send(
 
 /// `other`: the end on the other node. `this`: what this node is.
 fn tell(ends: &Ends<'_>, live: &Live, other: End<'_>, this: At) -> Vec<Hop> {
-    let mut hops = Hops::new("live");
+    let mut hops = Hops::new(Way::Live);
     let peer = match other {
         End::Peer(peer) => {
             peer.public.first().map_or("the other node".to_owned(), ToString::to_string)
@@ -297,7 +297,7 @@ fn between(
             (
                 "underlay",
                 format!("it is lost between the nodes{to}: a cable, a switch, a security group, or the wrong address"),
-                format!("ping {peer}; look at what is between the nodes: {}", wire(network.tunnel)),
+                format!("ping {peer}; look at what is between the nodes: {}", network.tunnel),
             )
         }
         (Place::Tunnel, Direction::In) => (
@@ -305,7 +305,7 @@ fn between(
             format!(
                 "the node has got it and does not unpack it: a rule drops {}, rp_filter does, or its tunnel device is \
                  missing or has another VNI or port",
-                wire(network.tunnel)
+                network.tunnel
             ),
             look,
         ),
@@ -328,12 +328,4 @@ fn between(
 fn forwarded(look: String) -> (&'static str, String, String) {
     let what = "forwarding, a route, a rule or a missing neighbour of the node stops it";
     ("rules", what.to_owned(), look)
-}
-
-fn wire(tunnel: Tunnel) -> String {
-    match tunnel {
-        Tunnel::Udp(port) => format!("UDP port {port}"),
-        Tunnel::Protocol(number) => format!("IP protocol {number}"),
-        Tunnel::None => "packets of pods".to_owned(),
-    }
 }

@@ -3,14 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use flannel_lease::Subnet;
 use flannel_probe::marked::request::{Asked, KIND, Said};
 use flannel_probe::marked::{Mark, Sighting};
 use flannel_store::{Admin, NodeRequest, RequestId};
-use ipnet::IpNet;
+use flannel_trace::Peer;
 use tokio::time::{sleep, timeout};
-
-use crate::commands::check::surroundings::Peer;
 
 /// For a daemon to hear of the request, and to say that it looks. One that does not know such requests says nothing.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -71,7 +68,7 @@ impl OtherNode {
         let request = NodeRequest {
             id: RequestId::random(&mut fastrand::Rng::new()),
             kind: KIND.to_owned(),
-            nodes: vec![subnet(peer).context("its lease has no subnet")?],
+            nodes: vec![peer.subnet().context("its lease has no subnet")?],
             limit: LIMIT,
             body: serde_json::to_value(&asked)?,
         };
@@ -111,16 +108,4 @@ impl OtherNode {
     async fn withdraw(&self) {
         let _ = timeout(PATIENCE, self.store.withdraw(&self.request.id)).await;
     }
-}
-
-fn subnet(peer: &Peer) -> Option<Subnet> {
-    let v4 = peer.subnets.iter().find_map(|net| match net {
-        IpNet::V4(net) => Some(*net),
-        IpNet::V6(_) => None,
-    });
-    let v6 = peer.subnets.iter().find_map(|net| match net {
-        IpNet::V6(net) => Some(*net),
-        IpNet::V4(_) => None,
-    });
-    Subnet::new(v4, v6)
 }

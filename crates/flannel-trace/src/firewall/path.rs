@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 /// Where rules are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hook {
+pub enum Hook {
     In,
     Out,
     Forward,
@@ -14,28 +14,28 @@ pub(crate) enum Hook {
 
 /// The first packet of a conversation.
 #[derive(Clone, Debug)]
-pub(crate) struct Packet {
-    pub(crate) hook: Hook,
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
-    pub(crate) protocol: u8,
+pub struct Packet {
+    pub hook: Hook,
+    pub src: IpAddr,
+    pub dst: IpAddr,
+    pub protocol: u8,
     /// To which it is sent; 0 where there are none.
-    pub(crate) port: u16,
-    pub(crate) iif: String,
-    pub(crate) oif: String,
+    pub port: u16,
+    pub iif: String,
+    pub oif: String,
 }
 
 /// Who drops a packet, and how that is undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Drop {
+pub struct Drop {
     /// In words.
-    pub(crate) rule: String,
-    pub(crate) fix: String,
+    pub rule: String,
+    pub fix: String,
 }
 
 impl Drop {
     /// The program whose rules these are, and which would write them again.
-    pub(crate) fn manager(&self) -> Option<&'static str> {
+    pub fn manager(&self) -> Option<&'static str> {
         if self.rule.contains("firewalld") {
             Some("firewalld")
         } else if self.rule.contains("ufw-") {

@@ -4,34 +4,15 @@
 //! cannot be told from outside (a mark, a limit, a set that changes) may match or not: only what is dropped either way
 //! is a finding.
 
-mod iptables;
-mod nft;
-mod path;
-
 use std::net::IpAddr;
-use std::process::Command;
-use std::time::Duration;
 
-use flannel_common::run_program;
+use flannel_trace::Tunnel;
+use flannel_trace::firewall::{Drop, Hook, Packet, Rules, TCP};
 
 use super::finding::Finding;
-use super::surroundings::{Network, PEERS, Surroundings, Tunnel};
-pub(crate) use path::{Drop, Hook, Packet};
+use super::surroundings::{Network, PEERS, Surroundings};
 
 const SUBJECT: &str = "firewall";
-const PATIENCE: Duration = Duration::from_secs(5);
-const UDP: u8 = 17;
-const TCP: u8 = 6;
-
-/// All rules of this host, as far as they can be read.
-#[derive(Default)]
-pub(crate) struct Rules {
-    nft: nft::Ruleset,
-    v4: iptables::Tables,
-    v6: iptables::Tables,
-    /// Programs that could not say them.
-    unread: Vec<&'static str>,
-}
 
 /// What a packet is to flannel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,7 +25,7 @@ enum Role {
 
 pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
     let rules = Rules::read();
-    let unread = rules.unread.iter().map(|program| {
+    let unread = rules.unread().iter().map(|program| {
         let what = format!("rules cannot be read by `{program}`");
         Finding::note(
             SUBJECT,
@@ -70,34 +51,6 @@ fn judge(network: &Network, rules: &Rules) -> Vec<Finding> {
         .collect()
 }
 
-impl Rules {
-    /// Of this host, as they are now.
-    pub(crate) fn read() -> Self {
-        let mut unread = Vec::new();
-        let mut said = |program: &'static str, arguments: &[&str]| {
-            output(program, arguments).unwrap_or_else(|| {
-                unread.push(program);
-                String::new()
-            })
-        };
-        let nft = nft::Ruleset::read(&said("nft", &["-j", "list", "ruleset"]));
-        let v4 = iptables::Tables::read(&said("iptables-save", &[]));
-        let v6 = iptables::Tables::read(&said("ip6tables-save", &[]));
-        Self { nft, v4, v6, unread }
-    }
-
-    /// Who drops such a packet, whatever is not known of it.
-    pub(crate) fn drops(&self, packet: &Packet) -> Option<Drop> {
-        let (tables, program) = match packet.dst.is_ipv4() {
-            true => (&self.v4, "iptables"),
-            false => (&self.v6, "ip6tables"),
-        };
-        let by_iptables = tables.drops(packet, program);
-        // Those that iptables has made are read by it; nft shows them without their meaning.
-        by_iptables.or_else(|| self.nft.drops(packet, !tables.is_empty()))
-    }
-}
-
 /// As flannel sends and gets them.
 fn packets(network: &Network) -> Vec<(Role, Packet)> {
     let Some(underlay) = &network.underlay else { return Vec::new() };
@@ -110,13 +63,11 @@ fn packets(network: &Network) -> Vec<(Role, Packet)> {
     if publics.is_empty() {
         publics = nobody;
     }
-    let (protocol, port) = match network.tunnel {
-        Tunnel::Udp(port) => (UDP, port),
-        Tunnel::Protocol(protocol) => (protocol, 0),
-        Tunnel::None => (0, 0),
-    };
     let mut packets = Vec::new();
-    for peer in publics.iter().filter(|_| network.tunnel != Tunnel::None) {
+    let tunnel = network.tunnel.on_the_wire();
+    for (peer, (protocol, port)) in
+        publics.iter().flat_map(|peer| tunnel.map(|tunnel| (peer, tunnel)))
+    {
         let Some(own) = own.iter().flatten().find(|ip| ip.is_ipv4() == peer.is_ipv4()) else {
             continue;
         };
@@ -162,11 +113,7 @@ fn packets(network: &Network) -> Vec<(Role, Packet)> {
 fn say(network: &Network, role: Role, drop: &Drop, packet: &Packet, count: usize) -> Finding {
     let by = format!("{} drops", drop.rule);
     let more = if count > 1 { format!(" (and of {} more)", count - 1) } else { String::new() };
-    let carried = match network.tunnel {
-        Tunnel::Udp(port) => format!("UDP port {port}"),
-        Tunnel::Protocol(number) => format!("IP protocol {number}"),
-        Tunnel::None => "packets".to_owned(),
-    };
+    let carried = network.tunnel;
     let cut =
         "pods of this node and of others do not reach each other, though all entries are in place";
     let (what, why) = match role {
@@ -225,17 +172,4 @@ fn say(network: &Network, role: Role, drop: &Drop, packet: &Packet, count: usize
         _ => drop.fix.clone(),
     };
     Finding::broken(SUBJECT, what, why, fix)
-}
-
-pub(super) fn output(program: &str, arguments: &[&str]) -> Option<String> {
-    let mut text = Vec::new();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut directories: Vec<_> = std::env::split_paths(&path).collect();
-    directories.extend(["/usr/sbin", "/sbin"].map(std::path::PathBuf::from));
-    let found =
-        directories.iter().map(|directory| directory.join(program)).find(|path| path.is_file())?;
-    let ended = run_program(Command::new(found).args(arguments), b"", PATIENCE, |piece| {
-        text.extend_from_slice(piece)
-    });
-    ended.ok()?.status.success().then(|| String::from_utf8_lossy(&text).into_owned())
 }
