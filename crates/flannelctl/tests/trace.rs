@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
+use std::process::Command;
 use std::time::Duration;
 
-use flannel_lab::{Lab, Node, Pod};
+use flannel_lab::{Lab, Node, Pod, Process};
 use serde_json::Value;
 
 const FLANNELCTL: &str = env!("CARGO_BIN_EXE_flannelctl");
 const LIMIT: Duration = Duration::from_secs(30);
+/// Until somebody who undoes what a daemon mends has won.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 fn shell(node: &Node, command: &str) {
     node.exec(&["sh", "-ec", command]).unwrap();
@@ -216,20 +219,183 @@ fn the_ends_of_a_trace_are_pods_by_name_or_address_and_one_of_them_is_here() {
     }
 }
 
+/// The first hop that is wrong: its node if it is not this one, its way and its name.
+fn first_wrong(text: &str) -> Option<String> {
+    let traced: Value = serde_json::from_str(text).unwrap();
+    let hops = traced["hops"].as_array().unwrap().clone();
+    let hop = hops.into_iter().find(|hop| hop["condition"] == "wrong")?;
+    let words = ["node", "way", "hop"].map(|key| hop[key].as_str().unwrap_or("here").to_owned());
+    Some(words.join(" "))
+}
+
+/// Somebody who does it again and again, whatever the daemon does about it.
+fn vandal(node: &Node, deed: &str) -> Process {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("while :; do {deed}; sleep 0.02; done >/dev/null 2>&1")]);
+    node.spawn(command).unwrap()
+}
+
+struct Traced {
+    lab: Lab,
+    one: Pod,
+    two: Pod,
+}
+
+impl Traced {
+    /// Traced on the first node; the hop that is wrong first is named, with its node.
+    fn names(&self, fault: &str, wanted: Option<&str>) {
+        self.lab
+            .wait_until("the trace to name it", PATIENCE, || {
+                let (status, _, text) = trace(self.lab.node(1), &self.one, &self.two, &[]);
+                let first = first_wrong(&text);
+                let right = first.as_deref() == wanted && (status == 0) == wanted.is_none();
+                if right { Ok(()) } else { Err(format!("{fault}: {first:?}: {text}")) }
+            })
+            .unwrap();
+    }
+}
+
 #[test]
-fn the_daemon_of_the_other_node_is_asked_for_its_half() {
+fn a_fault_at_any_hop_of_the_other_node_is_named_there() {
+    let (lab, one, two) = lab();
+    // The bridge has somebody on it whatever happens to the other.
+    lab.pod(2).unwrap();
+    let traced = Traced { lab, one, two };
+    let node = traced.lab.node(2);
+    traced.names("nothing", None);
+    let (_, _, text) = trace(traced.lab.node(1), &traced.one, &traced.two, &[]);
+    for hop in ["underlay", "tunnel", "route", "rules", "bridge", "veth", "neighbour", "fdb"] {
+        let of_it = |one: &Value| one["node"] == "node2" && one["hop"] == hop;
+        let all: Value = serde_json::from_str(&text).unwrap();
+        assert!(all["hops"].as_array().unwrap().iter().any(of_it), "no {hop}: {text}");
+    }
+    let (own, theirs) = (traced.one.v4().unwrap(), traced.two.v4().unwrap());
+    let subnet = node.subnet_env().unwrap().subnet.unwrap();
+    let (pods, gateway) = (subnet.trunc(), subnet.addr());
+    let first = traced.lab.node(1).subnet_env().unwrap().subnet.unwrap().trunc();
+    let arp = node.ip(&format!("neigh show {theirs} dev cni0")).unwrap();
+    let mac =
+        arp.split_whitespace().skip_while(|word| *word != "lladdr").nth(1).unwrap().to_owned();
+    let ports = node.exec(&["bridge", "fdb", "show", "br", "cni0"]).unwrap();
+    let port = ports.lines().find(|line| line.starts_with(&mac)).unwrap();
+    let veth = port.split_whitespace().skip_while(|word| *word != "dev").nth(1).unwrap().to_owned();
+    let connected = format!("ip route add {pods} dev cni0 proto kernel scope link src {gateway}");
+    for (fault, wanted, mend) in [
+        ("ip link set cni0 down", "node2 there bridge", "ip link set cni0 up"),
+        (
+            &format!("ip link set {veth} down"),
+            "node2 there veth",
+            &format!("ip link set {veth} up"),
+        ),
+        (
+            &format!("ip link set {veth} nomaster"),
+            "node2 there veth",
+            &format!("ip link set {veth} master cni0"),
+        ),
+        (&format!("ip route del {pods} dev cni0"), "node2 there route", &connected),
+        (
+            "sysctl -qw net.ipv4.ip_forward=0",
+            "node2 there forwarding",
+            "sysctl -qw net.ipv4.ip_forward=1",
+        ),
+        (
+            &format!("iptables -I FORWARD -d {theirs} -j DROP"),
+            "node2 there rules",
+            &format!("iptables -D FORWARD -d {theirs} -j DROP"),
+        ),
+        (
+            &format!("iptables -I FORWARD -s {theirs} -d {own} -j DROP"),
+            "node2 back rules",
+            &format!("iptables -D FORWARD -s {theirs} -d {own} -j DROP"),
+        ),
+        (
+            "nft add table inet fw; nft 'add chain inet fw in { type filter hook input priority 0 ; }'; nft add rule inet fw in udp dport 8472 drop",
+            "node2 there rules",
+            "nft delete table inet fw",
+        ),
+        (
+            &format!(
+                "sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.flannel/1.rp_filter=1; \
+                 ip rule add to {first} lookup 100; ip route add default via 192.168.100.254 table 100"
+            ),
+            "node2 there rp_filter",
+            &format!(
+                "sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.flannel/1.rp_filter=0; \
+                 ip rule del to {first} lookup 100; ip route flush table 100"
+            ),
+        ),
+    ] as [(&str, &str, &str); 9]
+    {
+        shell(node, fault);
+        traced.names(fault, Some(wanted));
+        shell(node, mend);
+        traced.names(&format!("mended: {fault}"), None);
+    }
+    // Its daemon mends these, if somebody lets it.
+    let via = first.addr();
+    let vtep = node.ip(&format!("neigh show {via} dev flannel.1")).unwrap();
+    let vtep = vtep.split_whitespace().skip_while(|word| *word != "lladdr").nth(1).unwrap();
+    for (deed, wanted) in [
+        (format!("ip neigh del {via} dev flannel.1"), "node2 back neighbour"),
+        (
+            format!("bridge fdb replace {vtep} dev flannel.1 dst 192.168.100.9 self permanent"),
+            "node2 back fdb",
+        ),
+        ("ip link set flannel.1 down".to_owned(), "node2 there tunnel"),
+    ] {
+        let doing = vandal(node, &deed);
+        traced.names(&deed, Some(wanted));
+        doing.kill();
+        node.exec(&[FLANNELCTL, "repair"]).unwrap();
+        traced.names(&format!("mended: {deed}"), None);
+    }
+}
+
+#[test]
+fn the_other_node_is_asked_through_a_lease_server_and_from_the_node_of_either_end() {
+    let lab = Lab::builder().nodes(2).backend("vxlan").lease_server().start().unwrap();
+    let (one, two) = (lab.pod(1).unwrap(), lab.pod(2).unwrap());
+    lab.pod(2).unwrap();
+    lab.wait_until("pods to reach each other", LIMIT, || lab.ping(&one, &two)).unwrap();
+    let traced = Traced { lab, one, two };
+    let node = traced.lab.node(2);
+    traced.names("nothing", None);
+    shell(node, "ip link set cni0 down");
+    traced.names("its bridge is down", Some("node2 there bridge"));
+    // It is the same from the other end, and on the node that is served.
+    let (own, theirs) =
+        (traced.one.v4().unwrap().to_string(), traced.two.v4().unwrap().to_string());
+    let output = traced.lab.node(1).output(&[FLANNELCTL, "trace", &theirs, &own]).unwrap();
+    let said = format!("there, at node2: {theirs} -> {own}\n  WRONG bridge     cni0 is down\n");
+    assert!(output.stdout.starts_with(&said), "{}{}", output.stdout, output.stderr);
+    assert!(output.stdout.contains("on node2: ip link set cni0 up"), "{}", output.stdout);
+    assert!(output.stdout.ends_with("WRONG at bridge (there, at node2)\n"), "{}", output.stdout);
+    shell(node, "ip link set cni0 up");
+    traced.names("its bridge is up", None);
+    let output = node.output(&[FLANNELCTL, "trace", &theirs, &own]).unwrap();
+    assert!(output.stdout.contains("there, at node1"), "{}{}", output.stdout, output.stderr);
+    let whole = "nothing is wrong on the way, as far as both nodes can tell";
+    assert!(output.stdout.contains(whole), "{}", output.stdout);
+}
+
+#[test]
+fn a_node_that_cannot_be_asked_for_its_half_is_asked_how_it_is() {
     let (lab, one, two) = lab();
     let (node, other) = (lab.node(1), lab.node(2));
+    // An operator's store that nobody is at.
+    let away = ["--etcd-endpoints", "http://127.0.0.1:1"];
     let says = |wanted: &[&str], wrong_at: Option<&str>| {
         lab.wait_until("the other node's word", LIMIT, || {
-            let (_, wrong, text) = trace(node, &one, &two, &[]);
+            let (_, wrong, text) = trace(node, &one, &two, &away);
             let first = wrong.first().map(|(way, hop)| format!("{way} {hop}"));
             let all = wanted.iter().all(|words| text.contains(words));
             if all && first.as_deref() == wrong_at { Ok(()) } else { Err(text) }
         })
         .unwrap();
     };
-    says(&["node2 says that its network is whole", "node2 has all that leads to this node"], None);
+    let not_asked = "it could not be asked for its half of the way: ";
+    says(&[not_asked, "node2 says that its network is whole"], None);
+    says(&["node2 has all that leads to this node"], None);
     shell(other, "sysctl -qw net.ipv4.ip_forward=0");
     says(&["node2 says: ", "net.ipv4.ip_forward is 0"], Some("peer daemon"));
     shell(other, "sysctl -qw net.ipv4.ip_forward=1");
@@ -237,6 +403,9 @@ fn the_daemon_of_the_other_node_is_asked_for_its_half() {
     // Who says nothing is not accused.
     other.flanneld().kill9();
     says(&["192.168.100.2:8081 does not say how it is there"], None);
+    let (status, wrong, text) = trace(node, &one, &two, &[]);
+    assert!(status == 0 && wrong.is_empty(), "{text}");
+    assert!(text.contains(&format!("{not_asked}its daemon did not answer within 4 s")), "{text}");
 }
 
 #[test]

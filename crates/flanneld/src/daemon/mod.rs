@@ -31,6 +31,7 @@ mod subnet_file;
 mod telling_state;
 mod telling_store;
 mod timing;
+mod trace;
 mod uptime;
 
 use std::path::PathBuf;

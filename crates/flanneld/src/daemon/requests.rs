@@ -12,12 +12,13 @@ use flannel_lease::Subnet;
 use flannel_probe::Prober;
 use flannel_probe::marked::{self, Devices};
 use flannel_store::{NodeAnswer, NodeRequest, RequestId, Requests, Store, StoreError};
+use flannel_trace::NodeInNetwork;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{Daemon, connectivity, marked_packets};
+use super::{Daemon, connectivity, marked_packets, trace};
 
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
 
@@ -37,6 +38,7 @@ pub(super) struct NodeNow {
     pub(super) mtu: u32,
     pub(super) underlay: [Option<IpAddr>; 2],
     pub(super) devices: Devices,
+    pub(super) in_network: NodeInNetwork,
     /// Whether what comes from outside the network is masqueraded into it.
     pub(super) masquerades: bool,
 }
@@ -44,15 +46,18 @@ pub(super) struct NodeNow {
 impl Daemon {
     /// For those who do as operators ask.
     pub(super) fn tell_node(&self) {
-        let underlay = self.network.underlay();
+        let (underlay, mtu) = (self.network.underlay(), self.network.mtu());
+        let (subnet, config) = (self.own.subnet(), self.network.config());
+        let devices: Vec<String> = self.network.devices().iter().map(ToString::to_string).collect();
         let now = NodeNow {
-            subnet: self.own.subnet(),
-            mtu: self.network.mtu(),
+            subnet,
+            mtu,
             underlay: [underlay.v4.map(IpAddr::V4), underlay.v6.map(IpAddr::V6)],
             devices: Devices {
-                tunnels: self.network.devices().iter().map(ToString::to_string).collect(),
+                tunnels: devices.clone(),
                 underlay: Some(underlay.link.to_string()),
             },
+            in_network: NodeInNetwork::new(config, underlay, mtu, devices, &subnet),
             masquerades: self.setup.options.traffic.ip_masq,
         };
         self.now.send_if_modified(|told| {
@@ -83,6 +88,7 @@ fn begin(kind: &str, asked: Asked) -> Option<Doing> {
     match kind {
         flannel_connectivity::KIND => Some(Box::pin(connectivity::run(asked))),
         marked::request::KIND => Some(Box::pin(marked_packets::run(asked))),
+        flannel_trace::request::KIND => Some(Box::pin(trace::run(asked))),
         _ => None,
     }
 }

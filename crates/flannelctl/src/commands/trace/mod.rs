@@ -1,8 +1,10 @@
-//! `flannelctl trace`: the way of a packet from pod to pod, and of the answer, hop by hop, as the kernel of this node
+//! `flannelctl trace`: the way of a packet from pod to pod, and of the answer, hop by hop, as the kernels of both nodes
 //! would decide it now. It names the hop that is wrong.
 
 mod ends;
+mod half;
 mod live;
+mod other_node;
 mod peer;
 
 use std::fmt::Write as _;
@@ -23,8 +25,8 @@ use super::output::OutputArgs;
 
 /// The way of a packet from pod to pod, hop by hop, as the kernel would decide it now
 ///
-/// Run it on the node of either pod. Ends with 0 if nothing is wrong on the way, as far as this node can tell, 1 if
-/// something is.
+/// Run it on the node of either pod; the daemon of the other node is asked for its half of the way, through the store.
+/// Ends with 0 if nothing is wrong on the way, 1 if something is, 2 if an end is not known.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     /// An address, or a pod of this node by its name (NAME or NAMESPACE/NAME)
@@ -81,7 +83,20 @@ impl TraceArgs {
         }
         let mut hops = flannel_trace::walk(&ends.network.node(), ends.from, ends.to)?;
         if let Some(End::Peer(peer)) = ends.far() {
-            hops.extend(peer::ask(&around, ends.network, peer, self.probe_port));
+            let asked = half::ask(&around, &ends, peer, &self.knowing);
+            let daemons = peer::entries(&around, peer);
+            match asked {
+                Ok(its) => {
+                    let begins_here = !matches!(ends.from.1, End::Peer(_));
+                    hops = half::in_order(hops, its, begins_here);
+                    hops.extend(daemons);
+                }
+                Err(why) => {
+                    hops.extend(daemons);
+                    let why = format!("{why:#}");
+                    hops.extend(peer::ask(&why, ends.network, peer, self.probe_port));
+                }
+            }
         }
         let mut live = None;
         if self.live {
@@ -110,16 +125,16 @@ impl TraceArgs {
 
 fn screen(traced: &Traced, paint: Paint) -> String {
     let mut text = String::new();
-    let mut way = None;
+    let mut section = None;
     for hop in &traced.hops {
         // Writing to a `String` cannot fail.
-        if way != Some(hop.way) {
-            way = Some(hop.way);
-            let (from, to) = (&traced.from, &traced.to);
+        if section != Some((hop.way, &hop.node)) {
+            section = Some((hop.way, &hop.node));
+            let (from, to, place) = (&traced.from, &traced.to, place(hop));
             let _ = match hop.way {
-                Way::There => writeln!(text, "there: {from} -> {to}"),
-                Way::Back => writeln!(text, "back: {to} -> {from}"),
-                Way::Peer => writeln!(text, "at the peer"),
+                Way::There => writeln!(text, "{place}: {from} -> {to}"),
+                Way::Back => writeln!(text, "{place}: {to} -> {from}"),
+                Way::Peer => writeln!(text, "what daemons say of the other node"),
                 Way::Live => writeln!(text, "live: packets that were sent now"),
             };
         }
@@ -129,30 +144,37 @@ fn screen(traced: &Traced, paint: Paint) -> String {
             Condition::Wrong => (Colour::Bad, "WRONG"),
         };
         let word = paint.text(colour, &format!("{word:<5}"));
-        let _ = writeln!(text, "  {word} {:<10} {}", hop.hop, plain(&hop.what));
+        let _ = writeln!(text, "  {word} {:<10} {}", plain(&hop.hop), plain(&hop.what));
         if !hop.fix.is_empty() {
             let _ = writeln!(text, "        {:<10} {}", "mend:", plain(&hop.fix));
         }
     }
     let first = traced.hops.iter().find(|hop| hop.condition == Condition::Wrong);
     let (colour, conclusion) = match first {
-        Some(hop) => (Colour::Bad, format!("WRONG at {} ({})", hop.hop, name(hop.way))),
+        Some(hop) => (Colour::Bad, format!("WRONG at {} ({})", plain(&hop.hop), place(hop))),
         None if traced.live.as_ref().is_some_and(|live| live.lost_before.is_none()) => {
             (Colour::Good, "nothing is wrong on the way: packets go there and come back".to_owned())
         }
         None => {
-            (Colour::Good, "nothing is wrong on the way, as far as this node can tell".to_owned())
+            let both = traced.hops.iter().any(|hop| hop.node.is_some());
+            let who = if both { "both nodes" } else { "this node" };
+            (Colour::Good, format!("nothing is wrong on the way, as far as {who} can tell"))
         }
     };
     let _ = writeln!(text, "{}", paint.text(colour, &conclusion));
     text
 }
 
-fn name(way: Way) -> &'static str {
-    match way {
+/// On which way a hop is, and on which node if not on this one.
+fn place(hop: &Hop) -> String {
+    let way = match hop.way {
         Way::There => "there",
         Way::Back => "back",
         Way::Peer => "peer",
         Way::Live => "live",
+    };
+    match &hop.node {
+        Some(node) => format!("{way}, at {}", plain(node)),
+        None => way.to_owned(),
     }
 }

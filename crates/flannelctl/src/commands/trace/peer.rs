@@ -1,4 +1,5 @@
-//! The half of the way that is the other node's: what its daemon says of itself on its probe port, if it does.
+//! What daemons say of the other node: this node's own, and that node's on its probe port where it cannot be asked for
+//! more.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -13,14 +14,9 @@ use crate::commands::store_args::block_on;
 
 const PATIENCE: Duration = Duration::from_secs(3);
 
-pub(super) fn ask(
-    around: &Surroundings,
-    network: &Network,
-    peer: &Peer,
-    port: Option<u16>,
-) -> Vec<Hop> {
+/// All that leads to it, as this node's own daemon sees it.
+pub(super) fn entries(around: &Surroundings, peer: &Peer) -> Vec<Hop> {
     let mut hops = Hops::new(Way::Peer);
-    // As this node's own daemon sees it.
     let seen = around.peer_states.iter().find(|state| {
         let subnets = [&state.subnet, &state.ipv6_subnet].into_iter().flatten();
         subnets.into_iter().any(|net| peer.subnets.iter().any(|own| own.to_string() == *net))
@@ -40,6 +36,13 @@ pub(super) fn ask(
         }
         None => hops.unknown("entries", "this node's daemon cannot be asked about it"),
     }
+    hops.all
+}
+
+/// What its daemon says on its probe port. `why`: why it has not walked its half of the way.
+pub(super) fn ask(why: &str, network: &Network, peer: &Peer, port: Option<u16>) -> Vec<Hop> {
+    let mut hops = Hops::new(Way::Peer);
+    hops.unknown("node", format!("it could not be asked for its half of the way: {why}"));
     let own_port = || {
         let process = DaemonProcess::find().ok().flatten()?;
         let probe = process.options().ok()?.probe?;

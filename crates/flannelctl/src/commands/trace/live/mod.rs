@@ -2,7 +2,6 @@
 //! the daemon of the other one is asked through the store, or somebody runs `--listen` there. The last device that has
 //! seen one says where it is lost.
 
-mod other_node;
 mod passages;
 mod pods;
 
@@ -10,13 +9,16 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use flannel_probe::marked::request::{Asked, KIND, Said};
 use flannel_probe::marked::{Devices, Direction, Ended, Mark, Packet, Place, Sighting, Watch};
-use flannel_trace::{End, Hop, Hops, Way};
+use flannel_store::Admin;
+use flannel_trace::{End, Hop, Hops, Peer, Way};
 use serde::Serialize;
 
 pub(super) use self::passages::{At, Passage};
 use self::passages::{Far, Sender};
 use super::ends::Ends;
+use super::other_node::{self, PATIENCE as ITS_PATIENCE};
 use crate::commands::check::surroundings::{Knowing, Network};
 use crate::commands::store_args::block_on;
 
@@ -48,10 +50,10 @@ pub(super) fn trace(ends: &Ends<'_>, knowing: &Knowing) -> anyhow::Result<(Live,
     let mark = Mark::between(from, to.0);
     let send = || send(mark, from, to.0, sender, ends.network);
     let (here, there) = match to.1 {
-        End::Peer(peer) => block_on(async {
+        End::Peer(peer) => {
             let store = knowing.operators_store(&ends.network.name);
-            other_node::watch_while(store, peer, mark, send).await
-        })?,
+            block_on(watched(store, peer, mark, send))?
+        }
         End::Pod | End::Host | End::World => (send()?, Err(String::new())),
     };
     let expected = passages::expected(sender, far(ends.network, to));
@@ -64,6 +66,39 @@ pub(super) fn trace(ends: &Ends<'_>, knowing: &Knowing) -> anyhow::Result<(Live,
         hops.extend(not_asked(&why));
     }
     Ok((live, hops))
+}
+
+/// Sends while the other node looks, and without it if it does not. What was seen there, or why nobody has looked.
+async fn watched(
+    store: anyhow::Result<Box<dyn Admin>>,
+    peer: &Peer,
+    mark: Mark,
+    send: impl Fn() -> anyhow::Result<Vec<Sighting>>,
+) -> anyhow::Result<(Vec<Sighting>, Result<Vec<Sighting>, String>)> {
+    let asked = Asked::new(mark);
+    let mut here = None;
+    let there = other_node::ask(store, peer, KIND, &asked, async |node| {
+        let looks = |said| match said {
+            Said::Looking => Some(Ok(())),
+            Said::Failed(why) => Some(Err(why)),
+            Said::Seen(_) => None,
+        };
+        node.hear(ITS_PATIENCE, looks).await?;
+        // It blocks, and nothing else is to be done meanwhile.
+        here = Some(send());
+        let mut over = asked.clone();
+        over.ended = true;
+        node.say(&over).await?;
+        let has_seen = |said| match said {
+            Said::Seen(seen) => Some(Ok(seen)),
+            Said::Failed(why) => Some(Err(why)),
+            Said::Looking => None,
+        };
+        node.hear(ITS_PATIENCE, has_seen).await
+    });
+    let there = there.await.map_err(|error| format!("{error:#}"));
+    let here = here.unwrap_or_else(send)?;
+    Ok((here, there))
 }
 
 /// Why nobody has looked on the other node.

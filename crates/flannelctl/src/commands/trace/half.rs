@@ -1,0 +1,101 @@
+//! The half of the way that is the other node's, as its daemon walks it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use flannel_trace::request::{Asked, KIND, Said};
+use flannel_trace::{Hop, Peer, Way};
+
+use super::ends::Ends;
+use super::other_node::{self, PATIENCE};
+use crate::commands::check::surroundings::{Knowing, Network, Surroundings};
+use crate::commands::store_args::block_on;
+
+/// It waits for pods and nodes that may not answer.
+const WALK: Duration = Duration::from_secs(15);
+
+/// Its hops, with its name; or why it has not walked.
+pub(super) fn ask(
+    around: &Surroundings,
+    ends: &Ends<'_>,
+    peer: &Peer,
+    knowing: &Knowing,
+) -> anyhow::Result<Vec<Hop>> {
+    let asker = this_node(around, ends.network);
+    let asked = Asked { from: ends.from.0, to: ends.to.0, asker };
+    let (name, hops) = block_on(async {
+        let store = knowing.operators_store(&ends.network.name);
+        other_node::ask(store, peer, KIND, &asked, async |node| {
+            let heard = |said| match said {
+                Said::Failed(why) => Some(Err(why)),
+                Said::Looking | Said::Walked { .. } => Some(Ok(())),
+            };
+            node.hear(PATIENCE, heard).await?;
+            let walked = |said| match said {
+                Said::Walked { node, hops } => Some(Ok((node, hops))),
+                Said::Failed(why) => Some(Err(why)),
+                Said::Looking => None,
+            };
+            node.hear(WALK, walked).await
+        })
+        .await
+    })?;
+    let of_it = |hop: Hop| {
+        let fix = if hop.fix.is_empty() { hop.fix } else { format!("on {name}: {}", hop.fix) };
+        Hop { node: Some(name.clone()), fix, ..hop }
+    };
+    Ok(hops.into_iter().map(of_it).collect())
+}
+
+/// As it is now, whatever was announced of it.
+fn this_node(around: &Surroundings, network: &Network) -> Peer {
+    let underlay = network.underlay.as_ref();
+    let public = [
+        underlay.and_then(|underlay| underlay.public_v4).map(IpAddr::from),
+        underlay.and_then(|underlay| underlay.public_v6).map(IpAddr::from),
+    ];
+    let interfaces = around.facts.interfaces.iter();
+    let ours =
+        interfaces.filter(|one| network.devices.iter().any(|name| name == one.name.as_str()));
+    Peer {
+        subnets: network.own.clone(),
+        public: public.into_iter().flatten().collect(),
+        macs: ours.filter_map(|one| one.mac).map(|mac| mac.to_string()).collect(),
+        backend: network.backend.clone(),
+    }
+}
+
+/// In the order in which packets pass the two nodes. `begins_here`: the packet is sent from this node.
+pub(super) fn in_order(here: Vec<Hop>, there: Vec<Hop>, begins_here: bool) -> Vec<Hop> {
+    let (first, second) = if begins_here { (here, there) } else { (there, here) };
+    let of = |hops: &[Hop], way: Way| -> Vec<Hop> {
+        hops.iter().filter(|hop| hop.way == way).cloned().collect()
+    };
+    let ways =
+        [(&first, Way::There), (&second, Way::There), (&second, Way::Back), (&first, Way::Back)];
+    ways.into_iter().flat_map(|(hops, way)| of(hops, way)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use flannel_trace::Hops;
+
+    use super::*;
+
+    #[test]
+    fn hops_are_in_the_order_in_which_a_packet_and_its_answer_pass_them() {
+        let node = |name: &str| {
+            [Way::There, Way::Back].into_iter().flat_map(|way| {
+                let mut hops = Hops::new(way);
+                hops.good(name, "");
+                hops.all
+            })
+        };
+        let passed = |begins_here| {
+            let hops = in_order(node("here").collect(), node("there").collect(), begins_here);
+            hops.into_iter().map(|hop| hop.hop).collect::<Vec<_>>()
+        };
+        assert_eq!(passed(true), ["here", "there", "there", "here"]);
+        assert_eq!(passed(false), ["there", "here", "here", "there"]);
+    }
+}
