@@ -1,7 +1,9 @@
 //! A packet filter that rules are kept in: what `rule_reconciler` needs of `nft` and `iptables` alike.
 
+use std::fmt;
+
 use crate::rule::{Block, Keep, Purpose, Rule};
-use crate::{Family, FamilyRules, TrafficError};
+use crate::{Family, FamilyRules, Rules, TrafficError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -10,6 +12,16 @@ pub(crate) enum Kind {
     IptablesNft,
     /// iptables of old: its changes must be looked for.
     IptablesLegacy,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nftables => "nftables",
+            Self::IptablesNft => "iptables",
+            Self::IptablesLegacy => "iptables-legacy",
+        })
+    }
 }
 
 /// What one family's rules shall be.
@@ -22,7 +34,18 @@ pub(crate) struct Wish<'a> {
     pub(crate) keep: Keep,
 }
 
-impl Wish<'_> {
+impl<'a> Wish<'a> {
+    /// What a family's rules shall be, if there are any to keep.
+    pub(crate) fn of(rules: &'a Rules, family: Family, keep: Keep) -> Option<Self> {
+        Some(Self {
+            rules: rules.of(family)?,
+            masquerade: rules.masquerade,
+            forward: rules.forward,
+            random: rules.random_fully,
+            keep,
+        })
+    }
+
     pub(crate) fn wants(&self, purpose: Purpose) -> bool {
         match purpose {
             Purpose::Masquerade => self.masquerade,

@@ -14,6 +14,7 @@ mod iptables;
 mod legacy_tables;
 mod netfilter;
 mod nft;
+mod outlook;
 mod process;
 mod programs;
 mod rule;
@@ -26,6 +27,7 @@ mod traffic;
 
 pub use error::TrafficError;
 use flannel_common::Family;
+pub use outlook::{Outlook, outlook};
 pub use rules::{FamilyRules, Mode, Rules};
 pub use sweep::{cleanup, leftovers};
 pub use traffic::{Health, Traffic};

@@ -310,7 +310,9 @@ impl RuleReconciler {
     /// Makes a family's rules as wished.
     fn make_as_wished(&mut self, family: Family, now: Instant) -> Result<Found, TrafficError> {
         let Some(rules) = self.rules.clone() else { return Ok(Found::AsWished) };
-        let Some(own) = rules.of(family) else { return Ok(Found::AsWished) };
+        if rules.of(family).is_none() {
+            return Ok(Found::AsWished);
+        }
         if self.firewall.is_none() {
             let firewall = self.system.open(&rules)?;
             self.firewall = Some((rules.mode, firewall));
@@ -325,13 +327,7 @@ impl RuleReconciler {
             true => Keep::AllBut(state.former.clone()),
             false => Keep::Only(others),
         };
-        let wish = Wish {
-            rules: own,
-            masquerade: rules.masquerade,
-            forward: rules.forward,
-            random: rules.random_fully,
-            keep,
-        };
+        let Some(wish) = Wish::of(&rules, family, keep) else { return Ok(Found::AsWished) };
         let mut outcome = Found::MadeSo;
         for _ in 0..TRIES {
             let Some(change) = self.look(family, &wish, now)? else { return Ok(Found::AsWished) };

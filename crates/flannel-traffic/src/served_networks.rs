@@ -43,11 +43,16 @@ impl ServedNetworks {
 
     /// The networks that others on this node keep.
     pub(crate) fn of_others(&self) -> Vec<IpNet> {
-        let mut others = all();
         // A socket just closed may be seen a little longer: a program that is being started has it, too.
-        others.retain(|other| !self.ever.iter().any(|own| overlap(own, other)));
-        others
+        besides(&self.ever)
     }
+}
+
+/// The networks that somebody on this node keeps and that are none of these.
+pub(crate) fn besides(own: &[IpNet]) -> Vec<IpNet> {
+    let mut others = all();
+    others.retain(|other| !own.iter().any(|own| overlap(own, other)));
+    others
 }
 
 /// Waits until nobody else is at work on the rules. They wait as long as this is held.

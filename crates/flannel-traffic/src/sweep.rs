@@ -28,7 +28,12 @@ pub fn cleanup(mode: Option<Mode>) -> Result<Vec<String>, TrafficError> {
 
 /// What [`cleanup`] would remove, in the same words. Changes nothing.
 pub fn leftovers(mode: Option<Mode>) -> Result<Vec<String>, TrafficError> {
-    let (found, errors) = find(&Leftovers::of(mode));
+    found(&Leftovers::of(mode))
+}
+
+/// What of it is there, in words.
+pub(crate) fn found(leftovers: &Leftovers) -> Result<Vec<String>, TrafficError> {
+    let (found, errors) = find(leftovers);
     TrafficError::all(errors).map(|()| found)
 }
 

@@ -155,6 +155,77 @@ fn a_device_of_somebody_else_under_flannels_name_is_in_the_way() {
     assert_eq!(found(node, "config").0, 1);
 }
 
+#[test]
+fn a_command_that_a_check_does_not_run_is_not_known() {
+    let config = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "host-gw"}}"#;
+    let lab = Lab::builder().nodes(1).config_json(config).flanneld(go_flanneld()).start().unwrap();
+    let node = lab.node(1);
+    let config = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "extension",
+                     "PreStartupCommand": "touch /run/was-run"}}"#;
+    lab.put_config(config).unwrap();
+    has(
+        &found(node, "commands"),
+        2,
+        "not-known",
+        "PreStartupCommand is run when flannel-rs starts",
+    );
+    assert!(node.exec(&["test", "-e", "/run/was-run"]).is_err());
+}
+
+#[test]
+fn traffic_rules_are_compared_with_what_flags_and_config_ask_for() {
+    let lab = Lab::builder().nodes(1).flanneld(go_flanneld()).flag("--ip-masq").start().unwrap();
+    let node = lab.node(1);
+    let before = state(node);
+    let rules = found(node, "rules");
+    has(&rules, 0, "stays", "the masquerade and forward rules in iptables are kept");
+    assert_eq!(rules.1.len(), 1, "{rules:?}");
+
+    // The config asks for the other packet filter by now.
+    let config = |nftables: bool| {
+        let text = format!(r#"{{"Network": "10.244.0.0/16", "EnableNFTables": {nftables}}}"#);
+        lab.put_config(&text).unwrap();
+    };
+    config(true);
+    let rules = found(node, "rules");
+    has(&rules, 0, "changes", "the masquerade and forward rules for IPv4 are written in nftables");
+    has(&rules, 0, "changes", "removed: IPv4 chain FLANNEL-POSTRTG of nat");
+    assert_eq!(state(node), before, "looking has changed something");
+    config(false);
+
+    // Rules that somebody has changed.
+    node.exec(&["iptables", "-F", "FLANNEL-FWD"]).unwrap();
+    has(&found(node, "rules"), 0, "changes", "for IPv4 are written in iptables");
+
+    // Nothing is to be masqueraded any more. The Go flannel leaves its rules for that in place.
+    let mut flags = node.flanneld().flags();
+    flags.retain(|flag| flag != "--ip-masq");
+    node.flanneld().set_flags(flags);
+    node.flanneld().restart().unwrap();
+    let rules = found(node, "rules");
+    has(&rules, 0, "stays", "the forward rules in iptables are kept");
+    has(&rules, 0, "changes", "removed: IPv4 chain FLANNEL-POSTRTG of nat");
+    let nat = || node.exec(&["iptables-save", "-t", "nat"]).unwrap();
+    assert!(nat().contains("FLANNEL-POSTRTG"));
+    node.flanneld().restart_with(&PathBuf::from(FLANNELCTL).with_file_name("flanneld")).unwrap();
+    lab.wait_until("what was said to come true", LIMIT, || !nat().contains("FLANNEL-POSTRTG"))
+        .unwrap();
+    assert_eq!(found(node, "rules").1.len(), 1, "nothing is left to change");
+}
+
+#[test]
+fn devices_and_routes_of_wireguard_are_compared() {
+    // Ours, which brings WireGuard where the kernel has none.
+    let ours = PathBuf::from(FLANNELCTL).with_file_name("flanneld");
+    let lab = Lab::builder().nodes(2).backend("wireguard").flanneld(ours).start().unwrap();
+    let node = lab.node(1);
+    has(&found(node, "devices"), 0, "stays", "flannel-wg is kept");
+    lab.wait_until("a route to the other", LIMIT, || {
+        found(node, "routes").1.iter().any(|(_, text)| text == "1 are kept as they are")
+    })
+    .unwrap();
+}
+
 /// Nodes of the Go flannel that are told what a pod is told, and take their subnets from Kubernetes.
 struct OnKubernetes {
     /// Before the lab: it lives in the lab's network.

@@ -25,5 +25,6 @@ pub mod serve;
 pub mod stopping;
 pub mod store;
 pub mod subnet_file;
+pub mod wanted_rules;
 mod wireguard_by;
 mod wireguard_key;

@@ -2,12 +2,13 @@
 
 use anyhow::Context;
 use flannel_lease::Subnet;
-use flannel_traffic::{FamilyRules, Health, Mode, Rules, Traffic};
+use flannel_traffic::{Health, Traffic};
 use ipnet::IpNet;
 use tokio::sync::watch;
 
 use super::network::JoinedNetwork;
 use crate::options;
+use crate::wanted_rules::wanted_rules;
 
 pub(super) struct TrafficRules {
     /// `None`: nobody wants any rules, and what a former run left of them is gone.
@@ -30,7 +31,7 @@ impl TrafficRules {
         subnet: Subnet,
     ) -> anyhow::Result<()> {
         let Some(traffic) = &self.traffic else { return Ok(()) };
-        let rules = self.rules(network, subnet);
+        let rules = wanted_rules(&self.wishes, network.config(), subnet);
         let outcome = traffic.set(rules).await;
         if !self.wishes.ip_masq && !self.wishes.forward_rules {
             // To want nothing needs no program, and nobody who listens for changes: flags do not change.
@@ -66,28 +67,5 @@ impl TrafficRules {
     /// Who keeps them, if anybody does.
     pub(super) fn traffic(&self) -> Option<Traffic> {
         self.traffic.clone()
-    }
-
-    fn rules(&self, network: &JoinedNetwork, subnet: Subnet) -> Rules {
-        let config = network.config();
-        let exclude = |v4: bool| {
-            let all = config.masquerade_exclude.iter();
-            all.filter(|net| net.addr().is_ipv4() == v4).copied().collect()
-        };
-        let family = |network: Option<IpNet>, subnet: Option<IpNet>| {
-            let (network, subnet) = (network?, subnet?);
-            let exclude = exclude(network.addr().is_ipv4());
-            Some(FamilyRules { network, subnet, exclude })
-        };
-        let v4 = config.v4.map(|source| source.network().into());
-        let v6 = config.v6.map(|source| source.network().into());
-        Rules {
-            v4: family(v4, subnet.v4().map(IpNet::V4)),
-            v6: family(v6, subnet.v6().map(IpNet::V6)),
-            masquerade: self.wishes.ip_masq,
-            random_fully: self.wishes.random_fully,
-            forward: self.wishes.forward_rules,
-            mode: if config.nftables { Mode::Nftables } else { Mode::Iptables },
-        }
     }
 }

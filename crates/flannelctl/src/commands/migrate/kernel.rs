@@ -58,7 +58,8 @@ fn device(findings: &mut Findings, link: &Link, found: Option<&Device>) {
     let has = &found.kind;
     if has != kind {
         let text = format!(
-            "{name} is wanted as a {kind} device, and is {}: rename or remove it, it is not flannel's",
+            "{name} is wanted as a {kind} device, and is {}: flannel-rs would make it anew; rename or remove it, it is \
+             not flannel's",
             if has.is_empty() { "no such device".to_owned() } else { format!("a {has}") }
         );
         return findings.add("devices", Verdict::InTheWay, text);

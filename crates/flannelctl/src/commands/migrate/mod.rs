@@ -3,6 +3,8 @@
 
 mod cni;
 mod kernel;
+mod needs;
+mod rules;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,6 +16,7 @@ use flannel_backend::{Answers, Connected, Judged, Node, Stack, WantedBy};
 use flannel_kernel::{Engine, Entry};
 use flannel_lease::{Lease, Subnet};
 use flanneld::iface;
+use flanneld::wanted_rules::wanted_rules;
 use serde::Serialize;
 
 use super::daemon_process::{self, DaemonProcess};
@@ -203,13 +206,9 @@ impl MigrateArgs {
         }
         let mtu = backend.mtu(&node);
         let Some(own) = self.own(findings, previous, mtu, leases) else { return Ok(()) };
-        rules(findings, config.nftables);
-        // What a backend must find out first, it does when it starts.
-        if !backend.needs().is_empty() {
-            let text = format!("of {}: looked at when flannel-rs starts", backend.kind());
-            findings.add("devices", Verdict::Stays, text);
-            return Ok(());
-        }
+        rules::look(findings, wanted_rules(&options.traffic, config, own.subnet));
+        let Some(answers) = needs::find_out(findings, backend.needs()) else { return Ok(()) };
+        node.answers = answers;
         let mut wanted: Vec<Entry> = backend.base(&node, own).kernel;
         for peer in leases.iter().filter(|lease| lease.subnet != own.subnet) {
             match backend.peer(&node, own, peer) {
@@ -265,20 +264,6 @@ impl MigrateArgs {
     }
 }
 
-fn rules(findings: &mut Findings, nftables: bool) {
-    let kind = if nftables { "nftables" } else { "iptables" };
-    match flannel_traffic::leftovers(None) {
-        Ok(rules) => {
-            let text = format!(
-                "the same masquerade and forward rules, in {kind}; of flannel's there are now: {}",
-                if rules.is_empty() { "none".to_owned() } else { rules.join(", ") }
-            );
-            findings.add("rules", Verdict::Stays, text);
-        }
-        Err(error) => findings.add("rules", Verdict::NotKnown, error.to_string()),
-    }
-}
-
 fn screen(findings: &Findings) -> String {
     let mut text = String::new();
     for Finding { part, verdict, text: said } in &findings.0 {
@@ -293,7 +278,7 @@ fn screen(findings: &Findings) -> String {
     let conclusion = match findings.status() {
         CAN_BE_MOVED => "nothing stands in the way: this node can be moved",
         CANNOT => "something stands in the way: mend it first, and look again",
-        _ => "not all could be looked at: mend that first, and look again",
+        _ => "not all could be looked at: see what is not known",
     };
     format!("{text}{conclusion}\n")
 }
