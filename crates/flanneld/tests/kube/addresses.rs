@@ -2,32 +2,92 @@
 
 use flannel_lab::Result;
 
-use crate::support::{key, kube, name};
+use crate::support::{Kube, key, kube, name};
 
-#[test]
-fn an_overwritten_public_address_is_announced_and_sent_to() -> Result<()> {
-    let kube = kube(2).with_nodes()?;
-    kube.lab.node(2).ip("address add 192.168.100.102/24 dev eth0")?;
-    kube.server.annotate(&name(2), &key("public-ip-overwrite"), Some("192.168.100.102"));
+/// How node 2 is known in a family: by its own address, or by another one that it has too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    pub(crate) annotation: &'static str,
+    pub(crate) overwrite: &'static str,
+    pub(crate) own: &'static str,
+    pub(crate) other: &'static str,
+    length: u8,
+    device: &'static str,
+}
+
+pub(crate) const V4: Known = Known {
+    annotation: "public-ip",
+    overwrite: "public-ip-overwrite",
+    own: "192.168.100.2",
+    other: "192.168.100.102",
+    length: 24,
+    device: "flannel.1",
+};
+
+pub(crate) const V6: Known = Known {
+    annotation: "public-ipv6",
+    overwrite: "public-ipv6-overwrite",
+    own: "fd00:100::2",
+    other: "fd00:100::102",
+    length: 64,
+    device: "flannel-v6.1",
+};
+
+impl Known {
+    /// Node 2 has both from now on, and takes the first for its own.
+    pub(crate) fn add_other(&self, kube: &Kube) -> Result<()> {
+        let (other, length) = (self.other, self.length);
+        let nodad = if other.contains(':') { " nodad" } else { "" };
+        kube.lab.node(2).ip(&format!("address add {other}/{length} dev eth0{nodad}"))?;
+        kube.replace_flag(2, &format!("--{}", self.annotation), self.own);
+        Ok(())
+    }
+
+    /// Writes or removes the address of the operator.
+    pub(crate) fn overwrite(&self, kube: &Kube, with: Option<&str>) {
+        kube.server.annotate(&name(2), &key(self.overwrite), with);
+    }
+
+    /// Waits until the Node announces this address and node 1 sends there.
+    pub(crate) fn wait_for(&self, kube: &Kube, address: &str) -> Result<()> {
+        kube.wait(&format!("node 2 to be known at {address}"), || {
+            let fdb = kube.lab.node(1).exec(&["bridge", "fdb", "show", "dev", self.device]);
+            let sent_to = fdb.is_ok_and(|fdb| fdb.contains(&format!("dst {address} ")));
+            sent_to && kube.annotation(2, self.annotation).as_deref() == Some(address)
+        })
+    }
+}
+
+fn is_announced_and_sent_to(kube: &Kube, known: Known) -> Result<()> {
+    known.add_other(kube)?;
+    known.overwrite(kube, Some(known.other));
     kube.lab.start_daemons()?;
-    assert_eq!(kube.annotation(2, "public-ip").as_deref(), Some("192.168.100.102"));
-    let sent_to = |address: &str| {
-        let fdb = kube.lab.node(1).exec(&["bridge", "fdb", "show", "dev", "flannel.1"]);
-        fdb.is_ok_and(|fdb| fdb.contains(&format!("dst {address} ")))
-    };
-    kube.wait("node 1 to send there", || sent_to("192.168.100.102"))?;
+    assert_eq!(kube.annotation(2, known.annotation).as_deref(), Some(known.other));
+    known.wait_for(kube, known.other)?;
     let (one, two) = kube.connected_pods(1, 2)?;
 
     // And taken back, and changed, while all is running.
-    kube.server.annotate(&name(2), &key("public-ip-overwrite"), None);
-    kube.wait("node 1 to send to the other", || sent_to("192.168.100.2"))?;
-    assert_eq!(kube.annotation(2, "public-ip").as_deref(), Some("192.168.100.2"));
+    known.overwrite(kube, None);
+    known.wait_for(kube, known.own)?;
     kube.reach(&one, &two)?;
 
     // What is not an address is said and not announced.
-    kube.server.annotate(&name(2), &key("public-ip-overwrite"), Some("nonsense"));
-    kube.logged(2, &["public-ip-overwrite", "nonsense"])?;
-    assert_eq!(kube.annotation(2, "public-ip").as_deref(), Some("192.168.100.2"));
+    known.overwrite(kube, Some("nonsense"));
+    kube.logged(2, &[known.overwrite, "nonsense"])?;
+    assert_eq!(kube.annotation(2, known.annotation).as_deref(), Some(known.own));
+    Ok(())
+}
+
+#[test]
+fn an_overwritten_public_address_is_announced_and_sent_to() -> Result<()> {
+    is_announced_and_sent_to(&kube(2).with_nodes()?, V4)
+}
+
+#[test]
+fn an_overwritten_public_ipv6_address_is_announced_and_sent_to() -> Result<()> {
+    let kube = kube(2).dual().with_nodes()?;
+    is_announced_and_sent_to(&kube, V6)?;
+    assert_eq!(kube.annotation(2, V4.annotation).as_deref(), Some(V4.own), "it was not written");
     Ok(())
 }
 
@@ -44,6 +104,22 @@ fn an_address_in_the_node_counts_more_than_the_flag_and_is_waited_for() -> Resul
     kube.server.restart();
     kube.lab.start_daemons()?;
     assert_eq!(kube.annotation(1, "public-ip").as_deref(), Some("192.168.100.101"));
+    kube.connected_pods(1, 2)?;
+    Ok(())
+}
+
+#[test]
+fn addresses_of_both_families_in_the_node_count_more_than_the_flags() -> Result<()> {
+    let kube = kube(2).dual().with_nodes()?;
+    for known in [V4, V6] {
+        known.add_other(&kube)?;
+        let annotation = format!("node-{}", known.annotation);
+        kube.server.annotate(&name(2), &key(&annotation), Some(known.other));
+    }
+    kube.lab.start_daemons()?;
+    for known in [V4, V6] {
+        known.wait_for(&kube, known.other)?;
+    }
     kube.connected_pods(1, 2)?;
     Ok(())
 }
