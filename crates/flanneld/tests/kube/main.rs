@@ -9,6 +9,7 @@ mod support;
 mod addresses;
 mod api_server;
 mod assignment;
+mod condition;
 mod connectivity;
 mod events;
 mod mixed;
