@@ -435,3 +435,7 @@ impl Cluster {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod tests;

@@ -4,12 +4,14 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flannel_kube::access::Access;
 use flannel_kube::annotations::Key;
 use flannel_kube::api::{Api, From};
 use flannel_kube::cluster::{Cluster, ClusterEvent};
 use flannel_kube::message::Encoding;
 use flannel_kube::table::LeaseChange;
 use flannel_kube::testing::{ApiServer, NodeSpec};
+use serde_json::json;
 use tokio::time::timeout;
 
 use crate::support::{V4, prefix};
@@ -23,7 +25,7 @@ fn cluster(server: &ApiServer) -> Arc<Cluster> {
     Arc::new(cluster)
 }
 
-fn spec(number: u8) -> NodeSpec {
+pub(crate) fn spec(number: u8) -> NodeSpec {
     NodeSpec::new(&format!("node-{number}"))
         .cidr(format!("10.244.{number}.0/24"))
         .vxlan(&format!("192.0.2.{number}"), "02:00:00:00:00:01")
@@ -31,7 +33,7 @@ fn spec(number: u8) -> NodeSpec {
         .images(20)
 }
 
-fn said(event: ClusterEvent) -> String {
+pub(crate) fn said(event: ClusterEvent) -> String {
     match event {
         ClusterEvent::Snapshot(leases) => {
             format!(
@@ -120,6 +122,15 @@ async fn a_server_that_does_not_stream_lists_is_asked_for_pages() {
     let refused = cluster.api().watch(From::All, LIMIT).await.map(drop).unwrap_err();
     assert!(matches!(refused.code(), Some(400 | 422)), "{refused}");
     assert_eq!(cluster.list().await.unwrap().leases.len(), 3);
+
+    // The right to ask for them is another one, and is named where it is missing.
+    let rules = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "watch"]}]);
+    let token = server.service_account("watcher", &rules);
+    let file = server.kubeconfig("watcher", &server.url(), json!({"token": token}));
+    let access = Access::Kubeconfig { file, url: None };
+    let cluster = Cluster::new(Api::new(access, prefix()), "own", 1);
+    let why = cluster.list().await.unwrap_err().into_store_error("").to_string();
+    assert!(why.contains("list nodes") && why.contains("verbs: [get, list, watch]"), "{why}");
 }
 
 /// A kubelet tells the id of its machine, also where the Go flannel runs.

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
 mod api;
+mod away;
 mod kubeconfig;
 mod leases;
 mod patches;
