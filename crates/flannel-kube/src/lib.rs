@@ -24,6 +24,7 @@ mod packed;
 pub mod patch;
 mod protobuf;
 mod requests;
+mod served;
 mod store;
 pub mod table;
 #[cfg(feature = "test-util")]

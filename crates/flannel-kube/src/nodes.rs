@@ -14,12 +14,13 @@ use tokio::time::Instant;
 
 use crate::KubeStore;
 use crate::cluster::{Cluster, ClusterEvent};
-use crate::events::{Bound, Reason, Recorder, subnet_changed, subnet_clash};
-use crate::lease::Families;
-use crate::named_node::{NamedNode, set_available};
+use crate::events::{Bound, Reason, Recorder, subnet_changed};
+use crate::lease::{Families, Overwrites, attrs};
+use crate::named_node::{NamedNode, announce, set_available};
 use crate::net_config::{NetConfigChanges, NetConfigFile};
 use crate::node::NodeView;
 use crate::options::KubeOptions;
+use crate::served::{Served, ServedNodes};
 use crate::table::LeaseChange;
 use crate::working::WorkingNodes;
 
@@ -35,8 +36,7 @@ pub struct KubeNodes {
     events: Recorder,
     /// Nodes of which it was said that their network does not work.
     failed: Mutex<BTreeSet<String>>,
-    /// The subnets that nodes were told, to know when they are others.
-    told: Mutex<BTreeMap<Box<str>, Subnet>>,
+    served: Arc<ServedNodes>,
 }
 
 impl KubeNodes {
@@ -55,7 +55,7 @@ impl KubeNodes {
         Ok(Self {
             events: Recorder::start(cluster.clone(), Bound::SERVER),
             failed: Mutex::default(),
-            told: Mutex::default(),
+            served: Arc::default(),
             cluster,
             net_config: NetConfigFile::new(options.net_config.clone()),
             set_condition: options.set_node_network_unavailable,
@@ -90,7 +90,7 @@ impl KubeNodes {
         let named = self.named(name);
         let node = named.get().await?;
         let subnet = named.assigned(config, &node)?;
-        self.note_subnet(name, subnet);
+        self.note(name, subnet, attrs, &node);
         named.announce(&node, attrs).await?;
         Ok(named.lease(subnet, attrs, &node))
     }
@@ -108,7 +108,7 @@ impl KubeNodes {
         if named.assigned(config, &node).ok() != Some(has) {
             return Err(StoreError::Lost { key: has.to_string() });
         }
-        self.note_subnet(name, has);
+        self.note(name, has, attrs, &node);
         named.announce(&node, attrs).await?;
         Ok(named.lease(has, attrs, &node))
     }
@@ -148,17 +148,16 @@ impl KubeNodes {
         }
     }
 
-    fn note_subnet(&self, name: &str, subnet: Subnet) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(before) = told.insert(name.into(), subnet).filter(|before| *before != subnet) {
+    /// Takes note of what a node says of itself.
+    fn note(&self, name: &str, subnet: Subnet, attrs: &LeaseAttrs, node: &NodeView<'_>) {
+        let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
+        let before = self.served.announced(name, Served::new(subnet, attrs, overwrites));
+        if let Some(before) = before.filter(|before| *before != subnet) {
             let text = subnet_changed(before, Some(subnet));
             self.events.say(name, Reason::SubnetChanged, text);
         }
-        drop(told);
         let twin = self.cluster.table().twin_of(name, subnet);
-        if let Some(other) = twin {
-            self.events.say(name, Reason::SubnetClash, subnet_clash(&other));
-        }
+        self.served.tell_clash(&self.events, name, twin);
     }
 
     /// The config and all leases, and what becomes of them, for ever. Must be called within a tokio runtime.
@@ -171,6 +170,8 @@ impl KubeNodes {
             cluster: self.cluster.clone(),
             nodes: self.cluster.follow(cursor.text().map(str::to_owned)),
             config: self.net_config.follow(known.clone()),
+            served: self.served.clone(),
+            recorder: self.events.clone(),
             events,
         };
         tokio::spawn(async move {
@@ -282,6 +283,8 @@ struct Watch {
     cluster: Arc<Cluster>,
     nodes: mpsc::Receiver<ClusterEvent>,
     config: NetConfigChanges,
+    served: Arc<ServedNodes>,
+    recorder: Recorder,
     events: mpsc::Sender<StoreEvent>,
 }
 
@@ -292,7 +295,12 @@ impl Watch {
             tokio::select! {
                 biased;
                 event = self.nodes.recv() => match event {
-                    Some(event) => self.tell(store_event(event)).await,
+                    Some(event) => {
+                        if let ClusterEvent::Changed(LeaseChange::Put(lease)) = &event {
+                            self.look_at(lease);
+                        }
+                        self.tell(store_event(event)).await;
+                    }
                     None => return,
                 },
                 config = self.config.next() => {
@@ -307,9 +315,46 @@ impl Watch {
         }
     }
 
+    /// What a node that is served need not find out by itself: that an operator no longer wants another address
+    /// announced, and that another Node has its subnet.
+    fn look_at(&self, lease: &Lease) {
+        let (names, overwrites) = {
+            let table = self.cluster.table();
+            let owner = lease.attrs.owner.clone();
+            let overwrites = owner.map(|name| (table.overwrites(&name), name));
+            (table.names_on(lease.subnet), overwrites)
+        };
+        for name in names.iter().filter(|name| self.served.has(name)) {
+            let other = names.iter().find(|other| *other != name).cloned();
+            self.served.tell_clash(&self.recorder, name, other);
+        }
+        let Some((now, name)) = overwrites else { return };
+        if let Some(own) = self.served.own_address_again(&name, now) {
+            let cluster = self.cluster.clone();
+            tokio::spawn(async move { write_own_address(&cluster, &name, own).await });
+        }
+    }
+
     async fn tell(&self, event: StoreEvent) {
         // A receiver that is gone ends the whole task.
         let _ = self.events.send(event).await;
+    }
+}
+
+/// Announces the addresses that the node itself has found.
+async fn write_own_address(cluster: &Cluster, name: &str, own: PublicAddresses) {
+    let write = async {
+        let node = cluster.api().node(name).await.map_err(|error| error.into_store_error(name))?;
+        let Some(node) = node else { return Ok(()) };
+        let Ok(mut attrs) = attrs(&node.annotations) else { return Ok(()) };
+        attrs.public_ip = own.v4.or(attrs.public_ip);
+        attrs.public_ipv6 = own.v6.or(attrs.public_ipv6);
+        announce(cluster.api(), name, &node, &attrs).await
+    };
+    let written: Result<(), StoreError> = write.await;
+    if let Err(error) = written {
+        // The node itself says it within the hour.
+        tracing::error!("Cannot announce the own address of node {name}: {error}");
     }
 }
 

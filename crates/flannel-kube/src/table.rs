@@ -103,6 +103,19 @@ impl NodeTable {
         others.find(|(_, known)| same(known)).map(|(name, _)| name.clone())
     }
 
+    /// All Nodes on this subnet or part of it: more than one is a mistake of whoever made them.
+    pub(crate) fn names_on(&self, subnet: Subnet) -> Vec<Box<str>> {
+        let on = |known: &Known| known.subnet.is_some_and(|it| it.overlaps(&subnet));
+        self.nodes.iter().filter(|(_, known)| on(known)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What an operator has written into the Node of this name instead of its address.
+    pub(crate) fn overwrites(&self, name: &str) -> Overwrites {
+        let known = self.nodes.get(name).map(|known| known.says.node());
+        let read = known.and_then(|node| Overwrites::read(&node.annotations).ok());
+        read.unwrap_or_default()
+    }
+
     pub fn families(&self) -> Families {
         self.families
     }

@@ -128,5 +128,12 @@ fn trouble_of_a_node_behind_a_lease_server_is_an_event_on_its_node() -> Result<(
     kube.wait("the change and the clash to be told", || {
         has(&kube, 2, "FlannelSubnetChanged", &["was 10.244.2.0-24 and is 10.244.22.0-24"])
             && has(&kube, 2, "FlannelSubnetClash", &["zz-twin", "same podCIDR"])
+    })?;
+
+    // One that comes later, long before the node says again who it is.
+    let late = NodeSpec::new("zz-late").cidr(cidr(1)).vxlan("192.168.100.78", "02:00:00:00:00:78");
+    kube.server.create_node(&late);
+    kube.wait("the later clash to be told", || {
+        has(&kube, 1, "FlannelSubnetClash", &["zz-late", "same podCIDR"])
     })
 }
