@@ -121,6 +121,19 @@ mod tests {
     }
 
     #[test]
+    fn a_node_with_vxlan_is_packed_into_a_hundred_bytes() {
+        let annotations = [
+            (Key::SubnetManager, "true"),
+            (Key::BackendType, "vxlan"),
+            (Key::BackendData, r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}"#),
+            (Key::PublicIp, "192.168.100.100"),
+            (Key::ProbePort, "8285"),
+        ];
+        let packed = Packed::of(&node(&annotations, &["10.244.100.0/24"]));
+        assert!(packed.0.len() < 100, "{}", packed.0.len());
+    }
+
+    #[test]
     fn a_single_network_is_the_same_as_a_list_of_one() {
         let single = NodeView { pod_cidr: "10.1.0.0/24".into(), ..NodeView::default() };
         assert!(Packed::of(&single).is_of(&node(&[], &["10.1.0.0/24"])));

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
 
 use flannel_kube::testing::{ApiServer, NodeSpec};
 use http::Method;
@@ -126,4 +127,29 @@ fn a_right_that_an_operator_has_not_is_named() {
         assert!(text.contains(&format!("not allowed to {right}")), "{text}");
         assert!(!text.contains(&token), "a token is a secret");
     }
+}
+
+#[test]
+fn leases_of_a_cluster_are_followed() {
+    let server = ApiServer::start();
+    nodes(&server);
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_flannelctl"))
+        .args(["leases", "--watch"])
+        .arg(format!("--kubeconfig={}", server.admin_kubeconfig().display()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut until = |words: &[&str]| {
+        let is_it = |line: &String| words.iter().all(|word| line.contains(word));
+        assert!(lines.any(|line| is_it(&line)), "it ended before {words:?}");
+    };
+    until(&["10.244.2.0/24", "192.0.2.2"]);
+    let third = NodeSpec::new("node-4").cidr("10.244.4.0/24");
+    server.create_node(&third.vxlan("192.0.2.4", "02:00:00:00:00:01"));
+    until(&["10.244.4.0/24", "192.0.2.4"]);
+    server.delete_node("node-1");
+    until(&["10.244.1.0/24"]);
+    watch.kill().unwrap();
+    watch.wait().unwrap();
 }

@@ -1,6 +1,7 @@
 //! A lab whose store is Kubernetes.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -136,9 +137,20 @@ pub(crate) fn spec(number: u16, dual: bool) -> NodeSpec {
 }
 
 impl Kube {
-    /// As the kubelet would after somebody has edited the ConfigMap.
+    /// As the kubelet does it after somebody has edited the ConfigMap: the file is a link through `..data`, which
+    /// leads to another directory from then on.
     pub(crate) fn put_config(&self, config: &Value) {
-        std::fs::write(self.server.file(NET_CONF), config.to_string()).unwrap();
+        let file = |name: &str| self.server.file(name);
+        let former = std::fs::read_link(file("..data")).ok();
+        let version = if former == Some("..one".into()) { "..two" } else { "..one" };
+        std::fs::create_dir(file(version)).unwrap();
+        std::fs::write(file(version).join(NET_CONF), config.to_string()).unwrap();
+        symlink(version, file("..data_tmp")).unwrap();
+        std::fs::rename(file("..data_tmp"), file("..data")).unwrap();
+        match former {
+            Some(former) => std::fs::remove_dir_all(file(former.to_str().unwrap())).unwrap(),
+            None => symlink(format!("..data/{NET_CONF}"), file(NET_CONF)).unwrap(),
+        }
     }
 
     pub(crate) fn annotation(&self, number: u16, suffix: &str) -> Option<String> {
