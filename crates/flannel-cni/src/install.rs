@@ -51,6 +51,18 @@ pub fn install(
     Ok(report)
 }
 
+/// Whether the plugin of this name in this directory is ours, as [`install`] has left it. Ours is also behind
+/// `flannel` only if a link leads to it: the Go plugin has the same name.
+pub fn is_installed(directory: &Path, name: &str) -> bool {
+    let is_link =
+        |name: &str| fs::read_link(directory.join(name)).is_ok_and(|to| to == Path::new(PROGRAM));
+    let known = BuiltIn::ALL.map(BuiltIn::name);
+    match name {
+        PROGRAM => directory.join(PROGRAM).is_file() && known.into_iter().any(is_link),
+        other => known.contains(&other) && is_link(other),
+    }
+}
+
 /// A runtime may start it at this very moment: it finds the old one or the new one, both whole.
 fn put_program(own: &Path, directory: &Path) -> Result<(), InstallError> {
     fs::create_dir_all(directory).map_err(|error| InstallError {

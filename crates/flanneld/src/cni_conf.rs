@@ -13,10 +13,17 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use flannel_cni::install::is_installed;
 use flannel_common::{replace_by, replace_file, temporary_path};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::readiness::Readiness;
+
+/// The version of CNI that manifests name: the newest that every runtime knows.
+const NAMED: &str = "1.0.0";
+/// The first one in which runtimes ask whether the network is ready (STATUS), and say which pods there are (GC).
+const WITH_STATUS: &str = "1.1.0";
 
 /// How often the source is compared: the kubelet itself brings a changed ConfigMap within a minute.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -27,6 +34,8 @@ pub struct CniConf {
     pub source: PathBuf,
     /// In the runtime's directory.
     pub file: PathBuf,
+    /// Where the runtime finds plugins, if that can be seen from here.
+    pub plugins: Option<PathBuf>,
     /// What a reboot empties.
     pub volatile: PathBuf,
 }
@@ -67,8 +76,9 @@ impl CniConf {
     fn install(&self) -> Result<bool, String> {
         let wanted = fs::read(&self.source)
             .map_err(|error| format!("cannot read {}: {error}", self.source.display()))?;
-        serde_json::from_slice::<serde_json::Value>(&wanted)
+        let parsed = serde_json::from_slice(&wanted)
             .map_err(|error| format!("{} is not JSON: {error}", self.source.display()))?;
+        let wanted = self.with_newer_version(parsed).unwrap_or(wanted);
         let name = self.file.file_name().ok_or("cni-conf-file has no name")?;
         let target = self.volatile.join(name);
         let leads_there = fs::read_link(&self.file).is_ok_and(|found| found == target);
@@ -82,6 +92,36 @@ impl CniConf {
             .map_err(failed("replace", &self.file))?;
         Ok(true)
     }
+
+    /// What a runtime of today is to read, if that is more than the source says. A runtime takes the newest version
+    /// that it knows and hands it to every plugin; an older plugin of somebody else would refuse it.
+    fn with_newer_version(&self, mut conf: Value) -> Option<Vec<u8>> {
+        let directory = self.plugins.as_deref()?;
+        let mut kinds = Vec::new();
+        collect_kinds(conf.get("plugins")?, &mut kinds)?;
+        let can = conf.get("cniVersion")? == NAMED
+            && conf.get("cniVersions").is_none()
+            && kinds.iter().all(|kind| is_installed(directory, kind));
+        if !can {
+            return None;
+        }
+        conf.as_object_mut()?.insert("cniVersions".to_owned(), json!([NAMED, WITH_STATUS]));
+        serde_json::to_vec_pretty(&conf).ok()
+    }
+}
+
+/// The names of all programs that a configuration leads to; `None`: it says that others than those are started.
+fn collect_kinds(conf: &Value, kinds: &mut Vec<String>) -> Option<()> {
+    match conf {
+        Value::Object(members) if members.contains_key("delegateByExec") => return None,
+        Value::Object(members) => {
+            kinds.extend(members.get("type").and_then(Value::as_str).map(str::to_owned));
+            members.values().try_for_each(|member| collect_kinds(member, kinds))?;
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| collect_kinds(item, kinds))?,
+        _ => {}
+    }
+    Some(())
 }
 
 fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> String + use<> {
@@ -109,6 +149,7 @@ mod tests {
             let conf = CniConf {
                 source: path("cni-conf.json"),
                 file: path("net.d/10-flannel.conflist"),
+                plugins: None,
                 volatile: path("run"),
             };
             Self { root, conf }
@@ -152,6 +193,36 @@ mod tests {
         assert_eq!(case.seen(), None);
         assert!(case.conf.install().unwrap());
         assert_eq!(case.seen().as_deref(), Some("{}"));
+    }
+
+    #[test]
+    fn runtimes_are_told_of_the_newer_cni_only_if_every_plugin_is_ours() {
+        let mut case = Case::new();
+        let plugins = case.root.path().join("bin");
+        let own = std::env::current_exe().unwrap();
+        flannel_cni::install::install(&own, &plugins, false).unwrap();
+        case.conf.plugins = Some(plugins.clone());
+        let told = |source: Value| {
+            fs::write(&case.conf.source, source.to_string()).unwrap();
+            case.conf.install().unwrap();
+            let seen: Value = serde_json::from_str(&case.seen().unwrap()).unwrap();
+            seen.get("cniVersions").cloned()
+        };
+        let chain = |version: &str| {
+            let plugins = json!([{"type": "flannel", "delegate": {}}, {"type": "portmap"}]);
+            json!({"name": "cbr0", "cniVersion": version, "plugins": plugins})
+        };
+        assert_eq!(told(chain("1.0.0")), Some(json!(["1.0.0", "1.1.0"])));
+        assert_eq!(told(chain("0.3.1")), None, "who asks for an old version has a reason");
+        let delegated = json!([{"type": "flannel", "delegate": {"type": "macvlan"}}]);
+        let delegated = json!({"name": "cbr0", "cniVersion": "1.0.0", "plugins": delegated});
+        assert_eq!(told(delegated), None, "a delegate of somebody else");
+
+        fs::remove_file(plugins.join("portmap")).unwrap();
+        fs::write(plugins.join("portmap"), "somebody else's").unwrap();
+        assert_eq!(told(chain("1.0.0")), None);
+        fs::remove_file(plugins.join("portmap")).unwrap();
+        assert_eq!(told(chain("1.0.0")), None, "none at all");
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //! subnet the configuration of another plugin, usually `bridge`, and has that one do the work.
 
 mod conf;
+mod daemon;
 mod subnet_env;
 
 use std::io::Write;
 use std::time::SystemTime;
 
 use conf::{Document, FlannelConf};
+pub use daemon::ABSENCE_NOTE;
 pub use subnet_env::{SubnetEnv, SubnetEnvError};
 
 use crate::bridge::refuse_attached;
@@ -122,6 +124,7 @@ impl Plugin for Flannel {
         let conf = FlannelConf::read(&call.conf)?;
         let not_yet = |error: Error| Error::new(Code::NotAvailable, error.to_string());
         let env = load_env(&conf).map_err(not_yet)?;
+        daemon::ask(&conf.subnet_file, SystemTime::now())?;
         conf.check_delegate().map_err(not_yet)?;
         let document = conf.document(Some(&env)).map_err(not_yet)?;
         self.hand_on(call, &conf, &document, Command::Status).map_err(not_yet)

@@ -41,6 +41,7 @@ pub(super) struct Typed {
     pub(super) kube_annotation_prefix: String,
     pub(super) kubeconfig_file: String,
     pub(super) version: bool,
+    pub(super) cni_bin_dir: String,
     pub(super) cni_conf_source: String,
     pub(super) cni_conf_file: String,
     pub(super) healthz_ip: String,
@@ -283,6 +284,11 @@ pub(super) static FLAGS: &[Flag] = &[
         "keep a blackhole route for the local subnet, so that unused pod addresses do not leave the node",
     ),
     // What container runtimes see.
+    flag(
+        "cni-bin-dir",
+        Text("", |t| &mut t.cni_bin_dir),
+        "directory of the node's CNI plugins: if those of cni-conf-source are this flannel's, runtimes are told that they know CNI 1.1.0 too; not looked at if empty",
+    ),
     flag(
         "cni-conf-file",
         Text("", |t| &mut t.cni_conf_file),

@@ -360,6 +360,7 @@ impl Given {
         Ok(Some(CniConf {
             source: self.file("cni-conf-source", &typed.cni_conf_source)?,
             file: self.file("cni-conf-file", &typed.cni_conf_file)?,
+            plugins: Some(&typed.cni_bin_dir).filter(|dir| !dir.is_empty()).map(PathBuf::from),
             volatile: subnet_file.parent().unwrap_or(Path::new("/run/flannel")).to_owned(),
         }))
     }

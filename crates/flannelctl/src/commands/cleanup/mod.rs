@@ -111,8 +111,12 @@ impl CleanupArgs {
         files.extend(within(&self.subnet_dir, "env"));
         files.extend(within(&self.node_dir, "json"));
         // Beside it: where plugins and operators ask flanneld, and what it showed to container runtimes.
-        for socket in [flannel_cni::caretaker::SOCKET, flannel_state::SOCKET_NAME] {
-            files.push(self.subnet_file.with_file_name(socket));
+        for name in [
+            flannel_cni::caretaker::SOCKET,
+            flannel_state::SOCKET_NAME,
+            flannel_cni::flannel::ABSENCE_NOTE,
+        ] {
+            files.push(self.subnet_file.with_file_name(name));
         }
         if let Some(beside) = self.subnet_file.parent() {
             files.extend(within(&beside.to_owned(), "conflist"));
