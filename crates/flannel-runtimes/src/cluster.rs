@@ -1,7 +1,5 @@
 //! A real Kubernetes cluster on lab nodes, with flannel installed from a manifest as people do it.
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -10,13 +8,14 @@ use std::time::Duration;
 
 use flannel_lab::{Kubernetes, KubernetesSpec, Lab, Place as _, ProxyMode};
 
-use crate::programs::{fetched, of_repository};
-
 /// Until a pod of a DaemonSet runs on every node of a busy machine.
 const ROLLOUT: &str = "--timeout=180s";
 /// How long a connection may take.
 const LIMIT: Duration = Duration::from_secs(10);
 const READY_LIMIT: Duration = Duration::from_secs(120);
+
+/// How many pings one run of it sends.
+const BURST: u32 = 100;
 
 /// The name of the image in our manifests.
 pub const IMAGE: &str = "flannel-rs/flannel:v0.1.0";
@@ -71,7 +70,7 @@ pub struct WebPod {
 
 impl Cluster {
     pub fn start(proxy: ProxyMode, change: impl FnOnce(&mut KubernetesSpec)) -> Self {
-        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = one_cluster_at_a_time();
         let mut spec = KubernetesSpec::find().unwrap_or_else(|error| panic!("{error}"));
         spec.images.push(image());
         spec.proxy = proxy;
@@ -210,19 +209,34 @@ impl Cluster {
         self.lab.nodes().iter().flat_map(of_node).collect()
     }
 
-    /// Pings from one pod to another while something is done, and says how many pings were sent and how many
-    /// came back.
+    /// Pings all addresses of one pod from another while something is done, and says how many pings were sent and how
+    /// many came back, as ping itself counts them.
     pub fn ping_during(&self, from: &WebPod, to: &WebPod, work: impl FnOnce()) -> (u32, u32) {
         let sh = |line: &str| self.kubectl(&["exec", &from.name, "--", "sh", "-c", line]);
-        let address = to.addresses[0];
-        sh(&format!("ping -i 0.02 {address} >/tmp/ping 2>&1 </dev/null & echo $! >/tmp/ping.pid"));
+        let addresses: Vec<String> = to.addresses.iter().map(ToString::to_string).collect();
+        // Each run waits for its last answer. The first ones are done before the work begins, the last ones begin
+        // after it has ended.
+        let start = format!(
+            "cd /tmp; rm -f ping.*; for to in {}; do {{ \
+               while true; do [ -e ping.end ] && last=yes; \
+                 ping -c {BURST} -i 0.02 -W 5 $to; echo done >>ping.runs.$to; [ -z \"$last\" ] || break; \
+               done >ping.out.$to 2>&1; touch ping.over.$to; }} </dev/null >/dev/null 2>&1 & done; \
+             for to in {}; do while [ ! -e ping.runs.$to ]; do sleep 0.1; done; done",
+            addresses.join(" "),
+            addresses.join(" ")
+        );
+        sh(&start);
         work();
-        let text = sh("kill -INT $(cat /tmp/ping.pid); sleep 1; cat /tmp/ping");
-        let seq = |line: &str| line.split("seq=").nth(1)?.split(' ').next()?.parse::<u32>().ok();
-        let answered: BTreeSet<u32> = text.lines().filter_map(seq).collect();
-        // The last one may have been on its way when the end came.
-        let sent = answered.last().map_or(0, |last| last + 1);
-        (sent, u32::try_from(answered.len()).unwrap_or(u32::MAX))
+        let end = format!(
+            "cd /tmp; touch ping.end; for to in {}; do while [ ! -e ping.over.$to ]; do sleep 0.1; done; \
+             cat ping.out.$to; done",
+            addresses.join(" ")
+        );
+        let text = sh(&end);
+        let runs: Vec<(u32, u32)> = text.lines().filter_map(summary).collect();
+        let least = 2 * addresses.len();
+        assert!(runs.len() >= least, "{} runs of ping:\n{text}", runs.len());
+        runs.into_iter().fold((0, 0), |sum, run| (sum.0 + run.0, sum.1 + run.1))
     }
 
     /// What an operator would look at.
@@ -238,41 +252,11 @@ impl Cluster {
     }
 }
 
-/// Our manifest, as it lies in the repository.
-pub fn our_manifest(name: &str) -> String {
-    let path = of_repository(&format!("dist/kubernetes/{name}"));
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// An overlay of our manifests, as `kubectl apply -k` would apply it.
-pub fn our_overlay(cluster: &Cluster, name: &str) -> String {
-    cluster.kubectl(&["kustomize", &of_repository(&format!("dist/kubernetes/{name}"))])
-}
-
-/// The Helm chart's directory.
-pub fn chart() -> String {
-    of_repository("dist/kubernetes/chart")
-}
-
-/// The program helm.
-pub fn helm() -> PathBuf {
-    fetched("FLANNEL_TEST_HELM", "helm", "helm")
-}
-
-/// The Go flanneld.
-pub fn go_flanneld() -> PathBuf {
-    fetched("FLANNEL_TEST_GO_FLANNELD", "go-flanneld", "go-flannel")
-}
-
-/// The Go flannel's manifest, with the names of its images replaced by ours and nothing else.
-pub fn upstream_manifest() -> String {
-    let dir = fetched("FLANNEL_TEST_GO_MANIFESTS", "go-manifests", "go-manifests");
-    let text = fs::read_to_string(dir.join("kube-flannel.yml")).expect("read the Go manifest");
-    let lines = text.lines().map(|line| match line.split_once("image: ") {
-        Some((before, _)) => format!("{before}image: {IMAGE}"),
-        None => line.to_owned(),
-    });
-    lines.collect::<Vec<_>>().join("\n")
+/// What ping says at its end: how many it has sent, and how many answers it has got.
+fn summary(line: &str) -> Option<(u32, u32)> {
+    let (sent, rest) = line.split_once(" packets transmitted, ")?;
+    let (back, _) = rest.split_once(" packets received")?;
+    Some((sent.parse().ok()?, back.parse().ok()?))
 }
 
 /// What follows the header of an answer.
@@ -281,8 +265,13 @@ fn body(answer: &str) -> String {
     body.trim().to_owned()
 }
 
+/// For whoever starts one by other means.
+pub fn one_cluster_at_a_time() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The archive that `scripts/image` has made.
-fn image() -> PathBuf {
+pub fn image() -> PathBuf {
     let path = std::env::var_os("FLANNEL_TEST_IMAGE").map(PathBuf::from).unwrap_or_else(|| {
         let me = std::env::current_exe().expect("know this program's path");
         me.ancestors().nth(3).expect("a target directory").join("flannel-image.tar")

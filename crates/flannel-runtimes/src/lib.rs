@@ -8,16 +8,19 @@
 mod cluster;
 mod docker;
 mod image;
+mod manifests;
 mod outside;
 mod podman;
 mod programs;
 mod runtime;
 
-pub use cluster::{
-    Cluster, IMAGE, WebPod, chart, go_flanneld, helm, our_manifest, our_overlay, upstream_manifest,
-};
+pub use cluster::{Cluster, IMAGE, WebPod, image, one_cluster_at_a_time};
 pub use docker::Docker;
+pub use manifests::{
+    chart, go_flanneld, helm, our_image_as_values, our_manifest, our_overlay, rendered,
+    upstream_chart, upstream_manifest,
+};
 pub use outside::{Outside, say_hello_to};
 pub use podman::Podman;
-pub use programs::{flannelctl, flanneld, measured};
+pub use programs::{flannelctl, flanneld, measured, of_repository};
 pub use runtime::Runtime;

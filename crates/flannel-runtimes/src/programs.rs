@@ -77,7 +77,7 @@ pub(crate) fn cni_plugin() -> PathBuf {
 }
 
 /// A file of this repository.
-pub(crate) fn of_repository(path: &str) -> String {
+pub fn of_repository(path: &str) -> String {
     let package = env::var("CARGO_MANIFEST_DIR").expect("cargo runs the tests, and says where");
     format!("{package}/../../{path}")
 }
