@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use flannel_runtimes::{chart, helm, our_manifest};
+use flannel_runtimes::{chart, helm, our_image_as_values, our_manifest, rendered, upstream_chart};
 use yaml_rust2::{Yaml, YamlLoader};
 
 #[test]
@@ -53,12 +53,58 @@ fn values_change_what_they_say_and_nothing_else_is_taken() {
     }
 }
 
+#[test]
+fn values_of_the_go_flannels_chart_are_taken_or_refused_by_name() {
+    let theirs = format!("--values={}/values.yaml", upstream_chart());
+    let output = run(&["template", "flannel", &chart(), &theirs, &our_image_as_values()]);
+    let text = said(&output);
+    assert!(output.status.success() && !text.contains("warning"), "{text}");
+    for wanted in [
+        // Their image of the plugin has no installer, and neither has it our links.
+        r#"command: ["cp", "-f", "/flannel", "/opt/cni/bin/flannel"]"#,
+        r#""cniVersion": "0.3.1""#,
+        "initialDelaySeconds: 5",
+        "effect: NoExecute",
+        "cpu: 100m",
+    ] {
+        assert!(text.contains(wanted), "{wanted} is missing in:\n{text}");
+    }
+
+    let only_ipv6 = template(&[
+        "--set=podCidr=,podCidrv6=fd00::/56,flannel.backend=wireguard,flannel.psk=cHNr",
+        "--set=flannel.tunnelMode=ipv6,flannel.keepaliveInterval=25,flannel.mtu=1400",
+        "--set=flannel.backendPort=0,flannel.backendPortv6=51900,flannel.vni=7",
+    ]);
+    let config = objects(&only_ipv6).into_iter().find(|(name, _)| name.starts_with("ConfigMap"));
+    let config = config.expect("a ConfigMap").1["data"]["net-conf.json"].clone();
+    let config: serde_json::Value =
+        serde_json::from_str(config.as_str().expect("a text")).expect("it is JSON");
+    let wireguard = serde_json::json!({
+        "Type": "wireguard", "ListenPortV6": 51900, "PSK": "cHNr", "MTU": 1400, "Mode": "ipv6",
+        "PersistentKeepaliveInterval": 25,
+    });
+    let wanted = serde_json::json!({
+        "EnableIPv4": false, "EnableIPv6": true, "IPv6Network": "fd00::/56", "EnableNFTables": false,
+        "Backend": wireguard,
+    });
+    assert_eq!(config, wanted);
+
+    for (value, why) in [
+        (theirs.as_str(), "does not know the flags of this chart"),
+        (
+            "--set=netpol.enabled=true",
+            "netpol.enabled: this chart does not install network policies",
+        ),
+        ("--set=podCidr=", "podCidr and podCidrv6 are both empty"),
+        ("--set-json=flannel.cniConf=\"nonsense\"", "flannel.cniConf is not a CNI configuration"),
+    ] {
+        let refused = run(&["template", "flannel", &chart(), value]);
+        assert!(!refused.status.success() && said(&refused).contains(why), "{}", said(&refused));
+    }
+}
+
 fn template(values: &[&str]) -> String {
-    let chart = chart();
-    let words = [&["template", "flannel", &chart, "-n", "kube-flannel"], values].concat();
-    let output = run(&words);
-    assert!(output.status.success(), "{}", said(&output));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    rendered(&chart(), "kube-flannel", values)
 }
 
 fn run(words: &[&str]) -> Output {

@@ -16,9 +16,12 @@
 {{- $keys = dict "backendPort" "Port" -}}
 {{- end -}}
 {{- range $value, $key := $keys -}}
-{{- if hasKey $f $value -}}{{- $_ := set $backend $key (get $f $value) -}}{{- end -}}
+{{- with get $f $value -}}{{- $_ := set $backend $key . -}}{{- end -}}
 {{- end -}}
 {{- $conf := dict "EnableNFTables" $f.enableNFTables "Backend" $backend -}}
+{{- if not (or .Values.podCidr .Values.podCidrv6) -}}
+{{- fail "podCidr and podCidrv6 are both empty: pods need addresses of one family at least" -}}
+{{- end -}}
 {{- if .Values.podCidr -}}
 {{- $_ := set $conf "Network" .Values.podCidr -}}
 {{- else -}}
@@ -33,8 +36,42 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* cni-conf.json: the Go flannel's chart has it as a text. */ -}}
+{{- define "flannel.cniConf" -}}
+{{- $conf := .Values.flannel.cniConf -}}
+{{- if kindIs "string" $conf -}}
+{{- $text := $conf -}}
+{{- $conf = fromJson $text -}}
+{{- if not (hasKey $conf "plugins") -}}
+{{- fail (printf "flannel.cniConf is not a CNI configuration with plugins: %s" (default $text $conf.Error)) -}}
+{{- end -}}
+{{- end -}}
+{{- toPrettyJson $conf -}}
+{{- end -}}
+
+{{- /* What the Go flannel's chart can do and this one cannot. */ -}}
+{{- define "flannel.refusals" -}}
+{{- with .Values.netpol -}}
+{{- if .enabled -}}
+{{- fail "netpol.enabled: this chart does not install network policies; set it to false and install kube-network-policies on its own" -}}
+{{- end -}}
+{{- end -}}
+{{- if hasSuffix "flannel-io/flannel" .Values.flannel.image.repository -}}
+{{- fail "flannel.image.repository is the Go flannel's image, which does not know the flags of this chart: remove flannel.image from your values, or name this flannel's image" -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "flannel.image" -}}
 {{ .Values.flannel.image.repository }}:{{ .Values.flannel.image.tag }}
+{{- end -}}
+
+{{- /* Another image has the plugin, too, but it need not be ours. */ -}}
+{{- define "flannel.cniInstall" -}}
+{{- if .Values.flannel.flannel_cni.image.repository -}}
+["cp", "-f", "/flannel", "/opt/cni/bin/flannel"]
+{{- else -}}
+["/flannel", "--install", "/opt/cni/bin"]
+{{- end -}}
 {{- end -}}
 
 {{- define "flannel.cniImage" -}}
