@@ -11,23 +11,28 @@ use std::time::Duration;
 
 use flannel_lab::{Node, Place as _, ProxyMode};
 use flannel_runtimes::{
-    Cluster, IMAGE, go_flanneld, measured, our_manifest, our_overlay, upstream_manifest,
+    Cluster, IMAGE, chart, go_flanneld, measured, our_image_as_values, our_manifest, our_overlay,
+    rendered, upstream_chart, upstream_manifest,
 };
 
 const NAMESPACE: &str = "kube-flannel";
 const DAEMONSET: &str = "kube-flannel-ds";
 
-fn with_our_manifest(proxy: ProxyMode) -> Cluster {
-    let cluster = Cluster::start(proxy, |_| ());
-    cluster.apply(&our_manifest("kube-flannel.yml"));
+/// Installs flannel and waits until the nodes are ready.
+fn install(cluster: &Cluster, manifest: &str) {
+    cluster.apply(manifest);
     cluster.rolled_out(NAMESPACE, DAEMONSET);
     cluster.nodes_are_ready();
-    cluster
+}
+
+fn delete(cluster: &Cluster, manifest: &str) {
+    cluster.kubernetes().delete(manifest).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
 fn pods_services_and_host_ports_work_beside_kube_proxy_in_iptables_and_after_a_reboot() {
-    let cluster = with_our_manifest(ProxyMode::Iptables);
+    let cluster = Cluster::start(ProxyMode::Iptables, |_| ());
+    install(&cluster, &our_manifest("kube-flannel.yml"));
     cluster.serve();
     cluster.everything_reaches_everything();
     reboot(&cluster, 2);
@@ -36,7 +41,8 @@ fn pods_services_and_host_ports_work_beside_kube_proxy_in_iptables_and_after_a_r
 
 #[test]
 fn pods_services_and_host_ports_work_beside_kube_proxy_in_nftables() {
-    let cluster = with_our_manifest(ProxyMode::Nftables);
+    let cluster = Cluster::start(ProxyMode::Nftables, |_| ());
+    install(&cluster, &our_manifest("kube-flannel.yml"));
     cluster.serve();
     cluster.everything_reaches_everything();
     the_service_account_may_what_the_manifest_says_and_no_more(&cluster);
@@ -47,13 +53,32 @@ fn pods_services_and_host_ports_work_beside_kube_proxy_in_nftables() {
 }
 
 #[test]
-fn the_go_flannels_manifest_works_with_nothing_changed_but_the_image() {
+fn the_go_flannels_manifest_and_chart_work_with_nothing_changed_but_the_image_and_so_does_our_chart()
+ {
     let cluster = with_plugins_of_the_distribution();
-    cluster.apply(&upstream_manifest());
-    cluster.rolled_out(NAMESPACE, DAEMONSET);
-    cluster.nodes_are_ready();
-    cluster.serve();
-    cluster.everything_reaches_everything();
+    let (repository, tag) = IMAGE.split_once(':').expect("a name with a tag");
+    let plugin = format!(
+        "--set=flannel.flannel_cni.image.repository={repository},flannel.flannel_cni.image.tag={tag}"
+    );
+    let their_chart =
+        rendered(&upstream_chart(), NAMESPACE, &[&our_image_as_values(), plugin.as_str()]);
+    // With their values, the image of the plugin is another one than flanneld's, as far as the chart knows.
+    let theirs = format!("--values={}/values.yaml", upstream_chart());
+    let our_chart =
+        rendered(&chart(), NAMESPACE, &[&theirs, &our_image_as_values(), plugin.as_str()]);
+    for manifest in [upstream_manifest(), with_namespace(&their_chart), with_namespace(&our_chart)]
+    {
+        install(&cluster, &manifest);
+        cluster.serve();
+        cluster.everything_reaches_everything();
+        cluster.stop_serving();
+        delete(&cluster, &manifest);
+    }
+}
+
+/// Who installs a chart makes its namespace.
+fn with_namespace(rendered: &str) -> String {
+    format!("{}---\n{rendered}", our_manifest("base/namespace.yaml"))
 }
 
 #[test]
@@ -138,7 +163,7 @@ fn the_daemonsets_of_talos_and_rke2_work_with_our_image() {
         cluster.serve();
         cluster.everything_reaches_everything();
         cluster.stop_serving();
-        cluster.kubernetes().delete(manifest).unwrap_or_else(|error| panic!("{error}"));
+        delete(&cluster, manifest);
     }
 }
 
