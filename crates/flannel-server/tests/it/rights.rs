@@ -75,6 +75,34 @@ async fn a_machine_that_replaces_another_is_told_how_to_get_in_and_gets_in() {
     assert!(new.acquire(&config(), &claim).await.is_ok());
 }
 
+#[tokio::test]
+async fn nodes_know_each_other_by_the_names_of_their_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = [(OLD, "node-1 192.0.2.1"), (NEW, "node-2 192.0.2.2")];
+    let tokens = write_tokens(dir.path(), &lines);
+    let server = serve(dir.path(), Options { tokens: Some(tokens), ..plain_options(0) }).await;
+    set_config(&server).await;
+    let (one, two) = (with(server.address, OLD), with(server.address, NEW));
+    let first = one.acquire(&config(), &claim(1)).await.unwrap();
+    assert_eq!(first.held.lease.attrs.owner, None, "what a node says of itself has no name");
+    let mut events = one.watch(first.snapshot.cursor);
+    let second = two.acquire(&config(), &claim(2)).await.unwrap();
+    // In the list, and in what is heard later.
+    let own = first.held.lease.subnet;
+    let listed = second.snapshot.leases.iter().find(|stored| stored.lease.subnet == own);
+    assert_eq!(listed.unwrap().lease.attrs.owner.as_deref(), Some("node-1"));
+    let stored = loop {
+        match next_change(&mut events).await {
+            StoreEvent::Put(stored) if stored.lease.subnet == second.held.lease.subnet => {
+                break stored;
+            }
+            _ => {}
+        }
+    };
+    assert_eq!(stored.lease.attrs.owner.as_deref(), Some("node-2"));
+    assert!(stored.lease.attrs.announce_the_same_as(&second.held.lease.attrs));
+}
+
 /// Reads until the other side ends it.
 async fn until_the_end(stream: &mut TcpStream) -> String {
     let mut all = Vec::new();

@@ -13,6 +13,7 @@ mod condition;
 mod connectivity;
 mod events;
 mod mixed;
+mod names;
 mod pods;
 mod rights;
 mod served;
