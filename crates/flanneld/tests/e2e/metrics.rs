@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use flannel_lab::{Lab, LabError, Result, Vandalism};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{
     LIMIT, connected_pods, lab, lease_path, peer, probe, put_peers, reach_each_other,
@@ -166,6 +166,48 @@ fn how_much_there_is_to_read_does_not_depend_on_the_number_of_peers() -> Result<
     assert!(many.len() < few.len() + 500, "{} {}", few.len(), many.len());
     assert!(many.len() < 100_000, "{}", many.len());
     Ok(())
+}
+
+/// All that a dashboard asks Prometheus.
+fn expressions(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(members) => {
+            found.extend(members.get("expr").and_then(Value::as_str).map(str::to_owned));
+            members.values().for_each(|it| expressions(it, found));
+        }
+        Value::Array(items) => items.iter().for_each(|it| expressions(it, found)),
+        _ => {}
+    }
+}
+
+/// Grafana's variables have values by then; as the expressions of rules promtool reads them.
+#[test]
+fn promtool_understands_what_the_dashboard_asks() {
+    let dashboard =
+        std::fs::read_to_string(format!("{MONITORING}/flannel-dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let mut asked = Vec::new();
+    expressions(&dashboard, &mut asked);
+    assert!(asked.len() > 30, "{asked:?}");
+    let rules: Vec<Value> = asked
+        .iter()
+        .enumerate()
+        .map(|(number, expression)| {
+            let mut expression = expression.replace("$__rate_interval", "5m");
+            for variable in ["$instance", "$network"] {
+                expression = expression.replace(variable, ".*");
+            }
+            assert!(!expression.contains('$'), "{expression}");
+            json!({"record": format!("dashboard:{number}"), "expr": expression})
+        })
+        .collect();
+    let count = rules.len();
+    let directory = tempfile::tempdir().unwrap();
+    // JSON is YAML.
+    let groups = json!({"groups": [{"name": "dashboard", "rules": rules}]});
+    std::fs::write(directory.path().join("rules.yml"), groups.to_string()).unwrap();
+    let said = check(&["check", "rules", "rules.yml"], directory.path(), "");
+    assert!(said.contains(&format!("{count} rules found")), "{said}");
 }
 
 #[test]
