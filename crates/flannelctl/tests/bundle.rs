@@ -70,7 +70,7 @@ fn a_bundle_has_all_that_is_known_and_none_of_the_secrets() {
     {
         let directory = format!("/var/log/pods/{pod}/kube-flannel");
         node.exec(&["mkdir", "-p", &directory]).unwrap();
-        node.write_file(&format!("{directory}/0.log"), &format!("{words}\n{log}")).unwrap();
+        node.write_file(format!("{directory}/0.log"), &format!("{words}\n{log}")).unwrap();
     }
     let conf = format!(r#"{{"plugins":[{{"type":"flannel","password":"{PASSWORD}"}}]}}"#);
     node.write_file("/etc/cni/net.d/10-flannel.conflist", &conf).unwrap();
