@@ -257,11 +257,12 @@ async fn in_front_of_etcd_nobody_changes_anothers_lease() {
         }
     };
     timeout(PATIENCE, in_the_end).await.expect("the new machine has its lease");
-    let lease = new.snapshot().await.unwrap().leases;
-    assert!(
-        lease.iter().all(|stored| stored.lease.attrs.owner.is_none()),
-        "clients see what they wrote"
-    );
+    let leases = new.snapshot().await.unwrap().leases;
+    let owner = |node| {
+        let of = leases.iter().find(|stored| stored.lease.attrs.announce_the_same_as(&attrs(node)));
+        of.unwrap().lease.attrs.owner.as_deref()
+    };
+    assert_eq!((owner(1), owner(51)), (Some("new"), Some("nat")));
 }
 
 #[tokio::test]

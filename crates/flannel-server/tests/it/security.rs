@@ -76,7 +76,9 @@ async fn a_token_opens_what_is_its_own_and_nothing_else() {
     denied(stranger.snapshot().await.map(drop), "an unknown token");
     let nobody = remote(&[server.address], |o| o.ca = Some(pki.file("ca.pem")));
     denied(nobody.snapshot().await.map(drop), "no token");
-    assert_eq!(node.snapshot().await.unwrap().leases, [held.lease]);
+    let mut lease = held.lease;
+    lease.attrs.owner = Some("node-1".into());
+    assert_eq!(node.snapshot().await.unwrap().leases, [lease]);
 }
 
 #[tokio::test]
