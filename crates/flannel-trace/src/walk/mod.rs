@@ -49,7 +49,6 @@ struct Resolved {
 }
 
 impl Walk<'_> {
-    /// Nobody looks behind a hop that lets nothing pass.
     fn direction(
         &mut self,
         way: Way,
@@ -69,6 +68,7 @@ impl Walk<'_> {
                 return Ok(hops.all);
             }
         };
+        // It comes no further, so nobody looks behind that.
         if entered.is_none() && !matches!(from.1, End::Host) {
             return Ok(hops.all);
         }

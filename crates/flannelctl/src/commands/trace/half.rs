@@ -62,6 +62,7 @@ fn this_node(around: &Surroundings, network: &Network) -> Peer {
         public: public.into_iter().flatten().collect(),
         macs: ours.filter_map(|one| one.mac).map(|mac| mac.to_string()).collect(),
         backend: network.backend.clone(),
+        ..Peer::default()
     }
 }
 
@@ -84,15 +85,16 @@ mod tests {
 
     #[test]
     fn hops_are_in_the_order_in_which_a_packet_and_its_answer_pass_them() {
-        let node = |name: &str| {
-            [Way::There, Way::Back].into_iter().flat_map(|way| {
+        let node = |name: &str| -> Vec<Hop> {
+            let hop = |way| {
                 let mut hops = Hops::new(way);
                 hops.good(name, "");
                 hops.all
-            })
+            };
+            [Way::There, Way::Back].into_iter().flat_map(hop).collect()
         };
         let passed = |begins_here| {
-            let hops = in_order(node("here").collect(), node("there").collect(), begins_here);
+            let hops = in_order(node("here"), node("there"), begins_here);
             hops.into_iter().map(|hop| hop.hop).collect::<Vec<_>>()
         };
         assert_eq!(passed(true), ["here", "there", "there", "here"]);
