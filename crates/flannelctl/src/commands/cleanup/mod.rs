@@ -6,6 +6,7 @@
 
 pub(crate) mod cloud;
 mod cni;
+mod host_ports;
 mod ipsec;
 mod kernel;
 mod tunnel;
@@ -87,6 +88,9 @@ impl CleanupArgs {
             report.things.extend(flannel_ipsec::find_leftovers(&directory));
         }
         report.note(ipsec::find());
+        if self.cni.of_pods() {
+            report.note(host_ports::find());
+        }
         report.note(Kernel::open().and_then(|mut kernel| kernel.find(self.cni.of_pods())));
         report.things.extend(self.files().iter().map(|file| file.display().to_string()));
         report
@@ -153,6 +157,9 @@ impl CleanupArgs {
         // After the route that leads pods' packets to where they are dropped if nothing encrypts them; nobody is left
         // to send any.
         report.note(ipsec::remove());
+        if self.cni.of_pods() {
+            report.note(host_ports::remove());
+        }
         for file in self.files() {
             let is_dir = file.symlink_metadata().is_ok_and(|it| it.is_dir());
             let removed = if is_dir { fs::remove_dir_all(&file) } else { fs::remove_file(&file) };
