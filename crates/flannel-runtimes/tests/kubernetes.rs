@@ -5,6 +5,8 @@
 mod browser;
 #[path = "in_a_cluster/host_state.rs"]
 mod host_state;
+#[path = "in_a_cluster/k3s.rs"]
+mod k3s;
 #[path = "in_a_cluster/page.rs"]
 mod page;
 
@@ -13,8 +15,8 @@ use std::time::Duration;
 
 use flannel_lab::{Place as _, ProxyMode};
 use flannel_runtimes::{
-    Cluster, IMAGE, chart, go_flanneld, measured, our_image_as_values, our_manifest, our_overlay,
-    rendered, upstream_chart, upstream_manifest,
+    Cluster, IMAGE, chart, go_flanneld, measured, our_image_as_values, our_manifest, rendered,
+    upstream_chart, upstream_manifest,
 };
 use host_state::HostState;
 
@@ -172,57 +174,6 @@ fn the_daemonsets_of_talos_and_rke2_work_with_our_image() {
         delete(&cluster, manifest);
     }
 }
-
-/// Not k3s itself: its directories, its network, its chain of plugins, its annotation.
-#[test]
-fn our_overlay_for_k3s_works_in_its_directories_and_holds_pods_to_their_bandwidth() {
-    let cluster = Cluster::start(ProxyMode::Iptables, |spec| {
-        spec.pods = "10.42.0.0/16".into();
-        spec.cni_bin_dir = "/var/lib/rancher/k3s/data/cni".into();
-        spec.cni_conf_dir = "/var/lib/rancher/k3s/agent/etc/cni/net.d".into();
-    });
-    let node = cluster.lab().node(2);
-    let address = node.addresses().into_iter().find(std::net::IpAddr::is_ipv4).expect("an address");
-    let overwrite = format!("flannel.alpha.coreos.com/public-ip-overwrite={address}");
-    cluster.kubectl(&["annotate", "node", "node2", &overwrite]);
-    let overlay = our_overlay(&cluster, "k3s");
-    cluster.apply(&overlay);
-    cluster.rolled_out(NAMESPACE, DAEMONSET);
-    cluster.nodes_are_ready();
-    cluster.serve();
-    cluster.everything_reaches_everything();
-    cluster.apply(LIMITED);
-    cluster.kubectl(&["wait", "pod/limited", "--for=condition=Ready", "--timeout=60s"]);
-    let look = || {
-        let limits = node.exec(&["sh", "-c", "tc qdisc | grep tbf"]).unwrap_or_default();
-        (limits.matches("rate 1Mbit").count(), limits.matches("rate 2Mbit").count())
-    };
-    assert_eq!(look(), (1, 1));
-    cluster.kubectl(&["delete", "pod", "limited"]);
-    // The kubelet may remove the pod from the API before its network.
-    let gone = || {
-        let links = node.ip("link show type ifb")?;
-        Ok(if look() == (0, 0) && links.is_empty() { Ok(()) } else { Err(links) })
-    };
-    cluster
-        .kubernetes()
-        .wait_until("the limits to go with the pod", Duration::from_secs(30), gone)
-        .unwrap_or_else(|error| panic!("{error}"));
-}
-
-const LIMITED: &str = r#"
-apiVersion: v1
-kind: Pod
-metadata:
-  name: limited
-  annotations:
-    kubernetes.io/ingress-bandwidth: 1M
-    kubernetes.io/egress-bandwidth: 2M
-spec:
-  nodeName: node2
-  terminationGracePeriodSeconds: 0
-  containers: [{name: limited, image: "lab/pod:1"}]
-"#;
 
 /// Upstream's manifest has an installer for one plugin; the others come with the kubelet's package.
 fn with_plugins_of_the_distribution() -> Cluster {

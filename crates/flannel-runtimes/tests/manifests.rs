@@ -16,6 +16,14 @@ fn the_manifest_is_the_base_in_one_file() {
 }
 
 #[test]
+fn the_uninstaller_for_overlays_is_the_one_in_one_file() {
+    let whole = our_manifest("uninstall.yml");
+    let (_, whole) = whole.split_once("apiVersion").expect("a manifest");
+    let part = our_manifest("uninstall/daemonset.yaml");
+    assert_eq!(format!("apiVersion{whole}"), part, "change both: uninstall.yml and uninstall/");
+}
+
+#[test]
 fn every_manifest_names_the_image_of_this_version() {
     let image = format!("flannel-rs/flannel:v{}", env!("CARGO_PKG_VERSION"));
     for name in ["kube-flannel.yml", "uninstall.yml", "base/daemonset.yaml"] {
