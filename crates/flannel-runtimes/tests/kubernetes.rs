@@ -9,6 +9,8 @@ mod host_state;
 mod k3s;
 #[path = "in_a_cluster/page.rs"]
 mod page;
+#[path = "in_a_cluster/status.rs"]
+mod status;
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -54,6 +56,7 @@ fn pods_services_and_host_ports_work_beside_kube_proxy_in_nftables() {
     the_service_account_may_what_the_manifest_says_and_no_more(&cluster);
     the_tool_answers_in_a_pod_of_flannel(&cluster);
     page::the_page_shows_how_each_node_is(&cluster);
+    status::the_plugin_knows_whether_flanneld_is_at_work(&cluster);
     a_new_image_is_rolled_out_without_a_lost_packet(&cluster);
     let installed = our_manifest("kube-flannel.yml");
     uninstall(&cluster, &installed, &our_manifest("uninstall.yml"));
