@@ -7,6 +7,8 @@ mod browser;
 mod host_state;
 #[path = "in_a_cluster/k3s.rs"]
 mod k3s;
+#[path = "in_a_cluster/lease_server.rs"]
+mod lease_server;
 #[path = "in_a_cluster/page.rs"]
 mod page;
 #[path = "in_a_cluster/status.rs"]

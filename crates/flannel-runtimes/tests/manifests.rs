@@ -26,7 +26,9 @@ fn the_uninstaller_for_overlays_is_the_one_in_one_file() {
 #[test]
 fn every_manifest_names_the_image_of_this_version() {
     let image = format!("flannel-rs/flannel:v{}", env!("CARGO_PKG_VERSION"));
-    for name in ["kube-flannel.yml", "uninstall.yml", "base/daemonset.yaml"] {
+    for name in
+        ["kube-flannel.yml", "uninstall.yml", "base/daemonset.yaml", "lease-server/server.yaml"]
+    {
         let manifest = our_manifest(name);
         let images: Vec<&str> =
             manifest.lines().filter_map(|l| l.split("image: ").nth(1)).collect();
