@@ -13,6 +13,8 @@ mod lease_server;
 mod page;
 #[path = "in_a_cluster/status.rs"]
 mod status;
+#[path = "in_a_cluster/up.rs"]
+mod up;
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
