@@ -176,11 +176,6 @@ impl Lab {
         self.pods_mut().clone()
     }
 
-    /// Forgets a pod; it is gone when the last handle on it is.
-    pub fn remove_pod(&self, pod: &Pod) {
-        self.pods_mut().retain(|known| !known.is(pod));
-    }
-
     /// The namespace of the switch, for experiments with the underlay itself.
     pub fn switch(&self) -> &Namespace {
         &self.switch.namespace

@@ -91,11 +91,6 @@ impl Pod {
         Ok(Self(Arc::new(Inner { node: number, namespace, v4, v6 })))
     }
 
-    /// Whether both handles are the same pod.
-    pub fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
     /// The number of its node.
     pub fn node(&self) -> u16 {
         self.0.node
