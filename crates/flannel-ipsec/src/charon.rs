@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use flannel_common::replace_file;
 use ipnet::IpNet;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
@@ -79,7 +80,8 @@ impl Record {
     pub(crate) fn write(directory: &Path, child: &Child, networks: &[IpNet]) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         let networks: String = networks.iter().map(|network| format!("{network}\n")).collect();
-        fs::write(Self::path(directory), format!("{}\n{networks}", child.id()))
+        let record = format!("{}\n{networks}", child.id());
+        replace_file(&Self::path(directory), record.as_bytes(), 0o644)
     }
 
     pub(crate) fn is_of(&self, networks: &[IpNet]) -> bool {
