@@ -4,15 +4,13 @@
 //! fails is run again, ever later. That somebody undoes what a command did cannot be seen from here.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_wanted::{
-    Applier, Comparison, Desired, EntryQuery, EntryReport, KeyedEntry, LateWorker, Requester,
-    Status, StatusPublisher, Stopped, Tally, Wanted,
+    Comparison, KeyedEntry, Requester, Status, StatusPublisher, Wanted, WorkerApplier, WorkerHandle,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::command::MOST_SHOWN;
 use crate::{Command, Hook, HookKey};
@@ -26,7 +24,7 @@ const MOST_UNDOING: u32 = 5;
 const QUEUE: usize = 256;
 
 /// A handle.
-pub struct CommandRunner<S>(LateWorker<S, Hook, (), Stop>);
+pub struct CommandRunner<S>(WorkerHandle<S, Hook, (), Stop>);
 
 impl<S> Clone for CommandRunner<S> {
     fn clone(&self) -> Self {
@@ -37,53 +35,30 @@ impl<S> Clone for CommandRunner<S> {
 type Job<S> = flannel_wanted::Command<S, Hook, (), Stop>;
 
 /// Undo what was done for the network.
-struct Stop(oneshot::Sender<()>);
+pub struct Stop(oneshot::Sender<()>);
 
 impl<S: Requester> CommandRunner<S> {
     pub fn new(seed: u64) -> Self {
-        Self(LateWorker::new("command runner", move |status| {
+        Self(WorkerHandle::late("command runner", move |status| {
             Worker::start("commands", QUEUE, move || HookWork::new(status, seed))
         }))
     }
 }
 
-impl<S: Requester> Applier<S> for CommandRunner<S> {
+impl<S: Requester> WorkerApplier for CommandRunner<S> {
+    type Requester = S;
     type Entry = Hook;
     /// What earlier runs have done is known to nobody.
     type Ownership = ();
+    type Other = Stop;
 
-    async fn replace(&self, (): (), desired: Desired<S, Hook>) -> Result<Status, Stopped> {
-        self.0.replace((), desired, false).await
-    }
-
-    async fn update(&self, changes: Desired<S, Hook>) -> Result<Status, Stopped> {
-        self.0.update(changes).await
-    }
-
-    async fn status(&self) -> Result<Status, Stopped> {
-        self.0.status().await
-    }
-
-    async fn entries(&self, query: EntryQuery<S>) -> Result<Vec<EntryReport<S>>, Stopped> {
-        self.0.entries(query).await
-    }
-
-    async fn tally(&self) -> Result<Tally<S>, Stopped> {
-        self.0.tally().await
-    }
-
-    /// What commands have done cannot be seen: those that have failed are run again, which this does not wait for.
-    async fn compare(&self) -> Result<Comparison, Stopped> {
-        self.0.compare().await
-    }
-
-    fn watch_status(&self) -> watch::Receiver<Status> {
-        self.0.watch_status()
+    fn handle(&self) -> &WorkerHandle<S, Hook, (), Stop> {
+        &self.0
     }
 
     /// Undoes what was done for the network; what was done for peers stays, as it does on a crash.
-    async fn stop(&self) {
-        self.0.other(Stop).await;
+    async fn wind_up(&self) {
+        let _ = self.0.ask(|answer| Job::Other(Stop(answer))).await;
     }
 }
 
@@ -117,14 +92,8 @@ impl<S: Requester> Work for HookWork<S> {
             Job::Replace((), desired, answer) => (self.wanted.replace(desired), answer),
             Job::Update(changes, answer) => (self.wanted.update(changes), answer),
             Job::Status(answer) => (Vec::new(), answer),
-            Job::Entries(query, answer) => {
-                let _ = answer.send(self.wanted.report(&query, Instant::now()));
-                return;
-            }
-            Job::Tally(answer) => {
-                let _ = answer.send(self.wanted.tally());
-                return;
-            }
+            Job::Report(report) => return report.answer(&self.wanted, |tally| tally),
+            // What commands have done cannot be seen: those that have failed are run again.
             Job::Compare(answer) => {
                 if self.comparing.is_empty() {
                     self.wanted.begin_comparison();
@@ -164,10 +133,6 @@ impl<S: Requester> Work for HookWork<S> {
         let now = runnable.then(Instant::now);
         let undoing = self.undoing.values().map(|undoing| undoing.due);
         now.into_iter().chain(self.wanted.next_wake()).chain(undoing).min()
-    }
-
-    fn wake_on(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 }
 

@@ -177,12 +177,3 @@ fn what_is_wanted_no_more_when_it_ends_is_undone_all_the_same() {
     case.runtime.block_on(case.runner.stop());
     assert_eq!(case.log(), ["post", "add-a", "remove-a", "shutdown"]);
 }
-
-#[test]
-fn who_wants_nothing_has_no_thread() {
-    let case = Case::new();
-    assert_eq!(case.replace(Vec::new()), Status::default());
-    assert_eq!(case.update(vec![(1, Vec::new())]), Status::default());
-    case.runtime.block_on(case.runner.stop());
-    assert!(!case.runner.0.is_started());
-}

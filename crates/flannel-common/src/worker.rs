@@ -23,15 +23,18 @@ pub trait Work {
     /// When `tick` is to be called next, if nothing happens before.
     fn next_wake(&self) -> Option<Instant>;
 
-    /// Wakes the worker when there is something to read.
-    fn wake_on(&self) -> Option<BorrowedFd<'_>>;
+    /// Wake the worker when there is something to read, or the other end is closed.
+    fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
 }
 
 /// A handle. The worker ends when the last one is dropped.
 pub struct Worker<C> {
     /// `None` only while being dropped.
     commands: Option<mpsc::Sender<C>>,
-    wake: Arc<OwnedFd>,
+    /// `None`: it is a task, which waits for commands itself.
+    wake: Option<Arc<OwnedFd>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,20 +55,26 @@ impl<C: Send + 'static> Worker<C> {
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || span.in_scope(|| run(&mut make(), queue, &waker)))?;
-        Ok(Self { commands: Some(commands), wake })
+        Ok(Self { commands: Some(commands), wake: Some(wake) })
+    }
+
+    /// The same handle for what does not block and is a task therefore, which ends when there are no more commands.
+    pub fn of_task(queue: usize) -> (Self, mpsc::Receiver<C>) {
+        let (commands, queue) = mpsc::channel(queue);
+        (Self { commands: Some(commands), wake: None }, queue)
     }
 
     pub async fn send(&self, command: C) -> Result<(), Stopped> {
         let commands = self.commands.as_ref().ok_or(Stopped)?;
         commands.send(command).await.map_err(|_| Stopped)?;
-        ring(&self.wake);
+        self.ring();
         Ok(())
     }
 
     /// Sends a command if there is a place in the queue, and waits for nothing.
     pub fn try_send(&self, command: C) -> bool {
         let sent = self.commands.as_ref().is_some_and(|queue| queue.try_send(command).is_ok());
-        ring(&self.wake);
+        self.ring();
         sent
     }
 
@@ -80,6 +89,13 @@ impl<C: Send + 'static> Worker<C> {
     }
 }
 
+impl<C> Worker<C> {
+    fn ring(&self) {
+        // Full means it has been rung already.
+        let _ = self.wake.as_ref().map(|wake| rustix::io::write(wake, &1u64.to_ne_bytes()));
+    }
+}
+
 impl<C> Clone for Worker<C> {
     fn clone(&self) -> Self {
         Self { commands: self.commands.clone(), wake: self.wake.clone() }
@@ -90,13 +106,8 @@ impl<C> Drop for Worker<C> {
     fn drop(&mut self) {
         // The queue first, so that the woken worker finds it closed.
         drop(self.commands.take());
-        ring(&self.wake);
+        self.ring();
     }
-}
-
-fn ring(wake: &OwnedFd) {
-    // Full means it has been rung already.
-    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }
 
 fn run<W: Work>(work: &mut W, mut queue: mpsc::Receiver<W::Command>, wake: &OwnedFd) {
@@ -118,7 +129,7 @@ fn wait(work: &impl Work, wake: &OwnedFd) {
         Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: i64::from(left.subsec_nanos()) }
     });
     let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
-    fds.extend(work.wake_on().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    fds.extend(work.wake_on().into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     // An interrupted wait is a short one.
     let _ = poll(&mut fds, timeout.as_ref());
     let mut count = [0; 8];
@@ -153,10 +164,6 @@ mod tests {
 
         fn next_wake(&self) -> Option<Instant> {
             self.due
-        }
-
-        fn wake_on(&self) -> Option<BorrowedFd<'_>> {
-            None
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -14,12 +14,10 @@ use std::time::{Duration, Instant};
 use flannel_common::{Backoff, RepairPolicy, Work, Worker};
 use flannel_netlink::{Protocol, Socket, messages, xfrm};
 use flannel_wanted::{
-    Applier, Comparison, Desired, EntryQuery, EntryReport, KeyedEntry, LateWorker, Repair,
-    Requester, Status, StatusPublisher, Stopped, Tally, Wanted,
+    KeyedEntry, Repair, Requester, Status, StatusPublisher, Wanted, WorkerApplier, WorkerHandle,
 };
 use ipnet::IpNet;
-use rustix::event::epoll;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::charon::{self, CharonError, Record};
 use crate::entry::{ConnectionName, IpsecEntry, IpsecKey, SharedSecret};
@@ -44,7 +42,7 @@ const LOOK_SOON: Duration = Duration::from_secs(1);
 
 /// A handle.
 pub struct Ipsec<S> {
-    worker: LateWorker<S, IpsecEntry, Vec<IpNet>, Stop>,
+    worker: WorkerHandle<S, IpsecEntry, Vec<IpNet>, Stop>,
     directory: PathBuf,
 }
 
@@ -57,62 +55,37 @@ impl<S> Clone for Ipsec<S> {
 type Job<S> = flannel_wanted::Command<S, IpsecEntry, Vec<IpNet>, Stop>;
 
 /// Do now what is to be done.
-struct Stop(oneshot::Sender<()>);
+pub struct Stop(oneshot::Sender<()>);
 
 impl<S: Requester> Ipsec<S> {
     /// `directory`: where the process id of flannel's charon is recorded.
     pub fn new(directory: PathBuf, seed: u64) -> Self {
         let of = directory.clone();
-        let worker = LateWorker::new("keeper of charon", move |status| {
-            let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-            let directory = of.clone();
-            Worker::start("ipsec", QUEUE, move || CharonWork::new(directory, any, status, seed))
+        let worker = WorkerHandle::late("keeper of charon", move |status| {
+            Worker::start("ipsec", QUEUE, move || CharonWork::new(of, status, seed))
         });
         Self { worker, directory }
     }
 }
 
-impl<S: Requester> Applier<S> for Ipsec<S> {
+impl<S: Requester> WorkerApplier for Ipsec<S> {
+    type Requester = S;
     type Entry = IpsecEntry;
     /// The pod networks that are ours: connections between their subnets that nobody wants are taken back.
     type Ownership = Vec<IpNet>;
+    type Other = Stop;
 
-    async fn replace(
-        &self,
-        networks: Vec<IpNet>,
-        desired: Desired<S, IpsecEntry>,
-    ) -> Result<Status, Stopped> {
-        let left = Record::read(&self.directory).is_some_and(|record| record.is_of(&networks));
-        self.worker.replace(networks, desired, left).await
+    fn handle(&self) -> &WorkerHandle<S, IpsecEntry, Vec<IpNet>, Stop> {
+        &self.worker
     }
 
-    async fn update(&self, changes: Desired<S, IpsecEntry>) -> Result<Status, Stopped> {
-        self.worker.update(changes).await
-    }
-
-    async fn status(&self) -> Result<Status, Stopped> {
-        self.worker.status().await
-    }
-
-    async fn entries(&self, query: EntryQuery<S>) -> Result<Vec<EntryReport<S>>, Stopped> {
-        self.worker.entries(query).await
-    }
-
-    async fn tally(&self) -> Result<Tally<S>, Stopped> {
-        self.worker.tally().await
-    }
-
-    async fn compare(&self) -> Result<Comparison, Stopped> {
-        self.worker.compare().await
-    }
-
-    fn watch_status(&self) -> watch::Receiver<Status> {
-        self.worker.watch_status()
+    fn has_leftovers(&self, networks: &Vec<IpNet>) -> bool {
+        Record::read(&self.directory).is_some_and(|record| record.is_of(networks))
     }
 
     /// charon goes on by itself; what was to be taken back has been when this returns.
-    async fn stop(&self) {
-        self.worker.other(Stop).await;
+    async fn wind_up(&self) {
+        let _ = self.worker.ask(|answer| Job::Other(Stop(answer))).await;
     }
 }
 
@@ -131,8 +104,6 @@ struct CharonWork<S> {
     starting: Option<Instant>,
     /// Hears of packets that find no tunnel.
     acquires: Option<Socket>,
-    /// Readable when charon has ended or a packet finds no tunnel.
-    any: OwnedFd,
     memory: Memory,
     last_look: Option<Instant>,
     next_look: Option<Instant>,
@@ -152,14 +123,7 @@ impl<S: Requester> Work for CharonWork<S> {
             }
             Job::Update(changes, answer) => (self.wanted.update(changes), answer),
             Job::Status(answer) => (Vec::new(), answer),
-            Job::Entries(query, answer) => {
-                let _ = answer.send(self.wanted.report(&query, Instant::now()));
-                return;
-            }
-            Job::Tally(answer) => {
-                let _ = answer.send(self.wanted.tally());
-                return;
-            }
+            Job::Report(report) => return report.answer(&self.wanted, |tally| tally),
             Job::Compare(answer) => {
                 self.wanted.begin_comparison();
                 self.next_look = self.next_look.map(|_| Instant::now());
@@ -202,13 +166,15 @@ impl<S: Requester> Work for CharonWork<S> {
         [starting, lost, look, self.wanted.next_wake()].into_iter().flatten().min()
     }
 
-    fn wake_on(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.any.as_fd())
+    /// When charon has ended, or a packet finds no tunnel.
+    fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
+        let charon = self.charon.as_ref().map(|charon| charon.as_fd());
+        charon.into_iter().chain(self.acquires.as_ref().map(|socket| socket.as_fd())).collect()
     }
 }
 
 impl<S: Requester> CharonWork<S> {
-    fn new(directory: PathBuf, any: OwnedFd, status: StatusPublisher, seed: u64) -> Self {
+    fn new(directory: PathBuf, status: StatusPublisher, seed: u64) -> Self {
         Self {
             directory,
             networks: Vec::new(),
@@ -219,7 +185,6 @@ impl<S: Requester> CharonWork<S> {
             child: None,
             starting: None,
             acquires: None,
-            any,
             memory: Memory::default(),
             last_look: None,
             next_look: None,
@@ -297,8 +262,6 @@ impl<S: Requester> CharonWork<S> {
         } else {
             tracing::info!("charon runs already");
         }
-        let event = epoll::EventData::new_u64(0);
-        let _ = epoll::add(&self.any, &vici, event, epoll::EventFlags::IN);
         self.charon = Some(vici);
         self.wanted.succeeded(&IpsecKey::Daemon);
         self.next_look = Some(now);
@@ -315,8 +278,6 @@ impl<S: Requester> CharonWork<S> {
     fn hear_acquires(&self) -> std::io::Result<Socket> {
         let socket = Socket::open(Protocol::Xfrm)?;
         socket.join(xfrm::ACQUIRE_GROUP)?;
-        let event = epoll::EventData::new_u64(1);
-        epoll::add(&self.any, &socket, event, epoll::EventFlags::IN)?;
         Ok(socket)
     }
 

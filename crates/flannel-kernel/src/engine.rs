@@ -5,11 +5,11 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flannel_common::Work;
+use flannel_common::{Work, Worker};
 use flannel_metrics::Latency;
 use flannel_wanted::{
     Desired, Requester, Status, StatusPublisher, Stopped, Tally, WorkerApplier, WorkerHandle,
@@ -65,13 +65,14 @@ impl<S: Requester> Engine<S> {
         let (publish_facts, facts) = watch::channel(facts);
         let latencies = Latencies::default();
         let kept = latencies.clone();
-        let work = move |publish_status| EngineWork {
-            reconciler,
-            publish_facts,
-            publish_status,
-            latencies: kept,
-        };
-        let handle = WorkerHandle::start("kernel engine", "kernel", QUEUE, work);
+        let handle = WorkerHandle::start("kernel engine", |publish_status| {
+            Worker::start("kernel", QUEUE, move || EngineWork {
+                reconciler,
+                publish_facts,
+                publish_status,
+                latencies: kept,
+            })
+        });
         Ok(Self { handle: handle.map_err(OpenError)?, facts, latencies })
     }
 
@@ -131,13 +132,10 @@ impl<S: Requester> Work for EngineWork<S> {
                 (updated, answer)
             }
             Command::Status(answer) => (Ok(()), answer),
-            Command::Entries(query, answer) => {
-                let _ = answer.send(self.reconciler.wanted.report(&query, now));
-                return;
-            }
-            Command::Tally(answer) => {
-                let _ = answer.send(tally(&self.reconciler));
-                return;
+            Command::Report(report) => {
+                let Reconciler { wanted, resyncs, overflows, .. } = &self.reconciler;
+                let (comparisons, overflows) = (*resyncs, *overflows);
+                return report.answer(wanted, |tally| Tally { comparisons, overflows, ..tally });
             }
             Command::Compare(answer) => {
                 let (comparison, error) = self.reconciler.compare_now(now);
@@ -184,8 +182,8 @@ impl<S: Requester> Work for EngineWork<S> {
         if self.reconciler.has_work() { Some(Instant::now()) } else { self.reconciler.next_wake() }
     }
 
-    fn wake_on(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.reconciler.monitor().as_fd())
+    fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
+        self.reconciler.monitor().sockets()
     }
 }
 
@@ -212,11 +210,6 @@ fn status<S: Requester>(reconciler: &Reconciler<S>) -> Status {
         hazards: reconciler.hazards().iter().map(ToString::to_string).collect(),
         ..Status::of(&reconciler.wanted)
     }
-}
-
-fn tally<S: Requester>(reconciler: &Reconciler<S>) -> Tally<S> {
-    let (comparisons, overflows) = (reconciler.resyncs, reconciler.overflows);
-    Tally { comparisons, overflows, ..reconciler.wanted.tally() }
 }
 
 fn running_kernel() -> KernelVersion {

@@ -1,12 +1,11 @@
 //! What others change in the kernel, as it happens.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use netlink_packet_route::RouteNetlinkMessage;
 
 use flannel_netlink::{Attributes, Message, Protocol, Socket, decode, messages, xfrm};
-use rustix::event::epoll;
 
 /// A burst of some ten thousand changes. Beyond it the kernel drops notifications and says so.
 const RECEIVE_MEMORY: i32 = 16 << 20;
@@ -20,8 +19,6 @@ pub(crate) struct Monitor {
     socket: Socket,
     /// Opened when there are policies to be watched.
     policies: Option<Socket>,
-    /// Readable when one of them is.
-    any: OwnedFd,
 }
 
 pub(crate) enum Heard {
@@ -38,9 +35,12 @@ impl Monitor {
     pub(crate) fn open() -> io::Result<Self> {
         let socket = Socket::open(Protocol::Route)?;
         socket.set_receive_memory(RECEIVE_MEMORY)?;
-        let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        watch(&any, &socket)?;
-        Ok(Self { socket, policies: None, any })
+        Ok(Self { socket, policies: None })
+    }
+
+    /// What is heard comes by these.
+    pub(crate) fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        std::iter::once(&self.socket).chain(&self.policies).map(|socket| socket.as_fd()).collect()
     }
 
     pub(crate) fn watch_links_and_addresses(&self) -> io::Result<()> {
@@ -75,7 +75,6 @@ impl Monitor {
         if self.policies.is_none() {
             let socket = Socket::open(Protocol::Xfrm)?;
             socket.join(xfrm::POLICY_GROUP)?;
-            watch(&self.any, &socket)?;
             self.policies = Some(socket);
         }
         Ok(())
@@ -136,15 +135,4 @@ fn device_of_setting(message: Message<'_>) -> Option<u32> {
     let device = Attributes(settings).get(NETCONF_DEVICE)?.try_into().map(i32::from_ne_bytes);
     // Negative numbers stand for all of them.
     u32::try_from(device.ok()?).ok()
-}
-
-fn watch(any: &OwnedFd, socket: &Socket) -> io::Result<()> {
-    let data = epoll::EventData::new_u64(0);
-    Ok(epoll::add(any, socket, data, epoll::EventFlags::IN)?)
-}
-
-impl AsFd for Monitor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.any.as_fd()
-    }
 }

@@ -133,8 +133,8 @@ impl Work for TrafficWork {
         self.rules.next_wake()
     }
 
-    fn wake_on(&self) -> Option<BorrowedFd<'_>> {
-        self.rules.announcements()
+    fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
+        self.rules.announcements().into_iter().collect()
     }
 }
 

@@ -6,19 +6,17 @@
 //! and routes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flannel_common::{Backoff, PublicKey, RepairPolicy, Work};
+use flannel_common::{Backoff, PublicKey, RepairPolicy, Work, Worker};
 use flannel_wanted::{
     KeyedEntry, Requester, Status, StatusPublisher, Stopped, Wanted, WorkerApplier, WorkerHandle,
 };
 use ipnet::IpNet;
-use rustix::event::epoll;
 use tokio::sync::oneshot;
 
 use crate::control::client::{Client, TunnelError};
@@ -119,33 +117,37 @@ type Handle<S> = WorkerHandle<S, TunnelEntry, Vec<IpNet>, Totals>;
 type Command<S> = flannel_wanted::Command<S, TunnelEntry, Vec<IpNet>, Totals>;
 
 /// The applier's handle.
-pub struct Tunnel<S>(Handle<S>);
+pub struct Tunnel<S> {
+    handle: Handle<S>,
+    directory: PathBuf,
+}
 
 impl<S> Clone for Tunnel<S> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { handle: self.handle.clone(), directory: self.directory.clone() }
     }
 }
 
 impl<S: Requester> Tunnel<S> {
     /// `directory`: where the sockets of tunnel processes are.
-    pub fn start(directory: PathBuf, seed: u64) -> io::Result<Self> {
-        let ends = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let work = move |publish| TunnelWork {
-            directory,
-            wanted: Wanted::new(REPAIRS),
-            clients: BTreeMap::new(),
-            ends,
-            gone: BTreeMap::new(),
-            rng: fastrand::Rng::with_seed(seed),
-            publish,
-        };
-        WorkerHandle::start("tunnel's applier", "tunnel", QUEUE, work).map(Self)
+    pub fn new(directory: PathBuf, seed: u64) -> Self {
+        let of = directory.clone();
+        let handle = WorkerHandle::late("tunnel's applier", move |publish| {
+            Worker::start("tunnel", QUEUE, move || TunnelWork {
+                directory: of,
+                wanted: Wanted::new(REPAIRS),
+                clients: BTreeMap::new(),
+                gone: BTreeMap::new(),
+                rng: fastrand::Rng::with_seed(seed),
+                publish,
+            })
+        });
+        Self { handle, directory }
     }
 
     /// What has passed through each device since its process, or one that it took over from, was started.
     pub async fn totals(&self) -> Result<Vec<(DeviceName, CounterSnapshot)>, Stopped> {
-        self.0.ask(|answer| Command::Other(Totals(answer))).await
+        self.handle.ask(|answer| Command::Other(Totals(answer))).await
     }
 }
 
@@ -158,16 +160,27 @@ impl<S: Requester> WorkerApplier for Tunnel<S> {
     type Other = Totals;
 
     fn handle(&self) -> &Handle<S> {
-        &self.0
+        &self.handle
     }
+
+    fn has_leftovers(&self, _: &Vec<IpNet>) -> bool {
+        sockets(&self.directory).next().is_some()
+    }
+}
+
+/// The sockets of tunnel processes, of this network or another, and the names of their devices.
+fn sockets(directory: &Path) -> impl Iterator<Item = (PathBuf, String)> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|file| {
+        let name = file.file_name();
+        let device = name.to_str()?.strip_prefix("tunnel-")?.strip_suffix(".sock")?;
+        Some((file.path(), device.to_owned()))
+    })
 }
 
 struct TunnelWork<S> {
     directory: PathBuf,
     wanted: Wanted<S, TunnelEntry>,
     clients: BTreeMap<DeviceName, Client>,
-    /// Readable when one of them has ended.
-    ends: OwnedFd,
     /// Peers that nobody wants any more and of which their process has not been told.
     gone: BTreeMap<DeviceName, Gone>,
     rng: fastrand::Rng,
@@ -217,14 +230,7 @@ impl<S: Requester> Work for TunnelWork<S> {
                 answer
             }
             Command::Status(answer) => answer,
-            Command::Entries(query, answer) => {
-                let _ = answer.send(self.wanted.report(&query, now));
-                return;
-            }
-            Command::Tally(answer) => {
-                let _ = answer.send(self.wanted.tally());
-                return;
-            }
+            Command::Report(report) => return report.answer(&self.wanted, |tally| tally),
             Command::Compare(answer) => {
                 self.wanted.begin_comparison();
                 self.compare(now);
@@ -258,8 +264,9 @@ impl<S: Requester> Work for TunnelWork<S> {
         self.wanted.next_wake()
     }
 
-    fn wake_on(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.ends.as_fd())
+    /// When a process has ended.
+    fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
+        self.clients.values().map(Client::as_fd).collect()
     }
 }
 
@@ -293,16 +300,12 @@ impl<S: Requester> TunnelWork<S> {
         let wanted: BTreeSet<String> =
             self.devices().into_iter().map(|config| config.device).collect();
         self.clients.retain(|device, _| wanted.contains(&**device));
-        let Ok(files) = std::fs::read_dir(&self.directory) else { return };
-        for file in files.flatten() {
-            let name = file.file_name();
-            let device =
-                name.to_str().and_then(|name| name.strip_prefix("tunnel-")?.strip_suffix(".sock"));
-            let Some(device) = device.filter(|device| !wanted.contains(*device)) else {
+        for (file, device) in sockets(&self.directory) {
+            if wanted.contains(&device) {
                 continue;
-            };
-            let Ok(Some((client, _))) = Client::find(&file.path()) else {
-                let _ = std::fs::remove_file(file.path());
+            }
+            let Ok(Some((client, _))) = Client::find(&file) else {
+                let _ = std::fs::remove_file(file);
                 continue;
             };
             let ours = client.found().is_some_and(|config| {
@@ -316,7 +319,7 @@ impl<S: Requester> TunnelWork<S> {
                         tracing::error!("the tunnel {device} is no longer wanted: {error}")
                     }
                 }
-                let _ = std::fs::remove_file(file.path());
+                let _ = std::fs::remove_file(file);
             }
         }
     }
@@ -424,9 +427,6 @@ impl<S: Requester> TunnelWork<S> {
         }
         if anew {
             let client = Client::find_or_start(&self.directory, device)?;
-            let data = epoll::EventData::new_u64(0);
-            epoll::add(&self.ends, client.as_fd(), data, epoll::EventFlags::IN)
-                .map_err(std::io::Error::from)?;
             self.clients.insert(Arc::clone(device), client);
             changes = Changes::default();
             for entry in self.wanted.iter().filter(|entry| entry.device() == *device) {

@@ -9,7 +9,6 @@
 
 mod applier;
 mod entries;
-mod late_worker;
 mod requesters;
 mod slots;
 mod status;
@@ -19,10 +18,9 @@ mod worker_applier;
 
 pub use applier::{Applier, Desired, Requester, Stopped};
 pub use entries::{ComparedEntry, Comparison, EntryCondition, EntryQuery, EntryReport, Requesters};
-pub use late_worker::LateWorker;
 #[cfg(any(test, feature = "test-util"))]
 pub use slots::WALKED;
 pub use status::{FailureKind, Problem, Status};
 pub use tally::{KindTally, Tally};
 pub use wanted::{Batch, KeyedEntry, Repair, Wanted};
-pub use worker_applier::{Command, StatusPublisher, WorkerApplier, WorkerHandle};
+pub use worker_applier::{Command, Report, StatusPublisher, WorkerApplier, WorkerHandle};

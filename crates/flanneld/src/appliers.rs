@@ -10,7 +10,6 @@ use std::path::Path;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use anyhow::Context as _;
 use flannel_backend::{DesiredState, WantedBy};
 use flannel_cloud::CloudApplier;
 use flannel_commands::CommandRunner;
@@ -73,7 +72,7 @@ impl Appliers {
 
     /// `run`: the directory for files that last until the next boot.
     pub fn start(seed: u64, run: &Path) -> anyhow::Result<Self> {
-        let tunnel = Tunnel::start(run.to_owned(), seed).context("cannot start a thread")?;
+        let tunnel = Tunnel::new(run.to_owned(), seed);
         let cloud = CloudApplier::new(seed, run.to_owned());
         let commands = CommandRunner::new(seed);
         let ipsec = Ipsec::new(run.to_owned(), seed);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_common::{Backoff, RepairPolicy};
-use flannel_wanted::{Comparison, KeyedEntry as _, Requester, Status, Wanted};
+use flannel_wanted::{Comparison, KeyedEntry as _, Requester, Status, StatusPublisher, Wanted};
 use ipnet::IpNet;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 
 use super::steps::{Step, write};
 use super::{Job, left_behind};
@@ -39,7 +39,7 @@ pub(super) struct RouteTask<S> {
     /// What was taken away meanwhile.
     pub(super) removed: Vec<String>,
     part: Option<Part>,
-    status: Arc<watch::Sender<Status>>,
+    status: StatusPublisher,
     pub(super) directory: Arc<Path>,
     pub(super) rng: fastrand::Rng,
 }
@@ -66,7 +66,7 @@ pub(super) struct Look {
 }
 
 impl<S: Requester> RouteTask<S> {
-    pub(super) fn new(status: Arc<watch::Sender<Status>>, directory: Arc<Path>, seed: u64) -> Self {
+    pub(super) fn new(status: StatusPublisher, directory: Arc<Path>, seed: u64) -> Self {
         Self {
             wanted: Wanted::new(POLICY),
             networks: Vec::new(),
@@ -116,14 +116,8 @@ impl<S: Requester> RouteTask<S> {
                 let _ = answer.send(self.current());
                 return;
             }
-            Job::Entries(query, answer) => {
-                let _ = answer.send(self.wanted.report(&query, Instant::now()));
-                return;
-            }
-            Job::Tally(answer) => {
-                let _ = answer.send(self.wanted.tally());
-                return;
-            }
+            Job::Report(report) => return report.answer(&self.wanted, |tally| tally),
+            Job::Other(never) => match never {},
             Job::Compare(answer) => return self.compare(answer, Instant::now()),
         };
         self.leaving.extend(unwanted.iter().filter_map(|entry| Some((entry.route()?.clone(), 0))));
@@ -181,12 +175,7 @@ impl<S: Requester> RouteTask<S> {
     }
 
     fn tell(&self) {
-        let status = self.current();
-        self.status.send_if_modified(|old| {
-            let changed = *old != status;
-            *old = status;
-            changed
-        });
+        self.status.publish(self.current());
     }
 
     /// Begins a round if it is time for one. Returns when to look again.
