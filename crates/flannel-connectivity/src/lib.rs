@@ -21,7 +21,7 @@ mod test_pod;
 mod udp_trial;
 
 pub use in_kernel::sweep;
-pub use test_pod::{News, PodPlan, TestPod};
+pub use test_pod::{News, PodPlan, TestPod, wait_until_gone};
 
 /// Which requests are about this.
 pub const KIND: &str = "connectivity";

@@ -2,13 +2,12 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use flannel_common::{Work, Worker};
 use flannel_lease::Subnet;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::in_kernel::PodInKernel;
@@ -18,6 +17,7 @@ use crate::said::{Found, Pod};
 /// How often it is looked whether something is to be said again.
 const TICK: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_secs(5);
+const QUEUE: usize = 16;
 
 /// What a test pod is made by.
 #[derive(Clone, Debug)]
@@ -44,80 +44,114 @@ pub enum News {
     Failed(String),
 }
 
-/// It is gone, with all that it has made, when this is dropped.
-pub struct TestPod {
-    /// Dropped first: that is how the thread knows.
-    others: Option<mpsc::Sender<Vec<Pod>>>,
-    wake: OwnedFd,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for TestPod {
-    fn drop(&mut self) {
-        self.others = None;
-        self.ring();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
+/// It goes, with all that it has made, when this is dropped. Nobody waits for that but [`wait_until_gone`].
+pub struct TestPod(Worker<Vec<Pod>>);
 
 impl TestPod {
     pub fn start(plan: PodPlan) -> io::Result<(Self, UnboundedReceiver<News>)> {
-        let (others, heard) = mpsc::channel();
         let (news, told) = unbounded_channel();
-        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let woken = wake.try_clone()?;
-        let thread = std::thread::Builder::new().name("test-pod".to_owned());
-        let thread = thread.spawn(move || live(&plan, &heard, &woken, &news))?;
-        Ok((Self { others: Some(others), wake, thread: Some(thread) }, told))
+        let counted = Counted::new();
+        let work = move || PodWork { pod: Living::make(plan, &news), news, _counted: counted };
+        Ok((Self(Worker::start("test-pod", QUEUE, work)?), told))
     }
 
     /// Tries all of these but itself.
-    pub fn try_all(&self, pods: Vec<Pod>) {
-        if let Some(others) = &self.others {
-            let _ = others.send(pods);
-        }
-        self.ring();
-    }
-
-    fn ring(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    pub async fn try_all(&self, pods: Vec<Pod>) {
+        let _ = self.0.send(pods).await;
     }
 }
 
-fn live(
-    plan: &PodPlan,
-    others: &mpsc::Receiver<Vec<Pod>>,
-    wake: &OwnedFd,
-    news: &UnboundedSender<News>,
-) {
-    let mut pod = match PodInKernel::make(&plan.subnet, plan.mtu) {
-        Ok(pod) => pod,
-        Err(error) => return drop(news.send(News::Failed(error.to_string()))),
-    };
-    let addresses = pod.addresses().to_vec();
-    let (mut v4, mut v6) = (None, None);
-    for address in &addresses {
-        match address {
-            IpAddr::V4(ip) => v4 = Some(*ip),
-            IpAddr::V6(ip) => v6 = Some(*ip),
+/// How many have been started and are not gone.
+static STANDING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        *STANDING.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        *STANDING.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        STANDING.1.notify_all();
+    }
+}
+
+/// Waits until no test pod of this process is left, but not for long. For the end of the process: it blocks.
+pub fn wait_until_gone() {
+    let standing = STANDING.0.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(STANDING.1.wait_timeout_while(standing, IDLE, |count| *count > 0));
+}
+
+struct PodWork {
+    /// `None`: it could not be made.
+    pod: Option<Living>,
+    news: UnboundedSender<News>,
+    /// Dropped after the pod.
+    _counted: Counted,
+}
+
+struct Living {
+    plan: PodPlan,
+    pod: PodInKernel,
+    talk: PodTalk,
+    node: Vec<UdpSocket>,
+    began: Instant,
+    asking: bool,
+}
+
+impl Work for PodWork {
+    type Command = Vec<Pod>;
+
+    fn carry_out(&mut self, pods: Vec<Pod>) {
+        if let Some(pod) = &mut self.pod {
+            pod.asking = true;
+            pod.talk.ask(targets(&pod.plan, &pod.node, &pods));
         }
     }
-    let _ = news.send(News::Ready(Pod { node: plan.named.clone(), v4, v6 }));
-    let mut talk = PodTalk::new(addresses, plan.port, plan.mtu, fastrand::Rng::new());
-    let node: Vec<UdpSocket> = plan.underlay.iter().flatten().filter_map(|ip| open(*ip)).collect();
-    let (began, mut asking) = (Instant::now(), false);
-    loop {
-        match others.try_recv() {
-            Ok(pods) => {
-                asking = true;
-                talk.ask(targets(plan, &node, &pods));
-            }
-            Err(mpsc::TryRecvError::Disconnected) => return,
-            Err(mpsc::TryRecvError::Empty) => {}
+
+    fn tick(&mut self) {
+        if let Some(pod) = &mut self.pod {
+            pod.talk(&self.news);
         }
-        let _ = rustix::io::read(wake, &mut [0u8; 8]);
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let asking = self.pod.as_ref()?.asking;
+        Some(Instant::now() + if asking { TICK } else { IDLE })
+    }
+
+    fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
+        let Some(Living { pod, node, .. }) = &self.pod else { return Vec::new() };
+        std::iter::once(pod.port.as_fd()).chain(node.iter().map(|it| it.as_fd())).collect()
+    }
+}
+
+impl Living {
+    fn make(plan: PodPlan, news: &UnboundedSender<News>) -> Option<Self> {
+        let made = PodInKernel::make(&plan.subnet, plan.mtu);
+        let tell = |why: String| drop(news.send(News::Failed(why)));
+        let pod = made.inspect_err(|error| tell(error.to_string())).ok()?;
+        let addresses = pod.addresses().to_vec();
+        let (mut v4, mut v6) = (None, None);
+        for address in &addresses {
+            match address {
+                IpAddr::V4(ip) => v4 = Some(*ip),
+                IpAddr::V6(ip) => v6 = Some(*ip),
+            }
+        }
+        let _ = news.send(News::Ready(Pod { node: plan.named.clone(), v4, v6 }));
+        let talk = PodTalk::new(addresses, plan.port, plan.mtu, fastrand::Rng::new());
+        let node = plan.underlay.iter().flatten().filter_map(|ip| open(*ip)).collect();
+        Some(Self { plan, pod, talk, node, began: Instant::now(), asking: false })
+    }
+
+    /// Hears what has come, answers, says what is to be said again, and tells what was found.
+    fn talk(&mut self, news: &UnboundedSender<News>) {
+        let Self { plan, pod, talk, node, began, asking } = self;
         let now = || began.elapsed();
         while let Some(packet) = pod.port.receive() {
             if let Some(answer) = talk.receive(packet, now()) {
@@ -125,7 +159,7 @@ fn live(
             }
         }
         let mut buffer = [0; 2048];
-        for socket in &node {
+        for socket in &*node {
             while let Ok((length, from)) = socket.recv_from(&mut buffer) {
                 talk.receive_at_node(from.ip(), &buffer[..length], now());
             }
@@ -144,17 +178,10 @@ fn live(
         for found in talk.finished() {
             let _ = news.send(News::Found(Box::new(found)));
         }
-        if asking && talk.is_idle() {
-            asking = false;
+        if *asking && talk.is_idle() {
+            *asking = false;
             let _ = news.send(News::Done);
         }
-        let mut watched =
-            vec![PollFd::new(wake, PollFlags::IN), PollFd::new(&pod.port, PollFlags::IN)];
-        watched.extend(
-            node.iter().map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)),
-        );
-        let pause = Timespec::try_from(if asking { TICK } else { IDLE }).ok();
-        let _ = rustix::event::poll(&mut watched, pause.as_ref());
     }
 }
 

@@ -87,6 +87,7 @@ fn run(options: Options, history: History) -> anyhow::Result<()> {
     notify::stopping();
     // Nothing needs a clean end, and a look-up of a host name may hang: it is not waited for.
     runtime.shutdown_background();
+    flannel_connectivity::wait_until_gone();
     result
 }
 

@@ -47,7 +47,7 @@ pub(super) async fn run(mut asked: Asked) {
                 if !pods.is_empty() && pods != tried {
                     tried.clone_from(&pods);
                     (said.state, said.found) = (State::Testing, Vec::new());
-                    pod.try_all(pods);
+                    pod.try_all(pods).await;
                 }
             }
             Some(heard) = news.recv() => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_common::Backoff;
@@ -15,7 +15,7 @@ use flannel_store::{NodeAnswer, NodeRequest, RequestId, Requests, Store, StoreEr
 use flannel_trace::NodeInNetwork;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::task::JoinHandle;
 
 use super::{Daemon, connectivity, marked_packets, trace};
@@ -133,8 +133,9 @@ pub(super) async fn keep_answering(mut means: Means) -> Infallible {
         return std::future::pending().await;
     }
     // What a daemon that was killed amid a test has left. There is one process, and perhaps many networks.
-    static SWEPT: Once = Once::new();
-    SWEPT.call_once(flannel_connectivity::sweep);
+    static SWEPT: OnceCell<()> = OnceCell::const_new();
+    let sweep = || async { drop(tokio::task::spawn_blocking(flannel_connectivity::sweep).await) };
+    SWEPT.get_or_init(sweep).await;
     let mut requests = means.store.requests();
     let mut standing: BTreeMap<RequestId, Standing> = BTreeMap::new();
     loop {
