@@ -153,3 +153,50 @@ fn leases_of_a_cluster_are_followed() {
     watch.kill().unwrap();
     watch.wait().unwrap();
 }
+
+#[test]
+fn the_ends_of_a_trace_are_pods_of_any_node_by_the_name_that_the_cluster_knows() {
+    let server = ApiServer::start();
+    nodes(&server);
+    config_map(&server, CONFIG);
+    let post = |path: &str, object: Value| {
+        server.ask(&Method::POST, path, Some(("application/json", &object.to_string())));
+    };
+    post("/api/v1/namespaces", json!({"metadata": {"name": "shop"}}));
+    // Without one no pod can be made.
+    post("/api/v1/namespaces/shop/serviceaccounts", json!({"metadata": {"name": "default"}}));
+    let pods = "/api/v1/namespaces/shop/pods";
+    let pod = json!({
+        "metadata": {"name": "web"},
+        "spec": {"nodeName": "node-2", "containers": [{"name": "c", "image": "x"}],
+                 "automountServiceAccountToken": false},
+    });
+    server.create(pods, &pod);
+    // It ends with 2: what it traces is not on this machine, or not there at all.
+    let trace = |kubeconfig: &std::path::Path, from: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_flannelctl"))
+            .args(["trace", from, "192.0.2.77", "--kubeconfig-file"])
+            .arg(kubeconfig)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let admin = server.admin_kubeconfig();
+    let said = trace(&admin, "shop/web");
+    assert!(said.contains("the pod shop/web has no address yet"), "{said}");
+    let status = json!({"status": {"podIP": "203.0.113.5", "podIPs": [{"ip": "203.0.113.5"}]}});
+    let patch = ("application/merge-patch+json", status.to_string());
+    server.must(&Method::PATCH, &format!("{pods}/web/status"), Some((patch.0, &patch.1)));
+    let said = trace(&admin, "shop/web");
+    assert!(said.contains("neither 203.0.113.5 nor 192.0.2.77 is in a pod network"), "{said}");
+    let said = trace(&admin, "web");
+    assert!(said.contains("there is no pod default/web: kubectl get pods -A"), "{said}");
+
+    let nodes_only = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]);
+    let token = server.service_account("looker", &nodes_only);
+    let file = server.kubeconfig("looker", &server.url(), json!({"token": token}));
+    let said = trace(&file, "shop/web");
+    assert!(said.contains("does not allow to get pods in the namespace shop"), "{said}");
+    assert!(said.contains("resources: [pods], verbs: [get]"), "{said}");
+}

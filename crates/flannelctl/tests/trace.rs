@@ -204,15 +204,16 @@ fn the_ends_of_a_trace_are_pods_by_name_or_address_and_one_of_them_is_here() {
     let output = run(&[&theirs, "web"]);
     assert_eq!(output.status.code(), Some(0), "{}{}", output.stdout, output.stderr);
     for (words, said) in [
-        (["nobody", &theirs], "no pod on this node has that name"),
+        (["nobody", &theirs], "--kubeconfig FILE to ask the API server"),
+        (["a/b/c", &theirs], "a pod is called NAME or NAMESPACE/NAME"),
         (["192.0.2.1", "192.0.2.2"], "is in a pod network of this node"),
         ([&own, "10.244.254.9"], "no node has a subnet with it"),
         ([&own, "fd00::1"], "different families"),
-    ] as [([&str; 2], &str); 4]
+    ] as [([&str; 2], &str); 5]
     {
         let output = run(&words);
         assert!(
-            output.status.code() == Some(1) && output.stderr.contains(said),
+            output.status.code() == Some(2) && output.stderr.contains(said),
             "{words:?}: {}",
             output.stderr
         );

@@ -167,7 +167,8 @@ impl DaemonProcess {
         })
     }
 
-    fn api(&self, kube: &KubeOptions) -> anyhow::Result<Api> {
+    /// The API server, with the rights that it has there.
+    pub(crate) fn api(&self, kube: &KubeOptions) -> anyhow::Result<Api> {
         let kubeconfig = kube.kubeconfig.as_deref().map(|file| self.inside(file));
         let access = Access::find(kubeconfig.as_deref(), kube.api_url.as_deref(), |name| {
             self.variable(name)

@@ -147,6 +147,11 @@ impl StoreArgs {
         Ok(Some(ProbePorts::new(self.kubernetes_api()?, &self.kube_config_map.namespace)))
     }
 
+    /// The API server, where one is named.
+    pub(crate) fn named_kubernetes(&self) -> anyhow::Result<Option<Api>> {
+        if self.is_kubernetes()? { self.kubernetes_api().map(Some) } else { Ok(None) }
+    }
+
     fn kubernetes_api(&self) -> anyhow::Result<Api> {
         let prefix = given(&self.kube_annotation_prefix, "KUBE_ANNOTATION_PREFIX");
         let options = KubeOptions {

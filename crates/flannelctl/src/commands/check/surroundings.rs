@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use clap::Args;
 use flannel_backend::{Answers, Connected, Judged, Node, Stack, Underlay, WantedBy};
 use flannel_kernel::{Engine, Facts};
+use flannel_kube::api::Api;
 use flannel_lease::{Lease, NetworkConfig, NetworkName, SubnetOrigin};
 use flannel_server::Listen;
 use flannel_state::{DaemonState, PeerState};
@@ -384,6 +385,20 @@ impl Knowing {
             (StoreOptions::Own, Some(serve)) => own_server(serve, joined.name.clone()),
             (store, _) => process.store(store),
         }
+    }
+
+    /// The API server: the one that is named, else the one that the flanneld here uses, if it uses one.
+    pub(crate) fn kubernetes_api(&self) -> anyhow::Result<Option<Api>> {
+        if let Some(named) = self.store.named_kubernetes()? {
+            return Ok(Some(named));
+        }
+        let Some(process) = DaemonProcess::find()? else { return Ok(None) };
+        let options = process.options()?;
+        let kube = options.networks.iter().find_map(|joined| match &joined.store {
+            StoreOptions::Kube(kube) => Some(kube),
+            _ => None,
+        });
+        kube.map(|kube| process.api(kube)).transpose()
     }
 
     /// The network configs, as they were written. There may be secrets in them.

@@ -6,6 +6,7 @@ mod half;
 mod live;
 mod other_node;
 mod peer;
+mod pod_names;
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -22,6 +23,7 @@ use super::check::surroundings::{Knowing, Surroundings};
 use super::daemon::plain;
 use super::lab::table::{Colour, Paint};
 use super::output::OutputArgs;
+use super::usage;
 
 /// The way of a packet from pod to pod, hop by hop, as the kernel would decide it now
 ///
@@ -29,9 +31,10 @@ use super::output::OutputArgs;
 /// Ends with 0 if nothing is wrong on the way, 1 if something is, 2 if an end is not known.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
-    /// An address, or a pod of this node by its name (NAME or NAMESPACE/NAME)
+    /// An address, or a pod by its name: NAMESPACE/NAME, or NAME. Pods of other nodes are known by name where the store
+    /// is Kubernetes, or --kubeconfig is given
     from: String,
-    /// An address, or a pod of this node by its name
+    /// The same
     to: String,
     /// Send real packets, with a mark, and say at which device of both nodes they were last seen
     #[arg(long)]
@@ -71,11 +74,14 @@ impl TraceArgs {
             "rules and entries of this node are looked at: run this as root, on the node of one of the pods"
         );
         let (around, _) = Surroundings::gather(&self.knowing)?;
-        let (from, to) = (ends::address(&self.from)?, ends::address(&self.to)?);
-        anyhow::ensure!(
-            from.is_ipv4() == to.is_ipv4(),
-            "{from} and {to} are of different families: no packet goes from one to the other"
-        );
+        let from = pod_names::addresses(&self.from, &self.knowing)?;
+        let to = pod_names::addresses(&self.to, &self.knowing)?;
+        let (from, to) = pod_names::of_one_family(&from, &to).ok_or_else(|| {
+            usage(format!(
+                "{} and {} are of different families: no packet goes from one to the other",
+                self.from, self.to
+            ))
+        })?;
         let ends = Ends::place(&around, from, to)?;
         if self.listen {
             let (became, hops) = live::listen(&ends, Duration::from_secs(self.seconds))?;
