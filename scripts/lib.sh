@@ -184,11 +184,21 @@ cross_environment() {
         export "CARGO_TARGET_${variable}_LINKER=rust-lld"
         flags+=' -C link-self-contained=yes -C linker-flavor=ld.lld'
         ;;
+      # Large static programs that GNU ld makes for it (22 MB of code) end before they begin.
+      armv7*)
+        export "CARGO_TARGET_${variable}_LINKER=$compiler"
+        flags+=" -C link-arg=-fuse-ld=lld -C link-arg=-B$(rust_programs)/gcc-ld"
+        ;;
       *) export "CARGO_TARGET_${variable}_LINKER=$compiler" ;;
     esac
   fi
   # The C in crates asks nothing of a C library.
   export "CC_${target//-/_}=$compiler" "CARGO_TARGET_${variable}_RUSTFLAGS=$flags"
+}
+
+# Where Rust keeps its own linker.
+rust_programs() {
+  printf '%s/lib/rustlib/%s/bin\n' "$(rustc --print sysroot)" "$(rustc -vV | sed -n 's/^host: //p')"
 }
 
 # cross_compiler TARGET: Debian's for that target, with its C library.

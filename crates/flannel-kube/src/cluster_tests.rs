@@ -24,7 +24,7 @@ fn following(seed: u64, nodes: usize) -> Following {
 
 #[test]
 fn nodes_of_a_cluster_take_all_nodes_anew_at_different_moments() {
-    let nodes = 200;
+    let nodes = 20;
     let whole = SPREAD_PER_NODE * u32::try_from(nodes).expect("a number");
     let moments: Vec<Duration> = (0..1_000).map(|seed| following(seed, nodes).spread()).collect();
     assert!(moments.iter().all(|moment| *moment < whole), "within 5 ms for each Node");
@@ -39,8 +39,8 @@ fn nodes_of_a_cluster_take_all_nodes_anew_at_different_moments() {
 
 #[test]
 fn however_large_a_cluster_is_nobody_waits_for_more_than_a_minute() {
-    let moments = (0..10).map(|seed| following(seed, 15_000).spread());
-    let latest = moments.max().expect("ten");
+    let moments = (0..4).map(|seed| following(seed, 15_000).spread());
+    let latest = moments.max().expect("four");
     assert!(latest <= MOST_SPREAD && latest > MOST_SPREAD / 2, "{latest:?}");
     assert_eq!(following(1, 0).spread(), Duration::ZERO);
 }

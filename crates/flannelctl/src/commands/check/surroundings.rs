@@ -137,7 +137,10 @@ impl Surroundings {
             Some(process) => match process.options() {
                 Ok(options) => {
                     for joined in &options.networks {
-                        let asked = around.ask(process, &joined.store, joined.name.as_str());
+                        let asked = match (&joined.store, &options.serve) {
+                            (StoreOptions::Own, Some(serve)) => ask_own_server(serve, &joined.name),
+                            (store, _) => around.ask(process, store, joined.name.as_str()),
+                        };
                         known.extend(asked.unwrap_or_else(|finding| {
                             findings.push(finding);
                             None
@@ -181,10 +184,6 @@ impl Surroundings {
         store: &StoreOptions,
         name: &str,
     ) -> Result<Option<Known>, Finding> {
-        // The lease server in the daemon itself is asked through the daemon.
-        if matches!(store, StoreOptions::Own) {
-            return Ok(None);
-        }
         let asked = block_on(async {
             let asked = tokio::time::timeout(PATIENCE, process.ask(store)).await;
             asked.unwrap_or_else(|_| anyhow::bail!("it does not answer within {PATIENCE:?}"))
@@ -444,15 +443,7 @@ impl Knowing {
         if !self.store.is_named() {
             return Ok(None);
         }
-        let asked = block_on(async {
-            let store = self.store.open()?;
-            let asked = async {
-                let config = store.config_as_written().await?;
-                Ok::<_, anyhow::Error>((config, store.snapshot().await?.leases, store.subnets()))
-            };
-            let asked = tokio::time::timeout(PATIENCE, asked).await;
-            asked.unwrap_or_else(|_| anyhow::bail!("it does not answer within {PATIENCE:?}"))
-        });
+        let asked = self.store.open().and_then(ask_admin);
         let why = "a node that joins waits for it";
         let fix = "look whether it runs and whether a firewall is between, and at the flags";
         let (config, leases, origin) = asked.map_err(|error| {
@@ -462,7 +453,6 @@ impl Knowing {
             let what = "there is no network config in the store";
             Finding::broken("config", what, "nodes wait for it", "flannelctl config set FILE")
         })?;
-        let leases = leases.into_iter().map(|stored| stored.lease).collect();
         judged(&config, origin, "_", leases).map(Some)
     }
 }
@@ -513,6 +503,30 @@ fn peer_of(state: &PeerState) -> Peer {
         public: public.chain(state.public_ipv6.map(IpAddr::from)).collect(),
         backend: state.backend.clone(),
         ..Peer::default()
+    }
+}
+
+/// Config, leases, and whence nodes have their subnets.
+fn ask_admin(store: Box<dyn Admin>) -> anyhow::Result<(Option<String>, Vec<Lease>, SubnetOrigin)> {
+    block_on(async {
+        let asked = async {
+            let config = store.config_as_written().await?;
+            let leases = store.snapshot().await?.leases;
+            let leases = leases.into_iter().map(|stored| stored.lease).collect();
+            Ok::<_, anyhow::Error>((config, leases, store.subnets()))
+        };
+        let asked = tokio::time::timeout(PATIENCE, asked).await;
+        asked.unwrap_or_else(|_| anyhow::bail!("it does not answer within {PATIENCE:?}"))
+    })
+}
+
+/// The lease server in the daemon itself. Where it answers operators alone, the daemon's word must do.
+fn ask_own_server(serve: &Serve, name: &NetworkName) -> Result<Option<Known>, Finding> {
+    match own_server(serve, name.clone()).and_then(ask_admin) {
+        Ok((Some(config), leases, origin)) => {
+            judged(&config, origin, name.as_str(), leases).map(Some)
+        }
+        Ok((None, ..)) | Err(_) => Ok(None),
     }
 }
 
