@@ -1,4 +1,6 @@
-//! What it takes to be asked for metrics, beside what a probe takes, which is the same request with nothing to say.
+//! What it takes to be asked for metrics, for the state and for all peers, beside what a probe takes, which is the same
+//! request with nothing to say; what a reader of all peers costs who does not read on; and what it costs that all this
+//! could be asked.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -31,20 +33,79 @@ pub(crate) fn run(count: u32, rounds: usize) -> anyhow::Result<()> {
             ensure!(begin.elapsed() < LIMIT, "the peers are not programmed");
             std::thread::sleep(Duration::from_millis(100));
         }
-        let (mut probes, mut scrapes, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut probes, mut answers) = (Vec::new(), Answers::default());
         for _ in 0..rounds {
             probes.push(ask("/readyz")?.0);
-            let (took, answer) = ask("/metrics")?;
-            scrapes.push(took);
-            bytes = answer.len();
+            for (number, path) in PATHS.into_iter().enumerate() {
+                let (took, answer) = ask(path)?;
+                answers.took[number].push(took);
+                answers.bytes[number] = answer.len();
+            }
         }
-        Ok((probes, scrapes, bytes))
+        Ok((probes, answers))
     })?;
-    let (probes, scrapes, bytes) = answers?;
+    let (probes, answers) = answers?;
     let probe = report("/readyz", probes);
-    let scrape = report("/metrics", scrapes);
-    println!("  /metrics / /readyz at p50: {:.2}x; {bytes} bytes", ratio(scrape, probe));
+    for ((path, took), bytes) in PATHS.into_iter().zip(answers.took).zip(answers.bytes) {
+        let took = report(path, took);
+        println!("  {path} / /readyz at p50: {:.2}x; {bytes} bytes", ratio(took, probe));
+    }
+    let pid = daemon.pid().context("the daemon runs")?;
+    let before = own_memory(pid)?;
+    let reader = lab.node(1).in_netns(slow_reader)??;
+    let held = own_memory(pid)? - before;
+    drop(reader);
+    let all = answers.bytes[PATHS.len() - 1];
+    println!(
+        "memory of its own: {before} kB; while somebody reads /v1/peers and does not read on: {held:+} kB, of {} kB \
+         to be told: {:.2}x",
+        all / 1024,
+        held.max(0) as f64 * 1024.0 / all as f64
+    );
+    println!("processor time of {IDLE:?} in which nobody asks: {} ms", idle(pid)?.as_millis());
     Ok(())
+}
+
+/// What is asked, that of all peers last.
+const PATHS: [&str; 3] = ["/metrics", "/v1/state", "/v1/peers"];
+const IDLE: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct Answers {
+    took: [Vec<Duration>; PATHS.len()],
+    bytes: [usize; PATHS.len()],
+}
+
+/// Somebody who has begun to read, and does not go on.
+fn slow_reader() -> anyhow::Result<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", PORT)).context("the probe port")?;
+    write!(stream, "GET /v1/peers HTTP/1.0\r\nHost: node\r\n\r\n")?;
+    let mut first = [0; 1024];
+    stream.read_exact(&mut first)?;
+    std::thread::sleep(Duration::from_secs(1));
+    Ok(stream)
+}
+
+/// Memory that is the daemon's own, in kB.
+fn own_memory(pid: u32) -> anyhow::Result<i64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let number = line.and_then(|line| line.split_whitespace().next()).context("RssAnon")?;
+    Ok(number.parse()?)
+}
+
+fn idle(pid: u32) -> anyhow::Result<Duration> {
+    let used = || -> anyhow::Result<u64> {
+        let mut nanos = 0;
+        for thread in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+            let text = std::fs::read_to_string(thread.path().join("schedstat"))?;
+            nanos += text.split(' ').next().unwrap_or_default().parse::<u64>()?;
+        }
+        Ok(nanos)
+    };
+    let before = used()?;
+    std::thread::sleep(IDLE);
+    Ok(Duration::from_nanos(used()?.saturating_sub(before)))
 }
 
 /// How long it took, with the connection, and what was said.

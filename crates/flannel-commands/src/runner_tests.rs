@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use flannel_common::Secret;
+use flannel_wanted::{Applier as _, Desired};
 
 use super::*;
 use crate::Form;

@@ -45,7 +45,7 @@ mod tests {
                 subnets: vec!["10.244.1.0/24".parse().unwrap()],
                 public: vec![[192, 0, 2, 1].into()],
                 macs: vec!["02:00:00:00:00:01".to_owned()],
-                backend: String::new(),
+                ..Peer::default()
             },
         };
         let text = serde_json::to_string(&asked).unwrap();

@@ -79,7 +79,8 @@ fn facts(node: &Node) -> Vec<(&'static str, String)> {
     };
     let Said { network, version, started, now, .. } = &**said;
     if let Some(mtu) = network.mtu {
-        facts.push(("MTU", format!("{mtu} for pods")));
+        let why = network.mtu_why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        facts.push(("MTU", format!("{mtu} for pods{why}")));
     }
     if let Some(underlay) = &network.underlay {
         let addresses: Vec<String> = underlay.addresses.iter().map(ToString::to_string).collect();

@@ -29,7 +29,7 @@ fn busy_network() -> Simulated {
         simulated.change(index, |node| {
             node.events = [
                 ("ready", "the network is whole"),
-                ("peer-came", "10.128.1.0/24 at 127.100.0.2"),
+                ("peer-announced", "10.128.1.0/24 at 127.100.0.2"),
                 (
                     "entry-restored",
                     "restored route 10.128.2.0/24 after 412 µs; it was undone by ip (pid 4711)",
@@ -99,7 +99,7 @@ fn a_node_has_a_page_with_all_it_says_which_goes_on_by_itself() {
     for part in [
         "eth0",
         "MTU 1500",
-        "1450 for pods",
+        "1450 for pods: eth0 has 1500, vxlan takes 50",
         "it has the default route",
         "up for",
         "2 reached",
@@ -108,8 +108,11 @@ fn a_node_has_a_page_with_all_it_says_which_goes_on_by_itself() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert_accessible(&mut browser, "a node");
-    browser.picture("node");
+    for (dark, name) in [(true, "node-dark"), (false, "node")] {
+        browser.dark(dark);
+        assert_accessible(&mut browser, name);
+        browser.picture(name);
+    }
     simulated.change(1, |node| {
         node.answer = Answering::Says(
             "cut-off",

@@ -208,6 +208,7 @@ fn state(node: &SimulatedNode, verdict: &str, why: &Option<String>, count: usize
             "underlay": {"interface": "eth0", "why": "it has the default route", "mtu": 1500,
                          "addresses": [node.address], "publicIp": node.address},
             "mtu": 1450,
+            "mtuWhy": "eth0 has 1500, vxlan takes 50",
             "store": {"name": "etcd at 10.0.0.1:2379", "up": true, "since": "2026-11-16T08:00:01Z"},
             "peers": {"known": count - 1, "unusable": 0, "vanished": 0},
             "probing": {"port": 8475, "reached": count - 1, "unreached": 0, "impaired": 0, "notProbed": 0,
