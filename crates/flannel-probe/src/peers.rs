@@ -319,7 +319,7 @@ impl Peers {
 }
 
 impl IncompletePeers {
-    fn concerns(&self, subnet: &IpNet) -> bool {
+    pub fn concerns(&self, subnet: &IpNet) -> bool {
         match self {
             Self::Nobody => false,
             Self::All => true,

@@ -241,7 +241,7 @@ impl Daemon {
             };
         }
         // What does not find its way here cannot have been dropped elsewhere.
-        if self.is_incomplete(subnet) && probe.layer.as_deref() == Some("tunnel") {
+        if self.incomplete.concerns(subnet) && probe.layer.as_deref() == Some("tunnel") {
             return ProbeState {
                 verdict: "entries-missing-here".to_owned(),
                 layer: Some("entries".to_owned()),
@@ -251,15 +251,6 @@ impl Daemon {
             };
         }
         probe
-    }
-
-    /// Whether something that leads to this peer is known to be missing.
-    fn is_incomplete(&self, peer: &IpNet) -> bool {
-        match &self.incomplete {
-            IncompletePeers::Nobody => false,
-            IncompletePeers::All => true,
-            IncompletePeers::These(peers) => peers.contains(peer),
-        }
     }
 }
 
