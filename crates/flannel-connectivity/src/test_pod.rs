@@ -51,7 +51,7 @@ impl TestPod {
     pub fn start(plan: PodPlan) -> io::Result<(Self, UnboundedReceiver<News>)> {
         let (news, told) = unbounded_channel();
         let counted = Counted::new();
-        let work = move || PodWork { pod: Living::make(plan, &news), news, _counted: counted };
+        let work = move || PodWork { pod: MadePod::make(plan, &news), news, _counted: counted };
         Ok((Self(Worker::start("test-pod", QUEUE, work)?), told))
     }
 
@@ -88,13 +88,13 @@ pub fn wait_until_gone() {
 
 struct PodWork {
     /// `None`: it could not be made.
-    pod: Option<Living>,
+    pod: Option<MadePod>,
     news: UnboundedSender<News>,
     /// Dropped after the pod.
     _counted: Counted,
 }
 
-struct Living {
+struct MadePod {
     plan: PodPlan,
     pod: PodInKernel,
     talk: PodTalk,
@@ -125,12 +125,12 @@ impl Work for PodWork {
     }
 
     fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
-        let Some(Living { pod, node, .. }) = &self.pod else { return Vec::new() };
+        let Some(MadePod { pod, node, .. }) = &self.pod else { return Vec::new() };
         std::iter::once(pod.port.as_fd()).chain(node.iter().map(|it| it.as_fd())).collect()
     }
 }
 
-impl Living {
+impl MadePod {
     fn make(plan: PodPlan, news: &UnboundedSender<News>) -> Option<Self> {
         let made = PodInKernel::make(&plan.subnet, plan.mtu);
         let tell = |why: String| drop(news.send(News::Failed(why)));

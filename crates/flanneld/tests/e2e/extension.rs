@@ -5,6 +5,7 @@ use std::time::Duration;
 use flannel_lab::{Lab, LabError, Node, Result};
 use serde_json::{Value, json};
 
+use crate::mixed::leases_for_both;
 use crate::probing::flannelctl;
 use crate::support::{
     LIMIT, both_ways, connected_pods, flanneld, go_flanneld, lab, lease_path, measured, own_key,
@@ -177,7 +178,7 @@ fn a_node_moves_from_go_to_ours_and_back_with_commands() -> Result<()> {
     start(&lab, 1)?;
     start(&lab, 2)?;
     let (one, two) = connected_pods(&lab)?;
-    let before = lab.leases()?;
+    let before = leases_for_both(&lab)?;
     for (what, binary) in [
         ("from Go to ours", flanneld().to_owned()),
         ("from ours to Go", go_flanneld()),
@@ -189,7 +190,7 @@ fn a_node_moves_from_go_to_ours_and_back_with_commands() -> Result<()> {
         let reports = traffic.stop();
         measured(format_args!("{what}: {reports}"));
         reports.nothing_is_lost();
-        assert_eq!(lab.leases()?, before, "{what}");
+        assert_eq!(leases_for_both(&lab)?, before, "{what}");
     }
     Ok(())
 }
