@@ -667,5 +667,5 @@ fn people_are_told_in_words_and_programs_in_json_or_yaml() {
     assert!(output(&["status", "-o", "yaml"]).stdout.contains("hostname: node1"));
     assert!(output(&["peers", "-o", "yaml"]).stdout.contains("condition: programmed"));
     assert_eq!(output(&["peers", "192.168.100.2"]).status.code(), Some(0));
-    assert_eq!(output(&["peers", "192.168.100.9"]).status.code(), Some(1));
+    assert_eq!(output(&["peers", "192.168.100.9"]).status.code(), Some(2));
 }
