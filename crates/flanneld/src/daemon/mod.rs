@@ -36,7 +36,7 @@ mod uptime;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use flannel_backend::{Answers, Judged, Stack};
@@ -68,7 +68,7 @@ use requests::{Means, NodeNow};
 use rules::TrafficRules;
 use telling_state::StoreContact;
 use telling_store::keep_telling;
-use timing::{PATIENCE_WITH_PEERS, TIDY_AFTER, sleep_until};
+use timing::{PATIENCE_WITH_PEERS, TIDY_AFTER, TIDY_AGAIN, TIDY_EVERY, sleep_until};
 
 /// What the daemon is given to work with.
 pub struct Setup {
@@ -193,8 +193,10 @@ struct Daemon {
     /// Who of them does.
     incomplete: IncompletePeers,
     key_rotation: KeyRotation,
-    /// When what start-up needed is free again.
-    tidy_due: Option<Instant>,
+    /// When memory and pages of the program that are not needed any more are given back.
+    tidy_due: Instant,
+    /// The pause after that.
+    tidy_pause: Duration,
     /// Until when peers that cannot be programmed keep the node from being ready.
     patience: Instant,
     ready: bool,
@@ -240,7 +242,8 @@ impl Daemon {
             incomplete_due: None,
             incomplete: IncompletePeers::Nobody,
             key_rotation: KeyRotation::default(),
-            tidy_due: Some(Instant::now() + TIDY_AFTER),
+            tidy_due: Instant::now() + TIDY_AFTER,
+            tidy_pause: TIDY_AGAIN,
             patience: Instant::now() + PATIENCE_WITH_PEERS,
             ready: false,
             now,
@@ -356,7 +359,7 @@ impl Daemon {
         let refused = self.refused.as_ref().and_then(RefusedConfig::next_wake);
         let key = self.network.answers().private_key().map(|_| self.key_rotation.next_look());
         let peers = self.peers.next_wake();
-        [self.own.next_wake(), peers, self.incomplete_due, self.tidy_due, refused, key]
+        [self.own.next_wake(), peers, self.incomplete_due, Some(self.tidy_due), refused, key]
             .into_iter()
             .flatten()
             .chain([self.subnet_file_due])
@@ -371,8 +374,8 @@ impl Daemon {
             self.setup.appliers.update(departed).await?;
             self.probe_all();
         }
-        if self.tidy_due.is_some_and(|due| due <= now) {
-            self.tidy_due = None;
+        if self.tidy_due <= now {
+            self.tidy_due = now + std::mem::replace(&mut self.tidy_pause, TIDY_EVERY);
             memory::give_back();
         }
         if self.subnet_file_due <= now {

@@ -19,8 +19,12 @@ pub(super) const SUBNET_FILE_LOOK: Duration = Duration::from_secs(2);
 pub(super) const ABOUT_TO_BE_WRITTEN: Duration = Duration::from_secs(1);
 /// Between two looks at who of the peers lacks something, as long as anything is missing.
 pub(super) const LOOK_FOR_INCOMPLETE_PEERS: Duration = Duration::from_secs(5);
-/// Start-up is over by then, and what it needed is free.
+/// Start-up is over by then, and what it needed is free: memory, and pages of the program.
 pub(super) const TIDY_AFTER: Duration = Duration::from_secs(1);
+/// What comes once after it, such as the first probes and rules, is over too.
+pub(super) const TIDY_AGAIN: Duration = Duration::from_secs(2);
+/// From then on: comparisons and other rare work need pages of the program for a moment.
+pub(super) const TIDY_EVERY: Duration = Duration::from_secs(600);
 /// How long a peer that is missing from a whole new list is still sent to. A store restored from an
 /// old backup has forgotten nodes that are alive; they write themselves back within seconds.
 pub(super) const GRACE_FOR_THE_VANISHED: Duration = Duration::from_secs(60);
