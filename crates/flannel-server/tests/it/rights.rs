@@ -257,12 +257,22 @@ async fn in_front_of_etcd_nobody_changes_anothers_lease() {
         }
     };
     timeout(PATIENCE, in_the_end).await.expect("the new machine has its lease");
-    let leases = new.snapshot().await.unwrap().leases;
-    let owner = |node| {
-        let of = leases.iter().find(|stored| stored.lease.attrs.announce_the_same_as(&attrs(node)));
-        of.unwrap().lease.attrs.owner.as_deref()
+    let owner = |leases: &[flannel_store::StoredLease], node| {
+        let mut all = leases.iter().map(|stored| &stored.lease.attrs);
+        all.find(|it| it.announce_the_same_as(&attrs(node)))?.owner.clone()
     };
-    assert_eq!((owner(1), owner(51)), (Some("new"), Some("nat")));
+    // The server hears of its own writes from etcd, as of all others.
+    let told = async {
+        loop {
+            let leases = new.snapshot().await.unwrap().leases;
+            if let (Some(one), Some(other)) = (owner(&leases, 1), owner(&leases, 51)) {
+                return (one, other);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let owners = timeout(PATIENCE, told).await.expect("both leases are told");
+    assert_eq!(owners, ("new".into(), "nat".into()));
 }
 
 #[tokio::test]
