@@ -82,6 +82,18 @@ pub enum Standing {
     Programmed,
 }
 
+impl Standing {
+    /// What the node that answers does, in the words of the one that asks.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Unknown => "does not know this node's lease",
+            Self::Unusable => "cannot use this node's lease",
+            Self::Incomplete => "lacks entries that lead to this node",
+            Self::Programmed => "has all entries that lead to this node",
+        }
+    }
+}
+
 impl Ask {
     /// A datagram of this many bytes, or as short as it can be.
     pub fn encode(&self, size: usize) -> Vec<u8> {

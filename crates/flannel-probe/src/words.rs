@@ -103,11 +103,7 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
             Some(offload(&there)),
         ),
         Verdict::EntriesMissingThere(standing) => {
-            let what = match standing {
-                Standing::Unknown => "does not know this node's lease",
-                Standing::Unusable => "cannot use this node's lease",
-                _ => "lacks entries that lead to this node",
-            };
+            let what = standing.words();
             let of_whom = match standing {
                 Standing::Unknown | Standing::Unusable => format!(" {}", own.subnet),
                 _ => String::new(),

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use flannel_probe::ask_once;
 use flannel_probe::verdict::Outcome;
+use flannel_probe::{Standing, ask_once};
 use flannel_trace::{Peer, Tunnel};
 use ipnet::IpNet;
 use tokio::net::UdpSocket;
@@ -71,6 +71,8 @@ fn ways(network: &Network, peer: &Peer, node: IpAddr) -> Option<Ways> {
         Tunnel::Protocol(_) | Tunnel::None => None,
     };
     let subnet = network.own.first();
+    // Then what goes through the tunnel, or what comes back, comes to another.
+    let is_shared = network.public().into_iter().chain([node]).any(|ip| network.is_shared(ip));
     let through = subnet.and_then(|own| {
         let is_of_family = |net: &&IpNet| net.addr().is_ipv4() == own.addr().is_ipv4();
         Some((own.network(), peer.subnets.iter().find(is_of_family)?.network()))
@@ -80,7 +82,7 @@ fn ways(network: &Network, peer: &Peer, node: IpAddr) -> Option<Ways> {
         port: peer.probe_port.map(NonZeroU16::get),
         from,
         subnet: subnet.copied().unwrap_or_else(|| IpNet::from(from)),
-        through: through.filter(|_| tunnel.is_some()),
+        through: through.filter(|_| tunnel.is_some() && !is_shared),
         tunnel,
     })
 }
@@ -120,14 +122,18 @@ async fn is_refused(from: IpAddr, to: SocketAddr) -> io::Result<bool> {
 
 fn judge(network: &Network, asked: &[Asked]) -> Vec<Finding> {
     let answers = |outcome: &Option<Outcome>| matches!(outcome, Some(Outcome::Answered(_)));
-    let (mut refusing, mut blocked, mut silent) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut refusing, mut lacking, mut blocked, mut silent) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for one in asked.iter().filter(|one| !answers(&one.through)) {
-        if one.refuses_tunnel {
-            refusing.push(one);
-        } else if answers(&one.beside) && one.through.is_some() {
-            blocked.push(one);
-        } else if one.beside.is_some() && !answers(&one.beside) {
-            silent.push(one);
+        match &one.beside {
+            _ if one.refuses_tunnel => refusing.push(one),
+            Some(Outcome::Answered(_)) if one.through.is_none() => {}
+            Some(Outcome::Answered(beside)) if beside.standing == Standing::Programmed => {
+                blocked.push(one);
+            }
+            Some(Outcome::Answered(beside)) => lacking.push((one, beside.standing)),
+            Some(_) => silent.push(one),
+            None => {}
         }
     }
     let tunnel = match network.tunnel {
@@ -155,6 +161,14 @@ fn judge(network: &Network, asked: &[Asked]) -> Vec<Finding> {
             ),
         ));
     }
+    findings.extend(lacking.iter().take(NAMED).map(|(one, standing)| {
+        Finding::broken(
+            SUBJECT,
+            format!("{} {}", one.node, standing.words()),
+            cut,
+            format!("on {}: flannelctl status", one.node),
+        )
+    }));
     if let [first, ..] = blocked[..] {
         findings.push(Finding::broken(
             SUBJECT,
@@ -190,7 +204,6 @@ fn names(asked: &[&Asked]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use flannel_probe::Standing;
     use flannel_probe::verdict::Answered;
 
     use super::*;
@@ -198,10 +211,10 @@ mod tests {
 
     #[test]
     fn what_is_closed_is_told_from_who_does_not_listen() {
-        let answered = || {
-            let standing = Standing::Programmed;
+        let answered_as = |standing| {
             Some(Outcome::Answered(Answered { latency: PATIENCE, standing, has_heard: true }))
         };
+        let answered = || answered_as(Standing::Programmed);
         let one = |beside, through, refuses_tunnel| {
             let node = [192, 0, 2, 2].into();
             judge(
@@ -223,6 +236,13 @@ mod tests {
             Severity::Broken,
             "is blocked between this node and 192.0.2.2",
         );
+        for (standing, words) in [
+            (Standing::Unknown, "192.0.2.2 does not know this node's lease"),
+            (Standing::Unusable, "192.0.2.2 cannot use this node's lease"),
+            (Standing::Incomplete, "192.0.2.2 lacks entries that lead to this node"),
+        ] {
+            found(one(answered_as(standing), silent(), false), Severity::Broken, words);
+        }
         found(
             one(answered(), None, true),
             Severity::Broken,
@@ -238,5 +258,24 @@ mod tests {
             Severity::Warning,
             "UDP port 8475 does not answer",
         );
+    }
+    #[test]
+    fn nobody_is_asked_through_the_tunnel_where_leases_share_an_address() {
+        let peer = |subnet: &str, public: [u8; 4]| Peer {
+            subnets: vec![subnet.parse().expect("a subnet")],
+            public: vec![public.into()],
+            backend: "vxlan".to_owned(),
+            ..Peer::default()
+        };
+        let is_asked = |peers: &[Peer]| {
+            let network = Network { peers: peers.to_vec(), ..Network::sample() };
+            let node = peers[0].public[0];
+            ways(&network, &peers[0], node).is_some_and(|ways| ways.through.is_some())
+        };
+        let second = peer("10.244.2.0/24", [192, 0, 2, 2]);
+        assert!(is_asked(&[second.clone(), peer("10.244.3.0/24", [192, 0, 2, 3])]));
+        assert!(!is_asked(&[second.clone(), peer("10.244.3.0/24", [192, 0, 2, 2])]));
+        // This node's own.
+        assert!(!is_asked(&[second, peer("10.244.3.0/24", [192, 0, 2, 1])]));
     }
 }

@@ -1,5 +1,5 @@
-//! Whether other nodes are there at all, whether their ports are open, and how large a packet may be on the way to them: before flannel is asked, the
-//! network below it.
+//! Whether other nodes are there at all, whether their ports are open, and how large a packet may be on the way to them:
+//! before flannel is asked, the network below it.
 
 use std::net::IpAddr;
 
@@ -50,12 +50,7 @@ pub(super) fn look(around: &Surroundings) -> (Vec<Finding>, Vec<(IpAddr, u32)>) 
 fn peers(network: &Network) -> Vec<IpAddr> {
     // A reservation is of a node that has not come yet.
     let come = network.peers.iter().filter(|peer| !peer.backend.is_empty());
-    let own: Vec<IpAddr> = network
-        .underlay
-        .iter()
-        .flat_map(|it| [it.public_v4.map(IpAddr::from), it.public_v6.map(IpAddr::from)])
-        .flatten()
-        .collect();
+    let own = network.public();
     let mut peers: Vec<IpAddr> = come.filter_map(|peer| peer.public.first().copied()).collect();
     peers.retain(|peer| !own.contains(peer));
     peers.sort();

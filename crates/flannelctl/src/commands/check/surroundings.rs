@@ -14,7 +14,7 @@ use flannel_kernel::{Engine, Facts};
 use flannel_kube::api::Api;
 use flannel_lease::{Lease, NetworkConfig, NetworkName, SubnetOrigin};
 use flannel_server::Listen;
-use flannel_state::{DaemonState, PeerState};
+use flannel_state::{DaemonState, PeerCondition, PeerState};
 use flannel_store::{Admin, RemoteOptions, RemoteStore};
 use flannel_trace::{NodeInNetwork, Peer, Tunnel};
 use flanneld::iface::{self, Selection};
@@ -228,7 +228,7 @@ impl Surroundings {
             Ok(underlay) => underlay,
             Err(error) => {
                 network.no_underlay = Some(error);
-                network.take_leases(&leases, &[]);
+                network.take_leases(&leases);
                 return network;
             }
         };
@@ -246,15 +246,10 @@ impl Surroundings {
         network.devices = devices.iter().map(ToString::to_string).collect();
         network.mtu = Some(backend.mtu(&node));
         network.no_underlay = backend.check(&node).err().map(|error| error.to_string());
-        let public: Vec<IpAddr> =
-            [underlay.public_v4.map(IpAddr::from), underlay.public_v6.map(IpAddr::from)]
-                .into_iter()
-                .flatten()
-                .collect();
         network.underlay = Some(underlay);
         let own = self.own(&network.name);
         network.own = own;
-        network.take_leases(&leases, &public);
+        network.take_leases(&leases);
         network
     }
 
@@ -279,7 +274,15 @@ impl Surroundings {
     pub(crate) fn unreached_by_daemon(&self) -> impl Iterator<Item = IpAddr> {
         let networks = self.state.iter().flat_map(|state| &state.networks);
         let probing = networks.filter_map(|network| network.probing.as_ref());
-        probing.flat_map(|probing| probing.findings.iter().filter_map(|found| found.node))
+        let probed =
+            probing.flat_map(|probing| probing.findings.iter().filter_map(|found| found.node));
+        let bad = [PeerCondition::Incomplete, PeerCondition::Unusable];
+        let unprogrammed =
+            self.peer_states.iter().filter(move |peer| bad.contains(&peer.condition));
+        probed.chain(unprogrammed.flat_map(|peer| {
+            let v4 = peer.public_ip.map(IpAddr::from);
+            v4.into_iter().chain(peer.public_ipv6.map(IpAddr::from))
+        }))
     }
 
     /// This node's subnets, as the daemon says.
@@ -475,8 +478,23 @@ impl Network {
         flannel_trace::tunnel_device(&self.devices, v4)
     }
 
-    /// Of the store. `public`: this node's own addresses, by which its lease is known where no daemon says so.
-    fn take_leases(&mut self, leases: &[Lease], public: &[IpAddr]) {
+    /// The addresses by which others reach this node.
+    pub(crate) fn public(&self) -> Vec<IpAddr> {
+        let public = self.underlay.iter().flat_map(|underlay| {
+            [underlay.public_v4.map(IpAddr::from), underlay.public_v6.map(IpAddr::from)]
+        });
+        public.flatten().collect()
+    }
+
+    /// Whether more than one lease has this address: what is sent there comes to one node, whichever it is for.
+    pub(crate) fn is_shared(&self, address: IpAddr) -> bool {
+        let peers = self.peers.iter().filter(|peer| peer.public.contains(&address)).count();
+        peers + usize::from(self.public().contains(&address)) > 1
+    }
+
+    /// Of the store. Where no daemon says which lease is this node's own, its addresses do.
+    fn take_leases(&mut self, leases: &[Lease]) {
+        let public = self.public();
         for lease in leases {
             let peer = Peer::of_lease(lease);
             let mine = match self.own.is_empty() {

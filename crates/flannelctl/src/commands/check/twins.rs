@@ -27,13 +27,8 @@ fn judge(network: &Network) -> Vec<Finding> {
     let mut by_machine: BTreeMap<NonZeroU64, Vec<String>> = BTreeMap::new();
     let of =
         |subnets: &[ipnet::IpNet]| subnets.first().map(ToString::to_string).unwrap_or_default();
-    if let Some(underlay) = &network.underlay
-        && !network.own.is_empty()
-    {
-        let public = [underlay.public_v4.map(IpAddr::from), underlay.public_v6.map(IpAddr::from)];
-        for ip in public.into_iter().flatten() {
-            by_address.entry(ip).or_default().push(of(&network.own));
-        }
+    for ip in network.public().into_iter().filter(|_| !network.own.is_empty()) {
+        by_address.entry(ip).or_default().push(of(&network.own));
     }
     for mac in &network.own_macs {
         by_mac.entry(mac).or_default().push(of(&network.own));
