@@ -192,6 +192,8 @@ struct Daemon {
     incomplete_due: Option<Instant>,
     /// Who of them does.
     incomplete: IncompletePeers,
+    /// Nothing is missing at the moment.
+    is_complete: bool,
     key_rotation: KeyRotation,
     /// When memory and pages of the program that are not needed any more are given back.
     tidy_due: Instant,
@@ -241,6 +243,7 @@ impl Daemon {
             subnet_file_error: None,
             incomplete_due: None,
             incomplete: IncompletePeers::Nobody,
+            is_complete: true,
             key_rotation: KeyRotation::default(),
             tidy_due: Instant::now() + TIDY_AFTER,
             tidy_pause: TIDY_AGAIN,

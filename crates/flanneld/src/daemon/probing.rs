@@ -18,7 +18,7 @@ use ipnet::IpNet;
 use super::Daemon;
 use super::issues::{SharedAddresses, why_shared};
 use super::telling_state::moment;
-use super::timing::{ABOUT_TO_BE_WRITTEN, LOOK_FOR_INCOMPLETE_PEERS};
+use super::timing::{ABOUT_TO_BE_WRITTEN, LOOK_FOR_INCOMPLETE_PEERS, THERE_TO_STAY};
 
 /// Of those of whom something is wrong, so many are listed.
 const LISTED: usize = 20;
@@ -67,21 +67,30 @@ impl Daemon {
     }
 
     /// Peers that ask are told whether all that leads to them is there. Who lacks something is looked for only if
-    /// it does not come soon.
+    /// it does not come soon, and is told so until it is there to stay.
     pub(super) fn note_incomplete(&mut self, status: &Status) {
-        let Some(prober) = &self.setup.prober else { return };
-        if status.is_settled() && status.contested == 0 {
-            if self.incomplete_due.take().is_some() {
-                self.incomplete = IncompletePeers::Nobody;
-                prober.set_incomplete(IncompletePeers::Nobody);
-            }
-        } else if self.incomplete_due.is_none() {
-            self.incomplete_due = Some(Instant::now() + ABOUT_TO_BE_WRITTEN);
+        if self.setup.prober.is_none() {
+            return;
+        }
+        let now = Instant::now();
+        let is_complete = status.is_settled() && status.contested == 0;
+        let was_complete = std::mem::replace(&mut self.is_complete, is_complete);
+        if is_complete && !was_complete {
+            let is_told = self.incomplete != IncompletePeers::Nobody;
+            self.incomplete_due = is_told.then(|| now + THERE_TO_STAY);
+        } else if was_complete && !is_complete {
+            self.incomplete_due = Some(now + ABOUT_TO_BE_WRITTEN);
         }
     }
 
     pub(super) async fn look_for_incomplete_peers(&mut self) {
         let Some(prober) = &self.setup.prober else { return };
+        if self.is_complete {
+            self.incomplete_due = None;
+            self.incomplete = IncompletePeers::Nobody;
+            prober.set_incomplete(IncompletePeers::Nobody);
+            return;
+        }
         let mut incomplete = BTreeSet::new();
         for (_, applier) in self.setup.appliers.each() {
             incomplete.extend(applier.tally().await.unwrap_or_default().incomplete);

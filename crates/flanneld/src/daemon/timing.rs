@@ -19,6 +19,8 @@ pub(super) const SUBNET_FILE_LOOK: Duration = Duration::from_secs(2);
 pub(super) const ABOUT_TO_BE_WRITTEN: Duration = Duration::from_secs(1);
 /// Between two looks at who of the peers lacks something, as long as anything is missing.
 pub(super) const LOOK_FOR_INCOMPLETE_PEERS: Duration = Duration::from_secs(5);
+/// What was missing and has been there for so long is there to stay: whoever undoes entries again and again does it sooner.
+pub(super) const THERE_TO_STAY: Duration = Duration::from_secs(3);
 /// Start-up is over by then, and what it needed is free: memory, and pages of the program.
 pub(super) const TIDY_AFTER: Duration = Duration::from_secs(1);
 /// What comes once after it, such as the first probes and rules, is over too.
