@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|text: &[u8]| {
     let text = String::from_utf8_lossy(text);
     read(&text, NetworkConfig::parse);
-    read(&text, NetworkConfig::parse_networks_only);
+    read(&text, |text| NetworkConfig::read(text, SubnetOrigin::Store));
 });
 
 /// What is said beside a config that can be used is few lines without anything that a terminal takes as a command.

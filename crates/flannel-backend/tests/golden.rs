@@ -350,7 +350,7 @@ fn large_networks_spread_their_routes_over_metrics() {
 fn networks_whose_subnets_are_assigned_spread_their_routes_by_the_subnets_length() {
     let route = |network: &str, subnet: &str| {
         let config = format!(r#"{{"Network":"{network}","Backend":{{"Type":"host-gw"}}}}"#);
-        let (backend, node) = node_of(NetworkConfig::parse_networks_only(&config).unwrap());
+        let (backend, node) = node_of(NetworkConfig::read(&config, SubnetOrigin::Store).unwrap());
         let own = lease(("10.0.255.0-28", r#"{"PublicIP":"192.168.100.1"}"#));
         let peer = r#"{"PublicIP":"192.168.100.2","BackendType":"host-gw"}"#;
         let entries = peer_wishes(&*backend, &node, &own, &lease((subnet, peer))).unwrap().kernel;
@@ -379,7 +379,7 @@ fn routes_of_the_go_flannel_are_known_by_their_length_only_where_all_have_one() 
         ownership(&*backend, &node, &[]).legacy.iter().map(|legacy| legacy.subnet_len).collect()
     };
     assert_eq!(lengths(NetworkConfig::parse(&config).unwrap()), [Some(24), Some(64)]);
-    assert_eq!(lengths(NetworkConfig::parse_networks_only(&config).unwrap()), [None, None]);
+    assert_eq!(lengths(NetworkConfig::read(&config, SubnetOrigin::Store).unwrap()), [None, None]);
 }
 
 #[test]

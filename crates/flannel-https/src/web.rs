@@ -9,7 +9,7 @@ use http::{Request, Response, Uri};
 use crate::client::{Client, Limits};
 use crate::proxy::Proxies;
 use crate::server::Server;
-use crate::target::{Advice, Target, Trust};
+use crate::target::{Target, Trust};
 
 /// Keeps a connection to each server that it has asked. Clones share them.
 #[derive(Clone, Debug)]
@@ -17,7 +17,6 @@ pub struct Web {
     limits: Limits,
     proxies: Proxies,
     trust: Trust,
-    advice: &'static Advice,
     clients: Arc<Mutex<HashMap<Server, Arc<Client>>>>,
 }
 
@@ -25,13 +24,7 @@ impl Web {
     /// Through the proxies that the environment names.
     pub fn new(limits: Limits) -> Result<Self, String> {
         let proxies = Proxies::from_environment(|name| std::env::var(name).ok())?;
-        Ok(Self {
-            limits,
-            proxies,
-            trust: Trust::System,
-            advice: &Advice::GENERAL,
-            clients: Arc::default(),
-        })
+        Ok(Self { limits, proxies, trust: Trust::System, clients: Arc::default() })
     }
 
     #[must_use]
@@ -44,11 +37,6 @@ impl Web {
         Self { trust, ..self }
     }
 
-    #[must_use]
-    pub fn with_advice(self, advice: &'static Advice) -> Self {
-        Self { advice, ..self }
-    }
-
     /// Sends a request whose URI is a whole URL; see [`Client::request`]. The error names the server.
     pub async fn request(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
         let server = server(request.uri())?;
@@ -59,7 +47,7 @@ impl Web {
 
     fn target(&self, server: Server) -> Target {
         let proxy = self.proxies.way_to(&server).cloned();
-        Target { trust: self.trust.clone(), proxy, advice: self.advice, ..Target::new(server) }
+        Target { trust: self.trust.clone(), proxy, ..Target::new(server) }
     }
 
     fn client(&self, server: &Server) -> Arc<Client> {

@@ -37,14 +37,9 @@ pub struct NetworkConfig {
 }
 
 impl NetworkConfig {
+    /// For a store that hands out subnets of a pool.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         Self::read(text, SubnetOrigin::Pool)
-    }
-
-    /// For stores that assign subnets themselves (Kubernetes): `SubnetLen`, `SubnetMin` and `SubnetMax`
-    /// are ignored and a network of any size is allowed.
-    pub fn parse_networks_only(text: &str) -> Result<Self, ConfigError> {
-        Self::read(text, SubnetOrigin::Store)
     }
 
     /// Whether a lease of `subnet` fits this config: it has exactly the enabled families, and each of
@@ -76,7 +71,8 @@ impl NetworkConfig {
         backend::shown(&config)
     }
 
-    /// The one or the other, as it suits the store.
+    /// For a store that assigns subnets itself (Kubernetes), `SubnetLen`, `SubnetMin` and `SubnetMax` are ignored and a
+    /// network of any size is allowed.
     pub fn read(text: &str, subnets: SubnetOrigin) -> Result<Self, ConfigError> {
         let object = Folded::parse(text)?;
         let enable_v4 = object.bool("EnableIPv4", true)?;

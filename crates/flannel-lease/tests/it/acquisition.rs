@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 use flannel_lease::{
-    AcquireError, Choice, Claimant, Decision, Expiry, Lease, NetworkConfig, decide,
+    AcquireError, Choice, Claimant, Decision, Expiry, Lease, NetworkConfig, SubnetOrigin, decide,
 };
 use proptest::prelude::*;
 
@@ -259,7 +259,7 @@ fn the_family_that_is_full_is_named() {
 
 #[test]
 fn nothing_is_handed_out_where_subnets_are_assigned() {
-    let config = NetworkConfig::parse_networks_only(V4).unwrap();
+    let config = NetworkConfig::read(V4, SubnetOrigin::Store).unwrap();
     let me = me("192.0.2.1");
     let error = decide(&config, &[], &me, &mut Rng::with_seed(1)).unwrap_err();
     assert!(matches!(error, AcquireError::Assigned { key: "Network", .. }), "{error}");

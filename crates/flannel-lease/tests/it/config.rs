@@ -1,6 +1,6 @@
 //! The network config: what is derived from it, and the habits of Go's decoder.
 
-use flannel_lease::{NetworkConfig, Pool, Subnet};
+use flannel_lease::{NetworkConfig, Pool, Subnet, SubnetOrigin};
 use proptest::prelude::*;
 
 use crate::support::{any_v4, any_v6, cases, config, subnet};
@@ -124,17 +124,18 @@ fn the_unspecified_address_as_a_bound_means_unset() {
 fn a_store_that_assigns_subnets_itself_needs_only_networks() {
     let json = r#"{"Network":"10.3.0.0/30","SubnetLen":99,"SubnetMin":"1.2.3.4"}"#;
     assert!(NetworkConfig::parse(json).is_err());
-    let config = NetworkConfig::parse_networks_only(json).unwrap();
+    let config = NetworkConfig::read(json, SubnetOrigin::Store).unwrap();
     assert_eq!(config.v4.unwrap().network(), "10.3.0.0/30".parse().unwrap());
-    assert!(NetworkConfig::parse_networks_only(r#"{"Backend":{"Type":"vxlan"}}"#).is_err());
+    assert!(NetworkConfig::read(r#"{"Backend":{"Type":"vxlan"}}"#, SubnetOrigin::Store).is_err());
     assert!(
-        NetworkConfig::parse_networks_only(r#"{"Network":"10.3.0.0/16","SubnetLen":-1}"#).is_err()
+        NetworkConfig::read(r#"{"Network":"10.3.0.0/16","SubnetLen":-1}"#, SubnetOrigin::Store)
+            .is_err()
     );
 }
 
 #[test]
 fn an_assigned_subnet_fits_with_any_length_inside_the_network() {
-    let read = |json| NetworkConfig::parse_networks_only(json).unwrap();
+    let read = |json| NetworkConfig::read(json, SubnetOrigin::Store).unwrap();
     let v4_only = read(r#"{"Network":"10.3.0.0/16","SubnetLen":28,"SubnetMin":"10.3.16.0"}"#);
     for inside in ["10.3.0.0-24", "10.3.255.0-24", "10.3.1.128-25", "10.3.7.4-30", "10.3.0.0-16"] {
         assert!(v4_only.accepts(&subnet(inside)), "{inside}");
@@ -155,7 +156,7 @@ fn how_many_subnets_there_are_follows_from_the_pool_or_from_the_assigned_ones_le
     let capacity =
         |config: &NetworkConfig, net: &str| config.v4.unwrap().capacity_for(net.parse().unwrap());
     assert_eq!(capacity(&config(json), "10.3.9.0/24"), 248);
-    let assigned = NetworkConfig::parse_networks_only(json).unwrap();
+    let assigned = NetworkConfig::read(json, SubnetOrigin::Store).unwrap();
     for (net, subnets) in [("10.3.9.0/24", 256), ("10.3.9.16/28", 4096), ("10.3.0.0/16", 1)] {
         assert_eq!(capacity(&assigned, net), subnets, "{net}");
     }
@@ -166,10 +167,10 @@ fn how_many_subnets_there_are_follows_from_the_pool_or_from_the_assigned_ones_le
 #[test]
 fn networks_without_a_pool_are_written_and_read_again_without_one() {
     let json = r#"{"Network":"10.3.0.0/30","EnableIPv6":true,"IPv6Network":"fc00::/127"}"#;
-    let config = NetworkConfig::parse_networks_only(json).unwrap();
+    let config = NetworkConfig::read(json, SubnetOrigin::Store).unwrap();
     let written = config.to_json();
     assert!(!written.contains("Subnet"), "{written}");
-    assert_eq!(NetworkConfig::parse_networks_only(&written).unwrap(), config);
+    assert_eq!(NetworkConfig::read(&written, SubnetOrigin::Store).unwrap(), config);
 }
 
 #[test]

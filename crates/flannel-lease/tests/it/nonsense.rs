@@ -1,7 +1,7 @@
 //! Nothing that comes from outside may bring the daemon down: any text, any bytes, and valid input with
 //! a few bytes changed.
 
-use flannel_lease::{LeaseAttrs, NetworkConfig, RawJson, Subnet, parse_previous};
+use flannel_lease::{LeaseAttrs, NetworkConfig, RawJson, Subnet, SubnetOrigin, parse_previous};
 use proptest::prelude::*;
 
 use crate::support::cases;
@@ -28,7 +28,7 @@ fn read_everything(bytes: &[u8]) {
         let _ = config.backend.string_list("Mode");
         let _ = config.backend.bool("Learning", false);
     }
-    let _ = NetworkConfig::parse_networks_only(&text);
+    let _ = NetworkConfig::read(&text, SubnetOrigin::Store);
     let _ = text.parse::<Subnet>();
     let _ = parse_previous(&text);
     if let Ok(Some(raw)) = RawJson::read(&text) {

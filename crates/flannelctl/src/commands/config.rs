@@ -8,11 +8,10 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use flannel_backend::Judged;
 use flannel_lease::SubnetOrigin;
+use flannel_store::EXAMPLE;
 
 use super::output::OutputArgs;
 use super::store_args::{StoreArgs, block_on};
-
-const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
 
 /// Read, check and write the network config
 #[derive(Debug, Args)]
