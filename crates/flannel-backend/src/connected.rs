@@ -5,6 +5,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use flannel_common::overlap;
 use flannel_kernel::{Facts, IfName};
 use flannel_lease::{Lease, Subnet};
 use ipnet::IpNet;
@@ -88,10 +89,6 @@ impl fmt::Display for Connected {
 fn parts(subnet: &Subnet) -> impl Iterator<Item = IpNet> {
     let v4 = subnet.v4().map(IpNet::V4);
     v4.into_iter().chain(subnet.v6().map(IpNet::V6))
-}
-
-fn overlap(one: &IpNet, two: &IpNet) -> bool {
-    one.contains(&two.trunc()) || two.contains(&one.trunc())
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! What providers' signatures are made of.
 
+use flannel_common::hex;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ring::{digest, hmac};
+
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 pub(crate) fn hmac256(key: &[u8], text: &str) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes()).as_ref().to_vec()
@@ -15,19 +19,9 @@ pub(crate) fn sha256_hex(text: &str) -> String {
     hex(digest::digest(&digest::SHA256, text.as_bytes()).as_ref())
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// For URLs and forms: all but what RFC 3986 calls unreserved becomes `%XX`.
 pub(crate) fn encode(text: &str) -> String {
-    let one = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(one).collect()
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Names that the Go plugins make up for their links and firewall rules, so that ours are found by them and
 //! theirs by us. They are cut from a SHA-512 of what they stand for.
 
+use flannel_common::hex;
 use sha2::{Digest as _, Sha512};
 
 /// The chain of iptables that masquerades one container's traffic.
@@ -30,10 +31,7 @@ pub(crate) fn attachment_hash(network: &str, ifname: &str, container_id: &str) -
 }
 
 fn prefixed(length: usize, prefix: &str, text: &str) -> String {
-    let mut name = prefix.to_owned();
-    for byte in Sha512::digest(text) {
-        name.push_str(&format!("{byte:02x}"));
-    }
+    let mut name = format!("{prefix}{}", hex(&Sha512::digest(text)));
     name.truncate(length);
     name
 }

@@ -4,6 +4,9 @@
 
 mod backoff;
 mod family;
+mod hex;
+mod overlap;
+mod random;
 mod redact;
 mod repair;
 mod replace_file;
@@ -16,6 +19,9 @@ mod worker;
 
 pub use backoff::{Backoff, Tries};
 pub use family::Family;
+pub use hex::hex;
+pub use overlap::overlap;
+pub use random::{fill_with_random, random_bytes};
 pub use redact::{is_secret_name, without_secrets};
 pub use repair::{OnceAMinute, RepairHistory, RepairPolicy};
 pub use replace_file::{replace_by, replace_file, temporary_path};

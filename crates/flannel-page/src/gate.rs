@@ -7,10 +7,9 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use flannel_common::Secret;
+use flannel_common::{Secret, hex, random_bytes};
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
-use ring::rand::{SecureRandom as _, SystemRandom};
 
 /// A working day; then the form is shown again.
 const LIFE: Duration = Duration::from_secs(12 * 3_600);
@@ -84,9 +83,7 @@ impl Sessions {
 
 /// So many bytes that nobody can guess, in hexadecimal.
 pub(crate) fn random<const BYTES: usize>() -> Option<String> {
-    let mut bytes = [0; BYTES];
-    SystemRandom::new().fill(&mut bytes).ok()?;
-    Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    random_bytes::<BYTES>().ok().map(|bytes| hex(&bytes))
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::lease_state::{Addresses, Who};
+use flannel_common::hex;
 use http::HeaderValue;
 
 use crate::answer::Fault;
 use crate::certificate;
+use crate::lease_state::{Addresses, Who};
 
 /// A certificate with this name is an operator's.
 const OPERATOR: &str = "flannel-admin";
@@ -89,8 +90,7 @@ fn read_line(line: &str) -> Result<([u8; 32], Holder), &'static str> {
 
 /// What the file of tokens has of a token.
 pub fn hash_token(token: &str) -> String {
-    let hex: String = digest(token).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    format!("sha256:{}", hex(&digest(token)))
 }
 
 fn digest(token: &str) -> [u8; 32] {

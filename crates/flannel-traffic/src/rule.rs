@@ -5,6 +5,7 @@
 //! other's block alone. So blocks are recognised, and stand in the order of their networks, whoever
 //! writes them.
 
+use flannel_common::overlap;
 use ipnet::IpNet;
 
 use crate::{Family, FamilyRules};
@@ -176,10 +177,6 @@ impl Block {
         blocks.dedup_by_key(|block| block.network);
         blocks.into_iter().flat_map(|block| block.rules).collect()
     }
-}
-
-pub(crate) fn overlap(one: &IpNet, other: &IpNet) -> bool {
-    one.contains(other) || other.contains(one)
 }
 
 #[cfg(test)]

@@ -7,11 +7,10 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use flannel_common::overlap;
 use ipnet::IpNet;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
-
-use crate::rule::overlap;
 
 const PREFIX: &str = "flannel-traffic/";
 const LOCK_NAME: &str = "flannel-traffic-lock";

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use flannel_common::replace_file;
+use flannel_common::{random_bytes, replace_file};
 use flannel_kernel::PrivateKey;
 
 /// Where the Go flannel has it.
@@ -75,9 +75,7 @@ fn read_or_make_at(path: &Path) -> Result<PrivateKey, String> {
 }
 
 fn make(path: &Path) -> io::Result<PrivateKey> {
-    let mut bytes = [0; 32];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    let key = PrivateKey::from_random(bytes);
+    let key = PrivateKey::from_random(random_bytes()?);
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }

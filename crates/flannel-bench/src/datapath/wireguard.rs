@@ -1,7 +1,6 @@
 //! WireGuard in user space: ours, and the reference implementation that Debian has.
 
 use std::any::Any;
-use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
@@ -10,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use flannel_common::{PrivateKey, PublicKey};
+use flannel_common::{PrivateKey, PublicKey, hex};
 use flannel_lab::Node;
 use flannel_tunnel::{Config, Datapath, Features, OwnAddresses, WireguardDevice, WireguardPeer};
 
@@ -97,11 +96,4 @@ pub(super) fn start_reference(
     let len = stream.read(&mut answer)?;
     ensure!(answer[..len].starts_with(b"errno=0"), "{}", String::from_utf8_lossy(&answer[..len]));
     Ok(Box::new(running))
-}
-
-fn hex(bytes: &[u8; 32]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -1,8 +1,10 @@
 //! AWS Signature Version 4: "Signing AWS API requests" of the AWS IAM User Guide
 //! (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html).
 
+use flannel_common::hex;
+
 use crate::Keys;
-use crate::crypto::{hex, hmac256, sha256_hex};
+use crate::crypto::{hmac256, sha256_hex};
 
 pub(crate) struct ToSign<'a> {
     pub(crate) method: &'a str,

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use flannel_common::hex;
 use http::{Method, Uri};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::client::Client;
-use crate::crypto::{hex, hmac256, sha256_hex};
+use crate::crypto::{hmac256, sha256_hex};
 use crate::http::{Ask, Whom, send};
 use crate::{CloudError, Fault, Keys};
 

@@ -1,5 +1,6 @@
 //! What signatures of several providers have in common, checked with code that is not the applier's.
 
+use flannel_common::hex;
 use ring::{digest, hmac};
 
 /// The header `Authorization` of AWS and of those who followed it.
@@ -30,13 +31,9 @@ pub(super) fn signature_of(secret: &str, good_for: &[&str], text: &str) -> Strin
         hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), what.as_bytes()).as_ref().to_vec()
     };
     let key = good_for.iter().fold(secret.as_bytes().to_vec(), |key, part| sign(&key, part));
-    hexadecimal(&sign(&key, text))
+    hex(&sign(&key, text))
 }
 
 pub(super) fn digest_of(bytes: &[u8]) -> String {
-    hexadecimal(digest::digest(&digest::SHA256, bytes).as_ref())
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    hex(digest::digest(&digest::SHA256, bytes).as_ref())
 }

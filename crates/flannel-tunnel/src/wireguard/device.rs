@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use flannel_common::PublicKey;
+use flannel_common::{PublicKey, random_bytes};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,6 @@ use super::config::{WireguardDevice, WireguardPeer};
 use super::handshake::{self, Cookies, Identity};
 use super::messages::padded;
 use super::peer::{Peer, RETRY, Sessions, Shaking};
-use super::primitives;
 use super::session::{HandedSession, Session};
 use crate::sys::udp::UdpSocket;
 
@@ -200,9 +199,7 @@ impl Wireguard {
     /// An index that nobody can guess, and that is nobody else's.
     pub(super) fn new_index(&self, peer: &Arc<Peer>) -> Option<u32> {
         loop {
-            let mut bytes = [0; 4];
-            primitives::random(&mut bytes).ok()?;
-            let index = u32::from_le_bytes(bytes);
+            let index = u32::from_le_bytes(random_bytes().ok()?);
             let mut indices = write(&self.indices);
             if let std::collections::hash_map::Entry::Vacant(free) = indices.entry(index) {
                 free.insert(Found { peer: Arc::clone(peer), session: None });
@@ -345,9 +342,8 @@ fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
 }
 
 fn jitter() -> Duration {
-    let mut bytes = [0; 2];
-    let _ = primitives::random(&mut bytes);
-    Duration::from_millis(u64::from(u16::from_le_bytes(bytes)) % MOST_JITTER)
+    let number = u16::from_le_bytes(random_bytes().unwrap_or_default());
+    Duration::from_millis(u64::from(number) % MOST_JITTER)
 }
 
 impl std::fmt::Debug for Wireguard {

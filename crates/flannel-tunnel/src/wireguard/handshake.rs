@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use flannel_common::{PresharedKey, PrivateKey, PublicKey};
+use flannel_common::{PresharedKey, PrivateKey, PublicKey, random_bytes};
 use snow::{Builder, HandshakeState};
 
 use super::messages::{
@@ -112,7 +112,7 @@ impl Cookies {
 
     fn cookie(&mut self, from: SocketAddr, now: Duration) -> Option<[u8; 16]> {
         if self.secret == [0; 32] || now >= self.made + COOKIE_LIFE {
-            primitives::random(&mut self.secret).ok()?;
+            self.secret = random_bytes().ok()?;
             self.made = now;
         }
         let address = match from {
@@ -139,8 +139,7 @@ impl Cookies {
     ) -> Option<[u8; COOKIE_LEN]> {
         let cookie = self.cookie(from, now)?;
         let at = message.len().checked_sub(2 * MAC)?;
-        let mut nonce = [0; 24];
-        primitives::random(&mut nonce).ok()?;
+        let nonce = random_bytes().ok()?;
         let sealed = primitives::seal_cookie(&own.cookie, &nonce, &cookie, &message[at..at + MAC]);
         let mut reply = [0; COOKIE_LEN];
         reply[0] = COOKIE;

@@ -1,10 +1,9 @@
 //! The primitives of WireGuard, for the Noise handshake and beside it: X25519, ChaCha20-Poly1305, BLAKE2s.
 
-use std::io;
-
 use blake2::digest::consts::{U16, U32};
 use blake2::digest::{Digest, FixedOutput as _, KeyInit as _, Update as _};
 use blake2::{Blake2s256, Blake2sMac};
+use flannel_common::fill_with_random;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use snow::Error;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
@@ -26,15 +25,6 @@ pub(super) fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&counter.to_le_bytes());
     Nonce::assume_unique_for_key(bytes)
-}
-
-pub(super) fn random(bytes: &mut [u8]) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let flags = rustix::rand::GetRandomFlags::empty();
-        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)?;
-    }
-    Ok(())
 }
 
 pub(super) fn hash(parts: &[&[u8]]) -> [u8; 32] {
@@ -116,7 +106,7 @@ struct System;
 
 impl Random for System {
     fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), Error> {
-        random(dest).map_err(|_| Error::Rng)
+        fill_with_random(dest).map_err(|_| Error::Rng)
     }
 }
 

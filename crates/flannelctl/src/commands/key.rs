@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use flannel_common::{PrivateKey, PublicKey, replace_file};
+use flannel_common::{PrivateKey, PublicKey, random_bytes, replace_file};
 
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -104,7 +104,5 @@ fn public_key(path: &Path) -> anyhow::Result<PublicKey> {
 }
 
 fn new_key() -> io::Result<PrivateKey> {
-    let mut bytes = [0; 32];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    Ok(PrivateKey::from_random(bytes))
+    Ok(PrivateKey::from_random(random_bytes()?))
 }

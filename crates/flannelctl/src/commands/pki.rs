@@ -254,16 +254,3 @@ fn authority() -> anyhow::Result<CertificateParams> {
 fn date<T: From<SystemTime>>(days: u32) -> T {
     T::from(SystemTime::now() + Duration::from_secs(u64::from(days) * 86_400))
 }
-
-/// Random bytes nobody can guess.
-fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
-    use ring::rand::SecureRandom as _;
-    let mut bytes = [0; N];
-    let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
-    Ok(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

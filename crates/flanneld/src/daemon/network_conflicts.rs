@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use flannel_common::overlap;
 use flannel_kernel::IfName;
 use flannel_lease::NetworkName;
 use ipnet::IpNet;
@@ -121,10 +122,6 @@ impl Taken {
             None => Ok(()),
         }
     }
-}
-
-fn overlap(one: &IpNet, two: &IpNet) -> bool {
-    one.contains(two) || two.contains(one)
 }
 
 #[cfg(test)]

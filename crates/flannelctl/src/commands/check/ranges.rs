@@ -1,5 +1,6 @@
 //! Address ranges of the pod network that something else on this host has, too.
 
+use flannel_common::overlap;
 use flannel_kernel::RouteKind;
 use flannel_kernel::look::{FoundRoute, Kernel};
 use ipnet::IpNet;
@@ -84,8 +85,4 @@ fn written(route: &FoundRoute) -> String {
     text.extend((!route.link.is_empty()).then(|| format!(" dev {}", route.link)));
     text.extend((route.metric != 0).then(|| format!(" metric {}", route.metric)));
     text
-}
-
-fn overlap(one: &IpNet, two: &IpNet) -> bool {
-    one.contains(two) || two.contains(one)
 }

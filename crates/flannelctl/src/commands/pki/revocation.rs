@@ -6,13 +6,14 @@ use std::io::Write as _;
 use std::time::SystemTime;
 
 use anyhow::bail;
+use flannel_common::{hex, random_bytes};
 use flannel_https::pem::certificates;
 use flannel_server::certificate;
 use rcgen::{
     CertificateRevocationListParams, KeyIdMethod, RevocationReason, RevokedCertParams, SerialNumber,
 };
 
-use super::{AUTHORITY, AUTHORITY_DAYS, INIT, Pki, TOKENS, check_name, date, hex, random};
+use super::{AUTHORITY, AUTHORITY_DAYS, INIT, Pki, TOKENS, check_name, date};
 
 const ISSUED: &str = "issued";
 const REVOKED: &str = "revoked";
@@ -21,7 +22,7 @@ const END: &str = "-----END CERTIFICATE-----\n";
 impl Pki {
     /// A number for a new certificate, noted.
     pub(super) fn new_serial(&self, name: &str) -> anyhow::Result<Vec<u8>> {
-        let mut serial = random::<16>()?;
+        let mut serial = random_bytes::<16>()?;
         // Neither negative nor with a zero before it.
         serial[0] = serial[0] & 0x7f | 0x40;
         let issued = self.files.read_if_any(ISSUED)?;

@@ -3,10 +3,11 @@
 use std::io::Write as _;
 
 use anyhow::bail;
+use flannel_common::{hex, random_bytes};
 use flannel_https::pem::{certificates, fingerprint};
 use flannel_server::{Tokens, hash_token};
 
-use super::{AUTHORITY, Pki, TOKENS, hex, random};
+use super::{AUTHORITY, Pki, TOKENS};
 
 impl Pki {
     pub(super) fn token(&self, name: &str, rights: &[String], replace: bool) -> anyhow::Result<()> {
@@ -23,7 +24,7 @@ impl Pki {
                 file.display()
             );
         }
-        let secret = hex(&random::<32>()?);
+        let secret = hex(&random_bytes::<32>()?);
         let ca = self.files.path(&format!("{AUTHORITY}.pem"));
         let token = match ca.exists() {
             true => {
