@@ -386,6 +386,25 @@ fn ports_that_are_closed_on_the_way_are_named_by_the_check_itself() {
 }
 
 #[test]
+fn a_path_that_loses_packets_is_named_with_how_many_and_nothing_else_is_made_of_it() {
+    let lab = lab(3);
+    let node = lab.node(1);
+    is_sound(node, &[]);
+    let drop = "nft add table inet loss; nft 'add chain inet loss in { type filter hook input priority -300 ; }'; \
+                nft add rule inet loss in iifname eth0 meta l4proto icmp numgen random mod 10 lt 5 drop";
+    shell(lab.node(2), drop);
+    let (status, wrong) = check(node, &[]);
+    let [found] = &wrong[..] else { panic!("one thing is wrong: {wrong:#?}") };
+    assert_eq!((status, found.subject.as_str()), (1, "reach"), "{found:?}");
+    let lost = found.what.strip_prefix("of 100 packets to 192.168.100.2 and back, ");
+    let lost: u32 = lost.unwrap().strip_suffix(" are lost").unwrap().parse().unwrap();
+    assert!((25..75).contains(&lost), "{found:?}");
+    assert!(found.fix.contains("here and on 192.168.100.2: ip -s link show eth0"), "{found:?}");
+    shell(lab.node(2), "nft delete table inet loss");
+    is_sound(node, &[]);
+}
+
+#[test]
 fn an_entry_that_somebody_keeps_undoing_is_named_with_its_peer() {
     let lab = lab(2);
     let node = lab.node(1);

@@ -15,6 +15,9 @@ use rustix::net::{
 /// There and back; what is not there by then is asked once more.
 const PATIENCE: Duration = Duration::from_millis(500);
 const TRIES: usize = 2;
+/// Between questions that are counted: a burst of them would itself be dropped by some.
+const PACE: Duration = Duration::from_millis(10);
+const SMALL: u32 = 64;
 const HEADER: usize = 8;
 /// Do not cut, and do not believe what was learned of the path before.
 const PROBE: libc::c_int = 3;
@@ -35,34 +38,90 @@ pub(super) fn answered(all: &[Asked]) -> io::Result<BTreeSet<usize>> {
     Ok(answered)
 }
 
-fn ask(all: &[(usize, Asked)], v4: bool, answered: &mut BTreeSet<usize>) -> io::Result<()> {
-    let socket = open(v4)?;
-    let id = fastrand::u16(1..);
-    for _ in 0..TRIES {
-        for (number, (ip, size)) in all.iter().filter(|(number, _)| !answered.contains(number)) {
-            let packet = packet(v4, id, *number as u16, *size);
-            // What this host itself cannot send is not answered.
-            let _ = sendto(&socket, &packet, SendFlags::DONTWAIT, &SocketAddr::new(*ip, 0));
+/// How many of so many questions each of these has answered. They are asked with pauses between, and not again.
+pub(super) fn counted(peers: &[IpAddr], times: usize) -> io::Result<Vec<usize>> {
+    let mut counts = vec![0; peers.len()];
+    for v4 in [true, false] {
+        let of_family: Vec<(usize, Asked)> = peers
+            .iter()
+            .enumerate()
+            .filter(|(_, ip)| ip.is_ipv4() == v4)
+            .map(|(number, ip)| (number, (*ip, SMALL)))
+            .collect();
+        if of_family.is_empty() {
+            continue;
         }
-        let deadline = Instant::now() + PATIENCE;
-        while all.iter().any(|(number, _)| !answered.contains(number)) {
+        let mut echo = Echo::open(v4)?;
+        let mut answered = BTreeSet::new();
+        for round in 0..times {
+            let numbered =
+                of_family.iter().map(|(number, asked)| (round * peers.len() + number, *asked));
+            echo.send(numbered);
+            echo.receive(PACE, usize::MAX, &mut answered)?;
+        }
+        echo.receive(PATIENCE, times * of_family.len(), &mut answered)?;
+        answered.into_iter().for_each(|number| counts[number % peers.len()] += 1);
+    }
+    Ok(counts)
+}
+
+fn ask(all: &[(usize, Asked)], v4: bool, answered: &mut BTreeSet<usize>) -> io::Result<()> {
+    let mut echo = Echo::open(v4)?;
+    let mut of_family = BTreeSet::new();
+    for _ in 0..TRIES {
+        echo.send(all.iter().filter(|(number, _)| !of_family.contains(number)).copied());
+        echo.receive(PATIENCE, all.len(), &mut of_family)?;
+    }
+    answered.append(&mut of_family);
+    Ok(())
+}
+
+/// A socket, and what its questions are known by.
+struct Echo {
+    socket: OwnedFd,
+    v4: bool,
+    id: u16,
+    asked: BTreeSet<usize>,
+}
+
+impl Echo {
+    fn open(v4: bool) -> io::Result<Self> {
+        Ok(Self { socket: open(v4)?, v4, id: fastrand::u16(1..), asked: BTreeSet::new() })
+    }
+
+    fn send(&mut self, questions: impl Iterator<Item = (usize, Asked)>) {
+        for (number, (ip, size)) in questions {
+            self.asked.insert(number);
+            let packet = packet(self.v4, self.id, number as u16, size);
+            // What this host itself cannot send is not answered.
+            let _ = sendto(&self.socket, &packet, SendFlags::DONTWAIT, &SocketAddr::new(ip, 0));
+        }
+    }
+
+    /// For so long, or until there are so many answers.
+    fn receive(
+        &self,
+        patience: Duration,
+        enough: usize,
+        answered: &mut BTreeSet<usize>,
+    ) -> io::Result<()> {
+        let deadline = Instant::now() + patience;
+        while answered.len() < enough {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             let limit = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as _ };
-            poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&limit))?;
+            poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&limit))?;
             let mut buffer = [0_u8; 128];
-            let Ok((length, _)) = recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT) else {
+            let Ok((length, _)) = recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) else {
                 continue;
             };
-            answered.extend(
-                answer(&buffer[..length.min(128)], v4, id)
-                    .filter(|number| all.iter().any(|(it, _)| it == number)),
-            );
+            let answer = answer(&buffer[..length.min(128)], self.v4, self.id);
+            answered.extend(answer.filter(|number| self.asked.contains(number)));
         }
+        Ok(())
     }
-    Ok(())
 }
 
 fn open(v4: bool) -> io::Result<OwnedFd> {

@@ -1,5 +1,5 @@
-//! Whether other nodes are there at all, whether their ports are open, and how large a packet may be on the way to them:
-//! before flannel is asked, the network below it.
+//! Whether other nodes are there at all, whether packets are lost on the way to them, whether their ports are open, and
+//! how large a packet may be: before flannel is asked, the network below it.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,14 @@ use super::surroundings::{Network, Surroundings};
 const SUBJECT: &str = "reach";
 /// So many peers are asked.
 const SAMPLE: usize = 64;
-const SMALL: u32 = 64;
+/// So often each of them is asked.
+const TIMES: usize = 10;
+/// And so often again, if some of these were answered and some were not.
+const MORE_TIMES: usize = 90;
+/// So many lost packets of a hundred are not chance.
+const LOSSY: usize = 3;
+/// With so many, connections stall.
+const VERY_LOSSY: usize = 10;
 /// What tunnels, lines and clouds leave of 1500, and of 9000.
 const SIZES: [u32; 24] = [
     8951, 8900, 8500, 4000, 1492, 1480, 1476, 1472, 1462, 1460, 1450, 1440, 1430, 1420, 1412, 1400,
@@ -23,26 +30,43 @@ const SIZES: [u32; 24] = [
 /// What came back of one peer.
 struct Reached {
     peer: IpAddr,
-    answers: bool,
+    asked: usize,
+    answered: usize,
     /// Without a gateway between.
     beside: bool,
+}
+
+impl Reached {
+    fn answers(&self) -> bool {
+        self.answered > 0
+    }
+
+    /// Of a hundred packets.
+    fn lost(&self) -> usize {
+        100 * self.asked.saturating_sub(self.answered) / self.asked.max(1)
+    }
+
+    fn is_lossy(&self) -> bool {
+        self.answers() && self.lost() >= LOSSY
+    }
 }
 
 /// With paths that carry less than the card does.
 pub(super) fn look(around: &Surroundings) -> (Vec<Finding>, Vec<(IpAddr, u32)>) {
     let (mut findings, mut narrow) = (Vec::new(), Vec::new());
     for network in &around.networks {
-        let Some(mtu) = network.underlay.as_ref().map(|underlay| underlay.mtu) else { continue };
-        let peers = peers(network);
-        let Ok(reached) = ask(&peers) else { continue };
+        let Some(underlay) = &network.underlay else { continue };
+        let Ok(reached) = ask(&peers(network)) else { continue };
         findings.extend(judge(&reached));
-        let there: Vec<IpAddr> =
-            reached.iter().filter(|one| one.answers).map(|one| one.peer).collect();
+        findings.extend(judge_loss(&reached, underlay.link.as_str()));
+        // Where packets are lost, one that is not answered says nothing.
+        let there = reached.iter().filter(|one| one.answers() && !one.is_lossy());
+        let there: Vec<IpAddr> = there.map(|one| one.peer).collect();
         // What the daemon has found out of a node is more exact.
         let told: Vec<IpAddr> = around.unreached_by_daemon().collect();
         let unknown: Vec<IpAddr> = there.iter().copied().filter(|ip| !told.contains(ip)).collect();
         findings.extend(ports::look(network, &unknown));
-        narrow.extend(narrow_paths(&there, mtu).unwrap_or_default());
+        narrow.extend(narrow_paths(&there, underlay.mtu).unwrap_or_default());
     }
     (findings, narrow)
 }
@@ -61,13 +85,18 @@ fn peers(network: &Network) -> Vec<IpAddr> {
 
 fn ask(peers: &[IpAddr]) -> anyhow::Result<Vec<Reached>> {
     let mut kernel = Kernel::open()?;
-    let asked: Vec<Asked> = peers.iter().map(|peer| (*peer, SMALL)).collect();
-    let answered = echo::answered(&asked)?;
     let mut reached = Vec::new();
-    for (number, peer) in peers.iter().enumerate() {
+    for (peer, answered) in peers.iter().zip(echo::counted(peers, TIMES)?) {
         let way = kernel.decide(look::Asked { dst: *peer, from: None })?;
         let beside = way.is_ok_and(|way| way.via.is_none());
-        reached.push(Reached { peer: *peer, answers: answered.contains(&number), beside });
+        reached.push(Reached { peer: *peer, asked: TIMES, answered, beside });
+    }
+    let mut doubtful: Vec<&mut Reached> =
+        reached.iter_mut().filter(|one| one.answers() && one.answered < one.asked).collect();
+    let again: Vec<IpAddr> = doubtful.iter().map(|one| one.peer).collect();
+    for (one, answered) in doubtful.iter_mut().zip(echo::counted(&again, MORE_TIMES)?) {
+        one.asked += MORE_TIMES;
+        one.answered += answered;
     }
     Ok(reached)
 }
@@ -94,7 +123,7 @@ fn narrow_paths(peers: &[IpAddr], mtu: u32) -> std::io::Result<Vec<(IpAddr, u32)
 }
 
 fn judge(reached: &[Reached]) -> Vec<Finding> {
-    let silent: Vec<&Reached> = reached.iter().filter(|one| !one.answers).collect();
+    let silent: Vec<&Reached> = reached.iter().filter(|one| !one.answers()).collect();
     let Some(first) = silent.first() else { return Vec::new() };
     let names: Vec<String> = silent.iter().take(5).map(|one| one.peer.to_string()).collect();
     let more = if silent.len() > names.len() { ", …" } else { "" };
@@ -110,12 +139,34 @@ fn judge(reached: &[Reached]) -> Vec<Finding> {
         first.peer
     );
     // Where others of the same wire answer, it is not for want of ICMP.
-    let usual = reached.iter().any(|one| one.answers && one.beside);
+    let usual = reached.iter().any(|one| one.answers() && one.beside);
     let broken = usual && silent.iter().any(|one| one.beside);
     vec![match broken {
         true => Finding::broken(SUBJECT, what, why, fix),
         false => Finding::warning(SUBJECT, what, why, fix),
     }]
+}
+
+fn judge_loss(reached: &[Reached], link: &str) -> Option<Finding> {
+    let lossy: Vec<&Reached> = reached.iter().filter(|one| one.is_lossy()).collect();
+    let worst = lossy.iter().max_by_key(|one| one.lost())?;
+    let names: Vec<String> = lossy.iter().take(5).map(|one| one.peer.to_string()).collect();
+    let more = if lossy.len() > names.len() { ", …" } else { "" };
+    let what = format!(
+        "of 100 packets to {}{more} and back, {} are lost",
+        names.join(", "),
+        if lossy.len() > 1 { format!("up to {}", worst.lost()) } else { worst.lost().to_string() }
+    );
+    let why = "connections of pods to that node are slow and stall, though both ends are well; or something on the way limits pings";
+    let fix = format!(
+        "here and on {}: ip -s link show {link}; tc -s qdisc show dev {link}; ethtool -S {link}: whose count of drops or \
+         errors grows; then cables, switches and the hypervisor between",
+        worst.peer
+    );
+    Some(match worst.lost() >= VERY_LOSSY {
+        true => Finding::broken(SUBJECT, what, why, fix),
+        false => Finding::warning(SUBJECT, what, why, fix),
+    })
 }
 
 #[cfg(test)]
@@ -125,8 +176,10 @@ mod tests {
 
     #[test]
     fn who_does_not_answer_beside_others_that_do_is_cut_off() {
-        let one =
-            |last: u8, answers, beside| Reached { peer: [192, 0, 2, last].into(), answers, beside };
+        let one = |last: u8, answers, beside| {
+            let answered = if answers { TIMES } else { 0 };
+            Reached { peer: [192, 0, 2, last].into(), asked: TIMES, answered, beside }
+        };
         assert_eq!(judge(&[one(1, true, true), one(2, true, false)]), []);
         let found = judge(&[one(1, true, true), one(2, false, true)]);
         assert_eq!(found[0].severity, Severity::Broken);
@@ -143,5 +196,25 @@ mod tests {
             judge(&[one(1, true, true), one(2, false, false)])[0].severity,
             Severity::Warning
         );
+    }
+    #[test]
+    fn packets_that_are_lost_beyond_chance_are_told_of() {
+        let one = |last: u8, answered| Reached {
+            peer: [192, 0, 2, last].into(),
+            asked: 100,
+            answered,
+            beside: true,
+        };
+        assert_eq!(judge_loss(&[one(1, 100), one(2, 98), one(3, 0)], "eth0"), None);
+        let found = judge_loss(&[one(1, 100), one(2, 97)], "eth0").expect("a finding");
+        assert_eq!(found.severity, Severity::Warning);
+        assert_eq!(found.what, "of 100 packets to 192.0.2.2 and back, 3 are lost");
+        let found = judge_loss(&[one(1, 60), one(2, 97)], "eth0").expect("a finding");
+        assert_eq!(found.severity, Severity::Broken);
+        assert_eq!(
+            found.what,
+            "of 100 packets to 192.0.2.1, 192.0.2.2 and back, up to 40 are lost"
+        );
+        assert!(found.fix.starts_with("here and on 192.0.2.1: ip -s link show eth0"), "{found:?}");
     }
 }
