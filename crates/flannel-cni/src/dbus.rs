@@ -6,6 +6,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
+use flannel_common::hex;
+
 const VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 const DEFAULT: &str = "unix:path=/var/run/dbus/system_bus_socket";
 /// As long as others wait for an answer.
@@ -102,12 +104,7 @@ impl Bus {
 
     /// The kernel tells the other side who we are.
     fn authenticate(&mut self) -> Result<(), BusError> {
-        let user: String = rustix::process::geteuid()
-            .as_raw()
-            .to_string()
-            .bytes()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let user = hex(rustix::process::geteuid().as_raw().to_string().as_bytes());
         self.stream.get_mut().write_all(format!("\0AUTH EXTERNAL {user}\r\n").as_bytes())?;
         let mut line = String::new();
         (&mut self.stream).take(LARGEST as u64).read_line(&mut line)?;

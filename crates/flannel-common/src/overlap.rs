@@ -1,4 +1,4 @@
-//! Two ranges of addresses overlap if one contains the other: ranges of bits never overlap in part.
+//! Two networks overlap if one contains the other: prefixes never overlap in part.
 
 use ipnet::IpNet;
 

@@ -16,7 +16,7 @@ pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
 /// The system has no randomness to give.
 pub fn fill_with_random(bytes: &mut [u8]) -> io::Result<()> {
     let mut filled = 0;
-    // A signal may end it early.
+    // A signal may end a long one early.
     while filled < bytes.len() {
         filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
     }

@@ -1,6 +1,5 @@
 //! What signatures of several providers have in common, checked with code that is not the applier's.
 
-use flannel_common::hex;
 use ring::{digest, hmac};
 
 /// The header `Authorization` of AWS and of those who followed it.
@@ -31,9 +30,13 @@ pub(super) fn signature_of(secret: &str, good_for: &[&str], text: &str) -> Strin
         hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), what.as_bytes()).as_ref().to_vec()
     };
     let key = good_for.iter().fold(secret.as_bytes().to_vec(), |key, part| sign(&key, part));
-    hex(&sign(&key, text))
+    hexadecimal(&sign(&key, text))
 }
 
 pub(super) fn digest_of(bytes: &[u8]) -> String {
-    hex(digest::digest(&digest::SHA256, bytes).as_ref())
+    hexadecimal(digest::digest(&digest::SHA256, bytes).as_ref())
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }

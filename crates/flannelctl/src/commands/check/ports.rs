@@ -259,6 +259,7 @@ mod tests {
             "UDP port 8475 does not answer",
         );
     }
+
     #[test]
     fn nobody_is_asked_through_the_tunnel_where_leases_share_an_address() {
         let peer = |subnet: &str, public: [u8; 4]| Peer {

@@ -197,6 +197,7 @@ mod tests {
             Severity::Warning
         );
     }
+
     #[test]
     fn packets_that_are_lost_beyond_chance_are_told_of() {
         let one = |last: u8, answered| Reached {
