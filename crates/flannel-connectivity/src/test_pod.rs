@@ -145,7 +145,7 @@ impl MadePod {
         }
         let _ = news.send(News::Ready(Pod { node: plan.named.clone(), v4, v6 }));
         let talk = PodTalk::new(addresses, plan.port, plan.mtu, fastrand::Rng::new());
-        let node = plan.underlay.iter().flatten().filter_map(|ip| open(*ip)).collect();
+        let node = plan.underlay.iter().flatten().filter_map(|ip| open(&plan, *ip)).collect();
         Some(Self { plan, pod, talk, node, began: Instant::now(), asking: false })
     }
 
@@ -185,8 +185,12 @@ impl MadePod {
     }
 }
 
-fn open(own: IpAddr) -> Option<UdpSocket> {
-    let socket = UdpSocket::bind((own, 0)).ok()?;
+/// The socket by which the node itself asks. With masquerade rules it asks from its underlay address, which they must
+/// translate. Without them the kernel chooses the address, as it does for every program of the node: a tunnel may carry
+/// no other one (WireGuard drops what is not of the peer's subnet).
+fn open(plan: &PodPlan, own: IpAddr) -> Option<UdpSocket> {
+    let from = if plan.masquerades { own } else { unspecified(own) };
+    let socket = UdpSocket::bind((from, 0)).ok()?;
     socket.set_nonblocking(true).ok()?;
     Some(socket)
 }
@@ -195,31 +199,29 @@ fn is_family(socket: &UdpSocket, ip: IpAddr) -> bool {
     socket.local_addr().is_ok_and(|own| own.is_ipv4() == ip.is_ipv4())
 }
 
+fn unspecified(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
 fn targets(plan: &PodPlan, node: &[UdpSocket], pods: &[Pod]) -> Vec<Target> {
     let others = pods.iter().filter(|pod| pod.node != plan.named);
     let each = others.flat_map(|pod| pod.addresses().map(|address| (pod.node.clone(), address)));
     let target = |(to, address): (String, IpAddr)| {
-        let own = node.iter().find(|socket| is_family(socket, address));
-        let own = own.and_then(|socket| socket.local_addr().ok()).map(|own| own.ip());
-        let node_seen_as = own.map(|own| seen_as(plan, own, address)).unwrap_or_default();
-        Target { node: to, address, node_seen_as }
+        let asks = node.iter().any(|socket| is_family(socket, address));
+        // Without a route it asks all the same, and fails.
+        let to_pod = SocketAddr::from((address, plan.port));
+        let seen_as = asks.then(|| source_towards(to_pod).unwrap_or(unspecified(address)));
+        Target { node: to, address, node_seen_as: seen_as.into_iter().collect() }
     };
     each.map(target).collect()
 }
 
-/// From where the other pod sees what the node sends from `own`. Masquerading takes the address that the node has
-/// on the way there, which is what the kernel takes, too, where nobody has chosen one.
-fn seen_as(plan: &PodPlan, own: IpAddr, to: IpAddr) -> Vec<IpAddr> {
-    if !plan.masquerades {
-        return vec![own];
-    }
-    let any: IpAddr =
-        if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let on_the_way = || -> io::Result<SocketAddr> {
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.connect((to, plan.port))?;
-        socket.local_addr()
-    };
-    let on_the_way = on_the_way().map_or(own, |address| address.ip());
-    vec![on_the_way]
+/// The address that the kernel chooses for what the node sends there. Masquerading chooses the same one.
+fn source_towards(to: SocketAddr) -> Option<IpAddr> {
+    let socket = UdpSocket::bind((unspecified(to.ip()), 0)).ok()?;
+    socket.connect(to).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
 }

@@ -15,7 +15,7 @@ fn run(node: &Node, words: &[&str]) -> Output {
     node.output(&[&[FLANNELCTL], words].concat()).unwrap()
 }
 
-fn whole(lab: &Lab, node: &Node) {
+fn healthy(lab: &Lab, node: &Node) {
     lab.wait_until("nothing to differ", LIMIT, || {
         let output = run(node, &["diff"]);
         let same = output.stdout.contains("the kernel has all") && output.status.code() == Some(0);
@@ -33,7 +33,7 @@ fn what_is_wanted_and_what_the_kernel_has_are_shown_beside_each_other() {
         node.ip("route show proto 244").is_ok_and(|routes| !routes.is_empty())
     })
     .unwrap();
-    whole(&lab, node);
+    healthy(&lab, node);
     let peer = lab.node(2).subnet_env().unwrap().subnet.unwrap().trunc();
     {
         // Faster than the daemon, which makes pauses after ten repairs.
@@ -60,11 +60,24 @@ fn what_is_wanted_and_what_the_kernel_has_are_shown_beside_each_other() {
     let repaired = run(node, &["repair"]);
     assert_eq!(repaired.status.code(), Some(0), "{}{}", repaired.stdout, repaired.stderr);
     assert!(repaired.stdout.contains("kernel: "), "{}", repaired.stdout);
-    whole(&lab, node);
+    healthy(&lab, node);
     let again = run(node, &["repair"]);
     assert!(again.stdout.contains("compared, all as wanted"), "{}", again.stdout);
     let events = run(node, &["events"]).stdout;
     assert!(events.contains("repair-asked"), "{events}");
+}
+
+/// With WireGuard a node has blackholes for the whole network, which IPv6 shows on the device `lo`.
+#[test]
+fn a_healthy_dual_stack_wireguard_network_has_no_differences() {
+    let backend = Lab::builder().nodes(2).backend("wireguard").ipv6(true);
+    let lab = backend.lease_server().start().unwrap();
+    for node in lab.nodes() {
+        healthy(&lab, node);
+    }
+    // No flag names the store: it is that of the daemon.
+    let tested = run(lab.node(2), &["test", "connectivity", "--require-all"]);
+    assert_eq!(tested.status.code(), Some(0), "{}{}", tested.stdout, tested.stderr);
 }
 
 #[test]

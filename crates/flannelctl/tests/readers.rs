@@ -32,7 +32,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 /// Those that ask the daemon, the kernel or the store of a node whose network is whole. `PODS` are two of them.
-const READERS: [&str; 11] = [
+const READERS: [&str; 13] = [
     "status",
     "peers",
     "events",
@@ -42,7 +42,9 @@ const READERS: [&str; 11] = [
     "trace PODS",
     "bundle -f FILE",
     "leases STORE",
+    "leases",
     "config get STORE",
+    "config get",
     "ipam check",
 ];
 

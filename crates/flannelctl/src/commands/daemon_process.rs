@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
@@ -11,9 +12,10 @@ use flannel_kube::annotations::AnnotationPrefix;
 use flannel_kube::api::Api;
 use flannel_kube::net_config::NetConfigFile;
 use flannel_kube::{ConfigMapName, KubeOperator, KubeOptions};
-use flannel_lease::{Lease, SubnetOrigin};
+use flannel_lease::{Lease, NetworkName, SubnetOrigin};
+use flannel_server::Listen;
 use flannel_store::{Admin, EtcdOptions, EtcdStore, RemoteOptions, RemoteStore};
-use flanneld::options::{self, Options, Parsed, StoreOptions};
+use flanneld::options::{self, Options, Parsed, Serve, StoreOptions};
 
 use crate::commands::running_daemon;
 
@@ -136,8 +138,35 @@ impl DaemonProcess {
         Ok((config, leases.into_iter().map(|stored| stored.lease).collect()))
     }
 
+    /// Its store of one of its networks, for an operator: with the rights that it has there.
+    pub(crate) fn operators_store(
+        &self,
+        options: &Options,
+        network: &NetworkName,
+        config_map: &ConfigMapName,
+    ) -> anyhow::Result<Box<dyn Admin>> {
+        let joined = options.networks.iter().find(|joined| joined.name == *network);
+        match (joined.map(|joined| &joined.store), &options.serve) {
+            // A daemon that only serves leases has joined none.
+            (Some(StoreOptions::Own) | None, Some(serve)) => own_server(serve, network.clone()),
+            (Some(StoreOptions::Kube(kube)), _) => {
+                let api = self.api(kube)?;
+                Ok(Box::new(KubeOperator::new(api, config_map.clone(), fastrand::u64(..))))
+            }
+            (Some(store), _) => self.store(store),
+            (None, None) => {
+                let names: Vec<&str> = options.networks.iter().map(|it| it.name.as_str()).collect();
+                bail!(
+                    "{} has not joined the network {network}, but {}: name one with --networks, or the store",
+                    self.describe(),
+                    names.join(", ")
+                )
+            }
+        }
+    }
+
     /// Its store, with the rights that it has there.
-    pub(crate) fn store(&self, store: &StoreOptions) -> anyhow::Result<Box<dyn Admin>> {
+    fn store(&self, store: &StoreOptions) -> anyhow::Result<Box<dyn Admin>> {
         let inside = |file: &Option<PathBuf>| file.as_deref().map(|it| self.inside(it));
         Ok(match store {
             StoreOptions::Etcd(etcd) => {
@@ -167,6 +196,15 @@ impl DaemonProcess {
         })
     }
 
+    /// The API server that it uses, if one of its networks is kept there.
+    pub(crate) fn kubernetes_api(&self, options: &Options) -> anyhow::Result<Option<Api>> {
+        let kube = options.networks.iter().find_map(|joined| match &joined.store {
+            StoreOptions::Kube(kube) => Some(kube),
+            _ => None,
+        });
+        kube.map(|kube| self.api(kube)).transpose()
+    }
+
     /// The API server, with the rights that it has there.
     pub(crate) fn api(&self, kube: &KubeOptions) -> anyhow::Result<Api> {
         let kubeconfig = kube.kubeconfig.as_deref().map(|file| self.inside(file));
@@ -181,4 +219,24 @@ impl DaemonProcess {
         };
         Ok(Api::new(access, AnnotationPrefix::parse(&kube.annotation_prefix)?))
     }
+}
+
+/// The lease server of the flanneld that runs here, which asks nobody who he is if it has no tokens.
+pub(crate) fn own_server(serve: &Serve, network: NetworkName) -> anyhow::Result<Box<dyn Admin>> {
+    let open = serve.server.tokens.is_none() && serve.server.tls.is_none();
+    let Listen::Address { host, port } = &serve.server.listen else {
+        anyhow::bail!("say where this node's lease server listens: --remote")
+    };
+    anyhow::ensure!(
+        open,
+        "this node's lease server listens to operators only: give --remote, and --remote-token-file or --remote-certfile"
+    );
+    let host = match host.parse::<IpAddr>() {
+        Ok(ip) if !ip.is_unspecified() => ip.to_string(),
+        Err(_) if !host.is_empty() => host.clone(),
+        Ok(_) | Err(_) => "127.0.0.1".to_owned(),
+    };
+    let address = Listen::Address { host, port: *port }.to_string();
+    let options = RemoteOptions { addresses: vec![address], network, ..RemoteOptions::default() };
+    Ok(Box::new(RemoteStore::new(options, fastrand::u64(..))?))
 }

@@ -1,17 +1,22 @@
-//! Which store to talk to: the daemon's own flags and variables.
+//! Which store to talk to: the one that is named by the daemon's own flags and variables, else the one that the flanneld
+//! of this node uses.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::Args;
 use flannel_kube::api::Api;
 use flannel_kube::{ConfigMapName, KubeOperator, KubeOptions, ProbePorts};
 use flannel_lease::{NetworkName, SubnetOrigin};
 use flannel_store::{Admin, EtcdOptions, EtcdStore, RemoteOptions, RemoteStore, Secret};
+use flanneld::options::{Options, StoreOptions};
 
+use super::daemon_process::{self, DaemonProcess};
 use super::usage;
 
 /// Connection flags; each can also be given as the daemon's environment variable, FLANNELD_REMOTE and
-/// so on.
+/// so on. Where no store is named, it is the one of the flanneld that runs on this node.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoreArgs {
     /// Lease servers, each host:port; without any, Kubernetes or etcd is used
@@ -81,6 +86,12 @@ pub(crate) struct StoreArgs {
     etcd_password: Option<String>,
 }
 
+/// The flanneld of this node, whose store is meant where none is named.
+struct LocalDaemon {
+    process: DaemonProcess,
+    options: Options,
+}
+
 impl StoreArgs {
     pub(crate) fn open(&self) -> anyhow::Result<Box<dyn Admin>> {
         self.open_network(self.network()?)
@@ -88,11 +99,19 @@ impl StoreArgs {
 
     /// One of several.
     pub(crate) fn open_network(&self, network: NetworkName) -> anyhow::Result<Box<dyn Admin>> {
+        if let Some(LocalDaemon { process, options }) = self.local_daemon()? {
+            return process.operators_store(&options, &network, &self.kube_config_map);
+        }
         if let Some(remote) = given(&self.remote, "REMOTE") {
             return Ok(Box::new(self.lease_server(&remote, network)?));
         }
         if self.is_kubernetes()? {
             return Ok(Box::new(self.kubernetes()?));
+        }
+        if !self.is_named() {
+            let text = "no store is named (--remote, --kubeconfig-file or --etcd-endpoints) and no flanneld runs here: \
+                        asking etcd where it is by default";
+            writeln!(std::io::stderr(), "flannelctl: {text}")?;
         }
         Ok(Box::new(self.etcd(&network)?))
     }
@@ -104,8 +123,31 @@ impl StoreArgs {
             || self.is_kubernetes().unwrap_or(true)
     }
 
+    /// `None` if a store is named, or if no flanneld runs here.
+    fn local_daemon(&self) -> anyhow::Result<Option<LocalDaemon>> {
+        if self.is_named() {
+            return Ok(None);
+        }
+        let find = || -> anyhow::Result<Option<LocalDaemon>> {
+            let Some(process) = DaemonProcess::find()? else { return Ok(None) };
+            let options = process.options()?;
+            Ok(Some(LocalDaemon { process, options }))
+        };
+        find().context(
+            "cannot tell which store the flanneld of this node uses; run this as root, or name the store with --remote, \
+             --kubeconfig-file or --etcd-endpoints",
+        )
+    }
+
     /// What people call the store that [`Self::open`] opens.
     pub(crate) fn kind(&self) -> anyhow::Result<&'static str> {
+        if let Some(daemon) = self.local_daemon()? {
+            return Ok(match daemon.options.networks.first().map(|joined| &joined.store) {
+                Some(StoreOptions::Etcd(_)) => "etcd",
+                Some(StoreOptions::Kube(_)) => "Kubernetes",
+                Some(StoreOptions::Remote(_) | StoreOptions::Own) | None => "lease server",
+            });
+        }
         Ok(match given(&self.remote, "REMOTE") {
             Some(_) => "lease server",
             None if self.is_kubernetes()? => "Kubernetes",
@@ -115,6 +157,10 @@ impl StoreArgs {
 
     /// Whether subnets are taken from a pool or assigned, as far as the flags say.
     pub(crate) fn subnets(&self) -> anyhow::Result<SubnetOrigin> {
+        if let Some(daemon) = self.local_daemon()? {
+            let joined = daemon.options.networks.first();
+            return Ok(joined.map_or(SubnetOrigin::Pool, |it| daemon_process::subnets(&it.store)));
+        }
         let server = given(&self.remote, "REMOTE").is_some();
         let assigned = !server && self.is_kubernetes()?;
         Ok(if assigned { SubnetOrigin::Store } else { SubnetOrigin::Pool })
@@ -141,10 +187,16 @@ impl StoreArgs {
 
     /// The probe ports of flannel's pods, where the store is Kubernetes.
     pub(crate) fn probe_ports(&self) -> anyhow::Result<Option<ProbePorts>> {
+        let namespace = &self.kube_config_map.namespace;
+        if let Some(LocalDaemon { process, options }) = self.local_daemon()? {
+            return process
+                .kubernetes_api(&options)
+                .map(|api| api.map(|it| ProbePorts::new(it, namespace)));
+        }
         if given(&self.remote, "REMOTE").is_some() || !self.is_kubernetes()? {
             return Ok(None);
         }
-        Ok(Some(ProbePorts::new(self.kubernetes_api()?, &self.kube_config_map.namespace)))
+        Ok(Some(ProbePorts::new(self.kubernetes_api()?, namespace)))
     }
 
     /// The API server, where one is named.
@@ -211,7 +263,7 @@ impl StoreArgs {
                 Err(usage(format!("--networks {names}: name one of them")))
             }
             Some(name) => read_name(&name),
-            None => Ok(NetworkName::default()),
+            None => Ok(self.all_networks()?.swap_remove(0)),
         }
     }
 
@@ -219,7 +271,10 @@ impl StoreArgs {
     pub(crate) fn all_networks(&self) -> anyhow::Result<Vec<NetworkName>> {
         let names = given(&self.networks, "NETWORKS").map(|names| list(&names)).unwrap_or_default();
         if names.is_empty() {
-            return Ok(vec![NetworkName::default()]);
+            let daemons = self.local_daemon()?.map(|daemon| daemon.options.networks);
+            let joined =
+                daemons.into_iter().flatten().map(|joined| joined.name).collect::<Vec<_>>();
+            return Ok(if joined.is_empty() { vec![NetworkName::default()] } else { joined });
         }
         names.iter().map(|name| read_name(name)).collect()
     }

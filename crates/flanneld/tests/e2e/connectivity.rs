@@ -142,8 +142,9 @@ fn a_healthy_network_of_both_families_is_whole_with_pods_beside_the_test_s_own()
 }
 
 #[test]
-fn with_the_lease_server_it_is_the_same_and_junit_says_it_too() -> Result<()> {
-    let lab = lab(3).lease_server().start()?;
+fn a_healthy_udp_network_without_masquerade_passes_and_junit_says_it_too() -> Result<()> {
+    // Without --ip-masq, and with a tunnel that carries nothing but pods' addresses.
+    let lab = lab(3).lease_server().backend("udp").start()?;
     whole(&lab, 6, &ALL)?;
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().display().to_string();
@@ -304,6 +305,7 @@ fn nodes_with_the_go_flannel_are_not_tested_and_never_broken() -> Result<()> {
     let untested: Vec<&Value> = nodes.iter().filter(|node| node["tested"] == false).collect();
     assert_eq!(untested.len(), 1, "{report:#}");
     assert!(untested[0]["why"].as_str().unwrap().contains("Go flannel"), "{report:#}");
+    assert_eq!(tested(&lab, &["--require-all"]).0, 1, "a node was not tested");
     nothing_is_left(&lab, Duration::from_secs(5))
 }
 

@@ -13,9 +13,8 @@ use flannel_backend::{Answers, Connected, Judged, Node, Stack, Underlay, WantedB
 use flannel_kernel::{Engine, Facts};
 use flannel_kube::api::Api;
 use flannel_lease::{Lease, NetworkConfig, NetworkName, SubnetOrigin};
-use flannel_server::Listen;
 use flannel_state::{DaemonState, PeerCondition, PeerState};
-use flannel_store::{Admin, RemoteOptions, RemoteStore};
+use flannel_store::Admin;
 use flannel_trace::{NodeInNetwork, Peer, Tunnel};
 use flanneld::iface::{self, Selection};
 use flanneld::machine::Machine;
@@ -379,14 +378,7 @@ impl Knowing {
         if self.store.is_named() {
             return self.store.open();
         }
-        let process = DaemonProcess::find()?.context("no flanneld runs here that has a store")?;
-        let options = process.options()?;
-        let joined = options.networks.iter().find(|joined| joined.name.as_str() == network);
-        let joined = joined.context("flanneld has no store for this network")?;
-        match (&joined.store, &options.serve) {
-            (StoreOptions::Own, Some(serve)) => own_server(serve, joined.name.clone()),
-            (store, _) => process.store(store),
-        }
+        self.store.open_network(network.parse()?)
     }
 
     /// The API server: the one that is named, else the one that the flanneld here uses, if it uses one.
@@ -395,12 +387,7 @@ impl Knowing {
             return Ok(Some(named));
         }
         let Some(process) = DaemonProcess::find()? else { return Ok(None) };
-        let options = process.options()?;
-        let kube = options.networks.iter().find_map(|joined| match &joined.store {
-            StoreOptions::Kube(kube) => Some(kube),
-            _ => None,
-        });
-        kube.map(|kube| process.api(kube)).transpose()
+        process.kubernetes_api(&process.options()?)
     }
 
     /// The network configs, as they were written. There may be secrets in them.
@@ -540,32 +527,12 @@ fn ask_admin(store: Box<dyn Admin>) -> anyhow::Result<(Option<String>, Vec<Lease
 
 /// The lease server in the daemon itself. Where it answers operators alone, the daemon's word must do.
 fn ask_own_server(serve: &Serve, name: &NetworkName) -> Result<Option<Known>, Finding> {
-    match own_server(serve, name.clone()).and_then(ask_admin) {
+    match daemon_process::own_server(serve, name.clone()).and_then(ask_admin) {
         Ok((Some(config), leases, origin)) => {
             judged(&config, origin, name.as_str(), leases).map(Some)
         }
         Ok((None, ..)) | Err(_) => Ok(None),
     }
-}
-
-/// The lease server of the flanneld that runs here, which asks nobody who he is if it has no tokens.
-fn own_server(serve: &Serve, network: NetworkName) -> anyhow::Result<Box<dyn Admin>> {
-    let open = serve.server.tokens.is_none() && serve.server.tls.is_none();
-    let Listen::Address { host, port } = &serve.server.listen else {
-        anyhow::bail!("say where this node's lease server listens: --remote")
-    };
-    anyhow::ensure!(
-        open,
-        "this node's lease server listens to operators only: give --remote, and --remote-token-file or --remote-certfile"
-    );
-    let host = match host.parse::<IpAddr>() {
-        Ok(ip) if !ip.is_unspecified() => ip.to_string(),
-        Err(_) if !host.is_empty() => host.clone(),
-        Ok(_) | Err(_) => "127.0.0.1".to_owned(),
-    };
-    let address = Listen::Address { host, port: *port }.to_string();
-    let options = RemoteOptions { addresses: vec![address], network, ..RemoteOptions::default() };
-    Ok(Box::new(RemoteStore::new(options, fastrand::u64(..))?))
 }
 
 fn judged(

@@ -155,7 +155,9 @@ fn route_text(route: &FoundRoute) -> String {
         _ => format!("route {}", route.dst),
     };
     text.extend(route.via.map(|via| format!(" via {via}")));
-    text.extend((!route.link.is_empty()).then(|| format!(" dev {}", route.link)));
+    // The kernel shows `lo` as the device of an IPv6 blackhole and none for IPv4; neither was asked for.
+    let has_device = route.kind != RouteKind::Blackhole && !route.link.is_empty();
+    text.extend(has_device.then(|| format!(" dev {}", route.link)));
     text.extend((route.metric != 0).then(|| format!(" metric {}", route.metric)));
     text.extend(route.onlink.then_some(" onlink"));
     text

@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// what the node itself sends, as to a NodePort. Anybody may ask for it who may change the network config: with the
 /// lease server an operator's token, with etcd who may write below the prefix, with Kubernetes who may patch
 /// nodes/status. Nodes that do not answer, as those with the Go flannel, are not tested. Ends with 0 if all that was
-/// tested passed, 1 if something did not, 2 if it was typed wrongly.
+/// tested passed, 1 if something did not (with --require-all also if a node was not tested), 2 if it was typed wrongly.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectivityArgs {
     /// Only these nodes, by name, address or subnet
@@ -49,6 +49,9 @@ pub(crate) struct ConnectivityArgs {
     #[arg(long, default_value = "60", value_name = "SECONDS",
           value_parser = clap::value_parser!(u16).range(5..=3_000))]
     timeout: u16,
+    /// Fail if a node could not be tested
+    #[arg(long)]
+    require_all: bool,
     /// Write the result to this file as JUnit's XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
@@ -121,7 +124,8 @@ impl ConnectivityArgs {
         }
         let paint = Paint::for_stdout();
         self.output.output.show(&report, |wide| report.text(wide, paint))?;
-        Ok(if report.whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let passed = report.whole && (!self.require_all || report.all_were_tested());
+        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 

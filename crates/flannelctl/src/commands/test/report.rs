@@ -97,6 +97,10 @@ impl Report {
         }
     }
 
+    pub(super) fn all_were_tested(&self) -> bool {
+        self.nodes.iter().all(|node| node.tested)
+    }
+
     /// One cell for each ordered pair of nodes: the round trip, or what failed.
     pub(super) fn matrix(&self) -> Matrix {
         let labels: Vec<String> = self.nodes.iter().map(|node| plain(&node.name)).collect();
