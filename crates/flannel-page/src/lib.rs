@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod collector;
+mod common_cause;
 mod files;
 mod gate;
 mod health;

@@ -109,6 +109,13 @@ pub(crate) fn brief(text: String) -> String {
 }
 
 impl Said {
+    /// The subnets of peers that its packets do not reach.
+    pub(crate) fn unreached(&self) -> impl Iterator<Item = &str> {
+        let findings = self.network.probing.iter().flat_map(|probing| &probing.findings);
+        let lost = findings.filter(|finding| finding.probe.traffic == Some(false));
+        lost.map(|finding| finding.subnet.as_str())
+    }
+
     pub(crate) fn health(&self) -> crate::health::Health {
         let probing = self.network.probing.as_ref();
         let (unreached, impaired) =

@@ -10,6 +10,10 @@ const SHOWN: usize = 60;
 /// What is told of within this is of one moment.
 const MOMENT: i64 = 5_000;
 
+/// The kind of event by which a node tells that an operator asked it for something. Every diagnosis leaves one on every
+/// node: they would crowd out what happened, so only the node's own page has them.
+const REQUEST: &str = "request";
+
 #[derive(Debug, PartialEq)]
 pub(crate) struct Line<'a> {
     pub(crate) at: Timestamp,
@@ -25,6 +29,7 @@ pub(crate) fn of_all(picture: &Picture) -> Vec<Line<'_>> {
         .nodes
         .values()
         .flat_map(|node| node.events.iter().map(move |event| (node, event)))
+        .filter(|(_, event)| event.kind != REQUEST)
         .filter_map(|(node, event)| Some((event.at.parse().ok()?, node, event)))
         .collect();
     told.sort_by(|(one, ..), (other, ..)| other.cmp(one));

@@ -115,6 +115,39 @@ fn what_is_wrong_comes_first_and_each_node_is_called_what_it_is() {
 }
 
 #[test]
+fn the_page_is_not_green_before_every_node_was_asked() {
+    let simulated = Simulated::new(3);
+    simulated.change(1, |node| node.answer = Answering::Hangs);
+    let page = Visitor::enter(&simulated.serve()).until("/", "2 of 3 nodes have been asked");
+    assert!(!page.contains("banner good"), "{page}");
+    assert!(page.contains("Asking the nodes"), "{page}");
+}
+
+#[test]
+fn a_node_that_most_others_do_not_reach_is_named_as_the_common_cause() {
+    let simulated = Simulated::new(5);
+    simulated.change(2, |node| node.answer = Answering::CutOff);
+    let visitor = Visitor::enter(&simulated.serve());
+    let page = visitor.until("/", "4 nodes do not reach node-0003: look at that node first");
+    let problems = page.split("<h2>What is wrong</h2>").nth(1).unwrap();
+    let place = |text: &str| problems.find(text).unwrap_or_else(|| panic!("{text}: {problems}"));
+    assert!(place("look at that node first") < place("nothing comes back"), "{problems}");
+}
+
+#[test]
+fn requests_of_operators_are_told_on_the_page_of_the_node_alone() {
+    let simulated = Simulated::new(2);
+    simulated.change(0, |node| {
+        let event = |kind: &str, what: &str| (kind.to_owned(), what.to_owned());
+        node.events = vec![event("request", "asked for a trace"), event("ready", "it is ready")];
+    });
+    let visitor = Visitor::enter(&simulated.serve());
+    let page = visitor.until("/", "it is ready");
+    assert!(!page.contains("asked for a trace"), "{page}");
+    visitor.until("/node/10.128.0.0-24", "asked for a trace");
+}
+
+#[test]
 fn a_long_list_has_pages_which_keep_to_what_is_looked_for() {
     let visitor = Visitor::enter(&Simulated::new(250).serve());
     let rows = |path: &str| visitor.get(path).matches("<th scope=\"row\">").count();

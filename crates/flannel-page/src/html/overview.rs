@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::text::{InAddress, Text, clock, number, span};
 use super::{address_of, network_query};
 use crate::collector::Collector;
+use crate::common_cause::{self, CommonCause};
 use crate::health::Health;
 use crate::page::Shown;
 use crate::picture::{Node, Picture};
@@ -113,25 +114,32 @@ fn judge(picture: &Picture, collector: &Collector) -> (&'static str, String, Str
         let headline =
             format!("{} of {} {} {verb} attention", number(wrong), number(total), nodes(total));
         let whole = picture.count(Health::Whole) + picture.count(Health::ReadyBut);
-        let detail = format!("{} say that their network is whole.{progress}", number(whole));
+        let mut detail = format!("{} say that their network is whole.{progress}", number(whole));
+        if let Some(cause) = common_cause::find(picture) {
+            detail = format!("{} {detail}", cause_text(&cause));
+        }
         return (level, headline, detail);
     }
-    if asked == 0 {
+    if unasked > 0 {
         return ("wait", "Asking the nodes".to_owned(), progress.trim().to_owned());
     }
     let mute = picture.count(Health::Mute);
     let detail = match (mute, picture.count(Health::ReadyBut)) {
-        (0, 0) if unasked == 0 && total == 1 => "Its only node says so.".to_owned(),
-        (0, 0) if unasked == 0 => format!("All {} nodes say so.", number(total)),
-        (0, 0) => format!("Every node that was asked says so.{progress}"),
-        (0, but) => format!("{} of {} have a remark.{progress}", number(but), number(total)),
+        (0, 0) if total == 1 => "Its only node says so.".to_owned(),
+        (0, 0) => format!("All {} nodes say so.", number(total)),
+        (0, but) => format!("{} of {} have a remark.", number(but), number(total)),
         (mute, _) => format!(
-            "All that say anything say so; {} of {} say nothing of themselves.{progress}",
+            "All that say anything say so; {} of {} say nothing of themselves.",
             number(mute),
             number(total)
         ),
     };
     ("good", "The network is whole".to_owned(), detail)
+}
+
+fn cause_text(cause: &CommonCause<'_>) -> String {
+    let (reporters, name) = (number(cause.reporters), cause.node.name());
+    format!("{reporters} nodes do not reach {name}: look at that node first.")
 }
 
 pub(super) fn problems(picture: &Picture, shown: &Shown) -> String {
@@ -149,6 +157,9 @@ pub(super) fn problems(picture: &Picture, shown: &Shown) -> String {
     if groups.is_empty() {
         html += "<p class=\"calm\">Nothing that a node knows of.</p>";
         return html;
+    }
+    if let Some(cause) = common_cause::find(picture) {
+        let _ = write!(html, "<p class=\"cause\">{}</p>", Text(cause_text(&cause)));
     }
     html += "<ul class=\"problems\">";
     let mut ordered: Vec<_> = groups.iter().collect();

@@ -44,6 +44,8 @@ pub(crate) enum Answering {
     Says(&'static str, Option<String>),
     /// Takes the connection, and nothing more.
     Hangs,
+    /// The same, and the other nodes say that they do not reach it.
+    CutOff,
     /// As the Go flannel.
     NotFound,
     /// So many bytes without an end to it.
@@ -164,13 +166,13 @@ impl Simulated {
             return (404, Some(String::new()));
         };
         let (verdict, why) = match &node.answer {
-            Answering::Hangs => return (200, None),
+            Answering::Hangs | Answering::CutOff => return (200, None),
             Answering::NotFound => return (404, Some("404 page not found".to_owned())),
             Answering::Endless => return (200, Some("[".repeat(1 << 20))),
             Answering::Says(verdict, why) => (*verdict, why),
         };
         let body = match path.split('?').next().unwrap_or_default() {
-            "/v1/state" => state(node, verdict, why, nodes.len()).to_string(),
+            "/v1/state" => state(node, verdict, why, &nodes).to_string(),
             "/v1/events" => {
                 let lines = node.events.iter().enumerate().map(|(number, (kind, what))| {
                     let at = format!("2026-11-16T10:{:02}:{:02}.5Z", number / 60, number % 60);
@@ -197,8 +199,16 @@ fn on_a_thread(work: impl Future<Output = ()> + Send + 'static) {
     });
 }
 
-fn state(node: &SimulatedNode, verdict: &str, why: &Option<String>, count: usize) -> Value {
+fn state(
+    node: &SimulatedNode,
+    verdict: &str,
+    why: &Option<String>,
+    nodes: &[SimulatedNode],
+) -> Value {
     let subnet = node.subnet.v4().unwrap().to_string();
+    let count = nodes.len();
+    let cut_off = nodes.iter().filter(|peer| peer.answer == Answering::CutOff);
+    let findings: Vec<Value> = cut_off.map(finding).collect();
     json!({
         "schema": 1, "version": "0.1.0", "hostname": node.name,
         "started": "2026-11-16T08:00:00Z", "now": "2026-11-16T10:00:00Z",
@@ -211,11 +221,17 @@ fn state(node: &SimulatedNode, verdict: &str, why: &Option<String>, count: usize
             "mtuWhy": "eth0 has 1500, vxlan takes 50",
             "store": {"name": "etcd at 10.0.0.1:2379", "up": true, "since": "2026-11-16T08:00:01Z"},
             "peers": {"known": count - 1, "unusable": 0, "vanished": 0},
-            "probing": {"port": 8475, "reached": count - 1, "unreached": 0, "impaired": 0, "notProbed": 0,
-                        "waiting": 0, "findings": []},
+            "probing": {"port": 8475, "reached": count - 1 - findings.len(),
+                        "unreached": findings.len(), "impaired": 0, "notProbed": 0, "waiting": 0,
+                        "findings": findings},
             "entries": {"wanted": 3 * (count - 1), "missing": 0, "contested": 0, "problems": [], "hazards": []},
         }],
     })
+}
+
+fn finding(peer: &SimulatedNode) -> Value {
+    json!({"subnet": peer.subnet.v4().unwrap().to_string(), "node": peer.address, "verdict": "underlay-cut",
+           "traffic": false, "layer": "underlay", "why": "nothing comes back"})
 }
 
 /// Racks of eight nodes are near each other.
@@ -226,7 +242,7 @@ fn seen(from: &SimulatedNode, to: &SimulatedNode) -> String {
     let (one, other) = (place(from), place(to));
     let far = (one / 8).abs_diff(other / 8);
     let micros = 60 + 90 * far.min(40) + (one * 37 + other * 53) % 60;
-    let is_away = to.answer == Answering::Hangs;
+    let is_away = matches!(to.answer, Answering::Hangs | Answering::CutOff);
     let probe = if is_away {
         json!({"verdict": "underlay-cut", "traffic": false, "layer": "underlay", "why": "nothing comes back over the underlay"})
     } else {
