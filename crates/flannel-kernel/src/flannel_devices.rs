@@ -39,13 +39,18 @@ pub fn is_test_pod_device(message: &LinkMessage) -> bool {
         LinkAttribute::IfName(name) => Some(name.as_str()),
         _ => None,
     });
-    is_veth && name.is_some_and(|name| is_numbered(name, &TEST_POD_DEVICES))
+    is_veth && name.is_some_and(is_test_pod_name)
+}
+
+/// Whether the ends of test pods are named so.
+pub(crate) fn is_test_pod_name(name: &str) -> bool {
+    is_numbered(name, &TEST_POD_DEVICES)
 }
 
 /// Whether flannel names devices so, of whatever kind they are.
 pub fn is_flannel_name(name: &str) -> bool {
     is_numbered(name, &VXLAN_DEVICES)
-        || is_numbered(name, &TEST_POD_DEVICES)
+        || is_test_pod_name(name)
         || is_numbered(name, &[TUN_DEVICES])
         || WIREGUARD_DEVICES.contains(&name)
         || [IpTunnelKind::Ipip, IpTunnelKind::Sit].map(ip_tunnel_device).contains(&name)

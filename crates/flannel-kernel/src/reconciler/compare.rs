@@ -27,6 +27,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 if self.links.remove(link.index) {
                     self.node_changed(concerned);
                     self.resync_due |= self.is_referenced(link.name);
+                    self.forget_routes_over(link.index, true);
                 }
             }
             Event::New(Observed::Address(address)) => {
@@ -43,6 +44,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 let concerned = self.concerns_pods(address.link);
                 if self.links.remove_address(address.link, address.addr) {
                     self.node_changed(concerned);
+                    self.forget_routes_over(address.link, false);
                 }
                 // Routes that needed this address have vanished with it, without a word. It may be
                 // one that we wrote and did not hear of.
@@ -81,8 +83,12 @@ impl<S: Ord + Clone> Reconciler<S> {
 
     pub(super) fn hear_link(&mut self, link: ObservedLink) {
         let (name, index, former) = (link.name, link.index, self.links.name(link.index));
+        let up = link.up;
         if !self.links.put(link) {
             return;
+        }
+        if !up {
+            self.forget_routes_over(index, false);
         }
         let referenced =
             self.is_referenced(name) || former.is_some_and(|former| self.is_referenced(former));

@@ -12,10 +12,11 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::Reconciler;
 use crate::encode::{self, dump};
+use crate::flannel_devices::is_test_pod_name;
 use crate::hazards::{
     Hazard, first_host, forwarding_settings, in_the_main_table, peers_around, pods_devices,
 };
-use crate::observed::{ObservedRoute, destination};
+use crate::observed::{ObservedRoute, RouteKind, destination};
 use crate::settings;
 use crate::wanted::WantedOfKernel as _;
 use crate::{Entry, IfName, Key, Route};
@@ -105,6 +106,30 @@ impl<S: Ord + Clone> Reconciler<S> {
             // Another of the kind may have stood beside it.
             self.resync_due |=
                 peers_around(&self.wanted, &self.ownership, route.dst).next().is_some();
+        }
+        self.watch.look_at_everything();
+    }
+
+    /// A device is gone, down or without one of its addresses. Linux tells nothing of the IPv4 routes that go with
+    /// it, in no table.
+    pub(super) fn forget_routes_over(&mut self, link: u32, device_gone: bool) {
+        let foreign = &mut self.watch.foreign;
+        let leads_over = |route: &ObservedRoute| route.hops.iter().any(|hop| hop.link == link);
+        if !foreign.iter().any(leads_over) && self.watch.hazards.is_empty() {
+            return;
+        }
+        if device_gone {
+            for route in foreign.iter_mut().filter(|route| leads_over(route)) {
+                route.hops.retain(|hop| hop.link != link);
+            }
+            // Those that never led anywhere, such as blackholes, stay.
+            foreign.retain(|route| !route.hops.is_empty() || route.kind != RouteKind::Unicast);
+        } else {
+            // It depends on the route. One inside this node's own subnet keeps nobody from a peer.
+            let over: Vec<IpNet> =
+                foreign.iter().filter(|r| leads_over(r)).map(|r| r.dst).collect();
+            let around = |dst| peers_around(&self.wanted, &self.ownership, dst).next().is_some();
+            self.resync_due |= over.into_iter().any(around);
         }
         self.watch.look_at_everything();
     }
@@ -243,12 +268,14 @@ impl<S: Ord + Clone> Reconciler<S> {
         })
     }
 
-    /// An address that a pod of this node may have, and that is not one of the host's own.
+    /// An address that a pod behind this address's device may have: neither one of the host's own nor one with a
+    /// route of its own, such as that of a test pod.
     fn a_pod(&self, addr: IpNet) -> Option<IpAddr> {
-        let own = |ip: &IpAddr| {
-            self.links.iter().any(|(_, all)| all.iter().any(|address| address.addr.addr() == *ip))
-        };
-        addr.hosts().take(1 << 16).last().filter(|ip| !own(ip))
+        let own = self.links.iter().flat_map(|(_, all)| all).map(|address| address.addr.addr());
+        let routed = self.watch.foreign.iter().map(|route| route.dst);
+        let routed = routed.filter(|dst| dst.prefix_len() == dst.max_prefix_len());
+        let taken: BTreeSet<IpAddr> = own.chain(routed.map(|dst| dst.addr())).collect();
+        addr.hosts().rev().take(taken.len() + 1).find(|ip| !taken.contains(ip))
     }
 
     /// Where packets go, if not this way.
@@ -268,6 +295,8 @@ impl<S: Ord + Clone> Reconciler<S> {
         };
         Ok(match self.path(&encode::lookup_route(dst, from))? {
             Ok(path) if path.link == link && path.gateway == via => None,
+            // It leads to one pod that this node made to test others.
+            Ok(path) if is_test_pod_name(path.link.as_str()) => None,
             Ok(path) => Some(match path.gateway {
                 Some(gateway) => format!("via {gateway} dev {}", path.link),
                 None => format!("to {}", path.link),

@@ -17,6 +17,7 @@ mod config_changes;
 mod connectivity;
 mod daemon;
 mod devices;
+mod diagnostics;
 mod events;
 mod extension;
 mod families;
