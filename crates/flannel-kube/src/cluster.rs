@@ -184,8 +184,8 @@ impl Cluster {
     }
 
     fn take_listed(&self, node: &NodeView<'_>) {
-        self.note_asked(node);
         self.table().listed(node);
+        self.note_asked(node);
         if let Some(working) = &self.working {
             working.look(node);
         }
@@ -413,13 +413,11 @@ impl Following {
 impl Cluster {
     /// Takes note of an event.
     fn take(&self, kind: EventKind, node: &NodeView<'_>, changes: &mut Vec<LeaseChange>) {
-        if matches!(kind, EventKind::Added | EventKind::Modified) {
-            self.note_asked(node);
-        }
         let mut table = self.table();
         match kind {
             EventKind::Added | EventKind::Modified => {
                 changes.extend(table.put(node));
+                self.note_asked(node);
                 if let Some(working) = &self.working {
                     working.look(node);
                 }

@@ -22,19 +22,11 @@ pub(crate) type Asked = BTreeMap<Box<str>, Option<Box<str>>>;
 /// A request as it stands in a Node. Whenever it is placed again it says another time, so that the Node changes.
 struct Placed {
     request: NodeRequest,
-    at: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct PlacedAt {
-    placed: u64,
 }
 
 impl Placed {
     fn read(text: &str) -> Option<Self> {
-        let PlacedAt { placed } = serde_json::from_str(text).ok()?;
-        Some(Self { request: NodeRequest::read(text).ok()?, at: placed })
+        Some(Self { request: NodeRequest::read(text).ok()? })
     }
 
     fn text(request: &NodeRequest, at: u64) -> String {
@@ -171,7 +163,7 @@ async fn keep(cluster: &Cluster, told: &watch::Sender<Requests>) {
                 heard.insert(name, Heard { text, placed, until: now + LIFE });
             }
         }
-        tell(told, heard.values().filter(|it| it.until > now));
+        tell(told, requests_of(&heard, now, |name| cluster.table().subnet_of(name)));
         for (name, known) in heard.iter_mut().filter(|(_, known)| known.until <= now) {
             known.placed = None;
             known.until = now + LIFE;
@@ -192,16 +184,35 @@ async fn keep(cluster: &Cluster, told: &watch::Sender<Requests>) {
     }
 }
 
-/// Of a request that stands in several Nodes what was placed last counts.
-fn tell<'a>(told: &watch::Sender<Requests>, heard: impl Iterator<Item = &'a Heard>) {
-    let mut latest: BTreeMap<&RequestId, &Placed> = BTreeMap::new();
-    for placed in heard.filter_map(|known| known.placed.as_ref()) {
-        let known = latest.entry(&placed.request.id).or_insert(placed);
-        if known.at < placed.at {
-            *known = placed;
+/// Requests that stand. A Node's annotation asks the node of that Node alone: whoever may write one Node, as its
+/// kubelet may, asks nothing of others.
+fn requests_of(
+    heard: &BTreeMap<Box<str>, Heard>,
+    now: Instant,
+    subnet_of: impl Fn(&str) -> Option<Subnet>,
+) -> Requests {
+    let mut requests: Vec<NodeRequest> = Vec::new();
+    for (name, known) in heard.iter().filter(|(_, known)| known.until > now) {
+        let Some((placed, own)) = known.placed.as_ref().zip(subnet_of(name)) else { continue };
+        let mut request = placed.request.clone();
+        request.nodes.retain(|node| node.overlaps(&own));
+        if request.nodes.is_empty() {
+            continue;
+        }
+        // Where all is well, Nodes that are asked the same say the same.
+        let same = |other: &&mut NodeRequest| {
+            let NodeRequest { id, kind, nodes: _, limit, body } = &**other;
+            (id, kind, limit, body) == (&request.id, &request.kind, &request.limit, &request.body)
+        };
+        match requests.iter_mut().find(same) {
+            Some(other) => other.nodes.extend(request.nodes),
+            None => requests.push(request),
         }
     }
-    let now: Requests = latest.into_values().map(|placed| placed.request.clone()).collect();
+    requests.into()
+}
+
+fn tell(told: &watch::Sender<Requests>, now: Requests) {
     told.send_if_modified(|told| {
         let changed = *told != now;
         *told = now;
@@ -213,5 +224,54 @@ async fn sleep_until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn subnet(number: u8) -> Subnet {
+        format!("10.244.{number}.0-24").parse().expect("a subnet")
+    }
+
+    /// A request to these nodes, as it stands in a Node.
+    fn heard(nodes: &[u8], body: &str) -> Heard {
+        let request = NodeRequest {
+            id: "r1".parse().expect("a name"),
+            kind: "test".to_owned(),
+            nodes: nodes.iter().map(|number| subnet(*number)).collect(),
+            limit: Duration::from_secs(60),
+            body: body.into(),
+        };
+        let until = Instant::now() + LIFE;
+        Heard { text: None, placed: Some(Placed { request }), until }
+    }
+
+    #[tokio::test]
+    async fn an_annotation_asks_the_node_of_its_node_alone() {
+        let asks = |all: Vec<(&str, Heard)>| -> Vec<(String, Vec<Subnet>)> {
+            let all = all.into_iter().map(|(name, heard)| (name.into(), heard)).collect();
+            let subnet_of = |name: &str| Some(subnet(name.strip_prefix("node-")?.parse().ok()?));
+            let requests = requests_of(&all, Instant::now(), subnet_of);
+            let told = |it: &NodeRequest| (it.body.as_str().unwrap_or("").into(), it.nodes.clone());
+            requests.iter().map(told).collect()
+        };
+        let both = || heard(&[1, 2], "operator's");
+        assert_eq!(
+            asks(vec![("node-1", both()), ("node-2", both())]),
+            [("operator's".to_owned(), vec![subnet(1), subnet(2)])]
+        );
+        // A kubelet writes into its own Node a request to all others, by the name of the operator's or not.
+        let own = ("kubelet's".to_owned(), vec![subnet(1)]);
+        assert_eq!(asks(vec![("node-1", heard(&[1, 2, 3], "kubelet's"))]), [own.clone()]);
+        assert_eq!(
+            asks(vec![("node-1", heard(&[1, 2, 3], "kubelet's")), ("node-2", both())]),
+            [own, ("operator's".to_owned(), vec![subnet(2)])]
+        );
+        assert_eq!(asks(vec![("node-1", heard(&[2, 3], "kubelet's"))]), []);
+        assert_eq!(asks(vec![("unknown", both())]), []);
     }
 }

@@ -256,6 +256,11 @@ impl NodeTable {
         Some(lease)
     }
 
+    /// The subnet that the Node of this name has.
+    pub(crate) fn subnet_of(&self, name: &str) -> Option<Subnet> {
+        self.nodes.get(name)?.subnet
+    }
+
     /// The name of the Node that has this subnet.
     pub(crate) fn named_of(&self, subnet: Subnet) -> Option<Box<str>> {
         self.holder(subnet)?.attrs.owner

@@ -28,8 +28,8 @@ pub use etcd::{EtcdKey, EtcdKeys, EtcdOptions, EtcdStore, Secret};
 pub use kept_lease::{KeptLease, LARGEST_DATA, Millis, split_owner};
 pub use log_position::LogPosition;
 pub use node_request::{
-    LARGEST_REQUEST, LIFE, NodeAnswer, NodeRequest, PLACED_EVERY, RequestId, Requests,
-    read_answer_body, requests_json,
+    LARGEST_REQUEST, LIFE, NodeAnswer, NodeRequest, PLACED_EVERY, REQUESTS_AT_ONCE, RequestId,
+    Requests, read_answer_body, requests_json,
 };
 pub use refusal::Refusal;
 pub use remote::{RemoteOptions, RemoteStore};

@@ -20,6 +20,8 @@ use crate::wire::{WireError, from_json};
 pub const LIFE: Duration = Duration::from_secs(15);
 /// How often it is placed again by who still wants it.
 pub const PLACED_EVERY: Duration = Duration::from_secs(5);
+/// So many requests stand in a network at once, and so many a node carries out: people ask, and few of them.
+pub const REQUESTS_AT_ONCE: usize = 4;
 /// So many bytes a request or an answer may have as text: what a Node of Kubernetes can carry beside the rest.
 pub const LARGEST_REQUEST: usize = 100 << 10;
 /// So many seconds a request may want to last, however often it is placed again.

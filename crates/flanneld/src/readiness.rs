@@ -162,6 +162,11 @@ impl Readings {
         };
         networks.iter().map(reading).collect()
     }
+
+    /// Where the daemon of a network takes questions, if it has come so far.
+    pub fn asking(&self, network: &NetworkName) -> Option<mpsc::Sender<Question>> {
+        self.0.askable.lock().unwrap_or_else(PoisonError::into_inner).get(network).cloned()
+    }
 }
 
 /// Ready when every network is; else what is wrong, and with which.

@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flannel_lease::{NetworkName, Subnet};
-use flannel_store::{LIFE, NodeAnswer, NodeRequest, Refusal, RequestId, Requests};
+use flannel_store::{
+    LIFE, NodeAnswer, NodeRequest, REQUESTS_AT_ONCE, Refusal, RequestId, Requests,
+};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-/// So many may stand at once in a network: people ask, and not many of them.
-const MOST: usize = 16;
 
 /// Clones share it.
 #[derive(Clone, Debug)]
@@ -52,8 +51,9 @@ impl RequestBoard {
         let of = networks.entry(network.clone()).or_default();
         if let Some(standing) = of.standing.get_mut(&id) {
             (standing.request, standing.until) = (request, until);
-        } else if of.standing.len() >= MOST {
-            let text = format!("{MOST} requests stand in this network: try again later");
+        } else if of.standing.len() >= REQUESTS_AT_ONCE {
+            let text =
+                format!("{REQUESTS_AT_ONCE} requests stand in this network: try again later");
             return Err(Refusal::Elsewhere(text));
         } else {
             let standing = Standing { request, answers: BTreeMap::new(), until };
@@ -167,7 +167,7 @@ mod tests {
     #[tokio::test]
     async fn no_more_than_a_few_stand_at_once() {
         let (board, network) = (RequestBoard::default(), NetworkName::default());
-        for number in 0..MOST {
+        for number in 0..REQUESTS_AT_ONCE {
             board.place(&network, request(&format!("r{number}"))).expect("placed");
         }
         assert!(board.place(&network, request("another")).is_err());

@@ -46,7 +46,8 @@ pub(super) async fn run(mut asked: Asked) {
                 let pods = read(&body).map(|wanted| wanted.pods).unwrap_or_default();
                 if !pods.is_empty() && pods != tried {
                     tried.clone_from(&pods);
-                    (said.state, said.found) = (State::Testing, Vec::new());
+                    let (pods, refused) = said::confine(pods, &asked.means.lease_nets().await);
+                    (said.state, said.found) = (State::Testing, untried(&refused));
                     pod.try_all(pods).await;
                 }
             }
@@ -63,6 +64,13 @@ pub(super) async fn run(mut asked: Asked) {
             }
         }
     }
+}
+
+/// Of pods that are not where a pod of this network can be, as far as this node knows.
+fn untried(refused: &[said::Pod]) -> Vec<Found> {
+    let why = "this node knows no lease with this address: it sends nothing there";
+    let each = refused.iter().flat_map(|pod| pod.addresses().map(|ip| (&pod.node, ip)));
+    each.map(|(node, ip)| Found::untried(node, ip, why)).collect()
 }
 
 fn read(body: &Value) -> Option<said::Asked> {

@@ -93,7 +93,8 @@ pub async fn run(setup: Setup) -> anyhow::Result<()> {
     let (store, said) = (setup.store.clone(), setup.report.said());
     let prober = setup.prober.clone();
     let (now, node) = watch::channel(None);
-    let means = Means { store: store.clone(), prober: prober.clone(), node };
+    let daemon = (setup.report.readings(), setup.report.network().clone());
+    let means = Means { store: store.clone(), prober: prober.clone(), node, daemon };
     tokio::select! {
         result = live(setup, now) => result,
         never = keep_telling(&*store, said) => match never {},

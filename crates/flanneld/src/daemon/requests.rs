@@ -1,6 +1,6 @@
 //! What operators ask of this node, through the store: each request has a task while it stands, and ends with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -8,18 +8,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_common::Backoff;
-use flannel_lease::Subnet;
+use flannel_lease::{NetworkName, Subnet};
 use flannel_probe::Prober;
 use flannel_probe::marked::{self, Devices};
-use flannel_store::{NodeAnswer, NodeRequest, RequestId, Requests, Store, StoreError};
+use flannel_store::{
+    NodeAnswer, NodeRequest, REQUESTS_AT_ONCE, RequestId, Requests, Store, StoreError,
+};
 use flannel_trace::NodeInNetwork;
+use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::{Daemon, connectivity, marked_packets, trace};
+use crate::door::Question;
+use crate::readiness::Readings;
 
+/// How soon it is looked again whether there is room for a request that waits.
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
 
 /// What those who do as they are asked may need to know of this node.
@@ -29,6 +36,21 @@ pub(super) struct Means {
     pub(super) prober: Option<Prober>,
     /// As the node is now.
     pub(super) node: watch::Receiver<Option<Arc<NodeNow>>>,
+    /// Where the daemon of this network is asked, and by which name.
+    pub(super) daemon: (Readings, NetworkName),
+}
+
+impl Means {
+    /// The subnets of all leases that this node knows, its own among them: no request sends a packet elsewhere.
+    pub(super) async fn lease_nets(&self) -> BTreeSet<IpNet> {
+        let (readings, network) = &self.daemon;
+        let Some(asking) = readings.asking(network) else { return BTreeSet::new() };
+        let (answer, nets) = oneshot::channel();
+        match asking.send(Question::LeaseNets(answer)).await {
+            Ok(()) => nets.await.unwrap_or_default(),
+            Err(_) => BTreeSet::new(),
+        }
+    }
 }
 
 /// This node in its network.
@@ -141,35 +163,68 @@ pub(super) async fn keep_answering(mut means: Means) -> Infallible {
     loop {
         let now: Requests = requests.borrow_and_update().clone();
         standing.retain(|id, _| now.iter().any(|request| request.id == *id));
+        let mut waiting = 0;
         for request in now.iter() {
-            take(&means, &mut standing, request);
+            waiting += usize::from(take(&means, &mut standing, request) == Taken::Waits);
         }
-        if requests.changed().await.is_err() {
-            return std::future::pending().await;
+        let room_check = async {
+            match waiting {
+                0 => std::future::pending().await,
+                _ => tokio::time::sleep(ROOM_CHECK_INTERVAL).await,
+            }
+        };
+        tokio::select! {
+            changed = requests.changed() => {
+                if changed.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+            () = room_check => {}
         }
     }
 }
 
-fn take(means: &Means, standing: &mut BTreeMap<RequestId, Standing>, request: &NodeRequest) {
+/// What became of a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Taken {
+    /// It is carried out, or is nothing to this node.
+    Settled,
+    /// As many as there may be are being carried out.
+    Waits,
+}
+
+fn take(
+    means: &Means,
+    standing: &mut BTreeMap<RequestId, Standing>,
+    request: &NodeRequest,
+) -> Taken {
+    let node = means.node.borrow().clone();
+    let Some(named) = node.and_then(|node| request.named(&node.subnet)) else {
+        return Taken::Settled;
+    };
     if let Some(known) = standing.get(&request.id) {
         known.body.send_if_modified(|body| {
             let changed = *body != request.body;
             body.clone_from(&request.body);
             changed
         });
-        return;
+        return Taken::Settled;
     }
-    let node = means.node.borrow().clone();
-    let Some(named) = node.and_then(|node| request.named(&node.subnet)) else { return };
+    let running = standing.values().filter(|it| !it.task.is_finished()).count();
+    if running >= REQUESTS_AT_ONCE {
+        tracing::debug!("The request {} waits: {running} are being carried out", request.id);
+        return Taken::Waits;
+    }
     let (body, heard) = watch::channel(request.body.clone());
     let (id, kind, limit) = (request.id.clone(), &request.kind, request.limit);
     let asked = Asked { means: means.clone(), id: id.clone(), named, body: heard };
     let Some(doing) = begin(kind, asked) else {
         tracing::debug!("The request {id} asks for {kind}, which this daemon does not know");
-        return;
+        return Taken::Settled;
     };
     tracing::info!(event = "request", "An operator asks this node for {kind} (request {id})");
     // What stands longer than it may is ended here, and not begun anew.
     let task = tokio::spawn(async move { drop(tokio::time::timeout(limit, doing).await) });
     standing.insert(id, Standing { body, task });
+    Taken::Settled
 }

@@ -8,6 +8,7 @@ use flannel_state::{
     StoreState, UnderlayState,
 };
 use flannel_wanted::Status;
+use ipnet::IpNet;
 
 use super::Daemon;
 use super::issues::SharedAddresses;
@@ -55,6 +56,12 @@ impl Daemon {
             }
             Question::Figures(answer) => {
                 let _ = answer.send(Box::new(self.figures(status)));
+            }
+            Question::LeaseNets(answer) => {
+                let subnets = self.table.iter().map(|(subnet, _)| *subnet);
+                let subnets = subnets.chain([self.own.subnet()]);
+                let nets = subnets.flat_map(|it| [it.v4().map(IpNet::V4), it.v6().map(IpNet::V6)]);
+                let _ = answer.send(nets.flatten().collect());
             }
             Question::AppliersAndRules(answer) => {
                 let _ = answer.send(self.parts());

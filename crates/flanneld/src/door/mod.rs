@@ -9,6 +9,7 @@ mod entries;
 mod metrics;
 mod socket;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,6 +22,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
+use ipnet::IpNet;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::StreamExt as _;
@@ -40,6 +42,8 @@ pub enum Question {
     Peers(Option<PeerPlace>, oneshot::Sender<PeersPage>),
     AppliersAndRules(oneshot::Sender<AppliersAndRules>),
     Figures(oneshot::Sender<Box<Figures>>),
+    /// The subnets of all leases, of each family.
+    LeaseNets(oneshot::Sender<BTreeSet<IpNet>>),
 }
 
 /// Where a page of peers ended. Those that the store no longer lists come last.
