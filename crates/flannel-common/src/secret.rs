@@ -2,11 +2,29 @@
 
 use std::fmt;
 
+use subtle::ConstantTimeEq as _;
+use zeroize::Zeroize as _;
+
 const HIDDEN: &str = "<secret>";
 
-/// A text that never shows itself: not in logs, not in errors, not in `{:?}`.
-#[derive(Clone, PartialEq, Eq)]
+/// A text that never shows itself: not in logs, not in errors, not in `{:?}`. It is compared in constant time, and
+/// overwritten when it is dropped.
+#[derive(Clone)]
 pub struct Secret(String);
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
+    }
+}
+
+impl Eq for Secret {}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl Secret {
     pub fn new(text: impl Into<String>) -> Self {
@@ -47,6 +65,7 @@ mod tests {
         let secret = Secret::new("hunter2");
         assert_eq!(secret.hide_in("a hunter2, or two"), "a <secret>, or two");
         assert_eq!(Secret::new("a").hide_in("as it is"), "as it is");
+        assert!(secret == Secret::new("hunter2") && secret != Secret::new("hunter3"));
         assert_eq!((format!("{secret:?}").as_str(), secret.reveal()), ("<secret>", "hunter2"));
     }
 }

@@ -1,7 +1,11 @@
-//! WireGuard's keys: 32 bytes each, written as base64. Those that are secret show nothing of themselves.
+//! WireGuard's keys: 32 bytes each, written as base64. Those that are secret show nothing of themselves, are compared
+//! in constant time, and are overwritten when they are dropped.
 
 use std::fmt;
 use std::str::FromStr;
+
+use subtle::ConstantTimeEq as _;
+use zeroize::{Zeroize as _, Zeroizing};
 
 const LEN: usize = 32;
 /// What a secret is shown as.
@@ -11,12 +15,32 @@ const HIDDEN: &str = "<hidden>";
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey(pub [u8; LEN]);
 
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct PrivateKey([u8; LEN]);
 
 /// A secret that all nodes share besides their own keys.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct PresharedKey([u8; LEN]);
+
+macro_rules! secret_bytes {
+    ($($key:ident),*) => {$(
+        impl PartialEq for $key {
+            fn eq(&self, other: &Self) -> bool {
+                self.0.ct_eq(&other.0).into()
+            }
+        }
+
+        impl Eq for $key {}
+
+        impl Drop for $key {
+            fn drop(&mut self) {
+                self.0.zeroize();
+            }
+        }
+    )*};
+}
+
+secret_bytes!(PrivateKey, PresharedKey);
 
 /// It does not say what it was: it may have been a secret with one wrong character.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -46,8 +70,8 @@ impl PrivateKey {
     }
 
     /// As the key file has it. Not for any log.
-    pub fn reveal(&self) -> String {
-        encode(&self.0)
+    pub fn reveal(&self) -> Zeroizing<String> {
+        Zeroizing::new(encode(&self.0))
     }
 }
 
@@ -127,7 +151,8 @@ fn encode(bytes: &[u8; LEN]) -> String {
 
 /// Line breaks are passed over, as the Go flannel does.
 fn decode(text: &str) -> Result<[u8; LEN], InvalidKey> {
-    let mut bytes = Vec::with_capacity(LEN);
+    // Of the right size from the start: one that grows leaves copies behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(text.len()));
     let (mut number, mut bits) = (0u32, 0);
     let text = text.trim().trim_end_matches('=');
     for byte in text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')) {
@@ -142,7 +167,7 @@ fn decode(text: &str) -> Result<[u8; LEN], InvalidKey> {
     }
     // What is left over is padding.
     let whole = number == 0;
-    bytes.try_into().ok().filter(|_| whole).ok_or(InvalidKey)
+    bytes.as_slice().try_into().ok().filter(|_| whole).ok_or(InvalidKey)
 }
 
 #[cfg(test)]
