@@ -86,7 +86,7 @@ impl UdpBackend {
     }
 
     fn tunnel(&self, node: &Node, own: &Lease) -> TunnelDevice {
-        let families = Family::used_by(node).filter_map(|family| family.source(&node.underlay));
+        let families = Family::used_by(node).filter_map(|family| source(family, node));
         TunnelDevice {
             device: self.device.to_string(),
             bind: families.map(|source| self.endpoint(source)).collect(),
@@ -98,6 +98,21 @@ impl UdpBackend {
             wireguard: None,
         }
     }
+}
+
+/// The address that datagrams of a family leave from. One of the link alone is none: peers need not be on that link,
+/// and no socket is bound to it without naming the link.
+fn source(family: Family, node: &Node) -> Option<IpAddr> {
+    family.source(&node.underlay).filter(|source| !is_link_local(*source))
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// Families of the network that this node cannot carry.
+fn uncarried(node: &Node) -> impl Iterator<Item = Family> {
+    Family::used_by(node).filter(|family| source(*family, node).is_none())
 }
 
 impl Backend for UdpBackend {
@@ -114,9 +129,31 @@ impl Backend for UdpBackend {
     }
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
-        let raise = format!("the MTU of {}", node.underlay.link);
+        let link = node.underlay.link;
+        if let Some(family) = uncarried(node).next()
+            && uncarried(node).count() == Family::used_by(node).count()
+        {
+            return Err(BackendError::Unfit(format!(
+                "{link} has no {family} address that other nodes can send to, only one of its link (fe80::/10): give \
+                 {link} a global or a unique local address, or choose another interface with --iface"
+            )));
+        }
+        let raise = format!("the MTU of {link}");
         Family::used_by(node)
             .try_for_each(|family| family.check_mtu(self.mtu(node), node.underlay.mtu, &raise))
+    }
+
+    fn remarks(&self, node: &Node) -> Vec<String> {
+        let link = node.underlay.link;
+        let remark = |family: Family| {
+            format!(
+                "{link} has no {family} address that other nodes can send to, only one of its link (fe80::/10): udp \
+                 carries {family} of pods over {family} alone, so this node carries none; {} is carried. Give {link} a \
+                 global or a unique local {family} address",
+                family.other()
+            )
+        };
+        uncarried(node).map(remark).collect()
     }
 
     fn mtu(&self, node: &Node) -> u32 {
@@ -138,7 +175,13 @@ impl Backend for UdpBackend {
         let mut problem = None;
         for family in Family::used_by(node) {
             let Some(subnet) = family.subnet(&peer.subnet) else { continue };
+            if source(family, node).is_none() {
+                continue;
+            }
             match family.public_address(peer) {
+                Ok(public) if is_link_local(public) => {
+                    problem = Some(PeerProblem::NoAddress(family));
+                }
                 Ok(public) => {
                     let endpoint = self.endpoint(public);
                     let device = DeviceName::from(self.device.as_str());

@@ -554,6 +554,31 @@ fn udp_speaks_to_nodes_that_name_no_backend_and_to_its_own_kind() {
 }
 
 #[test]
+fn udp_carries_ipv4_on_a_card_whose_only_ipv6_address_is_that_of_its_link() {
+    use flannel_wanted::KeyedEntry as _;
+    let (backend, mut node) = node(&DUAL.replace("vxlan", "udp"));
+    let local = Some("fe80::1".parse().unwrap());
+    (node.underlay.v6, node.underlay.public_v6) = (local, local);
+    backend.check(&node).unwrap();
+    let device = &backend.base(&node, &lease(OWN_DUAL)).tunnel[0];
+    assert_eq!(device.describe(), "tunnel flannel0 on UDP 192.168.100.1:8285");
+    let [remark] = &backend.remarks(&node)[..] else { panic!("one remark") };
+    assert!(remark.contains("eth0 has no IPv6 address") && remark.contains("IPv4 is carried"));
+    // Of peers, neither those that have an address nor those that are like this node.
+    for theirs in ["fd00:100::2", "fe80::2"] {
+        let attrs = format!(
+            r#"{{"PublicIP":"192.168.100.2","PublicIPv6":"{theirs}","BackendType":"udp"}}"#
+        );
+        let peer = lease((PEER_DUAL.0, &attrs));
+        let wishes = peer_wishes(&*backend, &node, &lease(OWN_DUAL), &peer).unwrap();
+        assert_eq!((wishes.tunnel.len(), wishes.kernel.len()), (1, 1), "{theirs}");
+    }
+    (node.underlay.v4, node.underlay.public_v4, node.network.v4) = (None, None, None);
+    let error = backend.check(&node).unwrap_err().to_string();
+    assert!(error.contains("eth0 has no IPv6 address"), "{error}");
+}
+
+#[test]
 fn udp_carries_each_family_over_its_own() {
     let config = DUAL.replace("vxlan", "udp");
     let (backend, node) = node(&config);

@@ -1,6 +1,6 @@
 //! Packets of one family in those of the other: networks over an underlay that lacks one of their families.
 
-use flannel_lab::{Families, LabBuilder, Result};
+use flannel_lab::{Families, LabBuilder, PingOptions, Result};
 use serde_json::json;
 
 use crate::support::{Kernel, LIMIT, connected_pods, lab, probe, reach_each_other};
@@ -134,6 +134,19 @@ fn a_node_without_ipv6_is_reached_by_those_that_have_it_with_wireguard() -> Resu
     for mode in ["separate", "auto"] {
         one_node_without_ipv6(wireguard(mode))?;
     }
+    Ok(())
+}
+
+#[test]
+fn udp_carries_ipv4_where_cards_have_no_ipv6_address_but_the_links_own() -> Result<()> {
+    let lab = lab(2).backend("udp").underlay(Families::Ipv4).overlay(Families::Dual).start()?;
+    let pods = lab.pod_on_every_node()?;
+    let v4 = pods[1].v4().expect("an address").into();
+    lab.wait_until("pods to reach each other over IPv4", LIMIT, || {
+        lab.ping_address(&pods[0], v4, PingOptions::default())
+    })?;
+    let log = lab.node(1).flanneld().log();
+    assert!(log.contains("eth0 has no IPv6 address") && log.contains("IPv4 is carried"), "{log}");
     Ok(())
 }
 
