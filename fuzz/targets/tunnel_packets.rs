@@ -34,7 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
             0..4 => reads.push(part),
             4 => node.limit_paths(u32::from(kind) * 8),
             other => {
-                let from = peers[usize::from(other) - 5].endpoint.ip();
+                let from = peers[usize::from(other) - 5].endpoint;
                 messages.push((from, part, usize::from(kind >> 3) * 64));
             }
         }
@@ -51,7 +51,7 @@ fuzz_target!(|bytes: &[u8]| {
         [peer("10.244.1.0/24", "192.168.100.1:8285"), peer("fd00:1::/64", "192.168.100.1:8285")];
     let mut other = Pipeline::new(OwnAddresses::default(), &back);
     let datagrams = sent.datagrams();
-    let from = "192.168.100.1".parse().expect("an address");
+    let from = "192.168.100.1:8285".parse().expect("an address");
     let messages: Vec<_> = datagrams.iter().map(|one| (from, one.as_slice(), 0)).collect();
     let received = other.receive(&messages);
     assert!(received.len() <= datagrams.len());

@@ -4,12 +4,12 @@
 //! TCP stream, and datagrams of one UDP flow, that follow each other are joined to one large packet, as a
 //! network card would: the rest of the kernel's work is then done once, not forty times.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use crate::checksum::Sum;
 use crate::counters::{Counters, DropReason};
 use crate::packet::{self, IpHeader};
-use crate::table::{PeerState, Table};
+use crate::table::{PeerState, Table, sender};
 use crate::vnet::{self, Gso, VnetHeader};
 use crate::wireguard::Opened;
 
@@ -86,7 +86,7 @@ impl Inbound {
         &mut self,
         table: &Table,
         counters: &Counters,
-        from: IpAddr,
+        from: SocketAddr,
         buffer: &[u8],
         range: std::ops::Range<usize>,
         segment: usize,
@@ -328,15 +328,16 @@ impl Write {
     }
 }
 
-/// Which peer a packet is of, if it may come in.
+/// Which peer a packet is of, if it may come in: it must come from where that peer's tunnel sends from. An address
+/// alone says little: a pod's packets leave its node from the node's address too, but not from the tunnel's port.
 fn judge(
     table: &Table,
-    from: IpAddr,
+    from: SocketAddr,
     packet: &[u8],
 ) -> Result<(u32, IpHeader), (DropReason, Option<u32>)> {
     let Some(ip) = IpHeader::read(packet) else { return Err((DropReason::Malformed, None)) };
     match table.find(ip.v6, ip.src) {
-        Some((index, state)) if state.peer.endpoint.ip() == from => Ok((index, ip)),
+        Some((index, state)) if sender(state.peer.endpoint) == sender(from) => Ok((index, ip)),
         _ => match table.sender(from) {
             Some(peer) => Err((DropReason::WrongSource, Some(peer))),
             None => Err((DropReason::UnknownSender, None)),

@@ -354,7 +354,7 @@ impl In {
                 Protection::None => self.inbound.take(
                     &table,
                     &shared.counters,
-                    received.from.ip(),
+                    received.from,
                     &self.buffer,
                     start..end,
                     received.segment,

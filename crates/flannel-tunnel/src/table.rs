@@ -20,7 +20,7 @@ use crate::wireguard;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Peer {
     pub subnet: IpNet,
-    /// Also where its packets must come from, whatever their port.
+    /// Also where its packets must come from, address and port.
     pub endpoint: SocketAddr,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Table {
     v4: Lookup,
     v6: Lookup,
     /// Asked only about packets that are dropped, so that the reason is told right.
-    senders: HashMap<IpAddr, u32>,
+    senders: HashMap<(IpAddr, u16), u32>,
 }
 
 impl Table {
@@ -113,7 +113,7 @@ impl Table {
                 IpAddr::V6(ip) => v6.push((Prefix { address: ip.into(), len }, index)),
             }
         }
-        let senders = peers.iter().map(|state| state.peer.endpoint.ip()).zip(0..).collect();
+        let senders = peers.iter().map(|state| sender(state.peer.endpoint)).zip(0..).collect();
         Self { own, v4: Lookup::new(32, &v4), v6: Lookup::new(128, &v6), senders, peers }
     }
 
@@ -127,8 +127,13 @@ impl Table {
         Some((index, self.peers.get(index as usize)?))
     }
 
-    /// A peer with this address, of which there may be several.
-    pub(crate) fn sender(&self, address: IpAddr) -> Option<u32> {
-        self.senders.get(&address).copied()
+    /// A peer that sends from there, of which there may be several.
+    pub(crate) fn sender(&self, from: SocketAddr) -> Option<u32> {
+        self.senders.get(&sender(from)).copied()
     }
+}
+
+/// What a datagram's sender is known by: without the scope that an IPv6 address was received with.
+pub(crate) fn sender(from: SocketAddr) -> (IpAddr, u16) {
+    (from.ip(), from.port())
 }

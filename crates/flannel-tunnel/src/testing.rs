@@ -1,6 +1,6 @@
 //! The pipeline without a kernel, for fuzzers and tests: bytes in, bytes out.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::counters::{CounterSnapshot, Counters};
@@ -88,7 +88,7 @@ impl Pipeline {
 
     /// A batch of messages from the wire: the sender, bytes, and how long each datagram in them is (0 for one).
     /// Returns what is written to the device, headers included.
-    pub fn receive(&mut self, messages: &[(IpAddr, &[u8], usize)]) -> Vec<Vec<u8>> {
+    pub fn receive(&mut self, messages: &[(SocketAddr, &[u8], usize)]) -> Vec<Vec<u8>> {
         let mut buffer: Vec<u8> =
             messages.iter().flat_map(|(_, bytes, _)| bytes.iter().copied()).collect();
         let mut at = 0;

@@ -1,6 +1,6 @@
 //! Packets as text books make them, by code that shares nothing with what is tested.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use flannel_tunnel::testing::Pipeline;
 use flannel_tunnel::{OwnAddresses, Peer};
@@ -33,8 +33,9 @@ pub(crate) fn peers() -> Vec<Peer> {
     ]
 }
 
-pub(crate) fn peer_address(v6: bool) -> IpAddr {
-    if v6 { "fd00:100::2".parse().unwrap() } else { "192.168.100.2".parse().unwrap() }
+pub(crate) fn peer_address(v6: bool) -> SocketAddr {
+    let address = if v6 { "[fd00:100::2]:8285" } else { "192.168.100.2:8285" };
+    address.parse().unwrap()
 }
 
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Who may send into the pod network, and what is counted.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use flannel_tunnel::DropReason;
 
@@ -25,10 +25,22 @@ fn a_packet_from_a_lease_with_a_source_in_its_subnet_is_delivered_and_counted() 
 #[test]
 fn defect_49_a_packet_from_an_address_without_a_lease_is_dropped_and_counted() {
     let mut node = pipeline();
-    let stranger: IpAddr = "192.168.100.66".parse().unwrap();
+    let stranger: SocketAddr = "192.168.100.66:8285".parse().unwrap();
     let packet = datagram(Ipv4Addr::new(10, 244, 2, 7));
     assert!(node.receive(&[(stranger, &packet, 0)]).is_empty());
     assert_eq!(node.counters().drops(DropReason::UnknownSender), 1);
+}
+
+#[test]
+fn a_packet_from_another_port_of_a_lease_holder_is_dropped_and_counted() {
+    let mut node = pipeline();
+    // As a pod of that node sends it, which leaves from the node's address.
+    let pod = SocketAddr::new(peer_address(false).ip(), 40_000);
+    let packet = datagram(Ipv4Addr::new(10, 244, 2, 7));
+    assert!(node.receive(&[(pod, &packet, 0)]).is_empty());
+    assert_eq!(node.counters().drops(DropReason::UnknownSender), 1);
+    let counted = node.peer_counters("10.244.2.0/24".parse().unwrap());
+    assert_eq!((counted.received_packets, counted.drops(DropReason::WrongSource)), (0, 0));
 }
 
 #[test]
