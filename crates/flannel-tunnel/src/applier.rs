@@ -3,9 +3,10 @@
 //!
 //! A process outlives the daemon. Whoever comes finds it by its socket, tells it all that is wanted, and it
 //! changes what differs. Should it end, it is started anew and told again: its device has stayed, with address
-//! and routes.
+//! and routes. Every other second it is asked whether it is alive; one that does not answer is killed, and another one
+//! started when it has ended.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use flannel_wanted::{
 use ipnet::IpNet;
 use tokio::sync::oneshot;
 
-use crate::control::client::{Client, TunnelError};
+use crate::control::client::{Client, TunnelError, socket_device};
 use crate::control::protocol::{Request, WireguardKey};
 use crate::counters::CounterSnapshot;
 use crate::datapath::Config;
@@ -33,6 +34,9 @@ const REPAIRS: RepairPolicy = RepairPolicy {
     undone: Backoff::new(Duration::from_millis(50), Duration::from_secs(60)),
     refused: Backoff::new(Duration::from_millis(50), Duration::from_secs(10)),
 };
+
+/// How often processes are asked whether they are alive.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The name of a device: many peers have it.
 pub type DeviceName = Arc<str>;
@@ -136,7 +140,8 @@ impl<S: Requester> Tunnel<S> {
             Worker::start("tunnel", QUEUE, move || TunnelWork {
                 directory: of,
                 wanted: Wanted::new(REPAIRS),
-                clients: BTreeMap::new(),
+                processes: BTreeMap::new(),
+                next_question: Instant::now(),
                 gone: BTreeMap::new(),
                 rng: fastrand::Rng::with_seed(seed),
                 publish,
@@ -171,20 +176,28 @@ impl<S: Requester> WorkerApplier for Tunnel<S> {
 /// The sockets of tunnel processes, of this network or another, and the names of their devices.
 fn sockets(directory: &Path) -> impl Iterator<Item = (PathBuf, String)> {
     std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|file| {
-        let name = file.file_name();
-        let device = name.to_str()?.strip_prefix("tunnel-")?.strip_suffix(".sock")?;
-        Some((file.path(), device.to_owned()))
+        let path = file.path();
+        let device = socket_device(&path)?.to_owned();
+        Some((path, device))
     })
 }
 
 struct TunnelWork<S> {
     directory: PathBuf,
     wanted: Wanted<S, TunnelEntry>,
-    clients: BTreeMap<DeviceName, Client>,
+    processes: BTreeMap<DeviceName, Process>,
+    /// When they are asked next whether they are alive.
+    next_question: Instant,
     /// Peers that nobody wants any more and of which their process has not been told.
     gone: BTreeMap<DeviceName, Gone>,
     rng: fastrand::Rng,
     publish: StatusPublisher,
+}
+
+struct Process {
+    client: Client,
+    /// Whether it serves a device. Without one there is nobody to tell of peers.
+    has_device: bool,
 }
 
 #[derive(Default)]
@@ -239,13 +252,17 @@ impl<S: Requester> Work for TunnelWork<S> {
                 return;
             }
             Command::Other(Totals(answer)) => {
-                // A process that does not answer is detected and restarted by the next command.
-                let each = self.clients.iter_mut().filter_map(|(device, client)| {
-                    let totals = client.totals();
-                    let totals = totals.inspect_err(|error| tracing::debug!("{device}: {error}"));
-                    Some((Arc::clone(device), totals.ok()?))
-                });
-                let _ = answer.send(each.collect());
+                let (mut totals, mut failures) = (Vec::new(), Vec::new());
+                for (device, process) in &mut self.processes {
+                    match process.client.totals() {
+                        Ok(of_device) => totals.push((Arc::clone(device), of_device)),
+                        Err(error) => failures.push((Arc::clone(device), error)),
+                    }
+                }
+                let _ = answer.send(totals);
+                for (device, error) in failures {
+                    self.failed(device, &error, now);
+                }
                 return;
             }
         };
@@ -255,18 +272,20 @@ impl<S: Requester> Work for TunnelWork<S> {
 
     fn tick(&mut self) {
         let now = Instant::now();
+        self.check_alive(now);
         self.wanted.wake(now);
         self.flush(now);
         self.publish.publish(Status::of(&self.wanted));
     }
 
     fn next_wake(&self) -> Option<Instant> {
-        self.wanted.next_wake()
+        let question = (!self.processes.is_empty()).then_some(self.next_question);
+        self.wanted.next_wake().into_iter().chain(question).min()
     }
 
     /// When a process has ended.
     fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
-        self.clients.values().map(Client::as_fd).collect()
+        self.processes.values().map(|process| process.client.as_fd()).collect()
     }
 }
 
@@ -299,14 +318,22 @@ impl<S: Requester> TunnelWork<S> {
     fn end_others(&mut self, networks: &[IpNet]) {
         let wanted: BTreeSet<String> =
             self.devices().into_iter().map(|config| config.device).collect();
-        self.clients.retain(|device, _| wanted.contains(&**device));
+        self.processes.retain(|device, _| wanted.contains(&**device));
         for (file, device) in sockets(&self.directory) {
             if wanted.contains(&device) {
                 continue;
             }
-            let Ok(Some((client, _))) = Client::find(&file) else {
-                let _ = std::fs::remove_file(file);
-                continue;
+            let client = match Client::find(&file) {
+                Ok(Some((client, _))) => client,
+                Ok(None) => {
+                    let _ = std::fs::remove_file(file);
+                    continue;
+                }
+                // It may be another network's, whose own applier sees to it.
+                Err(error) => {
+                    tracing::debug!("{error}");
+                    continue;
+                }
             };
             let ours = client.found().is_some_and(|config| {
                 let own = [config.own.v4.map(IpAddr::V4), config.own.v6.map(IpAddr::V6)];
@@ -326,16 +353,12 @@ impl<S: Requester> TunnelWork<S> {
 
     /// Tells the processes what they do not know yet.
     fn flush(&mut self, now: Instant) {
-        let ended: Vec<DeviceName> = self
-            .clients
-            .iter()
-            .filter(|(_, client)| client.has_ended())
-            .map(|(device, _)| Arc::clone(device))
-            .collect();
-        for device in ended {
+        let has_ended = |_: &DeviceName, process: &mut Process| process.client.has_ended();
+        let ended: Vec<_> = self.processes.extract_if(.., has_ended).collect();
+        for (device, process) in ended {
             tracing::warn!("the tunnel process of {device} has ended: starting it anew");
-            if let Some(client) = self.clients.remove(&device) {
-                client.reap();
+            if let Err(error) = process.client.reap() {
+                tracing::error!("the tunnel process of {device}: {error}");
             }
             self.rewrite_all_on(&device);
         }
@@ -355,16 +378,46 @@ impl<S: Requester> TunnelWork<S> {
             let device: DeviceName = config.device.as_str().into();
             let changes = changes.remove(&device).unwrap_or_default();
             if let Err(error) = self.tell(&device, config, changes) {
-                if !matches!(error, TunnelError::Refused(_)) {
-                    self.clients.remove(&device);
-                    self.rewrite_all_on(&device);
-                }
-                let (key, text) = (TunnelKey::Device(device), error.to_string());
-                let failed = self.wanted.failed(&key, text.clone(), now, &mut self.rng);
-                if failed.is_some_and(|(_, news)| news) {
-                    tracing::error!("{text}");
-                }
+                self.failed(device, &error, now);
             }
+        }
+    }
+
+    /// Asks the processes whether they are alive, if it is time. One that has ended is seen elsewhere.
+    fn check_alive(&mut self, now: Instant) {
+        if now < self.next_question {
+            return;
+        }
+        let asked = self.processes.iter_mut().filter(|(_, process)| !process.client.has_ended());
+        let hung: Vec<_> = asked
+            .filter_map(|(device, process)| {
+                Some((Arc::clone(device), process.client.check_alive().err()?))
+            })
+            .collect();
+        let now = Instant::now();
+        self.next_question = now + ALIVE_INTERVAL;
+        for (device, error) in hung {
+            self.failed(device, &error, now);
+        }
+    }
+
+    /// Something could not be told to a process. It is tried again; with another process, if this one is of no use.
+    fn failed(&mut self, device: DeviceName, error: &TunnelError, now: Instant) {
+        let mut text = error.to_string();
+        if !matches!(error, TunnelError::Refused(_)) {
+            let process = self.processes.remove(&device);
+            if let TunnelError::Hung { .. } = error
+                && let Some(process) = process
+                && let Err(error) = process.client.end()
+            {
+                text = format!("{text}: {error}");
+            }
+            self.rewrite_all_on(&device);
+        }
+        let key = TunnelKey::Device(device);
+        let failed = self.wanted.failed(&key, text.clone(), now, &mut self.rng);
+        if failed.is_some_and(|(_, news)| news) {
+            tracing::error!("{text}");
         }
     }
 
@@ -373,13 +426,13 @@ impl<S: Requester> TunnelWork<S> {
     fn compare(&mut self, now: Instant) {
         for config in self.devices() {
             let device: DeviceName = config.device.as_str().into();
-            let Some(client) = self.clients.get_mut(&device) else { continue };
-            let status = match client.status() {
+            let Some(process) = self.processes.get_mut(&device) else { continue };
+            let status = match process.client.status() {
                 Ok(status) => status,
                 Err(error) => {
-                    tracing::warn!("{error}");
-                    self.clients.remove(&device);
-                    self.rewrite_all_on(&device);
+                    self.failed(Arc::clone(&device), &error, now);
+                    // Whoever compares wants it right now.
+                    self.wanted.mark(&TunnelKey::Device(device));
                     continue;
                 }
             };
@@ -420,23 +473,29 @@ impl<S: Requester> TunnelWork<S> {
         mut changes: Changes,
     ) -> Result<(), TunnelError> {
         let key = TunnelKey::Device(Arc::clone(device));
-        let (anew, marked) = (!self.clients.contains_key(device), self.wanted.is_marked(&key));
-        // What is refused waits for its time; without a device there is nothing to tell of peers.
-        if anew && !marked {
+        let marked = self.wanted.is_marked(&key);
+        let anew = !self.processes.contains_key(device);
+        // What is refused waits for its time: to tell of peers before would be refused as well, and put that time off.
+        let has_device = self.processes.get(device).is_some_and(|process| process.has_device);
+        if !has_device && !marked {
             return Ok(());
         }
         if anew {
             let client = Client::find_or_start(&self.directory, device)?;
-            self.clients.insert(Arc::clone(device), client);
+            let process = Process { has_device: client.found().is_some(), client };
+            self.processes.insert(Arc::clone(device), process);
             changes = Changes::default();
             for entry in self.wanted.iter().filter(|entry| entry.device() == *device) {
                 changes.add(entry);
             }
         }
-        let Some(client) = self.clients.get_mut(device) else { return Ok(()) };
+        let Some(Process { client, has_device }) = self.processes.get_mut(device) else {
+            return Ok(());
+        };
         let is_wireguard = config.wireguard.is_some();
         if marked {
             client.command(&Request::Configure(config))?;
+            *has_device = true;
             self.wanted.succeeded(&key);
         }
         let gone = self.gone.remove(device).unwrap_or_default();
@@ -446,8 +505,8 @@ impl<S: Requester> TunnelWork<S> {
             (true, false) => client.command(&Request::Replace(peers))?,
             (false, true) if !wireguard.is_empty() || !gone.keys.is_empty() => {
                 // One that went and came back is wanted.
-                let put = |key: &WireguardKey| wireguard.iter().any(|w| w.public_key == key.0);
-                let gone = gone.keys.into_iter().filter(|key| !put(key)).collect();
+                let put: HashSet<PublicKey> = wireguard.iter().map(|w| w.public_key).collect();
+                let gone = gone.keys.into_iter().filter(|key| !put.contains(&key.0)).collect();
                 client.command(&Request::UpdateWireguard { put: wireguard, gone })?;
             }
             (false, false) if !peers.is_empty() || !gone.subnets.is_empty() => {

@@ -30,7 +30,7 @@ reasons! {
     Expired = "expired",
     /// Longer than the path to the peer takes; its sender is told.
     TooBig = "too-big",
-    /// From an address that holds no lease.
+    /// From an address, or a port of it, that no lease's holder sends from.
     UnknownSender = "unknown-sender",
     /// From a lease's holder, but with an inner source outside of that lease's subnet.
     WrongSource = "wrong-source",
@@ -40,6 +40,8 @@ reasons! {
     WriteFailed = "write-failed",
     /// A datagram longer than any that a peer sends.
     Truncated = "truncated",
+    /// For a peer that has not agreed upon keys yet, and more waited for it than is kept.
+    NoSession = "no-session",
 }
 
 const REASONS: usize = DropReason::ALL.len();

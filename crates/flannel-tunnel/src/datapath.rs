@@ -24,6 +24,7 @@ use crate::icmp::OwnAddresses;
 use crate::inbound::Joining;
 use crate::lane::{Broken, In, Out};
 use crate::protection::Protection;
+use crate::sys::device_place::DevicePlace;
 use crate::sys::interrupt;
 use crate::sys::tun::{self, TunFeatures, TunQueue};
 use crate::sys::udp::{UdpFeatures, UdpSocket};
@@ -99,10 +100,20 @@ pub enum DatapathError {
          (in a container: a privileged one, or that device mounted)"
     )]
     Tun { device: String, source: io::Error },
-    #[error("cannot listen on UDP {address}: {source}; is another flannel or tunnel running here?")]
+    #[error("cannot listen on UDP {address}: {source}{hint}", hint = bind_hint(source))]
     Bind { address: SocketAddr, source: io::Error },
     #[error("cannot start the datapath: {0}")]
     System(#[from] io::Error),
+}
+
+fn bind_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another program has this port (`ss -ulnp` names it): end it, or choose another port in Backend of the \
+             network config"
+        }
+        _ => "",
+    }
 }
 
 /// What all threads see.
@@ -141,6 +152,7 @@ pub(crate) struct Sources {
     /// For each lane one of every family.
     pub(crate) sockets: Vec<Vec<Arc<UdpSocket>>>,
     pub(crate) in_use: InUse,
+    place: DevicePlace,
 }
 
 pub struct Datapath {
@@ -157,7 +169,8 @@ impl Datapath {
         Self::serve(config, sources)
     }
 
-    /// Goes on with what another process has handed over.
+    /// Prepares to go on with what another process has handed over, and touches no packet before [`Self::begin`]:
+    /// until that process has ended, the packets and the keys are its.
     pub(crate) fn adopt(handed: Handed, descriptors: Vec<OwnedFd>) -> Result<Self, DatapathError> {
         let Handed { config, in_use, peers, counters, departed, wireguard } = handed;
         let mut descriptors = descriptors.into_iter();
@@ -172,7 +185,10 @@ impl Datapath {
         if queues.is_empty() || sockets.iter().any(|lane| lane.len() < config.bind.len()) {
             return Err(io::Error::other("descriptors are missing").into());
         }
-        let mut datapath = Self::prepare(config, Sources { queues, sockets, in_use })?;
+        // Where the device was made has been forgotten with that process; it is found by the name that it has now.
+        let name = queues.first().map(|queue| queue.device_name()).transpose()?;
+        let place = DevicePlace::find(name.as_deref().unwrap_or_default())?;
+        let datapath = Self::prepare(config, Sources { queues, sockets, in_use, place })?;
         if let Some(protection) = datapath.shared.protection.wireguard() {
             protection.adopt(wireguard);
             datapath.follow_wireguard(&[]);
@@ -188,8 +204,12 @@ impl Datapath {
         }
         datapath.shared.counters.add(&counters);
         datapath.shared.departed.add(&departed);
-        datapath.run()?;
         Ok(datapath)
+    }
+
+    /// Serves what was adopted.
+    pub(crate) fn begin(&mut self) -> Result<(), DatapathError> {
+        Ok(self.run()?)
     }
 
     fn serve(config: Config, sources: Sources) -> Result<Self, DatapathError> {
@@ -306,6 +326,7 @@ impl Datapath {
     /// What is behind each peer is where packets find it.
     fn follow_wireguard(&self, gone: &[PublicKey]) {
         let Some(wireguard) = self.shared.protection.wireguard() else { return };
+        let gone: HashSet<PublicKey> = gone.iter().copied().collect();
         let former = self.shared.table.load_full();
         let stays = |(config, _): &(WireguardPeer, _)| !gone.contains(&config.public_key);
         let peers = wireguard.peers().into_iter().filter(stays).flat_map(|(config, peer)| {
@@ -328,8 +349,8 @@ impl Datapath {
         wireguard.peers().into_iter().map(status).collect()
     }
 
-    /// Their sessions, for the process that goes on with them.
-    pub(crate) fn wireguard_sessions(&self) -> Vec<HandedPeer> {
+    /// Takes their sessions out, for the process that goes on with them.
+    pub(crate) fn take_wireguard_sessions(&self) -> Vec<HandedPeer> {
         self.shared
             .protection
             .wireguard()
@@ -373,12 +394,28 @@ impl Datapath {
         Arc::clone(&self.shared.alarm)
     }
 
+    /// Whether the device is in another network namespace by now.
+    pub(crate) fn has_lost_device(&self) -> bool {
+        self.sources.place.is_left()
+    }
+
+    /// Makes the alarm ring.
+    pub(crate) fn raise_alarm(&self) {
+        let _ = rustix::io::write(&*self.shared.alarm, &1_u64.to_ne_bytes());
+    }
+
     /// Opens the device again, or makes it anew.
     pub(crate) fn reopen(&mut self) -> Result<(), DatapathError> {
         self.halt();
+        if self.has_lost_device() {
+            // Where it is now nobody serves it.
+            self.sources.queues.iter().for_each(|queue| queue.forget_device());
+        }
         let lanes = self.sources.sockets.len();
-        match open_device(&self.config, lanes) {
-            Ok((queues, tun)) => {
+        let opened = open_device(&self.config, lanes);
+        match opened.and_then(|opened| Ok((opened, DevicePlace::find(&self.config.device)?))) {
+            Ok(((queues, tun), place)) => {
+                self.sources.place = place;
                 // All were told by one alarm.
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&*self.shared.alarm, &mut count);
@@ -495,6 +532,7 @@ fn open(config: &Config) -> Result<Sources, DatapathError> {
     let lanes = if wished == 0 { processors().min(MOST_LANES) } else { wished };
     let (queues, tun) = open_device(config, lanes)?;
     let (sockets, udp) = open_sockets(config, queues.len())?;
+    let place = DevicePlace::find(&config.device)?;
     let in_use = InUse {
         tso: tun.tso,
         uso: tun.uso,
@@ -503,7 +541,7 @@ fn open(config: &Config) -> Result<Sources, DatapathError> {
         lanes: queues.len(),
         threads: queues.len() * (1 + config.bind.len()),
     };
-    Ok(Sources { queues, sockets, in_use })
+    Ok(Sources { queues, sockets, in_use, place })
 }
 
 fn processors() -> usize {

@@ -30,7 +30,7 @@ mod vnet;
 mod wireguard;
 
 pub use applier::{DeviceName, Tunnel, TunnelDevice, TunnelEntry, TunnelKey};
-pub use control::client::{Client, TunnelError, socket_path};
+pub use control::client::{Client, TunnelError, end_processes, socket_device, socket_path};
 pub use control::protocol::{TunnelStatus, WireguardPeerStatus};
 pub use control::service::{PROCESS_NAME, SUBCOMMAND, run as run_process};
 pub use counters::{CounterSnapshot, Counters, DropReason};

@@ -16,6 +16,7 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use crate::counters::CounterSnapshot;
 use crate::datapath::{Config, InUse};
@@ -26,8 +27,9 @@ use crate::wireguard::{HandedPeer, WireguardPeer, public_key};
 /// its work over, which every version can.
 pub(crate) const VERSION: u32 = 1;
 
-/// Longer than ten thousand peers take, and no more than anybody may make us keep.
-const MOST_BYTES: usize = 64 << 20;
+/// Longer than ten thousand peers take, with three sessions each that are in full use, and no more than anybody may make
+/// us keep.
+const MOST_BYTES: usize = 128 << 20;
 /// Descriptors that one message carries; the kernel takes 253.
 const MOST_DESCRIPTORS: usize = 200;
 
@@ -55,10 +57,15 @@ pub(crate) enum Request {
     Status,
     /// What has passed in all, without a line for each peer.
     Totals,
-    /// Stop serving and hand over what is served. If nothing more is said, serving goes on.
+    /// Listen for others too, on the socket that comes with this.
+    Listen,
+    /// Stop serving and hand over what is served. If `End` does not follow, serving goes on, with new sessions:
+    /// those that were handed over are not used again.
     HandOver,
-    /// Begin with what another has handed over; its descriptors come with this.
+    /// Prepare to go on with what another has handed over; its descriptors come with this.
     Adopt(Box<Handed>),
+    /// That other has ended: go on.
+    Begin,
     /// End, and leave the device for whoever comes next.
     End,
     /// End, and take the device along.
@@ -148,8 +155,9 @@ pub(crate) fn send<T: Serialize>(
     message: &T,
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let body = serde_json::to_vec(message)?;
-    let mut bytes = Vec::with_capacity(4 + body.len());
+    // There are keys in some of them.
+    let body = Zeroizing::new(serde_json::to_vec(message)?);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(4 + body.len()));
     bytes.extend_from_slice(&u32::try_from(body.len()).map_err(io::Error::other)?.to_be_bytes());
     bytes.extend_from_slice(&body);
     // Descriptors travel with the first byte.
@@ -192,7 +200,7 @@ pub(crate) fn receive<T: DeserializeOwned>(
     if length > MOST_BYTES {
         return Err(io::Error::other("a message longer than any that is sent here"));
     }
-    let mut body = vec![0; length];
+    let mut body = Zeroizing::new(vec![0; length]);
     stream.read_exact(&mut body)?;
     Ok(Some((serde_json::from_slice(&body)?, descriptors)))
 }

@@ -1,5 +1,6 @@
 //! The system calls: TUN devices and UDP sockets, many packets at a time.
 
+pub(crate) mod device_place;
 pub(crate) mod interrupt;
 pub(crate) mod tun;
 pub(crate) mod udp;

@@ -76,10 +76,14 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 
+fn no_request() -> libc::ifreq {
+    // SAFETY: an interface request of all zeroes is a valid value.
+    unsafe { std::mem::zeroed() }
+}
+
 fn attach(name: &str, features: TunFeatures) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).open(PATH)?;
-    // SAFETY: an interface request of all zeroes is a valid value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let mut request = no_request();
     if name.len() >= request.ifr_name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -137,6 +141,15 @@ impl TunQueue {
         let count = pieces.len() as libc::c_int;
         // SAFETY: the pieces point into buffers that the caller holds until this returns.
         check_len(unsafe { libc::writev(self.0.as_raw_fd(), pieces.as_ptr(), count) }).map(|_| ())
+    }
+
+    /// The name of its device, in whatever network namespace that is.
+    pub(crate) fn device_name(&self) -> io::Result<String> {
+        let mut request = no_request();
+        // SAFETY: the kernel writes one interface request.
+        check(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
+        let name = request.ifr_name.iter().take_while(|byte| **byte != 0);
+        Ok(name.map(|byte| char::from(*byte as u8)).collect())
     }
 
     /// The device goes when the last queue does.

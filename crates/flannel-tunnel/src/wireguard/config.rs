@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use flannel_common::{PresharedKey, PrivateKey, PublicKey};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 /// A device that speaks WireGuard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ pub(crate) mod public_key {
 }
 
 mod private_key {
-    use super::{Deserialize as _, PrivateKey};
+    use super::{Deserialize as _, PrivateKey, Zeroizing};
 
     pub(super) fn serialize<S: serde::Serializer>(
         key: &PrivateKey,
@@ -59,7 +60,7 @@ mod private_key {
     pub(super) fn deserialize<'a, D: serde::Deserializer<'a>>(
         from: D,
     ) -> Result<PrivateKey, D::Error> {
-        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+        Zeroizing::new(String::deserialize(from)?).parse().map_err(serde::de::Error::custom)
     }
 }
 

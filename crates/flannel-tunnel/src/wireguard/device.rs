@@ -16,6 +16,7 @@ use super::handshake::{self, Cookies, Identity};
 use super::messages::padded;
 use super::peer::{Peer, RETRY, Sessions, Shaking};
 use super::session::{HandedSession, Session};
+use super::waiting::WaitingBytes;
 use crate::sys::udp::UdpSocket;
 
 /// The device's clock does not begin at zero, so that what is older than this process has an age.
@@ -33,6 +34,8 @@ pub(crate) struct Wireguard {
     /// For what is sent besides packets of the device, one of each family.
     sockets: ArcSwap<Vec<Arc<UdpSocket>>>,
     cookies: Mutex<Cookies>,
+    /// Of all peers together.
+    waiting: WaitingBytes,
     numbers: AtomicU64,
     /// Nobody has anything due, so nobody looks.
     pub(super) is_idle: AtomicBool,
@@ -71,6 +74,20 @@ pub(crate) struct HandedPeer {
     next: Option<HandedSession>,
 }
 
+#[cfg(test)]
+impl HandedPeer {
+    /// One with a session, as another process would hand it over.
+    pub(super) fn for_test(config: WireguardPeer) -> Self {
+        let number =
+            config.public_key.0.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let keys = super::handshake::Keys { sending: [1; 32], receiving: [2; 32] };
+        let session = Session::new(number, number, true, keys, BEGIN).hand_over(BEGIN);
+        let endpoint = config.endpoint;
+        let (previous, next) = (None, None);
+        Self { config, endpoint, latest: [0; 12], current: Some(session), previous, next }
+    }
+}
+
 impl Wireguard {
     pub(crate) fn new(config: &WireguardDevice) -> Self {
         Self {
@@ -80,7 +97,8 @@ impl Wireguard {
             peers: RwLock::default(),
             indices: RwLock::default(),
             sockets: ArcSwap::default(),
-            cookies: Mutex::new(Cookies::new()),
+            cookies: Mutex::default(),
+            waiting: WaitingBytes::default(),
             numbers: AtomicU64::new(0),
             is_idle: AtomicBool::new(false),
         }
@@ -123,11 +141,10 @@ impl Wireguard {
     pub(crate) fn put(&self, put: &[WireguardPeer], gone: &[PublicKey]) -> Vec<Arc<Peer>> {
         let now = self.now();
         let mut all = write(&self.peers);
-        let left = |net: &IpNet| {
-            let mut gone = gone.iter().filter_map(|key| all.by_key.get(key));
-            gone.any(|(config, _)| config.allowed.contains(net))
-        };
-        let another_key = |config: &WireguardPeer| config.allowed.iter().any(left);
+        let gone = gone.iter().filter_map(|key| all.by_key.get(key));
+        let left: HashSet<IpNet> = gone.flat_map(|(gone, _)| gone.allowed.clone()).collect();
+        let another_key =
+            |config: &WireguardPeer| config.allowed.iter().any(|net| left.contains(net));
         let greeted: Vec<bool> = put.iter().map(another_key).collect();
         let mut to_greet = Vec::new();
         for (config, greet) in put.iter().zip(greeted) {
@@ -138,7 +155,7 @@ impl Wireguard {
                 }
                 None => {
                     let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-                    let peer = Arc::new(Peer::new(number, config, now));
+                    let peer = Arc::new(Peer::new(number, config, &self.waiting, now));
                     if greet {
                         to_greet.push(Arc::clone(&peer));
                     }
@@ -297,7 +314,8 @@ impl Wireguard {
         padded(len, self.mtu.load(Ordering::Relaxed))
     }
 
-    /// What the next process goes on with. Nothing may be sent or received here any more.
+    /// What the next process goes on with. It leaves no session here: should no other process come to use them,
+    /// peers are asked for new ones.
     pub(crate) fn hand_over(&self) -> Vec<HandedPeer> {
         let now = self.now();
         let over =
@@ -305,11 +323,16 @@ impl Wireguard {
         let peers = self.peers().into_iter();
         peers
             .map(|(config, peer)| {
-                let sessions = peer.sessions.load();
+                let mut shaking = peer.shaking();
+                // An answer to what was begun here would find the other process, which knows nothing of it.
+                self.abandon(&mut shaking);
+                shaking.last_try = None;
+                let sessions = peer.sessions.load_full();
+                self.set_sessions(&peer, Sessions::default());
                 HandedPeer {
                     config,
                     endpoint: peer.endpoint(),
-                    latest: peer.shaking().latest,
+                    latest: shaking.latest,
                     current: over(&sessions.current),
                     previous: over(&sessions.previous),
                     next: over(&sessions.next),
@@ -320,13 +343,15 @@ impl Wireguard {
 
     pub(crate) fn adopt(&self, handed: Vec<HandedPeer>) {
         let now = self.now();
+        let configs: Vec<WireguardPeer> = handed.iter().map(|peer| peer.config.clone()).collect();
+        self.put(&configs, &[]);
         for HandedPeer { config, endpoint, latest, current, previous, next } in handed {
-            self.put(std::slice::from_ref(&config), &[]);
             let Some(peer) = self.peer(config.public_key) else { continue };
             let mut shaking = peer.shaking();
             shaking.latest = latest;
-            let [current, previous, next] = [current, previous, next]
-                .map(|session| session.map(|handed| Arc::new(Session::adopt(handed, now))));
+            let [current, previous, next] = [current, previous, next].map(|session| {
+                session.and_then(|handed| Session::adopt(handed, now)).map(Arc::new)
+            });
             self.set_sessions(&peer, Sessions { current, previous, next });
             peer.move_to(endpoint);
         }

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flannel_common::{PresharedKey, PrivateKey, PublicKey, random_bytes};
+use serde::{Deserialize, Serialize};
 use snow::{Builder, HandshakeState};
+use subtle::ConstantTimeEq as _;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use super::messages::{
     COOKIE, COOKIE_LEN, INITIATION, INITIATION_LEN, NOISE_INITIATION, NOISE_RESPONSE, RESPONSE,
@@ -21,10 +24,28 @@ const PSK: u8 = 2;
 /// When an initiation was made; each is later than the one before it. TAI64N.
 pub(super) type Timestamp = [u8; 12];
 
-/// The keys of a session.
+/// The keys of a session, overwritten when they are dropped.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Keys {
     pub(super) sending: [u8; 32],
     pub(super) receiving: [u8; 32],
+}
+
+impl Keys {
+    /// Takes both out of where they were.
+    fn take(sending: &mut [u8; 32], receiving: &mut [u8; 32]) -> Self {
+        let keys = Self { sending: *sending, receiving: *receiving };
+        sending.zeroize();
+        receiving.zeroize();
+        keys
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.sending.zeroize();
+        self.receiving.zeroize();
+    }
 }
 
 /// What a node proves itself by, with what is computed from it once.
@@ -44,7 +65,7 @@ impl Identity {
     /// Whether whoever sent this knows whom it is for.
     pub(super) fn is_meant(&self, message: &[u8]) -> bool {
         let Some(at) = message.len().checked_sub(2 * MAC) else { return false };
-        primitives::mac(&self.mac1, &[&message[..at]])[..] == message[at..at + MAC]
+        primitives::mac(&self.mac1, &[&message[..at]]).ct_eq(&message[at..at + MAC]).into()
     }
 }
 
@@ -100,33 +121,32 @@ impl Marks {
 }
 
 /// Hands out cookies when there is more to do than can be done.
+#[derive(Default)]
 pub(super) struct Cookies {
-    secret: [u8; 32],
-    made: Duration,
+    /// What they are made with, and since when.
+    secret: Option<(Zeroizing<[u8; 32]>, Duration)>,
 }
 
 impl Cookies {
-    pub(super) fn new() -> Self {
-        Self { secret: [0; 32], made: Duration::ZERO }
-    }
-
     fn cookie(&mut self, from: SocketAddr, now: Duration) -> Option<[u8; 16]> {
-        if self.secret == [0; 32] || now >= self.made + COOKIE_LIFE {
-            self.secret = random_bytes().ok()?;
-            self.made = now;
-        }
+        let secret = match self.secret.take().filter(|(_, made)| now < *made + COOKIE_LIFE) {
+            Some(secret) => secret,
+            None => (Zeroizing::new(random_bytes().ok()?), now),
+        };
+        let (secret, _) = self.secret.insert(secret);
         let address = match from {
             SocketAddr::V4(v4) => v4.ip().octets().to_vec(),
             SocketAddr::V6(v6) => v6.ip().octets().to_vec(),
         };
-        Some(primitives::mac(&self.secret, &[&address, &from.port().to_be_bytes()]))
+        Some(primitives::mac(&secret[..], &[&address, &from.port().to_be_bytes()]))
     }
 
     /// Whether it bears the cookie of whoever it comes from.
     pub(super) fn is_borne(&mut self, message: &[u8], from: SocketAddr, now: Duration) -> bool {
         let Some(at) = message.len().checked_sub(MAC) else { return false };
-        self.cookie(from, now)
-            .is_some_and(|cookie| primitives::mac(&cookie, &[&message[..at]])[..] == message[at..])
+        self.cookie(from, now).is_some_and(|cookie| {
+            primitives::mac(&cookie, &[&message[..at]]).ct_eq(&message[at..]).into()
+        })
     }
 
     /// What is answered instead of the handshake.
@@ -155,8 +175,8 @@ fn builder(own: &Identity) -> Option<Builder<'_>> {
     builder.prologue(PROLOGUE).ok()?.local_private_key(own.private.bytes()).ok()
 }
 
-fn preshared(key: Option<&PresharedKey>) -> [u8; 32] {
-    key.map_or([0; 32], |key| *key.bytes())
+fn preshared(key: Option<&PresharedKey>) -> Zeroizing<[u8; 32]> {
+    Zeroizing::new(key.map_or([0; 32], |key| *key.bytes()))
 }
 
 /// A handshake that we have begun.
@@ -191,8 +211,8 @@ impl Begun {
     /// The answer has come: the keys, and by what the other side knows the session.
     pub(super) fn finish(&mut self, message: &[u8]) -> Option<(Keys, u32)> {
         self.noise.read_message(message.get(NOISE_RESPONSE)?, &mut []).ok()?;
-        let (sending, receiving) = self.noise.dangerously_get_raw_split();
-        Some((Keys { sending, receiving }, word(message, 4)))
+        let (mut sending, mut receiving) = self.noise.dangerously_get_raw_split();
+        Some((Keys::take(&mut sending, &mut receiving), word(message, 4)))
     }
 }
 
@@ -222,15 +242,15 @@ impl Offered {
         marks: &mut Marks,
         now: Duration,
     ) -> Option<(Keys, u32, [u8; RESPONSE_LEN])> {
-        self.noise.set_psk(PSK.into(), &preshared(psk)).ok()?;
+        self.noise.set_psk(PSK.into(), &preshared(psk)[..]).ok()?;
         let mut message = [0; RESPONSE_LEN];
         message[0] = RESPONSE;
         message[4..8].copy_from_slice(&index.to_le_bytes());
         message[8..12].copy_from_slice(&self.remote.to_le_bytes());
         self.noise.write_message(&[], &mut message[NOISE_RESPONSE]).ok()?;
         marks.put(&mut message, now);
-        let (receiving, sending) = self.noise.dangerously_get_raw_split();
-        Some((Keys { sending, receiving }, self.remote, message))
+        let (mut receiving, mut sending) = self.noise.dangerously_get_raw_split();
+        Some((Keys::take(&mut sending, &mut receiving), self.remote, message))
     }
 }
 
@@ -303,7 +323,7 @@ mod tests {
     #[test]
     fn whoever_is_busy_is_shown_the_cookie_that_it_sent() {
         let (one, two) = (identity(1), identity(2));
-        let (mut marks, mut cookies) = (Marks::new(two.public), Cookies::new());
+        let (mut marks, mut cookies) = (Marks::new(two.public), Cookies::default());
         let begin = |marks: &mut Marks, now| {
             begin(&one, two.public, None, 7, marks, SystemTime::now(), now).expect("it begins").1
         };

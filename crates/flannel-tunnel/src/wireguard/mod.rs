@@ -17,6 +17,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod waiting;
 
 pub(crate) use config::public_key;
 pub use config::{WireguardDevice, WireguardPeer};

@@ -12,14 +12,13 @@ use flannel_common::{PresharedKey, PublicKey};
 use super::config::WireguardPeer;
 use super::handshake::{Begun, Marks, Timestamp};
 use super::session::Session;
+use super::waiting::{WaitingBytes, WaitingPackets};
 
 /// How long an answer to a handshake is waited for, and for how long in all.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
 pub(super) const GIVE_UP: Duration = Duration::from_secs(90);
 /// Whoever has received and has nothing to say, says so after this.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
-/// What waits for a session; what comes then takes the place of the oldest.
-const MOST_WAITING: usize = 1024;
 
 /// The sessions of a peer. They change together.
 #[derive(Clone, Default)]
@@ -63,7 +62,7 @@ pub(crate) struct Peer {
     pub(super) keepalive: AtomicU16,
     pub(super) sessions: ArcSwap<Sessions>,
     pub(super) shaking: Mutex<Shaking>,
-    waiting: Mutex<VecDeque<Vec<u8>>>,
+    waiting: Mutex<WaitingPackets>,
     pub(super) due: Due,
 }
 
@@ -110,7 +109,13 @@ impl Due {
 }
 
 impl Peer {
-    pub(super) fn new(number: u64, config: &WireguardPeer, now: Duration) -> Self {
+    /// `waiting`: the bytes that wait for sessions with any peer of the device.
+    pub(super) fn new(
+        number: u64,
+        config: &WireguardPeer,
+        waiting: &WaitingBytes,
+        now: Duration,
+    ) -> Self {
         let peer = Self {
             number,
             public_key: config.public_key,
@@ -127,7 +132,7 @@ impl Peer {
                 latest: [0; 12],
                 answered: None,
             }),
-            waiting: Mutex::default(),
+            waiting: Mutex::new(WaitingPackets::new(waiting)),
             due: Due::default(),
         };
         peer.configure(None, config, now);
@@ -173,16 +178,13 @@ impl Peer {
         self.sessions.load().current.as_ref().filter(|session| session.may_send(now)).cloned()
     }
 
-    pub(super) fn wait(&self, packet: Vec<u8>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() == MOST_WAITING {
-            waiting.pop_front();
-        }
-        waiting.push_back(packet);
+    /// Lets a packet wait for a session. Returns how many are lost by it.
+    pub(super) fn wait(&self, packet: Vec<u8>) -> u64 {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(packet)
     }
 
     pub(super) fn take_waiting(&self) -> VecDeque<Vec<u8>> {
-        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Something was sent that the other side can read.

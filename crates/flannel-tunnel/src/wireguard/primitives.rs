@@ -10,6 +10,7 @@ use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
 use x25519_dalek::{PublicKey, StaticSecret};
+use zeroize::{Zeroize as _, Zeroizing};
 
 pub(super) const TAG: usize = 16;
 
@@ -116,6 +117,12 @@ struct X25519 {
     public: [u8; 32],
 }
 
+impl Drop for X25519 {
+    fn drop(&mut self) {
+        self.private.zeroize();
+    }
+}
+
 impl Dh for X25519 {
     fn name(&self) -> &'static str {
         "25519"
@@ -137,9 +144,9 @@ impl Dh for X25519 {
     }
 
     fn generate(&mut self, rng: &mut dyn Random) -> Result<(), Error> {
-        let mut private = [0; 32];
-        rng.try_fill_bytes(&mut private)?;
-        self.set(&private);
+        let mut private = Zeroizing::new([0; 32]);
+        rng.try_fill_bytes(&mut private[..])?;
+        self.set(&private[..]);
         Ok(())
     }
 
@@ -165,6 +172,12 @@ impl Dh for X25519 {
 
 #[derive(Default)]
 struct ChaChaPoly([u8; 32]);
+
+impl Drop for ChaChaPoly {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl Cipher for ChaChaPoly {
     fn name(&self) -> &'static str {

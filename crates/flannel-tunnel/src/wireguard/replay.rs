@@ -21,6 +21,11 @@ impl Default for Window {
 }
 
 impl Window {
+    /// Whether it has the size of this version's. One that another process has handed over may have any.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.words.len() == WORDS
+    }
+
     /// Whether this one may come. A cheap question, before anything is decrypted.
     pub(crate) fn may_take(&self, counter: u64) -> bool {
         if counter >= self.next {
@@ -70,6 +75,14 @@ mod tests {
         assert!(window.take(BITS + 100));
         assert!(!window.take(100) && window.take(200) && !window.take(200));
         assert!(window.take(1 << 60) && !window.take(BITS + 101));
+    }
+
+    #[test]
+    fn a_window_of_another_size_is_not_whole() {
+        let handed = |words| serde_json::from_value(serde_json::json!({"next": 9, "words": words}));
+        let of = |words: Vec<u64>| -> Window { handed(words).expect("a window") };
+        assert!(Window::default().is_whole() && of(vec![0; WORDS]).is_whole());
+        assert!(!of(vec![]).is_whole() && !of(vec![0; WORDS - 1]).is_whole());
     }
 
     proptest! {

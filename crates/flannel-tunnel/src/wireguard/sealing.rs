@@ -6,6 +6,7 @@ use super::device::Wireguard;
 use super::messages::{DATA_HEADER, DATA_OVERHEAD};
 use super::peer::Peer;
 use super::session::Session;
+use crate::counters::DropReason;
 use crate::outbound::{Message, Outbound, Piece};
 use crate::table::Table;
 
@@ -17,7 +18,8 @@ impl Wireguard {
         let (messages, made) = batch.parts();
         let mut unsent = false;
         for message in messages {
-            let Some(peer) = message.state(table).wireguard.clone() else {
+            let state = message.state(table);
+            let Some(peer) = state.wireguard.clone() else {
                 message.packets = 0;
                 unsent = true;
                 continue;
@@ -31,7 +33,10 @@ impl Wireguard {
                     }
                 }
                 None => {
-                    self.let_wait(&peer, message, read, made);
+                    let lost = self.let_wait(&peer, message, read, made);
+                    if lost > 0 {
+                        state.counters.dropped(DropReason::NoSession, lost);
+                    }
                     message.packets = 0;
                     unsent = true;
                 }
@@ -42,17 +47,20 @@ impl Wireguard {
         }
     }
 
-    fn let_wait(&self, peer: &Arc<Peer>, message: &Message, read: &[u8], made: &[u8]) {
+    /// Returns how many packets are lost because too many wait.
+    fn let_wait(&self, peer: &Arc<Peer>, message: &Message, read: &[u8], made: &[u8]) -> u64 {
+        let mut lost = 0;
         for datagram in message.datagrams() {
             let mut packet = Vec::new();
             for piece in datagram {
                 packet.extend_from_slice(piece.of(read, made));
             }
-            peer.wait(packet);
+            lost += peer.wait(packet);
         }
         self.initiate(peer);
         // It may have come about meanwhile, and have seen nobody wait.
         self.send_waiting(peer, false);
+        lost
     }
 
     fn seal_message(

@@ -32,6 +32,8 @@ pub(crate) struct Session {
     keys: Keys,
     /// Made with a key that this node has no more: still read, not used to send.
     retired: AtomicBool,
+    /// Its keys are another process's by now.
+    departed: AtomicBool,
 }
 
 /// A session as one process hands it to the next.
@@ -41,8 +43,8 @@ pub(crate) struct HandedSession {
     remote: u32,
     initiator: bool,
     age: Duration,
-    sending: [u8; 32],
-    receiving: [u8; 32],
+    #[serde(flatten)]
+    keys: Keys,
     sent: u64,
     seen: Window,
     retired: bool,
@@ -61,11 +63,14 @@ impl Session {
             seen: Mutex::default(),
             keys,
             retired: AtomicBool::new(false),
+            departed: AtomicBool::new(false),
         }
     }
 
     pub(super) fn is_good(&self, now: Duration) -> bool {
-        now < self.made + GOOD_FOR && self.sent.load(Ordering::Relaxed) < MOST_PACKETS
+        now < self.made + GOOD_FOR
+            && self.sent.load(Ordering::Relaxed) < MOST_PACKETS
+            && !self.departed.load(Ordering::Relaxed)
     }
 
     pub(super) fn may_send(&self, now: Duration) -> bool {
@@ -133,40 +138,35 @@ impl Session {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the next process goes on with. Nothing may be sent or received by it here any more.
+    /// What the next process goes on with. Keys that have left are not used here again: it is not good for anything
+    /// any more, even to a thread that still has it.
     pub(super) fn hand_over(&self, now: Duration) -> HandedSession {
+        // First, so that the number below is one that nobody goes beyond.
+        self.departed.store(true, Ordering::SeqCst);
         HandedSession {
             local: self.local,
             remote: self.remote,
             initiator: self.initiator,
             age: self.age(now),
-            sending: self.keys.sending,
-            receiving: self.keys.receiving,
+            keys: Keys { sending: self.keys.sending, receiving: self.keys.receiving },
             sent: self.sent.load(Ordering::Relaxed),
             seen: self.seen().clone(),
             retired: self.retired.load(Ordering::Relaxed),
         }
     }
 
-    pub(super) fn adopt(handed: HandedSession, now: Duration) -> Self {
-        let HandedSession {
-            local,
-            remote,
-            initiator,
-            age,
-            sending,
-            receiving,
-            sent,
-            seen,
-            retired,
-        } = handed;
-        let keys = Keys { sending, receiving };
+    /// `None` if its window is not one of this version: peers then agree upon another session.
+    pub(super) fn adopt(handed: HandedSession, now: Duration) -> Option<Self> {
+        let HandedSession { local, remote, initiator, age, keys, sent, seen, retired } = handed;
+        if !seen.is_whole() {
+            return None;
+        }
         let made = now.saturating_sub(age);
         let session = Self::new(local, remote, initiator, keys, made);
         session.sent.store(sent, Ordering::Relaxed);
         *session.seen() = seen;
         session.retired.store(retired, Ordering::Relaxed);
-        session
+        Some(session)
     }
 }
 
@@ -209,6 +209,23 @@ mod tests {
     }
 
     #[test]
+    fn a_session_that_was_handed_over_is_not_used_again_where_it_was() {
+        let (one, now) = (pair().0, Duration::from_secs(1060));
+        assert!(one.is_good(now) && one.may_send(now));
+        one.hand_over(now);
+        assert!(!one.is_good(now) && !one.may_send(now));
+    }
+
+    #[test]
+    fn a_session_with_a_window_of_another_size_is_not_adopted() {
+        let (one, now) = (pair().0, Duration::from_secs(1060));
+        let mut handed = serde_json::to_value(one.hand_over(now)).expect("it is written");
+        handed["seen"]["words"] = serde_json::json!([0]);
+        let handed = serde_json::from_value(handed).expect("it is read");
+        assert!(Session::adopt(handed, now).is_none());
+    }
+
+    #[test]
     fn what_is_handed_over_goes_on_where_it_was() {
         let (one, two) = pair();
         let first = one.message(b"first", 16);
@@ -221,6 +238,7 @@ mod tests {
                 serde_json::from_str(&text).expect("it is read"),
                 Duration::from_secs(500),
             )
+            .expect("its window is whole")
         };
         let (one, two) = (over(&one), over(&two));
         assert_eq!(two.open(&mut first.clone()), None, "it has come before");

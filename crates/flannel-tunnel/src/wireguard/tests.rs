@@ -1,12 +1,14 @@
 //! Two devices that speak to each other over sockets of this machine.
 
-use std::net::{SocketAddr, UdpSocket as StdSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket as StdSocket};
 use std::sync::Arc;
+use std::time::Instant;
 
-use flannel_common::{PresharedKey, PrivateKey};
+use flannel_common::{PresharedKey, PrivateKey, PublicKey};
+use ipnet::IpNet;
 
 use super::config::{WireguardDevice, WireguardPeer};
-use super::device::Wireguard;
+use super::device::{HandedPeer, Wireguard};
 use super::opening::Opened;
 use super::peer::Peer;
 use crate::sys::udp::UdpSocket;
@@ -162,8 +164,9 @@ fn sessions_that_are_handed_over_go_on() {
     let (mut one, mut two) = pair();
     one.send(b"first");
     talk(&mut one, &mut two);
-    let handed = serde_json::to_string(&two.device.hand_over()).expect("it is written");
-    assert!(!format!("{:?}", two.device.hand_over()).contains(&two.key.reveal()));
+    let handed = two.device.hand_over();
+    assert!(!format!("{handed:?}").contains(two.key.reveal().as_str()));
+    let handed = serde_json::to_string(&handed).expect("it is written");
     two.device = serving(&two.key, &two.socket);
     two.device.adopt(serde_json::from_str(&handed).expect("it is read"));
     one.send(b"second");
@@ -173,6 +176,66 @@ fn sessions_that_are_handed_over_go_on() {
     assert_eq!(
         (two.came, one.came),
         (vec![b"first".to_vec(), b"second".to_vec()], vec![b"answer".to_vec()])
+    );
+}
+
+#[test]
+fn a_device_whose_sessions_were_handed_over_and_that_serves_again_agrees_upon_new_ones() {
+    let (mut one, mut two) = pair();
+    one.send(b"first");
+    talk(&mut one, &mut two);
+    let keys_of = |peers: &[HandedPeer]| -> Vec<serde_json::Value> {
+        let peers = serde_json::to_value(peers).expect("it is written");
+        peers[0].as_object().into_iter().flatten().map(|(_, it)| it["sending"].clone()).collect()
+    };
+    // Handed to a process that died before it took anything.
+    let handed = keys_of(&two.device.hand_over());
+    assert!(two.only_peer().session(two.device.now()).is_none());
+    // Of what both sides send to each other now nothing is by keys that have left.
+    one.send(b"by a session that is gone");
+    two.send(b"waits");
+    talk(&mut one, &mut two);
+    one.send(b"second");
+    talk(&mut one, &mut two);
+    assert_eq!(
+        (&one.came[..], &two.came[..]),
+        (&[b"waits".to_vec()][..], &[b"first".to_vec(), b"second".to_vec()][..])
+    );
+    let again = keys_of(&two.device.hand_over());
+    let keys = |of: &[serde_json::Value]| of.iter().filter(|it| it.is_array()).count();
+    assert!(keys(&handed) > 0 && keys(&again) > 0);
+    assert!(handed.iter().filter(|it| it.is_array()).all(|key| !again.contains(key)));
+}
+
+/// Printed, not asserted: what is asserted is that all are there.
+#[test]
+fn adopting_ten_times_as_many_peers_takes_ten_times_as_long() {
+    let key = PrivateKey::from_random([1; 32]);
+    let adopt = |count: u32| {
+        let handed = (0..count).map(|number| {
+            let mut public = [7; 32];
+            public[..4].copy_from_slice(&number.to_be_bytes());
+            HandedPeer::for_test(WireguardPeer {
+                public_key: PublicKey(public),
+                preshared_key: None,
+                endpoint: (Ipv4Addr::from(0x0a00_0000 + number), 51820).into(),
+                keepalive: 0,
+                allowed: vec![IpNet::from(IpAddr::from(Ipv4Addr::from(0x0af4_0000 + number)))],
+            })
+        });
+        let (handed, device): (Vec<_>, _) = (handed.collect(), Wireguard::new(&config(&key)));
+        let begin = Instant::now();
+        device.adopt(handed);
+        let took = begin.elapsed();
+        assert_eq!(device.peers().len(), count as usize);
+        assert!(device.peers().iter().all(|(_, peer)| device.session_age(peer).is_some()));
+        took
+    };
+    adopt(100);
+    let (few, many) = (adopt(1_000), adopt(10_000));
+    println!(
+        "1,000 peers: {few:?}, 10,000: {many:?}, {:.1} times",
+        many.as_secs_f64() / few.as_secs_f64()
     );
 }
 

@@ -37,7 +37,7 @@ fn two_nodes() -> Result<(Lab, Pod, Pod, Kernel)> {
 }
 
 /// Waits until the node is not ready, for this reason.
-fn not_ready(lab: &Lab, reason: &[&str]) -> Result<()> {
+pub(crate) fn not_ready(lab: &Lab, reason: &[&str]) -> Result<()> {
     lab.wait_until("the node to say what is wrong", LIMIT, || {
         let answer = probe(lab, 1, "/readyz")?;
         let (status, why) = answer.map_err(|error| LabError::Spec(error.to_string()))?;
@@ -161,6 +161,35 @@ fn a_device_moved_into_another_namespace_is_made_anew_with_the_same_mac() -> Res
     node.flanneld().restart()?;
     lab.wait_until("all as it was", LIMIT, || kernel.held() == before)?;
     reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+fn a_device_of_a_tunnel_moved_into_another_namespace_is_made_again() -> Result<()> {
+    for (backend, device) in [("udp", "flannel0"), ("wireguard", "flannel-wg")] {
+        let env = ("WIREGUARD_IMPLEMENTATION", "userspace");
+        let lab = lab(2).backend(backend).env(env.0, env.1).start()?;
+        let (one, two) = connected_pods(&lab)?;
+        let (node, elsewhere) = (lab.node(1), Elsewhere::new(&lab)?);
+        let mut kernel = Kernel::of(node)?;
+        let mut repairs = Repairs::default();
+        let what = format!("{device} moved into another namespace");
+        repairs.after(&what, &mut kernel, || elsewhere.take(device))?;
+        repairs.report();
+        reach_each_other(&lab, &one, &two)?;
+        let there = elsewhere.links()?;
+        assert!(!there.contains("flannel"), "{there}");
+
+        // The same if no daemon was there to see it go, and under another name.
+        let before = kernel.held();
+        node.flanneld().stop()?;
+        node.ip(&format!("link set {device} name x"))?;
+        elsewhere.take("x")?;
+        node.flanneld().restart()?;
+        lab.wait_until("all as it was", LIMIT, || kernel.held() == before)?;
+        reach_each_other(&lab, &one, &two)?;
+        elsewhere.remove()?;
+    }
+    Ok(())
 }
 
 #[test]

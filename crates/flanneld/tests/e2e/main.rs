@@ -43,6 +43,7 @@ mod secrets;
 mod soak;
 mod state;
 mod store_faults;
+mod tunnel_process;
 mod udp;
 mod vandalism;
 mod wireguard;

@@ -3,16 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use flannel_tunnel::Client;
+use flannel_tunnel::{Client, TunnelError, end_processes, socket_device};
 
 /// Sockets of tunnels in a directory, with the name of their device.
 fn sockets(directory: &Path) -> Vec<(String, PathBuf)> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found: Vec<_> = files
         .filter_map(|file| {
-            let name = file.file_name();
-            let device = name.to_str()?.strip_prefix("tunnel-")?.strip_suffix(".sock")?;
-            Some((device.to_owned(), file.path()))
+            let path = file.path();
+            Some((socket_device(&path)?.to_owned(), path))
         })
         .collect();
     found.sort();
@@ -31,6 +30,7 @@ pub(super) fn remove(directory: &Path) -> (Vec<String>, Vec<String>) {
         let ended = match Client::find(&socket) {
             Ok(Some((client, _))) => client.remove(),
             Ok(None) => Ok(()),
+            Err(TunnelError::Hung { .. }) => end_processes(&device).map_err(TunnelError::Lost),
             Err(error) => Err(error),
         };
         match ended.map_err(|error| error.to_string()).and_then(|()| {
