@@ -178,6 +178,11 @@ impl Store for KubeStore {
         };
         let subnet = self.named().assigned(config, &node)?;
         self.announce(&node, &claim.attrs).await?;
+        // Also if that happened while no daemon ran here, as when the Node was made anew.
+        if let Some(before) = claim.previous.filter(|before| !before.overlaps(&subnet)) {
+            let text = subnet_changed(before, Some(subnet));
+            self.events.say(self.node(), Reason::SubnetChanged, text);
+        }
         let lease = Lease { subnet, attrs: claim.attrs.clone() };
         Ok(recalled.acquired(config, Self::held(lease)))
     }
@@ -406,8 +411,9 @@ impl Watch {
     async fn on_assigned(&mut self, now: Option<Subnet>) {
         let before = self.assigned.replace(now);
         if before != Some(now) {
-            if let Some(before) = before.flatten() {
-                let text = subnet_changed(before, now);
+            // That it has another one is told when that is announced.
+            if let (Some(before), None) = (before.flatten(), now) {
+                let text = subnet_changed(before, None);
                 self.recorder.say(self.cluster.name(), Reason::SubnetChanged, text);
             }
             let now = now.and_then(|subnet| subnet_in(subnet, self.cluster.table().families()));

@@ -23,6 +23,7 @@ impl Daemon {
         issues.extend(missing_entries(status));
         issues.extend(contested(status));
         issues.extend(status.hazards.iter().take(LISTED).map(|hazard| of_the_host(hazard)));
+        issues.extend(self.stale_bridge().map(|bridge| bridge.issue()));
         issues.extend(self.subnet_file_issue());
         issues.extend(self.store_away());
         issues

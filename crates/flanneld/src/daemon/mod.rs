@@ -21,6 +21,7 @@ mod network;
 mod network_conflicts;
 mod node_changes;
 mod peers;
+mod pod_bridge;
 mod probing;
 mod programming;
 mod public_addresses;

@@ -29,7 +29,8 @@ impl Daemon {
             }
             Some(obstacle) => Readiness::NotReady(obstacle),
             None if status.is_settled() || self.ready || Instant::now() >= self.patience => {
-                match self.network.hindrance(status) {
+                let bridge = self.stale_bridge().map(|bridge| bridge.to_string());
+                match bridge.or_else(|| self.network.hindrance(status)) {
                     Some(why) => Readiness::Hindered(why),
                     None => self.peers.remark().map_or(Readiness::Ready, Readiness::ReadyBut),
                 }

@@ -311,6 +311,8 @@ fn a_config_changed_while_a_node_was_down_is_followed_at_its_start() -> Result<(
     lab.node(1).flanneld().stop()?;
     let config = json!({"Network": "10.99.0.0/16", "Backend": {"Type": "vxlan", "VNI": 3}});
     lab.put_config(&config.to_string())?;
+    // Its pods are gone: with the former address of their bridge the node would not be ready.
+    lab.node(1).ip("addr flush dev cni0")?;
     lab.node(1).flanneld().restart()?;
     change(&lab, "network 10.99.0.0/16", &config, |held| {
         some(held, "device flannel.3 up") && !some(held, "10.244.") && !some(held, "flannel.1 ")

@@ -367,10 +367,10 @@ fn a_peers_lease_does_not_take_the_place_of_a_connected_route() -> Result<()> {
         );
         let lab = lab(1).config_json(&config).no_daemons().start()?;
         let node = lab.node(1);
-        node.ip("link add cni0 type bridge")?;
-        node.ip("addr add 10.244.50.1/24 dev cni0")?;
-        node.ip("link set cni0 up")?;
-        clash(&lab, "10.244.50.0-24", "10.244.50.0/24 dev cni0", 503)?;
+        node.ip("link add lan0 type bridge")?;
+        node.ip("addr add 10.244.50.9/24 dev lan0")?;
+        node.ip("link set lan0 up")?;
+        clash(&lab, "10.244.50.0-24", "10.244.50.0/24 dev lan0", 503)?;
     }
     Ok(())
 }

@@ -156,3 +156,21 @@ fn a_node_without_a_free_subnet_waits_for_one() -> Result<()> {
     assert_eq!(own_key(&lab, 1)?, "10.244.52.0-24");
     Ok(())
 }
+
+#[test]
+fn a_node_whose_bridge_has_a_former_subnet_is_not_ready() -> Result<()> {
+    let lab = lab(1).start()?;
+    lab.pod(1)?;
+    let lost = own_key(&lab, 1)?;
+    lab.etcd()?.put(&lease_path(&lab, &lost), peer(177).1)?;
+    lab.wait_until("another subnet", LIMIT, || own_key(&lab, 1).is_ok_and(|key| key != lost))?;
+    // The former one is nobody's any more: nothing displaces anything, and no pod of this node works.
+    lab.etcd()?.delete(&lease_path(&lab, &lost))?;
+    lab.wait_until("the bridge to be named", LIMIT, || {
+        let (status, why) = probe(&lab, 1, "/readyz")?.unwrap_or_default();
+        let named = status == 503 && why.contains("cni0 has") && why.contains("ip link del cni0");
+        if named { Ok(()) } else { Err(LabError::Spec(why)) }
+    })?;
+    lab.node(1).ip("link del cni0")?;
+    lab.node(1).flanneld().wait_ready()
+}

@@ -1,10 +1,10 @@
 //! Subnets as Kubernetes assigns them, and takes them back.
 
 use flannel_kube::testing::NodeSpec;
-use flannel_lab::Result;
+use flannel_lab::{Place as _, Result};
 use serde_json::json;
 
-use crate::support::{cidr, cidr6, key, kube, name, spec};
+use crate::support::{LIMIT, cidr, cidr6, key, kube, name, spec};
 
 #[test]
 fn a_node_and_its_pod_cidr_that_come_later_are_waited_for() -> Result<()> {
@@ -69,6 +69,12 @@ fn a_deleted_node_is_forgotten_and_one_that_is_made_again_is_back_with_its_new_s
             env.subnet.is_some_and(|net| net.trunc().to_string() == "10.244.33.0/24")
         })
     })?;
+    // As long as the pods' bridge has the former one, no pod of this node works.
+    kube.wait("the bridge to be named", || {
+        let answer = kube.lab.node(3).namespace().http(8081, "GET", "/readyz", "", LIMIT);
+        answer.is_ok_and(|it| it.is_ok_and(|it| it.status == 503 && it.body.contains("cni0 has")))
+    })?;
+    kube.lab.node(3).ip("link del cni0")?;
     kube.wait("the node to be ready", || kube.lab.node(3).flanneld().is_ready())?;
     Ok(())
 }
