@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use rustix::fs::CWD;
@@ -18,6 +19,8 @@ use crate::error::{Context, LabError, Result};
 const PRIVATE: [&str; 3] = ["/var/lib/cni", "/var/lib/flannel", "/etc/cni"];
 /// Every node is a machine of its own.
 const MACHINE_ID: &str = "/etc/machine-id";
+/// Where container runtimes keep the network namespaces of pods.
+const NAMESPACES: &str = "/run/netns";
 
 /// Makes the mount namespace that all others of the lab are copied from: nothing propagates to the
 /// host, and every mount point that nodes need exists without having been made on the host.
@@ -72,10 +75,39 @@ pub(crate) fn prepare_node(label: &str) -> Result<()> {
 
 fn prepare_run() -> Result<()> {
     tmpfs("/run")?;
-    for dir in ["/run/flannel", "/run/lock", "/run/netns"] {
+    for dir in ["/run/flannel", "/run/lock", NAMESPACES] {
         fs::create_dir_all(dir).context(|| format!("create {dir} for a node"))?;
     }
     Ok(())
+}
+
+/// Shows a pod's network namespace in the calling thread's `/run/netns`, as container runtimes do: tools find it there
+/// by the pod's address.
+pub(crate) fn show_namespace(net: BorrowedFd<'_>, name: &str) -> Result<()> {
+    let file = format!("{NAMESPACES}/{name}");
+    let show = || -> io::Result<()> {
+        fs::write(&file, "")?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        let tree = open_tree(net, "", flags)?;
+        Ok(move_mount(&tree, "", CWD, &*file, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+    };
+    show().context(|| format!("show a pod's namespace at {file}"))
+}
+
+/// Undoes [`show_namespace`], so that the namespace goes with the pod.
+pub(crate) fn hide_namespace(name: &str) {
+    let file = format!("{NAMESPACES}/{name}");
+    let _ = unmount(&*file, UnmountFlags::DETACH);
+    let _ = fs::remove_file(&file);
+}
+
+/// A pod's file system is a copy of its node's: it must not keep the namespaces of other pods.
+pub(crate) fn unmount_namespaces() {
+    for entry in fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
+        let _ = unmount(entry.path(), UnmountFlags::DETACH);
+    }
 }
 
 /// The file stays when the node is restarted: it is not reached through /run then, but it is mounted.

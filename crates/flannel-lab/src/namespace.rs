@@ -86,7 +86,10 @@ impl Namespace {
                 .context(|| "make a mount namespace".into())?;
             sethostname(label.as_bytes()).context(|| format!("set the host name {label}"))?;
             match view {
-                View::PodOf(_) => mounts::own_sys()?,
+                View::PodOf(_) => {
+                    mounts::unmount_namespaces();
+                    mounts::own_sys()?;
+                }
                 View::Host | View::Node => mounts::prepare_node(label)?,
             }
             let link = |name: &str| {
@@ -132,6 +135,17 @@ impl Namespace {
             }
             Ok(())
         })
+    }
+
+    /// Shows this namespace to programs of a node, by its label.
+    pub(crate) fn show_on(&self, node: &Self) -> Result<()> {
+        let net = self.net();
+        node.run(|| mounts::show_namespace(net.as_fd(), self.label()))?
+    }
+
+    /// Undoes [`Self::show_on`].
+    pub(crate) fn hide_on(&self, node: &Self) {
+        let _ = node.run(|| mounts::hide_namespace(self.label()));
     }
 
     /// Where other processes find the namespace, as long as this process lives.

@@ -24,9 +24,16 @@ pub struct Pod(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     node: u16,
+    on: Namespace,
     namespace: Namespace,
     v4: Option<Ipv4Net>,
     v6: Option<Ipv6Net>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.namespace.hide_on(&self.on);
+    }
 }
 
 /// The pods' bridge on a node and how many pods it has had.
@@ -88,7 +95,9 @@ impl Pod {
             lines.push(format!("route add ::/0 via {}", gateway.addr()));
         }
         namespace.batch("ip", &lines)?;
-        Ok(Self(Arc::new(Inner { node: number, namespace, v4, v6 })))
+        namespace.show_on(node.namespace())?;
+        let on = node.namespace().clone();
+        Ok(Self(Arc::new(Inner { node: number, on, namespace, v4, v6 })))
     }
 
     /// The number of its node.

@@ -1,6 +1,7 @@
 //! `flannelctl`: what people type. As `kubectl-flannel` it is a plugin of kubectl.
 
 mod commands;
+mod grouped_help;
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -11,9 +12,9 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use commands::{Command, Usage};
 
-/// Look at flannel, and try it out.
+/// Looks at flannel, finds what is wrong with it, and tries it out.
 #[derive(Debug, Parser)]
-#[command(name = "flannelctl", version, about)]
+#[command(name = "flannelctl", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -39,11 +40,10 @@ impl CalledAs {
     }
 
     pub(crate) fn command(self) -> clap::Command {
+        let command = grouped_help::of(Cli::command());
         match self {
-            Self::Flannelctl => Cli::command(),
-            Self::KubectlPlugin => {
-                Cli::command().name("kubectl-flannel").bin_name("kubectl flannel")
-            }
+            Self::Flannelctl => command,
+            Self::KubectlPlugin => command.name("kubectl-flannel").bin_name("kubectl flannel"),
         }
     }
 
@@ -80,7 +80,8 @@ fn main() -> ExitCode {
 
 /// It is not a failure if the reader of our output stops reading.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    let is_it = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(is_it)
 }
 
 #[cfg(test)]

@@ -169,6 +169,30 @@ fn the_exit_status_of_a_command_is_passed_on() {
 }
 
 #[test]
+fn live_traces_find_pods_of_the_lab_and_exec_ends_what_it_started() {
+    let lab = TestLab::new("live");
+    lab.ok(&["up", "--nodes=2", "--store=server"]);
+    let address = |pod: &str| {
+        let shown = lab.ok(&["exec", pod, "--", "hostname", "-I"]);
+        shown.split_whitespace().next().expect("an address").to_owned()
+    };
+    let (from, to) = (address("pod1"), address("pod2"));
+    let traced = lab.ok(&["exec", "1", "--", FLANNELCTL, "trace", "--live", &from, &to]);
+    assert!(traced.contains(&to), "{traced}");
+
+    let mut exec = lab.command(&["exec", "1", "--", "sh", "-c", "echo $$; exec sleep 1000"]);
+    let mut exec = exec.stdout(Stdio::piped()).spawn().expect("run flannelctl");
+    let output = exec.stdout.take().expect("a pipe");
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line).expect("a process id");
+    let sleeps = || lab.ok(&["exec", "1", "--", "ps", "-e"]).contains("sleep");
+    assert!(sleeps(), "{line}");
+    exec.kill().expect("kill -9");
+    exec.wait().expect("it ends");
+    wait_for("the command to end", || !sleeps());
+}
+
+#[test]
 fn a_second_lab_needs_another_name() {
     let lab = TestLab::new("twice");
     let other = TestLab::new("beside");

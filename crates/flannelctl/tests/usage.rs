@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
-use std::process::{Command, Output};
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
 
 fn flannelctl(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flannelctl"));
@@ -39,6 +40,21 @@ fn what_is_typed_wrongly_ends_with_2_and_says_why() {
         let output = flannelctl(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {}", errors(&output));
         assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_closes_the_pipe_is_not_an_error() {
+    for words in [&["completion", "bash"][..], &["--help"], &["config", "validate", "-"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flannelctl"));
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let config = r#"{"Network":"10.5.0.0/16","Backend":{"Type":"vxlan"}}"#;
+        let _ = child.stdin.take().unwrap().write_all(config.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        assert!(!errors(&output).contains("panicked"), "{words:?}: {}", errors(&output));
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {}", errors(&output));
     }
 }
 

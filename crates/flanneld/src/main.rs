@@ -1,5 +1,6 @@
 //! The command: options, log, runtime, signals and exit status.
 
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -25,17 +26,18 @@ fn main() -> ExitCode {
         return carry_packets();
     }
     match options::parse(std::env::args_os(), std::env::vars_os()) {
-        Ok(Parsed::Run { options, remarks }) => start(*options, &remarks),
+        Ok(Parsed::Run { options, remarks, given }) => start(*options, &remarks, &given),
         Ok(Parsed::Help(usage)) => {
-            eprint!("{usage}");
+            // Whoever has read enough may close the pipe.
+            let _ = write!(io::stderr(), "{usage}");
             ExitCode::SUCCESS
         }
         Ok(Parsed::Version) => {
-            eprintln!("v{}", env!("CARGO_PKG_VERSION"));
+            let _ = writeln!(io::stderr(), "v{}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("{error}");
+            let _ = writeln!(io::stderr(), "{error}");
             ExitCode::from(error.exit_status())
         }
     }
@@ -53,11 +55,13 @@ fn carry_packets() -> ExitCode {
     }
 }
 
-fn start(options: Options, remarks: &[Remark]) -> ExitCode {
+fn start(options: Options, remarks: &[Remark], given: &[String]) -> ExitCode {
     memory::keep_little();
     // Nothing else has set one: this is the first thing that runs.
     let history = History::default();
     let _ = logging::init(options.verbosity.clone(), history.clone());
+    let with = if given.is_empty() { "no flags".to_owned() } else { given.join(" ") };
+    tracing::info!("flanneld {} starts with {with}", env!("CARGO_PKG_VERSION"));
     remarks.iter().for_each(Remark::log);
     match run(options, history) {
         Ok(()) => {
@@ -72,7 +76,7 @@ fn start(options: Options, remarks: &[Remark]) -> ExitCode {
 }
 
 fn run(options: Options, history: History) -> anyhow::Result<()> {
-    tracing::info!("Options: {options:?}");
+    tracing::debug!("Options: {options:?}");
     // One thread for everything that waits; the kernel engine has its own.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

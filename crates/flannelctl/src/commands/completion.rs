@@ -1,6 +1,7 @@
 //! `flannelctl completion` and `flannelctl man`: what shells and readers of manuals want to know of this program, by
 //! the program itself, so that it is true of it.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,7 +22,10 @@ impl CompletionArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let mut command = called_as().command();
         let name = command.get_name().to_owned();
-        clap_complete::generate(self.shell, &mut command, name, &mut std::io::stdout().lock());
+        // The generator panics where it cannot write: a reader may close the pipe.
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut command, name, &mut script);
+        std::io::stdout().write_all(&script)?;
         Ok(ExitCode::SUCCESS)
     }
 }

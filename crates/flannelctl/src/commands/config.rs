@@ -115,6 +115,9 @@ impl ConfigArgs {
             Action::Validate { file, strict, output } => {
                 let judged = strict.judge(&read(file)?, self.store.subnets()?)?;
                 show(&judged.config.to_json(), *output)?;
+                if output.output.is_for_people() {
+                    writeln!(std::io::stderr(), "{} is valid", file.display())?;
+                }
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -19,6 +19,7 @@ mod running_daemon;
 mod store;
 mod store_args;
 mod test;
+mod time;
 mod trace;
 
 use std::process::ExitCode;

@@ -1,13 +1,34 @@
 //! The table of flags as people read it: the usage text and `docs/flags.md`.
 
-use super::flags::{FLAGS, Flag};
+use super::flags::FLAGS;
 
-/// Laid out as Go's `PrintDefaults` does, sorted by name.
+/// Subjects of the table of flags: the flag that each begins with, and its heading.
+const SUBJECTS: [(&str, &str); 8] = [
+    ("etcd-endpoints", "Leases in etcd (the default)"),
+    ("kube-subnet-mgr", "Leases in Kubernetes"),
+    ("remote", "Leases at a lease server"),
+    ("listen", "Serving leases to other nodes"),
+    ("iface", "How this node is reached"),
+    ("subnet-file", "What the node does"),
+    ("cni-bin-dir", "What container runtimes see"),
+    ("healthz-ip", "Watching the daemon"),
+];
+
+const EXAMPLES: &str = "
+Examples:
+  flanneld --etcd-endpoints=http://10.0.0.1:2379 --ip-masq     leases in etcd
+  flanneld --kube-subnet-mgr --ip-masq                         in a pod of Kubernetes
+  flanneld --listen=:10253 --remote=self                       serve leases, and be a node
+  flanneld --remote=10.0.0.1                                   a node of that lease server
+";
+
+/// Laid out as Go's `PrintDefaults` does, by subject.
 pub(super) fn usage(program: &str) -> String {
-    let mut flags: Vec<&Flag> = FLAGS.iter().collect();
-    flags.sort_by_key(|flag| flag.name);
-    let mut text = format!("Usage: {program} [OPTION]...\n");
-    for flag in flags {
+    let mut text = format!("Usage: {program} [OPTION]...\n{EXAMPLES}");
+    for flag in FLAGS {
+        if let Some((_, heading)) = SUBJECTS.iter().find(|(first, _)| *first == flag.name) {
+            text += &format!("\n{heading}:\n");
+        }
         let value = flag.value_name();
         let gap = if value.is_empty() { "" } else { " " };
         let default = match flag.default_text().as_str() {
@@ -17,7 +38,7 @@ pub(super) fn usage(program: &str) -> String {
         };
         text += &format!("  -{}{gap}{value}\n    \t{}{default}\n", flag.name, flag.help);
     }
-    text += "Each flag can also be given as an environment variable: -ip-masq as FLANNELD_IP_MASQ=true.\n";
+    text += "\nEach flag can also be given as an environment variable: -ip-masq as FLANNELD_IP_MASQ=true.\n";
     text
 }
 
@@ -33,8 +54,8 @@ mod tests {
      UPDATE_DOCS=1 cargo test -p flanneld options -->
 
 Every flag can be written `-flag` or `--flag`, with its value as `-flag=value` or `-flag value`. A
-boolean takes a value only as `-flag=false`. Integers may be written `10`, `0x10` or `1_000`, without
-a unit. A flag given twice takes the last value; `iface` and `iface-regex` collect all of them.
+boolean takes a value only as `-flag=false`. Integers may be written `10`, `0x10` or `1_000`; what is a
+time also with a unit, `90s` or `1h30m`, which the Go flannel does not read. A flag given twice takes the last value; `iface` and `iface-regex` collect all of them.
 Reading stops at the first word that is not a flag, and at `--`.
 
 A flag that is not on the command line takes the value of its environment variable, if that is not
@@ -65,6 +86,7 @@ everything with `-v=8`.
                 Kind::Text(..) => "text",
                 Kind::List(_) => "text, repeatable",
                 Kind::Integer(..) | Kind::Level(_) => "integer",
+                Kind::Span(..) => "integer, or a time",
                 Kind::Bool(..) => "boolean",
                 Kind::Modules(_) => "`pattern=N,...`",
                 Kind::SourceLine(_) => "`file:N`",
@@ -104,6 +126,14 @@ everything with `-v=8`.
     #[test]
     fn the_usage_text_is_the_golden_one() {
         stays_equal_to("tests/data/usage.txt", &usage("flanneld"));
+    }
+
+    #[test]
+    fn every_subject_begins_with_a_flag_that_there_is() {
+        let missing = |first: &&str| FLAGS.iter().all(|flag| flag.name != *first);
+        let firsts = SUBJECTS.iter().map(|(first, _)| *first);
+        assert_eq!(firsts.filter(missing).collect::<Vec<_>>(), [""; 0]);
+        assert_eq!(FLAGS[0].name, SUBJECTS[0].0, "no flag stands before the first heading");
     }
 
     #[test]

@@ -70,6 +70,8 @@ pub(super) enum Kind {
     /// Every occurrence adds one element.
     List(fn(&mut Typed) -> &mut Vec<String>),
     Integer(i64, fn(&mut Typed) -> &mut i64),
+    /// A time, which the Go flannel takes as a number of a fixed unit. It may be written with a unit, too.
+    Span(TimeUnit, i64, fn(&mut Typed) -> &mut i64),
     Bool(bool, fn(&mut Typed) -> &mut bool),
     /// A log level; unlike other integers it is decimal only, as klog has it.
     Level(fn(&mut Typed) -> &mut i32),
@@ -77,7 +79,14 @@ pub(super) enum Kind {
     SourceLine(fn(&mut Typed) -> &mut Option<SourceLine>),
 }
 
-use Kind::{Bool, Integer, Level, List, Text};
+/// What a bare number of a [`Kind::Span`] counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TimeUnit {
+    Seconds,
+    Minutes,
+}
+
+use Kind::{Bool, Integer, Level, List, Span, Text};
 
 const fn flag(name: &'static str, kind: Kind, help: &'static str) -> Flag {
     Flag { name, kind, help }
@@ -255,7 +264,7 @@ pub(super) static FLAGS: &[Flag] = &[
     ),
     flag(
         "subnet-lease-renew-margin",
-        Integer(60, |t| &mut t.subnet_lease_renew_margin),
+        Span(TimeUnit::Minutes, 60, |t| &mut t.subnet_lease_renew_margin),
         "minutes before its end at which a lease is renewed, 1 to 1439",
     ),
     flag(
@@ -275,7 +284,7 @@ pub(super) static FLAGS: &[Flag] = &[
     ),
     flag(
         "iptables-resync",
-        Integer(5, |t| &mut t.iptables_resync),
+        Span(TimeUnit::Seconds, 5, |t| &mut t.iptables_resync),
         "seconds between checks of the firewall rules and of the blackhole route, 1 or more",
     ),
     flag(
@@ -355,7 +364,7 @@ impl Flag {
     pub(super) fn value_name(&self) -> &'static str {
         match self.kind {
             Text(..) => "string",
-            Integer(..) => "int",
+            Integer(..) | Span(..) => "int",
             Bool(..) => "",
             List(_) | Level(_) | Kind::Modules(_) | Kind::SourceLine(_) => "value",
         }
@@ -365,7 +374,7 @@ impl Flag {
     pub(super) fn default_text(&self) -> String {
         match self.kind {
             Text(default, _) => default.to_owned(),
-            Integer(default, _) if default != 0 => default.to_string(),
+            Integer(default, _) | Span(_, default, _) if default != 0 => default.to_string(),
             Bool(true, _) => "true".to_owned(),
             _ => String::new(),
         }
@@ -378,7 +387,7 @@ impl Typed {
         for flag in FLAGS {
             match flag.kind {
                 Text(default, at) => default.clone_into(at(&mut typed)),
-                Integer(default, at) => *at(&mut typed) = default,
+                Integer(default, at) | Span(_, default, at) => *at(&mut typed) = default,
                 Bool(default, at) => *at(&mut typed) = default,
                 List(_) | Level(_) | Kind::Modules(_) | Kind::SourceLine(_) => {}
             }

@@ -14,6 +14,7 @@ mod value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use flannel_common::{is_secret_name, without_secrets};
 use flannel_lease::nearest;
 
 pub use error::{BadValue, Remark, UsageError};
@@ -28,6 +29,8 @@ pub enum Parsed {
         options: Box<Options>,
         /// To be logged as soon as there is a log.
         remarks: Vec<Remark>,
+        /// The flags and variables that were given, as they were written, without secrets.
+        given: Vec<String>,
     },
     /// The usage text, for stderr.
     Help(String),
@@ -52,7 +55,7 @@ pub fn parse(
     }
     given.read_environment(env);
     let options = Box::new(Options::new(&given)?);
-    Ok(Parsed::Run { options, remarks: given.remarks })
+    Ok(Parsed::Run { options, remarks: given.remarks, given: given.shown })
 }
 
 /// The text that `-help` prints.
@@ -65,6 +68,7 @@ struct Given {
     typed: Typed,
     origins: BTreeMap<&'static str, Origin>,
     remarks: Vec<Remark>,
+    shown: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,7 +79,8 @@ enum Origin {
 
 impl Default for Given {
     fn default() -> Self {
-        Self { typed: Typed::defaults(), origins: BTreeMap::new(), remarks: Vec::new() }
+        let (origins, remarks, shown) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { typed: Typed::defaults(), origins, remarks, shown }
     }
 }
 
@@ -123,6 +128,7 @@ impl Given {
                 }
             };
             self.origins.insert(flag.name, Origin::CommandLine);
+            self.show(&format!("--{}", flag.name), flag, &text);
             value::set(&mut self.typed, flag, &text)
                 .map_err(|fix| UsageError::Malformed(self.bad_value(flag.name, text, fix)))?;
             last = Some(flag);
@@ -158,6 +164,7 @@ impl Given {
             };
             match value::set(&mut self.typed, flag, &text) {
                 Ok(()) => {
+                    self.show(&name, flag, &text);
                     self.origins.insert(flag.name, Origin::Environment);
                 }
                 Err(fix) => {
@@ -171,6 +178,14 @@ impl Given {
             let nearest = nearest(&name, known.iter().map(String::as_str)).map(str::to_owned);
             self.remarks.push(Remark::UnknownVariable { name, nearest });
         }
+    }
+
+    fn show(&mut self, name: &str, flag: &Flag, text: &str) {
+        let value = match text {
+            _ if is_secret_name(flag.name) => "(not shown)".to_owned(),
+            text => without_secrets(text),
+        };
+        self.shown.push(format!("{name}={value}"));
     }
 
     fn is_given(&self, flag: &str) -> bool {

@@ -17,7 +17,7 @@ fn parse_with(words: &[&str], env: &[(&str, &str)]) -> Result<Parsed, UsageError
 
 fn run(words: &[&str], env: &[(&str, &str)]) -> (Options, Vec<Remark>) {
     match parse_with(words, env) {
-        Ok(Parsed::Run { options, remarks }) => (*options, remarks),
+        Ok(Parsed::Run { options, remarks, .. }) => (*options, remarks),
         other => panic!("{words:?} must run, but: {other:?}"),
     }
 }
@@ -505,7 +505,7 @@ proptest! {
         ),
     ) {
         match parse(args, env) {
-            Ok(Parsed::Run { options, remarks }) => {
+            Ok(Parsed::Run { options, remarks, .. }) => {
                 prop_assert!(options.traffic.resync >= Duration::from_secs(1));
                 for remark in remarks {
                     prop_assert!(!remark.to_string().is_empty());
@@ -518,5 +518,18 @@ proptest! {
                 prop_assert!(!error.to_string().is_empty());
             }
         }
+    }
+}
+
+#[test]
+fn what_was_given_is_shown_as_it_was_written_and_secrets_are_not() {
+    let words = ["flanneld", "--iface=eth0", "-remote", "10.0.0.1", "--remote-token=hunter2"];
+    let env = [("FLANNELD_IP_MASQ", "true"), ("FLANNELD_ETCD_PASSWORD", "hunter3")];
+    let parsed = parse(words.map(Into::into), env.map(|(name, value)| (name.into(), value.into())));
+    let Ok(Parsed::Run { given, .. }) = parsed else { panic!("{parsed:?}") };
+    let shown = given.join(" ");
+    assert!(!shown.contains("hunter"), "{shown}");
+    for part in ["--iface=eth0", "--remote=10.0.0.1", "FLANNELD_IP_MASQ=true", "--remote-token=("] {
+        assert!(shown.contains(part), "{part}: {shown}");
     }
 }

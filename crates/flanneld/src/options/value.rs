@@ -1,7 +1,7 @@
 //! The text of one value → the value, by Go's rules: what the reference accepts is accepted here,
-//! and nothing else.
+//! and nothing else but units of times.
 
-use super::flags::{Flag, Kind, Typed};
+use super::flags::{Flag, Kind, TimeUnit, Typed};
 
 /// Sets `flag` from `text`, or says what would have been right and leaves everything as it was.
 pub(super) fn set(typed: &mut Typed, flag: &Flag, text: &str) -> Result<(), String> {
@@ -9,6 +9,7 @@ pub(super) fn set(typed: &mut Typed, flag: &Flag, text: &str) -> Result<(), Stri
         Kind::Text(_, at) => text.clone_into(at(typed)),
         Kind::List(at) => at(typed).push(text.to_owned()),
         Kind::Integer(_, at) => *at(typed) = integer(text)?,
+        Kind::Span(unit, _, at) => *at(typed) = span(text, unit)?,
         Kind::Bool(_, at) => *at(typed) = boolean(text)?,
         Kind::Level(at) => {
             *at(typed) = text.parse().map_err(|_| "use a decimal number, such as 2".to_owned())?;
@@ -28,6 +29,21 @@ fn boolean(text: &str) -> Result<bool, String> {
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err("use true or false".to_owned()),
     }
+}
+
+/// A number of units, bare or as a time that is a whole number of them.
+fn span(text: &str, unit: TimeUnit) -> Result<i64, String> {
+    if let Ok(number) = integer(text) {
+        return Ok(number);
+    }
+    let (seconds, plural, example) = match unit {
+        TimeUnit::Seconds => (1, "seconds", "10 or 10s"),
+        TimeUnit::Minutes => (60, "minutes", "10, 10m or 1h30m"),
+    };
+    let wrong = || format!("use a whole number of {plural}, such as {example}");
+    let time: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
+    let is_whole = time.subsec_nanos() == 0 && time.as_secs() % seconds == 0;
+    is_whole.then(|| time.as_secs() / seconds).ok_or_else(wrong)
 }
 
 /// Go's `strconv.ParseInt(text, 0, 64)`: an optional sign, a base prefix (`0x`, `0o`, `0b`, or a
@@ -110,6 +126,26 @@ mod tests {
             "-9223372036854775809",
         ] {
             assert!(integer(text).is_err(), "{text:?} must be refused");
+        }
+    }
+
+    #[test]
+    fn times_are_read_with_and_without_a_unit() {
+        use TimeUnit::{Minutes, Seconds};
+        for (text, unit, value) in [
+            ("5", Seconds, 5),
+            ("5s", Seconds, 5),
+            ("2m", Seconds, 120),
+            ("5000ms", Seconds, 5),
+            ("60", Minutes, 60),
+            ("1h30m", Minutes, 90),
+            ("120s", Minutes, 2),
+            ("-1", Minutes, -1),
+        ] {
+            assert_eq!(span(text, unit), Ok(value), "{text}");
+        }
+        for (text, unit) in [("500ms", Seconds), ("90s", Minutes), ("", Seconds), ("5x", Seconds)] {
+            assert!(span(text, unit).is_err(), "{text:?} must be refused");
         }
     }
 

@@ -1,11 +1,12 @@
 //! `lab exec`: a command inside, with our terminal and its exit status.
 
 use std::io::{self, Write as _};
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::client;
 use super::place::PlaceName;
@@ -42,6 +43,7 @@ impl Exec {
         {
             command.current_dir(dir);
         }
+        end_with_us(&mut command);
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
@@ -59,5 +61,13 @@ impl Exec {
         let status = child.wait().context("wait for the command")?;
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
         Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+    }
+}
+
+/// Has the kernel end the command when this process ends, however that happens: `timeout`, kill -9, a closed terminal.
+fn end_with_us(command: &mut Command) {
+    // SAFETY: a single system call between fork and exec, which allocates nothing.
+    unsafe {
+        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::client;
 use super::protocol::{Answer, Request};
 use super::state::LabName;
+use crate::commands::time;
 
 /// What to break. Participants are node numbers, `etcd` (all its members) or `etcd1` to `etcd3`.
 #[derive(Clone, Debug, PartialEq, Subcommand, Serialize, Deserialize)]
@@ -31,7 +32,12 @@ pub(crate) enum Fault {
     /// Lose a share of the packets of a participant, in both directions; 0 ends it
     Loss { participant: Participant, percent: f64 },
     /// Delay all packets to a participant (needs a kernel with netem)
-    Delay { participant: Participant, milliseconds: u64 },
+    Delay {
+        participant: Participant,
+        /// 500ms, 2s; a bare number counts milliseconds
+        #[arg(value_name = "TIME", value_parser = time::milliseconds)]
+        milliseconds: u64,
+    },
 
     /// Pull a node's cable: its eth0 loses the carrier
     Unplug { node: u16 },

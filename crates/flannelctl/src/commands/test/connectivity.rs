@@ -20,6 +20,7 @@ use super::report::{Report, said_by};
 use crate::commands::lab::table::Paint;
 use crate::commands::output::OutputArgs;
 use crate::commands::store_args::{StoreArgs, block_on};
+use crate::commands::time;
 
 /// How often nodes' answers are looked at.
 const LOOK: Duration = Duration::from_millis(400);
@@ -45,10 +46,9 @@ pub(crate) struct ConnectivityArgs {
     /// So many nodes, chosen at random; 32 unless all are fewer, or named
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(2..=500))]
     sample: Option<u16>,
-    /// Seconds after which what has not been found out is given up
-    #[arg(long, default_value = "60", value_name = "SECONDS",
-          value_parser = clap::value_parser!(u16).range(5..=3_000))]
-    timeout: u16,
+    /// Time after which what has not been found out is given up: 90s, 5m; a bare number counts seconds
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = time::test_limit)]
+    timeout: Duration,
     /// Fail if a node could not be tested
     #[arg(long)]
     require_all: bool,
@@ -85,7 +85,7 @@ impl ConnectivityArgs {
             let count = chosen.nodes.len();
             return wrong(&format!("{count} of two nodes or more: one cannot reach itself"));
         }
-        let limit = Duration::from_secs(self.timeout.into());
+        let limit = self.timeout;
         let test = Test {
             store,
             chosen: &chosen,
