@@ -10,6 +10,10 @@ pub enum Carriage {
         allow: Vec<String>,
         /// What it adds to a packet, in bytes.
         overhead: u32,
+        /// What a node takes out of it, as the host's firewall sees it.
+        packets: Vec<TunnelPackets>,
+        /// Whether a node takes such packets from anybody who sends them, since nothing in them proves who did.
+        forgeable: bool,
     },
     /// The underlay, as they are.
     Underlay,
@@ -17,8 +21,19 @@ pub enum Carriage {
     Unknown,
 }
 
+/// Packets by which something enters a node's end of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelPackets {
+    /// UDP to this port, by IPv4 or IPv6.
+    Udp(u16),
+    /// This protocol of IPv4.
+    Ipv4Protocol(u8),
+}
+
 impl Carriage {
-    pub(crate) fn udp(ports: &[u16], overhead: u32) -> Self {
+    /// A tunnel in UDP.
+    pub(crate) fn udp(ports: &[u16], overhead: u32, forgeable: bool) -> Self {
+        let packets = ports.iter().copied().map(TunnelPackets::Udp).collect();
         let list =
             |between: &str| ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(between);
         match ports {
@@ -26,11 +41,15 @@ impl Carriage {
                 name: format!("UDP port {port}"),
                 allow: vec![format!("-p udp --dport {port}")],
                 overhead,
+                packets,
+                forgeable,
             },
             _ => Self::Tunnel {
                 name: format!("UDP ports {}", list(" and ")),
                 allow: vec![format!("-p udp -m multiport --dports {}", list(","))],
                 overhead,
+                packets,
+                forgeable,
             },
         }
     }

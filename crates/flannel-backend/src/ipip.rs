@@ -12,7 +12,7 @@ use flannel_kernel::{
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Carriage, Node, PeerProblem, Stack, Wishes};
+use crate::{Backend, BackendError, Carriage, Node, PeerProblem, Stack, TunnelPackets, Wishes};
 
 /// The outer IPv4 header.
 const OVERHEAD: u32 = 20;
@@ -99,15 +99,18 @@ impl Backend for IpipBackend {
     }
 
     fn carriage(&self, node: &Node) -> Carriage {
-        let (name, allow) = match (&node.network.v4, &node.network.v6) {
-            (_, None) => ("IP protocol 4 (IPIP)", &["-p 4"][..]),
-            (None, Some(_)) => ("IP protocol 41 (IPv6 in IPv4)", &["-p 41"][..]),
-            (Some(_), Some(_)) => {
-                ("IP protocol 4 (IPIP) or 41 (IPv6 in IPv4)", &["-p 4", "-p 41"][..])
-            }
+        let (name, protocols) = match (&node.network.v4, &node.network.v6) {
+            (_, None) => ("IP protocol 4 (IPIP)", &[4][..]),
+            (None, Some(_)) => ("IP protocol 41 (IPv6 in IPv4)", &[41][..]),
+            (Some(_), Some(_)) => ("IP protocol 4 (IPIP) or 41 (IPv6 in IPv4)", &[4, 41][..]),
         };
-        let allow = allow.iter().map(|rule| (*rule).to_owned()).collect();
-        Carriage::Tunnel { name: name.to_owned(), allow, overhead: OVERHEAD }
+        Carriage::Tunnel {
+            name: name.to_owned(),
+            allow: protocols.iter().map(|protocol| format!("-p {protocol}")).collect(),
+            overhead: OVERHEAD,
+            packets: protocols.iter().copied().map(TunnelPackets::Ipv4Protocol).collect(),
+            forgeable: true,
+        }
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

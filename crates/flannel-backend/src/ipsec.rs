@@ -13,7 +13,7 @@ use flannel_kernel::{
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Carriage, Node, PeerProblem, Wishes};
+use crate::{Backend, BackendError, Carriage, Node, PeerProblem, TunnelPackets, Wishes};
 
 /// As the Go flannel has it. Shorter ones are guessed.
 const LEAST_PSK_BYTES: usize = 96;
@@ -130,6 +130,8 @@ impl Backend for IpsecBackend {
             name: "IPsec (ESP, and UDP ports 500 and 4500)".to_owned(),
             allow: vec!["-p esp".to_owned(), "-p udp -m multiport --dports 500,4500".to_owned()],
             overhead: node.underlay.mtu.saturating_sub(self.mtu(node)),
+            packets: [500, 4500].map(TunnelPackets::Udp).to_vec(),
+            forgeable: false,
         }
     }
 

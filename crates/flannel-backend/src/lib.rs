@@ -29,7 +29,7 @@ use flannel_cloud::Provider;
 use flannel_lease::{BackendConfig, nearest};
 
 pub use backend::{Backend, BackendError, Node, NodeMemory, PeerProblem};
-pub use carriage::Carriage;
+pub use carriage::{Carriage, TunnelPackets};
 pub use connected::{Connected, Meeting};
 pub use desired_state::{meetings, networks, ownership, peer_wishes, public_addresses};
 pub use judge::{Judged, judge};

@@ -167,7 +167,7 @@ impl Backend for UdpBackend {
     }
 
     fn carriage(&self, node: &Node) -> Carriage {
-        Carriage::udp(&[self.port], node.underlay.mtu.saturating_sub(self.mtu(node)))
+        Carriage::udp(&[self.port], node.underlay.mtu.saturating_sub(self.mtu(node)), true)
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

@@ -290,7 +290,7 @@ impl Backend for VxlanBackend {
 
     fn carriage(&self, node: &Node) -> Carriage {
         let overhead = self.outer_mtu(node).saturating_sub(self.mtu(node));
-        Carriage::udp(&[self.port.unwrap_or(KERNELS_PORT)], overhead)
+        Carriage::udp(&[self.port.unwrap_or(KERNELS_PORT)], overhead, true)
     }
 
     fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

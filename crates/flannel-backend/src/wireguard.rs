@@ -415,7 +415,8 @@ impl Backend for WireguardBackend {
     fn carriage(&self, node: &Node) -> Carriage {
         let mut ports: Vec<u16> = Family::used_by(node).map(|family| self.port(family)).collect();
         ports.dedup();
-        Carriage::udp(&ports, self.outer_mtu(node).saturating_sub(self.mtu(node)))
+        let overhead = self.outer_mtu(node).saturating_sub(self.mtu(node));
+        Carriage::udp(&ports, overhead, false)
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {

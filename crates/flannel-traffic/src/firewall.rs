@@ -50,6 +50,10 @@ impl<'a> Wish<'a> {
         match purpose {
             Purpose::Masquerade => self.masquerade,
             Purpose::Forward => self.forward,
+            Purpose::GuardInput => !self.rules.guard.packets.is_empty(),
+            Purpose::GuardForward => {
+                self.rules.guard.forgeable && !self.rules.guard.packets.is_empty()
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 use flannel_common::overlap;
 use ipnet::IpNet;
 
-use crate::{Family, FamilyRules};
+use crate::{Family, FamilyRules, TunnelGuard, TunnelPackets};
 
 /// Set by kube-proxy on packets that it masquerades itself.
 pub(crate) const KUBE_MARK: u32 = 0x4000;
@@ -17,18 +17,32 @@ pub(crate) const KUBE_MARK: u32 = 0x4000;
 pub(crate) enum Purpose {
     Masquerade,
     Forward,
+    /// Keeps pods' packets out of this node's end of the tunnel.
+    GuardInput,
+    /// Keeps pods' packets from other nodes' ends of the tunnel.
+    GuardForward,
 }
 
 impl Purpose {
-    pub(crate) const BOTH: [Self; 2] = [Self::Masquerade, Self::Forward];
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Masquerade, Self::Forward, Self::GuardInput, Self::GuardForward];
+
+    /// Whether the rules only protect: pods have their network without them.
+    pub(crate) fn is_guard(self) -> bool {
+        matches!(self, Self::GuardInput | Self::GuardForward)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// Applies to packets with kube-proxy's mark alone.
     pub(crate) marked: bool,
+    /// Applies to packets that came in by this interface alone.
+    pub(crate) incoming: Option<String>,
     pub(crate) source: Option<Side>,
     pub(crate) destination: Option<Side>,
+    /// Applies to these packets alone.
+    pub(crate) packets: Option<TunnelPackets>,
     pub(crate) verdict: Verdict,
 }
 
@@ -43,6 +57,7 @@ pub(crate) struct Side {
 pub(crate) enum Verdict {
     Return,
     Accept,
+    Drop,
     Masquerade { random: bool },
 }
 
@@ -63,8 +78,14 @@ pub(crate) enum Keep {
 }
 
 impl Rule {
+    /// A rule without a condition.
+    pub(crate) const fn always(verdict: Verdict) -> Self {
+        let (source, destination) = (None, None);
+        Self { marked: false, incoming: None, source, destination, packets: None, verdict }
+    }
+
     fn from_to(source: Option<Side>, destination: Option<Side>, verdict: Verdict) -> Self {
-        Self { marked: false, source, destination, verdict }
+        Self { source, destination, ..Self::always(verdict) }
     }
 
     /// Only kube-proxy's mark decides.
@@ -96,6 +117,8 @@ impl Block {
         match purpose {
             Purpose::Masquerade => Self::masquerade(rules, random),
             Purpose::Forward => Self::forward(rules),
+            Purpose::GuardInput => Self::guard(rules, None),
+            Purpose::GuardForward => Self::guard(rules, outside(rules.network)),
         }
     }
 
@@ -131,6 +154,22 @@ impl Block {
         Self { network, rules: list }
     }
 
+    /// Drops what pods, known by their addresses or by the interface they are behind, send to the tunnel.
+    fn guard(rules: &FamilyRules, destination: Option<Side>) -> Self {
+        let guard = &rules.guard;
+        let drop = Rule { destination, ..Rule::always(Verdict::Drop) };
+        let mut list = Vec::new();
+        for packets in &guard.packets {
+            let packets = Some(*packets);
+            list.push(Rule { source: inside(guard.pods), packets, ..drop.clone() });
+            list.extend(guard.pod_links.iter().map(|link| {
+                let incoming = Some(link.clone());
+                Rule { incoming, packets, ..drop.clone() }
+            }));
+        }
+        Self { network: rules.network, rules: list }
+    }
+
     /// The complete blocks among a chain's rules; `None` is a rule that no flannel writes. What does not
     /// belong to a block is passed over.
     pub(crate) fn recognise(purpose: Purpose, chain: &[Option<Rule>]) -> Vec<Self> {
@@ -140,6 +179,7 @@ impl Block {
                 .filter_map(Self::recognise_masquerade)
                 .collect(),
             Purpose::Forward => chain.windows(2).filter_map(Self::recognise_forward).collect(),
+            Purpose::GuardInput | Purpose::GuardForward => Self::recognise_guards(chain),
         }
     }
 
@@ -151,15 +191,36 @@ impl Block {
         let everything = IpNet::new(network.network(), 0).ok()?.trunc();
         let exclude =
             excluded.iter().map(|rule| rule.destination.map_or(everything, |to| to.net)).collect();
-        let block = Self::masquerade(&FamilyRules { network, subnet, exclude }, random);
+        let guard = TunnelGuard::none(network);
+        let block = Self::masquerade(&FamilyRules { network, subnet, exclude, guard }, random);
         block.rules.iter().eq(rules).then_some(block)
     }
 
     fn recognise_forward(pair: &[Option<Rule>]) -> Option<Self> {
         let [Some(from), Some(to)] = pair else { return None };
         let network = from.source?.net;
-        let block = Self::forward(&FamilyRules { network, subnet: network, exclude: Vec::new() });
+        let (exclude, guard) = (Vec::new(), TunnelGuard::none(network));
+        let block = Self::forward(&FamilyRules { network, subnet: network, exclude, guard });
         block.rules.iter().eq([from, to]).then_some(block)
+    }
+
+    /// A rule with pods' addresses begins a block, unless the block before is of the same.
+    fn recognise_guards(chain: &[Option<Rule>]) -> Vec<Self> {
+        let is_guard = |rule: &&Rule| rule.verdict == Verdict::Drop && rule.packets.is_some();
+        let mut blocks: Vec<Self> = Vec::new();
+        for rule in chain.iter().flatten().filter(is_guard) {
+            match (rule.source, blocks.last_mut()) {
+                (None, None) => {}
+                (Some(pods), Some(block)) if pods.net != block.network => {
+                    blocks.push(Self { network: pods.net, rules: vec![rule.clone()] });
+                }
+                (Some(pods), None) => {
+                    blocks.push(Self { network: pods.net, rules: vec![rule.clone()] });
+                }
+                (_, Some(block)) => block.rules.push(rule.clone()),
+            }
+        }
+        blocks
     }
 
     /// All that belongs into a chain: our own block and those that stay beside it.
@@ -229,6 +290,45 @@ mod tests {
         let mut chain = seen(&one);
         chain.extend(seen(&two));
         assert_eq!(Block::recognise(Purpose::Forward, &chain), [one, two]);
+    }
+
+    fn guarded(network: &str, subnet: &str, links: &[&str]) -> FamilyRules {
+        let mut rules = family(network, subnet);
+        rules.guard.packets = vec![TunnelPackets::Udp(8472), TunnelPackets::Protocol(4)];
+        rules.guard.pod_links = links.iter().map(ToString::to_string).collect();
+        rules
+    }
+
+    #[test]
+    fn guards_drop_pods_packets_to_the_tunnel_by_address_and_by_interface() {
+        let rules = guarded("10.244.0.0/16", "10.244.1.0/24", &["cni0"]);
+        let here = Block::new(Purpose::GuardInput, &rules, true).rules;
+        let said: Vec<_> =
+            here.iter().map(|r| (r.source.map(|s| s.net), r.incoming.as_deref())).collect();
+        let by_address = (Some(net("10.244.0.0/16")), None);
+        assert_eq!(said, [by_address, (None, Some("cni0")), by_address, (None, Some("cni0"))]);
+        assert!(here.iter().all(|r| r.destination.is_none() && r.verdict == Verdict::Drop));
+
+        let passing = Block::new(Purpose::GuardForward, &rules, true).rules;
+        let outside = outside(net("10.244.0.0/16"));
+        assert!(passing.iter().all(|r| r.destination == outside), "pods reach each other's ports");
+    }
+
+    #[test]
+    fn guards_of_two_daemons_stand_side_by_side() {
+        let one = guarded("10.244.0.0/16", "10.244.1.0/24", &["cni0"]);
+        let two = guarded("10.9.0.0/16", "10.9.1.0/24", &["cni1", "docker0"]);
+        for purpose in [Purpose::GuardInput, Purpose::GuardForward] {
+            let [one, two] = [&one, &two].map(|rules| Block::new(purpose, rules, true));
+            let both = one.clone().chain(purpose, &seen(&two), &EVERYBODY);
+            assert_eq!(both.len(), 4 + 6);
+            let now: Vec<_> = both.iter().cloned().map(Some).collect();
+            assert_eq!(two.clone().chain(purpose, &now, &EVERYBODY), both);
+            assert_eq!(two.clone().chain(purpose, &now, &NOBODY), two.rules);
+            let mut foreign = now.clone();
+            foreign.insert(1, None);
+            assert_eq!(one.chain(purpose, &foreign, &EVERYBODY), both, "what is foreign goes");
+        }
     }
 
     #[test]

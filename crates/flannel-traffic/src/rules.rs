@@ -30,6 +30,42 @@ pub struct FamilyRules {
     /// Destinations that always see the true source address. Those of the other family are ignored, so
     /// one list serves both.
     pub exclude: Vec<IpNet>,
+    pub guard: TunnelGuard,
+}
+
+/// Keeps pods from putting packets into the tunnel between nodes, which would take them for a node's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunnelGuard {
+    /// Where pods' addresses lie. Nodes' addresses do not.
+    pub pods: IpNet,
+    /// Interfaces of this node that pods are behind, whatever address they pretend to have.
+    pub pod_links: Vec<String>,
+    /// What reaches the tunnel's end of a node. Empty: there is nothing to guard.
+    pub packets: Vec<TunnelPackets>,
+    /// Whether a node takes such packets from anybody: those to other nodes are dropped, too.
+    pub forgeable: bool,
+}
+
+/// Packets that a tunnel's end takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelPackets {
+    /// UDP to this port.
+    Udp(u16),
+    /// This protocol of IP.
+    Protocol(u8),
+}
+
+impl TunnelGuard {
+    /// Guards nothing.
+    pub fn none(pods: IpNet) -> Self {
+        Self { pods, pod_links: Vec::new(), packets: Vec::new(), forgeable: false }
+    }
+}
+
+/// Whether packet filters take this name as it is: not for a pattern, and not for more than a name.
+fn is_plain(link: &str) -> bool {
+    link.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte))
+        && link.starts_with(|first: char| first.is_ascii_alphanumeric())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +104,9 @@ impl Rules {
             let Some(rules) = rules else { continue };
             rules.network = rules.network.trunc();
             rules.subnet = rules.subnet.trunc();
-            for net in [rules.network, rules.subnet] {
+            rules.guard.pods = rules.guard.pods.trunc();
+            rules.guard.pod_links.retain(|link| is_plain(link));
+            for net in [rules.network, rules.subnet, rules.guard.pods] {
                 if Family::of(net.addr()) != family || net.prefix_len() == 0 {
                     return Err(TrafficError::Network { family, net });
                 }
@@ -94,7 +132,8 @@ pub(crate) mod samples {
     }
 
     pub(crate) fn family(network: &str, subnet: &str) -> FamilyRules {
-        FamilyRules { network: net(network), subnet: net(subnet), exclude: Vec::new() }
+        let guard = TunnelGuard::none(net(network));
+        FamilyRules { network: net(network), subnet: net(subnet), exclude: Vec::new(), guard }
     }
 
     /// A node as the recorded outputs of the Go flannel have it.
@@ -134,6 +173,14 @@ mod tests {
             let error = rules.checked().unwrap_err().to_string();
             assert!(error.contains(wrong), "{error}");
         }
+    }
+
+    #[test]
+    fn interfaces_whose_names_mean_more_than_a_name_are_left_out() {
+        let mut rules = node(Mode::Nftables);
+        let links = ["cni0", "br-1.2", "cni+", "x*", "a\"b", "-i", "a;b", ""];
+        rules.v4.as_mut().unwrap().guard.pod_links = links.map(String::from).to_vec();
+        assert_eq!(rules.checked().unwrap().v4.unwrap().guard.pod_links, ["cni0", "br-1.2"]);
     }
 
     #[test]

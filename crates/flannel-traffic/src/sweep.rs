@@ -4,14 +4,14 @@
 
 use std::io;
 
-use crate::firewall::Kind;
-use crate::iptables::text::Place;
+use crate::firewall::{Kind, Wish};
+use crate::iptables::text::{Place, Saved};
 use crate::iptables::tool::{Tool, Variant};
 use crate::legacy_tables::LegacyTable;
 use crate::netfilter::Objects;
 use crate::process::{Machine, Runner};
 use crate::programs::SearchPath;
-use crate::rule::Purpose;
+use crate::rule::{Keep, Purpose};
 use crate::{Family, Mode, Rules, TrafficError, nft};
 
 /// Removes every rule of flannel from the network namespace of the calling thread: those of one mode, or
@@ -56,8 +56,8 @@ impl Leftovers {
                 all.tables.push(family);
             }
             if mode != Some(Mode::Nftables) {
-                all.chains.extend(Purpose::BOTH.map(|purpose| (family, purpose)));
-                all.legacy.extend(Purpose::BOTH.map(|purpose| (family, purpose)));
+                all.chains.extend(Purpose::ALL.map(|purpose| (family, purpose)));
+                all.legacy.extend(Purpose::ALL.map(|purpose| (family, purpose)));
             }
         }
         all
@@ -70,11 +70,8 @@ impl Leftovers {
     /// All but what these rules are kept in.
     pub(crate) fn beside(kind: Kind, rules: &Rules) -> Self {
         let wanted = |family: Family, purpose: Purpose| {
-            rules.of(family).is_some()
-                && match purpose {
-                    Purpose::Masquerade => rules.masquerade,
-                    Purpose::Forward => rules.forward,
-                }
+            let wish = Wish::of(rules, family, Keep::AllBut(Vec::new()));
+            wish.is_some_and(|wish| wish.wants(purpose))
         };
         let mut rest = Self::all();
         match kind {
@@ -135,7 +132,7 @@ impl Sweeper {
             .ok()
             .filter(|tool| tool.variant == Variant::Legacy)
             .ok_or(TrafficError::NoLegacy { family, table: place.table, chain: place.chain })?;
-        let saved = tool.save(&mut *self.runner, family, place)?;
+        let saved = Saved::parse(place, &tool.save(&mut *self.runner, family, place)?);
         let Some(change) = saved.removal(place) else { return Ok(false) };
         tool.restore(&mut *self.runner, &change)?;
         Ok(true)
@@ -198,6 +195,7 @@ fn failed(family: Family, what: String, result: io::Result<bool>) -> Result<bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TunnelPackets;
     use crate::rules::samples::{family, node};
 
     #[test]
@@ -206,17 +204,21 @@ mod tests {
         rules.forward = false;
         let rest = Leftovers::beside(Kind::IptablesNft, &rules);
         assert_eq!(rest.tables, Family::BOTH);
-        assert_eq!(rest.chains.len(), 3);
+        assert_eq!(rest.chains.len(), 7);
         assert!(!rest.chains.contains(&(Family::V4, Purpose::Masquerade)));
-        assert_eq!(rest.legacy.len(), 4);
+        assert_eq!(rest.legacy.len(), 8);
 
         let rest = Leftovers::beside(Kind::Nftables, &rules);
-        assert_eq!((rest.tables, rest.chains.len(), rest.legacy.len()), (vec![Family::V6], 4, 4));
+        assert_eq!((rest.tables, rest.chains.len(), rest.legacy.len()), (vec![Family::V6], 8, 8));
 
         rules.v6 = Some(family("fd00:244::/56", "fd00:244:0:1::/64"));
         rules.forward = true;
+        for rules in [&mut rules.v4, &mut rules.v6].into_iter().flatten() {
+            rules.guard.packets = vec![TunnelPackets::Udp(8472)];
+            rules.guard.forgeable = true;
+        }
         let rest = Leftovers::beside(Kind::IptablesLegacy, &rules);
-        assert_eq!((rest.tables.len(), rest.chains.len(), rest.legacy), (2, 4, vec![]));
+        assert_eq!((rest.tables.len(), rest.chains.len(), rest.legacy), (2, 8, vec![]));
     }
 
     #[test]
@@ -226,7 +228,7 @@ mod tests {
         let iptables = Leftovers::of(Some(Mode::Iptables));
         assert_eq!(
             (iptables.tables.len(), iptables.chains.len(), iptables.legacy.len()),
-            (0, 4, 4)
+            (0, 8, 8)
         );
     }
 }

@@ -137,7 +137,7 @@ fn concerns(kind: Kind, event: &Event<'_>) -> bool {
         Kind::Nftables => {
             Family::BOTH.into_iter().any(|family| nft::text::table(family) == event.table)
         }
-        Kind::IptablesNft => Purpose::BOTH.into_iter().any(|purpose| {
+        Kind::IptablesNft => Purpose::ALL.into_iter().any(|purpose| {
             let place = Place::of(purpose);
             event.table == place.table
                 && match event.object {
@@ -162,8 +162,8 @@ const KUBE_CHAINS: [(&str, &str); 3] = [
     ("nat", "KUBE-POSTROUTING"),
 ];
 
-fn flannel_chains() -> [(&'static str, &'static str); 2] {
-    Purpose::BOTH.map(|purpose| (Place::of(purpose).table, Place::of(purpose).chain))
+fn flannel_chains() -> [(&'static str, &'static str); 4] {
+    Purpose::ALL.map(|purpose| (Place::of(purpose).table, Place::of(purpose).chain))
 }
 
 fn preferred_variant() -> Option<Variant> {

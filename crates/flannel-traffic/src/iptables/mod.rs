@@ -17,6 +17,8 @@ use crate::{Family, TrafficError};
 const RANDOM_AND_WAIT: Version = Version([1, 6, 2]);
 /// What iptables says of a table in which it does not understand everything.
 const INCOMPREHENSIBLE: &str = "is incompatible";
+const WITHOUT_GUARDS: &str = "pods are not kept from sending to the tunnel's port: that needs the table mangle of \
+                              iptables, or nftables (\"EnableNFTables\": true in the network config)";
 /// Seconds to wait for the xtables lock.
 const LOCK_WAIT: &str = "5";
 
@@ -28,6 +30,8 @@ pub(crate) struct Iptables {
     v6: Option<Tool>,
     /// Of the legacy tables at the last look, by family and purpose.
     fingerprints: Vec<(Family, Purpose, u64)>,
+    /// Whether guards are kept; not where this iptables cannot.
+    guards: bool,
 }
 
 impl Iptables {
@@ -53,6 +57,7 @@ impl Iptables {
             v4: None,
             v6: None,
             fingerprints: Vec::new(),
+            guards: true,
         };
         *iptables.slot(family) = Some(tool);
         Ok(iptables)
@@ -74,6 +79,11 @@ impl Iptables {
         Ok(tool)
     }
 
+    fn go_without_guards(&mut self, error: &TrafficError) {
+        tracing::warn!("{error}; {WITHOUT_GUARDS}");
+        self.guards = false;
+    }
+
     fn remember(&mut self, family: Family, purpose: Purpose, fingerprint: Option<u64>) {
         self.fingerprints.retain(|(f, p, _)| (*f, *p) != (family, purpose));
         self.fingerprints.extend(fingerprint.map(|print| (family, purpose, print)));
@@ -91,14 +101,28 @@ impl Firewall for Iptables {
     fn look(&mut self, family: Family, wish: &Wish<'_>) -> Result<Option<String>, TrafficError> {
         let tool = self.tool(family)?;
         let mut change = String::new();
-        for purpose in Purpose::BOTH {
-            if !wish.wants(purpose) {
+        // A table is read once, however many chains in it are ours.
+        let mut table: Option<(&str, String)> = None;
+        for purpose in Purpose::ALL {
+            if !wish.wants(purpose) || (purpose.is_guard() && !self.guards) {
                 self.remember(family, purpose, None);
                 continue;
             }
             let place = Place::of(purpose);
             let print = (self.variant == Variant::Legacy).then(|| fingerprint(family, place));
-            let saved = tool.save(&mut *self.runner, family, place)?;
+            let text = match table.take().filter(|(name, _)| *name == place.table) {
+                Some((_, text)) => text,
+                None => match tool.save(&mut *self.runner, family, place) {
+                    Ok(text) => text,
+                    Err(error) if purpose.is_guard() => {
+                        self.go_without_guards(&error);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                },
+            };
+            let saved = Saved::parse(place, &text);
+            table = Some((place.table, text));
             self.remember(family, purpose, print.flatten());
             let wanted = wish.chain(purpose, &saved.rules, tool.version >= RANDOM_AND_WAIT);
             change += &saved.change(place, &wanted).unwrap_or_default();
@@ -109,6 +133,15 @@ impl Firewall for Iptables {
     fn write(&mut self, family: Family, change: &str) -> Result<(), TrafficError> {
         let tool = self.tool(family)?;
         tool.restore(&mut *self.runner, change)
+    }
+
+    fn settle_for_less(&mut self) -> bool {
+        // If it was not for the guards, they are tried again with the next write.
+        self.guards = !self.guards;
+        if !self.guards {
+            tracing::warn!("{WITHOUT_GUARDS}");
+        }
+        !self.guards
     }
 
     fn is_unchanged(&mut self, family: Family) -> bool {
@@ -129,13 +162,13 @@ impl Tool {
         runner: &mut dyn Runner,
         family: Family,
         place: &Place,
-    ) -> Result<Saved, TrafficError> {
+    ) -> Result<String, TrafficError> {
         let only = [OURS, INCOMPREHENSIBLE];
         let text = runner.run(&self.save, &["-t", place.table], "", &only)?;
         if text.lines().any(|line| line.starts_with('#') && line.contains(INCOMPREHENSIBLE)) {
             return Err(TrafficError::Incomprehensible { family, table: place.table });
         }
-        Ok(Saved::parse(place, &text))
+        Ok(text)
     }
 
     pub(crate) fn restore(

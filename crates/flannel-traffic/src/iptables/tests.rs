@@ -1,4 +1,5 @@
 use super::*;
+use crate::TunnelPackets;
 use crate::process::fake::{Answer, Recorder};
 use crate::programs::samples::directory_with;
 use crate::rule::Keep;
@@ -93,7 +94,9 @@ fn open(
 }
 
 fn look(iptables: &mut Iptables) -> Result<Option<String>, TrafficError> {
-    let rules = family("10.244.0.0/16", "10.244.1.0/24");
+    let mut rules = family("10.244.0.0/16", "10.244.1.0/24");
+    rules.guard.packets = vec![TunnelPackets::Udp(8472)];
+    rules.guard.forgeable = true;
     let keep = Keep::AllBut(Vec::new());
     let wish = Wish { rules: &rules, masquerade: true, forward: true, random: true, keep };
     iptables.look(Family::V4, &wish)
@@ -104,6 +107,7 @@ fn defect_56_a_look_is_one_run_per_table_and_a_change_one_for_all() {
     let (mut iptables, log, _directory) = open(NFT, "");
     let change = look(&mut iptables).unwrap().unwrap();
     assert!(change.contains("*nat\n") && change.contains("*filter\n"));
+    assert!(change.contains("FLANNEL-TUN-IN") && change.contains("FLANNEL-TUN-OUT"), "{change}");
     iptables.write(Family::V4, &change).unwrap();
     assert_eq!(
         *log.lock().unwrap(),
@@ -111,6 +115,7 @@ fn defect_56_a_look_is_one_run_per_table_and_a_change_one_for_all() {
             "iptables --version\n",
             "iptables-save -t nat\n",
             "iptables-save -t filter\n",
+            "iptables-save -t mangle\n",
             &format!("iptables-restore --noflush --wait 5\n{change}")
         ]
     );
@@ -122,7 +127,18 @@ fn an_old_iptables_is_not_asked_for_what_it_cannot() {
     let change = look(&mut iptables).unwrap().unwrap();
     assert!(change.contains("MASQUERADE") && !change.contains("random"));
     iptables.write(Family::V4, &change).unwrap();
-    assert!(log.lock().unwrap()[3].starts_with("iptables-restore --noflush\n"));
+    assert!(log.lock().unwrap()[4].starts_with("iptables-restore --noflush\n"));
+}
+
+#[test]
+fn masquerade_and_forward_rules_do_not_depend_on_the_guards() {
+    let (mut iptables, _, _directory) = open(NFT, "");
+    assert!(look(&mut iptables).unwrap().unwrap().contains("FLANNEL-TUN"));
+    assert!(iptables.settle_for_less());
+    let less = look(&mut iptables).unwrap().unwrap();
+    assert!(less.contains("*nat\n") && !less.contains("FLANNEL-TUN"), "{less}");
+    assert!(!iptables.settle_for_less(), "it was not for the guards");
+    assert!(look(&mut iptables).unwrap().unwrap().contains("FLANNEL-TUN"));
 }
 
 #[test]

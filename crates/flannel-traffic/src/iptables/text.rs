@@ -2,6 +2,7 @@
 //!
 //! The order of chains, comments and options is the Go flannel's: people and tests know these lines.
 
+use crate::TunnelPackets;
 use crate::rule::{KUBE_MARK, Purpose, Rule, Side, Verdict};
 
 /// Where the rules of one purpose live.
@@ -19,6 +20,15 @@ const NAT: Place =
 const FILTER: Place =
     Place { table: "filter", base: "FORWARD", chain: "FLANNEL-FWD", comment: "flanneld forward" };
 
+const GUARD_INPUT: Place =
+    Place { table: "mangle", base: "INPUT", chain: "FLANNEL-TUN-IN", comment: "flanneld tunnel" };
+const GUARD_FORWARD: Place = Place {
+    table: "mangle",
+    base: "FORWARD",
+    chain: "FLANNEL-TUN-OUT",
+    comment: "flanneld tunnel",
+};
+
 /// What every line that concerns us contains.
 pub(crate) const OURS: &str = "FLANNEL-";
 
@@ -27,6 +37,8 @@ impl Place {
         match purpose {
             Purpose::Masquerade => &NAT,
             Purpose::Forward => &FILTER,
+            Purpose::GuardInput => &GUARD_INPUT,
+            Purpose::GuardForward => &GUARD_FORWARD,
         }
     }
 }
@@ -120,6 +132,14 @@ fn line(place: &Place, rule: &Rule) -> String {
             line += &format!("{} {option} {net}", if outside { " !" } else { "" });
         }
     }
+    if let Some(link) = &rule.incoming {
+        line += &format!(" -i {link}");
+    }
+    match rule.packets {
+        Some(TunnelPackets::Udp(port)) => line += &format!(" -p udp -m udp --dport {port}"),
+        Some(TunnelPackets::Protocol(number)) => line += &format!(" -p {number}"),
+        None => {}
+    }
     if rule.marked {
         line += &format!(" -m mark --mark {KUBE_MARK:#x}/{KUBE_MARK:#x}");
     }
@@ -127,6 +147,7 @@ fn line(place: &Place, rule: &Rule) -> String {
     line += match rule.verdict {
         Verdict::Return => "RETURN",
         Verdict::Accept => "ACCEPT",
+        Verdict::Drop => "DROP",
         Verdict::Masquerade { random: false } => "MASQUERADE",
         Verdict::Masquerade { random: true } => "MASQUERADE --random-fully",
     };
@@ -136,8 +157,8 @@ fn line(place: &Place, rule: &Rule) -> String {
 /// `None` for anything that `line` would not have written, whatever the order of its options: that
 /// differs between versions.
 fn parse_rule<'a>(place: &Place, mut words: impl Iterator<Item = &'a str>) -> Option<Rule> {
-    let mut rule =
-        Rule { marked: false, source: None, destination: None, verdict: Verdict::Return };
+    let mut rule = Rule::always(Verdict::Return);
+    let (mut protocol, mut port) = (None, None);
     let (mut target, mut random, mut commented, mut outside) = (None, false, false, false);
     while let Some(option) = words.next() {
         if option == "!" {
@@ -148,7 +169,10 @@ fn parse_rule<'a>(place: &Place, mut words: impl Iterator<Item = &'a str>) -> Op
             "-s" => rule.source = Some(Side { net: words.next()?.parse().ok()?, outside }),
             "-d" => rule.destination = Some(Side { net: words.next()?.parse().ok()?, outside }),
             _ if outside => return None,
-            "-m" => matches!(words.next()?, "mark" | "comment").then_some(())?,
+            "-i" => rule.incoming = Some(words.next()?.to_owned()),
+            "-p" => protocol = Some(protocol_number(words.next()?)?),
+            "--dport" => port = Some(words.next()?.parse().ok()?),
+            "-m" => matches!(words.next()?, "mark" | "comment" | "udp").then_some(())?,
             "--mark" => {
                 let (value, mask) = words.next()?.split_once('/')?;
                 (hex(value)? == KUBE_MARK && hex(mask)? == KUBE_MARK).then_some(())?;
@@ -161,13 +185,33 @@ fn parse_rule<'a>(place: &Place, mut words: impl Iterator<Item = &'a str>) -> Op
         }
         outside = false;
     }
+    rule.packets = match (protocol, port) {
+        (None, None) => None,
+        (Some(UDP), Some(port)) => Some(TunnelPackets::Udp(port)),
+        (Some(number), None) => Some(TunnelPackets::Protocol(number)),
+        (_, Some(_)) => return None,
+    };
     rule.verdict = match (target?, random) {
         ("RETURN", false) => Verdict::Return,
         ("ACCEPT", false) => Verdict::Accept,
+        ("DROP", false) => Verdict::Drop,
         ("MASQUERADE", random) => Verdict::Masquerade { random },
         _ => return None,
     };
     commented.then_some(rule)
+}
+
+const UDP: u8 = 17;
+
+/// The number of a protocol, which `iptables-save` shows by the name that the node has for it.
+pub(crate) fn protocol_number(text: &str) -> Option<u8> {
+    match text {
+        "udp" => Some(UDP),
+        "ipencap" | "ipv4" | "ipip" => Some(4),
+        "ipv6" => Some(41),
+        "esp" => Some(50),
+        number => number.parse().ok(),
+    }
 }
 
 fn hex(text: &str) -> Option<u32> {

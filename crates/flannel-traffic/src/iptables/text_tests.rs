@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::FamilyRules;
 use crate::rule::Block;
 use crate::rules::samples::{family, net};
+use crate::{FamilyRules, TunnelGuard};
 
 const POSTRTG: &Place = &NAT;
 
@@ -68,6 +68,31 @@ fn ipv6_and_forward_read_as_the_go_flannels() {
             "-A FLANNEL-FWD -d fd00:244::/56 -m comment --comment \"flanneld forward\" -j ACCEPT",
         ]
     );
+}
+
+#[test]
+fn guards_read_as_iptables_save_shows_them() {
+    let mut rules = family("10.244.0.0/16", "10.244.65.0/24");
+    rules.guard.packets = vec![TunnelPackets::Udp(8472), TunnelPackets::Protocol(4)];
+    rules.guard.pod_links = vec!["cni0".into()];
+    let wanted = Block::new(Purpose::GuardForward, &rules, true).rules;
+    let comment = "-m comment --comment \"flanneld tunnel\"";
+    let lines: Vec<String> = wanted.iter().map(|rule| line(&GUARD_FORWARD, rule)).collect();
+    assert_eq!(
+        lines[0],
+        format!(
+            "-A FLANNEL-TUN-OUT -s 10.244.0.0/16 ! -d 10.244.0.0/16 -p udp -m udp --dport 8472 {comment} -j DROP"
+        )
+    );
+    assert_eq!(
+        lines[3],
+        format!("-A FLANNEL-TUN-OUT ! -d 10.244.0.0/16 -i cni0 -p 4 {comment} -j DROP")
+    );
+    let saved = settled(&GUARD_FORWARD, &wanted).replace("-p 4", "-p ipencap").replace(
+        &format!("-m udp --dport 8472 {comment}"),
+        &format!("{comment} -m udp --dport 8472"),
+    );
+    assert_eq!(Saved::parse(&GUARD_FORWARD, &saved).change(&GUARD_FORWARD, &wanted), None);
 }
 
 #[test]
@@ -165,6 +190,12 @@ prop_compose! {
             network: cidr(address, len),
             subnet: cidr(address, len + 1),
             exclude: exclude.into_iter().map(|(address, len)| cidr(address, len)).collect(),
+            guard: TunnelGuard {
+                pods: cidr(address, len),
+                pod_links: vec!["cni0".into()],
+                packets: vec![TunnelPackets::Udp(8472), TunnelPackets::Protocol(41)],
+                forgeable: true,
+            },
         }
     }
 }
@@ -172,7 +203,7 @@ prop_compose! {
 proptest! {
     #[test]
     fn what_is_written_is_read_back_as_the_same(rules in any_family(), random: bool) {
-        for purpose in Purpose::BOTH {
+        for purpose in Purpose::ALL {
             let place = Place::of(purpose);
             let rules = Block::new(purpose, &rules, random).rules;
             let saved = Saved::parse(place, &settled(place, &rules));

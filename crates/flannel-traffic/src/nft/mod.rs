@@ -69,7 +69,7 @@ impl Firewall for Nft {
 
     fn look(&mut self, family: Family, wish: &Wish<'_>) -> Result<Option<String>, TrafficError> {
         let listing = Listing::parse(family, &self.list(family)?);
-        let wanted: Vec<_> = Purpose::BOTH
+        let wanted: Vec<_> = Purpose::ALL
             .into_iter()
             .filter(|purpose| wish.wants(*purpose))
             .map(|purpose| {

@@ -2,8 +2,9 @@
 //!
 //! Names, comments and order are the Go flannel's; the rules mean what its iptables rules mean.
 
-use crate::Family;
+use crate::iptables::text::protocol_number;
 use crate::rule::{KUBE_MARK, Purpose, Rule, Side, Verdict};
+use crate::{Family, TunnelPackets};
 
 /// What not every nft and kernel can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +36,26 @@ const FORWARD: Chain = Chain {
     comment: "chain to accept flannel traffic",
 };
 
+const TUNNEL_INPUT: Chain = Chain {
+    name: "tunnelin",
+    hook: "type filter hook input priority filter; policy accept;",
+    numeric_hook: "type filter hook input priority 0; policy accept;",
+    comment: "chain to keep packets of pods out of the tunnel of this node",
+};
+const TUNNEL_FORWARD: Chain = Chain {
+    name: "tunnelout",
+    hook: "type filter hook forward priority filter; policy accept;",
+    numeric_hook: "type filter hook forward priority 0; policy accept;",
+    comment: "chain to keep packets of pods out of the tunnels of other nodes",
+};
+
 impl Chain {
     fn of(purpose: Purpose) -> &'static Self {
         match purpose {
             Purpose::Masquerade => &POSTRTG,
             Purpose::Forward => &FORWARD,
+            Purpose::GuardInput => &TUNNEL_INPUT,
+            Purpose::GuardForward => &TUNNEL_FORWARD,
         }
     }
 }
@@ -63,18 +79,16 @@ pub(crate) fn protocol(family: Family) -> &'static str {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listing {
     exists: bool,
-    masquerade: Option<Vec<Option<Rule>>>,
-    forward: Option<Vec<Option<Rule>>>,
+    /// The rules of the chains that are there; `None` is a rule that no flannel writes.
+    chains: Vec<(Purpose, Vec<Option<Rule>>)>,
     /// It holds what does not belong there, or a chain is not what it should be.
     odd: bool,
 }
 
 impl Listing {
     pub(crate) fn rules(&self, purpose: Purpose) -> Option<&[Option<Rule>]> {
-        match purpose {
-            Purpose::Masquerade => self.masquerade.as_deref(),
-            Purpose::Forward => self.forward.as_deref(),
-        }
+        let chain = self.chains.iter().find(|(of, _)| *of == purpose);
+        chain.map(|(_, rules)| rules.as_slice())
     }
 
     pub(crate) fn parse(family: Family, text: &str) -> Self {
@@ -97,7 +111,7 @@ impl Listing {
     }
 
     fn take_chain(&mut self, family: Family, name: &str, body: &[&str]) {
-        let purpose = Purpose::BOTH.into_iter().find(|purpose| Chain::of(*purpose).name == name);
+        let purpose = Purpose::ALL.into_iter().find(|purpose| Chain::of(*purpose).name == name);
         let Some(purpose) = purpose else {
             self.odd = true;
             return;
@@ -112,10 +126,7 @@ impl Listing {
             .filter(|line| !line.starts_with("comment ") && !is_hook(line))
             .map(|line| parse_rule(family, line))
             .collect();
-        match purpose {
-            Purpose::Masquerade => self.masquerade = Some(rules),
-            Purpose::Forward => self.forward = Some(rules),
-        }
+        self.chains.push((purpose, rules));
     }
 
     /// The script that makes the table hold exactly these chains: one transaction. A chain that stays
@@ -136,7 +147,7 @@ impl Listing {
             let comment = format!("rules for {}", table(family));
             lines.push(format!("add table {named}{}", braced("", &comment, features)));
         }
-        for purpose in Purpose::BOTH {
+        for purpose in Purpose::ALL {
             let chain = Chain::of(purpose);
             let named = format!("{named} {}", chain.name);
             let now = self.rules(purpose).filter(|_| !make_anew);
@@ -180,14 +191,23 @@ fn line(family: Family, rule: &Rule) -> String {
     if rule.marked {
         line += &format!("meta mark & {KUBE_MARK:#010x} == {KUBE_MARK:#010x} ");
     }
+    if let Some(link) = &rule.incoming {
+        line += &format!("iifname \"{link}\" ");
+    }
     for (field, side) in [("saddr", rule.source), ("daddr", rule.destination)] {
         if let Some(Side { net, outside }) = side {
             line += &format!("{protocol} {field} {}{net} ", if outside { "!= " } else { "" });
         }
     }
+    match rule.packets {
+        Some(TunnelPackets::Udp(port)) => line += &format!("udp dport {port} "),
+        Some(TunnelPackets::Protocol(number)) => line += &format!("meta l4proto {number} "),
+        None => {}
+    }
     line + match rule.verdict {
         Verdict::Return => "return",
         Verdict::Accept => "accept",
+        Verdict::Drop => "drop",
         Verdict::Masquerade { random: false } => "masquerade",
         Verdict::Masquerade { random: true } => "masquerade fully-random",
     }
@@ -195,8 +215,7 @@ fn line(family: Family, rule: &Rule) -> String {
 
 /// `None` for anything that `line` would not have written.
 fn parse_rule(family: Family, line: &str) -> Option<Rule> {
-    let mut rule =
-        Rule { marked: false, source: None, destination: None, verdict: Verdict::Return };
+    let mut rule = Rule::always(Verdict::Return);
     let words: Vec<&str> = line.split_whitespace().collect();
     let mut rest = words.as_slice();
     loop {
@@ -204,6 +223,19 @@ fn parse_rule(family: Family, line: &str) -> Option<Rule> {
             ["meta", "mark", "&", mask, "==", value, rest @ ..] => {
                 (number(mask)? == KUBE_MARK && number(value)? == KUBE_MARK).then_some(())?;
                 rule.marked = true;
+                rest
+            }
+            ["iifname", link, rest @ ..] => {
+                let link = link.strip_prefix('"')?.strip_suffix('"')?;
+                rule.incoming = Some(link.to_owned());
+                rest
+            }
+            ["udp", "dport", port, rest @ ..] => {
+                rule.packets = Some(TunnelPackets::Udp(port.parse().ok()?));
+                rest
+            }
+            ["meta", "l4proto", protocol, rest @ ..] => {
+                rule.packets = Some(TunnelPackets::Protocol(protocol_number(protocol)?));
                 rest
             }
             [protocol_, field, rest @ ..] if *protocol_ == protocol(family) => {
@@ -229,6 +261,7 @@ fn parse_rule(family: Family, line: &str) -> Option<Rule> {
                 rule.verdict = match verdict {
                     ["return"] => Verdict::Return,
                     ["accept"] => Verdict::Accept,
+                    ["drop"] => Verdict::Drop,
                     ["masquerade"] => Verdict::Masquerade { random: false },
                     ["masquerade", "fully-random"] => Verdict::Masquerade { random: true },
                     _ => return None,

@@ -6,7 +6,9 @@ use crate::rules::samples::{family, net};
 const FULL: Features = Features { comments: true, random: true };
 
 fn both(rules: &FamilyRules) -> Vec<(Purpose, Vec<Rule>)> {
-    Purpose::BOTH.map(|purpose| (purpose, Block::new(purpose, rules, true).rules)).to_vec()
+    [Purpose::Masquerade, Purpose::Forward]
+        .map(|purpose| (purpose, Block::new(purpose, rules, true).rules))
+        .to_vec()
 }
 
 fn node() -> Vec<(Purpose, Vec<Rule>)> {
@@ -64,6 +66,38 @@ fn defect_59_mark_is_masked_and_the_last_rule_can_be_reached() {
     assert!(script.contains("meta mark & 0x00004000 == 0x00004000 return"));
     assert!(script.contains("ip saddr != 10.244.0.0/16 ip daddr 10.244.12.0/24 return"));
     assert!(!script.contains("ip saddr != 10.244.12.0/24"));
+}
+
+#[test]
+fn guards_are_chains_of_their_own_and_are_read_back() {
+    let mut rules = family("10.244.0.0/16", "10.244.12.0/24");
+    rules.guard.packets = vec![TunnelPackets::Udp(8472), TunnelPackets::Protocol(4)];
+    rules.guard.pod_links = vec!["cni0".into()];
+    let mut wanted = node();
+    wanted.extend(
+        [Purpose::GuardInput, Purpose::GuardForward]
+            .map(|purpose| (purpose, Block::new(purpose, &rules, true).rules)),
+    );
+    let script = Listing::parse(Family::V4, SETTLED).change(Family::V4, &wanted, FULL).unwrap();
+    assert_eq!(
+        script,
+        r#"add chain ip flannel-ipv4 tunnelin { type filter hook input priority filter; policy accept; comment "chain to keep packets of pods out of the tunnel of this node"; }
+add rule ip flannel-ipv4 tunnelin ip saddr 10.244.0.0/16 udp dport 8472 drop
+add rule ip flannel-ipv4 tunnelin iifname "cni0" udp dport 8472 drop
+add rule ip flannel-ipv4 tunnelin ip saddr 10.244.0.0/16 meta l4proto 4 drop
+add rule ip flannel-ipv4 tunnelin iifname "cni0" meta l4proto 4 drop
+add chain ip flannel-ipv4 tunnelout { type filter hook forward priority filter; policy accept; comment "chain to keep packets of pods out of the tunnels of other nodes"; }
+add rule ip flannel-ipv4 tunnelout ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 udp dport 8472 drop
+add rule ip flannel-ipv4 tunnelout iifname "cni0" ip daddr != 10.244.0.0/16 udp dport 8472 drop
+add rule ip flannel-ipv4 tunnelout ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 meta l4proto 4 drop
+add rule ip flannel-ipv4 tunnelout iifname "cni0" ip daddr != 10.244.0.0/16 meta l4proto 4 drop
+"#
+    );
+    for (_, rules) in &wanted {
+        for rule in rules {
+            assert_eq!(parse_rule(Family::V4, &line(Family::V4, rule)).as_ref(), Some(rule));
+        }
+    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! What the rules do to real packets.
 
-use flannel_traffic::{Mode, Rules};
+use flannel_traffic::{Mode, Rules, TunnelGuard, TunnelPackets};
 
 use crate::support::{
-    Neighbourhood, Node, dual, rules, run, seen_from, set_mark, socket, try_seen_from, v4, v6,
+    Neighbourhood, Node, dual, picture, rules, run, seen_from, set_mark, socket, try_seen_from, v4,
+    v6,
 };
 
 /// In every kind of packet filter.
@@ -144,4 +145,83 @@ fn pods_are_forwarded_even_if_the_node_forwards_nothing() {
         };
         std::thread::spawn(test).join().unwrap();
     }
+}
+
+/// A guard of a tunnel with this UDP port, whose pods are behind `pod0`.
+fn guarded(mode: Mode, port: u16, forgeable: bool) -> Rules {
+    let mut rules = Rules { v6: Some(v6()), ..rules(mode) };
+    for family in [&mut rules.v4, &mut rules.v6].into_iter().flatten() {
+        let packets = vec![TunnelPackets::Udp(port), TunnelPackets::Protocol(4)];
+        let pod_links = vec!["pod0".to_owned()];
+        family.guard = TunnelGuard { pods: family.network, pod_links, packets, forgeable };
+    }
+    rules
+}
+
+#[test]
+fn pods_reach_no_nodes_end_of_the_tunnel_and_everybody_else_does() {
+    in_every_kind(|node, near, mode| {
+        let world = near.world.socket("[::]:0");
+        let port = world.local_addr().unwrap().port();
+        let address = |ip: &str| format!("{ip}:{port}");
+        let here = socket(&address("[::]"));
+        let other = near.other.socket(&address("[::]"));
+        let pod = near.pod.socket("[::]:0");
+        let wait = |socket: &std::net::UdpSocket, millis| {
+            socket.set_read_timeout(Some(std::time::Duration::from_millis(millis))).unwrap();
+        };
+        let ends = [
+            (&here, "::ffff:203.0.113.1"),
+            (&here, "::ffff:10.244.65.1"),
+            (&here, "fd00:bad::1"),
+            (&world, "::ffff:203.0.113.2"),
+            (&world, "fd00:bad::2"),
+        ];
+        for (end, to) in ends {
+            assert!(try_seen_from(&pod, end, to).is_some(), "without a guard: {to}");
+        }
+        node.set(&guarded(mode, port, true));
+        for (end, to) in ends {
+            wait(end, 50);
+            assert_eq!(try_seen_from(&pod, end, to), None, "{to}");
+        }
+        // One that pretends to be another node.
+        near.pod.run(|| {
+            run("ip addr add 192.168.50.2/32 dev eth0; ip addr add fd00:50::2/128 dev eth0 nodad");
+        });
+        std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "0").unwrap();
+        std::fs::write("/proc/sys/net/ipv4/conf/pod0/rp_filter", "0").unwrap();
+        for (from, to) in [("192.168.50.2:0", "203.0.113.1"), ("[fd00:50::2]:0", "fd00:bad::1")] {
+            assert_eq!(try_seen_from(&near.pod.socket(from), &here, to), None, "as {from}");
+        }
+        for end in [&here, &world, &other] {
+            wait(end, 2000);
+        }
+        // A pod of another node by its own address, which is what comes out of the tunnel.
+        wait(&here, 50);
+        let by_overlay = near.other.socket("10.244.86.5:0");
+        assert_eq!(try_seen_from(&by_overlay, &here, "203.0.113.1"), None);
+        wait(&here, 2000);
+        // The other node itself, this node itself, and pods among each other.
+        seen_from(&near.other.socket("192.168.50.2:0"), &here, "192.168.50.1");
+        seen_from(&near.other.socket("[fd00:50::2]:0"), &here, "fd00:50::1");
+        seen_from(&socket("192.168.50.1:0"), &other, "192.168.50.2");
+        seen_from(&socket("0.0.0.0:0"), &here, "203.0.113.1");
+        let pod = near.pod.socket("10.244.65.5:0");
+        seen_from(&pod, &other, "10.244.86.5");
+        seen_from(&near.world.socket("203.0.113.2:0"), &other, "192.168.50.2");
+
+        // What no pod can forge is kept from the node alone: pods use such ports elsewhere.
+        node.set(&guarded(mode, port, false));
+        wait(&here, 50);
+        assert_eq!(try_seen_from(&pod, &here, "203.0.113.1"), None);
+        seen_from(&pod, &world, "203.0.113.2");
+
+        let before = picture();
+        node.set(&guarded(mode, port, true));
+        node.set(&guarded(mode, port, false));
+        assert_eq!(picture(), before);
+        node.set(&rules(mode));
+        assert!(!picture().to_lowercase().contains("tun"), "{}", picture());
+    });
 }

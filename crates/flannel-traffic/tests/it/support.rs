@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use flannel_traffic::{FamilyRules, Health, Mode, Rules, Traffic, TrafficError};
+use flannel_traffic::{FamilyRules, Health, Mode, Rules, Traffic, TrafficError, TunnelGuard};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 pub(crate) const RESYNC: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ pub(crate) fn enter_new_namespace() {
 
 pub(crate) fn family(network: &str, subnet: &str) -> FamilyRules {
     let (network, subnet) = (network.parse().unwrap(), subnet.parse().unwrap());
-    FamilyRules { network, subnet, exclude: Vec::new() }
+    FamilyRules { network, subnet, exclude: Vec::new(), guard: TunnelGuard::none(network) }
 }
 
 pub(crate) fn v4(subnet: &str) -> FamilyRules {

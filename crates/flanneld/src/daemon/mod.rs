@@ -254,7 +254,8 @@ impl Daemon {
             now,
         };
         daemon.program().await?;
-        daemon.rules.follow(&daemon.network, daemon.own.subnet()).await?;
+        let facts = daemon.facts.borrow().clone();
+        daemon.rules.follow(&daemon.network, daemon.own.subnet(), &facts).await?;
         daemon.write_subnet_file();
         tracing::info!("Running backend.");
         Ok(daemon)

@@ -18,7 +18,8 @@ use super::Setup;
 use super::network_conflicts::Conflict;
 use crate::iface;
 use crate::logging::Throttle;
-use crate::options::Options;
+use crate::options::{self, Options};
+use crate::wanted_rules::wanted_rules;
 
 /// Above any route that leads somewhere: the pods' own bridge always wins.
 const BLACKHOLE_METRIC: u32 = 65535;
@@ -166,6 +167,16 @@ impl JoinedNetwork {
 
     pub(super) fn carriage(&self) -> Carriage {
         self.backend.carriage(&self.node)
+    }
+
+    /// The traffic rules of this node.
+    pub(super) fn wanted_rules(
+        &self,
+        wishes: &options::Traffic,
+        subnet: Subnet,
+        pod_links: &[IfName],
+    ) -> flannel_traffic::Rules {
+        wanted_rules(wishes, &*self.backend, &self.node, subnet, pod_links)
     }
 
     /// What the card or its driver makes of checksums is not to be relied on any more.

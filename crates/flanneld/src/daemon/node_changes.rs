@@ -52,6 +52,9 @@ impl Daemon {
         }
         self.network.found();
         let connected = self.network.reconnect(network);
+        if self.rules.are_outdated(&self.network, self.own.subnet(), &facts) {
+            self.renew_rules().await;
+        }
         let again = self.network.wants_paths_again(&facts);
         if connected.is_empty() && !again {
             return Ok(());

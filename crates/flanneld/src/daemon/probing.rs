@@ -115,7 +115,7 @@ impl Daemon {
         let tunnel = match self.network.carriage() {
             Carriage::Unknown => return None,
             Carriage::Underlay => None,
-            Carriage::Tunnel { name, allow, overhead } => {
+            Carriage::Tunnel { name, allow, overhead, .. } => {
                 let devices = self.network.devices().iter().map(ToString::to_string).collect();
                 Some(Tunnel { name, allow, devices, overhead })
             }

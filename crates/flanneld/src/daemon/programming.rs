@@ -9,11 +9,17 @@ impl Daemon {
     /// Makes everything on this node follow the network as it is now.
     pub(super) async fn settle(&mut self) -> anyhow::Result<()> {
         self.program().await?;
-        if let Err(error) = self.rules.follow(&self.network, self.own.subnet()).await {
-            tracing::error!("{error:#}; trying again");
-        }
+        self.renew_rules().await;
         self.write_subnet_file();
         Ok(())
+    }
+
+    /// Makes the traffic rules follow the network; they are tried again by themselves.
+    pub(super) async fn renew_rules(&mut self) {
+        let facts = self.facts.borrow().clone();
+        if let Err(error) = self.rules.follow(&self.network, self.own.subnet(), &facts).await {
+            tracing::error!("{error:#}; trying again");
+        }
     }
 
     /// Declares all that is wanted.

@@ -1,6 +1,7 @@
 //! The traffic rules that the network needs: what is masqueraded, and that it may be forwarded.
 
 use anyhow::Context;
+use flannel_kernel::{Facts, IfName};
 use flannel_lease::Subnet;
 use flannel_traffic::{Health, Traffic};
 use ipnet::IpNet;
@@ -8,19 +9,21 @@ use tokio::sync::watch;
 
 use super::network::JoinedNetwork;
 use crate::options;
-use crate::wanted_rules::wanted_rules;
+use crate::wanted_rules;
 
 pub(super) struct TrafficRules {
     /// `None`: nobody wants any rules, and what a former run left of them is gone.
     traffic: Option<Traffic>,
     wishes: options::Traffic,
+    /// Interfaces that pods were behind when the rules were made.
+    pod_links: Vec<IfName>,
 }
 
 impl TrafficRules {
     /// `earlier`: the networks whose rules a former run may have left.
     pub(super) fn new(wishes: &options::Traffic, earlier: &[IpNet]) -> anyhow::Result<Self> {
         let traffic = Traffic::start(wishes.resync, earlier)?;
-        Ok(Self { traffic: Some(traffic), wishes: wishes.clone() })
+        Ok(Self { traffic: Some(traffic), wishes: wishes.clone(), pod_links: Vec::new() })
     }
 
     /// Makes the rules follow the network. They are tried again by themselves if that fails; but a
@@ -29,9 +32,11 @@ impl TrafficRules {
         &mut self,
         network: &JoinedNetwork,
         subnet: Subnet,
+        facts: &Facts,
     ) -> anyhow::Result<()> {
         let Some(traffic) = &self.traffic else { return Ok(()) };
-        let rules = wanted_rules(&self.wishes, network.config(), subnet);
+        self.pod_links = wanted_rules::pod_links(facts, &subnet, &network.devices());
+        let rules = network.wanted_rules(&self.wishes, subnet, &self.pod_links);
         let outcome = traffic.set(rules).await;
         if !self.wishes.ip_masq && !self.wishes.forward_rules {
             // To want nothing needs no program, and nobody who listens for changes: flags do not change.
@@ -49,6 +54,17 @@ impl TrafficRules {
                 Ok(())
             }
         }
+    }
+
+    /// Whether pods are behind other interfaces than when the rules were made.
+    pub(super) fn are_outdated(
+        &self,
+        network: &JoinedNetwork,
+        subnet: Subnet,
+        facts: &Facts,
+    ) -> bool {
+        self.traffic.is_some()
+            && wanted_rules::pod_links(facts, &subnet, &network.devices()) != self.pod_links
     }
 
     /// What is wrong with rules that pods cannot do without.

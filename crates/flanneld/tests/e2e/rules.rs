@@ -1,9 +1,15 @@
 //! The traffic rules of a node: they follow the network and the flags, and leave nothing behind.
 
-use flannel_lab::{Node, Result};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use flannel_lab::{Lab, Node, Place as _, Pod, Result};
 use serde_json::{Value, json};
 
 use crate::support::{LIMIT, lab};
+
+/// Where a test pod hears datagrams.
+const POD_PORT: u16 = 5005;
 
 const PROGRAMS: [&str; 3] =
     ["/usr/sbin/nft", "/usr/sbin/xtables-nft-multi", "/usr/sbin/xtables-legacy-multi"];
@@ -159,7 +165,7 @@ fn rules_that_somebody_flushes_are_back_and_the_log_says_so() -> Result<()> {
         Ok(text.lines().filter(|line| line.contains("FLANNEL")).map(String::from).collect())
     };
     let before = rules()?;
-    assert_eq!(before.len(), 2 + 2 + 6 + 2, "chains, jumps, masquerade, forward: {before:?}");
+    assert_eq!(before.len(), 4 + 4 + 6 + 2 + 2, "chains, jumps, and rules: {before:?}");
     node.exec(&["nft", "flush", "ruleset"])?;
     lab.wait_until("the rules again", LIMIT, || {
         let mut now = rules().map_err(|error| error.to_string())?;
@@ -195,4 +201,111 @@ fn without_any_program_for_rules_a_node_that_need_not_masquerade_goes_on() -> Re
     let log = node.flanneld().log();
     assert!(log.contains("Cannot set up the forward rules: neither iptables"), "{log}");
     Ok(())
+}
+
+/// A datagram to a pod's [`POD_PORT`] inside an IPv4 packet, with its header's checksum.
+fn datagram(from: Ipv4Addr, to: Ipv4Addr, text: &[u8]) -> Vec<u8> {
+    let length = |header: usize| u16::try_from(header + text.len()).unwrap().to_be_bytes();
+    let mut packet = vec![0x45, 0];
+    packet.extend(length(28));
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(from.octets().into_iter().chain(to.octets()));
+    let sum: u32 = packet.chunks(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]]))).sum();
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend([POD_PORT.to_be_bytes(), POD_PORT.to_be_bytes(), length(8), [0, 0]].concat());
+    packet.extend(text);
+    packet
+}
+
+/// What a node's vxlan device takes for a frame of another node.
+fn vxlan_frame(node: &Node, packet: &[u8]) -> Result<Vec<u8>> {
+    let link = node.ip("-o link show dev flannel.1")?;
+    let mac = link.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    let mac = mac.split(':').map(|part| u8::from_str_radix(part, 16).unwrap());
+    let mut frame = vec![8, 0, 0, 0, 0, 0, 1, 0];
+    frame.extend(mac);
+    frame.extend([2, 0, 0, 0, 0, 9, 8, 0]);
+    frame.extend(packet);
+    Ok(frame)
+}
+
+fn pod_socket(pod: &Pod, port: u16) -> Result<UdpSocket> {
+    let socket = pod.in_netns(|| UdpSocket::bind(("0.0.0.0", port)).unwrap())?;
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    Ok(socket)
+}
+
+/// Has a pod of node 1 forge a packet of the tunnel to its own node and to node 2, and says whether each got
+/// into a pod. A true datagram of the other node's pod comes behind, so that nobody waits for what does not come.
+fn forged_packets_arrive(lab: &Lab, pods: &[Pod], in_tunnel: Tunnel) -> Result<[bool; 2]> {
+    let forger = pod_socket(&pods[0], 0)?;
+    let mut arrived = [false; 2];
+    for (at, pod) in pods.iter().enumerate() {
+        let node = lab.node(pod.node());
+        let (to, pretended) = (pod.v4().unwrap(), pods[1 - at].v4().unwrap());
+        let packet = datagram(pretended, to, b"forged");
+        let (payload, port) = match in_tunnel {
+            Tunnel::Vxlan => (vxlan_frame(node, &packet)?, 8472),
+            Tunnel::Udp => (packet, 8285),
+        };
+        let end = node.addresses().into_iter().find(IpAddr::is_ipv4).unwrap();
+        let hearer = pod_socket(pod, POD_PORT)?;
+        forger.send_to(&payload, SocketAddr::new(end, port)).unwrap();
+        let sender = pod_socket(&pods[1 - at], 0)?;
+        sender.send_to(b"true", (to, POD_PORT)).unwrap();
+        let mut bytes = [0; 16];
+        let heard = |bytes: &mut [u8]| hearer.recv(bytes).map(|length| bytes[..length].to_vec());
+        let first = heard(&mut bytes).expect("pods reach each other");
+        arrived[at] = first == b"forged";
+    }
+    Ok(arrived)
+}
+
+#[derive(Clone, Copy)]
+enum Tunnel {
+    Vxlan,
+    Udp,
+}
+
+/// As anybody, into the pods of its own node and of another.
+fn no_pod_puts_packets_into(tunnel: Tunnel, nftables: bool) -> Result<()> {
+    let backend = match tunnel {
+        Tunnel::Vxlan => "vxlan",
+        Tunnel::Udp => "udp",
+    };
+    let config = json!({
+        "Network": "10.244.0.0/16", "EnableNFTables": nftables, "Backend": {"Type": backend}
+    });
+    let lab = lab(2).config_json(&config.to_string()).start()?;
+    let pods = lab.pod_on_every_node()?;
+    lab.wait_until("pods that reach each other", LIMIT, || lab.ping(&pods[0], &pods[1]).is_ok())?;
+    let node = lab.node(1);
+    lab.wait_until("rules that know where pods are", LIMIT, || {
+        listing(node).is_ok_and(|rules| rules.contains("cni0"))
+    })?;
+    assert_eq!(forged_packets_arrive(&lab, &pods, tunnel)?, [false, false]);
+
+    if matches!(tunnel, Tunnel::Vxlan) {
+        // A network without rules has what the kernel gives it: this is what they are for.
+        want_none(lab.node(1))?;
+        want_none(lab.node(2))?;
+        assert_eq!(forged_packets_arrive(&lab, &pods, tunnel)?, [true, true]);
+    }
+    Ok(())
+}
+
+#[test]
+fn no_pod_puts_packets_into_the_vxlan_tunnel_with_iptables() -> Result<()> {
+    no_pod_puts_packets_into(Tunnel::Vxlan, false)
+}
+
+#[test]
+fn no_pod_puts_packets_into_the_vxlan_tunnel_with_nftables() -> Result<()> {
+    no_pod_puts_packets_into(Tunnel::Vxlan, true)
+}
+
+#[test]
+fn no_pod_puts_packets_into_the_udp_tunnel() -> Result<()> {
+    no_pod_puts_packets_into(Tunnel::Udp, false)
 }

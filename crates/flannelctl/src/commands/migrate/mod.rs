@@ -16,7 +16,7 @@ use flannel_backend::{Answers, Connected, Judged, Node, Stack, WantedBy};
 use flannel_kernel::{Engine, Entry};
 use flannel_lease::{Lease, Subnet};
 use flanneld::iface;
-use flanneld::wanted_rules::wanted_rules;
+use flanneld::wanted_rules::{pod_links, wanted_rules};
 use serde::Serialize;
 
 use super::daemon_process::{self, DaemonProcess};
@@ -206,7 +206,9 @@ impl MigrateArgs {
         }
         let mtu = backend.mtu(&node);
         let Some(own) = self.own(findings, previous, mtu, leases) else { return Ok(()) };
-        rules::look(findings, wanted_rules(&options.traffic, config, own.subnet));
+        let pod_links = pod_links(&facts, &own.subnet, &devices);
+        let wanted = wanted_rules(&options.traffic, &**backend, &node, own.subnet, &pod_links);
+        rules::look(findings, wanted);
         let Some(answers) = needs::find_out(findings, backend.needs()) else { return Ok(()) };
         node.answers = answers;
         let mut wanted: Vec<Entry> = backend.base(&node, own).kernel;
