@@ -2,6 +2,7 @@
 //! theirs by us. They are cut from a SHA-512 of what they stand for.
 
 use flannel_common::hex;
+use flannel_netlink::Mac;
 use sha2::{Digest as _, Sha512};
 
 /// The chain of iptables that masquerades one container's traffic.
@@ -17,6 +18,21 @@ pub(crate) fn portmap_chain(network: &str, container_id: &str) -> String {
 /// The link through which what a container sends is led.
 pub(crate) fn ifb_name(network: &str, container_id: &str) -> String {
     prefixed(15, "bwp", &format!("{network}{container_id}"))
+}
+
+/// How the MAC address of such a link begins, by which it is known as one of a network from the moment it is made.
+pub(crate) fn ifb_mark(network: &str) -> [u8; 4] {
+    /// One that nobody has assigned.
+    const LOCAL: u8 = 2;
+    let hash = Sha512::digest(format!("CNI bandwidth of {network}"));
+    [LOCAL, hash[0], hash[1], hash[2]]
+}
+
+/// The MAC address of the link through which what a container sends is led.
+pub(crate) fn ifb_mac(network: &str, container_id: &str) -> Mac {
+    let [a, b, c, d] = ifb_mark(network);
+    let hash = Sha512::digest(format!("{network}{container_id}"));
+    Mac([a, b, c, d, hash[0], hash[1]])
 }
 
 /// What the comments of a network's masquerading rules in nftables begin with.

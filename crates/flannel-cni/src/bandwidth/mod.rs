@@ -8,7 +8,7 @@ mod conf;
 
 use conf::Bandwidth;
 
-use crate::go_names::ifb_name;
+use crate::go_names::{ifb_mac, ifb_mark, ifb_name};
 use crate::kernel::{Ifb, Kernel, Link, remove_link_of};
 use crate::netns::Netns;
 use crate::protocol::{Call, Code, Error, ErrorContext, Interface, Outcome, Plugin};
@@ -65,8 +65,14 @@ impl Plugin for BandwidthPlugin {
         let names: Vec<String> =
             valid.iter().map(|it| ifb_name(&call.conf.name, &it.container_id)).collect();
         let ours = alias(&call.conf.name, "");
+        let mark = ifb_mark(&call.conf.name);
         for ifb in Kernel::open()?.ifbs()? {
-            if ifb.alias.starts_with(&ours) && !names.contains(&ifb.name) {
+            // One whose ADD was killed has nothing but its address.
+            let is_ours = match ifb.alias.as_str() {
+                "" => ifb.name.starts_with("bwp") && ifb.mac.0.starts_with(&mark),
+                alias => alias.starts_with(&ours),
+            };
+            if is_ours && !names.contains(&ifb.name) {
                 remove_ifb(&ifb.name)?;
             }
         }
@@ -94,7 +100,8 @@ fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<(), 
     // An earlier ADD may have been cut short.
     remove_ifb(&name)?;
     let alias = alias(&call.conf.name, &call.container_id);
-    kernel.make_ifb(&Ifb { name: name.clone(), alias }, host.mtu)?;
+    let mac = ifb_mac(&call.conf.name, &call.container_id);
+    kernel.make_ifb(&Ifb { name: name.clone(), mac, alias }, host.mtu)?;
     let detour = || -> Result<Link, Error> {
         let ifb = kernel
             .link(&name)?
@@ -171,7 +178,7 @@ fn remove_ifb(name: &str) -> Result<(), Error> {
     remove_link_of(&host, name).map_err(Error::internal)
 }
 
-/// By which GC knows them.
+/// What people see at the link.
 fn alias(network: &str, container_id: &str) -> String {
     format!("CNI bandwidth of {network} {container_id}")
 }

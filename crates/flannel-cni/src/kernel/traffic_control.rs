@@ -4,7 +4,7 @@
 use std::fs;
 use std::io;
 
-use flannel_netlink::{AttributeWriter, Attributes, Writable, text};
+use flannel_netlink::{AttributeWriter, Attributes, Mac, Writable, text};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 
 use super::query::{Raw, number};
@@ -29,6 +29,7 @@ const TCA_U32_ACT: u16 = 7;
 const TCA_ACT_KIND: u16 = 1;
 const TCA_ACT_OPTIONS: u16 = 2;
 const TCA_MIRRED_PARMS: u16 = 2;
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_TXQLEN: u16 = 13;
@@ -66,7 +67,9 @@ pub(crate) struct Bucket {
 #[derive(Debug)]
 pub(crate) struct Ifb {
     pub(crate) name: String,
-    /// Whose it is.
+    /// Whose it is, from the moment it is made.
+    pub(crate) mac: Mac,
+    /// Whose it is, for people.
     pub(crate) alias: String,
 }
 
@@ -160,6 +163,7 @@ impl Kernel {
         header[12..16].copy_from_slice(&up);
         let attributes = AttributeWriter::default()
             .text(IFLA_IFNAME, &ifb.name)
+            .bytes(IFLA_ADDRESS, &ifb.mac.0)
             .ne32(IFLA_MTU, mtu)
             .ne32(IFLA_TXQLEN, 0)
             .nest(IFLA_LINKINFO, &AttributeWriter::default().text(IFLA_INFO_KIND, IFB));
@@ -186,6 +190,7 @@ impl Kernel {
             let alias = attributes.get(IFLA_IFALIAS).and_then(text).unwrap_or_default();
             (kind == Some(IFB)).then_some(Ifb {
                 name: attributes.text(IFLA_IFNAME)?.to_owned(),
+                mac: Mac::from_slice(attributes.get(IFLA_ADDRESS)?)?,
                 alias: alias.to_owned(),
             })
         })

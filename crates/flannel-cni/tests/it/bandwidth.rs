@@ -171,6 +171,29 @@ fn gc_removes_the_links_of_pods_that_are_gone_and_of_no_other_network() {
         .expect_success();
 }
 
+/// As an ADD leaves it that is killed right after it has made the link.
+#[test]
+fn gc_removes_a_link_that_bears_no_mark_but_that_of_its_making() {
+    let mut node = Node::new(V4);
+    node.version = "1.1.0";
+    let way = runtime(8_000_000, 16_000_000);
+    let pods = ["pod-1", "pod-2"].map(|id| node.attached(id));
+    for (pod, name) in pods.iter().zip([node.network.as_str(), "another"]) {
+        let mut asked = conf(&node, pod, &way);
+        asked["name"] = name.into();
+        node.call(Whose::Ours, "bandwidth", "ADD", pod, &asked).expect_success();
+    }
+    run("ip", "link add bwp0123456789ab type ifb");
+    for ifb in ifbs() {
+        std::process::Command::new("ip").args(["link", "set", &ifb, "alias", ""]).status().unwrap();
+        assert!(!run("ip", &format!("link show {ifb}")).contains("alias"));
+    }
+    let mut gc = conf(&node, &pods[0], &way);
+    gc["cni.dev/valid-attachments"] = json!([]);
+    node.call(Whose::Ours, "bandwidth", "GC", &pods[0], &gc).expect_success();
+    assert_eq!(ifbs().len(), 2, "those of another network, and of somebody else, stay");
+}
+
 #[test]
 fn limits_that_make_no_sense_are_refused() {
     let node = Node::new(V4);
