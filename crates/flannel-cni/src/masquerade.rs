@@ -5,7 +5,7 @@
 use ipnet::IpNet;
 
 use crate::go_names::{attachment_hash, masquerade_chain, network_hash};
-use crate::iptables::{self, Backend, OwnChain, Rule, Stale};
+use crate::iptables::{self, Backend, OwnChain, Position, Rule, Stale};
 use crate::nft::{
     Batch, Expressions, Field, Hook, ListedRule, Nft, NftError, Spot, TableFamily, TableLayout,
     Verdict,
@@ -146,7 +146,7 @@ fn own_chains(call: &Call, addresses: &[IpNet]) -> Vec<(TableFamily, OwnChain)> 
             rules,
             entry: ENTRY,
             entries: entries.collect(),
-            first: false,
+            position: Position::Last,
             has_others: true,
         };
         chains.push((family, chain));

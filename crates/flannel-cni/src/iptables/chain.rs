@@ -1,10 +1,14 @@
 //! The two sorts of chains: those that all containers share, which are made once, and a container's own.
 
 use super::program::{self, Kind, Program};
+use super::saved_nat::SavedNat;
 use super::transaction::{Rule, Transaction};
 use super::{Table, remove};
 use crate::nft::{Nft, TableFamily};
 use crate::protocol::Error;
+
+/// Others change the firewall, too.
+const TRIES: usize = 3;
 
 /// A chain that is made for the first container that needs it and stays, with what must stand in it and
 /// what leads to it.
@@ -27,10 +31,18 @@ pub(crate) struct OwnChain {
     /// The chain that leads to it, and by which rules.
     pub(crate) entry: &'static str,
     pub(crate) entries: Vec<Rule>,
-    /// Its entries go before all others.
-    pub(crate) first: bool,
+    pub(crate) position: Position,
     /// Other attachments of the container have entries of their own to the same chain.
     pub(crate) has_others: bool,
+}
+
+/// Where a container's entries go among those of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Position {
+    Last,
+    First,
+    /// Behind all that lead to chains which ask for the destination's address, before the rest.
+    BehindSpecific,
 }
 
 /// Makes a container's chain, in place of one by this name, and what is missing of the shared ones.
@@ -42,28 +54,76 @@ pub(crate) fn establish(
 ) -> Result<(), Error> {
     let program = Program::of_host(family)?;
     clear(nft, family, &program, own)?;
+    if program.kind == Kind::Legacy {
+        // Here the question has to be asked before.
+        make_missing(&program, Table::Nat, shared)?;
+    }
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match write(nft, family, &program, shared, own) {
+            Ok(()) => return Ok(()),
+            // What others have may have become less meanwhile, so that the place is none any more.
+            Err(_) if tries < TRIES && own.position == Position::BehindSpecific => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn write(
+    nft: &mut Nft,
+    family: TableFamily,
+    program: &Program,
+    shared: &[SharedChain],
+    own: &OwnChain,
+) -> Result<(), Error> {
     let mut transaction = Transaction::of(Table::Nat);
     match program.kind {
         Kind::Nftables => rules_of(shared).for_each(|it| transaction.require(&it.chain, &it.rule)),
-        // Here the question has to be asked before.
-        Kind::Legacy => make_missing(&program, Table::Nat, shared)?,
+        Kind::Legacy => {}
     }
     transaction.empty_chain(&own.name);
     for rule in &own.rules {
         transaction.append(&own.name, rule);
     }
     let entries = own.entries.iter().map(|rule| rule.clone().jump(&own.name));
-    if own.first {
-        entries.rev().for_each(|rule| transaction.insert(own.entry, &rule));
-    } else {
-        entries.for_each(|rule| transaction.append(own.entry, &rule));
+    let before = match own.position {
+        Position::Last => None,
+        Position::First => Some(0),
+        Position::BehindSpecific => Some(entries_to_specific(nft, family, program, own.entry)?),
+    };
+    for (at, rule) in entries.enumerate() {
+        match before {
+            None => transaction.append(own.entry, &rule),
+            Some(before) => transaction.insert_at(own.entry, before + at + 1, &rule),
+        }
     }
-    match transaction.commit(&program) {
+    match transaction.commit(program) {
         Err(_) if program.kind == Kind::Nftables && !shared.is_empty() => {
-            make_missing(&program, Table::Nat, shared)?;
-            Ok(transaction.commit(&program)?)
+            make_missing(program, Table::Nat, shared)?;
+            Ok(transaction.commit(program)?)
         }
         other => Ok(other?),
+    }
+}
+
+/// How many entries reach down to the last one that leads to a chain which asks for the destination's address.
+fn entries_to_specific(
+    nft: &mut Nft,
+    family: TableFamily,
+    program: &Program,
+    entry: &str,
+) -> Result<usize, Error> {
+    match program.kind {
+        Kind::Nftables => {
+            let rules = nft.all_rules(family, Table::Nat.name())?;
+            let is_specific =
+                |chain: &str| rules.iter().any(|it| it.is_specific && it.chain == chain);
+            let entries: Vec<_> = rules.iter().filter(|it| it.chain == entry).collect();
+            let last = entries.iter().rposition(|it| it.target.as_deref().is_some_and(is_specific));
+            Ok(last.map_or(0, |at| at + 1))
+        }
+        Kind::Legacy => Ok(SavedNat::parse(&program.save(Table::Nat)?).entries_to_specific(entry)),
     }
 }
 
@@ -83,7 +143,20 @@ pub(crate) fn verify(
     let own_rules = own.rules.iter().map(|rule| (own.name.as_str(), rule.clone()));
     let entries = own.entries.iter().map(|rule| (own.entry, rule.clone().jump(&own.name)));
     let shared = rules_of(shared).map(SharedRule::place);
-    Some(stand(&program, Table::Nat, shared.chain(own_rules).chain(entries)))
+    let all_there = stand(&program, Table::Nat, shared.chain(own_rules).chain(entries));
+    Some(all_there.and_then(|()| {
+        if own.position == Position::Last {
+            return Ok(());
+        }
+        let saved = program.save(Table::Nat)?;
+        match SavedNat::parse(&saved).port_taken_from(own.entry, &own.name) {
+            None => Ok(()),
+            Some((port, by)) => Err(Error::internal(format_args!(
+                "host port {port} leads to another container: its chain {by} comes first"
+            ))
+            .with_details("remove the other container, or choose another hostPort or hostIP")),
+        }
+    }))
 }
 
 /// Which kind of iptables holds a chain.

@@ -8,10 +8,11 @@
 mod chain;
 mod program;
 mod remove;
+mod saved_nat;
 mod shared;
 mod transaction;
 
-pub(crate) use chain::{OwnChain, SharedChain, SharedRule, establish, verify};
+pub(crate) use chain::{OwnChain, Position, SharedChain, SharedRule, establish, verify};
 pub(crate) use program::find;
 pub(crate) use remove::{Stale, collect, remove_chain};
 pub(crate) use shared::{check_filters, ensure_filters, remove_filters};

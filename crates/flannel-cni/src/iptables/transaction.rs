@@ -86,6 +86,11 @@ impl Transaction {
         self.push("-I", chain, rule);
     }
 
+    /// As the nth rule of the chain.
+    pub(super) fn insert_at(&mut self, chain: &str, number: usize, rule: &Rule) {
+        self.push("-I", &format!("{chain} {number}"), rule);
+    }
+
     pub(super) fn delete(&mut self, chain: &str, rule: &Rule) {
         self.push("-D", chain, rule);
     }

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::conf::{Mapping, PortmapConf, Protocol};
 use crate::go_names::portmap_chain;
-use crate::iptables::{self, OwnChain, Rule, SharedChain, SharedRule, Stale};
+use crate::iptables::{self, OwnChain, Position, Rule, SharedChain, SharedRule, Stale};
 use crate::nft::{Nft, TableFamily};
 use crate::protocol::{Attachment, Call, Error};
 
@@ -88,13 +88,15 @@ fn shared(conf: &PortmapConf) -> Vec<SharedChain> {
 
 fn own(call: &Call, conf: &PortmapConf, address: IpNet) -> OwnChain {
     let (network, id) = (&call.conf.name, &call.container_id);
+    // A port of one address of the host goes before that of all of them; among equals the newer container has it.
+    let is_specific = conf.for_address(address.addr()).all(|it| it.destination().is_some());
+    let position = if is_specific { Position::First } else { Position::BehindSpecific };
     OwnChain {
         name: portmap_chain(network, id),
         rules: rules(conf, address),
         entry: ENTRY,
         entries: entries(conf, &comment(network, id), address.addr()),
-        // Of two containers that claim a port the newer has it.
-        first: true,
+        position,
         has_others: false,
     }
 }

@@ -230,6 +230,46 @@ fn of_many_ports_all_are_mapped_where_ip6tables_legacy_takes_one_for_another() {
 }
 
 #[test]
+fn a_port_of_one_address_stays_with_its_pod_when_a_newer_one_takes_that_of_all() {
+    for kind in KINDS {
+        let host = Host::new(kind);
+        let none = json!({});
+        let of_one = json!([
+            {"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": "192.0.2.1"}
+        ]);
+        let of_all = json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
+        let mut mixed = of_all.clone();
+        mixed.as_array_mut().unwrap().push(json!(
+            {"hostPort": 8443, "containerPort": 443, "protocol": "tcp", "hostIP": "192.0.2.1"}
+        ));
+        let ipv4 = |id: &str, mappings: &Value| pod("legacy", id, mappings.clone());
+        let pods = [
+            ipv4("pod-one", &of_one),
+            ipv4("pod-all", &of_all),
+            ipv4("pod-mixed", &mixed),
+            ipv4("pod-newer", &of_all),
+        ];
+        for pod in &pods {
+            host.portmap(Whose::Ours, "ADD", pod, &none).expect_success();
+        }
+        let saved = host.saved();
+        let order: Vec<&str> = saved
+            .lines()
+            .filter(|line| line.starts_with("-A CNI-HOSTPORT-DNAT"))
+            .filter_map(|line| line.split("id: \\\"").nth(1)?.split('\\').next())
+            .collect();
+        assert_eq!(order, ["pod-one", "pod-mixed", "pod-newer", "pod-all"], "{kind}: {saved}");
+        host.portmap(Whose::Ours, "CHECK", &pods[0], &none).expect_success();
+        let (_, msg) = host.portmap(Whose::Ours, "CHECK", &pods[1], &none).expect_error();
+        assert!(msg.contains("host port 8080/tcp leads to another container"), "{kind}: {msg}");
+        for pod in &pods {
+            host.portmap(Whose::Go, "DEL", pod, &none).expect_success();
+        }
+        host.assert_no_container_s_rules();
+    }
+}
+
+#[test]
 fn masquerading_is_written_as_the_go_bridge_writes_it() {
     for kind in KINDS {
         let host = Host::new(kind);
