@@ -6,7 +6,8 @@
 //! nftables meanwhile; closed a little later, the socket waits for nothing.
 //!
 //! Nobody needs to wait for that, and flanneld runs on every node: so a plugin hands it the socket, and
-//! flanneld waits. A plugin that finds no flanneld waits itself. It never leaves a process behind to do
+//! flanneld waits. The same goes for a walk through the kernel's whole table of flows. A plugin that finds no
+//! flanneld, or one that does not answer, does it itself. It never leaves a process behind to do
 //! it: under a first process that reaps nobody, that would stay for ever.
 
 mod server;
@@ -15,7 +16,9 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -23,37 +26,44 @@ use rustix::net::{
 
 pub use server::{ServeError, serve};
 
+use crate::portmap::UdpFlows;
+
 /// The name of the socket, beside flanneld's file about the node's subnet.
 pub const SOCKET: &str = "cni.sock";
 /// Where plugins look for it, unless the variable says otherwise.
 const DEFAULT: &str = "/run/flannel/cni.sock";
 const VARIABLE: &str = "FLANNEL_CNI_SOCKET";
 
+/// How long a plugin waits for a flanneld that it has handed work to: as long as it would take to do it itself. A
+/// flanneld that hangs costs a plugin no more than that.
+pub(crate) const HELP_TIMEOUT: Duration = Duration::from_millis(25);
+
 /// What flanneld is to do with the socket that comes along.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Errand {
     /// Remove the link with this index, and say what came of it.
     RemoveLink(u32),
     CloseLater,
+    /// Say that it will be done, and forget these flows.
+    ForgetFlows(UdpFlows),
 }
 
 impl Errand {
-    const LEN: usize = 5;
+    const LONGEST: usize = 1 + UdpFlows::LONGEST;
 
-    fn to_bytes(self) -> [u8; Self::LEN] {
-        let (kind, index) = match self {
-            Self::RemoveLink(index) => (1, index),
-            Self::CloseLater => (2, 0),
-        };
-        let [a, b, c, d] = index.to_ne_bytes();
-        [kind, a, b, c, d]
+    fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::RemoveLink(index) => [&[1][..], &index.to_ne_bytes()].concat(),
+            Self::CloseLater => vec![2, 0, 0, 0, 0],
+            Self::ForgetFlows(flows) => [&[3][..], &flows.to_bytes()].concat(),
+        }
     }
 
-    fn of_bytes(bytes: [u8; Self::LEN]) -> Option<Self> {
-        let [kind, a, b, c, d] = bytes;
-        match kind {
-            1 => Some(Self::RemoveLink(u32::from_ne_bytes([a, b, c, d]))),
-            2 => Some(Self::CloseLater),
+    fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        match bytes.split_first()? {
+            (1, index) => Some(Self::RemoveLink(u32::from_ne_bytes(index.try_into().ok()?))),
+            (2, _) => Some(Self::CloseLater),
+            (3, flows) => UdpFlows::of_bytes(flows).map(Self::ForgetFlows),
             _ => None,
         }
     }
@@ -74,10 +84,18 @@ impl Caretaker {
 
     /// The number of an error can be read from it (0: none) once the link is gone.
     pub(crate) fn remove_link(&self, requests: BorrowedFd<'_>, index: u32) -> io::Result<()> {
-        self.hand_over(Errand::RemoveLink(index), requests)
+        self.hand_over(&Errand::RemoveLink(index), requests)
     }
 
-    fn hand_over(&self, errand: Errand, socket: BorrowedFd<'_>) -> io::Result<()> {
+    /// Whether an answer comes in time. One of an older version closes the connection instead.
+    fn says_yes(&self) -> bool {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: HELP_TIMEOUT.subsec_nanos().into() };
+        let mut waiting = [PollFd::new(&self.connection, PollFlags::IN)];
+        let answered = poll(&mut waiting, Some(&timeout)).is_ok_and(|ready| ready > 0);
+        answered && rustix::io::read(&self.connection, &mut [0; 1]) == Ok(1)
+    }
+
+    fn hand_over(&self, errand: &Errand, socket: BorrowedFd<'_>) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let sockets = [socket];
@@ -98,8 +116,15 @@ impl AsFd for Caretaker {
 /// Without anybody to do it, it is closed now.
 pub(crate) fn close_later(socket: BorrowedFd<'_>) {
     if let Some(caretaker) = Caretaker::find() {
-        let _ = caretaker.hand_over(Errand::CloseLater, socket);
+        let _ = caretaker.hand_over(&Errand::CloseLater, socket);
     }
+}
+
+/// Whether flanneld forgets these flows. If it does, nobody else may use the socket any more.
+pub(crate) fn forget_flows(socket: BorrowedFd<'_>, flows: &UdpFlows) -> bool {
+    let Some(caretaker) = Caretaker::find() else { return false };
+    let errand = Errand::ForgetFlows(flows.clone());
+    caretaker.hand_over(&errand, socket).is_ok() && caretaker.says_yes()
 }
 
 /// Never waits: one that does not even answer the door is as good as none.
@@ -124,9 +149,16 @@ mod tests {
 
     #[test]
     fn an_errand_is_understood_as_it_was_meant() {
-        for errand in [Errand::RemoveLink(0x0102_0304), Errand::CloseLater] {
-            assert_eq!(Errand::of_bytes(errand.to_bytes()), Some(errand));
+        let flows = UdpFlows { ipv4: true, ipv6: false, ports: vec![53, 65_535] };
+        for errand in
+            [Errand::RemoveLink(0x0102_0304), Errand::CloseLater, Errand::ForgetFlows(flows)]
+        {
+            let bytes = errand.to_bytes();
+            assert!(bytes.len() <= Errand::LONGEST);
+            assert_eq!(Errand::of_bytes(&bytes), Some(errand));
         }
-        assert_eq!(Errand::of_bytes([0; Errand::LEN]), None);
+        for nonsense in [&[][..], &[0; 5], &[1, 2], &[3], &[3, 3, 1], &[3; Errand::LONGEST + 2]] {
+            assert_eq!(Errand::of_bytes(nonsense), None, "{nonsense:?}");
+        }
     }
 }

@@ -19,6 +19,7 @@ use rustix::net::{
 
 use super::Errand;
 use crate::kernel::remove_link;
+use crate::portmap::UdpFlows;
 
 /// After that, closing a socket of nftables waits for nothing.
 const LATER: Duration = Duration::from_millis(300);
@@ -26,6 +27,8 @@ const LATER: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How many links are waited for at once. Beyond that, plugins wait themselves.
 const MOST: usize = 256;
+/// How many walks through the table of flows wait. Beyond that, plugins walk themselves.
+const MOST_WALKS: usize = 64;
 const BACKLOG: i32 = 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +60,17 @@ pub fn serve(path: &Path) -> Result<(), ServeError> {
         }),
     )
     .map_err(failed)?;
+    let (walk, walks) = std::sync::mpsc::sync_channel::<(OwnedFd, UdpFlows)>(MOST_WALKS);
+    spawn(
+        "cni-flows",
+        Box::new(move || {
+            for (socket, flows) in walks {
+                // It only helps; without it the flows end by themselves.
+                let _ = Connection::adopt(socket).and_then(|mut it| flows.forget(&mut it));
+            }
+        }),
+    )
+    .map_err(failed)?;
     let under_way = Arc::new(AtomicUsize::new(0));
     spawn(
         "cni-caretaker",
@@ -69,6 +83,11 @@ pub fn serve(path: &Path) -> Result<(), ServeError> {
                     }
                     Ok((_, Errand::CloseLater, socket)) => {
                         let _ = close.send((Instant::now(), socket));
+                    }
+                    Ok((connection, Errand::ForgetFlows(flows), socket)) => {
+                        if walk.try_send((socket, flows)).is_ok() {
+                            let _ = rustix::net::send(&connection, &[1], SendFlags::NOSIGNAL);
+                        }
                     }
                     // Of descriptors there may be none left for a while.
                     Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
@@ -107,10 +126,10 @@ fn accept(listener: &OwnedFd) -> io::Result<(OwnedFd, Errand, OwnedFd)> {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     set_socket_timeout(&connection, Timeout::Recv, Some(PATIENCE))?;
-    let mut bytes = [0; Errand::LEN];
+    let mut bytes = [0; Errand::LONGEST + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    rustix::net::recvmsg(
+    let received = rustix::net::recvmsg(
         &connection,
         &mut [IoSliceMut::new(&mut bytes)],
         &mut control,
@@ -120,6 +139,7 @@ fn accept(listener: &OwnedFd) -> io::Result<(OwnedFd, Errand, OwnedFd)> {
         RecvAncillaryMessage::ScmRights(mut sockets) => sockets.next(),
         _ => None,
     });
+    let bytes = bytes.get(..received.bytes).unwrap_or_default();
     match (Errand::of_bytes(bytes), socket) {
         (Some(errand), Some(socket)) => Ok((connection, errand, socket)),
         _ => Err(io::ErrorKind::InvalidData.into()),

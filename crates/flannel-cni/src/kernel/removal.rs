@@ -3,20 +3,18 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use flannel_netlink::{Connection, Protocol, Socket, messages};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::query::Raw;
-use crate::caretaker::Caretaker;
+use crate::caretaker::{Caretaker, HELP_TIMEOUT};
 use crate::netns::{Netns, NetnsError};
 
 const RTM_DELLINK: u16 = 17;
 const LINK_HEADER: usize = 16;
 const LINK_EVENTS: u32 = 1;
-/// Far beyond what even a busy flanneld needs. Then we do it ourselves.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A removal that flanneld carries out.
 struct Removal {
@@ -69,7 +67,7 @@ fn begin(name: &str, caretaker: Option<Caretaker>) -> io::Result<Option<Removal>
 impl Removal {
     /// Whether it is gone. If not, whoever was to remove it has given up.
     fn wait(&mut self) -> io::Result<bool> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + HELP_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {

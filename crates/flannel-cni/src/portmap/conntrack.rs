@@ -1,10 +1,12 @@
 //! Flows that the kernel tracks: those of UDP to a port that is now mapped are forgotten.
 
 use std::io;
+use std::os::fd::AsFd as _;
 
 use flannel_netlink::nfnetlink::{self, CONNTRACK, NetfilterRequest};
 use flannel_netlink::{AttributeWriter, Attributes, Connection, NetlinkError, Protocol};
 
+use crate::caretaker;
 use crate::nft::TableFamily;
 
 const GET: u16 = 1;
@@ -22,22 +24,71 @@ const FILTER_PROTOCOL: u32 = 1 << 3;
 const FILTER_DESTINATION_PORT: u32 = 1 << 5;
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
-/// The kernel goes through the whole of its table, of which it has one for all namespaces: ten
-/// milliseconds, however little is in there.
-pub(super) fn forget_udp(families: &[TableFamily], ports: &[u16]) -> io::Result<()> {
-    if ports.is_empty() || families.is_empty() || are_there_no_flows() {
+/// Flows of UDP to some ports of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UdpFlows {
+    pub(crate) ipv4: bool,
+    pub(crate) ipv6: bool,
+    pub(crate) ports: Vec<u16>,
+}
+
+impl UdpFlows {
+    /// How many ports somebody else is asked to look for.
+    const MOST_PORTS: usize = 64;
+    /// Bytes that they take.
+    pub(crate) const LONGEST: usize = 1 + 2 * Self::MOST_PORTS;
+    const IPV4: u8 = 1;
+    const IPV6: u8 = 2;
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let of = |is_asked, bit| if is_asked { bit } else { 0 };
+        let mut bytes = vec![of(self.ipv4, Self::IPV4) | of(self.ipv6, Self::IPV6)];
+        bytes.extend(self.ports.iter().flat_map(|port| port.to_be_bytes()));
+        bytes
+    }
+
+    /// `None`: they are not flows, or too many.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let (families, ports) = bytes.split_first()?;
+        let is_sound = ports.len() % 2 == 0 && bytes.len() <= Self::LONGEST;
+        let ports = ports.chunks_exact(2).map(|port| u16::from_be_bytes([port[0], port[1]]));
+        is_sound.then(|| Self {
+            ipv4: families & Self::IPV4 != 0,
+            ipv6: families & Self::IPV6 != 0,
+            ports: ports.collect(),
+        })
+    }
+
+    /// The kernel goes through the whole of its table, of which it has one for all namespaces: ten
+    /// milliseconds, however little is in there.
+    pub(crate) fn forget(&self, connection: &mut Connection) -> io::Result<()> {
+        let mut wanted = self.ports.clone();
+        wanted.sort_unstable();
+        for (is_asked, family) in [(self.ipv4, TableFamily::Ipv4), (self.ipv6, TableFamily::Ipv6)] {
+            if !is_asked {
+                continue;
+            }
+            let flows = flows(connection, family, &wanted)?;
+            // That one has ended by itself meanwhile is as good.
+            let removals = flows.into_iter().map(|flow| request(DELETE, family, flow));
+            connection.apply(removals, |_, _| ())?;
+        }
+        Ok(())
+    }
+}
+
+/// Forgets flows, or has flanneld do it: nobody waits for that.
+pub(super) fn forget_udp(flows: &UdpFlows) -> io::Result<()> {
+    if flows.ports.is_empty() || are_there_no_flows() {
         return Ok(());
     }
-    let mut wanted = ports.to_vec();
-    wanted.sort_unstable();
-    let mut connection = Connection::open(Protocol::Netfilter)?;
-    for family in families {
-        let flows = flows(&mut connection, *family, &wanted)?;
-        // That one has ended by itself meanwhile is as good.
-        let removals = flows.into_iter().map(|flow| request(DELETE, *family, flow));
-        connection.apply(removals, |_, _| ())?;
+    if flows.ports.len() <= UdpFlows::MOST_PORTS {
+        let handed = Connection::open(Protocol::Netfilter)?;
+        if caretaker::forget_flows(handed.as_fd(), flows) {
+            return Ok(());
+        }
     }
-    Ok(())
+    flows.forget(&mut Connection::open(Protocol::Netfilter)?)
 }
 
 /// Of this namespace. Without the file, nothing is tracked.

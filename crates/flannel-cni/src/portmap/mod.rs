@@ -8,16 +8,18 @@ mod conntrack;
 mod orphans;
 mod rules;
 
+use std::io::Write as _;
 use std::net::IpAddr;
 
 use conf::{PortmapConf, Protocol};
+pub(crate) use conntrack::UdpFlows;
 use ipnet::IpNet;
 
 use crate::bridge::previous_result;
 use crate::go_names::portmap_chain;
 use crate::iptables::{self, Backend};
 use crate::kernel::{self, Kernel};
-use crate::nft::{Nft, TableFamily};
+use crate::nft::{Nft, NftError, TableFamily};
 use crate::protocol::{Call, Code, Error, ErrorContext, Outcome, Plugin};
 
 pub struct Portmap;
@@ -33,10 +35,17 @@ impl Plugin for Portmap {
         let (conf, backend, result) = asked(call)?;
         if !conf.mappings.is_empty() {
             let addresses = conf::container_addresses(&result, &call.ifname);
-            forward(call, &conf, backend, &addresses)?;
+            let loopback = forward(call, &conf, backend, &addresses)?;
             forget_old_flows(&conf, &addresses);
-            if conf.snat {
-                open_loopback(&addresses)?;
+            match loopback {
+                Ok(()) if conf.snat => open_loopback(&addresses)?,
+                Ok(()) => {}
+                // The runtime keeps what plugins say there.
+                Err(error) => drop(writeln!(
+                    std::io::stderr(),
+                    "host ports do not answer at 127.0.0.1 of this host: its loopback address is not opened, since \
+                     it could not be guarded from others: {error}"
+                )),
             }
         }
         result.to_json(call.conf.version).or_cni("could not print the result")
@@ -97,23 +106,24 @@ fn asked(call: &Call) -> Result<(PortmapConf, Backend, Outcome), Error> {
     Ok((conf, backend, result))
 }
 
+/// Also says whether the host's loopback address is guarded, so that it may be opened.
 fn forward(
     call: &Call,
     conf: &PortmapConf,
     backend: Backend,
     addresses: &[IpNet],
-) -> Result<(), Error> {
+) -> Result<Result<(), NftError>, Error> {
     let mut nft = Nft::open()?;
     match backend {
         Backend::Iptables => {
-            if conf.snat {
-                // A kernel without nftables has none. The Go plugin has none either.
-                let _ = rules::guard_loopback(&mut nft);
-            }
-            chains::forward(&mut nft, call, conf, addresses)
+            // The guard is kept in nftables, which the kernel may lack.
+            let guarded = if conf.snat { rules::guard_loopback(&mut nft) } else { Ok(()) };
+            chains::forward(&mut nft, call, conf, addresses)?;
+            Ok(guarded)
         }
         Backend::Nftables => conditions::forward(&mut nft, call, conf, addresses)
-            .or_cni("unable to set up nftables rules for port mappings"),
+            .or_cni("unable to set up nftables rules for port mappings")
+            .map(Ok),
     }
 }
 
@@ -160,10 +170,10 @@ fn forget_old_flows(conf: &PortmapConf, addresses: &[IpNet]) {
         .filter(|it| it.protocol == Protocol::Udp)
         .map(|it| it.host_port)
         .collect();
-    let families: Vec<TableFamily> =
-        addresses.iter().map(|it| TableFamily::of(it.addr())).collect();
+    let ipv4 = addresses.iter().any(|it| it.addr().is_ipv4());
+    let ipv6 = addresses.iter().any(|it| it.addr().is_ipv6());
     // It only helps; without it they end by themselves.
-    let _ = conntrack::forget_udp(&families, &ports);
+    let _ = conntrack::forget_udp(&UdpFlows { ipv4, ipv6, ports });
 }
 
 /// Lets connections from the host's loopback address leave the host, towards the container.

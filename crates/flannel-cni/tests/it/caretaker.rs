@@ -2,6 +2,7 @@
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -76,6 +77,22 @@ fn nothing_depends_on_flanneld_s_help() {
     for path in [&node.path("absent.sock"), &dead, &file, &deaf] {
         del(&node, &pod(&node), path);
     }
+}
+
+#[test]
+fn a_flanneld_that_hangs_costs_a_del_little() {
+    let node = node();
+    let path = node.path("deaf.sock");
+    let _listener = deaf_listener(&path);
+    let shortest = (0..3)
+        .map(|_| {
+            let pod = pod(&node);
+            let begun = Instant::now();
+            del(&node, &pod, &path);
+            begun.elapsed()
+        })
+        .min();
+    assert!(shortest < Some(Duration::from_secs(1)), "{shortest:?}");
 }
 
 fn deaf_listener(path: &Path) -> std::os::fd::OwnedFd {

@@ -184,6 +184,64 @@ fn udp_flows_from_before_a_mapping_follow_it() {
     assert!(ask(), "the same socket gets to the new pod");
 }
 
+/// One that says that it forgets flows, as flanneld does, and forgets none if it is not to.
+fn helper(node: &Node, forgets: bool) -> std::path::PathBuf {
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, listen,
+        recv, send, socket,
+    };
+    let path = node.path(&format!("helper-{forgets}.sock"));
+    if forgets {
+        flannel_cni::caretaker::serve(&path).unwrap();
+        return path;
+    }
+    let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listener, 10).unwrap();
+    std::thread::spawn(move || {
+        while let Ok(connection) = accept(&listener) {
+            let _ = recv(&connection, &mut [0; 512], RecvFlags::empty());
+            let _ = send(&connection, &[1], SendFlags::NOSIGNAL);
+        }
+    });
+    path
+}
+
+#[test]
+fn flanneld_forgets_udp_flows_from_before_a_mapping_after_the_answer() {
+    for forgets in [false, true] {
+        let test = move || {
+            let node = Node::new(V4);
+            let world = world();
+            let mapping = || json!([{"hostPort": 8053, "containerPort": 53, "protocol": "udp"}]);
+            let mut first = Pod::with_ports("pod-1", mapping());
+            node.add(Whose::Ours, &mut first);
+            serve_udp(&first.netns, at(first.ip(), 53));
+            let client = world.inside(|| {
+                let client = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+                client.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
+                client.connect(at(HOST4.into(), 8053)).unwrap();
+                client
+            });
+            let ask = || client.send(b"?").and_then(|_| client.recv(&mut [0; 64])).is_ok();
+            assert!(ask());
+            node.del(Whose::Ours, &first);
+            let mut second = node.attached("pod-2");
+            second.port_mappings = mapping();
+            serve_udp(&second.netns, at(second.ip(), 53));
+            let mut request = node.request(Whose::Ours, "portmap", "ADD", &second);
+            request.caretaker = helper(&node, forgets).display().to_string();
+            let mut conf = node.portmap_conf(&second);
+            conf["prevResult"] = second.result.clone();
+            request.send(&conf.to_string()).expect_success();
+            client.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+            let follows = (0..if forgets { 50 } else { 2 }).any(|_| ask());
+            assert_eq!(follows, forgets, "who forgets is flanneld, and not the plugin");
+        };
+        std::thread::spawn(test).join().unwrap();
+    }
+}
+
 #[test]
 fn masqueraded_pods_are_seen_as_the_node_and_neighbours_as_themselves() {
     let mut node = Node::new(V4);

@@ -312,3 +312,24 @@ fn keeps_loopback_closed(backend: &str) {
     serve_tcp(&pod.netns, at(pod.ip(), 80));
     assert!(ask_tcp(None, at([127, 0, 0, 1], 8080)).is_some(), "the port itself works");
 }
+
+#[test]
+fn where_the_loopback_address_cannot_be_guarded_it_is_not_opened() {
+    let mut node = Node::new(V4);
+    node.portmap = json!({"backend": IPTABLES});
+    // A chain by the guard's name that cannot be made one.
+    run("nft", "add table ip cni_hostport");
+    run("nft", "add chain ip cni_hostport loopback_guard");
+    run("nft", "add chain ip cni_hostport mine");
+    run("nft", "add rule ip cni_hostport mine jump loopback_guard");
+    let mut pod = node.attached("pod-1");
+    pod.port_mappings = json!([port(8080, 80)]);
+    let mut conf = node.portmap_conf(&pod);
+    conf["prevResult"] = pod.result.clone();
+    let added = node.request(Whose::Ours, "portmap", "ADD", &pod).send(&conf.to_string());
+    let said = added.expect_success().stderr;
+    assert!(said.contains("loopback address is not opened"), "{said}");
+    assert_eq!(run("sysctl", "-n net.ipv4.conf.cni0.route_localnet").trim(), "0");
+    serve_tcp(&pod.netns, at(pod.ip(), 80));
+    assert!(ask_tcp(None, at([10, 244, 57, 1], 8080)).is_some(), "the port itself works");
+}
