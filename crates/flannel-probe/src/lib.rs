@@ -5,6 +5,7 @@
 //! what came back ([`verdict`], [`words`], [`peers`]). At the rim: sockets (`net`), one turn (`examine`), and the
 //! task that goes on ([`Prober`]).
 
+mod ask_limits;
 mod ask_once;
 pub mod cookie;
 mod examine;

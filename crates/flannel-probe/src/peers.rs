@@ -306,9 +306,13 @@ impl Peers {
         self.all.get(subnet)?.heard[usize::from(is_v6)]
     }
 
-    /// Who is heard again after a long silence may be reached again, and is asked at once.
-    pub(crate) fn hear(&mut self, subnet: &IpNet, is_v6: bool, now: Duration) {
+    /// Who is heard again after a long silence may be reached again, and is asked at once. What does not come
+    /// from the peer's end of the tunnel is somebody else's, whoever it says it is.
+    pub(crate) fn hear(&mut self, subnet: &IpNet, is_v6: bool, from: IpAddr, now: Duration) {
         let Some(peer) = self.all.get_mut(subnet) else { return };
+        if !peer.target.overlay.contains(&Some(from)) {
+            return;
+        }
         let last = peer.heard[usize::from(is_v6)].replace(now);
         let was_silent = last.is_none_or(|last| now.saturating_sub(last) > LONG_SILENCE);
         if was_silent && peer.known().is_some_and(|known| known.verdict.is_silence()) {

@@ -22,7 +22,8 @@ pub trait Directory {
     /// When something of this peer last came through the overlay, in this family and with a checksum.
     fn heard(&self, subnet: &IpNet, is_v6: bool) -> Option<Duration>;
 
-    fn hear(&mut self, subnet: &IpNet, is_v6: bool, now: Duration);
+    /// Takes note that a packet of this peer came through the overlay, if `from` is the peer's end of it.
+    fn hear(&mut self, subnet: &IpNet, is_v6: bool, from: IpAddr, now: Duration);
 }
 
 /// A reply, and whether it is to be sent without a checksum.
@@ -30,6 +31,11 @@ pub trait Directory {
 pub struct Sent {
     pub reply: Reply,
     pub plain: bool,
+}
+
+/// Whether whoever sends this has shown that he receives at the address that he sends from.
+pub fn has_good_cookie(bytes: &[u8], from: IpAddr, now: Duration, cookies: &Cookies) -> bool {
+    Ask::read(bytes).is_some_and(|ask| cookies.is_good(ask.cookie, from, now))
 }
 
 /// `now`: since any moment that stays the same.
@@ -43,8 +49,9 @@ pub fn answer(
 ) -> Option<Sent> {
     let Ask { nonce, cookie, subnet, about_v6, plain } = Ask::read(bytes)?;
     if way == Way::Overlay && !plain {
-        // Without a cookie too: where answers do not arrive, none is ever told back.
-        directory.hear(&subnet, about_v6, now);
+        // Without a cookie too: where answers do not arrive, none is ever told back. The address that it comes from
+        // tells a node from a pod that pretends to be one.
+        directory.hear(&subnet, about_v6, from, now);
     }
     if !cookies.is_good(cookie, from, now) {
         let reply = Reply::Challenge { nonce, cookie: cookies.give(from, now) };
@@ -75,9 +82,15 @@ mod tests {
             self.0.filter(|_| !is_v6)
         }
 
-        fn hear(&mut self, _: &IpNet, _: bool, now: Duration) {
-            self.0 = Some(now);
+        fn hear(&mut self, _: &IpNet, _: bool, from: IpAddr, now: Duration) {
+            if from == peer() {
+                self.0 = Some(now);
+            }
         }
+    }
+
+    fn peer() -> IpAddr {
+        "192.0.2.7".parse().expect("an address")
     }
 
     fn net() -> IpNet {

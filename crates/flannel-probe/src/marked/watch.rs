@@ -44,6 +44,26 @@ pub struct Watch {
 
 type Key = (i32, Packet, Direction, Option<(IpAddr, IpAddr)>);
 
+/// How often a frame was seen at each place. Anybody who has seen the mark can make frames that bear it, from and to
+/// as many addresses as he likes.
+#[derive(Default)]
+struct SeenFrames(BTreeMap<Key, u32>);
+
+/// Far more than a packet has places on its way.
+const MOST_PLACES: usize = 1_024;
+
+impl SeenFrames {
+    /// Whether it counts: one too many at a new place does not.
+    fn count(&mut self, key: Key) -> bool {
+        if self.0.len() >= MOST_PLACES && !self.0.contains_key(&key) {
+            return false;
+        }
+        let count = self.0.entry(key).or_default();
+        *count = count.saturating_add(1);
+        true
+    }
+}
+
 impl Watch {
     /// It needs `CAP_NET_RAW`.
     pub fn open(mark: Mark, devices: Devices) -> io::Result<Self> {
@@ -66,7 +86,7 @@ impl Watch {
         quiet: Option<Duration>,
     ) -> io::Result<Vec<Sighting>> {
         let mut until = Instant::now() + limit;
-        let mut seen: BTreeMap<Key, u32> = BTreeMap::new();
+        let mut seen = SeenFrames::default();
         let mut names: BTreeMap<i32, (String, Place)> = BTreeMap::new();
         let mut frame = vec![0; FRAME];
         while !ended.is_set() && Instant::now() < until {
@@ -75,13 +95,15 @@ impl Watch {
             else {
                 continue;
             };
+            if !seen.count((device, packet, direction, carried)) {
+                continue;
+            }
             // At once: it may be gone when we are asked.
             names.entry(device).or_insert_with(|| {
                 let name = name(device);
                 let place = self.devices.place(&name);
                 (name, place)
             });
-            *seen.entry((device, packet, direction, carried)).or_default() += 1;
             if let Some(quiet) = quiet {
                 until = Instant::now() + quiet;
             }
@@ -90,7 +112,7 @@ impl Watch {
             let (device, place) = names.get(&index).cloned()?;
             Some(Sighting { device, place, packet, direction, count, carried })
         };
-        Ok(seen.into_iter().filter_map(sighting).collect())
+        Ok(seen.0.into_iter().filter_map(sighting).collect())
     }
 
     /// `None` if nothing has come for a while.
@@ -150,4 +172,26 @@ fn name(index: i32) -> String {
     }
     let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(buffer.len());
     String::from_utf8_lossy(&buffer[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn whoever_copies_the_mark_fills_no_memory() {
+        let mut seen = SeenFrames::default();
+        let key = |number: u32| {
+            let ends = (Ipv4Addr::from_bits(number).into(), Ipv4Addr::LOCALHOST.into());
+            (1, Packet::Request, Direction::In, Some(ends))
+        };
+        for number in 0..100_000 {
+            seen.count(key(number));
+        }
+        assert_eq!(seen.0.len(), MOST_PLACES);
+        assert!(seen.count(key(0)), "places that are known count on");
+        assert_eq!(seen.0[&key(0)], 2);
+    }
 }

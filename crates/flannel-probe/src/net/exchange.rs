@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use super::socket;
+use super::{random_nonce, socket};
 use crate::verdict::{Answered, Outcome};
 use crate::wire::{Ask, REPLY, Reply};
 
@@ -62,7 +62,7 @@ impl Exchange {
         let mut has_been_challenged = false;
         loop {
             let mut ask = Ask {
-                nonce: fastrand::u64(..),
+                nonce: random_nonce().map_err(Failed::Sending)?,
                 cookie: self.cookie,
                 subnet: self.subnet,
                 about_v6: self.about_v6,

@@ -1,7 +1,7 @@
 //! Answering: a socket for each address of this node that peers may ask at.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,15 @@ use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 
 use super::socket;
+use crate::ask_limits::AskLimits;
 use crate::cookie::Cookies;
 use crate::peers::SharedPeers;
-use crate::responder::{Directory, Way, answer};
+use crate::responder::{Directory, Way, answer, has_good_cookie};
 use crate::wire::Standing;
 
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// Asks that are answered in a second at most; 10,000 peers make three.
-const RATE: u32 = 1_000;
+/// Packets that are read in a second at most: whoever floods a node does not keep its daemon from its work.
+const MOST_READ: u32 = 20_000;
 /// The longest packet there is, so that a large one is not taken for shorter than it was.
 const LONGEST: usize = 65_535;
 
@@ -92,7 +93,8 @@ impl Drop for Listeners {
 async fn serve(at: SocketAddr, way: Way, answering: Arc<Answering>) {
     let socket = open_patiently(at).await;
     let mut bytes = vec![0; LONGEST];
-    let mut left = RATE;
+    let mut limits = AskLimits::default();
+    let mut left = MOST_READ;
     let mut second = Instant::now();
     loop {
         let Ok((length, from)) = socket.recv_from(&mut bytes).await else {
@@ -100,10 +102,10 @@ async fn serve(at: SocketAddr, way: Way, answering: Arc<Answering>) {
             continue;
         };
         if second.elapsed() >= Duration::from_secs(1) {
-            (second, left) = (Instant::now(), RATE);
+            (second, left) = (Instant::now(), MOST_READ);
         }
         if left == 0 {
-            // Whoever floods us does not keep the daemon from its work; the kernel drops what waits too long.
+            // The kernel drops what waits too long.
             let rest = Duration::from_secs(1).saturating_sub(second.elapsed());
             tokio::time::sleep(rest).await;
             continue;
@@ -111,6 +113,10 @@ async fn serve(at: SocketAddr, way: Way, answering: Arc<Answering>) {
         left -= 1;
         let Some(packet) = bytes.get(..length) else { continue };
         let now = answering.started.elapsed();
+        let is_known = has_good_cookie(packet, from.ip(), now, &answering.cookies);
+        if !limits.allow(from.ip(), is_known, now) {
+            continue;
+        }
         let directory = &mut &*answering;
         let sent = answer(packet, from.ip(), way, now, &answering.cookies, directory);
         let Some(sent) = sent else { continue };
@@ -154,8 +160,8 @@ impl Directory for &Answering {
         lock(&self.networks).values().find_map(|peers| lock(peers).heard(subnet, is_v6))
     }
 
-    fn hear(&mut self, subnet: &IpNet, is_v6: bool, now: Duration) {
-        lock(&self.networks).values().for_each(|peers| lock(peers).hear(subnet, is_v6, now));
+    fn hear(&mut self, subnet: &IpNet, is_v6: bool, from: IpAddr, now: Duration) {
+        lock(&self.networks).values().for_each(|peers| lock(peers).hear(subnet, is_v6, from, now));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::socket;
+use super::{random_nonce, socket};
 
 const ECHO_V4: (u8, u8) = (8, 0);
 const ECHO_V6: (u8, u8) = (128, 129);
@@ -13,7 +13,7 @@ const LENGTH: usize = 16;
 pub(crate) async fn ping(from: SocketAddr, to: SocketAddr, patience: Duration) -> Option<bool> {
     let socket = socket::pinging(from).ok()?;
     socket.connect(to).await.ok()?;
-    let nonce = fastrand::u64(..);
+    let nonce = random_nonce().ok()?;
     socket.send(&echo(to.is_ipv6(), nonce)).await.ok()?;
     let answered = async {
         let mut bytes = [0; 256];

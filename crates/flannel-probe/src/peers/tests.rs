@@ -165,3 +165,14 @@ fn a_tunnel_without_a_way_of_its_family_beside_it_is_diagnosed_in_the_other() {
     assert_eq!(own.under(&target, 1), None);
     assert!(!own.can_reach(&target, 1));
 }
+
+#[test]
+fn a_peer_is_heard_by_what_comes_from_its_end_of_the_tunnel_alone() {
+    let (mut peers, _) = peers(&[2]);
+    for pretender in [IpAddr::from([10, 244, 2, 5]), IpAddr::from([10, 244, 3, 0])] {
+        peers.hear(&net(2), false, pretender, NOW);
+        assert_eq!(peers.heard(&net(2), false), None, "{pretender} is not its end");
+    }
+    peers.hear(&net(2), false, net(2).addr(), NOW);
+    assert_eq!(peers.heard(&net(2), false), Some(NOW));
+}
