@@ -45,54 +45,117 @@ pub fn is_secret_name(name: &str) -> bool {
     NAMES.iter().any(|secret| name.contains(secret))
 }
 
-/// Words are parted where values begin and end, in JSON, YAML, flags, variables and prose alike.
+/// Names and values are parted as in JSON, YAML, flags, variables and prose alike.
 fn line_without(line: &str) -> String {
     let mut clean = String::with_capacity(line.len());
-    let mut word = String::new();
-    // After the name of a secret, the next word that is a value goes.
-    let mut expected = false;
-    for c in line.chars() {
-        if is_part_of_word(c) {
-            word.push(c);
-            continue;
-        }
-        clean += &word_without(&word, &mut expected, c);
-        word.clear();
-        clean.push(c);
-        // A value is on its line, and a new member of an object is another name.
-        if matches!(c, ',' | ';' | '}' | '\n') {
-            expected = false;
-        }
+    let mut rest = line;
+    // What stands between the name of a secret and what follows it; `None`: no value is expected.
+    let mut after_name: Option<String> = None;
+    while let Some(c) = rest.chars().next() {
+        let part = match &mut after_name {
+            // Nothing stands between two quotation marks.
+            Some(between) if is_quote(c) && opening_quote(between) == Some(c) => {
+                after_name = None;
+                &rest[..c.len_utf8()]
+            }
+            Some(between) if is_between(c) => {
+                between.push(c);
+                &rest[..c.len_utf8()]
+            }
+            Some(between) if !value(rest, between).is_empty() => {
+                let value = value(rest, between);
+                if is_passed_over(value, between) {
+                    between.clear();
+                    value
+                } else {
+                    clean += REMOVED;
+                    after_name = None;
+                    rest = &rest[value.len()..];
+                    continue;
+                }
+            }
+            // A value is on its line, and a new member of an object is another name.
+            Some(_) => {
+                after_name = None;
+                &rest[..c.len_utf8()]
+            }
+            None if is_part_of_word(c) => {
+                let word = word(rest);
+                let next = rest[word.len()..].chars().next().unwrap_or('\n');
+                if is_secret_name(word) && is_between(next) {
+                    after_name = Some(String::new());
+                } else if looks_secret(word) {
+                    clean += REMOVED;
+                    rest = &rest[word.len()..];
+                    continue;
+                }
+                word
+            }
+            None => &rest[..c.len_utf8()],
+        };
+        clean += part;
+        rest = &rest[part.len()..];
     }
-    clean += &word_without(&word, &mut expected, '\n');
     clean
 }
+
+/// End what is expected after a name.
+const ENDS: [char; 4] = [',', ';', '}', '\n'];
+/// Words between the name of a secret and the secret, and values that are none.
+const PASSED_OVER: [&str; 14] = [
+    "Bearer", "Basic", "Token", "true", "false", "null", "bearer", "basic", "token", "file",
+    "from", "of", "is", "for",
+];
 
 fn is_part_of_word(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '+' | '/' | '~' | '$' | '!' | '%' | '@')
 }
 
-fn word_without(word: &str, expected: &mut bool, next: char) -> String {
-    if word.is_empty() {
-        return String::new();
+/// Whether it may stand between a name and its value.
+fn is_between(c: char) -> bool {
+    matches!(c, '=' | ':' | '"' | '\'' | ' ' | '\t')
+}
+
+fn is_quote(c: char) -> bool {
+    matches!(c, '"' | '\'')
+}
+
+/// The quotation mark that a value begins behind; the first behind a name may end that of the name.
+fn opening_quote(between: &str) -> Option<char> {
+    between.chars().last().filter(|last| is_quote(*last) && between.len() > 1)
+}
+
+fn word(text: &str) -> &str {
+    &text[..text.find(|c| !is_part_of_word(c)).unwrap_or(text.len())]
+}
+
+/// A value, whatever it is made of: to the end of its quotation, or to the next blank without what closes a list.
+/// Empty where none begins.
+fn value<'a>(text: &'a str, between: &str) -> &'a str {
+    let quote = opening_quote(between);
+    if quote.is_none() && text.starts_with(ENDS) {
+        return "";
     }
-    // A name is followed by what parts it from its value.
-    if is_secret_name(word) && matches!(next, '=' | ':' | '"' | '\'' | ' ') {
-        *expected = true;
-        return word.to_owned();
-    }
-    if *expected {
-        let scheme = [
-            "Bearer", "Basic", "true", "false", "null", "bearer", "basic", "file", "from", "of",
-            "is", "for",
-        ];
-        if scheme.contains(&word) {
-            return word.to_owned();
+    let end = match quote {
+        Some(quote) => {
+            let mut is_escaped = false;
+            text.find(|c| {
+                let ends = c == '\n' || (c == quote && !is_escaped);
+                is_escaped = c == '\\' && !is_escaped;
+                ends
+            })
         }
-        *expected = false;
-        return REMOVED.to_owned();
-    }
-    if looks_secret(word) { REMOVED.to_owned() } else { word.to_owned() }
+        None => text.find(|c: char| c.is_whitespace() || is_quote(c)),
+    };
+    let value = &text[..end.unwrap_or(text.len())];
+    if quote.is_some() { value } else { value.trim_end_matches([',', ';', '}', ']', ')']) }
+}
+
+/// Whether the secret is yet to come, or what follows a name in prose is another name.
+fn is_passed_over(value: &str, between: &str) -> bool {
+    let inner = value.trim_matches(|c: char| !c.is_alphanumeric());
+    let is_prose = between.chars().all(|c| c.is_ascii_whitespace());
+    PASSED_OVER.contains(&inner) || (is_prose && value == word(value) && is_secret_name(value))
 }
 
 /// A key of WireGuard, a token of the lease server, a web token, a key of a cloud.
@@ -127,6 +190,16 @@ mod tests {
             (format!("wg set wg0 private-key {key}"), &key[..40]),
             (format!("the key {key} was read"), &key[..40]),
             ("token fl1.abcd.0123".to_owned(), "0123"),
+            ("PSK=hunter2#pass&word*^=(1)".to_owned(), "pass"),
+            ("PSK=hunter2#pass&word*^=(1)".to_owned(), "word"),
+            (r##"{"PSK": "#(top) \"s3cret\", rest", "x": 1}"##.to_owned(), "s3cret"),
+            (r##"{"PSK": "#(top) \"s3cret\", rest", "x": 1}"##.to_owned(), "rest"),
+            (r#"{"PSK":"my-secret"}"#.to_owned(), "my-secret"),
+            ("--etcd-password=mysecret --v=4".to_owned(), "mysecret"),
+            ("password: (hunter2".to_owned(), "hunter2"),
+            (r#"{"PSK":",;}hunter2"}"#.to_owned(), "hunter2"),
+            ("password=abc,def;ghi".to_owned(), "ghi"),
+            ("authorization: token hunter2".to_owned(), "hunter2"),
             ("eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln in a log".to_owned(), "c2ln"),
             ("id AKIAIOSFODNN7EXAMPLE".to_owned(), "AKIAIOSFODNN7EXAMPLE"),
             (
@@ -148,6 +221,22 @@ mod tests {
             "-A FORWARD -s 10.244.0.0/16 -j ACCEPT\n",
             "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\n",
             "fe80::1 dev eth0 lladdr 02:fa:00:00:00:01 REACHABLE",
+        ] {
+            assert_eq!(without_secrets(text), text);
+        }
+        assert_eq!(
+            without_secrets(r#"{"secret":5,"Network":"10.0.0.0/8"}"#),
+            r#"{"secret":<removed>,"Network":"10.0.0.0/8"}"#
+        );
+        assert_eq!(
+            without_secrets("--etcd-password=a#b --v=4\n"),
+            "--etcd-password=<removed> --v=4\n"
+        );
+        for text in [
+            r#"{"token":true,"x":1}"#,
+            r#"{"PSK":"","Network":"10.0.0.0/8"}"#,
+            r#"["password","user"]"#,
+            "a token, or (the secret) of it",
         ] {
             assert_eq!(without_secrets(text), text);
         }

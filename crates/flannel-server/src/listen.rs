@@ -75,7 +75,9 @@ mod tests {
                 "{text}"
             );
         }
-        for text in ["", "fd://x", "fd://1", "a b:1", "http://x:1", "x:port"] {
+        for text in
+            ["", "fd://x", "fd://0", "fd://1", "fd://2", "fd://-1", "a b:1", "http://x:1", "x:port"]
+        {
             assert!(text.parse::<Listen>().is_err(), "{text}");
         }
     }

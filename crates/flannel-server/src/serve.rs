@@ -203,6 +203,14 @@ fn turn_away(stream: &TcpStream) {
 /// tries again. The kernel's own limit (net.core.somaxconn) caps it.
 const BACKLOG: i32 = 65_535;
 
+/// Whether this number is an open socket that listens. It may be any other file of this process.
+fn is_listening(number: std::os::fd::RawFd) -> bool {
+    // SAFETY: the descriptor is used for this one question alone; where it is not open, or not a socket, the
+    // question fails.
+    let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+    rustix::net::sockopt::socket_acceptconn(socket).unwrap_or(false)
+}
+
 async fn bind(listen: &Listen) -> io::Result<TcpListener> {
     match listen {
         Listen::Address { host, port } if !host.is_empty() => {
@@ -216,8 +224,14 @@ async fn bind(listen: &Listen) -> io::Result<TcpListener> {
             other => other,
         },
         Listen::Inherited(number) => {
-            // SAFETY: by saying fd://N the operator gives us this descriptor, which nobody else in
-            // this process uses; if it is not a listening socket, the calls below fail.
+            if !is_listening(*number) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "it is not a listening socket that was handed to this process: use a socket unit of systemd",
+                ));
+            }
+            // SAFETY: by saying fd://N the operator gives us this descriptor, which is a listening socket and so
+            // not one that this process has opened for something else.
             let listener = unsafe { std::net::TcpListener::from_raw_fd(*number) };
             listener.set_nonblocking(true)?;
             TcpListener::from_std(listener)
