@@ -51,7 +51,8 @@ impl Said {
         let findings = self.network.probing.iter().flat_map(|probing| &probing.findings);
         findings.map(|FindingState { subnet, probe, .. }| {
             let why = probe.why.as_deref().unwrap_or(&probe.verdict);
-            let fix = probe.fix.as_ref().map(|fix| format!("; {fix}")).unwrap_or_default();
+            let fix =
+                probe.fix.as_ref().map(|fix| format!("; it advises: {fix}")).unwrap_or_default();
             brief(format!("{subnet}: {why}{fix}"))
         })
     }
@@ -152,7 +153,7 @@ mod tests {
         };
         assert_eq!(read(&said).health(), crate::health::Health::Unreached);
         let why = read(&said).why().expect("it says why");
-        assert_eq!(why, "10.5.2.0/24: UDP port 8472 is blocked; open it");
+        assert_eq!(why, "10.5.2.0/24: UDP port 8472 is blocked; it advises: open it");
         // As `flannelctl status` calls it.
         let probing = &mut said["networks"][0]["probing"];
         (probing["unreached"], probing["impaired"]) = (0.into(), 1.into());

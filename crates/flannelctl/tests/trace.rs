@@ -374,7 +374,7 @@ fn the_other_node_is_asked_through_a_lease_server_and_from_the_node_of_either_en
     let output = traced.lab.node(1).output(&[FLANNELCTL, "trace", &theirs, &own]).unwrap();
     let said = format!("there, at node2: {theirs} -> {own}\n  WRONG bridge     cni0 is down\n");
     assert!(output.stdout.starts_with(&said), "{}{}", output.stdout, output.stderr);
-    assert!(output.stdout.contains("on node2: ip link set cni0 up"), "{}", output.stdout);
+    assert!(output.stdout.contains("node2 advises: ip link set cni0 up"), "{}", output.stdout);
     assert!(output.stdout.ends_with("WRONG at bridge (there, at node2)\n"), "{}", output.stdout);
     shell(node, "ip link set cni0 up");
     traced.names("its bridge is up", None);

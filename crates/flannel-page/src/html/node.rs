@@ -206,7 +206,8 @@ fn peers(html: &mut String, picture: &Picture, node: &Node, shown: &Shown) {
         let latency = latency.map(|micros| format!("{:.2} ms", micros as f64 / 1_000.0));
         let why = probe.and_then(|probe| probe.why.as_ref()).or(seen.why.as_ref());
         let fix = probe.and_then(|probe| probe.fix.as_ref());
-        let why: Vec<&str> = why.into_iter().chain(fix).map(String::as_str).collect();
+        let fix = fix.map(|fix| format!("it advises: {fix}"));
+        let why: Vec<&str> = why.into_iter().chain(&fix).map(String::as_str).collect();
         let _ = write!(
             html,
             "<tr><th scope=\"row\">{name}</th><td class=\"mono\">{}</td><td>{}</td><td>{}</td>\

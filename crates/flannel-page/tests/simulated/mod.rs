@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use flannel_lease::{NetworkName, Subnet, SubnetOrigin};
-use flannel_page::{Direct, LeaseRow, LeaseTable, Leases, Local, Page};
+use flannel_page::{Direct, LeaseRow, LeaseTable, Leases, Local, Pace, Page, Stream, Way};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -112,7 +112,7 @@ impl Simulated {
             simulated.answer_all(TcpListener::from_std(nodes).unwrap()).await;
         });
         let (send, url) = std::sync::mpsc::channel();
-        let page = Page::new(Arc::new(self.clone()), Some(Arc::new(Direct { port })));
+        let page = Page::new(Arc::new(self.clone()), Some(Arc::new(Loopback(Direct { port }))));
         on_a_thread(async move {
             let local = Local::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
             send.send(local.url()).unwrap();
@@ -279,5 +279,34 @@ impl Leases for Simulated {
         let leases = nodes.iter().map(row).collect();
         let config = Some(self.0.config.lock().unwrap().clone());
         Ok(LeaseTable { config, subnets: SubnetOrigin::Pool, leases })
+    }
+}
+
+/// As [`Direct`], to nodes that are addresses of loopback, which no page asks otherwise.
+struct Loopback(Direct);
+
+#[async_trait]
+impl Way for Loopback {
+    fn pace(&self) -> Pace {
+        self.0.pace()
+    }
+
+    async fn connect(&self, node: &LeaseRow) -> Result<Box<dyn Stream>, String> {
+        let address = node.v4.ok_or("its lease has no address")?;
+        match tokio::net::TcpStream::connect((address, self.0.port)).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(format!("cannot connect: {error}")),
+        }
+    }
+
+    fn words(&self, node: &LeaseRow, why: &str) -> String {
+        let (address, port) = (node.v4.map(|ip| ip.to_string()).unwrap_or_default(), self.0.port);
+        format!(
+            "{address} port {port}: {why}; is flanneld running there, with --healthz-port={port}?"
+        )
+    }
+
+    fn advice(&self) -> String {
+        self.0.advice()
     }
 }

@@ -213,7 +213,7 @@ fn a_planted_fault_is_in_the_cells_that_it_breaks_and_in_no_others() -> Result<(
     assert_eq!(broken(&lab, &report), expected, "{report:#}");
     assert_eq!(layers(&report), ["host"], "{report:#}");
     let (_, text, _) = run(&lab, &[]);
-    assert!(text.contains("mend it (host): `flannelctl check`"), "{text}");
+    assert!(text.contains("advises (host): `flannelctl check`"), "{text}");
     mended(&lab, 3);
 
     planted(&lab, 1, "prerouting", "udp dport 8472 meta length > 1400");

@@ -54,9 +54,30 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
+/// Of what another node says, so much is shown.
+const LONGEST_FOREIGN_TEXT: usize = 600;
+
+/// Text of another node as its own words: on one line, without what a terminal takes as a command, and not endless.
+pub(crate) fn foreign(text: &str) -> String {
+    let mut characters = text.chars();
+    let mut shown = plain(&characters.by_ref().take(LONGEST_FOREIGN_TEXT).collect::<String>());
+    if characters.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_another_node_says_is_one_line_and_not_endless() {
+        assert_eq!(foreign("open\u{1b}[2J it\nnow"), "open\u{fffd}[2J it\u{fffd}now");
+        let long = foreign(&"ä".repeat(1_000_000));
+        assert_eq!(long.chars().count(), LONGEST_FOREIGN_TEXT + 1);
+        assert!(long.ends_with("ä…"));
+    }
 
     #[test]
     fn a_span_is_told_in_its_two_largest_units() {

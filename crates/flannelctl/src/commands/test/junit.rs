@@ -42,8 +42,11 @@ fn case(text: &mut String, pair: &PairReport, test: &TestReport) {
         Some(failure) => {
             let layer = pair.layer.as_deref().unwrap_or("unknown");
             let why = pair.why.as_deref().unwrap_or_default();
-            let fix =
-                pair.fix.as_deref().map(|fix| format!("\nmend it: {fix}")).unwrap_or_default();
+            let fix = pair
+                .fix
+                .as_deref()
+                .map(|fix| format!("\n{} advises: {fix}", pair.from))
+                .unwrap_or_default();
             let _ = writeln!(
                 text,
                 "><failure type=\"{}\" message=\"{}\">{}</failure></testcase>",
@@ -82,7 +85,7 @@ mod tests {
         assert!(text.contains("tests=\"7\" failures=\"3\" errors=\"0\" skipped=\"1\""), "{text}");
         assert_eq!(text.matches("<testcase ").count(), 7);
         assert_eq!(text.matches("<failure type=\"tunnel\"").count(), 3);
-        assert!(text.contains("mend it: open &lt;it&gt;"), "{text}");
+        assert!(text.contains("advises: open &lt;it&gt;"), "{text}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use flannel_store::NodeAnswer;
 use serde::Serialize;
 
 use super::choice::{Chosen, Node};
-use crate::commands::daemon::plain;
+use crate::commands::daemon::{foreign, plain};
 use crate::commands::lab::table::{Colour, Paint, Table, write_matrix};
 
 /// So many different things to do are told.
@@ -133,16 +133,16 @@ impl Report {
             let _ = self.wide().write(&mut out, paint);
         }
         let mut text = String::from_utf8_lossy(&out).into_owned();
-        let mut fixes: Vec<(&str, &str)> = Vec::new();
+        let mut fixes: Vec<(&str, &str, &str)> = Vec::new();
         for pair in &self.pairs {
             if let (Some(layer), Some(fix)) = (&pair.layer, &pair.fix)
-                && !fixes.contains(&(layer.as_str(), fix.as_str()))
+                && !fixes.iter().any(|(_, l, f)| (*l, *f) == (layer.as_str(), fix.as_str()))
             {
-                fixes.push((layer, fix));
+                fixes.push((&pair.from, layer, fix));
             }
         }
-        for (layer, fix) in fixes.iter().take(MOST_FIXES) {
-            text += &format!("mend it ({}): {}\n", plain(layer), plain(fix));
+        for (from, layer, fix) in fixes.iter().take(MOST_FIXES) {
+            text += &format!("{} advises ({}): {}\n", plain(from), plain(layer), plain(fix));
         }
         let untested: Vec<&NodeReport> = self.nodes.iter().filter(|node| !node.tested).collect();
         if self.tested_pairs == 0 {
@@ -235,9 +235,9 @@ fn pair(from: &str, to: String, found: &Found) -> PairReport {
         family: if found.address.is_ipv4() { "IPv4" } else { "IPv6" },
         whole: found.is_whole(),
         tests: found.outcomes().map(test).collect(),
-        layer: cause.map(|Cause { layer, .. }| layer.clone()),
-        why: cause.map(|Cause { why, .. }| why.clone()),
-        fix: cause.and_then(|Cause { fix, .. }| fix.clone()),
+        layer: cause.map(|Cause { layer, .. }| foreign(layer)),
+        why: cause.map(|Cause { why, .. }| foreign(why)),
+        fix: cause.and_then(|Cause { fix, .. }| fix.as_deref().map(foreign)),
     }
 }
 
@@ -295,7 +295,7 @@ pub(super) mod tests {
             "0.31",
             "1 of 2 tried pairs do not reach each other",
             "node-2 -> node-1: IPv4 tcp, udp, mtu: no answer within 3 s (tunnel: UDP port 8472",
-            "mend it (tunnel): open <it>",
+            "advises (tunnel): open <it>",
             "not tested: 1 of 3 nodes",
             "node-3 (10.5.3.0-24): its daemon does not answer: it runs the Go flannel",
             "a sample of 3 of 10 nodes",

