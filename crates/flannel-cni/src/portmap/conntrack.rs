@@ -50,8 +50,9 @@ impl UdpFlows {
     /// `None`: they are not flows, or too many.
     pub(crate) fn of_bytes(bytes: &[u8]) -> Option<Self> {
         let (families, ports) = bytes.split_first()?;
-        let is_sound = ports.len() % 2 == 0 && bytes.len() <= Self::LONGEST;
-        let ports = ports.chunks_exact(2).map(|port| u16::from_be_bytes([port[0], port[1]]));
+        let (ports, rest) = ports.as_chunks::<2>();
+        let is_sound = rest.is_empty() && bytes.len() <= Self::LONGEST;
+        let ports = ports.iter().map(|port| u16::from_be_bytes(*port));
         is_sound.then(|| Self {
             ipv4: families & Self::IPV4 != 0,
             ipv6: families & Self::IPV6 != 0,
