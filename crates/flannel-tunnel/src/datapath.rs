@@ -257,7 +257,7 @@ impl Datapath {
             self.resume()?;
         } else if *bind != self.config.bind {
             let lanes = self.sources.queues.len();
-            let (sockets, udp) = open_sockets(&config, lanes)?;
+            let (sockets, udp) = open_sockets(&config, lanes, &self.bound_sockets())?;
             self.halt();
             self.sources.sockets = sockets;
             self.sources.in_use.udp_gso = udp.gso;
@@ -271,6 +271,13 @@ impl Datapath {
         }
         self.config = config;
         Ok(())
+    }
+
+    fn bound_sockets(&self) -> BTreeMap<SocketAddr, Vec<Arc<UdpSocket>>> {
+        let of =
+            |at: usize| self.sources.sockets.iter().filter_map(move |lane| lane.get(at).cloned());
+        let bound = self.config.bind.iter().enumerate();
+        bound.map(|(at, address)| (*address, of(at).collect())).collect()
     }
 
     /// Puts a whole new table in place. Peers that stay keep their counters.
@@ -531,7 +538,7 @@ fn open(config: &Config) -> Result<Sources, DatapathError> {
     let wished = config.features.lanes;
     let lanes = if wished == 0 { processors().min(MOST_LANES) } else { wished };
     let (queues, tun) = open_device(config, lanes)?;
-    let (sockets, udp) = open_sockets(config, queues.len())?;
+    let (sockets, udp) = open_sockets(config, queues.len(), &BTreeMap::new())?;
     let place = DevicePlace::find(&config.device)?;
     let in_use = InUse {
         tso: tun.tso,
@@ -561,13 +568,23 @@ fn open_device(
 
 type Lanes = Vec<Vec<Arc<UdpSocket>>>;
 
-fn open_sockets(config: &Config, lanes: usize) -> Result<(Lanes, UdpFeatures), DatapathError> {
+/// Opens what is not among `bound`, the sockets of each lane by address: a port that this process has is taken for
+/// another socket of it, too.
+fn open_sockets(
+    config: &Config,
+    lanes: usize,
+    bound: &BTreeMap<SocketAddr, Vec<Arc<UdpSocket>>>,
+) -> Result<(Lanes, UdpFeatures), DatapathError> {
     let Features { udp_gso, udp_gro, .. } = config.features;
     let mut udp = UdpFeatures { gso: udp_gso, gro: udp_gro };
     let mut sockets = Vec::new();
-    for _ in 0..lanes {
+    for number in 0..lanes {
         let mut lane = Vec::new();
         for &address in &config.bind {
+            if let Some(socket) = bound.get(&address).and_then(|lanes| lanes.get(number)) {
+                lane.push(Arc::clone(socket));
+                continue;
+            }
             let (socket, features) = UdpSocket::bind(address, lanes > 1, udp)
                 .map_err(|source| DatapathError::Bind { address, source })?;
             udp = features;
@@ -576,4 +593,36 @@ fn open_sockets(config: &Config, lanes: usize) -> Result<(Lanes, UdpFeatures), D
         sockets.push(lane);
     }
     Ok((sockets, udp))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use flannel_lab::Lab;
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_stays_keeps_its_socket_when_another_is_added() {
+        let lab = Lab::builder().nodes(1).bare().start().expect("a lab");
+        let config = |bind: &[&str]| Config {
+            device: "flannel0".to_owned(),
+            bind: bind.iter().map(|address| address.parse().expect("an address")).collect(),
+            own: OwnAddresses::default(),
+            // One queue has one socket, whose port is not shared.
+            features: Features { lanes: 1, ..Features::default() },
+            wireguard: None,
+        };
+        let followed = lab.node(1).in_netns(|| {
+            let mut datapath = Datapath::start(config(&["192.168.100.1:8285"]))?;
+            let before = datapath.sources.sockets[0][0].as_fd().as_raw_fd();
+            datapath.configure(config(&["192.168.100.1:8285", "[::1]:8285"]))?;
+            let sockets = &datapath.sources.sockets[0];
+            assert_eq!((sockets.len(), sockets[0].as_fd().as_raw_fd()), (2, before));
+            datapath.remove_device();
+            Ok::<_, DatapathError>(())
+        });
+        followed.expect("a thread").expect("another config is followed");
+    }
 }

@@ -153,37 +153,38 @@ impl Client {
         }
         end_processes(device).map_err(TunnelError::Start)?;
         let listener = listen(socket).map_err(TunnelError::Start)?;
-        let mut client = Self::spawn(device)?;
-        let greeted = client.greet().and_then(|_| {
-            send(&client.stream, &Request::Listen, &[listener.as_fd()])?;
-            client.done()
-        });
-        client.or_end(greeted)
+        let mut client = Self::spawn(device)?.greeted()?;
+        let listens = send(&client.stream, &Request::Listen, &[listener.as_fd()]);
+        let listens = listens.map_err(TunnelError::Lost).and_then(|()| client.done());
+        client.or_end(listens)
     }
 
     /// Puts a process of this program in the place of one of another.
     ///
     /// Never do two of them use the keys of one session: the old one forgets those that it hands over, and the new
     /// one begins when the old one has ended. Should the new one not come about, the old one goes on, with new
-    /// sessions, and is spoken to as it is.
+    /// sessions if it had handed over its own, and is spoken to as it is.
     fn replace_process(self, socket: &Path) -> Result<Self, TunnelError> {
-        send(&self.stream, &Request::HandOver, &[])?;
-        self.await_answer(ANSWER_LIMIT)?;
-        let (handed, descriptors) = match receive(&self.stream)? {
-            Some((Answer::Handed(handed), descriptors)) => (handed, descriptors),
-            Some((answer, _)) => return Err(unexpected(&answer)),
-            None => return Err(gone()),
+        // Before anything is asked of the old one: packets wait for as short a time as can be.
+        let mut new = match Self::spawn(&self.device).and_then(Self::greeted) {
+            Ok(new) => new,
+            Err(error) => return Ok(self.goes_on(&error)),
         };
-        let mut new = match Self::adopting(&self.device, handed, &descriptors) {
+        let (handed, descriptors) = match self.take_all() {
+            Ok(all) => all,
+            Err(error) => {
+                new.end().map_err(TunnelError::Start)?;
+                return Err(error);
+            }
+        };
+        let adopted = new.adopt(handed, &descriptors);
+        new = match new.or_end(adopted) {
             Ok(new) => new,
             Err(error) => {
-                // The end of the connection is how it learns of it.
+                // The end of the connection is how the old one learns of it.
                 drop(self);
                 let Some((old, _)) = Self::find(socket)? else { return Err(error) };
-                tracing::error!(
-                    "{error}; the tunnel process of the former version goes on and is replaced at the next start"
-                );
-                return Ok(old);
+                return Ok(old.goes_on(&error));
             }
         };
         let ended = self.end_former(&new);
@@ -195,20 +196,35 @@ impl Client {
         Ok(new)
     }
 
-    /// A new process that is ready to serve what another has handed over.
-    fn adopting(
-        device: &str,
-        handed: Box<Handed>,
-        descriptors: &[OwnedFd],
-    ) -> Result<Self, TunnelError> {
-        let mut new = Self::spawn(device)?;
-        let adopted = new.greet().and_then(|_| {
-            new.found = Some(handed.config.clone());
-            let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(OwnedFd::as_fd).collect();
-            send(&new.stream, &Request::Adopt(handed), &descriptors)?;
-            new.done()
-        });
-        new.or_end(adopted)
+    /// What a process has, which serves nothing from now on.
+    fn take_all(&self) -> Result<(Box<Handed>, Vec<OwnedFd>), TunnelError> {
+        send(&self.stream, &Request::HandOver, &[]).map_err(|error| self.failed(error))?;
+        self.await_answer(ANSWER_LIMIT)?;
+        match receive(&self.stream)? {
+            Some((Answer::Handed(handed), descriptors)) => Ok((handed, descriptors)),
+            Some((answer, _)) => Err(unexpected(&answer)),
+            None => Err(gone()),
+        }
+    }
+
+    fn goes_on(self, error: &TunnelError) -> Self {
+        tracing::error!(
+            "{error}; the tunnel process of the former version goes on and is replaced at the next start"
+        );
+        self
+    }
+
+    fn greeted(mut self) -> Result<Self, TunnelError> {
+        let greeted = self.greet().map(drop);
+        self.or_end(greeted)
+    }
+
+    /// Gets a new process ready to serve what another has handed over.
+    fn adopt(&mut self, handed: Box<Handed>, descriptors: &[OwnedFd]) -> Result<(), TunnelError> {
+        self.found = Some(handed.config.clone());
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(OwnedFd::as_fd).collect();
+        send(&self.stream, &Request::Adopt(handed), &descriptors)?;
+        self.done()
     }
 
     /// Tells a process to end and returns when it has, by itself or not.
