@@ -20,6 +20,7 @@ mod gce;
 mod http;
 mod metadata;
 mod node;
+mod own_endpoint;
 mod pace;
 mod plan;
 mod record;

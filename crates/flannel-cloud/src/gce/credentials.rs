@@ -66,8 +66,7 @@ fn bearer(token: String) -> Keys {
 /// Nothing of an answer that holds a token is shown.
 fn read(text: &str) -> Option<Lent<Keys>> {
     let token: Token = serde_json::from_str(text).ok()?;
-    let until = SystemTime::now() + Duration::from_secs(token.expires_in);
-    Some(Lent { what: bearer(token.access_token), until: Some(until) })
+    Some(Lent::for_seconds(bearer(token.access_token), token.expires_in, SystemTime::now()))
 }
 
 fn wrong(why: &str) -> CloudError {

@@ -2,7 +2,7 @@
 //! (www.tencentcloud.com/document/product/213/4934).
 
 use std::net::IpAddr;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use flannel_common::Secret;
 use serde::Deserialize;
@@ -86,9 +86,9 @@ pub(crate) async fn keys(access: &Access) -> Result<Lent<Keys>, CloudError> {
     let (true, Some(id), Some(secret)) = (success, lent.tmp_secret_id, lent.tmp_secret_key) else {
         return Err(unreadable());
     };
-    let until = lent.expired_time.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at));
-    Ok(Lent {
-        what: Keys { id, secret: Secret::new(secret), token: lent.token.map(Secret::new) },
-        until,
+    let keys = Keys { id, secret: Secret::new(secret), token: lent.token.map(Secret::new) };
+    Ok(match lent.expired_time {
+        Some(at) => Lent::for_seconds(keys, at, SystemTime::UNIX_EPOCH),
+        None => Lent::for_good(keys),
     })
 }
