@@ -4,6 +4,8 @@
 //! device that drops what it gets: a packet that a policy takes never comes there, and one that none takes must
 //! not leave this node as it is.
 
+use std::path::PathBuf;
+
 use flannel_common::Secret;
 use flannel_ipsec::{Connection, ConnectionName, IpsecEntry, SharedSecret};
 use flannel_kernel::{
@@ -13,7 +15,7 @@ use flannel_kernel::{
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Carriage, Node, PeerProblem, TunnelPackets, Wishes};
+use crate::{Backend, BackendError, Carriage, Need, Node, PeerProblem, TunnelPackets, Wishes};
 
 /// As the Go flannel has it. Shorter ones are guessed.
 const LEAST_PSK_BYTES: usize = 96;
@@ -29,30 +31,72 @@ const ENCAP_OVERHEAD: u32 = 8;
 
 pub(crate) struct IpsecBackend {
     device: IfName,
-    psk: Secret,
+    psk: Psk,
     proposal: String,
     udp_encap: bool,
+}
+
+/// Where the shared secret is.
+enum Psk {
+    /// In the network config, which everybody who may read the config can read.
+    InConfig(Secret),
+    /// In a file of this path on every node.
+    InFile(PathBuf),
+}
+
+/// How an operator makes one.
+const HOW_TO_MAKE: &str =
+    "for example by `dd if=/dev/urandom count=48 bs=1 status=none | xxd -p -c 48`";
+
+/// What is wrong with the length of a secret, and the fix.
+fn check_length(psk: &str) -> Result<(), (String, String)> {
+    match psk.len() {
+        LEAST_PSK_BYTES..=MOST_PSK_BYTES => Ok(()),
+        short if short < LEAST_PSK_BYTES => Err((
+            format!("is too short ({short} bytes)"),
+            format!("write {LEAST_PSK_BYTES} or more characters, made {HOW_TO_MAKE}"),
+        )),
+        _ => Err((
+            "is too long".to_owned(),
+            format!("write {LEAST_PSK_BYTES} to {MOST_PSK_BYTES} characters"),
+        )),
+    }
+}
+
+impl Psk {
+    fn new(config: &BackendConfig) -> Result<Self, BackendError> {
+        let given = |key: &str| -> Result<Option<String>, BackendError> {
+            Ok(config.string(key)?.filter(|text| !text.is_empty()))
+        };
+        let (psk, file) = (given("PSK")?, given("PSKFile")?.map(PathBuf::from));
+        match (psk, file) {
+            (Some(_), Some(_)) => Err(config
+                .invalid("PSKFile", "is given beside PSK", "leave one of them out")
+                .into()),
+            (None, Some(file)) if !file.is_absolute() => {
+                let fix = "write it with every directory, such as /etc/flannel/psk";
+                Err(config.invalid("PSKFile", "is not a whole path", fix).into())
+            }
+            (None, Some(file)) => Ok(Self::InFile(file)),
+            (Some(psk), None) => match check_length(&psk) {
+                Ok(()) => Ok(Self::InConfig(Secret::new(psk))),
+                Err((problem, fix)) => Err(config.invalid("PSK", problem, fix).into()),
+            },
+            (None, None) => {
+                let fix = format!(
+                    "write a secret of {LEAST_PSK_BYTES} or more characters, made {HOW_TO_MAKE}; or put it into a \
+                     file on every node and name that in PSKFile"
+                );
+                Err(config.missing("PSK", fix).into())
+            }
+        }
+    }
 }
 
 impl IpsecBackend {
     pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
         let device = IfName::new(IPSEC_DEVICE).map_err(|e| BackendError::Unfit(e.to_string()))?;
-        let make = "for example by `dd if=/dev/urandom count=48 bs=1 status=none | xxd -p -c 48`";
-        let psk = config.string("PSK")?.unwrap_or_default();
-        if psk.is_empty() {
-            let fix =
-                format!("write a secret of {LEAST_PSK_BYTES} or more characters, made {make}");
-            return Err(config.missing("PSK", fix).into());
-        }
-        if psk.len() < LEAST_PSK_BYTES {
-            let problem = format!("is too short ({} bytes)", psk.len());
-            let fix = format!("write {LEAST_PSK_BYTES} or more characters, made {make}");
-            return Err(config.invalid("PSK", problem, fix).into());
-        }
-        if psk.len() > MOST_PSK_BYTES {
-            let fix = format!("write {LEAST_PSK_BYTES} to {MOST_PSK_BYTES} characters");
-            return Err(config.invalid("PSK", "is too long", fix).into());
-        }
+        let psk = Psk::new(config)?;
         let proposal = config.string("ESPProposal")?.filter(|text| !text.is_empty());
         let proposal = proposal.unwrap_or_else(|| DEFAULT_PROPOSAL.to_owned());
         // What it may be, only charon knows.
@@ -63,11 +107,20 @@ impl IpsecBackend {
             return Err(config.invalid("ESPProposal", "is not a proposal", fix).into());
         }
         let udp_encap = config.bool("UDPEncap", false)?;
-        Ok(Self { device, psk: Secret::new(psk), proposal, udp_encap })
+        Ok(Self { device, psk, proposal, udp_encap })
     }
 
-    fn secret(&self, owner: std::net::IpAddr) -> IpsecEntry {
-        IpsecEntry::Secret(SharedSecret { owner, secret: self.psk.clone() })
+    /// The secret itself; `None` until the daemon has read its file.
+    fn psk<'a>(&'a self, node: &'a Node) -> Option<&'a Secret> {
+        match &self.psk {
+            Psk::InConfig(psk) => Some(psk),
+            Psk::InFile(file) => node.answers.secret(file),
+        }
+    }
+
+    fn secret(&self, node: &Node, owner: std::net::IpAddr) -> Option<IpsecEntry> {
+        let secret = self.psk(node)?.clone();
+        Some(IpsecEntry::Secret(SharedSecret { owner, secret }))
     }
 }
 
@@ -77,7 +130,7 @@ impl Backend for IpsecBackend {
     }
 
     fn options(&self) -> &'static [&'static str] {
-        &["PSK", "UDPEncap", "ESPProposal"]
+        &["PSK", "PSKFile", "UDPEncap", "ESPProposal"]
     }
 
     fn check_network(&self, network: &NetworkConfig) -> Result<(), BackendError> {
@@ -91,8 +144,23 @@ impl Backend for IpsecBackend {
         Ok(())
     }
 
+    fn needs(&self) -> Vec<Need> {
+        match &self.psk {
+            Psk::InConfig(_) => Vec::new(),
+            Psk::InFile(file) => vec![Need::SecretFile(file.clone())],
+        }
+    }
+
     fn check(&self, node: &Node) -> Result<(), BackendError> {
         self.check_network(&node.network)?;
+        if let (Psk::InFile(file), Some(psk)) = (&self.psk, self.psk(node))
+            && let Err((problem, fix)) = check_length(psk.reveal())
+        {
+            let file = file.display();
+            return Err(BackendError::Unfit(format!(
+                "the secret in {file} (Backend.PSKFile) {problem}: {fix}"
+            )));
+        }
         let raise = format!("the MTU of {}", node.underlay.link);
         Family::V4.check_mtu(self.mtu(node), node.underlay.mtu, &raise)
     }
@@ -121,7 +189,7 @@ impl Backend for IpsecBackend {
             Entry::Address(Address { link, addr: Family::host(subnet) }),
             Entry::Route(Route { dst, metric: 0, via: None, link, onlink: false }),
         ];
-        let ipsec = vec![IpsecEntry::Daemon, self.secret(public)];
+        let ipsec = [IpsecEntry::Daemon].into_iter().chain(self.secret(node, public)).collect();
         Wishes { kernel, ipsec, ..Wishes::default() }
     }
 
@@ -163,7 +231,8 @@ impl Backend for IpsecBackend {
             esp_proposal: self.proposal.clone(),
             udp_encap: self.udp_encap,
         }));
-        Ok(Wishes { kernel, ipsec: vec![self.secret(remote), connection], ..Wishes::default() })
+        let ipsec = self.secret(node, remote).into_iter().chain([connection]).collect();
+        Ok(Wishes { kernel, ipsec, ..Wishes::default() })
     }
 
     fn devices(&self, _node: &Node) -> Vec<IfName> {

@@ -2,8 +2,11 @@
 //! pure. Another kind of thing to know is another variant of [`Need`] and a list in [`Answers`]; the
 //! compiler then names where the daemon finds it out.
 
+use std::path::{Path, PathBuf};
+
 use flannel_cloud::{CloudNode, NodeQuery};
 use flannel_commands::Command;
+use flannel_common::Secret;
 use flannel_kernel::PrivateKey;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +19,8 @@ pub enum Need {
     CloudNode(NodeQuery),
     /// Who speaks WireGuard on this node.
     WireguardBy,
+    /// What is in a file of this node, without white space around it.
+    SecretFile(PathBuf),
 }
 
 /// Who speaks WireGuard on a node.
@@ -33,6 +38,7 @@ pub struct Answers {
     private_key: Option<PrivateKey>,
     cloud_node: Option<(NodeQuery, CloudNode)>,
     wireguard_by: Option<WireguardBy>,
+    secret: Option<(PathBuf, Secret)>,
     public_port: Option<u16>,
     checksum_is_broken: bool,
 }
@@ -66,6 +72,14 @@ impl Answers {
         self.wireguard_by = Some(by);
     }
 
+    pub fn set_secret(&mut self, file: PathBuf, secret: Secret) {
+        self.secret = Some((file, secret));
+    }
+
+    pub fn secret(&self, file: &Path) -> Option<&Secret> {
+        self.secret.as_ref().filter(|(read, _)| read == file).map(|(_, secret)| secret)
+    }
+
     pub fn wireguard_by(&self) -> WireguardBy {
         self.wireguard_by.unwrap_or(WireguardBy::Kernel)
     }
@@ -95,10 +109,12 @@ impl Answers {
             private_key,
             cloud_node,
             wireguard_by,
+            secret,
             public_port: _,
             checksum_is_broken: _,
         } = self;
-        let known = [private_key.is_some(), cloud_node.is_some(), wireguard_by.is_some()];
+        let known =
+            [private_key.is_some(), cloud_node.is_some(), wireguard_by.is_some(), secret.is_some()];
         let others = known.into_iter().filter(|known| *known).count();
         outputs.len() + others == needs.len()
             && needs.iter().all(|need| match need {
@@ -106,6 +122,7 @@ impl Answers {
                 Need::WireguardKey => private_key.is_some(),
                 Need::CloudNode(query) => self.cloud_node(query).is_some(),
                 Need::WireguardBy => wireguard_by.is_some(),
+                Need::SecretFile(file) => self.secret(file).is_some(),
             })
     }
 }

@@ -4,7 +4,8 @@
 
 mod support;
 
-use flannel_backend::{Answers, Backend, Node, NodeMemory, judge, peer_wishes};
+use flannel_backend::{Answers, Backend, Need, Node, NodeMemory, judge, peer_wishes};
+use flannel_common::Secret;
 use flannel_ipsec::IpsecEntry;
 use flannel_kernel::Facts;
 use flannel_lease::{Lease, NetworkConfig, SubnetOrigin};
@@ -107,4 +108,26 @@ fn what_cannot_work_is_refused_with_the_fix_and_without_the_secret() {
         assert!(!error.contains("hunter2") && !error.contains(&PSK[..20]), "{error}");
     }
     assert!(judge(&config(""), SubnetOrigin::Pool).unwrap().remarks.is_empty());
+}
+
+#[test]
+fn the_secret_may_be_in_a_file_of_each_node_and_not_in_the_config() {
+    let in_file = config("").replace(&format!(r#""PSK":"{PSK}""#), r#""PSKFile":"/etc/psk""#);
+    let (backend, mut node) = node(&in_file);
+    assert_eq!(backend.needs(), [Need::SecretFile("/etc/psk".into())]);
+    node.answers.set_secret("/etc/psk".into(), Secret::new(PSK));
+    assert!(node.answers.are_of(&backend.needs()));
+    assert_eq!(backend.check(&node), Ok(()));
+    let wishes = peer_wishes(&*backend, &node, &lease(OWN), &lease(PEER)).unwrap();
+    let IpsecEntry::Secret(secret) = &wishes.ipsec[0] else { panic!("{:?}", wishes.ipsec) };
+    assert_eq!(secret.secret.reveal(), PSK);
+
+    node.answers.set_secret("/etc/psk".into(), Secret::new("hunter2"));
+    let error = backend.check(&node).unwrap_err().to_string();
+    assert!(error.contains("/etc/psk (Backend.PSKFile) is too short (7 bytes)"), "{error}");
+    let refused = |text: &str| judge(text, SubnetOrigin::Pool).map(drop).unwrap_err().to_string();
+    let both = config(r#","PSKFile":"/etc/psk""#);
+    assert!(refused(&both).contains("is given beside PSK"), "{}", refused(&both));
+    let relative = in_file.replace("/etc/psk", "psk");
+    assert!(refused(&relative).contains("is not a whole path"), "{}", refused(&relative));
 }

@@ -21,6 +21,7 @@ pub mod notify;
 pub mod options;
 pub mod probe;
 pub mod readiness;
+mod secret_file;
 pub mod serve;
 pub mod stopping;
 pub mod store;

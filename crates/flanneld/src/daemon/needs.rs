@@ -9,7 +9,7 @@ use tracing::Instrument as _;
 
 use super::Setup;
 use crate::readiness::Readiness;
-use crate::{wireguard_by, wireguard_key};
+use crate::{secret_file, wireguard_by, wireguard_key};
 
 /// Between tries to find out what could not be found out.
 pub(super) const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -42,6 +42,10 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
             Need::WireguardBy => {
                 answers.set_wireguard_by(wireguard_by::find_out()?);
                 answers.set_public_port(wireguard_by::public_port()?);
+            }
+            Need::SecretFile(file) => {
+                let secret = secret_file::read(&file)?;
+                answers.set_secret(file, secret);
             }
         }
     }
@@ -104,7 +108,9 @@ mod tests {
         assert!(!format!("{answers:?}").contains("first"));
         let outputs = needs.iter().map(|need| match need {
             Need::Output(command) => answers.output(command),
-            Need::WireguardKey | Need::CloudNode(_) | Need::WireguardBy => None,
+            Need::WireguardKey | Need::CloudNode(_) | Need::WireguardBy | Need::SecretFile(_) => {
+                None
+            }
         });
         assert_eq!(outputs.collect::<Vec<_>>(), [Some("first"), Some("second")]);
         let why = runtime.block_on(find_out(vec![need("echo no >&2; exit 1")]));

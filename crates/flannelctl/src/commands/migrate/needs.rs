@@ -1,6 +1,7 @@
 //! What a backend must find out before it can say what it wants, as far as that can be had without changing anything.
 
 use flannel_backend::{Answers, Need, WireguardBy};
+use flannel_common::Secret;
 use flannel_kernel::PrivateKey;
 
 use super::{Findings, Verdict};
@@ -20,6 +21,8 @@ pub(super) fn find_out(findings: &mut Findings, needs: Vec<Need>) -> Option<Answ
             }
             // Devices and routes are the same with every key.
             Need::WireguardKey => answers.set_private_key(PrivateKey::from_random([1; 32])),
+            // So they are with every secret; whether the file is there is looked at when flannel-rs starts.
+            Need::SecretFile(file) => answers.set_secret(file, Secret::new("x".repeat(96))),
             Need::WireguardBy => {
                 let has = matches!(flannel_kernel::has_wireguard(), Ok(Ok(())));
                 let by = if has { WireguardBy::Kernel } else { WireguardBy::Process };
