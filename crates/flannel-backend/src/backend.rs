@@ -14,7 +14,7 @@ use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use ipnet::IpNet;
 
 use crate::family::PerFamily as _;
-use crate::{Answers, Carriage, Connected, Need, Stack, Underlay, Wishes};
+use crate::{Answers, Carriage, Connected, Need, Privilege, Stack, Underlay, Wishes};
 
 /// All that a backend may look at besides leases.
 #[derive(Clone, Debug)]
@@ -128,6 +128,12 @@ pub trait Backend: Send + Sync {
     /// Refuses what is wrong with a network for this backend on every node, naming the fix.
     fn check_network(&self, _network: &NetworkConfig) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    /// What its options ask of a node beyond data about the network. Nothing of it is done before the node has
+    /// granted it.
+    fn privileges(&self) -> Vec<Privilege> {
+        Vec::new()
     }
 
     /// What it must be told before anything else is asked of it: found out once, and again when it is

@@ -13,7 +13,7 @@ use flannel_common::Secret;
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Carriage, Need, Node, PeerProblem, Wishes};
+use crate::{Backend, BackendError, Carriage, Need, Node, PeerProblem, Privilege, Wishes};
 
 const TABLE: &str = "RouteTableID";
 const KEY: &str = "AccessKeyID";
@@ -151,6 +151,18 @@ impl Backend for CloudBackend {
             )));
         }
         Ok(())
+    }
+
+    fn privileges(&self) -> Vec<Privilege> {
+        let foreign = |option, url: &Option<String>, is_own: bool| {
+            Some(Privilege::Endpoint { option, url: url.clone()? }).filter(|_| !is_own)
+        };
+        let api = self.endpoint.as_deref().is_some_and(|url| self.provider.is_own_api(url));
+        let metadata =
+            self.metadata.as_deref().is_some_and(|url| self.provider.is_own_metadata(url));
+        let all =
+            [foreign(ENDPOINT, &self.endpoint, api), foreign(METADATA, &self.metadata, metadata)];
+        all.into_iter().flatten().collect()
     }
 
     fn needs(&self) -> Vec<Need> {
@@ -347,6 +359,23 @@ mod tests {
                 format!("route 10.244.5.0/24 to {hop} in this node's route table ({kind})")
             );
         }
+    }
+
+    #[test]
+    fn endpoints_that_are_not_the_providers_own_are_privileges() {
+        let asked = |more: &str| {
+            let text =
+                format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"aws-vpc"{more}}}}}"#);
+            let privileges = judged(&text).unwrap().backend.privileges();
+            privileges.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(""), [""; 0]);
+        assert_eq!(asked(r#","Endpoint":"https://ec2.eu-west-1.amazonaws.com""#), [""; 0]);
+        assert_eq!(asked(r#","MetadataEndpoint":"http://169.254.169.254""#), [""; 0]);
+        assert_eq!(
+            asked(r#","Endpoint":"https://a.example","MetadataEndpoint":"http://10.0.0.1""#),
+            ["Backend.Endpoint https://a.example", "Backend.MetadataEndpoint http://10.0.0.1"]
+        );
     }
 
     #[test]

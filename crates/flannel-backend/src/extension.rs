@@ -7,7 +7,7 @@ use flannel_commands::{Command, Form, Hook, HookKey};
 use flannel_common::Secret;
 use flannel_lease::{BackendConfig, Lease, LeaseAttrs, NetworkConfig, RawJson};
 
-use crate::{Backend, BackendError, Need, Node, NodeMemory, PeerProblem, Wishes};
+use crate::{Backend, BackendError, Need, Node, NodeMemory, PeerProblem, Privilege, Wishes};
 
 const PRE: &str = "PreStartupCommand";
 const POST: &str = "PostStartupCommand";
@@ -102,6 +102,20 @@ impl Backend for ExtensionBackend {
 
     fn options(&self) -> &'static [&'static str] {
         &[PRE, POST, ADD, REMOVE, SHUTDOWN, "Shell", "Timeout"]
+    }
+
+    fn privileges(&self) -> Vec<Privilege> {
+        let all = [
+            (PRE, &self.pre),
+            (POST, &self.post),
+            (ADD, &self.add),
+            (REMOVE, &self.remove),
+            (SHUTDOWN, &self.shutdown),
+        ];
+        let asked = |(option, line): (&'static str, &Option<String>)| {
+            Some(Privilege::Command { option, line: line.clone()?, form: self.form })
+        };
+        all.into_iter().filter_map(asked).collect()
     }
 
     fn needs(&self) -> Vec<Need> {
@@ -208,6 +222,15 @@ mod tests {
             assert_eq!(judged(backend), Ok(Vec::new()), "{backend}");
         }
         assert_eq!(judged(r#""SubnetAddComand": "x""#).unwrap().len(), 1, "a name misspelt");
+    }
+
+    #[test]
+    fn every_command_is_a_privilege() {
+        let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"extension","Shell":true,
+            "PreStartupCommand":"a","PostStartupCommand":"b","SubnetAddCommand":"c",
+            "SubnetRemoveCommand":"d","ShutdownCommand":"e"}}"#;
+        let privileges = judge(text, SubnetOrigin::Pool).unwrap().backend.privileges();
+        assert_eq!(privileges.len(), 5, "{privileges:?}");
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Admin for KubeOperator {
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
         let ConfigMapName { namespace, name } = &self.config_map;
         let attempted = format!("write the network config into the ConfigMap {}", self.config_map);
-        let config = flannel_backend::judge(text, SubnetOrigin::Store)
+        let config = flannel_backend::judge_to_write(text, SubnetOrigin::Store)
             .map_err(|error| StoreError::rejected(&attempted, error))?
             .config;
         let leases = self.snapshot().await?.leases;
@@ -149,17 +149,22 @@ impl Admin for KubeOperator {
         let subnets = leases.iter().map(|stored| stored.lease.subnet);
         let subnets = subnets.filter_map(|subnet| crate::lease::subnet_in(subnet, families));
         let subnets: Vec<Subnet> = subnets.collect();
-        if let Some((count, example)) = stranded(&config, &subnets).filter(|_| !force) {
+        let stranded = stranded(&config, &subnets);
+        if let Some((count, example)) = stranded.filter(|_| !force) {
             return Err(StoreError::rejected(&attempted, Refusal::Stranded { count, example }));
         }
-        if self.config_map().await?.is_none() {
+        let Some(former) = self.config_map().await? else {
             let instead = format!(
                 "there is no ConfigMap {}: it comes with flannel's manifest or chart; name another with \
                  --kube-config-map=NAMESPACE/NAME",
                 self.config_map
             );
             return Self::refuse(&attempted, &instead);
-        }
+        };
+        let former = former["data"][KEY].as_str().filter(|_| stranded.is_some());
+        let former = former.and_then(|text| NetworkConfig::read(text, SubnetOrigin::Store).ok());
+        let former = former.into_iter().flat_map(|former| former.networks());
+        let text = NetworkConfig::with_replaces(text, former);
         let patch = serde_json::json!({"data": {KEY: text}}).to_string();
         let path = Api::config_map_path(namespace, name);
         let written = self.cluster.api().merge(Action::PatchConfigMap, &path, &patch).await;

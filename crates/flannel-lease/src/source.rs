@@ -54,6 +54,17 @@ impl<N: Net> SubnetSource<N> {
         }
     }
 
+    /// Whether a node's subnet may have addresses of `net`. Where the store assigns subnets it is not known
+    /// which; but one around the whole network leaves none outside.
+    pub fn may_hand_out_of(&self, net: N) -> bool {
+        match self {
+            Self::Pool(pool) => pool.covered_by(net).is_some(),
+            Self::Assigned { network } => {
+                net.start() <= network.start() && network.end() <= net.end()
+            }
+        }
+    }
+
     /// The length of every subnet, where they are all of one.
     pub fn subnet_len(&self) -> Option<u8> {
         self.pool().map(|pool| pool.subnet_len())

@@ -98,8 +98,8 @@ impl Api {
             (Route::Config(name), Method::GET) => self.config(&name, query.raw),
             (Route::Config(name), Method::PUT) => {
                 let text = self.read(request).await?;
-                let judged =
-                    flannel_backend::judge(&text, self.service.subnets()).map_err(Refusal::from)?;
+                let judged = flannel_backend::judge_to_write(&text, self.service.subnets());
+                let judged = judged.map_err(Refusal::from)?;
                 self.done(&name, Asked::SetConfig { text, force: query.force }).await?;
                 Ok(remarked(&name, &judged))
             }

@@ -105,6 +105,8 @@ fn leases_and_config_are_those_of_the_cluster_and_what_kubernetes_owns_is_said()
     assert!(text.contains("1 live leases do not fit") && text.contains("10.244.1.0"), "{text}");
     assert_eq!(in_config_map(&server)["net-conf.json"], other, "nothing was written");
     assert!(set(&strands, &["--force"]).status.success());
+    let forced = strands.replacen('{', r#"{"Replaces":["10.244.0.0/16"],"#, 1);
+    assert_eq!(in_config_map(&server)["net-conf.json"], forced);
 }
 
 #[test]

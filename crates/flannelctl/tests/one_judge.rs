@@ -25,6 +25,7 @@ fn table() -> Vec<(String, Verdict)> {
     vec![
         ("{".to_owned(), Err("cannot be read")),
         ("[]".to_owned(), Err("not an object")),
+        (net(""), Err("Backend is missing")),
         (net(r#","Backend":null"#), Err("Backend null")),
         (net(r#","Backend":{}"#), Err("Backend.Type is missing")),
         (net(r#","Backend":{"Type":""}"#), Err("not the name of a backend")),
@@ -46,7 +47,6 @@ fn table() -> Vec<(String, Verdict)> {
         (vxlan(r#","vni":8,"PORT":4789,"Learning":null,"DirectRouting":true"#), Ok(())),
         (net(r#","Backend":{"Type":"HOST-GW"}"#), Ok(())),
         (net(r#","Backend":{"Type":"alloc"}"#), Ok(())),
-        (net(""), Ok(())),
         (net(r#","Backend":{"Type":"udp","Port":8286}"#), Ok(())),
         (vxlan(""), Ok(())),
     ]

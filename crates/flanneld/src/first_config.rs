@@ -86,7 +86,7 @@ impl FirstConfig {
         if is_same(&text, stored) {
             return;
         }
-        match flannel_backend::judge(&text, SubnetOrigin::Pool) {
+        match flannel_backend::judge_to_write(&text, SubnetOrigin::Pool) {
             Ok(_) => tracing::warn!(
                 "{file} differs from the network config that is stored and in force, and changes nothing: \
                  it is what a network begins with. To apply it: `{}`",

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flannel_backend::PrivilegePolicy;
 use flannel_common::Backoff;
 use flannel_probe::{Listeners, Prober};
 use tokio::sync::watch;
@@ -57,7 +58,7 @@ impl JoinedNetworks {
         let all = async move {
             let each: Vec<_> = networks.into_iter().zip(reports).collect();
             if let [(network, report)] = each.as_slice() {
-                return self.join(network, report.clone()).await;
+                return self.join(network, report.clone(), self.privileges(network)).await;
             }
             let this = Arc::new(self);
             let mut running = JoinSet::new();
@@ -76,9 +77,11 @@ impl JoinedNetworks {
     async fn keep(self: Arc<Self>, network: Joined, report: Report) {
         let mut tries = RETRY.tries(fastrand::Rng::new());
         let mut stopping = self.stopping.clone();
+        let privileges = self.privileges(&network);
         loop {
             let began = Instant::now();
-            let Err(error) = self.join(&network, report.clone()).await else { return };
+            let joined = self.join(&network, report.clone(), privileges.clone()).await;
+            let Err(error) = joined else { return };
             if began.elapsed() > RETRY.most {
                 tries.reset();
             }
@@ -92,7 +95,16 @@ impl JoinedNetworks {
         }
     }
 
-    async fn join(&self, network: &Joined, report: Report) -> anyhow::Result<()> {
+    fn privileges(&self, network: &Joined) -> PrivilegePolicy {
+        PrivilegePolicy::new(self.options.allow_commands, network.store.config_origin())
+    }
+
+    async fn join(
+        &self,
+        network: &Joined,
+        report: Report,
+        privileges: PrivilegePolicy,
+    ) -> anyhow::Result<()> {
         let previous = subnet_file::previous(&network.subnet_file).unwrap_or_else(|error| {
             tracing::warn!("{error}; going on without what it says of the previous subnet");
             Default::default()
@@ -108,6 +120,7 @@ impl JoinedNetworks {
             prober,
             appliers: Appliers::start(rng.u64(..), run_directory(&network.subnet_file))?,
             report,
+            privileges,
             taken: self.taken.clone(),
             subnet_file: network.subnet_file.clone(),
             machine: self.machine,

@@ -22,6 +22,7 @@ use derive::FamilyKeys;
 use folded::{Folded, brief};
 
 const MASQUERADE_EXCLUDE: &str = "MasqueradeExclude";
+const REPLACES: &str = "Replaces";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkConfig {
@@ -33,6 +34,9 @@ pub struct NetworkConfig {
     /// Destinations that pods reach under their own address even with masquerading on. Ours: the Go
     /// flannel ignores the key.
     pub masquerade_exclude: Vec<IpNet>,
+    /// Networks whose subnets running nodes may give up for one of this config: an operator's word that the
+    /// pods' network moves. The Go flannel ignores the key, and reads a config only when it starts.
+    pub replaces: Vec<IpNet>,
     pub backend: BackendConfig,
 }
 
@@ -48,6 +52,31 @@ impl NetworkConfig {
         fits(self.v4, subnet.v4()) && fits(self.v6, subnet.v6())
     }
 
+    /// The network of each enabled family.
+    pub fn networks(&self) -> impl Iterator<Item = IpNet> + use<> {
+        let v4 = self.v4.map(|source| IpNet::V4(source.network()));
+        v4.into_iter().chain(self.v6.map(|source| IpNet::V6(source.network())))
+    }
+
+    /// Whether a config names its backend. One that does not means udp, as for the Go flannel: whoever writes
+    /// such a config has forgotten it, as a rule.
+    pub fn names_backend(text: &str) -> bool {
+        Folded::parse(text).is_ok_and(|object| object.get("Backend").is_some())
+    }
+
+    /// The text of a config with an operator's word that it replaces these networks, if it has none yet.
+    /// Every other byte stays as it was written.
+    pub fn with_replaces(text: &str, networks: impl IntoIterator<Item = IpNet>) -> String {
+        let has_word = Folded::parse(text).is_ok_and(|object| object.get(REPLACES).is_some());
+        let networks: Vec<String> = networks.into_iter().map(|net| format!("\"{net}\"")).collect();
+        match text.split_once('{') {
+            Some((before, rest)) if !has_word && !networks.is_empty() => {
+                format!("{before}{{\"{REPLACES}\":[{}],{rest}", networks.join(","))
+            }
+            _ => text.to_owned(),
+        }
+    }
+
     /// The config with every derived value spelled out; reading it the way this one was read gives the
     /// same config. It contains the backend's secrets, so it must not be logged.
     pub fn to_json(&self) -> String {
@@ -55,9 +84,13 @@ impl NetworkConfig {
         object.insert("EnableIPv4".into(), self.v4.is_some().into());
         object.insert("EnableIPv6".into(), self.v6.is_some().into());
         object.insert("EnableNFTables".into(), self.nftables.into());
-        if !self.masquerade_exclude.is_empty() {
-            let nets: Vec<String> = self.masquerade_exclude.iter().map(IpNet::to_string).collect();
-            object.insert(MASQUERADE_EXCLUDE.into(), nets.into());
+        for (key, nets) in
+            [(MASQUERADE_EXCLUDE, &self.masquerade_exclude), (REPLACES, &self.replaces)]
+        {
+            if !nets.is_empty() {
+                let nets: Vec<String> = nets.iter().map(IpNet::to_string).collect();
+                object.insert(key.into(), nets.into());
+            }
         }
         derive::write(&derive::V4, self.v4, &mut object);
         derive::write(&derive::V6, self.v6, &mut object);
@@ -79,13 +112,14 @@ impl NetworkConfig {
         let enable_v6 = object.bool("EnableIPv6", false)?;
         let nftables = object.bool("EnableNFTables", false)?;
         let masquerade_exclude = read_nets(&object, MASQUERADE_EXCLUDE)?;
+        let replaces = read_nets(&object, REPLACES)?;
         let backend = BackendConfig::read(object.get("Backend"))?;
         let v4 = read_family(&object, &derive::V4, enable_v4, subnets)?;
         let v6 = read_family(&object, &derive::V6, enable_v6, subnets)?;
         if v4.is_none() && v6.is_none() {
             return Err(ConfigError::NoFamily);
         }
-        Ok(Self { v4, v6, nftables, masquerade_exclude, backend })
+        Ok(Self { v4, v6, nftables, masquerade_exclude, replaces, backend })
     }
 }
 

@@ -9,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 use crate::nearest::nearest;
 
 /// Every member of the config itself.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
     "EnableIPv4",
     "EnableIPv6",
     "EnableNFTables",
@@ -22,6 +22,7 @@ const KNOWN: [&str; 13] = [
     "IPv6SubnetMin",
     "IPv6SubnetMax",
     "MasqueradeExclude",
+    "Replaces",
     "Backend",
 ];
 const BACKEND: &str = "Backend";

@@ -4,7 +4,9 @@ use flannel_lease::LEASE_TTL;
 use flannel_store::{KeptLease, LARGEST_DATA, Millis, Refusal, split_owner};
 use std::net::IpAddr;
 
-use flannel_lease::{Choice, KnownBy, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
+use flannel_lease::{
+    Choice, KnownBy, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin,
+};
 
 use super::{Change, Commit, GRACE, LeaseState, Network, Reply, Request, Who};
 
@@ -102,17 +104,24 @@ impl Ask<'_> {
     }
 
     fn set_config(&mut self, text: &str, force: bool) -> Decided {
-        let config = flannel_backend::judge(text, SubnetOrigin::Pool)?.config;
+        let config = flannel_backend::judge_to_write(text, SubnetOrigin::Pool)?.config;
+        let mut text = text.to_owned();
         if let Ok(network) = self.network() {
-            if network.config_text() == Some(text) {
+            if network.config_text() == Some(&text) {
                 return Ok((Reply::Done, vec![]));
             }
             let mut stranded = network.leases().keys().filter(|subnet| !config.accepts(subnet));
-            if let Some(example) = stranded.next().filter(|_| !force) {
-                return Err(Refusal::Stranded { count: 1 + stranded.count(), example: *example });
+            if let Some(example) = stranded.next() {
+                if !force {
+                    let count = 1 + stranded.count();
+                    return Err(Refusal::Stranded { count, example: *example });
+                }
+                // Nodes that run ask for an operator's word before they leave their subnets. This is it.
+                let former = network.config().into_iter().flat_map(NetworkConfig::networks);
+                text = NetworkConfig::with_replaces(&text, former);
             }
         }
-        let text = Some(text.to_owned());
+        let text = Some(text);
         Ok((Reply::Done, vec![Change::Config { network: self.name.clone(), text }]))
     }
 

@@ -94,7 +94,7 @@ impl Network for EtcdNetwork {
                 Ok(Reply::Lease(subnet, self.view.entry(&kept)))
             }
             Request::SetConfig { text, force } => {
-                let config = flannel_backend::judge(&text, SubnetOrigin::Pool)
+                let config = flannel_backend::judge_to_write(&text, SubnetOrigin::Pool)
                     .map_err(Refusal::from)?
                     .config;
                 let all = self.view.watch_log.everything();

@@ -131,6 +131,9 @@ async fn a_config_that_would_strand_leases_is_refused_unless_forced() {
         http(at, "PUT /v1/_/config HTTP/1.1", r#"{"Network":"10.6.0.0/30"}"#).await;
     assert_eq!(status, 400, "{text}");
     assert_eq!(http(at, "PUT /v1/_/config?force=true HTTP/1.1", other).await.0, 200);
+    // Nodes that run are told that it is meant.
+    let stored = http(at, "GET /v1/_/config?raw=true HTTP/1.1", "").await.1;
+    assert!(stored.starts_with(r#"{"Replaces":["10.5.0.0/16"],"Network""#), "{stored}");
 }
 
 #[tokio::test]
@@ -233,11 +236,12 @@ async fn a_config_that_no_node_can_use_is_not_stored() {
         r#","Backend":{"Type":"azure"}"#,
         r#","Backend":{"Type":"vxlan","VNI":"one"}"#,
         r#","Backend":{"Type":"vxlan","Port":-1}"#,
+        "",
     ] {
         let text = format!(r#"{{"Network":"10.5.0.0/16"{backend}}}"#);
         for head in ["PUT /v1/_/config HTTP/1.1", "PUT /v1/_/config?force=true HTTP/1.1"] {
             let (status, said) = http(at, head, &text).await;
-            assert!(status == 400 && said.contains("Backend."), "{text}: {status} {said}");
+            assert!(status == 400 && said.contains("Backend"), "{text}: {status} {said}");
         }
         assert_eq!(http(at, "GET /v1/_/config?raw=true HTTP/1.1", "").await.1, CONFIG);
     }

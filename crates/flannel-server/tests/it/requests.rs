@@ -99,8 +99,8 @@ async fn a_server_in_front_of_etcd_passes_on_what_is_asked_at_another_one() {
     };
     let (here, there) = (serve().await, serve().await);
     let (operator, node) = (remote(&[here], |_| {}), remote(&[there], |_| {}));
-    operator.set_config(r#"{"Network":"10.5.0.0/16"}"#, false).await.unwrap();
-    let config = flannel_lease::NetworkConfig::parse(r#"{"Network":"10.5.0.0/16"}"#).unwrap();
+    operator.set_config(CONFIG, false).await.unwrap();
+    let config = flannel_lease::NetworkConfig::parse(CONFIG).unwrap();
     let subnet = loop {
         match node.acquire(&config, &claim(1)).await {
             Ok(acquired) => break acquired.held.lease.subnet,

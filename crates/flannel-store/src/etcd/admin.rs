@@ -46,15 +46,20 @@ impl Admin for EtcdStore {
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
         let key = self.leases.keys.config();
         let attempted = format!("write the network config {key}");
-        let config = flannel_backend::judge(text, SubnetOrigin::Pool)
+        let config = flannel_backend::judge_to_write(text, SubnetOrigin::Pool)
             .map_err(|error| StoreError::rejected(&attempted, error))?
             .config;
         let listing = self.leases.list().await?;
         let subnets = listing.entries.iter().map(|entry| &entry.subnet);
-        if let Some((count, example)) = stranded(&config, subnets).filter(|_| !force) {
+        let stranded = stranded(&config, subnets);
+        if let Some((count, example)) = stranded.filter(|_| !force) {
             return Err(StoreError::rejected(&attempted, Refusal::Stranded { count, example }));
         }
-        let (key, value) = (Bytes::from(key.to_owned()), Bytes::from(text.to_owned()));
+        // Nodes that run ask for an operator's word before they leave their subnets. This is it.
+        let former = listing.network().filter(|_| stranded.is_some());
+        let former = former.into_iter().flat_map(|former| former.networks());
+        let text = NetworkConfig::with_replaces(text, former);
+        let (key, value) = (Bytes::from(key.to_owned()), Bytes::from(text));
         self.leases.change(vec![], txn::put(&key, &value, 0), "write the network config").await
     }
 

@@ -62,7 +62,12 @@ async fn a_config_that_strands_leases_needs_force() {
     assert!(matches!(store.set_config(other, false).await, Err(StoreError::Rejected { .. })));
     assert!(matches!(store.set_config("{", true).await, Err(StoreError::Rejected { .. })));
     store.set_config(other, true).await.unwrap();
-    assert_eq!(store.config().await.unwrap().as_deref(), Some(other));
+    // With the word that nodes need before they leave their subnets.
+    let forced = other.replacen('{', r#"{"Replaces":["10.3.0.0/16"],"#, 1);
+    assert_eq!(store.config().await.unwrap().as_deref(), Some(&*forced));
+    let nameless = r#"{"Network":"10.3.0.0/16"}"#;
+    let refused = store.set_config(nameless, true).await.unwrap_err().to_string();
+    assert!(refused.contains("Backend is missing"), "{refused}");
 }
 
 #[tokio::test]

@@ -64,7 +64,7 @@ struct Strict {
 impl Strict {
     /// What nodes will make of it, by the same judge.
     fn judge(&self, text: &str, subnets: SubnetOrigin) -> anyhow::Result<Judged> {
-        let judged = flannel_backend::judge(text, subnets)?;
+        let judged = flannel_backend::judge_to_write(text, subnets)?;
         if !judged.remarks.is_empty() && !self.allow_unknown_keys {
             let remarks: Vec<String> = judged.remarks.iter().map(ToString::to_string).collect();
             anyhow::bail!("{} (or say --allow-unknown-keys)", remarks.join("; "));
@@ -77,6 +77,19 @@ impl Strict {
 fn warn_of(judged: &Judged) {
     for remark in &judged.remarks {
         let _ = writeln!(std::io::stderr(), "warning: {remark}");
+    }
+}
+
+/// What nodes do with a config only if they allow it is no surprise to whoever writes it.
+fn note_privileges(judged: &Judged) {
+    let asked: Vec<String> = judged.backend.privileges().iter().map(ToString::to_string).collect();
+    if !asked.is_empty() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "note: {}: nodes wait with what is new of that until it is allowed there, by flanneld --allow-commands or, \
+             for commands with etcd and Kubernetes, by a restart of flanneld",
+            asked.join(", ")
+        );
     }
 }
 
@@ -108,7 +121,8 @@ impl ConfigArgs {
             }
             Action::Set { file, force, strict } => {
                 let text = read(file)?;
-                strict.judge(&text, self.store.subnets()?).context("nothing was written")?;
+                let judged = strict.judge(&text, self.store.subnets()?);
+                note_privileges(&judged.context("nothing was written")?);
                 let store = self.store.open()?;
                 block_on(async { Ok(store.set_config(&text, *force).await?) })?;
             }

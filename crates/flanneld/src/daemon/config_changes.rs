@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use flannel_backend::{Answers, Judged};
 use flannel_common::Tries;
-use flannel_lease::NetworkConfig;
+use flannel_lease::{NetworkConfig, NetworkMove};
 
 use super::needs::FindingOut;
-use super::network::JoinedNetwork;
+use super::network::{JoinedNetwork, OnLan};
 use super::timing::{CONFIG_POLL, CONFIG_REMINDER};
 use super::{Daemon, Setup, needs};
 use crate::logging::Throttle;
@@ -145,6 +145,18 @@ impl Daemon {
         };
         let judged = flannel_backend::judge(text, self.setup.store.subnets());
         let judged = judged.map_err(|error| unfit("is unusable", &error))?;
+        if !judged.names_backend && judged.config.backend.kind != self.network.config().backend.kind
+        {
+            return Err(Refusal::Unfit(format!(
+                "The new network config is not followed: Backend is missing, which means {}, and this network uses {}: \
+                 write Backend with the Type that is meant",
+                judged.config.backend.kind,
+                self.network.config().backend.kind
+            )));
+        }
+        let granted = self.setup.privileges.check(&judged.backend.privileges());
+        granted.map_err(|withheld| Refusal::Unfit(format!("The new network config {withheld}")))?;
+        self.check_move(&judged.config).map_err(|error| unfit("is not followed", &error))?;
         let needs = judged.backend.needs();
         if needs.is_empty() {
             self.answers = Answers::default();
@@ -154,10 +166,16 @@ impl Daemon {
         }
         let (config, answers) = (judged.config.clone(), self.answers.clone());
         let facts = self.facts.borrow().clone();
-        let network = JoinedNetwork::new(&self.setup, config, answers, &facts).await;
+        let network = JoinedNetwork::new(&self.setup, config, answers, &facts, OnLan::Refuse).await;
         let network = network.map_err(|error| unfit("cannot be used here", &error))?;
         say_remarks(&judged);
         Ok(network)
+    }
+
+    /// Refuses a config that would cost this node its subnet or all its peers, without an operator's word.
+    fn check_move(&self, next: &NetworkConfig) -> Result<(), NetworkMove> {
+        let (own, peers) = (self.own.subnet(), self.table.iter().map(|(subnet, _)| subnet));
+        flannel_lease::check_move(self.network.config(), next, &own, self.own.former(), peers)
     }
 
     /// What stood in the way of a new config may be gone: the node is another, or another network is.

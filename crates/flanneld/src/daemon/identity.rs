@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use flannel_kernel::{Facts, Mac};
 use flannel_lease::{
-    Kinship, Lease, LeaseAttrs, NodeIdentity, Running, Subnet, SubnetOrigin, Traces, same_device,
-    same_node,
+    Kinship, Lease, LeaseAttrs, NetworkConfig, NodeIdentity, Running, Subnet, SubnetOrigin, Traces,
+    same_device, same_node,
 };
 use flannel_store::{Held, Recalled, Snapshot, StoreError};
 use rustix::fs::statfs;
@@ -226,6 +226,14 @@ pub(super) fn address(attrs: &LeaseAttrs) -> String {
 /// The hardware address of the card through which this node reaches its peers.
 fn card(network: &JoinedNetwork, facts: &Facts) -> Option<Mac> {
     facts.interface(network.underlay().link)?.mac.filter(Mac::is_unicast)
+}
+
+/// Whether this node is known to have had a subnet of this network before.
+pub(super) fn was_in(setup: &Setup, config: &NetworkConfig, facts: &Facts) -> bool {
+    let files = NodeFiles::new(&setup.options.data_dir, &setup.subnet_file);
+    let cards = facts.interfaces.iter().filter_map(|i| i.mac).filter(Mac::is_unicast);
+    let kept = files.read(cards).map(|own| own.subnet());
+    setup.previous.subnet.into_iter().chain(kept).any(|subnet| config.accepts(&subnet))
 }
 
 /// Of all cards of this node, first the one that is used.

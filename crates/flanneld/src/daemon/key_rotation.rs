@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use flannel_kernel::PrivateKey;
 
 use super::Daemon;
-use super::network::JoinedNetwork;
+use super::network::{JoinedNetwork, OnLan};
 use crate::wireguard_key;
 
 /// Between two looks for a new key.
@@ -78,13 +78,16 @@ impl Daemon {
         let mut answers = self.network.answers().clone();
         answers.set_private_key(next);
         let config = self.network.config().clone();
-        let network = match JoinedNetwork::new(&self.setup, config, answers.clone(), &facts).await {
-            Ok(network) => network,
-            Err(error) => {
-                self.key_rotation.failed(format!("No other WireGuard key now: {error}"));
-                return Ok(());
-            }
-        };
+        let network =
+            match JoinedNetwork::new(&self.setup, config, answers.clone(), &facts, OnLan::Warn)
+                .await
+            {
+                Ok(network) => network,
+                Err(error) => {
+                    self.key_rotation.failed(format!("No other WireGuard key now: {error}"));
+                    return Ok(());
+                }
+            };
         let former = std::mem::replace(&mut self.network, network);
         self.program().await?;
         if let Err(why) = self.tell_store(&facts).await {

@@ -28,9 +28,14 @@ const SOON: Duration = Duration::from_secs(600);
 /// A lease that is contested again within this time is a fight between two nodes.
 const PEACE: Duration = Duration::from_secs(120);
 
+/// Subnets of former networks that are remembered.
+const FORMER_SUBNETS: usize = 4;
+
 pub(super) struct OwnLease {
     held: Held,
     identity: Identity,
+    /// Subnets that it had before and the network config had no place for, the latest last.
+    former: Vec<Subnet>,
     /// When to renew; `None` for a reservation.
     renew_at: Option<Uptime>,
     /// It was lost or written by somebody else; when to take it back.
@@ -65,9 +70,11 @@ impl OwnLease {
                         "Lease acquired: {:#}",
                         held.lease.subnet
                     );
+                    let given_up = previous.filter(|it| !network.config().accepts(it));
                     let mut own = Self {
                         held,
                         identity,
+                        former: given_up.into_iter().collect(),
                         renew_at: None,
                         question: None,
                         last_reclaim: None,
@@ -94,6 +101,11 @@ impl OwnLease {
 
     pub(super) fn subnet(&self) -> Subnet {
         self.held.lease.subnet
+    }
+
+    /// Subnets that this node had to leave for a network config that had no place for them.
+    pub(super) fn former(&self) -> &[Subnet] {
+        &self.former
     }
 
     pub(super) fn expiry(&self) -> Expiry {
@@ -220,6 +232,10 @@ impl OwnLease {
         let attrs = network.attrs(Some(&self.held.lease.attrs), facts, setup);
         if !network.config().accepts(&self.subnet()) {
             tracing::warn!("The subnet {} does not fit the network any more", self.subnet());
+            let own = self.subnet();
+            self.former.retain(|known| *known != own);
+            self.former.push(own);
+            self.former.drain(..self.former.len().saturating_sub(FORMER_SUBNETS));
             let now = Instant::now();
             self.question = Some(now);
             self.last_problem = Some(("does not fit the network config any more".to_owned(), now));
@@ -270,7 +286,9 @@ impl OwnLease {
         network: &JoinedNetwork,
         facts: &Arc<Facts>,
     ) -> Option<Snapshot> {
-        let previous = Some(self.subnet());
+        // Where the network of a subnet that it had comes back, so does the subnet.
+        let mut wished = [self.subnet()].into_iter().chain(self.former.iter().rev().copied());
+        let previous = wished.find(|it| network.config().accepts(it)).or(Some(self.subnet()));
         match claim(&mut self.identity, setup, network, facts, previous, false).await {
             Ok(Acquired { held, snapshot }) => {
                 self.held = held;

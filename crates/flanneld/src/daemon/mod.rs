@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use flannel_backend::{Answers, Judged, Stack};
+use flannel_backend::{Answers, Judged, PrivilegePolicy, Stack};
 use flannel_kernel::Facts;
 use flannel_lease::{LeaseTable, Previous};
 use flannel_metrics::Latency;
@@ -52,7 +52,7 @@ use tokio::sync::{mpsc, watch};
 use crate::appliers::Appliers;
 use crate::machine::Machine;
 use crate::options::Options;
-use crate::readiness::Report;
+use crate::readiness::{Readiness, Report};
 use crate::stopping::Stopping;
 use crate::{checks, memory};
 
@@ -62,7 +62,7 @@ pub use figures::{Figures, PoolFigures};
 use key_rotation::KeyRotation;
 use lease::OwnLease;
 use needs::FindingOut;
-use network::JoinedNetwork;
+use network::{JoinedNetwork, OnLan};
 pub use network_conflicts::TakenByNetworks;
 use peers::Peers;
 use requests::{Means, NodeNow};
@@ -77,6 +77,8 @@ pub struct Setup {
     pub store: Arc<dyn Store>,
     pub appliers: Appliers,
     pub report: Report,
+    /// What this node grants to network configs.
+    pub privileges: PrivilegePolicy,
     /// Looks whether peers are reached; `None` if that is not wanted.
     pub prober: Option<Prober>,
     /// What the networks of this node have.
@@ -120,6 +122,16 @@ async fn live(mut setup: Setup, now: watch::Sender<Option<Arc<NodeNow>>>) -> any
             Err(error) => bail!("{error}"),
         };
         say_remarks(&judged);
+        let asked = judged.backend.privileges();
+        let granted = setup.privileges.check(&asked);
+        setup.privileges.start_with(asked);
+        if let Err(withheld) = granted {
+            let why = format!("The network config {withheld}");
+            tracing::error!("{why}; waiting, nothing on this node is changed");
+            setup.report.say(Readiness::NotReady(why));
+            another_config(&setup, &text).await;
+            continue;
+        }
         // With a config that is wrong there may be no place until somebody has written another.
         tokio::select! {
             place = Place::find(&setup, judged) => break (text, place?),
@@ -149,7 +161,11 @@ impl Place {
         let answers = needs::find_out_at_last(setup, judged.backend.needs()).await;
         let mut facts = setup.appliers.kernel().facts();
         let now = facts.borrow_and_update().clone();
-        let network = match JoinedNetwork::new(setup, config, answers.clone(), &now).await {
+        let on_lan = match identity::was_in(setup, &config, &now) {
+            true => OnLan::Warn,
+            false => OnLan::RefuseInside,
+        };
+        let network = match JoinedNetwork::new(setup, config, answers.clone(), &now, on_lan).await {
             Ok(network) => network,
             Err(error) => bail!("{error}"),
         };

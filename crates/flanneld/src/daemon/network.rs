@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_backend::{
-    Answers, Backend, Carriage, Connected, Meeting, Node, NodeMemory, Stack, Underlay, WantedBy,
-    Wishes,
+    Answers, Backend, Carriage, Connected, LanOverlap, Meeting, Node, NodeMemory, Stack, Underlay,
+    WantedBy, Wishes,
 };
 use flannel_common::Family;
 use flannel_kernel::{Blackhole, Engine, Entry, Facts, IfName, Ownership};
@@ -30,10 +30,33 @@ const LISTED_HAZARDS: usize = 3;
 pub(super) struct JoinedNetwork {
     backend: Arc<dyn Backend>,
     node: Node,
+    /// Subnets of pods may come from the nodes' own LAN.
+    lan: Option<LanOverlap>,
     routing_version: u64,
     /// Why the interface cannot be used as it is.
     lost: Option<String>,
     reminder: Throttle,
+}
+
+/// What becomes of a network whose subnets may come from the nodes' own LAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnLan {
+    /// It is refused: nothing depends on it yet.
+    Refuse,
+    /// It is refused if all of it lies in the LAN. A wider one may have worked for years, as with the Go flannel.
+    RefuseInside,
+    /// It goes on working as far as it did, with a warning.
+    Warn,
+}
+
+impl OnLan {
+    fn refuses(self, lan: &LanOverlap) -> bool {
+        match self {
+            Self::Refuse => true,
+            Self::RefuseInside => lan.is_inside_lan(),
+            Self::Warn => false,
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +69,8 @@ pub(super) enum NetworkError {
     OtherFamily { error: iface::SelectError, kind: &'static str, has: Family },
     #[error("{0} has only link-local addresses left in a family that is in use")]
     LocalOnly(IfName),
+    #[error(transparent)]
+    Lan(#[from] LanOverlap),
     #[error(transparent)]
     Conflict(#[from] Conflict),
     #[error(transparent)]
@@ -79,6 +104,7 @@ impl JoinedNetwork {
         config: NetworkConfig,
         answers: Answers,
         facts: &Facts,
+        on_lan: OnLan,
     ) -> Result<Self, NetworkError> {
         let backend: Arc<dyn Backend> = flannel_backend::create(&config.backend)?.into();
         let selection = &setup.options.underlay;
@@ -103,6 +129,10 @@ impl JoinedNetwork {
         node.connected =
             Connected::of(facts, &flannel_backend::networks(&node), &backend.devices(&node));
         backend.check(&node)?;
+        let lan = flannel_backend::lan_overlap(&node);
+        if let Some(lan) = lan.as_ref().filter(|lan| on_lan.refuses(lan)) {
+            return Err(lan.clone().into());
+        }
         setup.taken.take(
             setup.report.network(),
             &flannel_backend::networks(&node),
@@ -111,6 +141,7 @@ impl JoinedNetwork {
         Ok(Self {
             backend,
             node,
+            lan,
             routing_version: facts.routing_version,
             lost: None,
             reminder: Throttle::new(REMINDER),
@@ -334,7 +365,8 @@ impl JoinedNetwork {
 
     /// What is to be said of how this node takes the config.
     pub(super) fn remarks(&self) -> Vec<String> {
-        self.backend.remarks(&self.node)
+        let lan = self.lan.as_ref().map(ToString::to_string);
+        self.backend.remarks(&self.node).into_iter().chain(lan).collect()
     }
 
     /// What cuts pods off though all of flannel's is in place.

@@ -9,20 +9,21 @@ use flannel_kernel::Ownership;
 use flannel_lease::{Change, Lease, Subnet};
 
 use super::Daemon;
-use super::network::JoinedNetwork;
+use super::network::{JoinedNetwork, OnLan};
 use super::peers;
 
 impl Daemon {
     pub(super) async fn on_facts(&mut self) -> anyhow::Result<()> {
         let facts = self.facts.borrow_and_update().clone();
         let (config, answers) = (self.network.config().clone(), self.network.answers().clone());
-        let network = match JoinedNetwork::new(&self.setup, config, answers, &facts).await {
-            Ok(network) => network,
-            Err(error) => {
-                self.network.lost(&error);
-                return Ok(());
-            }
-        };
+        let network =
+            match JoinedNetwork::new(&self.setup, config, answers, &facts, OnLan::Warn).await {
+                Ok(network) => network,
+                Err(error) => {
+                    self.network.lost(&error);
+                    return Ok(());
+                }
+            };
         if let Err(error) = network.is_no_worse_than(self.network.underlay()) {
             self.network.lost(&error);
             return Ok(());

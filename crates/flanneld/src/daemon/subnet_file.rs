@@ -11,6 +11,11 @@ use crate::subnet_file;
 impl Daemon {
     pub(super) fn write_subnet_file(&mut self) {
         let (config, subnet) = (self.network.config(), self.own.subnet());
+        // While a subnet of the new network is waited for, pods are better told the old one, whole.
+        if !config.accepts(&subnet) {
+            self.subnet_file_due = Instant::now() + SUBNET_FILE_LOOK;
+            return;
+        }
         let content = SubnetFile {
             network: config.v4.map(|source| source.network()),
             subnet: subnet.v4(),
@@ -42,7 +47,8 @@ impl Daemon {
     /// Whoever tidies up below `/run` may have taken it away, and without it no pod is started.
     pub(super) fn look_at_subnet_file(&mut self) {
         let path = &self.setup.subnet_file;
-        if self.subnet_file_error.is_none() && !path.exists() {
+        let is_due = self.network.config().accepts(&self.own.subnet());
+        if is_due && self.subnet_file_error.is_none() && !path.exists() {
             tracing::warn!(
                 event = "file-restored",
                 "Somebody has removed the subnet file {}: it is written anew",

@@ -21,6 +21,7 @@ pub(super) struct Typed {
     pub(super) remote_token_file: String,
     pub(super) remote_insecure: bool,
     pub(super) networks: String,
+    pub(super) allow_commands: bool,
     pub(super) listen: String,
     pub(super) listen_insecure: bool,
     pub(super) listen_token_file: String,
@@ -291,6 +292,11 @@ pub(super) static FLAGS: &[Flag] = &[
         "ip-blackhole-route",
         Bool(false, |t| &mut t.ip_blackhole_route),
         "keep a blackhole route for the local subnet, so that unused pod addresses do not leave the node",
+    ),
+    flag(
+        "allow-commands",
+        Bool(false, |t| &mut t.allow_commands),
+        "run what commands the network config has, also from a lease server or changed while this runs, and let it send cloud credentials to any endpoint",
     ),
     // What container runtimes see.
     flag(

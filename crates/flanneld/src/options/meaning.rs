@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use flannel_backend::ConfigOrigin;
 use flannel_kube::KubeOptions;
 use flannel_lease::{NetworkName, NetworkNameError};
 use flannel_server::TlsFiles;
@@ -34,6 +35,8 @@ pub struct Options {
     pub socket: PathBuf,
     /// The lease server to run.
     pub serve: Option<Serve>,
+    /// Configs may have commands run, and credentials sent, wherever they come from.
+    pub allow_commands: bool,
     pub underlay: Selection,
     /// How long before its end a lease is renewed.
     pub renew_margin: Duration,
@@ -67,6 +70,16 @@ pub enum StoreOptions {
     Remote(RemoteOptions),
     /// The lease server of this process.
     Own,
+}
+
+impl StoreOptions {
+    /// How far the node trusts configs from there.
+    pub fn config_origin(&self) -> ConfigOrigin {
+        match self {
+            Self::Etcd(_) | Self::Kube(_) => ConfigOrigin::Cluster,
+            Self::Remote(_) | Self::Own => ConfigOrigin::LeaseServer,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -109,6 +122,7 @@ impl Options {
             networks,
             socket: crate::door::socket(&given.file("subnet-file", &typed.subnet_file)?),
             serve,
+            allow_commands: typed.allow_commands,
             underlay: Selection {
                 iface: typed.iface.clone(),
                 regex: typed.iface_regex.clone(),

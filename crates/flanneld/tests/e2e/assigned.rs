@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use flannel_backend::{ConfigOrigin, PrivilegePolicy};
 use flannel_lease::{
     Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin, Version,
 };
@@ -40,8 +41,12 @@ impl Assigning {
     fn assign(&self, subnet: Option<&str>) {
         let subnet = subnet.map(|text| text.parse().unwrap());
         *self.assigned.lock().unwrap() = subnet;
+        self.tell(&StoreEvent::Assigned(subnet));
+    }
+
+    fn tell(&self, event: &StoreEvent) {
         for watcher in &*self.watchers.lock().unwrap() {
-            watcher.try_send(StoreEvent::Assigned(subnet)).unwrap();
+            watcher.try_send(event.clone()).unwrap();
         }
     }
 }
@@ -155,6 +160,7 @@ fn start(store: &Arc<Assigning>, dir: &std::path::Path) -> watch::Receiver<Readi
         store: store.clone(),
         appliers: Appliers::start(1, std::path::Path::new("/run/flannel")).unwrap(),
         report: reports.remove(0),
+        privileges: PrivilegePolicy::new(false, ConfigOrigin::Cluster),
         taken: Arc::new(TakenByNetworks::new(vec![NetworkName::default()])),
         subnet_file: dir.join("subnet.env"),
         machine: flanneld::machine::Machine { seed: 1, hash: None },
@@ -220,5 +226,26 @@ fn a_node_follows_when_its_subnet_is_assigned_anew_and_keeps_it_while_it_has_no_
         timeout(PATIENCE, store.told.subscribe().wait_for(works)).await.unwrap().unwrap();
         let kept = store.announced.lock().unwrap().clone().unwrap();
         assert_eq!(kept.public_ip, Some("192.168.100.1".parse().unwrap()));
+    });
+}
+
+#[test]
+fn a_network_that_holds_no_pod_cidr_is_refused_and_changes_nothing() {
+    on_a_node(async |dir| {
+        let store = Arc::new(Assigning::default());
+        *store.assigned.lock().unwrap() = Some("10.42.7.0-24".parse().unwrap());
+        let mut readiness = start(&store, &dir);
+        until(&mut readiness, |now| *now == Readiness::Ready).await;
+        let subnet_file = || std::fs::read_to_string(dir.join("subnet.env")).unwrap();
+        let (before, routes) = (subnet_file(), ip("route show"));
+
+        store.tell(&StoreEvent::Config(CONFIG.replace("10.42.0.0", "10.24.0.0")));
+        let why = "no place for this node's subnet 10.42.7.0/24 and the one peer";
+        until(&mut readiness, |now| waits(now, why)).await;
+        assert_eq!((subnet_file(), ip("route show")), (before.clone(), routes.clone()));
+
+        store.tell(&StoreEvent::Config(CONFIG.to_owned()));
+        until(&mut readiness, |now| *now == Readiness::Ready).await;
+        assert_eq!((subnet_file(), ip("route show")), (before, routes));
     });
 }

@@ -92,6 +92,24 @@ fn a_bad_config_changes_nothing_and_is_told_with_its_fix() -> Result<()> {
             r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "MTU": 70}}"#,
             vec!["MTU", "70", "raise"],
         ),
+        // It would be udp.
+        (r#"{"Network": "10.244.0.0/16"}"#, vec!["Backend is missing", "udp", "vxlan"]),
+        (
+            r#"{"Network": "10.224.0.0/16", "Backend": {"Type": "vxlan"}}"#,
+            vec!["this node's subnet 10.244.", "the one peer", r#""Replaces": ["10.244.0.0/16"]"#],
+        ),
+        (
+            r#"{"Network": "192.168.100.0/24", "Replaces": ["10.244.0.0/16"], "Backend": {"Type": "vxlan"}}"#,
+            vec!["this node's own address 192.168.100.1 of eth0", "LAN 192.168.100.0/24"],
+        ),
+        (
+            r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "extension", "PreStartupCommand": "touch /run/owned"}}"#,
+            vec!["Backend.PreStartupCommand", "restart flanneld", "--allow-commands"],
+        ),
+        (
+            r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "gce", "Endpoint": "http://192.168.100.2"}}"#,
+            vec!["cloud credentials", "http://192.168.100.2", "--allow-commands"],
+        ),
     ];
     for (config, said) in bad {
         let length = daemon.log().len();
@@ -110,12 +128,25 @@ fn a_bad_config_changes_nothing_and_is_told_with_its_fix() -> Result<()> {
     reports.nothing_is_lost();
     assert_eq!((kernel.held(), lab.leases()?), (before.clone(), leases.clone()));
     assert_eq!(lab.node(1).read_file(SUBNET_ENV)?, env);
+    assert!(lab.node(1).read_file("/run/owned").is_err(), "no command was run");
 
     // The good one again, and nothing has happened.
     lab.put_config(&lab.spec().network_config().to_string())?;
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!((kernel.held(), lab.leases()?), (before, leases));
     reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+fn a_node_does_not_start_with_its_own_lan_as_pod_network() -> Result<()> {
+    let lan = r#"{"Network": "192.168.100.0/24", "Backend": {"Type": "vxlan"}}"#;
+    let lab = lab(1).config_json(lan).no_daemons().start()?;
+    lab.node(1).flanneld().start()?;
+    lab.wait_until("the reason", LIMIT, || {
+        lab.node(1).flanneld().log().contains("this node's own address 192.168.100.1 of eth0")
+    })?;
+    assert!(lab.leases()?.is_empty() && lab.node(1).read_file(SUBNET_ENV).is_err());
+    Ok(())
 }
 
 #[test]
@@ -250,7 +281,10 @@ fn flannel_1604_another_network_is_followed_and_the_old_one_leaves_no_routes() -
     for backend in ["vxlan", "host-gw"] {
         let lab = lab(2).backend(backend).start()?;
         connected_pods(&lab)?;
-        let config = json!({"Network": "10.99.0.0/16", "Backend": {"Type": backend}});
+        let before = (own_key(&lab, 1)?, own_key(&lab, 2)?);
+        let replaces = |from: &str| json!([from]);
+        let mut config = json!({"Network": "10.99.0.0/16", "Backend": {"Type": backend}});
+        config["Replaces"] = replaces("10.244.0.0/16");
         change(&lab, "network 10.99.0.0/16", &config, |held| {
             some(held, "route 10.99.") && !some(held, "10.244.")
         })?;
@@ -265,6 +299,18 @@ fn flannel_1604_another_network_is_followed_and_the_old_one_leaves_no_routes() -
         assert!(keys.len() == 2 && keys.iter().all(|key| key.starts_with("10.99.")), "{keys:?}");
         let (one, two) = (lab.pod(1)?, lab.pod(2)?);
         reach_each_other(&lab, &one, &two)?;
+
+        // And back: each node has the subnet again that its older pods have their addresses of.
+        let mut config = lab.spec().network_config();
+        config["Replaces"] = replaces("10.99.0.0/16");
+        change(&lab, "network 10.244.0.0/16", &config, |held| {
+            some(held, "route 10.244.") && !some(held, "10.99.")
+        })?;
+        lab.wait_until("the former subnets", LIMIT, || {
+            let now = (own_key(&lab, 1)?, own_key(&lab, 2)?);
+            let why = || flannel_lab::LabError::Spec(format!("{now:?}, not {before:?}"));
+            if now == before { Ok(()) } else { Err(why()) }
+        })?;
     }
     Ok(())
 }
@@ -309,7 +355,8 @@ fn a_config_changed_while_a_node_was_down_is_followed_at_its_start() -> Result<(
     let lab = lab(2).start()?;
     connected_pods(&lab)?;
     lab.node(1).flanneld().stop()?;
-    let config = json!({"Network": "10.99.0.0/16", "Backend": {"Type": "vxlan", "VNI": 3}});
+    let mut config = json!({"Network": "10.99.0.0/16", "Backend": {"Type": "vxlan", "VNI": 3}});
+    config["Replaces"] = json!(["10.244.0.0/16"]);
     lab.put_config(&config.to_string())?;
     // Its pods are gone: with the former address of their bridge the node would not be ready.
     lab.node(1).ip("addr flush dev cni0")?;

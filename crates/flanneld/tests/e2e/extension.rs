@@ -221,7 +221,7 @@ fn what_fails_is_told_and_tried_again() -> Result<()> {
 
 #[test]
 fn a_network_changes_to_commands_and_back_while_it_runs() -> Result<()> {
-    let lab = prepared(lab(2))?;
+    let lab = prepared(lab(2).flag("--allow-commands"))?;
     let vxlan = json!({"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}).to_string();
     let extension = json!({"Network": "10.244.0.0/16", "Backend": commands()}).to_string();
     lab.put_config(&vxlan)?;
@@ -286,4 +286,71 @@ fn a_command_that_fails_is_among_what_differs_and_is_run_when_a_repair_is_asked_
     assert!(is_whole && said.contains("compared, all as wanted"), "{said}");
     assert_eq!(ran(node, "add").len(), runs);
     Ok(())
+}
+
+/// Waits until node 1 is not ready, and says so.
+fn waits_for_the_switch(lab: &Lab) -> Result<()> {
+    lab.wait_until("the node to wait", LIMIT, || match probe(lab, 1, "/readyz") {
+        Ok(Ok((503, why)))
+            if why.contains("--allow-commands") && why.contains("Backend.PreStartupCommand") =>
+        {
+            Ok(())
+        }
+        other => Err(LabError::Spec(format!("{other:?}"))),
+    })
+}
+
+#[test]
+fn commands_that_appear_while_a_node_runs_wait_for_its_operator() -> Result<()> {
+    let lab = prepared(lab(2))?;
+    let vxlan = json!({"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}).to_string();
+    let extension = json!({"Network": "10.244.0.0/16", "Backend": commands()}).to_string();
+    lab.put_config(&vxlan)?;
+    lab.start_daemons()?;
+    let (one, two) = connected_pods(&lab)?;
+    let traffic = both_ways(&lab, &one, &two)?;
+    lab.put_config(&extension)?;
+    waits_for_the_switch(&lab)?;
+    let (_, said) = flannelctl(&lab, 1, &["status"]);
+    assert!(said.contains("--allow-commands"), "{said}");
+    let reports = traffic.stop();
+    reports.nothing_is_lost();
+    assert_eq!(lab.node(1).read_file(LOG).unwrap_or_default(), "", "nothing was run");
+    assert!(lab.node(1).ip("link show flannel.1").is_ok());
+    // Whoever restarts a daemon accepts the config as it is, as with the Go flannel.
+    for node in lab.nodes() {
+        node.flanneld().restart()?;
+        node.flanneld().wait_ready()?;
+    }
+    reach_each_other(&lab, &one, &two)?;
+    assert_eq!(ran(lab.node(1), "pre").len(), 1);
+    // Another command waits again; the ones of the start go on.
+    let mut other = commands();
+    other["SubnetAddCommand"] = json!("touch /run/not-ours");
+    let other = json!({"Network": "10.244.0.0/16", "Backend": other}).to_string();
+    lab.put_config(&other)?;
+    lab.wait_until("the other command to wait", LIMIT, || match probe(&lab, 1, "/readyz") {
+        Ok(Ok((503, why))) if why.contains("(Backend.SubnetAddCommand,") => Ok(()),
+        other => Err(LabError::Spec(format!("{other:?}"))),
+    })?;
+    assert!(lab.node(1).read_file("/run/not-ours").is_err());
+    reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+fn commands_from_a_lease_server_wait_for_the_switch_of_the_node() -> Result<()> {
+    let lab = prepared(lab(2).lease_server())?;
+    lab.node(2).flanneld().add_flag("--allow-commands");
+    for node in lab.nodes() {
+        node.flanneld().start()?;
+    }
+    // The switch is each node's own: node 1, which serves the leases, has none.
+    lab.node(2).flanneld().wait_ready()?;
+    waits_for_the_switch(&lab)?;
+    assert_eq!(ran(lab.node(2), "pre").len(), 1);
+    assert_eq!(lab.node(1).read_file(LOG).unwrap_or_default(), "", "nothing was run");
+    lab.node(1).flanneld().add_flag("--allow-commands");
+    lab.node(1).flanneld().restart()?;
+    lab.node(1).flanneld().wait_ready()?;
+    connected_pods(&lab).map(drop)
 }

@@ -17,6 +17,12 @@ fn config(network: &str, vni: u32) -> String {
     json!({"Network": network, "Backend": {"Type": "vxlan", "VNI": vni}}).to_string()
 }
 
+/// With the word that nodes which are in `from` may leave it.
+fn moved_config(from: &str, to: &str, vni: u32) -> String {
+    let backend = json!({"Type": "vxlan", "VNI": vni});
+    json!({"Network": to, "Replaces": [from], "Backend": backend}).to_string()
+}
+
 /// Nodes whose daemons join blue and green; none is started yet, and there is no config.
 fn nodes(count: u16) -> LabBuilder {
     lab(count).no_daemons().flag("--networks=blue,green").flag("--ip-masq")
@@ -200,9 +206,9 @@ fn a_network_may_move_to_where_another_was() -> Result<()> {
             })
         })
     };
-    put(&lab, "blue", &config("10.3.0.0/16", BLUE))?;
+    put(&lab, "blue", &moved_config("10.1.0.0/16", "10.3.0.0/16", BLUE))?;
     moved("blue", "10.3.")?;
-    put(&lab, "green", &config("10.1.0.0/16", GREEN))?;
+    put(&lab, "green", &moved_config("10.2.0.0/16", "10.1.0.0/16", GREEN))?;
     moved("green", "10.1.")?;
     wait_ready(&lab)?;
     for network in ["blue", "green"] {

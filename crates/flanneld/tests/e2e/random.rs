@@ -271,6 +271,7 @@ fn in_the_end_all_is_right(backend: Value, dual: bool, kinds: &[&str]) -> Result
     let mut config = lab.spec().network_config();
     // Networks to come do not contain it.
     config.as_object_mut().unwrap().remove("SubnetMax");
+    config["Replaces"] = json!(["10.0.0.0/8", "fd00::/8"]);
     let mut rng = Rng::with_seed(seed);
     let mut history = Values::default();
     lab.leases()?.iter().for_each(|(key, value)| history.put(key, value));
