@@ -179,7 +179,12 @@ fn traffic_rules_are_compared_with_what_flags_and_config_ask_for() {
     let before = state(node);
     let rules = found(node, "rules");
     has(&rules, 0, "stays", "the masquerade and forward rules in iptables are kept");
-    has(&rules, 0, "changes", "rules that drop pods' packets to the tunnel between nodes are added");
+    has(
+        &rules,
+        0,
+        "changes",
+        "rules that drop pods' packets to the tunnel between nodes are added",
+    );
     assert_eq!(rules.1.len(), 2, "{rules:?}");
 
     // The config asks for the other packet filter by now.
