@@ -261,7 +261,7 @@ pub enum PeerProblem {
     #[error(
         "its subnet {theirs} would take the place of the route {route}, by which this node is connected to its \
          own pods or its own network, so it gets no route here: if the lease's node is gone, or was this one \
-         under another address, give it back (flannelctl release {key}); else take that address off {link} \
+         under another address, give the lease {key} back; else take that address off {link} \
          and restart the pods behind it"
     )]
     Displaces { key: Subnet, theirs: IpNet, route: String, link: IfName },

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use flannel_common::OperatorCommands;
 use flannel_probe::{Listeners, Own, Prober, Standing, Target, Tunnel};
 use ipnet::IpNet;
 use rustix::time::{ClockId, clock_gettime};
@@ -68,6 +69,7 @@ fn own() -> Own {
         link_index: 1,
         link: "lo".to_owned(),
         link_mtu: MTU + OVERHEAD,
+        commands: OperatorCommands::default(),
     }
 }
 

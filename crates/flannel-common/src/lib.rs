@@ -5,6 +5,7 @@
 mod backoff;
 mod family;
 mod hex;
+mod operator_commands;
 mod overlap;
 mod random;
 mod redact;
@@ -20,6 +21,7 @@ mod worker;
 pub use backoff::{Backoff, Tries};
 pub use family::Family;
 pub use hex::hex;
+pub use operator_commands::OperatorCommands;
 pub use overlap::overlap;
 pub use random::{fill_with_random, random_bytes};
 pub use redact::{is_secret_name, without_secrets};

@@ -11,8 +11,9 @@ use flannel_lease::{
     Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
 };
 use flannel_store::{
-    Acquired, Claim, Contact, Cursor, Held, NodeAnswer, NodeNetwork, PublicAddresses, Recalled,
-    RequestId, Requests, Snapshot, Store, StoreError, StoreEvent, StoredLease,
+    Acquired, Claim, Contact, Cursor, Held, LeaseConflict, NodeAnswer, NodeNetwork,
+    PublicAddresses, Recalled, RequestId, Requests, Snapshot, Store, StoreError, StoreEvent,
+    StoredLease,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -29,7 +30,9 @@ use crate::options::KubeOptions;
 use crate::table::LeaseChange;
 
 const QUEUE: usize = 1_024;
-const ANNOUNCE_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+const ANNOUNCE_RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
+/// An operator is followed this soon after the last change.
+const OPERATOR_PAUSE: Duration = Duration::from_secs(1);
 /// What is changed again within this time is a fight between two writers.
 const PEACE: Duration = Duration::from_secs(30);
 const CONDITION_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -139,6 +142,10 @@ impl Store for KubeStore {
 
     fn subnets(&self) -> SubnetOrigin {
         SubnetOrigin::Store
+    }
+
+    fn lease_conflicts(&self) -> Vec<LeaseConflict> {
+        self.cluster.table().conflicts()
     }
 
     async fn config(&self) -> Result<Option<String>, StoreError> {
@@ -284,10 +291,30 @@ impl Store for KubeStore {
 }
 
 /// When this node's own Node was last put right, and when to look again.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Written {
     at: Instant,
+    /// What an operator wanted to be announced instead of the node's addresses.
+    overwrites: Overwrites,
     again: Option<Instant>,
+}
+
+impl Written {
+    /// When a Node that does not say what this node announces is to be written again. An operator who changes what is to
+    /// be announced is followed at once; somebody who keeps changing flannel's own annotations is not met endlessly.
+    fn due(
+        &self,
+        overwrites: Overwrites,
+        now: Instant,
+        pause: impl FnOnce() -> Duration,
+    ) -> Instant {
+        match self.again {
+            _ if self.overwrites != overwrites => self.at + OPERATOR_PAUSE,
+            Some(again) => again,
+            None if now.duration_since(self.at) < PEACE => now + pause(),
+            None => now,
+        }
+    }
 }
 
 async fn sleep_until(due: Option<Instant>) {
@@ -354,32 +381,31 @@ impl Watch {
     async fn look_at_own_node(&mut self, last: Option<Written>) -> Option<Written> {
         let (name, now) = (self.cluster.name().to_owned(), Instant::now());
         let node = self.cluster.table().own().cloned()?;
-        if let Err(why) = Overwrites::read(&node.annotations) {
+        let overwrites = Overwrites::read(&node.annotations).unwrap_or_else(|why| {
             tracing::warn!("Node {name}: {why}; the node's own address is announced");
-        }
+            Overwrites::default()
+        });
         let Some(attrs) = self.cluster.table().contradicted().cloned() else {
             return last.map(|last| Written { again: None, ..last });
         };
-        if last.is_some_and(|last| last.again.is_some_and(|again| now < again)) {
-            return last;
-        }
-        // The first time at once; if that does not last, somebody wants something else as much.
-        let recently = last.is_some_and(|last| now.duration_since(last.at) < PEACE);
-        if recently && last.is_some_and(|last| last.again.is_none()) {
-            return Some(Written { at: now, again: Some(now + self.tries.pause()) });
-        }
-        if !recently {
-            self.tries.reset();
+        if let Some(last) = last {
+            if now.duration_since(last.at) >= PEACE {
+                self.tries.reset();
+            }
+            let due = last.due(overwrites, now, || self.tries.pause());
+            if due > now {
+                return Some(Written { again: Some(due), ..last });
+            }
         }
         match announce(self.cluster.api(), &name, &node, &attrs).await {
             Ok(()) => {
                 tracing::warn!("Node {name} did not match what this node announces: written again");
-                Some(Written { at: now, again: None })
+                Some(Written { at: now, overwrites, again: None })
             }
             Err(error) => {
                 let pause = self.tries.pause();
                 tracing::error!("Cannot announce this node: {error}; next try in {pause:.0?}");
-                Some(Written { at: now, again: Some(now + pause) })
+                Some(Written { at: now, overwrites, again: Some(now + pause) })
             }
         }
     }
@@ -430,4 +456,29 @@ impl Watch {
 /// What a Node that is there has been assigned.
 fn assigned(node: &Option<NodeView<'static>>) -> Option<Subnet> {
     subnet(node.as_ref()?).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_is_followed_at_once_and_a_fight_for_annotations_is_not_endless() {
+        let at = Instant::now();
+        let (pause, second) = (Duration::from_secs(4), Duration::from_secs(1));
+        let wanted = |last: u8| Overwrites { v4: Some([192, 0, 2, last].into()), v6: None };
+        let last = Written { at, overwrites: wanted(1), again: None };
+        let waits = |last: Written, now: u8, after: Duration| {
+            let now = (wanted(now), at + after);
+            last.due(now.0, now.1, || pause).saturating_duration_since(now.1)
+        };
+        // The second and the third address that an operator writes are taken up as the first one was.
+        assert_eq!(waits(last, 2, 2 * second), Duration::ZERO);
+        assert_eq!(waits(Written { again: Some(at + PEACE), ..last }, 3, second), Duration::ZERO);
+        assert!(waits(last, 2, Duration::ZERO) <= OPERATOR_PAUSE, "however often it is changed");
+        // What was put right does not last: once after a pause, and then when that has passed.
+        assert_eq!(waits(last, 1, second), pause);
+        assert_eq!(waits(Written { again: Some(at + 3 * second), ..last }, 1, second), 2 * second);
+        assert_eq!(waits(last, 1, PEACE), Duration::ZERO, "that was another matter");
+    }
 }

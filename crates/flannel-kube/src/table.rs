@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use flannel_lease::{Lease, LeaseAttrs, Subnet};
+use flannel_store::LeaseConflict;
 
 use crate::annotations::Key;
 use crate::lease::{Families, NodeLease, Overwrites, attrs, in_families, lease_of, subnet};
@@ -103,6 +104,21 @@ impl NodeTable {
         others.find(|(_, known)| same(known)).map(|(name, _)| name.clone())
     }
 
+    /// Nodes that were given one subnet, by who gets its packets.
+    pub fn conflicts(&self) -> Vec<LeaseConflict> {
+        let mut conflicts: BTreeMap<Subnet, LeaseConflict> = BTreeMap::new();
+        for (name, known) in &self.nodes {
+            let Some(lease) = self.lease_of(name, known) else { continue };
+            let others = Vec::new();
+            let conflict = LeaseConflict { subnet: lease.subnet, holder: name.clone(), others };
+            match conflicts.entry(lease.subnet) {
+                Entry::Vacant(free) => _ = free.insert(conflict),
+                Entry::Occupied(mut taken) => taken.get_mut().others.push(name.clone()),
+            }
+        }
+        conflicts.into_values().filter(|conflict| !conflict.others.is_empty()).collect()
+    }
+
     /// All Nodes on this subnet or part of it: more than one is a mistake of whoever made them.
     pub(crate) fn names_on(&self, subnet: Subnet) -> Vec<Box<str>> {
         let on = |known: &Known| known.subnet.is_some_and(|it| it.overlaps(&subnet));
@@ -178,7 +194,18 @@ impl NodeTable {
         }
         let now = self.lease(&node.name).map(|lease| lease.subnet);
         let left = before.filter(|before| Some(*before) != now).map(|before| self.left(before));
-        let put = now.and_then(|now| self.holder(now)).map(LeaseChange::Put);
+        let holder = now.and_then(|now| self.holder(now));
+        if let Some(holder) = holder.as_ref().and_then(|lease| lease.attrs.owner.as_deref())
+            && before != now
+            && *holder != *node.name
+        {
+            tracing::warn!(
+                "Node {} has the podCIDR of Node {holder}: it is not sent to; delete one of the two Nodes and let it \
+                 be made again",
+                node.name
+            );
+        }
+        let put = holder.map(LeaseChange::Put);
         left.into_iter().chain(put).collect()
     }
 

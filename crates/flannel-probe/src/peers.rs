@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use flannel_common::OperatorCommands;
 use ipnet::IpNet;
 use tokio::sync::Notify;
 
@@ -39,6 +40,8 @@ pub struct Own {
     pub link_index: u32,
     /// What that carries.
     pub link_mtu: u32,
+    /// What an operator of this network types.
+    pub commands: OperatorCommands,
 }
 
 /// What packets travel in, in the words of an operator.

@@ -70,17 +70,18 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
         Verdict::DaemonDown { is_certain: true } => (
             format!(
                 "packets get there and back, but nobody listens on its UDP port {port}: flanneld is not \
-                 running there"
+                 running there, or has not joined its network yet, as while it waits for its store"
             ),
-            Some(format!("on {there}: `systemctl restart flanneld`, or look at its flannel pod")),
+            Some(format!("{}; if it does not run: {}", own.commands.show_daemon(&there), own.commands.restart(&there))),
         ),
         Verdict::DaemonDown { is_certain: false } => (
             format!(
                 "packets get there and back, but its UDP port {port} does not answer: flanneld is not running \
-                 there, or a firewall drops probes"
+                 there, waits for its store, or a firewall drops probes"
             ),
             Some(format!(
-                "on {there}: `systemctl status flanneld`; if it runs, {}",
+                "{}; if it runs and is ready, on {there}: {}",
+                own.commands.show_daemon(&there),
                 let_in(&format!("-p udp --dport {port}"))
             )),
         ),
@@ -133,7 +134,8 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
                  on UDP port {port} either: a firewall drops both, or flanneld is not running there"
             ),
             Some(format!(
-                "on {there}: `systemctl status flanneld`; on both nodes {} and {}",
+                "{}; on both nodes {} and {}",
+                own.commands.show_daemon(&there),
                 let_in_tunnel(),
                 let_in(&format!("-p udp --dport {port}"))
             )),
@@ -145,7 +147,8 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
             ),
             Some(format!(
                 "`ip route get {there}` and `ping {there}`; `flannelctl check` here and there looks for routes, \
-                 rp_filter and rules that may be why; if that node is gone for good, `flannelctl release {subnet}`"
+                 rp_filter and rules that may be why; if that node is gone for good, {}",
+                own.commands.release(subnet, None)
             )),
         ),
         Verdict::Unsent(why) => (

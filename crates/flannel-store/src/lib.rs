@@ -34,6 +34,6 @@ pub use node_request::{
 pub use refusal::Refusal;
 pub use remote::{RemoteOptions, RemoteStore};
 pub use store::{
-    Acquired, Claim, Cursor, EXAMPLE, Held, NodeNetwork, Page, Pages, PublicAddresses, Recalled,
-    Snapshot, Store, StoreEvent, StoredLease,
+    Acquired, Claim, Cursor, EXAMPLE, Held, LeaseConflict, NodeNetwork, Page, Pages,
+    PublicAddresses, Recalled, Snapshot, Store, StoreEvent, StoredLease,
 };

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use flannel_common::OperatorCommands;
 use flannel_lease::{
     Claimant, Expiry, LEASE_TTL, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
 };
@@ -201,6 +202,16 @@ pub enum NodeNetwork {
     Fails(String),
 }
 
+/// Nodes that were given one subnet: packets for it go to one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseConflict {
+    pub subnet: Subnet,
+    /// The node that gets packets.
+    pub holder: Box<str>,
+    /// The nodes that get nothing.
+    pub others: Vec<Box<str>>,
+}
+
 /// A place that keeps the network config and the leases of all nodes.
 #[async_trait]
 pub trait Store: Send + Sync {
@@ -220,6 +231,16 @@ pub trait Store: Send + Sync {
     /// Whether nodes take their subnets from a pool, or are assigned them here.
     fn subnets(&self) -> SubnetOrigin {
         SubnetOrigin::Pool
+    }
+
+    /// What an operator types to end a lease of this store, or to restart a daemon that uses it.
+    fn operator_commands(&self) -> OperatorCommands {
+        OperatorCommands::here(self.subnets() == SubnetOrigin::Store)
+    }
+
+    /// Leases of several nodes that overlap, where only one of them is told of as a lease.
+    fn lease_conflicts(&self) -> Vec<LeaseConflict> {
+        Vec::new()
     }
 
     /// The network config's text; `None` while nobody has written one.

@@ -4,6 +4,7 @@ use flannel_kube::annotations::Key;
 use flannel_kube::lease::attrs;
 use flannel_kube::node::NodeView;
 use flannel_kube::table::{LeaseChange, NodeTable};
+use flannel_store::LeaseConflict;
 
 use crate::support::{DUAL, V4, V6, annotate, dual, node};
 
@@ -131,8 +132,13 @@ fn two_nodes_with_one_subnet_take_turns_and_not_at_random() {
         let leases = table.leases();
         assert_eq!(leases.len(), 1);
         assert_eq!(leases[0].attrs.public_ip.unwrap().to_string(), "192.0.2.10");
+        // And it is told who gets nothing.
+        let (holder, others) = ("a".into(), vec!["b".into()]);
+        let conflict = LeaseConflict { subnet: leases[0].subnet, holder, others };
+        assert_eq!(table.conflicts(), [conflict]);
         let changes = said(table.deleted("a"));
         assert!(changes[0].contains("at Some(192.0.2.11)"), "{changes:?}");
+        assert_eq!(table.conflicts(), []);
         assert_eq!(said(table.deleted("b")), ["10.244.1.0-24&fd00:244:0:1::-64 gone"]);
     }
 }

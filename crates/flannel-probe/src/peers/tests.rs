@@ -23,6 +23,7 @@ fn own() -> Own {
         link_index: 2,
         link: "eth0".to_owned(),
         link_mtu: 1500,
+        commands: OperatorCommands::default(),
     }
 }
 

@@ -2,6 +2,7 @@
 //! What cannot be told from outside (a mark, a limit, a set that changes) may match or not: only what is dropped either
 //! way counts as dropped.
 
+mod guards;
 mod iptables;
 mod nft;
 mod path;
@@ -55,7 +56,8 @@ impl Rules {
         };
         let by_iptables = tables.drops(packet, program);
         // Those that iptables has made are read by it; nft shows them without their meaning.
-        by_iptables.or_else(|| self.nft.drops(packet, !tables.is_empty()))
+        let found = by_iptables.or_else(|| self.nft.drops(packet, !tables.is_empty()));
+        found.map(|drop| guards::keep_guards(drop, packet))
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use flannel_common::OperatorCommands;
 use flannel_kube::access::Access;
 use flannel_kube::annotations::AnnotationPrefix;
 use flannel_kube::api::Api;
@@ -96,6 +97,17 @@ impl DaemonProcess {
             Parsed::Help(_) | Parsed::Version => {
                 bail!("it only prints help or its version, and ends")
             }
+        }
+    }
+
+    /// What its operator types.
+    pub(crate) fn operator_commands(&self) -> OperatorCommands {
+        let is_kube = |options: Options| {
+            options.networks.iter().any(|it| subnets(&it.store) == SubnetOrigin::Store)
+        };
+        OperatorCommands {
+            leases_are_nodes: self.options().is_ok_and(is_kube),
+            in_pods: self.variable("KUBERNETES_SERVICE_HOST").is_some(),
         }
     }
 

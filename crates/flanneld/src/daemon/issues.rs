@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use flannel_lease::{LeaseAttrs, Subnet};
 use flannel_state::IssueState;
+use flannel_store::LeaseConflict;
 use flannel_wanted::{FailureKind, Problem, Status};
 
 use super::Daemon;
@@ -18,7 +19,8 @@ pub(super) type SharedAddresses = BTreeMap<IpAddr, Vec<Subnet>>;
 impl Daemon {
     pub(super) fn issues(&self, status: &Status, shared: &SharedAddresses) -> Vec<IssueState> {
         let mut issues: Vec<IssueState> =
-            shared.iter().take(LISTED).map(|(ip, subnets)| shared_address(*ip, subnets)).collect();
+            shared.iter().take(LISTED).map(|(ip, nets)| self.shared_address(*ip, nets)).collect();
+        issues.extend(self.lease_conflicts());
         issues.extend(self.unusable_peers(shared));
         issues.extend(missing_entries(status));
         issues.extend(contested(status));
@@ -65,6 +67,7 @@ impl Daemon {
             if problem.is_expected() || problem.is_clash() || told {
                 continue;
             }
+            let name = attrs.and_then(|attrs| attrs.owner.as_deref());
             let at = attrs.and_then(|attrs| addresses(attrs).next());
             let at = at.map(|ip| format!(" at {ip}")).unwrap_or_default();
             let net = named(subnet);
@@ -73,7 +76,8 @@ impl Daemon {
                 layer: "lease".to_owned(),
                 why: format!("nothing leads to it, for its lease cannot be used here: {problem}"),
                 fix: format!(
-                    "look at it with `flannelctl leases`; if its node is gone, `flannelctl release {net}`"
+                    "look at it with `flannelctl leases`; if its node is gone, {}",
+                    self.setup.store.operator_commands().release(&net, name)
                 ),
                 traffic: false,
             });
@@ -82,6 +86,56 @@ impl Daemon {
             }
         }
         issues
+    }
+
+    /// In words, for somebody who asks about one of them. Which of the nodes lives cannot be told from here, so none
+    /// of the leases is the one to end.
+    pub(super) fn why_shared(&self, ip: IpAddr, subnets: &[Subnet]) -> (String, String) {
+        let commands = self.setup.store.operator_commands();
+        let names: Vec<String> = subnets.iter().map(named).collect();
+        let owner = |subnet: &Subnet| self.table.get(subnet).and_then(|it| it.owner.as_deref());
+        let releases = subnets.iter().map(|subnet| commands.release(named(subnet), owner(subnet)));
+        (
+            format!(
+                "the leases {} announce one public address, {ip}: packets for all of them go to one node",
+                names.join(" and ")
+            ),
+            format!(
+                "give each node its own address (`flanneld --public-ip`); if one of these nodes is gone for good, end \
+                 its lease, and not that of a node that runs: {}",
+                releases.take(LISTED).collect::<Vec<_>>().join(" or ")
+            ),
+        )
+    }
+
+    fn shared_address(&self, ip: IpAddr, subnets: &[Subnet]) -> IssueState {
+        let (why, fix) = self.why_shared(ip, subnets);
+        let (about, layer) = (ip.to_string(), "lease".to_owned());
+        IssueState { about, layer, why, fix, traffic: false }
+    }
+
+    /// Nodes that were given one subnet by who assigns them.
+    fn lease_conflicts(&self) -> Vec<IssueState> {
+        let commands = self.setup.store.operator_commands();
+        let conflicts = self.setup.store.lease_conflicts().into_iter().take(LISTED);
+        let issue = |conflict: LeaseConflict| {
+            let LeaseConflict { subnet, holder, others } = conflict;
+            let (net, others) = (named(&subnet), others.join(" and "));
+            IssueState {
+                about: format!("the subnet {net}"),
+                layer: "lease".to_owned(),
+                why: format!(
+                    "the Nodes {holder} and {others} have it: packets for it go to {holder}, and pods of {others} get \
+                     nothing"
+                ),
+                fix: format!(
+                    "delete one of them and let it be made again with a podCIDR of its own: {}",
+                    commands.release(&net, Some(&others))
+                ),
+                traffic: false,
+            }
+        };
+        conflicts.map(issue).collect()
     }
 
     fn subnet_file_issue(&self) -> Option<IssueState> {
@@ -125,28 +179,6 @@ pub(super) fn addresses(attrs: &LeaseAttrs) -> impl Iterator<Item = IpAddr> + us
 pub(super) fn named(subnet: &Subnet) -> String {
     let v4 = subnet.v4().map(|net| net.to_string());
     v4.or_else(|| subnet.v6().map(|net| net.to_string())).unwrap_or_default()
-}
-
-/// In words, for somebody who asks about one of them.
-pub(super) fn why_shared(ip: IpAddr, subnets: &[Subnet]) -> (String, String) {
-    let names: Vec<String> = subnets.iter().map(named).collect();
-    (
-        format!(
-            "the leases {} announce one public address, {ip}: packets for all of them go to one node",
-            names.join(" and ")
-        ),
-        format!(
-            "give each node its own address (`flanneld --public-ip`); if the node of one of them is gone, \
-             `flannelctl release {}`",
-            names.last().map(String::as_str).unwrap_or_default()
-        ),
-    )
-}
-
-fn shared_address(ip: IpAddr, subnets: &[Subnet]) -> IssueState {
-    let (why, fix) = why_shared(ip, subnets);
-    let (about, layer) = (ip.to_string(), "lease".to_owned());
-    IssueState { about, layer, why, fix, traffic: false }
 }
 
 /// What all others stand on, if that is missing, and else the first.

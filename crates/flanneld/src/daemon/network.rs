@@ -237,8 +237,8 @@ impl JoinedNetwork {
             Meeting::Around => format!(
                 "{connected}, which this node is directly connected to, lies inside the subnet {theirs} of \
                  the lease {}: pods of that node with such addresses are not reached from here; remove \
-                 that address of {}, or give the lease back if its node is gone (flannelctl release {})",
-                peer.subnet, connected.link, peer.subnet
+                 that address of {}, or give the lease back if its node is gone",
+                peer.subnet, connected.link
             ),
             Meeting::Inside | Meeting::Displaces => format!(
                 "the subnet {theirs} of the lease {} lies inside {connected}, which this node is directly \

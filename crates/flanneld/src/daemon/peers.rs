@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use flannel_backend::{DesiredState, Meeting, PeerProblem, WantedBy, Wishes};
+use flannel_common::OperatorCommands;
 use flannel_lease::{Change, Lease, LeaseTable, Subnet};
 use flannel_state::PeerCounts;
 
@@ -135,11 +136,11 @@ impl Peers {
     }
 
     /// Another node's lease that overlaps ours.
-    pub(super) fn clash(&self) -> Option<String> {
+    pub(super) fn clash(&self, commands: OperatorCommands) -> Option<String> {
         let (subnet, problem) = self.unusable.iter().find(|(_, problem)| problem.is_clash())?;
         Some(format!(
-            "peer {subnet}: {problem}; `flannelctl release {subnet}` if no node uses it, else give that node \
-             another subnet"
+            "peer {subnet}: {problem}; {} if no node uses it, else give that node another subnet",
+            commands.release(subnet, None)
         ))
     }
 
@@ -174,10 +175,11 @@ impl Peers {
     }
 
     /// What keeps this node from what it is directly connected to, or from pods of a peer.
-    pub(super) fn obstacle(&self) -> Option<String> {
+    pub(super) fn obstacle(&self, commands: OperatorCommands) -> Option<String> {
         let displaced = self.unusable.iter().filter_map(|(subnet, problem)| {
             let displaces = matches!(problem, PeerProblem::Displaces { .. });
-            displaces.then(|| format!("lease {subnet}: {problem}"))
+            let release = || commands.release(subnet, None);
+            displaces.then(|| format!("lease {subnet}: {problem}; to give it back: {}", release()))
         });
         let around = self.overlapping.values().filter(|(meeting, _)| *meeting == Meeting::Around);
         first_of(displaced.chain(around.map(|(_, said)| said.clone())))

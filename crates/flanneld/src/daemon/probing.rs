@@ -16,7 +16,7 @@ use flannel_wanted::Status;
 use ipnet::IpNet;
 
 use super::Daemon;
-use super::issues::{SharedAddresses, why_shared};
+use super::issues::SharedAddresses;
 use super::telling_state::moment;
 use super::timing::{ABOUT_TO_BE_WRITTEN, LOOK_FOR_INCOMPLETE_PEERS, THERE_TO_STAY};
 
@@ -130,6 +130,7 @@ impl Daemon {
             link: underlay.link.to_string(),
             link_index: self.link_index(),
             link_mtu: underlay.mtu,
+            commands: self.setup.store.operator_commands(),
         })
     }
 
@@ -240,7 +241,7 @@ impl Daemon {
         let announced = target.public.iter().chain(&own.announced).flatten();
         if let Some((ip, subnets)) = announced.filter_map(|ip| Some((*ip, shared.get(ip)?))).next()
         {
-            let (why, fix) = why_shared(ip, subnets);
+            let (why, fix) = self.why_shared(ip, subnets);
             return ProbeState {
                 verdict: "address-shared".to_owned(),
                 layer: Some("lease".to_owned()),

@@ -14,13 +14,15 @@ impl Daemon {
     fn clash(&self) -> Option<String> {
         let refused = self.refused.as_ref().map(RefusedConfig::why);
         let refused = refused.map(|why| format!("{why}; the node keeps its former network"));
-        refused.or_else(|| self.own.contest(Instant::now())).or_else(|| self.peers.clash())
+        let clash = || self.peers.clash(self.setup.store.operator_commands());
+        refused.or_else(|| self.own.contest(Instant::now())).or_else(clash)
     }
 
     /// Whether pods of this node reach those of others, as far as this node can tell.
     pub(super) fn judge(&mut self, status: &Status) {
         let obstacle = self.network.obstacle(status).or_else(|| self.rules.obstacle());
-        let obstacle = obstacle.or_else(|| self.peers.obstacle());
+        let commands = self.setup.store.operator_commands();
+        let obstacle = obstacle.or_else(|| self.peers.obstacle(commands));
         let obstacle = obstacle.or_else(|| self.clash());
         let readiness = match obstacle {
             _ if self.subnet_file_error.is_some() => {

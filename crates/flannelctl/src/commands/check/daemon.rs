@@ -90,9 +90,11 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
             "pods of this node and of that one do not reach each other",
             match peer.condition {
                 PeerCondition::Unusable => {
-                    format!("look at its lease (flannelctl leases); if its node is gone: flannelctl release {subnet}")
+                    let release = around.commands.release(&subnet, peer.name.as_deref());
+                    format!("look at its lease (flannelctl leases); if its node is gone: {release}")
                 }
-                _ => "flannelctl events says who undoes it, if somebody does; flannelctl repair".to_owned(),
+                _ => "flannelctl events says who undoes it, if somebody does; flannelctl repair"
+                    .to_owned(),
             },
         ));
     }
@@ -108,7 +110,7 @@ fn unasked(around: &Surroundings) -> Finding {
             SUBJECT,
             "flanneld listens here and does not answer: it hangs, or was stopped (SIGSTOP)",
             "traffic goes on; what changes, here or elsewhere, is not followed",
-            restart,
+            around.commands.restart_here(),
         );
     }
     if around.is_running {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use flannel_backend::{Answers, Connected, Judged, Node, Stack, Underlay, WantedBy};
+use flannel_common::OperatorCommands;
 use flannel_kernel::{Engine, Facts};
 use flannel_kube::api::Api;
 use flannel_lease::{Lease, NetworkConfig, NetworkName, SubnetOrigin};
@@ -56,6 +57,8 @@ pub(crate) struct Surroundings {
     pub(crate) is_running: bool,
     /// It listens, and does not answer.
     pub(crate) hangs: bool,
+    /// What an operator types, by the daemon that runs here.
+    pub(crate) commands: OperatorCommands,
     /// Where daemons tell their state over the network: as the one that runs here, else where it is usual.
     pub(crate) probe_port: u16,
 }
@@ -128,6 +131,9 @@ impl Surroundings {
             peer_states,
             is_running: process.is_some(),
             hangs,
+            commands: process
+                .as_ref()
+                .map_or_else(|| OperatorCommands::here(false), DaemonProcess::operator_commands),
             probe_port: PROBE_PORT,
         };
         let mut selection = Selection::default();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 
+use flannel_common::OperatorCommands;
 use flannel_lease::parse_machine_id;
 
 use super::finding::Finding;
@@ -16,12 +17,13 @@ pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
     let id = ["/etc/machine-id", "/var/lib/dbus/machine-id"]
         .iter()
         .find_map(|path| std::fs::read_to_string(path).ok());
-    let mut findings: Vec<Finding> = around.networks.iter().flat_map(judge).collect();
+    let mut findings: Vec<Finding> =
+        around.networks.iter().flat_map(|it| judge(it, around.commands)).collect();
     findings.extend(machine_id(id.as_deref().map(str::trim)));
     findings
 }
 
-fn judge(network: &Network) -> Vec<Finding> {
+fn judge(network: &Network, commands: OperatorCommands) -> Vec<Finding> {
     let mut by_address: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
     let mut by_mac: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut by_machine: BTreeMap<NonZeroU64, Vec<String>> = BTreeMap::new();
@@ -50,15 +52,18 @@ fn judge(network: &Network) -> Vec<Finding> {
     let mut findings = Vec::new();
     // Nodes behind one NAT are told apart by their keys.
     for (ip, subnets) in by_address.iter().filter(|_| network.backend != "wireguard") {
-        if let [_, second, ..] = &subnets[..] {
+        if let [_, _, ..] = &subnets[..] {
+            let releases: Vec<String> =
+                subnets.iter().map(|it| commands.release(it, None)).collect();
             findings.push(Finding::broken(
                 SUBJECT,
                 format!("the leases {} have one public address, {ip}", subnets.join(" and ")),
                 "others send the packets of all of them to one node: two nodes announce one address, or a lease is of a \
                  node that is gone",
                 format!(
-                    "give each node its own address (flanneld --public-ip), or give back the lease of the one that is gone \
-                     (flannelctl release {second})"
+                    "give each node its own address (flanneld --public-ip); if one of these nodes is gone for good, end its \
+                     lease, and not that of a node that runs: {}",
+                    releases.join(" or ")
                 ),
             ));
         }
@@ -90,8 +95,11 @@ fn judge(network: &Network) -> Vec<Finding> {
             format!("{what}: copies of one machine, or a lease of this machine from before"),
             "DHCP gives copies one address, and flannel makes the address of its device from it: sooner or later others \
              take them for one node",
-            "on the copy: rm /etc/machine-id; systemd-machine-id-setup; reboot; if a lease is of a node that is gone: \
-             flannelctl release SUBNET",
+            format!(
+                "on the copy: rm /etc/machine-id; systemd-machine-id-setup; reboot; if a lease is of a node that is gone: \
+                 {}",
+                commands.release("SUBNET", None)
+            ),
         ));
     }
     findings
@@ -137,19 +145,23 @@ mod tests {
             ..Network::sample()
         };
         let own = || Network::sample().own;
-        assert_eq!(judge(&network(1, own())), []);
-        assert_eq!(judge(&network(0, own())), [], "what is not told is not the same");
-        let found = judge(&network(2, own()));
+        assert_eq!(judge(&network(1, own()), OperatorCommands::default()), []);
+        assert_eq!(
+            judge(&network(0, own()), OperatorCommands::default()),
+            [],
+            "what is not told is not the same"
+        );
+        let found = judge(&network(2, own()), OperatorCommands::default());
         assert!(
             found[0].what.starts_with("the leases 10.244.1.0/24 and 10.244.2.0/24 have one"),
             "{found:?}"
         );
-        let found = judge(&network(3, Vec::new()));
+        let found = judge(&network(3, Vec::new()), OperatorCommands::default());
         assert!(
             found[0].what.starts_with("the lease 10.244.3.0/24 is of a node with"),
             "{found:?}"
         );
-        assert_eq!(judge(&network(1, Vec::new())), []);
+        assert_eq!(judge(&network(1, Vec::new()), OperatorCommands::default()), []);
     }
 
     #[test]

@@ -25,16 +25,17 @@ pub(super) fn addresses(text: &str, knowing: &Knowing) -> anyhow::Result<Vec<IpA
     if let Ok(ip) = text.parse() {
         return Ok(vec![ip]);
     }
+    let (namespace, name) = text.split_once('/').unwrap_or((DEFAULT, text));
     let files = fs::read_dir(RESULTS).into_iter().flatten().flatten();
     for file in files {
         let Ok(noted) = fs::read(file.path()) else { continue };
         let Ok(noted) = serde_json::from_slice::<Value>(&noted) else { continue };
-        if let Some(found) = of_noted(&noted, text) {
+        if let Some(found) = of_noted(&noted, namespace, name) {
             return Ok(found);
         }
     }
-    let unknown = format!("{text} is not an address, and no pod on this node has that name");
-    let (namespace, name) = text.split_once('/').unwrap_or((DEFAULT, text));
+    let unknown =
+        format!("{text} is not an address, and no pod {namespace}/{name} is on this node");
     if !is_name(namespace) || !is_name(name) {
         return Err(usage(format!("{unknown}; a pod is called NAME or NAMESPACE/NAME")));
     }
@@ -87,21 +88,22 @@ fn of_pod(pod: &Value) -> Vec<IpAddr> {
     ips.iter().filter_map(|ip| ip["ip"].as_str()?.parse().ok()).collect()
 }
 
-/// The addresses of a pod that is so called, as the runtime has noted it.
-fn of_noted(noted: &Value, name: &str) -> Option<Vec<IpAddr>> {
+/// The addresses of a pod that is so called, as the runtime has noted it. It notes each network of a pod, its loopback
+/// device among them.
+fn of_noted(noted: &Value, namespace: &str, name: &str) -> Option<Vec<IpAddr>> {
     let arguments = noted["cniArgs"].as_array()?;
     let argument = |key: &str| {
         let pair = arguments.iter().find(|pair| pair[0] == key)?;
         pair[1].as_str()
     };
     let pod = argument("K8S_POD_NAME")?;
-    let whole = format!("{}/{pod}", argument("K8S_POD_NAMESPACE").unwrap_or_default());
-    if pod != name && whole != name {
+    if (argument("K8S_POD_NAMESPACE").unwrap_or(DEFAULT), pod) != (namespace, name) {
         return None;
     }
     let ips = noted["result"]["ips"].as_array()?.iter();
     let ips = ips.filter_map(|ip| ip["address"].as_str()?.parse::<ipnet::IpNet>().ok());
-    Some(ips.map(|net| net.addr()).collect()).filter(|ips: &Vec<IpAddr>| !ips.is_empty())
+    let ips = ips.map(|net| net.addr()).filter(|ip| !ip.is_loopback());
+    Some(ips.collect()).filter(|ips: &Vec<IpAddr>| !ips.is_empty())
 }
 
 #[cfg(test)]
@@ -109,16 +111,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_known_by_its_name_with_or_without_its_namespace() {
-        let noted = serde_json::json!({
-            "cniArgs": [["K8S_POD_NAMESPACE", "default"], ["K8S_POD_NAME", "web"]],
-            "result": {"ips": [{"address": "10.244.1.5/24"}]},
-        });
+    fn a_pod_is_known_by_its_namespace_and_name_and_not_by_its_loopback_device() {
+        let noted = |namespace: &str, addresses: &[&str]| {
+            let ips: Vec<Value> =
+                addresses.iter().map(|ip| serde_json::json!({ "address": ip })).collect();
+            serde_json::json!({
+                "cniArgs": [["K8S_POD_NAMESPACE", namespace], ["K8S_POD_NAME", "web"]],
+                "result": {"ips": ips},
+            })
+        };
         let web: Option<Vec<IpAddr>> = Some(vec![[10, 244, 1, 5].into()]);
-        assert_eq!(of_noted(&noted, "web"), web);
-        assert_eq!(of_noted(&noted, "default/web"), web);
-        assert_eq!(of_noted(&noted, "other/web"), None);
-        assert_eq!(of_noted(&Value::Null, "web"), None);
+        let of_default = noted("default", &["10.244.1.5/24"]);
+        assert_eq!(of_noted(&of_default, "default", "web"), web);
+        assert_eq!(of_noted(&of_default, "other", "web"), None);
+        // A bare name is one of the namespace default, as kubectl has it, whoever else has it.
+        assert_eq!(of_noted(&noted("other", &["10.244.1.6/24"]), DEFAULT, "web"), None);
+        // As containerd notes the loopback network of the same pod.
+        let loopback = noted("default", &["127.0.0.1/8", "::1/128"]);
+        assert_eq!(of_noted(&loopback, "default", "web"), None);
+        assert_eq!(of_noted(&Value::Null, "default", "web"), None);
     }
 
     #[test]
