@@ -34,15 +34,17 @@ pub const SOCKET: &str = "cni.sock";
 const DEFAULT: &str = "/run/flannel/cni.sock";
 const VARIABLE: &str = "FLANNEL_CNI_SOCKET";
 
-/// How long a plugin waits for a flanneld that it has handed work to: as long as it would take to do it itself. A
+/// How long a plugin waits until a flanneld says that it takes an errand: as long as it would take to do it itself. A
 /// flanneld that hangs costs a plugin no more than that.
-pub(crate) const HELP_TIMEOUT: Duration = Duration::from_millis(25);
+const HELP_TIMEOUT: Duration = Duration::from_millis(25);
 
 /// What flanneld is to do with the socket that comes along.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Errand {
-    /// Remove the link with this index, and say what came of it.
+    /// Say that it will be done, remove the link with this index, and say what came of it.
     RemoveLink(u32),
+    /// The same without a word before, as plugins of older versions ask for it.
+    RemoveLinkSilently(u32),
     CloseLater,
     /// Say that it will be done, and forget these flows.
     ForgetFlows(UdpFlows),
@@ -53,15 +55,18 @@ impl Errand {
 
     fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::RemoveLink(index) => [&[1][..], &index.to_ne_bytes()].concat(),
+            Self::RemoveLink(index) => [&[4][..], &index.to_ne_bytes()].concat(),
+            Self::RemoveLinkSilently(index) => [&[1][..], &index.to_ne_bytes()].concat(),
             Self::CloseLater => vec![2, 0, 0, 0, 0],
             Self::ForgetFlows(flows) => [&[3][..], &flows.to_bytes()].concat(),
         }
     }
 
     fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let index = |bytes: &[u8]| Some(u32::from_ne_bytes(bytes.try_into().ok()?));
         match bytes.split_first()? {
-            (1, index) => Some(Self::RemoveLink(u32::from_ne_bytes(index.try_into().ok()?))),
+            (1, link) => index(link).map(Self::RemoveLinkSilently),
+            (4, link) => index(link).map(Self::RemoveLink),
             (2, _) => Some(Self::CloseLater),
             (3, flows) => UdpFlows::of_bytes(flows).map(Self::ForgetFlows),
             _ => None,
@@ -82,9 +87,10 @@ impl Caretaker {
         connect(path).ok().map(|connection| Self { connection })
     }
 
-    /// The number of an error can be read from it (0: none) once the link is gone.
-    pub(crate) fn remove_link(&self, requests: BorrowedFd<'_>, index: u32) -> io::Result<()> {
-        self.hand_over(&Errand::RemoveLink(index), requests)
+    /// Whether flanneld removes a link. If it does, nobody else may use the socket any more, and the number of an
+    /// error can be read from the connection (0: none) once the link is gone.
+    pub(crate) fn remove_link(&self, requests: BorrowedFd<'_>, index: u32) -> bool {
+        self.hand_over(&Errand::RemoveLink(index), requests).is_ok() && self.says_yes()
     }
 
     /// Whether an answer comes in time. One of an older version closes the connection instead.
@@ -150,9 +156,12 @@ mod tests {
     #[test]
     fn an_errand_is_understood_as_it_was_meant() {
         let flows = UdpFlows { ipv4: true, ipv6: false, ports: vec![53, 65_535] };
-        for errand in
-            [Errand::RemoveLink(0x0102_0304), Errand::CloseLater, Errand::ForgetFlows(flows)]
-        {
+        for errand in [
+            Errand::RemoveLink(0x0102_0304),
+            Errand::RemoveLinkSilently(7),
+            Errand::CloseLater,
+            Errand::ForgetFlows(flows),
+        ] {
             let bytes = errand.to_bytes();
             assert!(bytes.len() <= Errand::LONGEST);
             assert_eq!(Errand::of_bytes(&bytes), Some(errand));

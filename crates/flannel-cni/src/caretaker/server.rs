@@ -79,14 +79,17 @@ pub fn serve(path: &Path) -> Result<(), ServeError> {
                 // Whatever is wrong with one does not keep others from being served.
                 match accept(&listener) {
                     Ok((connection, Errand::RemoveLink(index), requests)) => {
-                        remove(connection, requests, index, &under_way);
+                        remove(connection, requests, index, &under_way, say_yes);
+                    }
+                    Ok((connection, Errand::RemoveLinkSilently(index), requests)) => {
+                        remove(connection, requests, index, &under_way, |_| ());
                     }
                     Ok((_, Errand::CloseLater, socket)) => {
                         let _ = close.send((Instant::now(), socket));
                     }
                     Ok((connection, Errand::ForgetFlows(flows), socket)) => {
                         if walk.try_send((socket, flows)).is_ok() {
-                            let _ = rustix::net::send(&connection, &[1], SendFlags::NOSIGNAL);
+                            say_yes(&connection);
                         }
                     }
                     // Of descriptors there may be none left for a while.
@@ -146,15 +149,27 @@ fn accept(listener: &OwnedFd) -> io::Result<(OwnedFd, Errand, OwnedFd)> {
     }
 }
 
+/// Says that an errand will be done. A plugin that has gone away needs no answer.
+fn say_yes(connection: &OwnedFd) {
+    let _ = rustix::net::send(connection, &[1], SendFlags::NOSIGNAL);
+}
+
 /// In a thread of its own, as each waits alone. Where there are too many, the connection ends without an
 /// answer, and the plugin sees to it.
-fn remove(connection: OwnedFd, requests: OwnedFd, index: u32, under_way: &Arc<AtomicUsize>) {
+fn remove(
+    connection: OwnedFd,
+    requests: OwnedFd,
+    index: u32,
+    under_way: &Arc<AtomicUsize>,
+    accept: fn(&OwnedFd),
+) {
     if under_way.fetch_add(1, Ordering::Relaxed) >= MOST {
         under_way.fetch_sub(1, Ordering::Relaxed);
         return;
     }
     let counter = Arc::clone(under_way);
     let work = move || {
+        accept(&connection);
         let removed = Connection::adopt(requests).and_then(|mut it| remove_link(&mut it, index));
         let errno = removed.err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
         let _ = rustix::net::send(&connection, &errno.to_ne_bytes(), SendFlags::NOSIGNAL);

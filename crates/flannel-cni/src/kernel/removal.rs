@@ -3,18 +3,20 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flannel_netlink::{Connection, Protocol, Socket, messages};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::query::Raw;
-use crate::caretaker::{Caretaker, HELP_TIMEOUT};
+use crate::caretaker::Caretaker;
 use crate::netns::{Netns, NetnsError};
 
 const RTM_DELLINK: u16 = 17;
 const LINK_HEADER: usize = 16;
 const LINK_EVENTS: u32 = 1;
+/// For a flanneld that has said that it removes the link: the kernel removes one at a time, of all that wait.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A removal that flanneld carries out.
 struct Removal {
@@ -43,7 +45,7 @@ pub(crate) fn remove_link_of(netns: &Netns, name: &str) -> Result<(), RemovalErr
             .map_err(failed)
     };
     let Some(mut removal) = inside(Caretaker::find())? else { return Ok(()) };
-    let handed = removal.caretaker.remove_link(removal.requests.as_fd(), removal.index).is_ok();
+    let handed = removal.caretaker.remove_link(removal.requests.as_fd(), removal.index);
     if handed && removal.wait().map_err(failed)? {
         return Ok(());
     }
@@ -67,7 +69,7 @@ fn begin(name: &str, caretaker: Option<Caretaker>) -> io::Result<Option<Removal>
 impl Removal {
     /// Whether it is gone. If not, whoever was to remove it has given up.
     fn wait(&mut self) -> io::Result<bool> {
-        let deadline = Instant::now() + HELP_TIMEOUT;
+        let deadline = Instant::now() + REMOVAL_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
