@@ -314,6 +314,7 @@ fn a_node_keeps_its_mac_over_restart_and_reboot() {
             mtu: 1450,
             up: true,
             loopback: false,
+            master: None,
             addresses: vec![],
         }],
         ..Facts::default()

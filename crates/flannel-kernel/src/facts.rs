@@ -30,6 +30,8 @@ pub struct Interface {
     /// Administratively up.
     pub up: bool,
     pub loopback: bool,
+    /// The index of the bridge, bond or other device that it is a port of.
+    pub master: Option<u32>,
     /// In the kernel's order.
     pub addresses: Vec<InterfaceAddress>,
 }

@@ -101,6 +101,7 @@ impl Links {
                 mtu: link.mtu,
                 up: link.up,
                 loopback: link.loopback,
+                master: link.master,
                 addresses: addresses
                     .iter()
                     .map(|a| InterfaceAddress {

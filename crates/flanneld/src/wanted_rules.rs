@@ -156,6 +156,7 @@ mod tests {
             mtu: 1500,
             up: true,
             loopback: false,
+            master: None,
             addresses: vec![InterfaceAddress {
                 addr: addr.parse().unwrap(),
                 permanent: true,

@@ -117,6 +117,7 @@ mod tests {
             mtu: 1450,
             up: true,
             loopback: name == "lo",
+            master: None,
             addresses: addresses.iter().map(address).collect(),
         };
         let facts = Facts { interfaces: vec![interface], ..Facts::default() };

@@ -19,6 +19,7 @@ fn interface(index: u32, link: &str, addresses: &[&str]) -> Interface {
         mtu: 1500,
         up: true,
         loopback: link == "lo",
+        master: None,
         addresses: addresses.iter().map(|addr| address(addr)).collect(),
     }
 }
@@ -437,4 +438,22 @@ proptest! {
             let _ = choose(&request, stack, &node());
         }
     }
+}
+
+#[test]
+fn a_named_card_that_became_a_port_of_a_bridge_is_used_through_the_bridge() {
+    let mut facts = node();
+    facts.interfaces.push(interface(6, "br0", &["192.0.2.1/24", "2001:db8::1/64"]));
+    facts.interfaces[1] = Interface { master: Some(6), ..interface(2, "eth0", &["fe80::1/64"]) };
+    let request = Selection { iface: vec!["eth0".to_owned()], ..Selection::default() };
+    for stack in [V4, V6, DUAL] {
+        let underlay = choose(&request, stack, &facts).expect("the bridge has what eth0 had");
+        assert_eq!(underlay.link, name("br0"), "{stack:?}");
+        assert!(underlay.why.contains("a port of br0"), "{}", underlay.why);
+    }
+    facts.interfaces[1].addresses = vec![address("192.0.2.1/24"), address("2001:db8::1/64")];
+    assert_eq!(choose(&request, DUAL, &facts).expect("eth0").link, name("eth0"), "as in a VRF");
+    facts.interfaces[1].addresses.clear();
+    facts.interfaces[5].addresses.clear();
+    assert!(choose(&request, V4, &facts).is_err(), "nobody has an address");
 }

@@ -15,7 +15,30 @@ impl<'a> Chooser<'a> {
             name: name.to_owned(),
             known: self.facts.interfaces.iter().map(|i| i.name).collect(),
         })?;
-        Ok(Found::new(interface, format!("iface names {name}")))
+        Ok(match self.bearer_of_addresses(interface) {
+            Some(master) => {
+                let master_name = master.name;
+                let why =
+                    format!("iface names {name}, a port of {master_name}, which has the addresses");
+                Found::new(master, why)
+            }
+            None => Found::new(interface, format!("iface names {name}")),
+        })
+    }
+
+    /// The bridge or bond that has the addresses of an interface that has become its port.
+    fn bearer_of_addresses(&self, interface: &Interface) -> Option<&'a Interface> {
+        let is_local = |addr: IpAddr| match addr {
+            IpAddr::V4(addr) => addr.is_link_local(),
+            IpAddr::V6(addr) => addr.is_unicast_link_local(),
+        };
+        if !interface.addresses.iter().all(|it| is_local(it.addr.addr())) {
+            return None;
+        }
+        let master = self.facts.interfaces.iter().find(|it| Some(it.index) == interface.master)?;
+        let has_v4 = !self.stack.v4 || usable_v4(master).next().is_some();
+        let has_v6 = !self.stack.v6 || usable_v6(master).next().is_some();
+        (has_v4 && has_v6).then_some(master)
     }
 
     /// The interface with exactly this address. On a dual-stack network either family will do;
