@@ -1,12 +1,13 @@
 //! This node's own lease: taken, renewed in time, announced anew when the node changes, and taken
 //! back when it was lost.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use flannel_common::{Backoff, Tries};
 use flannel_kernel::Facts;
-use flannel_lease::{Claimant, Expiry, LEASE_TTL, Lease, LeaseAttrs, Subnet};
+use flannel_lease::{Claimant, Expiry, LEASE_TTL, Lease, LeaseAttrs, Subnet, Version};
 use flannel_store::{Acquired, Held, Recalled, Snapshot, StoreError, StoredLease};
 
 use super::Setup;
@@ -27,6 +28,8 @@ const SOONEST: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(600);
 /// A lease that is contested again within this time is a fight between two nodes.
 const PEACE: Duration = Duration::from_secs(120);
+/// So many of this node's own writes are told from those of others; a config seldom changes more often in a moment.
+const REMEMBERED_WRITES: usize = 16;
 
 /// Subnets of former networks that are remembered.
 const FORMER_SUBNETS: usize = 4;
@@ -43,6 +46,7 @@ pub(super) struct OwnLease {
     last_reclaim: Option<Instant>,
     /// What was last wrong with it, and until when that still counts.
     last_problem: Option<(String, Instant)>,
+    writes: OwnWrites,
     backoff: Tries,
     /// When it was last said that no subnet is assigned.
     reminder: Throttle,
@@ -72,6 +76,7 @@ impl OwnLease {
                     );
                     let given_up = previous.filter(|it| !network.config().accepts(it));
                     let mut own = Self {
+                        writes: OwnWrites::first(&held),
                         held,
                         identity,
                         former: given_up.into_iter().collect(),
@@ -114,12 +119,23 @@ impl OwnLease {
 
     // --- what the store says about it ---------------------------------------------------------
 
-    pub(super) fn on_put(&mut self, lease: &Lease) {
-        if lease.subnet == self.subnet()
-            && !lease.attrs.announce_the_same_as(&self.held.lease.attrs)
+    pub(super) fn on_put(&mut self, stored: &StoredLease) {
+        let lease = &stored.lease;
+        if lease.subnet != self.subnet() || lease.attrs.announce_the_same_as(&self.held.lease.attrs)
         {
-            let by = identity::address(&lease.attrs);
-            self.ask(&format!("was written by another node, which announces itself at {by}"));
+            return;
+        }
+        match self.writes.find(stored) {
+            // The store tells of every write, and of this one late: it has been overwritten since.
+            Some(OwnWrite::Answered) => {}
+            // It may have come to the store after a later one.
+            Some(OwnWrite::Unanswered) => {
+                self.question.get_or_insert_with(Instant::now);
+            }
+            None => {
+                let by = identity::address(&lease.attrs);
+                self.ask(&format!("was written by another node, which announces itself at {by}"));
+            }
         }
     }
 
@@ -131,7 +147,7 @@ impl OwnLease {
 
     pub(super) fn on_snapshot(&mut self, leases: &[StoredLease]) {
         match leases.iter().find(|stored| stored.lease.subnet == self.subnet()) {
-            Some(stored) => self.on_put(&stored.lease),
+            Some(stored) => self.on_put(stored),
             None => self.ask("is missing from the store"),
         }
     }
@@ -207,7 +223,7 @@ impl OwnLease {
         let attrs = self.held.lease.attrs.clone();
         match setup.store.renew(&self.held, &attrs).await {
             Ok(held) => {
-                self.held = held;
+                self.hold(held);
                 self.identity.note(&self.held, network, facts);
                 self.backoff.reset();
                 self.schedule(setup.options.renew_margin);
@@ -247,13 +263,14 @@ impl OwnLease {
         // The kernel must follow in any case; whether the others can be told now is another matter.
         match setup.store.renew(&self.held, &attrs).await {
             Ok(held) => {
-                self.held = held;
+                self.hold(held);
                 self.identity.note(&self.held, network, facts);
                 self.schedule(setup.options.renew_margin);
                 tracing::info!(event = "node-announced", "Announced {} anew", self.subnet());
             }
             Err(error) => {
                 tracing::error!("Cannot announce this node's change: {error}");
+                self.writes.add(Version::UNKNOWN, attrs.clone());
                 self.held.lease.attrs = attrs;
                 match error {
                     StoreError::Lost { .. } | StoreError::Taken { .. } => {
@@ -273,7 +290,8 @@ impl OwnLease {
         facts: &Facts,
     ) -> Result<(), StoreError> {
         let attrs = network.attrs(Some(&self.held.lease.attrs), facts, setup);
-        self.held = setup.store.renew(&self.held, &attrs).await?;
+        let held = setup.store.renew(&self.held, &attrs).await?;
+        self.hold(held);
         self.identity.note(&self.held, network, facts);
         self.schedule(setup.options.renew_margin);
         Ok(())
@@ -291,7 +309,7 @@ impl OwnLease {
         let previous = wished.find(|it| network.config().accepts(it)).or(Some(self.subnet()));
         match claim(&mut self.identity, setup, network, facts, previous, false).await {
             Ok(Acquired { held, snapshot }) => {
-                self.held = held;
+                self.hold(held);
                 self.question = None;
                 self.last_reclaim = Some(Instant::now());
                 self.schedule(setup.options.renew_margin);
@@ -306,12 +324,52 @@ impl OwnLease {
         }
     }
 
+    fn hold(&mut self, held: Held) {
+        self.writes.add(held.version, held.lease.attrs.clone());
+        self.held = held;
+    }
+
     fn schedule(&mut self, margin: Duration) {
         self.renew_at = self.held.expiry.remaining(SystemTime::now()).map(|left| {
             let wait = renew_in(left, margin, self.rng.f64());
             tracing::info!("Waiting for {wait:.0?} to renew lease");
             Uptime::now() + wait
         });
+    }
+}
+
+/// What this node wrote of itself lately. The store tells of each write, and on a busy machine after the next one.
+struct OwnWrites(VecDeque<(Version, LeaseAttrs)>);
+
+/// A write of this node's that the store tells of.
+#[derive(Debug, PartialEq, Eq)]
+enum OwnWrite {
+    /// The store had said which version it became.
+    Answered,
+    /// It is not known whether, and when, it came to the store.
+    Unanswered,
+}
+
+impl OwnWrites {
+    fn first(held: &Held) -> Self {
+        Self(VecDeque::from([(held.version, held.lease.attrs.clone())]))
+    }
+
+    fn add(&mut self, version: Version, attrs: LeaseAttrs) {
+        self.0.push_back((version, attrs));
+        let surplus = self.0.len().saturating_sub(REMEMBERED_WRITES);
+        self.0.drain(..surplus);
+    }
+
+    fn find(&self, stored: &StoredLease) -> Option<OwnWrite> {
+        let is_this =
+            |version: &Version| *version != Version::UNKNOWN && *version == stored.version;
+        if self.0.iter().any(|(version, _)| is_this(version)) {
+            return Some(OwnWrite::Answered);
+        }
+        let mut unanswered = self.0.iter().filter(|(version, _)| *version == Version::UNKNOWN);
+        let says_the_same = |attrs: &LeaseAttrs| stored.lease.attrs.announce_the_same_as(attrs);
+        unanswered.any(|(_, attrs)| says_the_same(attrs)).then_some(OwnWrite::Unanswered)
     }
 }
 
@@ -399,6 +457,28 @@ mod tests {
         assert_eq!(renew_in(24 * HOUR, HOUR, 0.0), 23 * HOUR);
         let early = renew_in(24 * HOUR, HOUR, 1.0);
         assert!(early < 23 * HOUR && early > 20 * HOUR, "{early:?}");
+    }
+
+    #[test]
+    fn late_news_of_own_writes_is_told_from_writes_of_others() {
+        let attrs = |kind: &str| LeaseAttrs { backend_type: kind.into(), ..LeaseAttrs::default() };
+        let subnet = "10.1.1.0-24".parse().expect("a subnet");
+        let told = |version, kind: &str| StoredLease {
+            lease: Lease { subnet, attrs: attrs(kind) },
+            version: Version::new(version),
+            reserved: false,
+        };
+        let mut writes = OwnWrites(VecDeque::new());
+        writes.add(Version::new(7), attrs("vxlan"));
+        writes.add(Version::new(8), attrs("host-gw"));
+        writes.add(Version::UNKNOWN, attrs("udp"));
+        assert_eq!(writes.find(&told(7, "vxlan")), Some(OwnWrite::Answered));
+        assert_eq!(writes.find(&told(9, "vxlan")), None, "somebody else wrote what we had written");
+        assert_eq!(writes.find(&told(9, "udp")), Some(OwnWrite::Unanswered));
+        for version in 10..10 + REMEMBERED_WRITES as u64 {
+            writes.add(Version::new(version), attrs("vxlan"));
+        }
+        assert_eq!(writes.find(&told(8, "host-gw")), None, "bounded");
     }
 
     /// A store whose clock is wrong may say anything.

@@ -325,7 +325,7 @@ impl Daemon {
         while let Some(event) = next {
             match event {
                 StoreEvent::Put(stored) => {
-                    self.own.on_put(&stored.lease);
+                    self.own.on_put(&stored);
                     changes.extend(self.table.put(stored.lease));
                 }
                 StoreEvent::Gone(subnet) => {
