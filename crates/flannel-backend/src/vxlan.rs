@@ -20,7 +20,7 @@ use crate::{Backend, BackendError, Carriage, Node, NodeMemory, PeerProblem, Stac
 /// masqueraded, and whoever receives them waits a minute for the retransmission.
 const CHECKSUMS_MENDED: KernelVersion = KernelVersion { major: 5, minor: 7 };
 /// What the kernel takes if it is told none.
-const KERNELS_PORT: u16 = 8472;
+pub(crate) const KERNELS_PORT: u16 = 8472;
 const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
 

@@ -9,13 +9,15 @@ use flannel_ipsec::IpsecEntry;
 use flannel_kernel::Entry;
 use flannel_lease::Subnet;
 use flannel_tunnel::TunnelEntry;
-use flannel_wanted::Desired;
+use flannel_wanted::{Desired, KeyedEntry};
 
 /// Who wants an entry. If the node and a peer want the same one, the node's version is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WantedBy {
     Node,
     Peer(Subnet),
+    /// A backend that is tried beside the one in use: see [`crate::trial_wishes`].
+    Trial,
 }
 
 /// What the node itself, or one peer, makes wanted. Lists that a backend does not use cost nothing.
@@ -36,6 +38,17 @@ impl Wishes {
             && tunnel.is_empty()
             && cloud.is_empty()
             && ipsec.is_empty()
+    }
+
+    /// All entries as they describe themselves.
+    pub fn descriptions(&self) -> impl Iterator<Item = String> + '_ {
+        let Self { kernel, commands, tunnel, cloud, ipsec } = self;
+        let kernel = kernel.iter().map(KeyedEntry::describe);
+        let commands = commands.iter().map(KeyedEntry::describe);
+        let tunnel = tunnel.iter().map(KeyedEntry::describe);
+        let cloud = cloud.iter().map(KeyedEntry::describe);
+        let ipsec = ipsec.iter().map(KeyedEntry::describe);
+        kernel.chain(commands).chain(tunnel).chain(cloud).chain(ipsec)
     }
 }
 

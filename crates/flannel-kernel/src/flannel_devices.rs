@@ -2,8 +2,11 @@
 
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 
-use crate::IpTunnelKind;
 use crate::observed::{self, ObservedKind, ObservedLink};
+use crate::{IfName, IpTunnelKind};
+
+/// The kernel allows a name so many bytes.
+const LONGEST_NAME: usize = 15;
 
 /// What the names of flannel's vxlan devices begin with, for IPv4 and for IPv6; the VNI follows.
 pub const VXLAN_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
@@ -28,6 +31,22 @@ pub const WIREGUARD_DEVICES: [&str; 2] = ["flannel-wg", "flannel-wg-v6"];
 
 /// What the names of both ends of a test pod begin with: the node's, and the pod's. A number follows.
 pub const TEST_POD_DEVICES: [&str; 2] = ["flannel-test", "flannel-tpod"];
+
+/// What the names of devices begin with that are made to see whether the kernel can make them.
+const TRIAL_DEVICES: &str = "try-";
+
+/// The name under which a device is tried that has its own name in use; `None` if it is too long.
+pub fn trial_device(name: IfName) -> Option<IfName> {
+    let tried = format!("{TRIAL_DEVICES}{name}");
+    let end = tried.len().min(LONGEST_NAME);
+    IfName::new(tried.get(..end)?).ok()
+}
+
+/// Whether a device was made to be tried. None lasts longer than its trial.
+pub(crate) fn is_trial_device(link: &ObservedLink) -> bool {
+    let tried = link.name.as_str().strip_prefix(TRIAL_DEVICES);
+    link.kind.is_some() && tried.is_some_and(|name| name.starts_with(TUN_DEVICES))
+}
 
 /// Whether it is one end of a test pod. Those come and go beside what is wanted of the kernel: no backend wants them.
 pub fn is_test_pod_device(message: &LinkMessage) -> bool {
@@ -65,7 +84,8 @@ fn is_numbered(name: &str, prefixes: &[&str]) -> bool {
 /// Whether a device that the kernel tells of is of a kind that flannel makes, and named as flannel
 /// names it.
 pub fn is_flannel_device(message: LinkMessage) -> bool {
-    is_test_pod_device(&message) || observed::link(message).is_some_and(|link| can_be_ours(&link))
+    is_test_pod_device(&message)
+        || observed::link(message).is_some_and(|link| can_be_ours(&link) || is_trial_device(&link))
 }
 
 pub(crate) fn can_be_ours(link: &ObservedLink) -> bool {

@@ -30,7 +30,7 @@ pub use entry::{
 pub use facts::{DefaultRoute, Facts, Interface, InterfaceAddress, KernelVersion, Path};
 pub use flannel_devices::{
     IPSEC_DEVICE, TEST_POD_DEVICES, TUN_DEVICES, USUAL_DEVICE, VXLAN_DEVICES, WIREGUARD_DEVICES,
-    ip_tunnel_device, is_flannel_device, is_flannel_name, is_test_pod_device,
+    ip_tunnel_device, is_flannel_device, is_flannel_name, is_test_pod_device, trial_device,
 };
 pub use flannel_netlink::xfrm::{Direction, ESP_REQID, EspTunnel, Policy};
 pub use flannel_netlink::{IfName, InvalidIfName, InvalidMac, Mac};

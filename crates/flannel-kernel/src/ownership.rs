@@ -73,9 +73,10 @@ impl Ownership {
 
     /// A device of an earlier config: named as flannel names them and holding an address of ours.
     /// Another flanneld's device on this host holds an address of another network.
+    /// And what was left of a trial when a daemon was killed.
     pub(crate) fn owns_orphan(&self, link: &ObservedLink, addresses: &[ObservedAddress]) -> bool {
-        flannel_devices::can_be_ours(link)
-            && addresses.iter().any(|address| self.is_within(address.addr))
+        let was_in_use = || addresses.iter().any(|address| self.is_within(address.addr));
+        flannel_devices::is_trial_device(link) || flannel_devices::can_be_ours(link) && was_in_use()
     }
 
     /// Policies between our pods. Those of the Go flannel look the same.

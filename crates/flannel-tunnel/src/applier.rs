@@ -20,7 +20,7 @@ use flannel_wanted::{
 use ipnet::IpNet;
 use tokio::sync::oneshot;
 
-use crate::control::client::{Client, TunnelError, socket_device};
+use crate::control::client::{Client, TunnelError, socket_device, socket_path};
 use crate::control::protocol::{Request, WireguardKey};
 use crate::counters::CounterSnapshot;
 use crate::datapath::Config;
@@ -293,7 +293,7 @@ impl<S: Requester> TunnelWork<S> {
     fn forget(&mut self, unwanted: &[TunnelEntry]) {
         for entry in unwanted {
             match entry {
-                TunnelEntry::Device(_) => {}
+                TunnelEntry::Device(config) => self.end(&config.device),
                 TunnelEntry::Peer(device, peer) => {
                     self.gone.entry(Arc::clone(device)).or_default().subnets.push(peer.subnet);
                 }
@@ -303,6 +303,17 @@ impl<S: Requester> TunnelWork<S> {
                 }
             }
         }
+    }
+
+    /// Ends the process of a device that nobody wants any more, and removes the device.
+    fn end(&mut self, device: &str) {
+        self.gone.remove(device);
+        let Some(process) = self.processes.remove(device) else { return };
+        match process.client.remove() {
+            Ok(()) => tracing::info!("the tunnel {device} is no longer wanted: ended"),
+            Err(error) => tracing::error!("the tunnel {device} is no longer wanted: {error}"),
+        }
+        let _ = std::fs::remove_file(socket_path(&self.directory, device));
     }
 
     fn devices(&self) -> Vec<Config> {

@@ -5,6 +5,8 @@
 //! route needs the device that a tunnel has created. So additions go bottom up, those appliers
 //! before the kernel; removals go top down, so that no route points to a missing device.
 
+mod trial;
+
 use std::future::poll_fn;
 use std::path::Path;
 use std::pin::{Pin, pin};

@@ -333,7 +333,8 @@ impl Client {
 
     /// Ends the process and removes its device.
     pub fn remove(mut self) -> Result<(), TunnelError> {
-        self.command(&Request::Remove)
+        self.command(&Request::Remove)?;
+        self.reap().map_err(TunnelError::from)
     }
 
     fn ask(&mut self, request: &Request) -> Result<Answer, TunnelError> {

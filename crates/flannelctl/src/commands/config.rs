@@ -1,5 +1,7 @@
 //! `flannelctl config`: the network config.
 
+mod ask_nodes;
+
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,10 +10,11 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use flannel_backend::Judged;
 use flannel_lease::SubnetOrigin;
-use flannel_store::EXAMPLE;
+use flannel_store::{Admin, EXAMPLE};
 
 use super::output::OutputArgs;
 use super::store_args::{StoreArgs, block_on};
+use ask_nodes::ask_nodes;
 
 /// Read, check and write the network config
 #[derive(Debug, Args)]
@@ -36,7 +39,7 @@ enum Action {
     Set {
         /// A file, or `-` for the standard input
         file: PathBuf,
-        /// Even if nodes lose their subnets by it
+        /// Even if nodes lose their subnets by it, or cannot use it
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -124,7 +127,7 @@ impl ConfigArgs {
                 let judged = strict.judge(&text, self.store.subnets()?);
                 note_privileges(&judged.context("nothing was written")?);
                 let store = self.store.open()?;
-                block_on(async { Ok(store.set_config(&text, *force).await?) })?;
+                block_on(set(&*store, &text, *force))?;
             }
             Action::Validate { file, strict, output } => {
                 let judged = strict.judge(&read(file)?, self.store.subnets()?)?;
@@ -136,6 +139,22 @@ impl ConfigArgs {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Writes it when the nodes that would change have said that they can.
+async fn set(store: &dyn Admin, text: &str, force: bool) -> anyhow::Result<()> {
+    let opinions = ask_nodes(store, text).await;
+    let warn = |what: String| writeln!(std::io::stderr(), "warning: {what}");
+    opinions.silence().map_or(Ok(()), warn)?;
+    match opinions.objection() {
+        Some(why) if force => warn(format!("{why}\nthese keep their former network"))?,
+        Some(why) => anyhow::bail!(
+            "nothing was written: {why}\nGive these nodes what they lack, or say --force: they keep their former \
+             network then, and are cut off from the others"
+        ),
+        None => {}
+    }
+    Ok(store.set_config(text, force).await?)
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {

@@ -74,25 +74,48 @@ impl RefusedConfig {
     pub(super) fn next_wake(&self) -> Option<Instant> {
         self.again
     }
+
+    /// It is being tried: what becomes of that decides when it is tried again.
+    pub(super) fn wait_for_trial(&mut self) {
+        self.again = None;
+    }
 }
 
 /// Why a config cannot be used now.
-enum Refusal {
+pub(super) enum Refusal {
     /// Until the config, or this node, is another.
     Unfit(String),
     /// What its backend needs to know could not be found out; it may be another time.
     NotKnown(String),
+    /// It was tried, and could not be made on this node; it may be another time.
+    CannotBeMade(String),
     /// It is being found out.
     NotKnownYet,
+}
+
+fn unfit(why: &str, error: &dyn Display) -> Refusal {
+    Refusal::Unfit(format!("The new network config {why}: {error}"))
+}
+
+impl Refusal {
+    /// For people.
+    pub(super) fn into_words(self) -> String {
+        match self {
+            Self::Unfit(why) | Self::NotKnown(why) | Self::CannotBeMade(why) => why,
+            Self::NotKnownYet => "it is not known yet whether it can be used".to_owned(),
+        }
+    }
 }
 
 impl Daemon {
     pub(super) async fn on_config(&mut self, text: String) -> anyhow::Result<()> {
         // Whatever it was for, it is for an older one.
         self.finding_out = None;
+        self.abandon_trial().await?;
         if text == self.config_text {
             if self.refused.take().is_some() {
                 tracing::info!("The network config is the one in use again");
+                self.network.retake(&self.setup);
             }
             return Ok(());
         }
@@ -103,24 +126,18 @@ impl Daemon {
                 return Ok(());
             }
         };
-        tracing::info!(
-            event = "config-changed",
-            "The network config has changed - Backend type: {}",
-            network.config().backend.kind
-        );
-        self.refused = None;
-        self.earlier.remember(self.network.networks());
-        self.config_text = text;
-        self.network = network;
-        self.announce().await
+        self.change_network(text, network).await
     }
 
-    fn refuse(&mut self, text: String, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, text: String, refusal: Refusal) {
         let former = self.refused.take().filter(|former| former.text == text);
         let (why, is_transient) = match (refusal, &former) {
             (Refusal::Unfit(why), _) => (why, false),
             (Refusal::NotKnown(why), _) => {
                 (format!("The new network config cannot be used yet: {why}"), true)
+            }
+            (Refusal::CannotBeMade(why), _) => {
+                (format!("The new network config cannot be used here: {why}"), true)
             }
             // Keep the reason why it failed before; it is more useful than "trying again".
             (Refusal::NotKnownYet, Some(former)) => (former.why.clone(), false),
@@ -138,11 +155,8 @@ impl Daemon {
         self.refused = Some(RefusedConfig { text, why, again, tries });
     }
 
-    /// The network that a new config describes, or why there can be none.
-    async fn network_of(&mut self, text: &str) -> Result<JoinedNetwork, Refusal> {
-        let unfit = |why: &str, error: &dyn Display| {
-            Refusal::Unfit(format!("The new network config {why}: {error}"))
-        };
+    /// A new config, if it is one that this node follows.
+    pub(super) fn judge_new(&self, text: &str) -> Result<Judged, Refusal> {
         let judged = flannel_backend::judge(text, self.setup.store.subnets());
         let judged = judged.map_err(|error| unfit("is unusable", &error))?;
         if !judged.names_backend && judged.config.backend.kind != self.network.config().backend.kind
@@ -157,6 +171,12 @@ impl Daemon {
         let granted = self.setup.privileges.check(&judged.backend.privileges());
         granted.map_err(|withheld| Refusal::Unfit(format!("The new network config {withheld}")))?;
         self.check_move(&judged.config).map_err(|error| unfit("is not followed", &error))?;
+        Ok(judged)
+    }
+
+    /// The network that a new config describes, or why there can be none.
+    pub(super) async fn network_of(&mut self, text: &str) -> Result<JoinedNetwork, Refusal> {
+        let judged = self.judge_new(text)?;
         let needs = judged.backend.needs();
         if needs.is_empty() {
             self.answers = Answers::default();
@@ -181,7 +201,11 @@ impl Daemon {
     /// What stood in the way of a new config may be gone: the node is another, or another network is.
     pub(super) async fn reconsider(&mut self) -> anyhow::Result<()> {
         match &self.refused {
-            Some(refused) if refused.again.is_none() && self.finding_out.is_none() => {
+            Some(refused)
+                if refused.again.is_none()
+                    && self.finding_out.is_none()
+                    && self.trial.is_none() =>
+            {
                 self.on_config(refused.text.clone()).await
             }
             _ => Ok(()),

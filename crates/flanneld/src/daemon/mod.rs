@@ -6,11 +6,14 @@
 //! be wanted of the kernel and other appliers (`programming`)? Nothing here needs a clean end: the task
 //! may be dropped at any await, and the next daemon goes on from store, kernel and subnet file.
 
+mod backend_trial;
 mod config_changes;
+mod config_check;
 mod connectivity;
 mod earlier;
 mod figures;
 mod first_pages;
+mod former_config;
 mod identity;
 mod issues;
 mod key_rotation;
@@ -40,9 +43,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use flannel_backend::{Answers, Judged, PrivilegePolicy, Stack};
+use flannel_backend::{Answers, Judged, PrivilegePolicy, Stack, Wishes};
 use flannel_kernel::Facts;
-use flannel_lease::{LeaseTable, Previous};
+use flannel_lease::{LeaseTable, NetworkConfig, Previous};
 use flannel_metrics::Latency;
 use flannel_probe::{IncompletePeers, Prober};
 use flannel_store::{Snapshot, Store, StoreEvent};
@@ -56,13 +59,15 @@ use crate::readiness::{Readiness, Report};
 use crate::stopping::Stopping;
 use crate::{checks, memory};
 
+use backend_trial::{BackendTrial, Probation, end_of_trial};
 use config_changes::{RefusedConfig, another_config, say_remarks, wait_for_config};
+use config_check::ConfigCheck;
 use earlier::EarlierNetworks;
 pub use figures::{Figures, PoolFigures};
 use key_rotation::KeyRotation;
 use lease::OwnLease;
 use needs::FindingOut;
-use network::{JoinedNetwork, OnLan};
+use network::{JoinedNetwork, NetworkError, OnLan};
 pub use network_conflicts::TakenByNetworks;
 use peers::Peers;
 use requests::{Means, NodeNow};
@@ -97,9 +102,10 @@ pub async fn run(setup: Setup) -> anyhow::Result<()> {
     let prober = setup.prober.clone();
     let (now, node) = watch::channel(None);
     let daemon = (setup.report.readings(), setup.report.network().clone());
-    let means = Means { store: store.clone(), prober: prober.clone(), node, daemon };
+    let (config_checks, checks) = config_check::channel();
+    let means = Means { store: store.clone(), prober: prober.clone(), node, daemon, config_checks };
     tokio::select! {
-        result = live(setup, now) => result,
+        result = live(setup, now, checks) => result,
         never = keep_telling(&*store, said) => match never {},
         never = probing::keep_probing(prober) => match never {},
         never = requests::keep_answering(means) => match never {},
@@ -110,11 +116,15 @@ pub async fn run(setup: Setup) -> anyhow::Result<()> {
     }
 }
 
-async fn live(mut setup: Setup, now: watch::Sender<Option<Arc<NodeNow>>>) -> anyhow::Result<()> {
+async fn live(
+    mut setup: Setup,
+    now: watch::Sender<Option<Arc<NodeNow>>>,
+    config_checks: mpsc::Receiver<ConfigCheck>,
+) -> anyhow::Result<()> {
     // Before the rules of any other network are written, so that ours are not taken for leftovers.
     let rules = TrafficRules::new(&setup.options.traffic, &earlier_networks(&setup.previous))?;
     public_addresses::take_from_store(&mut setup).await;
-    let (text, place) = loop {
+    let (text, used, place) = loop {
         let (text, config) = wait_for_config(&setup).await;
         tracing::info!("Found network config - Backend type: {}", config.backend.kind);
         let judged = match flannel_backend::judge(&text, setup.store.subnets()) {
@@ -134,14 +144,31 @@ async fn live(mut setup: Setup, now: watch::Sender<Option<Arc<NodeNow>>>) -> any
         }
         // With a config that is wrong there may be no place until somebody has written another.
         tokio::select! {
-            place = Place::find(&setup, judged) => break (text, place?),
+            found = find_place(&setup, &text, judged) => {
+                let (used, place) = found?;
+                break (text, used, place);
+            }
             () = another_config(&setup, &text) => {
                 tracing::info!("The network config has changed: starting with the new one");
             }
         }
     };
-    let mut daemon = Daemon::join(setup, rules, text, place, now).await?;
-    daemon.serve().await
+    let mut daemon = Daemon::join(setup, rules, used, place, now).await?;
+    // If it goes on with what a former daemon left, it changes from there.
+    daemon.on_config(text).await?;
+    daemon.serve(config_checks).await
+}
+
+/// This node's place in the network that a config describes, or in the one it had before if only the backend is another;
+/// and the config of that network.
+async fn find_place(setup: &Setup, text: &str, judged: Judged) -> anyhow::Result<(String, Place)> {
+    // At a start a config without a backend means udp, whatever was in use: the Go flannel has it so.
+    if judged.names_backend
+        && let Some(before) = former_config::join_as_before(setup, text, &judged.config).await
+    {
+        return Ok(before);
+    }
+    Ok((text.to_owned(), Place::find(setup, judged).await?))
 }
 
 /// This node's place in a network: how it takes part in it, and its subnet.
@@ -159,16 +186,25 @@ impl Place {
         let config = judged.config;
         checks::bridge_filter(Stack::of(&config), config.nftables)?;
         let answers = needs::find_out_at_last(setup, judged.backend.needs()).await;
+        match Self::try_in(setup, config, answers).await {
+            Ok(place) => Ok(place),
+            Err(error) => bail!("{error}"),
+        }
+    }
+
+    /// The same when it is known what the backend needs to know.
+    async fn try_in(
+        setup: &Setup,
+        config: NetworkConfig,
+        answers: Answers,
+    ) -> Result<Self, NetworkError> {
         let mut facts = setup.appliers.kernel().facts();
         let now = facts.borrow_and_update().clone();
         let on_lan = match identity::was_in(setup, &config, &now) {
             true => OnLan::Warn,
             false => OnLan::RefuseInside,
         };
-        let network = match JoinedNetwork::new(setup, config, answers.clone(), &now, on_lan).await {
-            Ok(network) => network,
-            Err(error) => bail!("{error}"),
-        };
+        let network = JoinedNetwork::new(setup, config, answers.clone(), &now, on_lan).await?;
         network.say_underlay();
         let (own, others) = OwnLease::acquire(setup, &network, now).await;
         Ok(Self { answers, facts, network, own, others })
@@ -189,6 +225,12 @@ struct Daemon {
     answers: Answers,
     /// That being found out for a config that is refused until then.
     finding_out: Option<FindingOut>,
+    /// Another config that is tried beside the one in use.
+    trial: Option<BackendTrial>,
+    /// What is wanted for that; and for a moment longer when the node changes over.
+    tried: Wishes,
+    /// The network has not yet been seen to work.
+    probation: Option<Probation>,
     network: JoinedNetwork,
     own: OwnLease,
     table: LeaseTable,
@@ -246,6 +288,9 @@ impl Daemon {
             refused: None,
             answers,
             finding_out: None,
+            trial: None,
+            tried: Wishes::default(),
+            probation: Some(Probation::of_first_network()),
             network,
             own,
             table,
@@ -277,7 +322,10 @@ impl Daemon {
         Ok(daemon)
     }
 
-    async fn serve(&mut self) -> anyhow::Result<()> {
+    async fn serve(
+        &mut self,
+        mut config_checks: mpsc::Receiver<ConfigCheck>,
+    ) -> anyhow::Result<()> {
         let mut status = self.setup.appliers.watch_status();
         let mut rules = self.rules.health();
         let mut taken = self.setup.taken.changes();
@@ -285,7 +333,8 @@ impl Daemon {
         let mut questions = self.setup.report.take_questions();
         // Something may have been taken from us while we joined.
         self.on_taken().await?;
-        self.judge(&status.now());
+        let at_first = self.without_trial(status.now());
+        self.judge(&at_first);
         loop {
             let wake = self.next_wake();
             tokio::select! {
@@ -301,17 +350,24 @@ impl Daemon {
                 changed = status.changed() => {
                     changed.context("an applier has stopped")?;
                 }
+                // One is tried at a time.
+                Some(check) = config_checks.recv(), if self.trial.is_none() => {
+                    self.on_config_check(check).await;
+                }
+                tried = end_of_trial(&mut self.trial) => self.on_trial_end(tried).await?,
                 found = end_if_any(&mut self.finding_out) => self.on_found_out(found).await?,
                 () = changed_if_any(&mut rules) => {}
                 () = taken.next() => self.on_taken().await?,
                 () = changed_if_any(&mut checksum) => self.on_broken_checksum().await?,
                 () = sleep_until(wake) => self.on_timer().await?,
                 Some(question) = questions.recv() => {
-                    self.answer(question, &status.now());
+                    let now = self.without_trial(status.now());
+                    self.answer(question, &now);
                     continue;
                 }
             }
-            let status = status.now();
+            let status = self.without_trial(status.now());
+            self.end_probation(&status).await?;
             self.judge(&status);
             self.note_incomplete(&status);
         }
@@ -381,7 +437,9 @@ impl Daemon {
         let refused = self.refused.as_ref().and_then(RefusedConfig::next_wake);
         let key = self.network.answers().private_key().map(|_| self.key_rotation.next_look());
         let peers = self.peers.next_wake();
-        [self.own.next_wake(), peers, self.incomplete_due, Some(self.tidy_due), refused, key]
+        let probation = self.probation.as_ref().map(Probation::next_wake);
+        let tidy = Some(self.tidy_due);
+        [self.own.next_wake(), peers, self.incomplete_due, tidy, refused, key, probation]
             .into_iter()
             .flatten()
             .chain([self.subnet_file_due])

@@ -99,7 +99,21 @@ fn suggest_another(
 }
 
 impl JoinedNetwork {
+    /// Claims what the network needs of this node, in place of what it had claimed.
     pub(super) async fn new(
+        setup: &Setup,
+        config: NetworkConfig,
+        answers: Answers,
+        facts: &Facts,
+        on_lan: OnLan,
+    ) -> Result<Self, NetworkError> {
+        let network = Self::unclaimed(setup, config, answers, facts, on_lan).await?;
+        setup.taken.take(setup.report.network(), &network.networks(), &network.devices())?;
+        Ok(network)
+    }
+
+    /// As it would be, whoever else wants its addresses and devices.
+    pub(super) async fn unclaimed(
         setup: &Setup,
         config: NetworkConfig,
         answers: Answers,
@@ -133,11 +147,6 @@ impl JoinedNetwork {
         if let Some(lan) = lan.as_ref().filter(|lan| on_lan.refuses(lan)) {
             return Err(lan.clone().into());
         }
-        setup.taken.take(
-            setup.report.network(),
-            &flannel_backend::networks(&node),
-            &backend.devices(&node),
-        )?;
         Ok(Self {
             backend,
             node,
@@ -185,6 +194,14 @@ impl JoinedNetwork {
 
     pub(super) fn mtu(&self) -> u32 {
         self.backend.mtu(&self.node)
+    }
+
+    /// Claims for this network what it uses, in place of what was claimed for another config.
+    pub(super) fn retake(&self, setup: &Setup) {
+        let (name, devices) = (setup.report.network(), self.devices());
+        if let Err(conflict) = setup.taken.take(name, &self.networks(), &devices) {
+            tracing::warn!("{conflict}");
+        }
     }
 
     /// How that was found, in words.

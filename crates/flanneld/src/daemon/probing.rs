@@ -96,7 +96,7 @@ impl Daemon {
             incomplete.extend(applier.tally().await.unwrap_or_default().incomplete);
         }
         let peers = incomplete.iter().filter_map(|who| match who {
-            WantedBy::Node => None,
+            WantedBy::Node | WantedBy::Trial => None,
             WantedBy::Peer(subnet) => known_by(subnet),
         });
         self.incomplete = if incomplete.contains(&WantedBy::Node) {

@@ -33,6 +33,7 @@ impl Daemon {
         let own = self.own.lease();
         let mut desired = self.peers.all(&self.network, own, &self.table);
         desired.want(WantedBy::Node, self.network.base(own, &self.setup.options));
+        desired.want(WantedBy::Trial, self.tried.clone());
         let ownership = self.network.ownership(self.earlier.as_slice());
         let status = self.setup.appliers.replace(ownership, desired).await?;
         self.probe_all();

@@ -18,9 +18,10 @@ use flannel_trace::NodeInNetwork;
 use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::{OnceCell, oneshot, watch};
+use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use super::config_check::{self, ConfigCheck};
 use super::{Daemon, connectivity, marked_packets, trace};
 use crate::door::Question;
 use crate::readiness::Readings;
@@ -38,6 +39,8 @@ pub(super) struct Means {
     pub(super) node: watch::Receiver<Option<Arc<NodeNow>>>,
     /// Where the daemon of this network is asked, and by which name.
     pub(super) daemon: (Readings, NetworkName),
+    /// Where it is asked whether a config could be used.
+    pub(super) config_checks: mpsc::Sender<ConfigCheck>,
 }
 
 impl Means {
@@ -111,6 +114,7 @@ fn begin(kind: &str, asked: Asked) -> Option<Doing> {
         flannel_connectivity::KIND => Some(Box::pin(connectivity::run(asked))),
         marked::request::KIND => Some(Box::pin(marked_packets::run(asked))),
         flannel_trace::request::KIND => Some(Box::pin(trace::run(asked))),
+        flannel_backend::CONFIG_QUESTION => Some(Box::pin(config_check::run(asked))),
         _ => None,
     }
 }

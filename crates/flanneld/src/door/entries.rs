@@ -170,7 +170,7 @@ fn first_of(reports: &[EntryReport<WantedBy>]) -> Option<String> {
 
 fn entry_state(network: &str, applier: &str, report: EntryReport<WantedBy>) -> EntryState {
     let subnet = match report.requester {
-        WantedBy::Node => None,
+        WantedBy::Node | WantedBy::Trial => None,
         WantedBy::Peer(subnet) => Some(subnet),
     };
     EntryState {

@@ -9,6 +9,7 @@
 mod support;
 
 mod assigned;
+mod backend_trial;
 mod boot;
 mod clashes;
 mod cloud;

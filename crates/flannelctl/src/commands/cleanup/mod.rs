@@ -112,7 +112,9 @@ impl CleanupArgs {
         let mut next_key = self.wireguard_key.clone().into_os_string();
         next_key.push(".next");
         let mut files = vec![self.subnet_file.clone(), self.wireguard_key.clone(), next_key.into()];
+        files.push(self.subnet_file.with_extension("config"));
         files.extend(within(&self.subnet_dir, "env"));
+        files.extend(within(&self.subnet_dir, "config"));
         files.extend(within(&self.node_dir, "json"));
         // Beside it: where plugins and operators ask flanneld, and what it showed to container runtimes.
         for name in [

@@ -1,0 +1,146 @@
+//! A config that this node cannot use costs it nothing: what works is not taken away for what is not known to work.
+
+use std::net::UdpSocket;
+
+use flannel_lab::{Lab, LabError, Result};
+use serde_json::{Value, json};
+
+use crate::probing::flannelctl;
+use crate::support::{
+    Kernel, LIMIT, both_ways, connected_pods, lab, measured, probe, reach_each_other,
+};
+
+fn config(backend: Value) -> String {
+    json!({"Network": "10.244.0.0/16", "Backend": backend}).to_string()
+}
+
+/// Writes a config and waits until node 1 has said why it does not use it.
+fn refused(lab: &Lab, backend: Value, why: &str) -> Result<()> {
+    lab.put_config(&config(backend))?;
+    lab.wait_until(why, LIMIT, || {
+        let (status, text) = probe(lab, 1, "/readyz")?.unwrap();
+        let keeps = text.contains("the node keeps its former network");
+        if status == 503 && keeps && text.contains(why) {
+            Ok(())
+        } else {
+            Err(LabError::Spec(text))
+        }
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_backend_that_cannot_be_made_here_costs_no_packet_nor_does_a_restart_with_it() -> Result<()> {
+    let lab = lab(2).start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let node = lab.node(1);
+    let mut kernel = Kernel::of(node)?;
+    let (before, leases) = (kernel.held(), lab.leases()?);
+    let remembered = "/run/flannel/subnet.config";
+    lab.wait_until("the config to be remembered", LIMIT, || node.read_file(remembered).is_ok())?;
+    let traffic = both_ways(&lab, &one, &two)?;
+    // Both nodes: what one of them changes to, the other could not follow.
+    for node in lab.nodes() {
+        node.ip("link add stranger type vxlan id 42 dev eth0 dstport 8472")?;
+        node.exec(&["mount", "--bind", "/dev/null", "/dev/net/tun"])?;
+    }
+    let has_ipip = node.output(&["ip", "link", "add", "probe0", "type", "ipip"])?.status.success();
+    refused(&lab, json!({"Type": "vxlan", "VNI": 42}), "stranger is in the way")?;
+    refused(&lab, json!({"Type": "udp"}), "/dev/net/tun")?;
+    if !has_ipip {
+        refused(&lab, json!({"Type": "ipip"}), "this kernel has no ipip devices")?;
+    }
+    node.flanneld().stop()?;
+    node.flanneld().start()?;
+    let why = if has_ipip { "/dev/net/tun" } else { "this kernel has no ipip devices" };
+    lab.wait_until("the reason after a restart", LIMIT, || {
+        let (_, text) =
+            probe(&lab, 1, "/readyz")?.map_err(|error| LabError::Spec(error.to_string()))?;
+        if text.contains(why) { Ok(()) } else { Err(LabError::Spec(text)) }
+    })?;
+    traffic.flow(&lab)?;
+    let reports = traffic.stop();
+    measured(&reports);
+    reports.nothing_is_lost();
+    assert_eq!((kernel.held(), lab.leases()?), (before, leases));
+    // What stood in the way is gone: it is followed.
+    node.ip("link del stranger")?;
+    lab.node(2).ip("link del stranger")?;
+    lab.put_config(&config(json!({"Type": "vxlan", "VNI": 42})))?;
+    lab.wait_until("the change", LIMIT, || kernel.device("flannel.1").is_none())?;
+    assert!(kernel.device("flannel.42").is_some());
+    reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+fn a_port_that_another_program_has_is_tried_under_another_name_and_costs_no_packet() -> Result<()> {
+    let lab = lab(2).backend("udp").start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let mut kernel = Kernel::of(lab.node(1))?;
+    let before = kernel.held();
+    let socket = |node: u16| {
+        lab.node(node)
+            .in_netns(|| UdpSocket::bind("0.0.0.0:9999"))
+            .map(|bound| bound.expect("a socket"))
+    };
+    let busy = [socket(1)?, socket(2)?];
+    let traffic = both_ways(&lab, &one, &two)?;
+    refused(&lab, json!({"Type": "udp", "Port": 9999}), "9999")?;
+    traffic.flow(&lab)?;
+    let reports = traffic.stop();
+    measured(&reports);
+    reports.nothing_is_lost();
+    assert_eq!(kernel.held(), before, "nothing is left of the trial");
+    let tunnels = lab.node(1).exec(&["ls", "/run/flannel"])?;
+    assert!(!tunnels.contains("try-"), "{tunnels}");
+    drop(busy);
+    lab.wait_until("both to follow", LIMIT, || {
+        let ready = (1..=2).all(|node| matches!(probe(&lab, node, "/readyz"), Ok(Ok((200, _)))));
+        if ready { Ok(()) } else { Err("not ready") }
+    })?;
+    reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+fn a_network_that_does_not_work_once_it_is_in_use_is_taken_back() -> Result<()> {
+    let commands =
+        |post: &str| json!({"Type": "extension", "Shell": true, "PostStartupCommand": post});
+    let lab = lab(1).backend_json(commands("echo good >> /run/ran")).start()?;
+    refused(&lab, commands("echo bad >> /run/ran; exit 3"), "exit status: 3")?;
+    let node = lab.node(1);
+    lab.wait_until("the former command to run again", LIMIT, || {
+        let ran = node.read_file("/run/ran")?;
+        let end: Vec<&str> = ran.lines().rev().take(2).collect();
+        if end == ["good", "bad"] { Ok(()) } else { Err(LabError::Spec(ran)) }
+    })?;
+    lab.put_config(&config(commands("echo better >> /run/ran")))?;
+    lab.start_daemons()
+}
+
+#[test]
+fn config_set_asks_nodes_and_writes_nothing_that_one_of_them_cannot_use() -> Result<()> {
+    let lab = lab(2).start()?;
+    let node = lab.node(1);
+    lab.node(2).ip("link add stranger type vxlan id 42 dev eth0 dstport 8472")?;
+    let etcd = format!("--etcd-endpoints={}", lab.etcd()?.endpoints());
+    let set = |vni: u16, words: &[&str]| -> Result<(bool, String)> {
+        node.write_file("/run/new.json", &config(json!({"Type": "vxlan", "VNI": vni})))?;
+        let command = ["config", "set", &etcd, "/run/new.json"];
+        Ok(flannelctl(&lab, 1, &[&command[..], words].concat()))
+    };
+    let (written, said) = set(42, &[])?;
+    assert!(!written && said.contains("nothing was written: 1 of 2 nodes"), "{said}");
+    assert!(said.contains("stranger is in the way"), "{said}");
+    let mut kernels = [Kernel::of(node)?, Kernel::of(lab.node(2))?];
+    for kernel in &mut kernels {
+        lab.wait_until("the trial to be over", LIMIT, || kernel.device("flannel.42").is_none())?;
+        assert!(kernel.device("flannel.1").is_some());
+    }
+    let (written, said) = set(43, &[])?;
+    assert!(written && said.is_empty(), "{said}");
+    let (written, said) = set(42, &["--force"])?;
+    assert!(written && said.contains("these keep their former network"), "{said}");
+    lab.wait_until("node 1 to follow", LIMIT, || kernels[0].device("flannel.42").is_some())?;
+    assert!(kernels[1].device("flannel.43").is_some());
+    Ok(())
+}
