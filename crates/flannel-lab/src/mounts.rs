@@ -85,6 +85,8 @@ fn prepare_run() -> Result<()> {
 /// by the pod's address.
 pub(crate) fn show_namespace(net: BorrowedFd<'_>, name: &str) -> Result<()> {
     let file = format!("{NAMESPACES}/{name}");
+    // Pods are counted anew when their node has another subnet: one of the former subnet may have this name.
+    hide_namespace(name);
     let show = || -> io::Result<()> {
         fs::write(&file, "")?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
