@@ -172,6 +172,10 @@ mod tests {
         };
         policy(false, Cluster, Some("a")).check(&[in_a_shell]).expect_err("it is another command");
         assert_eq!(policy(false, LeaseServer, None).check(&[]), Ok(()));
+        // A network that is joined again after an error has not started again.
+        let again = policy(false, Cluster, Some("a"));
+        again.clone().start_with(vec![command("b")]);
+        again.check(&[command("b")]).expect_err("it was not there at the start");
     }
 
     #[test]
