@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MOST: usize = 256;
 /// How many walks through the table of flows wait. Beyond that, plugins walk themselves.
 const MOST_WALKS: usize = 64;
+/// A plugin that has handed over a walk has answered by then, and does not share its processor with it.
+const AFTER_THE_ANSWER: Duration = Duration::from_millis(10);
 const BACKLOG: i32 = 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +67,7 @@ pub fn serve(path: &Path) -> Result<(), ServeError> {
         "cni-flows",
         Box::new(move || {
             for (socket, flows) in walks {
+                thread::sleep(AFTER_THE_ANSWER);
                 // It only helps; without it the flows end by themselves.
                 let _ = Connection::adopt(socket).and_then(|mut it| flows.forget(&mut it));
             }
