@@ -86,8 +86,8 @@ impl Action {
                  dist/kubernetes/operator.yml has them"
             }
             Self::CreateEvent | Self::PatchEvent => {
-                "the ClusterRole of flannel's service account needs the rule {apiGroups: [\"\"], resources: \
-                 [events], verbs: [create, patch]}"
+                "flannel's service account needs, by a Role in the namespace default, the rule {apiGroups: [\"\"], \
+                 resources: [events], verbs: [create, patch]}"
             }
             Self::GetConfigMap | Self::PatchConfigMap => {
                 "who looks at the network config needs the right to get that ConfigMap, and who writes it to patch it"

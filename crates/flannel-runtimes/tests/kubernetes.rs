@@ -225,23 +225,21 @@ fn reboot(cluster: &Cluster, number: u16) {
 
 fn the_service_account_may_what_the_manifest_says_and_no_more(cluster: &Cluster) {
     let account = format!("--as=system:serviceaccount:{NAMESPACE}:flannel");
-    let list = |who: &str| {
-        let text = cluster.kubectl(&["auth", "can-i", "--list", "--no-headers", who]);
+    let list_in = |namespace: &str, who: &str| {
+        let text =
+            cluster.kubectl(&["-n", namespace, "auth", "can-i", "--list", "--no-headers", who]);
         let mut lines: Vec<String> = text.lines().map(words).collect();
         lines.sort();
         lines
     };
-    let everybody = list("--as=system:serviceaccount:default:nobody");
-    let more: Vec<String> =
-        list(&account).into_iter().filter(|line| !everybody.contains(line)).collect();
-    assert_eq!(
-        more,
-        [
-            "events [] [] [create patch]",
-            "nodes [] [] [get list watch]",
-            "nodes/status [] [] [patch]"
-        ]
-    );
+    let more_in = |namespace: &str| -> Vec<String> {
+        let everybody = list_in(namespace, "--as=system:serviceaccount:default:nobody");
+        list_in(namespace, &account).into_iter().filter(|line| !everybody.contains(line)).collect()
+    };
+    let nodes = ["nodes [] [] [get list watch]", "nodes/status [] [] [patch]"];
+    assert_eq!(more_in(NAMESPACE), nodes);
+    let events = "events [] [] [create patch]";
+    assert_eq!(more_in("default"), [events, nodes[0], nodes[1]]);
 }
 
 /// With no more rights than the daemon has.

@@ -4,7 +4,7 @@ use flannel_runtimes::our_manifest;
 
 #[test]
 fn the_manifest_is_the_base_in_one_file() {
-    let parts = ["namespace", "rbac", "config", "daemonset"];
+    let parts = ["namespace", "rbac", "admission", "config", "daemonset"];
     let base = parts.map(|part| our_manifest(&format!("base/{part}.yaml"))).join("---\n");
     let whole = our_manifest("kube-flannel.yml");
     let (_, whole) = whole.split_once("apiVersion").expect("a manifest");

@@ -183,16 +183,28 @@ impl ApiServer {
 
     /// What status somebody with this token is answered with.
     pub fn status_for(&self, token: &str, path: &str) -> u16 {
+        self.ask_as(token, &Method::GET, path, None).0
+    }
+
+    /// Asks with a token; the answer's status and content.
+    pub fn ask_as(
+        &self,
+        token: &str,
+        method: &Method,
+        path: &str,
+        content: Option<(&'static str, &str)>,
+    ) -> (u16, String) {
         let user = serde_json::json!({ "token": token });
         let access =
             Access::Kubeconfig { file: self.kubeconfig("asker", &self.url(), user), url: None };
         let answered = self.inside(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let ask = Ask { method: &Method::GET, path, accept: JSON, content: None };
+            let ask = Ask { method, path, accept: JSON, content };
             let request = async { Client::new(access).request(ask).await };
             runtime.expect("a runtime").block_on(request)
         });
-        answered.expect("the API server answers").status.as_u16()
+        let answer = answered.expect("the API server answers");
+        (answer.status.as_u16(), String::from_utf8_lossy(&answer.body).into_owned())
     }
 
     /// As [`Self::ask`], for what must succeed.

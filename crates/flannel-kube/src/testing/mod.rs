@@ -4,11 +4,13 @@
 mod api_server;
 mod bulk;
 mod certificates;
+mod manifest;
 mod nodes;
 mod proxy;
 mod tokens;
 
 pub use api_server::{ApiServer, ApiServerBuilder};
 pub use bulk::keep_whole_nodes;
-pub use nodes::{NodeSpec, manifest_rules};
+pub use manifest::manifest_rules;
+pub use nodes::NodeSpec;
 pub use proxy::Proxy;

@@ -207,12 +207,3 @@ impl ApiServer {
         self.must(&Method::DELETE, &path, None);
     }
 }
-
-/// What flannel's manifest allows it to do.
-pub fn manifest_rules() -> Value {
-    let text = include_str!("../../../../dist/kubernetes/base/rbac.yaml");
-    let documents = yaml_rust2::YamlLoader::load_from_str(text).expect("YAML");
-    let documents = documents.into_iter().map(crate::kubeconfig::to_json);
-    let role = documents.into_iter().find(|document| document["kind"] == "ClusterRole");
-    role.expect("a ClusterRole")["rules"].clone()
-}

@@ -138,6 +138,72 @@ fn a_right_that_is_missing_is_named_with_verb_and_resource_and_works_once_it_is_
     Ok(())
 }
 
+/// The manifest's roles and its admission policy, on the API server itself.
+#[test]
+fn a_node_s_token_writes_into_its_own_node_what_is_flannel_s_and_nothing_else() -> Result<()> {
+    const MERGE: &str = "application/merge-patch+json";
+    const STRATEGIC: &str = "application/strategic-merge-patch+json";
+    let kube = as_pods(2)?;
+    kube.server.apply_rights();
+    let tokens = [1, 2].map(|number| kube.server.token_of_pod_on(&name(number)));
+    for (number, token) in (1..).zip(&tokens) {
+        put_token(&kube, number, token)?;
+    }
+    let write = |token: &str, node: u16, kind, patch: &Value| {
+        let path = format!("/api/v1/nodes/{}/status", name(node));
+        kube.server.ask_as(token, &Method::PATCH, &path, Some((kind, &patch.to_string())))
+    };
+    let annotation = |name: &str| json!({"metadata": {"annotations": {name: "x"}}});
+    let ours = annotation("flannel.alpha.coreos.com/answer");
+    kube.wait("the policy to hold", || write(&tokens[0], 2, MERGE, &ours).0 != 200)?;
+
+    // All that flanneld writes it may write.
+    kube.lab.start_daemons()?;
+    kube.connected_pods(1, 2)?;
+    for number in 1..=2 {
+        kube.wait("the condition to be set", || {
+            kube.server.network_unavailable(&name(number)).as_deref() == Some("False")
+        })?;
+    }
+    let condition =
+        |kind: &str| json!({"status": {"conditions": [{"type": kind, "status": "True"}]}});
+    let strange = annotation("example.com/other");
+    let label = json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}});
+    let capacity = json!({"status": {"capacity": {"example.com/gold": "9"}}});
+    let own = |kind, patch: &Value| write(&tokens[0], 1, kind, patch);
+    assert_eq!(own(MERGE, &ours).0, 200);
+    assert_eq!(own(STRATEGIC, &condition("NetworkUnavailable")).0, 200);
+    for (what, (status, said), why) in [
+        ("another Node", write(&tokens[0], 2, MERGE, &ours), "into that Node alone"),
+        ("a foreign annotation", own(MERGE, &strange), "no annotations but those below"),
+        ("a label", own(MERGE, &label), "no labels and no metadata"),
+        ("another condition", own(STRATEGIC, &condition("Ready")), "NetworkUnavailable"),
+        ("the capacity", own(STRATEGIC, &capacity), "NetworkUnavailable"),
+        (
+            "a token of no pod",
+            write(&kube.server.token_of_no_pod(), 1, MERGE, &ours),
+            "on which node it is used",
+        ),
+    ] {
+        assert!(status == 422 && said.contains(why), "{what}: {status} {said}");
+    }
+    // Nobody else is concerned.
+    kube.server.annotate(&name(1), "example.com/other", Some("y"));
+    // Events on Nodes are in the namespace default.
+    for (namespace, status) in [("default", 201), ("kube-system", 403)] {
+        let event = json!({
+            "metadata": {"name": "e1", "namespace": namespace}, "reason": "Test", "type": "Normal",
+            "involvedObject": {"kind": "Node", "name": name(1), "namespace": namespace},
+        });
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        let content = Some(("application/json", event.to_string()));
+        let content = content.as_ref().map(|(kind, text)| (*kind, text.as_str()));
+        let (said, text) = kube.server.ask_as(&tokens[0], &Method::POST, &path, content);
+        assert_eq!(said, status, "{namespace}: {text}");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_pod_that_is_not_told_its_node_asks_for_it() -> Result<()> {
     let kube = as_pods(1)?;

@@ -78,3 +78,19 @@
 {{- $own := .Values.flannel.flannel_cni.image -}}
 {{- if $own.repository -}}{{ $own.repository }}:{{ $own.tag }}{{- else -}}{{ include "flannel.image" . }}{{- end -}}
 {{- end -}}
+
+{{- /* What annotations of flannel begin with, as flanneld completes it. */ -}}
+{{- define "flannel.annotationPrefix" -}}
+{{- $prefix := "flannel.alpha.coreos.com" -}}
+{{- range concat .Values.flannel.args .Values.flannel.extraArgs -}}
+{{- if hasPrefix "--kube-annotation-prefix=" . -}}
+{{- $prefix = trimPrefix "--kube-annotation-prefix=" . -}}
+{{- end -}}
+{{- end -}}
+{{- if not (contains "/" $prefix) -}}
+{{- $prefix = printf "%s/" $prefix -}}
+{{- else if not (or (hasSuffix "/" $prefix) (hasSuffix "-" $prefix)) -}}
+{{- $prefix = printf "%s-" $prefix -}}
+{{- end -}}
+{{- $prefix -}}
+{{- end -}}
