@@ -50,11 +50,11 @@ impl Pod {
         let mut lines = Vec::new();
         let pods = match &*bridge {
             Some(bridge) if bridge.env == env => bridge.pods,
-            // The node has another subnet now: the bridge moves there, older pods are stranded.
-            Some(_) => {
+            // The node has another subnet now: the bridge moves there. Older pods are stranded, and keep their names.
+            Some(bridge) => {
                 lines.push(format!("addr flush dev {BRIDGE}"));
                 lines.extend(bridge_lines(&env));
-                0
+                bridge.pods
             }
             None => {
                 let mtu = env.mtu;
