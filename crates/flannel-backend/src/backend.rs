@@ -14,7 +14,9 @@ use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use ipnet::IpNet;
 
 use crate::family::PerFamily as _;
-use crate::{Answers, Carriage, Connected, Need, Privilege, Stack, Underlay, Wishes};
+use crate::{
+    Answers, Carriage, Connected, LinkIdentity, Need, Privilege, Stack, Underlay, Wishes,
+};
 
 /// All that a backend may look at besides leases.
 #[derive(Clone, Debug)]
@@ -38,16 +40,27 @@ pub struct NodeMemory<'a> {
     pub facts: &'a Facts,
     /// The same for this machine at every boot, different on every other.
     pub machine: u64,
+    /// What other nodes were known by first: this node announces none of it, if it has a choice.
+    pub taken: &'a [LinkIdentity],
 }
 
+/// Of what is wrong with a peer's data, which the message may quote.
+const LONGEST_MESSAGE: usize = 200;
+
 impl PeerProblem {
+    /// Something is wrong with what the peer has written for its backend.
+    pub(crate) fn data(why: impl ToString) -> Self {
+        Self::Data(flannel_common::shorten(&why.to_string(), LONGEST_MESSAGE).into_owned())
+    }
+
     /// All that [`Self::kind`] says.
-    pub const KINDS: [&'static str; 10] = [
+    pub const KINDS: [&'static str; 11] = [
         "other-backend",
         "unclaimed",
         "outside-network",
         "overlaps-ours",
         "our-address",
+        "identity-taken",
         "displaces",
         "no-address",
         "other-family",
@@ -63,11 +76,20 @@ impl PeerProblem {
             Self::OutsideNetwork => "outside-network",
             Self::OverlapsOurs => "overlaps-ours",
             Self::OurAddress => "our-address",
+            Self::IdentityTaken { .. } => "identity-taken",
             Self::Displaces { .. } => "displaces",
             Self::NoAddress(_) => "no-address",
             Self::Apart(_) => "other-family",
             Self::Data(_) => "bad-data",
             Self::Unreachable(_) => "unreachable",
+        }
+    }
+
+    /// What helps, where that is known.
+    pub fn fix(&self) -> Option<&'static str> {
+        match self {
+            Self::IdentityTaken { identity, .. } => Some(identity.fix()),
+            _ => None,
         }
     }
 
@@ -187,6 +209,12 @@ pub trait Backend: Send + Sync {
         node.attrs(self.lease_type())
     }
 
+    /// What a node that announces this is known by at the link, beside its address. Of two nodes with the same one, peers
+    /// can send to only one.
+    fn link_identities(&self, _announced: &LeaseAttrs) -> Vec<LinkIdentity> {
+        Vec::new()
+    }
+
     /// Whether a lease with this node's public address is this node's own, of some time before. Nodes behind
     /// one NAT have one address.
     fn is_own(&self, _node: &Node, _lease: &Lease) -> bool {
@@ -238,6 +266,10 @@ fn hint(nearest: &Option<&str>) -> String {
     nearest.map(|nearest| format!("did you mean {nearest}? ")).unwrap_or_default()
 }
 
+fn at(address: &Option<IpAddr>) -> String {
+    address.map(|address| format!(" at {address}")).unwrap_or_default()
+}
+
 /// Why a peer gets no entries. It is logged once and tried again when the peer's lease changes.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PeerProblem {
@@ -258,6 +290,13 @@ pub enum PeerProblem {
         "it announces our own public address: an old lease of this node, or a duplicate address"
     )]
     OurAddress,
+    /// Another lease announced it before.
+    #[error(
+        "it announces {identity}, which the lease {holder}{at} had first; packets for both would go to one node, \
+         so nothing is sent to this one",
+        at = at(.address)
+    )]
+    IdentityTaken { identity: LinkIdentity, holder: Subnet, address: Option<IpAddr> },
     #[error(
         "its subnet {theirs} would take the place of the route {route}, by which this node is connected to its \
          own pods or its own network, so it gets no route here: if the lease's node is gone, or was this one \

@@ -8,6 +8,9 @@ use ipnet::IpNet;
 
 use crate::{Backend, Connected, Meeting, Node, PeerProblem, Wishes};
 
+/// Of what a peer has written, in messages.
+const LONGEST_SHOWN: usize = 60;
+
 /// What one peer adds. The checks that hold for all backends are made here, once.
 pub fn peer_wishes(
     backend: &dyn Backend,
@@ -25,7 +28,7 @@ pub fn peer_wishes(
     }
     if !ours.is_empty() && !untyped && !theirs.eq_ignore_ascii_case(ours) {
         return Err(PeerProblem::OtherBackend {
-            theirs: theirs.to_string(),
+            theirs: flannel_common::shorten(theirs, LONGEST_SHOWN).into_owned(),
             ours: ours.to_owned(),
         });
     }

@@ -163,7 +163,7 @@ impl ExtensionBackend {
         let LeaseAttrs { public_ip, public_ipv6, backend_data, .. } = &peer.attrs;
         let data: Option<String> = match backend_data {
             Some(data) => data.parse().map_err(|error| {
-                PeerProblem::Data(format!("it is not the output of a {PRE}: {error}"))
+                PeerProblem::data(format!("it is not the output of a {PRE}: {error}"))
             })?,
             None => None,
         };

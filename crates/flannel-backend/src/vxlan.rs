@@ -14,7 +14,9 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::family::{Family, PerFamily as _};
-use crate::{Backend, BackendError, Carriage, Node, NodeMemory, PeerProblem, Stack, Wishes};
+use crate::{
+    Backend, BackendError, Carriage, LinkIdentity, Node, NodeMemory, PeerProblem, Stack, Wishes,
+};
 
 /// Before this, the kernel sends vxlan packets with a wrong outer checksum when they were also
 /// masqueraded, and whoever receives them waits a minute for the retransmission.
@@ -97,7 +99,7 @@ impl VxlanBackend {
         self.outer_mtu(node).saturating_sub(overhead)
     }
 
-    /// The MAC this node's VTEP had, else has, else always gets on this machine.
+    /// The MAC this node's VTEP had, else has, else always gets on this machine; another one if that is taken.
     fn mac(&self, family: Family, node: &Node, memory: &NodeMemory<'_>) -> Mac {
         let device = self.device(family);
         let announced = memory
@@ -105,11 +107,20 @@ impl VxlanBackend {
             .filter(|attrs| attrs.backend_type.eq_ignore_ascii_case(self.kind()))
             .and_then(|attrs| vtep_mac(family.data(attrs)?).ok());
         let existing = memory.facts.interface(device).and_then(|interface| interface.mac);
-        announced.or(existing).filter(Mac::is_unicast).unwrap_or_else(|| {
+        let is_free = |mac: &Mac| {
+            mac.is_unicast() && !memory.taken.contains(&LinkIdentity::VtepMac(family, *mac))
+        };
+        let derived = |attempt: usize| {
             // The address takes part so that clones of one machine image differ.
-            let salt = format!("{device} {:?}", family.announced_by(&node.underlay));
+            let mut salt = format!("{device} {:?}", family.announced_by(&node.underlay));
+            if attempt > 0 {
+                salt += &format!(" {attempt}");
+            }
             Mac::random(&mut fastrand::Rng::with_seed(fnv1a(memory.machine, salt.as_bytes())))
-        })
+        };
+        let kept = announced.or(existing).filter(is_free);
+        kept.or_else(|| (0..=memory.taken.len()).map(derived).find(is_free))
+            .unwrap_or_else(|| derived(0))
     }
 
     fn data(&self, outer: Family, node: &Node, memory: &NodeMemory<'_>) -> Option<RawJson> {
@@ -276,6 +287,15 @@ impl Backend for VxlanBackend {
         }
     }
 
+    fn link_identities(&self, announced: &LeaseAttrs) -> Vec<LinkIdentity> {
+        if !announced.backend_type.eq_ignore_ascii_case(self.lease_type()) {
+            return Vec::new();
+        }
+        let mac = |family: Family| vtep_mac(family.data(announced)?).ok();
+        let identity = |family| mac(family).map(|mac| LinkIdentity::VtepMac(family, mac));
+        Family::BOTH.into_iter().filter_map(identity).collect()
+    }
+
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
         let of = Family::used_by(node).filter_map(|family| self.base_of(family, node, own));
         let mut entries: Vec<Entry> = Vec::new();
@@ -333,8 +353,8 @@ impl Backend for VxlanBackend {
 }
 
 fn vtep_mac(data: &RawJson) -> Result<Mac, PeerProblem> {
-    let data: VtepData = data.parse().map_err(|error| PeerProblem::Data(error.to_string()))?;
-    let mac: Mac = data.mac.parse().map_err(|error| PeerProblem::Data(format!("{error}")))?;
+    let data: VtepData = data.parse().map_err(PeerProblem::data)?;
+    let mac: Mac = data.mac.parse().map_err(PeerProblem::data)?;
     if mac.is_unicast() {
         Ok(mac)
     } else {

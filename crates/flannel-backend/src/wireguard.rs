@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::family::{Family, PerFamily as _};
 use crate::{
-    Backend, BackendError, Carriage, Need, Node, NodeMemory, PeerProblem, Stack, WireguardBy,
-    Wishes,
+    Backend, BackendError, Carriage, LinkIdentity, Need, Node, NodeMemory, PeerProblem, Stack,
+    WireguardBy, Wishes,
 };
 
 /// The outer IP and UDP headers, and WireGuard's own 32 bytes.
@@ -133,9 +133,9 @@ impl WireguardBackend {
         let data = family
             .data(peer)
             .ok_or_else(|| PeerProblem::Data("it has none; is it still starting?".to_owned()))?;
-        let data: PeerData = data.parse().map_err(|error| PeerProblem::Data(error.to_string()))?;
+        let data: PeerData = data.parse().map_err(PeerProblem::data)?;
         let key =
-            data.public_key.parse().map_err(|e| PeerProblem::Data(format!("PublicKey: {e}")))?;
+            data.public_key.parse().map_err(|e| PeerProblem::data(format!("PublicKey: {e}")))?;
         Ok((key, if data.port == 0 { self.port(family) } else { data.port }))
     }
 
@@ -386,6 +386,16 @@ impl Backend for WireguardBackend {
             backend_v6_data: data(Family::V6),
             ..node.attrs(self.lease_type())
         }
+    }
+
+    fn link_identities(&self, announced: &LeaseAttrs) -> Vec<LinkIdentity> {
+        if !announced.backend_type.eq_ignore_ascii_case(self.lease_type()) {
+            return Vec::new();
+        }
+        let keys = Family::BOTH.into_iter().filter_map(|family| self.data(family, announced).ok());
+        let mut identities: Vec<_> = keys.map(|(key, _)| LinkIdentity::WireguardKey(key)).collect();
+        identities.dedup();
+        identities
     }
 
     fn is_own(&self, node: &Node, lease: &Lease) -> bool {

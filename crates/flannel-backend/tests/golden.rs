@@ -244,7 +244,7 @@ fn alloc_announces_itself_and_writes_nothing() {
     let config = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"alloc"}}"#;
     let (backend, node) = node(config);
     let facts = Facts::default();
-    let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1 });
+    let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] });
     assert_eq!(attrs.to_json(), r#"{"PublicIP":"192.168.100.1","PublicIPv6":null}"#);
     let own = ("10.244.1.0-24", r#"{"PublicIP":"192.168.100.1"}"#);
     assert_eq!(peer(config, own, ("10.244.2.0-24", PEER_DUAL.1)).unwrap(), [""; 0]);
@@ -256,7 +256,7 @@ fn defect_52_every_backend_announces_the_public_address_that_the_node_was_given(
         let config = format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{kind}"}}}}"#);
         let (backend, mut node) = node(&config);
         node.underlay.public_v4 = Some([203, 0, 113, 9].into());
-        let memory = NodeMemory { announced: None, facts: &Facts::default(), machine: 1 };
+        let memory = NodeMemory { announced: None, facts: &Facts::default(), machine: 1, taken: &[] };
         let attrs = backend.announce(&node, &memory);
         assert_eq!(attrs.public_ip, Some([203, 0, 113, 9].into()), "{kind}");
     }
@@ -271,7 +271,7 @@ fn defect_54_no_backend_stumbles_over_a_network_without_ipv4() {
         let (backend, node) = node(&config);
         let facts = Facts::default();
         let attrs =
-            backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1 });
+            backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] });
         assert_eq!(attrs.public_ip, None);
         let own = Lease { subnet: "fd00:244:0:24::-64".parse().unwrap(), attrs };
         backend.base(&node, &own);
@@ -292,7 +292,7 @@ fn behind_a_nat_the_tunnel_sends_from_the_address_the_node_has() {
     let (backend, mut node) = node(DUAL);
     node.underlay.public_v4 = Some([203, 0, 113, 9].into());
     let facts = Facts::default();
-    let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1 });
+    let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] });
     assert_eq!(attrs.public_ip, node.underlay.public_v4);
     let device = backend.base(&node, &lease(OWN_DUAL)).kernel[0].to_string();
     assert!(device.contains("local 192.168.100.1 "), "{device}");
@@ -302,7 +302,7 @@ fn behind_a_nat_the_tunnel_sends_from_the_address_the_node_has() {
 fn a_node_keeps_its_mac_over_restart_and_reboot() {
     let (backend, node) = node(DUAL);
     let mac = |announced: Option<&LeaseAttrs>, facts: &Facts, machine| {
-        let attrs = backend.announce(&node, &NodeMemory { announced, facts, machine });
+        let attrs = backend.announce(&node, &NodeMemory { announced, facts, machine, taken: &[] });
         attrs.backend_data.unwrap().as_str().to_owned()
     };
     let nothing = Facts::default();

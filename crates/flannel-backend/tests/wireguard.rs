@@ -182,7 +182,7 @@ fn defect_42_a_single_device_leads_only_what_the_network_has_into_it() {
 #[test]
 fn defect_43_a_single_device_is_announced_and_spoken_to_on_the_port_that_it_has() {
     let (backend, node) = node("46", r#","Mode":"auto""#);
-    let past = NodeMemory { announced: None, facts: &Facts::default(), machine: 1 };
+    let past = NodeMemory { announced: None, facts: &Facts::default(), machine: 1, taken: &[] };
     let announced = backend.announce(&node, &past);
     let expected = format!(r#"{{"PublicKey":"{OURS}","Port":51820}}"#);
     assert_eq!(announced.backend_data.unwrap().as_str(), expected);
@@ -347,7 +347,7 @@ fn a_node_that_shares_its_address_announces_its_port_of_it() {
     let (backend, mut node) = node("46", "");
     node.answers.set_public_port(Some(52002));
     let facts = Facts::default();
-    let memory = NodeMemory { announced: None, facts: &facts, machine: 1 };
+    let memory = NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] };
     let attrs = backend.announce(&node, &memory);
     let data = attrs.backend_data.as_ref().unwrap().as_str();
     assert_eq!(data, format!(r#"{{"PublicKey":"{OURS}","Port":52002,"PublicPort":52002}}"#));

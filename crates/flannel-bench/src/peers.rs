@@ -56,7 +56,7 @@ pub(crate) fn desired(count: u32) -> anyhow::Result<Desired> {
         answers: Default::default(),
     };
     let facts = Facts::default();
-    let past = NodeMemory { announced: None, facts: &facts, machine: 1 };
+    let past = NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] };
     let own = Lease { subnet: OWN.parse()?, attrs: backend.announce(&node, &past) };
     let peers = (0..count)
         .map(|n| {

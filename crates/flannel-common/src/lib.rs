@@ -13,6 +13,7 @@ mod repair;
 mod replace_file;
 mod run_program;
 mod secret;
+mod shorten;
 #[cfg(feature = "wireguard")]
 mod wireguard_keys;
 #[cfg(feature = "worker")]
@@ -29,6 +30,7 @@ pub use repair::{OnceAMinute, RepairHistory, RepairPolicy};
 pub use replace_file::{replace_by, replace_file, temporary_path};
 pub use run_program::{Ended, run_program};
 pub use secret::Secret;
+pub use shorten::shorten;
 #[cfg(feature = "wireguard")]
 pub use wireguard_keys::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
 #[cfg(feature = "worker")]

@@ -3,7 +3,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, RawJson, Subnet};
+use flannel_common::shorten;
+use flannel_lease::{LARGEST_DATA, Lease, LeaseAttrs, NetworkConfig, RawJson, Subnet};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::annotations::Key;
@@ -68,13 +69,19 @@ pub fn subnet(node: &NodeView<'_>) -> Result<Option<Subnet>, String> {
 pub fn attrs(annotations: &Annotations<'_>) -> Result<LeaseAttrs, String> {
     let data = |key: Key| {
         let text = annotations.get(key).unwrap_or_default();
+        if text.len() > LARGEST_DATA {
+            return Err(format!(
+                "its annotation {} has more than {LARGEST_DATA} bytes, the most that a lease may carry",
+                key.suffix()
+            ));
+        }
         RawJson::read(text).map_err(|error| format!("its annotation {}: {error}", key.suffix()))
     };
     let public_ip: Option<Ipv4Addr> =
         annotations.text(Key::PublicIp).and_then(|text| text.parse().ok());
     let public_ipv6: Option<Ipv6Addr> =
         annotations.text(Key::PublicIpv6).and_then(|text| text.parse().ok());
-    Ok(LeaseAttrs {
+    let attrs = LeaseAttrs {
         public_ip: public_ip.filter(|ip| !ip.is_unspecified()),
         public_ipv6: public_ipv6.filter(|ip| !ip.is_unspecified()),
         backend_type: annotations.get(Key::BackendType).unwrap_or_default().into(),
@@ -83,7 +90,9 @@ pub fn attrs(annotations: &Annotations<'_>) -> Result<LeaseAttrs, String> {
         owner: None,
         probe_port: annotations.text(Key::ProbePort).and_then(|text| text.parse().ok()),
         machine: None,
-    })
+    };
+    attrs.check_size().map_err(|error| error.to_string())?;
+    Ok(attrs)
 }
 
 /// The lease as a network of these families sees it; `None` when they have none in common. A Node often
@@ -136,7 +145,7 @@ impl Overwrites {
 
     fn from(annotations: &Annotations<'_>, v4: Key, v6: Key) -> Result<Self, String> {
         let wrong = |key: Key, family: &str| {
-            let text = annotations.get(key).unwrap_or_default();
+            let text = shorten(annotations.get(key).unwrap_or_default(), 60);
             format!("the annotation {} is {text:?}, which is not an {family} address", key.suffix())
         };
         let v4 = annotations

@@ -5,7 +5,12 @@
 use std::borrow::Cow;
 use std::num::NonZeroU64;
 
+use flannel_lease::LARGEST_DATA;
+
 use crate::annotations::Key;
+
+/// More than a lease may carry, wherever a character begins.
+const KEPT_OF_TOO_LONG: usize = LARGEST_DATA + 8;
 
 /// A Node as it was received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +44,20 @@ impl<'a> Annotations<'a> {
         self.get(key).filter(|text| !text.is_empty())
     }
 
+    /// Of what a lease cannot carry, no more is kept than shows that it is too long.
     pub fn set(&mut self, key: Key, value: Cow<'a, str>) {
+        let is_too_long = key.is_of_lease() && value.len() > KEPT_OF_TOO_LONG;
+        let value = match value {
+            Cow::Borrowed(text) if is_too_long => {
+                Cow::Borrowed(&text[..text.floor_char_boundary(KEPT_OF_TOO_LONG)])
+            }
+            Cow::Owned(mut text) if is_too_long => {
+                text.truncate(text.floor_char_boundary(KEPT_OF_TOO_LONG));
+                text.shrink_to_fit();
+                Cow::Owned(text)
+            }
+            value => value,
+        };
         self.0[key as usize] = Some(value);
     }
 

@@ -109,7 +109,7 @@ mod tests {
                 &[(Key::BackendData, "{\"a\":\"\0\"}"), (Key::BackendType, "ü")],
                 &["10.1.0.0/24"],
             ),
-            node(&[(Key::BackendData, &long)], &[&long[..127], &long[..128]]),
+            node(&[(Key::BackendData, &long[..8_000])], &[&long[..127], &long[..128]]),
         ];
         for (i, one) in nodes.iter().enumerate() {
             let packed = Packed::of(one);

@@ -40,6 +40,10 @@ pub enum AttrsError {
         "lease attribute {key} {value:?} is not an {family} address: delete the key or restart its host"
     )]
     Address { key: &'static str, value: String, family: &'static str },
+    #[error(
+        "lease attribute {key} has {size} bytes, and {most} are the most: whoever wrote the lease must write it anew"
+    )]
+    TooLarge { key: &'static str, size: usize, most: usize },
     #[error("lease attribute {key} is nested {depth} deep: {DEEPEST} is the most")]
     Deep { key: &'static str, depth: usize },
 }
@@ -56,7 +60,7 @@ impl LeaseAttrs {
         // Go replaces bytes that are not UTF-8 instead of refusing the value.
         let text = String::from_utf8_lossy(json);
         let members: Members<'_> = serde_json::from_str(&text).map_err(|e| AttrsError::json(&e))?;
-        Ok(Self {
+        let attrs = Self {
             public_ip: members.public_ip.map_or(Ok(None), |text| read_v4(&text))?,
             public_ipv6: members.public_ipv6.map_or(Ok(None), |text| read_v6(&text))?,
             backend_type: members.backend_type.unwrap_or_default().into(),
@@ -65,7 +69,23 @@ impl LeaseAttrs {
             owner: members.owner.filter(|owner| !owner.is_empty()).map(Into::into),
             probe_port: members.probe_port,
             machine: members.machine,
-        })
+        };
+        attrs.check_size().map(|()| attrs)
+    }
+
+    /// Refuses what no backend needs: every node keeps the leases of all.
+    pub fn check_size(&self) -> Result<(), AttrsError> {
+        let owner = self.owner.as_deref().map_or(0, str::len);
+        for (key, size, most) in [
+            ("BackendType", self.backend_type.len(), LONGEST_BACKEND_TYPE),
+            ("BackendData", self.weight(), LARGEST_DATA),
+            ("Owner", owner, LONGEST_OWNER),
+        ] {
+            if size > most {
+                return Err(AttrsError::TooLarge { key, size, most });
+            }
+        }
+        Ok(())
     }
 
     /// Whether every reader of JSON can read the backend's data: many go down one level of their stack for
@@ -119,6 +139,13 @@ impl LeaseAttrs {
     }
 }
 
+/// So many bytes a lease may carry beside its addresses. A backend's data are a MAC or a key.
+pub const LARGEST_DATA: usize = 8 << 10;
+/// No backend has a longer name.
+const LONGEST_BACKEND_TYPE: usize = 64;
+/// The name of a Kubernetes Node has 253 at most.
+const LONGEST_OWNER: usize = 256;
+
 /// No backend needs more than two.
 const DEEPEST: usize = 32;
 
@@ -137,7 +164,7 @@ impl AttrsError {
 
 fn shortened(text: &str) -> String {
     const LONGEST: usize = 200;
-    text.chars().take(LONGEST).collect()
+    flannel_common::shorten(text, LONGEST).into_owned()
 }
 
 fn read_v4(text: &str) -> Result<Option<Ipv4Addr>, AttrsError> {

@@ -100,10 +100,11 @@ impl NodeIdentity {
     }
 
     /// Nobody has written the lease since this node did.
-    fn wrote(&self, lease: &Lease, version: Version) -> bool {
+    pub fn wrote(&self, lease: &Lease, version: Version) -> bool {
         version != Version::UNKNOWN
             && self.version == version
-            && self.announced.first() == Some(&lease.attrs)
+            && self.subnet == lease.subnet
+            && self.announced.first().is_some_and(|last| last.announce_the_same_as(&lease.attrs))
     }
 
     fn has_announced(&self, attrs: &LeaseAttrs) -> bool {

@@ -18,6 +18,9 @@ pub struct RawJson(Box<str>);
 )]
 pub struct RawJsonError(String);
 
+/// Of what is wrong with a value.
+const LONGEST_MESSAGE: usize = 200;
+
 impl RawJson {
     /// Reads JSON text; blank text and `null` mean that there is no data.
     pub fn read(text: &str) -> Result<Option<Self>, RawJsonError> {
@@ -79,7 +82,8 @@ impl fmt::Display for RawJson {
 
 impl From<serde_json::Error> for RawJsonError {
     fn from(error: serde_json::Error) -> Self {
-        Self(error.to_string())
+        // The message may quote the value, which anybody can have written.
+        Self(flannel_common::shorten(&error.to_string(), LONGEST_MESSAGE).into_owned())
     }
 }
 

@@ -15,6 +15,16 @@ pub enum Change {
     Gone(Subnet),
 }
 
+impl Change {
+    /// Whose lease it is about.
+    pub fn subnet(&self) -> Subnet {
+        match self {
+            Self::New(lease) | Self::Changed(lease) => lease.subnet,
+            Self::Gone(subnet) => *subnet,
+        }
+    }
+}
+
 /// The peers' leases. The own lease is known to the table but neither shown nor reported: when the own
 /// subnet changes, whoever took the former one has to appear.
 #[derive(Clone, Debug, Default)]

@@ -101,6 +101,7 @@ impl From<Refusal> for Fault {
             Refusal::InUse(_) => (StatusCode::CONFLICT, "in-use"),
             Refusal::OutOfSubnets(_) => (StatusCode::CONFLICT, "out-of-subnets"),
             Refusal::Taken(..) => (StatusCode::CONFLICT, "taken"),
+            Refusal::IdentityTaken { .. } => (StatusCode::CONFLICT, "identity-taken"),
             Refusal::Reserved(_) => (StatusCode::CONFLICT, "reserved"),
             Refusal::NodeHasLease { .. } => (StatusCode::CONFLICT, "node-has-lease"),
             Refusal::NotAssignedYet { .. } => (StatusCode::CONFLICT, wire::NOT_ASSIGNED_YET),

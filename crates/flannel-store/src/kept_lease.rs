@@ -6,9 +6,6 @@ use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
 
 use crate::StoredLease;
 
-/// So many bytes a lease may carry beside its addresses. A backend's data are a MAC or a key.
-pub const LARGEST_DATA: usize = 8 << 10;
-
 /// Milliseconds since 1970, in the server's time.
 pub type Millis = u64;
 
@@ -27,7 +24,8 @@ impl KeptLease {
     /// For those who ask a store, not a server.
     pub fn into_stored(self, subnet: Subnet) -> StoredLease {
         let (version, reserved) = (Version::new(self.version), self.expires.is_none());
-        StoredLease { lease: Lease { subnet, attrs: self.attrs }, version, reserved }
+        let lease = Lease { subnet, attrs: self.attrs };
+        StoredLease { lease, version, created: Version::UNKNOWN, reserved }
     }
 }
 

@@ -25,7 +25,8 @@ pub use admin::{Admin, stranded};
 pub use contact::Contact;
 pub use error::StoreError;
 pub use etcd::{EtcdKey, EtcdKeys, EtcdOptions, EtcdStore, Secret};
-pub use kept_lease::{KeptLease, LARGEST_DATA, Millis, split_owner};
+pub use flannel_lease::LARGEST_DATA;
+pub use kept_lease::{KeptLease, Millis, split_owner};
 pub use log_position::LogPosition;
 pub use node_request::{
     LARGEST_REQUEST, LIFE, NodeAnswer, NodeRequest, PLACED_EVERY, REQUESTS_AT_ONCE, RequestId,

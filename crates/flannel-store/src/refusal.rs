@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 
-use flannel_backend::BackendError;
-use flannel_lease::{AcquireError, ConfigError, LeaseAttrs, NetworkName, NoAddress, Subnet};
+use flannel_backend::{BackendError, LinkIdentity};
+use flannel_lease::{
+    AcquireError, ConfigError, LARGEST_DATA, LeaseAttrs, NetworkName, NoAddress, Subnet,
+};
 
-use super::{KeptLease, LARGEST_DATA};
+use super::KeptLease;
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -50,6 +52,13 @@ pub enum Refusal {
          shorten BackendData"
     )]
     TooLarge(usize),
+    /// Of another node's lease.
+    #[error(
+        "{identity} is that of the lease {subnet}{at}, which had it first, and packets for both would go to one \
+         node; {fix}",
+        at = at(.entry), fix = .identity.fix()
+    )]
+    IdentityTaken { identity: LinkIdentity, subnet: Subnet, entry: Box<KeptLease> },
     #[error("{0} is reserved: remove the reservation first, `flannelctl unreserve`")]
     Reserved(Subnet),
     #[error("{}", already(*.node, *.has, *.reserved))]

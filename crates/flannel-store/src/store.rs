@@ -31,6 +31,8 @@ pub struct Held {
 pub struct StoredLease {
     pub lease: Lease,
     pub version: Version,
+    /// The version at which the store first had it; whoever rewrites it changes nothing about that.
+    pub created: Version,
     /// An operator keeps it for its node: it has no end.
     pub reserved: bool,
 }
@@ -46,7 +48,8 @@ impl StoredLease {
 impl From<&Held> for StoredLease {
     fn from(held: &Held) -> Self {
         let Held { lease, expiry, version } = held.clone();
-        Self { lease, version, reserved: expiry == Expiry::Never }
+        let reserved = expiry == Expiry::Never;
+        Self { lease, version, created: Version::UNKNOWN, reserved }
     }
 }
 
@@ -125,8 +128,11 @@ impl Recalled {
             lease.subnet == held.lease.subnet
                 || me.has(config, &lease.attrs) && !config.accepts(&lease.subnet)
         };
+        let subnet = held.lease.subnet;
+        let before = snapshot.leases.iter().find(|stored| stored.lease.subnet == subnet);
+        let created = before.map_or(Version::UNKNOWN, |stored| stored.created);
         snapshot.leases.retain(|stored| !left(&stored.lease));
-        snapshot.leases.push(StoredLease::from(&held));
+        snapshot.leases.push(StoredLease { created, ..StoredLease::from(&held) });
         Acquired { held, snapshot }
     }
 }

@@ -107,6 +107,9 @@ impl WireLease {
         let attrs = LeaseAttrs { owner: None, ..attrs };
         let expiry = raw.expiration.as_deref().map(read_expiry).transpose()?;
         let ttl = raw.ttl.map(|seconds| Duration::from_secs(seconds).min(LONGEST_LIFE));
+        let named = LeaseAttrs { owner: raw.owner.as_deref().map(Into::into), ..attrs };
+        named.check_size().map_err(|error| WireError(error.to_string()))?;
+        let attrs = LeaseAttrs { owner: None, ..named };
         Ok(Self { subnet, attrs, expiry, version: raw.version, ttl, owner: raw.owner })
     }
 
@@ -125,7 +128,7 @@ impl WireLease {
         let reserved = self.expiry == Some(Expiry::Never);
         let mut lease = self.lease()?;
         lease.attrs.owner = self.owner.as_deref().map(Box::from);
-        Ok(StoredLease { lease, version: self.version(), reserved })
+        Ok(StoredLease { lease, version: self.version(), created: Version::UNKNOWN, reserved })
     }
 }
 

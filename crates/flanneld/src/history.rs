@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use flannel_common::shorten;
 use flannel_state::HistoryEvent;
 use tokio::sync::watch;
 use tracing::{Level, Metadata};
@@ -21,6 +22,8 @@ pub const ENTRIES: &str = "entries";
 
 /// At some 200 bytes each, less than half a megabyte.
 const REMEMBERED: usize = 2_000;
+/// So many bytes of an event's text are kept; the log has more of it.
+const LONGEST_TEXT: usize = 1 << 10;
 
 /// A handle.
 #[derive(Clone)]
@@ -63,7 +66,9 @@ impl History {
             events.pop_front();
         }
         let number = *self.0.next.borrow();
-        events.push_back(HistoryEvent { number, at, ..event });
+        let what = shorten(&event.what, LONGEST_TEXT).into_owned();
+        let undone_by = event.undone_by.map(|by| shorten(&by, LONGEST_TEXT).into_owned());
+        events.push_back(HistoryEvent { number, at, what, undone_by, ..event });
         // Still under the lock: whoever is told of a number finds the event.
         self.0.next.send_replace(number + 1);
     }
@@ -95,6 +100,9 @@ mod tests {
         assert_eq!((all.len(), all[0].number), (REMEMBERED, 5));
         assert_eq!(history.since(*history.next_number().borrow(), 10), []);
         assert_eq!(history.since(REMEMBERED as u64 + 4, 10).len(), 1);
+        history.add(HistoryEvent { what: "x".repeat(1 << 20), ..HistoryEvent::default() });
+        let last = history.since(REMEMBERED as u64 + 5, 1);
+        assert!(last[0].what.len() < 2 * LONGEST_TEXT && last[0].what.ends_with("(1048576 bytes)"));
         let page = history.since(7, 3);
         assert_eq!(page.iter().map(|event| event.number).collect::<Vec<_>>(), [7, 8, 9]);
     }

@@ -8,6 +8,7 @@ pub mod appliers;
 pub mod checks;
 pub mod cni_conf;
 pub mod daemon;
+mod disputes_file;
 pub mod door;
 mod first_config;
 pub mod history;

@@ -152,6 +152,7 @@ impl Ask<'_> {
     ) -> Decided {
         let node = self.check_known(attrs)?;
         self.check_address(attrs, who)?;
+        self.check_identity(attrs, who, None)?;
         let mut ours = self.network()?.leases_at(node);
         for subnet in &ours {
             self.own(*subnet, who)?;
@@ -205,6 +206,29 @@ impl Ask<'_> {
         who.foreign_address(attrs).map_or(Ok(()), |address| Err(Refusal::ForeignAddress(address)))
     }
 
+    /// Nobody announces what another node is known by. `own` is the lease that the client has.
+    fn check_identity(
+        &mut self,
+        attrs: &LeaseAttrs,
+        who: &Who,
+        own: Option<Subnet>,
+    ) -> Result<(), Refusal> {
+        let network = self.network()?;
+        let known_by = network.known_by();
+        for identity in flannel_backend::link_identities(attrs) {
+            let others = network.announcing(identity).filter(|subnet| Some(*subnet) != own);
+            let others = others.filter_map(|subnet| Some((subnet, network.lease(&subnet)?)));
+            let anothers = |(_, entry): &(Subnet, &KeptLease)| {
+                !who.is_same_client(known_by, attrs, entry)
+            };
+            if let Some((subnet, entry)) = others.into_iter().find(anothers) {
+                let entry = Box::new(entry.clone());
+                return Err(Refusal::IdentityTaken { identity, subnet, entry });
+            }
+        }
+        Ok(())
+    }
+
     fn renew(
         &mut self,
         subnet: Subnet,
@@ -215,6 +239,7 @@ impl Ask<'_> {
         let entry = self.own(subnet, who)?;
         let node = self.check_known(attrs)?;
         self.check_address(attrs, who)?;
+        self.check_identity(attrs, who, Some(subnet))?;
         let same_node = self.known_by()?.same_node(&entry.attrs, attrs);
         if !same_node && version != Some(entry.version) {
             return Err(Refusal::Taken(subnet, Box::new(entry)));

@@ -4,6 +4,7 @@ use flannel_store::{KeptLease, Millis};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use flannel_backend::{LinkIdentity, link_identities};
 use flannel_lease::{ConfigError, FreeMap, NetworkConfig, Subnet, SubnetSource};
 use ipnet::{Ipv4Net, Ipv6Net};
 
@@ -12,6 +13,7 @@ pub struct Network {
     config: Option<Config>,
     leases: BTreeMap<Subnet, KeptLease>,
     by_address: BTreeSet<(IpAddr, Subnet)>,
+    by_identity: BTreeSet<(LinkIdentity, Subnet)>,
     by_expiry: BTreeSet<(Millis, Subnet)>,
     pub(super) free_v4: Option<FreeMap<Ipv4Net>>,
     pub(super) free_v6: Option<FreeMap<Ipv6Net>>,
@@ -68,6 +70,13 @@ impl Network {
         self.by_address.range(key(0)..).take_while(move |(ip, _)| *ip == address).map(|(_, s)| *s)
     }
 
+    /// The leases that announce this.
+    pub(super) fn announcing(&self, identity: LinkIdentity) -> impl Iterator<Item = Subnet> {
+        let first = (identity, Subnet::V4(Ipv4Net::default()));
+        let all = self.by_identity.range(first..);
+        all.take_while(move |(other, _)| *other == identity).map(|(_, subnet)| *subnet)
+    }
+
     pub(super) fn expired(&self, now: Millis) -> impl Iterator<Item = Subnet> {
         self.by_expiry.iter().take_while(move |(at, _)| *at <= now).map(|(_, subnet)| *subnet)
     }
@@ -101,6 +110,9 @@ impl Network {
             for address in addresses(&entry) {
                 self.by_address.insert((address, subnet));
             }
+            for identity in link_identities(&entry.attrs) {
+                self.by_identity.insert((identity, subnet));
+            }
             if let Some(at) = entry.expires {
                 self.by_expiry.insert((at, subnet));
             }
@@ -128,6 +140,9 @@ impl Network {
         let entry = self.leases.remove(subnet)?;
         for address in addresses(&entry) {
             self.by_address.remove(&(address, *subnet));
+        }
+        for identity in link_identities(&entry.attrs) {
+            self.by_identity.remove(&(identity, *subnet));
         }
         if let Some(at) = entry.expires {
             self.by_expiry.remove(&(at, *subnet));

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use flannel_lease::{LeaseAttrs, Subnet};
+use flannel_lease::{KnownBy, LeaseAttrs, Subnet};
+use flannel_store::KeptLease;
 
 /// Who asks, as far as the server knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +64,12 @@ impl Who {
                     }
             }
         }
+    }
+
+    /// Whether a lease is of the very node that announces itself so: by its name, else by its address.
+    pub fn is_same_client(&self, known_by: KnownBy, attrs: &LeaseAttrs, lease: &KeptLease) -> bool {
+        let same_name = self.name.is_some() && self.name == lease.owner;
+        same_name || known_by.same_node(&lease.attrs, attrs)
     }
 
     /// Who a lease belongs to after this client has written it. An operator who changes another's

@@ -260,6 +260,69 @@ fn a_lease_carries_no_more_than_a_backend_needs() {
     assert!(matches!(service.ask(&renew(long)), Err(Refusal::TooLarge(_))));
 }
 
+/// With tokens and without, a node announces neither the MAC nor the key of another; its own lease under a new address is
+/// not another's.
+#[test]
+fn a_mac_or_key_that_another_node_had_first_is_refused() {
+    let vxlan = |node: u32, mac: &str| {
+        let data = format!(r#"{{"VNI":1,"VtepMAC":"02:00:00:00:00:{mac}"}}"#);
+        let backend_data = flannel_lease::RawJson::read(&data).unwrap();
+        LeaseAttrs { backend_type: "vxlan".into(), backend_data, ..attrs(node) }
+    };
+    let wireguard = |node: u32, first: u8| {
+        let data = format!(r#"{{"PublicKey":"{}A{}="}}"#, first as char, "A".repeat(41));
+        let backend_data = flannel_lease::RawJson::read(&data).unwrap();
+        LeaseAttrs { backend_type: "wireguard".into(), backend_data, ..attrs(node) }
+    };
+    let clients: [(fn(u32) -> Who, u64); 2] =
+        [(|_| Who::anybody(), 1), (|node| anywhere(&format!("node-{node}"), node), 2)];
+    for (who, seed) in clients {
+        for announce in [
+            &(|node, it: u8| vxlan(node, if it == 1 { "01" } else { "02" })) as &dyn Fn(u32, u8) -> LeaseAttrs,
+            &|node, it: u8| wireguard(node, if it == 1 { b'A' } else { b'B' }),
+        ] {
+            let mut service = LeaseService::new();
+            service.rng = fastrand::Rng::with_seed(seed);
+            let acquire = |node, it| Request::Acquire {
+                attrs: announce(node, it),
+                previous: None,
+                who: who(node),
+            };
+            let Ok(Reply::Lease(first, _)) = service.ask(&acquire(1, 1)) else { panic!("a lease") };
+            let refused = service.ask(&acquire(2, 1)).unwrap_err();
+            assert!(matches!(refused, Refusal::IdentityTaken { .. }), "{refused:?}");
+            assert!(refused.to_string().contains(&first.to_string()), "{refused}");
+            let Ok(Reply::Lease(second, _)) = service.ask(&acquire(2, 2)) else {
+                panic!("its own is its own")
+            };
+            let renew = |subnet, node, it| Request::Renew {
+                subnet,
+                attrs: announce(node, it),
+                version: None,
+                who: who(node),
+            };
+            let refused = service.ask(&renew(second, 2, 1)).unwrap_err();
+            assert!(matches!(refused, Refusal::IdentityTaken { .. }), "{refused:?}");
+            service.ask(&renew(first, 1, 1)).unwrap();
+            service.ask(&acquire(1, 1)).unwrap();
+            // The first has moved: it is the same lease, though the address is another.
+            let version = Some(own_version(&service, first));
+            let moved = Request::Renew {
+                subnet: first,
+                attrs: announce(9, 1),
+                version,
+                who: Who { source: None, ..who(1) },
+            };
+            service.ask(&moved).unwrap();
+            // What nobody announces any more is free.
+            let release =
+                Request::Release { subnet: first, version: None, who: Who::anybody() };
+            service.ask(&release).unwrap();
+            service.ask(&renew(second, 2, 1)).unwrap();
+        }
+    }
+}
+
 /// By whatever clock it was said how long it has left.
 #[test]
 fn a_lease_that_is_brought_in_can_be_renewed_in_time() {

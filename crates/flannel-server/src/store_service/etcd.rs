@@ -166,25 +166,26 @@ impl EtcdNetwork {
         Err(Refusal::NotYours(subnet, Box::new(entry.clone())).into())
     }
 
-    /// What a client may announce: not too much, and no address at which another node has its lease.
+    /// What a client may announce: not too much, and nothing that another node is known by. `own` is the lease that it has.
     fn check_attrs(
         &self,
         config: &NetworkConfig,
         attrs: &LeaseAttrs,
         who: &Who,
+        own: Option<Subnet>,
     ) -> Result<(), AskError> {
         check_size(attrs)?;
         if let Some(address) = who.foreign_address(attrs) {
             return Err(Refusal::ForeignAddress(address).into());
         }
-        let others = |entry: &KeptLease| {
+        let others = |_: &Subnet, entry: &KeptLease| {
             flannel_lease::same_node(config, attrs, &entry.attrs)
                 && !who.owns(entry.owner.as_deref(), &entry.attrs)
         };
-        match self.view.watch_log.find(others) {
-            Some((subnet, entry)) => self.check_own(subnet, &entry, who),
-            None => Ok(()),
+        if let Some((subnet, entry)) = self.view.watch_log.find(others) {
+            self.check_own(subnet, &entry, who)?;
         }
+        Ok(self.view.check_identity(config, attrs, who, own)?)
     }
 
     async fn acquire(
@@ -195,7 +196,7 @@ impl EtcdNetwork {
     ) -> Result<Reply, AskError> {
         let config = self.view.config()?;
         KnownBy::of(Some(&config)).address(&attrs).map_err(Refusal::from)?;
-        self.check_attrs(&config, &attrs, who)?;
+        self.check_attrs(&config, &attrs, who, None)?;
         let me = Claimant::new(&attrs, previous);
         let owned = |before: Option<&LeaseAttrs>| {
             owned(attrs.clone(), who, before.and_then(|before| before.owner.as_deref()))
@@ -214,7 +215,7 @@ impl EtcdNetwork {
     ) -> Result<Reply, AskError> {
         let kept = self.own(subnet, who).await?;
         let config = self.view.config()?;
-        self.check_attrs(&config, &attrs, who)?;
+        self.check_attrs(&config, &attrs, who, Some(subnet))?;
         let same_node = flannel_lease::same_node(&config, &kept.lease.attrs, &attrs);
         if !same_node && version.map(Version::new) != Some(kept.version) {
             return Err(self.taken(subnet, &kept));

@@ -139,7 +139,7 @@ impl ServedNodes {
         if let Some(address) = who.foreign_address(attrs) {
             return Err(Refusal::ForeignAddress(address).into());
         }
-        let another = self.view.watch_log.find(|entry| {
+        let another = self.view.watch_log.find(|_, entry| {
             flannel_lease::same_node(&config, attrs, &entry.attrs)
                 && entry.owner.as_deref() != Some(name)
         });
@@ -147,6 +147,7 @@ impl ServedNodes {
             let node = entry.owner.as_deref().unwrap_or_default().to_owned();
             return Err(Refusal::AddressOfNode { node }.into());
         }
+        self.view.check_identity(&config, attrs, who, has)?;
         let lease = match has {
             Some(subnet) => self.nodes.renew(name, &config, subnet, attrs).await,
             None => self.nodes.acquire(name, &config, attrs).await,

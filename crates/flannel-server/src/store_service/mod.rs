@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use flannel_kube::KubeNodes;
-use flannel_lease::{LEASE_TTL, NetworkConfig, NetworkName, Subnet, SubnetOrigin};
+use flannel_lease::{KnownBy, LEASE_TTL, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin};
 use flannel_store::{
     EtcdOptions, Held, KeptLease, Millis, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses,
     Refusal, RequestId, Requests, StoreError, StoreEvent, StoredLease, split_owner,
@@ -91,6 +91,28 @@ impl View {
     fn config(&self) -> Result<NetworkConfig, AskError> {
         let text = self.watch_log.config_text().ok_or(Refusal::NoNetwork(self.name.clone()))?;
         Ok(NetworkConfig::read(&text, self.subnets).map_err(Refusal::from)?)
+    }
+
+    /// Nobody announces what another node is known by. `own` is the lease that the client has.
+    fn check_identity(
+        &self,
+        config: &NetworkConfig,
+        attrs: &LeaseAttrs,
+        who: &Who,
+        own: Option<Subnet>,
+    ) -> Result<(), Refusal> {
+        let known_by = KnownBy::of(Some(config));
+        for identity in flannel_backend::link_identities(attrs) {
+            let anothers = |subnet: &Subnet, entry: &KeptLease| {
+                Some(*subnet) != own
+                    && flannel_backend::link_identities(&entry.attrs).contains(&identity)
+                    && !who.is_same_client(known_by, attrs, entry)
+            };
+            if let Some((subnet, entry)) = self.watch_log.find(anothers) {
+                return Err(Refusal::IdentityTaken { identity, subnet, entry: Box::new(entry) });
+            }
+        }
+        Ok(())
     }
 
     /// How long a lease still lasts is not asked for every one: whoever wrote it last gave it a day.

@@ -133,9 +133,9 @@ impl WatchLog {
     }
 
     /// The first lease for which this is true.
-    pub fn find(&self, is_it: impl Fn(&KeptLease) -> bool) -> Option<(Subnet, KeptLease)> {
+    pub fn find(&self, is_it: impl Fn(&Subnet, &KeptLease) -> bool) -> Option<(Subnet, KeptLease)> {
         let state = self.state();
-        let found = state.leases.iter().find(|(_, view)| is_it(&view.entry));
+        let found = state.leases.iter().find(|(subnet, view)| is_it(subnet, &view.entry));
         found.map(|(subnet, view)| (*subnet, view.entry.clone()))
     }
 

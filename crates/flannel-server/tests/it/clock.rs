@@ -82,7 +82,7 @@ async fn a_lease_keeps_what_it_had_left_over_a_restart_with_another_clock() {
                 .await
                 .unwrap();
         }
-        let (_, entry) = watch_log.find(|_| true).expect("the lease is there");
+        let (_, entry) = watch_log.find(|_, _| true).expect("the lease is there");
         let left = entry.expires.unwrap() - embedded.now();
         assert!((DAY - 30_000..=DAY).contains(&left), "{what}: {left}");
     }

@@ -261,9 +261,11 @@ impl ListedLease {
 
     pub(super) fn stored(self) -> Option<StoredLease> {
         let (version, reserved) = (self.version(), self.is_reserved());
+        let created = Version::new(self.kv.create_revision.unsigned_abs());
         Some(StoredLease {
             lease: Lease { subnet: self.subnet, attrs: self.attrs? },
             version,
+            created,
             reserved,
         })
     }

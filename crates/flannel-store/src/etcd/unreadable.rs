@@ -8,6 +8,10 @@ use flannel_lease::LeaseAttrs;
 
 /// Beyond this many they are no longer told apart, so that a mad writer cannot fill our memory.
 const LIMIT: usize = 1_000;
+/// So many bytes of a key are kept: no lease has a longer one.
+const LONGEST_KEY: usize = 256;
+/// So many are shown.
+const LONGEST_SHOWN: usize = 120;
 
 #[derive(Debug, Default)]
 pub(super) struct Unreadable {
@@ -18,10 +22,12 @@ pub(super) struct Unreadable {
 impl Unreadable {
     /// Logs the first time. `last_good` is what the key's value was when it could be read.
     pub(super) fn note(&mut self, key: &[u8], why: impl Display, last_good: Option<LeaseAttrs>) {
+        let key = beginning(key);
         if let Some(known) = self.keys.get_mut(key) {
             *known = known.take().or(last_good);
         } else if self.keys.len() < LIMIT {
             let shown = String::from_utf8_lossy(key);
+            let shown = flannel_common::shorten(&shown, LONGEST_SHOWN);
             let kept = last_good.is_some();
             tracing::warn!(key = %shown, %why, kept, "skipping a key of etcd that cannot be read");
             self.keys.insert(key.into(), last_good);
@@ -34,17 +40,21 @@ impl Unreadable {
     }
 
     pub(super) fn knows(&self, key: &[u8]) -> bool {
-        self.keys.contains_key(key)
+        self.keys.contains_key(beginning(key))
     }
 
     pub(super) fn last_good(&self, key: &[u8]) -> Option<&LeaseAttrs> {
-        self.keys.get(key)?.as_ref()
+        self.keys.get(beginning(key))?.as_ref()
     }
 
     /// The key is readable again, or gone.
     pub(super) fn forget(&mut self, key: &[u8]) {
-        self.keys.remove(key);
+        self.keys.remove(beginning(key));
     }
+}
+
+fn beginning(key: &[u8]) -> &[u8] {
+    key.get(..LONGEST_KEY).unwrap_or(key)
 }
 
 #[cfg(test)]
@@ -72,5 +82,9 @@ mod tests {
             unreadable.note(n.to_string().as_bytes(), "bad", None);
         }
         assert_eq!(unreadable.keys.len(), LIMIT);
+        let mut unreadable = Unreadable::default();
+        unreadable.note(&[b'x'; 1 << 20], "bad", None);
+        assert!(unreadable.knows(&[b'x'; 1 << 20]), "it is told once");
+        assert_eq!(unreadable.keys.keys().map(|key| key.len()).max(), Some(LONGEST_KEY));
     }
 }

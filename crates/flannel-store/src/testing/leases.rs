@@ -20,7 +20,8 @@ impl<S: Store + ?Sized> AcquireAs for S {}
 /// Of a lease whose version and reservation do not matter.
 impl From<Lease> for StoredLease {
     fn from(lease: Lease) -> Self {
-        Self { lease, version: Version::UNKNOWN, reserved: false }
+        let (version, created) = (Version::UNKNOWN, Version::UNKNOWN);
+        Self { lease, version, created, reserved: false }
     }
 }
 

@@ -5,15 +5,17 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use flannel_backend::LinkIdentity;
 use flannel_kernel::{Facts, Mac};
 use flannel_lease::{
     Kinship, Lease, LeaseAttrs, NetworkConfig, NodeIdentity, Running, Subnet, SubnetOrigin, Traces,
     same_device, same_node,
 };
-use flannel_store::{Held, Recalled, Snapshot, StoreError};
+use flannel_store::{Held, Recalled, StoreError, StoredLease};
 use rustix::fs::statfs;
 
 use super::Setup;
+use super::link_holders::{Disputes, was_first};
 use super::network::JoinedNetwork;
 use crate::node_file::NodeFiles;
 
@@ -52,6 +54,23 @@ impl Identity {
     /// The subnet that this node had: by its subnet file, else by what it kept.
     pub(super) fn former(&self, previous: Option<Subnet>) -> Option<Subnet> {
         Traces { previous, remembered: self.own.as_ref(), ..Traces::default() }.subnet()
+    }
+
+    /// Whether this node itself wrote this version of a lease, or runs with the device that the lease announces: nobody
+    /// need be asked whose it is.
+    pub(super) fn proves_own(
+        &self,
+        network: &JoinedNetwork,
+        facts: &Facts,
+        now: &LeaseAttrs,
+        stored: &StoredLease,
+    ) -> bool {
+        let StoredLease { lease, version, .. } = stored;
+        let another_machine =
+            lease.attrs.machine.zip(now.machine).is_some_and(|(theirs, ours)| theirs != ours);
+        let lives = network.devices().iter().any(|device| facts.interface(*device).is_some());
+        self.own.as_ref().is_some_and(|own| own.wrote(lease, *version))
+            || lives && !another_machine && same_device(now, &lease.attrs)
     }
 
     /// Keeps the lease as it is now.
@@ -173,37 +192,54 @@ impl Identity {
     }
 }
 
-/// Gives this node's device another address when a lease of another node announces the same one: one of
-/// them is a copy of the other, and peers could send to only one.
-pub(super) async fn tell_apart(
-    setup: &Setup,
+/// What other nodes of this list were known by before this node, which is `now` announced as, and whose lease is `own`.
+pub(super) fn taken_identities(
     network: &JoinedNetwork,
-    facts: &Facts,
-    held: Held,
-    snapshot: &Snapshot,
-) -> Held {
-    let same = |other: &&Lease| {
-        other.subnet != held.lease.subnet
-            && !same_node(network.config(), &held.lease.attrs, &other.attrs)
-            && same_device(&held.lease.attrs, &other.attrs)
-    };
-    let mut others = snapshot.leases.iter().map(|stored| &stored.lease);
-    let Some(twin) = others.find(same) else { return held };
-    let devices = network.devices();
-    let mut facts = facts.clone();
-    facts.interfaces.retain(|interface| !devices.contains(&interface.name));
-    let attrs = network.attrs(None, &facts, setup);
-    tracing::warn!(
-        "The lease {} of {} announces the same device address as this node, as a copy of it would; this \
-         node's device gets another one",
-        twin.subnet,
-        address(&twin.attrs)
-    );
-    match setup.store.renew(&held, &attrs).await {
-        Ok(held) => held,
-        Err(error) => {
-            tracing::error!("Cannot announce another device address: {error}");
-            held
+    now: &LeaseAttrs,
+    own: Option<&StoredLease>,
+    leases: &[StoredLease],
+    disputes: &Disputes,
+) -> Vec<(LinkIdentity, Subnet)> {
+    let place = |stored: &StoredLease| (stored.lease.subnet, stored.created);
+    let mut taken = Vec::new();
+    for other in leases {
+        let is_own = own.is_some_and(|own| own.lease.subnet == other.lease.subnet)
+            || same_node(network.config(), now, &other.lease.attrs);
+        let identities = network.link_identities(&other.lease.attrs);
+        taken.extend(identities.into_iter().filter(|_| !is_own).filter_map(|identity| {
+            let had = |own: &&StoredLease| {
+                network.link_identities(&own.lease.attrs).contains(&identity)
+            };
+            let was_ours = own.filter(had).is_some_and(|own| {
+                was_first(disputes, &identity, place(own), place(other))
+            });
+            (!was_ours).then_some((identity, other.lease.subnet))
+        }));
+    }
+    taken
+}
+
+/// Says that this node would announce what another one had first, and what becomes of that.
+pub(super) fn say_taken(
+    network: &JoinedNetwork,
+    before: &LeaseAttrs,
+    after: &LeaseAttrs,
+    taken: &[(LinkIdentity, Subnet)],
+) {
+    let now = network.link_identities(after);
+    for identity in network.link_identities(before) {
+        let Some((_, holder)) = taken.iter().find(|(it, _)| *it == identity) else { continue };
+        if now.contains(&identity) {
+            tracing::error!(
+                "{identity} of this node is announced by the lease {holder:#}, which had it first: peers send nothing \
+                 to this node; {}",
+                identity.fix()
+            );
+        } else {
+            tracing::warn!(
+                "{identity} of this node is announced by the lease {holder:#}, which had it first, as when one is a copy \
+                 of the other; this node's device gets another one"
+            );
         }
     }
 }
@@ -244,7 +280,7 @@ fn cards(network: &JoinedNetwork, facts: &Facts) -> Vec<Mac> {
     all.filter(Mac::is_unicast).collect()
 }
 
-fn own_addresses(facts: &Facts) -> impl Iterator<Item = IpAddr> {
+pub(super) fn own_addresses(facts: &Facts) -> impl Iterator<Item = IpAddr> {
     let interfaces = facts.interfaces.iter();
     interfaces.flat_map(|i| i.addresses.iter().map(|address| address.addr.addr()))
 }

@@ -75,10 +75,12 @@ impl Daemon {
                 about: format!("peer {net}{at}"),
                 layer: "lease".to_owned(),
                 why: format!("nothing leads to it, for its lease cannot be used here: {problem}"),
-                fix: format!(
-                    "look at it with `flannelctl leases`; if its node is gone, {}",
-                    self.setup.store.operator_commands().release(&net, name)
-                ),
+                fix: problem.fix().map(str::to_owned).unwrap_or_else(|| {
+                    format!(
+                        "look at it with `flannelctl leases`; if its node is gone, {}",
+                        self.setup.store.operator_commands().release(&net, name)
+                    )
+                }),
                 traffic: false,
             });
             if issues.len() == LISTED {

@@ -7,15 +7,20 @@ use std::time::{Duration, Instant, SystemTime};
 
 use flannel_common::{Backoff, Tries};
 use flannel_kernel::Facts;
-use flannel_lease::{Claimant, Expiry, LEASE_TTL, Lease, LeaseAttrs, Subnet, Version};
+use flannel_backend::LinkIdentity;
+use flannel_lease::{
+    Claimant, Expiry, LEASE_TTL, Lease, LeaseAttrs, Subnet, SubnetOrigin, Version, same_node,
+};
 use flannel_store::{Acquired, Held, Recalled, Snapshot, StoreError, StoredLease};
 
 use super::Setup;
+use super::address_in_use::{AddressInUse, find_other_machine};
 use super::first_pages::FirstPages;
 use super::identity::{self, Identity, Return};
 use super::network::JoinedNetwork;
 use super::timing::{ASSIGNMENT_POLL, ASSIGNMENT_REMINDER};
 use super::uptime::Uptime;
+use crate::disputes_file::read_disputes;
 use crate::logging::Throttle;
 use crate::readiness::Readiness;
 
@@ -121,8 +126,12 @@ impl OwnLease {
 
     pub(super) fn on_put(&mut self, stored: &StoredLease) {
         let lease = &stored.lease;
-        if lease.subnet != self.subnet() || lease.attrs.announce_the_same_as(&self.held.lease.attrs)
-        {
+        let own = &self.held.lease.attrs;
+        // Where versions are not counted, it is the store that says of which machine a lease is.
+        let other_machine = self.held.version != Version::UNKNOWN
+            && lease.attrs.machine.zip(own.machine).is_some_and(|(theirs, ours)| theirs != ours);
+        let same = lease.attrs.announce_the_same_as(own);
+        if lease.subnet != self.subnet() || same && !other_machine {
             return;
         }
         match self.writes.find(stored) {
@@ -134,7 +143,11 @@ impl OwnLease {
             }
             None => {
                 let by = identity::address(&lease.attrs);
-                self.ask(&format!("was written by another node, which announces itself at {by}"));
+                let what = match same {
+                    true => "by another machine that announces the same address",
+                    false => "by another node, which announces itself at",
+                };
+                self.ask(&format!("was written {what} {by}"));
             }
         }
     }
@@ -384,8 +397,8 @@ fn renew_in(left: Duration, margin: Duration, chance: f64) -> Duration {
 
 /// Says why there is no lease. Returns how long to wait before the next try. While a subnet is still to be
 /// assigned it only looks again, and logs a reminder now and then.
-fn say_failed(error: &StoreError, backoff: &mut Tries, reminder: &mut Throttle) -> Duration {
-    if let StoreError::NotAssignedYet { .. } = error {
+fn say_failed(error: &ClaimError, backoff: &mut Tries, reminder: &mut Throttle) -> Duration {
+    if let ClaimError::Store(StoreError::NotAssignedYet { .. }) = error {
         if reminder.pass(Instant::now()).is_some() {
             tracing::warn!("Waiting for a lease: {error}");
         }
@@ -396,6 +409,15 @@ fn say_failed(error: &StoreError, backoff: &mut Tries, reminder: &mut Throttle) 
     pause
 }
 
+/// Why there is no lease.
+#[derive(Debug, thiserror::Error)]
+enum ClaimError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    AddressInUse(#[from] AddressInUse),
+}
+
 /// `starting`: the daemon has not run before this.
 async fn claim(
     identity: &mut Identity,
@@ -404,7 +426,7 @@ async fn claim(
     facts: &Arc<Facts>,
     previous: Option<Subnet>,
     starting: bool,
-) -> Result<Acquired, StoreError> {
+) -> Result<Acquired, ClaimError> {
     let (store, config) = (&*setup.store, network.config());
     let now = network.attrs(None, facts, setup);
     let mut me = Claimant::new(&now, identity.former(previous));
@@ -414,32 +436,94 @@ async fn claim(
         None => store.recall(config, &me).await?,
     };
     let back = identity.come_back(setup, network, facts, &recalled, previous, starting).await?;
-    let mut acquired = match back {
+    let claim = ClaimContext { identity, setup, network, facts, now: &now };
+    let acquired = match back {
         Return::Back(held) => recalled.acquired(config, *held),
         Return::Anew(previous) => {
             me.previous = previous;
-            acquire_as(setup, network, facts, &me, recalled).await?
+            claim.acquire(&me, recalled, starting).await?
         }
         Return::Vanished => {
             let recalled = store.recall(config, &me).await?;
-            acquire_as(setup, network, facts, &me, recalled).await?
+            claim.acquire(&me, recalled, starting).await?
         }
     };
-    acquired.held =
-        identity::tell_apart(setup, network, facts, acquired.held, &acquired.snapshot).await;
     identity.note(&acquired.held, network, facts);
     Ok(acquired)
 }
 
-async fn acquire_as(
-    setup: &Setup,
-    network: &JoinedNetwork,
-    facts: &Facts,
-    me: &Claimant,
-    recalled: Recalled,
-) -> Result<Acquired, StoreError> {
-    let attrs = |announced: Option<&LeaseAttrs>| network.attrs(announced, facts, setup);
-    flannel_store::acquire(&*setup.store, network.config(), me, recalled, attrs).await
+/// What a lease is asked for with.
+struct ClaimContext<'a> {
+    identity: &'a Identity,
+    setup: &'a Setup,
+    network: &'a JoinedNetwork,
+    facts: &'a Facts,
+    now: &'a LeaseAttrs,
+}
+
+impl ClaimContext<'_> {
+    async fn acquire(
+        &self,
+        me: &Claimant,
+        recalled: Recalled,
+        starting: bool,
+    ) -> Result<Acquired, ClaimError> {
+        let Self { setup, network, facts, .. } = self;
+        if starting {
+            self.check_address_is_ours(me, &recalled).await?;
+        }
+        let taken = self.taken(me, &recalled);
+        let identities: Vec<LinkIdentity> = taken.iter().map(|(identity, _)| *identity).collect();
+        let before = network.attrs(recalled.announced.as_ref(), facts, setup);
+        let attrs = |announced: Option<&LeaseAttrs>| {
+            network.attrs_without(&identities, announced, facts, setup)
+        };
+        identity::say_taken(network, &before, &attrs(recalled.announced.as_ref()), &taken);
+        Ok(flannel_store::acquire(&*setup.store, network.config(), me, recalled, attrs).await?)
+    }
+
+    /// What others had before this node. Leases that bear its address are its own.
+    fn taken(&self, me: &Claimant, recalled: &Recalled) -> Vec<(LinkIdentity, Subnet)> {
+        let leases = &recalled.snapshot.leases;
+        let own = leases.iter().find(|stored| self.is_claimed(me, &stored.lease));
+        let disputes = read_disputes(&self.setup.subnet_file);
+        identity::taken_identities(self.network, self.now, own, leases, &disputes)
+    }
+
+    fn is_claimed(&self, me: &Claimant, lease: &Lease) -> bool {
+        match self.setup.store.subnets() {
+            SubnetOrigin::Pool => me.has(self.network.config(), &lease.attrs),
+            SubnetOrigin::Store => me.previous == Some(lease.subnet),
+        }
+    }
+
+    /// Refuses a lease that another machine lives on, which has this node's address.
+    async fn check_address_is_ours(
+        &self,
+        me: &Claimant,
+        recalled: &Recalled,
+    ) -> Result<(), AddressInUse> {
+        let Self { network, facts, now, .. } = self;
+        let assigned = self.setup.store.subnets() == SubnetOrigin::Store;
+        for stored in &recalled.snapshot.leases {
+            let lease = &stored.lease;
+            // Of a reservation nobody has made use yet; nodes that share an address know each other by other things.
+            let has_come = !lease.attrs.backend_type.is_empty() || lease.attrs.probe_port.is_some();
+            let is_own = assigned && me.previous == Some(lease.subnet);
+            if !has_come
+                || is_own
+                || !same_node(network.config(), now, &lease.attrs)
+                || assigned && !network.may_be_own(lease)
+                || self.identity.proves_own(network, facts, now, stored)
+            {
+                continue;
+            }
+            if let Some(in_use) = find_other_machine(network, facts, now, lease).await {
+                return Err(in_use);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn utc(at: SystemTime) -> String {

@@ -6,6 +6,7 @@
 //! be wanted of the kernel and other appliers (`programming`)? Nothing here needs a clean end: the task
 //! may be dropped at any await, and the next daemon goes on from store, kernel and subnet file.
 
+mod address_in_use;
 mod backend_trial;
 mod config_changes;
 mod config_check;
@@ -18,6 +19,7 @@ mod identity;
 mod issues;
 mod key_rotation;
 mod lease;
+pub(crate) mod link_holders;
 mod marked_packets;
 mod needs;
 mod network;
@@ -45,7 +47,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use flannel_backend::{Answers, Judged, PrivilegePolicy, Stack, Wishes};
 use flannel_kernel::Facts;
-use flannel_lease::{LeaseTable, NetworkConfig, Previous};
+use flannel_lease::{LeaseTable, NetworkConfig, Previous, Subnet, Version};
 use flannel_metrics::Latency;
 use flannel_probe::{IncompletePeers, Prober};
 use flannel_store::{Snapshot, Store, StoreEvent};
@@ -53,6 +55,7 @@ use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
 use crate::appliers::Appliers;
+use crate::disputes_file::read_disputes;
 use crate::machine::Machine;
 use crate::options::Options;
 use crate::readiness::{Readiness, Report};
@@ -278,8 +281,12 @@ impl Daemon {
         let Place { answers, facts, network, own, others } = place;
         let mut table = LeaseTable::new();
         table.set_own(Some(own.subnet()));
+        let arrived: Vec<(Subnet, Version)> =
+            others.leases.iter().map(|stored| (stored.lease.subnet, stored.created)).collect();
         table.snapshot(others.leases.into_iter().map(|stored| stored.lease));
         let events = setup.store.watch(others.cursor);
+        let mut peers = Peers::new(read_disputes(&setup.subnet_file));
+        peers.take_order(&network, own.lease(), &table, &arrived);
         let mut earlier = EarlierNetworks::default();
         earlier.remember(earlier_networks(&setup.previous));
         let mut daemon = Self {
@@ -294,7 +301,7 @@ impl Daemon {
             network,
             own,
             table,
-            peers: Peers::default(),
+            peers,
             rules,
             events,
             contact: StoreContact::found(),
@@ -452,6 +459,9 @@ impl Daemon {
         let departed = self.peers.departed(now);
         if !departed.is_empty() {
             self.setup.appliers.update(departed).await?;
+            // Those that the departed had been before get what they announce.
+            let waiting = self.peers.waiting(&self.table);
+            self.apply(waiting).await?;
             self.probe_all();
         }
         if self.tidy_due <= now {

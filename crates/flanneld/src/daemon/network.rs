@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_backend::{
-    Answers, Backend, Carriage, Connected, LanOverlap, Meeting, Node, NodeMemory, Stack, Underlay,
-    WantedBy, Wishes,
+    Answers, Backend, Carriage, Connected, LanOverlap, LinkIdentity, Meeting, Node, NodeMemory,
+    Stack, Underlay, WantedBy, Wishes,
 };
 use flannel_common::Family;
 use flannel_kernel::{Blackhole, Engine, Entry, Facts, IfName, Ownership};
@@ -304,13 +304,35 @@ impl JoinedNetwork {
         }
     }
 
+    /// How this node is announced, given how it was.
     pub(super) fn attrs(
         &self,
         announced: Option<&LeaseAttrs>,
         facts: &Facts,
         setup: &Setup,
     ) -> LeaseAttrs {
-        let memory = NodeMemory { announced, facts, machine: setup.machine.seed };
+        self.attrs_without(&[], announced, facts, setup)
+    }
+
+    /// What a node that announces this is known by at the link.
+    pub(super) fn link_identities(&self, announced: &LeaseAttrs) -> Vec<LinkIdentity> {
+        self.backend.link_identities(announced)
+    }
+
+    /// Whether a lease with this node's address may be this node's own.
+    pub(super) fn may_be_own(&self, lease: &Lease) -> bool {
+        self.backend.is_own(&self.node, lease)
+    }
+
+    /// The same, and nothing of what others were known by first.
+    pub(super) fn attrs_without(
+        &self,
+        taken: &[LinkIdentity],
+        announced: Option<&LeaseAttrs>,
+        facts: &Facts,
+        setup: &Setup,
+    ) -> LeaseAttrs {
+        let memory = NodeMemory { announced, facts, machine: setup.machine.seed, taken };
         let attrs = self.backend.announce(&self.node, &memory);
         // Where nobody knows what packets travel in, nobody probes.
         let is_probed = self.carriage() != Carriage::Unknown;

@@ -1,14 +1,15 @@
 //! Turns leases of other nodes into wishes. Unusable peers are reported once; vanished peers are kept for a while.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use flannel_backend::{DesiredState, Meeting, PeerProblem, WantedBy, Wishes};
+use flannel_backend::{DesiredState, LinkIdentity, Meeting, PeerProblem, WantedBy, Wishes};
 use flannel_common::OperatorCommands;
-use flannel_lease::{Change, Lease, LeaseTable, Subnet};
+use flannel_lease::{Change, Lease, LeaseTable, Subnet, Version};
 use flannel_state::PeerCounts;
 
 use super::identity::address;
+use super::link_holders::{Disputes, LinkHolders, order_of_arrival};
 use super::network::JoinedNetwork;
 use super::timing::GRACE_FOR_THE_VANISHED;
 
@@ -41,9 +42,86 @@ pub(super) struct Peers {
     overlapping: BTreeMap<Subnet, (Meeting, String)>,
     /// Peers missing from a whole new list, and until when they are still sent to.
     vanished: BTreeMap<Subnet, Instant>,
+    /// Who was first known by what.
+    link_holders: LinkHolders,
+    /// Of that, what is kept over restarts, as it was last written.
+    kept_disputes: Disputes,
 }
 
 impl Peers {
+    pub(super) fn new(disputes: Disputes) -> Self {
+        let link_holders = LinkHolders::new(disputes.clone());
+        Self { link_holders, kept_disputes: disputes, ..Self::default() }
+    }
+
+    /// At the start nobody is seen to come: of leases with one MAC or key, the one that the store had first was there first.
+    pub(super) fn take_order(
+        &mut self,
+        network: &JoinedNetwork,
+        own: &Lease,
+        table: &LeaseTable,
+        arrived: &[(Subnet, Version)],
+    ) {
+        let mut claims: Vec<(LinkIdentity, _)> = Vec::new();
+        for (subnet, created) in arrived {
+            let attrs = if *subnet == own.subnet { Some(&own.attrs) } else { table.get(subnet) };
+            let identities = attrs.map(|attrs| network.link_identities(attrs)).unwrap_or_default();
+            let order = order_of_arrival((*subnet, *created));
+            claims.extend(identities.into_iter().map(|identity| (identity, order)));
+        }
+        claims.sort_unstable();
+        let disputed = claims.chunk_by(|(one, _), (other, _)| one == other);
+        for group in disputed.filter(|group| group.len() > 1) {
+            for (identity, (.., subnet)) in group {
+                self.claim(network, own, table, *subnet, &[*identity]);
+            }
+        }
+    }
+
+    /// Takes note of what a lease announces, or says who announced it before.
+    fn claim(
+        &mut self,
+        network: &JoinedNetwork,
+        own: &Lease,
+        table: &LeaseTable,
+        subnet: Subnet,
+        identities: &[LinkIdentity],
+    ) -> Option<PeerProblem> {
+        let vanished = &self.vanished;
+        let attrs_of = |holder: &Subnet| {
+            if *holder == own.subnet { Some(&own.attrs) } else { table.get(holder) }
+        };
+        let announces = |holder: &Subnet, identity: &LinkIdentity| {
+            let now = |attrs| network.link_identities(attrs).contains(identity);
+            vanished.contains_key(holder) || attrs_of(holder).is_some_and(now)
+        };
+        self.link_holders.tidy(table.len(), &announces);
+        let (identity, holder) = self.link_holders.claim(subnet, identities, &announces)?;
+        let address = attrs_of(&holder).and_then(|it| flannel_backend::public_addresses(it).next());
+        Some(PeerProblem::IdentityTaken { identity, holder, address })
+    }
+
+    /// Who holds what others announce too, if that is other than when it was last asked.
+    pub(super) fn new_disputes(&mut self) -> Option<&Disputes> {
+        let disputed: BTreeSet<LinkIdentity> =
+            self.unusable.values().filter_map(disputed_identity).map(|(it, _)| it).collect();
+        let disputes = self.link_holders.disputes(|identity| disputed.contains(identity));
+        if *disputes == self.kept_disputes {
+            return None;
+        }
+        self.kept_disputes = disputes.clone();
+        Some(&self.kept_disputes)
+    }
+
+    /// Peers whose MAC or key another one has, to be thought over now that somebody has left.
+    pub(super) fn waiting(&self, table: &LeaseTable) -> Vec<Change> {
+        let waiting = self.unusable.iter().filter(|(_, it)| disputed_identity(it).is_some());
+        let lease = |subnet: &Subnet| {
+            Some(Lease { subnet: *subnet, attrs: table.get(subnet)?.clone() })
+        };
+        waiting.filter_map(|(subnet, _)| lease(subnet)).map(Change::Changed).collect()
+    }
+
     /// What all peers make wanted.
     pub(super) fn all(
         &mut self,
@@ -56,9 +134,10 @@ impl Peers {
         self.vanished.clear();
         // And the node itself.
         let mut desired = DesiredState::with_capacity(table.len() + 1);
+        self.claim(network, own, table, own.subnet, &network.link_identities(&own.attrs));
         for (subnet, attrs) in table.iter() {
             let lease = Lease { subnet: *subnet, attrs: attrs.clone() };
-            desired.want(WantedBy::Peer(*subnet), self.wishes(network, own, &lease));
+            desired.want(WantedBy::Peer(*subnet), self.wishes(network, own, table, &lease));
         }
         desired
     }
@@ -68,19 +147,31 @@ impl Peers {
         &mut self,
         network: &JoinedNetwork,
         own: &Lease,
+        table: &LeaseTable,
         changes: Vec<Change>,
     ) -> DesiredState {
         let mut desired = DesiredState::with_capacity(changes.len());
+        let concerned: BTreeSet<Subnet> = changes.iter().map(Change::subnet).collect();
         for change in changes {
             match change {
                 Change::New(lease) | Change::Changed(lease) => {
                     self.vanished.remove(&lease.subnet);
                     self.make_room(&lease.subnet, &mut desired);
-                    let wishes = self.wishes(network, own, &lease);
+                    let wishes = self.wishes(network, own, table, &lease);
                     desired.change(WantedBy::Peer(lease.subnet), wishes);
                 }
                 Change::Gone(subnet) => self.forget(subnet, &mut desired),
             }
+        }
+        // Whoever had to stand back for one of these may have its turn now.
+        let waiting = self.unusable.iter().filter(|(subnet, problem)| {
+            let waits_for = disputed_identity(problem).map(|(_, holder)| holder);
+            !concerned.contains(*subnet) && waits_for.is_some_and(|it| concerned.contains(&it))
+        });
+        for subnet in waiting.map(|(subnet, _)| *subnet).collect::<Vec<_>>() {
+            let Some(attrs) = table.get(&subnet) else { continue };
+            let lease = Lease { subnet, attrs: attrs.clone() };
+            desired.change(WantedBy::Peer(subnet), self.wishes(network, own, table, &lease));
         }
         desired
     }
@@ -212,8 +303,19 @@ impl Peers {
         self.overlapping.insert(lease.subnet, (meeting, said));
     }
 
-    fn wishes(&mut self, network: &JoinedNetwork, own: &Lease, lease: &Lease) -> Wishes {
-        match network.peer(own, lease) {
+    fn wishes(
+        &mut self,
+        network: &JoinedNetwork,
+        own: &Lease,
+        table: &LeaseTable,
+        lease: &Lease,
+    ) -> Wishes {
+        let wishes = network.peer(own, lease).and_then(|wishes| {
+            let identities = network.link_identities(&lease.attrs);
+            let taken = self.claim(network, own, table, lease.subnet, &identities);
+            taken.map_or(Ok(wishes), Err)
+        });
+        match wishes {
             Ok(wishes) => {
                 let former = self.unusable.remove(&lease.subnet);
                 if former.as_ref().is_some_and(is_stranger) && self.strangers().is_none() {
@@ -236,6 +338,14 @@ impl Peers {
     }
 }
 
+/// What a peer announces that another one had first, and which one.
+fn disputed_identity(problem: &PeerProblem) -> Option<(LinkIdentity, Subnet)> {
+    match problem {
+        PeerProblem::IdentityTaken { identity, holder, .. } => Some((*identity, *holder)),
+        _ => None,
+    }
+}
+
 fn is_stranger(problem: &PeerProblem) -> bool {
     matches!(problem, PeerProblem::OtherBackend { .. })
 }
@@ -246,7 +356,10 @@ fn say(lease: &Lease, problem: &PeerProblem, is_news: bool) {
         _ if !is_news => tracing::debug!("Peer {subnet:#} at {address}: {problem}"),
         PeerProblem::Displaces { .. } => tracing::error!("Peer {subnet:#} at {address}: {problem}"),
         _ if problem.is_expected() => tracing::debug!("Peer {subnet:#} at {address}: {problem}"),
-        _ => tracing::warn!("Peer {subnet:#} at {address}: {problem}"),
+        _ => {
+            let fix = problem.fix().map(|fix| format!("; {fix}")).unwrap_or_default();
+            tracing::warn!("Peer {subnet:#} at {address}: {problem}{fix}");
+        }
     }
 }
 

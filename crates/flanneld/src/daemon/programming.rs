@@ -4,6 +4,7 @@ use flannel_backend::WantedBy;
 use flannel_lease::{Change, Subnet};
 
 use super::Daemon;
+use crate::disputes_file::write_disputes;
 
 impl Daemon {
     /// Makes everything on this node follow the network as it is now.
@@ -36,6 +37,7 @@ impl Daemon {
         desired.want(WantedBy::Trial, self.tried.clone());
         let ownership = self.network.ownership(self.earlier.as_slice());
         let status = self.setup.appliers.replace(ownership, desired).await?;
+        self.keep_disputes();
         self.probe_all();
         tracing::info!("Programmed {} peers: {status}", self.table.len());
         Ok(())
@@ -51,17 +53,21 @@ impl Daemon {
             Change::Gone(_) => None,
         });
         self.network.find_paths(self.setup.appliers.kernel(), put).await?;
-        let concerned: Vec<Subnet> = changes.iter().map(subnet).collect();
-        let changes = self.peers.changed(&self.network, self.own.lease(), changes);
+        let concerned: Vec<Subnet> = changes.iter().map(Change::subnet).collect();
+        let own = self.own.lease();
+        let changes = self.peers.changed(&self.network, own, &self.table, changes);
         self.setup.appliers.update(changes).await?;
+        self.keep_disputes();
         self.probe_changed(&concerned);
         Ok(())
     }
 }
 
-fn subnet(change: &Change) -> Subnet {
-    match change {
-        Change::New(lease) | Change::Changed(lease) => lease.subnet,
-        Change::Gone(subnet) => *subnet,
+impl Daemon {
+    /// Who came first is known after a restart, too.
+    fn keep_disputes(&mut self) {
+        if let Some(disputes) = self.peers.new_disputes() {
+            write_disputes(&self.setup.subnet_file, disputes);
+        }
     }
 }

@@ -61,8 +61,8 @@ pub(super) struct Body {
 impl Body {
     fn add(&mut self, field: &Field, value: impl fmt::Display) {
         match field.name() {
-            history::FIELD => return self.event = Some(value.to_string()),
-            history::UNDONE_BY => return self.undone_by = Some(value.to_string()),
+            history::FIELD => return self.event = Some(one_line(value)),
+            history::UNDONE_BY => return self.undone_by = Some(one_line(value)),
             history::AFTER_MICROS => return self.after_micros = value.to_string().parse().ok(),
             history::ENTRIES => return self.entries = value.to_string().parse().ok(),
             _ => {}
@@ -75,10 +75,10 @@ impl Body {
             let _ = write!(OneLine(&mut self.message), "{value}");
             return;
         }
-        let mut text = String::new();
-        let _ = write!(OneLine(&mut text), "{value}");
+        let text = one_line(value);
         let plain = !text.is_empty() && !text.contains([' ', '"', '=']);
         let _ = match plain {
+            _ if self.fields.len() >= LONGEST_TEXT => Ok(()),
             true => write!(self.fields, " {}={text}", field.name()),
             // Control characters are escaped by now, so only quotes remain to be.
             false => write!(self.fields, " {}=\"{}\"", field.name(), text.replace('"', "\\\"")),
@@ -110,12 +110,28 @@ impl Visit for Body {
     }
 }
 
-/// Escapes control characters: one event is one line, whatever a peer or a server put into it.
+/// So many bytes of a message, and of its fields, are written at most.
+const LONGEST_TEXT: usize = 8 << 10;
+
+fn one_line(value: impl fmt::Display) -> String {
+    let mut text = String::new();
+    let _ = write!(OneLine(&mut text), "{value}");
+    text
+}
+
+/// Escapes control characters, and stops when it is enough: one event is one line that can be read, whatever a peer or a
+/// server put into it.
 struct OneLine<'a>(&'a mut String);
 
 impl Write for OneLine<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for c in text.chars() {
+            if self.0.len() >= LONGEST_TEXT {
+                if !self.0.ends_with('…') {
+                    self.0.push('…');
+                }
+                break;
+            }
             match c {
                 '\t' => self.0.push(c),
                 c if c.is_control() => self.0.extend(c.escape_default()),
@@ -137,6 +153,13 @@ mod tests {
         assert_eq!(head.to_string(), "I0904 20:03:06.000042       1 main.rs:213] ");
         let head = Head { severity: 'E', pid: 12_345_678, ..head };
         assert_eq!(head.to_string(), "E0904 20:03:06.000042 12345678 main.rs:213] ");
+    }
+
+    #[test]
+    fn a_line_has_a_size_whatever_is_in_it() {
+        let mut text = String::new();
+        let _ = write!(OneLine(&mut text), "{} {}", "ü".repeat(1 << 20), "x".repeat(1 << 20));
+        assert!(text.len() <= LONGEST_TEXT + 4 && text.ends_with('…'), "{}", text.len());
     }
 
     #[test]

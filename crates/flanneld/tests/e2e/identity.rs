@@ -3,7 +3,8 @@
 use flannel_lab::{Lab, LabBuilder, LabError, Node, Result, SUBNET_ENV};
 
 use crate::support::{
-    Kernel, LIMIT, connected_pods, go_flanneld, lab, own_key, probe, reach_each_other,
+    Kernel, LIMIT, connected_pods, go_flanneld, lab, lease_path, own_key, peer, probe,
+    reach_each_other,
 };
 
 const MOVED: &str = "192.168.100.77";
@@ -355,6 +356,148 @@ fn a_store_that_knows_a_former_address_of_a_running_node_is_told_the_present_one
     lab.wait_until("the new address again", LIMIT, told)?;
     assert_eq!(keys(&lab)?.len(), 2, "{}", lab.node(2).flanneld().log());
     reach_each_other(&lab, &one, &two)
+}
+
+/// Node 2 is told to announce the address of node 1, which runs, and gets its lease when that one has gone.
+fn refuses_the_address_of_another(builder: LabBuilder) -> Result<()> {
+    let lab = builder.no_daemons().start()?;
+    let (first, second) = (lab.node(1), lab.node(2));
+    first.flanneld().start()?;
+    first.flanneld().wait_ready()?;
+    let (before, key) = (lab.leases()?, own_key(&lab, 1)?);
+    second.flanneld().start()?;
+    lab.wait_until("the second to refuse", LIMIT, || {
+        match probe(&lab, 2, "/readyz") {
+            Ok(Ok((503, why))) if why.contains("is of another node that is running") => Ok(()),
+            other => Err(format!("{other:?}\n{}", second.flanneld().log())),
+        }
+    })?;
+    assert_eq!(lab.leases()?, before, "the first keeps what it has");
+    assert!(!second.flanneld().log().contains("Lease acquired"), "{}", second.flanneld().log());
+    // A machine that is replaced by another one at its address.
+    first.flanneld().kill9();
+    first.ip("link set eth0 down")?;
+    lab.wait_until("the lease of a machine that is gone", LIMIT, || {
+        own_key(&lab, 2).is_ok_and(|taken| taken == key)
+    })
+}
+
+#[test]
+fn a_node_refuses_the_address_of_another_that_runs() -> Result<()> {
+    refuses_the_address_of_another(lab(2).node_flag(2, "--public-ip=192.168.100.1"))
+}
+
+#[test]
+fn a_node_refuses_the_address_of_another_that_runs_the_go_flannel() -> Result<()> {
+    let lab = lab(2).node_flanneld(1, go_flanneld()).node_flag(2, "--public-ip=192.168.100.1");
+    refuses_the_address_of_another(lab)
+}
+
+/// The machines that have one address are beside the lease server here.
+#[test]
+fn a_node_of_a_lease_server_refuses_the_address_of_another_that_runs() -> Result<()> {
+    let lab = lab(3).lease_server().no_daemons().node_flag(3, "--public-ip=192.168.100.2");
+    let lab = lab.backend("udp").start()?;
+    for node in [1, 2] {
+        lab.node(node).flanneld().start()?;
+        lab.node(node).flanneld().wait_ready()?;
+    }
+    let before = lab.leases()?;
+    lab.node(3).flanneld().start()?;
+    lab.wait_until("it to refuse", LIMIT, || match probe(&lab, 3, "/readyz") {
+        Ok(Ok((503, why))) if why.contains("is of another node that is running") => Ok(()),
+        other => Err(format!("{other:?}\n{}", lab.node(3).flanneld().log())),
+    })?;
+    assert_eq!(lab.leases()?, before);
+    Ok(())
+}
+
+/// Both cards have the address, as after a mistake with DHCP.
+#[test]
+fn a_node_whose_address_another_machine_on_the_link_has_refuses_its_lease() -> Result<()> {
+    let lab = lab(2).no_daemons().node_flag(2, "--public-ip=192.168.100.1").start()?;
+    lab.node(1).flanneld().start()?;
+    lab.node(1).flanneld().wait_ready()?;
+    let before = lab.leases()?;
+    lab.node(2).ip("addr add 192.168.100.1/32 dev eth0")?;
+    lab.node(2).flanneld().start()?;
+    lab.wait_until("it to refuse", LIMIT, || match probe(&lab, 2, "/readyz") {
+        Ok(Ok((503, why))) if why.contains("the machine with the hardware address") => Ok(()),
+        other => Err(format!("{other:?}\n{}", lab.node(2).flanneld().log())),
+    })?;
+    assert_eq!(lab.leases()?, before);
+    Ok(())
+}
+
+/// Another node had the MAC that this node would always choose.
+#[test]
+fn a_node_whose_mac_another_one_had_first_gets_another_one() -> Result<()> {
+    let lab = lab(1).start()?;
+    let node = lab.node(1);
+    let mac = |lab: &Lab| Kernel::of(lab.node(1)).map(|mut it| it.device("flannel.1").unwrap().mac);
+    let (before, key) = (mac(&lab)?, own_key(&lab, 1)?);
+    node.flanneld().kill9();
+    reboot(node)?;
+    node.exec(&["rm", "-r", "/var/lib/flannel/nodes"])?;
+    assert!(lab.etcd()?.delete(&lease_path(&lab, &key))?);
+    let (other, value) = peer(200);
+    let value = value.replace("02:00:00:00:01:c8", &before.to_string());
+    lab.etcd()?.put(&lease_path(&lab, &other), &value)?;
+    node.flanneld().restart()?;
+    let after = mac(&lab)?;
+    assert_ne!(after, before, "{}", node.flanneld().log());
+    let announced = lab.leases()?;
+    let own = announced.iter().find(|(key, _)| *key != other).expect("its own");
+    assert!(own.1.contains(&after.to_string()), "{own:?}");
+    assert!(node.flanneld().log().contains("this node's device gets another one"));
+    // It stays.
+    node.flanneld().restart()?;
+    assert_eq!(mac(&lab)?, after);
+    Ok(())
+}
+
+/// Whoever announces the MAC of another node, below or above it, gets nothing, before and after restarts.
+#[test]
+fn a_mac_belongs_to_who_announced_it_first_over_restarts() -> Result<()> {
+    let lab = lab(1).start()?;
+    let node = lab.node(1);
+    let victim = peer(100);
+    lab.etcd()?.put(&lease_path(&lab, &victim.0), &victim.1)?;
+    let mac = "02:00:00:00:01:64";
+    let leads_to = || -> Result<Vec<String>> {
+        let all = node.output(&["bridge", "fdb", "show", "dev", "flannel.1"])?.stdout;
+        let own = all.lines().filter(|line| line.starts_with(mac));
+        Ok(own.filter_map(|line| line.split(" dst ").nth(1)?.split(' ').next()).map(str::to_owned).collect())
+    };
+    let only = |address: &str| leads_to().is_ok_and(|all| all == [address]);
+    lab.wait_until("the victim's entry", LIMIT, || only("192.168.100.100"))?;
+    // One lease is older than the victim's by now, the other one younger; one is lower, the other higher.
+    for number in [5, 150] {
+        let (key, value) = peer(number);
+        let value = value.replace(&format!("02:00:00:00:01:{number:02x}"), mac);
+        lab.etcd()?.put(&lease_path(&lab, &key), &value)?;
+    }
+    let said = |why: &str| {
+        let log = node.flanneld().log();
+        log.contains(why) && log.contains("10.244.150.0/24 at 192.168.100.150: it announces the VTEP MAC")
+    };
+    let why = "which the lease 10.244.100.0-24 at 192.168.100.100 had first";
+    lab.wait_until("the word", LIMIT, || said(why))?;
+    assert!(only("192.168.100.100"), "{:?}", leads_to()?);
+    let route = || node.ip("route show 10.244.5.0/24");
+    assert_eq!(route()?.trim(), "");
+    // The victim writes its lease again, so that the store has it after those of the thieves.
+    lab.etcd()?.put(&lease_path(&lab, &victim.0), &victim.1)?;
+    for _ in 0..2 {
+        node.flanneld().restart()?;
+        assert!(only("192.168.100.100"), "{:?}\n{}", leads_to()?, node.flanneld().log());
+    }
+    assert_eq!(probe(&lab, 1, "/readyz")?.unwrap_or_default().0, 200, "others are not its fault");
+    // What nobody else has is theirs who has waited longest.
+    assert!(lab.etcd()?.delete(&lease_path(&lab, &victim.0))?);
+    lab.wait_until("its successor", LIMIT, || only("192.168.100.5"))?;
+    assert!(route()?.contains("flannel.1"), "{}", route()?);
+    Ok(())
 }
 
 /// What a node has lost is said, and does not cut its pods off from each other.
