@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use flannel_common::Family;
 use flannel_kernel::{Facts, IfName, KernelVersion, LegacyRoutes, Path};
-use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
+use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet, UnusableAddress};
 use ipnet::IpNet;
 
 use crate::family::PerFamily as _;
@@ -78,7 +78,7 @@ impl PeerProblem {
             Self::OurAddress => "our-address",
             Self::IdentityTaken { .. } => "identity-taken",
             Self::Displaces { .. } => "displaces",
-            Self::NoAddress(_) => "no-address",
+            Self::NoAddress(_) | Self::UnusableAddress(..) => "no-address",
             Self::Apart(_) => "other-family",
             Self::Data(_) => "bad-data",
             Self::Unreachable(_) => "unreachable",
@@ -306,6 +306,8 @@ pub enum PeerProblem {
     Displaces { key: Subnet, theirs: IpNet, route: String, link: IfName },
     #[error("it announces no usable public {0} address")]
     NoAddress(Family),
+    #[error("it announces the public address {0}, which {1}")]
+    UnusableAddress(IpAddr, UnusableAddress),
     /// It is reached in this family alone, and this node sends in the other.
     #[error(
         "it announces an address of {theirs} alone, and this node sends over {ours} alone: give all nodes an address \

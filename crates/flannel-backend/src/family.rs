@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 pub(crate) use flannel_common::Family;
 use flannel_kernel::IPV6_DEFAULT_METRIC;
-use flannel_lease::{Lease, LeaseAttrs, RawJson, Subnet};
+use flannel_lease::{Lease, LeaseAttrs, RawJson, Subnet, UnusableAddress, check_public_address};
 use ipnet::IpNet;
 
 use crate::{BackendError, Node, PeerProblem, Underlay};
@@ -33,7 +33,10 @@ pub(crate) trait PerFamily: Sized {
     fn data(self, attrs: &LeaseAttrs) -> Option<&RawJson>;
 
     /// The address a node announces, if it can be sent to at all.
-    fn public_address(self, peer: &Lease) -> Result<IpAddr, PeerProblem>;
+    fn public_address(self, node: &Node, peer: &Lease) -> Result<IpAddr, PeerProblem>;
+
+    /// Whether this node itself has nothing but an address of the link.
+    fn is_on_link_alone(self, node: &Node) -> bool;
 
     fn announced_by(self, underlay: &Underlay) -> Option<IpAddr>;
 
@@ -95,13 +98,30 @@ impl PerFamily for Family {
         }
     }
 
-    fn public_address(self, peer: &Lease) -> Result<IpAddr, PeerProblem> {
+    fn public_address(self, node: &Node, peer: &Lease) -> Result<IpAddr, PeerProblem> {
         let ip = match self {
             Self::V4 => peer.attrs.public_ip.map(IpAddr::V4),
             Self::V6 => peer.attrs.public_ipv6.map(IpAddr::V6),
         };
-        ip.filter(|ip| !ip.is_unspecified() && !ip.is_loopback() && !ip.is_multicast())
-            .ok_or(PeerProblem::NoAddress(self))
+        let ip = ip.ok_or(PeerProblem::NoAddress(self))?;
+        match check_public_address(ip, &crate::networks(node)) {
+            // On a link without other addresses, all nodes have such ones.
+            Err(UnusableAddress::LinkLocal) if self.is_on_link_alone(node) => Ok(ip),
+            // Where the nodes' LAN is a part of the pod network, all nodes have such ones.
+            Err(UnusableAddress::InPodNetwork(network))
+                if self.announced_by(&node.underlay).is_some_and(|own| network.contains(&own))
+                    && !self.subnet(&peer.subnet).is_some_and(|theirs| theirs.contains(&ip)) =>
+            {
+                Ok(ip)
+            }
+            Err(why) => Err(PeerProblem::UnusableAddress(ip, why)),
+            Ok(()) => Ok(ip),
+        }
+    }
+
+    fn is_on_link_alone(self, node: &Node) -> bool {
+        let own = self.announced_by(&node.underlay);
+        own.is_some_and(|ip| check_public_address(ip, &[]) == Err(UnusableAddress::LinkLocal))
     }
 
     fn announced_by(self, underlay: &Underlay) -> Option<IpAddr> {
@@ -133,13 +153,16 @@ impl PerFamily for Family {
     fn way_to(self, node: &Node, peer: &Lease) -> Result<(Self, IpAddr), PeerProblem> {
         let mut theirs = [self, self.other()]
             .into_iter()
-            .filter_map(|family| Some((family, family.public_address(peer).ok()?)));
+            .filter_map(|family| Some((family, family.public_address(node, peer).ok()?)));
         let ours = |family| Self::outers(node).any(|outer| outer == family);
         match theirs.clone().find(|(family, _)| ours(*family)) {
             Some(way) => Ok(way),
             None => Err(match theirs.next() {
                 Some((theirs, _)) => PeerProblem::Apart(theirs),
-                None => PeerProblem::NoAddress(self),
+                None => match self.public_address(node, peer) {
+                    Err(problem) => problem,
+                    Ok(_) => PeerProblem::NoAddress(self),
+                },
             }),
         }
     }

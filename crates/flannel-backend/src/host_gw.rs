@@ -60,7 +60,7 @@ impl Backend for HostGwBackend {
         let mut unreached = None;
         for family in Family::used_by(node) {
             let Some(dst) = family.subnet(&peer.subnet) else { continue };
-            let via = match family.public_address(peer) {
+            let via = match family.public_address(node, peer) {
                 Ok(via) => via,
                 Err(problem) => {
                     unreached = Some(problem);

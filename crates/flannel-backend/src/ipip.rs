@@ -114,7 +114,7 @@ impl Backend for IpipBackend {
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
-        let public = Family::V4.public_address(peer)?;
+        let public = Family::V4.public_address(node, peer)?;
         let direct = node.direct_link(public).filter(|_| self.direct_routing);
         let route = |family: Family| {
             let dst = family.subnet(&peer.subnet)?;

@@ -208,7 +208,7 @@ impl Backend for IpsecBackend {
         let (Some(theirs), Some(ours)) = (theirs, Family::V4.subnet(&own.subnet)) else {
             return Ok(Wishes::default());
         };
-        let remote = Family::V4.public_address(peer)?;
+        let remote = Family::V4.public_address(node, peer)?;
         let public = Family::V4.announced_by(&node.underlay);
         let source = Family::V4.source(&node.underlay);
         let (Some(local), Some(source)) = (public, source) else {

@@ -67,9 +67,7 @@ impl FromStr for LinkIdentity {
         match kind {
             _ if kind == VTEP_MAC[0] => Ok(Self::VtepMac(Family::V4, mac()?)),
             _ if kind == VTEP_MAC[1] => Ok(Self::VtepMac(Family::V6, mac()?)),
-            WIREGUARD_KEY => {
-                value.parse().map(Self::WireguardKey).map_err(|_| InvalidLinkIdentity)
-            }
+            WIREGUARD_KEY => value.parse().map(Self::WireguardKey).map_err(|_| InvalidLinkIdentity),
             _ => Err(InvalidLinkIdentity),
         }
     }
@@ -111,7 +109,8 @@ mod tests {
         for identity in [of(Family::V4), of(Family::V6), expected] {
             assert_eq!(identity.to_key().parse(), Ok(identity));
         }
-        for (kind, data) in [("vxlan", "{}"), ("vxlan", ""), ("host-gw", "7"), ("", ""), ("x", "1")] {
+        for (kind, data) in [("vxlan", "{}"), ("vxlan", ""), ("host-gw", "7"), ("", ""), ("x", "1")]
+        {
             assert_eq!(announced(kind, data, data), [], "{kind} {data}");
         }
     }

@@ -178,7 +178,7 @@ impl Backend for UdpBackend {
             if source(family, node).is_none() {
                 continue;
             }
-            match family.public_address(peer) {
+            match family.public_address(node, peer) {
                 Ok(public) if is_link_local(public) => {
                     problem = Some(PeerProblem::NoAddress(family));
                 }

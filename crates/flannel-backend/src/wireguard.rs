@@ -207,7 +207,7 @@ impl WireguardBackend {
             .unwrap_or_else(|| Err(PeerProblem::Data("it has none".to_owned())))?;
         not_ours(node, key)?;
         let outer = self.outer_family(node, &peer.attrs);
-        let public = outer.public_address(peer)?;
+        let public = outer.public_address(node, peer)?;
         if !Family::outers(node).any(|ours| ours == outer) {
             return Err(PeerProblem::Apart(outer));
         }

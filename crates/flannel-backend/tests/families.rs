@@ -50,7 +50,12 @@ fn peer(number: u8, backend: &str, families: Stack, card: Stack) -> Option<Peer>
     let chosen = possible.into_iter().find(has)?;
     let (backend, node) = support::node_at(support::underlay(number, chosen), network, answers);
     backend.check(&node).unwrap();
-    let memory = NodeMemory { announced: None, facts: &Facts::default(), machine: number.into(), taken: &[] };
+    let memory = NodeMemory {
+        announced: None,
+        facts: &Facts::default(),
+        machine: number.into(),
+        taken: &[],
+    };
     let attrs = backend.announce(&node, &memory);
     let v4 = format!("10.244.{number}.0/24").parse().unwrap();
     let v6 = format!("fd00:244:0:{number}::/64").parse().unwrap();

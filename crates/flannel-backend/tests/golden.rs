@@ -244,7 +244,8 @@ fn alloc_announces_itself_and_writes_nothing() {
     let config = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"alloc"}}"#;
     let (backend, node) = node(config);
     let facts = Facts::default();
-    let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] });
+    let attrs = backend
+        .announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] });
     assert_eq!(attrs.to_json(), r#"{"PublicIP":"192.168.100.1","PublicIPv6":null}"#);
     let own = ("10.244.1.0-24", r#"{"PublicIP":"192.168.100.1"}"#);
     assert_eq!(peer(config, own, ("10.244.2.0-24", PEER_DUAL.1)).unwrap(), [""; 0]);
@@ -256,7 +257,8 @@ fn defect_52_every_backend_announces_the_public_address_that_the_node_was_given(
         let config = format!(r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{kind}"}}}}"#);
         let (backend, mut node) = node(&config);
         node.underlay.public_v4 = Some([203, 0, 113, 9].into());
-        let memory = NodeMemory { announced: None, facts: &Facts::default(), machine: 1, taken: &[] };
+        let memory =
+            NodeMemory { announced: None, facts: &Facts::default(), machine: 1, taken: &[] };
         let attrs = backend.announce(&node, &memory);
         assert_eq!(attrs.public_ip, Some([203, 0, 113, 9].into()), "{kind}");
     }
@@ -270,8 +272,10 @@ fn defect_54_no_backend_stumbles_over_a_network_without_ipv4() {
         );
         let (backend, node) = node(&config);
         let facts = Facts::default();
-        let attrs =
-            backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] });
+        let attrs = backend.announce(
+            &node,
+            &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] },
+        );
         assert_eq!(attrs.public_ip, None);
         let own = Lease { subnet: "fd00:244:0:24::-64".parse().unwrap(), attrs };
         backend.base(&node, &own);
@@ -292,7 +296,8 @@ fn behind_a_nat_the_tunnel_sends_from_the_address_the_node_has() {
     let (backend, mut node) = node(DUAL);
     node.underlay.public_v4 = Some([203, 0, 113, 9].into());
     let facts = Facts::default();
-    let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] });
+    let attrs = backend
+        .announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] });
     assert_eq!(attrs.public_ip, node.underlay.public_v4);
     let device = backend.base(&node, &lease(OWN_DUAL)).kernel[0].to_string();
     assert!(device.contains("local 192.168.100.1 "), "{device}");
@@ -402,6 +407,12 @@ fn peers_that_cannot_be_used_are_refused_by_name() {
     }
     let nowhere = r#"{"PublicIP":"0.0.0.0","BackendType":"vxlan","BackendData":{"VtepMAC":"62:7a:ce:83:b3:87"}}"#;
     assert_eq!(refused("10.244.48.0-24", nowhere), PeerProblem::NoAddress(Family::V4));
+    for ip in ["255.255.255.255", "169.254.169.254", "127.0.0.1", "10.244.48.7", "224.0.0.1"] {
+        let attrs = nowhere.replace("0.0.0.0", ip);
+        let problem = refused("10.244.48.0-24", &attrs);
+        assert!(matches!(problem, PeerProblem::UnusableAddress(..)), "{ip}: {problem:?}");
+        assert!(problem.to_string().contains(ip), "{problem}");
+    }
 }
 
 #[test]

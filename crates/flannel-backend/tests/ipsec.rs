@@ -33,7 +33,8 @@ fn lease((subnet, attrs): (&str, &str)) -> Lease {
 fn a_node_announces_what_the_go_flannel_would() {
     let (backend, node) = node(&config(""));
     let facts = Facts::default();
-    let attrs = backend.announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] });
+    let attrs = backend
+        .announce(&node, &NodeMemory { announced: None, facts: &facts, machine: 1, taken: &[] });
     assert_eq!(attrs.to_json(), OWN.1);
 }
 

@@ -1,10 +1,13 @@
 //! Between what stands in a Node and a lease: what a node announces is in its annotations, and the subnet
 //! that Kubernetes has given it is in its spec.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use flannel_common::shorten;
-use flannel_lease::{LARGEST_DATA, Lease, LeaseAttrs, NetworkConfig, RawJson, Subnet};
+use flannel_lease::{
+    LARGEST_DATA, Lease, LeaseAttrs, NetworkConfig, RawJson, Subnet, UnusableAddress,
+    check_public_address,
+};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::annotations::Key;
@@ -81,6 +84,15 @@ pub fn attrs(annotations: &Annotations<'_>) -> Result<LeaseAttrs, String> {
         annotations.text(Key::PublicIp).and_then(|text| text.parse().ok());
     let public_ipv6: Option<Ipv6Addr> =
         annotations.text(Key::PublicIpv6).and_then(|text| text.parse().ok());
+    let announced = [Key::PublicIp, Key::PublicIpv6]
+        .into_iter()
+        .find_map(|key| Some((key.suffix(), annotations.text(key)?)));
+    let is_known = public_ip.is_some_and(|ip| !ip.is_unspecified())
+        || public_ipv6.is_some_and(|ip| !ip.is_unspecified());
+    if let Some((key, text)) = announced.filter(|_| !is_known) {
+        let text = shorten(text, 60);
+        return Err(format!("its annotation {key} is {text:?}, which is no address of a node"));
+    }
     let attrs = LeaseAttrs {
         public_ip: public_ip.filter(|ip| !ip.is_unspecified()),
         public_ipv6: public_ipv6.filter(|ip| !ip.is_unspecified()),
@@ -148,14 +160,20 @@ impl Overwrites {
             let text = shorten(annotations.get(key).unwrap_or_default(), 60);
             format!("the annotation {} is {text:?}, which is not an {family} address", key.suffix())
         };
-        let v4 = annotations
+        let unusable = |key: Key, ip: IpAddr| match check_public_address(ip, &[]) {
+            Ok(()) | Err(UnusableAddress::LinkLocal) => Ok(()),
+            Err(why) => Err(format!("the annotation {} is {ip}, which {why}", key.suffix())),
+        };
+        let read_v4: Option<Ipv4Addr> = annotations
             .text(v4)
             .map(|text| text.parse().map_err(|_| wrong(v4, "IPv4")))
             .transpose()?;
-        let v6 = annotations
+        let read_v6: Option<Ipv6Addr> = annotations
             .text(v6)
             .map(|text| text.parse().map_err(|_| wrong(v6, "IPv6")))
             .transpose()?;
-        Ok(Self { v4, v6 })
+        read_v4.map_or(Ok(()), |ip| unusable(v4, ip.into()))?;
+        read_v6.map_or(Ok(()), |ip| unusable(v6, ip.into()))?;
+        Ok(Self { v4: read_v4, v6: read_v6 })
     }
 }

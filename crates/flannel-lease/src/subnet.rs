@@ -99,7 +99,10 @@ impl FromStr for Subnet {
     type Err = SubnetKeyError;
 
     fn from_str(key: &str) -> Result<Self, SubnetKeyError> {
-        let wrong = |problem| SubnetKeyError { key: flannel_common::shorten(key, 100).into_owned(), problem };
+        let wrong = |problem| SubnetKeyError {
+            key: flannel_common::shorten(key, 100).into_owned(),
+            problem,
+        };
         let (v4, v6) = match key.split_once('&') {
             Some((v4, v6)) => (Some(v4), Some(v6)),
             None if key.contains(':') => (None, Some(key)),

@@ -35,10 +35,8 @@ pub(crate) fn write_disputes(subnet_file: &Path, disputes: &Disputes) {
         let _ = std::fs::remove_file(&path);
         return;
     }
-    let entries: BTreeMap<String, String> = disputes
-        .iter()
-        .map(|(identity, holder)| (identity.to_key(), holder.to_string()))
-        .collect();
+    let entries: BTreeMap<String, String> =
+        disputes.iter().map(|(identity, holder)| (identity.to_key(), holder.to_string())).collect();
     let text = serde_json::to_string(&entries).unwrap_or_default() + "\n";
     if let Err(error) = subnet_file::replace(&path, &text) {
         tracing::warn!(

@@ -27,6 +27,7 @@ pub mod serve;
 pub mod stopping;
 pub mod store;
 pub mod subnet_file;
+pub mod user_signals;
 pub mod wanted_rules;
 mod wireguard_by;
 mod wireguard_key;

@@ -14,7 +14,7 @@ use flanneld::joined_networks::{JoinedNetworks, Watched};
 use flanneld::options::{Options, Parsed, Remark};
 use flanneld::readiness::Readiness;
 use flanneld::stopping::stopping;
-use flanneld::{logging, memory, notify, options, probe, serve};
+use flanneld::{logging, memory, notify, options, probe, serve, user_signals};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -22,6 +22,9 @@ use tokio::sync::watch;
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
+    if let Err(error) = user_signals::disregard() {
+        eprintln!("SIGUSR1 and SIGUSR2 end this process: {error}");
+    }
     if std::env::args_os().nth(1).is_some_and(|word| word == flannel_tunnel::SUBCOMMAND) {
         return carry_packets();
     }

@@ -93,6 +93,20 @@ fn what_cannot_be_read_of_a_node_is_said() {
     assert!(matches!(lease_of(&broken), NodeLease::Unusable(why) if why.contains("backend-data")));
     let nowhere = annotate(node("a", &[]), &[(Key::SubnetManager, "true")]);
     assert!(matches!(lease_of(&nowhere), NodeLease::Unusable(why) if why.contains("podCIDR")));
+    let large = format!("\"{}\"", "ü".repeat(100_000));
+    for (key, text, said) in [
+        (Key::BackendData, large.as_str(), "more than 8192 bytes"),
+        (Key::BackendV6Data, large.as_str(), "more than 8192 bytes"),
+        (Key::BackendType, large.as_str(), "64 are the most"),
+    ] {
+        let node = annotate(dual("a", 1), &[(key, text)]);
+        let kept = node.annotations.get(key).map_or(0, str::len);
+        assert!(kept < 9_000, "{kept} bytes of it are kept");
+        let NodeLease::Unusable(why) = lease_of(&node) else { panic!("{key:?}") };
+        assert!(why.contains(said) && why.len() < 300, "{why}");
+    }
+    let zero = annotate(dual("a", 1), &[(Key::PublicIp, "0.0.0.0"), (Key::PublicIpv6, "")]);
+    assert!(matches!(lease_of(&zero), NodeLease::Unusable(why) if why.contains("0.0.0.0")));
     // As the Go flannel writes it for backends that have none, and for an extension without a command.
     for none in ["null", ""] {
         let lease = member(&annotate(dual("a", 1), &[(Key::BackendData, none)]));
@@ -105,4 +119,9 @@ fn an_address_that_an_operator_has_misspelt_is_named() {
     let node = annotate(node("a", &[]), &[(Key::PublicIpOverwrite, "192.0.2")]);
     let error = Overwrites::read(&node.annotations).unwrap_err();
     assert!(error.contains("public-ip-overwrite") && error.contains("192.0.2"), "{error}");
+    for (key, ip) in [(Key::PublicIpOverwrite, "0.0.0.0"), (Key::PublicIpv6Overwrite, "ff02::1")] {
+        let node = annotate(dual("a", 1), &[(key, ip)]);
+        let error = Overwrites::read(&node.annotations).unwrap_err();
+        assert!(error.contains(key.suffix()) && error.contains(ip), "{error}");
+    }
 }

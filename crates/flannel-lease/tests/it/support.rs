@@ -62,7 +62,9 @@ pub(crate) fn any_attrs() -> impl Strategy<Value = LeaseAttrs> {
         .prop_map(|ip| ip.filter(|ip| !ip.is_unspecified() && ip.to_ipv4_mapped().is_none()));
     let data =
         || prop::option::of(any::<(u32, String)>().prop_map(|d| RawJson::encode(&d).unwrap()));
-    (v4, v6, any::<String>(), data(), data(), any::<u16>(), any::<u64>()).prop_map(
+    // No backend has a longer name than 64 bytes.
+    let kind = "\\PC{0,16}";
+    (v4, v6, kind, data(), data(), any::<u16>(), any::<u64>()).prop_map(
         |(public_ip, public_ipv6, backend_type, backend_data, backend_v6_data, port, machine)| {
             LeaseAttrs {
                 public_ip,

@@ -218,9 +218,8 @@ impl Ask<'_> {
         for identity in flannel_backend::link_identities(attrs) {
             let others = network.announcing(identity).filter(|subnet| Some(*subnet) != own);
             let others = others.filter_map(|subnet| Some((subnet, network.lease(&subnet)?)));
-            let anothers = |(_, entry): &(Subnet, &KeptLease)| {
-                !who.is_same_client(known_by, attrs, entry)
-            };
+            let anothers =
+                |(_, entry): &(Subnet, &KeptLease)| !who.is_same_client(known_by, attrs, entry);
             if let Some((subnet, entry)) = others.into_iter().find(anothers) {
                 let entry = Box::new(entry.clone());
                 return Err(Refusal::IdentityTaken { identity, subnet, entry });

@@ -278,7 +278,8 @@ fn a_mac_or_key_that_another_node_had_first_is_refused() {
         [(|_| Who::anybody(), 1), (|node| anywhere(&format!("node-{node}"), node), 2)];
     for (who, seed) in clients {
         for announce in [
-            &(|node, it: u8| vxlan(node, if it == 1 { "01" } else { "02" })) as &dyn Fn(u32, u8) -> LeaseAttrs,
+            &(|node, it: u8| vxlan(node, if it == 1 { "01" } else { "02" }))
+                as &dyn Fn(u32, u8) -> LeaseAttrs,
             &|node, it: u8| wireguard(node, if it == 1 { b'A' } else { b'B' }),
         ] {
             let mut service = LeaseService::new();
@@ -315,8 +316,7 @@ fn a_mac_or_key_that_another_node_had_first_is_refused() {
             };
             service.ask(&moved).unwrap();
             // What nobody announces any more is free.
-            let release =
-                Request::Release { subnet: first, version: None, who: Who::anybody() };
+            let release = Request::Release { subnet: first, version: None, who: Who::anybody() };
             service.ask(&release).unwrap();
             service.ask(&renew(second, 2, 1)).unwrap();
         }

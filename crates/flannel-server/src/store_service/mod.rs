@@ -12,7 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use flannel_kube::KubeNodes;
-use flannel_lease::{KnownBy, LEASE_TTL, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin};
+use flannel_lease::{
+    KnownBy, LEASE_TTL, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin,
+};
 use flannel_store::{
     EtcdOptions, Held, KeptLease, Millis, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses,
     Refusal, RequestId, Requests, StoreError, StoreEvent, StoredLease, split_owner,

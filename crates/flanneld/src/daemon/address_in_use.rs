@@ -64,11 +64,7 @@ async fn answers_arp_beside_us(facts: &Facts, ip: IpAddr) -> Option<String> {
 }
 
 /// Another machine on the link whose network holds the address.
-async fn answers_arp(
-    facts: &Facts,
-    ip: IpAddr,
-    holds: impl Fn(&IpNet) -> bool,
-) -> Option<String> {
+async fn answers_arp(facts: &Facts, ip: IpAddr, holds: impl Fn(&IpNet) -> bool) -> Option<String> {
     let IpAddr::V4(v4) = ip else { return None };
     let is_near = |link: &&Interface| {
         link.up && !link.loopback && link.addresses.iter().any(|found| holds(&found.addr))

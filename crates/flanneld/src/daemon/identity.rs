@@ -207,12 +207,11 @@ pub(super) fn taken_identities(
             || same_node(network.config(), now, &other.lease.attrs);
         let identities = network.link_identities(&other.lease.attrs);
         taken.extend(identities.into_iter().filter(|_| !is_own).filter_map(|identity| {
-            let had = |own: &&StoredLease| {
-                network.link_identities(&own.lease.attrs).contains(&identity)
-            };
-            let was_ours = own.filter(had).is_some_and(|own| {
-                was_first(disputes, &identity, place(own), place(other))
-            });
+            let had =
+                |own: &&StoredLease| network.link_identities(&own.lease.attrs).contains(&identity);
+            let was_ours = own
+                .filter(had)
+                .is_some_and(|own| was_first(disputes, &identity, place(own), place(other)));
             (!was_ours).then_some((identity, other.lease.subnet))
         }));
     }

@@ -9,6 +9,7 @@ use flannel_store::LeaseConflict;
 use flannel_wanted::{FailureKind, Problem, Status};
 
 use super::Daemon;
+use super::peers::overlap_fix;
 
 /// Of each kind; `flannelctl peers` and `entries` have the rest.
 const LISTED: usize = 10;
@@ -63,11 +64,12 @@ impl Daemon {
             let attrs = self.table.get(subnet);
             let told =
                 attrs.is_some_and(|attrs| addresses(attrs).any(|ip| shared.contains_key(&ip)));
-            // What is expected is nothing to tell of; what readiness depends on is told there.
-            if problem.is_expected() || problem.is_clash() || told {
+            // What is expected is nothing to tell of.
+            if problem.is_expected() || told {
                 continue;
             }
             let name = attrs.and_then(|attrs| attrs.owner.as_deref());
+            let commands = self.setup.store.operator_commands();
             let at = attrs.and_then(|attrs| addresses(attrs).next());
             let at = at.map(|ip| format!(" at {ip}")).unwrap_or_default();
             let net = named(subnet);
@@ -75,12 +77,14 @@ impl Daemon {
                 about: format!("peer {net}{at}"),
                 layer: "lease".to_owned(),
                 why: format!("nothing leads to it, for its lease cannot be used here: {problem}"),
-                fix: problem.fix().map(str::to_owned).unwrap_or_else(|| {
-                    format!(
+                fix: match problem.fix() {
+                    Some(fix) => fix.to_owned(),
+                    None if problem.is_clash() => overlap_fix(subnet, commands),
+                    None => format!(
                         "look at it with `flannelctl leases`; if its node is gone, {}",
-                        self.setup.store.operator_commands().release(&net, name)
-                    )
-                }),
+                        commands.release(&net, name)
+                    ),
+                },
                 traffic: false,
             });
             if issues.len() == LISTED {
@@ -224,8 +228,7 @@ fn contested(status: &Status) -> Option<IssueState> {
     (status.contested > 0).then(|| IssueState {
         about: format!("{} entries", status.contested),
         layer: "lease".to_owned(),
-        why: "several leases want them otherwise, as copies of one machine with one MAC do, or subnets that overlap"
-            .to_owned(),
+        why: "several leases want them otherwise, as leases of overlapping subnets do".to_owned(),
         fix: "`flannelctl peers` names those that go short (INCOMPLETE), `flannelctl check` what to do (twins)"
             .to_owned(),
         traffic: false,

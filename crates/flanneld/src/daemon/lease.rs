@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use flannel_backend::LinkIdentity;
 use flannel_common::{Backoff, Tries};
 use flannel_kernel::Facts;
-use flannel_backend::LinkIdentity;
 use flannel_lease::{
     Claimant, Expiry, LEASE_TTL, Lease, LeaseAttrs, Subnet, SubnetOrigin, Version, same_node,
 };

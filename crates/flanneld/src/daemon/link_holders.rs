@@ -115,7 +115,11 @@ mod tests {
         let taken = Some((identity(1), subnet(9)));
         assert_eq!(holders.claim(subnet(2), &[identity(7), identity(1)], &both), taken);
         assert_eq!(holders.claim(subnet(9), &[identity(1)], &both), None, "it renews");
-        assert_eq!(holders.claim(subnet(3), &[identity(7)], &both), None, "nothing is held by one who has nothing");
+        assert_eq!(
+            holders.claim(subnet(3), &[identity(7)], &both),
+            None,
+            "nothing is held by one who has nothing"
+        );
         let gone = |holder: &Subnet, _: &LinkIdentity| *holder != subnet(9);
         assert_eq!(holders.claim(subnet(2), &[identity(1)], &gone), None);
         assert_eq!(holders.claim(subnet(9), &[identity(1)], &both), Some((identity(1), subnet(2))));

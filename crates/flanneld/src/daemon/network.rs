@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use flannel_backend::{
     Answers, Backend, Carriage, Connected, LanOverlap, LinkIdentity, Meeting, Node, NodeMemory,
@@ -10,7 +10,9 @@ use flannel_backend::{
 };
 use flannel_common::Family;
 use flannel_kernel::{Blackhole, Engine, Entry, Facts, IfName, Ownership};
-use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
+use flannel_lease::{
+    Lease, LeaseAttrs, NetworkConfig, Subnet, UnusableAddress, check_public_address,
+};
 use flannel_wanted::{Status, Stopped};
 use ipnet::IpNet;
 
@@ -34,7 +36,7 @@ pub(super) struct JoinedNetwork {
     lan: Option<LanOverlap>,
     routing_version: u64,
     /// Why the interface cannot be used as it is.
-    lost: Option<String>,
+    lost: Option<LostInterface>,
     reminder: Throttle,
 }
 
@@ -57,6 +59,12 @@ impl OnLan {
             Self::Warn => false,
         }
     }
+}
+
+/// An interface that is not there as it was, while what was set up for it stays.
+struct LostInterface {
+    why: String,
+    since: SystemTime,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -291,10 +299,13 @@ impl JoinedNetwork {
     /// The interface is not there as it was: what is programmed stays until there is a better answer.
     pub(super) fn lost(&mut self, error: &NetworkError) {
         let why = format!("{error}; keeping what was set up for {}", self.underlay().link);
-        if self.lost.as_ref() != Some(&why) || self.reminder.pass(Instant::now()).is_some() {
+        let is_news = self.lost.as_ref().is_none_or(|lost| lost.why != why);
+        if is_news || self.reminder.pass(Instant::now()).is_some() {
             tracing::error!("{why}");
         }
-        self.lost = Some(why);
+        let since = self.lost.take().filter(|_| !is_news);
+        let since = since.map_or_else(SystemTime::now, |lost| lost.since);
+        self.lost = Some(LostInterface { why, since });
     }
 
     pub(super) fn found(&mut self) {
@@ -404,13 +415,37 @@ impl JoinedNetwork {
 
     /// What is to be said of how this node takes the config.
     pub(super) fn remarks(&self) -> Vec<String> {
+        let networks = self.networks();
+        let underlay = self.underlay();
+        let announced = [underlay.public_v4.map(IpAddr::V4), underlay.public_v6.map(IpAddr::V6)];
+        let unusable = announced.into_iter().flatten().filter_map(|ip| {
+            let why = check_public_address(ip, &networks).err();
+            let why = why.filter(|why| match why {
+                UnusableAddress::LinkLocal => false,
+                // That is told of the whole LAN.
+                UnusableAddress::InPodNetwork(_) => self.lan.is_none(),
+                _ => true,
+            })?;
+            Some(format!(
+                "This node announces the public address {ip}, which {why}: nodes with this flannel send nothing there; \
+                 give it another one (--public-ip, --iface)"
+            ))
+        });
         let lan = self.lan.as_ref().map(ToString::to_string);
-        self.backend.remarks(&self.node).into_iter().chain(lan).collect()
+        self.backend.remarks(&self.node).into_iter().chain(lan).chain(unusable).collect()
     }
 
-    /// What cuts pods off though all of flannel's is in place.
-    pub(super) fn hindrance(&self, status: &Status) -> Option<String> {
-        let all: Vec<&str> = self.lost.iter().chain(&status.hazards).map(String::as_str).collect();
+    /// What is wrong with the interface, though packets pass all the same, and since when.
+    pub(super) fn lost_interface(&self) -> Option<(&str, SystemTime)> {
+        self.lost.as_ref().map(|lost| (lost.why.as_str(), lost.since))
+    }
+
+    /// What cuts pods off though all of flannel's is in place. `traffic_flows`: peers have been seen to be reached since
+    /// the interface is not as it was.
+    pub(super) fn hindrance(&self, status: &Status, traffic_flows: bool) -> Option<String> {
+        let lost = self.lost_interface().map(|(why, _)| why).filter(|_| !traffic_flows);
+        let all: Vec<&str> =
+            lost.into_iter().chain(status.hazards.iter().map(String::as_str)).collect();
         let mut text = all[..all.len().min(LISTED_HAZARDS)].join("; ");
         if all.len() > LISTED_HAZARDS {
             text += &format!("; and {} more", all.len() - LISTED_HAZARDS);

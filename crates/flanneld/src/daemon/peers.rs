@@ -116,9 +116,8 @@ impl Peers {
     /// Peers whose MAC or key another one has, to be thought over now that somebody has left.
     pub(super) fn waiting(&self, table: &LeaseTable) -> Vec<Change> {
         let waiting = self.unusable.iter().filter(|(_, it)| disputed_identity(it).is_some());
-        let lease = |subnet: &Subnet| {
-            Some(Lease { subnet: *subnet, attrs: table.get(subnet)?.clone() })
-        };
+        let lease =
+            |subnet: &Subnet| Some(Lease { subnet: *subnet, attrs: table.get(subnet)?.clone() });
         waiting.filter_map(|(subnet, _)| lease(subnet)).map(Change::Changed).collect()
     }
 
@@ -226,13 +225,11 @@ impl Peers {
         self.unusable.get(subnet).map(ToString::to_string)
     }
 
-    /// Another node's lease that overlaps ours.
-    pub(super) fn clash(&self, commands: OperatorCommands) -> Option<String> {
+    /// Another node's lease that overlaps ours. It gets nothing here, and this node goes on: whoever wrote it may have been
+    /// anybody.
+    fn clash(&self, commands: OperatorCommands) -> Option<String> {
         let (subnet, problem) = self.unusable.iter().find(|(_, problem)| problem.is_clash())?;
-        Some(format!(
-            "peer {subnet}: {problem}; {} if no node uses it, else give that node another subnet",
-            commands.release(subnet, None)
-        ))
+        Some(format!("peer {subnet}: {problem}; {}", overlap_fix(subnet, commands)))
     }
 
     pub(super) fn next_wake(&self) -> Option<Instant> {
@@ -277,10 +274,14 @@ impl Peers {
     }
 
     /// What is worth knowing, and keeps no pod from another.
-    pub(super) fn remark(&self) -> Option<String> {
+    pub(super) fn remark(&self, commands: OperatorCommands) -> Option<String> {
         let inside = self.overlapping.values().filter(|(meeting, _)| *meeting != Meeting::Around);
         let inside = first_of(inside.map(|(_, said)| said));
-        self.strangers().into_iter().chain(inside).reduce(|all, one| format!("{all}; {one}"))
+        self.strangers()
+            .into_iter()
+            .chain(self.clash(commands))
+            .chain(inside)
+            .reduce(|all, one| format!("{all}; {one}"))
     }
 
     /// Peers with another backend, while a network changes from one to the other node by node. Were this node not
@@ -336,6 +337,12 @@ impl Peers {
             }
         }
     }
+}
+
+/// What an operator does about a lease that overlaps this node's.
+pub(super) fn overlap_fix(subnet: &Subnet, commands: OperatorCommands) -> String {
+    let release = commands.release(subnet, None);
+    format!("{release} if no node uses it, else give that node another subnet")
 }
 
 /// What a peer announces that another one had first, and which one.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use flannel_backend::{Carriage, WantedBy};
 use flannel_lease::{LeaseAttrs, Subnet};
@@ -181,6 +181,15 @@ impl Daemon {
             Some(known) => self.told_with(&known, own, &key, target, shared),
             None => ProbeState { verdict: "waiting".to_owned(), ..ProbeState::default() },
         })
+    }
+
+    /// Whether packets were seen to pass to peers since then, and to none of those looked at not to.
+    pub(super) fn has_reached_peers_since(&self, since: SystemTime) -> bool {
+        let Some(prober) = &self.setup.prober else { return false };
+        let peers = prober.peers();
+        let mut seen =
+            peers.all().filter_map(|(.., known)| known).filter(|it| it.at >= since).peekable();
+        seen.peek().is_some() && seen.all(|known| known.verdict.traffic_flows())
     }
 
     pub(super) fn probing_state(&self, shared: &SharedAddresses) -> Option<ProbingState> {

@@ -14,8 +14,7 @@ impl Daemon {
     fn clash(&self) -> Option<String> {
         let refused = self.refused.as_ref().map(RefusedConfig::why);
         let refused = refused.map(|why| format!("{why}; the node keeps its former network"));
-        let clash = || self.peers.clash(self.setup.store.operator_commands());
-        refused.or_else(|| self.own.contest(Instant::now())).or_else(clash)
+        refused.or_else(|| self.own.contest(Instant::now()))
     }
 
     /// Whether pods of this node reach those of others, as far as this node can tell.
@@ -32,9 +31,16 @@ impl Daemon {
             Some(obstacle) => Readiness::NotReady(obstacle),
             None if status.is_settled() || self.ready || Instant::now() >= self.patience => {
                 let bridge = self.stale_bridge().map(|bridge| bridge.to_string());
-                match bridge.or_else(|| self.network.hindrance(status)) {
+                let lost = self.network.lost_interface();
+                let passed = lost.filter(|(_, since)| self.has_reached_peers_since(*since));
+                match bridge.or_else(|| self.network.hindrance(status, passed.is_some())) {
                     Some(why) => Readiness::Hindered(why),
-                    None => self.peers.remark().map_or(Readiness::Ready, Readiness::ReadyBut),
+                    None => {
+                        let passed = passed.map(|(why, _)| format!("{why}; peers are reached"));
+                        let remarks = passed.into_iter().chain(self.peers.remark(self.setup.store.operator_commands()));
+                        let remark = remarks.reduce(|all, one| format!("{all}; {one}"));
+                        remark.map_or(Readiness::Ready, Readiness::ReadyBut)
+                    }
                 }
             }
             None => Readiness::NotReady(format!(

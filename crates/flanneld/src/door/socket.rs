@@ -22,7 +22,9 @@ use super::{Door, Through};
 
 /// Readers at once; more wait.
 const READERS: usize = 32;
-const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+/// A daemon that runs accepts at once.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Beside the subnet file: where the daemon keeps what lives as long as the machine is up.
 pub fn socket(subnet_file: &Path) -> PathBuf {
@@ -34,7 +36,7 @@ impl Door {
     pub async fn serve(self, socket: &Path) -> Infallible {
         let mut tries = RETRY.tries(fastrand::Rng::new());
         let listener = loop {
-            match listen(socket) {
+            match take_place(socket).await {
                 Ok(listener) => break listener,
                 Err(error) => {
                     let pause = tries.pause();
@@ -77,6 +79,20 @@ impl Door {
     }
 }
 
+/// Listens there, unless another daemon does: whoever came first keeps it, and is followed when it is gone.
+async fn take_place(socket: &Path) -> io::Result<UnixListener> {
+    let other = tokio::time::timeout(CONNECT_TIMEOUT, UnixStream::connect(socket)).await;
+    match other {
+        // One that hangs is still there.
+        Ok(Ok(_)) | Err(_) => {
+            let why =
+                "another flanneld answers there, and two must not serve one node: stop one of them";
+            Err(io::Error::new(io::ErrorKind::AddrInUse, why))
+        }
+        Ok(Err(_)) => listen(socket),
+    }
+}
+
 /// The socket is made where nobody else can reach it and moved to its place when it is closed to all but its
 /// owner, so that there is no moment in which others could connect. It takes the place of a former daemon's.
 fn listen(socket: &Path) -> io::Result<UnixListener> {
@@ -95,4 +111,23 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
     })();
     let _ = std::fs::remove_dir_all(&private);
     listener
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_daemon_leaves_the_first_its_socket_and_takes_it_when_that_is_gone() {
+        let home = tempfile::tempdir().expect("a directory");
+        let socket = home.path().join(SOCKET_NAME);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let first = take_place(&socket).await.expect("nobody is there");
+            let refused = take_place(&socket).await.expect_err("somebody is there");
+            assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+            drop(first);
+            take_place(&socket).await.expect("what a dead daemon left is taken");
+        });
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use flannel_backend::ConfigOrigin;
 use flannel_kube::KubeOptions;
-use flannel_lease::{NetworkName, NetworkNameError};
+use flannel_lease::{NetworkName, NetworkNameError, UnusableAddress, check_public_address};
 use flannel_server::TlsFiles;
 use flannel_store::{EtcdOptions, RemoteOptions, Secret};
 
@@ -131,12 +131,12 @@ impl Options {
                     &typed.iface_can_reach,
                     "use an IP address, such as 192.0.2.1",
                 )?,
-                public_ip: given.address(
+                public_ip: given.public_address(
                     "public-ip",
                     &typed.public_ip,
                     "use an IPv4 address, such as 192.0.2.1",
                 )?,
-                public_ipv6: given.address(
+                public_ipv6: given.public_address(
                     "public-ipv6",
                     &typed.public_ipv6,
                     "use an IPv6 address, such as 2001:db8::1",
@@ -408,6 +408,20 @@ impl Given {
             return Ok(None);
         }
         typed.parse().map(Some).map_err(|_| self.refuse(flag, typed, fix))
+    }
+
+    /// An address at which peers can send to this node. One of the link alone may be all that there is.
+    fn public_address<A: FromStr + Copy + Into<IpAddr>>(
+        &self,
+        flag: &'static str,
+        typed: &str,
+        fix: &str,
+    ) -> Result<Option<A>, UsageError> {
+        let Some(address) = self.address::<A>(flag, typed, fix)? else { return Ok(None) };
+        match check_public_address(address.into(), &[]) {
+            Ok(()) | Err(UnusableAddress::LinkLocal) => Ok(Some(address)),
+            Err(why) => Err(self.refuse(flag, typed, &format!("it {why}; {fix}"))),
+        }
     }
 
     fn file(&self, flag: &'static str, typed: &str) -> Result<PathBuf, UsageError> {

@@ -270,6 +270,11 @@ fn addresses_are_of_the_right_family() {
     for words in [
         "-public-ip=2001:db8::1",
         "-public-ip=192.0.2",
+        "-public-ip=0.0.0.0",
+        "-public-ip=255.255.255.255",
+        "-public-ip=127.0.0.1",
+        "-public-ipv6=::",
+        "-public-ipv6=ff02::1",
         "-public-ipv6=192.0.2.1",
         "-iface-can-reach=node",
     ] {

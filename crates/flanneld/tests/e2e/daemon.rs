@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flannel_lab::{Families, LabBuilder, LabError, PingOptions, Result, SUBNET_ENV};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::support::{
@@ -39,6 +40,39 @@ fn the_subnet_file_is_what_container_runtimes_expect() -> Result<()> {
         assert_eq!(lab.node(1).exec(&["stat", "-c", "%a %F", socket])?, "600 socket\n");
     }
     Ok(())
+}
+
+/// Whoever sends them means another program.
+#[test]
+fn signals_that_mean_nothing_do_not_end_the_daemon() -> Result<()> {
+    let lab = lab(1).start()?;
+    let daemon = lab.node(1).flanneld();
+    for signal in [Signal::USR1, Signal::USR2] {
+        daemon.signal(signal)?;
+    }
+    let (status, _) = probe(&lab, 1, "/readyz")?.expect("it answers");
+    assert!(status == 200 && daemon.is_running(), "{status}");
+    Ok(())
+}
+
+/// With `--iface`, a card that is put under a bridge has no address any more, and packets pass all the same.
+#[test]
+fn an_interface_that_is_not_as_it_was_cuts_nobody_off_while_peers_are_reached() -> Result<()> {
+    let lab = lab(2).start()?;
+    let node = lab.node(1);
+    let (one, two) = connected_pods(&lab)?;
+    node.exec(&[
+        "sh",
+        "-c",
+        "ip link add br0 type bridge && ip link set br0 address $(cat /sys/class/net/eth0/address) up \\
+         && ip addr flush dev eth0 && ip link set eth0 master br0 && ip addr add 192.168.100.1/24 dev br0 \\
+         && ip route replace default via 192.168.100.254",
+    ])?;
+    reach_each_other(&lab, &one, &two)?;
+    lab.wait_until("a word, and readiness", LIMIT, || match probe(&lab, 1, "/readyz") {
+        Ok(Ok((200, text))) if text.contains("keeping what was set up for eth0") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
 }
 
 #[test]

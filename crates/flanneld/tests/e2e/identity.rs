@@ -366,11 +366,9 @@ fn refuses_the_address_of_another(builder: LabBuilder) -> Result<()> {
     first.flanneld().wait_ready()?;
     let (before, key) = (lab.leases()?, own_key(&lab, 1)?);
     second.flanneld().start()?;
-    lab.wait_until("the second to refuse", LIMIT, || {
-        match probe(&lab, 2, "/readyz") {
-            Ok(Ok((503, why))) if why.contains("is of another node that is running") => Ok(()),
-            other => Err(format!("{other:?}\n{}", second.flanneld().log())),
-        }
+    lab.wait_until("the second to refuse", LIMIT, || match probe(&lab, 2, "/readyz") {
+        Ok(Ok((503, why))) if why.contains("is of another node that is running") => Ok(()),
+        other => Err(format!("{other:?}\n{}", second.flanneld().log())),
     })?;
     assert_eq!(lab.leases()?, before, "the first keeps what it has");
     assert!(!second.flanneld().log().contains("Lease acquired"), "{}", second.flanneld().log());
@@ -467,7 +465,10 @@ fn a_mac_belongs_to_who_announced_it_first_over_restarts() -> Result<()> {
     let leads_to = || -> Result<Vec<String>> {
         let all = node.output(&["bridge", "fdb", "show", "dev", "flannel.1"])?.stdout;
         let own = all.lines().filter(|line| line.starts_with(mac));
-        Ok(own.filter_map(|line| line.split(" dst ").nth(1)?.split(' ').next()).map(str::to_owned).collect())
+        Ok(own
+            .filter_map(|line| line.split(" dst ").nth(1)?.split(' ').next())
+            .map(str::to_owned)
+            .collect())
     };
     let only = |address: &str| leads_to().is_ok_and(|all| all == [address]);
     lab.wait_until("the victim's entry", LIMIT, || only("192.168.100.100"))?;
@@ -479,7 +480,8 @@ fn a_mac_belongs_to_who_announced_it_first_over_restarts() -> Result<()> {
     }
     let said = |why: &str| {
         let log = node.flanneld().log();
-        log.contains(why) && log.contains("10.244.150.0/24 at 192.168.100.150: it announces the VTEP MAC")
+        log.contains(why)
+            && log.contains("10.244.150.0/24 at 192.168.100.150: it announces the VTEP MAC")
     };
     let why = "which the lease 10.244.100.0-24 at 192.168.100.100 had first";
     lab.wait_until("the word", LIMIT, || said(why))?;

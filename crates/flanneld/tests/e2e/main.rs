@@ -41,6 +41,7 @@ mod random;
 mod restart;
 mod rules;
 mod secrets;
+mod sizes;
 mod soak;
 mod state;
 mod store_faults;

@@ -75,9 +75,10 @@ fn judge(network: &Network, commands: OperatorCommands) -> Vec<Finding> {
             findings.push(Finding::broken(
                 SUBJECT,
                 format!("the leases {} have one MAC in the tunnel, {mac}", subnets.join(" and ")),
-                "others send the packets of all of them to one node: they are copies of one machine",
-                "on one of them: systemctl stop flanneld; ip link del flannel.1; rm -r /var/lib/flannel /run/flannel; \
-                 rm /etc/machine-id; systemd-machine-id-setup; systemctl start flanneld",
+                "others send to the one that had it first, and nothing to the others: they are copies of one machine, or one \
+                 announces what is not its own",
+                "on the one that came second: systemctl restart flanneld, which gives its device another MAC; of a copied \
+                 machine: rm /etc/machine-id; systemd-machine-id-setup before",
             ));
         }
     }
