@@ -14,9 +14,7 @@ use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet, UnusableAddress};
 use ipnet::IpNet;
 
 use crate::family::PerFamily as _;
-use crate::{
-    Answers, Carriage, Connected, LinkIdentity, Need, Privilege, Stack, Underlay, Wishes,
-};
+use crate::{Answers, Carriage, Connected, LinkIdentity, Need, Privilege, Stack, Underlay, Wishes};
 
 /// All that a backend may look at besides leases.
 #[derive(Clone, Debug)]

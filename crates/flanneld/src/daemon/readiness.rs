@@ -37,7 +37,9 @@ impl Daemon {
                     Some(why) => Readiness::Hindered(why),
                     None => {
                         let passed = passed.map(|(why, _)| format!("{why}; peers are reached"));
-                        let remarks = passed.into_iter().chain(self.peers.remark(self.setup.store.operator_commands()));
+                        let remarks = passed
+                            .into_iter()
+                            .chain(self.peers.remark(self.setup.store.operator_commands()));
                         let remark = remarks.reduce(|all, one| format!("{all}; {one}"));
                         remark.map_or(Readiness::Ready, Readiness::ReadyBut)
                     }
