@@ -550,6 +550,7 @@ mod tests {
         let told = |version, kind: &str| StoredLease {
             lease: Lease { subnet, attrs: attrs(kind) },
             version: Version::new(version),
+            created: Version::UNKNOWN,
             reserved: false,
         };
         let mut writes = OwnWrites(VecDeque::new());
