@@ -50,11 +50,11 @@ impl Pod {
         let mut lines = Vec::new();
         let pods = match &*bridge {
             Some(bridge) if bridge.env == env => bridge.pods,
-            // The node has another subnet now: the bridge moves there. Older pods are stranded, and keep their names.
-            Some(bridge) => {
+            // The node has another subnet now: the bridge moves there, older pods are stranded.
+            Some(_) => {
                 lines.push(format!("addr flush dev {BRIDGE}"));
                 lines.extend(bridge_lines(&env));
-                bridge.pods
+                0
             }
             None => {
                 let mtu = env.mtu;
