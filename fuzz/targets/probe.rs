@@ -22,7 +22,16 @@ impl Directory for Nobody {
         None
     }
 
-    fn hear(&mut self, _: &IpNet, _: bool, _: Duration) {}
+    fn hear(&mut self, _: &IpNet, _: bool, _: IpAddr, _: Duration) {}
+
+    fn note_fits(
+        &mut self,
+        _: &IpNet,
+        _: IpAddr,
+        _: bool,
+        _: Option<std::num::NonZeroU16>,
+    ) {
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {

@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use crate::client::{Limits, silence};
 use crate::proxy::Proxy;
 use crate::target::Target;
-use crate::{connection_error, tls};
+use crate::{connection_error, tcp, tls};
 
 const AGENT: &str = concat!("flannel-rs/", env!("CARGO_PKG_VERSION"));
 /// A peer that vanished without a word is found out after half a minute.
@@ -163,7 +163,7 @@ async fn reach(host: &str, port: u16, most: Duration) -> Result<TcpStream, Strin
     let found = found.map_err(|error| format!("the name {host} is not resolved: {error}"))?;
     let mut why = format!("{host} has no address");
     for address in found {
-        match timeout(most, TcpStream::connect(address)).await {
+        match timeout(most, tcp::connect(address)).await {
             Ok(Ok(tcp)) => return Ok(tcp),
             Ok(Err(error)) => why = format!("cannot connect to {address}: {error}"),
             Err(_) => why = format!("cannot connect to {address}: {}", silence(most)),

@@ -1,5 +1,7 @@
 //! What the kernel of this node holds, and how it would decide: for those who look and change nothing.
 
+mod queues;
+
 use std::io;
 use std::net::IpAddr;
 
@@ -17,6 +19,10 @@ use crate::observed::{
 };
 use crate::{IfName, Mac};
 
+pub use queues::{
+    FilterEffect, FilterPlace, FilterSelector, FoundFilter, FoundQueue, QueueSetting,
+};
+
 pub struct Kernel {
     connection: Connection,
     pub devices: Vec<Device>,
@@ -33,8 +39,12 @@ pub struct Device {
     pub up: bool,
     pub carrier: bool,
     pub loopback: bool,
+    /// It neither asks nor answers who has an address.
+    pub noarp: bool,
     /// The bridge, bond or VRF that it is under.
     pub master: Option<u32>,
+    /// The number of a veth's other end, in the namespace where that is.
+    pub other_end: Option<u32>,
     pub vxlan: Option<ObservedVxlan>,
     pub addresses: Vec<IpNet>,
 }
@@ -51,7 +61,9 @@ impl Device {
             up: true,
             carrier: true,
             loopback: false,
+            noarp: false,
             master: None,
+            other_end: None,
             vxlan: None,
             addresses: Vec::new(),
         }
@@ -102,6 +114,8 @@ pub struct FoundFdb {
     pub mac: Mac,
     /// Of a vxlan device.
     pub dst: Option<IpAddr>,
+    /// Somebody has written it; the bridge has not learned it.
+    pub is_static: bool,
 }
 
 impl Kernel {
@@ -220,7 +234,8 @@ impl Kernel {
     pub fn fdb(&mut self, link: u32) -> io::Result<Vec<FoundFdb>> {
         let found = self.entries(&dump::fdb(link), link, |found| {
             let (dst, mac) = neighbour_addresses(found);
-            Some(FoundFdb { mac: mac?, dst })
+            let written = [NeighbourState::Permanent, NeighbourState::Noarp];
+            Some(FoundFdb { mac: mac?, dst, is_static: written.contains(&found.header.state) })
         });
         found.map_err(not("list the forwarding entries"))
     }
@@ -248,14 +263,20 @@ fn device(message: LinkMessage) -> Option<Device> {
         }),
         _ => None,
     });
+    let other_end = message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Link(index) => Some(*index),
+        _ => None,
+    });
     let link = observed::link(message)?;
     Some(Device {
+        other_end,
         kind: kind.unwrap_or_default(),
         mtu: link.mtu,
         mac: link.mac,
         up: link.up,
         carrier: link.carrier,
         loopback: link.loopback,
+        noarp: link.noarp,
         master: link.master,
         vxlan: match link.kind {
             Some(ObservedKind::Vxlan(vxlan)) => Some(vxlan),

@@ -116,6 +116,18 @@ pub struct ObservedPolicy {
     pub plain: bool,
 }
 
+/// A policy that lets none of its packets through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockingPolicy {
+    pub direction: Direction,
+    pub src: IpNet,
+    pub dst: IpNet,
+    /// Of IP; 0 for all.
+    pub protocol: u8,
+    /// Nothing else narrows it down: ports, a device, a mark.
+    pub whole: bool,
+}
+
 /// A tunnel's one direction, with its keys; these are not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
@@ -230,6 +242,32 @@ pub fn read_policy(message: Message<'_>) -> Option<ObservedPolicy> {
     let plain = anything && action == 0 && priority == 0 && !marked && !of_interface;
     Some(ObservedPolicy { direction, src, dst, tunnel, plain })
 }
+
+/// A policy that blocks, as an answer shows it. `None`: it is none, or does something else.
+pub fn read_blocking_policy(message: Message<'_>) -> Option<BlockingPolicy> {
+    if message.kind != NEW_POLICY {
+        return None;
+    }
+    let body = message.payload.get(..POLICY_LEN)?;
+    let (src, dst, _) = read_selector(body)?;
+    let [direction, action, ..] = body[POLICY_FIELDS + 8..] else { return None };
+    if action != BLOCK {
+        return None;
+    }
+    let attributes = Attributes(message.payload.get(POLICY_LEN..)?);
+    let marked = attributes.get(MARK).is_some_and(|mark| mark.iter().any(|byte| *byte != 0));
+    let ports_and_device = body[32..40].iter().chain(&body[48..56]);
+    let whole = !marked && ports_and_device.into_iter().all(|byte| *byte == 0);
+    Some(BlockingPolicy {
+        direction: Direction::of(direction)?,
+        src,
+        dst,
+        protocol: body[44],
+        whole,
+    })
+}
+
+const BLOCK: u8 = 1;
 
 /// `None`: it is not a state, or it is cut short.
 pub fn read_state(message: Message<'_>) -> Option<State> {

@@ -7,10 +7,13 @@ use crate::mtu_search::MtuSearch;
 use crate::net::{Exchange, Question, ping};
 use crate::peers::{Found, Plan};
 use crate::responder::Way;
-use crate::verdict::{Evidence, Full, Outcome};
+use crate::verdict::{Asks, Evidence, Full, Outcome};
 
 /// For an answer: more than there and back around the world.
 const PATIENCE: Duration = Duration::from_millis(800);
+/// Small asks in succession, where some were lost before.
+const BURST: u32 = 10;
+const BETWEEN: Duration = Duration::from_millis(20);
 /// For one of many, when it is known how long they take.
 const SHORT_PATIENCE: Duration = Duration::from_millis(150);
 
@@ -53,9 +56,22 @@ impl Examination {
                     Some(Full::Passes) => self.beside(family).await,
                     _ => None,
                 };
-                Evidence { overlay: Some(first), full, beside, ..Evidence::default() }
+                let mut asks = Asks { asked: 1, lost: 0 };
+                if self.plan.counts_losses {
+                    asks += self.count_losses(&mut exchange).await;
+                }
+                Evidence { overlay: Some(first), full, beside, asks, ..Evidence::default() }
             }
-            Outcome::Silent => self.diagnose(family, over, exchange.cookie).await,
+            Outcome::Silent => {
+                let mut found = self.diagnose(family, over, exchange.cookie).await;
+                // It was one of many, or of some: how many are lost is found out at once.
+                if found.overlay.as_ref().is_some_and(is_answered) {
+                    let mut again = self.exchange(over, Way::Overlay, family);
+                    found.asks = Asks { asked: 2, lost: 1 };
+                    found.asks += self.count_losses(&mut again).await;
+                }
+                found
+            }
             told => Evidence { overlay: Some(told), ..Evidence::default() },
         }
     }
@@ -100,7 +116,22 @@ impl Examination {
             underlay_ping,
             full: None,
             beside: None,
+            asks: Asks::default(),
         }
+    }
+
+    async fn count_losses(&self, exchange: &mut Exchange) -> Asks {
+        let mut asks = Asks::default();
+        for _ in 0..BURST {
+            tokio::time::sleep(BETWEEN).await;
+            let is_lost = !is_answered(&exchange.ask(&self.small(false)).await);
+            asks += Asks { asked: 1, lost: is_lost.into() };
+            // Nothing comes at all: that is for the next turn to find out.
+            if asks.lost > BURST / 2 {
+                break;
+            }
+        }
+        asks
     }
 
     /// Whether the path carries the largest packets of the tunnel whole. The tunnel lets its own be cut up.
@@ -181,6 +212,7 @@ impl Examination {
             subnet: self.plan.own.subnet,
             about_v6: family == 1,
             cookie: self.cookies[slot(way, family)],
+            fits: self.plan.fits[family & 1],
         }
     }
 

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use tokio::sync::Notify;
 
 use crate::schedule::{Costs, Schedule, Turn};
-use crate::verdict::{Evidence, Full, Outcome, Verdict};
+use crate::verdict::{Asks, Evidence, Full, Outcome, Verdict};
 use crate::wire::Standing;
 
 pub type SharedPeers = Arc<Mutex<Peers>>;
@@ -87,6 +87,8 @@ pub struct Known {
     pub latency: Option<Duration>,
     /// The largest packet that is known to pass.
     pub mtu: Option<u32>,
+    /// The last asks, small ones.
+    pub asks: Asks,
     pub at: SystemTime,
 }
 
@@ -139,6 +141,41 @@ struct Record {
     /// How often in succession something was wrong.
     doubts: u8,
     mtu: Option<u32>,
+    /// What the peer says of its packets to this node: larger ones vanish.
+    told_fits: Option<NonZeroU16>,
+    recent: RecentAsks,
+}
+
+/// The last asks, a bit for each that was lost.
+#[derive(Clone, Copy, Default)]
+struct RecentAsks {
+    lost: u64,
+    asked: u8,
+}
+
+/// So many lost ones are not chance,
+const LOSSY: u32 = 3;
+/// nor is one of so many.
+const LOSSY_SHARE: u32 = 20;
+
+impl RecentAsks {
+    /// Which of them were lost is not known, and does not matter.
+    fn note(&mut self, asks: Asks) {
+        for number in 0..asks.asked.min(u64::BITS) {
+            self.lost = self.lost << 1 | u64::from(number < asks.lost);
+            self.asked = (self.asked + 1).min(u64::BITS as u8);
+        }
+    }
+
+    fn sum(self) -> Asks {
+        Asks { asked: self.asked.into(), lost: self.lost.count_ones() }
+    }
+
+    /// Those that were lost, if that is more than chance.
+    fn lossy(self) -> Option<Asks> {
+        let Asks { asked, lost } = self.sum();
+        (lost >= LOSSY && lost * LOSSY_SHARE >= asked).then_some(Asks { asked, lost })
+    }
 }
 
 /// All that is to be known for a turn.
@@ -149,6 +186,10 @@ pub(crate) struct Plan {
     pub(crate) families: Vec<usize>,
     pub(crate) full: bool,
     pub(crate) guess: Option<u32>,
+    /// The largest packet that passes, by family, where larger ones are known to vanish.
+    pub(crate) fits: ByFamily<NonZeroU16>,
+    /// Some asks were lost lately: it is to be found out how many are.
+    pub(crate) counts_losses: bool,
 }
 
 impl Peers {
@@ -261,6 +302,13 @@ impl Peers {
             // What did not pass the last time is tried again.
             full: turn.full || turn.has_failed,
             guess: self.guess,
+            fits: [0, 1].map(|family: usize| match peer.records[family].verdict {
+                Some(Verdict::MtuBlackHole { fits }) => {
+                    u16::try_from(fits).ok().and_then(NonZeroU16::new)
+                }
+                _ => None,
+            }),
+            counts_losses: peer.records.iter().any(|record| record.recent.lost != 0),
         })
     }
 
@@ -293,7 +341,12 @@ impl Peers {
         self.schedule.done(subnet, is_well, now, rng);
         let known = known?;
         let former = former.map(|former| former.verdict);
-        (former.as_ref() != Some(&known.verdict)).then_some(News { former, known })
+        // How many are lost differs from turn to turn.
+        let is_same = match (&former, &known.verdict) {
+            (Some(Verdict::Lossy(_)), Verdict::Lossy(_)) => true,
+            (former, verdict) => former.as_ref() == Some(verdict),
+        };
+        (!is_same).then_some(News { former, known })
     }
 }
 
@@ -307,6 +360,20 @@ impl Peers {
 
     pub(crate) fn heard(&self, subnet: &IpNet, is_v6: bool) -> Option<Duration> {
         self.all.get(subnet)?.heard[usize::from(is_v6)]
+    }
+
+    /// A peer speaks for itself alone.
+    pub(crate) fn note_fits(
+        &mut self,
+        subnet: &IpNet,
+        from: IpAddr,
+        is_v6: bool,
+        fits: Option<NonZeroU16>,
+    ) {
+        let peer = self.all.get_mut(subnet);
+        if let Some(peer) = peer.filter(|peer| peer.target.overlay.contains(&Some(from))) {
+            peer.records[usize::from(is_v6)].told_fits = fits;
+        }
     }
 
     /// Who is heard again after a long silence may be reached again, and is asked at once. What does not come
@@ -349,7 +416,11 @@ impl Peer {
 
     fn take_in(&mut self, family: usize, evidence: &Evidence, mtu: Option<u32>) {
         let Some(record) = self.records.get_mut(family) else { return };
-        let verdict = Verdict::of(evidence);
+        record.recent.note(evidence.asks);
+        let verdict = match Verdict::of(evidence) {
+            Verdict::Reached => record.recent.lossy().map_or(Verdict::Reached, Verdict::Lossy),
+            other => other,
+        };
         let answered = evidence.overlay.as_ref().or(evidence.underlay.as_ref());
         if let Some(Outcome::Answered(answered)) = answered {
             self.latency = Some(answered.latency);
@@ -361,8 +432,12 @@ impl Peer {
         }
         let unchanged = match (&record.verdict, &verdict) {
             // Small packets pass; of large ones nothing is known this time.
-            (Some(Verdict::MtuBlackHole { .. }), Verdict::Reached) => evidence.full.is_none(),
-            (Some(Verdict::Fragmented { .. }), Verdict::Reached) => evidence.beside.is_none(),
+            (Some(Verdict::MtuBlackHole { .. }), Verdict::Reached | Verdict::Lossy(_)) => {
+                evidence.full.is_none()
+            }
+            (Some(Verdict::Fragmented { .. }), Verdict::Reached | Verdict::Lossy(_)) => {
+                evidence.beside.is_none()
+            }
             _ => false,
         };
         if unchanged {
@@ -381,15 +456,16 @@ impl Peer {
 
     /// What is worst of its families.
     fn known(&self) -> Option<Known> {
-        let judged: Vec<(usize, &Verdict)> = self
-            .records
+        let effective: [Option<Verdict>; 2] =
+            [0, 1].map(|family: usize| self.records[family].effective());
+        let judged: Vec<(usize, &Verdict)> = effective
             .iter()
             .enumerate()
-            .filter_map(|(family, record)| Some((family, record.verdict.as_ref()?)))
+            .filter_map(|(family, verdict)| Some((family, verdict.as_ref()?)))
             .collect();
         let rank = |verdict: &Verdict| match verdict {
             Verdict::Reached => 0,
-            Verdict::Fragmented { .. } => 1,
+            Verdict::Fragmented { .. } | Verdict::Lossy(_) => 1,
             other if other.traffic_flows() => 2,
             Verdict::MtuBlackHole { .. } => 3,
             _ => 4,
@@ -402,9 +478,30 @@ impl Peer {
             verdict: verdict.clone(),
             family: is_one_of_two.then_some(if family == 0 { "IPv4" } else { "IPv6" }),
             latency: self.latency,
-            mtu: self.records.iter().filter_map(|record| record.mtu).min(),
+            mtu: self.records.iter().filter_map(Record::largest).min(),
+            asks: self.records.iter().fold(Asks::default(), |mut sum, record| {
+                sum += record.recent.sum();
+                sum
+            }),
             at: self.at?,
         })
+    }
+}
+
+impl Record {
+    /// What is believed, and what the peer has found the other way.
+    fn effective(&self) -> Option<Verdict> {
+        match (self.verdict.as_ref()?, self.told_fits) {
+            (Verdict::Reached | Verdict::Lossy(_), Some(fits)) => {
+                Some(Verdict::MtuBlackHole { fits: fits.get().into() })
+            }
+            (verdict, _) => Some(verdict.clone()),
+        }
+    }
+
+    fn largest(&self) -> Option<u32> {
+        let told = self.told_fits.map(|fits| u32::from(fits.get()));
+        self.mtu.into_iter().chain(told).min()
     }
 }
 
@@ -413,7 +510,10 @@ impl Peer {
 /// measured to the byte is certain.
 fn doubts_needed(verdict: &Verdict) -> u8 {
     match verdict {
-        Verdict::Reached | Verdict::MtuBlackHole { .. } | Verdict::Fragmented { .. } => 1,
+        Verdict::Reached
+        | Verdict::MtuBlackHole { .. }
+        | Verdict::Fragmented { .. }
+        | Verdict::Lossy(_) => 1,
         Verdict::EntriesMissingThere(_) => 3,
         Verdict::DaemonDown { is_certain: false } => 4,
         _ => 2,

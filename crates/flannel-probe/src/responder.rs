@@ -1,6 +1,7 @@
 //! What a node answers, if anything.
 
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -24,6 +25,9 @@ pub trait Directory {
 
     /// Takes note that a packet of this peer came through the overlay, if `from` is the peer's end of it.
     fn hear(&mut self, subnet: &IpNet, is_v6: bool, from: IpAddr, now: Duration);
+
+    /// Notes what a peer says of its packets to this node: larger ones vanish, or none do.
+    fn note_fits(&mut self, subnet: &IpNet, from: IpAddr, is_v6: bool, fits: Option<NonZeroU16>);
 }
 
 /// A reply, and whether it is to be sent without a checksum.
@@ -47,7 +51,7 @@ pub fn answer(
     cookies: &Cookies,
     directory: &mut impl Directory,
 ) -> Option<Sent> {
-    let Ask { nonce, cookie, subnet, about_v6, plain } = Ask::read(bytes)?;
+    let Ask { nonce, cookie, subnet, about_v6, plain, fits } = Ask::read(bytes)?;
     if way == Way::Overlay && !plain {
         // Without a cookie too: where answers do not arrive, none is ever told back. The address that it comes from
         // tells a node from a pod that pretends to be one.
@@ -56,6 +60,9 @@ pub fn answer(
     if !cookies.is_good(cookie, from, now) {
         let reply = Reply::Challenge { nonce, cookie: cookies.give(from, now) };
         return Some(Sent { reply, plain });
+    }
+    if way == Way::Overlay && !plain {
+        directory.note_fits(&subnet, from, about_v6, fits);
     }
     let answer = Answer {
         nonce,
@@ -87,6 +94,8 @@ mod tests {
                 self.0 = Some(now);
             }
         }
+
+        fn note_fits(&mut self, _: &IpNet, _: IpAddr, _: bool, _: Option<NonZeroU16>) {}
     }
 
     fn peer() -> IpAddr {
@@ -102,7 +111,8 @@ mod tests {
         let (cookies, mut directory) = (Cookies::default(), One::default());
         let from: IpAddr = "192.0.2.7".parse().expect("an address");
         let now = Duration::from_secs(100);
-        let mut ask = Ask { nonce: 5, cookie: 0, subnet: net(), about_v6: false, plain: false };
+        let mut ask =
+            Ask { nonce: 5, cookie: 0, subnet: net(), about_v6: false, plain: false, fits: None };
         let mut tell = |ask: &Ask, way, now| {
             answer(&ask.encode(0), from, way, now, &cookies, &mut directory).expect("a reply").reply
         };

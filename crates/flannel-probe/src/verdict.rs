@@ -38,6 +38,22 @@ pub struct Evidence {
     pub full: Option<Full>,
     /// What became of one as large as that is in the tunnel, beside the tunnel.
     pub beside: Option<Full>,
+    /// Small asks through the overlay.
+    pub asks: Asks,
+}
+
+/// How many asks were sent, and how many of them were not answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asks {
+    pub asked: u32,
+    pub lost: u32,
+}
+
+impl std::ops::AddAssign for Asks {
+    fn add_assign(&mut self, other: Self) {
+        self.asked += other.asked;
+        self.lost += other.lost;
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +76,8 @@ pub enum Verdict {
     Fragmented {
         carries: u32,
     },
+    /// Packets pass, and some of them are lost.
+    Lossy(Asks),
     /// It is reached, and nobody answers probes there.
     DaemonDown {
         /// Its kernel says that nobody listens; else a firewall may drop the probes.
@@ -149,6 +167,7 @@ impl Verdict {
             Self::Reached => "reached",
             Self::MtuBlackHole { .. } => "mtu-black-hole",
             Self::Fragmented { .. } => "fragmented",
+            Self::Lossy(_) => "lossy",
             Self::DaemonDown { .. } => "daemon-down",
             Self::ProbesFiltered => "probes-filtered",
             Self::ChecksumHere | Self::ChecksumThere => "checksum-broken",
@@ -163,9 +182,10 @@ impl Verdict {
     pub fn layer(&self) -> Option<&'static str> {
         match self {
             Self::Reached => None,
-            Self::MtuBlackHole { .. } | Self::Fragmented { .. } | Self::UnderlayCut => {
-                Some("underlay")
-            }
+            Self::MtuBlackHole { .. }
+            | Self::Fragmented { .. }
+            | Self::Lossy(_)
+            | Self::UnderlayCut => Some("underlay"),
             Self::DaemonDown { .. } => Some("daemon"),
             Self::ProbesFiltered => Some("probe"),
             Self::ChecksumHere | Self::ChecksumThere => Some("offload"),
@@ -185,6 +205,7 @@ impl Verdict {
             Self::Reached
             | Self::MtuBlackHole { .. }
             | Self::Fragmented { .. }
+            | Self::Lossy(_)
             | Self::DaemonDown { .. }
             | Self::ProbesFiltered
             | Self::ChecksumHere
@@ -197,6 +218,7 @@ impl Verdict {
         match self {
             Self::Reached
             | Self::Fragmented { .. }
+            | Self::Lossy(_)
             | Self::DaemonDown { .. }
             | Self::ProbesFiltered => true,
             Self::MtuBlackHole { .. }
@@ -227,6 +249,7 @@ mod tests {
             underlay_ping: Some(false),
             full: None,
             beside: None,
+            asks: Asks::default(),
         }
     }
 

@@ -3,7 +3,8 @@
 //! ```text
 //! every message     0  "FLNP"       4  version (1)   5  kind   6  flags (2)   8  nonce (8)
 //! ask      kind 1  16  cookie (8), 0 for none   24  address of the asker's subnet (16; IPv4 mapped)
-//!                  40  prefix length   41..48 zero   then zeroes up to the size that is tried
+//!                  40  prefix length   41  zero   42  largest packet that passes, if larger ones vanish (2)
+//!                  44..48 zero   then zeroes up to the size that is tried
 //! challenge kind 2 16  cookie (8)   24..32 zero
 //! answer   kind 3  16  standing   17  zero   18  heard (2, ms)   20  bytes received (2)   22..32 zero
 //! ```
@@ -14,6 +15,7 @@
 //! An ask is never shorter than an answer, so nobody gets more out of a node than was sent to it.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -47,6 +49,8 @@ pub struct Ask {
     /// About which family in the tunnel, whichever it is asked in.
     pub about_v6: bool,
     pub plain: bool,
+    /// The largest packet that comes from the asker to the asked node, where larger ones are known to vanish.
+    pub fits: Option<NonZeroU16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,8 @@ impl Ask {
         };
         bytes[24..40].copy_from_slice(&address.octets());
         bytes[40] = self.subnet.prefix_len();
+        let fits = self.fits.map_or(0, NonZeroU16::get);
+        bytes[42..44].copy_from_slice(&fits.to_be_bytes());
         bytes
     }
 
@@ -120,7 +126,8 @@ impl Ask {
         let address = address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4);
         let subnet = IpNet::new(address, *bytes.get(40)?).ok()?.trunc();
         let (plain, about_v6) = (flags & PLAIN != 0, flags & ABOUT_V6 != 0);
-        Some(Self { nonce, cookie: number(bytes, 16)?, subnet, about_v6, plain })
+        let fits = NonZeroU16::new(short(bytes, 42)?);
+        Some(Self { nonce, cookie: number(bytes, 16)?, subnet, about_v6, plain, fits })
     }
 }
 
@@ -223,9 +230,10 @@ mod tests {
         #[test]
         fn what_is_asked_is_read_as_it_was_written(
             nonce: u64, cookie: u64, subnet in subnets(), about_v6: bool, plain: bool,
-            size in 0..2_000usize,
+            fits: u16, size in 0..2_000usize,
         ) {
-            let ask = Ask { nonce, cookie, subnet, about_v6, plain };
+            let fits = NonZeroU16::new(fits);
+            let ask = Ask { nonce, cookie, subnet, about_v6, plain, fits };
             let bytes = ask.encode(size);
             prop_assert_eq!(bytes.len(), size.max(ASK));
             prop_assert_eq!(Ask::read(&bytes), Some(ask));
@@ -262,6 +270,7 @@ mod tests {
             subnet: "10.244.1.0/24".parse().expect("a net"),
             about_v6: true,
             plain: true,
+            fits: None,
         };
         let mut bytes = ask.encode(ASK);
         bytes[4] = VERSION + 1;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::peers::{Known, Own, Target};
-use crate::verdict::{Direction, Verdict};
+use crate::verdict::{Asks, Direction, Verdict};
 use crate::wire::Standing;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,14 @@ pub fn words(known: &Known, own: &Own, subnet: &IpNet, target: &Target) -> Words
     let family = known.family.map(|family| format!("{family}: ")).unwrap_or_default();
     let (why, fix) = told(&known.verdict, own, subnet, target);
     Words { why: format!("{family}{why}"), fix }
+}
+
+/// What makes packets fit a path: one command, on both of its ends.
+pub fn smaller_mtu(link: &str, carries: u32, there: &str) -> String {
+    format!(
+        "on both nodes, this one and {there}: `ip link set dev {link} mtu {carries}` (flannel follows), then restart their \
+         pods; or let what is between carry more, or delete the rule for long packets if `flannelctl check` names one there"
+    )
 }
 
 fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (String, Option<String>) {
@@ -45,15 +53,11 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
             let carries = fits + own.overhead();
             (
                 format!(
-                    "packets of more than {fits} bytes vanish on the way there, and pods send up to {}: the \
-                     path carries {carries} bytes, not the {} of {}",
+                    "packets of more than {fits} bytes vanish between this node and that one, and pods send up to {}: \
+                     the path carries {carries} bytes, not the {} of {}",
                     own.mtu, own.link_mtu, own.link
                 ),
-                Some(format!(
-                    "on the nodes of this path: `ip link set dev {} mtu {carries}` (flannel follows; restart \
-                     pods), or raise the MTU of what is between them",
-                    own.link
-                )),
+                Some(smaller_mtu(&own.link, carries, &there)),
             )
         }
         Verdict::Fragmented { carries } => (
@@ -62,9 +66,16 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
                  bytes, not the {} of {}; a tunnel below this one may be why",
                 own.link_mtu, own.link
             ),
+            Some(smaller_mtu(&own.link, *carries, &there)),
+        ),
+        Verdict::Lossy(Asks { asked, lost }) => (
+            format!(
+                "of the last {asked} probes through the tunnel, {lost} were lost on the way there or back; on which side \
+                 is not known"
+            ),
             Some(format!(
-                "on the nodes of this path: `ip link set dev {} mtu {carries}` (flannel follows; restart pods)",
-                own.link
+                "here and on {there}: `flannelctl check` names rules, queues and filters that drop; if neither does, the \
+                 network between loses them"
             )),
         ),
         Verdict::DaemonDown { is_certain: true } => (
@@ -116,17 +127,23 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
         }
         Verdict::TunnelBlocked(Direction::There) => (
             format!(
-                "its daemon answers beside the tunnel, but {tunnel} does not arrive there: a firewall on that \
-                 node or on the way drops it"
+                "its daemon answers beside the tunnel, but {tunnel} does not arrive there: this node, that node or \
+                 something between drops it, and which is not known"
             ),
-            Some(format!("on {there}: {}; `flannelctl check` there names the rule", let_in_tunnel())),
+            Some(format!(
+                "here and on {there}: `flannelctl check` names what drops it on that node; if neither does, what is \
+                 between (a security group) must let {tunnel} through"
+            )),
         ),
         Verdict::TunnelBlocked(Direction::Back) => (
             format!(
-                "what is sent through the tunnel arrives there, but {tunnel} does not come back: a firewall on \
-                 this node or on the way drops it"
+                "what is sent through the tunnel arrives there, but {tunnel} does not come back: that node, this node or \
+                 something between drops it, and which is not known"
             ),
-            Some(format!("on this node: {}; `flannelctl check` names the rule", let_in_tunnel())),
+            Some(format!(
+                "here and on {there}: `flannelctl check` names what drops it on that node; if neither does, what is \
+                 between (a security group) must let {tunnel} through"
+            )),
         ),
         Verdict::TunnelBlocked(Direction::Unknown) => (
             format!(

@@ -29,6 +29,12 @@ pub struct ProbeState {
     /// The largest packet that is known to pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
+    /// Of the last probes, small ones, how many were sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<u32>,
+    /// How many of those were lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u32>,
     /// When it was last asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Moment>,
@@ -50,6 +56,16 @@ pub struct ProbingState {
     pub not_probed: usize,
     /// Their first turn is yet to come.
     pub waiting: usize,
+    /// There and back, the median of all peers and the longest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_micros: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_latency_micros: Option<u64>,
+    /// Of the last probes of all peers, small ones, how many were sent, and how many of those were lost.
+    #[serde(default)]
+    pub asked: u32,
+    #[serde(default)]
+    pub lost: u32,
     /// What is wrong, the worst first, with the first peers of which it is so.
     #[serde(default)]
     pub findings: Vec<FindingState>,

@@ -24,6 +24,8 @@ fn probe() -> ProbeState {
         fix: Some(text()),
         latency_micros: Some(1),
         mtu: Some(1),
+        asked: Some(1),
+        lost: Some(1),
         at: Some(text()),
     }
 }
@@ -62,6 +64,10 @@ fn network() -> NetworkState {
             impaired: 1,
             not_probed: 1,
             waiting: 1,
+            latency_micros: Some(1),
+            longest_latency_micros: Some(1),
+            asked: 1,
+            lost: 1,
             findings: vec![FindingState {
                 subnet: text(),
                 node: Some([192, 0, 2, 1].into()),

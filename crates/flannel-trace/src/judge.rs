@@ -4,8 +4,12 @@ use std::net::IpAddr;
 
 use flannel_kernel::Mac;
 use flannel_kernel::look::{Decision, Device};
+use flannel_netlink::NetlinkError;
 use netlink_packet_route::route::RouteType;
 
+use crate::firewall::Drop;
+use crate::firewall::guards::is_own;
+use crate::walk::InsidePod;
 use crate::{End, NodeInNetwork, Peer, Tunnel};
 
 /// What is right in words, or what is wrong.
@@ -31,12 +35,294 @@ pub(crate) fn bridge(bridge: &Device) -> Judged {
 }
 
 /// `mtu`: what the network carries.
+pub(crate) fn bridge_mtu(bridge: &Device, mtu: Option<u32>) -> Result<(), Fault> {
+    let name = &bridge.name;
+    match mtu.filter(|mtu| bridge.mtu < *mtu) {
+        Some(mtu) => Err(Fault {
+            what: format!(
+                "{name} has an MTU of {}, and pods send packets of up to {mtu} bytes",
+                bridge.mtu
+            ),
+            fix: format!("ip link set {name} mtu {mtu}"),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// A device that does not say which addresses this node has.
+pub(crate) fn arp(device: &Device) -> Result<(), Fault> {
+    let name = &device.name;
+    if device.noarp && !device.loopback && device.vxlan.is_none() && device.mac.is_some() {
+        return Err(Fault {
+            what: format!("ARP is switched off on {name}: nobody on its wire finds this node"),
+            fix: format!("ip link set {name} arp on"),
+        });
+    }
+    let ignores = |of: &str| {
+        let path = format!("/proc/sys/net/ipv4/conf/{of}/arp_ignore");
+        std::fs::read_to_string(path).is_ok_and(|value| value.trim() == NEVER_ANSWER)
+    };
+    match ["all", name.as_str()].into_iter().find(|of| ignores(of)) {
+        Some(of) => Err(Fault {
+            what: format!(
+                "net/ipv4/conf/{of}/arp_ignore is {NEVER_ANSWER}: this node does not say on {name} that it has its address"
+            ),
+            fix: format!("sysctl -w net/ipv4/conf/{of}/arp_ignore=0"),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Of `arp_ignore`: for no address of this node.
+const NEVER_ANSWER: &str = "8";
+
+/// `state`: as the kernel numbers it; `None` if it is not known.
+pub(crate) fn port_state(bridge: &str, port: &str, state: Option<u8>) -> Result<(), Fault> {
+    let state = match state {
+        Some(0) => "disabled",
+        Some(1) => "listening",
+        Some(2) => "learning",
+        Some(4) => "blocking",
+        _ => return Ok(()),
+    };
+    Err(Fault {
+        what: format!("the port {port} of {bridge} is {state}: it passes nothing on"),
+        fix: format!(
+            "ip link set {bridge} type bridge stp_state 0, then ip link set {port} down; ip link set {port} up"
+        ),
+    })
+}
+
+/// A bridge that sends what is for a pod to another port.
+pub(crate) fn wrong_port(bridge: &str, pod: IpAddr, mac: Mac, has: &str, is: &str) -> Fault {
+    Fault {
+        what: format!(
+            "{bridge} sends what is for {pod} ({mac}) to its port {has}, and the pod is behind {is}"
+        ),
+        fix: format!("bridge fdb del {mac} dev {has} master"),
+    }
+}
+
+pub(crate) fn no_answer(bridge: &str, pod: IpAddr) -> Fault {
+    Fault {
+        what: format!(
+            "nobody on {bridge} answers for {pod}: the pod is gone, or its interface is down"
+        ),
+        fix: "look for the pod (crictl pods, kubectl get pod -o wide), and restart it".to_owned(),
+    }
+}
+
+/// More than one that answers for a pod's address.
+pub(crate) fn duplicates(bridge: &str, pod: IpAddr, answering: &[Mac]) -> Option<Fault> {
+    let [first, second, ..] = answering else { return None };
+    Some(Fault {
+        what: format!(
+            "two on {bridge} answer for {pod}, {first} and {second}: the address is given out twice, and packets go to either"
+        ),
+        fix: format!(
+            "bridge fdb show br {bridge} says behind which ports they are; take the address from the one that is not to have it, or restart it; flannelctl ipam check"
+        ),
+    })
+}
+
+/// Somebody on this node's bridge who has the address of a pod of another node.
+pub(crate) fn has_address_of_others(bridge: &str, ip: IpAddr, mac: Mac) -> Fault {
+    Fault {
+        what: format!(
+            "somebody on {bridge} of this node ({mac}) answers for {ip}, which is an address of another node's pods: it is given out twice"
+        ),
+        fix: format!(
+            "bridge fdb show br {bridge} says behind which port {mac} is; take the address from it, or restart it"
+        ),
+    }
+}
+
+/// `mac`: what the kernel has for an address. `answering`: who answers for it, as far as that is known.
+pub(crate) fn neighbour_on_wire(
+    device: &str,
+    ip: IpAddr,
+    mac: Mac,
+    answering: &[Mac],
+) -> Result<(), Fault> {
+    match answering.first() {
+        Some(real) if !answering.contains(&mac) => Err(Fault {
+            what: format!("{ip} is {mac} on {device}, and the one who answers for it is {real}"),
+            fix: format!("ip neigh del {ip} dev {device}: the kernel then asks who it is"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Why the kernel has no way for a packet. `see`: the command that shows it.
+pub(crate) fn no_route(error: &NetlinkError, see: &str) -> Judged {
+    let on_purpose = match error.errno {
+        libc::EACCES => Some("prohibit"),
+        libc::EINVAL => Some("blackhole"),
+        libc::EHOSTUNREACH => Some("unreachable"),
+        _ => None,
+    };
+    match on_purpose {
+        Some(kind) => fault(
+            format!("the kernel sends it nowhere: a rule or a route of the type {kind} is for it"),
+            format!(
+                "{see}; ip rule; ip route show table all type {kind}: delete what is not meant to be there"
+            ),
+        ),
+        None => fault(
+            format!("the kernel sends it nowhere: {error}"),
+            format!("{see}; flannelctl repair puts flannel's own routes back"),
+        ),
+    }
+}
+
+/// What a pod's own settings do to its packets. `bridge`: its gateway. `veth`: the other end of its device.
+pub(crate) fn inside_pod(
+    inside: &InsidePod,
+    pod: IpAddr,
+    other: IpAddr,
+    bridge: &Device,
+    veth: Option<&Device>,
+) -> Option<Fault> {
+    let device = inside.device.name.as_str();
+    let gateways = || bridge.addresses.iter().map(ipnet::IpNet::addr);
+    let gateway = gateways().find(|ip| ip.is_ipv4() == pod.is_ipv4());
+    let gateway = gateway.map_or_else(|| "GATEWAY".to_owned(), |ip| ip.to_string());
+    let add = format!(
+        "restart the pod; or in its network namespace: ip route replace default via {gateway} dev {device}"
+    );
+    let fault = |what: String, fix: String| Some(Fault { what, fix });
+    if !inside.device.up || !inside.device.carrier {
+        return fault(
+            format!("{device} of the pod {pod} is down"),
+            format!(
+                "restart the pod; or in its network namespace: ip link set {device} up, and its routes"
+            ),
+        );
+    }
+    if inside.device.noarp {
+        return fault(
+            format!("ARP is switched off on {device} of the pod {pod}"),
+            format!("restart the pod; or in its network namespace: ip link set {device} arp on"),
+        );
+    }
+    let way = match &inside.way {
+        Ok(way) if !leads_nowhere(way.kind) => way,
+        _ => {
+            return fault(
+                format!("the pod {pod} has no route to {other}: its default route is missing"),
+                add,
+            );
+        }
+    };
+    if way.kind == RouteType::Local {
+        return fault(
+            format!(
+                "the pod {pod} has {other} itself, which is another's address: it is given out twice"
+            ),
+            format!(
+                "restart the pod; or in its network namespace: ip addr del {other} dev {device}"
+            ),
+        );
+    }
+    let on_the_bridge = bridge.addresses.iter().any(|net| net.contains(&other));
+    match way.via {
+        _ if way.link != device => {
+            return fault(format!("the pod {pod} sends what is for {other} by {}", way.link), add);
+        }
+        Some(via) if !gateways().any(|ip| ip == via) => {
+            return fault(
+                format!(
+                    "the pod {pod} sends what is for {other} to {via}, and its gateway, {}, is {gateway}",
+                    bridge.name
+                ),
+                add,
+            );
+        }
+        None if !on_the_bridge => {
+            return fault(
+                format!(
+                    "the pod {pod} looks for {other} on its own wire: its route names no gateway"
+                ),
+                add,
+            );
+        }
+        _ => {}
+    }
+    if let (Some(written), Some(real)) = (inside.written_gateway, bridge.mac)
+        && written != real
+    {
+        return fault(
+            format!(
+                "somebody has written into the pod {pod} that its gateway is {written}, and {} is {real}",
+                bridge.name
+            ),
+            format!(
+                "restart the pod; or in its network namespace: ip neigh del {gateway} dev {device}"
+            ),
+        );
+    }
+    match veth.filter(|veth| veth.mtu > inside.device.mtu) {
+        Some(veth) => fault(
+            format!(
+                "{device} of the pod {pod} has an MTU of {}, and its other end, {}, of {}: larger packets are dropped between",
+                inside.device.mtu, veth.name, veth.mtu
+            ),
+            format!(
+                "restart the pod; or in its network namespace: ip link set {device} mtu {}",
+                veth.mtu
+            ),
+        ),
+        None => None,
+    }
+}
+
+/// Something inside of a pod.
+pub(crate) fn in_pod(pod: IpAddr, fault: Fault) -> Fault {
+    Fault {
+        what: format!("in the pod {pod}: {}", fault.what),
+        fix: format!("in its network namespace: {}", fault.fix),
+    }
+}
+
+/// Those who may drop packets that are worth to be named: three, and first who has dropped most.
+pub(crate) fn some_of_many(mut perhaps: Vec<Drop>) -> Vec<Drop> {
+    perhaps.retain(|drop| {
+        let ours = is_own(&drop.rule);
+        // What is marked is marked by those who mean to drop it.
+        let by_mark = drop.rule.contains("--mark") && drop.packets == Some(0);
+        !ours && !by_mark
+    });
+    perhaps.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
+    perhaps.truncate(NAMED);
+    perhaps
+}
+
+const NAMED: usize = 3;
+
+/// Who may drop some packets, and how many it has dropped.
+pub(crate) fn may_drop(drop: &Drop) -> String {
+    let count = match drop.packets {
+        Some(0) => "none so far".to_owned(),
+        Some(count) => format!("{count} so far"),
+        None => "it does not count how many".to_owned(),
+    };
+    format!("{} may drop some packets ({count}); to undo it: {}", drop.rule, drop.fix)
+}
+
+/// `mtu`: what the network carries.
 pub(crate) fn veth(port: &Device, pod: IpAddr, mac: Mac, mtu: Option<u32>) -> Judged {
     let name = &port.name;
     if !port.up || !port.carrier {
         return fault(format!("{name} of {pod} is down"), format!("ip link set {name} up"));
     }
-    match mtu.filter(|mtu| port.mtu > *mtu) {
+    match mtu.filter(|mtu| port.mtu != *mtu) {
+        Some(mtu) if port.mtu < mtu => fault(
+            format!(
+                "{name} of {pod} has an MTU of {}, and packets of up to {mtu} bytes come there: the bridge drops larger ones",
+                port.mtu
+            ),
+            format!("ip link set {name} mtu {mtu}"),
+        ),
         Some(mtu) => fault(
             format!("{name} of {pod} has an MTU of {}, and the network carries {mtu}", port.mtu),
             "restart the pod: it takes the MTU that fits",
@@ -96,7 +382,7 @@ pub(crate) fn tunnel(node: &NodeInNetwork, name: &str, device: Option<&Device>) 
     }
 }
 
-fn leads_nowhere(kind: RouteType) -> bool {
+pub(crate) fn leads_nowhere(kind: RouteType) -> bool {
     matches!(kind, RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit)
 }
 

@@ -4,14 +4,20 @@
 //!
 //! [`walk()`] reads the kernel and goes from hop to hop; `judge` says what is wrong with what was read, and is pure.
 
+mod drop_counters;
 mod ends;
 pub mod firewall;
 mod hop;
+mod ipsec_policies;
 mod judge;
 mod network;
+pub mod pod_namespace;
+mod queues;
 pub mod request;
 mod walk;
+mod who_has;
 
+pub use drop_counters::{CounterGrowth, DropCounters};
 pub use ends::{End, Peer};
 pub use hop::{Condition, Hop, Hops, Way};
 pub use network::{NodeInNetwork, Tunnel, tunnel_device};

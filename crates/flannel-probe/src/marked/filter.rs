@@ -4,21 +4,33 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use super::{HEADER, PAYLOAD};
+use super::{HEADER, LargePacket, PAYLOAD};
 
 /// An IPv4 packet without anything around it, as on a TUN device.
 const SHORTEST: u32 = (20 + HEADER + PAYLOAD) as u32;
 /// An IPv6 packet with Ethernet, VXLAN over IPv6 and VLANs around it; and some to spare.
 const LONGEST: u32 = SHORTEST + 160;
 
-pub(super) fn attach(socket: &OwnedFd) -> io::Result<()> {
-    let mut program = [
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0, 0, 0),
+/// What may be around an IP packet: nothing, Ethernet, a VLAN, and of tunnels IPv4 or IPv6 with UDP and VXLAN.
+const AROUND: [u32; 15] = [0, 14, 18, 20, 28, 34, 38, 42, 46, 48, 62, 64, 68, 84, 88];
+/// Of each frame: all headers, and the mark.
+const SHOWN: u32 = 512;
+
+pub(super) fn attach(socket: &OwnedFd, large: Option<LargePacket>) -> io::Result<()> {
+    let lengths: Vec<u32> =
+        large.iter().flat_map(|large| AROUND.map(|around| large.bytes() + around)).collect();
+    let mut program = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0, 0, 0)];
+    // Each leads to the last instruction but one.
+    for (number, length) in lengths.iter().enumerate() {
+        let behind = (lengths.len() - number - 1 + 2) as u8;
+        program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, *length, behind, 0));
+    }
+    program.extend([
         instruction(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, SHORTEST, 0, 2),
         instruction(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, LONGEST, 1, 0),
-        instruction(libc::BPF_RET | libc::BPF_K, u32::MAX, 0, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, SHOWN, 0, 0),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
-    ];
+    ]);
     let filter =
         libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
     // SAFETY: the kernel copies the program, which lives until the call returns, and checks it.

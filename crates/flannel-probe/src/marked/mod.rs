@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use watch::{Ended, Watch};
+pub use watch::{Ended, Watch, Watched};
 
 use crate::net::checksum;
 
@@ -29,6 +29,10 @@ const MARK: usize = 16;
 const HEADER: usize = 8;
 /// Behind the header of the echo request. An unusual length, so that frames of most others are passed over unread.
 const PAYLOAD: usize = 379;
+/// A large packet is so much smaller than what pods may send: full frames of others have another length.
+const LESS_THAN_FULL: u32 = 3;
+/// Numbers of large packets begin here.
+pub const FIRST_LARGE: u16 = 1_000;
 
 /// The mark of one trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +47,8 @@ pub struct Sighting {
     pub packet: Packet,
     pub direction: Direction,
     pub count: u32,
+    #[serde(default)]
+    pub size: PacketSize,
     /// Addresses of the outermost header, where it is not the packet's own: from where to where a tunnel carries it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<(IpAddr, IpAddr)>,
@@ -55,6 +61,36 @@ pub enum Packet {
     Request,
     /// What the other end has answered.
     Answer,
+}
+
+/// How large a packet is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PacketSize {
+    #[default]
+    Small,
+    /// About as large as pods may send.
+    Large,
+}
+
+/// How large packets of a trace are: bytes of the whole IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LargePacket(u32);
+
+impl LargePacket {
+    /// `mtu`: what pods may send. `None` if that is next to nothing.
+    pub fn of_mtu(mtu: u32) -> Option<Self> {
+        let bytes = mtu.checked_sub(LESS_THAN_FULL)?;
+        (bytes as usize > 40 + HEADER + PAYLOAD && bytes < 65_000).then_some(Self(bytes))
+    }
+
+    pub fn bytes(self) -> u32 {
+        self.0
+    }
+
+    fn payload(self, is_v6: bool) -> usize {
+        self.0 as usize - HEADER - if is_v6 { 40 } else { 20 }
+    }
 }
 
 /// What a device is to a node.
@@ -124,8 +160,8 @@ impl Mark {
     }
 
     /// The message of an echo request, without an IP header.
-    fn echo(self, is_v6: bool, number: u16) -> Vec<u8> {
-        let mut message = vec![0; HEADER + PAYLOAD];
+    fn echo(self, is_v6: bool, number: u16, payload: usize) -> Vec<u8> {
+        let mut message = vec![0; HEADER + payload];
         message[0] = if is_v6 { 128 } else { 8 };
         message[4..6].copy_from_slice(&self.0.to_be_bytes()[..2]);
         message[6..8].copy_from_slice(&number.to_be_bytes());
@@ -138,15 +174,23 @@ impl Mark {
         message
     }
 
-    /// Sends one such packet, from the network namespace of this thread. It needs `CAP_NET_RAW`.
-    pub fn send(self, from: IpAddr, to: IpAddr, number: u16) -> io::Result<()> {
+    /// Sends one such packet, from the network namespace of this thread; a small one, or a large one. It needs
+    /// `CAP_NET_RAW`.
+    pub fn send(
+        self,
+        from: IpAddr,
+        to: IpAddr,
+        number: u16,
+        large: Option<LargePacket>,
+    ) -> io::Result<()> {
         let (family, protocol) = match from {
             IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP),
             IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6),
         };
         let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
         bind(&socket, &SocketAddr::new(from, 0))?;
-        let message = self.echo(from.is_ipv6(), number);
+        let payload = large.map_or(PAYLOAD, |large| large.payload(from.is_ipv6()));
+        let message = self.echo(from.is_ipv6(), number, payload);
         sendto(&socket, &message, SendFlags::empty(), &SocketAddr::new(to, 0))?;
         Ok(())
     }
@@ -168,7 +212,14 @@ impl FromStr for Mark {
 }
 
 /// What a frame says, if it bears the mark.
-fn find(frame: &[u8], mark: Mark) -> Option<(Packet, Option<(IpAddr, IpAddr)>)> {
+#[derive(Debug, PartialEq, Eq)]
+struct MarkedFrame {
+    packet: Packet,
+    number: u16,
+    carried: Option<(IpAddr, IpAddr)>,
+}
+
+fn find(frame: &[u8], mark: Mark) -> Option<MarkedFrame> {
     let bytes = mark.bytes();
     let at = frame.windows(MARK).position(|part| part == bytes)?;
     let header = at.checked_sub(HEADER)?;
@@ -177,7 +228,8 @@ fn find(frame: &[u8], mark: Mark) -> Option<(Packet, Option<(IpAddr, IpAddr)>)> 
         0 | 129 => Packet::Answer,
         _ => return None,
     };
-    Some((packet, carried(frame, header)))
+    let number = u16::from_be_bytes(*frame.get(header + 6..)?.first_chunk()?);
+    Some(MarkedFrame { packet, number, carried: carried(frame, header) })
 }
 
 /// The addresses of the first IP header, if the packet's own comes later. `icmp`: where its message begins.
@@ -223,20 +275,21 @@ mod tests {
     #[test]
     fn a_packet_is_known_by_its_mark_in_the_clear_and_in_a_tunnel() {
         let mark = Mark(0x0123_4567_89ab_cdef);
-        let mut message = mark.echo(false, 1);
+        let mut message = mark.echo(false, 1, PAYLOAD);
         assert_eq!(checksum(&message), 0);
         let plain = frame(1, 2, &message);
-        assert_eq!(find(&plain, mark), Some((Packet::Request, None)));
+        let found = |packet, carried| Some(MarkedFrame { packet, number: 1, carried });
+        assert_eq!(find(&plain, mark), found(Packet::Request, None));
         assert_eq!(find(&plain, Mark(1)), None, "of another trace");
         message[0] = 0;
         let inner = frame(2, 1, &message);
-        assert_eq!(find(&inner, mark), Some((Packet::Answer, None)));
+        assert_eq!(find(&inner, mark), found(Packet::Answer, None));
         // UDP and VXLAN headers between.
         let outer = frame(8, 7, &[vec![0; 16], inner].concat());
         let between = Some(([192, 0, 2, 8].into(), [192, 0, 2, 7].into()));
-        assert_eq!(find(&outer, mark), Some((Packet::Answer, between)));
+        assert_eq!(find(&outer, mark), found(Packet::Answer, between));
         // As on a TUN device.
-        assert_eq!(find(&plain[14..], mark), Some((Packet::Request, None)));
+        assert_eq!(find(&plain[14..], mark), found(Packet::Request, None));
         for length in 0..plain.len() {
             let cut = find(&plain[..length], mark);
             assert!(cut.is_none() || length >= 14 + 20 + HEADER + MARK);

@@ -12,14 +12,22 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
 
-use super::{Devices, Direction, Mark, Packet, Place, Sighting, filter, find};
+use super::{
+    Devices, Direction, FIRST_LARGE, LargePacket, Mark, MarkedFrame, Packet, PacketSize, Place,
+    Sighting, filter, find,
+};
 
 /// In network order, as the kernel wants it here.
 const ALL_PROTOCOLS: u32 = (libc::ETH_P_ALL as u16).to_be() as u32;
 /// Between two looks whether it is over.
 const TICK: Duration = Duration::from_millis(50);
-/// More than the longest frame that the filter lets through.
+/// More than the filter shows of a frame.
 const FRAME: usize = 1_024;
+
+/// Room for a burst of frames that nobody has read yet.
+const RECEIVE_MEMORY: libc::c_int = 8 << 20;
+/// Numbers of which it is remembered when they were seen.
+const REMEMBERED: usize = 4_096;
 
 /// Tells a watch that nobody waits for more.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +50,15 @@ pub struct Watch {
     devices: Devices,
 }
 
-type Key = (i32, Packet, Direction, Option<(IpAddr, IpAddr)>);
+type Key = (i32, Packet, Direction, PacketSize, Option<(IpAddr, IpAddr)>);
+
+/// What a watch has seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    pub sightings: Vec<Sighting>,
+    /// From a packet's first sighting on this node to the last of its answer, the median; of small and of large ones.
+    pub round_trips: [Option<Duration>; 2],
+}
 
 /// How often a frame was seen at each place. Anybody who has seen the mark can make frames that bear it, from and to
 /// as many addresses as he likes.
@@ -66,12 +82,13 @@ impl SeenFrames {
 
 impl Watch {
     /// It needs `CAP_NET_RAW`.
-    pub fn open(mark: Mark, devices: Devices) -> io::Result<Self> {
+    pub fn open(mark: Mark, devices: Devices, large: Option<LargePacket>) -> io::Result<Self> {
         let protocol = NonZeroU32::new(ALL_PROTOCOLS).map(Protocol::from_raw);
         // Without a protocol nothing is received before the filter is there.
         let socket =
             socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        filter::attach(&socket)?;
+        filter::attach(&socket, large)?;
+        make_room(&socket);
         listen(&socket, protocol)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(TICK))?;
         Ok(Self { socket, mark, devices })
@@ -84,19 +101,26 @@ impl Watch {
         ended: &Ended,
         limit: Duration,
         quiet: Option<Duration>,
-    ) -> io::Result<Vec<Sighting>> {
+    ) -> io::Result<Watched> {
+        let mut times: BTreeMap<u16, (Instant, Option<Instant>)> = BTreeMap::new();
         let mut until = Instant::now() + limit;
         let mut seen = SeenFrames::default();
         let mut names: BTreeMap<i32, (String, Place)> = BTreeMap::new();
         let mut frame = vec![0; FRAME];
         while !ended.is_set() && Instant::now() < until {
             let Some((length, device, direction)) = self.receive(&mut frame)? else { continue };
-            let Some((packet, carried)) = find(frame.get(..length).unwrap_or(&frame), self.mark)
-            else {
+            let Some(found) = find(frame.get(..length).unwrap_or(&frame), self.mark) else {
                 continue;
             };
-            if !seen.count((device, packet, direction, carried)) {
+            let MarkedFrame { packet, number, carried } = found;
+            let size = if number < FIRST_LARGE { PacketSize::Small } else { PacketSize::Large };
+            if !seen.count((device, packet, direction, size, carried)) {
                 continue;
+            }
+            if times.len() < REMEMBERED {
+                let now = Instant::now();
+                let (_, answered) = times.entry(number).or_insert((now, None));
+                *answered = (packet == Packet::Answer).then_some(now).or(*answered);
             }
             // At once: it may be gone when we are asked.
             names.entry(device).or_insert_with(|| {
@@ -108,11 +132,18 @@ impl Watch {
                 until = Instant::now() + quiet;
             }
         }
-        let sighting = |((index, packet, direction, carried), count)| {
+        let sighting = |((index, packet, direction, size, carried), count)| {
             let (device, place) = names.get(&index).cloned()?;
-            Some(Sighting { device, place, packet, direction, count, carried })
+            Some(Sighting { device, place, packet, direction, count, size, carried })
         };
-        Ok(seen.0.into_iter().filter_map(sighting).collect())
+        let round_trips = [true, false].map(|is_small| {
+            let of_size = times.iter().filter(|(number, _)| (**number < FIRST_LARGE) == is_small);
+            let took = of_size.filter_map(|(_, (asked, answered))| Some((*answered)? - *asked));
+            let mut took: Vec<Duration> = took.collect();
+            took.sort();
+            took.get(took.len() / 2).copied()
+        });
+        Ok(Watched { sightings: seen.0.into_iter().filter_map(sighting).collect(), round_trips })
     }
 
     /// `None` if nothing has come for a while.
@@ -142,6 +173,23 @@ impl Watch {
         let is_outgoing = from.sll_pkttype == libc::PACKET_OUTGOING;
         let direction = if is_outgoing { Direction::Out } else { Direction::In };
         Ok(Some((received, from.sll_ifindex, direction)))
+    }
+}
+
+/// As much as the kernel gives; less does as well where nothing else goes on.
+fn make_room(socket: &OwnedFd) {
+    let size = size_of_val(&RECEIVE_MEMORY) as libc::socklen_t;
+    for option in [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE] {
+        // SAFETY: the value lives until the call has returned, and its size is said.
+        unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                std::ptr::from_ref(&RECEIVE_MEMORY).cast(),
+                size,
+            )
+        };
     }
 }
 
@@ -185,7 +233,7 @@ mod tests {
         let mut seen = SeenFrames::default();
         let key = |number: u32| {
             let ends = (Ipv4Addr::from_bits(number).into(), Ipv4Addr::LOCALHOST.into());
-            (1, Packet::Request, Direction::In, Some(ends))
+            (1, Packet::Request, Direction::In, PacketSize::Small, Some(ends))
         };
         for number in 0..100_000 {
             seen.count(key(number));

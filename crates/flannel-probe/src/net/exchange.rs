@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -22,6 +23,8 @@ pub(crate) struct Exchange {
     pub(crate) about_v6: bool,
     /// As the peer has given it out; 0 for none yet.
     pub(crate) cookie: u64,
+    /// The largest packet that passes, where larger ones are known to vanish.
+    pub(crate) fits: Option<NonZeroU16>,
 }
 
 pub(crate) struct Question {
@@ -67,6 +70,7 @@ impl Exchange {
                 subnet: self.subnet,
                 about_v6: self.about_v6,
                 plain: question.plain,
+                fits: self.fits,
             };
             // A peer that must be challenged first is asked with a short packet.
             let size = if self.cookie == 0 { 0 } else { payload(self.to.ip(), question.size) };

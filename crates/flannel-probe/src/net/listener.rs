@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -162,6 +163,11 @@ impl Directory for &Answering {
 
     fn hear(&mut self, subnet: &IpNet, is_v6: bool, from: IpAddr, now: Duration) {
         lock(&self.networks).values().for_each(|peers| lock(peers).hear(subnet, is_v6, from, now));
+    }
+
+    fn note_fits(&mut self, subnet: &IpNet, from: IpAddr, is_v6: bool, fits: Option<NonZeroU16>) {
+        let networks = lock(&self.networks);
+        networks.values().for_each(|peers| lock(peers).note_fits(subnet, from, is_v6, fits));
     }
 }
 

@@ -177,3 +177,33 @@ fn a_peer_is_heard_by_what_comes_from_its_end_of_the_tunnel_alone() {
     peers.hear(&net(2), false, net(2).addr(), NOW);
     assert_eq!(peers.heard(&net(2), false), Some(NOW));
 }
+
+#[test]
+fn losses_beyond_chance_are_told_with_their_number_and_forgotten_when_they_have_ended() {
+    let (mut peers, _) = peers(&[2]);
+    let asks = |asked, lost| Evidence { asks: Asks { asked, lost }, ..well() };
+    find(&mut peers, asks(1, 0));
+    assert_eq!(find(&mut peers, asks(12, 1)), None, "one is chance");
+    let news = find(&mut peers, asks(12, 3)).expect("a share of them");
+    assert_eq!(news.known.verdict, Verdict::Lossy(Asks { asked: 25, lost: 4 }));
+    assert!(news.known.verdict.traffic_flows());
+    assert_eq!(find(&mut peers, asks(11, 2)), None, "more of the same is nothing new");
+    (0..7).for_each(|_| drop(find(&mut peers, asks(11, 0))));
+    let known = peers.known(&net(2)).expect("known");
+    assert_eq!((known.verdict, known.asks), (Verdict::Reached, Asks { asked: 64, lost: 0 }));
+}
+
+#[test]
+fn what_a_peer_says_of_its_own_large_packets_is_known_here_by_the_same_number() {
+    let (mut peers, _) = peers(&[2]);
+    find(&mut peers, well());
+    let (from, fits) = (target(2).overlay[0].expect("its end"), NonZeroU16::new(1350));
+    let somebody = "192.0.2.99".parse().expect("an address");
+    peers.note_fits(&net(2), somebody, false, fits);
+    assert_eq!(peers.known(&net(2)).expect("known").verdict, Verdict::Reached, "not its word");
+    peers.note_fits(&net(2), from, false, fits);
+    let known = peers.known(&net(2)).expect("known");
+    assert_eq!((known.verdict, known.mtu), (Verdict::MtuBlackHole { fits: 1350 }, Some(1350)));
+    peers.note_fits(&net(2), from, false, None);
+    assert_eq!(peers.known(&net(2)).expect("known").verdict, Verdict::Reached);
+}

@@ -1,8 +1,15 @@
 //! The members of the etcd cluster and the connection to one of them.
 
+use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
+use flannel_https::connect_to;
 use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint};
 
 use super::EtcdOptions;
@@ -52,7 +59,6 @@ impl Transport {
     pub(super) fn channel(&self, member: usize) -> Result<Channel, String> {
         let mut endpoint = Endpoint::from(self.members[member].clone())
             .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(false);
@@ -61,7 +67,30 @@ impl Transport {
                 format!("the certificate files cannot be used: {}", super::fault::causes(&error))
             })?;
         }
-        Ok(endpoint.connect_lazy())
+        Ok(endpoint.connect_with_connector_lazy(Connector))
+    }
+}
+
+/// Makes connections whose packets pass every path.
+#[derive(Clone, Copy)]
+struct Connector;
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        Box::pin(async move {
+            let usual = if uri.scheme_str() == Some("https") { 443 } else { 80 };
+            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+            let port = uri.port_u16().unwrap_or(usual);
+            connect_to(host, port, CONNECT_TIMEOUT).await.map(TokioIo::new)
+        })
     }
 }
 

@@ -9,13 +9,17 @@ const OWN_TABLES: [&str; 4] =
 /// How their chains in iptables begin.
 const OWN_CHAINS: [&str; 2] = ["FLANNEL-", "CNI-"];
 
-/// The same, without the advice to remove a rule that is flannel's own or guards the host.
-pub(super) fn keep_guards(drop: Drop, packet: &Packet) -> Drop {
+/// Whether a rule is flannel's or its plugin's. `rule`: in words.
+pub(crate) fn is_own(rule: &str) -> bool {
     let is_own = |word: &str| {
         OWN_TABLES.contains(&word) || OWN_CHAINS.iter().any(|chain| word.starts_with(chain))
     };
-    let words = || drop.rule.split(|c: char| c.is_whitespace() || c == '`');
-    let fix = if words().any(is_own) {
+    rule.split(|c: char| c.is_whitespace() || c == '`').any(is_own)
+}
+
+/// The same, without the advice to remove a rule that is flannel's own or guards the host.
+pub(super) fn keep_guards(drop: Drop, packet: &Packet) -> Drop {
+    let fix = if is_own(&drop.rule) {
         "leave this rule: it is flannel's own, and drops what must not pass".to_owned()
     } else if packet.src.is_loopback() || packet.dst.is_loopback() {
         "leave this rule: it keeps others from this host's loopback addresses".to_owned()
@@ -35,18 +39,13 @@ mod tests {
     #[test]
     fn nobody_is_told_to_delete_a_rule_of_flannel_or_one_that_guards() {
         let packet = |dst: IpAddr| Packet {
-            hook: Hook::In,
-            src: [10, 244, 1, 2].into(),
-            dst,
-            protocol: UDP,
-            port: 53,
             iif: "cni0".to_owned(),
-            oif: String::new(),
+            ..Packet::first(Hook::In, [10, 244, 1, 2].into(), dst, UDP)
         };
         let pod = packet([10, 244, 2, 2].into());
         let fix = |rule: &str, packet: &Packet| {
             let (rule, fix) = (rule.to_owned(), "delete it".to_owned());
-            keep_guards(Drop { rule, fix }, packet).fix
+            keep_guards(Drop { rule, fix, packets: None }, packet).fix
         };
         for ours in [
             "the nftables rule 4 of ip cni_hostport loopback_guard",

@@ -1,8 +1,8 @@
-//! Rules of this host that drop packets. Those of nftables and of iptables are read, and packets are taken through them.
-//! What cannot be told from outside (a mark, a limit, a set that changes) may match or not: only what is dropped either
-//! way counts as dropped.
+//! Rules of this host that drop packets. Those of nftables, iptables and ebtables are read, and packets are taken through
+//! them. What cannot be told from outside (a mark, a rate, a set that changes) may match or not: what is dropped either
+//! way is dropped, and what may be is told with its counter.
 
-mod guards;
+pub(crate) mod guards;
 mod iptables;
 mod nft;
 mod path;
@@ -12,11 +12,13 @@ use std::time::Duration;
 
 use flannel_common::run_program;
 
-pub use path::{Drop, Hook, Packet};
+pub use path::{Conversation, Drop, Dropped, Hook, Packet, SMALL};
 
+pub const ICMP: u8 = 1;
 pub const UDP: u8 = 17;
 pub const TCP: u8 = 6;
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const ICMPV6: u8 = 58;
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// All rules of this host, as far as they can be read.
 #[derive(Default)]
@@ -24,6 +26,7 @@ pub struct Rules {
     nft: nft::Ruleset,
     v4: iptables::Tables,
     v6: iptables::Tables,
+    bridge: iptables::Tables,
     unread: Vec<&'static str>,
 }
 
@@ -37,10 +40,18 @@ impl Rules {
                 String::new()
             })
         };
-        let nft = nft::Ruleset::read(&said("nft", &["-j", "list", "ruleset"]));
-        let v4 = iptables::Tables::read(&said("iptables-save", &[]));
-        let v6 = iptables::Tables::read(&said("ip6tables-save", &[]));
-        Self { nft, v4, v6, unread }
+        let mut nft = nft::Ruleset::read(&said("nft", &["-j", "list", "ruleset"]));
+        if nft.lacks_devices() {
+            nft.add_devices(&said("nft", &["list", "chains"]));
+        }
+        let v4 = iptables::Tables::read(&said("iptables-save", &["-c"]));
+        let v6 = iptables::Tables::read(&said("ip6tables-save", &["-c"]));
+        // Hosts without a bridge that is filtered do not have it, and nft shows that there are rules.
+        let bridge = match nft.has_bridge_rules() {
+            true => output("ebtables-save", &["-c"]).unwrap_or_default(),
+            false => String::new(),
+        };
+        Self { nft, v4, v6, bridge: iptables::Tables::read(&bridge), unread }
     }
 
     /// Programs that could not say them.
@@ -48,16 +59,44 @@ impl Rules {
         &self.unread
     }
 
+    /// Every rule that drops and counts: in words, what undoes it, and how many it has dropped.
+    pub(crate) fn counters(&self) -> Vec<(String, String, u64)> {
+        let mut all = self.v4.counters("iptables");
+        all.extend(self.v6.counters("ip6tables"));
+        all.extend(self.bridge.counters("ebtables"));
+        all.extend(self.nft.counters(&|family, table| match family {
+            "ip" => self.v4.has(table),
+            "ip6" => self.v6.has(table),
+            "bridge" => self.bridge.has(table),
+            _ => false,
+        }));
+        all
+    }
+
     /// Who drops such a packet, whatever is not known of it.
     pub fn drops(&self, packet: &Packet) -> Option<Drop> {
-        let (tables, program) = match packet.dst.is_ipv4() {
-            true => (&self.v4, "iptables"),
-            false => (&self.v6, "ip6tables"),
+        self.judge(packet).surely
+    }
+
+    /// Who drops such a packet, and who may.
+    pub fn judge(&self, packet: &Packet) -> Dropped {
+        let (tables, program) = match (packet.hook, packet.dst.is_ipv4()) {
+            (Hook::BridgeIn | Hook::BridgeOut | Hook::BridgeForward, _) => {
+                (&self.bridge, "ebtables")
+            }
+            (_, true) => (&self.v4, "iptables"),
+            (_, false) => (&self.v6, "ip6tables"),
         };
-        let by_iptables = tables.drops(packet, program);
-        // Those that iptables has made are read by it; nft shows them without their meaning.
-        let found = by_iptables.or_else(|| self.nft.drops(packet, !tables.is_empty()));
-        found.map(|drop| guards::keep_guards(drop, packet))
+        let mut dropped = match packet.is_arp && program != "ebtables" {
+            true => Dropped::default(),
+            false => tables.judge(packet, program),
+        };
+        if dropped.surely.is_none() {
+            // Those that iptables has made are read by it; nft shows them without their meaning.
+            dropped.followed_by(self.nft.judge(packet, &|table| tables.has(table)));
+        }
+        let keep = |drop: Drop| guards::keep_guards(drop, packet);
+        Dropped { surely: dropped.surely.map(keep), perhaps: dropped.perhaps }
     }
 }
 
@@ -69,7 +108,7 @@ pub fn output(program: &str, arguments: &[&str]) -> Option<String> {
     directories.extend(["/usr/sbin", "/sbin"].map(std::path::PathBuf::from));
     let found =
         directories.iter().map(|directory| directory.join(program)).find(|path| path.is_file())?;
-    let ended = run_program(Command::new(found).args(arguments), b"", PATIENCE, |piece| {
+    let ended = run_program(Command::new(found).args(arguments), b"", PROGRAM_TIMEOUT, |piece| {
         text.extend_from_slice(piece)
     });
     ended.ok()?.status.success().then(|| String::from_utf8_lossy(&text).into_owned())

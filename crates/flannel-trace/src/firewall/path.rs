@@ -10,19 +10,73 @@ pub enum Hook {
     In,
     Out,
     Forward,
+    /// A frame of a bridge's port for the host itself.
+    BridgeIn,
+    /// A frame of the host for a bridge's port.
+    BridgeOut,
+    /// A frame from port to port.
+    BridgeForward,
 }
 
-/// The first packet of a conversation.
+/// Whether a packet begins a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conversation {
+    New,
+    Established,
+}
+
+/// A packet as rules see it.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub hook: Hook,
     pub src: IpAddr,
     pub dst: IpAddr,
     pub protocol: u8,
-    /// To which it is sent; 0 where there are none.
-    pub port: u16,
+    /// Port to which it is sent; `None` where it may be any.
+    pub port: Option<u16>,
     pub iif: String,
     pub oif: String,
+    /// Port of a bridge by which it came, where that is known; and the one by which it goes.
+    pub bridge_ports: [Option<String>; 2],
+    /// Bytes of the whole IP packet.
+    pub length: u32,
+    pub conversation: Conversation,
+    /// It asks or says who has an address, and is not an IP packet.
+    pub is_arp: bool,
+}
+
+/// Bytes of a packet that carries next to nothing.
+pub const SMALL: u32 = 84;
+
+impl Packet {
+    /// The first packet of a conversation, a small one, of any port.
+    pub fn first(hook: Hook, src: IpAddr, dst: IpAddr, protocol: u8) -> Self {
+        Self {
+            hook,
+            src,
+            dst,
+            protocol,
+            port: None,
+            iif: String::new(),
+            oif: String::new(),
+            bridge_ports: [None, None],
+            length: SMALL,
+            conversation: Conversation::New,
+            is_arp: false,
+        }
+    }
+
+    /// Whether it passes this device's hook for frames that come in.
+    pub(crate) fn comes_by(&self, device: &str) -> bool {
+        let [came, _] = &self.bridge_ports;
+        !device.is_empty() && (self.iif == device || came.as_deref() == Some(device))
+    }
+
+    /// Whether it passes this device's hook for frames that go out.
+    pub(crate) fn goes_by(&self, device: &str) -> bool {
+        let [_, goes] = &self.bridge_ports;
+        !device.is_empty() && (self.oif == device || goes.as_deref() == Some(device))
+    }
 }
 
 /// Who drops a packet, and how that is undone.
@@ -31,6 +85,8 @@ pub struct Drop {
     /// In words.
     pub rule: String,
     pub fix: String,
+    /// Packets that it has dropped, where it counts them.
+    pub packets: Option<u64>,
 }
 
 impl Drop {
@@ -102,8 +158,8 @@ pub(crate) enum Verdict {
 pub(crate) struct Fate {
     /// It may be let through.
     pub(crate) accepted: bool,
-    /// It may be dropped: by whom first.
-    pub(crate) dropped: Option<Drop>,
+    /// Rules that may drop it, in order.
+    pub(crate) droppers: Vec<Drop>,
     /// It may come to the chain's end.
     pub(crate) falls_through: bool,
 }
@@ -139,7 +195,7 @@ pub(crate) fn walk(chain: &str, depth: usize, rules: &dyn Fn(&str) -> Vec<Judged
                 }
             }
             Verdict::Drop => {
-                fate.dropped = fate.dropped.or(rule.drop);
+                fate.droppers.extend(rule.drop);
                 if sure {
                     return fate;
                 }
@@ -153,7 +209,7 @@ pub(crate) fn walk(chain: &str, depth: usize, rules: &dyn Fn(&str) -> Vec<Judged
             Verdict::Jump(to) => {
                 let there = walk(&to, depth + 1, rules);
                 fate.accepted |= there.accepted;
-                fate.dropped = fate.dropped.or(there.dropped);
+                fate.droppers.extend(there.droppers);
                 if sure && !there.falls_through {
                     return fate;
                 }
@@ -161,7 +217,7 @@ pub(crate) fn walk(chain: &str, depth: usize, rules: &dyn Fn(&str) -> Vec<Judged
             Verdict::Goto(to) => {
                 let there = walk(&to, depth + 1, rules);
                 fate.accepted |= there.accepted;
-                fate.dropped = fate.dropped.or(there.dropped);
+                fate.droppers.extend(there.droppers);
                 fate.falls_through |= there.falls_through;
                 if sure {
                     return fate;
@@ -174,13 +230,37 @@ pub(crate) fn walk(chain: &str, depth: usize, rules: &dyn Fn(&str) -> Vec<Judged
 }
 
 impl Fate {
-    /// Who drops the packet, if it is dropped whatever is not known. `policy`: who drops at the end of the chain.
-    pub(crate) fn surely_dropped(self, policy: Option<Drop>) -> Option<Drop> {
-        match (self.accepted, self.falls_through, policy) {
-            (false, false, _) => self.dropped,
-            (false, true, Some(policy)) => Some(self.dropped.unwrap_or(policy)),
+    /// Who drops the packet, if it is dropped whatever is not known; else those who may. `policy`: who drops at the
+    /// end of the chain.
+    pub(crate) fn dropped_by(self, policy: Option<Drop>) -> Dropped {
+        let first = self.droppers.first().cloned();
+        let surely = match (self.accepted, self.falls_through, policy) {
+            (false, false, _) => first,
+            (false, true, Some(policy)) => Some(first.unwrap_or(policy)),
             _ => None,
+        };
+        match surely {
+            Some(drop) => Dropped { surely: Some(drop), perhaps: Vec::new() },
+            None => Dropped { surely: None, perhaps: self.droppers },
         }
+    }
+}
+
+/// What rules do to a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Who drops it, whatever is not known of it.
+    pub surely: Option<Drop>,
+    /// Who may drop it: some packets (a rate, a share, a mark), and not others.
+    pub perhaps: Vec<Drop>,
+}
+
+impl Dropped {
+    /// With those of a chain that the packet comes to afterwards. `false`: it comes to no other.
+    pub(crate) fn followed_by(&mut self, later: Self) -> bool {
+        self.perhaps.extend(later.perhaps);
+        self.surely = self.surely.take().or(later.surely);
+        self.surely.is_none()
     }
 }
 
@@ -210,7 +290,7 @@ mod tests {
     use super::*;
 
     fn drop(rule: &str) -> Drop {
-        Drop { rule: rule.to_owned(), fix: String::new() }
+        Drop { rule: rule.to_owned(), fix: String::new(), packets: None }
     }
 
     fn rule(is_for: Match, verdict: Verdict) -> Judged {
@@ -229,7 +309,7 @@ mod tests {
             };
             walk("input", 0, &chain)
         };
-        let dropped = |rules: &[(Match, Verdict)]| fate(rules).surely_dropped(None).is_some();
+        let dropped = |rules: &[(Match, Verdict)]| fate(rules).dropped_by(None).surely.is_some();
         assert!(!dropped(&[]));
         assert!(dropped(&[(Match::Yes, Verdict::Drop)]));
         assert!(!dropped(&[(Match::Maybe, Verdict::Drop)]));
@@ -243,9 +323,14 @@ mod tests {
             (Match::Yes, Verdict::Drop)
         ]));
         assert!(!dropped(&[(Match::Yes, Verdict::Return), (Match::Yes, Verdict::Drop)]));
-        assert!(fate(&[]).surely_dropped(Some(drop("policy"))).is_some());
+        assert!(fate(&[]).dropped_by(Some(drop("policy"))).surely.is_some());
         assert!(
-            fate(&[(Match::Maybe, Verdict::Accept)]).surely_dropped(Some(drop("policy"))).is_none()
+            fate(&[(Match::Maybe, Verdict::Accept)])
+                .dropped_by(Some(drop("policy")))
+                .surely
+                .is_none()
         );
+        let perhaps = fate(&[(Match::Maybe, Verdict::Drop)]).dropped_by(None).perhaps;
+        assert_eq!(perhaps, [drop("rule")], "named, though nobody knows");
     }
 }

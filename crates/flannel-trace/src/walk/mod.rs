@@ -1,5 +1,7 @@
 //! What this node does with a packet, in both directions.
 
+mod dropping;
+mod inside_pod;
 mod pods;
 mod tunnel;
 
@@ -9,12 +11,17 @@ use std::time::{Duration, Instant};
 
 use flannel_kernel::Mac;
 use flannel_kernel::look::{Asked, Device, Kernel};
+use flannel_netlink::xfrm::BlockingPolicy;
 use netlink_packet_route::neighbour::NeighbourState;
 
-use crate::firewall::{Hook, Packet, Rules, TCP};
+use crate::firewall::Rules;
 use crate::hop::{Hop, Hops, Way};
+use crate::ipsec_policies;
 use crate::judge::{self, Fault, Judged};
+use crate::queues::Queues;
 use crate::{End, NodeInNetwork};
+
+pub(crate) use self::inside_pod::InsidePod;
 
 /// How long somebody on a wire may take to answer who he is.
 const ARP: Duration = Duration::from_millis(1500);
@@ -22,14 +29,17 @@ const POLL: Duration = Duration::from_millis(20);
 /// Nobody listens there, as a rule, and nobody minds.
 const DISCARD: u16 = 9;
 
-/// It sends an empty datagram to whom it looks for, and waits up to some seconds. In the network namespace of the
-/// calling thread.
+/// It sends an empty datagram to whom it looks for, asks by ARP who has an address, and waits up to some seconds. In the
+/// network namespace of the calling thread.
 pub fn walk(
     node: &NodeInNetwork,
     from: (IpAddr, End<'_>),
     to: (IpAddr, End<'_>),
 ) -> io::Result<Vec<Hop>> {
-    let mut walk = Walk { kernel: Kernel::open()?, rules: Rules::read(), node };
+    let mut kernel = Kernel::open()?;
+    let queues = Queues::read(&mut kernel);
+    let policies = ipsec_policies::read();
+    let mut walk = Walk { kernel, rules: Rules::read(), queues, policies, node };
     let mut hops = walk.direction(Way::There, from, to)?;
     hops.extend(walk.direction(Way::Back, to, from)?);
     Ok(hops)
@@ -38,7 +48,17 @@ pub fn walk(
 struct Walk<'a> {
     kernel: Kernel,
     rules: Rules,
+    queues: Queues,
+    policies: Vec<BlockingPolicy>,
     node: &'a NodeInNetwork,
+}
+
+/// By what a packet has come into this node, out of a pod or out of the tunnel.
+#[derive(Clone, Debug)]
+struct Entrance {
+    device: String,
+    /// The port of the bridge, where it is known.
+    port: Option<String>,
 }
 
 /// What is known of somebody on a wire.
@@ -57,13 +77,13 @@ impl Walk<'_> {
     ) -> io::Result<Vec<Hop>> {
         let mut hops = Hops::new(way);
         let entered = match from.1 {
-            End::Pod => self.leave_pod(&mut hops, from.0)?,
+            End::Pod => self.leave_pod(&mut hops, from.0, to.0)?,
             End::Host => None,
-            End::Peer(peer) => self.leave_tunnel(&mut hops, peer, from.0.is_ipv4())?,
+            End::Peer(peer) => self.leave_tunnel(&mut hops, peer, from.0, to.0)?,
             // Whence it comes into the pod network is not flannel's business.
             End::World => {
                 if let (End::Pod, Some(bridge)) = (to.1, self.pods_device(to.0)) {
-                    self.on_the_bridge(&mut hops, to.0, &bridge)?;
+                    self.enter_pod(&mut hops, from.0, to.0, &bridge)?;
                 }
                 return Ok(hops.all);
             }
@@ -87,15 +107,25 @@ impl Walk<'_> {
         if !leads_out {
             return Ok(hops.all);
         }
-        let Some((link, via)) = self.route(&mut hops, from.0, to, entered.as_deref())? else {
+        let by = entered.as_ref().map(|entered| entered.device.as_str());
+        let Some((link, via)) = self.route(&mut hops, from.0, to, by)? else {
             return Ok(hops.all);
         };
-        self.drops(&mut hops, from.0, to.0, entered.as_deref(), &link);
+        let goes_to = match to.1 {
+            End::Pod => self.known_port(to.0)?,
+            End::Peer(_) | End::Host | End::World => None,
+        };
+        if !self.passes_rules(&mut hops, (from.0, to.0), entered.as_ref(), &link, goes_to) {
+            return Ok(hops.all);
+        }
         match to.1 {
-            End::Peer(peer) => self.enter_tunnel(&mut hops, peer, &link, via)?,
+            End::Peer(peer) => {
+                self.somebody_else_has(&mut hops, to.0)?;
+                self.enter_tunnel(&mut hops, peer, (from.0, to.0), &link, via)?;
+            }
             End::Pod => {
                 if let Some(bridge) = self.kernel.device(&link).cloned() {
-                    self.on_the_bridge(&mut hops, to.0, &bridge)?;
+                    self.enter_pod(&mut hops, from.0, to.0, &bridge)?;
                 }
             }
             End::Host | End::World => {}
@@ -136,11 +166,7 @@ impl Walk<'_> {
                     Some(entered) => format!("ip route get {to} from {from} iif {entered}"),
                     None => format!("ip route get {to}"),
                 };
-                hops.wrong(
-                    "route",
-                    format!("the kernel sends it nowhere: {error}"),
-                    format!("{see}; flannelctl repair"),
-                );
+                hops.take("route", judge::no_route(&error, &see));
                 return Ok(None);
             }
         };
@@ -170,30 +196,6 @@ impl Walk<'_> {
         }))
     }
 
-    fn drops(
-        &mut self,
-        hops: &mut Hops,
-        src: IpAddr,
-        dst: IpAddr,
-        entered: Option<&str>,
-        link: &str,
-    ) {
-        let hook = if entered.is_some() { Hook::Forward } else { Hook::Out };
-        let (iif, oif) = (entered.unwrap_or_default().to_owned(), link.to_owned());
-        let packet = Packet { hook, src, dst, protocol: TCP, port: 80, iif, oif };
-        match self.rules.drops(&packet) {
-            Some(drop) => hops.wrong("rules", format!("{} drops it", drop.rule), drop.fix),
-            None if !self.rules.unread().is_empty() => hops.unknown(
-                "rules",
-                format!(
-                    "rules cannot be read by {}: what they drop is not known",
-                    self.rules.unread().join(", ")
-                ),
-            ),
-            None => hops.good("rules", "nothing that can be told from outside drops it"),
-        }
-    }
-
     /// What is known of a neighbour, after it was asked.
     fn resolve(&mut self, ip: IpAddr, device: &Device) -> io::Result<Option<Resolved>> {
         let deadline = Instant::now() + ARP;
@@ -201,16 +203,13 @@ impl Walk<'_> {
         loop {
             let known = self.kernel.neighbours(ip.is_ipv4(), device.index)?;
             let entry = known.into_iter().find(|entry| entry.ip == ip);
-            let written = |state: NeighbourState| {
-                matches!(state, NeighbourState::Permanent | NeighbourState::Noarp)
-            };
             let usable =
-                |state: NeighbourState| state == NeighbourState::Reachable || written(state);
+                |state: NeighbourState| state == NeighbourState::Reachable || is_written(state);
             match entry {
                 Some(entry) if usable(entry.state) || asked && Instant::now() > deadline => {
                     let gone =
                         matches!(entry.state, NeighbourState::Failed | NeighbourState::Incomplete);
-                    let learned = !written(entry.state);
+                    let learned = !is_written(entry.state);
                     let mac = entry.mac.filter(|_| !gone);
                     return Ok(mac.map(|mac| Resolved { mac, learned }));
                 }
@@ -226,7 +225,20 @@ impl Walk<'_> {
     }
 }
 
+/// Whether somebody has written an entry, and nobody has answered for it.
+fn is_written(state: NeighbourState) -> bool {
+    matches!(state, NeighbourState::Permanent | NeighbourState::Noarp)
+}
+
 impl Hops {
+    /// Whether it passes; nothing is said if it does.
+    fn passes(&mut self, hop: &str, judged: Result<(), Fault>) -> bool {
+        match judged {
+            Ok(()) => true,
+            Err(fault) => self.take(hop, Err(fault)),
+        }
+    }
+
     /// Whether it passes.
     fn take(&mut self, hop: &str, judged: Judged) -> bool {
         let passes = judged.is_ok();

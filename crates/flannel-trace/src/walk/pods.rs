@@ -8,18 +8,96 @@ use flannel_kernel::Mac;
 use flannel_kernel::look::Device;
 use ipnet::IpNet;
 
-use super::{ARP, POLL, Walk, nudge};
+use super::inside_pod::Leg;
+use super::{ARP, Entrance, POLL, Walk, nudge, setting};
+use crate::firewall::{Hook, Packet};
 use crate::hop::Hops;
-use crate::judge;
+use crate::judge::{self, Fault};
+use crate::pod_namespace::PodNamespace;
+use crate::queues::Header;
+use crate::who_has::who_has;
+
+/// Where a pod was found.
+struct FoundPod {
+    /// The port of its bridge, where that is known.
+    port: Option<Device>,
+}
 
 impl Walk<'_> {
     /// By which device it comes in.
-    pub(super) fn leave_pod(&mut self, hops: &mut Hops, pod: IpAddr) -> io::Result<Option<String>> {
+    pub(super) fn leave_pod(
+        &mut self,
+        hops: &mut Hops,
+        pod: IpAddr,
+        to: IpAddr,
+    ) -> io::Result<Option<Entrance>> {
         let Some(bridge) = self.pods_device(pod) else {
             self.no_bridge(hops);
             return Ok(None);
         };
-        Ok(self.on_the_bridge(hops, pod, &bridge)?.then_some(bridge.name))
+        let Some(found) = self.on_the_bridge(hops, pod, to, Leg::Leaves, &bridge)? else {
+            return Ok(None);
+        };
+        let header = Header { src: pod, dst: to, protocol: None, port: None };
+        let devices = found.port.iter().chain([&bridge]);
+        for device in devices.collect::<Vec<_>>() {
+            if !self.passes_queues(hops, self.queues.coming_in(device, header)) {
+                return Ok(None);
+            }
+        }
+        let port = found.port.map(|port| port.name);
+        if !self.passes_bridge_rules(hops, Hook::BridgeIn, (pod, to), &bridge.name, port.clone()) {
+            return Ok(None);
+        }
+        Ok(Some(Entrance { device: bridge.name, port }))
+    }
+
+    /// Whether it comes to the pod.
+    pub(super) fn enter_pod(
+        &mut self,
+        hops: &mut Hops,
+        from: IpAddr,
+        pod: IpAddr,
+        bridge: &Device,
+    ) -> io::Result<bool> {
+        let Some(found) = self.on_the_bridge(hops, pod, from, Leg::Arrives, bridge)? else {
+            return Ok(false);
+        };
+        let header = Header { src: from, dst: pod, protocol: None, port: None };
+        for device in [bridge].into_iter().chain(&found.port) {
+            if !self.passes_queues(hops, self.queues.going_out(device, header)) {
+                return Ok(false);
+            }
+        }
+        let port = found.port.map(|port| port.name);
+        Ok(self.passes_bridge_rules(hops, Hook::BridgeOut, (from, pod), &bridge.name, port))
+    }
+
+    /// Rules of the bridge, for packets and for the question who has an address.
+    fn passes_bridge_rules(
+        &self,
+        hops: &mut Hops,
+        hook: Hook,
+        (src, dst): (IpAddr, IpAddr),
+        bridge: &str,
+        port: Option<String>,
+    ) -> bool {
+        let (iif, oif) = (bridge.to_owned(), bridge.to_owned());
+        let bridge_ports = match hook {
+            Hook::BridgeIn => [port, None],
+            _ => [None, port],
+        };
+        let packet = Packet { iif, oif, bridge_ports, ..Packet::first(hook, src, dst, 0) };
+        let asks = Packet { is_arp: true, ..packet.clone() };
+        if let Some(drop) = self.rules.drops(&asks) {
+            hops.wrong(
+                "rules",
+                format!("{} drops the question who has an address (ARP)", drop.rule),
+                drop.fix,
+            );
+            return false;
+        }
+        self.judge_rules(hops, &packet, "it", false)
     }
 
     pub(super) fn no_bridge(&self, hops: &mut Hops) -> bool {
@@ -33,27 +111,61 @@ impl Walk<'_> {
         false
     }
 
-    /// Whether the pod is there, and the bridge passes its packets on.
-    pub(super) fn on_the_bridge(
+    /// Whether the pod is there, and the bridge passes its packets on. `other`: the other end of the way.
+    fn on_the_bridge(
         &mut self,
         hops: &mut Hops,
         pod: IpAddr,
+        other: IpAddr,
+        leg: Leg,
         bridge: &Device,
-    ) -> io::Result<bool> {
-        if !hops.take("bridge", judge::bridge(bridge)) {
-            return Ok(false);
+    ) -> io::Result<Option<FoundPod>> {
+        let usual = self.node.mtu;
+        if !hops.take("bridge", judge::bridge(bridge))
+            || !hops.passes("bridge", judge::bridge_mtu(bridge, usual))
+            || !hops.passes("arp", judge::arp(bridge))
+        {
+            return Ok(None);
+        }
+        let namespace = PodNamespace::find(pod);
+        if let Some(namespace) = &namespace
+            && !self.inside_pod(hops, namespace, pod, other, leg, bridge)
+        {
+            return Ok(None);
         }
         let name = &bridge.name;
+        let veth = namespace.and_then(|namespace| namespace.veth);
+        // What keeps the pod from answering goes before that it does not.
+        if let Some(veth) = veth.and_then(|index| self.kernel.by_index(index))
+            && veth.master == Some(bridge.index)
+            && veth.up
+            && !hops.passes("bridge", port_of_bridge(name, &veth.name))
+        {
+            return Ok(None);
+        }
         let Some(found) = self.resolve(pod, bridge)? else {
-            hops.wrong(
-                "pod",
-                format!(
-                    "nobody on {name} answers for {pod}: the pod is gone, or its interface is down"
-                ),
-                "look for the pod (crictl pods, kubectl get pod -o wide), and restart it",
-            );
-            return Ok(false);
+            // A rule that drops the question goes before what follows from it.
+            let passes = match leg {
+                Leg::Leaves => {
+                    self.passes_bridge_rules(hops, Hook::BridgeIn, (pod, other), name, None)
+                }
+                Leg::Arrives => {
+                    self.passes_bridge_rules(hops, Hook::BridgeOut, (other, pod), name, None)
+                }
+            };
+            if passes {
+                hops.take("pod", Err(judge::no_answer(name, pod)));
+            }
+            return Ok(None);
         };
+        let answering = self.who_answers(bridge, pod);
+        if let Some(fault) = judge::duplicates(name, pod, &answering) {
+            hops.take("pod", Err(fault));
+            return Ok(None);
+        }
+        if !hops.passes("neighbour", judge::neighbour_on_wire(name, pod, found.mac, &answering)) {
+            return Ok(None);
+        }
         let is_bridge = bridge.kind == "bridge";
         let ports: Vec<Device> = self
             .kernel
@@ -72,24 +184,72 @@ impl Walk<'_> {
                 port = self.port_of(&ports, found.mac)?;
             }
         }
-        match port {
-            // One with too large an MTU passes packets all the same.
-            Some(port) => {
-                hops.take("veth", judge::veth(port, pod, found.mac, self.node.mtu));
-                Ok(port.up && port.carrier)
+        let leads_there = veth.and_then(|index| ports.iter().find(|port| port.index == index));
+        match (port, leads_there) {
+            (Some(port), Some(veth)) if port.index != veth.index => {
+                let fault = judge::wrong_port(name, pod, found.mac, &port.name, &veth.name);
+                hops.take("fdb", Err(fault));
+                Ok(None)
             }
-            None if is_bridge && found.learned => {
-                Ok(hops.take("veth", Err(judge::no_veth(name, pod, found.mac, &ports))))
+            // One with another MTU passes small packets all the same.
+            (Some(port), _) => {
+                hops.take("veth", judge::veth(port, pod, found.mac, usual));
+                let forwards = hops.passes("bridge", port_of_bridge(name, &port.name));
+                let passes = port.up && port.carrier && forwards;
+                Ok(passes.then(|| FoundPod { port: Some(port.clone()) }))
             }
-            None => {
+            (None, _) if is_bridge && found.learned => {
+                hops.take("veth", Err(judge::no_veth(name, pod, found.mac, &ports)));
+                Ok(None)
+            }
+            (None, _) => {
                 let what = format!(
                     "{pod} is {}, and {name} does not know on which of its ports",
                     found.mac
                 );
                 hops.unknown("veth", what);
-                Ok(true)
+                Ok(Some(FoundPod { port: leads_there.cloned() }))
             }
         }
+    }
+
+    /// All that answer for an address, whatever the kernel believes; nobody where that cannot be asked.
+    pub(super) fn who_answers(&self, device: &Device, ip: IpAddr) -> Vec<Mac> {
+        let IpAddr::V4(ip) = ip else { return Vec::new() };
+        let own = device.addresses.iter().find_map(|net| match net.addr() {
+            IpAddr::V4(own) => Some(own),
+            IpAddr::V6(_) => None,
+        });
+        own.and_then(|own| who_has(device, own, ip).ok()).unwrap_or_default()
+    }
+
+    /// A pod of this node that has the address of a pod of another one.
+    pub(super) fn somebody_else_has(&mut self, hops: &mut Hops, ip: IpAddr) -> io::Result<()> {
+        let own = self.node.own.iter().find(|own| own.addr().is_ipv4() == ip.is_ipv4());
+        let Some(bridge) = own.and_then(|own| self.pods_device(own.hosts().nth(1)?)) else {
+            return Ok(());
+        };
+        if let Some(mac) = self.who_answers(&bridge, ip).first() {
+            hops.take("pod", Err(judge::has_address_of_others(&bridge.name, ip, *mac)));
+        }
+        Ok(())
+    }
+
+    /// The port of the bridge behind which a pod is, if that is known at once.
+    pub(super) fn known_port(&mut self, pod: IpAddr) -> io::Result<Option<String>> {
+        let Some(bridge) = self.pods_device(pod) else { return Ok(None) };
+        let known = self.kernel.neighbours(pod.is_ipv4(), bridge.index)?;
+        let Some(mac) = known.into_iter().find(|one| one.ip == pod).and_then(|one| one.mac) else {
+            return Ok(None);
+        };
+        let ports: Vec<Device> = self
+            .kernel
+            .devices
+            .iter()
+            .filter(|port| port.master == Some(bridge.index))
+            .cloned()
+            .collect();
+        Ok(self.port_of(&ports, mac)?.map(|port| port.name.clone()))
     }
 
     fn port_of<'d>(&mut self, ports: &'d [Device], mac: Mac) -> io::Result<Option<&'d Device>> {
@@ -107,5 +267,30 @@ impl Walk<'_> {
         let ours = |device: &&Device| !self.node.devices.contains(&device.name);
         let mut devices = self.kernel.devices.iter().filter(ours);
         devices.find(|device| device.addresses.iter().any(|net| leads(&net))).cloned()
+    }
+}
+
+/// Whether a port passes frames on, as the kernel says.
+fn port_of_bridge(bridge: &str, port: &str) -> Result<(), Fault> {
+    let state = std::fs::read_to_string(format!("/sys/class/net/{port}/brport/state"));
+    let state = state.ok().and_then(|state| state.trim().parse().ok());
+    judge::port_state(bridge, port, state)
+}
+
+impl Walk<'_> {
+    /// Whether there is room for one more connection.
+    pub(super) fn has_room_for_connections(&self, hops: &mut Hops) -> bool {
+        let number = |name: &str| setting(&format!("net/netfilter/{name}"))?.parse::<u64>().ok();
+        let (count, most) = (number("nf_conntrack_count"), number("nf_conntrack_max"));
+        match (count, most) {
+            (Some(count), Some(most)) if most > 0 && count >= most => hops.take(
+                "connections",
+                Err(Fault {
+                    what: format!("the kernel tracks {count} connections and has room for {most}: new ones are dropped"),
+                    fix: format!("sysctl -w net.netfilter.nf_conntrack_max={}", most * 2),
+                }),
+            ),
+            _ => true,
+        }
     }
 }

@@ -6,11 +6,13 @@ use std::net::IpAddr;
 use flannel_kernel::look::Asked;
 use ipnet::IpNet;
 
-use super::Walk;
+use super::dropping::Outer;
+use super::{Entrance, Walk};
 use crate::Peer;
-use crate::firewall::{Hook, Packet};
+use crate::firewall::Hook;
 use crate::hop::Hops;
 use crate::judge;
+use crate::queues::Header;
 
 impl Walk<'_> {
     /// By which device a peer's packets come out.
@@ -18,8 +20,9 @@ impl Walk<'_> {
         &mut self,
         hops: &mut Hops,
         peer: &Peer,
-        v4: bool,
-    ) -> io::Result<Option<String>> {
+        from: IpAddr,
+        to: IpAddr,
+    ) -> io::Result<Option<Entrance>> {
         let Some(underlay) = &self.node.underlay else {
             hops.unknown("underlay", "the interface to other nodes is not known");
             return Ok(None);
@@ -45,23 +48,26 @@ impl Walk<'_> {
                     return Ok(None);
                 }
             }
-            if let Some((protocol, port)) = self.node.tunnel.on_the_wire() {
-                let (iif, oif) = (card.clone(), card.clone());
-                let packet =
-                    Packet { hook: Hook::In, src: *public, dst: *own, protocol, port, iif, oif };
-                if let Some(drop) = self.rules.drops(&packet) {
-                    hops.wrong(
-                        "rules",
-                        format!("{} drops the tunnel of {public}", drop.rule),
-                        drop.fix,
-                    );
-                    return Ok(None);
-                }
+            let outer =
+                Outer { hook: Hook::In, src: *public, dst: *own, card: &card, about: *public };
+            if !self.passes_on_the_wire(hops, &outer) {
+                return Ok(None);
             }
         }
-        let Some(name) = self.node.tunnel_device(v4) else { return Ok(Some(card)) };
+        let entered = |device: String| Entrance { device, port: None };
+        let Some(name) = self.node.tunnel_device(from.is_ipv4()) else {
+            return Ok(Some(entered(card)));
+        };
         let judged = judge::tunnel(self.node, name, self.kernel.device(name));
-        Ok(hops.take("tunnel", judged).then(|| name.to_owned()))
+        if !hops.take("tunnel", judged) {
+            return Ok(None);
+        }
+        let header = Header { src: from, dst: to, protocol: None, port: None };
+        let passes = self
+            .kernel
+            .device(name)
+            .is_none_or(|device| self.passes_queues(hops, self.queues.coming_in(device, header)));
+        Ok(passes.then(|| entered(name.to_owned())))
     }
 
     /// To the peer, by what the backend has put there.
@@ -69,9 +75,18 @@ impl Walk<'_> {
         &mut self,
         hops: &mut Hops,
         peer: &Peer,
+        (from, to): (IpAddr, IpAddr),
         link: &str,
         via: Option<IpAddr>,
     ) -> io::Result<()> {
+        let header = Header { src: from, dst: to, protocol: None, port: None };
+        let passes = self
+            .kernel
+            .device(link)
+            .is_none_or(|device| self.passes_queues(hops, self.queues.going_out(device, header)));
+        if !passes {
+            return Ok(());
+        }
         let mut public = peer.public.first().copied();
         let tunnelled = self.node.devices.iter().any(|device| device == link);
         if tunnelled && self.node.backend == "vxlan" {
@@ -136,40 +151,34 @@ impl Walk<'_> {
                 return Ok(());
             }
         };
-        if let Some((protocol, port)) = self.node.tunnel.on_the_wire() {
-            let own = device
-                .addresses
-                .iter()
-                .map(IpNet::addr)
-                .find(|ip| ip.is_ipv4() == public.is_ipv4());
-            let packet = Packet {
-                hook: Hook::Out,
-                src: own.unwrap_or(public),
-                dst: public,
-                protocol,
-                port,
-                iif: String::new(),
-                oif: device.name.clone(),
-            };
-            if let Some(drop) = self.rules.drops(&packet) {
+        let own = device.addresses.iter().map(IpNet::addr);
+        let own = own.into_iter().find(|ip| ip.is_ipv4() == public.is_ipv4()).unwrap_or(public);
+        let card = device.name.as_str();
+        let outer = Outer { hook: Hook::Out, src: own, dst: public, card, about: public };
+        if !self.passes_on_the_wire(hops, &outer) || !hops.passes("arp", judge::arp(&device)) {
+            return Ok(());
+        }
+        let next = way.via.unwrap_or(public);
+        let has_neighbours = !device.kind.starts_with("tun") && device.mac.is_some();
+        match self.resolve(next, &device).map(|found| found.filter(|_| has_neighbours))? {
+            Some(found) => {
+                let answering = self.who_answers(&device, next);
+                let judged = judge::neighbour_on_wire(&device.name, next, found.mac, &answering);
+                if !hops.passes("neighbour", judged) {
+                    return Ok(());
+                }
+            }
+            None if !has_neighbours => {}
+            None => {
                 hops.wrong(
-                    "rules",
-                    format!("{} drops the tunnel to {public}", drop.rule),
-                    drop.fix,
+                    "underlay",
+                    format!("nobody on {} answers for {next}, on the way to {public}", device.name),
+                    format!(
+                        "look whether that node runs, and at cables and switches between: ping {public}"
+                    ),
                 );
                 return Ok(());
             }
-        }
-        let next = way.via.unwrap_or(public);
-        if !device.kind.starts_with("tun") && self.resolve(next, &device)?.is_none() {
-            hops.wrong(
-                "underlay",
-                format!("nobody on {} answers for {next}, on the way to {public}", device.name),
-                format!(
-                    "look whether that node runs, and at cables and switches between: ping {public}"
-                ),
-            );
-            return Ok(());
         }
         let card = self.node.underlay.as_ref().map(|underlay| underlay.link.to_string());
         match card.filter(|card| *card != device.name) {

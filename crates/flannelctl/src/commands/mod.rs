@@ -15,6 +15,7 @@ mod migrate;
 mod output;
 mod page;
 mod pki;
+mod progress;
 mod running_daemon;
 mod store;
 mod store_args;

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use flannel_probe::marked::request::{Asked as Wanted, Said};
-use flannel_probe::marked::{Ended, Mark, Watch};
+use flannel_probe::marked::request::{Asked as Wanted, COUNTERS, DropCount, Said};
+use flannel_probe::marked::{Ended, LargePacket, Mark, Watch};
+use flannel_trace::DropCounters;
 use serde_json::Value;
 
 use super::requests::Asked;
@@ -14,34 +15,57 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Goes on until it is dropped.
 pub(super) async fn run(mut asked: Asked) {
-    let mark = read(&asked.body.borrow_and_update()).and_then(|wanted| wanted.mark());
-    let said = match mark {
-        Some(mark) => look(&mut asked, mark).await,
+    let wanted = read(&asked.body.borrow_and_update());
+    let said = match wanted.and_then(|wanted| Some((wanted.mark()?, wanted.large()))) {
+        Some((mark, large)) => look(&mut asked, mark, large).await,
         None => Said::Failed("the request cannot be understood".to_owned()),
     };
     asked.answer(&said).await;
 }
 
-async fn look(asked: &mut Asked, mark: Mark) -> Said {
+async fn look(asked: &mut Asked, mark: Mark, large: Option<LargePacket>) -> Said {
     let node = asked.means.node.borrow().clone();
     let devices = node.map(|node| node.devices.clone()).unwrap_or_default();
-    let watch = match Watch::open(mark, devices) {
+    let watch = match Watch::open(mark, devices, large) {
         Ok(watch) => watch,
         Err(error) => return Said::Failed(format!("it cannot look at its devices: {error}")),
     };
     let ended = EndsWhenDropped(Ended::default());
     let stop = ended.0.clone();
     let looking = tokio::task::spawn_blocking(move || watch.look(&stop, LONGEST, None));
+    // What is dropped is counted where the asker knows what to make of it.
+    let before = match large {
+        Some(_) => tokio::task::spawn_blocking(DropCounters::read).await.ok(),
+        None => None,
+    };
     asked.answer(&Said::Looking).await;
     let is_over = |body: &Value| read(body).is_some_and(|wanted| wanted.ended);
     // Who does not say so before it is gone is not waited for.
     let _ = asked.body.wait_for(is_over).await;
     drop(ended);
     match looking.await {
-        Ok(Ok(seen)) => Said::Seen(seen),
+        Ok(Ok(watched)) => match before {
+            Some(before) => {
+                Said::Counted { seen: watched.sightings, dropped: grown_since(before).await }
+            }
+            None => Said::Seen(watched.sightings),
+        },
         Ok(Err(error)) => Said::Failed(format!("it cannot look at its devices: {error}")),
         Err(_) => Said::Failed("nobody has looked at its devices".to_owned()),
     }
+}
+
+async fn grown_since(before: DropCounters) -> Vec<DropCount> {
+    let grown = tokio::task::spawn_blocking(move || DropCounters::read().grown_since(&before));
+    let grown = grown.await.unwrap_or_default().into_iter().take(COUNTERS);
+    grown
+        .map(|one| DropCount {
+            what: one.what,
+            fix: one.fix,
+            packets: one.packets,
+            is_exact: one.is_exact,
+        })
+        .collect()
 }
 
 /// The thread that looks is not left behind by a request that is gone.

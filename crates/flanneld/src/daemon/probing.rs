@@ -199,8 +199,15 @@ impl Daemon {
         let mut state = ProbingState { port: prober.port(), ..ProbingState::default() };
         let mut wrong = Vec::new();
         let mut probed = 0;
+        let mut latencies: Vec<u64> = Vec::new();
         for (subnet, target, known) in peers.all() {
             probed += 1;
+            if let Some(known) = &known {
+                state.asked += known.asks.asked;
+                state.lost += known.asks.lost;
+                let latency = known.latency.filter(|_| known.verdict.traffic_flows());
+                latencies.extend(latency.and_then(|time| u64::try_from(time.as_micros()).ok()));
+            }
             match known {
                 None => state.waiting += 1,
                 Some(known) => match &known.verdict {
@@ -213,6 +220,9 @@ impl Daemon {
                 },
             }
         }
+        latencies.sort_unstable();
+        state.latency_micros = latencies.get(latencies.len() / 2).copied();
+        state.longest_latency_micros = latencies.last().copied();
         state.not_probed = self.table.len().saturating_sub(probed);
         wrong.sort_by_key(|(flows, subnet, ..)| (*flows, *subnet));
         let finding = |(_, subnet, target, known): (bool, IpNet, &Target, Known)| FindingState {
@@ -284,6 +294,8 @@ pub(super) fn told(known: &Known, own: &Own, subnet: &IpNet, target: &Target) ->
         fix: said.fix,
         latency_micros: known.latency.and_then(|latency| latency.as_micros().try_into().ok()),
         mtu: known.mtu,
+        asked: Some(known.asks.asked),
+        lost: Some(known.asks.lost),
         at: Some(moment(known.at)),
     }
 }

@@ -34,7 +34,8 @@ pub(crate) fn says(lab: &Lab, node: u16, whole: bool, parts: &[&str]) -> Result<
 pub(crate) fn all_is_well(lab: &Lab) -> Result<()> {
     let others = lab.nodes().len() - 1;
     for node in lab.nodes() {
-        let said = says(lab, node.number(), true, &[&format!("probes    {others} reached\n")])?;
+        let said =
+            says(lab, node.number(), true, &[&format!("probes    {others} reached; round trip")])?;
         assert!(!said.contains("mend it"), "{said}");
         assert!(said.contains("the network is whole\n"), "{said}");
     }
@@ -105,10 +106,11 @@ fn peers_are_probed_through_the_overlay_and_that_is_told() -> Result<()> {
 fn a_closed_tunnel_port_is_named_on_both_sides() -> Result<()> {
     let lab = started(lab(3))?;
     let there = format!("at {} (tunnel)", address(&lab, 2));
-    let parts = [&*there, "UDP port 8472 does not arrive there", "--dport 8472 -j ACCEPT"];
+    let parts =
+        [&*there, "UDP port 8472 does not arrive there", "`flannelctl check` names what drops it"];
     let said = named(&lab, 1, false, &parts, || drop_packets(&lab, 2, "input", "udp dport 8472"))?;
     assert!(said.contains("probes    1 reached, 1 NOT REACHED"), "node 3 is: {said}");
-    let back = ["UDP port 8472 does not come back", "on this node: `iptables"];
+    let back = ["UDP port 8472 does not come back", "`flannelctl check` names what drops it"];
     says(&lab, 2, false, &back)?;
     assert_eq!(probe(&lab, 1, "/readyz")?.unwrap().0, 200, "one peer away is no fault of ours");
     assert_eq!(peer(&lab, 1, 2)["probe"]["verdict"], "tunnel-blocked");
@@ -127,8 +129,10 @@ fn an_underlay_that_carries_less_than_its_card_says_is_named_with_what_fits() ->
     let said = named(&lab, 1, false, &parts, plant)?;
     assert!(said.contains("probes    1 reached, 1 NOT REACHED"), "{said}");
     says(&lab, 3, false, &parts)?;
-    says(&lab, 2, true, &["probes    2 reached\n"])?;
+    // It gets none of them, and is told so.
+    says(&lab, 2, false, &parts)?;
     assert_eq!(peer(&lab, 1, 2)["probe"]["mtu"], 1350);
+    assert_eq!(peer(&lab, 2, 1)["probe"]["mtu"], 1350);
     drop_no_more(&lab, 2);
     all_is_well(&lab)
 }
@@ -169,7 +173,7 @@ fn a_node_cut_off_from_one_other_is_named_by_these_two_alone() -> Result<()> {
     let said = named(&lab, 1, false, &[&there], || lab.partition(&[1], &[2]).unwrap())?;
     assert!(said.contains("probes    1 reached, 1 NOT REACHED"), "{said}");
     says(&lab, 2, false, &["nothing comes back", "1 reached, 1 NOT REACHED"])?;
-    says(&lab, 3, true, &["probes    2 reached\n"])?;
+    says(&lab, 3, true, &["probes    2 reached; round trip"])?;
     lab.heal()?;
     all_is_well(&lab)
 }

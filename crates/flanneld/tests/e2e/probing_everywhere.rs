@@ -110,7 +110,7 @@ fn each_of_two_networks_of_a_daemon_is_probed_and_told_apart() -> Result<()> {
         let what = format!("node {node} to be whole in both");
         lab.wait_until(&what, LIMIT, || {
             let (is_whole, said) = flannelctl(&lab, node, &["status"]);
-            let reached = said.matches("probes    1 reached\n").count();
+            let reached = said.matches("probes    1 reached; round trip").count();
             if is_whole && reached == 2 { Ok(()) } else { Err(LabError::Spec(said)) }
         })
     };
@@ -120,7 +120,7 @@ fn each_of_two_networks_of_a_daemon_is_probed_and_told_apart() -> Result<()> {
     drop_packets(&lab, 2, "input", "udp dport 8472 @th,96,24 2");
     let said = says(&lab, 1, false, &["UDP port 8472 does not arrive there", "1 NOT REACHED"])?;
     let (blue, green) = said.split_once("green").expect("both are told of");
-    assert!(blue.contains("probes    1 reached\n"), "{said}");
+    assert!(blue.contains("probes    1 reached; round trip"), "{said}");
     assert!(green.contains("0 reached, 1 NOT REACHED"), "{said}");
     drop_no_more(&lab, 2);
     whole(1)?;

@@ -98,7 +98,7 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
             },
         ));
     }
-    findings.extend(probed(state));
+    findings.extend(probed(state, found));
     findings
 }
 
@@ -148,7 +148,7 @@ fn is_said(found: &[Finding], address: &str) -> bool {
 }
 
 /// What came of asking the peers themselves.
-fn probed(state: &DaemonState) -> Vec<Finding> {
+fn probed(state: &DaemonState, found: &[Finding]) -> Vec<Finding> {
     let grounded = state.networks.iter().filter(|network| !is_groundless(network));
     let probing = grounded.filter_map(|network| network.probing.as_ref());
     let finding = |found: &FindingState| {
@@ -163,5 +163,14 @@ fn probed(state: &DaemonState) -> Vec<Finding> {
             _ => Finding::broken(PROBES, what, "pods' packets to that node do not arrive", fix),
         }
     };
-    probing.flat_map(|probing| probing.findings.iter().take(NAMED)).map(finding).collect()
+    // What carries less is told with its number already.
+    let is_new = |one: &&FindingState| {
+        let node = one.node.map(|node| node.to_string()).unwrap_or_default();
+        let is_it = |known: &Finding| known.subject == "mtu" && known.what.contains(&node);
+        one.probe.verdict != super::mtu::BLACK_HOLE || !found.iter().any(is_it)
+    };
+    probing
+        .flat_map(|probing| probing.findings.iter().filter(is_new).take(NAMED))
+        .map(finding)
+        .collect()
 }

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const TRIES: usize = 2;
 /// Between questions that are counted: a burst of them would itself be dropped by some.
 const PACE: Duration = Duration::from_millis(10);
-const SMALL: u32 = 64;
+pub(super) const SMALL: u32 = 64;
 const HEADER: usize = 8;
 /// Do not cut, and do not believe what was learned of the path before.
 const PROBE: libc::c_int = 3;
@@ -38,15 +38,16 @@ pub(super) fn answered(all: &[Asked]) -> io::Result<BTreeSet<usize>> {
     Ok(answered)
 }
 
-/// How many of so many questions each of these has answered. They are asked with pauses between, and not again.
-pub(super) fn counted(peers: &[IpAddr], times: usize) -> io::Result<Vec<usize>> {
+/// How many of so many questions of a size each of these has answered. They are asked with pauses between, and not
+/// again.
+pub(super) fn counted(peers: &[IpAddr], times: usize, size: u32) -> io::Result<Vec<usize>> {
     let mut counts = vec![0; peers.len()];
     for v4 in [true, false] {
         let of_family: Vec<(usize, Asked)> = peers
             .iter()
             .enumerate()
             .filter(|(_, ip)| ip.is_ipv4() == v4)
-            .map(|(number, ip)| (number, (*ip, SMALL)))
+            .map(|(number, ip)| (number, (*ip, size)))
             .collect();
         if of_family.is_empty() {
             continue;

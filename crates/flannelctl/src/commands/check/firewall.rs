@@ -1,8 +1,8 @@
 //! Rules of this host that drop flannel's packets: what peers send in the tunnel, and what pods send each other.
 //!
 //! The rules of nftables and of iptables are read, and packets as flannel sends them are taken through them. What
-//! cannot be told from outside (a mark, a limit, a set that changes) may match or not: only what is dropped either way
-//! is a finding.
+//! cannot be told from outside (a mark, a limit, a set that changes) may match or not: what is dropped either way is a
+//! finding here, and what may be is one of `way`.
 
 use std::net::IpAddr;
 
@@ -72,13 +72,10 @@ fn packets(network: &Network) -> Vec<(Role, Packet)> {
             continue;
         };
         let packet = |hook, src, dst| Packet {
-            hook,
-            src,
-            dst,
-            protocol,
-            port,
+            port: (port > 0).then_some(port),
             iif: card.clone(),
             oif: card.clone(),
+            ..Packet::first(hook, src, dst, protocol)
         };
         packets.push((Role::TunnelIn, packet(Hook::In, *peer, *own)));
         packets.push((Role::TunnelOut, packet(Hook::Out, *own, *peer)));
@@ -95,13 +92,9 @@ fn packets(network: &Network) -> Vec<(Role, Packet)> {
                 continue;
             };
             let packet = |src, dst, iif: &str, oif: &str| Packet {
-                hook: Hook::Forward,
-                src,
-                dst,
-                protocol: TCP,
-                port: 80,
                 iif: iif.to_owned(),
                 oif: oif.to_owned(),
+                ..Packet::first(Hook::Forward, src, dst, TCP)
             };
             packets.push((Role::FromPods, packet(ours, theirs, "cni0", tunnel)));
             packets.push((Role::ToPods, packet(theirs, ours, tunnel, "cni0")));

@@ -24,12 +24,14 @@ mod reach;
 mod reverse_path;
 pub(crate) mod surroundings;
 mod twins;
+pub(crate) mod way;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use flannel_trace::DropCounters;
 use serde::Serialize;
 
 use self::finding::{Finding, Severity};
@@ -37,6 +39,7 @@ use self::surroundings::{Knowing, Surroundings};
 use super::daemon::plain;
 use super::lab::table::{Colour, Paint};
 use super::output::OutputArgs;
+use super::progress::Progress;
 
 const CNI_BIN_DIR: &str = "/opt/cni/bin";
 
@@ -73,7 +76,10 @@ impl CheckArgs {
             rustix::process::geteuid().is_root(),
             "rules, sockets and processes of this node are looked at: run this as root, on the node itself"
         );
+        let progress =
+            Progress::of("still looking: other nodes are asked, and packets are sent to them");
         let report = Report::make(&self.knowing, &self.cni_conf_dir, &self.cni_bin_dir)?;
+        drop(progress);
         let broken = report.verdict == "broken";
         let paint = Paint::for_stdout();
         self.output.output.show(&report, |wide| screen(&report, wide, paint))?;
@@ -89,6 +95,7 @@ pub(crate) fn report(knowing: &Knowing, cni_conf_dir: &Path) -> anyhow::Result<S
 
 impl Report {
     fn make(knowing: &Knowing, cni_conf_dir: &Path, cni_bin_dir: &str) -> anyhow::Result<Self> {
+        let before = DropCounters::read();
         let (around, mut findings) = Surroundings::gather(knowing)?;
         findings.extend(kernel::look(&around));
         findings.extend(nic::look(&around));
@@ -100,6 +107,8 @@ impl Report {
         findings.extend(ranges::look(&around)?);
         findings.extend(firewall::look(&around));
         findings.extend(bridge::look(&around));
+        let on_the_way = way::look(&around, &before, &findings);
+        findings.extend(on_the_way);
         findings.extend(connections::look());
         findings.extend(managers::look(&around));
         findings.extend(others::look(&around));

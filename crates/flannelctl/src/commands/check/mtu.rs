@@ -1,6 +1,9 @@
 //! Whether what pods send fits into what the tunnel and the card carry.
 
+use std::net::IpAddr;
+
 use flannel_kernel::look::{Asked, Device, Kernel};
+use flannel_state::FindingState;
 
 use super::finding::Finding;
 use super::surroundings::{Network, PEERS, Surroundings};
@@ -16,32 +19,54 @@ struct Facts<'a> {
     /// What pods are to have.
     pods: u32,
     v6: bool,
-    backend: &'a str,
     underlay: (&'a str, u32),
     /// Flannel's.
     tunnels: Vec<(&'a str, u32)>,
     /// The pods' bridge and what is on it.
     bridge: Vec<(&'a str, u32)>,
     /// Paths to peers that carry less than the card: as the kernel has learned, or as was measured.
-    narrow: Vec<(std::net::IpAddr, u32)>,
+    narrow: Vec<(IpAddr, u32)>,
 }
 
 /// `measured`: paths to nodes that carry less than the card.
-pub(super) fn look(around: &Surroundings, measured: &[(std::net::IpAddr, u32)]) -> Vec<Finding> {
+pub(super) fn look(around: &Surroundings, measured: &[(IpAddr, u32)]) -> Vec<Finding> {
     let Ok(mut kernel) = Kernel::open() else { return Vec::new() };
     let mut findings = Vec::new();
     for network in &around.networks {
         let mut narrow = narrow_paths(network, &mut kernel);
-        let of_peer =
-            |ip: &std::net::IpAddr| network.peers.iter().any(|peer| peer.public.contains(ip));
+        let of_peer = |ip: &IpAddr| network.peers.iter().any(|peer| peer.public.contains(ip));
         narrow.extend(measured.iter().copied().filter(|(ip, _)| of_peer(ip)));
+        // What the daemon has measured is told by its number.
+        let told = told_by_daemon(around, network);
+        narrow.retain(|(ip, _)| !told.iter().any(|(known, _)| known == ip));
+        narrow.extend(told);
         findings
             .extend(facts(network, &kernel, narrow).map(|facts| judge(&facts)).unwrap_or_default());
     }
     findings
 }
 
-fn narrow_paths(network: &Network, kernel: &mut Kernel) -> Vec<(std::net::IpAddr, u32)> {
+/// Paths that carry less than the card, as the daemon that runs here has measured them.
+fn told_by_daemon(around: &Surroundings, network: &Network) -> Vec<(IpAddr, u32)> {
+    let state = around.state.iter().flat_map(|state| &state.networks);
+    let of_network = state.filter(|state| state.name == network.name);
+    let findings = of_network.filter_map(|state| state.probing.as_ref());
+    let findings = findings.flat_map(|probing| &probing.findings);
+    let added = match (&network.underlay, network.mtu) {
+        (Some(underlay), Some(mtu)) => underlay.mtu.saturating_sub(mtu),
+        _ => return Vec::new(),
+    };
+    let path = |found: &FindingState| {
+        let is_hole = found.probe.verdict == BLACK_HOLE;
+        Some((found.node?, found.probe.mtu.filter(|_| is_hole)? + added))
+    };
+    findings.filter_map(path).collect()
+}
+
+/// As the daemon calls it.
+pub(super) const BLACK_HOLE: &str = "mtu-black-hole";
+
+fn narrow_paths(network: &Network, kernel: &mut Kernel) -> Vec<(IpAddr, u32)> {
     let Some(underlay) = &network.underlay else { return Vec::new() };
     let mut narrow = Vec::new();
     for peer in network.peers.iter().take(PEERS).flat_map(|peer| &peer.public) {
@@ -55,7 +80,7 @@ fn narrow_paths(network: &Network, kernel: &mut Kernel) -> Vec<(std::net::IpAddr
 fn facts<'a>(
     network: &'a Network,
     kernel: &'a Kernel,
-    narrow: Vec<(std::net::IpAddr, u32)>,
+    narrow: Vec<(IpAddr, u32)>,
 ) -> Option<Facts<'a>> {
     let underlay = network.underlay.as_ref()?;
     let of = |device: &'a Device| (device.name.as_str(), device.mtu);
@@ -71,7 +96,6 @@ fn facts<'a>(
     Some(Facts {
         pods: network.mtu?,
         v6: network.stack.v6,
-        backend: &network.backend,
         underlay: (underlay.link.as_str(), underlay.mtu),
         tunnels: network.devices.iter().filter_map(|name| kernel.device(name)).map(of).collect(),
         bridge: bridge.into_iter().chain(ports).map(of).collect(),
@@ -123,20 +147,11 @@ fn judge(facts: &Facts<'_>) -> Vec<Finding> {
     }
     if let Some((peer, path)) = facts.narrow.iter().min_by_key(|(_, mtu)| *mtu) {
         let fits = facts.pods.saturating_sub(carried.saturating_sub(*path));
-        let mend = match facts.backend {
-            "vxlan" | "wireguard" | "ipip" => {
-                format!(
-                    "flannelctl config get --raw > net-conf.json; put \"MTU\": {path} into its Backend; flannelctl config \
-                     set net-conf.json"
-                )
-            }
-            _ => format!("ip link set {card} mtu {path}"),
-        };
         findings.push(Finding::broken(
             SUBJECT,
             format!("the path to {peer} carries {path} bytes, and {card} {carried}: an MTU of {fits} fits for pods, they have {}", facts.pods),
-            "packets of full size to that peer are lost on the way: connections are made, and hang",
-            format!("{mend}, and restart the pods"),
+            "packets of full size between that node and this one are lost on the way: connections are made, and hang",
+            flannel_probe::words::smaller_mtu(card, *path, &peer.to_string()),
         ));
     }
     findings
@@ -150,7 +165,6 @@ mod tests {
         Facts {
             pods: 1450,
             v6: false,
-            backend: "vxlan",
             underlay: ("eth0", 1500),
             tunnels: vec![("flannel.1", 1450)],
             bridge: vec![("cni0", 1450), ("veth1", 1450)],
@@ -168,7 +182,7 @@ mod tests {
         );
         let found = judge(&Facts { narrow: vec![([192, 0, 2, 9].into(), 1400)], ..sound() });
         assert!(found[0].what.contains("an MTU of 1350 fits"), "{found:?}");
-        assert!(found[0].fix.contains("\"MTU\": 1400"), "{found:?}");
+        assert!(found[0].fix.contains("`ip link set dev eth0 mtu 1400`"), "{found:?}");
         let found = judge(&Facts { v6: true, pods: 1230, underlay: ("eth0", 1300), ..sound() });
         assert!(found.iter().any(|one| one.fix == "ip link set eth0 mtu 1350"), "{found:?}");
         let found = judge(&Facts { tunnels: vec![("flannel.1", 9000)], ..sound() });

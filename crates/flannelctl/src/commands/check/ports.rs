@@ -178,9 +178,9 @@ fn judge(network: &Network, asked: &[Asked]) -> Vec<Finding> {
             ),
             cut,
             format!(
-                "on {} and on this node: {}; also in security groups between them",
-                first.node,
-                open(tunnel)
+                "on {} too: flannelctl check names what drops it on either node; if neither does, let UDP port {tunnel} \
+                 through what is between (security groups)",
+                first.node
             ),
         ));
     }

@@ -3,12 +3,12 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, Parser};
 use flannel_backend::{Answers, Connected, Judged, Node, Stack, Underlay, WantedBy};
 use flannel_common::OperatorCommands;
 use flannel_kernel::{Engine, Facts};
@@ -97,6 +97,21 @@ struct Known {
     name: String,
     judged: Judged,
     leases: Vec<Lease>,
+}
+
+impl Knowing {
+    /// As the daemon that runs here knows it.
+    pub(crate) fn of_daemon(socket: &Path) -> Self {
+        #[derive(Parser)]
+        struct Flags {
+            #[command(flatten)]
+            knowing: Knowing,
+        }
+        let none: [&str; 0] = [];
+        let mut knowing = Flags::parse_from(none).knowing;
+        knowing.socket = socket.to_owned();
+        knowing
+    }
 }
 
 impl Surroundings {

@@ -35,7 +35,17 @@ pub(super) fn summary(probing: &ProbingState) -> String {
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
     let parts = parts.map(|(count, what)| format!(", {count} {what}")).collect::<String>();
-    format!("{} reached{parts}", probing.reached)
+    let mut summary = format!("{} reached{parts}", probing.reached);
+    if let (Some(usual), Some(longest)) = (probing.latency_micros, probing.longest_latency_micros) {
+        summary += &match usual == longest {
+            true => format!("; round trip {}", span(usual)),
+            false => format!("; round trip {}, at most {}", span(usual), span(longest)),
+        };
+    }
+    if probing.lost > 0 {
+        summary += &format!(", {} of {} probes lost", probing.lost, probing.asked);
+    }
+    summary
 }
 
 /// In a table of peers.
@@ -55,6 +65,7 @@ pub(super) fn lasting(peer: &PeerState) -> PeerState {
     let mut peer = peer.clone();
     if let Some(probe) = &mut peer.probe {
         (probe.at, probe.latency_micros, probe.mtu) = (None, None, None);
+        (probe.asked, probe.lost) = (None, None);
     }
     peer
 }
@@ -96,6 +107,16 @@ mod tests {
             ..ProbingState::default()
         };
         assert_eq!(summary(&probing), "1 reached, 3 NOT REACHED, 2 not probed");
+        let slow = ProbingState {
+            latency_micros: Some(310),
+            longest_latency_micros: Some(84_200),
+            asked: 80,
+            lost: 6,
+            ..probing.clone()
+        };
+        assert!(
+            summary(&slow).ends_with("; round trip 310us, at most 84.2ms, 6 of 80 probes lost")
+        );
         let network = NetworkState { probing: Some(probing), ..NetworkState::starting("_") };
         assert_eq!(
             findings(&network, 1),

@@ -1,6 +1,7 @@
 //! `flannelctl status`: one screen, what is wrong first.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,7 +9,10 @@ use clap::Args;
 use flannel_state::{DaemonState, IssueState, NetworkState, Verdict};
 
 use super::{Asking, client, plain, probing, seconds_between, span};
+use crate::commands::check::surroundings::{Knowing, Surroundings};
+use crate::commands::check::way;
 use crate::commands::lab::table::{Colour, Paint};
+use crate::commands::progress::Progress;
 use crate::commands::store_args::block_on;
 
 /// How often a network that is waited for is looked at.
@@ -35,7 +39,12 @@ impl StatusArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let state = block_on(self.ask())?;
         let paint = Paint::for_stdout();
-        self.asking.output.output.show(&state, |all| screen(&state, all, paint))?;
+        let socket = self.asking.socket.clone();
+        self.asking.output.output.show(&state, |all| {
+            let mut text = screen(&state, all, paint);
+            text.push_str(&causes_here(&state, &socket));
+            text
+        })?;
         Ok(if state.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -59,6 +68,32 @@ impl StatusArgs {
             Err(_) => now().await,
         }
     }
+}
+
+/// What on this node drops packets, where the daemon has found that some are lost and cannot tell on which side.
+fn causes_here(state: &DaemonState, socket: &Path) -> String {
+    let layers = ["tunnel", "underlay"];
+    let probing = state.networks.iter().filter_map(|network| network.probing.as_ref());
+    let is_lost = probing.flat_map(|probing| &probing.findings).any(|found| {
+        let layer = found.probe.layer.as_deref().unwrap_or_default();
+        layers.contains(&layer) && found.probe.verdict != "fragmented"
+    });
+    if !is_lost || !rustix::process::geteuid().is_root() {
+        return String::new();
+    }
+    let _progress = Progress::of("looking for what drops packets on this node");
+    let gathered = Surroundings::gather(&Knowing::of_daemon(socket));
+    let causes = gathered.map(|(around, _)| way::causes(&around)).unwrap_or_default();
+    let mut text = String::new();
+    for cause in causes.iter().take(SHOWN) {
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(text, "on this node: {}", plain(&cause.what));
+        let _ = writeln!(text, "    mend it: {}", plain(&cause.fix));
+    }
+    if causes.is_empty() {
+        let _ = writeln!(text, "on this node: nothing was found that drops packets");
+    }
+    text
 }
 
 fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {

@@ -23,6 +23,7 @@ use super::check::surroundings::{Knowing, Surroundings};
 use super::daemon::plain;
 use super::lab::table::{Colour, Paint};
 use super::output::OutputArgs;
+use super::progress::Progress;
 use super::usage;
 
 /// The way of a packet from pod to pod, hop by hop, as the kernel would decide it now
@@ -87,6 +88,7 @@ impl TraceArgs {
             let (became, hops) = live::listen(&ends, Duration::from_secs(self.seconds))?;
             return self.tell(from, to, hops, Some(became));
         }
+        let progress = Progress::of("still tracing: the other node is asked, through the store");
         let mut hops = flannel_trace::walk(&ends.network.node(), ends.from, ends.to)?;
         if let Some(End::Peer(peer)) = ends.far() {
             let asked = half::ask(&around, &ends, peer, &self.knowing);
@@ -110,6 +112,7 @@ impl TraceArgs {
             hops.extend(seen);
             live = Some(became);
         }
+        drop(progress);
         self.tell(from, to, hops, live)
     }
 

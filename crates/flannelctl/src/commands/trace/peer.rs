@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use flannel_state::{DaemonState, PeerCondition, PeerState};
+use flannel_state::{DaemonState, PeerCondition, PeerState, ProbeState};
 use flannel_trace::{Hop, Hops, Peer, Way};
 
 use crate::commands::check::surroundings::{Network, Surroundings};
@@ -36,7 +36,32 @@ pub(super) fn entries(around: &Surroundings, peer: &Peer) -> Vec<Hop> {
         }
         None => hops.unknown("entries", "this node's daemon cannot be asked about it"),
     }
+    if let Some(probe) = seen.and_then(|state| state.probe.as_ref()) {
+        probed(&mut hops, probe);
+    }
     hops.all
+}
+
+/// What this node's daemon has found when it probed the other.
+fn probed(hops: &mut Hops, probe: &ProbeState) {
+    let why = probe.why.as_deref().unwrap_or(&probe.verdict);
+    let is_lossy = probe.verdict == "lossy";
+    match probe.traffic {
+        Some(true) if probe.verdict == "reached" => {
+            let micros = probe.latency_micros.unwrap_or_default();
+            let (asked, lost) = (probe.asked.unwrap_or_default(), probe.lost.unwrap_or_default());
+            let took = format!("{}.{} ms", micros / 1_000, micros % 1_000 / 100);
+            hops.good(
+                "probes",
+                format!(
+                    "it is reached, round trip {took}, {lost} of the last {asked} probes were lost"
+                ),
+            );
+        }
+        Some(true) if !is_lossy => hops.unknown("probes", why),
+        Some(_) => hops.wrong("probes", why, probe.fix.as_deref().unwrap_or_default()),
+        None => {}
+    }
 }
 
 /// What its daemon says on its probe port. `why`: why it has not walked its half of the way.

@@ -3,28 +3,35 @@
 //! seen one says where it is lost.
 
 mod passages;
-mod pods;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use flannel_probe::marked::request::{Asked, KIND, Said};
-use flannel_probe::marked::{Devices, Direction, Ended, Mark, Packet, Place, Sighting, Watch};
+use flannel_probe::marked::request::{Asked, COUNTERS, DropCount, KIND, Said};
+use flannel_probe::marked::{
+    Devices, Direction, Ended, FIRST_LARGE, LargePacket, Mark, Packet, PacketSize, Place, Sighting,
+    Watch, Watched,
+};
 use flannel_store::Admin;
-use flannel_trace::{End, Hop, Hops, Peer, Way};
+use flannel_trace::pod_namespace::PodNamespace;
+use flannel_trace::{DropCounters, End, Hop, Hops, Peer, Way};
 use serde::Serialize;
 
 pub(super) use self::passages::{At, Passage};
-use self::passages::{Far, Sender};
+use self::passages::{Far, Loss, Sender};
 use super::ends::Ends;
 use super::other_node::{self, PATIENCE as ITS_PATIENCE};
 use crate::commands::check::surroundings::{Knowing, Network};
+use crate::commands::daemon::foreign;
 use crate::commands::store_args::block_on;
 
 /// What is lost once may be chance.
 const PACKETS: u16 = 3;
 const BETWEEN: Duration = Duration::from_millis(100);
+/// Large packets, in a burst: enough that a loss of a few of a hundred shows.
+const BURST: u16 = 100;
+const BETWEEN_IN_BURST: Duration = Duration::from_millis(3);
 /// For the last answer to come back: more than there and back around the world.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 /// Who listens waits no longer when something has come by and nothing more does.
@@ -40,6 +47,28 @@ pub(super) struct Live {
     /// Where one was last seen, and should have been seen next.
     pub(super) last_seen: Option<Passage>,
     pub(super) lost_before: Option<Passage>,
+    /// There and back, of small and of large packets.
+    round_trip_micros: [Option<u64>; 2],
+    /// Of the burst of large ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<Burst>,
+}
+
+/// What became of a burst of large packets.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Burst {
+    /// Of one packet.
+    bytes: u32,
+    sent: u16,
+    passages: Vec<Passage>,
+    loss: Option<Loss>,
+}
+
+/// What one node has seen.
+struct Seen {
+    sightings: Vec<Sighting>,
+    dropped: Vec<DropCount>,
 }
 
 /// Sends, looks, and tells where it ends.
@@ -48,18 +77,33 @@ pub(super) fn trace(ends: &Ends<'_>, knowing: &Knowing) -> anyhow::Result<(Live,
         anyhow::bail!("packets can be sent from pods of this node, or from this node itself")
     };
     let mark = Mark::between(from, to.0);
-    let send = || send(mark, from, to.0, sender, ends.network);
+    let large = ends.network.mtu.and_then(LargePacket::of_mtu);
+    let send = || send(mark, from, to.0, sender, ends.network, large);
     let (here, there) = match to.1 {
         End::Peer(peer) => {
             let store = knowing.operators_store(&ends.network.name);
-            block_on(watched(store, peer, mark, send))?
+            let asked = Asked::new(mark, ends.network.mtu);
+            block_on(watched(store, peer, asked, send))?
         }
         End::Pod | End::Host | End::World => (send()?, Err(String::new())),
     };
+    let (watched, dropped_here) = here;
     let expected = passages::expected(sender, far(ends.network, to));
-    let seen_there = there.as_deref().ok();
-    let live = Live::new(from, passages::passages(&expected, Some(&here), seen_there));
-    let mut hops = tell(ends, &live, to.1, At::Sender);
+    let seen_there = there.as_ref().ok().map(|there| there.sightings.as_slice());
+    let passages = |size| passages::passages(&expected, Some(&watched.sightings), seen_there, size);
+    let micros = |time: Option<Duration>| time.and_then(|time| time.as_micros().try_into().ok());
+    let burst = large.map(|large| {
+        let passages = passages(PacketSize::Large);
+        let loss = passages::loss(&passages, BURST.into());
+        Burst { bytes: large.bytes(), sent: BURST, passages, loss }
+    });
+    let live = Live {
+        round_trip_micros: watched.round_trips.map(micros),
+        burst,
+        ..Live::new(from, passages(PacketSize::Small))
+    };
+    let dropped_there = there.as_ref().map(|there| there.dropped.as_slice()).unwrap_or_default();
+    let mut hops = tell(ends, &live, to.1, At::Sender, [&dropped_here, dropped_there]);
     if let Err(why) = there
         && live.lost_before.as_ref().is_some_and(|next| next.seen.is_none())
     {
@@ -72,16 +116,15 @@ pub(super) fn trace(ends: &Ends<'_>, knowing: &Knowing) -> anyhow::Result<(Live,
 async fn watched(
     store: anyhow::Result<Box<dyn Admin>>,
     peer: &Peer,
-    mark: Mark,
-    send: impl Fn() -> anyhow::Result<Vec<Sighting>>,
-) -> anyhow::Result<(Vec<Sighting>, Result<Vec<Sighting>, String>)> {
-    let asked = Asked::new(mark);
+    asked: Asked,
+    send: impl Fn() -> anyhow::Result<(Watched, Vec<DropCount>)>,
+) -> anyhow::Result<((Watched, Vec<DropCount>), Result<Seen, String>)> {
     let mut here = None;
     let there = other_node::ask(store, peer, KIND, &asked, async |node| {
         let looks = |said| match said {
             Said::Looking => Some(Ok(())),
             Said::Failed(why) => Some(Err(why)),
-            Said::Seen(_) => None,
+            Said::Seen(_) | Said::Counted { .. } => None,
         };
         node.hear(ITS_PATIENCE, looks).await?;
         // It blocks, and nothing else is to be done meanwhile.
@@ -90,7 +133,14 @@ async fn watched(
         over.ended = true;
         node.say(&over).await?;
         let has_seen = |said| match said {
-            Said::Seen(seen) => Some(Ok(seen)),
+            Said::Seen(sightings) => Some(Ok(Seen { sightings, dropped: Vec::new() })),
+            Said::Counted { seen, mut dropped } => {
+                dropped.truncate(COUNTERS);
+                for one in &mut dropped {
+                    (one.what, one.fix) = (foreign(&one.what), foreign(&one.fix));
+                }
+                Some(Ok(Seen { sightings: seen, dropped }))
+            }
             Said::Failed(why) => Some(Err(why)),
             Said::Looking => None,
         };
@@ -114,11 +164,12 @@ pub(super) fn listen(ends: &Ends<'_>, limit: Duration) -> anyhow::Result<(Live, 
     let Some(other) = other else {
         anyhow::bail!("neither pod is on another node: what is sent here is seen by --live alone")
     };
-    let watch = open(Mark::between(ends.from.0, ends.to.0), ends.network)?;
-    let there = watch.look(&Ended::default(), limit, Some(AFTERWARDS))?;
+    let watch = open(Mark::between(ends.from.0, ends.to.0), ends.network, None)?;
+    let there = watch.look(&Ended::default(), limit, Some(AFTERWARDS))?.sightings;
     let expected = passages::expected(Sender::Pod, far(ends.network, other));
-    let live = Live::new(other.0, passages::passages(&expected, None, Some(&there)));
-    let hops = tell(ends, &live, other.1, At::Receiver);
+    let passages = passages::passages(&expected, None, Some(&there), PacketSize::Small);
+    let live = Live::new(other.0, passages);
+    let hops = tell(ends, &live, other.1, At::Receiver, [&[], &[]]);
     Ok((live, hops))
 }
 
@@ -126,7 +177,8 @@ impl Live {
     fn new(sender: IpAddr, passages: Vec<Passage>) -> Self {
         let (last, next) = passages::lost(&passages);
         let (last_seen, lost_before) = (last.cloned(), next.cloned());
-        Self { sender, last_seen, lost_before, passages }
+        let (round_trip_micros, burst) = ([None, None], None);
+        Self { sender, last_seen, lost_before, passages, round_trip_micros, burst }
     }
 }
 
@@ -152,12 +204,12 @@ fn far(network: &Network, to: (IpAddr, End<'_>)) -> Far {
     }
 }
 
-fn open(mark: Mark, network: &Network) -> anyhow::Result<Watch> {
+fn open(mark: Mark, network: &Network, large: Option<LargePacket>) -> anyhow::Result<Watch> {
     let devices = Devices {
         tunnels: network.devices.clone(),
         underlay: network.underlay.as_ref().map(|underlay| underlay.link.to_string()),
     };
-    Watch::open(mark, devices).context("look at the frames of this node's devices")
+    Watch::open(mark, devices, large).context("look at the frames of this node's devices")
 }
 
 fn send(
@@ -166,30 +218,50 @@ fn send(
     to: IpAddr,
     sender: Sender,
     network: &Network,
-) -> anyhow::Result<Vec<Sighting>> {
-    let watch = open(mark, network)?;
+    large: Option<LargePacket>,
+) -> anyhow::Result<(Watched, Vec<DropCount>)> {
+    let before = DropCounters::read();
+    let watch = open(mark, network, large)?;
     let ended = Ended::default();
     let stop = ended.clone();
     let limit = PATIENCE * 30;
     let looking = std::thread::spawn(move || watch.look(&stop, limit, None));
     let deed = move || -> std::io::Result<()> {
         for number in 0..PACKETS {
-            mark.send(from, to, number)?;
+            mark.send(from, to, number, None)?;
             std::thread::sleep(BETWEEN);
+        }
+        for number in 0..BURST {
+            let Some(large) = large else { break };
+            // What the pod itself does not send is missed at the first device.
+            let _ = mark.send(from, to, FIRST_LARGE + number, Some(large));
+            std::thread::sleep(BETWEEN_IN_BURST);
         }
         Ok(())
     };
     let sent = match sender {
         Sender::Host => Some(deed()),
-        Sender::Pod => pods::within(from, deed)?,
+        Sender::Pod => match PodNamespace::find(from) {
+            Some(namespace) => {
+                Some(namespace.run(deed).context("enter the network namespace of the pod")?)
+            }
+            None => None,
+        },
     };
     std::thread::sleep(PATIENCE);
     ended.set();
     let seen = looking.join().map_err(|_| anyhow::anyhow!("nobody has looked at the devices"))?;
+    let grown = DropCounters::read().grown_since(&before).into_iter().take(COUNTERS);
+    let dropped = grown.map(|one| DropCount {
+        what: one.what,
+        fix: one.fix,
+        packets: one.packets,
+        is_exact: one.is_exact,
+    });
     match sent {
-        Some(Ok(())) => Ok(seen?),
+        Some(Ok(())) => Ok((seen?, dropped.collect())),
         // That is what is wrong, and where: in the pod.
-        Some(Err(_)) => Ok(seen.unwrap_or_default()),
+        Some(Err(_)) => Ok((seen.unwrap_or_default(), dropped.collect())),
         None => anyhow::bail!(
             "no network namespace has the address {from}: is that pod running on this node? It is looked for in \
              /run/netns and among all processes; run this on the host itself, not in a container"
@@ -197,8 +269,14 @@ fn send(
     }
 }
 
-/// `other`: the end on the other node. `this`: what this node is.
-fn tell(ends: &Ends<'_>, live: &Live, other: End<'_>, this: At) -> Vec<Hop> {
+/// `other`: the end on the other node. `this`: what this node is. `dropped`: what counters say, here and there.
+fn tell(
+    ends: &Ends<'_>,
+    live: &Live,
+    other: End<'_>,
+    this: At,
+    dropped: [&[DropCount]; 2],
+) -> Vec<Hop> {
     let mut hops = Hops::new(Way::Live);
     let peer = match other {
         End::Peer(peer) => {
@@ -226,20 +304,37 @@ fn tell(ends: &Ends<'_>, live: &Live, other: End<'_>, this: At) -> Vec<Hop> {
         );
     }
     let (from, to) = (ends.from.0, ends.to.0);
+    let counted_at = |at: At| dropped[usize::from(at != this)];
     let Some(next) = &live.lost_before else {
-        hops.good("pod", "the packets went there, and their answers came back");
+        let took = live.round_trip_micros[0].map(|micros| format!(", in {}", span(micros)));
+        hops.good(
+            "pod",
+            format!(
+                "the packets went there, and their answers came back{}",
+                took.unwrap_or_default()
+            ),
+        );
+        if let Some(burst) = &live.burst {
+            tell_burst(&mut hops, ends, live, burst, &peer, &node, &counted_at);
+        }
         return hops.all;
     };
     match (next.seen.is_some(), this) {
         (true, _) => {
-            let (hop, what, fix) = between(ends.network, live.last_seen.as_ref(), next, &peer);
+            let (hop, what_else, fix) =
+                between(ends.network, live.last_seen.as_ref(), next, &peer);
             let on = node(next.at);
             let which = match next.packet {
                 Packet::Request => "the packet",
                 Packet::Answer => "the answer",
             };
-            let what = format!("{on}: {which} did not {}: {what}", arrive(next, live));
-            hops.wrong(hop, what, fix.replace("{here}", &format!("on {on}")));
+            let what = format!("{on}: {which} did not {}", arrive(next, live.last_seen.as_ref()));
+            let (cause, fix) = cause(counted_at(next.at), PACKETS.into()).unwrap_or((what_else, fix));
+            hops.wrong(
+                hop,
+                format!("{what}: {cause}"),
+                fix.replace("{here}", &format!("on {on}")),
+            );
         }
         // Nobody has looked there.
         (false, At::Sender) => hops.wrong(
@@ -252,6 +347,72 @@ fn tell(ends: &Ends<'_>, live: &Live, other: End<'_>, this: At) -> Vec<Hop> {
         }
     }
     hops.all
+}
+
+/// What became of the large ones, when the small ones came back.
+fn tell_burst<'n>(
+    hops: &mut Hops,
+    ends: &Ends<'_>,
+    live: &Live,
+    burst: &Burst,
+    peer: &str,
+    node: &dyn Fn(At) -> &'n str,
+    counted_at: &dyn Fn(At) -> &'n [DropCount],
+) {
+    let Burst { bytes, sent, passages, loss } = burst;
+    let next = loss.and_then(|loss| Some((loss, passages.get(loss.passage)?)));
+    let Some((loss, next)) = next else {
+        let took = live.round_trip_micros[1].map(|micros| format!(", in {}", span(micros)));
+        hops.good(
+            "burst",
+            format!("{sent} packets of {bytes} bytes did so, too{}", took.unwrap_or_default()),
+        );
+        return;
+    };
+    let last = loss.passage.checked_sub(1).and_then(|last| passages.get(last));
+    let on = node(next.at);
+    let which = match next.packet {
+        Packet::Request => "packets",
+        Packet::Answer => "answers",
+    };
+    let (hop, what_else, fix) = between(ends.network, last, next, peer);
+    let lost = match loss.is_total {
+        true => format!("no {which} of {bytes} bytes"),
+        false => format!("{} of {sent} {which} of {bytes} bytes, sent in a burst,", loss.lost),
+    };
+    let did = if loss.is_total { "did" } else { "did not" };
+    let (cause, fix) = cause(counted_at(next.at), loss.lost).unwrap_or_else(|| {
+        match (loss.is_total, next.place, next.direction) {
+            (true, Place::Underlay, Direction::In) => (
+                "the path between the nodes carries less than their cards".to_owned(),
+                "flannelctl check: `mtu` says how much it carries".to_owned(),
+            ),
+            (true, ..) => (
+                format!("smaller ones pass, so an MTU or a rule for long packets stops it, or {what_else}"),
+                fix,
+            ),
+            (false, ..) => (format!("some pass, so it is a rate, a share or a queue that is full, or {what_else}"), fix),
+        }
+    });
+    hops.wrong(
+        hop,
+        format!("{on}: {lost} {did} {}: {cause}", arrive(next, last)),
+        fix.replace("{here}", &format!("on {on}")),
+    );
+}
+
+/// Who has dropped about as many meanwhile, and what undoes it.
+fn cause(dropped: &[DropCount], lost: u32) -> Option<(String, String)> {
+    let likely = |one: &&DropCount| one.is_exact && one.packets.saturating_mul(2) >= lost.into();
+    let named: Vec<&DropCount> = dropped.iter().filter(likely).take(2).collect();
+    let first = named.first()?;
+    let each = |one: &&DropCount| format!("{} has dropped {} meanwhile", one.what, one.packets);
+    let what = named.iter().map(each).collect::<Vec<_>>().join(", and ");
+    Some((what, format!("{{here}}: {}", first.fix)))
+}
+
+fn span(micros: u64) -> String {
+    format!("{}.{} ms", micros / 1_000, micros % 1_000 / 100)
 }
 
 fn counted(count: u32, packet: Packet) -> String {
@@ -271,8 +432,8 @@ fn name(place: Place) -> &'static str {
     }
 }
 
-fn arrive(next: &Passage, live: &Live) -> String {
-    let after = match &live.last_seen {
+fn arrive(next: &Passage, last: Option<&Passage>) -> String {
+    let after = match last {
         Some(last) => {
             let device = last.seen.as_ref().and_then(|seen| seen.device.clone());
             format!(" after {}", device.unwrap_or_else(|| name(last.place).to_owned()))
@@ -292,7 +453,12 @@ fn between(
     next: &Passage,
     peer: &str,
 ) -> (&'static str, String, String) {
-    let look = "{here}: flannelctl trace (without --live) and flannelctl check".to_owned();
+    // What can be told without packets stands above.
+    let device = last.and_then(|last| last.seen.as_ref()?.device.clone());
+    let device = device.unwrap_or_else(|| "DEVICE".to_owned());
+    let look = format!(
+        "{{here}}: nft list ruleset; tc -s qdisc; tc -s filter show dev {device} ingress; ip xfrm policy; ip rule"
+    );
     match (next.place, next.direction) {
         (Place::Veth, Direction::In) => (
             "pod",

@@ -1,6 +1,6 @@
 //! The places that a packet and its answer pass, in order, and at which of them they were last seen. Pure.
 
-use flannel_probe::marked::{Direction, Packet, Place, Sighting};
+use flannel_probe::marked::{Direction, Packet, PacketSize, Place, Sighting};
 use serde::Serialize;
 
 /// On which node.
@@ -96,14 +96,16 @@ pub(crate) fn passages(
     expected: &[(At, Place, Packet, Direction)],
     sender: Option<&[Sighting]>,
     receiver: Option<&[Sighting]>,
+    size: PacketSize,
 ) -> Vec<Passage> {
     let seen = |at: At, place: Place, packet: Packet, direction: Direction| {
         let sightings = match at {
             At::Sender => sender?,
             At::Receiver => receiver?,
         };
-        let of =
-            |one: &&Sighting| (one.place, one.packet, one.direction) == (place, packet, direction);
+        let of = |one: &&Sighting| {
+            (one.place, one.packet, one.direction, one.size) == (place, packet, direction, size)
+        };
         let mut all = sightings.iter().filter(of);
         let count = all.clone().map(|one| one.count).sum();
         let first = all.next();
@@ -135,6 +137,41 @@ pub(crate) fn lost(passages: &[Passage]) -> (Option<&Passage>, Option<&Passage>)
     (last.and_then(|last| passages.get(last)), next)
 }
 
+/// Where some of many packets were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Loss {
+    /// Number of the passage that they did not come to.
+    pub(crate) passage: usize,
+    pub(crate) lost: u32,
+    /// None came further.
+    pub(crate) is_total: bool,
+}
+
+/// One that is lost may be chance.
+const BEYOND_CHANCE: u32 = 2;
+
+/// Where most were lost, of so many that were sent.
+pub(crate) fn loss(passages: &[Passage], sent: u32) -> Option<Loss> {
+    let count = |one: &Passage| one.seen.as_ref().map(|seen| seen.count);
+    let mut before = sent;
+    let mut most: Option<Loss> = None;
+    for (number, passage) in passages.iter().enumerate() {
+        if count(passage).is_none() {
+            continue;
+        }
+        // What was seen later has passed here, whether it was noticed or not.
+        let came =
+            passages[number..].iter().filter_map(count).max().unwrap_or_default().min(before);
+        let lost = before - came;
+        if lost >= BEYOND_CHANCE && most.is_none_or(|most| lost > most.lost) {
+            most = Some(Loss { passage: number, lost, is_total: came == 0 });
+        }
+        before = came;
+    }
+    most
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,7 +179,8 @@ mod tests {
     const PEER: Far = Far::Peer { has_tunnel: true, in_the_clear: true };
 
     fn sighting(place: Place, packet: Packet, direction: Direction) -> Sighting {
-        Sighting { device: "dev".to_owned(), place, packet, direction, count: 3, carried: None }
+        let (device, size) = ("dev".to_owned(), PacketSize::Small);
+        Sighting { device, place, packet, direction, count: 3, size, carried: None }
     }
 
     #[test]
@@ -170,26 +208,53 @@ mod tests {
             sighting(Place::Veth, Packet::Request, Direction::In),
             sighting(Place::Bridge, Packet::Request, Direction::In),
         ];
-        let seen = passages(&all, Some(&here), Some(&[]));
+        let seen = passages(&all, Some(&here), Some(&[]), PacketSize::Small);
         let (last, next) = lost(&seen);
         assert_eq!(last.map(|one| one.place), Some(Place::Bridge));
         assert_eq!(next.map(|one| (one.at, one.place)), Some((At::Sender, Place::Tunnel)));
         // An answer has passed all that comes before it.
         let back = [sighting(Place::Underlay, Packet::Answer, Direction::In)];
-        let seen = passages(&all, Some(&back), None);
+        let seen = passages(&all, Some(&back), None, PacketSize::Small);
         let (_, next) = lost(&seen);
         assert_eq!(
             next.map(|one| (one.at, one.place, one.packet)),
             Some((At::Sender, Place::Tunnel, Packet::Answer))
         );
-        assert_eq!(lost(&passages(&all, Some(&[]), Some(&[]))).0, None);
+        assert_eq!(lost(&passages(&all, Some(&[]), Some(&[]), PacketSize::Small)).0, None);
         let home = [sighting(Place::Veth, Packet::Answer, Direction::Out)];
-        assert_eq!(lost(&passages(&all, Some(&home), None)).1, None, "it came back");
+        assert_eq!(
+            lost(&passages(&all, Some(&home), None, PacketSize::Small)).1,
+            None,
+            "it came back"
+        );
         // Who looks at the receiver's devices alone says nothing of the sender's.
-        let seen = passages(&all, None, Some(&[]));
+        let seen = passages(&all, None, Some(&[]), PacketSize::Small);
         assert_eq!(
             lost(&seen).1.map(|one| (one.at, one.place)),
             Some((At::Receiver, Place::Underlay))
         );
+    }
+
+    #[test]
+    fn packets_of_a_burst_are_lost_where_most_of_them_are_seen_no_more() {
+        let counts = |counts: &[Option<u32>]| -> Vec<Passage> {
+            let passage = |count: &Option<u32>| Passage {
+                at: At::Sender,
+                place: Place::Veth,
+                packet: Packet::Request,
+                direction: Direction::In,
+                seen: count.map(|count| Seen { count, ..Seen::default() }),
+            };
+            counts.iter().map(passage).collect()
+        };
+        let of = |all: &[Option<u32>]| {
+            loss(&counts(all), 100).map(|loss| (loss.passage, loss.lost, loss.is_total))
+        };
+        assert_eq!(of(&[Some(100), Some(100)]), None);
+        assert_eq!(of(&[Some(100), Some(99)]), None, "chance");
+        assert_eq!(of(&[Some(100), None, Some(90)]), Some((2, 10, false)));
+        assert_eq!(of(&[Some(40), Some(100)]), None, "they were there later");
+        assert_eq!(of(&[Some(97), Some(60), Some(0)]), Some((2, 60, true)));
+        assert_eq!(of(&[Some(0)]), Some((0, 100, true)));
     }
 }

@@ -1,0 +1,157 @@
+//! What may drop a packet on its way over this node: rules, queues and filters, policies of IPsec.
+
+use std::net::IpAddr;
+
+use flannel_netlink::xfrm::Direction;
+
+use super::{Entrance, Walk};
+use crate::firewall::{Conversation, Drop, Dropped, Hook, ICMP, ICMPV6, Packet, TCP, UDP};
+use crate::hop::Hops;
+use crate::ipsec_policies::blocking;
+use crate::judge::{may_drop, some_of_many};
+use crate::queues::{self, Header};
+
+/// A packet of the tunnel, as it is between two nodes.
+pub(super) struct Outer<'a> {
+    pub(super) hook: Hook,
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    pub(super) card: &'a str,
+    /// The other node.
+    pub(super) about: IpAddr,
+}
+
+impl Walk<'_> {
+    /// Whether a packet from pod to pod passes what is asked between its device and the next.
+    pub(super) fn passes_rules(
+        &self,
+        hops: &mut Hops,
+        (src, dst): (IpAddr, IpAddr),
+        entered: Option<&Entrance>,
+        link: &str,
+        goes_to: Option<String>,
+    ) -> bool {
+        if !self.has_room_for_connections(hops) {
+            return false;
+        }
+        let hook = if entered.is_some() { Hook::Forward } else { Hook::Out };
+        let directions: &[Direction] = match hook {
+            Hook::Forward => &[Direction::Forward, Direction::Out],
+            _ => &[Direction::Out],
+        };
+        if let Some(fault) = blocking(&self.policies, directions, src, dst, None) {
+            return hops.take("policy", Err(fault));
+        }
+        let packet = Packet {
+            iif: entered.map(|entered| entered.device.clone()).unwrap_or_default(),
+            oif: link.to_owned(),
+            bridge_ports: [entered.and_then(|entered| entered.port.clone()), goes_to],
+            ..Packet::first(hook, src, dst, TCP)
+        };
+        if !self.judge_rules(hops, &packet, "it", true) {
+            return false;
+        }
+        // What is not TCP may be dropped on purpose.
+        let icmp = if dst.is_ipv4() { ICMP } else { ICMPV6 };
+        for (protocol, name) in [(icmp, "ICMP (ping)"), (UDP, "UDP")] {
+            let other = Packet { protocol, ..packet.clone() };
+            if let Some(drop) = self.rules.drops(&other) {
+                hops.unknown(
+                    "rules",
+                    format!("{} drops {name}, and not TCP; to undo it: {}", drop.rule, drop.fix),
+                );
+            }
+        }
+        if !self.rules.unread().is_empty() {
+            hops.unknown(
+                "rules",
+                format!(
+                    "rules cannot be read by {}: what they drop is not known",
+                    self.rules.unread().join(", ")
+                ),
+            );
+        }
+        true
+    }
+
+    /// Whether a packet of the tunnel passes what is asked at the card.
+    pub(super) fn passes_on_the_wire(&self, hops: &mut Hops, outer: &Outer<'_>) -> bool {
+        let Outer { hook, src, dst, card, about } = *outer;
+        let Some((protocol, port)) = self.node.tunnel.on_the_wire() else { return true };
+        let (direction, towards) = match hook {
+            Hook::In => (Direction::In, "of"),
+            _ => (Direction::Out, "to"),
+        };
+        if let Some(fault) = blocking(&self.policies, &[direction], src, dst, Some(protocol)) {
+            return hops.take("policy", Err(fault));
+        }
+        let port = (port > 0).then_some(port);
+        let packet = Packet {
+            port,
+            iif: card.to_owned(),
+            oif: card.to_owned(),
+            ..Packet::first(hook, src, dst, protocol)
+        };
+        if !self.judge_rules(hops, &packet, &format!("the tunnel {towards} {about}"), false) {
+            return false;
+        }
+        let header = Header { src, dst, protocol: Some(protocol), port };
+        let Some(device) = self.kernel.device(card) else { return true };
+        let dropped = match hook {
+            Hook::In => self.queues.coming_in(device, header),
+            _ => self.queues.going_out(device, header),
+        };
+        self.passes_queues(hops, dropped)
+    }
+
+    /// Takes a packet through the rules as it is, as large as it may be, and as a later one of its conversation.
+    /// `say`: also where nothing drops it.
+    pub(super) fn judge_rules(
+        &self,
+        hops: &mut Hops,
+        packet: &Packet,
+        it: &str,
+        say: bool,
+    ) -> bool {
+        let largest = match packet.hook {
+            Hook::In | Hook::Out if packet.protocol != TCP => {
+                self.node.underlay.as_ref().map(|underlay| underlay.mtu)
+            }
+            _ => self.node.mtu,
+        };
+        let full = largest.map(|length| Packet { length, ..packet.clone() });
+        let later = Packet { conversation: Conversation::Established, ..packet.clone() };
+        let of_size = full.as_ref().map(|full| format!(" where it has {} bytes", full.length));
+        let kinds = [
+            (Some(packet), String::new()),
+            (full.as_ref(), of_size.unwrap_or_default()),
+            (Some(&later), " once its connection is made".to_owned()),
+        ];
+        let mut perhaps: Vec<Drop> = Vec::new();
+        for (number, (kind, when)) in kinds.into_iter().enumerate() {
+            let Some(kind) = kind else { continue };
+            let dropped = self.rules.judge(kind);
+            if let Some(drop) = dropped.surely {
+                hops.wrong("rules", format!("{} drops {it}{when}", drop.rule), drop.fix);
+                return number > 0;
+            }
+            let new = dropped.perhaps.into_iter();
+            perhaps.extend(new.filter(|drop| !perhaps.contains(drop)).collect::<Vec<_>>());
+        }
+        let named = some_of_many(perhaps);
+        let none = named.is_empty();
+        named.iter().for_each(|drop| hops.unknown("rules", may_drop(drop)));
+        if say && none && self.rules.unread().is_empty() {
+            hops.good("rules", "nothing that can be told from outside drops it");
+        }
+        true
+    }
+
+    pub(super) fn passes_queues(&self, hops: &mut Hops, dropped: Dropped) -> bool {
+        if let Some(drop) = dropped.surely {
+            return hops.take("queue", Err(queues::fault(drop)));
+        }
+        dropped.perhaps.iter().for_each(|drop| hops.unknown("queue", may_drop(drop)));
+        true
+    }
+}

@@ -1,0 +1,98 @@
+//! Inside of a pod: whether it has the way to others, and lets their packets in.
+
+use std::net::IpAddr;
+
+use flannel_kernel::Mac;
+use flannel_kernel::look::{Asked, Decision, Device, Kernel};
+use flannel_netlink::NetlinkError;
+use flannel_netlink::xfrm::{BlockingPolicy, Direction};
+
+use super::Walk;
+use crate::firewall::{Hook, Packet, Rules, TCP};
+use crate::hop::Hops;
+use crate::ipsec_policies::{self, blocking};
+use crate::judge;
+use crate::pod_namespace::PodNamespace;
+use crate::queues::{Header, Queues};
+
+/// Which end of a packet's way the pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leg {
+    Leaves,
+    Arrives,
+}
+
+/// What a pod has, as far as it concerns packets to one other address.
+pub(crate) struct InsidePod {
+    pub(crate) device: Device,
+    pub(crate) way: Result<Decision, NetlinkError>,
+    /// MAC of the gateway, if somebody has written it there.
+    pub(crate) written_gateway: Option<Mac>,
+    rules: Rules,
+    policies: Vec<BlockingPolicy>,
+    queues: Queues,
+}
+
+impl Walk<'_> {
+    /// Whether packets leave the pod, or come in. What cannot be looked at counts as passing.
+    pub(super) fn inside_pod(
+        &self,
+        hops: &mut Hops,
+        namespace: &PodNamespace,
+        pod: IpAddr,
+        other: IpAddr,
+        leg: Leg,
+        bridge: &Device,
+    ) -> bool {
+        let Ok(Some(inside)) = namespace.run(|| look(pod, other)) else { return true };
+        let veth = namespace.veth.and_then(|index| self.kernel.by_index(index));
+        if let Some(fault) = judge::inside_pod(&inside, pod, other, bridge, veth) {
+            return hops.take("pod", Err(fault));
+        }
+        let (hook, direction, ends) = match leg {
+            Leg::Leaves => (Hook::Out, Direction::Out, (pod, other)),
+            Leg::Arrives => (Hook::In, Direction::In, (other, pod)),
+        };
+        if let Some(fault) = blocking(&inside.policies, &[direction], ends.0, ends.1, None) {
+            return hops.take("pod", Err(judge::in_pod(pod, fault)));
+        }
+        let name = inside.device.name.clone();
+        let packet =
+            Packet { iif: name.clone(), oif: name, ..Packet::first(hook, ends.0, ends.1, TCP) };
+        let header = Header { src: ends.0, dst: ends.1, protocol: None, port: None };
+        let queues = match leg {
+            Leg::Leaves => inside.queues.going_out(&inside.device, header),
+            Leg::Arrives => inside.queues.coming_in(&inside.device, header),
+        };
+        let dropped = [inside.rules.judge(&packet), queues];
+        for dropped in dropped {
+            if let Some(drop) = dropped.surely {
+                return hops.take("pod", Err(judge::in_pod(pod, crate::queues::fault(drop))));
+            }
+            for drop in judge::some_of_many(dropped.perhaps) {
+                hops.unknown("pod", format!("in the pod {pod}: {}", judge::may_drop(&drop)));
+            }
+        }
+        true
+    }
+}
+
+fn look(pod: IpAddr, other: IpAddr) -> Option<InsidePod> {
+    let mut kernel = Kernel::open().ok()?;
+    let has = |device: &&Device| device.addresses.iter().any(|net| net.addr() == pod);
+    let device = kernel.devices.iter().find(has)?.clone();
+    let way = kernel.decide(Asked { dst: other, from: None }).ok()?;
+    let gateway = way.as_ref().ok().and_then(|way| way.via);
+    let neighbours = kernel.neighbours(pod.is_ipv4(), device.index).unwrap_or_default();
+    let written =
+        neighbours.into_iter().find(|one| Some(one.ip) == gateway && super::is_written(one.state));
+    let queues = Queues::read(&mut kernel);
+    Some(InsidePod {
+        device,
+        way,
+        written_gateway: written.and_then(|one| one.mac),
+        rules: Rules::read(),
+        policies: ipsec_policies::read(),
+        queues,
+    })
+}
