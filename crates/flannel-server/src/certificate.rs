@@ -29,6 +29,14 @@ pub fn not_after(certificate: &[u8]) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(since))
 }
 
+/// Whether it is good for a server and for nothing else.
+pub fn is_for_servers_alone(certificate: &[u8]) -> bool {
+    read(certificate).is_some_and(|certificate| {
+        let usage = certificate.extended_key_usage().ok().flatten();
+        usage.is_some_and(|usage| usage.value.server_auth && !usage.value.client_auth)
+    })
+}
+
 fn read(der: &[u8]) -> Option<X509Certificate<'_>> {
     let (rest, certificate) = X509Certificate::from_der(der).ok()?;
     rest.is_empty().then_some(certificate)

@@ -194,3 +194,40 @@ fn a_server_turns_a_revoked_certificate_away_without_a_restart() {
     }
     assert_eq!(networks("node-2").unwrap(), None);
 }
+
+#[test]
+fn a_nodes_certificate_is_not_good_for_a_server_nor_a_servers_for_a_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    done(dir, &["init", "127.0.0.1"]);
+    done(dir, &["issue", "node-1", "127.0.0.1"]);
+    done(dir, &["issue", "leases-2", "127.0.0.2", "--server"]);
+    let serves = |name: &str| {
+        let all = certificates(&dir.join(format!("{name}.pem"))).unwrap();
+        certificate::is_for_servers_alone(&all[0])
+    };
+    for _ in 0..2 {
+        assert_eq!(["server", "leases-2", "node-1"].map(serves), [true, true, false]);
+        // And so it stays when they are made anew.
+        for name in ["server", "leases-2", "node-1"] {
+            done(dir, &["renew", name]);
+        }
+    }
+    // A node that poses as the server is not believed.
+    let ca = || Some(dir.join("ca.pem"));
+    let tls = |name: &str| TlsFiles {
+        cert: dir.join(format!("{name}.pem")),
+        key: dir.join(format!("{name}.key")),
+        ca: None,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (name, good) in [("server", true), ("node-1", false)] {
+        let data = tempfile::tempdir().unwrap();
+        let address = support::serve(data.path(), Some(tls(name)), None);
+        let options =
+            RemoteOptions { addresses: vec![address], ca: ca(), ..RemoteOptions::default() };
+        let store = RemoteStore::new(options, 1).unwrap();
+        let config = runtime.block_on(store.config());
+        assert_eq!(config.is_ok(), good, "{name}: {config:?}");
+    }
+}

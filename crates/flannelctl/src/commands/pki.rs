@@ -59,6 +59,9 @@ enum Action {
         /// How long it is good for
         #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=AUTHORITY_DAYS as i64))]
         days: u32,
+        /// For another lease server, and not for a node
+        #[arg(long)]
+        server: bool,
         /// Even if there is one of this name: its key is overwritten
         #[arg(long)]
         replace: bool,
@@ -67,6 +70,9 @@ enum Action {
     Renew {
         /// Its name: `server` is the one that `init` made
         name: String,
+        /// For another lease server, if it was made by a version that made all certificates good for both
+        #[arg(long)]
+        server: bool,
         /// How long it is good for
         #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=AUTHORITY_DAYS as i64))]
         days: u32,
@@ -102,11 +108,12 @@ impl PkiArgs {
         let pki = Pki { files: Files { dir: self.dir } };
         match self.action {
             Action::Init { names, days } => pki.init(&names, days)?,
-            Action::Issue { name, addresses, days, replace } => {
+            Action::Issue { name, addresses, days, server, replace } => {
                 let names: Vec<String> = std::iter::once(name.clone()).chain(addresses).collect();
-                pki.issue(&name, &names, days, replace)?;
+                let purpose = if server { Purpose::Server } else { Purpose::Node };
+                pki.issue(&name, &names, days, purpose, replace)?;
             }
-            Action::Renew { name, days } => pki.renew(&name, days)?,
+            Action::Renew { name, server, days } => pki.renew(&name, days, server)?,
             Action::Token { name, addresses, any, admin, read, replace } => {
                 let rights = match (any, admin, read) {
                     (true, ..) => vec!["any".to_owned()],
@@ -124,6 +131,13 @@ impl PkiArgs {
 
 struct Pki {
     files: Files,
+}
+
+/// What a certificate is good for. A node with one that is good for both could pose as the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Server,
+    Node,
 }
 
 impl Pki {
@@ -149,7 +163,7 @@ impl Pki {
         if !self.files.path(TOKENS).exists() {
             self.files.write(TOKENS, "", true)?;
         }
-        self.issue(SERVER, names, days, false)?;
+        self.issue(SERVER, names, days, Purpose::Server, false)?;
         let (dir, out) = (self.files.dir.display(), &mut std::io::stdout());
         writeln!(
             out,
@@ -161,7 +175,14 @@ impl Pki {
         Ok(())
     }
 
-    fn issue(&self, name: &str, names: &[String], days: u32, replace: bool) -> anyhow::Result<()> {
+    fn issue(
+        &self,
+        name: &str,
+        names: &[String],
+        days: u32,
+        purpose: Purpose,
+        replace: bool,
+    ) -> anyhow::Result<()> {
         check_name(name)?;
         let (pem, key_file) = (format!("{name}.pem"), format!("{name}.key"));
         for file in [&pem, &key_file] {
@@ -175,12 +196,12 @@ impl Pki {
             }
         }
         let key = KeyPair::generate()?;
-        let certificate = self.sign(name, names, &key, days)?;
+        let certificate = self.sign(name, names, &key, days, purpose)?;
         self.files.write(&key_file, &key.serialize_pem(), true)?;
         self.files.write(&pem, &certificate, false)
     }
 
-    fn renew(&self, name: &str, days: u32) -> anyhow::Result<()> {
+    fn renew(&self, name: &str, days: u32, server: bool) -> anyhow::Result<()> {
         check_name(name)?;
         let (pem, key_file) = (format!("{name}.pem"), format!("{name}.key"));
         let key =
@@ -192,7 +213,14 @@ impl Pki {
         let known = before.first().map(|first| certificate::names(first)).unwrap_or_default();
         let addresses = known.addresses.iter().map(ToString::to_string);
         let names: Vec<String> = known.dns.into_iter().chain(addresses).collect();
-        let certificate = self.sign(name, &names, &key, days)?;
+        // A certificate that was made for both is a node's, unless it is the one that `init` made.
+        let was_server =
+            before.first().is_some_and(|first| certificate::is_for_servers_alone(first));
+        let purpose = match server || was_server || name == SERVER {
+            true => Purpose::Server,
+            false => Purpose::Node,
+        };
+        let certificate = self.sign(name, &names, &key, days, purpose)?;
         self.files.write(&pem, &certificate, false)
     }
 
@@ -203,13 +231,16 @@ impl Pki {
         names: &[String],
         key: &KeyPair,
         days: u32,
+        purpose: Purpose,
     ) -> anyhow::Result<String> {
         let issuer = self.issuer()?;
         let serial = self.new_serial(name)?;
         let mut params = CertificateParams::new(names.to_vec())?;
         params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages = vec![match purpose {
+            Purpose::Server => ExtendedKeyUsagePurpose::ServerAuth,
+            Purpose::Node => ExtendedKeyUsagePurpose::ClientAuth,
+        }];
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(SerialNumber::from_slice(&serial));
         params.not_after = date(days);
