@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use flannel_common::replace_by;
 
+use super::acknowledged::Acknowledged;
 use super::fit::{self, Beginning, Fit};
 use super::recent::Recent;
 use super::record::{self, Ending};
@@ -21,6 +22,8 @@ const LOG: &str = "leases.log";
 const LOG_NEW: &str = "leases.log.new";
 const SNAPSHOT: &str = "leases.snapshot";
 const SNAPSHOT_NEW: &str = "leases.snapshot.new";
+/// What was at the end of a log and could not be read.
+const LOG_CUT: &str = "leases.log.cut";
 const LOCK: &str = "lock";
 
 /// A log is replaced by a snapshot when it is longer than this and several times the snapshot.
@@ -52,6 +55,15 @@ pub enum OpenError {
         path.display()
     )]
     Apart { path: PathBuf, reason: String },
+    #[error(
+        "{} ends with revision {found}, and changes up to revision {acknowledged} were acknowledged: its end was cut off \
+         or damaged afterwards. Leases are lost, and their subnets would be given out again, so nothing was changed. Put \
+         the whole directory of a backup there; or, if these files are a backup and you know that they are older, remove \
+         leases.acknowledged and start again: running nodes bring their leases back, and new ones should join only \
+         after that",
+        path.display()
+    )]
+    Missing { path: PathBuf, found: u64, acknowledged: u64 },
     #[error("{} cannot be read: {reason}; it may be from a newer version", path.display())]
     Unreadable { path: PathBuf, reason: String },
 }
@@ -89,6 +101,8 @@ pub(super) struct Journal {
     snapshot_length: u64,
     /// There may be more in the log than was acknowledged.
     dirty: bool,
+    /// What the file beside the log says of how far it was acknowledged.
+    noted: Option<Acknowledged>,
     /// Held as long as the journal lives.
     _lock: File,
 }
@@ -138,6 +152,11 @@ impl Journal {
             }
         }
         fit.finish()?;
+        let noted = Acknowledged::read(dir);
+        if let Some(noted) = noted.filter(|noted| !noted.is_in(&lease_state)) {
+            let (found, acknowledged) = (lease_state.revision(), noted.revision);
+            return Err(OpenError::Missing { path, found, acknowledged });
+        }
         if !found {
             write_log(dir, Beginning::of(&lease_state)).map_err(failed("write", LOG))?;
         }
@@ -150,15 +169,27 @@ impl Journal {
         };
         let dirty = records.ending == Ending::Torn;
         if dirty {
+            let cut = bytes.get(records.end..).unwrap_or_default();
+            let kept = dir.join(LOG_CUT);
+            write_synced(&kept, cut).map_err(failed("write", LOG_CUT))?;
+            let up_to = match noted {
+                Some(noted) => format!(
+                    "all that is known to have been acknowledged, up to revision {}, is there",
+                    noted.revision
+                ),
+                None => "how far it was acknowledged is not known".to_owned(),
+            };
             tracing::warn!(
                 file = %path.display(),
-                bytes = bytes.len() - records.end,
-                "the last write was interrupted; what it said was never acknowledged and is dropped"
+                bytes = cut.len(),
+                "The last record of the log is not complete: its write was interrupted, or it was damaged within \
+                 a moment after that; {up_to}. The record is dropped, and kept in {}",
+                kept.display()
             );
         }
         sync_directory(dir).map_err(failed("sync the data directory", ""))?;
         let dir = dir.to_owned();
-        let mut journal = Self { dir, log, length, snapshot_length, dirty, _lock: lock };
+        let mut journal = Self { dir, log, length, snapshot_length, dirty, noted, _lock: lock };
         journal.clean().map_err(failed("write", LOG))?;
         Ok(Opened { journal, lease_state, recent })
     }
@@ -178,6 +209,19 @@ impl Journal {
         self.length += record.len() as u64;
         self.dirty = false;
         Ok(())
+    }
+
+    /// Whether more was acknowledged than is noted.
+    pub(super) fn is_unnoted(&self, lease_state: &LeaseState) -> bool {
+        self.noted.map(|noted| noted.revision) != Some(lease_state.revision())
+    }
+
+    /// Notes that everybody was told of all of this.
+    pub(super) fn note_acknowledged(&mut self, lease_state: &LeaseState) -> io::Result<()> {
+        let Some(run) = lease_state.histories().last() else { return Ok(()) };
+        let now = Acknowledged { revision: lease_state.revision(), history: run.id };
+        self.noted = Some(now);
+        now.write(&self.dir)
     }
 
     /// Of the log and of the snapshot.

@@ -224,3 +224,73 @@ fn a_directory_of_the_first_version_is_read_and_judged_by_its_revisions() {
     assert!(open(Some(&logs[2]), None).is_err());
     assert!(open(None, Some(&snapshots[0])).is_err());
 }
+
+/// Writes sixty leases as a server does, and waits until it is noted that they were acknowledged.
+fn sixty_acknowledged() -> (tempfile::TempDir, Vec<u8>) {
+    use super::{Embedded, acknowledged::Acknowledged};
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let embedded = Embedded::open(dir.path(), 1).unwrap();
+    let network = NetworkName::default();
+    let text = r#"{"Network":"10.0.0.0/8","SubnetLen":24,"Backend":{"Type":"vxlan"}}"#.to_owned();
+    runtime.block_on(embedded.ask(&network, Request::SetConfig { text, force: false })).unwrap();
+    let mut last = 0;
+    for node in 1..=60 {
+        let attrs = LeaseAttrs { public_ip: Some([172, 16, 0, node].into()), ..Default::default() };
+        let request = Request::Acquire { attrs, previous: None, who: Who::anybody() };
+        match runtime.block_on(embedded.ask(&network, request)).unwrap() {
+            crate::lease_state::Reply::Lease(_, entry) => last = entry.version,
+            other => panic!("{other:?}"),
+        }
+    }
+    let noted = || Acknowledged::read(dir.path()).is_some_and(|it| it.revision >= last);
+    for _ in 0..2_000 {
+        if noted() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(noted(), "it is noted a moment later");
+    let log = fs::read(dir.path().join(LOG)).unwrap();
+    // What the server keeps open is its own; the copy is what is damaged.
+    let copy = tempfile::tempdir().unwrap();
+    for name in [LOG, super::acknowledged::FILE] {
+        fs::copy(dir.path().join(name), copy.path().join(name)).unwrap();
+    }
+    (copy, log)
+}
+
+#[test]
+fn damage_or_a_cut_in_the_last_record_is_not_taken_for_an_interrupted_write() {
+    let (dir, log) = sixty_acknowledged();
+    let path = dir.path().join(LOG);
+    let open = || Journal::open(dir.path()).map(|opened| opened.lease_state.revision());
+    let flipped = |at: usize| {
+        let mut bytes = log.clone();
+        bytes[at] ^= 0x10;
+        bytes
+    };
+    let end = log.len();
+    for bad in
+        [flipped(end - 1), flipped(end - 40), log[..end - 1].to_vec(), log[..end - 60].to_vec()]
+    {
+        fs::write(&path, &bad).unwrap();
+        let said = open().unwrap_err().to_string();
+        assert!(
+            said.contains("were acknowledged") && said.contains("leases.acknowledged"),
+            "{said}"
+        );
+        assert_eq!(fs::read(&path).unwrap(), bad, "nothing is changed");
+    }
+    // A write that was begun after all that: it is dropped, kept aside, and nothing else is lost.
+    fs::write(&path, &log).unwrap();
+    let whole = open().unwrap();
+    let begun = &record::encode(b"begun")[..9];
+    fs::write(&path, [&log[..], begun].concat()).unwrap();
+    assert_eq!(open().unwrap(), whole);
+    assert_eq!(fs::read(dir.path().join("leases.log.cut")).unwrap(), begun);
+    // An older backup is taken when somebody says so.
+    fs::write(&path, &log[..end - 1]).unwrap();
+    fs::remove_file(dir.path().join(super::acknowledged::FILE)).unwrap();
+    assert!(open().is_ok_and(|revision| revision < whole));
+}

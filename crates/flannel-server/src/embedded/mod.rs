@@ -1,5 +1,6 @@
 //! Leases in a directory of this machine: durable, with nothing else installed.
 
+mod acknowledged;
 mod board;
 mod fit;
 mod journal;

@@ -10,7 +10,8 @@ const LONGEST: usize = 1 << 30;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Clean,
-    /// The last write did not get to its end; what it would have said was never acknowledged.
+    /// The last record is not whole: its write did not get to its end, or it was damaged later. Which of the two, the
+    /// bytes do not tell.
     Torn,
     /// A record is damaged and whole ones follow: no interrupted write does that.
     Damaged,

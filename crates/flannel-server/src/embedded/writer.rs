@@ -23,6 +23,9 @@ const GROUP: usize = 512;
 /// How often the time is noted when nothing happens, and how long a lease may outlive its end.
 const TICK: Duration = Duration::from_secs(600);
 const EXPIRY_SLACK: Duration = Duration::from_millis(250);
+/// When nothing happens for so long, it is noted how far the log was acknowledged; and so often when much happens.
+const QUIET_BEFORE_NOTE: Duration = Duration::from_millis(20);
+const NOTE_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Job {
     pub(super) network: NetworkName,
@@ -47,14 +50,29 @@ type Answer = (oneshot::Sender<Result<Reply, AskError>>, Result<Reply, Refusal>)
 impl Writer {
     /// Until nobody is left who could ask.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        let mut noted_at = Instant::now();
         loop {
-            let first = match jobs.recv_timeout(self.patience()) {
+            let is_unnoted = !self.failing && self.journal.is_unnoted(&self.lease_state);
+            let patience = self.patience();
+            let quiet = patience.min(QUIET_BEFORE_NOTE);
+            let first = match jobs.recv_timeout(if is_unnoted { quiet } else { patience }) {
                 Ok(job) => Some(job),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return self.note_acknowledged(),
             };
+            if is_unnoted && (first.is_none() || noted_at.elapsed() >= NOTE_EVERY) {
+                self.note_acknowledged();
+                noted_at = Instant::now();
+            }
             let group: Vec<Job> = first.into_iter().chain(jobs.try_iter().take(GROUP)).collect();
             self.carry_out(group);
+        }
+    }
+
+    /// Nobody waits for it, and without it less is known after damage: it is tried again with the next change.
+    fn note_acknowledged(&mut self) {
+        if let Err(error) = self.journal.note_acknowledged(&self.lease_state) {
+            tracing::debug!(%error, "how far the log of leases was acknowledged cannot be noted");
         }
     }
 
