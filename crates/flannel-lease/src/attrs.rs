@@ -20,7 +20,8 @@ pub struct LeaseAttrs {
     pub backend_data: Option<RawJson>,
     pub backend_v6_data: Option<RawJson>,
     /// Whose lease it is: whom a lease server has given it to, when it knows its clients by name, or the Node that
-    /// has it in Kubernetes. Nodes that write their own lease do not name themselves.
+    /// has it in Kubernetes. Nodes that write their own lease do not name themselves. A lease server writes behind the
+    /// name which machine it was; [`LeaseAttrs::owner_name`] is what people know it by.
     pub owner: Option<Box<str>>,
     /// Where the node answers the probes of its peers. Nodes of the Go flannel do not, and say nothing of it.
     pub probe_port: Option<NonZeroU16>,
@@ -33,11 +34,11 @@ pub struct LeaseAttrs {
 #[non_exhaustive]
 pub enum AttrsError {
     #[error(
-        "lease attributes are not a JSON object of the known shape ({0}): delete the key or restart its host"
+        "lease attributes are not a JSON object of the known shape ({0}): write them as docs/lease-server.md has them"
     )]
     Json(String),
     #[error(
-        "lease attribute {key} {value:?} is not an {family} address: delete the key or restart its host"
+        "lease attribute {key} {value:?} is not an {family} address: write one, or leave it out"
     )]
     Address { key: &'static str, value: String, family: &'static str },
     #[error(
@@ -48,7 +49,18 @@ pub enum AttrsError {
     Deep { key: &'static str, depth: usize },
 }
 
+/// The name of a lease's owner, without what a lease server notes of the machine: `node-2` of `node-2#4be1…` and of
+/// `node-2@192.0.2.2`.
+pub fn owner_name(owner: &str) -> &str {
+    owner.split(['#', '@']).next().unwrap_or(owner)
+}
+
 impl LeaseAttrs {
+    /// Name of the lease's owner, as people know it.
+    pub fn owner_name(&self) -> Option<&str> {
+        self.owner.as_deref().map(owner_name)
+    }
+
     /// Whether nodes say the same of themselves. Their names, and in Kubernetes their machines, are what a store says of
     /// them.
     pub fn announce_the_same_as(&self, other: &Self) -> bool {

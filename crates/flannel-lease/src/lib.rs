@@ -27,7 +27,7 @@ mod version;
 
 pub use acquire::{AcquireError, Choice, Claimant, Decision, choose_free, decide};
 pub use allocate::{CANDIDATES, FreeMap};
-pub use attrs::{AttrsError, LARGEST_DATA, LeaseAttrs};
+pub use attrs::{AttrsError, LARGEST_DATA, LeaseAttrs, owner_name};
 pub use config::{BackendConfig, ConfigError, NetworkConfig, Remark, remarks};
 pub use identity::{Kinship, NodeIdentity, Running, Traces, same_device, same_node};
 pub use known_by::{KnownBy, NoAddress};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const LONGEST: usize = 64;
 /// What the network without a name keeps beside the others in etcd.
-const TAKEN: [&str; 3] = ["config", "subnets", "v6-subnets"];
+const TAKEN: [&str; 5] = ["config", "subnets", "v6-subnets", "requests", "answers"];
 
 /// Letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`. The network that has
 /// no name is `_`.
@@ -17,7 +17,7 @@ pub struct NetworkName(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a name for a network: use up to 64 letters, digits, '-', '_' and '.', the first one a letter, \
-     a digit or '_'; config, subnets and v6-subnets are taken"
+     a digit or '_'; config, subnets, v6-subnets, requests and answers are taken"
 )]
 pub struct NetworkNameError(String);
 
@@ -83,8 +83,9 @@ mod tests {
         for good in ["blue", "_", "9", "a.b-c_D", &"x".repeat(64)] {
             assert_eq!(good.parse::<NetworkName>().map(|name| name.to_string()), Ok(good.into()));
         }
-        for bad in
-            ["", ".", "..", "-x", "a/b", "a b", "ü", "a\n", "config", "v6-subnets", &"x".repeat(65)]
+        for bad in ["", ".", "..", "-x", "a/b", "a b", "ü", "a\n", &"x".repeat(65)]
+            .into_iter()
+            .chain(TAKEN)
         {
             let error = bad.parse::<NetworkName>().map_err(|error| error.to_string());
             assert!(error.is_err_and(|said| said.contains("is not a name")), "{bad:?}");

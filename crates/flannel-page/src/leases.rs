@@ -50,7 +50,7 @@ impl From<&Held> for LeaseRow {
         let attrs = &held.lease.attrs;
         Self {
             subnet: held.lease.subnet,
-            name: attrs.owner.as_deref().map(str::to_owned),
+            name: attrs.owner_name().map(str::to_owned),
             v4: attrs.public_ip,
             v6: attrs.public_ipv6,
             backend: attrs.backend_type.to_string(),

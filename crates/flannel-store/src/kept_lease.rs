@@ -16,7 +16,7 @@ pub struct KeptLease {
     pub expires: Option<Millis>,
     /// The revision that wrote it.
     pub version: u64,
-    /// Who acquired it, when the server knows its clients by name.
+    /// Who acquired it, when the server knows its clients by name, and on which machine.
     pub owner: Option<Arc<str>>,
 }
 

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use flannel_backend::{BackendError, LinkIdentity};
 use flannel_lease::{
-    AcquireError, ConfigError, LARGEST_DATA, LeaseAttrs, NetworkName, NoAddress, Subnet,
+    AcquireError, ConfigError, LARGEST_DATA, LeaseAttrs, NetworkName, NoAddress, Subnet, owner_name,
 };
 
 use super::KeptLease;
+use crate::REQUESTS_AT_ONCE;
 
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -90,6 +91,16 @@ pub enum Refusal {
     Elsewhere(String),
 }
 
+impl Refusal {
+    /// As many requests of operators stand as may.
+    pub fn too_many_requests() -> Self {
+        Self::Elsewhere(format!(
+            "{REQUESTS_AT_ONCE} requests of operators stand in this network already: wait until one of them has ended, \
+             at most some seconds after whoever placed it is gone"
+        ))
+    }
+}
+
 fn at(entry: &KeptLease) -> String {
     let v4 = entry.attrs.public_ip.map(IpAddr::V4);
     let address = v4.or(entry.attrs.public_ipv6.map(IpAddr::V6));
@@ -129,7 +140,7 @@ fn not_yours(subnet: &Subnet, entry: &KeptLease) -> String {
     let LeaseAttrs { public_ip, public_ipv6, .. } = entry.attrs;
     let address = public_ip.map(IpAddr::V4).or(public_ipv6.map(IpAddr::V6));
     let whose = match (&entry.owner, address) {
-        (Some(owner), _) => owner.to_string(),
+        (Some(owner), _) => owner_name(owner).to_owned(),
         (None, Some(address)) => format!("the node at {address}"),
         (None, None) => "another node".to_owned(),
     };

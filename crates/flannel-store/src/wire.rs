@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, SubnetOrigin, Version};
+use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, SubnetOrigin, Version, owner_name};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -20,6 +20,10 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 /// The header with the server's time in milliseconds, by which leases end there: its machine's clock
 /// and ours may say something else.
 pub const TIME: &str = "flannel-time";
+
+/// The header with a secret that a node has made for itself. Whoever has a node's token may be another machine; whoever
+/// has this, too, is the one that acquired the lease.
+pub const NODE_SECRET: &str = "flannel-node-secret";
 
 /// Whatever the other side says, a time that far from now can still be told: a hundred years.
 const LONGEST_LIFE: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -42,7 +46,7 @@ pub fn lease_json(subnet: &Subnet, entry: &KeptLease, ttl: Option<Duration>) -> 
     let (attrs, version) = (entry.attrs.to_json(), entry.version);
     out += &format!("\"Attrs\":{attrs},\"Expiration\":\"{expiration}\",\"Version\":{version}");
     if let Some(owner) = &entry.owner {
-        out += &format!(",\"Owner\":{}", serde_json::Value::from(&**owner));
+        out += &format!(",\"Owner\":{}", serde_json::Value::from(owner_name(owner)));
     }
     if let Some(ttl) = ttl {
         out += &format!(",\"TTL\":{}", ttl.as_secs());

@@ -78,7 +78,7 @@ fn bytes_that_are_no_utf8_do_not_cost_the_lease() {
 fn what_is_no_lease_value_is_refused_with_the_reason() {
     assert_eq!(
         refused(r#"{"PublicIP":"1.2.3"}"#),
-        "lease attribute PublicIP \"1.2.3\" is not an IPv4 address: delete the key or restart its host"
+        "lease attribute PublicIP \"1.2.3\" is not an IPv4 address: write one, or leave it out"
     );
     assert!(refused(r#"{"PublicIP":"fd00::1"}"#).contains("not an IPv4 address"));
     for json in

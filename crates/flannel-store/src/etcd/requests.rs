@@ -17,7 +17,12 @@ use super::leases::EtcdLeases;
 use super::proto::{Event, EventKind, KeyValue, RangeRequest, WatchCreateRequest};
 use super::timing::WATCH_SILENCE;
 use super::txn;
-use crate::{LIFE, NodeAnswer, NodeRequest, RequestId, Requests, StoreError};
+use crate::{
+    LIFE, NodeAnswer, NodeRequest, REQUESTS_AT_ONCE, Refusal, RequestId, Requests, StoreError,
+};
+
+/// Requests that are remembered, so that the next one is heard when another has ended.
+const MOST_HEARD: usize = 4 * REQUESTS_AT_ONCE;
 
 /// Nobody may read what is asked, perhaps; it is not looked at often then.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
@@ -29,6 +34,9 @@ impl EtcdLeases {
         let key = Bytes::from(self.keys.request(&request.id));
         let value = Bytes::from(request.to_json());
         let standing = self.standing(&request.id, &attempted).await?;
+        if standing.is_none() && self.count_standing().await.map_err(during)? >= REQUESTS_AT_ONCE {
+            return Err(StoreError::rejected(&attempted, Refusal::too_many_requests()));
+        }
         let lease = match &standing {
             Some(kv) if self.client.lease_keep_alive(kv.lease).await.map_err(during)? => kv.lease,
             _ => {
@@ -84,6 +92,19 @@ impl EtcdLeases {
             Err(fault) if fault.reason.contains("lease not found") => Err(lost()),
             Err(fault) => Err(fault.during(attempted)),
         }
+    }
+
+    /// How many requests stand, as far as it matters.
+    async fn count_standing(&self) -> Result<usize, Fault> {
+        let range = KeyRange::directory(self.keys.requests());
+        let request = RangeRequest {
+            key: range.start,
+            range_end: range.end,
+            limit: REQUESTS_AT_ONCE as i64,
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        Ok(self.client.range(request).await?.kvs.len())
     }
 
     /// The request as it stands. One without an etcd lease was written by hand, and is nobody's to end.
@@ -142,6 +163,7 @@ impl Listener {
         let all = RangeRequest {
             key: key.clone(),
             range_end: range_end.clone(),
+            limit: MOST_HEARD as i64,
             ..RangeRequest::default()
         };
         let listed = self.leases.client.range(all).await?;
@@ -186,6 +208,12 @@ impl Listener {
     }
 
     fn take(&mut self, kv: &KeyValue) {
+        // Whoever may write to etcd may write any number of them.
+        if self.standing.len() >= MOST_HEARD && !self.standing.contains_key(&kv.key) {
+            let key = String::from_utf8_lossy(&kv.key);
+            tracing::debug!(%key, "a request is left alone: more stand than operators can place");
+            return;
+        }
         let text = std::str::from_utf8(&kv.value).unwrap_or_default();
         match NodeRequest::read(text) {
             Ok(request) => _ = self.standing.insert(kv.key.clone(), request),
@@ -197,7 +225,7 @@ impl Listener {
     }
 
     fn tell(&self) {
-        let now: Requests = self.standing.values().cloned().collect();
+        let now: Requests = self.standing.values().take(REQUESTS_AT_ONCE).cloned().collect();
         self.told.send_if_modified(|told| {
             let changed = *told != now;
             *told = now;

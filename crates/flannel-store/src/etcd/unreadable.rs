@@ -29,7 +29,12 @@ impl Unreadable {
             let shown = String::from_utf8_lossy(key);
             let shown = flannel_common::shorten(&shown, LONGEST_SHOWN);
             let kept = last_good.is_some();
-            tracing::warn!(key = %shown, %why, kept, "skipping a key of etcd that cannot be read");
+            tracing::warn!(
+                key = %shown,
+                %why,
+                kept,
+                "skipping a key of etcd that cannot be read: delete it, or restart flanneld on its node"
+            );
             self.keys.insert(key.into(), last_good);
         } else if !self.told_of_more {
             self.told_of_more = true;

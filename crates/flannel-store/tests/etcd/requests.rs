@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use flannel_store::testing::EtcdServer;
-use flannel_store::{Admin as _, LIFE, NodeAnswer, NodeRequest, Requests, Store as _, StoreError};
+use flannel_store::{
+    Admin as _, LIFE, NodeAnswer, NodeRequest, REQUESTS_AT_ONCE, Requests, Store as _, StoreError,
+};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -70,4 +72,32 @@ async fn what_an_operator_who_was_killed_has_asked_goes_by_itself_and_its_answer
     until(&mut heard, &[]).await;
     assert!(began.elapsed() > LIFE, "placing it again has given it its life again");
     assert!(etcd.store(3).answers(&request(1).id).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn no_more_requests_stand_at_once_than_nodes_carry_out() {
+    let etcd = EtcdServer::start();
+    let operator = etcd.store(1);
+    let numbered =
+        |number: usize| NodeRequest { id: format!("r{number}").parse().unwrap(), ..request(1) };
+    for number in 0..REQUESTS_AT_ONCE {
+        operator.place(&numbered(number)).await.unwrap();
+    }
+    let refused = operator.place(&numbered(9)).await.unwrap_err().to_string();
+    assert!(refused.contains("stand in this network already"), "{refused}");
+    operator.place(&numbered(0)).await.expect("one that stands is placed again");
+    // Whoever may write to etcd does not ask first.
+    for number in 10..40 {
+        let key = format!("{}/requests/w{number}", EtcdServer::PREFIX);
+        etcd.raw()
+            .put(
+                &key,
+                NodeRequest { id: format!("w{number}").parse().unwrap(), ..request(1) }.to_json(),
+            )
+            .await;
+    }
+    let mut heard = etcd.store(2).requests();
+    let seen = heard.wait_for(|now| !now.is_empty());
+    assert_eq!(timeout(2 * LIFE, seen).await.expect("in time").unwrap().len(), REQUESTS_AT_ONCE);
+    operator.withdraw(&numbered(0).id).await.unwrap();
 }

@@ -107,7 +107,7 @@ fn table(leases: &[Held], wide: bool, ends: Ends) -> String {
         rows.push([
             shown(&held.lease.subnet),
             address(attrs),
-            brief(attrs.owner.as_deref().unwrap_or("-"), LONGEST_NAME),
+            brief(attrs.owner_name().unwrap_or("-"), LONGEST_NAME),
             brief(kind, LONGEST_KIND),
             left(held.expiry, ends),
             brief(&data.join(" "), LONGEST_DATA),

@@ -150,7 +150,7 @@ impl Daemon {
         };
         PeerState {
             network: self.setup.report.network().to_string(),
-            name: attrs.and_then(|attrs| attrs.owner.as_deref()).map(str::to_owned),
+            name: attrs.and_then(|attrs| attrs.owner_name()).map(str::to_owned),
             subnet: subnet.v4().map(|net| net.to_string()),
             ipv6_subnet: subnet.v6().map(|net| net.to_string()),
             public_ip: attrs.and_then(|attrs| attrs.public_ip),

@@ -71,9 +71,9 @@ async fn known(args: &BundleArgs) -> anyhow::Result<Vec<Peer>> {
     match asked.await {
         Err(_) if args.knowing.store.is_named() => {
             let snapshot = args.knowing.store.open()?.snapshot().await?;
-            let peer = |LeaseAttrs { owner, public_ip, public_ipv6, .. }: LeaseAttrs| Peer {
-                name: owner.map(String::from),
-                address: public_ip.map(IpAddr::from).or(public_ipv6.map(IpAddr::from)),
+            let peer = |attrs: LeaseAttrs| Peer {
+                name: attrs.owner_name().map(str::to_owned),
+                address: attrs.public_ip.map(IpAddr::from).or(attrs.public_ipv6.map(IpAddr::from)),
             };
             Ok(snapshot.leases.into_iter().map(|stored| peer(stored.lease.attrs)).collect())
         }

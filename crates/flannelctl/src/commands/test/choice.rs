@@ -20,7 +20,7 @@ impl Node {
         let attrs = &lease.attrs;
         let address = attrs.public_ip.map(|ip| ip.to_string());
         let address = address.or(attrs.public_ipv6.map(|ip| ip.to_string()));
-        let name = attrs.owner.as_deref().map(str::to_owned).or(address);
+        let name = attrs.owner_name().map(str::to_owned).or(address);
         Self {
             subnet: lease.subnet,
             name: name.unwrap_or_else(|| lease.subnet.to_string()),
