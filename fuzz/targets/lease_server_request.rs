@@ -64,7 +64,7 @@ fn read(text: &str) -> Option<(Request<Full<Bytes>>, Who)> {
 }
 
 fn node(name: &str, addresses: Addresses) -> Who {
-    Who { name: Some(name.into()), admin: false, addresses, source: None }
+    Who { name: Some(name.into()), admin: false, addresses, ..Who::anybody() }
 }
 
 async fn ask(api: &Api, service: &Memory, request: Request<Full<Bytes>>, who: Who, text: &str) {

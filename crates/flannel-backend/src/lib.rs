@@ -24,6 +24,7 @@ mod link_identity;
 mod needs;
 mod privilege;
 mod trial;
+mod redact;
 mod udp;
 mod underlay;
 mod vxlan;
@@ -44,6 +45,7 @@ pub use link_identity::{InvalidLinkIdentity, LinkIdentity, link_identities};
 pub use needs::{Answers, Need, WireguardBy};
 pub use privilege::{ConfigOrigin, Privilege, PrivilegePolicy, PrivilegesWithheld};
 pub use trial::{trial_wishes, without_trial_devices};
+pub use redact::redact_config;
 pub use underlay::{Stack, Underlay};
 pub use wishes::{DesiredState, WantedBy, Wishes};
 

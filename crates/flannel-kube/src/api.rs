@@ -14,6 +14,7 @@ use crate::forward::{FlannelPod, PodList};
 use crate::http::{Answer, Ask, Client, Stream};
 use crate::message::{ACCEPT, Encoding, Event, Malformed, Status};
 use crate::node::NodeView;
+use crate::token_review::TokenReview;
 
 const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
@@ -41,6 +42,7 @@ pub enum Action {
     PatchConfigMap,
     CreateEvent,
     PatchEvent,
+    ReviewToken,
 }
 
 impl Action {
@@ -50,7 +52,7 @@ impl Action {
             Self::ListNodes | Self::ListPods => "list",
             Self::WatchNodes => "watch",
             Self::PatchNodeStatus | Self::PatchConfigMap | Self::PatchEvent => "patch",
-            Self::CreateEvent | Self::ForwardPort => "create",
+            Self::CreateEvent | Self::ForwardPort | Self::ReviewToken => "create",
         }
     }
 
@@ -62,6 +64,7 @@ impl Action {
             Self::ForwardPort => "pods/portforward",
             Self::GetConfigMap | Self::PatchConfigMap => "configmaps",
             Self::CreateEvent | Self::PatchEvent => "events",
+            Self::ReviewToken => "tokenreviews",
         }
     }
 
@@ -88,6 +91,10 @@ impl Action {
             Self::CreateEvent | Self::PatchEvent => {
                 "flannel's service account needs, by a Role in the namespace default, the rule {apiGroups: [\"\"], \
                  resources: [events], verbs: [create, patch]}"
+            }
+            Self::ReviewToken => {
+                "the ClusterRole of the lease server's service account needs the rule {apiGroups: \
+                 [authentication.k8s.io], resources: [tokenreviews], verbs: [create]}"
             }
             Self::GetConfigMap | Self::PatchConfigMap => {
                 "who looks at the network config needs the right to get that ConfigMap, and who writes it to patch it"
@@ -250,6 +257,23 @@ impl Api {
     pub async fn create(&self, action: Action, path: &str, object: &str) -> Result<(), ApiError> {
         let path = format!("{path}?fieldManager=flannel");
         self.ask(action, &Method::POST, &path, Some((JSON, object))).await.map(drop)
+    }
+
+    /// Asks whose a token is that was made for this audience.
+    pub async fn review_token(&self, token: &str, audience: &str) -> Result<TokenReview, ApiError> {
+        let action = Action::ReviewToken;
+        let question = serde_json::json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": { "token": token, "audiences": [audience] },
+        });
+        let (path, question) =
+            ("/apis/authentication.k8s.io/v1/tokenreviews", question.to_string());
+        let content = Some((JSON, question.as_str()));
+        let answer =
+            self.answer(action, Ask { method: &Method::POST, path, accept: JSON, content }).await?;
+        TokenReview::read(&answer.body, audience)
+            .ok_or_else(|| self.malformed(action, &Malformed("it is not a TokenReview")))
     }
 
     /// Changes an object.

@@ -29,6 +29,7 @@ mod store;
 pub mod table;
 #[cfg(feature = "test-util")]
 pub mod testing;
+mod token_review;
 mod working;
 
 pub use forward::{Forwarded, ProbePorts};
@@ -36,3 +37,4 @@ pub use nodes::KubeNodes;
 pub use operator::{ConfigMapName, KubeOperator};
 pub use options::KubeOptions;
 pub use store::KubeStore;
+pub use token_review::TokenReview;

@@ -10,10 +10,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::lease_state::{Addresses, Reply, Request as Asked, Who};
+use crate::lease_state::{Reply, Request as Asked, Who};
 use crate::watch_log::{Style, WatchLog};
 use bytes::Bytes;
-use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet};
+use flannel_lease::{Expiry, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
 use flannel_metrics::Format;
 use flannel_store::wire::{self, WireError, WireLease, WireNode, WireReservation};
 use http::header::ACCEPT;
@@ -95,7 +95,7 @@ impl Api {
                 Ok(answer::metrics(scrape.text(format), format.content_type()))
             }
             (Route::Networks, Method::GET) => self.networks(&query, standing).await,
-            (Route::Config(name), Method::GET) => self.config(&name, query.raw),
+            (Route::Config(name), Method::GET) => self.config(&name, query.raw, &who),
             (Route::Config(name), Method::PUT) => {
                 let text = self.read(request).await?;
                 let judged = flannel_backend::judge_to_write(&text, self.service.subnets());
@@ -147,10 +147,11 @@ impl Api {
                 let (watch_log, turns) = (self.watch_log(&name)?, self.turns.clone());
                 let watching = self.counted.watching();
                 // A client that may only read is not a node.
-                let hears = query.requests && who.addresses != Addresses::Nothing;
+                let hears = query.requests && !who.only_reads();
+                let style = if who.only_reads() { Style::RedactedStream } else { Style::Stream };
                 let requests = hears.then(|| self.service.requests(&name)).transpose()?;
                 let events = Events::new(
-                    watch_log, requests, query.next, patience, standing, turns, watching,
+                    watch_log, style, requests, query.next, patience, standing, turns, watching,
                 );
                 Ok(answer::lines(Body::Events(Box::new(events))))
             }
@@ -199,7 +200,12 @@ impl Api {
         who: &Who,
     ) -> Answered {
         let lease = self.watch_log(name)?.lease(&node).ok_or(Refusal::Gone(node))?;
-        if !who.owns(lease.owner.as_deref(), &lease.attrs) {
+        // Where subnets are assigned, a lease is that of a Node, which the client has the name of.
+        let is_own = match self.service.subnets() {
+            SubnetOrigin::Store => who.admin || who.name.as_deref() == lease.owner.as_deref(),
+            SubnetOrigin::Pool => who.owns(lease.owner.as_deref(), &lease.attrs),
+        };
+        if !is_own {
             return Err(Refusal::NotYours(node, Box::new(lease)).into());
         }
         let body = read_answer_body(&self.read(request).await?).map_err(wrong)?;
@@ -215,11 +221,17 @@ impl Api {
             .await
     }
 
-    fn config(&self, name: &NetworkName, raw: bool) -> Answered {
+    /// Who only reads is not a node, and needs none of the secrets in it.
+    fn config(&self, name: &NetworkName, raw: bool, who: &Who) -> Answered {
         let missing = || Refusal::NoNetwork(name.clone());
         let watch_log = self.service.watch_logs().get(name).ok_or_else(missing)?;
-        let config =
-            if raw { watch_log.config_text().map(Bytes::from) } else { watch_log.config() };
+        let text = || watch_log.config_text();
+        let config = match (raw, who.only_reads()) {
+            (true, true) => text().map(|text| flannel_backend::redact_config(&text).into()),
+            (true, false) => text().map(Bytes::from),
+            (false, true) => watch_log.redacted_config(),
+            (false, false) => watch_log.config(),
+        };
         Ok(answer::json(config.ok_or_else(missing)?))
     }
 

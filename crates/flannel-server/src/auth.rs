@@ -15,7 +15,8 @@ use http::HeaderValue;
 
 use crate::answer::Fault;
 use crate::certificate;
-use crate::lease_state::{Addresses, Who};
+use crate::lease_state::{Addresses, ClientMachine, Who};
+use crate::token_review::Verdict;
 
 /// A certificate with this name is an operator's.
 const OPERATOR: &str = "flannel-admin";
@@ -93,7 +94,7 @@ pub fn hash_token(token: &str) -> String {
     format!("sha256:{}", hex(&digest(token)))
 }
 
-fn digest(token: &str) -> [u8; 32] {
+pub(crate) fn digest(token: &str) -> [u8; 32] {
     let digest = ring::digest::digest(&ring::digest::SHA256, token.as_bytes());
     digest.as_ref().try_into().unwrap_or_default()
 }
@@ -108,33 +109,55 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Who it is, when clients are asked who they are.
+/// What a client shows of itself with a request, and where the request comes from.
+#[derive(Debug)]
+pub(crate) struct ClientEvidence<'a> {
+    pub(crate) authorization: Option<&'a HeaderValue>,
+    /// What Kubernetes says of the token, where it was asked.
+    pub(crate) reviewed: Option<Verdict>,
+    pub(crate) certificate: Option<&'a certificate::Names>,
+    pub(crate) machine: &'a ClientMachine,
+    pub(crate) source: IpAddr,
+}
+
+/// Who it is, when clients are asked who they are. `takes_tokens`: those of a file or of Kubernetes.
 pub(crate) fn identify(
     tokens: Option<&Tokens>,
-    certificate: Option<&certificate::Names>,
-    authorization: Option<&HeaderValue>,
-    source: IpAddr,
+    takes_tokens: bool,
+    evidence: ClientEvidence<'_>,
 ) -> Result<Who, Fault> {
     let unknown = |text: &str| Err(Fault::unknown_client(text));
-    if let Some(tokens) = tokens
-        && let Some(header) = authorization
-    {
-        let token = header.to_str().ok().and_then(|text| text.split_once(' '));
-        let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let ClientEvidence { authorization, reviewed, certificate, machine, source } = evidence;
+    if let Some(header) = authorization.filter(|_| takes_tokens) {
         // Compared by its hash, so that how long it takes tells nothing about the token.
-        return match token.and_then(|(_, token)| tokens.0.get(&digest(token.trim()))) {
-            Some(holder) => Ok(holder.who(source)),
-            None => unknown("the token is not known here: get a new one from the operator"),
+        let holder = bearer(header).and_then(|token| tokens?.0.get(&digest(token)));
+        return match (holder, reviewed) {
+            (Some(holder), _) => Ok(holder.who(source, machine)),
+            (None, Some(Verdict::Node(name))) => Ok(Who {
+                name: Some(name),
+                machine: ClientMachine::Vouched,
+                admin: false,
+                addresses: Addresses::Only([source].into()),
+                source: Some(source),
+            }),
+            (None, Some(Verdict::Refused(reason))) => unknown(&reason),
+            (None, None) => unknown("the token is not known here: get a new one from the operator"),
         };
     }
     match certificate {
-        Some(names) => by_certificate(names, source),
+        Some(names) => by_certificate(names, source, machine),
         None => unknown("say who you are: send a token, or show a certificate"),
     }
 }
 
+/// The token in the header `Authorization`.
+pub(crate) fn bearer(header: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
 impl Holder {
-    fn who(&self, source: IpAddr) -> Who {
+    fn who(&self, source: IpAddr, machine: &ClientMachine) -> Who {
         let (admin, addresses) = match &self.rights {
             Rights::Operator => (true, Addresses::Any),
             Rights::Reader => (false, Addresses::Nothing),
@@ -142,11 +165,16 @@ impl Holder {
             Rights::Source => (false, Addresses::Only([source].into())),
             Rights::Only(addresses) => (false, Addresses::Only(addresses.clone())),
         };
-        Who { name: Some(self.name.clone()), admin, addresses, source: Some(source) }
+        let (name, machine) = (Some(self.name.clone()), machine.clone());
+        Who { name, machine, admin, addresses, source: Some(source) }
     }
 }
 
-fn by_certificate(names: &certificate::Names, source: IpAddr) -> Result<Who, Fault> {
+fn by_certificate(
+    names: &certificate::Names,
+    source: IpAddr,
+    machine: &ClientMachine,
+) -> Result<Who, Fault> {
     let Some(name) = names.dns.first() else {
         let text = "the certificate has no DNS name to know its holder by";
         return Err(Fault::unknown_client(text));
@@ -157,7 +185,8 @@ fn by_certificate(names: &certificate::Names, source: IpAddr) -> Result<Who, Fau
     };
     let admin = names.dns.iter().any(|name| name == OPERATOR);
     let addresses = if admin { Addresses::Any } else { Addresses::Only(allowed) };
-    Ok(Who { name: Some(name.as_str().into()), admin, addresses, source: Some(source) })
+    let (name, machine) = (Some(name.as_str().into()), machine.clone());
+    Ok(Who { name, machine, admin, addresses, source: Some(source) })
 }
 
 #[cfg(test)]
@@ -165,6 +194,18 @@ mod tests {
     use super::*;
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+    fn identify(
+        tokens: Option<&Tokens>,
+        certificate: Option<&certificate::Names>,
+        authorization: Option<&HeaderValue>,
+        source: IpAddr,
+    ) -> Result<Who, Fault> {
+        let machine = &ClientMachine::Unknown;
+        let evidence =
+            ClientEvidence { authorization, reviewed: None, certificate, machine, source };
+        super::identify(tokens, tokens.is_some(), evidence)
+    }
 
     fn header(authorization: &str) -> HeaderValue {
         authorization.parse().unwrap()

@@ -57,6 +57,7 @@ impl Rest {
 
 pub(crate) struct Events {
     watch_log: Arc<WatchLog>,
+    style: Style,
     cursor: Option<LogPosition>,
     changes: WatchStream<u64>,
     /// What operators ask of nodes, for clients that are to hear it.
@@ -76,6 +77,7 @@ pub(crate) struct Events {
 impl Events {
     pub(crate) fn new(
         watch_log: Arc<WatchLog>,
+        style: Style,
         requests: Option<watch::Receiver<Requests>>,
         cursor: Option<LogPosition>,
         patience: Option<Duration>,
@@ -88,6 +90,7 @@ impl Events {
         let (waiting, rest, lost) = (None, Rest::default(), standing.lost());
         Self {
             watch_log,
+            style,
             cursor,
             changes,
             requests: requests.map(WatchStream::new),
@@ -123,7 +126,7 @@ impl Events {
             }
         }
         if let Poll::Ready(turn) = self.poll_turn(context)
-            && let Some((line, cursor)) = self.watch_log.answer(self.cursor, Style::Stream)
+            && let Some((line, cursor)) = self.watch_log.answer(self.cursor, self.style)
         {
             self.cursor = Some(cursor);
             self.listen_on();

@@ -5,6 +5,7 @@ mod answer;
 mod api;
 mod auth;
 mod body;
+mod browser;
 pub mod certificate;
 mod clock;
 pub mod embedded;
@@ -14,6 +15,7 @@ mod leases_of_page;
 mod leftover;
 mod limits;
 mod listen;
+mod local_peer;
 mod metrics;
 mod permission;
 mod reload;
@@ -22,6 +24,7 @@ mod serve;
 mod standing;
 mod store_service;
 mod tls;
+mod token_review;
 mod turns;
 pub mod watch_log;
 
@@ -34,6 +37,7 @@ pub use listen::{Listen, ListenError};
 pub use metrics::LogFigures;
 pub use serve::{BindError, Options, Server, TlsFiles};
 pub use store_service::StoreService;
+pub use token_review::{AUDIENCE, ServiceAccountTokens, TokenReviewer, Verdict};
 
 /// The description of the API.
 pub const OPENAPI: &str = include_str!("openapi.json");

@@ -1,17 +1,20 @@
 //! How much clients may take.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at once, from everybody and from one address. This machine's own are not counted
-    /// by address.
+    /// Connections at once, from everybody; and from one address, of those that have not said who they are and of those
+    /// that have. This machine's own are not counted by address.
     pub connections: usize,
     pub connections_per_address: usize,
-    /// Requests per second and address, on average and in a burst. This machine's own are not counted.
+    /// Requests per second, on average and in a burst, of each client that is known at each address, and of all that
+    /// are not known at each address. This machine's own are not counted.
     pub requests_per_second: f64,
     pub request_burst: f64,
     pub largest_body: usize,
@@ -48,97 +51,150 @@ impl Default for Limits {
     }
 }
 
-/// Addresses remembered for a while after their last connection has ended; beyond it, the one that
-/// left first is forgotten first.
-const MOST_DEPARTED: usize = 16_384;
+/// Buckets that are kept; beyond it, the one that was made first is forgotten first.
+const MOST_BUCKETS: usize = 65_536;
 
-/// Counts what each address takes. It knows those that are connected, which [`Limits::connections`]
-/// bounds, and those that left so lately that they would gain by being forgotten.
+/// Who pays for a request. Whoever is not known pays with the others at the same address, so that a pod, which comes
+/// from the address of its node, does not spend what that node may ask.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Payer {
+    Unknown(IpAddr),
+    Client { name: Arc<str>, source: IpAddr },
+}
+
+/// Counts what each client takes.
 #[derive(Debug)]
 pub(crate) struct Meter {
     limits: Limits,
-    clients: Mutex<Clients>,
+    /// Clients say who they are; so those who have not are told from those who have.
+    asks_who: bool,
+    state: Mutex<MeterState>,
 }
 
 #[derive(Debug, Default)]
-struct Clients {
-    known: HashMap<IpAddr, Client>,
-    /// In the order of leaving. Some may be back.
-    departed: VecDeque<(Instant, IpAddr)>,
+struct MeterState {
+    next: u64,
+    connections: HashMap<IpAddr, AddressConnections>,
+    buckets: HashMap<Payer, Bucket>,
+    /// Every bucket once, in the order of making or of the last look.
+    by_age: VecDeque<(Instant, Payer)>,
+}
+
+/// Connections from one address. There is an entry while there are any.
+#[derive(Debug, Default)]
+struct AddressConnections {
+    known: HashSet<u64>,
+    /// Oldest first; each is told when it has to go.
+    unknown: BTreeMap<u64, Arc<Notify>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Client {
-    connections: usize,
-    /// When the last connection ended.
-    left: Instant,
-    /// Requests it may still make at once, as of `at`.
+struct Bucket {
+    /// Requests that may still be made at once, as of `at`.
     credit: f64,
     at: Instant,
 }
 
+/// A connection that is counted until [`Meter::disconnected`].
+#[derive(Debug)]
+pub(crate) struct ConnectionSlot {
+    number: u64,
+    address: IpAddr,
+    /// Rung when the connection has to make room for another one.
+    pub(crate) evicted: Arc<Notify>,
+}
+
 impl Meter {
-    pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, clients: Mutex::default() }
+    pub(crate) fn new(limits: Limits, asks_who: bool) -> Self {
+        Self { limits, asks_who, state: Mutex::default() }
     }
 
-    /// Whether one more connection from there is in order; if so, it is counted until
-    /// [`Self::disconnected`].
-    pub(crate) fn connected(&self, address: IpAddr, now: Instant) -> bool {
+    /// Counts one more connection; `None` when there are too many from there. Where clients say who they are, the
+    /// oldest that has not done so makes room: whoever does not speak keeps nobody out.
+    pub(crate) fn connected(&self, address: IpAddr) -> Option<ConnectionSlot> {
+        let mut state = self.state();
+        let evicted = Arc::new(Notify::new());
+        let number = state.next;
+        state.next += 1;
+        if !address.is_loopback() {
+            let of = state.connections.entry(address).or_default();
+            if of.unknown.len() >= self.limits.connections_per_address {
+                if !self.asks_who {
+                    return None;
+                }
+                if let Some((_, oldest)) = of.unknown.pop_first() {
+                    oldest.notify_one();
+                }
+            }
+            of.unknown.insert(number, evicted.clone());
+        }
+        Some(ConnectionSlot { number, address, evicted })
+    }
+
+    /// The client at this connection has said who it is.
+    pub(crate) fn identified(&self, slot: &ConnectionSlot) {
+        let mut state = self.state();
+        let Some(of) = state.connections.get_mut(&slot.address) else { return };
+        if of.known.len() < self.limits.connections_per_address
+            && of.unknown.remove(&slot.number).is_some()
+        {
+            of.known.insert(slot.number);
+        }
+    }
+
+    pub(crate) fn disconnected(&self, slot: &ConnectionSlot) {
+        let mut state = self.state();
+        let Some(of) = state.connections.get_mut(&slot.address) else { return };
+        // One that had to make room is no longer among them.
+        of.known.remove(&slot.number);
+        of.unknown.remove(&slot.number);
+        if of.known.is_empty() && of.unknown.is_empty() {
+            state.connections.remove(&slot.address);
+        }
+    }
+
+    /// Whether one more request is in order.
+    pub(crate) fn requested(&self, payer: &Payer, now: Instant) -> bool {
+        let (Payer::Unknown(address) | Payer::Client { source: address, .. }) = payer;
         if address.is_loopback() {
             return true;
         }
-        let mut clients = self.clients(now);
-        let credit = self.limits.request_burst;
-        let fresh = || Client { connections: 0, left: now, credit, at: now };
-        let client = clients.known.entry(address).or_insert_with(fresh);
-        let fits = client.connections < self.limits.connections_per_address;
-        client.connections += usize::from(fits);
-        fits
-    }
-
-    pub(crate) fn disconnected(&self, address: IpAddr, now: Instant) {
-        let mut clients = self.clients(now);
-        let Some(client) = clients.known.get_mut(&address) else { return };
-        client.connections = client.connections.saturating_sub(1);
-        if client.connections == 0 {
-            client.left = now;
-            clients.departed.push_back((now, address));
-        }
-    }
-
-    /// Whether one more request from there, over a connection that is counted, is in order.
-    pub(crate) fn requested(&self, address: IpAddr, now: Instant) -> bool {
         let Limits { requests_per_second, request_burst, .. } = self.limits;
-        let mut clients = self.clients(now);
-        let Some(client) = clients.known.get_mut(&address) else { return true };
-        let since = now.duration_since(client.at).as_secs_f64();
-        client.credit = (client.credit + since * requests_per_second).min(request_burst);
-        client.at = now;
-        let fits = client.credit >= 1.0;
-        client.credit -= f64::from(u8::from(fits));
-        fits
-    }
-
-    fn clients(&self, now: Instant) -> MutexGuard<'_, Clients> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         // After that long it would have all its credit back.
-        let Limits { requests_per_second, request_burst, .. } = self.limits;
-        clients.forget(now, Duration::from_secs_f64(request_burst / requests_per_second));
-        clients
+        state.forget(now, Duration::from_secs_f64(request_burst / requests_per_second));
+        if !state.buckets.contains_key(payer) {
+            state.by_age.push_back((now, payer.clone()));
+            state.buckets.insert(payer.clone(), Bucket { credit: request_burst, at: now });
+        }
+        let Some(bucket) = state.buckets.get_mut(payer) else { return true };
+        let since = now.duration_since(bucket.at).as_secs_f64();
+        bucket.credit = (bucket.credit + since * requests_per_second).min(request_burst);
+        bucket.at = now;
+        let fits = bucket.credit >= 1.0;
+        bucket.credit -= f64::from(u8::from(fits));
+        fits
+    }
+
+    fn state(&self) -> MutexGuard<'_, MeterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Clients {
-    /// Costs as much as has been put into `departed`, however many are known.
+impl MeterState {
+    /// Costs as much as has been put into `by_age`, however many are known.
     fn forget(&mut self, now: Instant, after: Duration) {
-        while let Some((left, address)) = self.departed.front().copied() {
-            if now.duration_since(left) < after && self.departed.len() <= MOST_DEPARTED {
+        while let Some((since, _)) = self.by_age.front() {
+            let full = self.by_age.len() > MOST_BUCKETS;
+            if now.duration_since(*since) < after && !full {
                 return;
             }
-            self.departed.pop_front();
-            if self.known.get(&address).is_some_and(|c| c.connections == 0 && c.left == left) {
-                self.known.remove(&address);
+            let Some((_, payer)) = self.by_age.pop_front() else { return };
+            match self.buckets.get(&payer) {
+                Some(bucket) if !full && now.duration_since(bucket.at) < after => {
+                    self.by_age.push_back((bucket.at, payer));
+                }
+                _ => _ = self.buckets.remove(&payer),
             }
         }
     }
@@ -152,63 +208,83 @@ mod tests {
 
     const FAR: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 
-    fn meter() -> Meter {
-        Meter::new(Limits {
+    fn meter(asks_who: bool) -> Meter {
+        let limits = Limits {
             connections_per_address: 2,
             requests_per_second: 1.0,
             request_burst: 3.0,
             ..Limits::default()
-        })
+        };
+        Meter::new(limits, asks_who)
+    }
+
+    fn client(name: &str) -> Payer {
+        Payer::Client { name: name.into(), source: FAR }
     }
 
     #[test]
-    fn an_address_has_so_many_requests_at_once_and_then_one_a_second() {
-        let (meter, now) = (meter(), Instant::now());
+    fn a_payer_has_so_many_requests_at_once_and_then_one_a_second() {
+        let (meter, now) = (meter(true), Instant::now());
         let at = |ms| now + Duration::from_millis(ms);
-        let other = IpAddr::V4([192, 0, 2, 2].into());
-        assert!(meter.connected(FAR, now) && meter.connected(other, now));
-        let granted = (0..10).filter(|_| meter.requested(FAR, now)).count();
+        let far = Payer::Unknown(FAR);
+        let granted = (0..10).filter(|_| meter.requested(&far, now)).count();
         assert_eq!(granted, 3);
-        assert!(!meter.requested(FAR, at(900)));
-        assert!(meter.requested(FAR, at(1_500)) && !meter.requested(FAR, at(1_500)));
-        assert!(meter.requested(other, now), "others are not concerned");
-        let here = IpAddr::V4([127, 0, 0, 1].into());
-        assert!((0..100).all(|_| meter.connected(here, now) && meter.requested(here, now)));
+        assert!(!meter.requested(&far, at(900)));
+        assert!(meter.requested(&far, at(1_500)) && !meter.requested(&far, at(1_500)));
+        let other = Payer::Unknown([192, 0, 2, 2].into());
+        assert!(meter.requested(&other, now), "others are not concerned");
+        let here = Payer::Unknown([127, 0, 0, 1].into());
+        assert!((0..100).all(|_| meter.requested(&here, now)));
     }
 
     #[test]
-    fn a_connection_counts_until_it_ends() {
-        let (meter, now) = (meter(), Instant::now());
-        assert!(meter.connected(FAR, now) && meter.connected(FAR, now));
-        assert!(!meter.connected(FAR, now));
-        meter.disconnected(FAR, now);
-        assert!(meter.connected(FAR, now));
+    fn whoever_is_not_known_spends_nothing_of_the_client_at_the_same_address() {
+        let (meter, now) = (meter(true), Instant::now());
+        let stranger = Payer::Unknown(FAR);
+        assert_eq!((0..100).filter(|_| meter.requested(&stranger, now)).count(), 3);
+        assert!((0..3).all(|_| meter.requested(&client("node-1"), now)));
+        assert!(!meter.requested(&client("node-1"), now), "it has a limit, too");
+        assert!(meter.requested(&client("node-2"), now));
     }
 
-    #[test]
-    fn to_leave_and_come_back_gains_nothing() {
-        let (meter, now) = (meter(), Instant::now());
-        let mut granted = 0;
-        for _ in 0..10 {
-            assert!(meter.connected(FAR, now));
-            granted += usize::from(meter.requested(FAR, now));
-            meter.disconnected(FAR, now);
+    #[tokio::test]
+    async fn connections_of_strangers_make_room_for_one_that_may_be_a_nodes() {
+        let meter = meter(true);
+        let node = meter.connected(FAR).unwrap();
+        meter.identified(&node);
+        let strangers: Vec<_> = (0..5).map(|_| meter.connected(FAR).unwrap()).collect();
+        for gone in &strangers[..3] {
+            gone.evicted.notified().await;
         }
-        assert_eq!(granted, 3);
+        let newest = meter.connected(FAR).expect("a node that comes back gets in");
+        strangers[3].evicted.notified().await;
+        meter.identified(&newest);
+        for slot in strangers.iter().chain([&node, &newest]) {
+            meter.disconnected(slot);
+        }
+        assert!(meter.state().connections.is_empty(), "all that came have gone");
+    }
+
+    #[test]
+    fn where_nobody_says_who_he_is_those_who_came_first_stay() {
+        let meter = meter(false);
+        let first = meter.connected(FAR).unwrap();
+        assert!(meter.connected(FAR).is_some());
+        assert!(meter.connected(FAR).is_none());
+        meter.disconnected(&first);
+        assert!(meter.connected(FAR).is_some());
     }
 
     #[test]
     fn what_is_remembered_is_bounded_however_many_addresses_come_and_go() {
-        let (meter, now) = (meter(), Instant::now());
+        let (meter, now) = (meter(true), Instant::now());
         let address = |number: u128| IpAddr::V6(Ipv6Addr::from((0x2001_0db8 << 96) + number));
         for number in 0..100_000 {
-            assert!(meter.connected(address(number), now));
-            meter.disconnected(address(number), now);
+            assert!(meter.requested(&Payer::Unknown(address(number)), now));
         }
-        assert!(meter.connected(FAR, now));
-        let known = |meter: &Meter| meter.clients.lock().unwrap().known.len();
-        assert!(known(&meter) <= MOST_DEPARTED + 1, "{}", known(&meter));
-        assert!(meter.requested(FAR, now + Duration::from_secs(4)));
-        assert_eq!(known(&meter), 1, "those who are there");
+        let known = |meter: &Meter| meter.state().buckets.len();
+        assert!(known(&meter) <= MOST_BUCKETS + 1, "{}", known(&meter));
+        assert!(meter.requested(&Payer::Unknown(FAR), now + Duration::from_secs(4)));
+        assert_eq!(known(&meter), 1, "the others have all their credit back");
     }
 }

@@ -1,6 +1,6 @@
 //! Who may do what. Leases have their own rules, in the lease state: a node changes its own alone.
 
-use crate::lease_state::{Addresses, Who};
+use crate::lease_state::Who;
 use http::{Method, StatusCode};
 
 use crate::answer::Fault;
@@ -8,22 +8,36 @@ use crate::route::{Query, Route};
 
 pub(crate) fn check(who: &Who, route: &Route, method: &Method, query: &Query) -> Result<(), Fault> {
     let reads = *method == Method::GET;
-    if !reads && who.addresses == Addresses::Nothing {
+    if !reads && who.only_reads() {
         let name = who.name.as_deref().unwrap_or("this client");
         let text = format!("{name} may not do this: its token is for reading");
         return Err(Fault::new(StatusCode::FORBIDDEN, "reads-only", text));
     }
-    let for_operators = match route {
-        Route::Config(_) | Route::Reservations(_) | Route::Reservation(..) => !reads,
-        Route::Request(..) | Route::Answers(..) => true,
-        Route::Lease(..) => query.import,
-        _ => false,
-    };
-    if for_operators && !who.admin {
-        let name = who.name.as_deref().unwrap_or("this client");
-        let text =
-            format!("{name} may not do this: it takes the token or the certificate of an operator");
+    if !who.admin && takes_operator(route, method, query) {
+        let text = match who.name.as_deref() {
+            Some(name) => format!(
+                "{name} may not do this: it takes the token or the certificate of an operator"
+            ),
+            None => NOT_ROOT_HERE.to_owned(),
+        };
         return Err(Fault::new(StatusCode::FORBIDDEN, "not-an-operator", text));
     }
     Ok(())
+}
+
+/// Why a server that asks nobody who they are refuses all but leases.
+const NOT_ROOT_HERE: &str = "this server has no tokens, and takes this from root on its own machine alone: run it there, \
+                             or start the server with listen-token-file and send an operator's token (flannelctl pki \
+                             token NAME --admin)";
+
+/// Whether nodes may not do this: it changes more than a lease of theirs.
+pub(crate) fn takes_operator(route: &Route, method: &Method, query: &Query) -> bool {
+    match route {
+        Route::Config(_) | Route::Reservations(_) | Route::Reservation(..) => {
+            *method != Method::GET
+        }
+        Route::Request(..) | Route::Answers(..) => true,
+        Route::Lease(..) => query.import,
+        _ => false,
+    }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Tls {
     /// When the server's own certificate ends.
     end: Option<SystemTime>,
     clients: Option<Arc<dyn ClientCertVerifier>>,
+    /// Names in the server's own certificate.
+    names: Vec<String>,
 }
 
 impl Tls {
@@ -41,13 +43,23 @@ impl Tls {
         };
         let (cert, key) = (certificates(&files.cert)?, private_key(&files.key)?);
         let end = cert.first().and_then(|first| certificate::not_after(first));
+        let names = cert.first().map(|first| certificate::names(first).dns).unwrap_or_default();
         let config = builder.with_single_cert(cert, key);
         let config = config.map_err(|error| {
             format!("{} and {}: {error}", files.cert.display(), files.key.display())
         })?;
-        let this = Self { config: Arc::new(config), cert: files.cert.clone(), end, clients };
+        let this = Self { config: Arc::new(config), cert: files.cert.clone(), end, clients, names };
         this.remark();
         Ok(this)
+    }
+
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Whether clients are known by certificates.
+    pub(crate) fn asks_for_certificates(&self) -> bool {
+        self.clients.is_some()
     }
 
     /// Says so in the log if the server's own certificate ends soon, or has ended: nobody could reach it.

@@ -30,7 +30,7 @@ fn who(node: u32) -> Who {
         name: Some(format!("node-{node}").into()),
         admin: false,
         addresses: Addresses::Only([address].into()),
-        source: None,
+        ..Who::anybody()
     }
 }
 

@@ -21,6 +21,10 @@ pub enum StoreError {
     #[error("cannot {attempted}: {endpoint} refuses: {reason}; see its log")]
     Refused { attempted: String, endpoint: String, reason: String },
 
+    /// Whoever answers there belongs to another etcd cluster. The reason says what to do.
+    #[error("cannot {attempted}: {endpoint} is not the etcd that this network is in: {reason}")]
+    OtherCluster { attempted: String, endpoint: String, reason: String },
+
     /// It was understood, and it cannot be: what to do about it is up to the one who asked.
     #[error("cannot {attempted}: {refusal}")]
     Rejected { attempted: String, refusal: Box<Refusal> },

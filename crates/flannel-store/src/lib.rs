@@ -24,7 +24,7 @@ pub use acquire::acquire;
 pub use admin::{Admin, stranded};
 pub use contact::Contact;
 pub use error::StoreError;
-pub use etcd::{EtcdKey, EtcdKeys, EtcdOptions, EtcdStore, Secret};
+pub use etcd::{ClusterPin, EtcdKey, EtcdKeys, EtcdOptions, EtcdStore, Secret};
 pub use flannel_lease::LARGEST_DATA;
 pub use kept_lease::{KeptLease, Millis, split_owner};
 pub use log_position::LogPosition;

@@ -80,7 +80,7 @@ fn put(server: &str, text: &str) -> Said {
     let length = text.len();
     write!(
         stream,
-        "PUT /v1/_/config?force=true HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{text}"
+        "PUT /v1/_/config?force=true HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{text}"
     )
     .unwrap();
     let mut answer = String::new();

@@ -110,8 +110,8 @@ impl JoinedNetworks {
             Default::default()
         });
         let mut rng = fastrand::Rng::new();
-        let store =
-            store::open(network, previous.subnet, rng.u64(..), self.served.as_ref()).await?;
+        let (served, data_dir) = (self.served.as_ref(), &self.options.data_dir);
+        let store = store::open(network, previous.subnet, rng.u64(..), served, data_dir).await?;
         tracing::info!("Created subnet manager: {}", store.name());
         let prober = self.listeners.as_ref();
         let prober = prober.map(|at| Prober::new(network.name.as_str(), at.clone()));

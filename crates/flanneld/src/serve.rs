@@ -2,7 +2,7 @@
 //! do not keep the node waiting, and the node does not keep them waiting.
 
 use flannel_kube::{KubeNodes, KubeOptions};
-use flannel_server::{Embedded, LeaseService, StoreService};
+use flannel_server::{Embedded, LeaseService, ServiceAccountTokens, StoreService, TokenReviewer};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -30,7 +30,9 @@ pub fn start(options: &Serve, probe_port: Option<u16>, seed: u64) -> anyhow::Res
         .enable_all()
         .build()
         .context("cannot start the lease server's runtime")?;
-    let server = runtime.block_on(Server::bind(options.server.clone()))?;
+    let mut listening = options.server.clone();
+    listening.reviewer = reviewer(options)?;
+    let server = runtime.block_on(Server::bind(listening))?;
     // Every node is taken to have its probes where this one has them.
     let server = server.with_probe_port(probe_port);
     let (service, served): (Arc<dyn LeaseService>, Served) = match &options.backing {
@@ -78,6 +80,16 @@ pub fn start(options: &Serve, probe_port: Option<u16>, seed: u64) -> anyhow::Res
         .spawn(move || match runtime.block_on(server.run(service)) {})
         .context("cannot start a thread for the lease server")?;
     Ok(served)
+}
+
+/// Who says which node a token of Kubernetes is of.
+fn reviewer(options: &Serve) -> anyhow::Result<Option<Arc<dyn TokenReviewer>>> {
+    let Some((account, kube)) = &options.service_account else { return Ok(None) };
+    let api = kube.api(|name| std::env::var(name).ok())?;
+    let tokens = ServiceAccountTokens::new(api, account)
+        .context("listen-service-account is not the name of a ServiceAccount")?;
+    tracing::info!("Nodes are known by the tokens of the ServiceAccount {account}");
+    Ok(Some(Arc::new(tokens)))
 }
 
 /// One that was stored before anybody judged it stays stored, but not in silence.

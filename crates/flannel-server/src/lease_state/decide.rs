@@ -159,9 +159,9 @@ impl Ask<'_> {
         }
         // A node that comes back with another address gets its subnet if it can prove who it is.
         if let Some(previous) = previous.filter(|_| ours.is_empty())
-            && let Some(name) = &who.name
             && let Some(entry) = self.network()?.lease(&previous)
-            && entry.owner.as_deref() == Some(&**name)
+            && let Some(owner) = &entry.owner
+            && who.acquired(owner, &entry.attrs)
         {
             ours.push(previous);
         }

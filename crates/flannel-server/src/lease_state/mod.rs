@@ -6,6 +6,7 @@ mod change;
 mod choose;
 mod decide;
 mod network;
+mod owner;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ pub(crate) use change::check_reach;
 pub use change::{Change, Commit};
 pub(crate) use decide::check_size;
 pub use network::Network;
+pub use owner::ClientMachine;
 pub use request::{Addresses, Request, Who};
 
 use network::Undone;

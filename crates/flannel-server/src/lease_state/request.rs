@@ -6,11 +6,15 @@ use std::sync::Arc;
 use flannel_lease::{KnownBy, LeaseAttrs, Subnet};
 use flannel_store::KeptLease;
 
+use super::owner::{ClientMachine, LeaseOwner, OwnerMachine};
+
 /// Who asks, as far as the server knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
     /// `None` when the server does not ask its clients who they are.
     pub name: Option<Arc<str>>,
+    /// Which of the machines it is that may have this name's token or certificate.
+    pub machine: ClientMachine,
     /// May change the config and others' leases.
     pub admin: bool,
     /// Which public addresses it may announce.
@@ -30,7 +34,23 @@ pub enum Addresses {
 impl Who {
     /// Somebody who may do everything: an operator, or anybody where nobody is asked who they are.
     pub fn anybody() -> Self {
-        Self { name: None, admin: true, addresses: Addresses::Any, source: None }
+        Self {
+            name: None,
+            machine: ClientMachine::Unknown,
+            admin: true,
+            addresses: Addresses::Any,
+            source: None,
+        }
+    }
+
+    /// Somebody at a server that does not ask its clients who they are: leases, and nothing else.
+    pub fn unnamed(source: IpAddr) -> Self {
+        Self { admin: false, source: Some(source), ..Self::anybody() }
+    }
+
+    /// Whether it may look, and change nothing.
+    pub fn only_reads(&self) -> bool {
+        self.addresses == Addresses::Nothing
     }
 
     pub fn may_announce(&self, address: IpAddr) -> bool {
@@ -46,30 +66,56 @@ impl Who {
         addresses(attrs).into_iter().flatten().find(|address| !self.may_announce(*address))
     }
 
-    /// Whether a lease may be renewed and released by this client. Of a lease whose owner is not
-    /// known by name the address tells: all are the client's, or, if it may announce any, one is where
-    /// it comes from.
+    /// Whether a lease may be renewed and released by this client: its name must be the owner's, and it must be the
+    /// machine that acquired the lease, or ask from the address at which the lease is. Of a lease whose owner is not
+    /// known by name the address alone tells.
     pub fn owns(&self, owner: Option<&str>, attrs: &LeaseAttrs) -> bool {
         match (&self.name, owner) {
             _ if self.admin => true,
-            (Some(name), Some(owner)) => **name == *owner,
-            (None, Some(_)) => true,
-            (_, None) => {
-                let mut all = addresses(attrs).into_iter().flatten().peekable();
-                all.peek().is_some()
-                    && match &self.addresses {
-                        Addresses::Any => all.any(|address| Some(address) == self.source),
-                        Addresses::Only(allowed) => all.all(|address| allowed.contains(&address)),
-                        Addresses::Nothing => false,
-                    }
-            }
+            (None, _) => true,
+            (Some(_), Some(owner)) => self.acquired(owner, attrs),
+            (Some(_), None) => self.announces_all(attrs),
         }
     }
 
-    /// Whether a lease is of the very node that announces itself so: by its name, else by its address.
+    /// Whether a lease is of the very node that announces itself so: by its name and machine, else by its address.
     pub fn is_same_client(&self, known_by: KnownBy, attrs: &LeaseAttrs, lease: &KeptLease) -> bool {
-        let same_name = self.name.is_some() && self.name == lease.owner;
-        same_name || known_by.same_node(&lease.attrs, attrs)
+        let owner = lease.owner.as_deref();
+        let acquired = owner.is_some_and(|owner| self.acquired(owner, &lease.attrs));
+        acquired || known_by.same_node(&lease.attrs, attrs)
+    }
+
+    /// Whether this client is the one that acquired a lease, whatever else it may do as an operator.
+    pub(super) fn acquired(&self, owner: &str, attrs: &LeaseAttrs) -> bool {
+        let owner = LeaseOwner::read(owner);
+        self.name.as_deref() == Some(owner.name) && self.is_machine_of(&owner, attrs)
+    }
+
+    /// Whether this client, which has the owner's name, is the owner and not another machine with the same token.
+    fn is_machine_of(&self, owner: &LeaseOwner<'_>, attrs: &LeaseAttrs) -> bool {
+        let asks_from = |address: IpAddr| Some(address) == self.source;
+        let proved = match (&self.machine, owner.machine) {
+            (ClientMachine::Vouched, _) => true,
+            (ClientMachine::Secret(digest), OwnerMachine::Secret(of_owner)) => {
+                **digest == *of_owner
+            }
+            (_, OwnerMachine::Address(address)) => asks_from(address),
+            (_, OwnerMachine::Unnoted) => self.announces_all(attrs),
+            (ClientMachine::Unknown, OwnerMachine::Secret(_)) => false,
+        };
+        proved || addresses(attrs).into_iter().flatten().any(asks_from)
+    }
+
+    /// Whether the addresses of a lease are this client's: all that its token names, or, if it may announce any, one
+    /// of them is where it comes from.
+    fn announces_all(&self, attrs: &LeaseAttrs) -> bool {
+        let mut all = addresses(attrs).into_iter().flatten().peekable();
+        all.peek().is_some()
+            && match &self.addresses {
+                Addresses::Any => all.any(|address| Some(address) == self.source),
+                Addresses::Only(allowed) => all.all(|address| allowed.contains(&address)),
+                Addresses::Nothing => false,
+            }
     }
 
     /// Who a lease belongs to after this client has written it. An operator who changes another's
@@ -77,8 +123,18 @@ impl Who {
     pub fn owner_after(&self, before: Option<Arc<str>>) -> Option<Arc<str>> {
         match before {
             Some(owner) if self.admin => Some(owner),
-            before => self.name.clone().or(before),
+            before => self.as_owner().or(before),
         }
+    }
+
+    fn as_owner(&self) -> Option<Arc<str>> {
+        let name = self.name.as_deref()?;
+        let machine = match (&self.machine, self.source) {
+            (ClientMachine::Vouched, _) | (ClientMachine::Unknown, None) => OwnerMachine::Unnoted,
+            (ClientMachine::Secret(digest), _) => OwnerMachine::Secret(digest),
+            (ClientMachine::Unknown, Some(source)) => OwnerMachine::Address(source),
+        };
+        Some(LeaseOwner { name, machine }.to_string().into())
     }
 }
 

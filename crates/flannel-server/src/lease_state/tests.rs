@@ -25,13 +25,14 @@ fn subnet(key: &str) -> Subnet {
 fn someone(name: &str, node: u32) -> Who {
     let address = attrs(node).public_ip.unwrap().into();
     let addresses = Addresses::Only([address].into());
-    Who { name: Some(name.into()), admin: false, addresses, source: None }
+    let machine = ClientMachine::Secret(name.into());
+    Who { name: Some(name.into()), machine, admin: false, addresses, ..Who::anybody() }
 }
 
 /// Somebody who may announce any address, and comes from this node's.
 fn anywhere(name: &str, node: u32) -> Who {
     let source = attrs(node).public_ip.map(Into::into);
-    Who { name: Some(name.into()), admin: false, addresses: Addresses::Any, source }
+    Who { name: Some(name.into()), admin: false, source, ..Who::anybody() }
 }
 
 /// A lease state and what drives it.
@@ -166,6 +167,18 @@ fn a_named_client_touches_nothing_of_others() {
     assert!(said.contains("belongs to a;"), "{said}");
     assert!(said.contains(&format!("`flannelctl release {cidr}`")), "{said}");
     assert_eq!(service.leases(), [of]);
+    // Another machine with the same token is not the one that holds the lease either.
+    for machine in [ClientMachine::Unknown, ClientMachine::Secret("another".into())] {
+        let copy = || Who { machine: machine.clone(), ..someone("a", 5) };
+        let (other, _) = service.acquire_as(5, Some(&of.to_string()), copy()).unwrap();
+        assert_ne!(other, of);
+        let version = Some(own_version(&service, of));
+        let take = Request::Renew { subnet: of, attrs: attrs(5), version, who: copy() };
+        assert!(matches!(service.ask(&take), Err(Refusal::NotYours(..))));
+        assert!(matches!(service.ask(&release(copy())), Err(Refusal::NotYours(..))));
+        let back = Request::Release { subnet: other, version: None, who: Who::anybody() };
+        assert_eq!(service.ask(&back), Ok(Reply::Done));
+    }
     // The node itself comes back with another address and still has its subnet.
     let (again, _) = service.acquire_as(5, Some(&of.to_string()), someone("a", 5)).unwrap();
     assert_eq!(again, of);

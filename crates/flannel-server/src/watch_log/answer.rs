@@ -6,7 +6,7 @@ use flannel_lease::Subnet;
 use flannel_store::LogPosition;
 use flannel_store::wire;
 
-use super::{Event, State, Told, WatchLog};
+use super::{Event, State, Told, WatchLog, config_json};
 use crate::lease_state::ServerRun;
 
 /// Who asks.
@@ -16,17 +16,21 @@ pub enum Style {
     Poll,
     /// One of many lines; the config too.
     Stream,
+    /// The same for somebody who may not know the secrets in the config.
+    RedactedStream,
 }
+
+const STYLES: usize = 3;
 
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    snapshots: [Option<(u64, Bytes)>; 2],
-    events: [Option<(u64, u64, Bytes)>; 2],
+    snapshots: [Option<(u64, Bytes)>; STYLES],
+    events: [Option<(u64, u64, Bytes)>; STYLES],
 }
 
 impl Cache {
     pub(super) fn forget_snapshots(&mut self) {
-        self.snapshots = [None, None];
+        self.snapshots = Default::default();
     }
 }
 
@@ -61,7 +65,7 @@ impl WatchLog {
             Event::Put(of, _) | Event::Gone(of) => of == subnet,
             Event::Config(_) => false,
         };
-        let json = state.events_json(cursor.revision, is_it)?;
+        let json = state.events_json(cursor.revision, Style::Poll, is_it)?;
         Some(state.result(&json, "null", ""))
     }
 }
@@ -81,10 +85,12 @@ impl State {
             leases += &view.json;
         }
         leases += if leases.is_empty() { "[]" } else { "]" };
-        let config = self.config.as_ref().map(|config| String::from_utf8_lossy(&config.json));
+        let config = self.config.as_ref().map(|config| config.shown(style));
         let config = match style {
             Style::Poll => String::new(),
-            Style::Stream => format!(",\"config\":{}", config.as_deref().unwrap_or("null")),
+            Style::Stream | Style::RedactedStream => {
+                format!(",\"config\":{}", config.as_deref().unwrap_or("null"))
+            }
         };
         let bytes = self.result("null", &leases, &config);
         self.answers.snapshots[style as usize] = Some((revision, bytes.clone()));
@@ -98,21 +104,31 @@ impl State {
         {
             return Some((bytes.clone(), cursor));
         }
-        let wanted = |event: &Event| style == Style::Stream || !matches!(event, Event::Config(_));
-        let json = self.events_json(from, wanted)?;
+        let wanted = |event: &Event| style != Style::Poll || !matches!(event, Event::Config(_));
+        let json = self.events_json(from, style, wanted)?;
         let bytes = self.result(&json, "null", "");
         self.answers.events[style as usize] = Some((from, self.revision, bytes.clone()));
         Some((bytes, cursor))
     }
 
-    fn events_json(&self, from: u64, wanted: impl Fn(&Event) -> bool) -> Option<String> {
+    fn events_json(
+        &self,
+        from: u64,
+        style: Style,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Option<String> {
         let pairs = |told: &'_ Told| told.events.len();
         let mut out = String::new();
         for told in self.after(from) {
             for index in 0..pairs(told) {
                 if wanted(&told.events[index]) {
                     out.push(if out.is_empty() { '[' } else { ',' });
-                    out += &told.json[index];
+                    match &told.events[index] {
+                        Event::Config(Some(text)) if style == Style::RedactedStream => {
+                            out += &config_json(&flannel_backend::redact_config(text));
+                        }
+                        _ => out += &told.json[index],
+                    }
                 }
             }
         }

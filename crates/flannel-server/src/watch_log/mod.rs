@@ -9,6 +9,7 @@ mod tests;
 
 use flannel_store::LogPosition;
 use flannel_store::{KeptLease, Snapshot, wire};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -121,6 +122,12 @@ impl WatchLog {
     /// The config with every derived value spelled out.
     pub fn config(&self) -> Option<Bytes> {
         self.state().config.as_ref().map(|config| config.json.clone())
+    }
+
+    /// The same for somebody who may not know the secrets in it.
+    pub fn redacted_config(&self) -> Option<Bytes> {
+        let shown = |config: &ConfigView| config.shown(Style::RedactedStream).into_owned().into();
+        self.state().config.as_ref().map(shown)
     }
 
     /// The config as it was written.
@@ -290,6 +297,18 @@ impl ConfigView {
         let json = read.map_or_else(|_| as_written(text), |config| config.to_json());
         Self { text: text.to_owned(), json: json.into() }
     }
+
+    fn shown(&self, style: Style) -> Cow<'_, str> {
+        let json = String::from_utf8_lossy(&self.json);
+        match style {
+            Style::RedactedStream => flannel_backend::redact_config(&json).into(),
+            Style::Poll | Style::Stream => json,
+        }
+    }
+}
+
+fn config_json(config: &str) -> String {
+    format!(r#"{{"type":"config","config":{config}}}"#)
 }
 
 /// A config that we cannot use, for those who perhaps can: on one line, and a string if it is not JSON.
@@ -328,7 +347,7 @@ fn event_json(event: &Event, subnets: SubnetOrigin) -> String {
         Event::Config(text) => {
             let config = text.as_deref().map(|text| ConfigView::new(text, subnets));
             let json = config.map_or(Bytes::from_static(b"null"), |config| config.json);
-            format!(r#"{{"type":"config","config":{}}}"#, String::from_utf8_lossy(&json))
+            config_json(&String::from_utf8_lossy(&json))
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod browsers;
 mod certificates;
 mod clock;
 mod etcd_service;
@@ -15,5 +16,6 @@ mod requests;
 mod rights;
 mod secrets;
 mod security;
+mod shared_token;
 mod support;
 mod turns;

@@ -25,7 +25,7 @@ async fn a_body_that_is_too_large_or_too_slow_is_cut_off() {
     let body = "x".repeat(1_001);
     assert_eq!(http(server.address, "POST /v1/_/leases HTTP/1.1", &body).await.0, 413);
     let mut slow = TcpStream::connect(server.address).await.unwrap();
-    slow.write_all(b"POST /v1/_/leases HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+    slow.write_all(b"POST /v1/_/leases HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{")
         .await
         .unwrap();
     let mut answer = vec![0; 1_024];
@@ -150,7 +150,7 @@ async fn there_is_a_limit_to_connections() {
     let mut held = Vec::new();
     for _ in 0..5 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         let mut answer = [0; 256];
         assert!(stream.read(&mut answer).await.unwrap() > 0);
         held.push(stream);
@@ -208,9 +208,11 @@ async fn who_is_refused_may_ask_again_on_the_same_connection_or_is_told_that_it_
     set_config(&server).await;
     let request = |line: &str, body: usize, sent: usize| {
         let body_text = "x".repeat(sent);
-        format!("{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {body}\r\n\r\n{body_text}")
+        format!(
+            "{line} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {body}\r\n\r\n{body_text}"
+        )
     };
-    let next = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+    let next = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut goes_on = 0;
     for refused in [
         request("PUT /nowhere", 10, 10),
@@ -224,9 +226,9 @@ async fn who_is_refused_may_ask_again_on_the_same_connection_or_is_told_that_it_
         request("POST /v1/_/config", 5_000, 10),
         request("POST /v1/_/leases", 5_000, 10),
         request("POST /v1/_/leases?previous=x", 500_000, 10),
-        "POST /nowhere HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+        "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
             .to_owned(),
-        "GET /healthz HTTP/1.1\r\nHost: x\r\nX: ".to_owned() + &"x".repeat(100_000) + "\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ".to_owned() + &"x".repeat(100_000) + "\r\n\r\n",
         "NONSENSE\r\n\r\n".to_owned(),
     ] {
         let line = refused.lines().next().unwrap();

@@ -17,7 +17,7 @@ async fn send(at: SocketAddr, method: &str, path: &str, headers: &str, body: &st
     let mut stream = TcpStream::connect(at).await.unwrap();
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();

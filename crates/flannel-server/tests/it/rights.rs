@@ -121,7 +121,7 @@ async fn what_a_revoked_token_listens_to_ends_at_once_and_what_others_listen_to_
     let open = async |token: &str, path: &str| {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         let head = format!(
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         stream
@@ -166,7 +166,7 @@ async fn a_stream_ends_also_when_its_token_gets_other_rights() {
     let server = serve(dir.path(), Options { tokens: Some(tokens), ..plain_options(0) }).await;
     set_config(&server).await;
     let head = format!(
-        "GET /v1/_/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {OLD}\r\n\r\n"
+        "GET /v1/_/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {OLD}\r\n\r\n"
     );
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(head.as_bytes()).await.unwrap();

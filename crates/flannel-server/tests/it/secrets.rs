@@ -221,3 +221,41 @@ async fn no_secret_is_told_in_an_answer_an_error_or_the_log() {
         assert!(!log.contains(secret), "{secret} in {log}");
     }
 }
+
+#[tokio::test]
+async fn who_only_reads_sees_the_config_without_its_secrets() {
+    const READER: &str = "prometheus-secret-55aa12";
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokens");
+    let (node, reader) = (hash_token(ONE), hash_token(READER));
+    std::fs::write(&file, format!("{node} node-1 192.0.2.1\n{reader} prometheus read\n")).unwrap();
+    let server = serve(dir.path(), Options { tokens: Some(file), ..plain_options(0) }).await;
+    let write = async |psk: &str| {
+        let backend = format!(r#"{{"Type":"wireguard","PSK":"{psk}"}}"#);
+        let text = format!(r#"{{"Network":"10.5.0.0/16","Backend":{backend}}}"#);
+        let request = flannel_server::lease_state::Request::SetConfig { text, force: false };
+        server.embedded.ask(&Default::default(), request).await.unwrap();
+    };
+    let first = "hunter2hunter2hunter2hunter2hunter2hunter2A=";
+    write(first).await;
+    let at = server.address;
+    let cursor = server.embedded.watch_logs().get(&Default::default()).unwrap().everything().cursor;
+    let second = "sesame2sesame2sesame2sesame2sesame2sesame2A=";
+    write(second).await;
+    let since = format!("GET /v1/_/events?wait=0&next={}", cursor.revision);
+    for (line, secret) in [
+        ("GET /v1/_/config", second),
+        ("GET /v1/_/config?raw=true", second),
+        ("GET /v1/_/events?wait=0", second),
+        (since.as_str(), second),
+    ] {
+        let (status, of_node) = ask(at, ONE, line, "").await;
+        assert!(status == 200 && of_node.contains(secret), "a node needs it: {line}: {of_node}");
+        let (status, of_reader) = ask(at, READER, line, "").await;
+        assert!(status == 200 && of_reader.contains("wireguard"), "{line}: {of_reader}");
+        assert!(
+            !of_reader.contains("hunter2") && !of_reader.contains("sesame2"),
+            "{line}: {of_reader}"
+        );
+    }
+}

@@ -37,6 +37,7 @@ pub(crate) fn plain_options(port: u16) -> Options {
         listen: Listen::Address { host: "127.0.0.1".to_owned(), port },
         tls: None,
         tokens: None,
+        reviewer: None,
         insecure: false,
         limits: Limits::default(),
     }
@@ -156,8 +157,10 @@ pub(crate) async fn http_whole(
 ) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let length = body.len();
-    let request =
-        format!("{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+    let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
+    let request = format!(
+        "{head}\r\nHost: {address}\r\nConnection: close\r\n{kind}Content-Length: {length}\r\n\r\n{body}"
+    );
     // A server that has seen enough may answer before it has read everything.
     let _ = stream.write_all(request.as_bytes()).await;
     let mut answer = Vec::new();

@@ -7,14 +7,17 @@ use std::time::Duration;
 use prost::Message;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
-use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
+use tonic::{Code, Request};
 
 use super::EtcdOptions;
+use super::cluster_pin::ClusterPin;
 use super::fault::{Fault, Kind};
 use super::login::{Credentials, Login};
-use super::proto::{WatchAction, WatchCreateRequest, WatchRequest, WatchResponse};
+use super::proto::{
+    StatusRequest, StatusResponse, WatchAction, WatchCreateRequest, WatchRequest, WatchResponse,
+};
 use super::rpc::{self, OpenWatch};
 use super::timing::{MAX_TIMEOUTS, REQUEST_TIMEOUT};
 use super::transport::Transport;
@@ -27,6 +30,7 @@ pub(crate) struct Client(Arc<Shared>);
 struct Shared {
     transport: Transport,
     credentials: Option<Credentials>,
+    cluster: ClusterPin,
     current: Mutex<Current>,
     /// Rung when the connection in use was given up on purpose.
     moved: Notify,
@@ -40,6 +44,8 @@ struct Current {
     /// only the first moves on to the next member.
     generation: u64,
     channel: Option<Channel>,
+    /// The member at the other end is known to be of the right cluster.
+    verified: bool,
     login: Login,
     rng: fastrand::Rng,
 }
@@ -49,6 +55,7 @@ struct Connection {
     channel: Channel,
     generation: u64,
     endpoint: String,
+    verified: bool,
 }
 
 impl Client {
@@ -58,9 +65,10 @@ impl Client {
         let credentials = Credentials::new(options);
         let member = rng.usize(..transport.count());
         let login = Login::Unknown;
-        let current = Current { member, generation: 0, channel: None, login, rng };
+        let current = Current { member, generation: 0, channel: None, verified: false, login, rng };
         let (current, moved) = (Mutex::new(current), Notify::new());
-        Ok(Self(Arc::new(Shared { transport, credentials, current, moved })))
+        let cluster = options.cluster.clone();
+        Ok(Self(Arc::new(Shared { transport, credentials, cluster, current, moved })))
     }
 
     /// Gives up the connection in use for a new one to the same member.
@@ -112,7 +120,7 @@ impl Client {
                     may_log_in_again = false;
                     self.current().login = Login::Unknown;
                 }
-                Kind::Unavailable if tries > 1 => {
+                Kind::Unavailable | Kind::OtherCluster if tries > 1 => {
                     tries -= 1;
                     self.pause_before_the_same_member().await;
                 }
@@ -128,6 +136,7 @@ impl Client {
     ) -> Result<WatchStream, Fault> {
         let connection = self.connection()?;
         let open = async {
+            self.verify(&connection).await?;
             let token = self.token(&connection).await?;
             let watches =
                 watches.into_iter().map(|w| WatchRequest { action: Some(WatchAction::Create(w)) });
@@ -150,6 +159,7 @@ impl Client {
     {
         let connection = self.connection()?;
         let send = async {
+            self.verify(&connection).await?;
             let token = self.token(&connection).await?;
             let mut request = Request::new(request);
             request.set_timeout(time);
@@ -163,6 +173,41 @@ impl Client {
         let answer = timeout(time, send).await;
         let answer = answer.unwrap_or_else(|_| Err(silence(&connection.endpoint, time)));
         answer.map_err(|fault| self.judge(&connection, fault))
+    }
+
+    /// Asks a member that was not spoken to before which cluster it is of, before anything is read or written there.
+    async fn verify(&self, connection: &Connection) -> Result<(), Fault> {
+        if connection.verified {
+            return Ok(());
+        }
+        let (channel, endpoint) = (connection.channel.clone(), &connection.endpoint);
+        let asked: Result<StatusResponse, _> =
+            rpc::unary(channel, rpc::STATUS, Request::new(StatusRequest {})).await;
+        let found = match asked {
+            Ok(status) => status.header.unwrap_or_default().cluster_id,
+            // What stands in for etcd need not know this question, nor answer it to everybody.
+            Err(status)
+                if matches!(
+                    status.code(),
+                    Code::Unimplemented
+                        | Code::PermissionDenied
+                        | Code::Unauthenticated
+                        | Code::InvalidArgument
+                ) =>
+            {
+                0
+            }
+            Err(status) => return Err(Fault::from_status(endpoint, &status)),
+        };
+        self.0
+            .cluster
+            .check(endpoint, found)
+            .map_err(|other| Fault::new(Kind::OtherCluster, endpoint, other.to_string()))?;
+        let mut current = self.current();
+        if current.generation == connection.generation {
+            current.verified = true;
+        }
+        Ok(())
     }
 
     /// The token to send along, if this cluster wants one; logs in when none is known.
@@ -182,12 +227,14 @@ impl Client {
         let endpoint = self.0.transport.name(current.member);
         let generation = current.generation;
         if let Some(channel) = &current.channel {
-            return Ok(Connection { channel: channel.clone(), generation, endpoint });
+            let (channel, verified) = (channel.clone(), current.verified);
+            return Ok(Connection { channel, generation, endpoint, verified });
         }
         match self.0.transport.channel(current.member) {
             Ok(channel) => {
                 current.channel = Some(channel.clone());
-                Ok(Connection { channel, generation, endpoint })
+                current.verified = false;
+                Ok(Connection { channel, generation, endpoint, verified: false })
             }
             Err(reason) => Err(Fault::new(Kind::Unavailable, &endpoint, reason)),
         }
@@ -196,7 +243,8 @@ impl Client {
     /// Moves on to the next member when the fault is the connection's.
     fn judge(&self, connection: &Connection, fault: Fault) -> Fault {
         let mut current = self.current();
-        if fault.kind == Kind::Unavailable && current.generation == connection.generation {
+        let leaves = matches!(fault.kind, Kind::Unavailable | Kind::OtherCluster);
+        if leaves && current.generation == connection.generation {
             tracing::debug!(
                 endpoint = fault.endpoint,
                 reason = fault.reason,

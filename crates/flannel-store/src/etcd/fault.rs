@@ -23,6 +23,8 @@ pub(super) enum Kind {
     /// It no longer has the revision that was asked for, or does not have it yet: begin anew.
     Outdated,
     Refused,
+    /// A member of another cluster than the one that is spoken to.
+    OtherCluster,
 }
 
 impl Fault {
@@ -48,6 +50,7 @@ impl Fault {
                 StoreError::Denied { attempted, endpoint, reason, fix }
             }
             Kind::Refused => StoreError::Refused { attempted, endpoint, reason },
+            Kind::OtherCluster => StoreError::OtherCluster { attempted, endpoint, reason },
         }
     }
 }

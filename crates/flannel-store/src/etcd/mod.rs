@@ -3,6 +3,7 @@
 mod acquire;
 pub(crate) mod admin;
 mod client;
+mod cluster_pin;
 mod fault;
 mod key_values;
 mod keys;
@@ -36,6 +37,7 @@ use crate::{
     Store, StoreError, StoreEvent,
 };
 
+pub use self::cluster_pin::ClusterPin;
 pub use self::key_values::{EtcdKey, EtcdKeys};
 pub use self::options::{EtcdOptions, Secret};
 

@@ -5,10 +5,13 @@ use std::path::PathBuf;
 pub use flannel_common::Secret;
 use flannel_lease::NetworkName;
 
+use super::ClusterPin;
+
 /// The `--etcd-*` options.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
-    /// `http://host:port`, `https://host:port` or `host:port`; the first one's scheme is everyone's.
+    /// `http://host:port`, `https://host:port` or `host:port`, each as it says; without a scheme, TLS where there are
+    /// files for it.
     pub endpoints: Vec<String>,
     /// Where flannel's keys are, e.g. `/coreos.com/network`.
     pub prefix: String,
@@ -18,6 +21,8 @@ pub struct EtcdOptions {
     pub key: Option<PathBuf>,
     pub username: Option<String>,
     pub password: Option<Secret>,
+    /// The cluster that all endpoints must be members of.
+    pub cluster: ClusterPin,
 }
 
 impl EtcdOptions {

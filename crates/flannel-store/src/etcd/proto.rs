@@ -195,6 +195,17 @@ pub(crate) struct TxnResponse {
     pub(crate) responses: Vec<ResponseOp>,
 }
 
+// --- Maintenance ---
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<ResponseHeader>,
+}
+
 // --- Lease ---
 
 #[derive(Clone, PartialEq, Message)]

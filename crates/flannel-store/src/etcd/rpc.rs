@@ -29,6 +29,7 @@ const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
+pub(super) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 /// A listing of 10,000 leases is some 3 MB; the usual limit of gRPC is 4 MiB.

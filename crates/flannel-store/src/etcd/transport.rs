@@ -20,8 +20,9 @@ use crate::StoreError;
 
 #[derive(Debug)]
 pub(super) struct Transport {
+    /// With `https` or `http`, each as it was written.
     members: Vec<Uri>,
-    tls: Option<TlsFiles>,
+    tls: TlsFiles,
 }
 
 impl Transport {
@@ -29,17 +30,21 @@ impl Transport {
     pub(super) fn new(options: &EtcdOptions) -> Result<Self, StoreError> {
         let endpoints: Vec<&str> =
             options.endpoints.iter().map(|e| e.trim()).filter(|e| !e.is_empty()).collect();
-        let first = endpoints.first().ok_or_else(|| misconfigured("no endpoint is given"))?;
-        let files = TlsFiles::new(options);
-        let tls = choose_tls(first, files);
-        if let Some(files) = &tls {
-            files.load().map_err(|reason| misconfigured(&reason))?;
+        if endpoints.is_empty() {
+            return Err(misconfigured("no endpoint is given"));
         }
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        let members: Vec<Uri> =
-            endpoints.iter().map(|e| member(e, scheme)).collect::<Result<_, _>>()?;
-        if tls.is_none() && Credentials::new(options).is_some() {
-            check_password(first, &members)?;
+        let tls = TlsFiles::new(options);
+        let members: Vec<Uri> = endpoints
+            .iter()
+            .map(|endpoint| member(endpoint, uses_tls(endpoint, &tls)))
+            .collect::<Result<_, _>>()?;
+        if members.iter().any(is_tls) {
+            tls.load().map_err(|reason| misconfigured(&reason))?;
+        }
+        if Credentials::new(options).is_some() {
+            for (endpoint, member) in endpoints.iter().zip(&members) {
+                check_password(endpoint, member)?;
+            }
         }
         Ok(Self { members, tls })
     }
@@ -62,8 +67,8 @@ impl Transport {
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(false);
-        if let Some(files) = &self.tls {
-            endpoint = endpoint.tls_config(files.load()?).map_err(|error| {
+        if is_tls(&self.members[member]) {
+            endpoint = endpoint.tls_config(self.tls.load()?).map_err(|error| {
                 format!("the certificate files cannot be used: {}", super::fault::causes(&error))
             })?;
         }
@@ -94,33 +99,36 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// The scheme of the first endpoint decides; without one, TLS is used when there are files for it.
-fn choose_tls(first: &str, files: TlsFiles) -> Option<TlsFiles> {
-    match first.split_once("://") {
-        Some(("https", _)) => Some(files),
-        None if !files.is_empty() => Some(files),
-        _ => {
+/// An endpoint's own scheme decides; without one, TLS is used when there are files for it.
+fn uses_tls(endpoint: &str, files: &TlsFiles) -> bool {
+    match endpoint.split_once("://") {
+        Some(("https", _)) => true,
+        None => !files.is_empty(),
+        Some(_) => {
             if !files.is_empty() {
                 tracing::warn!(
-                    endpoint = first,
+                    endpoint,
                     "etcd is reached in plain text: the certificate files given are not used with \
                      http://, write https:// to use them"
                 );
             }
-            None
+            false
         }
     }
 }
 
+fn is_tls(member: &Uri) -> bool {
+    member.scheme_str() == Some("https")
+}
+
 /// A password goes to another machine in clear text only if the endpoint says so, as it always did.
-fn check_password(first: &str, members: &[Uri]) -> Result<(), StoreError> {
-    let elsewhere = |member: &&Uri| {
-        let host = member.host().unwrap_or_default().trim_matches(['[', ']']);
-        let loopback = host.parse::<IpAddr>().map(|ip| ip.to_canonical().is_loopback());
-        !loopback.unwrap_or(host.eq_ignore_ascii_case("localhost"))
-    };
-    let Some(member) = members.iter().find(elsewhere) else { return Ok(()) };
-    if first.contains("://") {
+fn check_password(endpoint: &str, member: &Uri) -> Result<(), StoreError> {
+    let host = member.host().unwrap_or_default().trim_matches(['[', ']']);
+    let loopback = host.parse::<IpAddr>().map(|ip| ip.to_canonical().is_loopback());
+    if is_tls(member) || loopback.unwrap_or(host.eq_ignore_ascii_case("localhost")) {
+        return Ok(());
+    }
+    if endpoint.contains("://") {
         tracing::warn!(
             endpoint = %member,
             "the etcd password is sent without encryption, and so are all leases: use https://"
@@ -128,12 +136,13 @@ fn check_password(first: &str, members: &[Uri]) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(misconfigured(&format!(
-        "{first}: the password would go to another machine without encryption: write https://, or http:// if you \
+        "{endpoint}: the password would go to another machine without encryption: write https://, or http:// if you \
          trust that network"
     )))
 }
 
-fn member(endpoint: &str, scheme: &str) -> Result<Uri, StoreError> {
+fn member(endpoint: &str, with_tls: bool) -> Result<Uri, StoreError> {
+    let scheme = if with_tls { "https" } else { "http" };
     let (given, rest) = endpoint.split_once("://").unwrap_or((scheme, endpoint));
     let authority = rest.trim_end_matches('/');
     if authority.contains('@') {
@@ -144,13 +153,6 @@ fn member(endpoint: &str, scheme: &str) -> Result<Uri, StoreError> {
     }
     if !matches!(given, "http" | "https") {
         return Err(misconfigured(&format!("{endpoint:?} is neither http:// nor https://")));
-    }
-    if given != scheme {
-        tracing::warn!(
-            endpoint,
-            scheme,
-            "the first etcd endpoint's scheme is used for all of them"
-        );
     }
     Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build().map_err(
         |error| {
@@ -180,22 +182,20 @@ mod tests {
     }
 
     #[test]
-    fn the_first_scheme_is_everyones() {
+    fn every_endpoint_has_its_own_scheme() {
         assert_eq!(
             names(&["http://a:1", "https://b:2", "c:3"]),
-            ["http://a:1", "http://b:2", "http://c:3"]
+            ["http://a:1", "https://b:2", "http://c:3"]
         );
-        assert_eq!(names(&["a:1", " ", "https://b:2/"]), ["http://a:1", "http://b:2"]);
+        assert_eq!(names(&["a:1", " ", "https://b:2/"]), ["http://a:1", "https://b:2"]);
     }
 
     #[test]
     fn without_a_scheme_a_ca_file_means_tls() {
         let files =
             TlsFiles::new(&EtcdOptions { ca: Some("/ca".into()), ..EtcdOptions::default() });
-        assert_eq!(choose_tls("a:1", files.clone()), Some(files.clone()));
-        assert_eq!(choose_tls("https://a:1", files.clone()), Some(files.clone()));
-        assert_eq!(choose_tls("http://a:1", files), None);
-        assert_eq!(choose_tls("a:1", TlsFiles::default()), None);
+        assert!(uses_tls("a:1", &files) && uses_tls("https://a:1", &files));
+        assert!(!uses_tls("http://a:1", &files) && !uses_tls("a:1", &TlsFiles::default()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use flannel_https::{
     Advice, ClientCertificate, Credentials, FileOrPem, Limits, Server, Stream, Target, Trust,
 };
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 
 use super::options::{CLEAR_TEXT, RemoteOptions};
@@ -101,7 +101,7 @@ impl Client {
     pub(super) async fn stream(&self, path: &str) -> Result<(String, Response<Stream>), Fault> {
         let (server, client) = self.current();
         let endpoint = server.to_string();
-        let opened = match build(&Method::GET, path, String::new()) {
+        let opened = match self.build(&Method::GET, path, String::new()) {
             Ok(request) => client.stream(|| self.target(server), request).await,
             Err(error) => Err(error),
         };
@@ -142,7 +142,7 @@ impl Client {
         let (server, client) = self.current();
         let endpoint = server.to_string();
         let answered = async {
-            let request = build(method, path, body)?;
+            let request = self.build(method, path, body)?;
             let answer = client.request(|| self.target(server), request).await?;
             let (head, body) = answer.into_parts();
             let time = head.headers.get(wire::TIME);
@@ -152,6 +152,24 @@ impl Client {
             Ok(Answer { endpoint: endpoint.clone(), status: head.status, body, time })
         };
         answered.await.map_err(|reason| Fault { endpoint: endpoint.clone(), reason })
+    }
+
+    fn build(&self, method: &Method, path: &str, body: String) -> Result<Request<Bytes>, String> {
+        let mut request =
+            Request::builder().method(method).uri(path).header(ACCEPT, "application/json");
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json; charset=utf-8");
+        }
+        let RemoteOptions { token, token_file, cert, node_secret, .. } = &self.options;
+        // Where nobody is asked who they are it would say nothing, and go out in clear text.
+        let says_who = token.is_some() || token_file.is_some() || cert.is_some();
+        if let Some(secret) = node_secret.as_ref().filter(|_| says_who) {
+            let mut value = HeaderValue::try_from(secret.reveal())
+                .map_err(|_| "the node's secret has characters that cannot be sent".to_owned())?;
+            value.set_sensitive(true);
+            request = request.header(wire::NODE_SECRET, value);
+        }
+        request.body(Bytes::from(body)).map_err(|error| error.to_string())
     }
 
     /// As the options and the files that they name say now.
@@ -197,13 +215,4 @@ impl Client {
     fn current_index(&self) -> MutexGuard<'_, usize> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn build(method: &Method, path: &str, body: String) -> Result<Request<Bytes>, String> {
-    let mut request =
-        Request::builder().method(method).uri(path).header(ACCEPT, "application/json");
-    if !body.is_empty() {
-        request = request.header(CONTENT_TYPE, "application/json; charset=utf-8");
-    }
-    request.body(Bytes::from(body)).map_err(|error| error.to_string())
 }

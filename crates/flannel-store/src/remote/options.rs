@@ -26,6 +26,8 @@ pub struct RemoteOptions {
     pub token: Option<Secret>,
     /// Read at every connection, so that a token can be replaced under a running daemon.
     pub token_file: Option<PathBuf>,
+    /// A secret of this machine, by which a lease server tells it from others that have the same token.
+    pub node_secret: Option<Secret>,
     /// The token may be sent to other machines without encryption.
     pub insecure: bool,
 }

@@ -4,7 +4,7 @@ use flannel_store::Admin as _;
 use flannel_store::StoreEvent::{Put, Up};
 use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::{EtcdServer, RawEtcd, RawUser};
-use flannel_store::{EtcdOptions, EtcdStore, Secret, Store, StoreError};
+use flannel_store::{EtcdOptions, EtcdStore, NodeAnswer, NodeRequest, Secret, Store, StoreError};
 
 use crate::common::*;
 
@@ -126,4 +126,42 @@ async fn a_user_without_rights_is_denied_and_told_on_which_key() {
     let error = store.snapshot().await.unwrap_err();
     assert!(matches!(error, StoreError::Denied { .. }), "{error}");
     assert!(error.to_string().contains("/coreos.com/network/subnets/"), "{error}");
+}
+
+/// As docs/lease-server.md has it.
+#[tokio::test]
+async fn with_the_role_of_a_node_leases_are_written_and_the_config_is_not() {
+    let node = RawUser {
+        name: "node",
+        password: "correct horse",
+        reads: &["/coreos.com/network/"],
+        writes: &[
+            "/coreos.com/network/subnets/",
+            "/coreos.com/network/v6-subnets/",
+            "/coreos.com/network/answers/",
+        ],
+    };
+    let etcd = EtcdServer::start();
+    etcd.raw().enable_auth(&[node]).await;
+    let (node, operator) = (store(&etcd, "node", "correct horse"), store(&etcd, "root", "root"));
+    let config = r#"{"Network":"10.3.0.0/16","Backend":{"Type":"vxlan"}}"#;
+    operator.set_config(config, false).await.unwrap();
+    let acquired = node.acquire(&v4_network(), &claim("1.2.3.4")).await.unwrap();
+    let mut events = node.watch(acquired.snapshot.cursor.clone());
+    assert_eq!(next(&mut events).await, Put(acquired.held.lease.clone().into()));
+    node.renew(&acquired.held, &acquired.held.lease.attrs).await.unwrap();
+    let request = NodeRequest {
+        id: "r1".parse().unwrap(),
+        kind: "test".to_owned(),
+        nodes: vec![acquired.held.lease.subnet],
+        limit: std::time::Duration::from_secs(60),
+        body: serde_json::Value::Null,
+    };
+    operator.place(&request).await.unwrap();
+    let answer = NodeAnswer { node: acquired.held.lease.subnet, body: serde_json::Value::Null };
+    node.answer(&request.id, &answer).await.unwrap();
+    operator.withdraw(&request.id).await.unwrap();
+    for denied in [node.set_config(config, true).await, node.place(&request).await] {
+        assert!(matches!(denied, Err(StoreError::Denied { .. })), "{denied:?}");
+    }
 }

@@ -6,6 +6,7 @@ mod acquire;
 mod admin;
 mod auth;
 mod certificates;
+mod cluster;
 mod common;
 mod listing;
 mod outage;

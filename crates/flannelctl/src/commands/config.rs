@@ -27,9 +27,9 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Show the config, with every derived value if a lease server keeps it
+    /// Show the config without its secrets, with every derived value if a lease server keeps it
     Get {
-        /// Byte for byte as it was written
+        /// Byte for byte as it was written, secrets and all
         #[arg(long)]
         raw: bool,
         #[command(flatten)]
@@ -112,7 +112,7 @@ impl ConfigArgs {
                 };
                 match raw {
                     true => std::io::stdout().write_all(written.as_bytes())?,
-                    false => show(&derived, *output)?,
+                    false => show(&flannel_backend::redact_config(&derived), *output)?,
                 }
                 match flannel_backend::judge(&written, store.subnets()) {
                     Ok(judged) => warn_of(&judged),

@@ -9,7 +9,9 @@ use clap::Args;
 use flannel_kube::api::Api;
 use flannel_kube::{ConfigMapName, KubeOperator, KubeOptions, ProbePorts};
 use flannel_lease::{NetworkName, SubnetOrigin};
-use flannel_store::{Admin, EtcdOptions, EtcdStore, RemoteOptions, RemoteStore, Secret};
+use flannel_store::{
+    Admin, ClusterPin, EtcdOptions, EtcdStore, RemoteOptions, RemoteStore, Secret,
+};
 use flanneld::options::{Options, StoreOptions};
 
 use super::daemon_process::{self, DaemonProcess};
@@ -236,6 +238,7 @@ impl StoreArgs {
             key: file(&self.remote_keyfile, "REMOTE_KEYFILE"),
             token: given(&self.remote_token, "REMOTE_TOKEN").map(Secret::new),
             token_file: file(&self.remote_token_file, "REMOTE_TOKEN_FILE"),
+            node_secret: None,
             insecure: self.remote_insecure || is_set("REMOTE_INSECURE")?,
         };
         Ok(RemoteStore::new(options, fastrand::u64(..))?)
@@ -243,7 +246,7 @@ impl StoreArgs {
 
     fn etcd(&self, network: &NetworkName) -> anyhow::Result<EtcdStore> {
         let endpoints = given(&self.etcd_endpoints, "ETCD_ENDPOINTS")
-            .unwrap_or_else(|| "http://127.0.0.1:4001,http://127.0.0.1:2379".to_owned());
+            .unwrap_or_else(|| "http://127.0.0.1:2379".to_owned());
         let prefix = given(&self.etcd_prefix, "ETCD_PREFIX");
         let options = EtcdOptions {
             endpoints: list(&endpoints),
@@ -253,6 +256,7 @@ impl StoreArgs {
             key: file(&self.etcd_keyfile, "ETCD_KEYFILE"),
             username: given(&self.etcd_username, "ETCD_USERNAME"),
             password: given(&self.etcd_password, "ETCD_PASSWORD").map(Secret::new),
+            cluster: ClusterPin::default(),
         };
         Ok(EtcdStore::new(&options.of_network(network), None, fastrand::u64(..))?)
     }

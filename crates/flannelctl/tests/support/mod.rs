@@ -14,6 +14,7 @@ pub(crate) fn serve(data: &Path, tls: Option<TlsFiles>, tokens: Option<PathBuf>)
         listen: Listen::Address { host: "127.0.0.1".to_owned(), port: 0 },
         tls,
         tokens,
+        reviewer: None,
         insecure: false,
         limits: Limits::default(),
     };

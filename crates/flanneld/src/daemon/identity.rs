@@ -136,6 +136,7 @@ impl Identity {
         if !is_ours {
             if starting {
                 say_lost(lease);
+                withdraw_subnet_file(setup);
             }
             return Ok(Return::Anew(None));
         }
@@ -240,6 +241,21 @@ pub(super) fn say_taken(
                  of the other; this node's device gets another one"
             );
         }
+    }
+}
+
+/// Removes the subnet file of a subnet that is another node's: until this node has one of its own, which may take long,
+/// no pod is to get an address of it.
+fn withdraw_subnet_file(setup: &Setup) {
+    let file = &setup.subnet_file;
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::error!(
+                "Cannot remove {}: {error}; remove it, or new pods get addresses of another node's subnet",
+                file.display()
+            );
+        }
+        _ => {}
     }
 }
 

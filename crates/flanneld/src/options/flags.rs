@@ -25,6 +25,7 @@ pub(super) struct Typed {
     pub(super) listen: String,
     pub(super) listen_insecure: bool,
     pub(super) listen_token_file: String,
+    pub(super) listen_service_account: String,
     pub(super) store: String,
     pub(super) data_dir: String,
     pub(super) iface: Vec<String>,
@@ -98,7 +99,7 @@ pub(super) static FLAGS: &[Flag] = &[
     // Where leases are kept: etcd.
     flag(
         "etcd-endpoints",
-        Text("http://127.0.0.1:4001,http://127.0.0.1:2379", |t| &mut t.etcd_endpoints),
+        Text("http://127.0.0.1:2379", |t| &mut t.etcd_endpoints),
         "comma-separated list of etcd endpoints",
     ),
     flag(
@@ -215,6 +216,11 @@ pub(super) static FLAGS: &[Flag] = &[
         "listen-token-file",
         Text("", |t| &mut t.listen_token_file),
         "file with the hashes of the tokens by which the lease server knows its clients",
+    ),
+    flag(
+        "listen-service-account",
+        Text("", |t| &mut t.listen_service_account),
+        "namespace/name of the ServiceAccount of Kubernetes by whose tokens the lease server knows nodes",
     ),
     flag(
         "store",

@@ -11,7 +11,7 @@ use flannel_backend::ConfigOrigin;
 use flannel_kube::KubeOptions;
 use flannel_lease::{NetworkName, NetworkNameError, UnusableAddress, check_public_address};
 use flannel_server::TlsFiles;
-use flannel_store::{EtcdOptions, RemoteOptions, Secret};
+use flannel_store::{ClusterPin, EtcdOptions, RemoteOptions, Secret};
 
 use super::{Given, UsageError};
 use crate::cni_conf::CniConf;
@@ -86,6 +86,8 @@ impl StoreOptions {
 pub struct Serve {
     pub server: flannel_server::Options,
     pub backing: Backing,
+    /// The ServiceAccount, `NAMESPACE/NAME`, whose tokens nodes are known by, and how Kubernetes is asked about them.
+    pub service_account: Option<(String, KubeOptions)>,
     /// The config to begin with, where there is none yet, and of which network.
     pub config: Option<(NetworkName, PathBuf)>,
 }
@@ -252,6 +254,7 @@ impl Given {
             ca: path(&typed.etcd_cafile),
             username: text(&typed.etcd_username),
             password: text(&typed.etcd_password).map(Secret::new),
+            cluster: ClusterPin::default(),
         })
     }
 
@@ -271,6 +274,7 @@ impl Given {
             key: path(&typed.remote_keyfile),
             token: text(&typed.remote_token).map(Secret::new),
             token_file: path(&typed.remote_token_file),
+            node_secret: None,
             insecure: typed.remote_insecure,
         })
     }
@@ -296,9 +300,14 @@ impl Given {
         let backing = match typed.store.as_str() {
             "embedded" => Backing::Embedded(PathBuf::from(&typed.data_dir)),
             "etcd" => Backing::Etcd(self.etcd()?),
-            "kube" if typed.listen_token_file.is_empty() && typed.remote_cafile.is_empty() => {
+            "kube"
+                if typed.listen_token_file.is_empty()
+                    && typed.remote_cafile.is_empty()
+                    && typed.listen_service_account.is_empty() =>
+            {
                 let fix = "nodes are known to Kubernetes by name, so the server must know theirs: give \
-                           listen-token-file (flannelctl pki token NODE), or remote-cafile for certificates";
+                           listen-service-account, listen-token-file (flannelctl pki token NODE), or remote-cafile \
+                           for certificates";
                 return Err(self.refuse("store", "kube", fix));
             }
             "kube" => Backing::Kube(self.kube()?),
@@ -314,10 +323,21 @@ impl Given {
             listen,
             tls,
             tokens: path(&typed.listen_token_file),
+            reviewer: None,
             insecure: typed.listen_insecure,
             limits: flannel_server::Limits::default(),
         };
-        Ok(Some(Serve { server, backing, config }))
+        let service_account = match typed.listen_service_account.as_str() {
+            "" => None,
+            account if account.split('/').filter(|part| !part.is_empty()).count() == 2 => {
+                Some((account.to_owned(), self.kube()?))
+            }
+            other => {
+                let fix = "name a ServiceAccount with its namespace, such as kube-flannel/flannel";
+                return Err(self.refuse("listen-service-account", other, fix));
+            }
+        };
+        Ok(Some(Serve { server, backing, service_account, config }))
     }
 
     /// The one network that a file can be the config of.

@@ -63,7 +63,7 @@ fn without_any_word_the_defaults_hold() {
     assert_eq!(options.probe, None);
     assert_eq!(options.verbosity, crate::logging::Verbosity::default());
     let etcd = etcd(options);
-    assert_eq!(etcd.endpoints, ["http://127.0.0.1:4001", "http://127.0.0.1:2379"]);
+    assert_eq!(etcd.endpoints, ["http://127.0.0.1:2379"]);
     assert_eq!(etcd.prefix, "/coreos.com/network");
     assert_eq!((etcd.key, etcd.cert, etcd.ca), (None, None, None));
     assert_eq!((etcd.username, etcd.password), (None, None));

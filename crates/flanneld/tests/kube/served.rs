@@ -115,7 +115,7 @@ pub(crate) fn served(builder: KubeBuilder, nodes: u16) -> Result<(Kube, LeaseSer
 fn http(kube: &Kube, number: u16, method: &str, path: &str, body: &str) -> (u16, String) {
     let token = token(number);
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );

@@ -1,0 +1,186 @@
+//! Requests that another site makes a browser send, with an operator's certificate or from inside a network that is not
+//! that site's. Browsers say where a request comes from; one from elsewhere is refused. A request with a token needs
+//! none of it: no site can make a browser send a token that it does not know.
+
+use std::net::IpAddr;
+
+use http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderMap, Method, StatusCode};
+
+use crate::answer::Fault;
+
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Names that the server is reached by, beside addresses and `localhost`. A page whose own name leads to this machine's
+/// address (DNS rebinding) has another one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServerNames(Vec<String>);
+
+impl ServerNames {
+    pub(crate) fn new(names: impl IntoIterator<Item = String>) -> Self {
+        Self(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    fn contains(&self, host: &str) -> bool {
+        let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
+        if host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost") {
+            return true;
+        }
+        let host = host.to_ascii_lowercase();
+        self.0.iter().any(|name| match name.strip_prefix("*.") {
+            Some(domain) => host.split_once('.').is_some_and(|(_, rest)| rest == domain),
+            None => *name == host,
+        })
+    }
+}
+
+/// Whether a request is one that this server's own page, or no page at all, has made.
+pub(crate) fn check_site(head: &Parts, names: &ServerNames, is_tls: bool) -> Result<(), Fault> {
+    let host = asked_host(head);
+    if let Some(host) = &host
+        && !names.contains(host.host())
+    {
+        let text = format!(
+            "this server does not answer to the name {:?}: use its address, or a name in its certificate",
+            host.host()
+        );
+        return Err(Fault::new(StatusCode::MISDIRECTED_REQUEST, "wrong-host", text));
+    }
+    let cross_site = || {
+        let text = "the request was made by a page of another site";
+        Err(Fault::new(StatusCode::FORBIDDEN, "cross-site", text))
+    };
+    if let Some(site) = text(&head.headers, &FETCH_SITE)
+        && !matches!(site, "same-origin" | "none")
+        && changes(&head.method)
+    {
+        return cross_site();
+    }
+    if let Some(origin) = text(&head.headers, &ORIGIN) {
+        let scheme = if is_tls { "https" } else { "http" };
+        let own = host.map(|host| format!("{scheme}://{host}"));
+        if own.is_none_or(|own| !own.eq_ignore_ascii_case(origin)) {
+            return cross_site();
+        }
+    }
+    Ok(())
+}
+
+/// Whether a body is what it must be. A form of another site can send text, but not JSON.
+pub(crate) fn check_content(head: &Parts, has_body: bool) -> Result<(), Fault> {
+    if !changes(&head.method) || !has_body {
+        return Ok(());
+    }
+    let kind = text(&head.headers, &CONTENT_TYPE).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let text = "the body must be JSON, and say so: content-type: application/json";
+    Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", text))
+}
+
+fn changes(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// Which server the client believes to speak with; `None` where it does not say, as no browser does.
+fn asked_host(head: &Parts) -> Option<Authority> {
+    let of_header = || text(&head.headers, &HOST)?.parse().ok();
+    head.uri.authority().cloned().or_else(of_header)
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    // What is not text is nobody's name.
+    headers.get(name).map(|value| value.to_str().unwrap_or("?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn head(method: &str, headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().method(method).uri("/v1/_/config");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn site(method: &str, headers: &[(&str, &str)]) -> bool {
+        let names = ServerNames::new(["Leases.example".to_owned(), "*.inside.example".to_owned()]);
+        check_site(&head(method, headers), &names, true).is_ok()
+    }
+
+    #[test]
+    fn a_request_of_another_sites_page_is_refused() {
+        let host = ("host", "leases.example:10253");
+        for fine in [
+            &[host][..],
+            &[],
+            &[host, ("origin", "https://leases.example:10253")],
+            &[host, ("sec-fetch-site", "same-origin")],
+            &[host, ("sec-fetch-site", "none")],
+        ] {
+            assert!(site("PUT", fine), "{fine:?}");
+        }
+        for bad in [
+            &[host, ("origin", "https://evil.example")][..],
+            &[host, ("origin", "null")],
+            &[host, ("origin", "http://leases.example:10253")],
+            &[host, ("origin", "https://leases.example")],
+            &[("origin", "https://leases.example:10253")],
+            &[host, ("sec-fetch-site", "cross-site")],
+            &[host, ("sec-fetch-site", "same-site")],
+        ] {
+            assert!(!site("POST", bad), "{bad:?}");
+        }
+        assert!(site("GET", &[host, ("sec-fetch-site", "cross-site")]), "a link to the page");
+    }
+
+    #[test]
+    fn a_page_whose_name_leads_here_is_refused() {
+        for host in [
+            "192.0.2.1:10253",
+            "[2001:db8::1]:10253",
+            "127.0.0.1",
+            "localhost:1",
+            "a.inside.example",
+        ] {
+            assert!(site("GET", &[("host", host)]), "{host}");
+        }
+        for host in [
+            "evil.example:10253",
+            "leases.example.evil.example",
+            "a.b.inside.example",
+            "inside.example",
+        ] {
+            assert!(!site("GET", &[("host", host)]), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_a_form_can_send_is_refused() {
+        let content = |kind: Option<&str>| {
+            let headers: Vec<_> = kind.iter().map(|kind| ("content-type", *kind)).collect();
+            check_content(&head("POST", &headers), true).is_ok()
+        };
+        for fine in ["application/json", "application/json; charset=utf-8", "Application/JSON"] {
+            assert!(content(Some(fine)), "{fine}");
+        }
+        for bad in [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+            "",
+        ] {
+            assert!(!content(Some(bad)), "{bad}");
+        }
+        assert!(!content(None));
+        assert!(check_content(&head("DELETE", &[]), false).is_ok());
+    }
+}
