@@ -55,26 +55,6 @@ fn signals_that_mean_nothing_do_not_end_the_daemon() -> Result<()> {
     Ok(())
 }
 
-/// With `--iface`, a card that is put under a bridge has no address any more, and packets pass all the same.
-#[test]
-fn an_interface_that_is_not_as_it_was_cuts_nobody_off_while_peers_are_reached() -> Result<()> {
-    let lab = lab(2).start()?;
-    let node = lab.node(1);
-    let (one, two) = connected_pods(&lab)?;
-    node.exec(&[
-        "sh",
-        "-c",
-        "ip link add br0 type bridge && ip link set br0 address $(cat /sys/class/net/eth0/address) up \\
-         && ip addr flush dev eth0 && ip link set eth0 master br0 && ip addr add 192.168.100.1/24 dev br0 \\
-         && ip route replace default via 192.168.100.254",
-    ])?;
-    reach_each_other(&lab, &one, &two)?;
-    lab.wait_until("a word, and readiness", LIMIT, || match probe(&lab, 1, "/readyz") {
-        Ok(Ok((200, text))) if text.contains("keeping what was set up for eth0") => Ok(()),
-        other => Err(format!("{other:?}")),
-    })
-}
-
 #[test]
 fn readers_of_the_subnet_file_never_see_half_of_it() -> Result<()> {
     let lab = lab(1).start()?;
