@@ -133,6 +133,7 @@ fn the_rules_follow_the_network_its_families_its_exclusions_and_the_mode() -> Re
     change(&lab, &config, &["172.16.0.0/12", "fd00:244::/48"], &[])?;
 
     config["Network"] = json!("10.99.0.0/16");
+    config["Replaces"] = json!(["10.0.0.0/8", "fd00::/8"]);
     change(&lab, &config, &["10.99.0.0/16", "172.16.0.0/12", "fd00:244::/48"], &["10.244."])?;
 
     config["EnableIPv6"] = json!(false);
