@@ -32,7 +32,8 @@ fn someone(name: &str, node: u32) -> Who {
 /// Somebody who may announce any address, and comes from this node's.
 fn anywhere(name: &str, node: u32) -> Who {
     let source = attrs(node).public_ip.map(Into::into);
-    Who { name: Some(name.into()), admin: false, source, ..Who::anybody() }
+    let machine = ClientMachine::Secret(name.into());
+    Who { name: Some(name.into()), machine, admin: false, source, ..Who::anybody() }
 }
 
 /// A lease state and what drives it.
