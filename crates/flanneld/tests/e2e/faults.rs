@@ -138,7 +138,7 @@ fn nothing_is_wrong(lab: &Lab) -> Result<()> {
                 let whole = match command {
                     Asked::Status => {
                         text.contains("the network is whole\n")
-                            && text.contains(&format!("probes    {others} reached\n"))
+                            && text.contains(&format!("probes    {others} reached; round trip"))
                     }
                     Asked::Check => text.contains("nothing is wrong\n"),
                 };
