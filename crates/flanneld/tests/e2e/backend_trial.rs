@@ -105,7 +105,8 @@ fn a_port_that_another_program_has_is_tried_under_another_name_and_costs_no_pack
 fn a_network_that_does_not_work_once_it_is_in_use_is_taken_back() -> Result<()> {
     let commands =
         |post: &str| json!({"Type": "extension", "Shell": true, "PostStartupCommand": post});
-    let lab = lab(1).backend_json(commands("echo good >> /run/ran")).start()?;
+    let lab =
+        lab(1).flag("--allow-commands").backend_json(commands("echo good >> /run/ran")).start()?;
     refused(&lab, commands("echo bad >> /run/ran; exit 3"), "exit status: 3")?;
     let node = lab.node(1);
     lab.wait_until("the former command to run again", LIMIT, || {
