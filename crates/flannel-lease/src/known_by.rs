@@ -43,8 +43,17 @@ impl KnownBy {
         self.same_address(one, other) && public_port(one) == public_port(other)
     }
 
+    /// By the first family that both announce: a network that gains a family, or loses one, has leases of before.
     pub(crate) fn same_address(self, one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
-        self.address(one).is_ok_and(|address| self.address(other) == Ok(address))
+        let v4 = |attrs: &LeaseAttrs| attrs.public_ip.filter(|ip| !ip.is_unspecified());
+        let v6 = |attrs: &LeaseAttrs| attrs.public_ipv6.filter(|ip| !ip.is_unspecified());
+        let same_v4 = v4(one).zip(v4(other)).map(|(one, other)| one == other);
+        let same_v6 = v6(one).zip(v6(other)).map(|(one, other)| one == other);
+        match self {
+            Self::Ipv4First => same_v4.or(same_v6),
+            Self::Ipv6First => same_v6.or(same_v4),
+        }
+        .unwrap_or(false)
     }
 }
 
@@ -96,6 +105,9 @@ mod tests {
             assert!(!same(&node("192.0.2.1", ""), &node("", "fd00::1")), "{known_by:?}");
             assert!(!same(&node("", ""), &node("", "")), "nobody is nobody");
         }
+        let (dual, before) = (node("192.0.2.1", "fd00::1"), node("", "fd00::1"));
+        assert!(KnownBy::Ipv4First.same_node(&dual, &before), "its network had IPv6 alone before");
+        assert!(!KnownBy::Ipv4First.same_node(&dual, &node("", "fd00::2")));
         let (one, other) = (node("192.0.2.1", "fd00::1"), node("192.0.2.1", "fd00::2"));
         assert!(KnownBy::Ipv4First.same_node(&one, &other));
         assert!(!KnownBy::Ipv6First.same_node(&one, &other));

@@ -87,6 +87,21 @@ fn an_outdated_lease_beside_a_good_one_is_discarded_too() {
 }
 
 #[test]
+fn a_host_keeps_its_ipv6_subnet_when_ipv4_is_turned_on_and_leaves_no_lease_behind() {
+    let former = "fd00:5:0:7::-64";
+    let leases = [lease(former, "fd00::1"), lease("fd00:5:0:8::-64", "fd00::2")];
+    let me = Claimant {
+        public_ip: Some([192, 168, 0, 1].into()),
+        previous: Some(subnet(former)),
+        ..me("fd00::1")
+    };
+    let decision = decision(DUAL, &leases, me);
+    assert_eq!(decision.discard, [subnet(former)]);
+    let Choice::Take(taken) = decision.choice else { panic!("{decision:?}") };
+    assert_eq!(taken.v6(), subnet(former).v6());
+}
+
+#[test]
 fn leases_of_others_are_never_discarded() {
     let leases =
         [lease("10.9.1.0-24", "192.168.0.2"), lease("10.5.1.0-24&fd00:5:0:1::-64", "192.168.0.3")];

@@ -4,7 +4,7 @@
 use flannel_store::Refusal;
 use std::net::IpAddr;
 
-use flannel_lease::{AcquireError, Choice, Decision, KnownBy, Subnet, choose_free};
+use flannel_lease::{AcquireError, Choice, Decision, KnownBy, LeaseAttrs, Subnet, choose_free};
 
 use super::network::Network;
 
@@ -16,6 +16,24 @@ impl Network {
     /// The leases of the node that is known by this address.
     pub(super) fn leases_at(&self, node: IpAddr) -> Vec<Subnet> {
         let mut leases: Vec<Subnet> = self.at_address(node).collect();
+        leases.sort_unstable();
+        leases
+    }
+
+    /// Those of a node that announces itself so: at the address it is known by, and at its other one those that announce
+    /// that alone, of a time when the network had no other family.
+    pub(super) fn leases_of(&self, node: IpAddr, attrs: &LeaseAttrs) -> Vec<Subnet> {
+        let v4 = attrs.public_ip.map(IpAddr::V4).filter(|ip| !ip.is_unspecified());
+        let v6 = attrs.public_ipv6.map(IpAddr::V6).filter(|ip| !ip.is_unspecified());
+        let others = v4.into_iter().chain(v6).filter(|ip| *ip != node);
+        let lacks_the_first = |subnet: &Subnet| {
+            self.lease(subnet).is_some_and(|entry| match node {
+                IpAddr::V4(_) => entry.attrs.public_ip.is_none_or(|ip| ip.is_unspecified()),
+                IpAddr::V6(_) => entry.attrs.public_ipv6.is_none_or(|ip| ip.is_unspecified()),
+            })
+        };
+        let mut leases = self.leases_at(node);
+        leases.extend(others.flat_map(|ip| self.at_address(ip)).filter(lacks_the_first));
         leases.sort_unstable();
         leases
     }

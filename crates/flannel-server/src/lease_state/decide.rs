@@ -153,7 +153,7 @@ impl Ask<'_> {
         let node = self.check_known(attrs)?;
         self.check_address(attrs, who)?;
         self.check_identity(attrs, who, None)?;
-        let mut ours = self.network()?.leases_at(node);
+        let mut ours = self.network()?.leases_of(node, attrs);
         for subnet in &ours {
             self.own(*subnet, who)?;
         }

@@ -513,7 +513,7 @@ fn choosing_is_what_flannel_lease_decides() {
             let draw = rng.u64(..);
             let expected = decide(&config, &leases, &claimant, &mut fastrand::Rng::with_seed(draw));
             let node = state_network.known_by().address(&attrs);
-            let ours = node.map(|node| state_network.leases_at(node)).unwrap_or_default();
+            let ours = node.map(|node| state_network.leases_of(node, &attrs)).unwrap_or_default();
             let chosen = state_network.choose(&ours, previous, &mut fastrand::Rng::with_seed(draw));
             assert_eq!(chosen, expected.map_err(Refusal::from), "seed {seed}");
             choices += usize::from(chosen.is_ok());
