@@ -322,12 +322,8 @@ fn a_mac_or_key_that_another_node_had_first_is_refused() {
             service.ask(&acquire(1, 1)).unwrap();
             // The first has moved: it is the same lease, though the address is another.
             let version = Some(own_version(&service, first));
-            let moved = Request::Renew {
-                subnet: first,
-                attrs: announce(9, 1),
-                version,
-                who: Who { source: None, ..who(1) },
-            };
+            let moved =
+                Request::Renew { subnet: first, attrs: announce(9, 1), version, who: who(1) };
             service.ask(&moved).unwrap();
             // What nobody announces any more is free.
             let release = Request::Release { subnet: first, version: None, who: Who::anybody() };
