@@ -24,14 +24,7 @@ impl Directory for Nobody {
 
     fn hear(&mut self, _: &IpNet, _: bool, _: IpAddr, _: Duration) {}
 
-    fn note_fits(
-        &mut self,
-        _: &IpNet,
-        _: IpAddr,
-        _: bool,
-        _: Option<std::num::NonZeroU16>,
-    ) {
-    }
+    fn note_fits(&mut self, _: &IpNet, _: IpAddr, _: bool, _: Option<std::num::NonZeroU16>) {}
 }
 
 fuzz_target!(|bytes: &[u8]| {
