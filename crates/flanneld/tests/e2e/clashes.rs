@@ -12,6 +12,12 @@ fn config(network: &str, vni: u32) -> String {
     json!({"Network": network, "Backend": {"Type": "vxlan", "VNI": vni}}).to_string()
 }
 
+/// With the operator's word that it takes the place of another network.
+fn moved(network: &str, vni: u32, from: &str) -> String {
+    let backend = json!({"Type": "vxlan", "VNI": vni});
+    json!({"Network": network, "Backend": backend, "Replaces": [from]}).to_string()
+}
+
 /// Waits until `/readyz` of node 1 answers with this status and says this.
 fn says(lab: &Lab, status: u16, part: &str) -> Result<()> {
     lab.wait_until(&format!("{status} {part}"), LIMIT, || match probe(lab, 1, "/readyz") {
@@ -30,11 +36,11 @@ fn a_network_that_moves_into_another_is_not_ready_until_that_one_has_moved_on() 
     put("green", &config("10.2.0.0/16", 2))?;
     lab.node(1).flanneld().start()?;
     says(&lab, 200, "")?;
-    put("green", &config("10.1.128.0/17", 2))?;
+    put("green", &moved("10.1.128.0/17", 2, "10.2.0.0/16"))?;
     says(&lab, 503, "network green: The new network config cannot be used here")?;
     says(&lab, 503, "overlap 10.1.0.0/16 of the network blue")?;
     // Nobody writes green's again: it is tried when there is room.
-    put("blue", &config("10.3.0.0/16", 1))?;
+    put("blue", &moved("10.3.0.0/16", 1, "10.1.0.0/16"))?;
     says(&lab, 200, "")?;
     let text = lab.node(1).read_file("/run/flannel/networks/green.env")?;
     assert!(text.contains("FLANNEL_NETWORK=10.1.128.0/17"), "{text}");
