@@ -36,7 +36,7 @@ pub(crate) trait PerFamily: Sized {
     fn public_address(self, node: &Node, peer: &Lease) -> Result<IpAddr, PeerProblem>;
 
     /// Whether this node itself has nothing but an address of the link.
-    fn is_on_link_alone(self, node: &Node) -> bool;
+    fn has_only_link_address(self, node: &Node) -> bool;
 
     fn announced_by(self, underlay: &Underlay) -> Option<IpAddr>;
 
@@ -106,7 +106,7 @@ impl PerFamily for Family {
         let ip = ip.ok_or(PeerProblem::NoAddress(self))?;
         match check_public_address(ip, &crate::networks(node)) {
             // On a link without other addresses, all nodes have such ones.
-            Err(UnusableAddress::LinkLocal) if self.is_on_link_alone(node) => Ok(ip),
+            Err(UnusableAddress::LinkLocal) if self.has_only_link_address(node) => Ok(ip),
             // Where the nodes' LAN is a part of the pod network, all nodes have such ones.
             Err(UnusableAddress::InPodNetwork(network))
                 if self.announced_by(&node.underlay).is_some_and(|own| network.contains(&own))
@@ -119,7 +119,7 @@ impl PerFamily for Family {
         }
     }
 
-    fn is_on_link_alone(self, node: &Node) -> bool {
+    fn has_only_link_address(self, node: &Node) -> bool {
         let own = self.announced_by(&node.underlay);
         own.is_some_and(|ip| check_public_address(ip, &[]) == Err(UnusableAddress::LinkLocal))
     }

@@ -50,7 +50,15 @@ pub fn lan_overlap(node: &Node) -> Option<LanOverlap> {
             }
         };
         let is_inside = network.contains(&address);
-        is_inside.then(|| LanOverlap { key, min, max, network, address, lan, link: underlay.link })
+        is_inside.then_some(LanOverlap {
+            key,
+            min,
+            max,
+            network,
+            address,
+            lan,
+            link: underlay.link,
+        })
     })
 }
 

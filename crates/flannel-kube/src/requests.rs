@@ -266,7 +266,10 @@ mod tests {
         );
         // A kubelet writes into its own Node a request to all others, by the name of the operator's or not.
         let own = ("kubelet's".to_owned(), vec![subnet(1)]);
-        assert_eq!(asks(vec![("node-1", heard(&[1, 2, 3], "kubelet's"))]), [own.clone()]);
+        assert_eq!(
+            asks(vec![("node-1", heard(&[1, 2, 3], "kubelet's"))]),
+            std::slice::from_ref(&own)
+        );
         assert_eq!(
             asks(vec![("node-1", heard(&[1, 2, 3], "kubelet's")), ("node-2", both())]),
             [own, ("operator's".to_owned(), vec![subnet(2)])]

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::answer::{self, Fault};
-use crate::body::{Body, Events};
+use crate::body::{Body, Events, Subscription};
 use crate::limits::Limits;
 use crate::metrics::Counted;
 use crate::route::{Misrouted, Query, Route};
@@ -150,9 +150,8 @@ impl Api {
                 let hears = query.requests && !who.only_reads();
                 let style = if who.only_reads() { Style::RedactedStream } else { Style::Stream };
                 let requests = hears.then(|| self.service.requests(&name)).transpose()?;
-                let events = Events::new(
-                    watch_log, style, requests, query.next, patience, standing, turns, watching,
-                );
+                let wanted = Subscription { style, requests, cursor: query.next, patience };
+                let events = Events::new(watch_log, wanted, standing, turns, watching);
                 Ok(answer::lines(Body::Events(Box::new(events))))
             }
             (Route::Reservations(name), Method::GET) => self.reservations(&name),

@@ -74,17 +74,25 @@ pub(crate) struct Events {
     _watching: Watching,
 }
 
+/// What a client wants to hear.
+pub(crate) struct Subscription {
+    pub(crate) style: Style,
+    /// What operators ask of nodes, for clients that are to hear it.
+    pub(crate) requests: Option<watch::Receiver<Requests>>,
+    pub(crate) cursor: Option<LogPosition>,
+    /// How long the stream goes on when nothing happens; `None`: it does not end.
+    pub(crate) patience: Option<Duration>,
+}
+
 impl Events {
     pub(crate) fn new(
         watch_log: Arc<WatchLog>,
-        style: Style,
-        requests: Option<watch::Receiver<Requests>>,
-        cursor: Option<LogPosition>,
-        patience: Option<Duration>,
+        subscription: Subscription,
         standing: Standing,
         turns: Turns,
         watching: Watching,
     ) -> Self {
+        let Subscription { style, requests, cursor, patience } = subscription;
         let changes = WatchStream::new(watch_log.changes());
         let heartbeat = Box::pin(tokio::time::sleep(patience.unwrap_or(HEARTBEAT)));
         let (waiting, rest, lost) = (None, Rest::default(), standing.lost());

@@ -31,7 +31,7 @@ pub enum Health {
 }
 
 enum Command {
-    Set(Rules, oneshot::Sender<Result<(), TrafficError>>),
+    Set(Box<Rules>, oneshot::Sender<Result<(), TrafficError>>),
     Look(oneshot::Sender<Result<u64, TrafficError>>),
 }
 
@@ -77,7 +77,7 @@ impl Traffic {
     /// Makes these the rules to keep. Returns when they are in force, or why they are not; in that
     /// case, too, they are tried again until they are, or until others are set.
     pub async fn set(&self, rules: Rules) -> Result<(), TrafficError> {
-        let answer = self.worker.ask(|answer| Command::Set(rules, answer)).await;
+        let answer = self.worker.ask(|answer| Command::Set(Box::new(rules), answer)).await;
         answer.map_err(|_| TrafficError::Stopped)?
     }
 
@@ -112,7 +112,7 @@ impl Work for TrafficWork {
     fn carry_out(&mut self, command: Command) {
         match command {
             Command::Set(rules, answer) => {
-                let result = self.rules.set(rules, Instant::now());
+                let result = self.rules.set(*rules, Instant::now());
                 self.publish_health();
                 let _ = answer.send(result);
             }

@@ -56,7 +56,8 @@ mod tests {
         let command = crate::Cli::command();
         let mut all: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
         all.push("help");
-        (grouped.sort_unstable(), all.sort_unstable());
+        grouped.sort_unstable();
+        all.sort_unstable();
         assert_eq!(grouped, all);
     }
 }

@@ -288,7 +288,8 @@ fn a_mac_or_key_that_another_node_had_first_is_refused() {
         let backend_data = flannel_lease::RawJson::read(&data).unwrap();
         LeaseAttrs { backend_type: "wireguard".into(), backend_data, ..attrs(node) }
     };
-    let clients: [(fn(u32) -> Who, u64); 2] =
+    type ClientOf = fn(u32) -> Who;
+    let clients: [(ClientOf, u64); 2] =
         [(|_| Who::anybody(), 1), (|node| anywhere(&format!("node-{node}"), node), 2)];
     for (who, seed) in clients {
         for announce in [
