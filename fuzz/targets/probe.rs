@@ -14,6 +14,10 @@ use libfuzzer_sys::fuzz_target;
 struct Nobody;
 
 impl Directory for Nobody {
+    fn machine(&self) -> Option<std::num::NonZeroU64> {
+        None
+    }
+
     fn standing(&self, _: &IpNet) -> Standing {
         Standing::Unknown
     }

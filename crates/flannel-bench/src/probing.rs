@@ -70,10 +70,11 @@ fn own() -> Own {
         link: "lo".to_owned(),
         link_mtu: MTU + OVERHEAD,
         commands: OperatorCommands::default(),
+        machine: None,
     }
 }
 
 fn target(port: NonZeroU16) -> Target {
     let at = [Some(HERE), None];
-    Target { port, public: at, overlay: at, standing: Standing::Programmed }
+    Target { port, public: at, overlay: at, standing: Standing::Programmed, machine: None }
 }

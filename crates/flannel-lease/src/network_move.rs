@@ -51,9 +51,11 @@ impl std::fmt::Display for NetworkMove {
         write!(
             f,
             "correct Network, SubnetLen, SubnetMin or SubnetMax if that is a mistake; if pods are to move, add \
-             \"Replaces\": [{}] to the config (`flannelctl config set --force` does), or restart flanneld",
+             \"Replaces\": [{}] to the config (`flannelctl config set --force` does)",
             list(&self.from, "\""),
-        )
+        )?;
+        // A node whose subnet fits begins with the network that works, also after a restart.
+        if self.own.is_some() { f.write_str(", or restart flanneld") } else { Ok(()) }
     }
 }
 

@@ -32,7 +32,8 @@ pub(crate) async fn examine(plan: Plan) -> Examined {
             Some(over) => turn.through_the_tunnel(family, over).await,
             None => turn.without_a_tunnel(family).await,
         };
-        found.push(Found { family, evidence });
+        let machine = turn.plan.target.machine;
+        found.push(Found { family, evidence: Evidence { machine, ..evidence } });
     }
     Examined { found, cookies: turn.cookies }
 }
@@ -117,6 +118,7 @@ impl Examination {
             full: None,
             beside: None,
             asks: Asks::default(),
+            machine: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -42,6 +42,8 @@ pub struct Own {
     pub link_mtu: u32,
     /// What an operator of this network types.
     pub commands: OperatorCommands,
+    /// The hash of its machine id, which it tells those who ask.
+    pub machine: Option<NonZeroU64>,
 }
 
 /// What packets travel in, in the words of an operator.
@@ -66,6 +68,8 @@ pub struct Target {
     pub overlay: ByFamily<IpAddr>,
     /// What this node has done about it.
     pub standing: Standing,
+    /// The hash of its machine id, as its lease has it: nobody else is to answer in its place.
+    pub machine: Option<NonZeroU64>,
 }
 
 /// To whom this node lacks something that leads there, though it knows their leases.

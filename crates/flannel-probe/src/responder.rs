@@ -1,7 +1,7 @@
 //! What a node answers, if anything.
 
 use std::net::IpAddr;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -16,8 +16,11 @@ pub enum Way {
     Overlay,
 }
 
-/// What a node knows of those who ask.
+/// What a node knows of those who ask, and says of itself.
 pub trait Directory {
+    /// The hash of its machine id, as its lease has it.
+    fn machine(&self) -> Option<NonZeroU64>;
+
     fn standing(&self, subnet: &IpNet) -> Standing;
 
     /// When something of this peer last came through the overlay, in this family and with a checksum.
@@ -69,6 +72,7 @@ pub fn answer(
         standing: directory.standing(&subnet),
         heard: directory.heard(&subnet, about_v6).map(|heard| now.saturating_sub(heard)),
         size: u16::try_from(bytes.len()).unwrap_or(u16::MAX),
+        machine: directory.machine(),
     };
     Some(Sent { reply: Reply::Answer(answer), plain })
 }
@@ -81,6 +85,10 @@ mod tests {
     struct One(Option<Duration>);
 
     impl Directory for One {
+        fn machine(&self) -> Option<NonZeroU64> {
+            None
+        }
+
         fn standing(&self, subnet: &IpNet) -> Standing {
             if *subnet == net() { Standing::Programmed } else { Standing::Unknown }
         }
@@ -126,6 +134,7 @@ mod tests {
             standing: Standing::Programmed,
             heard: Some(Duration::from_millis(20)),
             size: 48,
+            machine: None,
         };
         assert_eq!(tell(&ask, Way::Underlay, later), Reply::Answer(expected));
         let plain = Ask { plain: true, ..ask };

@@ -1,5 +1,6 @@
 //! From what came back, and what did not, to what is wrong and in which layer.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::wire::Standing;
@@ -21,6 +22,8 @@ pub struct Answered {
     pub standing: Standing,
     /// An ask of this very turn has come to the peer through the overlay, with a checksum.
     pub has_heard: bool,
+    /// The hash of the machine id of who answered.
+    pub machine: Option<NonZeroU64>,
 }
 
 /// All that one turn has found out, in one address family. What was not tried is `None`.
@@ -40,6 +43,8 @@ pub struct Evidence {
     pub beside: Option<Full>,
     /// Small asks through the overlay.
     pub asks: Asks,
+    /// The hash of the machine id in the peer's lease.
+    pub machine: Option<NonZeroU64>,
 }
 
 /// How many asks were sent, and how many of them were not answered.
@@ -67,6 +72,8 @@ pub enum Full {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Reached,
+    /// Another machine than the one of its lease answers through the overlay.
+    AnotherMachine,
     /// Packets up to so many bytes pass, and larger ones vanish.
     MtuBlackHole {
         fits: u32,
@@ -108,10 +115,19 @@ pub enum Direction {
     Unknown,
 }
 
+impl Evidence {
+    /// Whether who answered is not the machine of the lease. A node that tells no machine is not suspected: it has no
+    /// machine id, or is older.
+    fn is_of_another(&self, answered: &Answered) -> bool {
+        self.machine.zip(answered.machine).is_some_and(|(announced, answers)| announced != answers)
+    }
+}
+
 impl Verdict {
     pub fn of(evidence: &Evidence) -> Self {
         let Some(overlay) = &evidence.overlay else { return Self::without_tunnel(evidence) };
         match overlay {
+            Outcome::Answered(answered) if evidence.is_of_another(answered) => Self::AnotherMachine,
             Outcome::Answered(_) => match (evidence.full, evidence.beside) {
                 (Some(Full::Fits(fits)), _) => Self::MtuBlackHole { fits },
                 (Some(Full::Passes), Some(Full::Fits(carries))) => Self::Fragmented { carries },
@@ -165,6 +181,7 @@ impl Verdict {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Reached => "reached",
+            Self::AnotherMachine => "another-machine-answers",
             Self::MtuBlackHole { .. } => "mtu-black-hole",
             Self::Fragmented { .. } => "fragmented",
             Self::Lossy(_) => "lossy",
@@ -182,6 +199,7 @@ impl Verdict {
     pub fn layer(&self) -> Option<&'static str> {
         match self {
             Self::Reached => None,
+            Self::AnotherMachine => Some("lease"),
             Self::MtuBlackHole { .. }
             | Self::Fragmented { .. }
             | Self::Lossy(_)
@@ -203,6 +221,7 @@ impl Verdict {
             | Self::UnderlayCut
             | Self::Unsent(_) => true,
             Self::Reached
+            | Self::AnotherMachine
             | Self::MtuBlackHole { .. }
             | Self::Fragmented { .. }
             | Self::Lossy(_)
@@ -221,7 +240,8 @@ impl Verdict {
             | Self::Lossy(_)
             | Self::DaemonDown { .. }
             | Self::ProbesFiltered => true,
-            Self::MtuBlackHole { .. }
+            Self::AnotherMachine
+            | Self::MtuBlackHole { .. }
             | Self::ChecksumHere
             | Self::ChecksumThere
             | Self::EntriesMissingThere(_)
@@ -237,7 +257,8 @@ mod tests {
     use super::*;
 
     fn answered(standing: Standing, has_heard: bool) -> Option<Outcome> {
-        Some(Outcome::Answered(Answered { latency: Duration::ZERO, standing, has_heard }))
+        let (latency, machine) = (Duration::ZERO, None);
+        Some(Outcome::Answered(Answered { latency, standing, has_heard, machine }))
     }
 
     fn silent() -> Evidence {
@@ -250,7 +271,23 @@ mod tests {
             full: None,
             beside: None,
             asks: Asks::default(),
+            machine: None,
         }
+    }
+
+    #[test]
+    fn a_peer_in_whose_place_another_machine_answers_is_not_reached() {
+        let answers = |machine: u64| {
+            let machine = NonZeroU64::new(machine);
+            let (latency, standing) = (Duration::ZERO, Standing::Programmed);
+            let answered = Answered { latency, standing, has_heard: true, machine };
+            let overlay = Some(Outcome::Answered(answered));
+            Verdict::of(&Evidence { overlay, machine: NonZeroU64::new(7), ..Evidence::default() })
+        };
+        assert_eq!(answers(7), Verdict::Reached);
+        assert_eq!(answers(0), Verdict::Reached, "it does not tell");
+        assert_eq!(answers(8), Verdict::AnotherMachine);
+        assert!(!answers(8).traffic_flows());
     }
 
     #[test]

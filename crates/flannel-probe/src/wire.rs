@@ -6,7 +6,8 @@
 //!                  40  prefix length   41  zero   42  largest packet that passes, if larger ones vanish (2)
 //!                  44..48 zero   then zeroes up to the size that is tried
 //! challenge kind 2 16  cookie (8)   24..32 zero
-//! answer   kind 3  16  standing   17  zero   18  heard (2, ms)   20  bytes received (2)   22..32 zero
+//! answer   kind 3  16  standing   17  zero   18  heard (2, ms)   20  bytes received (2)
+//!                  22  hash of the machine id as in its lease (8), 0 for none   30..32 zero
 //! ```
 //!
 //! Numbers are big-endian. A later version may give a meaning to what is zero here and keeps the rest, so
@@ -15,7 +16,7 @@
 //! An ask is never shorter than an answer, so nobody gets more out of a node than was sent to it.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -72,6 +73,8 @@ pub struct Answer {
     pub heard: Option<Duration>,
     /// How many bytes of the ask have arrived.
     pub size: u16,
+    /// Who answers: the hash of its machine id, as its lease has it.
+    pub machine: Option<NonZeroU64>,
 }
 
 /// What the node that answers has done about the lease of the one that asks.
@@ -152,6 +155,8 @@ impl Reply {
                 });
                 bytes[18..20].copy_from_slice(&heard.to_be_bytes());
                 bytes[20..22].copy_from_slice(&answer.size.to_be_bytes());
+                let machine = answer.machine.map_or(0, NonZeroU64::get);
+                bytes[22..30].copy_from_slice(&machine.to_be_bytes());
             }
         }
         bytes
@@ -173,7 +178,9 @@ impl Reply {
                 };
                 let heard = short(bytes, 18)?;
                 let heard = (heard != NEVER_HEARD).then(|| Duration::from_millis(u64::from(heard)));
-                Some(Self::Answer(Answer { nonce, standing, heard, size: short(bytes, 20)? }))
+                let machine = NonZeroU64::new(number(bytes, 22)?);
+                let size = short(bytes, 20)?;
+                Some(Self::Answer(Answer { nonce, standing, heard, size, machine }))
             }
             _ => None,
         }
@@ -248,7 +255,8 @@ mod tests {
             for standing in
                 [Standing::Unknown, Standing::Unusable, Standing::Incomplete, Standing::Programmed]
             {
-                let answer = Reply::Answer(Answer { nonce, standing, heard, size });
+                let machine = NonZeroU64::new(u64::from(size));
+                let answer = Reply::Answer(Answer { nonce, standing, heard, size, machine });
                 prop_assert_eq!(Reply::read(&answer.encode()), Some(answer));
             }
             let challenge = Reply::Challenge { nonce, cookie };
@@ -286,7 +294,8 @@ mod tests {
     #[test]
     fn what_was_heard_long_ago_is_not_taken_for_never() {
         let answer = |heard| {
-            Reply::Answer(Answer { nonce: 0, standing: Standing::Programmed, heard, size: 0 })
+            let (standing, machine) = (Standing::Programmed, None);
+            Reply::Answer(Answer { nonce: 0, standing, heard, size: 0, machine })
         };
         let Some(Reply::Answer(read)) =
             Reply::read(&answer(Some(Duration::from_secs(86_400))).encode())

@@ -49,6 +49,16 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
     };
     match verdict {
         Verdict::Reached => ("reached".to_owned(), None),
+        Verdict::AnotherMachine => (
+            format!(
+                "another machine than the one that announced the lease {subnet} answers in its place: two nodes have one \
+                 address, MAC or key, or one has taken the other's"
+            ),
+            Some(format!(
+                "`flannelctl check` names leases that share one (twins); give {there} its address, MAC or key back, or \
+                 stop the node that has taken it"
+            )),
+        ),
         Verdict::MtuBlackHole { fits } => {
             let carries = fits + own.overhead();
             (

@@ -98,6 +98,7 @@ impl Exchange {
                         latency: sent.elapsed(),
                         standing: answer.standing,
                         has_heard: answer.heard.is_some_and(|heard| heard <= here),
+                        machine: answer.machine,
                     });
                 }
             }

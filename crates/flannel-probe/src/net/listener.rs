@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -151,6 +151,11 @@ async fn open_patiently(at: SocketAddr) -> UdpSocket {
 
 /// Of whichever network knows the one who asks.
 impl Directory for &Answering {
+    fn machine(&self) -> Option<NonZeroU64> {
+        let networks = lock(&self.networks);
+        networks.values().find_map(|peers| lock(peers).own().and_then(|own| own.machine))
+    }
+
     fn standing(&self, subnet: &IpNet) -> Standing {
         let networks = lock(&self.networks);
         let known = networks.values().filter_map(|peers| lock(peers).standing(subnet));

@@ -24,6 +24,7 @@ fn own() -> Own {
         link: "eth0".to_owned(),
         link_mtu: 1500,
         commands: OperatorCommands::default(),
+        machine: None,
     }
 }
 
@@ -33,6 +34,7 @@ fn target(number: u8) -> Target {
         public: [Some(IpAddr::from([192, 0, 2, number])), None],
         overlay: [Some(net(number).addr()), None],
         standing: Standing::Programmed,
+        machine: None,
     }
 }
 
@@ -48,6 +50,7 @@ fn well() -> Evidence {
         latency: Duration::from_millis(1),
         standing: Standing::Programmed,
         has_heard: true,
+        machine: None,
     };
     Evidence { overlay: Some(Outcome::Answered(answered)), ..Evidence::default() }
 }

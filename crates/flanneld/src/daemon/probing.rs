@@ -131,6 +131,7 @@ impl Daemon {
             link_index: self.link_index(),
             link_mtu: underlay.mtu,
             commands: self.setup.store.operator_commands(),
+            machine: self.setup.machine.hash,
         })
     }
 
@@ -147,13 +148,20 @@ impl Daemon {
         if self.peers.why_unusable(subnet).is_some() {
             let nowhere = [None, None];
             let standing = Standing::Unusable;
-            return Some(Target { port, public: nowhere, overlay: nowhere, standing });
+            return Some(Target {
+                port,
+                public: nowhere,
+                overlay: nowhere,
+                standing,
+                machine: None,
+            });
         }
         Some(Target {
             port,
             public: [attrs.public_ip.map(IpAddr::V4), attrs.public_ipv6.map(IpAddr::V6)],
             overlay: if has_tunnel { tunnel_end(subnet) } else { [None, None] },
             standing: Standing::Programmed,
+            machine: attrs.machine,
         })
     }
 

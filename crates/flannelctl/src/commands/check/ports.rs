@@ -212,7 +212,12 @@ mod tests {
     #[test]
     fn what_is_closed_is_told_from_who_does_not_listen() {
         let answered_as = |standing| {
-            Some(Outcome::Answered(Answered { latency: PATIENCE, standing, has_heard: true }))
+            Some(Outcome::Answered(Answered {
+                latency: PATIENCE,
+                standing,
+                has_heard: true,
+                machine: None,
+            }))
         };
         let answered = || answered_as(Standing::Programmed);
         let one = |beside, through, refuses_tunnel| {

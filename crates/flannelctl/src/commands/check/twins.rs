@@ -77,8 +77,11 @@ fn judge(network: &Network, commands: OperatorCommands) -> Vec<Finding> {
                 format!("the leases {} have one MAC in the tunnel, {mac}", subnets.join(" and ")),
                 "others send to the one that had it first, and nothing to the others: they are copies of one machine, or one \
                  announces what is not its own",
-                "on the one that came second: systemctl restart flanneld, which gives its device another MAC; of a copied \
-                 machine: rm /etc/machine-id; systemd-machine-id-setup before",
+                format!(
+                    "NODE is the one that came second: {}, which gives its device another MAC; of a copied machine: rm \
+                     /etc/machine-id; systemd-machine-id-setup before",
+                    commands.restart("NODE")
+                ),
             ));
         }
     }
