@@ -105,7 +105,8 @@ impl Page {
             |name: HeaderName, value| headers.insert(name, HeaderValue::from_static(value));
         say(CONTENT_SECURITY_POLICY, POLICY);
         say(X_CONTENT_TYPE_OPTIONS, "nosniff");
-        say(REFERRER_POLICY, "no-referrer");
+        // Not `no-referrer`: with that browsers do not say of a form where it comes from.
+        say(REFERRER_POLICY, "same-origin");
         say(CACHE_CONTROL, "no-store");
         response
     }

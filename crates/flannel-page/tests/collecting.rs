@@ -225,7 +225,7 @@ fn every_answer_forbids_what_is_from_elsewhere() {
         for part in [
             "content-security-policy: default-src 'none'",
             "nosniff",
-            "no-referrer",
+            "referrer-policy: same-origin",
             "frame-ancestors 'none'",
         ] {
             assert!(answer.contains(part), "{path}: {part}: {answer}");
