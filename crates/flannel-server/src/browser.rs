@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN};
+use http::header::{ACCEPT_LANGUAGE, CONTENT_TYPE, HOST, HeaderName, ORIGIN, REFERER, USER_AGENT};
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderMap, Method, StatusCode};
@@ -13,8 +13,8 @@ use crate::answer::Fault;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Names that the server is reached by, beside addresses and `localhost`. A page whose own name leads to this machine's
-/// address (DNS rebinding) has another one.
+/// Names that a browser reaches the server by, beside addresses and `localhost`. A page whose own name leads to this
+/// machine's address (DNS rebinding) has another one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerNames(Vec<String>);
 
@@ -40,6 +40,7 @@ impl ServerNames {
 pub(crate) fn check_site(head: &Parts, names: &ServerNames, is_tls: bool) -> Result<(), Fault> {
     let host = asked_host(head);
     if let Some(host) = &host
+        && is_browsers(&head.headers)
         && !names.contains(host.host())
     {
         let text = format!(
@@ -81,6 +82,14 @@ pub(crate) fn check_content(head: &Parts, has_body: bool) -> Result<(), Fault> {
     }
     let text = "the body must be JSON, and say so: content-type: application/json";
     Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not-json", text))
+}
+
+/// Whether a browser has sent it, which no page can hide: browsers say which language is wanted, and no node does. Nodes may
+/// use any name that leads here.
+fn is_browsers(headers: &HeaderMap) -> bool {
+    let says_browser = [ORIGIN, FETCH_SITE, REFERER, ACCEPT_LANGUAGE];
+    says_browser.iter().any(|name| headers.contains_key(name))
+        || text(headers, &USER_AGENT).is_some_and(|agent| agent.starts_with("Mozilla"))
 }
 
 fn changes(method: &Method) -> bool {
@@ -153,7 +162,7 @@ mod tests {
             "localhost:1",
             "a.inside.example",
         ] {
-            assert!(site("GET", &[("host", host)]), "{host}");
+            assert!(site("GET", &[("host", host), ("accept-language", "en")]), "{host}");
         }
         for host in [
             "evil.example:10253",
@@ -161,7 +170,10 @@ mod tests {
             "a.b.inside.example",
             "inside.example",
         ] {
-            assert!(!site("GET", &[("host", host)]), "{host}");
+            for said in [("accept-language", "en"), ("user-agent", "Mozilla/5.0")] {
+                assert!(!site("GET", &[("host", host), said]), "{host}");
+            }
+            assert!(site("GET", &[("host", host)]), "{host}: a node that uses a name of its own");
         }
     }
 

@@ -40,13 +40,15 @@ async fn what_another_site_makes_a_browser_send_is_refused() {
         (format!("Host: {at}\r\n"), 415),
         (format!("Host: {at}\r\nOrigin: https://evil.example\r\n{json}"), 403),
         (format!("Host: {at}\r\nSec-Fetch-Site: cross-site\r\n{json}"), 403),
-        (format!("Host: evil.example:{}\r\n{json}", at.port()), 421),
+        (format!("Host: evil.example:{}\r\nAccept-Language: en\r\n{json}", at.port()), 421),
     ] {
         let (status, said) = put(at, &headers).await;
         assert_eq!(status, expected, "{headers}{said}");
     }
-    let rebound = format!("GET /v1/_/config HTTP/1.1\r\nHost: evil.example:{}", at.port());
-    assert_eq!(raw(at, &rebound, "").await.0, 421);
+    let rebound = "GET /v1/_/config HTTP/1.1\r\nAccept-Language: en\r\nHost: evil.example";
+    assert_eq!(raw(at, rebound, "").await.0, 421);
+    let node = "GET /v1/_/config HTTP/1.1\r\nHost: a-name-of-its-own.example";
+    assert_eq!(raw(at, node, "").await.0, 200, "nodes use any name that leads here");
     assert_eq!(raw(at, "GET /healthz HTTP/1.1\r\nHost: probe", "").await.0, 200);
 }
 

@@ -175,7 +175,8 @@ impl Kube {
     /// Another node, which is only there in Kubernetes.
     pub(crate) fn add_peer(&self, number: u16) {
         let spec = NodeSpec::new(&name(number)).cidr(cidr(number));
-        let spec = spec.vxlan(&format!("192.168.100.{number}"), "02:00:00:00:00:77");
+        let mac = format!("02:00:00:00:00:{number:02x}");
+        let spec = spec.vxlan(&format!("192.168.100.{number}"), &mac);
         self.server.create_node(&spec);
     }
 
