@@ -94,6 +94,8 @@ pub struct Known {
     /// The last asks, small ones.
     pub asks: Asks,
     pub at: SystemTime,
+    /// It counts as reached, and the last time it was not: that is to be seen again before it is believed.
+    pub is_doubted: bool,
 }
 
 /// A verdict that is other than it was.
@@ -488,11 +490,17 @@ impl Peer {
                 sum
             }),
             at: self.at?,
+            is_doubted: self.records.iter().any(Record::is_doubted),
         })
     }
 }
 
 impl Record {
+    /// Whether it counts as reached, and was not the last time.
+    fn is_doubted(&self) -> bool {
+        self.doubts > 0 && self.verdict == Some(Verdict::Reached)
+    }
+
     /// What is believed, and what the peer has found the other way.
     fn effective(&self) -> Option<Verdict> {
         match (self.verdict.as_ref()?, self.told_fits) {

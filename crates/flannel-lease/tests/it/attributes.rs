@@ -235,7 +235,7 @@ fn data_nested_too_deeply_is_read_and_told_of() {
             flannel_lease::LeaseAttrs::from_json(text.as_bytes()).unwrap()
         };
         assert_eq!(attrs(32).check_depth(), Ok(()));
-        for deep in [33, 100_000] {
+        for deep in [33, 4_000] {
             let error = attrs(deep).check_depth().unwrap_err().to_string();
             assert_eq!(
                 error,

@@ -210,3 +210,15 @@ fn what_a_peer_says_of_its_own_large_packets_is_known_here_by_the_same_number() 
     peers.note_fits(&net(2), from, false, None);
     assert_eq!(peers.known(&net(2)).expect("known").verdict, Verdict::Reached);
 }
+
+#[test]
+fn a_peer_that_did_not_answer_the_last_time_is_in_doubt_before_it_counts_as_away() {
+    let (mut peers, _) = peers(&[2]);
+    let doubted = |peers: &Peers| peers.known(&net(2)).expect("it was asked").is_doubted;
+    find(&mut peers, well());
+    assert!(!doubted(&peers));
+    find(&mut peers, cut());
+    assert!(doubted(&peers), "one turn is not enough to call it away");
+    find(&mut peers, well());
+    assert!(!doubted(&peers));
+}

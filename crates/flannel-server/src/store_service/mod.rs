@@ -106,7 +106,8 @@ impl View {
         let known_by = KnownBy::of(Some(config));
         for identity in flannel_backend::link_identities(attrs) {
             let anothers = |subnet: &Subnet, entry: &KeptLease| {
-                Some(*subnet) != own
+                // One of its families may be new to the client.
+                own.is_none_or(|own| !own.overlaps(subnet))
                     && flannel_backend::link_identities(&entry.attrs).contains(&identity)
                     && !who.is_same_client(known_by, attrs, entry)
             };

@@ -197,7 +197,8 @@ impl Daemon {
         let peers = prober.peers();
         let mut seen =
             peers.all().filter_map(|(.., known)| known).filter(|it| it.at >= since).peekable();
-        seen.peek().is_some() && seen.all(|known| known.verdict.traffic_flows())
+        seen.peek().is_some()
+            && seen.all(|known| known.verdict.traffic_flows() && !known.is_doubted)
     }
 
     pub(super) fn probing_state(&self, shared: &SharedAddresses) -> Option<ProbingState> {
