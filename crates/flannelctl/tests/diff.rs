@@ -76,7 +76,7 @@ fn a_healthy_dual_stack_wireguard_network_has_no_differences() {
         healthy(&lab, node);
     }
     // No flag names the store: it is that of the daemon.
-    let tested = run(lab.node(2), &["test", "connectivity", "--require-all"]);
+    let tested = run(lab.node(1), &["test", "connectivity", "--require-all"]);
     assert_eq!(tested.status.code(), Some(0), "{}{}", tested.stdout, tested.stderr);
 }
 

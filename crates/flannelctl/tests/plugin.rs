@@ -54,11 +54,9 @@ fn completion_and_man_pages_know_every_command() {
     let help = text(&Command::new(FLANNELCTL).arg("--help").output().unwrap());
     let commands: Vec<&str> = help
         .lines()
-        .skip_while(|line| *line != "Commands:")
-        .skip(1)
-        .take_while(|line| !line.is_empty())
-        // What is longer goes on further to the right.
-        .filter(|line| !line.starts_with("   "))
+        .take_while(|line| *line != "Options:")
+        // Below the headings of their groups.
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next())
         .filter(|name| *name != "help")
         .collect();

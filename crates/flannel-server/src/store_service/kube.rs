@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use flannel_kube::KubeNodes;
 use flannel_lease::{Expiry, KnownBy, LeaseAttrs, NetworkName, Subnet, SubnetOrigin, Version};
 use flannel_store::{
-    Cursor, Held, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses, Refusal, RequestId,
-    Requests, StoreError, StoreEvent,
+    Cursor, Held, KeptLease, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses, Refusal,
+    RequestId, Requests, StoreError, StoreEvent,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -147,7 +147,10 @@ impl ServedNodes {
             let node = entry.owner.as_deref().unwrap_or_default().to_owned();
             return Err(Refusal::AddressOfNode { node }.into());
         }
-        self.view.check_identity(&config, attrs, who, has)?;
+        // A client is its Node, whatever address an operator has written there.
+        let of_node = |_: &Subnet, entry: &KeptLease| entry.owner.as_deref() == Some(name);
+        let own = has.or_else(|| self.view.watch_log.find(of_node).map(|(subnet, _)| subnet));
+        self.view.check_identity(&config, attrs, who, own)?;
         let lease = match has {
             Some(subnet) => self.nodes.renew(name, &config, subnet, attrs).await,
             None => self.nodes.acquire(name, &config, attrs).await,
