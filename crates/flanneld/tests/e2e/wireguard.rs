@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flannel_lab::{Lab, LabBuilder, Pod, Result, Vandalism};
+use flannel_lab::{Lab, LabBuilder, LabError, Pod, Result, Vandalism};
 use serde_json::{Value, json};
 
 use crate::mixed::leases_for_both;
@@ -284,12 +284,17 @@ fn node_by_node(lab: &Lab, pods: &[Pod], from: &str, to: &str) -> Result<()> {
         let node = lab.node(number);
         node.flanneld().start()?;
         node.flanneld().wait_ready()?;
-        let kernel = &mut Kernel::of(node)?;
-        assert!(kernel.device(device(to)).is_some(), "{to} on node {number}");
-        assert!(kernel.device(device(from)).is_none(), "{from} on node {number}");
+        // It begins with the network that works, and changes from there.
+        lab.wait_until(&format!("{to} on node {number}"), LIMIT, || {
+            let kernel = &mut Kernel::of(node)?;
+            let has = |kernel: &mut Kernel, kind| kernel.device(device(kind)).is_some();
+            match (has(kernel, from), has(kernel, to)) {
+                (false, true) => Ok(()),
+                other => Err(LabError::Spec(format!("{from} and {to}: {other:?}"))),
+            }
+        })?;
         if changed < 3 {
-            let log = node.flanneld().log();
-            assert!(log.contains(&words), "{words}: {log}");
+            lab.wait_until(&words, LIMIT, || node.flanneld().log().contains(&words))?;
         }
         // Those that have changed reach each other, and so do those that have not.
         for (one, two) in [(0, 1), (1, 2), (0, 2)] {
