@@ -52,14 +52,16 @@ impl Appliers {
         self.update(trial(wishes)).await
     }
 
-    /// Takes back what of a trial is not part of `kept`.
+    /// Takes back what of a trial is not part of `kept`. `in_use`: what the network of this node wants by now.
     pub async fn end_trial(
         &self,
         networks: Vec<IpNet>,
         tried: &Wishes,
         kept: Wishes,
+        in_use: &Wishes,
     ) -> Result<(), Stopped> {
-        let ends_ipsec = !tried.ipsec.is_empty() && kept.ipsec.is_empty();
+        let ends_ipsec =
+            !tried.ipsec.is_empty() && kept.ipsec.is_empty() && in_use.ipsec.is_empty();
         self.update(trial(kept)).await?;
         if ends_ipsec {
             self.ipsec.replace(networks, Vec::new()).await?;

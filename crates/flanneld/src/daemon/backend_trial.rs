@@ -138,7 +138,8 @@ impl Daemon {
     async fn take_back_trial(&mut self, kept: Wishes) -> anyhow::Result<()> {
         let tried = std::mem::replace(&mut self.tried, kept.clone());
         let networks = self.network.networks();
-        Ok(self.setup.appliers.end_trial(networks, &tried, kept).await?)
+        let in_use = self.network.base(self.own.lease(), &self.setup.options);
+        Ok(self.setup.appliers.end_trial(networks, &tried, kept, &in_use).await?)
     }
 
     pub(super) async fn on_trial_end(&mut self, result: Result<(), String>) -> anyhow::Result<()> {
