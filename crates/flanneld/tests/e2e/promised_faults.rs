@@ -234,14 +234,14 @@ fn a_node_cut_off_from_one_other_is_named() -> Result<()> {
         &lab,
         || lab.partition(&[1], &[2]).unwrap(),
         &[
+            status(1, "underlay", "nothing comes back from 192.168.100.2", "ping 192.168.100.2"),
+            status(2, "underlay", "nothing comes back from 192.168.100.1", "ping 192.168.100.1"),
             check(
                 1,
                 "reach",
                 "1 of 2 nodes do not answer a ping: 192.168.100.2",
                 "ping 192.168.100.2",
             ),
-            status(1, "underlay", "nothing comes back from 192.168.100.2", "ping 192.168.100.2"),
-            status(2, "underlay", "nothing comes back from 192.168.100.1", "ping 192.168.100.1"),
             also("1 of 2 nodes do not answer a ping: 192.168.100.1"),
         ],
         |()| {
