@@ -65,13 +65,9 @@ fn a_path_that_carries_less_than_the_cards_is_named() -> Result<()> {
         &lab,
         || set(1400),
         &[
-            check(
-                1,
-                "mtu",
-                "the path to 192.168.100.2 carries 1400 bytes",
-                "ip link set dev eth0 mtu 1400",
-            ),
             status(1, "underlay", "the largest are cut up on the way", lower).remark(),
+            // What the daemon knows is told once.
+            check(1, "probes", "the largest are cut up on the way", lower).remark(),
             also("carries 1400 bytes"),
             // What node 2 itself sends is not cut up, and the port takes what a VLAN adds beyond its MTU.
             also("bytes vanish between this node and that one"),
