@@ -87,7 +87,7 @@ impl KubeStore {
     }
 
     pub(crate) fn stored(lease: Lease) -> StoredLease {
-        StoredLease { lease, version: Version::UNKNOWN, created: Version::UNKNOWN, reserved: true }
+        StoredLease { lease, version: Version::UNKNOWN, since: None, reserved: true }
     }
 
     pub(crate) fn held(lease: Lease) -> Held {

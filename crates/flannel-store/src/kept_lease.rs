@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
 
-use crate::StoredLease;
+use crate::{AnnouncedSince, StoredLease};
 
 /// Milliseconds since 1970, in the server's time.
 pub type Millis = u64;
@@ -18,6 +18,9 @@ pub struct KeptLease {
     pub version: u64,
     /// Who acquired it, when the server knows its clients by name, and on which machine.
     pub owner: Option<Arc<str>>,
+    /// Since when it announces what it does, by the account of the store behind the server. An embedded store has none:
+    /// in it no two leases announce the same.
+    pub since: Option<AnnouncedSince>,
 }
 
 impl KeptLease {
@@ -25,7 +28,7 @@ impl KeptLease {
     pub fn into_stored(self, subnet: Subnet) -> StoredLease {
         let (version, reserved) = (Version::new(self.version), self.expires.is_none());
         let lease = Lease { subnet, attrs: self.attrs };
-        StoredLease { lease, version, created: Version::UNKNOWN, reserved }
+        StoredLease { lease, version, since: self.since, reserved }
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod acquire;
 mod admin;
+mod announced_since;
 mod contact;
 mod error;
 pub mod etcd;
@@ -22,6 +23,7 @@ pub mod wire;
 
 pub use acquire::acquire;
 pub use admin::{Admin, stranded};
+pub use announced_since::AnnouncedSince;
 pub use contact::Contact;
 pub use error::StoreError;
 pub use etcd::{ClusterPin, EtcdKey, EtcdKeys, EtcdOptions, EtcdStore, Secret};

@@ -12,7 +12,7 @@ use flannel_lease::{
 };
 use tokio::sync::{mpsc, watch};
 
-use crate::{Contact, NodeAnswer, RequestId, Requests, StoreError, node_request};
+use crate::{AnnouncedSince, Contact, NodeAnswer, RequestId, Requests, StoreError, node_request};
 
 /// What a config looks like, for those who have none yet.
 pub const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -31,8 +31,8 @@ pub struct Held {
 pub struct StoredLease {
     pub lease: Lease,
     pub version: Version,
-    /// The version at which the store first had it; whoever rewrites it changes nothing about that.
-    pub created: Version,
+    /// Since when it announces what it does, by the store's own account; `None` where the store gives none.
+    pub since: Option<AnnouncedSince>,
     /// An operator keeps it for its node: it has no end.
     pub reserved: bool,
 }
@@ -49,7 +49,7 @@ impl From<&Held> for StoredLease {
     fn from(held: &Held) -> Self {
         let Held { lease, expiry, version } = held.clone();
         let reserved = expiry == Expiry::Never;
-        Self { lease, version, created: Version::UNKNOWN, reserved }
+        Self { lease, version, since: None, reserved }
     }
 }
 
@@ -130,9 +130,9 @@ impl Recalled {
         };
         let subnet = held.lease.subnet;
         let before = snapshot.leases.iter().find(|stored| stored.lease.subnet == subnet);
-        let created = before.map_or(Version::UNKNOWN, |stored| stored.created);
+        let since = before.and_then(|stored| stored.since);
         snapshot.leases.retain(|stored| !left(&stored.lease));
-        snapshot.leases.push(StoredLease { created, ..StoredLease::from(&held) });
+        snapshot.leases.push(StoredLease { since, ..StoredLease::from(&held) });
         Acquired { held, snapshot }
     }
 }

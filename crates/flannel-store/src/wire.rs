@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::LogPosition;
+use crate::{AnnouncedSince, NodeNetwork, StoredLease};
 use crate::{KeptLease, Millis};
-use crate::{NodeNetwork, StoredLease};
 
 /// Go's zero time, which stands for "never".
 const NEVER: &str = "0001-01-01T00:00:00Z";
@@ -48,6 +48,9 @@ pub fn lease_json(subnet: &Subnet, entry: &KeptLease, ttl: Option<Duration>) -> 
     if let Some(owner) = &entry.owner {
         out += &format!(",\"Owner\":{}", serde_json::Value::from(owner_name(owner)));
     }
+    if let Some(since) = entry.since {
+        out += &format!(",\"Since\":{}", since.number());
+    }
     if let Some(ttl) = ttl {
         out += &format!(",\"TTL\":{}", ttl.as_secs());
     }
@@ -57,7 +60,8 @@ pub fn lease_json(subnet: &Subnet, entry: &KeptLease, ttl: Option<Duration>) -> 
 
 /// The lease in an event that says it is gone: nothing but its subnet is known for sure.
 pub fn gone_json(subnet: &Subnet) -> String {
-    let entry = KeptLease { attrs: LeaseAttrs::default(), expires: None, version: 0, owner: None };
+    let attrs = LeaseAttrs::default();
+    let entry = KeptLease { attrs, expires: None, version: 0, owner: None, since: None };
     lease_json(subnet, &entry, None)
 }
 
@@ -76,6 +80,8 @@ pub struct WireLease {
     pub ttl: Option<Duration>,
     /// Whom the server has given it to.
     pub owner: Option<String>,
+    /// Since when it announces what it does, by the account of the server's store.
+    pub since: Option<AnnouncedSince>,
 }
 
 #[derive(Deserialize)]
@@ -94,6 +100,8 @@ struct RawLease<'a> {
     ttl: Option<u64>,
     #[serde(rename = "Owner", default)]
     owner: Option<String>,
+    #[serde(rename = "Since", default)]
+    since: Option<u64>,
 }
 
 /// What remains of a life until then, by a clock that says `now`.
@@ -114,7 +122,9 @@ impl WireLease {
         let named = LeaseAttrs { owner: raw.owner.as_deref().map(Into::into), ..attrs };
         named.check_size().map_err(|error| WireError(error.to_string()))?;
         let attrs = LeaseAttrs { owner: None, ..named };
-        Ok(Self { subnet, attrs, expiry, version: raw.version, ttl, owner: raw.owner })
+        let (version, owner) = (raw.version, raw.owner);
+        let since = raw.since.and_then(AnnouncedSince::new);
+        Ok(Self { subnet, attrs, expiry, version, ttl, owner, since })
     }
 
     /// The lease itself; without a subnet it is not one.
@@ -132,7 +142,7 @@ impl WireLease {
         let reserved = self.expiry == Some(Expiry::Never);
         let mut lease = self.lease()?;
         lease.attrs.owner = self.owner.as_deref().map(Box::from);
-        Ok(StoredLease { lease, version: self.version(), created: Version::UNKNOWN, reserved })
+        Ok(StoredLease { lease, version: self.version(), since: self.since, reserved })
     }
 }
 

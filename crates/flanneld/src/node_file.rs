@@ -27,12 +27,10 @@ pub struct NodeFiles {
 
 impl NodeFiles {
     pub fn new(data_dir: &Path, subnet_file: &Path) -> Self {
-        let suffix = subnet_file.to_string_lossy().replace('/', "-");
-        let surplus = suffix.chars().count().saturating_sub(LONGEST_NAME / 4);
         Self {
             directory: data_dir.join("nodes"),
             boot: std::fs::read_to_string(BOOT_ID).ok().map(|text| text.trim().to_owned()),
-            suffix: suffix.chars().skip(surplus).collect(),
+            suffix: name_after(subnet_file),
         }
     }
 
@@ -77,6 +75,13 @@ impl NodeFiles {
         let card = card.to_string().replace(':', "-");
         self.directory.join(format!("{card}{}.json", self.suffix))
     }
+}
+
+/// Part of a file's name that tells the networks of a node apart, each of which has a subnet file of its own.
+pub(crate) fn name_after(subnet_file: &Path) -> String {
+    let name = subnet_file.to_string_lossy().replace('/', "-");
+    let surplus = name.chars().count().saturating_sub(LONGEST_NAME / 4);
+    name.chars().skip(surplus).collect()
 }
 
 /// What is in a file.

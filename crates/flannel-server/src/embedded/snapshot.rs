@@ -55,7 +55,7 @@ pub(super) fn write(lease_state: &LeaseState, recent: &Recent) -> serde_json::Re
         let config = network.config_text().map(str::to_owned);
         line(network.config_revision(), Change::Config { network: name.clone(), text: config })?;
         for (subnet, entry) in network.leases() {
-            let KeptLease { attrs, expires, version, owner } = entry.clone();
+            let KeptLease { attrs, expires, version, owner, since: _ } = entry.clone();
             let put = Change::Put { network: name.clone(), subnet: *subnet, attrs, expires, owner };
             line(version, put)?;
         }
@@ -94,7 +94,8 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Contents, OpenError> {
                     }
                 }
                 Change::Put { network, subnet, attrs, expires, owner } => {
-                    let entry = KeptLease { attrs, expires, version: commit.revision, owner };
+                    let (version, since) = (commit.revision, None);
+                    let entry = KeptLease { attrs, expires, version, owner, since };
                     networks.entry(network).or_default().restore(subnet, entry);
                 }
                 Change::Gone { .. } | Change::Start { .. } | Change::Clock => {}

@@ -174,7 +174,7 @@ impl Ask<'_> {
         let reserved = before.as_ref().is_some_and(|entry| entry.expires.is_none());
         let owner = who.owner_after(before.and_then(|entry| entry.owner));
         let expires = if reserved { None } else { self.full_life() };
-        let entry = KeptLease { attrs: attrs.clone(), expires, version: 0, owner };
+        let entry = KeptLease { attrs: attrs.clone(), expires, version: 0, owner, since: None };
         let (entry, change) = self.put(subnet, entry);
         let mut changes: Vec<Change> =
             decision.discard.into_iter().map(|subnet| self.gone(subnet)).collect();
@@ -249,7 +249,8 @@ impl Ask<'_> {
         }
         let expires = entry.expires.and_then(|_| self.full_life());
         let owner = who.owner_after(entry.owner);
-        self.put_alone(subnet, KeptLease { attrs: attrs.clone(), expires, version: 0, owner })
+        let attrs = attrs.clone();
+        self.put_alone(subnet, KeptLease { attrs, expires, version: 0, owner, since: None })
     }
 
     fn release(&mut self, subnet: Subnet, version: Option<u64>, who: &Who) -> Decided {
@@ -283,7 +284,9 @@ impl Ask<'_> {
         self.check_free(subnet)?;
         self.check_without_lease(node)?;
         let owner = None;
-        self.put_alone(subnet, KeptLease { attrs: attrs.clone(), expires: None, version: 0, owner })
+        let attrs = attrs.clone();
+        let entry = KeptLease { attrs, expires: None, version: 0, owner, since: None };
+        self.put_alone(subnet, entry)
     }
 
     /// A node with a lease keeps it. A second one would be taken some day, by chance.
@@ -323,7 +326,7 @@ impl Ask<'_> {
         let [least, most] = [GRACE, LEASE_TTL].map(|life| life.as_millis() as Millis);
         let expires = left.map(|left| self.now + left.clamp(least, most));
         let (attrs, owner) = split_owner(attrs.clone());
-        self.put_alone(subnet, KeptLease { attrs, expires, version: 0, owner })
+        self.put_alone(subnet, KeptLease { attrs, expires, version: 0, owner, since: None })
     }
 }
 

@@ -171,6 +171,7 @@ impl LeaseState {
                     expires: *expires,
                     version: commit.revision,
                     owner: owner.clone(),
+                    since: None,
                 };
                 if let Some(known) = self.networks.get_mut(network) {
                     undo.leases.push((network.clone(), known.put(*subnet, Some(entry))));

@@ -122,7 +122,8 @@ impl View {
     fn entry(&self, stored: &StoredLease) -> KeptLease {
         let expires = (!stored.reserved).then(|| self.clock.now() + DAY);
         let (attrs, owner) = split_owner(stored.lease.attrs.clone());
-        KeptLease { attrs, expires, version: stored.version.number(), owner }
+        let (version, since) = (stored.version.number(), stored.since);
+        KeptLease { attrs, expires, version, owner, since }
     }
 
     fn reply(&self, held: Held) -> Reply {
@@ -130,7 +131,7 @@ impl View {
         let expires = held.expiry.remaining(SystemTime::now()).map(end);
         let (attrs, owner) = split_owner(held.lease.attrs);
         let version = held.version.number();
-        Reply::Lease(held.lease.subnet, KeptLease { attrs, expires, version, owner })
+        Reply::Lease(held.lease.subnet, KeptLease { attrs, expires, version, owner, since: None })
     }
 
     /// What the store refuses for good is told as such; all else may pass.
@@ -145,7 +146,7 @@ impl View {
             StoreError::Taken { by, .. } => {
                 let (attrs, owner) = split_owner(by.attrs);
                 let expires = Some(self.clock.now() + DAY);
-                let kept = KeptLease { attrs, expires, version: 0, owner };
+                let kept = KeptLease { attrs, expires, version: 0, owner, since: None };
                 Refusal::Taken(by.subnet, Box::new(kept)).into()
             }
             other => AskError::ReadOnly(other.to_string()),

@@ -194,8 +194,8 @@ fn events(name: &NetworkName, commit: &Commit) -> Vec<Event> {
         Change::Config { text, .. } => Some(Event::Config(text.clone())),
         Change::Put { subnet, attrs, expires, owner, .. } => {
             let (attrs, owner) = (attrs.clone(), owner.clone());
-            let version = commit.revision;
-            Some(Event::Put(*subnet, KeptLease { attrs, expires: *expires, version, owner }))
+            let (expires, version, since) = (*expires, commit.revision, None);
+            Some(Event::Put(*subnet, KeptLease { attrs, expires, version, owner, since }))
         }
         Change::Gone { subnet, .. } => Some(Event::Gone(*subnet)),
         Change::Start { .. } | Change::Clock => None,

@@ -9,7 +9,7 @@ fn subnet(third: u8) -> Subnet {
 
 fn entry(last: u8, version: u64) -> KeptLease {
     let attrs = LeaseAttrs { public_ip: Some([192, 0, 2, last].into()), ..Default::default() };
-    KeptLease { attrs, expires: Some(1_000), version, owner: None }
+    KeptLease { attrs, expires: Some(1_000), version, owner: None, since: None }
 }
 
 fn watch_log() -> WatchLog {

@@ -214,6 +214,7 @@ impl EtcdLeases {
             expires: (!entry.is_reserved()).then(in_a_day),
             version: entry.version().number(),
             owner: None,
+            since: None,
         };
         Err(StoreError::rejected(attempted, Refusal::Taken(entry.subnet, Box::new(kept))))
     }

@@ -11,7 +11,7 @@ use super::proto::{KeyValue, RangeRequest, RangeResponse, ResponseHeader};
 use super::timing::{LIST_TIMEOUT_MAX, REQUEST_TIMEOUT};
 use super::txn;
 use super::watch_progress::WatchProgress;
-use crate::{Cursor, StoreError, StoredLease};
+use crate::{AnnouncedSince, Cursor, StoreError, StoredLease};
 
 /// Keys of the first page. Each page after it has twice as many: work begins soon, and few answers are waited for.
 const FIRST_PAGE: i64 = 1_000;
@@ -261,11 +261,12 @@ impl ListedLease {
 
     pub(super) fn stored(self) -> Option<StoredLease> {
         let (version, reserved) = (self.version(), self.is_reserved());
-        let created = Version::new(self.kv.create_revision.unsigned_abs());
+        // The key's modification revision would count renewals against a node, and whoever renews last would be a thief.
+        let since = AnnouncedSince::new(self.kv.create_revision.unsigned_abs());
         Some(StoredLease {
             lease: Lease { subnet: self.subnet, attrs: self.attrs? },
             version,
-            created,
+            since,
             reserved,
         })
     }

@@ -81,7 +81,7 @@ impl Admin for RemoteStore {
         let ttl = expiry.remaining(SystemTime::now());
         let expires = ttl.map(|_| 0);
         let (attrs, owner) = split_owner(lease.attrs.clone());
-        let entry = KeptLease { attrs, expires, version: 0, owner };
+        let entry = KeptLease { attrs, expires, version: 0, owner, since: None };
         let body = wire::lease_json(&lease.subnet, &entry, ttl);
         let path = format!("{}?import=true", self.lease_path(&lease.subnet));
         self.ask(&format!("bring in {}", lease.subnet), Method::PUT, &path, body).await.map(drop)

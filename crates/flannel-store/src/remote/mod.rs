@@ -228,6 +228,7 @@ impl Store for RemoteStore {
             expires: None,
             version: held.version.number(),
             owner: None,
+            since: None,
         };
         let body = wire::lease_json(&held.lease.subnet, &entry, None);
         let before = SystemTime::now();

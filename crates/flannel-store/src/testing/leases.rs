@@ -20,8 +20,7 @@ impl<S: Store + ?Sized> AcquireAs for S {}
 /// Of a lease whose version and reservation do not matter.
 impl From<Lease> for StoredLease {
     fn from(lease: Lease) -> Self {
-        let (version, created) = (Version::UNKNOWN, Version::UNKNOWN);
-        Self { lease, version, created, reserved: false }
+        Self { lease, version: Version::UNKNOWN, since: None, reserved: false }
     }
 }
 

@@ -15,7 +15,7 @@ use flannel_store::{Held, Recalled, StoreError, StoredLease};
 use rustix::fs::statfs;
 
 use super::Setup;
-use super::link_holders::{Disputes, was_first};
+use super::link_holders::{HolderMap, was_first};
 use super::network::JoinedNetwork;
 use crate::node_file::NodeFiles;
 
@@ -199,9 +199,9 @@ pub(super) fn taken_identities(
     now: &LeaseAttrs,
     own: Option<&StoredLease>,
     leases: &[StoredLease],
-    disputes: &Disputes,
+    remembered: &HolderMap,
 ) -> Vec<(LinkIdentity, Subnet)> {
-    let place = |stored: &StoredLease| (stored.lease.subnet, stored.created);
+    let place = |stored: &StoredLease| (stored.lease.subnet, stored.since);
     let mut taken = Vec::new();
     for other in leases {
         let is_own = own.is_some_and(|own| own.lease.subnet == other.lease.subnet)
@@ -212,7 +212,7 @@ pub(super) fn taken_identities(
                 |own: &&StoredLease| network.link_identities(&own.lease.attrs).contains(&identity);
             let was_ours = own
                 .filter(had)
-                .is_some_and(|own| was_first(disputes, &identity, place(own), place(other)));
+                .is_some_and(|own| was_first(remembered, &identity, place(own), place(other)));
             (!was_ours).then_some((identity, other.lease.subnet))
         }));
     }

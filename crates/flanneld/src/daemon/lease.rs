@@ -20,7 +20,7 @@ use super::identity::{self, Identity, Return};
 use super::network::JoinedNetwork;
 use super::timing::{ASSIGNMENT_POLL, ASSIGNMENT_REMINDER};
 use super::uptime::Uptime;
-use crate::disputes_file::read_disputes;
+use crate::link_holders_file::LinkHoldersFile;
 use crate::logging::Throttle;
 use crate::readiness::Readiness;
 
@@ -486,8 +486,9 @@ impl ClaimContext<'_> {
     fn taken(&self, me: &Claimant, recalled: &Recalled) -> Vec<(LinkIdentity, Subnet)> {
         let leases = &recalled.snapshot.leases;
         let own = leases.iter().find(|stored| self.is_claimed(me, &stored.lease));
-        let disputes = read_disputes(&self.setup.subnet_file);
-        identity::taken_identities(self.network, self.now, own, leases, &disputes)
+        let Setup { options, subnet_file, .. } = self.setup;
+        let remembered = LinkHoldersFile::new(&options.data_dir, subnet_file).read();
+        identity::taken_identities(self.network, self.now, own, leases, &remembered)
     }
 
     fn is_claimed(&self, me: &Claimant, lease: &Lease) -> bool {
@@ -550,7 +551,7 @@ mod tests {
         let told = |version, kind: &str| StoredLease {
             lease: Lease { subnet, attrs: attrs(kind) },
             version: Version::new(version),
-            created: Version::UNKNOWN,
+            since: None,
             reserved: false,
         };
         let mut writes = OwnWrites(VecDeque::new());

@@ -2,20 +2,26 @@
 //! nothing: else whoever copies what another node announces would get that node's packets.
 //!
 //! While the daemon runs, the order of the store's events tells. Of what it finds when it starts, it goes by what it
-//! kept of disputes that it has seen, then by which lease the store had first, then by the lower subnet.
+//! remembers of earlier runs, then by the store's own account of who came first, then by the lower subnet.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use flannel_backend::LinkIdentity;
-use flannel_lease::{Subnet, Version};
+use flannel_lease::Subnet;
+use flannel_store::AnnouncedSince;
 
-/// Disputes beyond so many are decided again after a restart.
-pub(crate) const KEPT_DISPUTES: usize = 256;
-/// Beyond so many entries of leases that are gone, they are looked for.
+/// Most entries that are kept over restarts: two for each of sixteen thousand dual-stack peers.
+pub(crate) const KEPT_HOLDERS: usize = 32_768;
+/// Number of entries of departed leases beyond which they are looked for.
 const STALE_ENTRIES: usize = 1_000;
+/// Shortest time between two writes of what is kept.
+const WRITE_PAUSE: Duration = Duration::from_secs(1);
+/// Additional pause for each entry: however many leases change, the disk gets some 60 kB a second.
+const WRITE_PAUSE_PER_ENTRY: Duration = Duration::from_millis(1);
 
-/// Who holds what is disputed, as it is kept over restarts.
-pub(crate) type Disputes = BTreeMap<LinkIdentity, Subnet>;
+/// The lease that holds each identity, as it is kept over restarts.
+pub(crate) type HolderMap = BTreeMap<LinkIdentity, Subnet>;
 
 /// Whether a lease still announces an identity.
 pub(super) type Announces<'a> = &'a dyn Fn(&Subnet, &LinkIdentity) -> bool;
@@ -23,14 +29,17 @@ pub(super) type Announces<'a> = &'a dyn Fn(&Subnet, &LinkIdentity) -> bool;
 #[derive(Debug, Default)]
 pub(super) struct LinkHolders {
     /// Who had it first. It may have left since, which is looked at when another one claims it.
-    holders: BTreeMap<LinkIdentity, Subnet>,
-    /// Those that more than one lease announces.
-    disputes: Disputes,
+    holders: HolderMap,
+    /// Whether `holders` says something that is not kept yet.
+    is_changed: bool,
+    /// Earliest time of the next write.
+    write_due: Option<Instant>,
 }
 
 impl LinkHolders {
-    pub(super) fn new(disputes: Disputes) -> Self {
-        Self { holders: disputes.clone(), disputes }
+    /// Goes on from what an earlier run has kept.
+    pub(super) fn new(holders: HolderMap) -> Self {
+        Self { holders, ..Self::default() }
     }
 
     /// Takes note of a lease with these identities, or says which of them another lease had before, and which one.
@@ -46,13 +55,10 @@ impl LinkHolders {
             holds.then_some((*identity, holder))
         };
         let taken = identities.iter().find_map(first);
-        match taken {
-            Some((identity, holder)) => {
-                if self.disputes.len() < KEPT_DISPUTES {
-                    self.disputes.insert(identity, holder);
-                }
+        if taken.is_none() {
+            for identity in identities {
+                self.is_changed |= self.holders.insert(*identity, subnet) != Some(subnet);
             }
-            None => self.holders.extend(identities.iter().map(|identity| (*identity, subnet))),
         }
         taken
     }
@@ -61,39 +67,50 @@ impl LinkHolders {
     pub(super) fn tidy(&mut self, known: usize, announces: Announces<'_>) {
         if self.holders.len() > 2 * known + STALE_ENTRIES {
             self.holders.retain(|identity, holder| announces(holder, identity));
+            self.is_changed = true;
         }
     }
 
-    /// What is to be kept over restarts: who holds what others announce too. `is_disputed`: they still do.
-    pub(super) fn disputes(&mut self, is_disputed: impl Fn(&LinkIdentity) -> bool) -> &Disputes {
-        self.disputes.retain(|identity, _| is_disputed(identity));
-        &self.disputes
+    /// What is to be written now, if anything has changed and the last write was long enough ago.
+    pub(super) fn take_changes(&mut self, now: Instant) -> Option<HolderMap> {
+        if !self.is_changed || self.write_due.is_some_and(|due| now < due) {
+            return None;
+        }
+        self.is_changed = false;
+        let entries = u32::try_from(self.holders.len()).unwrap_or(u32::MAX);
+        self.write_due = Some(now + WRITE_PAUSE.max(WRITE_PAUSE_PER_ENTRY.saturating_mul(entries)));
+        Some(self.holders.clone())
+    }
+
+    /// When [`Self::take_changes`] has something that it does not have yet.
+    pub(super) fn next_write(&self) -> Option<Instant> {
+        self.write_due.filter(|_| self.is_changed)
     }
 }
 
 /// Whether the lease `one` was there before `other`, for all that is known at a start.
 pub(super) fn was_first(
-    disputes: &Disputes,
+    remembered: &HolderMap,
     identity: &LinkIdentity,
-    one: (Subnet, Version),
-    other: (Subnet, Version),
+    one: (Subnet, Option<AnnouncedSince>),
+    other: (Subnet, Option<AnnouncedSince>),
 ) -> bool {
-    match disputes.get(identity) {
+    match remembered.get(identity) {
         Some(holder) if *holder == one.0 => true,
         Some(holder) if *holder == other.0 => false,
         _ => order_of_arrival(one) < order_of_arrival(other),
     }
 }
 
-/// What sorts leases by when the store first had them. Those of which it does not say come last, the lower subnet first.
-pub(super) fn order_of_arrival((subnet, created): (Subnet, Version)) -> (bool, u64, Subnet) {
-    (created == Version::UNKNOWN, created.number(), subnet)
+/// What sorts leases by who was first. Those of which the store does not say come last, the lower subnet first.
+pub(super) fn order_of_arrival(
+    (subnet, since): (Subnet, Option<AnnouncedSince>),
+) -> (bool, Option<AnnouncedSince>, Subnet) {
+    (since.is_none(), since, subnet)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use flannel_common::Family;
     use flannel_kernel::Mac;
 
@@ -126,36 +143,40 @@ mod tests {
     }
 
     #[test]
-    fn a_dispute_outlives_a_restart_and_is_forgotten_when_it_is_over() {
+    fn a_holder_keeps_its_mac_when_it_is_copied_while_the_daemon_is_down() {
         let announces = |_: &Subnet, _: &LinkIdentity| true;
         let mut holders = LinkHolders::default();
         holders.claim(subnet(9), &[identity(1)], &announces);
-        holders.claim(subnet(2), &[identity(1)], &announces);
-        let kept = holders.disputes(|_| true).clone();
+        // Nobody disputes it yet.
+        let kept = holders.take_changes(Instant::now()).expect("what is known");
         let mut again = LinkHolders::new(kept.clone());
         assert_eq!(
             again.claim(subnet(2), &[identity(1)], &announces),
             Some((identity(1), subnet(9))),
             "though it comes first this time"
         );
-        let (older, newer) = (Version::new(3), Version::new(7));
+        let (older, newer) = (AnnouncedSince::new(3), AnnouncedSince::new(7));
         assert!(was_first(&kept, &identity(1), (subnet(9), newer), (subnet(2), older)));
         assert!(!was_first(&kept, &identity(1), (subnet(2), older), (subnet(9), newer)));
-        assert!(was_first(&kept, &identity(5), (subnet(9), older), (subnet(2), newer)));
-        assert!(was_first(&kept, &identity(5), (subnet(2), older), (subnet(1), Version::UNKNOWN)));
-        let unknown = Version::UNKNOWN;
-        assert!(was_first(&kept, &identity(5), (subnet(1), unknown), (subnet(2), unknown)));
-        assert!(again.disputes(|_| false).is_empty());
     }
 
     #[test]
-    fn what_is_kept_has_a_size() {
+    fn without_memory_the_store_tells_who_was_first_and_else_the_lower_subnet() {
+        let (none, identity) = (HolderMap::new(), identity(5));
+        let (older, newer) = (AnnouncedSince::new(3), AnnouncedSince::new(7));
+        assert!(was_first(&none, &identity, (subnet(9), older), (subnet(2), newer)));
+        assert!(!was_first(&none, &identity, (subnet(2), newer), (subnet(9), older)));
+        assert!(was_first(&none, &identity, (subnet(2), older), (subnet(1), None)));
+        assert!(was_first(&none, &identity, (subnet(1), None), (subnet(2), None)));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_written_at_once_then_with_pauses() {
         let mut holders = LinkHolders::default();
-        let mut announced = BTreeSet::new();
+        let begin = Instant::now();
         for round in 0..100u8 {
             for number in 0..100u8 {
                 let mac = LinkIdentity::VtepMac(Family::V4, Mac([2, 0, 0, 0, round, number]));
-                announced.insert(mac);
                 let announces = |holder: &Subnet, _: &LinkIdentity| *holder == subnet(number);
                 holders.claim(subnet(number), &[mac], &announces);
                 holders.claim(subnet(200), &[mac], &announces);
@@ -163,6 +184,13 @@ mod tests {
             }
         }
         assert!(holders.holders.len() <= 200 + STALE_ENTRIES, "{}", holders.holders.len());
-        assert_eq!(holders.disputes(|_| true).len(), KEPT_DISPUTES);
+        assert_eq!(holders.next_write(), None, "nothing has to be waited for");
+        assert!(holders.take_changes(begin).is_some());
+        assert!(holders.take_changes(begin).is_none(), "nothing has changed");
+        holders.claim(subnet(7), &[identity(1)], &|_, _| false);
+        assert!(holders.take_changes(begin).is_none(), "it was written just now");
+        let due = holders.next_write().expect("a time");
+        assert!(due >= begin + WRITE_PAUSE);
+        assert!(holders.take_changes(due).is_some_and(|kept| kept[&identity(1)] == subnet(7)));
     }
 }

@@ -47,15 +47,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use flannel_backend::{Answers, Judged, PrivilegePolicy, Stack, Wishes};
 use flannel_kernel::Facts;
-use flannel_lease::{LeaseTable, NetworkConfig, Previous, Subnet, Version};
+use flannel_lease::{LeaseTable, NetworkConfig, Previous, Subnet};
 use flannel_metrics::Latency;
 use flannel_probe::{IncompletePeers, Prober};
-use flannel_store::{Snapshot, Store, StoreEvent};
+use flannel_store::{AnnouncedSince, Snapshot, Store, StoreEvent};
 use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
 use crate::appliers::Appliers;
-use crate::disputes_file::read_disputes;
+use crate::link_holders_file::{LinkHoldersFile, LinkHoldersWriter};
 use crate::machine::Machine;
 use crate::options::Options;
 use crate::readiness::{Readiness, Report};
@@ -238,6 +238,7 @@ struct Daemon {
     own: OwnLease,
     table: LeaseTable,
     peers: Peers,
+    holders_writer: LinkHoldersWriter,
     rules: TrafficRules,
     events: mpsc::Receiver<StoreEvent>,
     contact: StoreContact,
@@ -281,11 +282,12 @@ impl Daemon {
         let Place { answers, facts, network, own, others } = place;
         let mut table = LeaseTable::new();
         table.set_own(Some(own.subnet()));
-        let arrived: Vec<(Subnet, Version)> =
-            others.leases.iter().map(|stored| (stored.lease.subnet, stored.created)).collect();
+        let arrived: Vec<(Subnet, Option<AnnouncedSince>)> =
+            others.leases.iter().map(|stored| (stored.lease.subnet, stored.since)).collect();
         table.snapshot(others.leases.into_iter().map(|stored| stored.lease));
         let events = setup.store.watch(others.cursor);
-        let mut peers = Peers::new(read_disputes(&setup.subnet_file));
+        let holders_file = LinkHoldersFile::new(&setup.options.data_dir, &setup.subnet_file);
+        let mut peers = Peers::new(holders_file.read());
         peers.take_order(&network, own.lease(), &table, &arrived);
         let mut earlier = EarlierNetworks::default();
         earlier.remember(earlier_networks(&setup.previous));
@@ -302,6 +304,7 @@ impl Daemon {
             own,
             table,
             peers,
+            holders_writer: LinkHoldersWriter::new(holders_file),
             rules,
             events,
             contact: StoreContact::found(),
@@ -446,7 +449,8 @@ impl Daemon {
         let peers = self.peers.next_wake();
         let probation = self.probation.as_ref().map(Probation::next_wake);
         let tidy = Some(self.tidy_due);
-        [self.own.next_wake(), peers, self.incomplete_due, tidy, refused, key, probation]
+        let holders = self.peers.next_holder_write().filter(|_| !self.holders_writer.is_busy());
+        [self.own.next_wake(), peers, self.incomplete_due, tidy, refused, key, probation, holders]
             .into_iter()
             .flatten()
             .chain([self.subnet_file_due])
@@ -468,6 +472,7 @@ impl Daemon {
             self.tidy_due = now + std::mem::replace(&mut self.tidy_pause, TIDY_EVERY);
             memory::give_back();
         }
+        self.keep_holders();
         if self.subnet_file_due <= now {
             self.look_at_subnet_file();
         }

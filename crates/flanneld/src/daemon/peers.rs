@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use flannel_backend::{DesiredState, LinkIdentity, Meeting, PeerProblem, WantedBy, Wishes};
 use flannel_common::OperatorCommands;
-use flannel_lease::{Change, Lease, LeaseTable, Subnet, Version};
+use flannel_lease::{Change, Lease, LeaseTable, Subnet};
 use flannel_state::PeerCounts;
+use flannel_store::AnnouncedSince;
 
 use super::identity::address;
-use super::link_holders::{Disputes, LinkHolders, order_of_arrival};
+use super::link_holders::{HolderMap, LinkHolders, order_of_arrival};
 use super::network::JoinedNetwork;
 use super::timing::GRACE_FOR_THE_VANISHED;
 
@@ -44,29 +45,27 @@ pub(super) struct Peers {
     vanished: BTreeMap<Subnet, Instant>,
     /// Who was first known by what.
     link_holders: LinkHolders,
-    /// Of that, what is kept over restarts, as it was last written.
-    kept_disputes: Disputes,
 }
 
 impl Peers {
-    pub(super) fn new(disputes: Disputes) -> Self {
-        let link_holders = LinkHolders::new(disputes.clone());
-        Self { link_holders, kept_disputes: disputes, ..Self::default() }
+    pub(super) fn new(remembered: HolderMap) -> Self {
+        Self { link_holders: LinkHolders::new(remembered), ..Self::default() }
     }
 
-    /// At the start nobody is seen to come: of leases with one MAC or key, the one that the store had first was there first.
+    /// At the start nobody is seen to come: of leases with one MAC or key that nothing is remembered of, the one that was
+    /// first by the store's account was there first.
     pub(super) fn take_order(
         &mut self,
         network: &JoinedNetwork,
         own: &Lease,
         table: &LeaseTable,
-        arrived: &[(Subnet, Version)],
+        arrived: &[(Subnet, Option<AnnouncedSince>)],
     ) {
         let mut claims: Vec<(LinkIdentity, _)> = Vec::new();
-        for (subnet, created) in arrived {
+        for (subnet, since) in arrived {
             let attrs = if *subnet == own.subnet { Some(&own.attrs) } else { table.get(subnet) };
             let identities = attrs.map(|attrs| network.link_identities(attrs)).unwrap_or_default();
-            let order = order_of_arrival((*subnet, *created));
+            let order = order_of_arrival((*subnet, *since));
             claims.extend(identities.into_iter().map(|identity| (identity, order)));
         }
         claims.sort_unstable();
@@ -101,16 +100,14 @@ impl Peers {
         Some(PeerProblem::IdentityTaken { identity, holder, address })
     }
 
-    /// Who holds what others announce too, if that is other than when it was last asked.
-    pub(super) fn new_disputes(&mut self) -> Option<&Disputes> {
-        let disputed: BTreeSet<LinkIdentity> =
-            self.unusable.values().filter_map(disputed_identity).map(|(it, _)| it).collect();
-        let disputes = self.link_holders.disputes(|identity| disputed.contains(identity));
-        if *disputes == self.kept_disputes {
-            return None;
-        }
-        self.kept_disputes = disputes.clone();
-        Some(&self.kept_disputes)
+    /// Who holds which MAC or key, if that is to be kept now.
+    pub(super) fn take_holder_changes(&mut self, now: Instant) -> Option<HolderMap> {
+        self.link_holders.take_changes(now)
+    }
+
+    /// When holders are next to be kept.
+    pub(super) fn next_holder_write(&self) -> Option<Instant> {
+        self.link_holders.next_write()
     }
 
     /// Peers whose MAC or key another one has, to be thought over now that somebody has left.

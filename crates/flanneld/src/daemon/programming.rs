@@ -1,10 +1,11 @@
 //! From the network as it is now to what appliers, traffic rules and the subnet file are to hold.
 
+use std::time::Instant;
+
 use flannel_backend::WantedBy;
 use flannel_lease::{Change, Subnet};
 
 use super::Daemon;
-use crate::disputes_file::write_disputes;
 
 impl Daemon {
     /// Makes everything on this node follow the network as it is now.
@@ -37,7 +38,7 @@ impl Daemon {
         desired.want(WantedBy::Trial, self.tried.clone());
         let ownership = self.network.ownership(self.earlier.as_slice());
         let status = self.setup.appliers.replace(ownership, desired).await?;
-        self.keep_disputes();
+        self.keep_holders();
         self.probe_all();
         tracing::info!("Programmed {} peers: {status}", self.table.len());
         Ok(())
@@ -57,17 +58,20 @@ impl Daemon {
         let own = self.own.lease();
         let changes = self.peers.changed(&self.network, own, &self.table, changes);
         self.setup.appliers.update(changes).await?;
-        self.keep_disputes();
+        self.keep_holders();
         self.probe_changed(&concerned);
         Ok(())
     }
 }
 
 impl Daemon {
-    /// Who came first is known after a restart, too.
-    fn keep_disputes(&mut self) {
-        if let Some(disputes) = self.peers.new_disputes() {
-            write_disputes(&self.setup.subnet_file, disputes);
+    /// Keeps who had a MAC or key first over restarts, as soon as that is due.
+    pub(super) fn keep_holders(&mut self) {
+        if self.holders_writer.is_busy() {
+            return;
+        }
+        if let Some(holders) = self.peers.take_holder_changes(Instant::now()) {
+            self.holders_writer.start(holders);
         }
     }
 }

@@ -55,7 +55,7 @@ fn peer() -> StoredLease {
     let public_ip = Some("192.168.100.2".parse().unwrap());
     let attrs = LeaseAttrs { public_ip, backend_type: "host-gw".into(), ..LeaseAttrs::default() };
     let lease = Lease { subnet: "10.42.9.0-26".parse().unwrap(), attrs };
-    StoredLease { lease, version: Version::UNKNOWN, created: Version::UNKNOWN, reserved: false }
+    StoredLease { lease, version: Version::UNKNOWN, since: None, reserved: false }
 }
 
 #[async_trait]
