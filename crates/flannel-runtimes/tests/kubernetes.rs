@@ -36,6 +36,18 @@ fn install(cluster: &Cluster, manifest: &str) {
     cluster.nodes_are_ready();
 }
 
+/// Does something while flannel runs everywhere but on one node, and installs it there again. The DaemonSet goes and its
+/// pods stay, all but that node's: whatever else keeps its pod away, such as another label `kubernetes.io/os`, is undone
+/// by the kubelet within ten seconds.
+fn without_flannel_on(cluster: &Cluster, node: &str, work: impl FnOnce()) {
+    let orphan = ["-n", NAMESPACE, "delete", "daemonset", DAEMONSET, "--cascade=orphan"];
+    cluster.kubectl(&orphan);
+    let on_node = format!("--field-selector=spec.nodeName={node}");
+    cluster.kubectl(&["-n", NAMESPACE, "delete", "pod", "-l", "app=flannel", &on_node]);
+    work();
+    install(cluster, &our_manifest("kube-flannel.yml"));
+}
+
 fn delete(cluster: &Cluster, manifest: &str) {
     cluster.kubernetes().delete(manifest).unwrap_or_else(|error| panic!("{error}"));
 }

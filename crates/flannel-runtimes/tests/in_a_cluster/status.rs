@@ -1,10 +1,10 @@
 //! What a runtime that asks for STATUS hears of a node. The containerd of these tests is too old to ask.
 
 use flannel_lab::Node;
-use flannel_runtimes::{Cluster, our_manifest};
+use flannel_runtimes::Cluster;
 use serde_json::Value;
 
-use crate::{DAEMONSET, NAMESPACE, install};
+use crate::without_flannel_on;
 
 const CONFLIST: &str = "/etc/cni/net.d/10-flannel.conflist";
 
@@ -15,17 +15,13 @@ pub(crate) fn the_plugin_knows_whether_flanneld_is_at_work(cluster: &Cluster) {
     assert_eq!(conflist["cniVersions"], serde_json::json!(["1.0.0", "1.1.0"]), "{conflist}");
     assert_eq!(status(node), "");
 
-    // Its pod goes, and nobody starts another one.
-    let words = ["-n", NAMESPACE, "delete", "daemonset", DAEMONSET, "--cascade=orphan"];
-    cluster.kubectl(&words);
-    cluster.kubectl(&["-n", NAMESPACE, "delete", "pod", "--field-selector=spec.nodeName=node3"]);
-    assert_eq!(status(node), "", "an upgrade takes no node out of service");
-    let long_ago = ["touch", "-d", "2 minutes ago", "/run/flannel/flanneld.absent"];
-    node.exec(&long_ago).unwrap_or_else(|error| panic!("{error}"));
-    let said = status(node);
-    assert!(said.contains("\"code\":50") && said.contains("flannelddoesnotrun"), "{said}");
-
-    install(cluster, &our_manifest("kube-flannel.yml"));
+    without_flannel_on(cluster, "node3", || {
+        assert_eq!(status(node), "", "an upgrade takes no node out of service");
+        let long_ago = ["touch", "-d", "2 minutes ago", "/run/flannel/flanneld.absent"];
+        node.exec(&long_ago).unwrap_or_else(|error| panic!("{error}"));
+        let said = status(node);
+        assert!(said.contains("\"code\":50") && said.contains("flannelddoesnotrun"), "{said}");
+    });
     assert_eq!(status(node), "");
 }
 
