@@ -94,6 +94,8 @@ pub struct Known {
     /// The last asks, small ones.
     pub asks: Asks,
     pub at: SystemTime,
+    /// When the turn that found it began: whatever changed later it does not know.
+    pub asked_at: SystemTime,
     /// It counts as reached, and the last time it was not: that is to be seen again before it is believed.
     pub is_doubted: bool,
 }
@@ -137,7 +139,10 @@ struct Peer {
     heard: ByFamily<Duration>,
     records: [Record; 2],
     latency: Option<Duration>,
-    at: Option<SystemTime>,
+    /// When its turn at present began.
+    turn_began: Option<SystemTime>,
+    /// When its last turn began and ended.
+    last_turn: Option<(SystemTime, SystemTime)>,
 }
 
 #[derive(Default)]
@@ -256,6 +261,15 @@ impl Peers {
         lost.into_iter().for_each(|subnet| self.schedule.came(subnet, now, rng));
     }
 
+    /// These peers are asked as soon as the limits of probing allow.
+    pub(crate) fn hasten<'a>(
+        &mut self,
+        subnets: impl IntoIterator<Item = &'a IpNet>,
+        now: Duration,
+    ) {
+        subnets.into_iter().for_each(|subnet| self.schedule.hasten(subnet, now));
+    }
+
     /// What was found out about a peer, once it is sure.
     pub fn known(&self, subnet: &IpNet) -> Option<Known> {
         self.all.get(subnet)?.known()
@@ -290,6 +304,11 @@ impl Peers {
             }
         }
         let turns = self.schedule.turns(now, own.costs());
+        for turn in &turns {
+            if let Some(peer) = self.all.get_mut(&turn.peer) {
+                peer.turn_began = Some(SystemTime::now());
+            }
+        }
         turns.into_iter().filter_map(|turn| Some((turn.peer, self.plan(&own, turn)?))).collect()
     }
 
@@ -331,7 +350,8 @@ impl Peers {
         let peer = self.all.get_mut(subnet)?;
         let former = peer.known();
         peer.cookies = cookies;
-        peer.at = Some(SystemTime::now());
+        let ended = SystemTime::now();
+        peer.last_turn = Some((peer.turn_began.take().unwrap_or(ended), ended));
         for Found { family, evidence } in &found {
             for full in [evidence.full, evidence.beside] {
                 if let Some(Full::Fits(fits)) = full {
@@ -398,6 +418,13 @@ impl Peers {
     }
 }
 
+impl Known {
+    /// Whether it is sure how the peer has been since then.
+    pub fn is_settled_since(&self, since: SystemTime) -> bool {
+        self.asked_at >= since && !self.is_doubted
+    }
+}
+
 impl IncompletePeers {
     pub fn concerns(&self, subnet: &IpNet) -> bool {
         match self {
@@ -416,7 +443,8 @@ impl Peer {
             heard: [None, None],
             records: Default::default(),
             latency: None,
-            at: None,
+            turn_began: None,
+            last_turn: None,
         }
     }
 
@@ -479,6 +507,7 @@ impl Peer {
         // The first of equals: IPv4.
         let (family, verdict) =
             judged.iter().rev().max_by_key(|(_, verdict)| rank(verdict)).copied()?;
+        let (asked_at, at) = self.last_turn?;
         let is_one_of_two = judged.iter().any(|(_, other)| *other != verdict);
         Some(Known {
             verdict: verdict.clone(),
@@ -489,7 +518,8 @@ impl Peer {
                 sum += record.recent.sum();
                 sum
             }),
-            at: self.at?,
+            at,
+            asked_at,
             is_doubted: self.records.iter().any(Record::is_doubted),
         })
     }

@@ -72,6 +72,13 @@ impl Prober {
         self.0.changed.notify_one();
     }
 
+    /// Has these peers asked next: somebody waits to know how they are.
+    pub fn hasten(&self, subnets: &[IpNet]) {
+        let now = self.now();
+        self.peers().hasten(subnets, now);
+        self.0.changed.notify_one();
+    }
+
     /// `None`: it is gone, or does not answer any more.
     pub fn change(&self, changes: impl IntoIterator<Item = (IpNet, Option<Target>)>) {
         let (now, mut rng) = (self.now(), fastrand::Rng::new());

@@ -104,13 +104,26 @@ impl Schedule {
         let rush = (RUSH.saturating_mul(others)).min(LONGEST_RUSH);
         let due = millis(now) + rng.u64(0..=millis(rush));
         let slot = self.slots.entry(peer).or_default();
+        if !slot.is_busy {
+            slot.failures = 0;
+        }
+        self.advance(peer, due);
+    }
+
+    /// Somebody waits to know how a peer is: it is looked at next.
+    pub fn hasten(&mut self, peer: &IpNet, now: Duration) {
+        self.advance(*peer, millis(now));
+    }
+
+    fn advance(&mut self, peer: IpNet, due: Millis) {
+        let Some(slot) = self.slots.get_mut(&peer) else { return };
         if slot.is_busy {
             slot.is_anew = true;
             return;
         }
         self.waiting.remove(&(slot.due, peer));
         self.failing.remove(&(slot.due, peer));
-        (slot.due, slot.failures) = (due, 0);
+        slot.due = due;
         self.waiting.insert((due, peer));
     }
 

@@ -65,6 +65,22 @@ fn find(peers: &mut Peers, evidence: Evidence) -> Option<News> {
 }
 
 #[test]
+fn what_is_known_of_a_peer_is_settled_when_a_whole_turn_has_shown_it_since() {
+    let (mut peers, _) = peers(&[2]);
+    let is_settled = |peers: &Peers, since| peers.known(&net(2)).unwrap().is_settled_since(since);
+    assert_eq!(peers.turns(NOW + Duration::from_secs(1)).len(), 1);
+    let begun = SystemTime::now();
+    find(&mut peers, well());
+    assert!(!is_settled(&peers, begun), "the turn began before");
+    find(&mut peers, well());
+    assert!(is_settled(&peers, begun));
+    find(&mut peers, cut());
+    assert!(!is_settled(&peers, begun), "one failure is a doubt");
+    find(&mut peers, cut());
+    assert!(is_settled(&peers, begun));
+}
+
+#[test]
 fn one_lost_packet_is_no_verdict_and_two_failures_in_a_row_are_one() {
     let (mut peers, _) = peers(&[2]);
     assert_eq!(peers.known(&net(2)), None, "not probed yet");

@@ -68,6 +68,19 @@ impl Simulation {
 }
 
 #[test]
+fn a_peer_that_somebody_waits_to_know_of_is_next_among_ten_thousand() {
+    let mut network = Simulation::new(10_000);
+    network.run(2 * HOUR, |_| true);
+    let asked_at = network.now;
+    network.schedule.hasten(&peer(77), asked_at);
+    network.schedule.hasten(&peer(20_000), asked_at);
+    network.run(Duration::from_secs(2), |_| true);
+    let times = network.times(77);
+    assert!(times.iter().any(|time| *time >= asked_at), "{times:?}");
+    assert!(network.times(20_000).is_empty(), "nobody is added");
+}
+
+#[test]
 fn ten_thousand_peers_have_their_turn_within_an_hour_at_less_than_two_kilobytes_a_second() {
     let mut network = Simulation::new(10_000);
     network.run(3 * HOUR, |_| true);

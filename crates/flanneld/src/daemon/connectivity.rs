@@ -2,13 +2,14 @@
 //! other nodes when it is told of them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use flannel_connectivity::cause::{self, Probed};
 use flannel_connectivity::said::{self, Cause, Found, Said, State};
 use flannel_connectivity::{News, PodPlan, TestPod};
 use flannel_lease::Subnet;
-use flannel_probe::{Prober, Verdict};
+use flannel_probe::{Known, Prober, Verdict};
+use ipnet::IpNet;
 use serde_json::Value;
 
 use super::probing::{known_by, told};
@@ -16,7 +17,7 @@ use super::requests::{Asked, NodeNow};
 
 /// What was found so far is told this often while more is tried.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-/// How long probes need to find a fault that began just before the test.
+/// How long probes need to be sure of a fault that began just before the test.
 const PROBES_NEED: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -36,6 +37,7 @@ pub(super) async fn run(mut asked: Asked) {
     };
     let mut last = Instant::now();
     let mut tried = Vec::new();
+    let mut tried_since = SystemTime::now();
     loop {
         tokio::select! {
             changed = asked.body.changed() => {
@@ -46,6 +48,7 @@ pub(super) async fn run(mut asked: Asked) {
                 let pods = read(&body).map(|wanted| wanted.pods).unwrap_or_default();
                 if !pods.is_empty() && pods != tried {
                     tried.clone_from(&pods);
+                    tried_since = SystemTime::now();
                     let (pods, refused) = said::confine(pods, &asked.means.lease_nets().await);
                     (said.state, said.found) = (State::Testing, untried(&refused));
                     pod.try_all(pods).await;
@@ -54,7 +57,7 @@ pub(super) async fn run(mut asked: Asked) {
             Some(heard) = news.recv() => {
                 let is_found = matches!(heard, News::Found(_));
                 if heard == News::Done {
-                    ask_the_probes(&mut said, &asked, wanted.port).await;
+                    ask_the_probes(&mut said, &asked, wanted.port, tried_since).await;
                 }
                 take(&mut said, heard, &asked, wanted.port);
                 if !is_found || last.elapsed() >= TOLD_EVERY {
@@ -112,29 +115,31 @@ fn take(said: &mut Said, news: News, asked: &Asked, port: u16) {
     }
 }
 
-/// That a peer is reached may be what the probes knew before the fault was there: they are given the time to find it,
-/// before it is said that nodes reach each other and pods do not.
-async fn ask_the_probes(said: &mut Said, asked: &Asked, port: u16) {
+/// What the probes knew before the test may have changed since, for better or worse: they are given the time to look
+/// again at every node whose pod was not reached, before a cause is named.
+async fn ask_the_probes(said: &mut Said, asked: &Asked, port: u16, since: SystemTime) {
     let Some(prober) = &asked.means.prober else { return };
+    let failed = said.found.iter().filter(|found| !found.is_whole());
+    let is_unsettled = |key: &IpNet| {
+        let peers = prober.peers();
+        let is_settled = |known: Known| known.is_settled_since(since);
+        peers.target(key).is_some() && !peers.known(key).is_some_and(is_settled)
+    };
+    let mut unsettled: Vec<IpNet> = failed.filter_map(peer_key).filter(is_unsettled).collect();
+    prober.hasten(&unsettled);
     let began = Instant::now();
-    loop {
-        let mut waits = false;
-        for found in said.found.iter_mut().filter(|found| !found.is_whole()) {
-            let probed = probed(prober, found);
-            waits |= probed.is_none();
-            found.cause = cause::of(found, probed, port);
-        }
-        if !waits || began.elapsed() >= PROBES_NEED {
-            return;
-        }
+    while !unsettled.is_empty() && began.elapsed() < PROBES_NEED {
         tokio::time::sleep(LOOK).await;
+        unsettled.retain(is_unsettled);
+    }
+    for found in said.found.iter_mut().filter(|found| !found.is_whole()) {
+        found.cause = cause::of(found, probed(prober, found), port);
     }
 }
 
 /// What the probes say of the node of the other pod.
 fn probed(prober: &Prober, found: &Found) -> Option<Probed> {
-    let subnet: Subnet = found.to.parse().ok()?;
-    let key = known_by(&subnet)?;
+    let key = peer_key(found)?;
     let peers = prober.peers();
     let (own, target) = (peers.own()?, peers.target(&key)?);
     let known = peers.known(&key)?;
@@ -144,4 +149,10 @@ fn probed(prober: &Prober, found: &Found) -> Option<Probed> {
     let state = told(&known, own, &key, target);
     let cause = Cause { layer: state.layer?, why: state.why?, fix: state.fix };
     Some(Probed { cause, flows: state.traffic.unwrap_or(true) })
+}
+
+/// How the probes name the node of the other pod.
+fn peer_key(found: &Found) -> Option<IpNet> {
+    let subnet: Subnet = found.to.parse().ok()?;
+    known_by(&subnet)
 }
