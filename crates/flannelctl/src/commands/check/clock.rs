@@ -2,6 +2,7 @@
 //! what time it is, where they tell it (`--healthz-port`).
 
 use std::net::{IpAddr, SocketAddr};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use flannel_state::DaemonState;
@@ -19,49 +20,62 @@ const NOT_BEFORE: i64 = 1_767_225_600;
 
 /// As many nodes are asked.
 const SAMPLE: usize = 8;
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Seconds that clocks may differ, more than those of nodes with NTP ever do.
 const APART: i64 = 30;
 const FIX: &str =
     "timedatectl set-ntp true, or: systemctl enable --now chronyd && chronyc makestep";
 
-pub(super) fn look(around: &Surroundings) -> Vec<Finding> {
-    let now = Timestamp::now().as_second();
-    // SAFETY: a value of zeroes asks for nothing to be changed, and the kernel fills it in.
-    let mut clock: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: the value lives until the call has returned.
-    let state = unsafe { libc::adjtimex(&raw mut clock) };
-    let own = judge(now, (state >= 0).then_some(clock.status & libc::STA_UNSYNC == 0));
-    own.into_iter().chain(compare(&ask(around).unwrap_or_default())).collect()
+/// Other nodes are being asked for the time, while everything else is looked at: one that is silent holds nothing up.
+pub(super) struct ClockQuestions(Option<JoinHandle<Vec<ClockLead>>>);
+
+/// By how many seconds the clock of another node is ahead of this one's.
+type ClockLead = (IpAddr, i64);
+
+impl ClockQuestions {
+    pub(super) fn ask(around: &Surroundings) -> Self {
+        let peers = around.networks.iter().flat_map(|network| &network.peers);
+        let mut nodes: Vec<IpAddr> =
+            peers.filter_map(|peer| peer.public.first().copied()).collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes.truncate(SAMPLE);
+        let port = around.probe_port;
+        let asking = thread::Builder::new().name("clocks".to_owned());
+        Self(asking.spawn(move || block_on(ask(nodes, port)).unwrap_or_default()).ok())
+    }
+
+    pub(super) fn look(self) -> Vec<Finding> {
+        let now = Timestamp::now().as_second();
+        // SAFETY: a value of zeroes asks for nothing to be changed, and the kernel fills it in.
+        let mut clock: libc::timex = unsafe { std::mem::zeroed() };
+        // SAFETY: the value lives until the call has returned.
+        let state = unsafe { libc::adjtimex(&raw mut clock) };
+        let own = judge(now, (state >= 0).then_some(clock.status & libc::STA_UNSYNC == 0));
+        let answers = self.0.and_then(|asking| asking.join().ok()).unwrap_or_default();
+        own.into_iter().chain(compare(&answers)).collect()
+    }
 }
 
-/// By how many seconds the clocks of other nodes are ahead of this one's.
-fn ask(around: &Surroundings) -> anyhow::Result<Vec<(IpAddr, i64)>> {
-    let peers = around.networks.iter().flat_map(|network| &network.peers);
-    let mut nodes: Vec<IpAddr> = peers.filter_map(|peer| peer.public.first().copied()).collect();
-    nodes.sort();
-    nodes.dedup();
-    let port = around.probe_port;
-    block_on(async {
-        let mut asked = JoinSet::new();
-        for node in nodes.into_iter().take(SAMPLE) {
-            asked.spawn(async move {
-                let before = Timestamp::now();
-                let read = client::read_at::<DaemonState>(SocketAddr::new(node, port), "/v1/state");
-                let state = tokio::time::timeout(PATIENCE, read).await.ok()?.ok()?;
-                let took = Timestamp::now().duration_since(before);
-                let theirs: Timestamp = state.now.parse().ok()?;
-                let ahead = theirs.duration_since(before.checked_add(took / 2).ok()?);
-                Some((node, ahead.as_secs()))
-            });
-        }
-        let mut all: Vec<_> = asked.join_all().await.into_iter().flatten().collect();
-        all.sort();
-        Ok(all)
-    })
+async fn ask(nodes: Vec<IpAddr>, port: u16) -> anyhow::Result<Vec<ClockLead>> {
+    let mut asked = JoinSet::new();
+    for node in nodes {
+        asked.spawn(async move {
+            let before = Timestamp::now();
+            let read = client::read_at::<DaemonState>(SocketAddr::new(node, port), "/v1/state");
+            let state = tokio::time::timeout(ANSWER_TIMEOUT, read).await.ok()?.ok()?;
+            let took = Timestamp::now().duration_since(before);
+            let theirs: Timestamp = state.now.parse().ok()?;
+            let ahead = theirs.duration_since(before.checked_add(took / 2).ok()?);
+            Some((node, ahead.as_secs()))
+        });
+    }
+    let mut all: Vec<_> = asked.join_all().await.into_iter().flatten().collect();
+    all.sort();
+    Ok(all)
 }
 
-fn compare(ahead: &[(IpAddr, i64)]) -> Option<Finding> {
+fn compare(ahead: &[ClockLead]) -> Option<Finding> {
     let apart: Vec<_> = ahead.iter().filter(|(_, ahead)| ahead.abs() > APART).collect();
     let (first, by) = apart.first()?;
     let side = if *by > 0 { "behind" } else { "ahead of" };
@@ -127,7 +141,7 @@ mod tests {
     #[test]
     fn a_clock_that_differs_from_others_is_named_as_this_nodes_if_it_differs_from_all() {
         let ahead = |all: &[i64]| {
-            let nodes: Vec<(IpAddr, i64)> =
+            let nodes: Vec<ClockLead> =
                 all.iter().map(|ahead| ([192, 0, 2, 2].into(), *ahead)).collect();
             compare(&nodes)
         };

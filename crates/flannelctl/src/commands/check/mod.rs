@@ -34,6 +34,7 @@ use clap::Args;
 use flannel_trace::DropCounters;
 use serde::Serialize;
 
+use self::clock::ClockQuestions;
 use self::finding::{Finding, Severity};
 use self::surroundings::{Knowing, Surroundings};
 use super::daemon::plain;
@@ -97,6 +98,7 @@ impl Report {
     fn make(knowing: &Knowing, cni_conf_dir: &Path, cni_bin_dir: &str) -> anyhow::Result<Self> {
         let before = DropCounters::read();
         let (around, mut findings) = Surroundings::gather(knowing)?;
+        let clocks = ClockQuestions::ask(&around);
         findings.extend(kernel::look(&around));
         findings.extend(nic::look(&around));
         findings.extend(forwarding::look(&around));
@@ -115,7 +117,7 @@ impl Report {
         findings.extend(cni::look(cni_conf_dir, cni_bin_dir, &around));
         findings.extend(twins::look(&around));
         findings.extend(offload::look(&around));
-        findings.extend(clock::look(&around));
+        findings.extend(clocks.look());
         let said = daemon::look(&around, &findings);
         findings.extend(said);
         // What matters most comes first.
