@@ -52,9 +52,10 @@ impl Told<'_> {
         Self { code: 0, ..self }
     }
 
-    /// In words and in JSON.
-    fn is_said(&self, lab: &Lab) -> std::result::Result<(), String> {
+    /// In words and in JSON. Returns when the words were read.
+    fn is_said(&self, lab: &Lab) -> std::result::Result<Instant, String> {
         let (code, text) = ask(lab, self.node, self.command, &[]);
+        let read_at = Instant::now();
         let (json_code, json) = ask(lab, self.node, self.command, &["-o", "json"]);
         let said = || format!("node {}, {:?}: {code}\n{text}{json}", self.node, self.command);
         let json: Value = serde_json::from_str(&json).map_err(|_| said())?;
@@ -75,7 +76,7 @@ impl Told<'_> {
         });
         let coded = (code, json_code) == (self.code, self.code);
         if named && mended && in_json && coded {
-            return Ok(());
+            return Ok(read_at);
         }
         Err(format!("in words {named} {mended}, in JSON {in_json}, code {coded}: {}", said()))
     }
@@ -193,7 +194,7 @@ fn find<R>(
         let mut unsaid = Vec::new();
         for told in &named {
             match told.is_said(lab) {
-                Ok(()) => return Ok(since.elapsed()),
+                Ok(read_at) => return Ok(read_at.duration_since(since)),
                 Err(why) => unsaid.push(why),
             }
         }
@@ -201,8 +202,8 @@ fn find<R>(
     })?;
     for told in &named {
         let what = format!("node {} to say in {:?}: {}", told.node, told.command, told.what);
-        lab.wait_until(&what, LIMIT, || told.is_said(lab).map_err(LabError::Spec))?;
-        measured(format_args!("after {:.1?}: {what}", since.elapsed()));
+        let read_at = lab.wait_until(&what, LIMIT, || told.is_said(lab).map_err(LabError::Spec))?;
+        measured(format_args!("after {:.1?}: {what}", read_at.duration_since(since)));
     }
     measured(format_args!("first named after {first:.1?}"));
     nothing_else_is_said(lab, told);
