@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use flannel_backend::{CONFIG_QUESTION, ConfigAnswer, ConfigQuestion};
+use flannel_backend::{CONFIG_QUESTION, ConfigAnswer, ConfigQuestion, redact_config};
 use flannel_lease::{LeaseAttrs, Subnet, SubnetOrigin};
 use flannel_store::{Admin, NodeRequest, PLACED_EVERY, RequestId};
 use tokio::time::{sleep, timeout};
@@ -18,6 +18,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// So many are asked at most: what one of them lacks, others of its make lack too.
 const MOST_ASKED: usize = 1_000;
+/// In Kubernetes each of them is a Node that is written, and all nodes hear of that.
+const MOST_NODES_ASKED: usize = 50;
 /// So many are named of those that cannot, or did not answer.
 const MOST_NAMED: usize = 5;
 
@@ -81,10 +83,7 @@ pub(super) async fn ask_nodes(store: &dyn Admin, config: &str) -> NodeOpinions {
 }
 
 async fn try_to_ask(store: &dyn Admin, config: &str) -> anyhow::Result<NodeOpinions> {
-    // Where a store assigns subnets the config is somebody else's file. The first one of a network changes nobody.
-    if store.subnets() != SubnetOrigin::Pool {
-        return Ok(NodeOpinions::default());
-    }
+    // The first config of a network changes nobody.
     let in_use = timeout(STORE_TIMEOUT, store.config_as_written()).await??;
     if in_use.is_none_or(|in_use| in_use == config) {
         return Ok(NodeOpinions::default());
@@ -92,7 +91,15 @@ async fn try_to_ask(store: &dyn Admin, config: &str) -> anyhow::Result<NodeOpini
     let leases = timeout(STORE_TIMEOUT, store.snapshot()).await??.leases;
     let leases = leases.into_iter().map(|stored| stored.lease);
     let ours = leases.filter(|lease| knows_questions(&lease.attrs)).map(|lease| lease.subnet);
-    let nodes: Vec<Subnet> = ours.take(MOST_ASKED).collect();
+    let most = match store.subnets() {
+        SubnetOrigin::Pool => MOST_ASKED,
+        SubnetOrigin::Store if has_secrets(config) => anyhow::bail!(
+            "the config has a secret in it, and whoever may read Nodes would read the question; name a file of the \
+             nodes instead, such as PSKFile"
+        ),
+        SubnetOrigin::Store => MOST_NODES_ASKED,
+    };
+    let nodes: Vec<Subnet> = ours.take(most).collect();
     if nodes.is_empty() {
         return Ok(NodeOpinions::default());
     }
@@ -107,6 +114,12 @@ async fn try_to_ask(store: &dyn Admin, config: &str) -> anyhow::Result<NodeOpini
     // If that cannot be said, the request ends by itself.
     let _ = timeout(STORE_TIMEOUT, store.withdraw(&request.id)).await;
     opinions
+}
+
+/// Whether some of a config is not to be shown.
+fn has_secrets(config: &str) -> bool {
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    read(config) != read(&redact_config(config))
 }
 
 /// The Go flannel announces neither; nor does a reservation.
@@ -182,6 +195,8 @@ mod tests {
         assert_eq!(objection, text);
         let silence = opinions.silence().expect("two are silent");
         assert!(silence.starts_with("10.1.3.0/24, 10.1.4.0/24 did not say"), "{silence}");
+        assert!(has_secrets(r#"{"Backend":{"Type":"ipsec","PSK":"hunter2"}}"#));
+        assert!(!has_secrets(r#"{ "Backend": {"Type": "ipsec", "PSKFile": "/etc/psk"} }"#));
         let (agreed, _) = weigh(&[node(1)], vec![(node(1), ConfigAnswer::Usable)]);
         assert_eq!((agreed.objection(), agreed.silence()), (None, None));
     }
