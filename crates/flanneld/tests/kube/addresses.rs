@@ -1,8 +1,13 @@
 //! Addresses that an operator writes into a Node.
 
+use std::time::{Duration, Instant};
+
 use flannel_lab::Result;
 
 use crate::support::{Kube, key, kube, name};
+
+/// Three times the longest pause between two corrections of a node's own annotations.
+const SOON: Duration = Duration::from_secs(15);
 
 /// How node 2 is known in a family: by its own address, or by another one that it has too.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +93,33 @@ fn an_overwritten_public_ipv6_address_is_announced_and_sent_to() -> Result<()> {
     let kube = kube(2).dual().with_nodes()?;
     is_announced_and_sent_to(&kube, V6)?;
     assert_eq!(kube.annotation(2, V4.annotation).as_deref(), Some(V4.own), "it was not written");
+    Ok(())
+}
+
+/// An address that is changed again, or a fight for annotations, is not waited out for half a minute.
+#[test]
+fn an_overwrite_is_followed_each_time_and_a_storm_of_annotations_is_put_right_soon() -> Result<()> {
+    let kube = kube(2).start()?;
+    for last in [102, 103, 104] {
+        let address = format!("192.168.100.{last}");
+        let began = Instant::now();
+        V4.overwrite(&kube, Some(&address));
+        V4.wait_for(&kube, &address)?;
+        assert!(began.elapsed() < SOON, "{address} is followed after {:?}", began.elapsed());
+    }
+    V4.overwrite(&kube, None);
+    V4.wait_for(&kube, V4.own)?;
+    let mac = kube.annotation(2, "backend-data");
+    for round in 0..30 {
+        let wrong = format!("192.168.100.{}", 110 + round);
+        kube.server.annotate(&name(2), &key(V4.annotation), Some(&wrong));
+        let wrong = format!(r#"{{"VNI":1,"VtepMAC":"02:11:22:33:44:{round:02}"}}"#);
+        kube.server.annotate(&name(2), &key("backend-data"), Some(&wrong));
+    }
+    let began = Instant::now();
+    V4.wait_for(&kube, V4.own)?;
+    kube.wait("its MAC to be announced again", || kube.annotation(2, "backend-data") == mac)?;
+    assert!(began.elapsed() < SOON, "it is put right after {:?}", began.elapsed());
     Ok(())
 }
 
