@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flannel_common::{Backoff, Tries};
-use flannel_lease::Lease;
-use flannel_store::{Contact, RequestId};
+use flannel_store::{Contact, RequestId, StoreFindings, StoredLease};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -39,7 +38,7 @@ const NO_FAMILY: Families = Families { v4: false, v6: false };
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClusterEvent {
     /// All of them: what is not among them is gone.
-    Snapshot(Vec<Lease>),
+    Snapshot(Vec<StoredLease>),
     Changed(LeaseChange),
     /// The API server cannot be reached, and why. Once per loss, and once more if it then refuses us.
     Down(String),
@@ -61,6 +60,8 @@ pub struct Cluster {
     contact: Contact,
     /// What is asked of the Nodes that this process speaks for: its own, or all.
     asked: watch::Sender<Asked>,
+    /// Nodes that get no packets, for those whom this process serves.
+    findings: watch::Sender<StoreFindings>,
     /// Of which Nodes this process asks something.
     placed: Mutex<BTreeMap<RequestId, Vec<Box<str>>>>,
 }
@@ -68,7 +69,7 @@ pub struct Cluster {
 /// All leases at one instant.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    pub leases: Vec<Lease>,
+    pub leases: Vec<StoredLease>,
     /// Following goes on after this.
     pub version: String,
 }
@@ -95,6 +96,7 @@ impl Cluster {
             working: None,
             contact: Contact::default(),
             asked: watch::Sender::default(),
+            findings: watch::Sender::default(),
             placed: Mutex::default(),
         }
     }
@@ -195,6 +197,7 @@ impl Cluster {
         let mut table = self.table();
         let leases = table.end_list();
         self.tell_own(&table);
+        self.note_findings(&table, &[]);
         Listed { leases, version }
     }
 
@@ -214,6 +217,37 @@ impl Cluster {
             }
         });
         receiver
+    }
+
+    /// Nodes that get no packets, told to those whom this process serves while Nodes are followed.
+    pub(crate) fn findings(&self) -> watch::Receiver<StoreFindings> {
+        self.findings.subscribe()
+    }
+
+    /// Takes note of Nodes that get no packets, after these changes. All leases are read for that, so it is done where
+    /// one of them may be new or gone.
+    fn note_findings(&self, table: &NodeTable, changes: &[LeaseChange]) {
+        // A node's own process asks when somebody wants to know.
+        if !self.name.is_empty() {
+            return;
+        }
+        let is_shared = |change: &LeaseChange| match change {
+            LeaseChange::Put(stored) => table.names_on(stored.lease.subnet).len() > 1,
+            LeaseChange::Gone(_) => false,
+        };
+        let is_old = {
+            let told = self.findings.borrow();
+            told.conflicts.is_empty() && told.unusable == *table.unusable()
+        };
+        if is_old && !changes.is_empty() && !changes.iter().any(is_shared) {
+            return;
+        }
+        let now = table.findings();
+        self.findings.send_if_modified(|told| {
+            let is_changed = *told != now;
+            *told = now;
+            is_changed
+        });
     }
 
     /// What is asked of Nodes, as they were last seen.
@@ -416,7 +450,11 @@ impl Cluster {
         let mut table = self.table();
         match kind {
             EventKind::Added | EventKind::Modified => {
-                changes.extend(table.put(node));
+                let put = table.put(node);
+                if !put.is_empty() || self.findings.borrow().unusable != *table.unusable() {
+                    self.note_findings(&table, &put);
+                }
+                changes.extend(put);
                 self.note_asked(node);
                 if let Some(working) = &self.working {
                     working.look(node);
@@ -424,7 +462,9 @@ impl Cluster {
             }
             EventKind::Deleted => {
                 self.asked.send_if_modified(|asked| asked.remove(&*node.name).is_some());
-                changes.extend(table.deleted(&node.name));
+                let gone = table.deleted(&node.name);
+                self.note_findings(&table, gone.as_slice());
+                changes.extend(gone);
             }
             EventKind::Bookmark => return,
         }

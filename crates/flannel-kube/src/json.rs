@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::num::NonZeroU64;
 
 use flannel_lease::machine_hash;
 use serde::Deserialize;
@@ -87,6 +88,7 @@ fn view<'a>(node: Node<'a>, prefix: &AnnotationPrefix) -> NodeView<'a> {
         name: metadata.name.0,
         uid: metadata.uid.0,
         resource_version: metadata.resource_version.0,
+        created: seconds(&metadata.created.0),
         pod_cidr: spec.pod_cidr.0,
         pod_cidrs: spec.pod_cidrs.into_iter().flatten().map(|cidr| cidr.0).collect(),
         machine: machine_hash(&status.node_info.machine_id.0),
@@ -101,6 +103,12 @@ fn view<'a>(node: Node<'a>, prefix: &AnnotationPrefix) -> NodeView<'a> {
         }
     }
     view
+}
+
+/// Seconds since 1970 of a time in RFC 3339.
+fn seconds(time: &str) -> Option<NonZeroU64> {
+    let time: jiff::Timestamp = time.parse().ok()?;
+    NonZeroU64::new(u64::try_from(time.as_second()).ok()?)
 }
 
 #[derive(Deserialize)]
@@ -122,6 +130,8 @@ struct Metadata<'a> {
     uid: Text<'a>,
     #[serde(rename = "resourceVersion", borrow)]
     resource_version: Text<'a>,
+    #[serde(rename = "creationTimestamp", borrow)]
+    created: Text<'a>,
     #[serde(borrow)]
     annotations: Option<Pairs<'a>>,
 }

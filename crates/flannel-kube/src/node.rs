@@ -19,6 +19,8 @@ pub struct NodeView<'a> {
     /// Another one when the Node was deleted and made again.
     pub uid: Cow<'a, str>,
     pub resource_version: Cow<'a, str>,
+    /// When the API server made it, in seconds since 1970; nobody can change that.
+    pub created: Option<NonZeroU64>,
     pub annotations: Annotations<'a>,
     pub pod_cidr: Cow<'a, str>,
     pub pod_cidrs: Vec<Cow<'a, str>>,
@@ -80,6 +82,7 @@ impl NodeView<'_> {
             name: own(self.name),
             uid: own(self.uid),
             resource_version: own(self.resource_version),
+            created: self.created,
             annotations: self.annotations.into_owned(),
             pod_cidr: own(self.pod_cidr),
             pod_cidrs: self.pod_cidrs.into_iter().map(own).collect(),

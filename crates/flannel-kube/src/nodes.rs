@@ -7,12 +7,11 @@ use std::time::Duration;
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
 use flannel_store::{
     Cursor, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses, RequestId, Requests, StoreError,
-    StoreEvent, StoredLease,
+    StoreEvent, StoreFindings,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::KubeStore;
 use crate::cluster::{Cluster, ClusterEvent};
 use crate::events::{Bound, Reason, Recorder, subnet_changed};
 use crate::lease::{Families, Overwrites, attrs};
@@ -188,6 +187,11 @@ impl KubeNodes {
         crate::requests::hear(self.cluster.clone())
     }
 
+    /// Nodes that get no packets, told while [`Self::watch`] is.
+    pub fn findings(&self) -> watch::Receiver<StoreFindings> {
+        self.cluster.findings()
+    }
+
     pub async fn place(&self, request: &NodeRequest) -> Result<(), StoreError> {
         self.cluster.place(request).await
     }
@@ -296,8 +300,8 @@ impl Watch {
                 biased;
                 event = self.nodes.recv() => match event {
                     Some(event) => {
-                        if let ClusterEvent::Changed(LeaseChange::Put(lease)) = &event {
-                            self.look_at(lease);
+                        if let ClusterEvent::Changed(LeaseChange::Put(stored)) = &event {
+                            self.look_at(&stored.lease);
                         }
                         self.tell(store_event(event)).await;
                     }
@@ -308,7 +312,7 @@ impl Watch {
                     self.tell(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
                     if other {
                         let leases = self.cluster.table().leases();
-                        self.tell(StoreEvent::Snapshot(stored(leases))).await;
+                        self.tell(StoreEvent::Snapshot(leases)).await;
                     }
                 }
             }
@@ -358,15 +362,11 @@ async fn write_own_address(cluster: &Cluster, name: &str, own: PublicAddresses) 
     }
 }
 
-fn stored(leases: Vec<Lease>) -> Vec<StoredLease> {
-    leases.into_iter().map(KubeStore::stored).collect()
-}
-
 /// In the words of a store.
 pub(crate) fn store_event(event: ClusterEvent) -> StoreEvent {
     match event {
-        ClusterEvent::Snapshot(leases) => StoreEvent::Snapshot(stored(leases)),
-        ClusterEvent::Changed(LeaseChange::Put(lease)) => StoreEvent::Put(KubeStore::stored(lease)),
+        ClusterEvent::Snapshot(leases) => StoreEvent::Snapshot(leases),
+        ClusterEvent::Changed(LeaseChange::Put(stored)) => StoreEvent::Put(stored),
         ClusterEvent::Changed(LeaseChange::Gone(subnet)) => StoreEvent::Gone(subnet),
         ClusterEvent::Down(why) => StoreEvent::Down(why),
         ClusterEvent::Up => StoreEvent::Up,

@@ -128,13 +128,12 @@ impl Store for KubeOperator {
 impl Admin for KubeOperator {
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
         let listed = self.cluster.list().await.map_err(|error| error.into_store_error(""))?;
-        let leases = listed.leases.into_iter().map(KubeStore::stored).collect();
-        Ok(Snapshot { leases, cursor: Cursor::new(listed.version) })
+        Ok(Snapshot { leases: listed.leases, cursor: Cursor::new(listed.version) })
     }
 
     async fn list(&self) -> Result<Vec<Held>, StoreError> {
         let listed = self.cluster.list().await.map_err(|error| error.into_store_error(""))?;
-        Ok(listed.leases.into_iter().map(KubeStore::held).collect())
+        Ok(listed.leases.into_iter().map(|stored| KubeStore::held(stored.lease)).collect())
     }
 
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {

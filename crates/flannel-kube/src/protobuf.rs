@@ -3,6 +3,7 @@
 //! `k8s.io/apimachinery`, which Kubernetes never changes.
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 
 use flannel_lease::machine_hash;
 
@@ -104,6 +105,7 @@ fn metadata<'a>(
             (1, Value::Bytes(bytes)) => view.name = Cow::Borrowed(text(bytes)?),
             (5, Value::Bytes(bytes)) => view.uid = Cow::Borrowed(text(bytes)?),
             (6, Value::Bytes(bytes)) => view.resource_version = Cow::Borrowed(text(bytes)?),
+            (8, Value::Bytes(time)) => view.created = seconds(time)?,
             (12, Value::Bytes(entry)) => {
                 let name = text(first(entry, 1)?)?;
                 if let Some(key) = prefix.key(name) {
@@ -116,6 +118,16 @@ fn metadata<'a>(
         }
     }
     Ok(())
+}
+
+/// Seconds since 1970 of a time.
+fn seconds(time: &[u8]) -> Result<Option<NonZeroU64>, Malformed> {
+    for field in Fields(time) {
+        if let (1, Value::Number(seconds)) = field? {
+            return Ok(NonZeroU64::new(seconds));
+        }
+    }
+    Ok(None)
 }
 
 fn spec<'a>(bytes: &'a [u8], view: &mut NodeView<'a>) -> Result<(), Malformed> {

@@ -11,9 +11,8 @@ use flannel_lease::{
     Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin, Version,
 };
 use flannel_store::{
-    Acquired, Claim, Contact, Cursor, Held, LeaseConflict, NodeAnswer, NodeNetwork,
-    PublicAddresses, Recalled, RequestId, Requests, Snapshot, Store, StoreError, StoreEvent,
-    StoredLease,
+    Acquired, Claim, Contact, Cursor, Held, NodeAnswer, NodeNetwork, PublicAddresses, Recalled,
+    RequestId, Requests, Snapshot, Store, StoreError, StoreEvent, StoreFindings,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -86,10 +85,6 @@ impl KubeStore {
         self.named().announce(node, attrs).await
     }
 
-    pub(crate) fn stored(lease: Lease) -> StoredLease {
-        StoredLease { lease, version: Version::UNKNOWN, since: None, reserved: true }
-    }
-
     pub(crate) fn held(lease: Lease) -> Held {
         // What Kubernetes has assigned stays assigned for as long as the Node lives.
         Held { lease, expiry: Expiry::Never, version: Version::UNKNOWN }
@@ -144,8 +139,8 @@ impl Store for KubeStore {
         SubnetOrigin::Store
     }
 
-    fn lease_conflicts(&self) -> Vec<LeaseConflict> {
-        self.cluster.table().conflicts()
+    fn findings(&self) -> StoreFindings {
+        self.cluster.table().findings()
     }
 
     async fn config(&self) -> Result<Option<String>, StoreError> {
@@ -168,8 +163,7 @@ impl Store for KubeStore {
         let listed = self.cluster.leases().await.map_err(|error| error.into_store_error(""))?;
         let announced =
             attrs(&node.annotations).ok().filter(|attrs| !attrs.backend_type.is_empty());
-        let leases = listed.leases.into_iter().map(Self::stored).collect();
-        let snapshot = Snapshot { leases, cursor: Cursor::new(listed.version) };
+        let snapshot = Snapshot { leases: listed.leases, cursor: Cursor::new(listed.version) };
         Ok(Recalled::new(announced, snapshot).with_basis(node))
     }
 
@@ -416,7 +410,7 @@ impl Watch {
         let overlaps = |subnet: &Subnet| own.is_some_and(|own| own.overlaps(subnet));
         match event {
             ClusterEvent::Snapshot(_) => true,
-            ClusterEvent::Changed(LeaseChange::Put(lease)) => overlaps(&lease.subnet),
+            ClusterEvent::Changed(LeaseChange::Put(stored)) => overlaps(&stored.lease.subnet),
             ClusterEvent::Changed(LeaseChange::Gone(subnet)) => overlaps(subnet),
             ClusterEvent::Down(_) | ClusterEvent::Up => false,
         }

@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use flannel_lease::{Lease, LeaseAttrs, Subnet};
-use flannel_store::LeaseConflict;
+use flannel_common::shorten;
+use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
+use flannel_store::{AnnouncedSince, LeaseConflict, StoreFindings, StoredLease};
 
 use crate::annotations::Key;
 use crate::lease::{Families, NodeLease, Overwrites, attrs, in_families, lease_of, subnet};
 use crate::node::NodeView;
 use crate::packed::Packed;
 use crate::patch::announcement;
+
+/// How much is kept of why a Node cannot be sent to.
+const LONGEST_REASON: usize = 300;
 
 #[derive(Debug)]
 pub struct NodeTable {
@@ -21,6 +25,8 @@ pub struct NodeTable {
     named: bool,
     /// Counts the whole lists that were begun.
     list: u32,
+    /// Nodes that announce what cannot be used, and why.
+    unusable: BTreeMap<Box<str>, Box<str>>,
 }
 
 /// Of thousands of Nodes, so it is small.
@@ -32,6 +38,15 @@ struct Known {
     list: u32,
     /// Of whatever families it has; `None` when it cannot be sent to.
     subnet: Option<Subnet>,
+    /// When its Node came to be, which its kubelet cannot choose.
+    since: Option<AnnouncedSince>,
+}
+
+impl Known {
+    /// As a store has it: what Kubernetes has assigned stays assigned for as long as the Node lives.
+    fn stored(&self, lease: Lease) -> StoredLease {
+        StoredLease { lease, version: Version::UNKNOWN, since: self.since, reserved: true }
+    }
 }
 
 /// The Node of this very node.
@@ -44,9 +59,9 @@ struct OwnNode {
     announced: Option<LeaseAttrs>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum LeaseChange {
-    Put(Lease),
+    Put(StoredLease),
     Gone(Subnet),
 }
 
@@ -54,7 +69,14 @@ impl NodeTable {
     /// `own` is the name of this node's own Node.
     pub fn new(own: &str, families: Families) -> Self {
         let own = OwnNode { name: own.into(), seen: None, listed: false, announced: None };
-        Self { nodes: BTreeMap::new(), families, own, named: false, list: 0 }
+        Self {
+            nodes: BTreeMap::new(),
+            families,
+            own,
+            named: false,
+            list: 0,
+            unusable: BTreeMap::new(),
+        }
     }
 
     /// For clients that are not nodes: leases carry the name of their Node, and what an operator has written
@@ -104,8 +126,18 @@ impl NodeTable {
         others.find(|(_, known)| same(known)).map(|(name, _)| name.clone())
     }
 
+    /// Nodes that get no packets.
+    pub fn findings(&self) -> StoreFindings {
+        StoreFindings { conflicts: self.conflicts(), unusable: self.unusable.clone() }
+    }
+
+    /// Nodes that announce what cannot be used, and why.
+    pub(crate) fn unusable(&self) -> &BTreeMap<Box<str>, Box<str>> {
+        &self.unusable
+    }
+
     /// Nodes that were given one subnet, by who gets its packets.
-    pub fn conflicts(&self) -> Vec<LeaseConflict> {
+    fn conflicts(&self) -> Vec<LeaseConflict> {
         let mut conflicts: BTreeMap<Subnet, LeaseConflict> = BTreeMap::new();
         for (name, known) in &self.nodes {
             let Some(lease) = self.lease_of(name, known) else { continue };
@@ -154,7 +186,7 @@ impl NodeTable {
     }
 
     /// Returns all leases.
-    pub fn end_list(&mut self) -> Vec<Lease> {
+    pub fn end_list(&mut self) -> Vec<StoredLease> {
         let list = self.list;
         // Made anew, the map is as small as it can be: that grown Node by Node is half empty.
         let all = std::mem::take(&mut self.nodes);
@@ -162,16 +194,18 @@ impl NodeTable {
         if !self.own.listed {
             self.own.seen = None;
         }
+        let nodes = &self.nodes;
+        self.unusable.retain(|name, _| nodes.contains_key(name));
         self.leases()
     }
 
     /// All leases. Of two Nodes with one subnet the first by name has it, wherever that is asked.
-    pub fn leases(&self) -> Vec<Lease> {
-        let mut leases: BTreeMap<Subnet, Lease> = BTreeMap::new();
+    pub fn leases(&self) -> Vec<StoredLease> {
+        let mut leases: BTreeMap<Subnet, StoredLease> = BTreeMap::new();
         for (name, known) in &self.nodes {
             let Some(lease) = self.lease_of(name, known) else { continue };
             match leases.entry(lease.subnet) {
-                Entry::Vacant(free) => _ = free.insert(lease),
+                Entry::Vacant(free) => _ = free.insert(known.stored(lease)),
                 Entry::Occupied(taken) => tracing::warn!(
                     "Node {name} has the podCIDR {}, and so has another one: it is not sent to; \
                      delete one of the two Nodes and let it be made anew",
@@ -195,7 +229,8 @@ impl NodeTable {
         let now = self.lease(&node.name).map(|lease| lease.subnet);
         let left = before.filter(|before| Some(*before) != now).map(|before| self.left(before));
         let holder = now.and_then(|now| self.holder(now));
-        if let Some(holder) = holder.as_ref().and_then(|lease| lease.attrs.owner.as_deref())
+        let owner = holder.as_ref().and_then(|stored| stored.lease.attrs.owner.as_deref());
+        if let Some(holder) = owner
             && before != now
             && *holder != *node.name
         {
@@ -213,6 +248,7 @@ impl NodeTable {
     pub fn deleted(&mut self, name: &str) -> Option<LeaseChange> {
         let before = self.lease(name);
         self.nodes.remove(name);
+        self.unusable.remove(name);
         if *self.own.name == *name {
             self.own.seen = None;
         }
@@ -236,16 +272,19 @@ impl NodeTable {
 
     /// Takes note of what has become of a Node; whether that is anything to flannel.
     fn take(&mut self, node: &NodeView<'_>) -> bool {
+        self.unusable.remove(&*node.name);
         let subnet = match lease_of(node) {
             _ if self.announced(&node.name).is_some() => subnet(node).ok().flatten(),
             NodeLease::Lease(lease) => Some(lease.subnet),
             NodeLease::Unusable(why) => {
                 tracing::warn!("Node {} runs flannel and cannot be sent to: {why}", node.name);
+                self.unusable.insert((*node.name).into(), shorten(&why, LONGEST_REASON).into());
                 None
             }
             NodeLease::NotOurs => return self.nodes.remove(&*node.name).is_some(),
         };
-        let known = Known { says: Packed::of(node), list: self.list, subnet };
+        let since = node.created.and_then(|at| AnnouncedSince::new(at.get()));
+        let known = Known { says: Packed::of(node), list: self.list, subnet, since };
         match self.nodes.get_mut(&*node.name) {
             Some(before) => *before = known,
             None => _ = self.nodes.insert((*node.name).into(), known),
@@ -290,15 +329,16 @@ impl NodeTable {
 
     /// The name of the Node that has this subnet.
     pub(crate) fn named_of(&self, subnet: Subnet) -> Option<Box<str>> {
-        self.holder(subnet)?.attrs.owner
+        self.holder(subnet)?.lease.attrs.owner
     }
 
     /// The lease of whoever has this subnet.
-    fn holder(&self, subnet: Subnet) -> Option<Lease> {
+    fn holder(&self, subnet: Subnet) -> Option<StoredLease> {
         let has = |known: &Known| known.subnet.is_some_and(|it| it.overlaps(&subnet));
         let mut likely = self.nodes.iter().filter(|(_, known)| has(known));
         likely.find_map(|(name, known)| {
-            self.lease_of(name, known).filter(|lease| lease.subnet == subnet)
+            let lease = self.lease_of(name, known).filter(|lease| lease.subnet == subnet)?;
+            Some(known.stored(lease))
         })
     }
 

@@ -150,7 +150,12 @@ impl Api {
                 let hears = query.requests && !who.only_reads();
                 let style = if who.only_reads() { Style::RedactedStream } else { Style::Stream };
                 let requests = hears.then(|| self.service.requests(&name)).transpose()?;
-                let wanted = Subscription { style, requests, cursor: query.next, patience };
+                let findings = match query.findings {
+                    true => self.service.findings(&name)?,
+                    false => None,
+                };
+                let cursor = query.next;
+                let wanted = Subscription { style, requests, findings, cursor, patience };
                 let events = Events::new(watch_log, wanted, standing, turns, watching);
                 Ok(answer::lines(Body::Events(Box::new(events))))
             }

@@ -2,7 +2,7 @@
 //! of a stream: when it has read what it was sent, it gets what has happened since. What is long goes out
 //! piece by piece, so that the turn of a whole table ends when the table has been taken, not before.
 
-use flannel_store::{LogPosition, Requests, requests_json};
+use flannel_store::{LogPosition, Requests, StoreFindings, requests_json};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -62,6 +62,8 @@ pub(crate) struct Events {
     changes: WatchStream<u64>,
     /// What operators ask of nodes, for clients that are to hear it.
     requests: Option<WatchStream<Requests>>,
+    /// Nodes that get no packets, likewise.
+    findings: Option<WatchStream<StoreFindings>>,
     turns: Turns,
     waiting: Option<Waiting>,
     /// Of the line that was begun.
@@ -79,6 +81,8 @@ pub(crate) struct Subscription {
     pub(crate) style: Style,
     /// What operators ask of nodes, for clients that are to hear it.
     pub(crate) requests: Option<watch::Receiver<Requests>>,
+    /// Nodes that get no packets, likewise.
+    pub(crate) findings: Option<watch::Receiver<StoreFindings>>,
     pub(crate) cursor: Option<LogPosition>,
     /// How long the stream goes on when nothing happens; `None`: it does not end.
     pub(crate) patience: Option<Duration>,
@@ -92,7 +96,7 @@ impl Events {
         turns: Turns,
         watching: Watching,
     ) -> Self {
-        let Subscription { style, requests, cursor, patience } = subscription;
+        let Subscription { style, requests, findings, cursor, patience } = subscription;
         let changes = WatchStream::new(watch_log.changes());
         let heartbeat = Box::pin(tokio::time::sleep(patience.unwrap_or(HEARTBEAT)));
         let (waiting, rest, lost) = (None, Rest::default(), standing.lost());
@@ -102,6 +106,7 @@ impl Events {
             cursor,
             changes,
             requests: requests.map(WatchStream::new),
+            findings: findings.map(WatchStream::new),
             turns,
             waiting,
             rest,
@@ -125,6 +130,13 @@ impl Events {
         {
             self.listen_on();
             self.rest = Rest::new(Bytes::from(requests_json(&now)), None);
+            return Poll::Ready(self.rest.next());
+        }
+        if let Some(findings) = &mut self.findings
+            && let Poll::Ready(Some(now)) = Pin::new(findings).poll_next(context)
+        {
+            self.listen_on();
+            self.rest = Rest::new(Bytes::from(now.to_json()), None);
             return Poll::Ready(self.rest.next());
         }
         // The changes first: what happens after this look wakes us.

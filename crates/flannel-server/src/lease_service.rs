@@ -3,6 +3,7 @@
 
 use flannel_store::{
     Millis, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses, RequestId, Requests,
+    StoreFindings,
 };
 use std::sync::Arc;
 
@@ -56,6 +57,14 @@ pub trait LeaseService: Send + Sync {
 
     /// What operators ask of nodes, see [`NodeRequest`].
     fn requests(&self, network: &NetworkName) -> Result<watch::Receiver<Requests>, AskError>;
+
+    /// Nodes that get no packets, where a store behind the server assigns subnets.
+    fn findings(
+        &self,
+        _network: &NetworkName,
+    ) -> Result<Option<watch::Receiver<StoreFindings>>, AskError> {
+        Ok(None)
+    }
 
     async fn place(&self, network: &NetworkName, request: NodeRequest) -> Result<(), AskError>;
 

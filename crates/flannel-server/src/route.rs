@@ -110,6 +110,8 @@ pub(crate) struct Query {
     pub(crate) raw: bool,
     /// Events tell what operators ask of nodes, too.
     pub(crate) requests: bool,
+    /// Events tell which nodes get no packets, too.
+    pub(crate) findings: bool,
 }
 
 impl Query {
@@ -137,6 +139,7 @@ impl Query {
                 "import" => read.import = flag("import", &value)?,
                 "raw" => read.raw = flag("raw", &value)?,
                 "requests" => read.requests = flag("requests", &value)?,
+                "findings" => read.findings = flag("findings", &value)?,
                 _ => {}
             }
         }

@@ -17,6 +17,7 @@ mod node_request;
 mod refusal;
 pub mod remote;
 mod store;
+mod store_findings;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod wire;
@@ -37,6 +38,7 @@ pub use node_request::{
 pub use refusal::Refusal;
 pub use remote::{RemoteOptions, RemoteStore};
 pub use store::{
-    Acquired, Claim, Cursor, EXAMPLE, Held, LeaseConflict, NodeNetwork, Page, Pages,
-    PublicAddresses, Recalled, Snapshot, Store, StoreEvent, StoredLease,
+    Acquired, Claim, Cursor, EXAMPLE, Held, NodeNetwork, Page, Pages, PublicAddresses, Recalled,
+    Snapshot, Store, StoreEvent, StoredLease,
 };
+pub use store_findings::{LeaseConflict, StoreFindings};

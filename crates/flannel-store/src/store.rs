@@ -12,7 +12,10 @@ use flannel_lease::{
 };
 use tokio::sync::{mpsc, watch};
 
-use crate::{AnnouncedSince, Contact, NodeAnswer, RequestId, Requests, StoreError, node_request};
+use crate::{
+    AnnouncedSince, Contact, NodeAnswer, RequestId, Requests, StoreError, StoreFindings,
+    node_request,
+};
 
 /// What a config looks like, for those who have none yet.
 pub const EXAMPLE: &str = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}"#;
@@ -208,16 +211,6 @@ pub enum NodeNetwork {
     Fails(String),
 }
 
-/// Nodes that were given one subnet: packets for it go to one of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseConflict {
-    pub subnet: Subnet,
-    /// The node that gets packets.
-    pub holder: Box<str>,
-    /// The nodes that get nothing.
-    pub others: Vec<Box<str>>,
-}
-
 /// A place that keeps the network config and the leases of all nodes.
 #[async_trait]
 pub trait Store: Send + Sync {
@@ -244,9 +237,9 @@ pub trait Store: Send + Sync {
         OperatorCommands::here(self.subnets() == SubnetOrigin::Store)
     }
 
-    /// Leases of several nodes that overlap, where only one of them is told of as a lease.
-    fn lease_conflicts(&self) -> Vec<LeaseConflict> {
-        Vec::new()
+    /// Nodes that get no packets and of which no lease tells, where the store assigns subnets.
+    fn findings(&self) -> StoreFindings {
+        StoreFindings::default()
     }
 
     /// The network config's text; `None` while nobody has written one.

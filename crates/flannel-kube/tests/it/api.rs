@@ -11,6 +11,7 @@ use flannel_kube::cluster::{Cluster, ClusterEvent};
 use flannel_kube::message::Encoding;
 use flannel_kube::table::LeaseChange;
 use flannel_kube::testing::{ApiServer, NodeSpec};
+use flannel_store::{AnnouncedSince, StoredLease};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -38,10 +39,10 @@ pub(crate) fn said(event: ClusterEvent) -> String {
         ClusterEvent::Snapshot(leases) => {
             format!(
                 "all {}",
-                leases.iter().map(|it| it.subnet.to_string()).collect::<Vec<_>>().join(" ")
+                leases.iter().map(|it| it.lease.subnet.to_string()).collect::<Vec<_>>().join(" ")
             )
         }
-        ClusterEvent::Changed(LeaseChange::Put(lease)) => {
+        ClusterEvent::Changed(LeaseChange::Put(StoredLease { lease, .. })) => {
             format!("{} at {}", lease.subnet, lease.attrs.public_ip.unwrap())
         }
         ClusterEvent::Changed(LeaseChange::Gone(subnet)) => format!("{subnet} gone"),
@@ -144,15 +145,21 @@ async fn which_machine_a_node_is_stands_in_its_lease_as_a_hash() {
     server.must(&http::Method::PATCH, "/api/v1/nodes/node-1/status", patch);
     let hash = flannel_lease::machine_hash(id);
     assert!(hash.is_some());
+    let now = jiff::Timestamp::now().as_second().unsigned_abs();
+    let mut ages = Vec::new();
     for (accept, encoding) in [
         ("application/vnd.kubernetes.protobuf", Encoding::Protobuf),
         ("application/json", Encoding::Json),
     ] {
         let node = server.bytes("/api/v1/nodes/node-1", accept);
-        assert_eq!(encoding.node(&node, &prefix()).unwrap().machine, hash);
+        let node = encoding.node(&node, &prefix()).unwrap();
+        assert_eq!(node.machine, hash);
+        ages.push(node.created.unwrap().get());
     }
+    assert!(ages[0] == ages[1] && ages[0].abs_diff(now) < 600, "{ages:?} and now it is {now}");
     let leases = cluster(&server).list().await.unwrap().leases;
-    assert_eq!(leases.first().map(|lease| lease.attrs.machine), Some(hash));
+    assert_eq!(leases[0].lease.attrs.machine, hash);
+    assert_eq!(leases[0].since, AnnouncedSince::new(ages[0]));
 }
 
 #[test]

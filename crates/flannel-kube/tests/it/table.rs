@@ -4,7 +4,7 @@ use flannel_kube::annotations::Key;
 use flannel_kube::lease::attrs;
 use flannel_kube::node::NodeView;
 use flannel_kube::table::{LeaseChange, NodeTable};
-use flannel_store::LeaseConflict;
+use flannel_store::{AnnouncedSince, LeaseConflict, StoredLease};
 
 use crate::support::{DUAL, V4, V6, annotate, dual, node};
 
@@ -19,13 +19,28 @@ fn table(nodes: &[NodeView<'_>]) -> NodeTable {
 /// In few words.
 fn said(changes: impl IntoIterator<Item = LeaseChange>) -> Vec<String> {
     let say = |change| match change {
-        LeaseChange::Put(lease) => {
+        LeaseChange::Put(StoredLease { lease, .. }) => {
             let (v4, v6) = (lease.attrs.public_ip, lease.attrs.public_ipv6);
             format!("{} at {v4:?} {v6:?}", lease.subnet)
         }
         LeaseChange::Gone(subnet) => format!("{subnet} gone"),
     };
     changes.into_iter().map(say).collect()
+}
+
+/// Whoever copies what another Node announces is told from it by this, and its kubelet cannot choose it.
+#[test]
+fn a_lease_bears_the_age_of_its_node() {
+    let at = |seconds| std::num::NonZeroU64::new(seconds);
+    let mut table = table(&[NodeView { created: at(50), ..dual("a", 1) }, dual("b", 2)]);
+    let created = |table: &NodeTable| -> Vec<u64> {
+        table.leases().iter().map(|stored| stored.since.map_or(0, AnnouncedSince::number)).collect()
+    };
+    assert_eq!(created(&table), [50, 0]);
+    let changes = table.put(&NodeView { created: at(70), ..dual("c", 3) });
+    let [LeaseChange::Put(stored)] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!(stored.since, AnnouncedSince::new(70));
+    assert_eq!(created(&table), [50, 0, 70]);
 }
 
 #[test]
@@ -42,9 +57,9 @@ fn another_machine_id_is_news_and_stands_in_the_lease() {
     let mut table = table(&[dual("a", 1)]);
     let machine = std::num::NonZeroU64::new(7);
     let changes = table.put(&NodeView { machine, ..dual("a", 1) });
-    let [LeaseChange::Put(lease)] = &changes[..] else { panic!("{changes:?}") };
-    assert_eq!(lease.attrs.machine, machine);
-    assert_eq!(table.leases()[0].attrs.machine, machine);
+    let [LeaseChange::Put(stored)] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!(stored.lease.attrs.machine, machine);
+    assert_eq!(table.leases()[0].lease.attrs.machine, machine);
 }
 
 /// The Go flannel takes "unchanged in one family" for unchanged.
@@ -104,9 +119,25 @@ fn a_node_that_is_deleted_is_gone_and_one_that_is_made_again_is_back() {
 #[test]
 fn a_node_without_annotations_is_nobody() {
     let mut table = table(&[node("a", &["10.244.1.0/24"])]);
-    assert_eq!(table.leases(), []);
+    assert!(table.leases().is_empty());
     assert_eq!(table.put(&node("b", &[])), []);
     assert!(table.is_empty());
+}
+
+#[test]
+fn a_node_that_announces_no_address_is_named_with_the_reason_until_it_does() {
+    let mut table = table(&[dual("a", 1), dual("b", 2)]);
+    let unusable = |table: &NodeTable| table.findings().unusable;
+    assert!(unusable(&table).is_empty());
+    let nowhere = [(Key::PublicIp, "0.0.0.0"), (Key::PublicIpv6, "::")];
+    assert_eq!(said(table.put(&annotate(dual("b", 2), &nowhere))).len(), 1, "it is gone");
+    let why = &unusable(&table)["b"];
+    assert!(why.contains("public-ip is \"0.0.0.0\", which is no address of a node"), "{why}");
+    table.put(&dual("b", 2));
+    assert!(unusable(&table).is_empty());
+    table.put(&annotate(dual("b", 2), &nowhere));
+    table.deleted("b");
+    assert!(unusable(&table).is_empty());
 }
 
 #[test]
@@ -116,7 +147,7 @@ fn what_is_missing_from_a_new_list_is_gone() {
     table.listed(&dual("b", 2));
     let leases = table.end_list();
     assert_eq!(leases.len(), 1);
-    assert_eq!(leases[0].subnet.to_string(), "10.244.2.0-24&fd00:244:0:2::-64");
+    assert_eq!(leases[0].lease.subnet.to_string(), "10.244.2.0-24&fd00:244:0:2::-64");
 }
 
 /// Whoever has it by name first; and when that one goes, the other.
@@ -131,14 +162,14 @@ fn two_nodes_with_one_subnet_take_turns_and_not_at_random() {
         }
         let leases = table.leases();
         assert_eq!(leases.len(), 1);
-        assert_eq!(leases[0].attrs.public_ip.unwrap().to_string(), "192.0.2.10");
+        assert_eq!(leases[0].lease.attrs.public_ip.unwrap().to_string(), "192.0.2.10");
         // And it is told who gets nothing.
         let (holder, others) = ("a".into(), vec!["b".into()]);
-        let conflict = LeaseConflict { subnet: leases[0].subnet, holder, others };
-        assert_eq!(table.conflicts(), [conflict]);
+        let conflict = LeaseConflict { subnet: leases[0].lease.subnet, holder, others };
+        assert_eq!(table.findings().conflicts, [conflict]);
         let changes = said(table.deleted("a"));
         assert!(changes[0].contains("at Some(192.0.2.11)"), "{changes:?}");
-        assert_eq!(table.conflicts(), []);
+        assert_eq!(table.findings().conflicts, []);
         assert_eq!(said(table.deleted("b")), ["10.244.1.0-24&fd00:244:0:1::-64 gone"]);
     }
 }
@@ -148,7 +179,7 @@ fn another_choice_of_families_shows_other_leases_of_the_same_nodes() {
     let mut table = table(&[dual("a", 1)]);
     for (families, subnet) in [(V4, "10.244.1.0-24"), (V6, "fd00:244:0:1::-64")] {
         assert!(table.set_families(families));
-        assert_eq!(table.leases()[0].subnet.to_string(), subnet);
+        assert_eq!(table.leases()[0].lease.subnet.to_string(), subnet);
     }
     assert!(!table.set_families(V6));
 }
@@ -158,11 +189,11 @@ fn our_own_lease_is_what_we_announced_whatever_somebody_put_into_our_node() {
     let mut table = table(&[dual("own", 1)]);
     let announced = attrs(&dual("own", 7).annotations).unwrap();
     table.announce(announced.clone());
-    assert_eq!(table.leases()[0].attrs, announced);
+    assert_eq!(table.leases()[0].lease.attrs, announced);
     assert_eq!(table.contradicted(), Some(&announced), "nobody has written it yet");
     let is_ours = |changes: Vec<LeaseChange>| {
-        let [LeaseChange::Put(lease)] = changes.as_slice() else { panic!("{changes:?}") };
-        assert_eq!(lease.attrs, announced);
+        let [LeaseChange::Put(stored)] = changes.as_slice() else { panic!("{changes:?}") };
+        assert_eq!(stored.lease.attrs, announced);
     };
     let mut right = dual("own", 7);
     right.pod_cidrs = dual("own", 1).pod_cidrs;

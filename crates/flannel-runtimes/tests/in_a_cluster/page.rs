@@ -68,7 +68,8 @@ pub(crate) fn the_page_shows_how_each_node_is(cluster: &Cluster) {
         browser.until("document.querySelector('h1').textContent.includes('attention')");
         browser.until("document.querySelector('#problems').textContent.includes('node3')");
         let words = "no pod of flannel";
-        browser.until(&format!("document.querySelector('#problems').textContent.includes('{words}')"));
+        browser
+            .until(&format!("document.querySelector('#problems').textContent.includes('{words}')"));
         browser.picture("kubernetes-silent");
     });
     browser.until("document.querySelector('h1').textContent === 'The network is whole'");

@@ -9,7 +9,7 @@ use flannel_kube::KubeNodes;
 use flannel_lease::{Expiry, KnownBy, LeaseAttrs, NetworkName, Subnet, SubnetOrigin, Version};
 use flannel_store::{
     Cursor, Held, KeptLease, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses, Refusal,
-    RequestId, Requests, StoreError, StoreEvent,
+    RequestId, Requests, StoreError, StoreEvent, StoreFindings,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -106,6 +106,10 @@ impl Network for ServedNodes {
 
     fn requests(&self) -> watch::Receiver<Requests> {
         self.nodes.requests()
+    }
+
+    fn findings(&self) -> Option<watch::Receiver<StoreFindings>> {
+        Some(self.nodes.findings())
     }
 
     async fn place(&self, request: &NodeRequest) -> Result<(), StoreError> {

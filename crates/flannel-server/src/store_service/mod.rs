@@ -17,7 +17,7 @@ use flannel_lease::{
 };
 use flannel_store::{
     EtcdOptions, Held, KeptLease, Millis, NodeAnswer, NodeNetwork, NodeRequest, PublicAddresses,
-    Refusal, RequestId, Requests, StoreError, StoreEvent, StoredLease, split_owner,
+    Refusal, RequestId, Requests, StoreError, StoreEvent, StoreFindings, StoredLease, split_owner,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -70,6 +70,11 @@ trait Network: Send + Sync {
 
     /// What operators ask of nodes.
     fn requests(&self) -> watch::Receiver<Requests>;
+
+    /// Nodes that get no packets.
+    fn findings(&self) -> Option<watch::Receiver<StoreFindings>> {
+        None
+    }
 
     async fn place(&self, request: &NodeRequest) -> Result<(), StoreError>;
 
@@ -304,6 +309,13 @@ impl LeaseService for StoreService {
 
     fn requests(&self, network: &NetworkName) -> Result<watch::Receiver<Requests>, AskError> {
         Ok(self.network(network)?.requests.clone())
+    }
+
+    fn findings(
+        &self,
+        network: &NetworkName,
+    ) -> Result<Option<watch::Receiver<StoreFindings>>, AskError> {
+        Ok(self.network(network)?.network.findings())
     }
 
     async fn place(&self, network: &NetworkName, request: NodeRequest) -> Result<(), AskError> {

@@ -25,6 +25,7 @@ use crate::{
 };
 use crate::{
     KeptLease, Millis, NodeAnswer, NodeNetwork, PublicAddresses, Refusal, RequestId, Requests,
+    StoreFindings,
 };
 
 pub use self::options::{DEFAULT_PORT, RemoteOptions, split_port};
@@ -45,6 +46,8 @@ struct Shared {
     contact: Contact,
     /// What operators ask, as the server's stream last told it.
     requests: tokio::sync::watch::Sender<Requests>,
+    /// What the server knows of nodes that get no packets, likewise.
+    findings: Mutex<StoreFindings>,
 }
 
 impl RemoteStore {
@@ -57,7 +60,17 @@ impl RemoteStore {
         let (rng, assigned) = (Mutex::new(rng), Assigned::default());
         let contact = Contact::default();
         let requests = tokio::sync::watch::Sender::default();
-        Ok(Self(Arc::new(Shared { client, base, network, rng, assigned, contact, requests })))
+        let findings = Mutex::default();
+        Ok(Self(Arc::new(Shared {
+            client,
+            base,
+            network,
+            rng,
+            assigned,
+            contact,
+            requests,
+            findings,
+        })))
     }
 
     fn client(&self) -> &Client {
@@ -69,17 +82,19 @@ impl RemoteStore {
     }
 
     fn events_path(&self, cursor: Option<LogPosition>) -> String {
+        let path = format!("{}/events?requests=true&findings=true", self.0.base);
         match cursor {
             // A cursor of a server that tells no history.
-            Some(LogPosition { revision, history: None }) => {
-                format!("{}/events?requests=true&next={revision}", self.0.base)
-            }
+            Some(LogPosition { revision, history: None }) => format!("{path}&next={revision}"),
             Some(LogPosition { revision, history: Some(history) }) => {
-                let history = wire::history_text(history);
-                format!("{}/events?requests=true&next={revision}&history={history}", self.0.base)
+                format!("{path}&next={revision}&history={}", wire::history_text(history))
             }
-            None => format!("{}/events?requests=true", self.0.base),
+            None => path,
         }
+    }
+
+    fn server_findings(&self) -> MutexGuard<'_, StoreFindings> {
+        self.0.findings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lease_path(&self, subnet: &Subnet) -> String {
@@ -243,6 +258,10 @@ impl Store for RemoteStore {
 
     fn subnets(&self) -> SubnetOrigin {
         self.0.assigned.subnets()
+    }
+
+    fn findings(&self) -> StoreFindings {
+        self.server_findings().clone()
     }
 
     async fn public_addresses(&self) -> Result<PublicAddresses, StoreError> {

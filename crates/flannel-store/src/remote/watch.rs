@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::RemoteStore;
 use crate::LogPosition;
-use crate::StoreEvent;
 use crate::node_request::read_requests;
 use crate::wire::{WatchResult, WireEvent};
+use crate::{StoreEvent, StoreFindings};
 
 const QUEUE: usize = 1_024;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
@@ -120,6 +120,10 @@ impl Watch {
         let text = std::str::from_utf8(line).map_err(|error| error.to_string())?;
         if let Some(requests) = read_requests(text) {
             self.store.0.requests.send_replace(requests.into());
+            return Ok(());
+        }
+        if let Some(findings) = StoreFindings::read(text) {
+            *self.store.server_findings() = findings;
             return Ok(());
         }
         let result = WatchResult::read(text).map_err(|error| error.to_string())?;

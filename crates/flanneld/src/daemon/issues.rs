@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use flannel_lease::{LeaseAttrs, Subnet};
 use flannel_state::IssueState;
-use flannel_store::LeaseConflict;
+use flannel_store::{LeaseConflict, StoreFindings};
 use flannel_wanted::{FailureKind, Problem, Status};
 
 use super::Daemon;
@@ -21,7 +21,7 @@ impl Daemon {
     pub(super) fn issues(&self, status: &Status, shared: &SharedAddresses) -> Vec<IssueState> {
         let mut issues: Vec<IssueState> =
             shared.iter().take(LISTED).map(|(ip, nets)| self.shared_address(*ip, nets)).collect();
-        issues.extend(self.lease_conflicts());
+        issues.extend(self.store_findings());
         issues.extend(self.unusable_peers(shared));
         issues.extend(missing_entries(status));
         issues.extend(contested(status));
@@ -120,11 +120,12 @@ impl Daemon {
         IssueState { about, layer, why, fix, traffic: false }
     }
 
-    /// Nodes that were given one subnet by who assigns them.
-    fn lease_conflicts(&self) -> Vec<IssueState> {
+    /// Nodes that get no packets by what the store knows: of two with one subnet, or with an announcement that nobody can
+    /// use.
+    fn store_findings(&self) -> Vec<IssueState> {
         let commands = self.setup.store.operator_commands();
-        let conflicts = self.setup.store.lease_conflicts().into_iter().take(LISTED);
-        let issue = |conflict: LeaseConflict| {
+        let StoreFindings { conflicts, unusable } = self.setup.store.findings();
+        let of_conflict = |conflict: LeaseConflict| {
             let LeaseConflict { subnet, holder, others } = conflict;
             let (net, others) = (named(&subnet), others.join(" and "));
             IssueState {
@@ -141,7 +142,19 @@ impl Daemon {
                 traffic: false,
             }
         };
-        conflicts.map(issue).collect()
+        let of_announcement = |(node, why): (Box<str>, Box<str>)| IssueState {
+            about: format!("the Node {node}"),
+            layer: "lease".to_owned(),
+            why: format!("nothing leads to it: {why}"),
+            fix: format!(
+                "its flanneld announces it again when it runs ({}); if that does not last, `kubectl get node {node} \
+                 -o yaml --show-managed-fields` names who writes it",
+                commands.show_daemon(&node)
+            ),
+            traffic: false,
+        };
+        let conflicts = conflicts.into_iter().take(LISTED).map(of_conflict);
+        conflicts.chain(unusable.into_iter().take(LISTED).map(of_announcement)).collect()
     }
 
     fn subnet_file_issue(&self) -> Option<IssueState> {

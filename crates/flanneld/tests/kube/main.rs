@@ -17,3 +17,4 @@ mod names;
 mod pods;
 mod rights;
 mod served;
+mod status;

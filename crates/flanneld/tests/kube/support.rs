@@ -228,3 +228,26 @@ impl Kube {
         Duration::from_millis(ticks * 10)
     }
 }
+
+impl Kube {
+    /// What `flannelctl` says on a node, and whether it ends well.
+    pub(crate) fn flannelctl(&self, number: u16, words: &[&str]) -> Result<(bool, String)> {
+        let program = flanneld().with_file_name("flannelctl");
+        let command = [&[program.to_str().unwrap()], words].concat();
+        let output = self.lab.node(number).output(&command)?;
+        Ok((output.status.success(), output.stdout + &output.stderr))
+    }
+
+    /// Waits until `flannelctl status` on a node says all of this, and that not all is well.
+    pub(crate) fn complains(&self, number: u16, words: &[&str]) -> Result<()> {
+        let complains = || -> Result<(), LabError> {
+            let (is_well, said) = self.flannelctl(number, &["status"])?;
+            match !is_well && words.iter().all(|word| said.contains(word)) {
+                true => Ok(()),
+                false => Err(LabError::Spec(said)),
+            }
+        };
+        self.lab.wait_until(&format!("node {number} to say {words:?}"), LIMIT, complains)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! What `flannelctl status` says of Nodes that get no packets, and of peers whose daemon is not at work.
+
+use flannel_kube::testing::NodeSpec;
+use flannel_lab::{LabError, Place as _, Result};
+use serde_json::json;
+
+use crate::served::served;
+use crate::support::{Kube, LIMIT, cidr, kube, spec};
+
+/// Another Node with the podCIDR of node 2, and one that announces no address.
+fn add_nodes_that_get_nothing(kube: &Kube) {
+    let twin = NodeSpec::new("node-2b").cidr(cidr(2));
+    kube.server.create_node(&twin.vxlan("192.168.100.77", "02:00:00:00:00:77"));
+    let nowhere = NodeSpec::new("nowhere").cidr(cidr(9));
+    kube.server.create_node(&nowhere.vxlan("0.0.0.0", "02:00:00:00:00:09"));
+}
+
+const FINDINGS: [&str; 4] = [
+    "the Nodes node-2 and node-2b have it",
+    "pods of node-2b get nothing",
+    "the Node nowhere",
+    "its annotation public-ip is \"0.0.0.0\", which is no address of a node",
+];
+
+#[test]
+fn nodes_that_get_no_packets_are_named_by_others_with_the_reason() -> Result<()> {
+    let kube = kube(3).start()?;
+    add_nodes_that_get_nothing(&kube);
+    kube.complains(1, &FINDINGS)?;
+    kube.complains(3, &FINDINGS)?;
+    // The one whose subnet it is, too, is told.
+    kube.complains(2, &FINDINGS[..2])
+}
+
+#[test]
+fn nodes_of_a_lease_server_hear_of_nodes_that_get_no_packets_and_of_their_end() -> Result<()> {
+    let (kube, _server) = served(kube(2), 2)?;
+    kube.lab.start_daemons()?;
+    add_nodes_that_get_nothing(&kube);
+    kube.complains(1, &FINDINGS)?;
+    kube.server.delete_node("node-2b");
+    kube.server.delete_node("nowhere");
+    kube.wait("both to be forgotten", || {
+        let said = kube.flannelctl(1, &["status"]);
+        said.is_ok_and(|(_, said)| !FINDINGS.iter().any(|finding| said.contains(finding)))
+    })
+}
+
+#[test]
+fn a_peer_that_waits_for_its_api_server_may_be_running_for_all_that_is_said() -> Result<()> {
+    let kube = kube(2).start()?;
+    kube.connected_pods(1, 2)?;
+    let proxy = kube.proxy();
+    proxy.close();
+    let user = json!({"client-certificate": "admin.crt", "client-key": "admin.key"});
+    let file = kube.server.kubeconfig("proxied", &proxy.url(), user);
+    let daemon = kube.lab.node(2).flanneld();
+    daemon.stop()?;
+    kube.replace_flag(2, "--kubeconfig-file", file.display().to_string());
+    daemon.start()?;
+    kube.logged(2, &["no answer from"])?;
+    kube.lab.wait_until("node 1 to say it", LIMIT, || {
+        let (_, said) = kube.flannelctl(1, &["status"])?;
+        let is_said =
+            said.contains("has not joined its network yet, as while it waits for its store");
+        if is_said { Ok(()) } else { Err(LabError::Spec(said)) }
+    })?;
+    assert!(daemon.is_running());
+    Ok(())
+}
+
+/// Both would have one MAC and one address, and nobody would see why packets are lost.
+#[test]
+fn a_node_refuses_the_address_of_another_that_runs() -> Result<()> {
+    let kube = kube(2).with_nodes()?;
+    let [first, second] = [1, 2].map(|number| kube.lab.node(number).flanneld());
+    first.start()?;
+    first.wait_ready()?;
+    kube.replace_flag(2, "--public-ip", "192.168.100.1");
+    second.start()?;
+    kube.wait("the second to refuse", || {
+        let answer = kube.lab.node(2).namespace().http(8081, "GET", "/readyz", "", LIMIT);
+        let words = "is of another node that is running";
+        answer.is_ok_and(|it| it.is_ok_and(|it| it.status == 503 && it.body.contains(words)))
+    })?;
+    assert_eq!(kube.annotation(2, "public-ip"), None, "it announces nothing");
+    assert_eq!(kube.annotation(1, "public-ip").as_deref(), Some("192.168.100.1"));
+    assert!(first.is_ready());
+    Ok(())
+}
+
+/// A kubelet can write whatever it likes into its own Node, and cannot make that older than it is.
+#[test]
+fn a_node_that_comes_after_a_theft_sends_to_whose_node_was_first() -> Result<()> {
+    let kube = kube(1).empty()?;
+    let mac = "02:00:00:00:00:55";
+    let node = |name: &str, cidr: u16, address: &str| {
+        NodeSpec::new(name).cidr(format!("10.244.{cidr}.0/24")).vxlan(address, mac)
+    };
+    kube.server.create_node(&node("victim", 200, "192.168.100.200"));
+    let created = |name: &str| {
+        let node = kube.server.node(name).unwrap();
+        node["metadata"]["creationTimestamp"].as_str().unwrap().to_owned()
+    };
+    // Kubernetes counts in seconds.
+    kube.wait("a thief of another second", || {
+        kube.server.create_node(&node("thief", 100, "192.168.100.100"));
+        let is_later = created("thief") > created("victim");
+        if !is_later {
+            kube.server.delete_node("thief");
+        }
+        is_later
+    })?;
+    kube.server.create_node(&spec(1, false));
+    kube.lab.start_daemons()?;
+    let of_mac = || -> Result<String> {
+        let fdb = kube.lab.node(1).exec(&["bridge", "fdb", "show", "dev", "flannel.1"])?;
+        Ok(fdb.lines().filter(|line| line.starts_with(mac)).collect::<Vec<_>>().join("\n"))
+    };
+    kube.wait("packets for the MAC to go somewhere", || of_mac().is_ok_and(|it| !it.is_empty()))?;
+    let leads = of_mac()?;
+    assert!(leads.contains("dst 192.168.100.200"), "{leads}");
+    assert!(!leads.contains("dst 192.168.100.100"), "{leads}");
+    kube.complains(1, &["10.244.100.0/24", "nothing leads to it"])
+}
+
+#[test]
+fn config_set_asks_nodes_and_writes_no_config_map_that_one_of_them_cannot_use() -> Result<()> {
+    let kube = kube(2).start()?;
+    let config = |vni: u16| {
+        json!({"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "VNI": vni}}).to_string()
+    };
+    let namespaces = "/api/v1/namespaces";
+    kube.server.create(namespaces, &json!({"metadata": {"name": "kube-flannel"}}));
+    let maps = format!("{namespaces}/kube-flannel/configmaps");
+    let map =
+        json!({"metadata": {"name": "kube-flannel-cfg"}, "data": {"net-conf.json": config(1)}});
+    kube.server.create(&maps, &map);
+    kube.lab.node(2).ip("link add stranger type vxlan id 42 dev eth0 dstport 8472")?;
+    let kubeconfig = format!("--kubeconfig-file={}", kube.server.admin_kubeconfig().display());
+    let file = kube.server.file("new.json");
+    let set = |vni: u16| {
+        std::fs::write(&file, config(vni)).unwrap();
+        kube.flannelctl(1, &["config", "set", &kubeconfig, file.to_str().unwrap()])
+    };
+    let written = || {
+        let path = format!("{maps}/kube-flannel-cfg");
+        kube.server.must(&http::Method::GET, &path, None)["data"]["net-conf.json"].clone()
+    };
+    let (is_written, said) = set(42)?;
+    assert!(!is_written && said.contains("nothing was written: 1 of 2 nodes"), "{said}");
+    assert!(said.contains("stranger is in the way"), "{said}");
+    assert_eq!(written(), config(1));
+    let (is_written, said) = set(43)?;
+    assert!(is_written, "{said}");
+    assert_eq!(written(), config(43));
+    kube.wait("no question to be left", || {
+        (1..=2).all(|number| kube.annotation(number, "request").is_none())
+    })
+}
