@@ -246,16 +246,21 @@ pub(super) fn say_taken(
 
 /// Removes the subnet file of a subnet that is another node's: until this node has one of its own, which may take long,
 /// no pod is to get an address of it.
-fn withdraw_subnet_file(setup: &Setup) {
+pub(super) fn withdraw_subnet_file(setup: &Setup) {
     let file = &setup.subnet_file;
     match std::fs::remove_file(file) {
+        Ok(()) => tracing::warn!(
+            "Removed {}: its subnet is another node's, and no pod may get an address of it; it is written again with \
+             this node's own subnet",
+            file.display()
+        ),
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             tracing::error!(
                 "Cannot remove {}: {error}; remove it, or new pods get addresses of another node's subnet",
                 file.display()
             );
         }
-        _ => {}
+        Err(_) => {}
     }
 }
 

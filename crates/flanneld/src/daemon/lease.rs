@@ -97,6 +97,11 @@ impl OwnLease {
                     return (own, snapshot);
                 }
                 Err(error) => {
+                    if let ClaimError::AddressInUse(in_use) = &error
+                        && previous == Some(in_use.subnet)
+                    {
+                        identity::withdraw_subnet_file(setup);
+                    }
                     setup.report.say(Readiness::NotReady(format!("no lease: {error}")));
                     let pause = say_failed(&error, &mut backoff, &mut reminder);
                     tokio::time::sleep(pause).await;

@@ -4,7 +4,7 @@ use flannel_lab::{Lab, LabBuilder, LabError, Node, Result, SUBNET_ENV};
 
 use crate::support::{
     Kernel, LIMIT, connected_pods, flanneld, go_flanneld, lab, lease_path, own_key, peer, probe,
-    reach_each_other,
+    put_peers, reach_each_other,
 };
 
 const MOVED: &str = "192.168.100.77";
@@ -358,6 +358,34 @@ fn a_store_that_knows_a_former_address_of_a_running_node_is_told_the_present_one
     reach_each_other(&lab, &one, &two)
 }
 
+#[test]
+fn a_subnet_file_with_the_subnet_of_another_node_is_removed_though_no_other_is_free() -> Result<()>
+{
+    let config = r#"{"Network": "10.244.0.0/16", "SubnetMin": "10.244.50.0",
+                     "SubnetMax": "10.244.53.0", "Backend": {"Type": "vxlan"}}"#;
+    let lab = lab(2).config_json(config).no_daemons().start()?;
+    put_peers(&lab, 50..54)?;
+    // The machine of node 2 has the address, and says so.
+    let theirs = peer(50).1.replace("192.168.100.50", "192.168.100.2");
+    lab.etcd()?.put(&lease_path(&lab, "10.244.50.0-24"), theirs)?;
+    let node = lab.node(1);
+    let stale = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.50.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
+    node.write_file(SUBNET_ENV, stale)?;
+    node.flanneld().start()?;
+    lab.wait_until("the node to be without a subnet", LIMIT, || {
+        let (status, why) = probe(&lab, 1, "/readyz")?.unwrap_or_default();
+        let said = status == 503 && why.contains("out of subnets");
+        if said { Ok(()) } else { Err(LabError::Spec(why)) }
+    })?;
+    let log = node.flanneld().log();
+    assert!(log.contains("10.244.50.0-24 that this node had is leased to 192.168.100.2"), "{log}");
+    assert!(node.read_file(SUBNET_ENV).is_err(), "no pod gets an address of another's subnet");
+    lab.etcd()?.delete(&lease_path(&lab, &peer(52).0))?;
+    node.flanneld().wait_ready()?;
+    assert_eq!(own_key(&lab, 1)?, "10.244.52.0-24");
+    Ok(())
+}
+
 /// Node 2 is told to announce the address of node 1, which runs, and gets its lease when that one has gone.
 fn refuses_the_address_of_another(builder: LabBuilder) -> Result<()> {
     let lab = builder.no_daemons().start()?;
@@ -365,11 +393,14 @@ fn refuses_the_address_of_another(builder: LabBuilder) -> Result<()> {
     first.flanneld().start()?;
     first.flanneld().wait_ready()?;
     let (before, key) = (lab.leases()?, own_key(&lab, 1)?);
+    // As on a copy of the first.
+    second.write_file(SUBNET_ENV, &first.read_file(SUBNET_ENV)?)?;
     second.flanneld().start()?;
     lab.wait_until("the second to refuse", LIMIT, || match probe(&lab, 2, "/readyz") {
         Ok(Ok((503, why))) if why.contains("is of another node that is running") => Ok(()),
         other => Err(format!("{other:?}\n{}", second.flanneld().log())),
     })?;
+    assert!(second.read_file(SUBNET_ENV).is_err(), "no pod gets an address of the first's subnet");
     assert_eq!(lab.leases()?, before, "the first keeps what it has");
     assert!(!second.flanneld().log().contains("Lease acquired"), "{}", second.flanneld().log());
     // A machine that is replaced by another one at its address.
