@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use flannel_lab::{Lab, PingOptions, Result, SUBNET_ENV};
+use flannel_lab::{Families, Lab, LabError, PingOptions, Result, SUBNET_ENV};
 use serde_json::json;
 
 use crate::support::{
-    Held, Kernel, LIMIT, both_ways, connected_pods, go_flanneld, lab, measured, own_key, probe,
-    reach_each_other,
+    Held, Kernel, LIMIT, both_ways, connected_pods, go_flanneld, lab, lease_path, measured,
+    own_key, probe, reach_each_other,
 };
 
 const NETWORKS: [&str; 3] = ["10.244.0.0/16", "10.99.0.0/16", "fd00:244::/48"];
@@ -348,6 +348,69 @@ fn defect_12_a_second_family_is_turned_on_and_off_while_nodes_run() -> Result<()
         own_key(&lab, 1).is_ok_and(|now| now == key)
     })?;
     reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+fn a_node_keeps_its_lease_and_subnet_when_a_network_of_ipv6_alone_gains_ipv4() -> Result<()> {
+    for builder in [lab(2), lab(2).lease_server()] {
+        let lab = builder.overlay(Families::Ipv6).start()?;
+        let (one, two) = connected_pods(&lab)?;
+        let before = [own_key(&lab, 1)?, own_key(&lab, 2)?];
+        let mut dual = lab.spec().network_config();
+        dual["Network"] = json!("10.244.0.0/16");
+        dual["EnableIPv4"] = json!(true);
+        lab.put_config(&dual.to_string())?;
+        for (node, v6) in [1, 2].into_iter().zip(&before) {
+            lab.wait_until("both families in the subnet file", LIMIT, || {
+                match own_key(&lab, node) {
+                    Ok(key) if key.starts_with("10.244.") && key.ends_with(&format!("&{v6}")) => {
+                        Ok(())
+                    }
+                    other => Err(LabError::Spec(format!("{other:?}, not {v6}"))),
+                }
+            })?;
+        }
+        lab.wait_until("no lease of before to stay", LIMIT, || {
+            let keys: Vec<String> = lab.leases()?.into_iter().map(|(key, _)| key).collect();
+            let dual = keys.len() == 2 && keys.iter().all(|key| key.contains('&'));
+            if dual { Ok(()) } else { Err(LabError::Spec(format!("{keys:?}"))) }
+        })?;
+        reach_each_other(&lab, &one, &two)?;
+    }
+    Ok(())
+}
+
+/// A daemon that is slow, as on a busy machine, finds several configs at once: it announces itself for each of them, and
+/// hears of these writes when it has made all of them.
+#[test]
+fn a_node_whose_config_flaps_takes_none_of_its_own_writes_for_another_nodes() -> Result<()> {
+    const TIMES: usize = 4;
+    let lab = lab(1).backend("host-gw").start()?;
+    let (daemon, key) = (lab.node(1).flanneld(), own_key(&lab, 1)?);
+    let host_gw = lab.spec().network_config();
+    let mut alloc = host_gw.clone();
+    alloc["Backend"] = json!({"Type": "alloc"});
+    daemon.pause()?;
+    for config in [&alloc, &host_gw].into_iter().cycle().take(2 * TIMES) {
+        lab.put_config(&config.to_string())?;
+    }
+    daemon.resume()?;
+    lab.wait_until("every config to be followed", LIMIT, || {
+        let log = daemon.log();
+        if log.matches("Announced").count() == 2 * TIMES { Ok(()) } else { Err(log) }
+    })?;
+    // What the store tells after all of them.
+    let marker = r#"{"PublicIP":"192.168.100.77","PublicIPv6":null,"BackendType":"host-gw"}"#;
+    lab.etcd()?.put(&lease_path(&lab, "10.244.200.0-24"), marker)?;
+    let mut kernel = Kernel::of(lab.node(1))?;
+    lab.wait_until("a later peer to be known", LIMIT, || {
+        some(&kernel.held(), "route 10.244.200.0/24 ")
+    })?;
+    let log = daemon.log();
+    assert!(!log.contains("was written by another node"), "{log}");
+    assert_eq!(probe(&lab, 1, "/readyz")?.unwrap().0, 200, "{log}");
+    assert_eq!(own_key(&lab, 1)?, key);
+    Ok(())
 }
 
 #[test]

@@ -348,6 +348,33 @@ fn defect_68_without_a_word_the_best_default_route_decides() -> Result<()> {
     connected_pods(&lab).map(drop)
 }
 
+/// As when a hypervisor's bridge is set up on a running node: flanneld was told the card (`--iface=eth0`), and the bridge
+/// has its addresses now.
+#[test]
+fn a_node_whose_named_card_is_put_under_a_bridge_is_ready_and_its_pods_are_reached() -> Result<()> {
+    let lab = lab(2).start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let (node, key) = (lab.node(1), own_key(&lab, 1)?);
+    for line in [
+        "link add br0 type bridge forward_delay 0",
+        "link set eth0 master br0",
+        "link set br0 up",
+        "addr flush dev eth0",
+        "addr add 192.168.100.1/24 dev br0",
+        "route add default via 192.168.100.254",
+    ] {
+        node.ip(line)?;
+    }
+    lab.wait_until("the bridge to be used", LIMIT, || {
+        node.flanneld().log().contains("iface names eth0, a port of br0, which has the addresses")
+    })?;
+    node.flanneld().wait_ready()?;
+    reach_each_other(&lab, &one, &two)?;
+    assert!(node.flanneld().is_ready(), "{:?}", probe(&lab, 1, "/readyz")?);
+    assert_eq!(own_key(&lab, 1)?, key, "it is the same node");
+    Ok(())
+}
+
 #[test]
 fn a_blackhole_route_keeps_unused_addresses_on_the_node() -> Result<()> {
     let lab = lab(1).ipv6(true).flag("--ip-blackhole-route").start()?;
