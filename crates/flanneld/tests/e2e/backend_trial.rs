@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::probing::flannelctl;
 use crate::support::{
-    Kernel, LIMIT, both_ways, connected_pods, lab, measured, probe, reach_each_other,
+    Kernel, LIMIT, both_ways, both_ways_through_process, connected_pods, lab, measured, probe,
+    reach_each_other,
 };
 
 fn config(backend: Value) -> String {
@@ -84,7 +85,7 @@ fn a_port_that_another_program_has_is_tried_under_another_name_and_costs_no_pack
             .map(|bound| bound.expect("a socket"))
     };
     let busy = [socket(1)?, socket(2)?];
-    let traffic = both_ways(&lab, &one, &two)?;
+    let traffic = both_ways_through_process(&lab, &one, &two)?;
     refused(&lab, json!({"Type": "udp", "Port": 9999}), "9999")?;
     traffic.flow(&lab)?;
     let reports = traffic.stop();

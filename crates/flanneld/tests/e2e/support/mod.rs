@@ -22,7 +22,9 @@ pub(crate) use http::{ask_etcd, compact, door, probe, probe_by};
 pub(crate) use kernel::{Held, Kernel, line};
 pub(crate) use repair::{Repairs, difference};
 pub(crate) use store::{lease_path, own_key, peer, put_peers};
-pub(crate) use traffic::{Reports, both_ways, connected_pods, reach_each_other};
+pub(crate) use traffic::{
+    Reports, both_ways, both_ways_through_process, connected_pods, reach_each_other,
+};
 
 /// Long enough for anything on a machine that is busy with other things, or emulated; short enough to hear
 /// of a failure. What is expected to be quick is measured.
