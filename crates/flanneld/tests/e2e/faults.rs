@@ -130,34 +130,43 @@ pub(crate) fn ask(lab: &Lab, node: u16, command: Asked, more: &[&str]) -> (i32, 
     (output.status.code().unwrap_or(-1), output.stdout + errors)
 }
 
-/// Nothing is reported anywhere, in words or in JSON.
-fn nothing_is_wrong(lab: &Lab) -> Result<()> {
-    let others = lab.nodes().len() - 1;
-    lab.wait_until("nothing to be wrong", 2 * LIMIT, || {
-        for node in lab.nodes() {
-            let number = node.number();
-            for command in [Asked::Status, Asked::Check] {
-                let (code, text) = ask(lab, number, command, &[]);
-                let whole = match command {
-                    Asked::Status => {
-                        text.contains("the network is whole\n")
-                            && text.contains(&format!("probes    {others} reached; round trip"))
-                    }
-                    Asked::Check => text.contains("nothing is wrong\n"),
-                };
-                let (_, json) = ask(lab, number, command, &["-o", "json"]);
-                let found = serde_json::from_str(&json).map(|json| findings(command, &json).len());
-                if code != 0 || !whole || text.contains("mend") || found.ok() != Some(0) {
-                    return Err(LabError::Spec(format!("node {number}: {code} {text}{json}")));
-                }
-            }
-        }
-        Ok(())
+/// Asks all nodes, each of them one thing after the other and all nodes at once.
+fn ask_everywhere<R: Send>(lab: &Lab, ask_one: impl Fn(u16, Asked) -> R + Sync) -> Vec<R> {
+    let ask_node = |number: u16| [Asked::Status, Asked::Check].map(|asked| ask_one(number, asked));
+    std::thread::scope(|scope| {
+        let numbers = lab.nodes().iter().map(|node| node.number());
+        let asking: Vec<_> = numbers.map(|number| scope.spawn(move || ask_node(number))).collect();
+        asking.into_iter().flat_map(|one| one.join().unwrap()).collect()
     })
 }
 
-/// Sees that nothing is reported, plants a fault, sees it named wherever it is to be and nothing else besides, mends
-/// it, and sees that nothing is reported again.
+/// Nothing is reported anywhere, in words or in JSON.
+fn nothing_is_wrong(lab: &Lab) -> Result<()> {
+    let others = lab.nodes().len() - 1;
+    let look = |number: u16, command: Asked| {
+        let (code, text) = ask(lab, number, command, &[]);
+        let is_healthy = match command {
+            Asked::Status => {
+                text.contains("the network is whole\n")
+                    && text.contains(&format!("probes    {others} reached; round trip"))
+            }
+            Asked::Check => text.contains("nothing is wrong\n"),
+        };
+        let (_, json) = ask(lab, number, command, &["-o", "json"]);
+        let found = serde_json::from_str(&json).map(|json| findings(command, &json).len());
+        if code != 0 || !is_healthy || text.contains("mend") || found.ok() != Some(0) {
+            return Err(LabError::Spec(format!("node {number}: {code} {text}{json}")));
+        }
+        Ok(())
+    };
+    lab.wait_until("nothing to be wrong", 2 * LIMIT, || {
+        ask_everywhere(lab, look).into_iter().collect::<Result<Vec<()>>>()
+    })?;
+    Ok(())
+}
+
+/// Plants a fault in a lab that reports nothing, sees it named wherever it is to be and nothing else besides, mends it,
+/// and sees that nothing is reported again.
 pub(crate) fn is_named<R>(
     lab: &Lab,
     plant: impl FnOnce() -> R,
@@ -186,7 +195,6 @@ fn find<R>(
     told: &[Told<'_>],
     mend: impl FnOnce(R),
 ) -> Result<Duration> {
-    nothing_is_wrong(lab)?;
     let planted = plant();
     let since = Instant::now();
     let named: Vec<&Told<'_>> = told.iter().filter(|told| told.is_wanted).collect();
@@ -214,25 +222,28 @@ fn find<R>(
 
 /// Everything that any node reports is the fault, or what follows from it.
 fn nothing_else_is_said(lab: &Lab, told: &[Told<'_>]) {
-    let mut more = Vec::new();
-    for node in lab.nodes() {
-        for command in [Asked::Status, Asked::Check] {
-            let (_, said) = ask(lab, node.number(), command, &["-o", "json"]);
-            // A daemon that does not run says nothing.
-            let Ok(json) = serde_json::from_str(&said) else { continue };
-            for Finding { layer, what, .. } in findings(command, &json) {
-                if !told.iter().any(|told| what.contains(told.what)) {
-                    more.push(format!("node {}, {command:?}, {layer}: {what}", node.number()));
-                }
-            }
-        }
-    }
+    let look = |number: u16, command: Asked| {
+        let (_, said) = ask(lab, number, command, &["-o", "json"]);
+        // A daemon that does not run says nothing.
+        let found = serde_json::from_str(&said).map(|json| findings(command, &json));
+        let more = found
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|finding| !told.iter().any(|told| finding.what.contains(told.what)));
+        more.map(|Finding { layer, what, .. }| {
+            format!("node {number}, {command:?}, {layer}: {what}")
+        })
+        .collect::<Vec<String>>()
+    };
+    let more = ask_everywhere(lab, look).concat();
     assert!(more.is_empty(), "this is said as well:\n{}", more.join("\n"));
 }
 
+/// A lab with pods, of which nothing is reported.
 pub(crate) fn started() -> Result<Lab> {
     let lab = lab(3).start()?;
     lab.pod_on_every_node()?;
+    nothing_is_wrong(&lab)?;
     Ok(lab)
 }
 
