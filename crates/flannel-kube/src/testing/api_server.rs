@@ -1,4 +1,4 @@
-//! A real kube-apiserver and its etcd, on ports of their own, gone when dropped. One at a time on the whole
+//! A real kube-apiserver and its etcd, on ports of their own, gone when dropped. Two at a time on the whole
 //! machine: it is a large program.
 
 use std::fs::{self, File};
@@ -23,6 +23,16 @@ use crate::http::{Answer, Ask, Client};
 
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 const JSON: &str = "application/json";
+/// How many run at a time on this machine, whichever test programs start them.
+const RUNNING_AT_ONCE: usize = 2;
+/// What the server must answer before tests begin. Roles and priority classes that Kubernetes makes for its own programs
+/// come a second later, and no test looks at them.
+const READY: [&str; 3] = [
+    "/readyz?exclude=poststarthook/rbac/bootstrap-roles\
+     &exclude=poststarthook/scheduling/bootstrap-system-priority-classes",
+    "/api/v1/namespaces/kube-system",
+    "/api/v1/namespaces/default",
+];
 const NAMES: [&str; 3] = ["localhost", "kubernetes", "kubernetes.default.svc"];
 
 pub struct ApiServer {
@@ -36,7 +46,7 @@ pub struct ApiServer {
     flags: Vec<String>,
     etcd: Option<Child>,
     server: Option<Child>,
-    _alone: File,
+    _turn: File,
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +71,7 @@ impl ApiServerBuilder {
 
     /// Returns when it answers.
     pub fn start(self) -> ApiServer {
-        let alone = alone();
+        let turn = take_turn();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let [port, etcd_port, peer_port] = match self.network {
             Some(_) => [6443, 2379, 2380],
@@ -78,7 +88,7 @@ impl ApiServerBuilder {
             flags: self.flags,
             etcd: None,
             server: None,
-            _alone: alone,
+            _turn: turn,
         };
         server.make_certificates();
         server.etcd = Some(server.spawn_etcd());
@@ -377,10 +387,14 @@ impl ApiServer {
         self.inside(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
-                let ask =
-                    Ask { method: &Method::GET, path: "/readyz", accept: "*/*", content: None };
-                let answer = Client::new(self.admin()).request(ask).await;
-                answer.is_ok_and(|answer| answer.status.is_success())
+                let client = Client::new(self.admin());
+                for path in READY {
+                    let ask = Ask { method: &Method::GET, path, accept: "*/*", content: None };
+                    if !client.request(ask).await.is_ok_and(|answer| answer.status.is_success()) {
+                        return false;
+                    }
+                }
+                true
             })
         })
     }
@@ -400,12 +414,20 @@ fn end(child: &mut Option<Child>) {
     }
 }
 
-/// Waits until no other API server of a test runs on this machine.
-fn alone() -> File {
-    let file = std::env::temp_dir().join("flannel-test-api-server.lock");
-    let file = File::create(file).expect("a lock");
-    flock(&file, FlockOperation::LockExclusive).expect("a lock can be waited for");
-    file
+/// Waits until less than [`RUNNING_AT_ONCE`] API servers of tests run on this machine.
+fn take_turn() -> File {
+    let lock = |number: usize| {
+        let name = format!("flannel-test-api-server-{number}.lock");
+        File::create(std::env::temp_dir().join(name)).expect("a lock")
+    };
+    let locks: Vec<File> = (0..RUNNING_AT_ONCE).map(lock).collect();
+    loop {
+        let is_free = |file: &File| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if let Some(number) = locks.iter().position(is_free) {
+            return locks.into_iter().nth(number).expect("it is among them");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// In `$FLANNEL_TEST_KUBERNETES_DIR`, or where the project's scripts put it.
