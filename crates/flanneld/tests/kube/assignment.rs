@@ -63,12 +63,7 @@ fn a_deleted_node_is_forgotten_and_one_that_is_made_again_is_back_with_its_new_s
         })?;
     }
     kube.wait("the former route to go", || !leads("10.244.3.0/24"))?;
-    kube.wait("the subnet file to follow", || {
-        let env = kube.lab.node(3).subnet_env();
-        env.is_ok_and(|env| {
-            env.subnet.is_some_and(|net| net.trunc().to_string() == "10.244.33.0/24")
-        })
-    })?;
+    kube.wait_for_subnet_file(3, "10.244.33.0/24")?;
     // As long as the pods' bridge has the former one, no pod of this node works.
     kube.wait("the bridge to be named", || {
         let answer = kube.lab.node(3).namespace().http(8081, "GET", "/readyz", "", LIMIT);

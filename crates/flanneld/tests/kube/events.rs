@@ -1,6 +1,6 @@
 //! Events on the Node, for what an operator must know.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flannel_kube::testing::NodeSpec;
 use flannel_lab::Result;
@@ -34,10 +34,10 @@ fn has(kube: &Kube, number: u16, reason: &str, words: &[&str]) -> bool {
 /// A fault that lasts this long is reported.
 const LASTING: Duration = Duration::from_secs(8);
 
-/// Pods are cut off for a while, and the API server is not.
-fn cut_off(kube: &Kube) -> Result<()> {
+/// Pods are cut off until something is seen, and the API server is not.
+fn cut_off(kube: &Kube, until: impl Fn() -> bool) -> Result<()> {
     kube.lab.node(1).exec(&["sysctl", "-w", "net.ipv4.ip_forward=0"])?;
-    std::thread::sleep(LASTING);
+    kube.wait("it to be seen that pods are cut off", until)?;
     kube.lab.node(1).exec(&["sysctl", "-w", "net.ipv4.ip_forward=1"])?;
     Ok(())
 }
@@ -50,15 +50,13 @@ fn what_an_operator_must_know_is_an_event_on_the_node_said_once_and_counted() ->
 
     // The same fault twice, and its end.
     for count in 1..=2 {
-        cut_off(&kube)?;
-        kube.wait("the fault and its end to be told", || {
-            let told = |reason: &str| {
-                let events = events(&kube, 1);
-                let times = events.iter().filter(|(found, ..)| found == reason).map(|(.., n)| n);
-                times.sum::<u64>() >= count
-            };
-            told("FlannelNotReady") && told("FlannelReady")
-        })?;
+        let told = |reason: &str| {
+            let events = events(&kube, 1);
+            let times = events.iter().filter(|(found, ..)| found == reason).map(|(.., n)| n);
+            times.sum::<u64>() >= count
+        };
+        cut_off(&kube, || told("FlannelNotReady"))?;
+        kube.wait("its end to be told", || told("FlannelReady"))?;
     }
     let told = events(&kube, 1);
     for reason in ["FlannelReady", "FlannelNotReady"] {
@@ -101,11 +99,13 @@ fn without_the_right_to_write_events_one_line_says_so_and_all_else_goes_on() -> 
     put_token(&kube, 1, &token)?;
     kube.server.annotate(&name(1), &key("unrelated"), Some("x"));
     kube.lab.start_daemons()?;
-    for _ in 0..2 {
-        cut_off(&kube)?;
-        kube.wait("it to be ready again", || kube.lab.node(1).flanneld().is_ready())?;
-    }
+    let is_ready = || kube.lab.node(1).flanneld().is_ready();
+    cut_off(&kube, || kube.lab.node(1).flanneld().log().contains("No events are written"))?;
+    kube.wait("it to be ready again", is_ready)?;
     kube.logged(1, &["No events are written", "create events", "verbs: [create, patch]"])?;
+    let again = Instant::now();
+    cut_off(&kube, || again.elapsed() > LASTING)?;
+    kube.wait("it to be ready again", is_ready)?;
     let log = kube.lab.node(1).flanneld().log();
     assert_eq!(log.matches("No events are written").count(), 1, "{log}");
     Ok(())
@@ -118,10 +118,8 @@ fn trouble_of_a_node_behind_a_lease_server_is_an_event_on_its_node() -> Result<(
     kube.lab.start_daemons()?;
     kube.connected_pods(1, 2)?;
     assert!(events(&kube, 1).is_empty(), "nothing is wrong: {:?}", events(&kube, 1));
-    cut_off(&kube)?;
-    kube.wait("the fault and its end to be told", || {
-        has(&kube, 1, "FlannelNotReady", &["ip_forward"]) && has(&kube, 1, "FlannelReady", &[])
-    })?;
+    cut_off(&kube, || has(&kube, 1, "FlannelNotReady", &["ip_forward"]))?;
+    kube.wait("its end to be told", || has(&kube, 1, "FlannelReady", &[]))?;
     assert!(events(&kube, 2).is_empty(), "of node 2 there is nothing to say");
 
     // Another subnet, and another Node that has it too.

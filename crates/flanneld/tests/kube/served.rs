@@ -250,6 +250,7 @@ fn a_served_node_follows_what_becomes_of_its_node_object() -> Result<()> {
     kube.wait("the condition to be set anew", || {
         kube.server.network_unavailable(&name(2)).as_deref() == Some("False")
     })?;
+    kube.wait_for_subnet_file(2, "10.244.22.0/24")?;
     kube.connected_pods(1, 2)?;
 
     // The config is edited.

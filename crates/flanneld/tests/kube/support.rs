@@ -199,6 +199,14 @@ impl Kube {
         Ok(())
     }
 
+    /// Waits until pods of a node get addresses of this subnet.
+    pub(crate) fn wait_for_subnet_file(&self, number: u16, subnet: &str) -> Result<()> {
+        self.wait(&format!("node {number} to have {subnet} in its subnet file"), || {
+            let env = self.lab.node(number).subnet_env();
+            env.is_ok_and(|env| env.subnet.is_some_and(|net| net.trunc().to_string() == subnet))
+        })
+    }
+
     pub(crate) fn wait(&self, what: &str, condition: impl Fn() -> bool) -> Result<()> {
         self.lab.wait_until(what, LIMIT, condition)?;
         Ok(())
