@@ -42,6 +42,8 @@ pub struct InterfaceAddress {
     pub permanent: bool,
     pub temporary: bool,
     pub deprecated: bool,
+    /// The kernel has found it on another machine of the link, and does not use it (`dadfailed`); IPv6 alone.
+    pub duplicate: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -109,6 +109,7 @@ impl Links {
                         permanent: a.permanent,
                         temporary: a.temporary,
                         deprecated: a.deprecated,
+                        duplicate: a.duplicate,
                     })
                     .collect(),
             })

@@ -107,6 +107,7 @@ pub(crate) struct ObservedAddress {
     pub(crate) permanent: bool,
     pub(crate) temporary: bool,
     pub(crate) deprecated: bool,
+    pub(crate) duplicate: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -310,6 +311,7 @@ fn address(message: &AddressMessage) -> Option<ObservedAddress> {
         // The same bit is "secondary" for IPv4.
         temporary: ip.is_ipv6() && flags.contains(AddressFlags::Secondary),
         deprecated: flags.contains(AddressFlags::Deprecated),
+        duplicate: flags.contains(AddressFlags::Dadfailed),
     })
 }
 

@@ -21,7 +21,7 @@ pub mod wire;
 pub mod words;
 
 pub use ask_once::ask_once;
-pub use net::{Listeners, duplicate_address};
+pub use net::Listeners;
 pub use peers::{ByFamily, IncompletePeers, Known, News, Own, Peers, SharedPeers, Target, Tunnel};
 pub use prober::Prober;
 pub use responder::Way;

@@ -15,7 +15,6 @@ pub mod pod_namespace;
 mod queues;
 pub mod request;
 mod walk;
-mod who_has;
 
 pub use drop_counters::{CounterGrowth, DropCounters};
 pub use ends::{End, Peer};

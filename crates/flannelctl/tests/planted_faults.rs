@@ -591,3 +591,32 @@ fn losses_and_a_narrow_path_are_known_to_both_nodes_by_one_number_and_requests_p
         if named { Ok(()) } else { Err(output.stdout) }
     });
 }
+
+#[test]
+fn an_ipv6_address_given_out_twice_and_a_wrong_ipv6_neighbour_are_named() {
+    let lab = Lab::builder().nodes(2).backend("vxlan").ipv6(true).start().unwrap();
+    let (one, two, beside) = (lab.pod(1).unwrap(), lab.pod(2).unwrap(), lab.pod(1).unwrap());
+    lab.wait_until("pods to reach each other", LIMIT, || lab.ping(&one, &two)).unwrap();
+    let (from, to) = (one.v6().unwrap().to_string(), two.v6().unwrap().to_string());
+    let says = |place: &str, words: &str| {
+        let named = || {
+            let words_of = [FLANNELCTL, "trace", &from, &to, "-o", "json"];
+            let told = lab.node(1).output(&words_of).map_err(|error| error.to_string())?.stdout;
+            let traced: Value = serde_json::from_str(&told).map_err(|error| error.to_string())?;
+            let wrong = hops(&traced, "wrong");
+            match wrong.first() {
+                Some(first) if first.place == place && first.what.contains(words) => Ok(()),
+                None if words.is_empty() => Ok(()),
+                _ => Err(told),
+            }
+        };
+        lab.wait_until(words, LIMIT, named).unwrap();
+    };
+    says("", "");
+    beside.exec(&["ip", "addr", "add", &format!("{from}/128"), "dev", "eth0", "nodad"]).unwrap();
+    says("here there pod", "the address is given out twice");
+    beside.exec(&["ip", "addr", "del", &format!("{from}/128"), "dev", "eth0"]).unwrap();
+    let wrong = format!("neigh replace {to} lladdr 02:00:00:00:00:99 dev cni0 nud permanent");
+    lab.node(2).ip(&wrong).unwrap();
+    says("node2 there neighbour", "02:00:00:00:00:99 on cni0");
+}

@@ -162,6 +162,7 @@ mod tests {
                 permanent: true,
                 temporary: false,
                 deprecated: false,
+                duplicate: false,
             }],
         };
         let interfaces = [

@@ -1,9 +1,10 @@
 //! This process' end of a test pod: frames read and written at the far device.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use flannel_kernel::Mac;
+use flannel_link::open_packet_socket;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::devices::Devices;
@@ -21,25 +22,7 @@ pub(crate) struct Port {
 
 impl Port {
     pub(super) fn open(devices: &Devices) -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: no pointers; what is returned is checked. Protocol 0: nothing is received before it is bound.
-        let socket = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
-        if socket < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: it was just opened, and nobody else has it.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        // SAFETY: an all-zero sockaddr_ll is valid.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = devices.far as i32;
-        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: the address lives as long as the call, and its length is its own.
-        let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-        if bound != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let socket = open_packet_socket(devices.far, libc::ETH_P_ALL as u16, &[])?;
         Ok(Self { socket, near: devices.near_mac, pod: devices.pod_mac, buffer: vec![0; 1 << 16] })
     }
 

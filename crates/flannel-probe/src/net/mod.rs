@@ -1,6 +1,5 @@
 //! The rim: sockets.
 
-mod duplicate_address;
 mod exchange;
 mod listener;
 mod ping;
@@ -8,7 +7,6 @@ mod socket;
 
 use std::io;
 
-pub use duplicate_address::duplicate_address;
 pub(crate) use exchange::{Exchange, Question};
 pub use listener::Listeners;
 pub(crate) use ping::{checksum, ping};

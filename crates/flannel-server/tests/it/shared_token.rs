@@ -130,6 +130,43 @@ async fn a_node_with_the_same_token_cannot_take_anothers_lease() {
 }
 
 #[tokio::test]
+async fn a_server_refuses_the_mac_of_another_node_in_front_of_any_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens");
+    std::fs::write(&tokens, format!("{} nodes any\n", hash_token(SHARED))).unwrap();
+    let options = Options { tokens: Some(tokens.clone()), ..plain_options(0) };
+    let server = serve(dir.path(), options).await;
+    set_config(&server).await;
+    let etcd = EtcdServer::start();
+    for at in [server.address, serve_etcd(&etcd, &tokens).await] {
+        let (first, copier) = (A.acquire(at).await, B.acquire(at).await);
+        // A server in front of etcd hears of both from etcd.
+        let known = async {
+            while !A.ask(at, "GET /v1/_/leases", "").await.1.contains(A.public_ip) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, known).await.expect("it knows the first one");
+        let copied = A.attrs(B.public_ip);
+        let refusals = [
+            B.ask(at, "POST /v1/_/leases", &copied).await,
+            B.ask(
+                at,
+                &format!("PUT /v1/_/leases/{}", copier.0),
+                &format!(r#"{{"Attrs":{copied},"Version":{}}}"#, copier.1),
+            )
+            .await,
+        ];
+        for (status, body) in refusals {
+            assert!(status == 409 && body.contains(&first.0), "{status} {body}");
+            assert!(body.contains("which had it first"), "{body}");
+        }
+        assert_eq!(A.renew(at, &first, A.public_ip).await, 200, "its own is its own");
+        assert_eq!(B.renew(at, &copier, B.public_ip).await, 200);
+    }
+}
+
+#[tokio::test]
 async fn a_node_that_moved_keeps_its_lease_by_its_own_secret() {
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens");

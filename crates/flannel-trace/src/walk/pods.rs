@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flannel_kernel::Mac;
 use flannel_kernel::look::Device;
+use flannel_link::{AddressQuestion, AnswerTiming};
 use ipnet::IpNet;
 
 use super::inside_pod::Leg;
@@ -15,7 +16,10 @@ use crate::hop::Hops;
 use crate::judge::{self, Fault};
 use crate::pod_namespace::PodNamespace;
 use crate::queues::Header;
-use crate::who_has::who_has;
+
+/// A second answer is that of somebody who has the same address.
+const ANSWER_TIMING: AnswerTiming =
+    AnswerTiming { tries: 1, first: Duration::from_millis(300), more: Duration::from_millis(60) };
 
 /// Where a pod was found.
 struct FoundPod {
@@ -215,12 +219,18 @@ impl Walk<'_> {
 
     /// All that answer for an address, whatever the kernel believes; nobody where that cannot be asked.
     pub(super) fn who_answers(&self, device: &Device, ip: IpAddr) -> Vec<Mac> {
-        let IpAddr::V4(ip) = ip else { return Vec::new() };
-        let own = device.addresses.iter().find_map(|net| match net.addr() {
-            IpAddr::V4(own) => Some(own),
-            IpAddr::V6(_) => None,
-        });
-        own.and_then(|own| who_has(device, own, ip).ok()).unwrap_or_default()
+        let Some(own_mac) = device.mac.filter(|_| device.up && !device.noarp) else {
+            return Vec::new();
+        };
+        let own = device.addresses.iter().map(|net| net.addr());
+        let from =
+            own.filter(|own| own.is_ipv4() == ip.is_ipv4() && *own != ip).min_by_key(needs_route);
+        // From no address it would be the question of one who wants the address, and might cost a pod its own.
+        if from.is_none() {
+            return Vec::new();
+        }
+        let question = AddressQuestion { link_index: device.index, own_mac, from, address: ip };
+        question.ask(ANSWER_TIMING).unwrap_or_default()
     }
 
     /// A pod of this node that has the address of a pod of another one.
@@ -293,4 +303,9 @@ impl Walk<'_> {
             _ => true,
         }
     }
+}
+
+/// Whether an answer to this address may take another way than the link.
+fn needs_route(own: &IpAddr) -> bool {
+    matches!(own, IpAddr::V6(own) if !own.is_unicast_link_local())
 }

@@ -2,16 +2,18 @@
 //! before, or another node's: with one address and one subnet neither could be relied upon, and nobody would see why.
 //!
 //! Nobody is asked when this node wrote the lease itself, or when its device is still there. Else whoever has the
-//! address is asked: its flanneld by a probe, its kernel by ARP. Where neither answers, the machine is gone or cannot be
-//! asked, and the lease goes to this node, as with every flannel.
+//! address is asked: its flanneld by a probe, its kernel by ARP or neighbour discovery. Where neither answers, the machine is
+//! gone or cannot be asked, and the lease goes to this node, as with every flannel.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 
 use flannel_kernel::{Facts, Interface, Mac};
 use flannel_lease::{Lease, LeaseAttrs, Subnet};
+use flannel_link::{AddressQuestion, AnswerTiming};
+use flannel_probe::ask_once;
 use flannel_probe::verdict::Outcome;
-use flannel_probe::{ask_once, duplicate_address};
 use ipnet::IpNet;
 
 use super::identity::{address, own_addresses};
@@ -43,7 +45,7 @@ pub(super) async fn find_other_machine(
         .filter(|ip| flannel_backend::public_addresses(now).any(|own| own == *ip));
     let ip = shared.next()?;
     let how = match is_on_this_host(facts, ip) {
-        true => answers_arp_beside_us(facts, ip).await,
+        true => answers_beside_us(facts, ip).await,
         false => answers_elsewhere(network, facts, lease, ip).await,
     }?;
     Some(AddressInUse {
@@ -59,19 +61,56 @@ fn is_on_this_host(facts: &Facts, ip: IpAddr) -> bool {
 }
 
 /// This node has the address, and so may another one on the link.
-async fn answers_arp_beside_us(facts: &Facts, ip: IpAddr) -> Option<String> {
-    answers_arp(facts, ip, |found| found.addr() == ip).await
+async fn answers_beside_us(facts: &Facts, ip: IpAddr) -> Option<String> {
+    match answers_on_link(facts, ip, |found| found.addr() == ip).await {
+        Some(how) => Some(how),
+        None => found_by_kernel(facts, ip),
+    }
+}
+
+/// The kernel asks by itself before it uses an address of IPv6, and remembers that another machine has it.
+fn found_by_kernel(facts: &Facts, ip: IpAddr) -> Option<String> {
+    let has_duplicate = |link: &&Interface| {
+        link.addresses.iter().any(|found| found.addr.addr() == ip && found.duplicate)
+    };
+    let link = facts.interfaces.iter().find(has_duplicate)?;
+    Some(format!("the kernel found it on another machine of {} (dadfailed)", link.name))
 }
 
 /// Another machine on the link whose network holds the address.
-async fn answers_arp(facts: &Facts, ip: IpAddr, holds: impl Fn(&IpNet) -> bool) -> Option<String> {
-    let IpAddr::V4(v4) = ip else { return None };
+async fn answers_on_link(
+    facts: &Facts,
+    ip: IpAddr,
+    holds: impl Fn(&IpNet) -> bool,
+) -> Option<String> {
     let is_near = |link: &&Interface| {
         link.up && !link.loopback && link.addresses.iter().any(|found| holds(&found.addr))
     };
     let link = facts.interfaces.iter().find(is_near)?;
-    let other = Mac(duplicate_address(link.index, link.mac?.0, v4).await?);
+    let other = find_on_link(link, ip).await.unwrap_or_else(|error| {
+        tracing::debug!("cannot ask on {} who else has {ip}: {error}", link.name);
+        None
+    })?;
     Some(format!("the machine with the hardware address {other} on {} has it", link.name))
+}
+
+/// The hardware address of another machine on the link that has this address.
+pub(super) async fn find_on_link(link: &Interface, address: IpAddr) -> io::Result<Option<Mac>> {
+    let own_mac = link.mac.ok_or(io::ErrorKind::Unsupported)?;
+    let question =
+        AddressQuestion { link_index: link.index, own_mac, from: source(link, address), address };
+    let asked = tokio::task::spawn_blocking(move || question.ask(AnswerTiming::ANYBODY));
+    Ok(asked.await.map_err(io::Error::other)??.first().copied())
+}
+
+/// The address to ask from. Asking from none is harmless in IPv4; in IPv6 it would make a machine that is about to use the
+/// address give it up.
+fn source(link: &Interface, address: IpAddr) -> Option<IpAddr> {
+    let own = link.addresses.iter().map(|found| found.addr.addr());
+    own.into_iter().find(|own| match own {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => v6.is_unicast_link_local() && address.is_ipv6() && *own != address,
+    })
 }
 
 /// The address is not on this host: it is a NAT's, or another machine's.
@@ -82,8 +121,8 @@ async fn answers_elsewhere(
     ip: IpAddr,
 ) -> Option<String> {
     let Some(port) = lease.attrs.probe_port else {
-        // The Go flannel answers no probes, but its machine answers ARP.
-        return answers_arp(facts, ip, |found| found.contains(&ip)).await;
+        // The Go flannel answers no probes, but its machine's kernel answers.
+        return answers_on_link(facts, ip, |found| found.contains(&ip)).await;
     };
     let underlay = network.underlay();
     let from = match ip {

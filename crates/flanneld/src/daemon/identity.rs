@@ -1,7 +1,7 @@
 //! A node that comes back under another address gets its own lease, and a copy of a node does not. Which
 //! lease is its own is decided in `flannel_lease::Traces`; here is what that takes of the world.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,15 +15,13 @@ use flannel_store::{Held, Recalled, StoreError, StoredLease};
 use rustix::fs::statfs;
 
 use super::Setup;
+use super::address_in_use::find_on_link;
 use super::link_holders::{HolderMap, was_first};
 use super::network::JoinedNetwork;
 use crate::node_file::NodeFiles;
 
-/// The kernel asks three times for a neighbour, a second apart.
-const ANSWER_WITHIN: Duration = Duration::from_secs(4);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Nobody need listen there: the packet is sent so that the kernel asks who has the address.
-const DISCARD: u16 = 9;
+/// A machine that is slow to answer is not to lose its lease.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 
@@ -326,28 +324,20 @@ fn since_boot(
 
 /// Whether nobody on a link of this node has the address. What cannot be asked counts as an answer.
 async fn is_silent(facts: &Facts, address: IpAddr) -> bool {
-    let IpAddr::V4(address) = address else { return false };
-    let near = |net: &ipnet::IpNet| net.prefix_len() < 32 && net.contains(&IpAddr::V4(address));
+    let near =
+        |net: &ipnet::IpNet| net.prefix_len() < net.max_prefix_len() && net.contains(&address);
     let mut links = facts.interfaces.iter();
     let link = links.find(|link| link.addresses.iter().any(|found| near(&found.addr)));
-    if !link.is_some_and(|link| link.up && has_carrier(link.name)) {
-        return false;
-    }
+    let Some(link) = link.filter(|link| link.up && has_carrier(link.name)) else { return false };
     tracing::info!(
         "Asking whether anybody has the address {address}, where this node may have been"
     );
-    let Ok(socket) = tokio::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await else {
-        return false;
-    };
     let begin = Instant::now();
-    while begin.elapsed() < ANSWER_WITHIN {
-        // An error is the kernel's word that nobody answered; the table says the same.
-        let _ = socket.send_to(&[], (address, DISCARD)).await;
-        let Ok(table) = std::fs::read_to_string("/proc/net/arp") else { return false };
-        if is_answered(&table, address) {
-            return false;
+    while begin.elapsed() < ANSWER_TIMEOUT {
+        match find_on_link(link, address).await {
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => return false,
         }
-        tokio::time::sleep(LOOK_EVERY).await;
     }
     true
 }
@@ -356,30 +346,4 @@ async fn is_silent(facts: &Facts, address: IpAddr) -> bool {
 fn has_carrier(link: flannel_kernel::IfName) -> bool {
     let carrier = std::fs::read_to_string(format!("/sys/class/net/{link}/carrier"));
     carrier.is_ok_and(|text| text.trim() == "1")
-}
-
-/// From the kernel's table of neighbours: the address, the kind of link, and a flag for those that answered.
-fn is_answered(table: &str, address: Ipv4Addr) -> bool {
-    const COMPLETE: u32 = 2;
-    table.lines().any(|line| {
-        let mut fields = line.split_whitespace();
-        let found = fields.next().and_then(|field| field.parse::<Ipv4Addr>().ok());
-        let flags = fields.nth(1).and_then(|field| field.strip_prefix("0x"));
-        let flags = flags.and_then(|field| u32::from_str_radix(field, 16).ok()).unwrap_or(0);
-        found == Some(address) && flags & COMPLETE != 0
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_neighbour_has_answered_when_the_kernel_knows_its_hardware_address() {
-        let table = "IP address       HW type     Flags       HW address            Mask     Device\n\
-                     192.168.100.1    0x1         0x2         02:fa:00:00:00:01     *        eth0\n\
-                     192.168.100.2    0x1         0x0         00:00:00:00:00:00     *        eth0\n";
-        let answered = |last: u8| is_answered(table, Ipv4Addr::new(192, 168, 100, last));
-        assert!(answered(1) && !answered(2) && !answered(3));
-    }
 }

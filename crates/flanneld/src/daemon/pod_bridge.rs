@@ -109,6 +109,7 @@ mod tests {
             permanent: true,
             temporary: false,
             deprecated: false,
+            duplicate: false,
         };
         let interface = Interface {
             index: 5,

@@ -26,7 +26,8 @@ fn interface(index: u32, link: &str, addresses: &[&str]) -> Interface {
 
 fn address(addr: &str) -> InterfaceAddress {
     let addr = addr.parse().expect("a test writes addresses well");
-    InterfaceAddress { addr, permanent: true, temporary: false, deprecated: false }
+    let (permanent, temporary) = (true, false);
+    InterfaceAddress { addr, permanent, temporary, deprecated: false, duplicate: false }
 }
 
 fn route(link: &str, ipv6: bool, metric: u32) -> DefaultRoute {

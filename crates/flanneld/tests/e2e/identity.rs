@@ -1,6 +1,6 @@
 //! A node is itself under another address; a copy of it is not, whatever was copied.
 
-use flannel_lab::{Lab, LabBuilder, LabError, Node, Result, SUBNET_ENV};
+use flannel_lab::{Families, Lab, LabBuilder, LabError, Node, Result, SUBNET_ENV};
 
 use crate::support::{
     Kernel, LIMIT, connected_pods, flanneld, go_flanneld, lab, lease_path, own_key, peer, probe,
@@ -449,6 +449,23 @@ fn a_node_whose_address_another_machine_on_the_link_has_refuses_its_lease() -> R
     lab.node(1).flanneld().wait_ready()?;
     let before = lab.leases()?;
     lab.node(2).ip("addr add 192.168.100.1/32 dev eth0")?;
+    lab.node(2).flanneld().start()?;
+    lab.wait_until("it to refuse", LIMIT, || match probe(&lab, 2, "/readyz") {
+        Ok(Ok((503, why))) if why.contains("the machine with the hardware address") => Ok(()),
+        other => Err(format!("{other:?}\n{}", lab.node(2).flanneld().log())),
+    })?;
+    assert_eq!(lab.leases()?, before);
+    Ok(())
+}
+
+#[test]
+fn a_node_whose_ipv6_address_another_machine_on_the_link_has_refuses_its_lease() -> Result<()> {
+    let lab = lab(2).underlay(Families::Ipv6).overlay(Families::Ipv6).no_daemons();
+    let lab = lab.backend("udp").node_flag(2, "--public-ipv6=fd00:100::1").start()?;
+    lab.node(1).flanneld().start()?;
+    lab.node(1).flanneld().wait_ready()?;
+    let before = lab.leases()?;
+    lab.node(2).ip("addr add fd00:100::1/128 dev eth0 nodad")?;
     lab.node(2).flanneld().start()?;
     lab.wait_until("it to refuse", LIMIT, || match probe(&lab, 2, "/readyz") {
         Ok(Ok((503, why))) if why.contains("the machine with the hardware address") => Ok(()),

@@ -192,6 +192,17 @@ fn a_node_writes_its_own_node_object_and_no_other() -> Result<()> {
         let (status, said) = http(&kube, 1, method, path, &body);
         assert!(status == 403 && said.contains("192.168.100.2"), "{status} {said}");
     }
+    // And node 2's MAC.
+    let data = &others["flannel.alpha.coreos.com/backend-data"];
+    let data: Value = serde_json::from_str(data).unwrap();
+    let copied = json!({"PublicIP": "192.168.100.1", "BackendType": "vxlan", "BackendData": data});
+    for (method, path, body) in [
+        ("PUT", "/v1/_/leases/10.244.1.0-24", json!({"Attrs": copied})),
+        ("POST", "/v1/_/leases", copied.clone()),
+    ] {
+        let (status, said) = http(&kube, 1, method, path, &body.to_string());
+        assert!(status == 409 && said.contains("10.244.2.0-24"), "{status} {said}");
+    }
     // What it may do, it does to its own.
     let (status, said) =
         http(&kube, 1, "POST", "/v1/_/leases", &attrs("192.168.100.1").to_string());

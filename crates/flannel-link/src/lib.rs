@@ -1,0 +1,10 @@
+//! Frames of a link, past the kernel's own tables: sockets that send and receive them, and the question who answers for an
+//! address, by ARP for IPv4 and by neighbour discovery for IPv6. No firewall filters either, and no router answers.
+
+mod arp;
+mod neighbour_discovery;
+mod packet_socket;
+mod who_has;
+
+pub use packet_socket::open_packet_socket;
+pub use who_has::{AddressQuestion, AnswerTiming};
