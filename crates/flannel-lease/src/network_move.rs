@@ -12,6 +12,8 @@ use crate::{NetworkConfig, Subnet, SubnetSource};
 pub struct NetworkMove {
     /// The networks of the config in use.
     from: Vec<IpNet>,
+    /// Those of them that would be left. The other family may stay as it is.
+    left: Vec<IpNet>,
     /// Those of the new one.
     to: Vec<IpNet>,
     /// This node's own subnet, if it would be lost.
@@ -52,7 +54,7 @@ impl std::fmt::Display for NetworkMove {
             f,
             "correct Network, SubnetLen, SubnetMin or SubnetMax if that is a mistake; if pods are to move, add \
              \"Replaces\": [{}] to the config (`flannelctl config set --force` does)",
-            list(&self.from, "\""),
+            list(&self.left, "\""),
         )?;
         // A node whose subnet fits begins with the network that works, also after a restart.
         if self.own.is_some() { f.write_str(", or restart flanneld") } else { Ok(()) }
@@ -77,18 +79,23 @@ pub fn check_move<'a>(
     }
     let is_elsewhere = !v4.is_in_both() && !v6.is_in_both();
     let own_is_lost = is_elsewhere || v4.own_is_lost() || v6.own_is_lost();
+    let is_left = |net: &IpNet| match net {
+        IpNet::V4(_) => is_elsewhere || v4.is_left(),
+        IpNet::V6(_) => is_elsewhere || v6.is_left(),
+    };
+    let left: Vec<IpNet> = current.networks().filter(is_left).collect();
     let returns = former.iter().any(|subnet| next.accepts(subnet));
     let lost_peers = if is_elsewhere { v4.before.max(v6.before) } else { v4.lost() + v6.lost() };
     let own = Some(*own).filter(|_| own_is_lost && !returns);
     let peers = Some(lost_peers).filter(|lost| *lost > 0);
-    let is_replaced = |net: IpNet| next.replaces.iter().any(|replaced| replaced.contains(&net));
+    let is_replaced = |net: &IpNet| next.replaces.iter().any(|replaced| replaced.contains(net));
     let is_assigned = v4.is_assigned() || v6.is_assigned();
-    let has_word = current.networks().all(is_replaced) && !(is_assigned && own.is_some());
+    let has_word = left.iter().all(is_replaced) && !(is_assigned && own.is_some());
     if own.is_none() && peers.is_none() || has_word {
         return Ok(());
     }
     let (from, to) = (current.networks().collect(), next.networks().collect());
-    Err(NetworkMove { from, to, own, peers, is_assigned })
+    Err(NetworkMove { from, left, to, own, peers, is_assigned })
 }
 
 /// What a config does to one family.
@@ -136,6 +143,11 @@ impl<N: Net> FamilyMove<N> {
             (Some(own), Some(next)) => !next.accepts(own),
             _ => false,
         }
+    }
+
+    /// Whether the node or all its peers lose their subnets of this family.
+    fn is_left(&self) -> bool {
+        self.own_is_lost() || self.lost() > 0
     }
 
     /// A family that is switched off is meant to be.
@@ -219,6 +231,30 @@ mod tests {
         assert_eq!(checked(&dual, &current, own, &peer), Ok(()));
         let typo = pool(r#""Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd01::/48""#);
         checked(&dual, &typo, own, &peer).expect_err("one family is lost");
+    }
+
+    #[test]
+    fn the_word_is_needed_for_the_family_that_moves_alone() {
+        let dual = |v4: &str, v6: &str, word: &str| {
+            let replaces =
+                if word.is_empty() { String::new() } else { format!(r#","Replaces":["{word}"]"#) };
+            pool(&format!(r#""Network":"{v4}","EnableIPv6":true,"IPv6Network":"{v6}"{replaces}"#))
+        };
+        let (v4, v6) = ("10.244.0.0/16", "fd00::/48");
+        let current = dual(v4, v6, "");
+        let moves = |next: &NetworkConfig| {
+            let own = "10.244.5.0-24&fd00:0:0:5::-64";
+            checked(&current, next, own, &["10.244.6.0-24&fd00:0:0:6::-64"])
+        };
+        for (network, network6, word, other) in
+            [("10.99.0.0/16", v6, v4, v6), (v4, "fd01::/48", v6, v4)]
+        {
+            assert_eq!(moves(&dual(network, network6, word)), Ok(()), "{word}");
+            let refused = moves(&dual(network, network6, other)).expect_err("the other's word");
+            assert!(refused.contains(&format!(r#""Replaces": ["{word}"]"#)), "{refused}");
+        }
+        let both = moves(&dual("10.99.0.0/16", "fd01::/48", v4)).expect_err("half a word");
+        assert!(both.contains(r#""Replaces": ["10.244.0.0/16", "fd00::/48"]"#), "{both}");
     }
 
     #[test]
