@@ -167,9 +167,14 @@ pub(super) async fn keep_answering(mut means: Means) -> Infallible {
     loop {
         let now: Requests = requests.borrow_and_update().clone();
         standing.retain(|id, _| now.iter().any(|request| request.id == *id));
+        let own = means.node.borrow().as_ref().map(|node| node.subnet);
         let mut waiting = 0;
         for request in now.iter() {
-            waiting += usize::from(take(&means, &mut standing, request) == Taken::Waits);
+            let begin = |named, body| {
+                let asked = Asked { means: means.clone(), id: request.id.clone(), named, body };
+                begin(&request.kind, asked)
+            };
+            waiting += usize::from(take(own, &mut standing, request, begin) == Taken::Waits);
         }
         let room_check = async {
             match waiting {
@@ -197,15 +202,15 @@ enum Taken {
     Waits,
 }
 
+/// Begins a request if it concerns the node with the subnet `own` and there is room for it; tells it of its new body if it
+/// was begun before.
 fn take(
-    means: &Means,
+    own: Option<Subnet>,
     standing: &mut BTreeMap<RequestId, Standing>,
     request: &NodeRequest,
+    begin: impl FnOnce(Subnet, watch::Receiver<Value>) -> Option<Doing>,
 ) -> Taken {
-    let node = means.node.borrow().clone();
-    let Some(named) = node.and_then(|node| request.named(&node.subnet)) else {
-        return Taken::Settled;
-    };
+    let Some(named) = own.and_then(|own| request.named(&own)) else { return Taken::Settled };
     if let Some(known) = standing.get(&request.id) {
         known.body.send_if_modified(|body| {
             let changed = *body != request.body;
@@ -221,8 +226,7 @@ fn take(
     }
     let (body, heard) = watch::channel(request.body.clone());
     let (id, kind, limit) = (request.id.clone(), &request.kind, request.limit);
-    let asked = Asked { means: means.clone(), id: id.clone(), named, body: heard };
-    let Some(doing) = begin(kind, asked) else {
+    let Some(doing) = begin(named, heard) else {
         tracing::debug!("The request {id} asks for {kind}, which this daemon does not know");
         return Taken::Settled;
     };
@@ -231,4 +235,49 @@ fn take(
     let task = tokio::spawn(async move { drop(tokio::time::timeout(limit, doing).await) });
     standing.insert(id, Standing { body, task });
     Taken::Settled
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    fn request(id: &str, node: Subnet) -> NodeRequest {
+        NodeRequest {
+            id: id.parse().expect("a name"),
+            kind: "test".to_owned(),
+            nodes: vec![node],
+            limit: Duration::from_secs(60),
+            body: Value::Null,
+        }
+    }
+
+    /// Whoever writes to etcd may write any number of them.
+    #[tokio::test]
+    async fn a_node_carries_out_four_requests_at_once_and_the_next_when_one_has_ended() {
+        let [own, other] =
+            ["10.5.1.0-24", "10.5.2.0-24"].map(|text| text.parse().expect("a subnet"));
+        let mut standing = BTreeMap::new();
+        let mut take = |request: &NodeRequest, doing: Doing| {
+            take(Some(own), &mut standing, request, |_, _| Some(doing))
+        };
+        let (end, ended) = oneshot::channel::<()>();
+        let first = Box::pin(async move { drop(ended.await) });
+        assert_eq!(take(&request("1", own), first), Taken::Settled);
+        for id in ["2", "3", "4"] {
+            assert_eq!(take(&request(id, own), Box::pin(pending())), Taken::Settled);
+        }
+        let fifth = request("5", own);
+        assert_eq!(take(&fifth, Box::pin(pending())), Taken::Waits);
+        assert_eq!(take(&request("4", own), Box::pin(pending())), Taken::Settled, "it runs");
+        assert_eq!(take(&request("6", other), Box::pin(pending())), Taken::Settled, "another's");
+        drop(end);
+        while take(&fifth, Box::pin(pending())) == Taken::Waits {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(take(&request("7", own), Box::pin(pending())), Taken::Waits);
+        let ids: Vec<&str> = standing.keys().map(RequestId::as_str).collect();
+        assert_eq!(ids, ["1", "2", "3", "4", "5"]);
+    }
 }

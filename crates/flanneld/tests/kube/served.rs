@@ -194,7 +194,7 @@ fn a_node_writes_its_own_node_object_and_no_other() -> Result<()> {
     }
     // And node 2's MAC.
     let data = &others["flannel.alpha.coreos.com/backend-data"];
-    let data: Value = serde_json::from_str(data).unwrap();
+    let data: Value = serde_json::from_str(data.as_str().unwrap()).unwrap();
     let copied = json!({"PublicIP": "192.168.100.1", "BackendType": "vxlan", "BackendData": data});
     for (method, path, body) in [
         ("PUT", "/v1/_/leases/10.244.1.0-24", json!({"Attrs": copied})),
