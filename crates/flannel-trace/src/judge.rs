@@ -108,7 +108,7 @@ pub(crate) fn no_answer(bridge: &str, pod: IpAddr) -> Fault {
         what: format!(
             "nobody on {bridge} answers for {pod}: the pod is gone, or its interface is down"
         ),
-        fix: "look for the pod (crictl pods, kubectl get pod -o wide), and restart it".to_owned(),
+        fix: "look for the pod (crictl pods; or docker ps, podman ps), and restart it".to_owned(),
     }
 }
 

@@ -9,6 +9,9 @@ const OWN_TABLES: [&str; 4] =
 /// How their chains in iptables begin.
 const OWN_CHAINS: [&str; 2] = ["FLANNEL-", "CNI-"];
 
+const OWN: &str = "leave this rule: it is flannel's own, and drops what must not pass";
+const LOOPBACK: &str = "leave this rule: it keeps others from this host's loopback addresses";
+
 /// Whether a rule is flannel's or its plugin's. `rule`: in words.
 pub(crate) fn is_own(rule: &str) -> bool {
     let is_own = |word: &str| {
@@ -17,16 +20,34 @@ pub(crate) fn is_own(rule: &str) -> bool {
     rule.split(|c: char| c.is_whitespace() || c == '`').any(is_own)
 }
 
-/// The same, without the advice to remove a rule that is flannel's own or guards the host.
-pub(super) fn keep_guards(drop: Drop, packet: &Packet) -> Drop {
-    let fix = if is_own(&drop.rule) {
-        "leave this rule: it is flannel's own, and drops what must not pass".to_owned()
-    } else if packet.src.is_loopback() || packet.dst.is_loopback() {
-        "leave this rule: it keeps others from this host's loopback addresses".to_owned()
+/// What undoes a rule: the command that removes it, unless the rule is flannel's own or guards the host. `rule`: in words.
+/// `names_loopback`: it is about loopback addresses.
+pub(super) fn removal(rule: &str, names_loopback: bool, command: String) -> String {
+    if is_own(rule) {
+        OWN.to_owned()
+    } else if names_loopback {
+        LOOPBACK.to_owned()
     } else {
-        return drop;
-    };
-    Drop { fix, ..drop }
+        command
+    }
+}
+
+/// Whether a word of a rule is an address of a loopback device.
+pub(super) fn is_loopback(word: &str) -> bool {
+    word.starts_with("127.") || word == "::1" || word.starts_with("::1/")
+}
+
+/// The same, without the advice to remove a rule that keeps a packet from loopback addresses.
+pub(super) fn keep_guards(drop: Drop, packet: &Packet) -> Drop {
+    match !is_guard(&drop) && (packet.src.is_loopback() || packet.dst.is_loopback()) {
+        true => Drop { fix: LOOPBACK.to_owned(), ..drop },
+        false => drop,
+    }
+}
+
+/// Whether a rule is to stay.
+pub(super) fn is_guard(drop: &Drop) -> bool {
+    [OWN, LOOPBACK].contains(&drop.fix.as_str())
 }
 
 #[cfg(test)]
@@ -44,7 +65,7 @@ mod tests {
         };
         let pod = packet([10, 244, 2, 2].into());
         let fix = |rule: &str, packet: &Packet| {
-            let (rule, fix) = (rule.to_owned(), "delete it".to_owned());
+            let (rule, fix) = (rule.to_owned(), removal(rule, false, "delete it".to_owned()));
             keep_guards(Drop { rule, fix, packets: None }, packet).fix
         };
         for ours in [

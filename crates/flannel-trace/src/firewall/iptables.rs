@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::guards::{is_loopback, removal};
 use super::path::{
     Conversation, Drop, Dropped, Hook, Judged, Match, Packet, Verdict, address, protocol_number,
     walk,
@@ -299,11 +300,10 @@ impl Rule {
 
     fn drop(&self, program: &str, table: &str) -> Drop {
         let text = self.text.trim_end();
-        Drop {
-            rule: format!("the rule of {program}{table} `{text}`"),
-            fix: format!("{program}{table} -D {text}"),
-            packets: self.packets,
-        }
+        let rule = format!("the rule of {program}{table} `{text}`");
+        let names_loopback = self.words.iter().any(|word| is_loopback(word));
+        let fix = removal(&rule, names_loopback, format!("{program}{table} -D {text}"));
+        Drop { rule, fix, packets: self.packets }
     }
 }
 

@@ -96,7 +96,9 @@ impl Rules {
             dropped.followed_by(self.nft.judge(packet, &|table| tables.has(table)));
         }
         let keep = |drop: Drop| guards::keep_guards(drop, packet);
-        Dropped { surely: dropped.surely.map(keep), perhaps: dropped.perhaps }
+        // Nobody is to undo a guard, so it is not named among those who may drop packets.
+        let perhaps = dropped.perhaps.into_iter().map(keep).filter(|it| !guards::is_guard(it));
+        Dropped { perhaps: perhaps.collect(), surely: dropped.surely.map(keep) }
     }
 }
 
@@ -112,4 +114,53 @@ pub fn output(program: &str, arguments: &[&str]) -> Option<String> {
         text.extend_from_slice(piece)
     });
     ended.ok()?.status.success().then(|| String::from_utf8_lossy(&text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORWARD: &str = "*filter\n:FORWARD ACCEPT [0:0]\n";
+
+    fn rules(v4: &str) -> Rules {
+        Rules {
+            v4: iptables::Tables::read(&format!("{FORWARD}{v4}\nCOMMIT\n")),
+            ..Rules::default()
+        }
+    }
+
+    #[test]
+    fn rules_that_guard_are_neither_suspects_nor_to_be_deleted_by_their_counters() {
+        let pods =
+            Packet::first(Hook::Forward, [10, 244, 1, 2].into(), [10, 244, 2, 2].into(), UDP);
+        let own =
+            "[7:9] -A FORWARD -m mark --mark 0x1 -j DROP -m comment --comment \"x CNI-GUARD x\"";
+        let loopback = "[8:9] -A FORWARD ! -s 127.0.0.0/8 -m mark --mark 0x1 -j DROP";
+        let strange = "[9:9] -A FORWARD -m mark --mark 0x1 -j DROP";
+        for (rule, is_suspect) in [(own, false), (loopback, false), (strange, true)] {
+            let rules = rules(rule);
+            assert_eq!(rules.judge(&pods).perhaps.len(), usize::from(is_suspect), "{rule}");
+            let [(_, fix, _)] = &rules.counters()[..] else { panic!("{rule}") };
+            assert_eq!(fix.starts_with("leave this rule"), !is_suspect, "{fix}");
+        }
+        let to_loopback = Packet { dst: [127, 0, 0, 1].into(), ..pods };
+        assert!(rules(strange).judge(&to_loopback).perhaps.is_empty());
+    }
+
+    #[test]
+    fn a_counter_of_an_nftables_guard_does_not_come_with_its_deletion() {
+        let counted = |table: &str, address: &str| {
+            let text = format!(
+                r#"{{"nftables": [{{"rule": {{"family": "ip", "table": "{table}", "chain": "c", "handle": 4, "expr": [
+                    {{"match": {{"op": "==", "left": {{"payload": {{"protocol": "ip", "field": "daddr"}}}},
+                     "right": {{"prefix": {{"addr": "{address}", "len": 8}}}}}}}},
+                    {{"counter": {{"packets": 3, "bytes": 9}}}}, {{"drop": null}}]}}}}]}}"#
+            );
+            let rules = Rules { nft: nft::Ruleset::read(&text), ..Rules::default() };
+            rules.counters()[0].1.clone()
+        };
+        assert!(counted("filter", "127.0.0.0").starts_with("leave this rule"));
+        assert!(counted("flannel-ipv4", "10.0.0.0").starts_with("leave this rule"));
+        assert_eq!(counted("filter", "10.0.0.0"), "nft delete rule ip filter c handle 4");
+    }
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
+use super::guards::{is_loopback, removal};
 use super::path::{
     Conversation, Drop, Dropped, Hook, Judged, Match, Packet, Verdict, address, protocol_number,
     walk,
@@ -419,10 +420,18 @@ fn named(rule: &Value, packets: Option<u64>) -> Drop {
     let (family, name) = table(rule);
     let chain = rule["chain"].as_str().unwrap_or_default();
     let handle = rule["handle"].as_u64().unwrap_or_default();
-    Drop {
-        rule: format!("the nftables rule {handle} of {family} {name} {chain}"),
-        fix: format!("nft delete rule {family} {name} {chain} handle {handle}"),
-        packets,
+    let words = format!("the nftables rule {handle} of {family} {name} {chain}");
+    let command = format!("nft delete rule {family} {name} {chain} handle {handle}");
+    let fix = removal(&words, names_loopback(&rule["expr"]), command);
+    Drop { rule: words, fix, packets }
+}
+
+fn names_loopback(value: &Value) -> bool {
+    match value {
+        Value::String(text) => is_loopback(text),
+        Value::Array(all) => all.iter().any(names_loopback),
+        Value::Object(fields) => fields.values().any(names_loopback),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 

@@ -26,6 +26,24 @@ pub(crate) struct DaemonProcess {
     environment: Vec<(OsString, OsString)>,
 }
 
+/// What an operator of this node types: by the daemon that runs here, else by what this host is.
+pub(crate) fn operator_commands() -> OperatorCommands {
+    match DaemonProcess::find() {
+        Ok(Some(process)) => process.operator_commands(),
+        Ok(None) | Err(_) => {
+            let here = OperatorCommands::here(false);
+            OperatorCommands { in_pods: here.in_pods || is_run_by_kubelet(Path::new("/")), ..here }
+        }
+    }
+}
+
+/// Whether a daemon that does not run now is one of a kubelet's pods: a kubelet is here, and no unit of systemd.
+fn is_run_by_kubelet(root: &Path) -> bool {
+    let units = ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
+    let is_unit = units.iter().any(|it| root.join(it).join("flanneld.service").exists());
+    root.join("var/lib/kubelet/pods").is_dir() && !is_unit
+}
+
 pub(crate) fn subnets(store: &StoreOptions) -> SubnetOrigin {
     match store {
         StoreOptions::Kube(_) => SubnetOrigin::Store,
@@ -101,7 +119,7 @@ impl DaemonProcess {
     }
 
     /// What its operator types.
-    pub(crate) fn operator_commands(&self) -> OperatorCommands {
+    fn operator_commands(&self) -> OperatorCommands {
         let is_kube = |options: Options| {
             options.networks.iter().any(|it| subnets(&it.store) == SubnetOrigin::Store)
         };
@@ -251,4 +269,21 @@ pub(crate) fn own_server(serve: &Serve, network: NetworkName) -> anyhow::Result<
     let address = Listen::Address { host, port: *port }.to_string();
     let options = RemoteOptions { addresses: vec![address], network, ..RemoteOptions::default() };
     Ok(Box::new(RemoteStore::new(options, fastrand::u64(..))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_does_not_run_is_a_pod_where_a_kubelet_is_and_no_unit() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(!is_run_by_kubelet(root.path()));
+        fs::create_dir_all(root.path().join("var/lib/kubelet/pods")).unwrap();
+        assert!(is_run_by_kubelet(root.path()));
+        let units = root.path().join("etc/systemd/system");
+        fs::create_dir_all(&units).unwrap();
+        fs::write(units.join("flanneld.service"), "").unwrap();
+        assert!(!is_run_by_kubelet(root.path()));
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use flannel_backend::LinkIdentity;
+use flannel_common::OperatorCommands;
 use flannel_kernel::{Facts, Mac};
 use flannel_lease::{
     Kinship, Lease, LeaseAttrs, NetworkConfig, NodeIdentity, Running, Subnet, SubnetOrigin, Traces,
@@ -133,7 +134,7 @@ impl Identity {
         };
         if !is_ours {
             if starting {
-                say_lost(lease);
+                say_lost(lease, setup.store.operator_commands());
                 withdraw_subnet_file(setup);
             }
             return Ok(Return::Anew(None));
@@ -182,8 +183,8 @@ impl Identity {
             Err(error) => {
                 tracing::error!(
                     "This node had {subnet} at {was} and may not have it at its present address: {error}; \
-                     to get it back, let an operator give that lease back (flannelctl release {subnet}) \
-                     and restart flanneld"
+                     to get it back, let an operator give that lease back ({}) and restart flanneld",
+                    setup.store.operator_commands().release(subnet, None)
                 );
                 Ok(Return::Anew(None))
             }
@@ -262,12 +263,13 @@ pub(super) fn withdraw_subnet_file(setup: &Setup) {
     }
 }
 
-fn say_lost(lease: &Lease) {
+fn say_lost(lease: &Lease, commands: OperatorCommands) {
     let (subnet, holder) = (lease.subnet, address(&lease.attrs));
+    let release = commands.release(subnet, None);
     tracing::error!(
         "The subnet {subnet} that this node had is leased to {holder}, and nothing shows that this was this \
          node: taking another one. Pods that are running have addresses of {subnet}; restart them. If \
-         {holder} is not another node, give that lease back (flannelctl release {subnet}) and restart flanneld"
+         {holder} is not another node, give that lease back ({release}) and restart flanneld"
     );
 }
 

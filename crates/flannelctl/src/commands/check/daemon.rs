@@ -104,7 +104,6 @@ pub(super) fn look(around: &Surroundings, found: &[Finding]) -> Vec<Finding> {
 
 /// A daemon that does not say how it is.
 fn unasked(around: &Surroundings) -> Finding {
-    let restart = "systemctl restart flanneld, or look at its pod";
     if around.hangs {
         return Finding::broken(
             SUBJECT,
@@ -128,7 +127,10 @@ fn unasked(around: &Surroundings) -> Finding {
             format!("no flanneld runs here, and one has: {} is there", left.display()),
             "traffic goes on with what it has left; nodes that come, go or change are not followed, and nothing is \
              repaired",
-            format!("{restart}; if flannel is not wanted here any more: flannelctl cleanup"),
+            format!(
+                "{}; if flannel is not wanted here any more: flannelctl cleanup",
+                around.commands.restart_here()
+            ),
         ),
         false => Finding::note(SUBJECT, "no flanneld runs here", "the node alone was looked at"),
     }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use flannel_common::OperatorCommands;
 use flannel_probe::verdict::Outcome;
 use flannel_probe::{Standing, ask_once};
 use flannel_trace::{Peer, Tunnel};
@@ -47,7 +48,11 @@ struct Ways {
 }
 
 /// `there`: nodes that answer a ping.
-pub(super) fn look(network: &Network, there: &[IpAddr]) -> Vec<Finding> {
+pub(super) fn look(
+    network: &Network,
+    there: &[IpAddr],
+    commands: OperatorCommands,
+) -> Vec<Finding> {
     let ways = there.iter().filter_map(|node| {
         let mut peers = network.peers.iter();
         ways(network, peers.find(|peer| peer.public.first() == Some(node))?, *node)
@@ -59,7 +64,7 @@ pub(super) fn look(network: &Network, there: &[IpAddr]) -> Vec<Finding> {
     });
     let mut asked = asked.unwrap_or_default();
     asked.sort_by_key(|one| one.node);
-    judge(network, &asked)
+    judge(network, &asked, commands)
 }
 
 fn ways(network: &Network, peer: &Peer, node: IpAddr) -> Option<Ways> {
@@ -120,7 +125,7 @@ async fn is_refused(from: IpAddr, to: SocketAddr) -> io::Result<bool> {
     )
 }
 
-fn judge(network: &Network, asked: &[Asked]) -> Vec<Finding> {
+fn judge(network: &Network, asked: &[Asked], commands: OperatorCommands) -> Vec<Finding> {
     let answers = |outcome: &Option<Outcome>| matches!(outcome, Some(Outcome::Answered(_)));
     let (mut refusing, mut lacking, mut blocked, mut silent) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -155,9 +160,10 @@ fn judge(network: &Network, asked: &[Asked]) -> Vec<Finding> {
             format!("{carried} is refused by {}", names(&refusing)),
             cut,
             format!(
-                "on {}: {}; and systemctl status flanneld: it makes the tunnel",
+                "on {}: {}; and look whether flanneld runs, which makes the tunnel: {}",
                 first.node,
-                open(tunnel)
+                open(tunnel),
+                commands.show_daemon(first.node)
             ),
         ));
     }
@@ -190,7 +196,7 @@ fn judge(network: &Network, asked: &[Asked]) -> Vec<Finding> {
             SUBJECT,
             format!("UDP port {port} does not answer at {}, which answer a ping", names(&silent)),
             "flanneld does not run there, or a firewall drops probes, and perhaps the tunnel's packets too",
-            format!("on {}: systemctl status flanneld; {}", first.node, open(port)),
+            format!("{}; on {}: {}", commands.show_daemon(first.node), first.node, open(port)),
         ));
     }
     findings
@@ -225,6 +231,7 @@ mod tests {
             judge(
                 &Network::sample(),
                 &[Asked { node, port: Some(8475), beside, through, refuses_tunnel }],
+                OperatorCommands { in_pods: true, ..OperatorCommands::default() },
             )
         };
         let silent = || Some(Outcome::Silent);
@@ -258,6 +265,9 @@ mod tests {
             Severity::Warning,
             "UDP port 8475 does not answer at 192.0.2.2",
         );
+        for found in [one(answered(), None, true), one(silent(), silent(), false)].concat() {
+            assert!(found.fix.contains("kubectl") && !found.fix.contains("systemctl"), "{found:?}");
+        }
         found(
             one(Some(Outcome::Refused), None, false),
             Severity::Warning,

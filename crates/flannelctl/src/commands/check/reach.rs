@@ -69,7 +69,7 @@ pub(super) fn look(around: &Surroundings) -> (Vec<Finding>, Vec<(IpAddr, u32)>) 
         // What the daemon has found out of a node is more exact.
         let told: Vec<IpAddr> = around.unreached_by_daemon().collect();
         let unknown: Vec<IpAddr> = there.iter().copied().filter(|ip| !told.contains(ip)).collect();
-        findings.extend(ports::look(network, &unknown));
+        findings.extend(ports::look(network, &unknown, around.commands));
         let narrower = narrow_paths(&unknown, underlay.mtu).unwrap_or_default();
         let whole = |ip: &&IpAddr| !narrower.iter().any(|(narrow, _)| narrow == *ip);
         let wide: Vec<IpAddr> = unknown.iter().filter(whole).copied().collect();

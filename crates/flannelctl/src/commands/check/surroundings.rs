@@ -146,9 +146,7 @@ impl Surroundings {
             peer_states,
             is_running: process.is_some(),
             hangs,
-            commands: process
-                .as_ref()
-                .map_or_else(|| OperatorCommands::here(false), DaemonProcess::operator_commands),
+            commands: daemon_process::operator_commands(),
             probe_port: PROBE_PORT,
         };
         let mut selection = Selection::default();

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use flannel_common::OperatorCommands;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -13,6 +14,8 @@ use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::commands::daemon_process::operator_commands;
 
 /// A daemon's state is some kilobytes; a line of an answer is one peer or event.
 const LARGEST: usize = 16 << 20;
@@ -32,9 +35,10 @@ async fn send(place: Place<'_>, method: Method, path: &str) -> anyhow::Result<Re
         Place::Here(socket) => {
             let stream = UnixStream::connect(socket).await.with_context(|| {
                 format!(
-                    "flanneld cannot be asked at {}; is it running on this node (`systemctl status flanneld`, or \
-                     its pod), and with this subnet file? It listens beside it, for root; --socket says where",
-                    socket.display()
+                    "flanneld cannot be asked at {}; is it running ({}), and with this subnet file? It listens beside \
+                     it, for root; --socket says where",
+                    socket.display(),
+                    operator_commands().show_daemon("this node")
                 )
             })?;
             talk(stream, method, path).await
@@ -62,13 +66,16 @@ where
 
 pub(crate) async fn read<T: DeserializeOwned>(socket: &Path, path: &str) -> anyhow::Result<T> {
     let asked = tokio::time::timeout(PATIENCE, read_from(Place::Here(socket), path)).await;
-    asked.unwrap_or_else(|_| {
-        anyhow::bail!(
-            "flanneld listens at {} and does not answer within {PATIENCE:?}: it hangs, or was stopped (SIGSTOP); \
-             `systemctl restart flanneld`, or delete its pod: traffic goes on meanwhile",
-            socket.display()
-        )
-    })
+    asked.unwrap_or_else(|_| anyhow::bail!(hangs(socket, operator_commands())))
+}
+
+fn hangs(socket: &Path, commands: OperatorCommands) -> String {
+    format!(
+        "flanneld listens at {} and does not answer within {PATIENCE:?}: it hangs, or was stopped (SIGSTOP), and traffic \
+         goes on meanwhile; {}",
+        socket.display(),
+        commands.restart_here()
+    )
 }
 
 /// Of the daemon of another node.
@@ -185,4 +192,19 @@ async fn in_pieces(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_hangs_is_restarted_by_who_runs_it_and_nothing_else_is_advised() {
+        for in_pods in [false, true] {
+            let commands = OperatorCommands { in_pods, ..OperatorCommands::default() };
+            let said = hangs(Path::new("/run/flannel/flanneld.sock"), commands);
+            assert_eq!(said.contains("systemctl"), !in_pods, "{said}");
+            assert_eq!(said.contains("pod"), in_pods, "{said}");
+        }
+    }
 }

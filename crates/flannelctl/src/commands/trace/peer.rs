@@ -4,12 +4,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use flannel_common::OperatorCommands;
 use flannel_state::{DaemonState, PeerCondition, PeerState, ProbeState};
 use flannel_trace::{Hop, Hops, Peer, Way};
 
 use crate::commands::check::surroundings::{Network, Surroundings};
 use crate::commands::daemon::client;
-use crate::commands::daemon_process::DaemonProcess;
+use crate::commands::daemon_process::{DaemonProcess, operator_commands};
 use crate::commands::store_args::block_on;
 
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -93,7 +94,7 @@ pub(super) fn ask(why: &str, network: &Network, peer: &Peer, port: Option<u16>) 
         tokio::time::timeout(PATIENCE, asked).await?
     });
     match asked {
-        Ok((state, peers)) => judge(&mut hops, network, &state, &peers),
+        Ok((state, peers)) => judge(&mut hops, network, &state, &peers, operator_commands()),
         Err(error) => {
             hops.unknown("daemon", format!("{at} does not say how it is there: {error:#}"))
         }
@@ -102,7 +103,13 @@ pub(super) fn ask(why: &str, network: &Network, peer: &Peer, port: Option<u16>) 
 }
 
 /// What the other daemon says, of itself and of this node.
-fn judge(hops: &mut Hops, network: &Network, state: &DaemonState, peers: &[PeerState]) {
+fn judge(
+    hops: &mut Hops,
+    network: &Network,
+    state: &DaemonState,
+    peers: &[PeerState],
+    commands: OperatorCommands,
+) {
     let name = &state.hostname;
     match state.networks.iter().find(|theirs| !theirs.verdict.is_whole()) {
         Some(theirs) => {
@@ -134,7 +141,10 @@ fn judge(hops: &mut Hops, network: &Network, state: &DaemonState, peers: &[PeerS
                         "{name} sends to this node at {theirs}, and it is at {}",
                         IpAddr::from(ours)
                     ),
-                    "restart flanneld on this node: it announces its address anew",
+                    format!(
+                        "{}: flanneld then announces its address again",
+                        commands.restart_here()
+                    ),
                 ),
                 None => hops.good("answers", format!("{name} has all that leads to this node")),
             }
