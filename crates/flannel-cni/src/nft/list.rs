@@ -35,6 +35,26 @@ pub(crate) struct ListedRule {
     pub(crate) translates: bool,
     /// The address that connections are sent on to.
     pub(crate) translated_to: Option<IpAddr>,
+    /// Connections that it takes, so that no later rule gets them; `None` if it takes none, or it is not known which.
+    pub(crate) takes: Option<TakenPort>,
+}
+
+/// Connections to a port of the host. What is `None` may be any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TakenPort {
+    /// Of IP: 6 is TCP.
+    pub(crate) protocol: Option<u8>,
+    pub(crate) port: Option<u16>,
+    pub(crate) destination: Option<IpAddr>,
+}
+
+impl TakenPort {
+    /// Whether all connections of the other one are among these.
+    pub(crate) fn covers(self, other: Self) -> bool {
+        (self.protocol.is_none() || self.protocol == other.protocol)
+            && (self.port.is_none() || self.port == other.port)
+            && (self.destination.is_none() || self.destination == other.destination)
+    }
 }
 
 impl Nft {
@@ -120,7 +140,52 @@ fn listed(rule: Attributes<'_>) -> Option<ListedRule> {
         is_specific: asks_for_destination(expressions),
         translates: names(expressions).any(|name| name == "nat"),
         translated_to: translation(expressions),
+        takes: taken_port(expressions),
     })
+}
+
+/// What a rule asks for, if it ends what becomes of a connection and asks for nothing else.
+fn taken_port(expressions: Attributes<'_>) -> Option<TakenPort> {
+    const EQUAL: u32 = 0;
+    const META_L4PROTO: u32 = 16;
+    const NETWORK_HEADER: u32 = 1;
+    const TRANSPORT_HEADER: u32 = 2;
+    #[derive(Clone, Copy)]
+    enum Loaded {
+        Protocol,
+        Destination,
+        Port,
+    }
+    let (mut taken, mut loaded, mut ends) = (TakenPort::default(), None, false);
+    for (_, expression) in expressions.iter() {
+        let expression = Attributes(expression);
+        let data = expression.nested(DATA).unwrap_or_default();
+        match expression.text(NAME)? {
+            "counter" | "log" => {}
+            "meta" if data.be32(2) == Some(META_L4PROTO) => loaded = Some(Loaded::Protocol),
+            "payload" => {
+                loaded = Some(match (data.be32(2)?, data.be32(3)?) {
+                    (NETWORK_HEADER, 16 | 24) => Loaded::Destination,
+                    // In the header of IPv4, and the next one in that of IPv6.
+                    (NETWORK_HEADER, 9 | 6) => Loaded::Protocol,
+                    (TRANSPORT_HEADER, 2) => Loaded::Port,
+                    _ => return None,
+                });
+            }
+            "cmp" => {
+                let value = data.nested(3)?.get(1).filter(|_| data.be32(2) == Some(EQUAL))?;
+                match loaded.take()? {
+                    Loaded::Protocol => taken.protocol = value.first().copied(),
+                    Loaded::Port => taken.port = Some(u16::from_be_bytes(value.try_into().ok()?)),
+                    Loaded::Destination => taken.destination = Some(ip(value)?),
+                }
+            }
+            "immediate" => ends |= data.nested(2).is_some_and(|value| value.nested(2).is_some()),
+            "nat" | "redir" | "reject" => ends = true,
+            _ => return None,
+        }
+    }
+    ends.then_some(taken)
 }
 
 fn names(expressions: Attributes<'_>) -> impl Iterator<Item = &str> {

@@ -15,7 +15,7 @@ use flannel_netlink::{AttributeWriter, Attributes, Connection, NetlinkError, Pro
 use crate::caretaker;
 pub(crate) use batch::{Batch, Hook, Spot, fitted_comment, fitted_network};
 pub(crate) use expression::{Expressions, Field, Verdict};
-pub(crate) use list::ListedRule;
+pub(crate) use list::{ListedRule, TakenPort};
 pub(crate) use table_layout::TableLayout;
 
 const NEW_TABLE: u16 = 0;

@@ -159,7 +159,18 @@ fn check_address(
         );
         return Err(Error::internal(msg));
     }
-    Ok(())
+    match rules::taken_by_others(nft, call, conf, address.addr())? {
+        None => Ok(()),
+        Some((port, by)) => {
+            let by = by.map_or("a rule without a comment".to_owned(), |by| format!("that of {by}"));
+            let msg = format!(
+                "host port {port} leads elsewhere: another rule of the table {} comes first, {by}",
+                rules::TABLE
+            );
+            Err(Error::internal(msg)
+                .with_details("remove the other container, or choose another hostPort or hostIP"))
+        }
+    }
 }
 
 /// Datagrams of a flow that began before the mapping would go on to where they went then.

@@ -13,7 +13,7 @@ use ipnet::{IpNet, Ipv4Net};
 use super::conf::{Mapping, PortmapConf};
 use crate::nft::{
     Batch, Expressions, Field, Hook, ListedRule, Nft, NftError, Spot, TableFamily, TableLayout,
-    Verdict, fitted_comment, fitted_network,
+    TakenPort, Verdict, fitted_comment, fitted_network,
 };
 use crate::protocol::{Attachment, Call};
 
@@ -93,6 +93,36 @@ pub(super) fn count(
     let own = || present.iter().filter(|rule| owner.owns(rule));
     let masquerading = own().filter(|rule| rule.chain == MASQUERADING).count();
     Ok((own().filter(|rule| rule.translates).count(), masquerading))
+}
+
+/// A mapping of the container whose connections another rule takes before ours, and the comment of that rule.
+pub(super) fn taken_by_others(
+    nft: &mut Nft,
+    call: &Call,
+    conf: &PortmapConf,
+    ip: IpAddr,
+) -> Result<Option<(u16, Option<String>)>, NftError> {
+    let owner = Container::new(&call.container_id, &call.conf.name);
+    let present = nft.all_rules(TableFamily::of(ip), TABLE)?;
+    // In the order in which packets come to them.
+    let met = [PORTS_OF_OLD, PORTS].map(|chain| present.iter().filter(move |it| it.chain == chain));
+    let met: Vec<&ListedRule> = met.into_iter().flatten().collect();
+    for mapping in conf.for_address(ip) {
+        let ours = TakenPort {
+            protocol: Some(mapping.protocol as u8),
+            port: Some(mapping.host_port),
+            destination: mapping.destination(),
+        };
+        let is_ours = |rule: &&ListedRule| owner.owns(rule) && rule.takes == Some(ours);
+        let before = met.iter().position(is_ours).unwrap_or_default();
+        let is_theirs = |rule: &&&ListedRule| {
+            !owner.owns(rule) && rule.takes.is_some_and(|takes| takes.covers(ours))
+        };
+        if let Some(rule) = met[..before].iter().find(is_theirs) {
+            return Ok(Some((mapping.host_port, rule.comment.clone())));
+        }
+    }
+    Ok(None)
 }
 
 /// Removes the rules of this network's containers that are gone. Of rules that the Go plugin made

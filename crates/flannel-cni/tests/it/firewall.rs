@@ -224,6 +224,41 @@ fn a_mapping_of_one_address_goes_before_another_pod_s_of_all() {
 }
 
 #[test]
+fn check_names_a_host_port_that_leads_to_another_pod_or_elsewhere_in_nftables() {
+    let mut node = Node::new(V4);
+    node.portmap = json!({"backend": NFTABLES});
+    let mut pods = [
+        ("pod-one", json!([{"hostPort": 8080, "containerPort": 80, "hostIP": "192.0.2.3"}])),
+        ("pod-old", json!([port(8080, 80)])),
+        ("pod-new", json!([port(8080, 80), port(8081, 80)])),
+    ]
+    .map(|(name, ports)| Pod::with_ports(name, ports));
+    for pod in &mut pods {
+        node.add(Whose::Ours, pod);
+    }
+    let said = |pod: &Pod| {
+        let conf = node.portmap_conf(pod);
+        node.call(Whose::Ours, "portmap", "CHECK", pod, &conf).expect_error().1
+    };
+    let [one, old, new] = &pods;
+    // That of one address goes first, and of two of all addresses the newer.
+    node.check(Whose::Ours, one);
+    node.check(Whose::Ours, new);
+    let taken = said(old);
+    assert!(taken.contains("host port 8080 leads elsewhere"), "{taken}");
+    assert!(taken.contains("that of pod-new"), "{taken}");
+    run("nft", "insert rule ip cni_hostport hostports tcp dport 8081 counter dnat to 10.99.0.1:80");
+    let taken = said(new);
+    assert!(taken.contains("host port 8081 leads elsewhere"), "{taken}");
+    node.check(Whose::Ours, one);
+    run("nft", "insert rule ip cni_hostport hostports ip saddr 203.0.113.9 tcp dport 8080 drop");
+    node.check(Whose::Ours, one);
+    for pod in &pods {
+        node.del(Whose::Ours, pod);
+    }
+}
+
+#[test]
 fn ports_of_containers_with_long_names_in_networks_with_long_names_do_not_stay() {
     for (id, network) in [(127, 4), (128, 4), (129, 101), (200, 128), (200, 200)] {
         std::thread::spawn(move || {
