@@ -7,9 +7,9 @@ use flannel_kernel::look::{Decision, Device};
 use flannel_netlink::NetlinkError;
 use netlink_packet_route::route::RouteType;
 
-use crate::firewall::Drop;
 use crate::firewall::guards::is_own;
-use crate::walk::InsidePod;
+use crate::firewall::{Drop, TOO_FEW_HOPS};
+use crate::walk::{InsidePod, TtlSetting};
 use crate::{End, NodeInNetwork, Peer, Tunnel};
 
 /// What is right in words, or what is wrong.
@@ -93,6 +93,64 @@ pub(crate) fn port_state(bridge: &str, port: &str, state: Option<u8>) -> Result<
     })
 }
 
+/// What of the frames for a pod a port of its bridge passes on; `None` if that is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PortFlags {
+    pub(crate) broadcast_flood: Option<bool>,
+    pub(crate) multicast_flood: Option<bool>,
+    pub(crate) unicast_flood: Option<bool>,
+    pub(crate) learning: Option<bool>,
+}
+
+/// Whether a port passes the question on who has the pod's address.
+pub(crate) fn port_flood(
+    bridge: &str,
+    port: &str,
+    v4: bool,
+    flags: PortFlags,
+) -> Result<(), Fault> {
+    let (passes, kind, option) = match v4 {
+        true => (flags.broadcast_flood, "broadcasts", "bcast_flood"),
+        false => (flags.multicast_flood, "multicasts", "mcast_flood"),
+    };
+    match passes {
+        Some(false) => Err(Fault {
+            what: format!(
+                "the port {port} of {bridge} passes no {kind} on: nobody can ask the pod behind it for its MAC"
+            ),
+            fix: format!("bridge link set dev {port} {option} on"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Of a pod whose MAC its bridge does not know: whether frames come to it all the same.
+pub(crate) fn port_learning(
+    bridge: &str,
+    port: &str,
+    mac: Mac,
+    flags: PortFlags,
+) -> Result<(), Fault> {
+    match (flags.learning, flags.unicast_flood) {
+        (Some(false), Some(false)) => Err(Fault {
+            what: format!(
+                "the port {port} of {bridge} neither learns nor gets what is for nobody known: what is for {mac} behind it goes nowhere"
+            ),
+            fix: format!("bridge link set dev {port} learning on flood on"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// More than one on the way to another node that answers for an address.
+pub(crate) fn answers_twice(device: &str, ip: IpAddr, answering: &[Mac]) -> Option<String> {
+    let [first, second, ..] = answering else { return None };
+    Some(format!(
+        "two on {device} answer for {ip}, {first} and {second}: the address is given out twice, or one host has two \
+         cards on this wire; packets may go to either"
+    ))
+}
+
 /// A bridge that sends what is for a pod to another port.
 pub(crate) fn wrong_port(bridge: &str, pod: IpAddr, mac: Mac, has: &str, is: &str) -> Fault {
     Fault {
@@ -155,13 +213,7 @@ pub(crate) fn neighbour_on_wire(
 
 /// Why the kernel has no way for a packet. `see`: the command that shows it.
 pub(crate) fn no_route(error: &NetlinkError, see: &str) -> Judged {
-    let on_purpose = match error.errno {
-        libc::EACCES => Some("prohibit"),
-        libc::EINVAL => Some("blackhole"),
-        libc::EHOSTUNREACH => Some("unreachable"),
-        _ => None,
-    };
-    match on_purpose {
+    match refusing_kind(error) {
         Some(kind) => fault(
             format!("the kernel sends it nowhere: a rule or a route of the type {kind} is for it"),
             format!(
@@ -172,6 +224,16 @@ pub(crate) fn no_route(error: &NetlinkError, see: &str) -> Judged {
             format!("the kernel sends it nowhere: {error}"),
             format!("{see}; flannelctl repair puts flannel's own routes back"),
         ),
+    }
+}
+
+/// The kind of route that refuses packets on purpose, by what the kernel says of it.
+fn refusing_kind(error: &NetlinkError) -> Option<&'static str> {
+    match error.errno {
+        libc::EACCES => Some("prohibit"),
+        libc::EINVAL => Some("blackhole"),
+        libc::EHOSTUNREACH => Some("unreachable"),
+        _ => None,
     }
 }
 
@@ -205,8 +267,32 @@ pub(crate) fn inside_pod(
             format!("restart the pod; or in its network namespace: ip link set {device} arp on"),
         );
     }
+    if let Some(ignored) = &inside.ignores_arp {
+        return Some(in_pod(pod, Fault { what: ignored.what.clone(), fix: ignored.fix.clone() }));
+    }
+    if let Some(TtlSetting { name, value }) =
+        inside.ttl.as_ref().filter(|ttl| u64::from(ttl.value) <= TOO_FEW_HOPS)
+    {
+        return fault(
+            format!(
+                "the pod {pod} sends its packets with a TTL of {value} ({name}): they end before they come to another node's pod"
+            ),
+            format!("in its network namespace: sysctl -w {name}=64"),
+        );
+    }
     let way = match &inside.way {
         Ok(way) if !leads_nowhere(way.kind) => way,
+        Err(error) if refusing_kind(error).is_some() => {
+            let kind = refusing_kind(error).unwrap_or_default();
+            return fault(
+                format!(
+                    "the pod {pod} sends what is for {other} nowhere: a rule or a route of the type {kind} in it is for that"
+                ),
+                format!(
+                    "in its network namespace: ip rule; ip route show table all type {kind}: delete what is not meant to be there"
+                ),
+            );
+        }
         _ => {
             return fault(
                 format!("the pod {pod} has no route to {other}: its default route is missing"),
@@ -288,8 +374,10 @@ pub(crate) fn in_pod(pod: IpAddr, fault: Fault) -> Fault {
 pub(crate) fn some_of_many(mut perhaps: Vec<Drop>) -> Vec<Drop> {
     perhaps.retain(|drop| {
         let ours = is_own(&drop.rule);
-        // What is marked is marked by those who mean to drop it.
-        let by_mark = drop.rule.contains("--mark") && drop.packets == Some(0);
+        // What is marked is marked by those who mean to drop it, and most packets bear no mark.
+        let by_mark = drop.rule.contains("--mark")
+            && drop.packets == Some(0)
+            && !asks_for_no_mark(&drop.rule);
         !ours && !by_mark
     });
     perhaps.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
@@ -298,6 +386,12 @@ pub(crate) fn some_of_many(mut perhaps: Vec<Drop>) -> Vec<Drop> {
 }
 
 const NAMED: usize = 3;
+
+/// Whether a rule is for packets without a mark. `rule`: in words of iptables.
+fn asks_for_no_mark(rule: &str) -> bool {
+    let zero = ["--mark 0x0 ", "--mark 0x0/", "--mark 0 "].iter().any(|it| rule.contains(it));
+    zero && !rule.contains("! --mark")
+}
 
 /// Who may drop some packets, and how many it has dropped.
 pub(crate) fn may_drop(drop: &Drop) -> String {
@@ -565,6 +659,42 @@ mod tests {
         assert!(fdb(&peer, "flannel.1", its, Some([192, 0, 2, 2].into())).is_ok());
         assert!(fdb(&peer, "flannel.1", its, Some([192, 0, 2, 9].into())).is_err());
         assert!(fdb(&peer, "flannel.1", its, None).is_err());
+    }
+
+    #[test]
+    fn a_port_that_passes_no_questions_on_or_forgets_its_pod_is_a_fault() {
+        let all = PortFlags {
+            broadcast_flood: Some(true),
+            multicast_flood: Some(true),
+            unicast_flood: Some(true),
+            learning: Some(true),
+        };
+        let mac = Mac([2, 0, 0, 0, 0, 1]);
+        for flags in [all, PortFlags::default()] {
+            assert!(port_flood("cni0", "veth1", true, flags).is_ok());
+            assert!(port_learning("cni0", "veth1", mac, flags).is_ok());
+        }
+        let silent = PortFlags { broadcast_flood: Some(false), ..all };
+        assert!(port_flood("cni0", "veth1", true, silent).is_err());
+        assert!(port_flood("cni0", "veth1", false, silent).is_ok(), "IPv6 asks by multicast");
+        let no_flood = PortFlags { unicast_flood: Some(false), ..all };
+        assert!(port_learning("cni0", "veth1", mac, no_flood).is_ok(), "it learns");
+        let forgetful = PortFlags { learning: Some(false), ..no_flood };
+        assert!(port_learning("cni0", "veth1", mac, forgetful).is_err());
+        let (two, ip) = (Mac([2, 0, 0, 0, 0, 2]), IpAddr::from([192, 0, 2, 2]));
+        assert!(answers_twice("eth0", ip, &[mac]).is_none());
+        assert!(answers_twice("eth0", ip, &[mac, two]).is_some());
+    }
+
+    #[test]
+    fn a_rule_for_packets_without_a_mark_is_a_suspect_before_it_has_dropped_any() {
+        let named = |rule: &str| {
+            let rule = format!("the rule of iptables `FORWARD {rule} -j DROP`");
+            !some_of_many(vec![Drop { rule, fix: String::new(), packets: Some(0) }]).is_empty()
+        };
+        assert!(named("-m mark --mark 0x0"));
+        assert!(!named("-m mark --mark 0x4000"), "whoever marks packets means to drop them");
+        assert!(!named("-m mark ! --mark 0x0"));
     }
 
     #[test]

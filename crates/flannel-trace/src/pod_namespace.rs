@@ -8,6 +8,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
+use flannel_kernel::Mac;
 use flannel_kernel::look::{Device, Kernel};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -19,15 +20,22 @@ pub struct PodNamespace {
     namespace: File,
     /// Number of the device of this node that leads there, if a veth does.
     pub(crate) veth: Option<u32>,
+    /// Of the pod's own device.
+    pub(crate) mac: Option<Mac>,
 }
 
 impl PodNamespace {
     /// The one that has this address, and whose veth is on this node if one of them is.
     pub fn find(pod: IpAddr) -> Option<Self> {
+        Self::find_all(pod).into_iter().next()
+    }
+
+    /// All that have this address and whose veths are on this node, else one that has it.
+    pub(crate) fn find_all(pod: IpAddr) -> Vec<Self> {
         let here = Kernel::open().map(|kernel| kernel.devices).unwrap_or_default();
         let own = fs::metadata("/proc/thread-self/ns/net").ok().map(|own| (own.dev(), own.ino()));
         let mut known: BTreeSet<(u64, u64)> = own.into_iter().collect();
-        let mut without_veth = None;
+        let (mut found, mut without_veth) = (Vec::new(), None);
         for path in candidates() {
             let Ok(namespace) = File::open(path) else { continue };
             let Ok(id) = namespace.metadata() else { continue };
@@ -37,13 +45,19 @@ impl PodNamespace {
             let Some(device) = device_with(&namespace, pod) else { continue };
             let veth = leads_there(&device, &here);
             match (veth, device.kind == "veth") {
-                (Some(_), _) => return Some(Self { namespace, veth }),
+                (Some(_), _) => found.push(Self { namespace, veth, mac: device.mac }),
                 // It may be a pod of another node that is on this machine, as in a lab.
                 (None, true) => {}
-                (None, false) => without_veth = without_veth.or(Some(namespace)),
+                (None, false) => {
+                    without_veth =
+                        without_veth.or(Some(Self { namespace, veth: None, mac: device.mac }));
+                }
             }
         }
-        without_veth.map(|namespace| Self { namespace, veth: None })
+        if found.is_empty() {
+            found.extend(without_veth);
+        }
+        found
     }
 
     /// Does something on a thread in the namespace.

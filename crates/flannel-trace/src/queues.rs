@@ -185,6 +185,7 @@ fn judge_filter(filter: &FoundFilter, device: &str, to: &str, header: Header) ->
         FilterEffect::Redirects(_) if to.starts_with(BANDWIDTH_LINK) => return Dropped::default(),
         FilterEffect::Redirects(_) => rule.push_str(&format!(", which leads it to {to},")),
         FilterEffect::Program => rule.push_str(", a program of BPF,"),
+        FilterEffect::Changes => rule.push_str(", which changes packets,"),
         FilterEffect::Drops | FilterEffect::Polices => {}
     }
     let drop = Drop { rule, fix: deletion(filter, device), packets: filter.packets };
@@ -326,6 +327,9 @@ mod tests {
         assert!(port.surely.is_none() && port.perhaps.len() == 1, "nobody knows the port");
         let program = judged(FilterEffect::Program, FilterSelector::Unknown);
         assert!(program.surely.is_none() && program.perhaps.len() == 1);
+        let changed = judged(FilterEffect::Changes, FilterSelector::Everything);
+        assert!(changed.surely.is_none(), "it may be meant so");
+        assert!(changed.perhaps[0].rule.contains("which changes packets"));
         let stolen = judged(FilterEffect::Redirects(1), FilterSelector::Everything);
         assert!(stolen.surely.unwrap().rule.contains("leads it to lo"));
         let bandwidth = filter(FilterEffect::Redirects(9), FilterSelector::Everything);

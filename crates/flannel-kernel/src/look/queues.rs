@@ -89,6 +89,8 @@ pub enum FilterEffect {
     Polices,
     /// A program (BPF) decides.
     Program,
+    /// Addresses, headers or marks of packets become others.
+    Changes,
     Other,
 }
 
@@ -250,6 +252,9 @@ fn read_action(action: Attributes<'_>) -> FilterEffect {
             number(parameters, 24).map_or(FilterEffect::Other, FilterEffect::Redirects)
         }
         Some("police") => FilterEffect::Polices,
+        Some(
+            "pedit" | "nat" | "vlan" | "skbmod" | "mpls" | "skbedit" | "tunnel_key" | "ctinfo",
+        ) => FilterEffect::Changes,
         _ => FilterEffect::Other,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::guards::{is_loopback, removal};
 use super::path::{
-    Conversation, Drop, Dropped, Hook, Judged, Match, Packet, Verdict, address, protocol_number,
+    Drop, Dropped, Hook, Judged, Match, Packet, TOO_FEW_HOPS, Verdict, address, protocol_number,
     walk,
 };
 
@@ -63,6 +63,13 @@ impl Tables {
         self.0.contains_key(table)
     }
 
+    /// Whether a rule keeps the kernel from tracking connections.
+    pub(super) fn untracks(&self) -> bool {
+        let rules = self.0.values().flat_map(|table| table.rules.values().flatten());
+        let is_it = |word: &String| word == "--notrack" || word == "NOTRACK";
+        rules.into_iter().any(|rule| rule.words.iter().any(is_it))
+    }
+
     pub(super) fn counters(&self, program: &str) -> Vec<(String, String, u64)> {
         let mut all = Vec::new();
         for (table, found) in &self.0 {
@@ -94,6 +101,7 @@ impl Tables {
                 ("nat", "OUTPUT"),
                 ("filter", "OUTPUT"),
                 ("mangle", "POSTROUTING"),
+                ("nat", "POSTROUTING"),
             ],
             Hook::Forward => &[
                 ("raw", "PREROUTING"),
@@ -102,6 +110,7 @@ impl Tables {
                 ("mangle", "FORWARD"),
                 ("filter", "FORWARD"),
                 ("mangle", "POSTROUTING"),
+                ("nat", "POSTROUTING"),
             ],
             Hook::BridgeIn => &[("broute", "BROUTING"), ("nat", "PREROUTING"), ("filter", "INPUT")],
             Hook::BridgeOut => &[("nat", "OUTPUT"), ("filter", "OUTPUT"), ("nat", "POSTROUTING")],
@@ -234,11 +243,8 @@ impl Rule {
                 }
                 "--dport" | "--dports" => ports(packet.port, value()),
                 "--ctstate" | "--state" => {
-                    let wanted = match packet.conversation {
-                        Conversation::New => ["NEW", "UNTRACKED"],
-                        Conversation::Established => ["ESTABLISHED", "ESTABLISHED"],
-                    };
-                    Match::of(value().split(',').any(|state| wanted.contains(&state)))
+                    let state = |state| packet.host.has_state(packet.conversation, state);
+                    value().split(',').map(state).fold(Match::No, Match::or)
                 }
                 "-m" | "--comment" => {
                     let known = [
@@ -270,12 +276,33 @@ impl Rule {
                             Verdict::Drop
                         }
                         ("-j", "RETURN") => Verdict::Return,
+                        // Answers to another sender than one of this host do not come back.
+                        ("-j", "SNAT") => {
+                            let to = words.find(|word| *word == "--to-source");
+                            let to = to.and_then(|_| words.next()).unwrap_or_default();
+                            match packet.host.loses_answers_to(to) {
+                                true => Verdict::Drop,
+                                false => Verdict::Accept,
+                            }
+                        }
+                        ("-j", "MASQUERADE") => Verdict::Accept,
+                        // It ends on the way, if it is not for this host.
+                        ("-j", "TTL" | "HL") if packet.hook == Hook::Forward => {
+                            let set = ["--ttl-set", "--hl-set"];
+                            let to = words.find(|word| set.contains(word));
+                            let to = to.and_then(|_| words.next()?.parse::<u64>().ok());
+                            if to.is_none_or(|to| to > TOO_FEW_HOPS) {
+                                break;
+                            }
+                            is_for = is_for.and(Match::Maybe);
+                            Verdict::Drop
+                        }
                         // What leaves rules for something else, or only notes.
                         (
                             "-j",
                             "LOG" | "NFLOG" | "MARK" | "mark" | "CONNMARK" | "CT" | "TCPMSS"
-                            | "NOTRACK" | "TRACE" | "MASQUERADE" | "SNAT" | "CONTINUE" | "CHECKSUM"
-                            | "log" | "nflog",
+                            | "NOTRACK" | "TRACE" | "CONTINUE" | "CHECKSUM" | "TTL" | "HL" | "log"
+                            | "nflog",
                         ) => {
                             break;
                         }
@@ -354,6 +381,7 @@ fn words(line: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::path::Conversation;
     use super::*;
 
     fn tunnel() -> Packet {

@@ -8,11 +8,14 @@ mod nft;
 mod path;
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_common::run_program;
+use flannel_kernel::look::Kernel;
 
-pub use path::{Conversation, Drop, Dropped, Hook, Packet, SMALL};
+pub(crate) use path::TOO_FEW_HOPS;
+pub use path::{Conversation, Drop, Dropped, Hook, HostFacts, Packet, SMALL};
 
 pub const ICMP: u8 = 1;
 pub const UDP: u8 = 17;
@@ -28,6 +31,7 @@ pub struct Rules {
     v6: iptables::Tables,
     bridge: iptables::Tables,
     unread: Vec<&'static str>,
+    host: Arc<HostFacts>,
 }
 
 impl Rules {
@@ -51,7 +55,11 @@ impl Rules {
             true => output("ebtables-save", &["-c"]).unwrap_or_default(),
             false => String::new(),
         };
-        Self { nft, v4, v6, bridge: iptables::Tables::read(&bridge), unread }
+        let devices = Kernel::open().map(|kernel| kernel.devices).unwrap_or_default();
+        let addresses = devices.iter().flat_map(|it| it.addresses.iter().map(|net| net.addr()));
+        let may_untrack = nft.untracks() || v4.untracks() || v6.untracks();
+        let host = Arc::new(HostFacts { addresses: addresses.collect(), may_untrack });
+        Self { nft, v4, v6, bridge: iptables::Tables::read(&bridge), unread, host }
     }
 
     /// Programs that could not say them.
@@ -80,6 +88,7 @@ impl Rules {
 
     /// Who drops such a packet, and who may.
     pub fn judge(&self, packet: &Packet) -> Dropped {
+        let packet = &Packet { host: self.host.clone(), ..packet.clone() };
         let (tables, program) = match (packet.hook, packet.dst.is_ipv4()) {
             (Hook::BridgeIn | Hook::BridgeOut | Hook::BridgeForward, _) => {
                 (&self.bridge, "ebtables")
@@ -145,6 +154,63 @@ mod tests {
         }
         let to_loopback = Packet { dst: [127, 0, 0, 1].into(), ..pods };
         assert!(rules(strange).judge(&to_loopback).perhaps.is_empty());
+    }
+
+    /// Who drops a pod's packet, and who may.
+    fn judged(rules: &Rules) -> (bool, usize) {
+        let (one, two) = ([10, 244, 1, 2].into(), [10, 244, 2, 2].into());
+        let dropped = rules.judge(&Packet::first(Hook::Forward, one, two, TCP));
+        (dropped.surely.is_some(), dropped.perhaps.len())
+    }
+
+    #[test]
+    fn a_rule_for_untracked_packets_is_for_none_where_nothing_keeps_the_kernel_from_tracking() {
+        let rule = "[0:0] -A FORWARD -m conntrack --ctstate UNTRACKED -j DROP";
+        assert_eq!(judged(&rules(rule)), (false, 0));
+        let host = Arc::new(HostFacts { may_untrack: true, ..HostFacts::default() });
+        assert_eq!(judged(&Rules { host, ..rules(rule) }), (false, 1));
+        let untracking = rules("-A FORWARD -j CT --notrack");
+        assert!(untracking.v4.untracks() && !rules(rule).v4.untracks());
+    }
+
+    #[test]
+    fn rules_that_write_what_no_packet_survives_are_as_those_that_drop() {
+        let host = || {
+            let addresses = vec![[192, 0, 2, 1].into()];
+            Arc::new(HostFacts { addresses, ..HostFacts::default() })
+        };
+        let by = |table: &str, rule: &str| {
+            let text =
+                format!("*{table}\n:POSTROUTING ACCEPT\n:PREROUTING ACCEPT\n{rule}\nCOMMIT\n");
+            let v4 = iptables::Tables::read(&text);
+            judged(&Rules { v4, host: host(), ..Rules::default() })
+        };
+        assert_eq!(by("nat", "-A POSTROUTING -j SNAT --to-source 192.0.2.7"), (true, 0));
+        assert_eq!(by("nat", "-A POSTROUTING -j SNAT --to-source 192.0.2.1"), (false, 0));
+        assert_eq!(by("nat", "-A POSTROUTING -j MASQUERADE"), (false, 0));
+        assert_eq!(
+            by("mangle", "-A PREROUTING -i cni0 -j TTL --ttl-set 1"),
+            (false, 0),
+            "not by it"
+        );
+        assert_eq!(by("mangle", "-A PREROUTING -j TTL --ttl-set 1"), (false, 1));
+        assert_eq!(by("mangle", "-A PREROUTING -j TTL --ttl-set 64"), (false, 0));
+        let nft = |hook: &str, statement: &str| {
+            let text = format!(
+                r#"{{"nftables": [
+                    {{"chain": {{"family": "ip", "table": "t", "name": "c", "type": "nat", "hook": "{hook}"}}}},
+                    {{"rule": {{"family": "ip", "table": "t", "chain": "c", "handle": 4, "expr": [{statement}]}}}}]}}"#
+            );
+            judged(&Rules { nft: nft::Ruleset::read(&text), host: host(), ..Rules::default() })
+        };
+        let set = |field: &str, value: &str| {
+            let key = format!(r#"{{"payload": {{"protocol": "ip", "field": "{field}"}}}}"#);
+            nft("prerouting", &format!(r#"{{"mangle": {{"key": {key}, "value": {value}}}}}"#))
+        };
+        assert_eq!(nft("postrouting", r#"{"snat": {"addr": "192.0.2.7"}}"#), (true, 0));
+        assert_eq!(nft("postrouting", r#"{"snat": {"addr": "192.0.2.1"}}"#), (false, 0));
+        assert_eq!(set("daddr", r#""10.99.0.1""#), (true, 0));
+        assert_eq!(set("dscp", "1"), (false, 0));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Rules as `nft -j list ruleset` writes them.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::guards::{is_loopback, removal};
 use super::path::{
-    Conversation, Drop, Dropped, Hook, Judged, Match, Packet, Verdict, address, protocol_number,
-    walk,
+    Conversation, Drop, Dropped, Hook, HostFacts, Judged, Match, Packet, TOO_FEW_HOPS, Verdict,
+    address, protocol_number, walk,
 };
 
 /// Tables that iptables keeps in nftables.
@@ -73,6 +74,14 @@ impl Ruleset {
             Some((drop.rule, drop.fix, packets))
         };
         self.rules.iter().filter_map(counted).collect()
+    }
+
+    /// Whether a rule keeps the kernel from tracking connections.
+    pub(super) fn untracks(&self) -> bool {
+        let is_it = |one: &Value| one.get("notrack").is_some();
+        self.rules
+            .iter()
+            .any(|rule| rule["expr"].as_array().is_some_and(|all| all.iter().any(is_it)))
     }
 
     pub(super) fn has_bridge_rules(&self) -> bool {
@@ -171,8 +180,22 @@ impl Ruleset {
                     verdict = to;
                 }
                 "counter" => packets = value["packets"].as_u64(),
-                "log" | "comment" | "mangle" | "notrack" | "meter" | "masquerade" | "snat"
-                | "ct helper" | "ct timeout" => {}
+                "log" | "comment" | "notrack" | "meter" | "ct helper" | "ct timeout" => {}
+                "masquerade" => verdict = Verdict::Accept,
+                // Answers to another sender than one of this host do not come back.
+                "snat" => {
+                    let to = value["addr"].as_str().unwrap_or_default();
+                    verdict = match packet.host.loses_answers_to(to) {
+                        true => Verdict::Drop,
+                        false => Verdict::Accept,
+                    };
+                }
+                "mangle" => {
+                    if let Some(matched) = rewritten(value, packet) {
+                        is_for = is_for.and(matched);
+                        verdict = Verdict::Drop;
+                    }
+                }
                 // What is led to another address or device does not come where it was sent.
                 "dnat" | "redirect" | "fwd" => verdict = Verdict::Drop,
                 // A program says what becomes of it; if none does, it is dropped.
@@ -257,12 +280,28 @@ impl Ruleset {
     }
 }
 
+/// Whether a packet is lost by what a rule writes into it; `None` if it is not.
+fn rewritten(change: &Value, packet: &Packet) -> Option<Match> {
+    let (payload, value) = (&change["key"]["payload"], &change["value"]);
+    let is_ip = ["ip", "ip6"].contains(&payload["protocol"].as_str()?);
+    match payload["field"].as_str().filter(|_| is_ip)? {
+        "daddr" => value.as_str()?.parse::<IpAddr>().ok().map(|_| Match::Yes),
+        "saddr" => packet.host.loses_answers_to(value.as_str()?).then_some(Match::Yes),
+        // It ends on the way, if it is not for this host.
+        "ttl" | "hoplimit" => {
+            let ends = value.as_u64()? <= TOO_FEW_HOPS && packet.hook == Hook::Forward;
+            ends.then_some(Match::Maybe)
+        }
+        _ => None,
+    }
+}
+
 /// What a rule looks at.
 enum Field {
     Address(IpAddr),
     Number(u64),
     Name(String),
-    State(Conversation),
+    State(Conversation, Arc<HostFacts>),
     Protocol(u8),
 }
 
@@ -291,12 +330,9 @@ impl Field {
                     text.strip_suffix('*').map_or(name == text, |prefix| name.starts_with(prefix)),
                 )
             }),
-            Self::State(conversation) => right.as_str().map_or(Match::Maybe, |text| {
-                Match::of(match conversation {
-                    Conversation::New => text == "new" || text == "untracked",
-                    Conversation::Established => text == "established",
-                })
-            }),
+            Self::State(conversation, host) => right
+                .as_str()
+                .map_or(Match::Maybe, |written| host.has_state(*conversation, written)),
             Self::Protocol(number) => {
                 let text = right.as_u64().map(|number| number.to_string());
                 let text = text.as_deref().or(right.as_str());
@@ -344,7 +380,7 @@ fn field(left: &Value, packet: &Packet) -> Option<Option<Field>> {
         };
     }
     if left["ct"]["key"] == "state" {
-        return Some(Some(Field::State(packet.conversation)));
+        return Some(Some(Field::State(packet.conversation, packet.host.clone())));
     }
     let (protocol, field) =
         (left["payload"]["protocol"].as_str()?, left["payload"]["field"].as_str()?);

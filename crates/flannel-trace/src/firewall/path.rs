@@ -1,6 +1,7 @@
 //! A packet's way through chains of rules, where not all can be told from outside.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -43,7 +44,37 @@ pub struct Packet {
     pub conversation: Conversation,
     /// It asks or says who has an address, and is not an IP packet.
     pub is_arp: bool,
+    /// The host whose rules it passes.
+    pub host: Arc<HostFacts>,
 }
+
+/// What rules depend on beyond the packet itself.
+#[derive(Clone, Debug, Default)]
+pub struct HostFacts {
+    /// Addresses of the host itself, to which answers come back.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// A rule keeps the kernel from tracking some connections.
+    pub(crate) may_untrack: bool,
+}
+
+impl HostFacts {
+    /// Whether answers to a packet that gets this sender come elsewhere than to this host.
+    pub(crate) fn loses_answers_to(&self, sender: &str) -> bool {
+        sender.parse().is_ok_and(|sender: IpAddr| !self.addresses.contains(&sender))
+    }
+
+    /// Whether a state of conntrack that rules name is that of a packet.
+    pub(crate) fn has_state(&self, conversation: Conversation, written: &str) -> Match {
+        match (written.to_ascii_lowercase().as_str(), conversation) {
+            ("new", Conversation::New) | ("established", Conversation::Established) => Match::Yes,
+            ("untracked", _) if self.may_untrack => Match::Maybe,
+            _ => Match::No,
+        }
+    }
+}
+
+/// A packet of a pod is forwarded by two nodes: with so small a TTL it does not come to the other pod.
+pub(crate) const TOO_FEW_HOPS: u64 = 2;
 
 /// Bytes of a packet that carries next to nothing.
 pub const SMALL: u32 = 84;
@@ -63,6 +94,7 @@ impl Packet {
             length: SMALL,
             conversation: Conversation::New,
             is_arp: false,
+            host: Arc::default(),
         }
     }
 

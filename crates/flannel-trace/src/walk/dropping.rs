@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use flannel_netlink::xfrm::Direction;
 
 use super::{Entrance, Walk};
-use crate::firewall::{Conversation, Drop, Dropped, Hook, ICMP, ICMPV6, Packet, TCP, UDP};
+use crate::firewall::{Conversation, Drop, Dropped, Hook, ICMP, ICMPV6, Packet, Rules, TCP, UDP};
 use crate::hop::Hops;
 use crate::ipsec_policies::blocking;
 use crate::judge::{may_drop, some_of_many};
@@ -119,26 +119,12 @@ impl Walk<'_> {
             }
             _ => self.node.mtu,
         };
-        let full = largest.map(|length| Packet { length, ..packet.clone() });
-        let later = Packet { conversation: Conversation::Established, ..packet.clone() };
-        let of_size = full.as_ref().map(|full| format!(" where it has {} bytes", full.length));
-        let kinds = [
-            (Some(packet), String::new()),
-            (full.as_ref(), of_size.unwrap_or_default()),
-            (Some(&later), " once its connection is made".to_owned()),
-        ];
-        let mut perhaps: Vec<Drop> = Vec::new();
-        for (number, (kind, when)) in kinds.into_iter().enumerate() {
-            let Some(kind) = kind else { continue };
-            let dropped = self.rules.judge(kind);
-            if let Some(drop) = dropped.surely {
-                hops.wrong("rules", format!("{} drops {it}{when}", drop.rule), drop.fix);
-                return number > 0;
-            }
-            let new = dropped.perhaps.into_iter();
-            perhaps.extend(new.filter(|drop| !perhaps.contains(drop)).collect::<Vec<_>>());
+        let found = judge_kinds(&self.rules, packet, largest);
+        if let Some(drop) = found.surely {
+            hops.wrong("rules", format!("{} drops {it}{}", drop.rule, found.when), drop.fix);
+            return !found.when.is_empty();
         }
-        let named = some_of_many(perhaps);
+        let named = some_of_many(found.perhaps);
         let none = named.is_empty();
         named.iter().for_each(|drop| hops.unknown("rules", may_drop(drop)));
         if say && none && self.rules.unread().is_empty() {
@@ -154,4 +140,35 @@ impl Walk<'_> {
         dropped.perhaps.iter().for_each(|drop| hops.unknown("queue", may_drop(drop)));
         true
     }
+}
+
+/// What rules do to the packets of a conversation.
+pub(super) struct JudgedKinds {
+    pub(super) surely: Option<Drop>,
+    /// Which of its packets are dropped, in words; empty for the first of them.
+    pub(super) when: String,
+    pub(super) perhaps: Vec<Drop>,
+}
+
+/// Takes a packet through rules as it is, as large as it may be, and as a later one of its conversation.
+pub(super) fn judge_kinds(rules: &Rules, packet: &Packet, largest: Option<u32>) -> JudgedKinds {
+    let full = largest.map(|length| Packet { length, ..packet.clone() });
+    let later = Packet { conversation: Conversation::Established, ..packet.clone() };
+    let of_size = full.as_ref().map(|full| format!(" where it has {} bytes", full.length));
+    let kinds = [
+        (Some(packet), String::new()),
+        (full.as_ref(), of_size.unwrap_or_default()),
+        (Some(&later), " once its connection is made".to_owned()),
+    ];
+    let mut perhaps: Vec<Drop> = Vec::new();
+    for (kind, when) in kinds {
+        let Some(kind) = kind else { continue };
+        let dropped = rules.judge(kind);
+        if dropped.surely.is_some() {
+            return JudgedKinds { surely: dropped.surely, when, perhaps: Vec::new() };
+        }
+        let new = dropped.perhaps.into_iter();
+        perhaps.extend(new.filter(|drop| !perhaps.contains(drop)).collect::<Vec<_>>());
+    }
+    JudgedKinds { surely: None, when: String::new(), perhaps }
 }

@@ -7,11 +7,12 @@ use flannel_kernel::look::{Asked, Decision, Device, Kernel};
 use flannel_netlink::NetlinkError;
 use flannel_netlink::xfrm::{BlockingPolicy, Direction};
 
-use super::Walk;
+use super::dropping::judge_kinds;
+use super::{Walk, setting};
 use crate::firewall::{Hook, Packet, Rules, TCP};
 use crate::hop::Hops;
 use crate::ipsec_policies::{self, blocking};
-use crate::judge;
+use crate::judge::{self, Fault};
 use crate::pod_namespace::PodNamespace;
 use crate::queues::{Header, Queues};
 
@@ -28,9 +29,21 @@ pub(crate) struct InsidePod {
     pub(crate) way: Result<Decision, NetlinkError>,
     /// MAC of the gateway, if somebody has written it there.
     pub(crate) written_gateway: Option<Mac>,
+    /// Why it says nobody that it has its address.
+    pub(crate) ignores_arp: Option<Fault>,
+    pub(crate) ttl: Option<TtlSetting>,
+    /// The setting by which it answers no echo request, which all that `--live` sends are.
+    ignores_echo: Option<&'static str>,
     rules: Rules,
     policies: Vec<BlockingPolicy>,
     queues: Queues,
+}
+
+/// How far packets of a pod go, and the setting that says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TtlSetting {
+    pub(crate) name: String,
+    pub(crate) value: u8,
 }
 
 impl Walk<'_> {
@@ -64,14 +77,26 @@ impl Walk<'_> {
             Leg::Leaves => inside.queues.going_out(&inside.device, header),
             Leg::Arrives => inside.queues.coming_in(&inside.device, header),
         };
-        let dropped = [inside.rules.judge(&packet), queues];
-        for dropped in dropped {
-            if let Some(drop) = dropped.surely {
-                return hops.take("pod", Err(judge::in_pod(pod, crate::queues::fault(drop))));
-            }
-            for drop in judge::some_of_many(dropped.perhaps) {
-                hops.unknown("pod", format!("in the pod {pod}: {}", judge::may_drop(&drop)));
-            }
+        let by_rules = judge_kinds(&inside.rules, &packet, Some(inside.device.mtu));
+        let surely = by_rules.surely.map(|drop| (drop, by_rules.when));
+        if let Some((drop, when)) =
+            surely.or_else(|| queues.surely.map(|drop| (drop, String::new())))
+        {
+            let what = format!("{} drops it{when}", drop.rule);
+            hops.take("pod", Err(judge::in_pod(pod, Fault { what, fix: drop.fix })));
+            return !when.is_empty();
+        }
+        let perhaps = by_rules.perhaps.into_iter().chain(queues.perhaps);
+        for drop in judge::some_of_many(perhaps.collect()) {
+            hops.unknown("pod", format!("in the pod {pod}: {}", judge::may_drop(&drop)));
+        }
+        if let (Leg::Arrives, Some(setting)) = (leg, inside.ignores_echo) {
+            hops.unknown(
+                "pod",
+                format!(
+                    "the pod {pod} answers no echo requests ({setting} is 1): ping and --live get nothing from it"
+                ),
+            );
         }
         true
     }
@@ -87,7 +112,18 @@ fn look(pod: IpAddr, other: IpAddr) -> Option<InsidePod> {
     let written =
         neighbours.into_iter().find(|one| Some(one.ip) == gateway && super::is_written(one.state));
     let queues = Queues::read(&mut kernel);
+    let (ttl_name, ignoring) = match pod.is_ipv4() {
+        true => ("net/ipv4/ip_default_ttl".to_owned(), "net/ipv4/icmp_echo_ignore_all"),
+        false => {
+            let name = format!("net/ipv6/conf/{}/hop_limit", device.name);
+            (name, "net/ipv6/icmp/echo_ignore_all")
+        }
+    };
+    let ttl = setting(&ttl_name).and_then(|value| value.parse().ok());
     Some(InsidePod {
+        ignores_arp: pod.is_ipv4().then(|| judge::arp(&device).err()).flatten(),
+        ttl: ttl.map(|value| TtlSetting { name: ttl_name, value }),
+        ignores_echo: (setting(ignoring).as_deref() == Some("1")).then_some(ignoring),
         device,
         way,
         written_gateway: written.and_then(|one| one.mac),

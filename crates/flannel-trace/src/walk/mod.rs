@@ -21,7 +21,7 @@ use crate::judge::{self, Fault, Judged};
 use crate::queues::Queues;
 use crate::{End, NodeInNetwork};
 
-pub(crate) use self::inside_pod::InsidePod;
+pub(crate) use self::inside_pod::{InsidePod, TtlSetting};
 
 /// How long somebody on a wire may take to answer who he is.
 const ARP: Duration = Duration::from_millis(1500);

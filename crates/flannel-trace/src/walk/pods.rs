@@ -11,9 +11,9 @@ use ipnet::IpNet;
 
 use super::inside_pod::Leg;
 use super::{ARP, Entrance, POLL, Walk, nudge, setting};
-use crate::firewall::{Hook, Packet};
+use crate::firewall::{Drop, Dropped, Hook, Packet};
 use crate::hop::Hops;
-use crate::judge::{self, Fault};
+use crate::judge::{self, Fault, PortFlags, may_drop, some_of_many};
 use crate::pod_namespace::PodNamespace;
 use crate::queues::Header;
 
@@ -92,8 +92,28 @@ impl Walk<'_> {
             _ => [None, port],
         };
         let packet = Packet { iif, oif, bridge_ports, ..Packet::first(hook, src, dst, 0) };
-        let asks = Packet { is_arp: true, ..packet.clone() };
-        if let Some(drop) = self.rules.drops(&asks) {
+        self.passes_arp(hops, &packet, None) && self.judge_rules(hops, &packet, "it", false)
+    }
+
+    /// Whether rules let the question who has an address, and its answer, through. `unanswered`: whom nobody answers for.
+    pub(super) fn passes_arp(
+        &self,
+        hops: &mut Hops,
+        packet: &Packet,
+        unanswered: Option<IpAddr>,
+    ) -> bool {
+        if packet.dst.is_ipv6() {
+            return true;
+        }
+        let mut dropped = Dropped::default();
+        // The host's own rules for ARP are asked on either way.
+        for hook in [packet.hook, Hook::In, Hook::Out] {
+            let asks = Packet { is_arp: true, hook, ..packet.clone() };
+            if !dropped.followed_by(self.rules.judge(&asks)) {
+                break;
+            }
+        }
+        if let Some(drop) = dropped.surely {
             hops.wrong(
                 "rules",
                 format!("{} drops the question who has an address (ARP)", drop.rule),
@@ -101,7 +121,27 @@ impl Walk<'_> {
             );
             return false;
         }
-        self.judge_rules(hops, &packet, "it", false)
+        let mut named = some_of_many(dropped.perhaps);
+        named.dedup();
+        match (named.first(), unanswered) {
+            (Some(drop), Some(ip)) => {
+                let what = format!(
+                    "nobody on {} answers for {ip}, and {} may drop the question who has it, or the answer (ARP)",
+                    packet.iif, drop.rule
+                );
+                hops.wrong("rules", what, &drop.fix);
+                false
+            }
+            (None, _) => true,
+            (Some(_), None) => {
+                let of_arp = |drop: &Drop| {
+                    let (rule, fix) = (format!("{}, of ARP,", drop.rule), drop.fix.clone());
+                    may_drop(&Drop { rule, fix, packets: drop.packets })
+                };
+                named.iter().for_each(|drop| hops.unknown("rules", of_arp(drop)));
+                true
+            }
+        }
     }
 
     pub(super) fn no_bridge(&self, hops: &mut Hops) -> bool {
@@ -131,7 +171,22 @@ impl Walk<'_> {
         {
             return Ok(None);
         }
-        let namespace = PodNamespace::find(pod);
+        // Numbers of devices are alike on several machines: a pod is one of this node if its MAC is behind the veth.
+        let mut namespaces = PodNamespace::find_all(pod);
+        let mut behind = Vec::new();
+        for namespace in &namespaces {
+            let Some((veth, mac)) = namespace.veth.zip(namespace.mac) else { continue };
+            if self.kernel.fdb(veth)?.iter().any(|entry| entry.mac == mac) {
+                behind.push(mac);
+            }
+        }
+        if let Some(fault) = judge::duplicates(&bridge.name, pod, &behind) {
+            hops.take("pod", Err(fault));
+            return Ok(None);
+        }
+        namespaces.sort_by_key(|one| !one.mac.is_some_and(|mac| behind.contains(&mac)));
+        let own_mac = namespaces.first().and_then(|one| one.mac);
+        let namespace = namespaces.into_iter().next();
         if let Some(namespace) = &namespace
             && !self.inside_pod(hops, namespace, pod, other, leg, bridge)
         {
@@ -143,9 +198,17 @@ impl Walk<'_> {
         if let Some(veth) = veth.and_then(|index| self.kernel.by_index(index))
             && veth.master == Some(bridge.index)
             && veth.up
-            && !hops.passes("bridge", port_of_bridge(name, &veth.name))
         {
-            return Ok(None);
+            let (index, port) = (veth.index, veth.name.clone());
+            let mut judged = port_of_bridge(name, &port, pod.is_ipv4());
+            if let (Ok(()), Some(mac)) = (&judged, own_mac)
+                && !self.kernel.fdb(index)?.iter().any(|entry| entry.mac == mac)
+            {
+                judged = judge::port_learning(name, &port, mac, port_flags(&port));
+            }
+            if !hops.passes("bridge", judged) {
+                return Ok(None);
+            }
         }
         let Some(found) = self.resolve(pod, bridge)? else {
             // A rule that drops the question goes before what follows from it.
@@ -157,12 +220,21 @@ impl Walk<'_> {
                     self.passes_bridge_rules(hops, Hook::BridgeOut, (other, pod), name, None)
                 }
             };
-            if passes {
+            let asked = Packet {
+                iif: name.clone(),
+                oif: name.clone(),
+                ..Packet::first(Hook::BridgeOut, other, pod, 0)
+            };
+            if passes && self.passes_arp(hops, &asked, Some(pod)) {
                 hops.take("pod", Err(judge::no_answer(name, pod)));
             }
             return Ok(None);
         };
-        let answering = self.who_answers(bridge, pod);
+        let mut answering = self.who_answers(bridge, pod);
+        if answering.is_empty() {
+            // What the pod itself has says as much.
+            answering.extend(own_mac);
+        }
         if let Some(fault) = judge::duplicates(name, pod, &answering) {
             hops.take("pod", Err(fault));
             return Ok(None);
@@ -198,7 +270,8 @@ impl Walk<'_> {
             // One with another MTU passes small packets all the same.
             (Some(port), _) => {
                 hops.take("veth", judge::veth(port, pod, found.mac, usual));
-                let forwards = hops.passes("bridge", port_of_bridge(name, &port.name));
+                let forwards =
+                    hops.passes("bridge", port_of_bridge(name, &port.name, pod.is_ipv4()));
                 let passes = port.up && port.carrier && forwards;
                 Ok(passes.then(|| FoundPod { port: Some(port.clone()) }))
             }
@@ -281,10 +354,25 @@ impl Walk<'_> {
 }
 
 /// Whether a port passes frames on, as the kernel says.
-fn port_of_bridge(bridge: &str, port: &str) -> Result<(), Fault> {
-    let state = std::fs::read_to_string(format!("/sys/class/net/{port}/brport/state"));
-    let state = state.ok().and_then(|state| state.trim().parse().ok());
-    judge::port_state(bridge, port, state)
+fn port_of_bridge(bridge: &str, port: &str, v4: bool) -> Result<(), Fault> {
+    let state = port_setting(port, "state").and_then(|state| state.parse().ok());
+    judge::port_state(bridge, port, state)?;
+    judge::port_flood(bridge, port, v4, port_flags(port))
+}
+
+fn port_flags(port: &str) -> PortFlags {
+    let flag = |name: &str| port_setting(port, name).map(|value| value != "0");
+    PortFlags {
+        broadcast_flood: flag("broadcast_flood"),
+        multicast_flood: flag("multicast_flood"),
+        unicast_flood: flag("unicast_flood"),
+        learning: flag("learning"),
+    }
+}
+
+fn port_setting(port: &str, name: &str) -> Option<String> {
+    let value = std::fs::read_to_string(format!("/sys/class/net/{port}/brport/{name}")).ok()?;
+    Some(value.trim().to_owned())
 }
 
 impl Walk<'_> {

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use super::dropping::Outer;
 use super::{Entrance, Walk};
 use crate::Peer;
-use crate::firewall::Hook;
+use crate::firewall::{Hook, Packet};
 use crate::hop::Hops;
 use crate::judge;
 use crate::queues::Header;
@@ -158,6 +158,14 @@ impl Walk<'_> {
         if !self.passes_on_the_wire(hops, &outer) || !hops.passes("arp", judge::arp(&device)) {
             return Ok(());
         }
+        let asked = Packet {
+            iif: card.to_owned(),
+            oif: card.to_owned(),
+            ..Packet::first(Hook::Out, own, public, 0)
+        };
+        if !self.passes_arp(hops, &asked, None) {
+            return Ok(());
+        }
         let next = way.via.unwrap_or(public);
         let has_neighbours = !device.kind.starts_with("tun") && device.mac.is_some();
         match self.resolve(next, &device).map(|found| found.filter(|_| has_neighbours))? {
@@ -167,15 +175,25 @@ impl Walk<'_> {
                 if !hops.passes("neighbour", judged) {
                     return Ok(());
                 }
+                if let Some(said) = judge::answers_twice(&device.name, next, &answering) {
+                    hops.unknown("neighbour", said);
+                }
             }
             None if !has_neighbours => {}
+            None if !self.passes_arp(hops, &asked, Some(next)) => return Ok(()),
             None => {
+                let fix = match way.via {
+                    Some(via) => format!(
+                        "ip route get {public}: look whether {via} is the gateway to it, and runs; ip route del what is not meant to be there"
+                    ),
+                    None => format!(
+                        "look whether that node runs, and at cables and switches between: ping {public}"
+                    ),
+                };
                 hops.wrong(
                     "underlay",
                     format!("nobody on {} answers for {next}, on the way to {public}", device.name),
-                    format!(
-                        "look whether that node runs, and at cables and switches between: ping {public}"
-                    ),
+                    fix,
                 );
                 return Ok(());
             }

@@ -199,9 +199,14 @@ fn far(network: &Network, to: (IpAddr, End<'_>)) -> Far {
         End::World => Far::World,
         End::Peer(_) => Far::Peer {
             has_tunnel: network.tunnel_device(to.0.is_ipv4()).is_some(),
-            in_the_clear: !matches!(network.backend.as_str(), "wireguard" | "ipsec"),
+            in_the_clear: is_in_the_clear(network),
         },
     }
+}
+
+/// Whether packets can be read in the tunnel.
+fn is_in_the_clear(network: &Network) -> bool {
+    !matches!(network.backend.as_str(), "wireguard" | "ipsec")
 }
 
 fn open(mark: Mark, network: &Network, large: Option<LargePacket>) -> anyhow::Result<Watch> {
@@ -467,7 +472,8 @@ fn between(
                     "it did not leave the pod: its interface, its route, or a rule inside of it".to_owned()
                 }
                 Packet::Answer => {
-                    "the pod has it and does not answer: it is gone, or a rule inside of it drops it".to_owned()
+                    "the pod has it and does not answer: it is gone, a rule inside of it drops it, or it answers no echo requests"
+                        .to_owned()
                 }
             },
             "in the pod: ip addr; ip route; nft list ruleset".to_owned(),
@@ -491,6 +497,15 @@ fn between(
              what is sent"
                 .to_owned(),
             look,
+        ),
+        // What a tunnel carries is seen as such.
+        (Place::Underlay, Direction::In) if left_outside_the_tunnel(network, last) => (
+            "route",
+            format!(
+                "it went out by {device}, and not in the tunnel: a rule gives it another address (NAT), or a route leads \
+                 it there"
+            ),
+            "on the node that sent it: nft list ruleset; iptables-save -t nat; ip rule; ip route".to_owned(),
         ),
         (Place::Underlay, Direction::In) => {
             let carried = last.and_then(|last| last.seen.as_ref()?.carried);
@@ -524,6 +539,14 @@ fn between(
         ),
         (Place::Other, _) => ("device", "it is not known why".to_owned(), look),
     }
+}
+
+/// Whether a packet that a tunnel was to carry has left its node without one.
+fn left_outside_the_tunnel(network: &Network, last: Option<&Passage>) -> bool {
+    let seen =
+        last.filter(|last| last.place == Place::Underlay).and_then(|last| last.seen.as_ref());
+    let is_plain = seen.is_some_and(|seen| seen.count > 0 && seen.carried.is_none());
+    is_in_the_clear(network) && !network.devices.is_empty() && is_plain
 }
 
 fn forwarded(look: String) -> (&'static str, String, String) {
