@@ -69,6 +69,27 @@ fn has(node: &Node, connections: usize, secrets: usize) -> std::result::Result<(
     Err(format!("{loaded:?} {shared:?}"))
 }
 
+/// Whether charon has tunnels and is not about to agree on any.
+fn has_negotiated(node: &Node) -> std::result::Result<(), String> {
+    let told = node
+        .in_netns(|| {
+            let mut vici = Vici::connect(Path::new(SOCKET)).map_err(|error| error.to_string())?;
+            let all = vici.list("list-sas", "list-sa", &Message::default());
+            all.map_err(|error| error.to_string())
+        })
+        .map_err(|error| error.to_string())??;
+    let has_tunnel = |ike: &Message| {
+        let mut tunnels = ike.get_section("child-sas").into_iter().flat_map(Message::sections);
+        tunnels.any(|(_, tunnel)| tunnel.get_text("state") == Some("INSTALLED"))
+    };
+    let is_done = |ike: &Message| ike.get_text("state") == Some("ESTABLISHED") && has_tunnel(ike);
+    let all: Vec<&Message> = told.iter().flat_map(Message::sections).map(|(_, ike)| ike).collect();
+    match !all.is_empty() && all.iter().all(|ike| is_done(ike)) {
+        true => Ok(()),
+        false => Err(format!("{all:?}")),
+    }
+}
+
 #[test]
 #[ignore = "needs a kernel with IPsec, and charon: scripts/vm has both"]
 fn restarts_lose_nothing_with_ipsec() -> Result<()> {
@@ -326,6 +347,8 @@ fn a_repair_that_is_asked_for_compares_what_charon_knows_too() -> Result<()> {
     let lab = ipsec(2).start()?;
     let node = lab.node(1);
     lab.wait_until("the peer's connection", LIMIT, || has(node, 1, 2))?;
+    // While charon negotiates, it answers nobody who asks about that connection: the kernel may load modules first.
+    lab.wait_until("charon to have its tunnels", LIMIT, || has_negotiated(node))?;
     lab.wait_until("nothing to differ", LIMIT, || {
         let (is_whole, said) = flannelctl(&lab, 1, &["diff"]);
         if is_whole { Ok(()) } else { Err(LabError::Spec(said)) }
