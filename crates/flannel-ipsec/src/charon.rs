@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -26,6 +27,8 @@ const PROGRAMS: [&str; 4] = [
     "/usr/libexec/strongswan/charon",
     "/usr/libexec/ipsec/charon",
 ];
+/// UDP ports on which nodes speak IKE, and IPsec through a NAT.
+const IKE_PORTS: [u16; 2] = [500, 4500];
 /// It tells its peers that it ends, which takes a moment.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
@@ -39,8 +42,13 @@ pub enum CharonError {
     #[error("{0} cannot be started: {1}", .program.display(), .reason)]
     Start { program: PathBuf, reason: io::Error },
     #[error(
-        "charon ended at once ({0}): its own log says why (syslog, of the facility daemon); another IKE daemon may \
-         hold UDP port 500 (ss -ulnp 'sport = :500'), or a charon whose socket is gone may run ({OTHER_PID_FILE})"
+        "UDP port {0} is taken by another program, and charon speaks with other nodes on it: stop that program \
+         (ss -ulnp 'sport = :{0}'), or use another backend"
+    )]
+    PortTaken(u16),
+    #[error(
+        "charon ended at once ({0}): its own log says why (syslog, of the facility daemon); a charon whose socket is \
+         gone may run ({OTHER_PID_FILE})"
     )]
     Ended(ExitStatus),
     #[error(
@@ -116,6 +124,10 @@ fn is_charon(pid: Pid) -> bool {
 pub(crate) fn start() -> Result<Child, CharonError> {
     clear_the_way();
     let program = program().ok_or(CharonError::Missing)?;
+    // Without them charon runs and reaches nobody.
+    if let Some(taken) = IKE_PORTS.into_iter().find(|port| is_taken(*port)) {
+        return Err(CharonError::PortTaken(taken));
+    }
     let started = Command::new(&program)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -124,6 +136,11 @@ pub(crate) fn start() -> Result<Child, CharonError> {
         .process_group(0)
         .spawn();
     started.map_err(|reason| CharonError::Start { program, reason })
+}
+
+fn is_taken(port: u16) -> bool {
+    let bound = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port));
+    bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
 fn program() -> Option<PathBuf> {

@@ -42,12 +42,12 @@ impl Appliers {
     async fn want_for_trial(
         &self,
         networks: Vec<IpNet>,
-        mut wishes: Wishes,
+        wishes: Wishes,
     ) -> Result<Status, Stopped> {
-        // It keeps a record of the networks that its process was started for, and learns of them with the whole.
-        let ipsec = std::mem::take(&mut wishes.ipsec);
-        if !ipsec.is_empty() {
-            self.ipsec.replace(networks, vec![(WantedBy::Trial, ipsec)]).await?;
+        // It keeps a record of the networks that its process was started for, and learns of them with the whole. What it is
+        // told again with the rest is the same: were that left out, it would be wanted no more.
+        if !wishes.ipsec.is_empty() {
+            self.ipsec.replace(networks, vec![(WantedBy::Trial, wishes.ipsec.clone())]).await?;
         }
         self.update(trial(wishes)).await
     }

@@ -7,12 +7,52 @@ use serde_json::{Value, json};
 
 use crate::probing::flannelctl;
 use crate::support::{
-    Kernel, LIMIT, both_ways, both_ways_through_process, connected_pods, lab, measured, probe,
-    reach_each_other,
+    Kernel, LIMIT, both_ways, both_ways_through_process, connected_pods, difference, is_emulated,
+    lab, measured, probe, reach_each_other,
 };
 
 fn config(backend: Value) -> String {
     json!({"Network": "10.244.0.0/16", "Backend": backend}).to_string()
+}
+
+/// UDP sockets that hold these ports on both nodes, for as long as they are kept.
+fn hold_ports(lab: &Lab, ports: &[u16]) -> Result<Vec<UdpSocket>> {
+    let mut held = Vec::new();
+    for node in lab.nodes() {
+        for port in ports {
+            let address = ("0.0.0.0", *port);
+            held.push(node.in_netns(|| UdpSocket::bind(address))?.expect("a free port"));
+        }
+    }
+    Ok(held)
+}
+
+/// Writes a config that no node can use: it is refused for this reason, and vxlan loses no packet meanwhile.
+pub(crate) fn vxlan_outlives(lab: &Lab, backend: Value, why: &str) -> Result<()> {
+    let (one, two) = connected_pods(lab)?;
+    let mut kernel = Kernel::of(lab.node(1))?;
+    let (before, leases) = (kernel.held(), lab.leases()?);
+    let traffic = both_ways(lab, &one, &two)?;
+    refused(lab, backend, why)?;
+    traffic.flow(lab)?;
+    let reports = traffic.stop();
+    measured(&reports);
+    reports.nothing_is_lost();
+    // It is tried again and again: what is made for a moment is not part of what is held.
+    lab.wait_until("nothing to be left of the trial", LIMIT, || {
+        let held = kernel.held();
+        if held == before { Ok(()) } else { Err(difference(&before, &held)) }
+    })?;
+    assert_eq!(lab.leases()?, leases);
+    Ok(())
+}
+
+/// Waits until both nodes use the config that is in the store.
+fn both_follow(lab: &Lab) -> Result<()> {
+    lab.wait_until("both to follow", LIMIT, || {
+        let ready = (1..=2).all(|node| matches!(probe(lab, node, "/readyz"), Ok(Ok((200, _)))));
+        if ready { Ok(()) } else { Err("not ready") }
+    })
 }
 
 /// Writes a config and waits until node 1 has said why it does not use it.
@@ -79,12 +119,7 @@ fn a_port_that_another_program_has_is_tried_under_another_name_and_costs_no_pack
     let (one, two) = connected_pods(&lab)?;
     let mut kernel = Kernel::of(lab.node(1))?;
     let before = kernel.held();
-    let socket = |node: u16| {
-        lab.node(node)
-            .in_netns(|| UdpSocket::bind("0.0.0.0:9999"))
-            .map(|bound| bound.expect("a socket"))
-    };
-    let busy = [socket(1)?, socket(2)?];
+    let busy = hold_ports(&lab, &[9999])?;
     let traffic = both_ways_through_process(&lab, &one, &two)?;
     refused(&lab, json!({"Type": "udp", "Port": 9999}), "9999")?;
     traffic.flow(&lab)?;
@@ -95,11 +130,61 @@ fn a_port_that_another_program_has_is_tried_under_another_name_and_costs_no_pack
     let tunnels = lab.node(1).exec(&["ls", "/run/flannel"])?;
     assert!(!tunnels.contains("try-"), "{tunnels}");
     drop(busy);
-    lab.wait_until("both to follow", LIMIT, || {
-        let ready = (1..=2).all(|node| matches!(probe(&lab, node, "/readyz"), Ok(Ok((200, _)))));
-        if ready { Ok(()) } else { Err("not ready") }
-    })?;
+    both_follow(&lab)?;
     reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+fn vxlan_goes_on_where_there_is_no_charon_for_ipsec() -> Result<()> {
+    assert!(!is_emulated(), "the machine of scripts/vm has a charon");
+    let lab = lab(2).start()?;
+    vxlan_outlives(&lab, json!({"Type": "ipsec", "PSK": "x".repeat(96)}), "there is no charon")
+}
+
+#[test]
+#[ignore = "needs a kernel with wireguard: scripts/vm has one"]
+fn vxlan_goes_on_while_another_program_has_the_port_of_wireguard() -> Result<()> {
+    let lab = lab(2).start()?;
+    let busy = hold_ports(&lab, &[51820])?;
+    vxlan_outlives(&lab, json!({"Type": "wireguard"}), "51820")?;
+    drop(busy);
+    both_follow(&lab)?;
+    assert!(Kernel::of(lab.node(1))?.device("flannel-wg").is_some());
+    let (one, two) = connected_pods(&lab)?;
+    reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+#[ignore = "needs a kernel with IPsec, and charon: scripts/vm has both"]
+fn vxlan_goes_on_while_another_program_has_the_ports_of_ipsec() -> Result<()> {
+    let lab = lab(2).start()?;
+    let busy = hold_ports(&lab, &[500, 4500])?;
+    let psk = "x".repeat(96);
+    vxlan_outlives(&lab, json!({"Type": "ipsec", "PSK": psk}), "UDP port 500")?;
+    drop(busy);
+    both_follow(&lab)?;
+    let (one, two) = connected_pods(&lab)?;
+    reach_each_other(&lab, &one, &two)
+}
+
+#[test]
+#[ignore = "needs a kernel with ipip and wireguard: scripts/vm has both"]
+fn ipip_and_wireguard_replace_each_other_and_leave_nothing() -> Result<()> {
+    let lab = lab(2).backend("ipip").start()?;
+    let (one, two) = connected_pods(&lab)?;
+    let mut kernel = Kernel::of(lab.node(1))?;
+    let mut change = |kind: &str, there: &str, gone: &str| -> Result<()> {
+        let traffic = both_ways(&lab, &one, &two)?;
+        lab.put_config(&config(json!({"Type": kind})))?;
+        lab.wait_until(kind, LIMIT, || kernel.device(gone).is_none())?;
+        assert!(kernel.device(there).is_some(), "{there} was made before {gone} was removed");
+        traffic.flow(&lab)?;
+        measured(format_args!("to {kind}: {}", traffic.stop()));
+        both_follow(&lab)?;
+        reach_each_other(&lab, &one, &two)
+    };
+    change("wireguard", "flannel-wg", "flannel.ipip")?;
+    change("ipip", "flannel.ipip", "flannel-wg")
 }
 
 #[test]

@@ -8,6 +8,7 @@ use flannel_cloud::testing::{Cloud, TableRoute};
 use flannel_lab::{Lab, LabError, Result};
 use serde_json::{Value, json};
 
+use crate::backend_trial::vxlan_outlives;
 use crate::probing::flannelctl;
 use crate::support::{
     LIMIT, both_ways, connected_pods, flanneld, lab, measured, own_key, probe, reach_each_other,
@@ -47,6 +48,12 @@ fn in_a_cloud(provider: Provider, more: Value) -> Result<(Lab, Cloud)> {
     // Here the API is not where the provider has it.
     let lab = lab(2).backend_json(backend(provider, more)).flag("--allow-commands");
     let lab = lab.no_daemons().start()?;
+    let cloud = cloud_around(&lab, provider)?;
+    Ok((lab, cloud))
+}
+
+/// The cloud that the nodes of a lab are in.
+fn cloud_around(lab: &Lab, provider: Provider) -> Result<Cloud> {
     let cloud = Cloud::new(provider);
     for node in lab.nodes() {
         let metadata = metadata(provider);
@@ -63,7 +70,7 @@ fn in_a_cloud(provider: Provider, more: Value) -> Result<(Lab, Cloud)> {
     if provider == Provider::Gce {
         cloud.state().checked = [(1, false), (2, false)].into();
     }
-    Ok((lab, cloud))
+    Ok(cloud)
 }
 
 /// The lab's switch routes as the cloud's table says.
@@ -181,6 +188,25 @@ fn what_the_cloud_denies_is_in_the_log_and_the_probe_with_the_permission_and_thr
     let dead = "10.9.0.0/24 to eni-dead (dead)".to_owned();
     wait_for(&lab, "the dead route to go", &cloud, Cloud::MAIN, &[own, dead])?;
     assert!(!cloud.state().checked[&1], "its source/destination check is off");
+    Ok(())
+}
+
+#[test]
+fn vxlan_goes_on_while_the_cloud_denies_the_route_that_is_to_replace_it() -> Result<()> {
+    for (provider, call, permission) in [
+        (Provider::AwsVpc, "CreateRoute", "the permission ec2:CreateRoute"),
+        (Provider::Gce, "POST routes", "compute.routes.create"),
+    ] {
+        let lab = lab(2).flag("--allow-commands").start()?;
+        let cloud = cloud_around(&lab, provider)?;
+        follow(&lab, &cloud);
+        cloud.state().denied = [call.to_owned()].into();
+        vxlan_outlives(&lab, backend(provider, json!({})), permission)?;
+        assert_eq!(cloud.shown(Cloud::MAIN), Vec::<String>::new());
+        cloud.state().denied.clear();
+        wait_for(&lab, "both routes", &cloud, Cloud::MAIN, &both(&lab, &cloud))?;
+        connected_pods(&lab)?;
+    }
     Ok(())
 }
 
