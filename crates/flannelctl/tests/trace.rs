@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must say so and stop")]
 
-use std::process::Command;
+use std::fs::File;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use flannel_lab::{Lab, Node, Pod, Process};
@@ -429,5 +430,34 @@ fn both_families_are_traced_from_either_side() {
             assert_eq!(output.status.code(), Some(0), "{}{}", output.stdout, output.stderr);
             assert!(output.stdout.contains("fdb"), "{}", output.stdout);
         }
+    }
+}
+
+#[test]
+fn who_waits_for_another_node_is_told_after_three_seconds_what_is_waited_for() {
+    let (lab, one, two) = lab();
+    lab.node(2).flanneld().pause().unwrap();
+    let (from, to) = (one.v4().unwrap().to_string(), two.v4().unwrap().to_string());
+    let directory = tempfile::tempdir().unwrap();
+    let mut waiting = Vec::new();
+    for (number, (words, told)) in [
+        (vec!["trace", &from, &to], "still tracing: the other node is asked, through the store"),
+        (vec!["test", "connectivity"], "still testing: nodes are asked through the store"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = directory.path().join(number.to_string());
+        let mut command = Command::new(FLANNELCTL);
+        command.args(words).stdout(Stdio::null()).stderr(File::create(&file).unwrap());
+        waiting.push((lab.node(1).spawn(command).unwrap(), file, told));
+    }
+    for (process, file, told) in &waiting {
+        lab.wait_until(told, LIMIT, || {
+            let said = std::fs::read_to_string(file).unwrap();
+            if said.lines().any(|line| line.starts_with(told)) { Ok(()) } else { Err(said) }
+        })
+        .unwrap();
+        process.kill();
     }
 }

@@ -19,6 +19,7 @@ use super::junit;
 use super::report::{Report, said_by};
 use crate::commands::lab::table::Paint;
 use crate::commands::output::OutputArgs;
+use crate::commands::progress;
 use crate::commands::store_args::{StoreArgs, block_on};
 use crate::commands::time;
 
@@ -101,6 +102,10 @@ impl ConnectivityArgs {
             progress: Progress::new(),
         };
         let id = test.request.id.clone();
+        // A terminal shows each step.
+        let waits =
+            "still testing: nodes are asked through the store, and their test pods try each other";
+        let waiting = (!test.progress.shown).then(|| progress::Progress::of(waits));
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let ended = tokio::select! {
@@ -108,6 +113,7 @@ impl ConnectivityArgs {
             _ = interrupt.recv() => None,
             _ = terminate.recv() => None,
         };
+        drop(waiting);
         let withdrawn = store.withdraw(&id).await;
         if let Err(error) = &withdrawn {
             let text = "nodes stop by themselves within half a minute";
