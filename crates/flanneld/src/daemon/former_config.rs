@@ -45,6 +45,7 @@ impl Daemon {
 }
 
 /// The config that the former daemon worked with, if this node keeps its subnet with either, and this node's place in that network.
+/// `None` where it cannot be gone back to; decision 17 lists these cases and why.
 pub(super) async fn join_as_before(
     setup: &Setup,
     text: &str,
