@@ -7,11 +7,11 @@ use crate::mtu_search::MtuSearch;
 use crate::net::{Exchange, Question, ping};
 use crate::peers::{Found, Plan};
 use crate::responder::Way;
-use crate::verdict::{Asks, Evidence, Full, Outcome};
+use crate::verdict::{Answered, Asks, Evidence, Full, Outcome};
 
 /// For an answer: more than there and back around the world.
 const PATIENCE: Duration = Duration::from_millis(800);
-/// Small asks in succession, where some were lost before.
+/// Small asks in succession, where some were lost before or the first took long.
 const BURST: u32 = 10;
 const BETWEEN: Duration = Duration::from_millis(20);
 /// For one of many, when it is known how long they take.
@@ -57,11 +57,8 @@ impl Examination {
                     Some(Full::Passes) => self.beside(family).await,
                     _ => None,
                 };
-                let mut asks = Asks { asked: 1, lost: 0 };
-                if self.plan.counts_losses {
-                    asks += self.count_losses(&mut exchange).await;
-                }
-                Evidence { overlay: Some(first), full, beside, asks, ..Evidence::default() }
+                let small = self.ask_more(family, &mut exchange, answered).await;
+                Evidence { overlay: Some(first), full, beside, ..small }
             }
             Outcome::Silent => {
                 let mut found = self.diagnose(family, over, exchange.cookie).await;
@@ -69,7 +66,7 @@ impl Examination {
                 if found.overlay.as_ref().is_some_and(is_answered) {
                     let mut again = self.exchange(over, Way::Overlay, family);
                     found.asks = Asks { asked: 2, lost: 1 };
-                    found.asks += self.count_losses(&mut again).await;
+                    found.asks += self.burst(&mut again, |_| true).await.0;
                 }
                 found
             }
@@ -118,22 +115,46 @@ impl Examination {
             full: None,
             beside: None,
             asks: Asks::default(),
+            round_trip: None,
             machine: None,
         }
     }
 
-    async fn count_losses(&self, exchange: &mut Exchange) -> Asks {
-        let mut asks = Asks::default();
+    /// What is known of small asks after the first was answered: of many, if some were lost lately or this one took long.
+    async fn ask_more(&self, family: usize, exchange: &mut Exchange, first: Answered) -> Evidence {
+        let (mut asks, mut shortest) = (Asks { asked: 1, lost: 0 }, first.latency);
+        let is_slow = |time: Duration| self.plan.shortest[family & 1].is_exceeded_by(time);
+        if self.plan.counts_losses || is_slow(shortest) {
+            let goes_on = |least: Duration| self.plan.counts_losses || is_slow(least);
+            let (more, least) = self.burst(exchange, goes_on).await;
+            asks += more;
+            shortest = least.map_or(shortest, |least| least.min(shortest));
+        }
+        Evidence { asks, round_trip: Some(shortest), ..Evidence::default() }
+    }
+
+    /// Small asks in succession, and the shortest round trip of them. `goes_on`: whether more are needed after one that took so
+    /// long.
+    async fn burst(
+        &self,
+        exchange: &mut Exchange,
+        goes_on: impl Fn(Duration) -> bool,
+    ) -> (Asks, Option<Duration>) {
+        let (mut asks, mut shortest) = (Asks::default(), None);
         for _ in 0..BURST {
             tokio::time::sleep(BETWEEN).await;
-            let is_lost = !is_answered(&exchange.ask(&self.small(false)).await);
-            asks += Asks { asked: 1, lost: is_lost.into() };
+            let answer = match exchange.ask(&self.small(false)).await {
+                Outcome::Answered(answered) => Some(answered.latency),
+                _ => None,
+            };
+            asks += Asks { asked: 1, lost: answer.is_none().into() };
+            shortest = shortest.into_iter().chain(answer).min();
             // Nothing comes at all: that is for the next turn to find out.
-            if asks.lost > BURST / 2 {
+            if asks.lost > BURST / 2 || answer.is_some_and(|time| !goes_on(time)) {
                 break;
             }
         }
-        asks
+        (asks, shortest)
     }
 
     /// Whether the path carries the largest packets of the tunnel whole. The tunnel lets its own be cut up.
@@ -163,11 +184,15 @@ impl Examination {
             underlay_ping = pinged;
         }
         self.cookies[at] = exchange.cookie;
-        let full = match &answer {
-            Outcome::Answered(answered) => self.full(&mut exchange, answered.latency).await,
-            _ => None,
+        let Outcome::Answered(answered) = answer else {
+            return Evidence { underlay: Some(answer), underlay_ping, ..Evidence::default() };
         };
-        Evidence { underlay: Some(answer), underlay_ping, full, ..Evidence::default() }
+        let full = self.full(&mut exchange, answered.latency).await;
+        let mut small = self.ask_more(family, &mut exchange, answered).await;
+        if underlay_ping.is_some() {
+            small.asks += Asks { asked: 1, lost: 1 };
+        }
+        Evidence { underlay: Some(answer), underlay_ping, full, ..small }
     }
 
     /// Whether a packet of full size passes, and else how large one may be.

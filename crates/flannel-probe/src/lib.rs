@@ -15,6 +15,7 @@ mod net;
 mod peers;
 mod prober;
 pub mod responder;
+mod round_trip;
 pub mod schedule;
 pub mod verdict;
 pub mod wire;
@@ -25,6 +26,7 @@ pub use net::Listeners;
 pub use peers::{ByFamily, IncompletePeers, Known, News, Own, Peers, SharedPeers, Target, Tunnel};
 pub use prober::Prober;
 pub use responder::Way;
+pub use round_trip::RoundTrips;
 pub use verdict::Verdict;
 pub use wire::{PORT, Standing};
 

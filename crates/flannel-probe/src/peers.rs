@@ -10,6 +10,7 @@ use flannel_common::OperatorCommands;
 use ipnet::IpNet;
 use tokio::sync::Notify;
 
+use crate::round_trip::ShortestRoundTrip;
 use crate::schedule::{Costs, Schedule, Turn};
 use crate::verdict::{Asks, Evidence, Full, Outcome, Verdict};
 use crate::wire::Standing;
@@ -155,6 +156,7 @@ struct Record {
     /// What the peer says of its packets to this node: larger ones vanish.
     told_fits: Option<NonZeroU16>,
     recent: RecentAsks,
+    shortest: ShortestRoundTrip,
 }
 
 /// The last asks, a bit for each that was lost.
@@ -201,6 +203,8 @@ pub(crate) struct Plan {
     pub(crate) fits: ByFamily<NonZeroU16>,
     /// Some asks were lost lately: it is to be found out how many are.
     pub(crate) counts_losses: bool,
+    /// What the path was seen to take, by family: if it takes far longer, it is to be found out whether all asks do.
+    pub(crate) shortest: [ShortestRoundTrip; 2],
 }
 
 impl Peers {
@@ -229,6 +233,10 @@ impl Peers {
         if let Some(peer) = self.all.get_mut(&subnet) {
             if peer.target == target {
                 return;
+            }
+            if peer.target.public != target.public {
+                // The way there may be another.
+                peer.records.iter_mut().for_each(|record| record.shortest = Default::default());
             }
             peer.target = target;
             peer.cookies = [0; 4];
@@ -334,6 +342,7 @@ impl Peers {
                 _ => None,
             }),
             counts_losses: peer.records.iter().any(|record| record.recent.lost != 0),
+            shortest: [0, 1].map(|family: usize| peer.records[family].shortest),
         })
     }
 
@@ -367,9 +376,10 @@ impl Peers {
         self.schedule.done(subnet, is_well, now, rng);
         let known = known?;
         let former = former.map(|former| former.verdict);
-        // How many are lost differs from turn to turn.
+        // How many are lost, and how long they take, differs from turn to turn.
         let is_same = match (&former, &known.verdict) {
             (Some(Verdict::Lossy(_)), Verdict::Lossy(_)) => true,
+            (Some(Verdict::Slow(_)), Verdict::Slow(_)) => true,
             (former, verdict) => former.as_ref() == Some(verdict),
         };
         (!is_same).then_some(News { former, known })
@@ -451,9 +461,11 @@ impl Peer {
     fn take_in(&mut self, family: usize, evidence: &Evidence, mtu: Option<u32>) {
         let Some(record) = self.records.get_mut(family) else { return };
         record.recent.note(evidence.asks);
-        let verdict = match Verdict::of(evidence) {
-            Verdict::Reached => record.recent.lossy().map_or(Verdict::Reached, Verdict::Lossy),
-            other => other,
+        let slow = evidence.round_trip.and_then(|now| record.shortest.note(now));
+        let verdict = match (Verdict::of(evidence), record.recent.lossy(), slow) {
+            (Verdict::Reached, Some(asks), _) => Verdict::Lossy(asks),
+            (Verdict::Reached, None, Some(round_trips)) => Verdict::Slow(round_trips),
+            (other, ..) => other,
         };
         let answered = evidence.overlay.as_ref().or(evidence.underlay.as_ref());
         if let Some(Outcome::Answered(answered)) = answered {
@@ -466,12 +478,14 @@ impl Peer {
         }
         let unchanged = match (&record.verdict, &verdict) {
             // Small packets pass; of large ones nothing is known this time.
-            (Some(Verdict::MtuBlackHole { .. }), Verdict::Reached | Verdict::Lossy(_)) => {
-                evidence.full.is_none()
-            }
-            (Some(Verdict::Fragmented { .. }), Verdict::Reached | Verdict::Lossy(_)) => {
-                evidence.beside.is_none()
-            }
+            (
+                Some(Verdict::MtuBlackHole { .. }),
+                Verdict::Reached | Verdict::Lossy(_) | Verdict::Slow(_),
+            ) => evidence.full.is_none(),
+            (
+                Some(Verdict::Fragmented { .. }),
+                Verdict::Reached | Verdict::Lossy(_) | Verdict::Slow(_),
+            ) => evidence.beside.is_none(),
             _ => false,
         };
         if unchanged {
@@ -499,7 +513,7 @@ impl Peer {
             .collect();
         let rank = |verdict: &Verdict| match verdict {
             Verdict::Reached => 0,
-            Verdict::Fragmented { .. } | Verdict::Lossy(_) => 1,
+            Verdict::Fragmented { .. } | Verdict::Lossy(_) | Verdict::Slow(_) => 1,
             other if other.traffic_flows() => 2,
             Verdict::MtuBlackHole { .. } => 3,
             _ => 4,
@@ -534,7 +548,7 @@ impl Record {
     /// What is believed, and what the peer has found the other way.
     fn effective(&self) -> Option<Verdict> {
         match (self.verdict.as_ref()?, self.told_fits) {
-            (Verdict::Reached | Verdict::Lossy(_), Some(fits)) => {
+            (Verdict::Reached | Verdict::Lossy(_) | Verdict::Slow(_), Some(fits)) => {
                 Some(Verdict::MtuBlackHole { fits: fits.get().into() })
             }
             (verdict, _) => Some(verdict.clone()),

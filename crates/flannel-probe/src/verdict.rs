@@ -3,6 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use crate::round_trip::RoundTrips;
 use crate::wire::Standing;
 
 /// What became of one ask.
@@ -41,8 +42,10 @@ pub struct Evidence {
     pub full: Option<Full>,
     /// What became of one as large as that is in the tunnel, beside the tunnel.
     pub beside: Option<Full>,
-    /// Small asks through the overlay.
+    /// Small asks, through the overlay where there is one.
     pub asks: Asks,
+    /// The shortest round trip of these: of many, where the first was slow.
+    pub round_trip: Option<Duration>,
     /// The hash of the machine id in the peer's lease.
     pub machine: Option<NonZeroU64>,
 }
@@ -85,6 +88,8 @@ pub enum Verdict {
     },
     /// Packets pass, and some of them are lost.
     Lossy(Asks),
+    /// Packets pass, and take far longer than this path was seen to take.
+    Slow(RoundTrips),
     /// It is reached, and nobody answers probes there.
     DaemonDown {
         /// Its kernel says that nobody listens; else a firewall may drop the probes.
@@ -185,6 +190,7 @@ impl Verdict {
             Self::MtuBlackHole { .. } => "mtu-black-hole",
             Self::Fragmented { .. } => "fragmented",
             Self::Lossy(_) => "lossy",
+            Self::Slow(_) => "slow",
             Self::DaemonDown { .. } => "daemon-down",
             Self::ProbesFiltered => "probes-filtered",
             Self::ChecksumHere | Self::ChecksumThere => "checksum-broken",
@@ -203,6 +209,7 @@ impl Verdict {
             Self::MtuBlackHole { .. }
             | Self::Fragmented { .. }
             | Self::Lossy(_)
+            | Self::Slow(_)
             | Self::UnderlayCut => Some("underlay"),
             Self::DaemonDown { .. } => Some("daemon"),
             Self::ProbesFiltered => Some("probe"),
@@ -225,6 +232,7 @@ impl Verdict {
             | Self::MtuBlackHole { .. }
             | Self::Fragmented { .. }
             | Self::Lossy(_)
+            | Self::Slow(_)
             | Self::DaemonDown { .. }
             | Self::ProbesFiltered
             | Self::ChecksumHere
@@ -238,6 +246,7 @@ impl Verdict {
             Self::Reached
             | Self::Fragmented { .. }
             | Self::Lossy(_)
+            | Self::Slow(_)
             | Self::DaemonDown { .. }
             | Self::ProbesFiltered => true,
             Self::AnotherMachine
@@ -271,6 +280,7 @@ mod tests {
             full: None,
             beside: None,
             asks: Asks::default(),
+            round_trip: None,
             machine: None,
         }
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::peers::{Known, Own, Target};
+use crate::round_trip::RoundTrips;
 use crate::verdict::{Asks, Direction, Verdict};
 use crate::wire::Standing;
 
@@ -86,6 +87,18 @@ fn told(verdict: &Verdict, own: &Own, subnet: &IpNet, target: &Target) -> (Strin
             Some(format!(
                 "here and on {there}: `flannelctl check` names rules, queues and filters that drop; if neither does, the \
                  network between loses them"
+            )),
+        ),
+        Verdict::Slow(round_trips) => (
+            format!(
+                "packets take {} there and back, and the same path took {} before: something on the way there or back delays \
+                 them, and on which side is not known",
+                RoundTrips::in_words(round_trips.now),
+                RoundTrips::in_words(round_trips.shortest)
+            ),
+            Some(format!(
+                "here and on {there}: `flannelctl check` names queues (tc) that delay; if neither does, the network between \
+                 is slow or congested"
             )),
         ),
         Verdict::DaemonDown { is_certain: true } => (

@@ -71,6 +71,21 @@ impl Queues {
         dropped
     }
 
+    /// What delays all that goes out by a device, with what undoes it.
+    pub(crate) fn delays(&self, device: &Device) -> Option<String> {
+        let of = |queue: &&FoundQueue| queue.link == device.index;
+        self.queues.iter().filter(of).find_map(|queue| match queue.setting {
+            QueueSetting::Faults { delay, .. } if delay > 0 => Some(format!(
+                "the queue {} of {name} delays all that it sends by {}.{} ms; to undo it: tc qdisc del dev {name} root",
+                queue.kind,
+                delay / 1_000,
+                delay % 1_000 / 100,
+                name = device.name
+            )),
+            _ => None,
+        })
+    }
+
     fn filtered(&self, device: &Device, place: FilterPlace, header: Header) -> Dropped {
         let mut dropped = Dropped::default();
         let here = |filter: &&FoundFilter| filter.link == device.index && filter.place == place;
@@ -145,10 +160,8 @@ fn judge_queue(queue: &FoundQueue, device: &str) -> Dropped {
         ("blackhole" | "noop", _) if queue.is_root => {
             surely(format!("the queue {kind} of {device}, which drops everything,"))
         }
-        ("netem", QueueSetting::Faults { lost: 0, delay }) => perhaps(format!(
-            "the queue netem of {device}, which delays all that it sends by {} ms,",
-            delay / 1_000
-        )),
+        // One that delays only drops nothing.
+        ("netem", QueueSetting::Faults { lost: 0, .. }) => Dropped::default(),
         ("netem", QueueSetting::Faults { lost, .. }) if lost >= 999 => {
             surely(format!("the queue netem of {device}, which drops everything,"))
         }
@@ -309,6 +322,19 @@ mod tests {
         let lossy = QueueSetting::Faults { lost: 100, delay: 0 };
         let found = judge_queue(&queue("netem", lossy), "eth0");
         assert!(found.perhaps[0].rule.contains("10.0 %"), "{found:?}");
+    }
+
+    #[test]
+    fn a_queue_that_delays_is_named_with_its_delay_and_drops_nothing() {
+        let delayed = queue("netem", QueueSetting::Faults { lost: 0, delay: 120_500 });
+        assert_eq!(judge_queue(&delayed, "eth0"), Dropped::default());
+        let device = Device::plain(1, "eth0");
+        let named =
+            |queue: FoundQueue| Queues { queues: vec![queue], ..Queues::default() }.delays(&device);
+        let words = "the queue netem of eth0 delays all that it sends by 120.5 ms; to undo it: tc qdisc del dev eth0 root";
+        assert_eq!(named(delayed).as_deref(), Some(words));
+        assert_eq!(named(queue("netem", QueueSetting::Faults { lost: 9, delay: 0 })), None);
+        assert_eq!(named(queue("tbf", QueueSetting::Rate(12_500))), None);
     }
 
     #[test]

@@ -804,3 +804,41 @@ fn an_ipv6_address_given_out_twice_and_a_wrong_ipv6_neighbour_are_named() {
     lab.node(2).ip(&wrong).unwrap();
     says("node2 there neighbour", "02:00:00:00:00:99 on cni0");
 }
+
+#[test]
+#[ignore = "needs a kernel with netem: scripts/vm has one"]
+fn delays_and_losses_made_by_netem_are_named_as_slow_and_lossy_with_their_queue() {
+    let bed = start(false);
+    let verdict_is = |wanted: &str| {
+        let holds = || {
+            let probe = probe(&bed, 1);
+            if probe["verdict"] == wanted { Ok(()) } else { Err(probe.to_string()) }
+        };
+        bed.lab.wait_until(wanted, LIMIT, holds).unwrap();
+    };
+    let status = |node: u16| bed.lab.node(node).output(&[FLANNELCTL, "status"]).unwrap().stdout;
+    verdict_is("reached");
+
+    let delay = "the queue netem of eth0 delays all that it sends by 400.0 ms";
+    bed.run(At::There, "tc qdisc add dev eth0 root netem delay 400ms");
+    verdict_is("slow");
+    let said = status(1);
+    assert!(said.contains("on which side is not known"), "{said}");
+    assert!(said.contains("nothing was found that drops or delays packets"), "{said}");
+    let found = bed.check(bed.lab.node(2));
+    let is_it = |(of, what, fix): &(String, String, String)| {
+        of == "queues" && what.contains(delay) && fix == "tc qdisc del dev eth0 root"
+    };
+    assert!(found.iter().any(is_it), "{found:#?}");
+    let traced = bed.trace(&[]);
+    let told = hops(&traced, "unknown");
+    assert!(told.iter().any(|hop| hop.what.contains(delay)), "{told:#?}");
+    assert!(hops(&traced, "wrong").is_empty(), "{traced:#}");
+
+    bed.run(At::There, "tc qdisc replace dev eth0 root netem loss 30%");
+    verdict_is("lossy");
+    let said = status(2);
+    assert!(said.contains("netem of eth0, which drops 30.0 % of what it sends"), "{said}");
+    bed.run(At::There, "tc qdisc del dev eth0 root");
+    verdict_is("reached");
+}

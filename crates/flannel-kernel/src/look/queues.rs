@@ -183,8 +183,10 @@ fn setting(kind: &str, options: &[u8]) -> QueueSetting {
         "pfifo" | "bfifo" => number(options, 0).map(QueueSetting::Limit),
         "netem" => number(options, 0).zip(number(options, 8)).map(|(ticks, lost)| {
             // A tick has 64 nanoseconds.
-            let (lost, delay) = (u64::from(lost) * 1_000, u64::from(ticks) * 64 / 1_000);
-            QueueSetting::Faults { lost: (lost >> 32) as u32, delay }
+            let delay = u64::from(ticks) * 64 / 1_000;
+            // A share of 2³², rounded: 30 % is a little less there.
+            let lost = (u64::from(lost) * 1_000 + (1 << 31)) >> 32;
+            QueueSetting::Faults { lost: lost as u32, delay }
         }),
         _ => None,
     };

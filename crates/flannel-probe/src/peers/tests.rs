@@ -1,4 +1,5 @@
 use super::*;
+use crate::round_trip::RoundTrips;
 use crate::verdict::{Answered, Direction};
 
 const NOW: Duration = Duration::from_secs(10);
@@ -237,4 +238,23 @@ fn a_peer_that_did_not_answer_the_last_time_is_in_doubt_before_it_counts_as_away
     assert!(doubted(&peers), "one turn is not enough to call it away");
     find(&mut peers, well());
     assert!(!doubted(&peers));
+}
+
+#[test]
+fn a_path_that_takes_far_longer_than_it_did_is_told_once_and_forgotten_when_it_is_fast_again() {
+    let (mut peers, _) = peers(&[2]);
+    let took = |millis| Evidence { round_trip: Some(Duration::from_millis(millis)), ..well() };
+    find(&mut peers, took(1));
+    assert_eq!(find(&mut peers, took(120)), None, "one turn may be a busy moment");
+    let news = find(&mut peers, took(130)).expect("it is sure now");
+    let slow = RoundTrips { shortest: 1_000, now: 130_000 };
+    assert_eq!(news.known.verdict, Verdict::Slow(slow));
+    assert!(news.known.verdict.traffic_flows());
+    assert_eq!(find(&mut peers, took(125)), None, "more of the same is nothing new");
+    assert_eq!(find(&mut peers, took(2)).expect("news").known.verdict, Verdict::Reached);
+    // Another address is another way, which may be longer.
+    let elsewhere = Target { public: [Some(IpAddr::from([192, 0, 2, 99])), None], ..target(2) };
+    peers.put(net(2), elsewhere, NOW, &mut fastrand::Rng::with_seed(3));
+    (0..3).for_each(|_| drop(find(&mut peers, took(120))));
+    assert_eq!(peers.known(&net(2)).expect("known").verdict, Verdict::Reached);
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use flannel_kernel::look::Device;
 use flannel_netlink::xfrm::Direction;
 
 use super::{Entrance, Walk};
@@ -97,11 +98,16 @@ impl Walk<'_> {
         }
         let header = Header { src, dst, protocol: Some(protocol), port };
         let Some(device) = self.kernel.device(card) else { return true };
-        let dropped = match hook {
-            Hook::In => self.queues.coming_in(device, header),
-            _ => self.queues.going_out(device, header),
-        };
-        self.passes_queues(hops, dropped)
+        match hook {
+            Hook::In => self.passes_queues(hops, self.queues.coming_in(device, header)),
+            _ => self.leaves_by(hops, device, header),
+        }
+    }
+
+    /// Whether a packet passes the filters and the queue of the device that it leaves by; what delays it there is told.
+    pub(super) fn leaves_by(&self, hops: &mut Hops, device: &Device, header: Header) -> bool {
+        self.queues.delays(device).into_iter().for_each(|delay| hops.unknown("queue", delay));
+        self.passes_queues(hops, self.queues.going_out(device, header))
     }
 
     /// Takes a packet through the rules as it is, as large as it may be, and as a later one of its conversation.

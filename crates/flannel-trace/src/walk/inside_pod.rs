@@ -74,7 +74,11 @@ impl Walk<'_> {
             Packet { iif: name.clone(), oif: name, ..Packet::first(hook, ends.0, ends.1, TCP) };
         let header = Header { src: ends.0, dst: ends.1, protocol: None, port: None };
         let queues = match leg {
-            Leg::Leaves => inside.queues.going_out(&inside.device, header),
+            Leg::Leaves => {
+                let delay = inside.queues.delays(&inside.device).into_iter();
+                delay.for_each(|delay| hops.unknown("pod", format!("in the pod {pod}: {delay}")));
+                inside.queues.going_out(&inside.device, header)
+            }
             Leg::Arrives => inside.queues.coming_in(&inside.device, header),
         };
         let by_rules = judge_kinds(&inside.rules, &packet, Some(inside.device.mtu));

@@ -69,7 +69,7 @@ impl Walk<'_> {
         };
         let header = Header { src: from, dst: pod, protocol: None, port: None };
         for device in [bridge].into_iter().chain(&found.port) {
-            if !self.passes_queues(hops, self.queues.going_out(device, header)) {
+            if !self.leaves_by(hops, device, header) {
                 return Ok(false);
             }
         }

@@ -80,10 +80,8 @@ impl Walk<'_> {
         via: Option<IpAddr>,
     ) -> io::Result<()> {
         let header = Header { src: from, dst: to, protocol: None, port: None };
-        let passes = self
-            .kernel
-            .device(link)
-            .is_none_or(|device| self.passes_queues(hops, self.queues.going_out(device, header)));
+        let passes =
+            self.kernel.device(link).is_none_or(|device| self.leaves_by(hops, device, header));
         if !passes {
             return Ok(());
         }

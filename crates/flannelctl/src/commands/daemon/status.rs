@@ -70,7 +70,8 @@ impl StatusArgs {
     }
 }
 
-/// What on this node drops packets, where the daemon has found that some are lost and cannot tell on which side.
+/// What on this node drops or delays packets, where the daemon has found that some are lost or late and cannot tell on which
+/// side.
 fn causes_here(state: &DaemonState, socket: &Path) -> String {
     let layers = ["tunnel", "underlay"];
     let probing = state.networks.iter().filter_map(|network| network.probing.as_ref());
@@ -81,7 +82,7 @@ fn causes_here(state: &DaemonState, socket: &Path) -> String {
     if !is_lost || !rustix::process::geteuid().is_root() {
         return String::new();
     }
-    let _progress = Progress::of("looking for what drops packets on this node");
+    let _progress = Progress::of("looking for what drops or delays packets on this node");
     let gathered = Surroundings::gather(&Knowing::of_daemon(socket));
     let causes = gathered.map(|(around, _)| way::causes(&around)).unwrap_or_default();
     let mut text = String::new();
@@ -91,7 +92,7 @@ fn causes_here(state: &DaemonState, socket: &Path) -> String {
         let _ = writeln!(text, "    mend it: {}", plain(&cause.fix));
     }
     if causes.is_empty() {
-        let _ = writeln!(text, "on this node: nothing was found that drops packets");
+        let _ = writeln!(text, "on this node: nothing was found that drops or delays packets");
     }
     text
 }
