@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use super::{InvalidMessage, Message};
 
-/// One that does not answer for so long hangs.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// One that does not answer for so long hangs, and is ended with all its tunnels. It is silent about a connection until the
+/// step of its negotiation is done, and for the first one the kernel may load modules: on a slow machine that takes a while.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// charon itself takes and sends nothing longer.
 const MOST_BYTES: usize = 512 * 1024;
 
