@@ -185,6 +185,7 @@ async fn what_cannot_be_is_refused_with_reasons_and_changes_nothing() {
         let (got, text) = http(at, head, body).await;
         assert_eq!(got, status, "{head} {body}: {text}");
         assert!(text.trim().len() > 10, "{head}: {text:?}");
+        assert!(!text.contains("etcd"), "there is none here: {text}");
     }
     assert_eq!(http(at, "GET /v1/_/leases HTTP/1.1", "").await.1, before);
     let (_, text) = http(at, "GET /v1/x/config HTTP/1.1\r\nAccept: application/json", "").await;

@@ -8,7 +8,7 @@ use flannel_server::Server;
 use flannel_store::Cursor;
 use flannel_store::testing::AcquireAs as _;
 use flannel_store::testing::EtcdServer;
-use flannel_store::{Admin as _, Store as _, StoreError, StoreEvent};
+use flannel_store::{Admin as _, AnnouncedSince, Store as _, StoreError, StoreEvent};
 use tokio::time::timeout;
 use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -94,6 +94,8 @@ async fn what_etcd_tells_is_told_on_without_asking_etcd_again() {
         let event = timeout(PATIENCE, events.recv()).await.unwrap();
         let Some(StoreEvent::Put(stored)) = event else { panic!("{event:?}") };
         assert_eq!(stored.version, etcd.raw().get(&key).await.unwrap().version());
+        let first = stored.since.map(AnnouncedSince::number);
+        assert_eq!(first, Some(stored.version.number()), "it was written once");
         assert!(stored.reserved, "it has no end");
     }
     // One for each is this test's own; now and then the service looks for new networks.

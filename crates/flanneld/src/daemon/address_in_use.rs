@@ -143,3 +143,49 @@ fn machine_words(theirs: Option<NonZeroU64>, ours: Option<NonZeroU64>) -> &'stat
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use flannel_kernel::InterfaceAddress;
+
+    use super::*;
+
+    fn card(addresses: &[(&str, bool)]) -> Interface {
+        let address = |(text, duplicate): &(&str, bool)| InterfaceAddress {
+            addr: text.parse().expect("an address"),
+            permanent: true,
+            temporary: false,
+            deprecated: false,
+            duplicate: *duplicate,
+        };
+        Interface {
+            index: 2,
+            name: "eth0".parse().expect("a name"),
+            mac: Some(Mac([2, 0, 0, 0, 0, 1])),
+            mtu: 1500,
+            up: true,
+            loopback: false,
+            master: None,
+            addresses: addresses.iter().map(address).collect(),
+        }
+    }
+
+    #[test]
+    fn an_address_that_the_kernel_found_on_another_machine_is_in_use() {
+        let card = card(&[("fd00:100::1/64", true), ("fd00:100::2/64", false)]);
+        let facts = Facts { interfaces: vec![card], ..Facts::default() };
+        let found = |text: &str| found_by_kernel(&facts, text.parse().expect("an address"));
+        assert!(found("fd00:100::1").is_some_and(|how| how.contains("eth0 (dadfailed)")));
+        assert_eq!(found("fd00:100::2"), None);
+    }
+
+    #[test]
+    fn an_ipv6_address_is_asked_for_from_the_links_own_and_an_ipv4_one_from_none() {
+        let card =
+            card(&[("192.0.2.1/24", false), ("fd00:100::1/64", false), ("fe80::1/64", false)]);
+        let from = |text: &str| source(&card, text.parse().expect("an address"));
+        assert_eq!(from("192.0.2.9"), None);
+        assert_eq!(from("fd00:100::1"), Some("fe80::1".parse().expect("an address")));
+        assert_eq!(from("fe80::1"), None, "not from the address in question");
+    }
+}

@@ -582,6 +582,25 @@ fn a_mac_that_was_copied_while_a_node_was_switched_off_stays_its_holders() -> Re
     Ok(())
 }
 
+/// It has never seen either of them alone, and the one who came later has the lower subnet.
+#[test]
+fn a_new_node_goes_by_the_store_for_who_announced_a_mac_first() -> Result<()> {
+    let lab = lab(1).no_daemons().start()?;
+    let (node, (first, value), (later, copied)) = (lab.node(1), peer(100), peer(5));
+    let mac = "02:00:00:00:01:64";
+    let copied = copied.replace("02:00:00:00:01:05", mac);
+    // The first one renews its lease after it was copied.
+    for (key, value) in [(&first, &value), (&later, &copied), (&first, &value)] {
+        lab.etcd()?.put(&lease_path(&lab, key), value)?;
+    }
+    node.flanneld().start()?;
+    node.flanneld().wait_ready()?;
+    let all = node.output(&["bridge", "fdb", "show", "dev", "flannel.1"])?.stdout;
+    let leads_to: String = all.lines().filter(|line| line.starts_with(mac)).collect();
+    assert!(leads_to.contains("192.168.100.100"), "{all}\n{}", node.flanneld().log());
+    Ok(())
+}
+
 /// The victim, and everybody else, names whoever announces the victim's MAC; no probe has to be believed.
 #[test]
 fn a_node_whose_mac_is_copied_names_the_one_who_copied_it() -> Result<()> {
