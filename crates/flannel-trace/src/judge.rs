@@ -49,6 +49,24 @@ pub(crate) fn bridge_mtu(bridge: &Device, mtu: Option<u32>) -> Result<(), Fault>
     }
 }
 
+/// A port whose MTU its bridge has taken over: a bridge follows the smallest of its ports.
+pub(crate) fn narrowing_port(
+    bridge: &Device,
+    ports: &[Device],
+    mtu: Option<u32>,
+) -> Result<(), Fault> {
+    let is_narrow =
+        |port: &&Device| port.mtu == bridge.mtu && mtu.is_some_and(|mtu| port.mtu < mtu);
+    let (Some(port), Some(mtu)) = (ports.iter().find(is_narrow), mtu) else { return Ok(()) };
+    let (port, narrow, bridge) = (&port.name, port.mtu, &bridge.name);
+    Err(Fault {
+        what: format!(
+            "{port} has an MTU of {narrow}, and so has {bridge}, whose port it is: pods send packets of up to {mtu} bytes"
+        ),
+        fix: format!("ip link set {port} mtu {mtu}; ip link set {bridge} mtu {mtu}"),
+    })
+}
+
 /// A device that does not say which addresses this node has.
 pub(crate) fn arp(device: &Device) -> Result<(), Fault> {
     let name = &device.name;
@@ -659,6 +677,16 @@ mod tests {
         assert!(fdb(&peer, "flannel.1", its, Some([192, 0, 2, 2].into())).is_ok());
         assert!(fdb(&peer, "flannel.1", its, Some([192, 0, 2, 9].into())).is_err());
         assert!(fdb(&peer, "flannel.1", its, None).is_err());
+    }
+
+    #[test]
+    fn the_port_whose_mtu_a_bridge_has_taken_over_is_named_and_not_the_bridge() {
+        let device = |name: &str, mtu| Device { mtu, ..Device::plain(1, name) };
+        let ports = [device("veth1", 1450), device("veth2", 1000)];
+        let found = narrowing_port(&device("cni0", 1000), &ports, Some(1450)).unwrap_err();
+        assert!(found.what.starts_with("veth2 has an MTU of 1000"), "{}", found.what);
+        assert!(narrowing_port(&device("cni0", 1450), &ports, Some(1450)).is_ok());
+        assert!(narrowing_port(&device("cni0", 900), &ports, Some(1450)).is_ok(), "its own");
     }
 
     #[test]

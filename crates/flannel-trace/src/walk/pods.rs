@@ -165,7 +165,15 @@ impl Walk<'_> {
         bridge: &Device,
     ) -> io::Result<Option<FoundPod>> {
         let usual = self.node.mtu;
+        let ports: Vec<Device> = self
+            .kernel
+            .devices
+            .iter()
+            .filter(|port| port.master == Some(bridge.index))
+            .cloned()
+            .collect();
         if !hops.take("bridge", judge::bridge(bridge))
+            || !hops.passes("veth", judge::narrowing_port(bridge, &ports, usual))
             || !hops.passes("bridge", judge::bridge_mtu(bridge, usual))
             || !hops.passes("arp", judge::arp(bridge))
         {
@@ -243,13 +251,6 @@ impl Walk<'_> {
             return Ok(None);
         }
         let is_bridge = bridge.kind == "bridge";
-        let ports: Vec<Device> = self
-            .kernel
-            .devices
-            .iter()
-            .filter(|port| port.master == Some(bridge.index))
-            .cloned()
-            .collect();
         let mut port = self.port_of(&ports, found.mac)?;
         if port.is_none() && is_bridge {
             // A bridge forgets those who are silent, and all that is behind a port that goes down.
