@@ -56,16 +56,14 @@ struct Bed {
     lab: Lab,
     one: Pod,
     two: Pod,
-    /// Packets of IPv6 are traced.
-    is_v6: bool,
     /// A further pod on each node.
     beside: [Pod; 2],
     /// A pod has processes, by which its network is found.
     _running: Vec<Process>,
 }
 
-fn start(is_v6: bool) -> Bed {
-    let lab = Lab::builder().nodes(2).backend("vxlan").ipv6(is_v6).start().unwrap();
+fn start() -> Bed {
+    let lab = Lab::builder().nodes(2).backend("vxlan").start().unwrap();
     let (one, two) = (lab.pod(1).unwrap(), lab.pod(2).unwrap());
     let beside = [lab.pod(1).unwrap(), lab.pod(2).unwrap()];
     lab.wait_until("pods to reach each other", LIMIT, || lab.ping(&one, &two)).unwrap();
@@ -74,7 +72,7 @@ fn start(is_v6: bool) -> Bed {
         sleep.arg("600");
         pod.spawn(sleep).unwrap()
     });
-    Bed { lab, one, two, is_v6, beside, _running: running.into() }
+    Bed { lab, one, two, beside, _running: running.into() }
 }
 
 impl Bed {
@@ -93,11 +91,7 @@ impl Bed {
     }
 
     fn trace(&self, more: &[&str]) -> Value {
-        let of = |pod: &Pod| match self.is_v6 {
-            true => pod.v6().unwrap().to_string(),
-            false => pod.v4().unwrap().to_string(),
-        };
-        let (from, to) = (of(&self.one), of(&self.two));
+        let (from, to) = (self.one.v4().unwrap().to_string(), self.two.v4().unwrap().to_string());
         let words = [&[FLANNELCTL, "trace", &from, &to, "-o", "json"], more].concat();
         let output = self.lab.node(1).output(&words).unwrap();
         serde_json::from_str(&output.stdout)
@@ -222,7 +216,7 @@ fn every_odd_fault_of_the_table_is_named_where_it_is_and_nothing_else_is() {
 
 /// Goes through every second fault of the table, so that two tests beside each other go through all.
 fn name_faults_of_half(half: usize) {
-    let bed = start(false);
+    let bed = start();
     bed.is_whole("nothing");
     let (one, two) = (bed.one.v4().unwrap(), bed.two.v4().unwrap());
     let port_of = |node: u16, pod: &str| {
@@ -679,41 +673,6 @@ fn name_faults_of_half(half: usize) {
     bed.is_whole("all");
 }
 
-#[test]
-fn wrong_neighbours_and_duplicates_of_ipv6_are_named() {
-    let bed = start(true);
-    let (one, two) = (bed.one.v6().unwrap(), bed.two.v6().unwrap());
-    bed.is_whole("nothing");
-    let address = |command: &str| format!("ip addr {command} {two}/128 dev eth0");
-    let faults = [
-        Fault {
-            at: At::There,
-            plant: format!(
-                "ip neigh replace {two} lladdr 02:00:00:00:00:99 dev cni0 nud permanent"
-            ),
-            heal: format!("ip neigh del {two} dev cni0"),
-            says: Says::Wrong("node2 there neighbour", "02:00:00:00:00:99 on cni0"),
-            check: None,
-        },
-        Fault {
-            at: At::BesideTwo,
-            plant: format!("{} nodad", address("add")),
-            heal: address("del"),
-            says: Says::Wrong("node2 there pod", "the address is given out twice"),
-            check: None,
-        },
-        Fault {
-            at: At::Two,
-            plant: format!("ip -6 rule add to {one} prohibit"),
-            heal: format!("ip -6 rule del to {one} prohibit"),
-            says: Says::Wrong("node2 there pod", "of the type prohibit"),
-            check: None,
-        },
-    ];
-    let all: Vec<String> = faults.iter().filter_map(|fault| bed.is_named(fault).err()).collect();
-    assert!(all.is_empty(), "{}", all.join("\n\n"));
-}
-
 /// What the daemon of a node says of its one peer.
 fn probe(bed: &Bed, node: u16) -> Value {
     let output = bed.lab.node(node).output(&[FLANNELCTL, "peers", "-o", "json"]).unwrap();
@@ -722,7 +681,7 @@ fn probe(bed: &Bed, node: u16) -> Value {
 
 #[test]
 fn losses_and_a_narrow_path_are_known_to_both_nodes_by_one_number_and_requests_pass_it() {
-    let bed = start(false);
+    let bed = start();
     let wait = |what: &str, holds: &dyn Fn() -> Result<(), String>| {
         bed.lab.wait_until(what, LIMIT, holds).unwrap();
     };
@@ -808,7 +767,7 @@ fn an_ipv6_address_given_out_twice_and_a_wrong_ipv6_neighbour_are_named() {
 #[test]
 #[ignore = "needs a kernel with netem: scripts/vm has one"]
 fn delays_and_losses_made_by_netem_are_named_as_slow_and_lossy_with_their_queue() {
-    let bed = start(false);
+    let bed = start();
     let verdict_is = |wanted: &str| {
         let holds = || {
             let probe = probe(&bed, 1);
