@@ -796,8 +796,13 @@ fn delays_and_losses_made_by_netem_are_named_as_slow_and_lossy_with_their_queue(
 
     bed.run(At::There, "tc qdisc replace dev eth0 root netem loss 30%");
     verdict_is("lossy");
-    let said = status(2);
-    assert!(said.contains("netem of eth0, which drops 30.0 % of what it sends"), "{said}");
+    // The other node finds it out by probes of its own.
+    let named = || {
+        let said = status(2);
+        let is_named = said.contains("netem of eth0, which drops 30.0 % of what it sends");
+        if is_named { Ok(()) } else { Err(said) }
+    };
+    bed.lab.wait_until("its queue to be named", LIMIT, named).unwrap();
     bed.run(At::There, "tc qdisc del dev eth0 root");
     verdict_is("reached");
 }
