@@ -92,7 +92,7 @@ fn nobody_but_root_may_ask_and_a_daemon_killed_leaves_no_socket_in_the_way() -> 
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::PermissionDenied);
     node.flanneld().kill9();
     let error = flannelctl(&lab, 1, &["status"]).unwrap_err().to_string();
-    assert!(error.contains("is it running on this node"), "{error}");
+    assert!(error.contains("is it running (on this node: `systemctl status flanneld`)"), "{error}");
     node.flanneld().start()?;
     flannelctl(&lab, 1, &["status", "--wait"])?;
     Ok(())
