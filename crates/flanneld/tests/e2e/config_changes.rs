@@ -427,6 +427,11 @@ fn a_config_changed_while_a_node_was_down_is_followed_at_its_start() -> Result<(
     change(&lab, "network 10.99.0.0/16", &config, |held| {
         some(held, "device flannel.3 up") && !some(held, "10.244.") && !some(held, "flannel.1 ")
     })?;
+    for node in lab.nodes() {
+        lab.wait_until("the subnet file", LIMIT, || {
+            node.read_file(SUBNET_ENV).is_ok_and(|env| env.contains("FLANNEL_SUBNET=10.99."))
+        })?;
+    }
     let (one, two) = (lab.pod(1)?, lab.pod(2)?);
     reach_each_other(&lab, &one, &two)
 }
