@@ -14,6 +14,8 @@ use crate::{arp, neighbour_discovery, open_packet_socket};
 
 /// Longer than any frame that answers.
 const LARGEST_FRAME: usize = 256;
+/// Machines that are told apart: whoever answers in many names gains nothing by more of them.
+const MAX_ANSWERS: usize = 16;
 
 /// Who has `address`, asked on one link.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +67,7 @@ impl AddressQuestion {
                 if found.is_empty() {
                     until = Instant::now() + timing.more;
                 }
-                if !found.contains(&mac) {
+                if found.len() < MAX_ANSWERS && !found.contains(&mac) {
                     found.push(mac);
                 }
             }
