@@ -39,7 +39,8 @@ fuzz_target!(|bytes: &[u8]| {
             }
             rest = &rest[length..];
         }
-        let subnets: Vec<_> = table.leases().into_iter().map(|stored| stored.lease.subnet).collect();
+        let subnets: Vec<_> =
+            table.leases().into_iter().map(|stored| stored.lease.subnet).collect();
         assert!(subnets.is_sorted_by(|one, two| one < two), "each has one holder: {subnets:?}");
     }
 });
