@@ -65,13 +65,11 @@ impl StoreFindings {
             holder: it.holder.to_string(),
             others: it.others.iter().take(MOST_KEPT).map(ToString::to_string).collect(),
         };
-        let unusable = |(node, why): (&Box<str>, &Box<str>)| WireNodeReason {
-            node: node.to_string(),
-            why: why.to_string(),
-        };
         let findings = WireFindings {
             conflicts: self.conflicts.iter().take(MOST_KEPT).map(conflict).collect(),
-            unusable: self.unusable.iter().take(MOST_KEPT).map(unusable).collect(),
+            unusable: (self.unusable.iter().take(MOST_KEPT))
+                .map(|(node, why)| WireNodeReason { node: node.to_string(), why: why.to_string() })
+                .collect(),
         };
         let line = serde_json::to_string(&WireLine { findings }).unwrap_or_default();
         format!("{line}\n")

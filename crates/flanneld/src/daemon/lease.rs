@@ -48,6 +48,8 @@ pub(super) struct OwnLease {
     renew_at: Option<Uptime>,
     /// It was lost or written by somebody else; when to take it back.
     question: Option<Instant>,
+    /// The subnet is another node's by now, and none is free.
+    is_anothers: bool,
     last_reclaim: Option<Instant>,
     /// What was last wrong with it, and until when that still counts.
     last_problem: Option<(String, Instant)>,
@@ -87,6 +89,7 @@ impl OwnLease {
                         former: given_up.into_iter().collect(),
                         renew_at: None,
                         question: None,
+                        is_anothers: false,
                         last_reclaim: None,
                         last_problem: None,
                         backoff,
@@ -218,6 +221,11 @@ impl OwnLease {
             .then(|| format!("this node's lease {} {what}{fix}", self.subnet()))
     }
 
+    /// Another node has this node's subnet, and no pod may get an address of it.
+    pub(super) fn is_anothers(&self) -> bool {
+        self.is_anothers
+    }
+
     /// The lease is to be taken back now.
     pub(super) fn is_in_question(&self) -> bool {
         self.question.is_some_and(|due| due <= Instant::now())
@@ -335,6 +343,13 @@ impl OwnLease {
                 Some(snapshot)
             }
             Err(error) => {
+                // With its own subnet free, this node would have got it.
+                let is_anothers = matches!(error, ClaimError::Store(StoreError::OutOfSubnets(_)))
+                    && network.config().accepts(&self.subnet());
+                if is_anothers && !self.is_anothers {
+                    identity::withdraw_subnet_file(setup);
+                }
+                self.is_anothers |= is_anothers;
                 let pause = say_failed(&error, &mut self.backoff, &mut self.reminder);
                 self.question = Some(Instant::now() + pause);
                 None
@@ -345,6 +360,7 @@ impl OwnLease {
     fn hold(&mut self, held: Held) {
         self.writes.add(held.version, held.lease.attrs.clone());
         self.held = held;
+        self.is_anothers = false;
     }
 
     fn schedule(&mut self, margin: Duration) {

@@ -12,7 +12,7 @@ impl Daemon {
     pub(super) fn write_subnet_file(&mut self) {
         let (config, subnet) = (self.network.config(), self.own.subnet());
         // While a subnet of the new network is waited for, pods are better told the old one, whole.
-        if !config.accepts(&subnet) {
+        if !config.accepts(&subnet) || self.own.is_anothers() {
             self.subnet_file_due = Instant::now() + SUBNET_FILE_LOOK;
             return;
         }
@@ -47,7 +47,7 @@ impl Daemon {
     /// Whoever tidies up below `/run` may have taken it away, and without it no pod is started.
     pub(super) fn look_at_subnet_file(&mut self) {
         let path = &self.setup.subnet_file;
-        let is_due = self.network.config().accepts(&self.own.subnet());
+        let is_due = self.network.config().accepts(&self.own.subnet()) && !self.own.is_anothers();
         if is_due && self.subnet_file_error.is_none() && !path.exists() {
             tracing::warn!(
                 event = "file-restored",

@@ -383,7 +383,16 @@ fn a_subnet_file_with_the_subnet_of_another_node_is_removed_though_no_other_is_f
     lab.etcd()?.delete(&lease_path(&lab, &peer(52).0))?;
     node.flanneld().wait_ready()?;
     assert_eq!(own_key(&lab, 1)?, "10.244.52.0-24");
-    Ok(())
+    assert!(node.read_file(SUBNET_ENV)?.contains("10.244.52.1/24"));
+
+    // Another node takes it while this one runs.
+    let theirs = peer(52).1.replace("192.168.100.52", "192.168.100.2");
+    lab.etcd()?.put(&lease_path(&lab, "10.244.52.0-24"), theirs)?;
+    lab.wait_until("the file to go", LIMIT, || node.read_file(SUBNET_ENV).is_err())?;
+    lab.etcd()?.delete(&lease_path(&lab, &peer(51).0))?;
+    lab.wait_until("the file of another subnet", LIMIT, || {
+        node.read_file(SUBNET_ENV).is_ok_and(|file| file.contains("10.244.51.1/24"))
+    })
 }
 
 /// Node 2 is told to announce the address of node 1, which runs, and gets its lease when that one has gone.
