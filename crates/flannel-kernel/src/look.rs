@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use flannel_netlink::{Connection, NetlinkError, Protocol};
 use ipnet::IpNet;
+use netlink_packet_core::DefaultNla;
 use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{RouteAttribute, RouteMetric, RouteType};
@@ -94,12 +95,17 @@ pub struct Decision {
     pub mtu: Option<u32>,
 }
 
+/// Attribute of a question for a route: the IP protocol of the packet.
+const RTA_IP_PROTO: u16 = 27;
+
 /// A packet as the kernel is asked about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub dst: IpAddr,
     /// From where, and by which device it comes in; without, this host sends it.
     pub from: Option<(IpAddr, u32)>,
+    /// IP protocol, of which there may be routing rules of its own: TCP or UDP.
+    pub protocol: Option<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,7 +204,14 @@ impl Kernel {
 
     /// As `ip route get` asks.
     pub fn decide(&mut self, asked: Asked) -> io::Result<Result<Decision, NetlinkError>> {
-        let route = match self.connection.get(&lookup_route(asked.dst, asked.from))? {
+        let mut question = lookup_route(asked.dst, asked.from);
+        if let (RouteNetlinkMessage::GetRoute(route), Some(protocol)) =
+            (&mut question, asked.protocol)
+        {
+            let protocol = DefaultNla::new(RTA_IP_PROTO, vec![protocol]);
+            route.attributes.push(RouteAttribute::Other(protocol));
+        }
+        let route = match self.connection.get(&question)? {
             Ok(RouteNetlinkMessage::NewRoute(route)) => route,
             Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
             Err(error) => return Ok(Err(error)),

@@ -30,6 +30,7 @@ const GET_POLICY: u16 = 0x15;
 const ACQUIRE: u16 = 0x17;
 /// Adds it, or takes the place of the one that is there.
 const UPDATE_POLICY: u16 = 0x19;
+const GET_DEFAULT: u16 = 0x28;
 
 const TEMPLATES: u16 = 5;
 const MARK: u16 = 21;
@@ -44,6 +45,8 @@ const LIFETIME_LEN: usize = 64;
 const CURRENT_LEN: usize = 32;
 const POLICY_LEN: usize = 168;
 const POLICY_ID_LEN: usize = 64;
+/// One byte for each direction.
+const DEFAULTS_LEN: usize = 3;
 const TEMPLATE_LEN: usize = 64;
 const STATE_LEN: usize = 224;
 /// Where the fields of a policy begin that follow its lifetimes.
@@ -116,9 +119,9 @@ pub struct ObservedPolicy {
     pub plain: bool,
 }
 
-/// A policy that lets none of its packets through.
+/// What a policy means for a packet: it is let through, in a tunnel or not, or dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockingPolicy {
+pub struct PolicyEffect {
     pub direction: Direction,
     pub src: IpNet,
     pub dst: IpNet,
@@ -126,6 +129,7 @@ pub struct BlockingPolicy {
     pub protocol: u8,
     /// Nothing else narrows it down: ports, a device, a mark.
     pub whole: bool,
+    pub blocks: bool,
 }
 
 /// A tunnel's one direction, with its keys; these are not read.
@@ -243,28 +247,39 @@ pub fn read_policy(message: Message<'_>) -> Option<ObservedPolicy> {
     Some(ObservedPolicy { direction, src, dst, tunnel, plain })
 }
 
-/// A policy that blocks, as an answer shows it. `None`: it is none, or does something else.
-pub fn read_blocking_policy(message: Message<'_>) -> Option<BlockingPolicy> {
+/// What a policy does, as an answer shows it. `None`: it is not a policy.
+pub fn read_policy_effect(message: Message<'_>) -> Option<PolicyEffect> {
     if message.kind != NEW_POLICY {
         return None;
     }
     let body = message.payload.get(..POLICY_LEN)?;
     let (src, dst, _) = read_selector(body)?;
     let [direction, action, ..] = body[POLICY_FIELDS + 8..] else { return None };
-    if action != BLOCK {
-        return None;
-    }
     let attributes = Attributes(message.payload.get(POLICY_LEN..)?);
     let marked = attributes.get(MARK).is_some_and(|mark| mark.iter().any(|byte| *byte != 0));
     let ports_and_device = body[32..40].iter().chain(&body[48..56]);
     let whole = !marked && ports_and_device.into_iter().all(|byte| *byte == 0);
-    Some(BlockingPolicy {
+    Some(PolicyEffect {
         direction: Direction::of(direction)?,
         src,
         dst,
         protocol: body[44],
         whole,
+        blocks: action == BLOCK,
     })
+}
+
+/// Asks what becomes of packets that no policy is for.
+pub fn get_defaults() -> XfrmRequest {
+    XfrmRequest::new(GET_DEFAULT, vec![0; DEFAULTS_LEN])
+}
+
+/// Directions in which a packet that no policy is for is dropped.
+pub fn read_blocked_by_default(message: Message<'_>) -> Vec<Direction> {
+    let defaults = message.payload.get(..DEFAULTS_LEN).filter(|_| message.kind == GET_DEFAULT);
+    let ordered = [Direction::In, Direction::Forward, Direction::Out];
+    let both = ordered.into_iter().zip(defaults.unwrap_or_default());
+    both.filter(|(_, action)| **action == BLOCK).map(|(direction, _)| direction).collect()
 }
 
 const BLOCK: u8 = 1;

@@ -408,6 +408,13 @@ fn name_faults_of_half(half: usize) {
         None,
     );
     add(At::There, policy("fwd"), Says::Wrong("node2 there policy", "(dir fwd)"), None);
+    let default = |action: &str| format!("ip xfrm policy setdefault fwd {action}");
+    add(
+        At::Here,
+        (default("block"), default("accept")),
+        Says::Wrong("here there policy", "getdefault: fwd block"),
+        None,
+    );
 
     // Neighbours, duplicates, ports of the bridge.
     let neighbour = |ip: &str, device: &str| {
@@ -513,6 +520,13 @@ fn name_faults_of_half(half: usize) {
         At::Here,
         (format!("ip rule add from {one} prohibit"), format!("ip rule del from {one} prohibit")),
         Says::Wrong("here there route", "of the type prohibit"),
+        None,
+    );
+    let of_tcp = |verb: &str| format!("ip rule {verb} from {one} ipproto tcp blackhole");
+    add(
+        At::Here,
+        (of_tcp("add"), of_tcp("del")),
+        Says::Wrong("here there route", "of the type blackhole"),
         None,
     );
 

@@ -8,7 +8,7 @@ use flannel_netlink::xfrm::Direction;
 use super::{Entrance, Walk};
 use crate::firewall::{Conversation, Drop, Dropped, Hook, ICMP, ICMPV6, Packet, Rules, TCP, UDP};
 use crate::hop::Hops;
-use crate::ipsec_policies::blocking;
+
 use crate::judge::{may_drop, some_of_many};
 use crate::queues::{self, Header};
 
@@ -40,7 +40,7 @@ impl Walk<'_> {
             Hook::Forward => &[Direction::Forward, Direction::Out],
             _ => &[Direction::Out],
         };
-        if let Some(fault) = blocking(&self.policies, directions, src, dst, None) {
+        if let Some(fault) = self.policies.blocking(directions, src, dst, None) {
             return hops.take("policy", Err(fault));
         }
         let packet = Packet {
@@ -83,7 +83,7 @@ impl Walk<'_> {
             Hook::In => (Direction::In, "of"),
             _ => (Direction::Out, "to"),
         };
-        if let Some(fault) = blocking(&self.policies, &[direction], src, dst, Some(protocol)) {
+        if let Some(fault) = self.policies.blocking(&[direction], src, dst, Some(protocol)) {
             return hops.take("policy", Err(fault));
         }
         let port = (port > 0).then_some(port);

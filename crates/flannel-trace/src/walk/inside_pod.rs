@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use flannel_kernel::Mac;
 use flannel_kernel::look::{Asked, Decision, Device, Kernel};
 use flannel_netlink::NetlinkError;
-use flannel_netlink::xfrm::{BlockingPolicy, Direction};
+use flannel_netlink::xfrm::Direction;
 
 use super::dropping::judge_kinds;
 use super::{Walk, setting};
 use crate::firewall::{Hook, Packet, Rules, TCP};
 use crate::hop::Hops;
-use crate::ipsec_policies::{self, blocking};
+use crate::ipsec_policies::IpsecPolicies;
 use crate::judge::{self, Fault};
 use crate::pod_namespace::PodNamespace;
 use crate::queues::{Header, Queues};
@@ -35,7 +35,7 @@ pub(crate) struct InsidePod {
     /// The setting by which it answers no echo request, which all that `--live` sends are.
     ignores_echo: Option<&'static str>,
     rules: Rules,
-    policies: Vec<BlockingPolicy>,
+    policies: IpsecPolicies,
     queues: Queues,
 }
 
@@ -66,7 +66,7 @@ impl Walk<'_> {
             Leg::Leaves => (Hook::Out, Direction::Out, (pod, other)),
             Leg::Arrives => (Hook::In, Direction::In, (other, pod)),
         };
-        if let Some(fault) = blocking(&inside.policies, &[direction], ends.0, ends.1, None) {
+        if let Some(fault) = inside.policies.blocking(&[direction], ends.0, ends.1, None) {
             return hops.take("pod", Err(judge::in_pod(pod, fault)));
         }
         let name = inside.device.name.clone();
@@ -110,7 +110,7 @@ fn look(pod: IpAddr, other: IpAddr) -> Option<InsidePod> {
     let mut kernel = Kernel::open().ok()?;
     let has = |device: &&Device| device.addresses.iter().any(|net| net.addr() == pod);
     let device = kernel.devices.iter().find(has)?.clone();
-    let way = kernel.decide(Asked { dst: other, from: None }).ok()?;
+    let way = kernel.decide(Asked { dst: other, from: None, protocol: Some(TCP) }).ok()?;
     let gateway = way.as_ref().ok().and_then(|way| way.via);
     let neighbours = kernel.neighbours(pod.is_ipv4(), device.index).unwrap_or_default();
     let written =
@@ -132,7 +132,7 @@ fn look(pod: IpAddr, other: IpAddr) -> Option<InsidePod> {
         way,
         written_gateway: written.and_then(|one| one.mac),
         rules: Rules::read(),
-        policies: ipsec_policies::read(),
+        policies: IpsecPolicies::read(),
         queues,
     })
 }

@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 
 use flannel_kernel::Mac;
 use flannel_kernel::look::{Asked, Device, Kernel};
-use flannel_netlink::xfrm::BlockingPolicy;
 use netlink_packet_route::neighbour::NeighbourState;
 
-use crate::firewall::Rules;
+use crate::firewall::{Rules, TCP};
 use crate::hop::{Hop, Hops, Way};
-use crate::ipsec_policies;
+use crate::ipsec_policies::IpsecPolicies;
 use crate::judge::{self, Fault, Judged};
 use crate::queues::Queues;
 use crate::{End, NodeInNetwork};
@@ -38,7 +37,7 @@ pub fn walk(
 ) -> io::Result<Vec<Hop>> {
     let mut kernel = Kernel::open()?;
     let queues = Queues::read(&mut kernel);
-    let policies = ipsec_policies::read();
+    let policies = IpsecPolicies::read();
     let mut walk = Walk { kernel, rules: Rules::read(), queues, policies, node };
     let mut hops = walk.direction(Way::There, from, to)?;
     hops.extend(walk.direction(Way::Back, to, from)?);
@@ -49,7 +48,7 @@ struct Walk<'a> {
     kernel: Kernel,
     rules: Rules,
     queues: Queues,
-    policies: Vec<BlockingPolicy>,
+    policies: IpsecPolicies,
     node: &'a NodeInNetwork,
 }
 
@@ -152,7 +151,8 @@ impl Walk<'_> {
             return Ok(None);
         }
         let index = entered.and_then(|name| self.kernel.device(name)).map(|device| device.index);
-        let asked = Asked { dst: to, from: index.map(|index| (from, index)) };
+        let from_device = index.map(|index| (from, index));
+        let asked = Asked { dst: to, from: from_device, protocol: Some(TCP) };
         let way = match self.kernel.decide(asked)? {
             Ok(way) => way,
             Err(error) => {
@@ -163,8 +163,10 @@ impl Walk<'_> {
                     return Ok(None);
                 }
                 let see = match entered {
-                    Some(entered) => format!("ip route get {to} from {from} iif {entered}"),
-                    None => format!("ip route get {to}"),
+                    Some(entered) => {
+                        format!("ip route get {to} from {from} iif {entered} ipproto tcp")
+                    }
+                    None => format!("ip route get {to} ipproto tcp"),
                 };
                 hops.take("route", judge::no_route(&error, &see));
                 return Ok(None);
@@ -180,7 +182,7 @@ impl Walk<'_> {
         if !from.is_ipv4() || !is_strict(entered) {
             return Ok(None);
         }
-        let back = self.kernel.decide(Asked { dst: from, from: None })?;
+        let back = self.kernel.decide(Asked { dst: from, from: None, protocol: None })?;
         let elsewhere = match back {
             Ok(way) if way.link == entered => return Ok(None),
             Ok(way) => format!("would answer by {}", way.link),

@@ -36,7 +36,7 @@ impl Walk<'_> {
             let Some(index) = self.kernel.device(&card).map(|device| device.index) else {
                 continue;
             };
-            let asked = Asked { dst: *own, from: Some((*public, index)) };
+            let asked = Asked { dst: *own, from: Some((*public, index)), protocol: None };
             match self.kernel.decide(asked)? {
                 Ok(_) => hops.good("underlay", format!("{public} is taken in by {card}")),
                 Err(error) => {
@@ -130,7 +130,7 @@ impl Walk<'_> {
 
     /// From node to node.
     fn underlay(&mut self, hops: &mut Hops, public: IpAddr) -> io::Result<()> {
-        let way = match self.kernel.decide(Asked { dst: public, from: None })? {
+        let way = match self.kernel.decide(Asked { dst: public, from: None, protocol: None })? {
             Ok(way) => way,
             Err(error) => {
                 hops.wrong(

@@ -70,7 +70,7 @@ fn narrow_paths(network: &Network, kernel: &mut Kernel) -> Vec<(IpAddr, u32)> {
     let Some(underlay) = &network.underlay else { return Vec::new() };
     let mut narrow = Vec::new();
     for peer in network.peers.iter().take(PEERS).flat_map(|peer| &peer.public) {
-        let way = kernel.decide(Asked { dst: *peer, from: None });
+        let way = kernel.decide(Asked { dst: *peer, from: None, protocol: None });
         let mtu = way.ok().and_then(Result::ok).and_then(|way| way.mtu);
         narrow.extend(mtu.filter(|mtu| *mtu < underlay.mtu).map(|mtu| (*peer, mtu)));
     }

@@ -95,7 +95,7 @@ fn ask(peers: &[IpAddr]) -> anyhow::Result<Vec<Reached>> {
     let mut kernel = Kernel::open()?;
     let mut reached = Vec::new();
     for (peer, answered) in peers.iter().zip(echo::counted(peers, TIMES, echo::SMALL)?) {
-        let way = kernel.decide(look::Asked { dst: *peer, from: None })?;
+        let way = kernel.decide(look::Asked { dst: *peer, from: None, protocol: None })?;
         let beside = way.is_ok_and(|way| way.via.is_none());
         reached.push(Reached { peer: *peer, asked: TIMES, answered, beside });
     }

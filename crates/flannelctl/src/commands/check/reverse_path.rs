@@ -30,9 +30,9 @@ pub(super) fn look(around: &Surroundings) -> anyhow::Result<Vec<Finding>> {
     for network in &around.networks {
         for (from, to, device) in packets(network, &kernel) {
             let Some(index) = kernel.device(&device).map(|device| device.index) else { continue };
-            let asked = Asked { dst: to, from: Some((from, index)) };
+            let asked = Asked { dst: to, from: Some((from, index)), protocol: None };
             if let Err(NetlinkError { errno, .. }) = kernel.decide(asked)? {
-                let back = kernel.decide(Asked { dst: from, from: None })?;
+                let back = kernel.decide(Asked { dst: from, from: None, protocol: None })?;
                 let strict = is_strict(&device);
                 let answered_by = back.ok().map(|way| way.link);
                 refused.push(Refused { from, to, device, answered_by, errno, strict });
