@@ -36,7 +36,7 @@ fn state(node: &Node) -> String {
         "ip6tables-save",
         "nft list ruleset",
         "ls /run/flannel",
-        "ls /var/lib/flannel/nodes",
+        "ls /var/lib/flannel /var/lib/flannel/nodes /var/lib/flannel/link-holders",
     ];
     let run = |command: &str| node.exec(&["sh", "-c", command]).expect("look at the node");
     // Counters and dates change by themselves.
@@ -102,9 +102,16 @@ fn cleaned_up(mode: &str) {
     };
     assert_eq!(listed(succeeds(&removed)), listed(shown), "not what was announced");
     let after = state(node);
-    for gone in
-        ["flannel.1", "flannel-v6.1", "proto 244", "FLANNEL", "flannel-ipv", "subnet.env", "wgkey"]
-    {
+    for gone in [
+        "flannel.1",
+        "flannel-v6.1",
+        "proto 244",
+        "FLANNEL",
+        "flannel-ipv",
+        "subnet.env",
+        "wgkey",
+        ".json",
+    ] {
         assert!(!after.contains(gone), "{gone} is still there:\n{after}");
     }
     for foreign in [

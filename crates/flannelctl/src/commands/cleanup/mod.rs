@@ -102,7 +102,8 @@ impl CleanupArgs {
         beside.into_iter().chain([self.subnet_dir.clone()]).collect()
     }
 
-    /// Those that are there.
+    /// Those that are there. The secret by which a lease server knows this machine stays: without it the server would
+    /// keep the lease from a node that is installed again.
     fn files(&self) -> Vec<PathBuf> {
         let within = |dir: &PathBuf, kind: &'static str| {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -116,6 +117,8 @@ impl CleanupArgs {
         files.extend(within(&self.subnet_dir, "env"));
         files.extend(within(&self.subnet_dir, "config"));
         files.extend(within(&self.node_dir, "json"));
+        files.extend(within(&self.node_dir.with_file_name("link-holders"), "json"));
+        files.push(self.node_dir.with_file_name("etcd-cluster.json"));
         // Beside it: where plugins and operators ask flanneld, and what it showed to container runtimes.
         for name in [
             flannel_cni::caretaker::SOCKET,
