@@ -21,6 +21,9 @@ const CONTAINER: i64 = 2;
 const NAME_TRIES: usize = 10;
 /// How long a port may take to let frames pass. Without a reason, it takes no time.
 const PORT_PATIENCE: Duration = Duration::from_millis(2500);
+/// How often routes are tried while the kernel has yet to take note that their interface is up, and the pauses between.
+const ROUTE_TRIES: u32 = 500;
+const ROUTE_PAUSE: Duration = Duration::from_millis(5);
 const DETECTION_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
@@ -264,18 +267,20 @@ fn configure_container(
     };
     changes.extend(routes());
     host.apply(vec![Change::set_up_by_name(host_name)])?;
-    let deadline = Instant::now() + PORT_PATIENCE;
     let mut made = kernel.apply(changes);
+    // Tries are counted and not time: where others hold the kernel's lock of all interfaces, one may take seconds.
+    let mut tries = ROUTE_TRIES;
     while let Err(error) = &made
         && matches!(error.errno(), Some(libc::EHOSTUNREACH | libc::ENETUNREACH))
-        && Instant::now() < deadline
+        && tries > 0
     {
+        tries -= 1;
         // The kernel has not yet taken note that the interface is up, and IPv6 waits for that. Being
         // asked about it, it does.
         kernel.link(name)?;
         made = kernel.apply(routes().collect());
         if made.is_err() {
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(ROUTE_PAUSE);
         }
     }
     made?;
