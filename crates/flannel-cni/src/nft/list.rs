@@ -150,6 +150,8 @@ fn taken_port(expressions: Attributes<'_>) -> Option<TakenPort> {
     const META_L4PROTO: u32 = 16;
     const NETWORK_HEADER: u32 = 1;
     const TRANSPORT_HEADER: u32 = 2;
+    const DROP: u32 = 0;
+    const ACCEPT: u32 = 1;
     #[derive(Clone, Copy)]
     enum Loaded {
         Protocol,
@@ -180,7 +182,13 @@ fn taken_port(expressions: Attributes<'_>) -> Option<TakenPort> {
                     Loaded::Destination => taken.destination = Some(ip(value)?),
                 }
             }
-            "immediate" => ends |= data.nested(2).is_some_and(|value| value.nested(2).is_some()),
+            "immediate" => match data.nested(2)?.nested(2).map(|verdict| verdict.be32(1)) {
+                // A value for what follows, such as the address that packets are sent to.
+                None => {}
+                Some(Some(DROP | ACCEPT)) => ends = true,
+                // Other chains decide, and may come back.
+                Some(_) => return None,
+            },
             "nat" | "redir" | "reject" => ends = true,
             _ => return None,
         }
