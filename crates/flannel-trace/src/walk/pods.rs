@@ -165,13 +165,7 @@ impl Walk<'_> {
         bridge: &Device,
     ) -> io::Result<Option<FoundPod>> {
         let usual = self.node.mtu;
-        let ports: Vec<Device> = self
-            .kernel
-            .devices
-            .iter()
-            .filter(|port| port.master == Some(bridge.index))
-            .cloned()
-            .collect();
+        let ports = self.ports_of(bridge);
         if !hops.take("bridge", judge::bridge(bridge))
             || !hops.passes("veth", judge::narrowing_port(bridge, &ports, usual))
             || !hops.passes("bridge", judge::bridge_mtu(bridge, usual))
@@ -319,6 +313,12 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Devices that are ports of a bridge.
+    fn ports_of(&self, bridge: &Device) -> Vec<Device> {
+        let is_port = |device: &&Device| device.master == Some(bridge.index);
+        self.kernel.devices.iter().filter(is_port).cloned().collect()
+    }
+
     /// The port of the bridge behind which a pod is, if that is known at once.
     pub(super) fn known_port(&mut self, pod: IpAddr) -> io::Result<Option<String>> {
         let Some(bridge) = self.pods_device(pod) else { return Ok(None) };
@@ -326,13 +326,7 @@ impl Walk<'_> {
         let Some(mac) = known.into_iter().find(|one| one.ip == pod).and_then(|one| one.mac) else {
             return Ok(None);
         };
-        let ports: Vec<Device> = self
-            .kernel
-            .devices
-            .iter()
-            .filter(|port| port.master == Some(bridge.index))
-            .cloned()
-            .collect();
+        let ports = self.ports_of(&bridge);
         Ok(self.port_of(&ports, mac)?.map(|port| port.name.clone()))
     }
 

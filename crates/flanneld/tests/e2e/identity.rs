@@ -454,29 +454,24 @@ fn a_node_of_a_lease_server_refuses_the_address_of_another_that_runs() -> Result
 #[test]
 fn a_node_whose_address_another_machine_on_the_link_has_refuses_its_lease() -> Result<()> {
     let lab = lab(2).no_daemons().node_flag(2, "--public-ip=192.168.100.1").start()?;
-    lab.node(1).flanneld().start()?;
-    lab.node(1).flanneld().wait_ready()?;
-    let before = lab.leases()?;
-    lab.node(2).ip("addr add 192.168.100.1/32 dev eth0")?;
-    lab.node(2).flanneld().start()?;
-    lab.wait_until("it to refuse", LIMIT, || match probe(&lab, 2, "/readyz") {
-        Ok(Ok((503, why))) if why.contains("the machine with the hardware address") => Ok(()),
-        other => Err(format!("{other:?}\n{}", lab.node(2).flanneld().log())),
-    })?;
-    assert_eq!(lab.leases()?, before);
-    Ok(())
+    refuses_an_address_on_the_link(&lab, "192.168.100.1/32")
 }
 
 #[test]
 fn a_node_whose_ipv6_address_another_machine_on_the_link_has_refuses_its_lease() -> Result<()> {
     let lab = lab(2).underlay(Families::Ipv6).overlay(Families::Ipv6).no_daemons();
     let lab = lab.backend("udp").node_flag(2, "--public-ipv6=fd00:100::1").start()?;
+    refuses_an_address_on_the_link(&lab, "fd00:100::1/128 nodad")
+}
+
+/// Node 2 has the address of node 1, which runs, on its own card: it takes no lease, and says which machine has it.
+fn refuses_an_address_on_the_link(lab: &Lab, address: &str) -> Result<()> {
     lab.node(1).flanneld().start()?;
     lab.node(1).flanneld().wait_ready()?;
     let before = lab.leases()?;
-    lab.node(2).ip("addr add fd00:100::1/128 dev eth0 nodad")?;
+    lab.node(2).ip(&format!("addr add dev eth0 {address}"))?;
     lab.node(2).flanneld().start()?;
-    lab.wait_until("it to refuse", LIMIT, || match probe(&lab, 2, "/readyz") {
+    lab.wait_until("it to refuse", LIMIT, || match probe(lab, 2, "/readyz") {
         Ok(Ok((503, why))) if why.contains("the machine with the hardware address") => Ok(()),
         other => Err(format!("{other:?}\n{}", lab.node(2).flanneld().log())),
     })?;
