@@ -129,22 +129,28 @@ provide() {
       say "$name: another run is building it; waiting"
       flock 9
     }
-    if all_executable "$home" "$@"; then exit; fi
-
-    say "$name ($version): not in $CACHE yet; getting it"
-    rm -rf "$CACHE/tmp/$key".* # of a run that was killed
-    work=$(mktemp -d "$CACHE/tmp/$key.XXXXXX")
-    trap 'rm -rf "$work"' EXIT
-    mkdir "$work/out"
-    "$build" "$work/out" "$work"
-    all_executable "$work/out" "$@" || die "$name: the build left no $* (a bug in scripts/deps)"
-    rm -rf "$home"
-    mv "$work/out" "$home"
+    all_executable "$home" "$@" || build_aside "$key" "$version" "$build" "$@"
+    for program in "$@"; do
+      mkdir -p "$(dirname "$CACHE/bin/$program")"
+      ln -srfn "$home/$program" "$CACHE/bin/$program"
+    done
   ) 9>"$CACHE/lock/$key"
-  for program in "$@"; do
-    mkdir -p "$(dirname "$CACHE/bin/$program")"
-    ln -srfn "$home/$program" "$CACHE/bin/$program"
-  done
+}
+
+# build_aside KEY VERSION BUILD PROGRAM...: builds for `provide`, which holds the lock.
+build_aside() {
+  local key=$1 version=$2 build=$3 work
+  shift 3
+  say "${key%-"$version"} ($version): not in $CACHE yet; getting it"
+  rm -rf "$CACHE/tmp/$key".* # of a run that was killed
+  work=$(mktemp -d "$CACHE/tmp/$key.XXXXXX")
+  # shellcheck disable=SC2064 # it is gone when this function has ended
+  trap "rm -rf '$work'" EXIT
+  mkdir "$work/out"
+  "$build" "$work/out" "$work"
+  all_executable "$work/out" "$@" || die "$key: the build left no $* (a bug in scripts/deps)"
+  rm -rf "$CACHE/pkg/$key"
+  mv "$work/out" "$CACHE/pkg/$key"
 }
 
 # all_executable DIRECTORY PROGRAM...
@@ -169,6 +175,12 @@ rust_target() {
     riscv64) echo riscv64gc-unknown-linux-gnu ;;
     *) die "no such architecture: $1; there are amd64, arm64, arm, ppc64le, s390x, riscv64" ;;
   esac
+}
+
+# Tells cargo which commit the programs are of.
+set_commit() {
+  export FLANNEL_COMMIT
+  FLANNEL_COMMIT=${FLANNEL_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
 }
 
 # cross_environment TARGET: from now on cargo builds static programs for it.
@@ -234,6 +246,14 @@ built_for_the_image() {
   target=$(rust_target "${2:-$(go_architecture "$(uname -m)")}")
   [[ $directory != dev ]] || directory=debug
   printf '%s\n' "$CARGO_TARGET_DIR/$target/$directory"
+}
+
+# build_lab PROFILE: flannel-lab, from the crates that the image of this machine has been built from.
+build_lab() {
+  local target
+  target=$(rust_target "$(go_architecture "$(uname -m)")")
+  cross_environment "$target"
+  cargo build --locked --profile "$1" --target "$target" -p flannel-lab
 }
 
 # --- Container images -----------------------------------------------------------------------

@@ -1,0 +1,137 @@
+//! One call in Alibaba Cloud's RPC style, signed with HMAC-SHA1: "Request syntax and signature method for RPC API
+//! operations" (www.alibabacloud.com/help/en/sdk/product-overview/rpc-mechanism).
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flannel_entries::cloud::Keys;
+use http::Method;
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+
+use crate::client::Client;
+use crate::crypto::{encode, hmac_sha1};
+use crate::http::{Answer, CloudRequest, Destination, send};
+use crate::{CloudError, Fault};
+
+const VERSION: &str = "2016-04-28";
+
+pub(super) async fn call<T: DeserializeOwned>(
+    client: &Client,
+    action: &'static str,
+    parameters: Vec<(&'static str, String)>,
+) -> Result<T, CloudError> {
+    let access = client.access();
+    let region = &access.node.region;
+    let url =
+        access.endpoint.clone().unwrap_or_else(|| format!("https://vpc.{region}.aliyuncs.com"));
+    let keys = client.keys().await?;
+    let mut all = parameters;
+    all.extend([
+        ("Action", action.to_owned()),
+        ("RegionId", region.clone()),
+        ("Format", "JSON".to_owned()),
+        ("Version", VERSION.to_owned()),
+        ("AccessKeyId", keys.id.clone()),
+        ("SignatureMethod", "HMAC-SHA1".to_owned()),
+        ("SignatureVersion", "1.0".to_owned()),
+        ("SignatureNonce", format!("{:032x}", fastrand::u128(..))),
+        ("Timestamp", Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+    ]);
+    all.extend(keys.token.as_ref().map(|token| ("SecurityToken", token.reveal().to_owned())));
+    let (text, signature) = sign("POST", &keys, all);
+    let ask = CloudRequest {
+        method: Method::POST,
+        url,
+        headers: vec![("content-type", "application/x-www-form-urlencoded".to_owned())],
+        body: format!("{text}&Signature={}", encode(&signature)),
+        to: Destination::Api,
+    };
+    let answer = send(ask).await.map_err(|why| CloudError::temporary(action, &why))?;
+    if !answer.is_success() {
+        return Err(explain(action, &answer).with_retry_after(answer.retry_after));
+    }
+    serde_json::from_str(&answer.body)
+        .map_err(|error| CloudError::temporary(action, &format!("an unreadable answer: {error}")))
+}
+
+/// Encodes the parameters, and signs them.
+fn sign(method: &str, keys: &Keys, mut parameters: Vec<(&str, String)>) -> (String, String) {
+    parameters.sort();
+    let pairs =
+        parameters.iter().map(|(name, value)| format!("{}={}", encode(name), encode(value)));
+    let text = pairs.collect::<Vec<_>>().join("&");
+    let to_sign = format!("{method}&%2F&{}", encode(&text));
+    let key = format!("{}&", keys.secret.reveal());
+    let signature = STANDARD.encode(hmac_sha1(key.as_bytes(), &to_sign));
+    (text, signature)
+}
+
+/// Classifies an error by the codes of the operations, and the "Common error codes" of the API reference.
+fn explain(action: &str, answer: &Answer) -> CloudError {
+    let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap_or_default();
+    let part = |name: &str| body[name].as_str().unwrap_or_default();
+    let (code, message) = (part("Code"), part("Message"));
+    let fault = match code {
+        _ if code.starts_with("Forbidden") || code == "NoPermission" => Fault::Denied,
+        _ if code.starts_with("InvalidAccessKeyId")
+            || code.starts_with("InvalidSecurityToken")
+            || code.starts_with("SignatureDoesNotMatch")
+            || code.starts_with("IncompleteSignature")
+            || code.starts_with("InvalidTimeStamp") =>
+        {
+            Fault::Credentials
+        }
+        _ if code.starts_with("Throttling") => Fault::Throttled,
+        _ if code.contains("Quota") => Fault::Limit,
+        _ if code.ends_with("Duplicated") || code.ends_with("AlreadyExist") => Fault::Exists,
+        _ if code.ends_with("NotFound") || code.ends_with("NotExist") => Fault::NotFound,
+        _ if code.contains("Conflict") || code.contains("Status") => Fault::Temporary,
+        _ if answer.status == 429 => Fault::Throttled,
+        _ if answer.status >= 500 => Fault::Temporary,
+        _ => Fault::Refused,
+    };
+    let why = match code {
+        "" => format!("HTTP {}", answer.status),
+        code => format!("{code}: {message}"),
+    };
+    let error = CloudError::new(fault, action, &why);
+    let fix = match fault {
+        Fault::Denied => CloudError::permission_fix("RAM role", &format!("vpc:{action}")),
+        Fault::Credentials if code.starts_with("InvalidTimeStamp") => {
+            "correct this machine's clock".to_owned()
+        }
+        Fault::Credentials => "check this node's keys or its RAM role".to_owned(),
+        Fault::Limit => CloudError::full_table_fix("of custom routes in a route table"),
+        Fault::NotFound if code.contains("RouteTable") => {
+            "name a route table of this VPC in Backend.RouteTableID, or leave it out".to_owned()
+        }
+        _ => return error,
+    };
+    error.with_fix(fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use flannel_common::Secret;
+
+    use super::*;
+
+    /// The example of "Request syntax and signature method for RPC API operations": DescribeRegions of ECS.
+    #[test]
+    fn the_documented_example_is_signed_as_documented() {
+        let keys = Keys { id: "testid".to_owned(), secret: Secret::new("testsecret"), token: None };
+        let parameters = [
+            ("Timestamp", "2016-02-23T12:46:24Z"),
+            ("Format", "XML"),
+            ("AccessKeyId", "testid"),
+            ("Action", "DescribeRegions"),
+            ("SignatureMethod", "HMAC-SHA1"),
+            ("SignatureNonce", "3ee8c1b8-83d3-44af-a94f-4e0ad82fd6cf"),
+            ("Version", "2014-05-26"),
+            ("SignatureVersion", "1.0"),
+        ];
+        let parameters = parameters.map(|(name, value)| (name, value.to_owned())).to_vec();
+        let (_, signature) = sign("GET", &keys, parameters);
+        assert_eq!(signature, "OLeaidS1JvxuMvnyHOwuJ+uX5qY=");
+    }
+}

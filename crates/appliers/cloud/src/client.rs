@@ -1,0 +1,154 @@
+//! Client of a provider, whichever it is.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use flannel_entries::cloud::{Access, CloudRoute, Keys, Provider, Table};
+use ipnet::IpNet;
+
+use crate::credentials::ExpiringKeys;
+use crate::{CloudError, Fault, ali, aws, gce, tencent};
+
+/// Content of a route table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TableView {
+    pub(crate) id: String,
+    pub(crate) routes: Vec<TableRoute>,
+}
+
+/// A route in a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TableRoute {
+    /// The provider's identifier, if that is not the destination.
+    pub(crate) id: String,
+    pub(crate) destination: IpNet,
+    pub(crate) next_hop: String,
+    pub(crate) state: RouteState,
+    /// Whether somebody has written it, and not the cloud itself.
+    pub(crate) written: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RouteState {
+    /// In force, or about to be.
+    Active,
+    /// Its next hop is gone: packets to it vanish.
+    Dead,
+    /// Switched off, or of a kind that another provider's routes do not have.
+    Off,
+}
+
+/// Whether a node's interface may forward packets that are not its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MayForward {
+    Yes,
+    /// It was allowed just now.
+    Made,
+    /// Unknown, for this reason.
+    Unknown(String),
+}
+
+/// Client of one provider for one node. Credentials are kept until they expire.
+pub(crate) struct Client {
+    access: Arc<Access>,
+    cached: Mutex<Option<ExpiringKeys>>,
+}
+
+impl Client {
+    pub(crate) fn new(access: Arc<Access>) -> Self {
+        Self { access, cached: Mutex::new(None) }
+    }
+
+    pub(crate) fn access(&self) -> &Arc<Access> {
+        &self.access
+    }
+
+    pub(crate) async fn view(&self, table: &Table) -> Result<TableView, CloudError> {
+        self.forgetting(match self.access.provider() {
+            Provider::AwsVpc => aws::view(self, table).await,
+            Provider::AliVpc => ali::view(self, table).await,
+            Provider::Gce => gce::view(self, table).await,
+            Provider::TencentVpc => tencent::view(self, table).await,
+        })
+    }
+
+    /// Writes a route, whatever is there in its place.
+    pub(crate) async fn put(
+        &self,
+        table: &str,
+        route: &CloudRoute,
+        existing: Option<&TableRoute>,
+    ) -> Result<(), CloudError> {
+        let provider = self.access.provider();
+        // Only EC2 replaces a route. Elsewhere the existing one is removed first, unless it is the cloud's own.
+        let in_place = existing.filter(|found| found.written && provider != Provider::AwsVpc);
+        if let Some(found) = in_place {
+            self.remove(table, found).await?;
+        }
+        self.forgetting(match provider {
+            Provider::AwsVpc => aws::put(self, table, route, existing).await,
+            Provider::AliVpc => ali::put(self, table, route).await,
+            Provider::Gce => gce::put(self, route).await,
+            Provider::TencentVpc => tencent::put(self, table, route).await,
+        })
+    }
+
+    /// Removes a route; one that is gone already is a success.
+    pub(crate) async fn remove(&self, table: &str, found: &TableRoute) -> Result<(), CloudError> {
+        let removed = match self.access.provider() {
+            Provider::AwsVpc => aws::remove(self, table, found).await,
+            Provider::AliVpc => ali::remove(self, table, found).await,
+            Provider::Gce => gce::remove(self, table, found).await,
+            Provider::TencentVpc => tencent::remove(self, table, found).await,
+        };
+        match self.forgetting(removed) {
+            Err(error) if error.fault == Fault::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    pub(crate) async fn let_forward(&self) -> Result<MayForward, CloudError> {
+        self.forgetting(match self.access.provider() {
+            Provider::AwsVpc => aws::let_forward(self).await,
+            Provider::Gce => gce::let_forward(self).await,
+            // They drop nothing that a route leads to a machine.
+            Provider::AliVpc | Provider::TencentVpc => Ok(MayForward::Yes),
+        })
+    }
+
+    /// Keys of the config, of the environment and the files that it names, or of the machine's role.
+    pub(crate) async fn keys(&self) -> Result<Keys, CloudError> {
+        if let Some(keys) = &self.access.keys {
+            return Ok(keys.clone());
+        }
+        if let Some(cached) = &*self.cached()
+            && cached.is_valid(SystemTime::now())
+        {
+            return Ok(cached.keys.clone());
+        }
+        let cached = match self.access.provider() {
+            Provider::AwsVpc => aws::credentials::find(&self.access).await?,
+            Provider::AliVpc => ali::metadata::keys(&self.access).await?,
+            Provider::Gce => gce::credentials::find(&self.access).await?,
+            Provider::TencentVpc => tencent::metadata::keys(&self.access).await?,
+        };
+        let keys = cached.keys.clone();
+        *self.cached() = Some(cached);
+        Ok(keys)
+    }
+
+    /// Drops credentials that were refused, or that lack a permission: others may be there by now, with a corrected
+    /// role.
+    fn forgetting<T>(&self, result: Result<T, CloudError>) -> Result<T, CloudError> {
+        if let Err(error) = &result
+            && matches!(error.fault, Fault::Credentials | Fault::Denied)
+        {
+            *self.cached() = None;
+        }
+        result
+    }
+
+    fn cached(&self) -> std::sync::MutexGuard<'_, Option<ExpiringKeys>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,95 @@
+//! Errors of a cloud, by what can be done about them.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Kind of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The credentials lack the permission.
+    Denied,
+    /// There are no credentials, or they are not accepted.
+    Credentials,
+    /// Too many requests: the provider is left alone for a while.
+    Throttled,
+    /// The object does not exist.
+    NotFound,
+    /// The object exists already.
+    Exists,
+    /// The table is full.
+    Limit,
+    /// It may work next time without anybody's action.
+    Temporary,
+    /// The request is wrong.
+    Refused,
+}
+
+/// An error for people: what was attempted, why it failed, and the fix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloudError {
+    pub fault: Fault,
+    attempt: String,
+    why: String,
+    fix: Option<String>,
+    retry_after: Option<Duration>,
+}
+
+/// Number of characters that are shown of a provider's message.
+const MAX_SHOWN_CHARS: usize = 300;
+
+impl CloudError {
+    pub(crate) fn new(fault: Fault, attempt: impl Into<String>, why: &str) -> Self {
+        // One line, and not all of it.
+        let words: Vec<&str> = why.split_whitespace().collect();
+        let why = words.join(" ").chars().take(MAX_SHOWN_CHARS).collect();
+        Self { fault, attempt: attempt.into(), why, fix: None, retry_after: None }
+    }
+
+    #[must_use]
+    pub(crate) fn with_fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    /// The fix where credentials lack a permission. `role`: how the provider calls what a node has instead of keys.
+    pub(crate) fn permission_fix(role: &str, permission: &str) -> String {
+        format!("give this node's {role}, or the owner of its keys, the permission {permission}")
+    }
+
+    /// The fix where a table is full. `quota`: how the provider calls it.
+    pub(crate) fn full_table_fix(quota: &str) -> String {
+        format!(
+            "raise the quota {quota}, remove routes that are not used, or use a backend without routes in the cloud \
+             (vxlan)"
+        )
+    }
+
+    /// Adds the time after which the server wants to be asked again. One that says so and gives no other reason is
+    /// throttling.
+    #[must_use]
+    pub(crate) fn with_retry_after(mut self, wait: Option<Duration>) -> Self {
+        self.retry_after = wait;
+        if self.fault == Fault::Temporary && wait.is_some() {
+            self.fault = Fault::Throttled;
+        }
+        self
+    }
+
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    pub(crate) fn temporary(attempt: impl Into<String>, why: &str) -> Self {
+        Self::new(Fault::Temporary, attempt, why)
+    }
+}
+
+impl fmt::Display for CloudError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { attempt, why, fix, .. } = self;
+        write!(f, "{attempt}: {why}")?;
+        fix.as_ref().map_or(Ok(()), |fix| write!(f, "; {fix}"))
+    }
+}
+
+impl std::error::Error for CloudError {}

@@ -1,0 +1,97 @@
+//! One call of Google's REST API, with a token of the machine.
+
+use http::Method;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::credentials::variable;
+use crate::http::{CloudRequest, Destination, send};
+use crate::{CloudError, Fault};
+
+const DEFAULT_ENDPOINT: &str = "https://compute.googleapis.com";
+
+/// Makes a call. Messages call it by the `permission` that it needs.
+pub(super) async fn call<T: DeserializeOwned>(
+    client: &Client,
+    method: Method,
+    path: &str,
+    query: &str,
+    body: Option<Value>,
+    permission: &str,
+) -> Result<T, CloudError> {
+    // As gcloud's property api_endpoint_overrides/compute, which ends with the version.
+    let base = client.access().endpoint.clone();
+    let base = base.or_else(|| variable(&["CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"]));
+    let base = base.unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
+    let base = base.trim_end_matches('/').trim_end_matches("/compute/v1").to_owned();
+    let query = if query.is_empty() { String::new() } else { format!("?{query}") };
+    let token = client.keys().await?.secret;
+    let mut headers = vec![("authorization", format!("Bearer {}", token.reveal()))];
+    headers.extend(body.as_ref().map(|_| ("content-type", "application/json".to_owned())));
+    let ask = CloudRequest {
+        method,
+        url: format!("{base}/compute/v1/{path}{query}"),
+        headers,
+        body: body.map(|body| body.to_string()).unwrap_or_default(),
+        to: Destination::Api,
+    };
+    let answer = send(ask).await.map_err(|why| CloudError::temporary(permission, &why))?;
+    let unreadable = |why: String| {
+        let why = format!("HTTP {}, an unreadable answer: {why}", answer.status);
+        CloudError::temporary(permission, &why)
+    };
+    if answer.is_success() {
+        return serde_json::from_str(&answer.body).map_err(|error| unreadable(error.to_string()));
+    }
+    let body: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+    let error = &body["error"];
+    let reason = error["errors"][0]["reason"].as_str().unwrap_or_default();
+    let message = error["message"].as_str().unwrap_or_default();
+    Err(explain(permission, answer.status, reason, message).with_retry_after(answer.retry_after))
+}
+
+/// Result of an operation that has ended.
+pub(super) fn explain_operation(permission: &str, operation: &Value) -> Result<(), CloudError> {
+    let Some(error) = operation["error"]["errors"].get(0) else { return Ok(()) };
+    let part = |name: &str| error[name].as_str().unwrap_or_default();
+    let status =
+        operation["httpErrorStatusCode"].as_u64().and_then(|status| u16::try_from(status).ok());
+    Err(explain(permission, status.unwrap_or(400), part("code"), part("message")))
+}
+
+fn explain(permission: &str, status: u16, reason: &str, message: &str) -> CloudError {
+    let scopes = message.contains("authentication scopes");
+    let fault = match (status, reason) {
+        (_, "rateLimitExceeded" | "userRateLimitExceeded" | "RATE_LIMIT_EXCEEDED") | (429, _) => {
+            Fault::Throttled
+        }
+        (_, "quotaExceeded" | "QUOTA_EXCEEDED" | "limitExceeded" | "LIMIT_EXCEEDED") => {
+            Fault::Limit
+        }
+        (401, _) => Fault::Credentials,
+        (403, _) => Fault::Denied,
+        (404, _) => Fault::NotFound,
+        (409, _) => Fault::Exists,
+        (500.., _) => Fault::Temporary,
+        _ => Fault::Refused,
+    };
+    let why = match message {
+        "" => format!("HTTP {status}"),
+        message => format!("{message} ({reason})"),
+    };
+    let error = CloudError::new(fault, permission, &why);
+    let fix = match fault {
+        Fault::Denied if scopes => {
+            "give the instance the access scope cloud-platform or compute-rw (it has to be stopped for that)".to_owned()
+        }
+        Fault::Denied => format!(
+            "give this instance's service account the permission {permission} (and compute.networks.updatePolicy, \
+             compute.instances.use for routes)"
+        ),
+        Fault::Credentials => "check this instance's service account".to_owned(),
+        Fault::Limit => CloudError::full_table_fix("of static routes of the network"),
+        _ => return error,
+    };
+    error.with_fix(fix)
+}

@@ -1,0 +1,107 @@
+//! One request and its answer. A cloud is asked once a minute, and a signature is valid for one request alone, so no
+//! connection is kept that a request might be sent on twice.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use flannel_https::{Limits, Proxies, Server, UrlClient};
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, Method, Request};
+use jiff::Timestamp;
+
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+pub(crate) struct CloudRequest {
+    pub(crate) method: Method,
+    pub(crate) url: String,
+    /// Headers, which are never shown: some are secret.
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) body: String,
+    pub(crate) to: Destination,
+}
+
+/// Server that is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// The machine's metadata service: without TLS, for its address never leaves the machine, and never through a
+    /// proxy.
+    Metadata,
+    /// The provider's API: nothing is sent to it without encryption.
+    Api,
+}
+
+impl Destination {
+    /// Time limit for a connection, for TLS, and for an answer. A metadata service is on the machine's own host.
+    fn timeout(self) -> Duration {
+        Duration::from_secs(if self == Self::Metadata { 5 } else { 30 })
+    }
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+    /// Time for which the server wants to be left alone.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Answer {
+    pub(crate) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+}
+
+pub(crate) async fn send(request: CloudRequest) -> Result<Answer, String> {
+    let CloudRequest { method, url, headers, body, to } = request;
+    let server =
+        Server::parse(&url).ok_or_else(|| format!("{url:?} is not the URL of a server"))?;
+    if to == Destination::Api && !server.tls && !server.is_loopback() {
+        return Err(format!(
+            "{server}: nothing is sent to another machine without TLS: use https://"
+        ));
+    }
+    let limit = to.timeout();
+    let limits = Limits { connect: limit, answer: limit, body: limit, largest: MAX_ANSWER_BYTES };
+    let mut web = UrlClient::new(limits)?;
+    if to == Destination::Metadata {
+        web = web.with_proxies(Proxies::default());
+    }
+    let mut request = Request::builder().method(method).uri(&url);
+    for (name, value) in headers {
+        let wrong = |_| format!("the header {name} would hold what cannot be sent");
+        let mut value = HeaderValue::try_from(value).map_err(wrong)?;
+        value.set_sensitive(true);
+        request = request.header(name, value);
+    }
+    let request = request.body(Bytes::from(body)).map_err(|error| error.to_string())?;
+    let response = web.request(request).await?;
+    let status = response.status().as_u16();
+    let header = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let retry_after = header.and_then(|text| wait(text, Timestamp::now()));
+    let body = String::from_utf8(response.into_body().into());
+    Ok(Answer { status, body: body.map_err(|_| "the answer is not text".to_owned())?, retry_after })
+}
+
+/// Reads `Retry-After`: seconds, or a date (RFC 9110, section 10.2.3).
+fn wait(text: &str, now: Timestamp) -> Option<Duration> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let until = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_says_in_seconds_or_by_a_date_when_to_ask_again() {
+        let now: Timestamp = "2015-10-21T07:27:00Z".parse().expect("a time");
+        let seconds = |text| wait(text, now).map(|wait| wait.as_secs());
+        assert_eq!(seconds("120"), Some(120));
+        assert_eq!(seconds("Wed, 21 Oct 2015 07:28:00 GMT"), Some(60));
+        assert_eq!(seconds("Wed, 21 Oct 2015 07:00:00 GMT"), Some(0), "that is over");
+        assert_eq!(seconds("soon"), None);
+    }
+}

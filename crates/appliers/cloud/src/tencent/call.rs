@@ -1,0 +1,152 @@
+//! One call of Tencent Cloud's API 3.0, signed with TC3-HMAC-SHA256: "Signature v3"
+//! (www.tencentcloud.com/document/product/213/33224).
+
+use flannel_common::hex;
+use flannel_entries::cloud::Keys;
+use http::{Method, Uri};
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::crypto::{hmac256, sha256_hex};
+use crate::http::{CloudRequest, Destination, send};
+use crate::{CloudError, Fault};
+
+const VERSION: &str = "2017-03-12";
+const SERVICE: &str = "vpc";
+const DEFAULT_ENDPOINT: &str = "https://vpc.tencentcloudapi.com";
+const CONTENT: &str = "application/json; charset=utf-8";
+
+pub(super) async fn call<T: DeserializeOwned>(
+    client: &Client,
+    action: &'static str,
+    question: Value,
+) -> Result<T, CloudError> {
+    let access = client.access();
+    let url = access.endpoint.clone().unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
+    let keys = client.keys().await?;
+    let body = question.to_string();
+    let uri: Uri = url.parse().map_err(|_| {
+        CloudError::new(Fault::Refused, action, &format!("{url:?} is not a URL"))
+            .with_fix("correct Backend.Endpoint")
+    })?;
+    let host = uri.authority().map(ToString::to_string).unwrap_or_default();
+    let time = Timestamp::now().as_second();
+    let mut headers = vec![
+        ("content-type", CONTENT.to_owned()),
+        ("authorization", authorization(&keys, SERVICE, time, CONTENT, &host, &body)),
+        ("host", host),
+        ("x-tc-action", action.to_owned()),
+        ("x-tc-version", VERSION.to_owned()),
+        ("x-tc-region", access.node.region.clone()),
+        ("x-tc-timestamp", time.to_string()),
+    ];
+    headers.extend(keys.token.as_ref().map(|token| ("x-tc-token", token.reveal().to_owned())));
+    let ask = CloudRequest { method: Method::POST, url, headers, body, to: Destination::Api };
+    let answer = send(ask).await.map_err(|why| CloudError::temporary(action, &why))?;
+    let unreadable = |why: &str| {
+        let why = format!("HTTP {}, an unreadable answer: {why}", answer.status);
+        CloudError::temporary(action, &why).with_retry_after(answer.retry_after)
+    };
+    let mut root: Value =
+        serde_json::from_str(&answer.body).map_err(|error| unreadable(&error.to_string()))?;
+    let response = root["Response"].take();
+    // An error may come with HTTP 200.
+    if let Some(error) = response.get("Error") {
+        return Err(explain(action, error).with_retry_after(answer.retry_after));
+    }
+    serde_json::from_value(response).map_err(|error| unreadable(&error.to_string()))
+}
+
+/// Value of the header `Authorization`.
+fn authorization(
+    keys: &Keys,
+    service: &str,
+    time: i64,
+    content: &str,
+    host: &str,
+    body: &str,
+) -> String {
+    let names = "content-type;host";
+    let canonical =
+        format!("POST\n/\n\ncontent-type:{content}\nhost:{host}\n\n{names}\n{}", sha256_hex(body));
+    let day = Timestamp::from_second(time).unwrap_or_default().strftime("%Y-%m-%d").to_string();
+    let scope = format!("{day}/{service}/tc3_request");
+    let text = format!("TC3-HMAC-SHA256\n{time}\n{scope}\n{}", sha256_hex(&canonical));
+    let start = format!("TC3{}", keys.secret.reveal()).into_bytes();
+    let key = [&day, service, "tc3_request"].iter().fold(start, |key, part| hmac256(&key, part));
+    let signature = hex(&hmac256(&key, &text));
+    format!(
+        "TC3-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
+        keys.id
+    )
+}
+
+/// Classifies an error by the "Common error codes" of the API and those of its VPC part.
+fn explain(action: &str, error: &Value) -> CloudError {
+    let part = |name: &str| error[name].as_str().unwrap_or_default();
+    let (code, message) = (part("Code"), part("Message"));
+    let fault = match code {
+        _ if code.starts_with("UnauthorizedOperation")
+            || code == "AuthFailure.UnauthorizedOperation" =>
+        {
+            Fault::Denied
+        }
+        _ if code.starts_with("AuthFailure") => Fault::Credentials,
+        _ if code.starts_with("RequestLimitExceeded") => Fault::Throttled,
+        _ if code.starts_with("LimitExceeded") => Fault::Limit,
+        _ if code.ends_with("Duplicate") || code.ends_with("Exists") => Fault::Exists,
+        _ if code.starts_with("ResourceNotFound") => Fault::NotFound,
+        _ if code.starts_with("InternalError")
+            || code.starts_with("ResourceUnavailable")
+            || code.starts_with("ServiceUnavailable")
+            || code.starts_with("FailedOperation")
+            || code.starts_with("ResourceInUse") =>
+        {
+            Fault::Temporary
+        }
+        _ => Fault::Refused,
+    };
+    let error = CloudError::new(fault, action, &format!("{code}: {message}"));
+    let fix = match fault {
+        Fault::Denied => CloudError::permission_fix("CAM role", &format!("vpc:{action}")),
+        Fault::Credentials if code == "AuthFailure.SignatureExpire" => {
+            "correct this machine's clock".to_owned()
+        }
+        Fault::Credentials => "check this node's keys or its CAM role".to_owned(),
+        Fault::Limit => CloudError::full_table_fix("of routing policies in a route table"),
+        Fault::NotFound => {
+            "name a route table of this VPC in Backend.RouteTableID, or leave it out".to_owned()
+        }
+        _ => return error,
+    };
+    error.with_fix(fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use flannel_common::Secret;
+
+    use super::*;
+
+    /// The example of "Signature v3": DescribeInstances of CVM, at 1551113065.
+    #[test]
+    fn the_documented_example_is_signed_as_documented() {
+        let keys = Keys {
+            id: "AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE".to_owned(),
+            secret: Secret::new("Gu5t9xGARNpq86cd98joQYCN3EXAMPLE"),
+            token: None,
+        };
+        let body = "{\"Limit\": 1, \"Filters\": [{\"Values\": [\"\\u672a\\u547d\\u540d\"], \"Name\": \
+                    \"instance-name\"}]}";
+        let header =
+            authorization(&keys, "cvm", 1_551_113_065, CONTENT, "cvm.tencentcloudapi.com", body);
+        assert_eq!(
+            header,
+            "TC3-HMAC-SHA256 Credential=AKIDz8krbsJ5yKBZQpn74WFkmLPx3EXAMPLE/2019-02-25/cvm/tc3_request, \
+             SignedHeaders=content-type;host, \
+             Signature=72e494ea809ad7a8c8f7a4507b9bddcbaa8e581f516e8da2f66e2c5a96525168"
+        );
+    }
+}

@@ -1,0 +1,7 @@
+//! VICI, charon's control protocol: messages of named values over a local socket.
+
+mod client;
+mod message;
+
+pub use client::{Vici, ViciError};
+pub use message::{InvalidMessage, Message, Value};

@@ -1,0 +1,205 @@
+//! Requests and answers: JSON with a length prefix, and descriptors beside it where some are handed over.
+
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use flannel_common::PublicKey;
+use flannel_entries::tunnel::{Peer, TunnelDevice, WireguardPeer, public_key};
+use ipnet::IpNet;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::counters::CounterSnapshot;
+use crate::datapath::FeaturesInUse;
+use crate::wireguard::HandedPeer;
+
+/// Changed when either side would misunderstand the other. A process of another version hands its work over, which
+/// every version can.
+pub(crate) const VERSION: u32 = 1;
+
+/// Largest message: more than ten thousand peers take, with three sessions each that are in full use, and no more
+/// than anybody may make us keep.
+const MAX_BYTES: usize = 128 << 20;
+/// Descriptors that one message carries; the kernel allows 253.
+const MAX_DESCRIPTORS: usize = 200;
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// The first request.
+    Hello {
+        version: u32,
+    },
+    /// Sets device, addresses and ports.
+    Configure(TunnelDevice),
+    /// Replaces all peers.
+    Replace(Vec<Peer>),
+    /// Adds or changes some peers, and removes others.
+    Update {
+        put: Vec<Peer>,
+        gone: Vec<IpNet>,
+    },
+    /// The same for a WireGuard device.
+    ReplaceWireguard(Vec<WireguardPeer>),
+    UpdateWireguard {
+        put: Vec<WireguardPeer>,
+        gone: Vec<WireguardKey>,
+    },
+    Status,
+    /// Sum of all traffic, without a line for each peer.
+    Totals,
+    /// Also listen on the socket that comes with this.
+    Listen,
+    /// Stop serving and hand over what is served. If `End` does not follow, serving goes on, with new sessions: those
+    /// that were handed over are not used again.
+    HandOver,
+    /// Prepare to go on with what another has handed over; its descriptors come with this.
+    Adopt(Box<Handed>),
+    /// The other has ended: go on.
+    Begin,
+    /// End, and leave the device for the next process.
+    End,
+    /// End, and remove the device.
+    Remove,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Hello {
+        version: u32,
+        pid: u32,
+        program: Option<Program>,
+        config: Option<TunnelDevice>,
+    },
+    Done,
+    Failed(String),
+    Status(Box<TunnelStatus>),
+    Totals(CounterSnapshot),
+    /// Comes with descriptors.
+    Handed(Box<Handed>),
+}
+
+/// What is handed over besides descriptors. Of these, the first is the listening socket, then come the queues of the
+/// device, then for each lane its sockets, in the order of the addresses of the config.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Handed {
+    pub(crate) config: TunnelDevice,
+    pub(crate) in_use: FeaturesInUse,
+    pub(crate) peers: Vec<(Peer, CounterSnapshot)>,
+    pub(crate) counters: CounterSnapshot,
+    #[serde(default)]
+    pub(crate) departed: CounterSnapshot,
+    #[serde(default)]
+    pub(crate) wireguard: Vec<HandedPeer>,
+}
+
+/// Key that identifies a peer.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct WireguardKey(#[serde(with = "public_key")] pub(crate) PublicKey);
+
+/// Status of a WireGuard peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireguardPeerStatus {
+    #[serde(with = "public_key")]
+    pub public_key: PublicKey,
+    /// Address that it was heard from last, or else the announced one.
+    pub endpoint: SocketAddr,
+    pub allowed: Vec<IpNet>,
+    /// Age of the current session.
+    pub session_age: Option<Duration>,
+}
+
+/// Status of the datapath.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelStatus {
+    pub config: Option<TunnelDevice>,
+    /// Kernel features that are in use.
+    pub in_use: Option<FeaturesInUse>,
+    /// Why it carries nothing, if it does not.
+    pub problem: Option<String>,
+    pub peers: Vec<(Peer, CounterSnapshot)>,
+    /// Counters of packets that belong to no peer.
+    pub counters: CounterSnapshot,
+    #[serde(default)]
+    pub wireguard: Vec<WireguardPeerStatus>,
+}
+
+/// File that a process was started from: a different one after an upgrade, though its name is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Program {
+    device: u64,
+    inode: u64,
+    changed: i64,
+}
+
+impl Program {
+    /// The file of this process.
+    pub(crate) fn own() -> Option<Self> {
+        use std::os::unix::fs::MetadataExt as _;
+        let file = std::fs::metadata("/proc/self/exe").ok()?;
+        Some(Self { device: file.dev(), inode: file.ino(), changed: file.mtime() })
+    }
+}
+
+pub(crate) fn send<T: Serialize>(
+    mut stream: &UnixStream,
+    message: &T,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    // Some of them hold keys.
+    let body = Zeroizing::new(serde_json::to_vec(message)?);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(4 + body.len()));
+    bytes.extend_from_slice(&u32::try_from(body.len()).map_err(io::Error::other)?.to_be_bytes());
+    bytes.extend_from_slice(&body);
+    // Descriptors travel with the first byte.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many descriptors to hand over"));
+    }
+    let sent =
+        sendmsg(stream.as_fd(), &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    stream.write_all(&bytes[sent..])
+}
+
+/// Receives the next message, and the descriptors that came with it. `None` when the other side has gone.
+pub(crate) fn receive<T: DeserializeOwned>(
+    mut stream: &UnixStream,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut length = [0; 4];
+    let received = loop {
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        match recvmsg(stream.as_fd(), &mut [IoSliceMut::new(&mut length)], &mut ancillary, flags) {
+            Ok(received) => break received.bytes,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    if received == 0 {
+        return Ok(None);
+    }
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(handed) = message {
+            descriptors.extend(handed);
+        }
+    }
+    stream.read_exact(&mut length[received..])?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > MAX_BYTES {
+        return Err(io::Error::other("a message longer than any that is sent here"));
+    }
+    let mut body = Zeroizing::new(vec![0; length]);
+    stream.read_exact(&mut body)?;
+    Ok(Some((serde_json::from_slice(&body)?, descriptors)))
+}

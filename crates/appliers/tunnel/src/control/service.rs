@@ -1,0 +1,378 @@
+//! The process that carries the packets: its life, and its answers to the daemon.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::protocol::{Answer, Handed, Program, Request, TunnelStatus, VERSION, receive, send};
+use crate::datapath::Datapath;
+use crate::sys::device_place::LinkEvents;
+
+/// Name of the process in lists of processes.
+pub const PROCESS_NAME: &str = "flannel-tunnel";
+/// Argument by which the daemon's program is told to be this process instead.
+pub const SUBCOMMAND: &str = "tunnel";
+
+/// Pause between attempts to open a device that has gone.
+const REOPEN_PAUSE: Duration = Duration::from_millis(200);
+/// Interval at which path MTUs are forgotten, because paths may have changed.
+const FORGET_PATH_MTUS: Duration = Duration::from_secs(600);
+
+/// Time limit of a hand-over. Packets wait meanwhile.
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(15);
+
+/// Serves until it is told to end. Its standard input is a connection to its starter, and ends it as long as it
+/// serves nothing: nobody else knows of it.
+pub fn run() -> io::Result<()> {
+    // Away from the terminal and the process group of the daemon: what ends those must not end this.
+    let _ = rustix::process::setsid();
+    if let Ok(name) = std::ffi::CString::new(PROCESS_NAME) {
+        let _ = rustix::thread::set_name(&name);
+    }
+    let starter = UnixStream::from(rustix::io::dup(rustix::stdio::stdin())?);
+    let service = Arc::new(Service::new()?);
+    service.attend(starter, |service| {
+        if !service.lock().is_serving() {
+            std::process::exit(0);
+        }
+    })?;
+    service.serve()
+}
+
+struct Service {
+    served: Mutex<ServedDatapath>,
+    /// Readable when the main thread has something to look at.
+    wake: OwnedFd,
+    /// Notifications about devices. Without them a device that was moved away is missed only when its config is sent
+    /// again.
+    links: Option<LinkEvents>,
+}
+
+/// What a process serves.
+#[derive(Default)]
+struct ServedDatapath {
+    datapath: Option<Datapath>,
+    /// The datapath belongs to another process, which is about to end.
+    awaits_begin: bool,
+    /// Socket for others than the starter.
+    listener: Option<Arc<UnixListener>>,
+}
+
+impl ServedDatapath {
+    fn is_serving(&self) -> bool {
+        self.datapath.is_some() && !self.awaits_begin
+    }
+}
+
+/// What a connection does after its answer was sent.
+enum AfterAnswer {
+    Go,
+    End,
+}
+
+impl Service {
+    fn new() -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let links = LinkEvents::open();
+        let links = links.inspect_err(|error| tracing::debug!("devices are not watched: {error}"));
+        Ok(Self { served: Mutex::default(), wake, links: links.ok() })
+    }
+
+    fn serve(self: Arc<Self>) -> io::Result<()> {
+        let mut forget = Instant::now() + FORGET_PATH_MTUS;
+        loop {
+            let now = Instant::now();
+            if now >= forget {
+                if let Some(datapath) = &self.lock().datapath {
+                    datapath.forget_path_mtus();
+                }
+                forget = now + FORGET_PATH_MTUS;
+            }
+            let left = forget.saturating_duration_since(now);
+            let left = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+            let (alarm, listener) = {
+                let served = self.lock();
+                let serving = served.datapath.as_ref().filter(|_| served.is_serving());
+                let listener = served.listener.clone().filter(|_| !served.awaits_begin);
+                (serving.map(Datapath::alarm), listener)
+            };
+            let mut wait = vec![PollFd::new(&self.wake, PollFlags::IN)];
+            let listening = watch(&mut wait, listener.as_ref().map(|it| it.as_fd()));
+            let alarmed = watch(&mut wait, alarm.as_ref().map(|it| it.as_fd()));
+            let changed = watch(&mut wait, self.links.as_ref().map(|it| it.as_fd()));
+            match poll(&mut wait, Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let ready = |at: Option<usize>| {
+                at.and_then(|at| wait.get(at)).is_some_and(|fd| !fd.revents().is_empty())
+            };
+            let (connection, broken, changed) = (ready(listening), ready(alarmed), ready(changed));
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.wake, &mut count);
+            // While a hand-over is under way nothing is done here, and nobody is accepted.
+            drop(self.lock());
+            if changed && let Some(links) = &self.links {
+                links.drain();
+                self.look_for_device();
+            }
+            if broken {
+                self.reopen();
+            }
+            if connection && let Some(Ok((stream, _))) = listener.map(|it| it.accept()) {
+                self.attend(stream, |_| {})?;
+            }
+        }
+    }
+
+    /// Answers a connection in a thread of its own; `at_its_end` runs when there is nothing more to answer.
+    fn attend(
+        self: &Arc<Self>,
+        stream: UnixStream,
+        at_its_end: impl FnOnce(&Self) + Send + 'static,
+    ) -> io::Result<()> {
+        let this = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("tunnel-control".to_owned());
+        thread.spawn(move || {
+            this.converse(&stream);
+            at_its_end(&this);
+        })?;
+        Ok(())
+    }
+
+    /// Looks whether somebody has moved the device to another network namespace, which its queues do not tell.
+    fn look_for_device(&self) {
+        let served = self.lock();
+        if let Some(datapath) = served.datapath.as_ref().filter(|_| served.is_serving())
+            && datapath.has_lost_device()
+        {
+            datapath.raise_alarm();
+        }
+    }
+
+    /// Opens the device again: somebody has removed it, moved it away, or turned it into something else.
+    fn reopen(&self) {
+        let mut served = self.lock();
+        let Some(datapath) = &mut served.datapath else { return };
+        match datapath.reopen() {
+            Ok(()) => {
+                let device = &datapath.config().device;
+                tracing::warn!("the TUN device {device} was removed or moved away: made again")
+            }
+            Err(error) => {
+                tracing::error!("{error}; trying again");
+                std::thread::sleep(REOPEN_PAUSE);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ServedDatapath> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn converse(&self, stream: &UnixStream) {
+        loop {
+            match receive::<Request>(stream) {
+                // A client that begins a hand-over and does not end it is not listened to again.
+                Ok(Some((Request::HandOver, _))) if self.hand_over(stream).is_break() => return,
+                Ok(Some((Request::HandOver, _))) => {}
+                Ok(Some((request, descriptors))) => {
+                    let (answer, next) = self.answer(request, descriptors);
+                    let sent = send(stream, &answer, &[]);
+                    // The main thread may have another alarm to wait for.
+                    let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+                    if matches!(next, AfterAnswer::End) {
+                        std::process::exit(0);
+                    }
+                    if sent.is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    let _ = send(stream, &Answer::Failed(error.to_string()), &[]);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn answer(&self, request: Request, descriptors: Vec<OwnedFd>) -> (Answer, AfterAnswer) {
+        let mut served = self.lock();
+        let ServedDatapath { datapath, awaits_begin, listener } = &mut *served;
+        let done = match (request, datapath) {
+            (Request::Hello { .. }, datapath) => {
+                let config = datapath.as_ref().map(|datapath| datapath.config().clone());
+                let (pid, program) = (std::process::id(), Program::own());
+                return (Answer::Hello { version: VERSION, pid, program, config }, AfterAnswer::Go);
+            }
+            (Request::Listen, _) => match descriptors.into_iter().next().map(listening) {
+                Some(Ok(given)) => {
+                    *listener = Some(given);
+                    Ok(())
+                }
+                Some(Err(error)) => Err(error.into()),
+                None => return refused("no socket to listen on came with this"),
+            },
+            (Request::Begin, Some(datapath)) if *awaits_begin => {
+                datapath.begin().map(|()| *awaits_begin = false)
+            }
+            (Request::Begin, _) => return refused("nothing was handed over to it"),
+            (Request::Configure(_), Some(_)) if *awaits_begin => {
+                return refused("it has not begun to serve what was handed over to it");
+            }
+            (Request::Configure(config), Some(datapath)) => {
+                let done = datapath.configure(config);
+                if datapath.has_lost_device() {
+                    datapath.raise_alarm();
+                }
+                done
+            }
+            (Request::Configure(config), none) => Datapath::start(config).map(|new| {
+                tracing::info!("{}: {}", new.config().device, new.in_use());
+                *none = Some(new);
+            }),
+            (Request::Adopt(_), Some(_)) => return refused("it has a device already"),
+            (Request::Adopt(handed), none) => {
+                let mut descriptors = descriptors;
+                if descriptors.is_empty() {
+                    return refused("descriptors are missing");
+                }
+                let given = listening(descriptors.remove(0));
+                given.map_err(Into::into).and_then(|given| {
+                    *none = Some(Datapath::adopt(*handed, descriptors)?);
+                    (*listener, *awaits_begin) = (Some(given), true);
+                    Ok(())
+                })
+            }
+            (Request::Status, datapath) => {
+                return (Answer::Status(Box::new(status(datapath.as_ref()))), AfterAnswer::Go);
+            }
+            (Request::Totals, datapath) => {
+                let totals = datapath.as_ref().map(Datapath::totals).unwrap_or_default();
+                return (Answer::Totals(totals), AfterAnswer::Go);
+            }
+            (Request::Remove, datapath) => {
+                if let Some(datapath) = datapath {
+                    datapath.remove_device();
+                }
+                return (Answer::Done, AfterAnswer::End);
+            }
+            (Request::End, datapath) => {
+                *datapath = None;
+                return (Answer::Done, AfterAnswer::End);
+            }
+            (Request::Replace(peers), Some(datapath)) => {
+                datapath.replace(peers);
+                Ok(())
+            }
+            (Request::Update { put, gone }, Some(datapath)) => {
+                datapath.update(&put, &gone);
+                Ok(())
+            }
+            (Request::ReplaceWireguard(peers), Some(datapath)) => {
+                datapath.replace_wireguard(&peers);
+                Ok(())
+            }
+            (Request::UpdateWireguard { put, gone }, Some(datapath)) => {
+                let gone: Vec<_> = gone.into_iter().map(|key| key.0).collect();
+                datapath.update_wireguard(&put, &gone);
+                Ok(())
+            }
+            (
+                Request::Replace(_)
+                | Request::Update { .. }
+                | Request::ReplaceWireguard(_)
+                | Request::UpdateWireguard { .. }
+                | Request::HandOver,
+                _,
+            ) => {
+                return refused("it has no device yet");
+            }
+        };
+        match done {
+            Ok(()) => (Answer::Done, AfterAnswer::Go),
+            Err(error) => (Answer::Failed(error.to_string()), AfterAnswer::Go),
+        }
+    }
+
+    /// Hands over. Packets wait in the queues of the device and of the sockets until the other process serves them,
+    /// or, should that fail, this one again. Sessions that were handed over are not used here again, whether they
+    /// came to be used there or not: two that count by themselves would use numbers twice.
+    fn hand_over(&self, stream: &UnixStream) -> ControlFlow<()> {
+        let mut guard = self.lock();
+        let ServedDatapath { datapath, awaits_begin: false, listener: Some(listener) } =
+            &mut *guard
+        else {
+            return answer_refused(stream, "it has not begun to serve");
+        };
+        let Some(datapath) = datapath else {
+            return answer_refused(stream, "it has no device yet");
+        };
+        datapath.halt();
+        let handed = Handed {
+            config: datapath.config().clone(),
+            in_use: datapath.in_use(),
+            peers: datapath.peers(),
+            counters: datapath.counters(),
+            departed: datapath.departed(),
+            wireguard: datapath.take_wireguard_sessions(),
+        };
+        let listener = std::iter::once(listener.as_fd());
+        let descriptors: Vec<BorrowedFd<'_>> = listener.chain(datapath.descriptors()).collect();
+        let sent = send(stream, &Answer::Handed(Box::new(handed)), &descriptors);
+        let bounded = stream.set_read_timeout(Some(HAND_OVER_LIMIT));
+        if sent.is_ok()
+            && bounded.is_ok()
+            && matches!(receive::<Request>(stream), Ok(Some((Request::End, _))))
+        {
+            let _ = send(stream, &Answer::Done, &[]);
+            std::process::exit(0);
+        }
+        tracing::warn!("no other process has taken over: continuing, with new sessions");
+        if let Err(error) = datapath.resume() {
+            tracing::error!("cannot go on: {error}");
+        }
+        ControlFlow::Break(())
+    }
+}
+
+/// Adds a descriptor to wait for, if there is one. Returns its position in the list.
+fn watch<'fd>(list: &mut Vec<PollFd<'fd>>, fd: Option<BorrowedFd<'fd>>) -> Option<usize> {
+    list.push(PollFd::from_borrowed_fd(fd?, PollFlags::IN));
+    Some(list.len() - 1)
+}
+
+/// A socket that others connect to. During a hand-over it is shared with the other process.
+fn listening(descriptor: OwnedFd) -> io::Result<Arc<UnixListener>> {
+    let listener = UnixListener::from(descriptor);
+    listener.set_nonblocking(true)?;
+    Ok(Arc::new(listener))
+}
+
+fn refused(why: &str) -> (Answer, AfterAnswer) {
+    (Answer::Failed(why.to_owned()), AfterAnswer::Go)
+}
+
+fn answer_refused(stream: &UnixStream, why: &str) -> ControlFlow<()> {
+    match send(stream, &refused(why).0, &[]) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    }
+}
+
+fn status(datapath: Option<&Datapath>) -> TunnelStatus {
+    TunnelStatus {
+        config: datapath.map(|datapath| datapath.config().clone()),
+        in_use: datapath.map(Datapath::in_use),
+        problem: datapath.and_then(Datapath::problem),
+        peers: datapath.map(Datapath::peers).unwrap_or_default(),
+        counters: datapath.map(Datapath::counters).unwrap_or_default(),
+        wireguard: datapath.map(Datapath::wireguard_peers).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,642 @@
+//! The datapath of one network: its device, its sockets, its table, and the threads that serve them.
+//!
+//! Each direction of each lane has a thread that sleeps in the kernel until there is something to carry. So threads
+//! follow the load: without traffic none runs, a packet now and then wakes the one thread that has it, and only load
+//! on several queues keeps several busy.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use flannel_common::PublicKey;
+use flannel_entries::tunnel::{Features, Peer, TunnelDevice, WireguardPeer};
+use ipnet::IpNet;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::control::protocol::{Handed, WireguardPeerStatus};
+use crate::counters::{CounterSnapshot, Counters};
+use crate::inbound::JoinedProtocols;
+use crate::lane::{DeviceLost, InboundLane, OutboundLane};
+use crate::protection::Protection;
+use crate::sys::device_place::DevicePlace;
+use crate::sys::interrupt;
+use crate::sys::tun::{self, TunFeatures, TunQueue};
+use crate::sys::udp::{UdpFeatures, UdpSocket};
+use crate::table::{PeerState, Table};
+use crate::wireguard::{self, HandedPeer, Wireguard};
+
+/// Largest number of lanes: more have not been seen to help.
+const MAX_LANES: usize = 8;
+
+/// Kernel features that are in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct FeaturesInUse {
+    pub tso: bool,
+    pub uso: bool,
+    pub udp_gso: bool,
+    pub udp_gro: bool,
+    pub lanes: usize,
+    pub threads: usize,
+}
+
+impl std::fmt::Display for FeaturesInUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let is = |on: bool| if on { "on" } else { "off" };
+        write!(
+            f,
+            "TUN TSO {}, TUN USO {}, UDP GSO {}, UDP GRO {}, {} queues, {} threads",
+            is(self.tso),
+            is(self.uso),
+            is(self.udp_gso),
+            is(self.udp_gro),
+            self.lanes,
+            self.threads
+        )
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DatapathError {
+    #[error(
+        "cannot open the TUN device {device}: {source}; it takes the right CAP_NET_ADMIN and /dev/net/tun \
+         (in a container: a privileged one, or that device mounted)"
+    )]
+    Tun { device: String, source: io::Error },
+    #[error("cannot listen on UDP {address}: {source}{hint}", hint = bind_hint(source))]
+    Bind { address: SocketAddr, source: io::Error },
+    #[error("cannot start the datapath: {0}")]
+    System(#[from] io::Error),
+}
+
+fn bind_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another program has this port (`ss -ulnp` names it): end it, or choose another port in Backend of the \
+             network config"
+        }
+        _ => "",
+    }
+}
+
+/// State that all threads share.
+pub(crate) struct Shared {
+    pub(crate) table: Arc<ArcSwap<Table>>,
+    /// Counters of packets that belong to no peer.
+    pub(crate) counters: Counters,
+    /// Counters of peers that are gone.
+    departed: Counters,
+    pub(crate) protection: Protection,
+    stopping: AtomicBool,
+    gso_lost: AtomicBool,
+    /// Readable when the device has broken.
+    alarm: Arc<OwnedFd>,
+}
+
+impl Shared {
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the kernel cannot cut messages. Returns true for the first who notices.
+    pub(crate) fn lost_gso(&self) -> bool {
+        !self.gso_lost.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_gso_lost(&self) -> bool {
+        self.gso_lost.load(Ordering::Relaxed)
+    }
+}
+
+/// Device and sockets, of a datapath that runs or is handed over.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) queues: Vec<Arc<TunQueue>>,
+    /// Sockets of each lane, one of every family.
+    pub(crate) sockets: Vec<Vec<Arc<UdpSocket>>>,
+    pub(crate) in_use: FeaturesInUse,
+    place: DevicePlace,
+}
+
+pub struct Datapath {
+    shared: Arc<Shared>,
+    config: TunnelDevice,
+    sources: Sources,
+    threads: Vec<JoinHandle<()>>,
+    problem: Option<String>,
+}
+
+impl Datapath {
+    pub fn start(config: TunnelDevice) -> Result<Self, DatapathError> {
+        let sources = open(&config)?;
+        let mut datapath = Self::prepare(config, sources)?;
+        datapath.run()?;
+        Ok(datapath)
+    }
+
+    /// Prepares to go on with what another process has handed over, without touching a packet before [`Self::begin`]:
+    /// until that process has ended, the packets and the keys belong to it.
+    pub(crate) fn adopt(handed: Handed, descriptors: Vec<OwnedFd>) -> Result<Self, DatapathError> {
+        let Handed { config, in_use, peers, counters, departed, wireguard } = handed;
+        let mut descriptors = descriptors.into_iter();
+        let queues: Vec<_> =
+            descriptors.by_ref().take(in_use.lanes).map(TunQueue::from_fd).map(Arc::new).collect();
+        let mut sockets = Vec::new();
+        for _ in &queues {
+            let lane = config.bind.iter().zip(descriptors.by_ref());
+            let lane = lane.map(|(address, fd)| UdpSocket::from_fd(fd, address.is_ipv6()));
+            sockets.push(lane.map(Arc::new).collect::<Vec<_>>());
+        }
+        if queues.is_empty() || sockets.iter().any(|lane| lane.len() < config.bind.len()) {
+            return Err(io::Error::other("descriptors are missing").into());
+        }
+        // Where the device was made was known to the former process only; it is found by its current name.
+        let name = queues.first().map(|queue| queue.device_name()).transpose()?;
+        let place = DevicePlace::find(name.as_deref().unwrap_or_default())?;
+        let datapath = Self::prepare(config, Sources { queues, sockets, in_use, place })?;
+        if let Some(protection) = datapath.shared.protection.wireguard() {
+            protection.adopt(wireguard);
+            datapath.follow_wireguard(&HashSet::new());
+        } else {
+            datapath.replace(peers.iter().map(|(peer, _)| *peer));
+        }
+        let earlier: BTreeMap<IpNet, &CounterSnapshot> =
+            peers.iter().map(|(peer, counters)| (peer.subnet, counters)).collect();
+        for state in datapath.shared.table.load().peers() {
+            if let Some(earlier) = earlier.get(&state.peer.subnet) {
+                state.counters.add(earlier);
+            }
+        }
+        datapath.shared.counters.add(&counters);
+        datapath.shared.departed.add(&departed);
+        Ok(datapath)
+    }
+
+    /// Starts to serve what was adopted.
+    pub(crate) fn begin(&mut self) -> Result<(), DatapathError> {
+        Ok(self.run()?)
+    }
+
+    fn prepare(config: TunnelDevice, sources: Sources) -> io::Result<Self> {
+        let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared {
+            table: Arc::new(ArcSwap::from_pointee(Table::empty(config.own))),
+            counters: Counters::default(),
+            departed: Counters::default(),
+            protection: Protection::of(config.wireguard.as_ref()),
+            stopping: AtomicBool::new(false),
+            gso_lost: AtomicBool::new(false),
+            alarm: Arc::new(alarm),
+        });
+        Ok(Self { shared, config, sources, threads: Vec::new(), problem: None })
+    }
+
+    /// Kernel features that are in use.
+    pub fn in_use(&self) -> FeaturesInUse {
+        let udp_gso = self.sources.in_use.udp_gso && !self.shared.is_gso_lost();
+        FeaturesInUse { udp_gso, ..self.sources.in_use }
+    }
+
+    pub fn config(&self) -> &TunnelDevice {
+        &self.config
+    }
+
+    /// Applies another config. What has not changed is not touched.
+    pub(crate) fn configure(&mut self, config: TunnelDevice) -> Result<(), DatapathError> {
+        let TunnelDevice { device, bind, own, features, wireguard } = &config;
+        let same_device = *device == self.config.device && *features == self.config.features;
+        if let (Some(protection), Some(wireguard)) = (self.shared.protection.wireguard(), wireguard)
+        {
+            protection.configure(wireguard);
+        }
+        if !same_device {
+            let sources = open(&config)?;
+            self.halt();
+            self.sources = sources;
+            self.resume()?;
+        } else if *bind != self.config.bind {
+            let lanes = self.sources.queues.len();
+            let (sockets, udp) = open_sockets(&config, lanes, &self.bound_sockets())?;
+            self.halt();
+            self.sources.sockets = sockets;
+            self.sources.in_use.udp_gso = udp.gso;
+            self.sources.in_use.udp_gro = udp.gro;
+            self.resume()?;
+        }
+        if *own != self.config.own {
+            let former = self.shared.table.load_full();
+            let peers = former.peers().iter().map(|state| (state.peer, state.wireguard.clone()));
+            self.put(Table::next_sealed(&former, *own, peers));
+        }
+        self.config = config;
+        Ok(())
+    }
+
+    fn bound_sockets(&self) -> BTreeMap<SocketAddr, Vec<Arc<UdpSocket>>> {
+        let of =
+            |at: usize| self.sources.sockets.iter().filter_map(move |lane| lane.get(at).cloned());
+        let bound = self.config.bind.iter().enumerate();
+        bound.map(|(at, address)| (*address, of(at).collect())).collect()
+    }
+
+    /// Replaces the whole table. Peers that stay keep their counters.
+    pub fn replace(&self, peers: impl IntoIterator<Item = Peer>) {
+        self.put(Table::next(&self.shared.table.load(), self.config.own, peers));
+    }
+
+    /// Counters of peers that go are kept: sums only grow.
+    fn put(&self, next: Table) {
+        let stay: HashSet<_> = next.peers().iter().map(Arc::as_ptr).collect();
+        let former = self.shared.table.swap(Arc::new(next));
+        for state in former.peers().iter().filter(|state| !stay.contains(&Arc::as_ptr(state))) {
+            self.shared.departed.add(&state.counters.snapshot());
+        }
+    }
+
+    /// Replaces the table by one in which few peers have changed.
+    fn put_changed(&self, (next, departed): (Table, Vec<Arc<PeerState>>)) {
+        self.shared.table.store(Arc::new(next));
+        departed.iter().for_each(|state| self.shared.departed.add(&state.counters.snapshot()));
+    }
+
+    /// Adds or changes some peers, and removes some.
+    pub fn update(&self, put: &[Peer], gone: &[IpNet]) {
+        let former = self.shared.table.load_full();
+        let changed = former.changed(put.iter().map(|peer| (*peer, None)), gone.iter().copied());
+        if let Some(changed) = changed {
+            return self.put_changed(changed);
+        }
+        let mut peers: BTreeMap<IpNet, Peer> =
+            former.peers().iter().map(|state| (state.peer.subnet, state.peer)).collect();
+        for subnet in gone {
+            peers.remove(subnet);
+        }
+        peers.extend(put.iter().map(|peer| (peer.subnet, *peer)));
+        self.put(Table::next(&former, self.config.own, peers.into_values()));
+    }
+
+    /// Replaces all peers of a WireGuard device, which are identified by their keys.
+    pub fn replace_wireguard(&self, peers: &[WireguardPeer]) {
+        if let Some(wireguard) = self.shared.protection.wireguard() {
+            let gone = wireguard.others(peers);
+            self.change_wireguard(wireguard, peers, &gone);
+        }
+    }
+
+    pub(crate) fn update_wireguard(&self, put: &[WireguardPeer], gone: &[PublicKey]) {
+        if let Some(wireguard) = self.shared.protection.wireguard() {
+            self.change_wireguard(wireguard, put, gone);
+        }
+    }
+
+    /// Changes peers in this order, so that packets find a peer at every moment.
+    fn change_wireguard(&self, wireguard: &Wireguard, put: &[WireguardPeer], gone: &[PublicKey]) {
+        let keys = put.iter().map(|peer| &peer.public_key).chain(gone);
+        let before = wireguard.allowed_of(keys);
+        let with_another_key = wireguard.put(put, gone);
+        let gone_keys: HashSet<PublicKey> = gone.iter().copied().collect();
+        match self.changed_wireguard(wireguard, put, &gone_keys, before) {
+            Some(changed) => self.put_changed(changed),
+            None => self.follow_wireguard(&gone_keys),
+        }
+        for peer in with_another_key {
+            wireguard.initiate(&peer);
+        }
+        wireguard.remove(gone);
+    }
+
+    /// The next table, if few slots have to be changed. `before` are the networks behind the changed or removed
+    /// peers.
+    fn changed_wireguard(
+        &self,
+        wireguard: &Wireguard,
+        put: &[WireguardPeer],
+        gone: &HashSet<PublicKey>,
+        mut before: HashSet<IpNet>,
+    ) -> Option<(Table, Vec<Arc<PeerState>>)> {
+        let former = self.shared.table.load_full();
+        let mut placed = Vec::new();
+        for WireguardPeer { public_key, endpoint, allowed, .. } in put {
+            let peer = wireguard.peer(*public_key)?;
+            for subnet in allowed.iter().copied() {
+                let holder = former.peer_of(subnet).and_then(|state| state.wireguard.as_ref());
+                // A network behind two peers needs all of them to decide.
+                let stays = |key| key != public_key && !gone.contains(key);
+                if holder.is_some_and(|holder| stays(&holder.public_key)) {
+                    return None;
+                }
+                before.remove(&subnet);
+                placed.push((Peer { subnet, endpoint: *endpoint }, Some(Arc::clone(&peer))));
+            }
+        }
+        former.changed(placed, before)
+    }
+
+    /// Builds the table from the networks behind each peer.
+    fn follow_wireguard(&self, gone: &HashSet<PublicKey>) {
+        let Some(wireguard) = self.shared.protection.wireguard() else { return };
+        let former = self.shared.table.load_full();
+        let stays = |(config, _): &(WireguardPeer, _)| !gone.contains(&config.public_key);
+        let peers = wireguard.peers().into_iter().filter(stays).flat_map(|(config, peer)| {
+            let endpoint = config.endpoint;
+            let behind = config.allowed.into_iter();
+            behind.map(move |subnet| (Peer { subnet, endpoint }, Some(Arc::clone(&peer))))
+        });
+        self.put(Table::next_sealed(&former, self.config.own, peers));
+    }
+
+    /// Peers of a WireGuard device.
+    pub(crate) fn wireguard_peers(&self) -> Vec<WireguardPeerStatus> {
+        let Some(wireguard) = self.shared.protection.wireguard() else { return Vec::new() };
+        let status = |(config, peer): (WireguardPeer, Arc<wireguard::Peer>)| WireguardPeerStatus {
+            public_key: config.public_key,
+            endpoint: peer.endpoint(),
+            allowed: config.allowed,
+            session_age: wireguard.session_age(&peer),
+        };
+        wireguard.peers().into_iter().map(status).collect()
+    }
+
+    /// Takes the sessions out, for the process that goes on with them.
+    pub(crate) fn take_wireguard_sessions(&self) -> Vec<HandedPeer> {
+        self.shared.protection.wireguard().map(|it| it.hand_over()).unwrap_or_default()
+    }
+
+    /// Peers in the order of their subnets.
+    pub fn peers(&self) -> Vec<(Peer, CounterSnapshot)> {
+        let table = self.shared.table.load();
+        let peers = table.peers().iter();
+        let mut peers: Vec<_> =
+            peers.map(|state| (state.peer, state.counters.snapshot())).collect();
+        peers.sort_by_key(|(peer, _)| peer.subnet);
+        peers
+    }
+
+    /// Counters of packets that belong to no peer.
+    pub fn counters(&self) -> CounterSnapshot {
+        self.shared.counters.snapshot()
+    }
+
+    /// Counters of peers that are gone.
+    pub(crate) fn departed(&self) -> CounterSnapshot {
+        self.shared.departed.snapshot()
+    }
+
+    /// Sum of all counters.
+    pub fn totals(&self) -> CounterSnapshot {
+        let total = Counters::default();
+        total.add(&self.counters());
+        total.add(&self.departed());
+        for state in self.shared.table.load().peers() {
+            total.add(&state.counters.snapshot());
+        }
+        total.snapshot()
+    }
+
+    /// Why nothing is carried, if so.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.problem.clone()
+    }
+
+    /// Readable when the device has gone: time for [`Self::reopen`].
+    pub(crate) fn alarm(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.shared.alarm)
+    }
+
+    /// Whether the device has been moved to another network namespace.
+    pub(crate) fn has_lost_device(&self) -> bool {
+        self.sources.place.is_left()
+    }
+
+    /// Makes the alarm readable.
+    pub(crate) fn raise_alarm(&self) {
+        let _ = rustix::io::write(&*self.shared.alarm, &1_u64.to_ne_bytes());
+    }
+
+    /// Opens the device again, or makes a new one.
+    pub(crate) fn reopen(&mut self) -> Result<(), DatapathError> {
+        self.halt();
+        if self.has_lost_device() {
+            // Nobody serves it where it is now.
+            self.sources.queues.iter().for_each(|queue| queue.forget_device());
+        }
+        let lanes = self.sources.sockets.len();
+        let opened = open_device(&self.config, lanes);
+        match opened.and_then(|opened| Ok((opened, DevicePlace::find(&self.config.device)?))) {
+            Ok(((queues, tun), place)) => {
+                self.sources.place = place;
+                // One alarm wakes all threads.
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&*self.shared.alarm, &mut count);
+                self.sources.queues = queues;
+                self.sources.in_use.tso = tun.tso;
+                self.sources.in_use.uso = tun.uso;
+                self.sources.in_use.lanes = self.sources.queues.len();
+                self.problem = None;
+                Ok(self.resume()?)
+            }
+            Err(error) => {
+                self.problem = Some(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Descriptors that are handed to another process, in the order of [`Self::adopt`].
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let queues = self.sources.queues.iter().map(|queue| queue.as_fd());
+        let lanes = self.sources.sockets.iter().take(self.sources.queues.len());
+        queues.chain(lanes.flatten().map(|socket| socket.as_fd()))
+    }
+
+    /// Makes the device end with this process.
+    pub(crate) fn remove_device(&mut self) {
+        self.halt();
+        for queue in &self.sources.queues {
+            queue.forget_device();
+        }
+    }
+
+    /// Forgets path MTUs, because paths may have changed.
+    pub(crate) fn forget_path_mtus(&self) {
+        for state in self.shared.table.load().peers() {
+            state.set_path_mtu(None);
+        }
+    }
+
+    /// Serves again after [`Self::halt`].
+    pub(crate) fn resume(&mut self) -> io::Result<()> {
+        self.shared.stopping.store(false, Ordering::Relaxed);
+        self.run()
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        if let Some(wireguard) = self.shared.protection.wireguard() {
+            wireguard.set_sockets(self.sources.sockets.first().cloned().unwrap_or_default());
+            self.threads.push(start("tunnel-timers", &self.shared, |shared| {
+                while let Some(wireguard) = shared.protection.wireguard()
+                    && !shared.is_stopping()
+                {
+                    wireguard.check_timers();
+                    // A signal ends this too.
+                    let _ = rustix::event::poll(&mut [], Some(&wireguard::TIMER_INTERVAL));
+                }
+                Ok(())
+            })?);
+        }
+        let in_use = self.sources.in_use;
+        let joining = JoinedProtocols { tcp: in_use.tso, udp: in_use.uso };
+        for (queue, sockets) in self.sources.queues.iter().zip(&self.sources.sockets) {
+            let shared = &self.shared;
+            let mut out = OutboundLane::new(
+                Arc::clone(queue),
+                sockets.clone(),
+                shared,
+                in_use.udp_gso,
+                in_use.tso,
+            );
+            self.threads.push(start("tunnel-out", shared, move |shared| out.serve(shared))?);
+            for socket in sockets {
+                let (socket, queue) = (Arc::clone(socket), Arc::clone(queue));
+                let mut r#in =
+                    InboundLane::new(socket, queue, shared, in_use.udp_gro, in_use.tso, joining);
+                self.threads.push(start("tunnel-in", shared, move |shared| r#in.serve(shared))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops reading; packets wait in the kernel's queues.
+    pub(crate) fn halt(&mut self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        while self.threads.iter().any(|thread| !thread.is_finished()) {
+            for thread in self.threads.iter().filter(|thread| !thread.is_finished()) {
+                interrupt::wake(thread);
+            }
+            // A thread that was about to go to sleep has not noticed, and is woken again.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Datapath {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+fn start(
+    name: &str,
+    shared: &Arc<Shared>,
+    mut serve: impl FnMut(&Shared) -> Result<(), DeviceLost> + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    interrupt::prepare()?;
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        if let Err(DeviceLost) = serve(&shared) {
+            let _ = rustix::io::write(&*shared.alarm, &1_u64.to_ne_bytes());
+        }
+    })
+}
+
+fn open(config: &TunnelDevice) -> Result<Sources, DatapathError> {
+    let wished = config.features.lanes;
+    let lanes = if wished == 0 { processors().min(MAX_LANES) } else { wished };
+    let (queues, tun) = open_device(config, lanes)?;
+    let (sockets, udp) = open_sockets(config, queues.len(), &BTreeMap::new())?;
+    let place = DevicePlace::find(&config.device)?;
+    let in_use = FeaturesInUse {
+        tso: tun.tso,
+        uso: tun.uso,
+        udp_gso: udp.gso,
+        udp_gro: udp.gro,
+        lanes: queues.len(),
+        threads: queues.len() * (1 + config.bind.len()),
+    };
+    Ok(Sources { queues, sockets, in_use, place })
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn open_device(
+    config: &TunnelDevice,
+    lanes: usize,
+) -> Result<(Vec<Arc<TunQueue>>, TunFeatures), DatapathError> {
+    let Features { tun_offload, multi_queue, .. } = config.features;
+    let wanted = TunFeatures { tso: tun_offload, uso: tun_offload, multi_queue };
+    let (queues, features) = tun::open(&config.device, lanes, wanted)
+        .map_err(|source| DatapathError::Tun { device: config.device.clone(), source })?;
+    Ok((queues.into_iter().map(Arc::new).collect(), features))
+}
+
+type Lanes = Vec<Vec<Arc<UdpSocket>>>;
+
+/// Opens the sockets that are not among `bound`, the sockets of each lane by address: a port that this process holds
+/// is also in use for another socket of it.
+fn open_sockets(
+    config: &TunnelDevice,
+    lanes: usize,
+    bound: &BTreeMap<SocketAddr, Vec<Arc<UdpSocket>>>,
+) -> Result<(Lanes, UdpFeatures), DatapathError> {
+    let Features { udp_gso, udp_gro, .. } = config.features;
+    let mut udp = UdpFeatures { gso: udp_gso, gro: udp_gro };
+    let mut sockets = Vec::new();
+    for number in 0..lanes {
+        let mut lane = Vec::new();
+        for &address in &config.bind {
+            if let Some(socket) = bound.get(&address).and_then(|lanes| lanes.get(number)) {
+                lane.push(Arc::clone(socket));
+                continue;
+            }
+            let (socket, features) = UdpSocket::bind(address, lanes > 1, udp)
+                .map_err(|source| DatapathError::Bind { address, source })?;
+            udp = features;
+            lane.push(Arc::new(socket));
+        }
+        sockets.push(lane);
+    }
+    Ok((sockets, udp))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use flannel_entries::tunnel::OwnAddresses;
+    use flannel_lab::Lab;
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_stays_keeps_its_socket_when_another_is_added() {
+        let lab = Lab::builder().nodes(1).bare().start().expect("a lab");
+        let config = |bind: &[&str]| TunnelDevice {
+            device: "flannel0".to_owned(),
+            bind: bind.iter().map(|address| address.parse().expect("an address")).collect(),
+            own: OwnAddresses::default(),
+            // One queue has one socket, whose port is not shared.
+            features: Features { lanes: 1, ..Features::default() },
+            wireguard: None,
+        };
+        let followed = lab.node(1).in_netns(|| {
+            let mut datapath = Datapath::start(config(&["192.168.100.1:8285"]))?;
+            let before = datapath.sources.sockets[0][0].as_fd().as_raw_fd();
+            datapath.configure(config(&["192.168.100.1:8285", "[::1]:8285"]))?;
+            let sockets = &datapath.sources.sockets[0];
+            assert_eq!((sockets.len(), sockets[0].as_fd().as_raw_fd()), (2, before));
+            datapath.remove_device();
+            Ok::<_, DatapathError>(())
+        });
+        followed.expect("a thread").expect("another config is followed");
+    }
+}

@@ -1,0 +1,389 @@
+//! The WireGuard device: its identity, its peers, and the sessions that messages belong to.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use flannel_common::{PublicKey, random_bytes};
+use flannel_entries::tunnel::{WireguardDevice, WireguardPeer};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::handshake::{self, Cookies, Identity};
+use super::messages::padded;
+use super::peer::{HandshakeState, Peer, RETRY, Sessions};
+use super::session::{HandedSession, Session};
+use super::waiting::WaitingBytes;
+use crate::sys::udp::UdpSocket;
+
+/// Start of the device's clock, which is not zero, so that what is older than this process has an age.
+const CLOCK_START: Duration = Duration::from_secs(24 * 3600);
+/// Largest random part of the pause between attempts, in milliseconds.
+const MAX_JITTER_MS: u64 = 333;
+
+pub(crate) struct Wireguard {
+    pub(super) identity: ArcSwap<Identity>,
+    mtu: AtomicUsize,
+    epoch: Instant,
+    peers: RwLock<Peers>,
+    /// Targets of the indices in messages.
+    indices: RwLock<HashMap<u32, IndexTarget>>,
+    /// Sockets for everything besides packets of the device, one of each family.
+    sockets: ArcSwap<Vec<Arc<UdpSocket>>>,
+    cookies: Mutex<Cookies>,
+    /// Bytes that wait for all peers together.
+    waiting: WaitingBytes,
+    numbers: AtomicU64,
+    /// Whether no peer has anything due, so that timers are not checked.
+    pub(super) is_idle: AtomicBool,
+}
+
+#[derive(Default)]
+struct Peers {
+    by_key: HashMap<PublicKey, (WireguardPeer, Arc<Peer>)>,
+    /// Peers by their announced endpoints.
+    by_endpoint: HashMap<SocketAddr, Arc<Peer>>,
+}
+
+impl Peers {
+    fn find_endpoints(&mut self) {
+        let by_key = self.by_key.values();
+        self.by_endpoint =
+            by_key.map(|(config, peer)| (config.endpoint, Arc::clone(peer))).collect();
+    }
+}
+
+/// What an index stands for: a session, or a handshake that has been begun.
+#[derive(Clone)]
+pub(super) struct IndexTarget {
+    pub(super) peer: Arc<Peer>,
+    pub(super) session: Option<Arc<Session>>,
+}
+
+/// A peer as one process hands it to the next.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct HandedPeer {
+    config: WireguardPeer,
+    endpoint: SocketAddr,
+    latest: [u8; 12],
+    current: Option<HandedSession>,
+    previous: Option<HandedSession>,
+    next: Option<HandedSession>,
+}
+
+#[cfg(test)]
+impl HandedPeer {
+    /// A peer with a session, as another process would hand it over.
+    pub(super) fn for_test(config: WireguardPeer) -> Self {
+        let number =
+            config.public_key.0.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let keys = super::handshake::Keys { sending: [1; 32], receiving: [2; 32] };
+        let session = Session::new(number, number, true, keys, CLOCK_START).hand_over(CLOCK_START);
+        let endpoint = config.endpoint;
+        let (previous, next) = (None, None);
+        Self { config, endpoint, latest: [0; 12], current: Some(session), previous, next }
+    }
+}
+
+impl Wireguard {
+    pub(crate) fn new(config: &WireguardDevice) -> Self {
+        Self {
+            identity: ArcSwap::from_pointee(Identity::new(config.private_key.clone())),
+            mtu: AtomicUsize::new(config.mtu as usize),
+            epoch: Instant::now(),
+            peers: RwLock::default(),
+            indices: RwLock::default(),
+            sockets: ArcSwap::default(),
+            cookies: Mutex::default(),
+            waiting: WaitingBytes::default(),
+            numbers: AtomicU64::new(0),
+            is_idle: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        CLOCK_START + self.epoch.elapsed()
+    }
+
+    /// Applies another key. What others have encrypted for the former one is still read; what is sent waits for
+    /// sessions with the new one.
+    pub(crate) fn configure(&self, config: &WireguardDevice) {
+        self.mtu.store(config.mtu as usize, Ordering::Relaxed);
+        if self.identity.load().private == config.private_key {
+            return;
+        }
+        self.identity.store(Arc::new(Identity::new(config.private_key.clone())));
+        for peer in self.all_peers() {
+            let mut handshake = peer.handshake();
+            self.abandon(&mut handshake);
+            handshake.last_try = None;
+            peer.sessions.load().iter().for_each(|session| session.retire());
+        }
+    }
+
+    /// Sets the sockets that handshakes are sent through.
+    pub(crate) fn set_sockets(&self, sockets: Vec<Arc<UdpSocket>>) {
+        self.sockets.store(Arc::new(sockets));
+    }
+
+    /// Peers that are not among `peers`.
+    pub(crate) fn others(&self, peers: &[WireguardPeer]) -> Vec<PublicKey> {
+        let wanted: HashSet<PublicKey> = peers.iter().map(|peer| peer.public_key).collect();
+        read(&self.peers).by_key.keys().filter(|key| !wanted.contains(key)).copied().collect()
+    }
+
+    /// Networks behind these peers, as they are now.
+    pub(crate) fn allowed_of<'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a PublicKey>,
+    ) -> HashSet<IpNet> {
+        let all = read(&self.peers);
+        let known = keys.into_iter().filter_map(|key| all.by_key.get(key));
+        known.flat_map(|(config, _)| config.allowed.iter().copied()).collect()
+    }
+
+    /// Adds or changes peers. `gone` are those that are removed when nothing leads to them any more. Returns the
+    /// peers among these that have a new key, to be greeted when packets find them: what they have for us waits until
+    /// both have agreed upon a session.
+    pub(crate) fn put(&self, put: &[WireguardPeer], gone: &[PublicKey]) -> Vec<Arc<Peer>> {
+        let now = self.now();
+        let mut all = write(&self.peers);
+        let gone = gone.iter().filter_map(|key| all.by_key.get(key));
+        let left: HashSet<IpNet> = gone.flat_map(|(gone, _)| gone.allowed.clone()).collect();
+        let another_key =
+            |config: &WireguardPeer| config.allowed.iter().any(|net| left.contains(net));
+        let greeted: Vec<bool> = put.iter().map(another_key).collect();
+        let mut to_greet = Vec::new();
+        for (config, greet) in put.iter().zip(greeted) {
+            match all.by_key.get_mut(&config.public_key) {
+                Some((former, peer)) => {
+                    peer.configure(Some(former), config, now);
+                    *former = config.clone();
+                }
+                None => {
+                    let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+                    let peer = Arc::new(Peer::new(number, config, &self.waiting, now));
+                    if greet {
+                        to_greet.push(Arc::clone(&peer));
+                    }
+                    all.by_key.insert(config.public_key, (config.clone(), peer));
+                }
+            }
+        }
+        all.find_endpoints();
+        self.is_idle.store(false, Ordering::Relaxed);
+        to_greet
+    }
+
+    pub(crate) fn remove(&self, gone: &[PublicKey]) {
+        let mut all = write(&self.peers);
+        for key in gone {
+            if let Some((_, peer)) = all.by_key.remove(key) {
+                let mut handshake = peer.handshake();
+                self.abandon(&mut handshake);
+                self.set_sessions(&peer, Sessions::default());
+            }
+        }
+        all.find_endpoints();
+    }
+
+    /// All peers of the device, in a stable order.
+    pub(crate) fn peers(&self) -> Vec<(WireguardPeer, Arc<Peer>)> {
+        let mut peers: Vec<_> = read(&self.peers).by_key.values().cloned().collect();
+        peers.sort_by_key(|(config, _)| config.public_key);
+        peers
+    }
+
+    pub(super) fn all_peers(&self) -> Vec<Arc<Peer>> {
+        read(&self.peers).by_key.values().map(|(_, peer)| Arc::clone(peer)).collect()
+    }
+
+    pub(crate) fn peer(&self, key: PublicKey) -> Option<Arc<Peer>> {
+        read(&self.peers).by_key.get(&key).map(|(_, peer)| Arc::clone(peer))
+    }
+
+    pub(super) fn peer_at(&self, endpoint: SocketAddr) -> Option<Arc<Peer>> {
+        read(&self.peers).by_endpoint.get(&endpoint).cloned()
+    }
+
+    pub(super) fn find(&self, index: u32) -> Option<IndexTarget> {
+        read(&self.indices).get(&index).cloned()
+    }
+
+    pub(super) fn cookies(&self) -> MutexGuard<'_, Cookies> {
+        self.cookies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time since the last session with a peer was agreed upon.
+    pub(crate) fn session_age(&self, peer: &Peer) -> Option<Duration> {
+        let now = self.now();
+        peer.sessions.load().iter().map(|session| session.age(now)).min()
+    }
+
+    /// A random index that is not in use.
+    pub(super) fn new_index(&self, peer: &Arc<Peer>) -> Option<u32> {
+        loop {
+            let index = u32::from_le_bytes(random_bytes().ok()?);
+            let mut indices = write(&self.indices);
+            if let std::collections::hash_map::Entry::Vacant(free) = indices.entry(index) {
+                free.insert(IndexTarget { peer: Arc::clone(peer), session: None });
+                return Some(index);
+            }
+        }
+    }
+
+    pub(super) fn forget_index(&self, index: u32) {
+        write(&self.indices).remove(&index);
+    }
+
+    /// Ends a handshake that was begun.
+    pub(super) fn abandon(&self, handshake: &mut HandshakeState) {
+        if let Some(begun) = handshake.begun.take() {
+            self.forget_index(begun.index);
+        }
+    }
+
+    /// Sets the sessions of a peer. The caller holds the peer's handshake state, so that changes come one after the
+    /// other.
+    pub(super) fn set_sessions(&self, peer: &Arc<Peer>, next: Sessions) {
+        let mut indices = write(&self.indices);
+        let former = peer.sessions.swap(Arc::new(next.clone()));
+        for session in former.iter() {
+            indices.remove(&session.local);
+        }
+        for session in next.iter() {
+            let found = IndexTarget { peer: Arc::clone(peer), session: Some(Arc::clone(session)) };
+            indices.insert(session.local, found);
+        }
+    }
+
+    /// Begins a handshake, unless one was begun just now.
+    pub(crate) fn initiate(&self, peer: &Arc<Peer>) {
+        let now = self.now();
+        let mut handshake = peer.handshake();
+        if handshake.last_try.is_some_and(|last| now < last + RETRY) {
+            return;
+        }
+        if handshake.begun.is_none() {
+            handshake.first_try = now;
+        }
+        self.abandon(&mut handshake);
+        let Some(index) = self.new_index(peer) else { return };
+        let psk = peer.preshared_key.load();
+        let begun = handshake::begin(
+            &self.identity.load(),
+            peer.public_key,
+            psk.as_deref(),
+            index,
+            &mut handshake.marks,
+            SystemTime::now(),
+            now,
+        );
+        let Some((begun, message)) = begun else {
+            self.forget_index(index);
+            return;
+        };
+        handshake.begun = Some(begun);
+        handshake.last_try = Some(now);
+        handshake.jitter = jitter();
+        drop(handshake);
+        peer.heard_or_said(now);
+        self.is_idle.store(false, Ordering::Relaxed);
+        self.transmit(peer.endpoint(), &message);
+    }
+
+    /// Sends a message of our own. A lost one is repeated in time.
+    pub(super) fn transmit(&self, to: SocketAddr, message: &[u8]) {
+        let sockets = self.sockets.load();
+        if let Some(socket) = sockets.iter().find(|socket| socket.is_v6() == to.is_ipv6()) {
+            let _ = socket.send_to(to, message);
+        }
+    }
+
+    /// Sends what has waited for a session, or an empty packet to show that there is one.
+    pub(super) fn send_waiting(&self, peer: &Arc<Peer>, show: bool) {
+        let now = self.now();
+        let Some(session) = peer.session(now) else { return };
+        let waiting = peer.take_waiting();
+        let data = !waiting.is_empty();
+        for packet in waiting {
+            let message = session.message(&packet, self.padded(packet.len()));
+            self.transmit(peer.endpoint(), &message);
+        }
+        if !data && show {
+            self.transmit(peer.endpoint(), &session.message(&[], 0));
+        }
+        if data || show {
+            peer.sent(data, now);
+        }
+    }
+
+    pub(super) fn padded(&self, len: usize) -> usize {
+        padded(len, self.mtu.load(Ordering::Relaxed))
+    }
+
+    /// Takes out what the next process goes on with. It leaves no session here: should no other process come to use
+    /// them, peers are asked for new ones.
+    pub(crate) fn hand_over(&self) -> Vec<HandedPeer> {
+        let now = self.now();
+        let over =
+            |session: &Option<Arc<Session>>| session.as_ref().map(|session| session.hand_over(now));
+        let peers = self.peers().into_iter();
+        peers
+            .map(|(config, peer)| {
+                let mut handshake = peer.handshake();
+                // An answer to a handshake begun here would find the other process, which knows nothing of it.
+                self.abandon(&mut handshake);
+                handshake.last_try = None;
+                let sessions = peer.sessions.load_full();
+                self.set_sessions(&peer, Sessions::default());
+                HandedPeer {
+                    config,
+                    endpoint: peer.endpoint(),
+                    latest: handshake.latest,
+                    current: over(&sessions.current),
+                    previous: over(&sessions.previous),
+                    next: over(&sessions.next),
+                }
+            })
+            .collect()
+    }
+
+    pub(crate) fn adopt(&self, handed: Vec<HandedPeer>) {
+        let now = self.now();
+        let configs: Vec<WireguardPeer> = handed.iter().map(|peer| peer.config.clone()).collect();
+        self.put(&configs, &[]);
+        for HandedPeer { config, endpoint, latest, current, previous, next } in handed {
+            let Some(peer) = self.peer(config.public_key) else { continue };
+            let mut handshake = peer.handshake();
+            handshake.latest = latest;
+            let [current, previous, next] = [current, previous, next].map(|session| {
+                session.and_then(|handed| Session::adopt(handed, now)).map(Arc::new)
+            });
+            self.set_sessions(&peer, Sessions { current, previous, next });
+            peer.move_to(endpoint);
+        }
+    }
+}
+
+fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn jitter() -> Duration {
+    let number = u16::from_le_bytes(random_bytes().unwrap_or_default());
+    Duration::from_millis(u64::from(number) % MAX_JITTER_MS)
+}
+
+impl std::fmt::Debug for Wireguard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "wireguard {}", self.identity.load().public)
+    }
+}

@@ -1,0 +1,175 @@
+//! Everything that is needed to connect to a server.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use flannel_common::Secret;
+
+use crate::proxy::Proxy;
+use crate::server::Server;
+
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub server: Server,
+    /// Name in the server's certificate, where it differs from the host.
+    pub server_name: Option<String>,
+    pub trust: Trust,
+    /// Certificate that identifies us.
+    pub certificate: Option<ClientCertificate>,
+    /// Credentials sent with each request.
+    pub credentials: Credentials,
+    /// Whether credentials may be sent to another machine without encryption.
+    pub clear_text_allowed: bool,
+    pub proxy: Option<Proxy>,
+    pub advice: &'static Advice,
+}
+
+impl Target {
+    /// A server that the system's authorities vouch for, asked directly and without credentials.
+    pub fn new(server: Server) -> Self {
+        Self {
+            server,
+            server_name: None,
+            trust: Trust::System,
+            certificate: None,
+            credentials: Credentials::None,
+            clear_text_allowed: false,
+            proxy: None,
+            advice: &Advice::GENERAL,
+        }
+    }
+}
+
+/// Certificates that are accepted from a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Those signed by an authority that this machine trusts.
+    System,
+    /// Those signed by an authority in this file, read for each connection.
+    File(PathBuf),
+    /// Those signed by an authority in this PEM text, which errors call `name`.
+    Pem { name: &'static str, pem: Vec<u8> },
+    /// Those signed by the authority of this SHA-256 fingerprint, whose certificate the server sends along.
+    Pinned([u8; 32]),
+    /// Any certificate: an operator has asked for it.
+    Anyone,
+}
+
+/// Certificate and key of a client, read for each connection, so that they can be replaced under a running daemon.
+#[derive(Clone, Debug)]
+pub struct ClientCertificate {
+    pub certificate: FileOrPem,
+    pub key: FileOrPem,
+}
+
+#[derive(Clone)]
+pub enum FileOrPem {
+    File(PathBuf),
+    /// PEM text, which errors call `name`.
+    Pem {
+        name: &'static str,
+        pem: Vec<u8>,
+    },
+}
+
+/// Shows no text, which may hold a private key.
+impl fmt::Debug for FileOrPem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for FileOrPem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(file) => file.display().fmt(f),
+            Self::Pem { name, .. } => f.write_str(name),
+        }
+    }
+}
+
+/// Content of the header `Authorization`.
+#[derive(Clone, Debug)]
+pub enum Credentials {
+    None,
+    Bearer(Secret),
+    /// Token that is read again for each request, because tokens are replaced now and then. `read` takes the token
+    /// from the file and reports what is wrong with it; see [`Credentials::whole_file`].
+    BearerFile {
+        file: PathBuf,
+        read: fn(&Path) -> Result<String, String>,
+    },
+    Basic {
+        name: String,
+        password: Secret,
+    },
+}
+
+impl Credentials {
+    /// Token that is the whole text of a file.
+    pub fn whole_file(file: PathBuf) -> Self {
+        Self::BearerFile { file, read: read_token }
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    pub(crate) fn authorization(&self) -> Result<Option<String>, String> {
+        match self {
+            Self::None => Ok(None),
+            Self::Bearer(token) => Ok(Some(format!("Bearer {}", token.reveal().trim()))),
+            Self::BearerFile { file, read } => Ok(Some(format!("Bearer {}", read(file)?))),
+            Self::Basic { name, password } => Ok(Some(basic(name, password))),
+        }
+    }
+}
+
+pub(crate) fn basic(name: &str, password: &Secret) -> String {
+    let pair = format!("{name}:{}", password.reveal());
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
+}
+
+fn read_token(file: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("cannot read the token in {}: {error}", file.display()))?;
+    match text.trim() {
+        "" => Err(format!("there is no token in {}", file.display())),
+        token => Ok(token.to_owned()),
+    }
+}
+
+/// Wording of errors: what to call the server, and what an operator can do. Each advice follows a sentence that says
+/// what is wrong.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// Name of the server, such as `the API server`.
+    pub server: &'static str,
+    /// Name of the server, such as `the API server`.
+    pub untrusted: &'static str,
+    /// Advice if its certificate is not signed by a trusted authority.
+    pub wrong_name: &'static str,
+    /// Advice if its certificate is for other names.
+    pub use_tls: &'static str,
+    /// Advice if the server speaks TLS and we do not.
+    pub no_tls: &'static str,
+    /// Advice if we speak TLS and the server does not.
+    pub certificate_missing: &'static str,
+    /// Advice if the server wants a certificate and we have none.
+    pub clear_text: &'static str,
+}
+
+impl Advice {
+    /// Advice for public servers.
+    pub const GENERAL: Self = Self {
+        server: "the server",
+        untrusted: "add its authority to those that this machine trusts, or find out whether something on the way \
+                    answers in its place",
+        wrong_name: "use one of its names",
+        use_tls: "use https://",
+        no_tls: "use http:// if that is meant",
+        certificate_missing: "give one",
+        clear_text: "credentials are not sent to another machine without encryption: use https://",
+    };
+}

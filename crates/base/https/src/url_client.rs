@@ -1,0 +1,64 @@
+//! Client for URLs of any server.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+
+use crate::client::{Client, Limits};
+use crate::proxy::Proxies;
+use crate::server::Server;
+use crate::target::{Target, Trust};
+
+/// A client that keeps a connection to each server that it has asked. Clones share them.
+#[derive(Clone, Debug)]
+pub struct UrlClient {
+    limits: Limits,
+    proxies: Proxies,
+    trust: Trust,
+    clients: Arc<Mutex<HashMap<Server, Arc<Client>>>>,
+}
+
+impl UrlClient {
+    /// Makes a client that uses the proxies of the environment.
+    pub fn new(limits: Limits) -> Result<Self, String> {
+        let proxies = Proxies::from_environment(|name| std::env::var(name).ok())?;
+        Ok(Self { limits, proxies, trust: Trust::System, clients: Arc::default() })
+    }
+
+    #[must_use]
+    pub fn with_proxies(self, proxies: Proxies) -> Self {
+        Self { proxies, ..self }
+    }
+
+    #[must_use]
+    pub fn with_trust(self, trust: Trust) -> Self {
+        Self { trust, ..self }
+    }
+
+    /// Sends a request whose URI is a complete URL; see [`Client::request`]. The error names the server.
+    pub async fn request(&self, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
+        let server = server(request.uri())?;
+        let client = self.client(&server);
+        let target = || Ok(self.target(server.clone()));
+        client.request(target, request).await.map_err(|why| format!("{server}: {why}"))
+    }
+
+    fn target(&self, server: Server) -> Target {
+        let proxy = self.proxies.way_to(&server).cloned();
+        Target { trust: self.trust.clone(), proxy, ..Target::new(server) }
+    }
+
+    fn client(&self, server: &Server) -> Arc<Client> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Client::new(self.limits));
+        clients.entry(server.clone()).or_insert_with(new).clone()
+    }
+}
+
+fn server(uri: &Uri) -> Result<Server, String> {
+    let wrong =
+        || format!("{:?} is not the URL of a server", uri.authority().map_or("", |it| it.as_str()));
+    Server::of(uri).ok_or_else(wrong)
+}

@@ -1,0 +1,205 @@
+//! ICMP echo. A host's kernel answers it, whatever else runs there. It needs `CAP_NET_RAW`.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use etherparse::{
+    IcmpEchoHeader, Icmpv4Header, Icmpv4Slice, Icmpv4Type, Icmpv6Header, Icmpv6Slice, Icmpv6Type,
+    LaxIpv4Slice,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
+    set_socket_recv_buffer_size,
+};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recvfrom, sendto,
+    socket_with,
+};
+
+/// Length of an echo message without its payload.
+pub const ECHO_HEADER: usize = 8;
+/// Answers that wait while a long list of targets is asked.
+const RECEIVE_BUFFER: usize = 1 << 20;
+
+/// An echo request for a raw socket, which adds the IP header and, with IPv6, the checksum.
+pub fn echo_request(is_ipv6: bool, identifier: u16, sequence: u16, payload: &[u8]) -> Vec<u8> {
+    let echo = IcmpEchoHeader { id: identifier, seq: sequence };
+    let mut message = Vec::with_capacity(ECHO_HEADER + payload.len());
+    if is_ipv6 {
+        message.extend(Icmpv6Header::new(Icmpv6Type::EchoRequest(echo)).to_bytes());
+    } else {
+        let header = Icmpv4Header::with_checksum(Icmpv4Type::EchoRequest(echo), payload);
+        message.extend(header.to_bytes());
+    }
+    message.extend_from_slice(payload);
+    message
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EchoReply<'a> {
+    pub identifier: u16,
+    pub sequence: u16,
+    pub payload: &'a [u8],
+}
+
+impl<'a> EchoReply<'a> {
+    /// Reads what a raw socket receives: with IPv4 the IP header, too. `None` for anything but an echo reply.
+    pub fn read(packet: &'a [u8], is_ipv6: bool) -> Option<Self> {
+        let (echo, payload) = if is_ipv6 {
+            let message = Icmpv6Slice::from_slice(packet).ok()?;
+            let Icmpv6Type::EchoReply(echo) = message.icmp_type() else { return None };
+            (echo, message.payload())
+        } else {
+            let (ip, _) = LaxIpv4Slice::from_slice(packet).ok()?;
+            let message = Icmpv4Slice::from_slice(ip.payload().payload).ok()?;
+            let Icmpv4Type::EchoReply(echo) = message.icmp_type() else { return None };
+            (echo, message.payload())
+        };
+        Some(Self { identifier: echo.id, sequence: echo.seq, payload })
+    }
+}
+
+/// Asks many addresses, of both families, from the network namespace of the thread that opened it.
+pub struct Pinger {
+    v4: Option<OwnedFd>,
+    v6: Option<OwnedFd>,
+    /// Tells its answers from those of other pingers.
+    identifier: u16,
+}
+
+impl Pinger {
+    /// `may_fragment`: whether what it sends may be cut into fragments on the way.
+    pub fn open(targets: &[IpAddr], may_fragment: bool) -> io::Result<Self> {
+        let v4 = targets.iter().any(IpAddr::is_ipv4).then(|| open_v4(may_fragment));
+        let v6 = targets.iter().any(IpAddr::is_ipv6).then(|| open_v6(may_fragment));
+        Ok(Self { v4: v4.transpose()?, v6: v6.transpose()?, identifier: fastrand::u16(1..) })
+    }
+
+    /// Sends a request with so many bytes of payload.
+    pub fn send(&self, to: IpAddr, sequence: u16, payload: usize) -> io::Result<()> {
+        let socket = if to.is_ipv4() { &self.v4 } else { &self.v6 };
+        let Some(socket) = socket else { return Err(io::ErrorKind::Unsupported.into()) };
+        let message = echo_request(to.is_ipv6(), self.identifier, sequence, &vec![0x66; payload]);
+        sendto(socket, &message, SendFlags::DONTWAIT, &SocketAddr::new(to, 0))?;
+        Ok(())
+    }
+
+    /// Waits for the next answer: who gave it, and to which request.
+    pub fn receive(&self, until: Instant) -> io::Result<Option<(IpAddr, u16)>> {
+        loop {
+            for (socket, is_ipv6) in [(&self.v4, false), (&self.v6, true)] {
+                let Some(socket) = socket else { continue };
+                if let Some(answer) = self.take(socket, is_ipv6)? {
+                    return Ok(Some(answer));
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let sockets = [&self.v4, &self.v6].into_iter().flatten();
+            let mut waiting: Vec<_> =
+                sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut waiting, Some(&timeout)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// An answer that has come already.
+    fn take(&self, socket: &OwnedFd, is_ipv6: bool) -> io::Result<Option<(IpAddr, u16)>> {
+        let mut buffer = [0; 2048];
+        loop {
+            let (length, from) = match recvfrom(socket, &mut buffer, RecvFlags::DONTWAIT) {
+                Ok((length, _, from)) => (length, from),
+                Err(Errno::AGAIN) => return Ok(None),
+                // Errors of earlier packets are reported here; the next read has the answers.
+                Err(Errno::INTR | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::MSGSIZE) => {
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+            let reply = EchoReply::read(&buffer[..length], is_ipv6);
+            if let (Some(from), Some(reply)) = (from, reply)
+                && reply.identifier == self.identifier
+            {
+                return Ok(Some((from.ip(), reply.sequence)));
+            }
+        }
+    }
+}
+
+fn open_v4(may_fragment: bool) -> io::Result<OwnedFd> {
+    let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
+    let socket = socket_with(AddressFamily::INET, raw, flags, Some(ipproto::ICMP))?;
+    // Neither cut, nor believe what was learned of the path before.
+    let discovery =
+        if may_fragment { Ipv4PathMtuDiscovery::DONT } else { Ipv4PathMtuDiscovery::PROBE };
+    set_ip_mtu_discover(&socket, discovery)?;
+    set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
+    Ok(socket)
+}
+
+fn open_v6(may_fragment: bool) -> io::Result<OwnedFd> {
+    let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
+    let socket = socket_with(AddressFamily::INET6, raw, flags, Some(ipproto::ICMPV6))?;
+    let discovery =
+        if may_fragment { Ipv6PathMtuDiscovery::DONT } else { Ipv6PathMtuDiscovery::PROBE };
+    set_ipv6_mtu_discover(&socket, discovery)?;
+    set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a raw socket of IPv4 receives it.
+    fn received(message: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0; 20];
+        packet[0] = 0x45;
+        packet[3] = (20 + message.len()) as u8;
+        packet[9] = 1;
+        packet.extend(message);
+        packet
+    }
+
+    #[test]
+    fn a_request_is_no_answer_and_its_reply_is() {
+        let mut message = echo_request(false, 7, 9, b"payload");
+        assert_eq!(
+            etherparse::checksum::Sum16BitWords::new().add_slice(&message).ones_complement(),
+            0
+        );
+        assert_eq!(EchoReply::read(&received(&message), false), None);
+        message[0] = 0;
+        let packet = received(&message);
+        let reply = EchoReply { identifier: 7, sequence: 9, payload: b"payload" };
+        assert_eq!(EchoReply::read(&packet, false), Some(reply));
+        for length in 0..20 + ECHO_HEADER {
+            assert_eq!(EchoReply::read(&packet[..length], false), None, "{length}");
+        }
+        let mut message = echo_request(true, 7, 9, b"payload");
+        assert_eq!(EchoReply::read(&message, true), None);
+        message[0] = 129;
+        assert_eq!(EchoReply::read(&message, true), Some(reply));
+    }
+
+    #[test]
+    fn this_host_answers() {
+        let target = IpAddr::from([127, 0, 0, 1]);
+        // Not everybody who runs the tests may open raw sockets.
+        let Ok(pinger) = Pinger::open(&[target], false) else { return };
+        pinger.send(target, 3, 1400).expect("sent");
+        let until = Instant::now() + std::time::Duration::from_secs(5);
+        assert_eq!(pinger.receive(until).expect("an answer"), Some((target, 3)));
+        assert_eq!(pinger.receive(Instant::now()).expect("nothing else"), None);
+    }
+}

@@ -1,0 +1,13 @@
+//! Frames of a link, past the kernel's own tables: sockets that send and receive them, and the question who answers for an
+//! address, by ARP for IPv4 and by neighbour discovery for IPv6. No firewall filters either, and no router answers. And ICMP
+//! echo, which crosses routers.
+
+mod arp;
+mod echo;
+mod neighbour_discovery;
+mod packet_socket;
+mod who_has;
+
+pub use echo::{ECHO_HEADER, EchoReply, Pinger, echo_request};
+pub use packet_socket::{attach_filter, open_packet_socket};
+pub use who_has::{AddressQuestion, AnswerTiming};

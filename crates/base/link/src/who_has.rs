@@ -1,0 +1,128 @@
+//! Who on a link answers for an address, whatever the kernel believes.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use flannel_common::Mac;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::{arp, neighbour_discovery, open_packet_socket};
+
+/// Longer than any frame that answers.
+const LARGEST_FRAME: usize = 256;
+/// Machines that are told apart: whoever answers in many names gains nothing by more of them.
+const MAX_ANSWERS: usize = 16;
+
+/// Who has `address`, asked on one link.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressQuestion {
+    pub link_index: u32,
+    /// MAC address of this node's device on the link; what it says itself is not an answer.
+    pub own_mac: Mac,
+    /// Address of this node on the link, of the same family, at which it is answered. Without one the question is that of
+    /// a node which does not use the address yet.
+    pub from: Option<IpAddr>,
+    pub address: IpAddr,
+}
+
+/// How often a question is asked, and how long answers are waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerTiming {
+    /// A lost frame must not look like nobody.
+    pub tries: u32,
+    /// Wait for the first answer of each try.
+    pub first: Duration,
+    /// Wait for others who answer, too.
+    pub more: Duration,
+}
+
+impl AnswerTiming {
+    /// Whether anybody is there at all: three times within 0.6 s.
+    pub const ANYBODY: Self =
+        Self { tries: 3, first: Duration::from_millis(200), more: Duration::ZERO };
+}
+
+impl AddressQuestion {
+    /// MAC addresses of those who answer, this node's own left out. Blocks for as long as `timing` says.
+    pub fn ask(&self, timing: AnswerTiming) -> io::Result<Vec<Mac>> {
+        let socket = match self.address {
+            IpAddr::V4(_) => open_packet_socket(self.link_index, libc::ETH_P_ARP as u16, &[])?,
+            IpAddr::V6(_) => {
+                let filter = neighbour_discovery::only_advertisements();
+                open_packet_socket(self.link_index, libc::ETH_P_IPV6 as u16, &filter)?
+            }
+        };
+        let mut found: Vec<Mac> = Vec::new();
+        for _ in 0..timing.tries {
+            rustix::net::send(&socket, &self.frame(), SendFlags::empty())?;
+            let mut until = Instant::now() + timing.first;
+            while let Some(frame) = receive(&socket, until)? {
+                let Some(mac) = self.answer(&frame).filter(|mac| *mac != self.own_mac) else {
+                    continue;
+                };
+                if found.is_empty() {
+                    until = Instant::now() + timing.more;
+                }
+                if found.len() < MAX_ANSWERS && !found.contains(&mac) {
+                    found.push(mac);
+                }
+            }
+            if !found.is_empty() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    fn frame(&self) -> Vec<u8> {
+        match (self.address, self.from) {
+            (IpAddr::V4(address), Some(IpAddr::V4(from))) => {
+                arp::request(self.own_mac, Some(from), address)
+            }
+            (IpAddr::V4(address), _) => arp::request(self.own_mac, None, address),
+            (IpAddr::V6(address), Some(IpAddr::V6(from))) => {
+                neighbour_discovery::solicitation(self.own_mac, Some(from), address)
+            }
+            (IpAddr::V6(address), _) => {
+                neighbour_discovery::solicitation(self.own_mac, None, address)
+            }
+        }
+    }
+
+    fn answer(&self, frame: &[u8]) -> Option<Mac> {
+        match self.address {
+            IpAddr::V4(address) => arp::claimant(frame, address),
+            IpAddr::V6(address) => neighbour_discovery::advertiser(frame, address),
+        }
+    }
+}
+
+/// The next frame, if one comes until then.
+fn receive(socket: &OwnedFd, until: Instant) -> io::Result<Option<Vec<u8>>> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut waiting = [PollFd::new(socket, PollFlags::IN)];
+        match poll(&mut waiting, Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut frame = vec![0; LARGEST_FRAME];
+        match rustix::net::recv(socket, &mut frame[..], RecvFlags::empty()) {
+            Ok((length, _)) => {
+                frame.truncate(length);
+                return Ok(Some(frame));
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! alloc: takes a subnet and leaves everything else to others.
+
+use flannel_lease::{BackendConfig, Lease};
+
+use crate::{Backend, Node, PeerProblem, Wishes};
+
+pub(crate) struct AllocBackend;
+
+impl AllocBackend {
+    pub(crate) fn new(_config: &BackendConfig) -> Self {
+        Self
+    }
+}
+
+impl Backend for AllocBackend {
+    fn kind(&self) -> &'static str {
+        "alloc"
+    }
+
+    fn lease_type(&self) -> &'static str {
+        ""
+    }
+
+    fn peer(&self, _node: &Node, _own: &Lease, _peer: &Lease) -> Result<Wishes, PeerProblem> {
+        Ok(Wishes::default())
+    }
+}

@@ -1,0 +1,114 @@
+//! The desired state as a pure function: the wishes of the node, and those for each peer.
+
+use std::net::IpAddr;
+
+use flannel_entries::kernel::Ownership;
+use flannel_lease::{Lease, LeaseAttrs, Subnet, same_node};
+use ipnet::IpNet;
+
+use crate::{Backend, Connected, Node, OverlapKind, PeerProblem, Wishes};
+
+/// Longest quotation of a peer's data in messages.
+const MAX_QUOTED_BYTES: usize = 60;
+
+/// Wishes for one peer. The checks that hold for all backends are made here, once.
+pub fn peer_wishes(
+    backend: &dyn Backend,
+    node: &Node,
+    own: &Lease,
+    peer: &Lease,
+) -> Result<Wishes, PeerProblem> {
+    let (ours, theirs) = (backend.lease_type(), &peer.attrs.backend_type);
+    if peer.subnet.overlaps(&own.subnet) {
+        return Err(PeerProblem::OverlapsOurs);
+    }
+    let untyped = backend.accepts_untyped() && theirs.is_empty();
+    if !ours.is_empty() && !untyped && is_unclaimed(peer) {
+        return Err(PeerProblem::Unclaimed);
+    }
+    if !ours.is_empty() && !untyped && !theirs.eq_ignore_ascii_case(ours) {
+        return Err(PeerProblem::OtherBackend {
+            theirs: flannel_common::shorten(theirs, MAX_QUOTED_BYTES).into_owned(),
+            ours: ours.to_owned(),
+        });
+    }
+    if !is_inside(node, &peer.subnet) {
+        return Err(PeerProblem::OutsideNetwork);
+    }
+    if same_node(&node.network, &node.attrs(""), &peer.attrs) && backend.is_own(node, peer) {
+        return Err(PeerProblem::OurAddress);
+    }
+    let wishes = backend.peer(node, own, peer)?;
+    let displaced =
+        connected_overlaps(node, peer).find(|(.., overlap)| *overlap == OverlapKind::Displaces);
+    match displaced {
+        // A backend without routes displaces nothing.
+        Some((connected, theirs, _)) if !wishes.is_empty() => Err(PeerProblem::Displaces {
+            key: peer.subnet,
+            theirs,
+            route: connected.to_string(),
+            link: connected.link,
+        }),
+        _ => Ok(wishes),
+    }
+}
+
+/// Overlaps of a peer's subnet with networks that this node is connected to.
+pub fn connected_overlaps<'a>(
+    node: &'a Node,
+    peer: &'a Lease,
+) -> impl Iterator<Item = (&'a Connected, IpNet, OverlapKind)> {
+    let meet = |connected: &'a Connected| {
+        connected.overlap_with(peer).map(|(theirs, overlap)| (connected, theirs, overlap))
+    };
+    node.connected.iter().filter_map(meet)
+}
+
+/// What is ours in the kernel, now and from before.
+pub fn ownership(backend: &dyn Backend, node: &Node, earlier_networks: &[IpNet]) -> Ownership {
+    let mut networks = networks(node);
+    for network in earlier_networks {
+        if !networks.contains(network) {
+            networks.push(*network);
+        }
+    }
+    Ownership {
+        links: backend.devices(node).into_iter().collect(),
+        networks,
+        legacy: backend.legacy_routes(node),
+    }
+}
+
+pub fn networks(node: &Node) -> Vec<IpNet> {
+    let v4 = node.network.v4.map(|source| IpNet::V4(source.network()));
+    let v6 = node.network.v6.map(|source| IpNet::V6(source.network()));
+    v4.into_iter().chain(v6).collect()
+}
+
+/// Whether a lease is a reservation, which names a node and nothing else until that node comes.
+fn is_unclaimed(peer: &Lease) -> bool {
+    let LeaseAttrs { backend_type, backend_data, backend_v6_data, .. } = &peer.attrs;
+    backend_type.is_empty() && backend_data.is_none() && backend_v6_data.is_none()
+}
+
+fn is_inside(node: &Node, subnet: &Subnet) -> bool {
+    let networks = networks(node);
+    let inside = |net: IpNet| {
+        networks
+            .iter()
+            .any(|network| network.contains(&net) && net.prefix_len() > network.prefix_len())
+    };
+    let v4 = subnet.v4().map(|net| inside(net.into()));
+    let v6 = subnet.v6().map(|net| inside(net.into()));
+    // A family that is not in use does not count; but there must be at least one.
+    let used = |family: Option<bool>, enabled: bool| family.filter(|_| enabled);
+    let (v4, v6) = (used(v4, node.network.v4.is_some()), used(v6, node.network.v6.is_some()));
+    (v4.is_some() || v6.is_some()) && v4 != Some(false) && v6 != Some(false)
+}
+
+/// A peer's public addresses, for looking up paths to them.
+pub fn public_addresses(attrs: &LeaseAttrs) -> impl Iterator<Item = IpAddr> {
+    let v4 = attrs.public_ip.map(IpAddr::V4);
+    let v6 = attrs.public_ipv6.map(IpAddr::V6);
+    v4.into_iter().chain(v6)
+}

@@ -1,0 +1,106 @@
+//! host-gw: nodes on one link route each other's subnets, with nothing in between.
+
+use std::net::IpAddr;
+
+use flannel_entries::kernel::{Entry, LegacyRoutes, Route};
+use flannel_lease::{BackendConfig, Lease};
+
+use crate::family::{Family, PerFamily as _};
+use crate::{Backend, BackendError, Encapsulation, Node, PeerProblem, Stack, Wishes};
+
+pub(crate) struct HostGwBackend;
+
+impl HostGwBackend {
+    pub(crate) fn new(_config: &BackendConfig) -> Self {
+        Self
+    }
+}
+
+impl Backend for HostGwBackend {
+    fn kind(&self) -> &'static str {
+        "host-gw"
+    }
+
+    fn check(&self, node: &Node) -> Result<(), BackendError> {
+        let underlay = &node.underlay;
+        let pairs = [
+            (
+                underlay.public_v4.map(IpAddr::V4),
+                underlay.v4.map(IpAddr::V4),
+                node.network.v4.is_some(),
+            ),
+            (
+                underlay.public_v6.map(IpAddr::V6),
+                underlay.v6.map(IpAddr::V6),
+                node.network.v6.is_some(),
+            ),
+        ];
+        for (public, own, used) in pairs {
+            if let (Some(public), Some(own)) = (public, own)
+                && used
+                && public != own
+            {
+                return Err(BackendError::Unfit(format!(
+                    "the public address {public} differs from the address {own} of {}: host-gw \
+                     routes to peers directly and cannot cross a NAT; drop --public-ip or use \
+                     another backend",
+                    underlay.link
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn encapsulation(&self, _stack: Stack) -> Encapsulation {
+        Encapsulation::Underlay { direct: true }
+    }
+
+    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
+        let mut entries = Vec::new();
+        let mut unreached = None;
+        for family in Family::used_by(node) {
+            let Some(dst) = family.subnet(&peer.subnet) else { continue };
+            let via = match family.public_address(node, peer) {
+                Ok(via) => via,
+                Err(problem) => {
+                    unreached = Some(problem);
+                    continue;
+                }
+            };
+            if let Some(gateway) = node.paths.get(&via).and_then(|path| path.gateway) {
+                return Err(PeerProblem::Unreachable(format!(
+                    "{via} is behind the gateway {gateway}: host-gw needs all nodes on one link; use \
+                     vxlan, with DirectRouting for those that are"
+                )));
+            }
+            entries.push(Entry::Route(Route {
+                dst,
+                metric: family.metric(node, dst),
+                via: Some(via),
+                link: node.underlay.link,
+                onlink: false,
+            }));
+        }
+        // One family that works is better than none.
+        match unreached {
+            Some(problem) if entries.is_empty() => Err(problem),
+            _ => Ok(entries.into()),
+        }
+    }
+
+    fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {
+        legacy_routes(node, false)
+    }
+
+    fn wants_paths(&self) -> bool {
+        true
+    }
+}
+
+pub(crate) fn legacy_routes(node: &Node, onlink: bool) -> Vec<LegacyRoutes> {
+    let link = node.underlay.link;
+    Family::used_by(node)
+        .filter_map(|family| family.network(node))
+        .map(|(network, subnet_len)| LegacyRoutes { link, network, subnet_len, onlink })
+        .collect()
+}

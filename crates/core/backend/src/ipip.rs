@@ -1,0 +1,160 @@
+//! ipip: pods' packets travel in the nodes' own IPv4 packets, by the kernel.
+//!
+//! One device for all peers: each peer's subnet is routed through it with the peer's public address as the gateway,
+//! which is where the kernel sends the outer packet. Pods' IPv6 has a device of its own, for which the gateway is
+//! that address written as IPv6. With DirectRouting, peers on the same link are reached by their IPv4 without it.
+
+use flannel_common::IfName;
+use flannel_entries::devices::ip_tunnel_device;
+use flannel_entries::kernel::{
+    Address, Entry, IpTunnel, IpTunnelKind, LegacyRoutes, Link, LinkKind, Route,
+};
+use flannel_lease::{BackendConfig, Lease, NetworkConfig};
+
+use crate::encapsulation::{Encapsulation, KernelFeature, OuterPackets, Tunnel, TunnelPath};
+use crate::family::{Family, PerFamily as _};
+use crate::{Backend, BackendError, Node, PeerProblem, Stack, Wishes};
+
+/// Bytes of the outer IPv4 header.
+const OVERHEAD: u32 = 20;
+
+pub(crate) struct IpipBackend {
+    device_v4: IfName,
+    device_v6: IfName,
+    direct_routing: bool,
+}
+
+impl IpipBackend {
+    pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
+        let name = |kind| {
+            let name = IfName::new(ip_tunnel_device(kind));
+            name.map_err(|error| BackendError::Unfit(error.to_string()))
+        };
+        Ok(Self {
+            device_v4: name(IpTunnelKind::Ipip)?,
+            device_v6: name(IpTunnelKind::Sit)?,
+            direct_routing: config.bool("DirectRouting", false)?,
+        })
+    }
+
+    fn device(&self, family: Family) -> IfName {
+        match family {
+            Family::V4 => self.device_v4,
+            Family::V6 => self.device_v6,
+        }
+    }
+
+    fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
+        let link = self.device(family);
+        let subnet = family.subnet(&own.subnet)?;
+        let local = node.underlay.v4.or(node.underlay.public_v4)?;
+        let kind = match family {
+            Family::V4 => IpTunnelKind::Ipip,
+            Family::V6 => IpTunnelKind::Sit,
+        };
+        let mut entries = vec![
+            Entry::Link(Box::new(Link {
+                name: link,
+                kind: LinkKind::IpTunnel(IpTunnel { kind, local }),
+                mac: None,
+                mtu: self.mtu(node),
+            })),
+            Entry::Address(Address { link, addr: Family::host(subnet) }),
+        ];
+        if family == Family::V6 {
+            // Without it the device can have no address.
+            entries.push(Entry::device_setting(family, link, "disable_ipv6", "0"));
+        }
+        Some(entries)
+    }
+}
+
+impl Backend for IpipBackend {
+    fn kind(&self) -> &'static str {
+        "ipip"
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        &["DirectRouting"]
+    }
+
+    /// Over IPv6 there is no tunnel of the kernel's that leads to many nodes: docs/backends/ipip.md says why.
+    fn underlays(&self, _network: &NetworkConfig) -> Vec<Stack> {
+        vec![Stack::V4]
+    }
+
+    fn check(&self, node: &Node) -> Result<(), BackendError> {
+        let raise = format!("the MTU of {}", node.underlay.link);
+        Family::used_by(node)
+            .try_for_each(|family| family.check_mtu(self.mtu(node), node.underlay.mtu, &raise))
+    }
+
+    fn mtu(&self, node: &Node) -> u32 {
+        node.underlay.mtu.saturating_sub(OVERHEAD)
+    }
+
+    fn base(&self, node: &Node, own: &Lease) -> Wishes {
+        let of = Family::used_by(node).filter_map(|family| self.base_of(family, node, own));
+        of.flatten().collect::<Vec<_>>().into()
+    }
+
+    fn encapsulation(&self, stack: Stack) -> Encapsulation {
+        let name = match (stack.v4, stack.v6) {
+            (_, false) => "IP protocol 4 (IPIP)",
+            (false, true) => "IP protocol 41 (IPv6 in IPv4)",
+            (true, true) => "IP protocol 4 (IPIP) or 41 (IPv6 in IPv4)",
+        };
+        let path = |family: Family| {
+            let outer = match family {
+                Family::V4 => OuterPackets::Ipv4Protocol(4),
+                Family::V6 => OuterPackets::Ipv4Protocol(41),
+            };
+            let (devices, outer_family) = (vec![self.device(family)], Some(Family::V4));
+            stack.has(family).then_some(TunnelPath { devices, outer, outer_family })
+        };
+        let [v4, v6] = Family::BOTH.map(path);
+        let entrances: Vec<OuterPackets> =
+            [&v4, &v6].into_iter().flatten().map(|path| path.outer).collect();
+        let protocols = entrances.iter().map(|packets| packets.on_the_wire().0);
+        Encapsulation::Tunnel(Box::new(Tunnel {
+            name: name.to_owned(),
+            allow: protocols.map(|protocol| format!("-p {protocol}")).collect(),
+            v4,
+            v6,
+            entrances,
+            encrypted: false,
+            tells_nodes_apart: false,
+            needs: KernelFeature::Ipip,
+        }))
+    }
+
+    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
+        let public = Family::V4.public_address(node, peer)?;
+        let direct = node.direct_link(public).filter(|_| self.direct_routing);
+        let route = |family: Family| {
+            let dst = family.subnet(&peer.subnet)?;
+            let (via, link) = match (family, public) {
+                // As IPv6 writes it: `::192.0.2.1`.
+                (Family::V6, std::net::IpAddr::V4(public)) => {
+                    (public.to_ipv6_compatible().into(), self.device_v6)
+                }
+                _ => (public, direct.unwrap_or(self.device_v4)),
+            };
+            let metric = family.metric(node, dst);
+            Some(Entry::Route(Route { dst, metric, via: Some(via), link, onlink: true }))
+        };
+        Ok(Family::used_by(node).filter_map(route).collect::<Vec<_>>().into())
+    }
+
+    fn devices(&self, node: &Node) -> Vec<IfName> {
+        Family::used_by(node).map(|family| self.device(family)).collect()
+    }
+
+    fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {
+        if self.direct_routing { crate::host_gw::legacy_routes(node, true) } else { Vec::new() }
+    }
+
+    fn wants_paths(&self) -> bool {
+        self.direct_routing
+    }
+}

@@ -1,0 +1,139 @@
+//! Needs of a backend: what it must know before it can be asked anything. The daemon finds it out, so that backends
+//! stay pure. A new kind of need is another variant of [`Need`] and a field in [`Answers`]; the compiler then names
+//! the place where the daemon finds it out.
+
+use std::path::{Path, PathBuf};
+
+use flannel_common::{PrivateKey, Secret};
+use flannel_entries::cloud::{CloudNode, NodeQuery};
+use flannel_entries::commands::Command;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Standard output of a command.
+    Output(Command),
+    /// This node's WireGuard key, made when there is none.
+    WireguardKey,
+    /// This machine, as its cloud describes it.
+    CloudNode(NodeQuery),
+    /// Whether the kernel or a process of ours speaks WireGuard.
+    WireguardBy,
+    /// Text of a file of this node, without white space around it.
+    SecretFile(PathBuf),
+}
+
+/// Who speaks WireGuard on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireguardBy {
+    Kernel,
+    /// A process of ours, where the kernel has no WireGuard.
+    Process,
+}
+
+/// Answers to the needs of a backend, valid as long as the needs are the same.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Answers {
+    outputs: Vec<(Command, String)>,
+    private_key: Option<PrivateKey>,
+    cloud_node: Option<(NodeQuery, CloudNode)>,
+    wireguard_by: Option<WireguardBy>,
+    secret: Option<(PathBuf, Secret)>,
+    public_port: Option<u16>,
+    checksum_is_broken: bool,
+}
+
+impl Answers {
+    pub fn add_output(&mut self, of: Command, output: String) {
+        self.outputs.push((of, output));
+    }
+
+    pub fn output(&self, of: &Command) -> Option<&str> {
+        self.outputs.iter().find(|(command, _)| command == of).map(|(_, output)| output.as_str())
+    }
+
+    pub fn set_private_key(&mut self, key: PrivateKey) {
+        self.private_key = Some(key);
+    }
+
+    pub fn private_key(&self) -> Option<&PrivateKey> {
+        self.private_key.as_ref()
+    }
+
+    pub fn set_cloud_node(&mut self, query: NodeQuery, node: CloudNode) {
+        self.cloud_node = Some((query, node));
+    }
+
+    pub fn cloud_node(&self, query: &NodeQuery) -> Option<&CloudNode> {
+        self.cloud_node.as_ref().filter(|(asked, _)| asked == query).map(|(_, node)| node)
+    }
+
+    pub fn set_wireguard_by(&mut self, by: WireguardBy) {
+        self.wireguard_by = Some(by);
+    }
+
+    pub fn set_secret(&mut self, file: PathBuf, secret: Secret) {
+        self.secret = Some((file, secret));
+    }
+
+    pub fn secret(&self, file: &Path) -> Option<&Secret> {
+        self.secret.as_ref().filter(|(read, _)| read == file).map(|(_, secret)| secret)
+    }
+
+    pub fn wireguard_by(&self) -> WireguardBy {
+        self.wireguard_by.unwrap_or(WireguardBy::Kernel)
+    }
+
+    /// The port at which this node is reached, if it shares its public address with others.
+    pub fn set_public_port(&mut self, port: Option<u16>) {
+        self.public_port = port;
+    }
+
+    pub fn public_port(&self) -> Option<u16> {
+        self.public_port
+    }
+
+    /// Packets of this node were found to have wrong checksums when the card or its driver makes them.
+    pub fn set_checksum_is_broken(&mut self) {
+        self.checksum_is_broken = true;
+    }
+
+    pub fn checksum_is_broken(&self) -> bool {
+        self.checksum_is_broken
+    }
+
+    /// Whether these are answers to exactly these needs.
+    pub fn are_of(&self, needs: &[Need]) -> bool {
+        let Self {
+            outputs,
+            private_key,
+            cloud_node,
+            wireguard_by,
+            secret,
+            public_port: _,
+            checksum_is_broken: _,
+        } = self;
+        let known =
+            [private_key.is_some(), cloud_node.is_some(), wireguard_by.is_some(), secret.is_some()];
+        let others = known.into_iter().filter(|known| *known).count();
+        outputs.len() + others == needs.len()
+            && needs.iter().all(|need| match need {
+                Need::Output(command) => self.output(command).is_some(),
+                Need::WireguardKey => private_key.is_some(),
+                Need::CloudNode(query) => self.cloud_node(query).is_some(),
+                Need::WireguardBy => wireguard_by.is_some(),
+                Need::SecretFile(file) => self.secret(file).is_some(),
+            })
+    }
+}
+
+/// Leaves out the answers: a command may have written a key.
+impl std::fmt::Debug for Answers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let outputs: Vec<&str> = self.outputs.iter().map(|(command, _)| command.name).collect();
+        f.debug_struct("Answers")
+            .field("outputs", &outputs)
+            .field("has_private_key", &self.private_key.is_some())
+            .field("cloud_node", &self.cloud_node)
+            .finish()
+    }
+}

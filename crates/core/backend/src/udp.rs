@@ -1,0 +1,195 @@
+//! udp: pods' packets travel in UDP between the nodes, carried by a process instead of the kernel. It works
+//! wherever UDP does.
+//!
+//! The pod network, and each peer's subnet, is routed into one TUN device; the process behind it knows where each subnet is. The
+//! wire format is the Go flannel's: an inner packet is the payload of a datagram, and nothing else.
+
+use std::net::{IpAddr, SocketAddr};
+
+use flannel_common::IfName;
+use flannel_entries::devices::TUN_DEVICES;
+use flannel_entries::kernel::{Address, Entry, IPV6_DEFAULT_METRIC, Link, LinkKind, Route};
+use flannel_entries::tunnel::{
+    DeviceName, Features, OwnAddresses, Peer, TunnelDevice, TunnelEntry,
+};
+use flannel_lease::{BackendConfig, Lease};
+
+use crate::encapsulation::{Encapsulation, KernelFeature};
+use crate::family::{Family, PerFamily as _, for_each_family};
+use crate::{Backend, BackendError, Node, PeerProblem, Stack, Wishes};
+
+const DEFAULT_PORT: u16 = 8285;
+/// Bytes of an IP and a UDP header.
+const OVERHEAD_V4: u32 = 28;
+const OVERHEAD_V6: u32 = 48;
+
+pub(crate) struct UdpBackend {
+    port: u16,
+    device: IfName,
+}
+
+impl UdpBackend {
+    pub(crate) fn new(config: &BackendConfig) -> Result<Self, BackendError> {
+        let port = config.int("Port", DEFAULT_PORT.into(), 1..=65535)? as u16;
+        // The Go flannel takes the first name that is free. Networks of one node have different ports, so a
+        // name that follows from the port is free too, and is the same after every restart.
+        let number = if port == DEFAULT_PORT { 0 } else { port };
+        let device = IfName::new(&format!("{TUN_DEVICES}{number}"))
+            .map_err(|error| BackendError::Unfit(format!("Backend.Port {port}: {error}")))?;
+        Ok(Self { port, device })
+    }
+
+    fn endpoint(&self, address: IpAddr) -> SocketAddr {
+        SocketAddr::new(address, self.port)
+    }
+
+    fn kernel(&self, node: &Node, own: &Lease) -> Vec<Entry> {
+        let link = self.device;
+        let mut entries = vec![
+            Entry::Link(Box::new(Link {
+                name: link,
+                kind: LinkKind::Tun,
+                mac: None,
+                mtu: self.mtu(node),
+            })),
+            Entry::device_setting(Family::V6, link, "accept_ra", "0"),
+        ];
+        for family in Family::used_by(node) {
+            let Some(subnet) = family.subnet(&own.subnet) else { continue };
+            let Some((network, _)) = family.network(node) else { continue };
+            if family == Family::V4 {
+                // ICMP errors of the tunnel come out of the device from the node's own address, and are dropped
+                // without this.
+                entries.push(Entry::device_setting(family, link, "accept_local", "1"));
+            }
+            if family == Family::V6 {
+                // Without it the device can have no address.
+                entries.push(Entry::device_setting(family, link, "disable_ipv6", "0"));
+            }
+            let metric = if family == Family::V6 { IPV6_DEFAULT_METRIC } else { 0 };
+            entries.push(Entry::Address(Address { link, addr: Family::host(subnet) }));
+            entries.push(Entry::Route(Route {
+                dst: network,
+                metric,
+                via: None,
+                link,
+                onlink: false,
+            }));
+        }
+        entries
+    }
+
+    fn tunnel(&self, node: &Node, own: &Lease) -> TunnelDevice {
+        let families = Family::used_by(node).filter_map(|family| source(family, node));
+        TunnelDevice {
+            device: self.device.to_string(),
+            bind: families.map(|source| self.endpoint(source)).collect(),
+            own: OwnAddresses {
+                v4: own.subnet.v4().map(|net| net.network()),
+                v6: own.subnet.v6().map(|net| net.network()),
+            },
+            features: Features::default(),
+            wireguard: None,
+        }
+    }
+}
+
+/// Address that datagrams of a family leave from. A link-local address does not count: peers need not be on that
+/// link, and no socket is bound to it without naming the link.
+fn source(family: Family, node: &Node) -> Option<IpAddr> {
+    family.source(&node.underlay).filter(|source| !is_link_local(*source))
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// Families of the network that this node cannot carry.
+fn uncarried(node: &Node) -> impl Iterator<Item = Family> {
+    Family::used_by(node).filter(|family| source(*family, node).is_none())
+}
+
+impl Backend for UdpBackend {
+    fn kind(&self) -> &'static str {
+        "udp"
+    }
+
+    fn accepts_untyped(&self) -> bool {
+        true
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        &["Port"]
+    }
+
+    fn check(&self, node: &Node) -> Result<(), BackendError> {
+        let link = node.underlay.link;
+        if let Some(family) = uncarried(node).next()
+            && uncarried(node).count() == Family::used_by(node).count()
+        {
+            return Err(BackendError::Unfit(format!(
+                "{link} has no {family} address that other nodes can send to, only one of its link (fe80::/10): give \
+                 {link} a global or a unique local address, or choose another interface with --iface"
+            )));
+        }
+        let raise = format!("the MTU of {link}");
+        Family::used_by(node)
+            .try_for_each(|family| family.check_mtu(self.mtu(node), node.underlay.mtu, &raise))
+    }
+
+    fn remarks(&self, node: &Node) -> Vec<String> {
+        let link = node.underlay.link;
+        let remark = |family: Family| {
+            format!(
+                "{link} has no {family} address that other nodes can send to, only one of its link (fe80::/10): udp \
+                 carries {family} of pods over {family} alone, so this node carries none; {} is carried. Give {link} a \
+                 global or a unique local {family} address",
+                family.other()
+            )
+        };
+        uncarried(node).map(remark).collect()
+    }
+
+    fn mtu(&self, node: &Node) -> u32 {
+        let overhead = if node.network.v6.is_some() { OVERHEAD_V6 } else { OVERHEAD_V4 };
+        node.underlay.mtu.saturating_sub(overhead)
+    }
+
+    fn base(&self, node: &Node, own: &Lease) -> Wishes {
+        let device = TunnelEntry::Device(Box::new(self.tunnel(node, own)));
+        Wishes { kernel: self.kernel(node, own), tunnel: vec![device], ..Wishes::default() }
+    }
+
+    fn encapsulation(&self, stack: Stack) -> Encapsulation {
+        Encapsulation::in_udp(self.port, stack, |_| vec![self.device], KernelFeature::Tun)
+    }
+
+    fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
+        for_each_family(node, peer, |family, subnet| {
+            if source(family, node).is_none() {
+                return Ok(Wishes::default());
+            }
+            let public = family.public_address(node, peer)?;
+            if is_link_local(public) {
+                return Err(PeerProblem::NoAddress(family));
+            }
+            let device = DeviceName::from(self.device.as_str());
+            let endpoint = self.endpoint(public);
+            // The network's route leads there as well. This one names the peer, so that a route which takes its
+            // packets elsewhere is noticed as with every backend.
+            let route = Entry::Route(Route {
+                dst: subnet,
+                metric: family.metric(node, subnet),
+                via: None,
+                link: self.device,
+                onlink: false,
+            });
+            let tunnel = vec![TunnelEntry::Peer(device, Peer { subnet, endpoint })];
+            Ok(Wishes { kernel: vec![route], tunnel, ..Wishes::default() })
+        })
+    }
+
+    fn devices(&self, _node: &Node) -> Vec<IfName> {
+        vec![self.device]
+    }
+}

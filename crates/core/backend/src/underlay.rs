@@ -1,0 +1,74 @@
+//! The underlay: the interface and addresses through which this node reaches its peers. Chosen by
+//! the daemon from the node's facts, taken by every backend as an input.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use flannel_common::{Family, IfName};
+use flannel_lease::NetworkConfig;
+
+/// Address families, one or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stack {
+    pub v4: bool,
+    pub v6: bool,
+}
+
+impl Stack {
+    pub const V4: Self = Self { v4: true, v6: false };
+    pub const V6: Self = Self { v4: false, v6: true };
+
+    /// Families that a network uses.
+    pub fn of(network: &NetworkConfig) -> Self {
+        Self { v4: network.v4.is_some(), v6: network.v6.is_some() }
+    }
+
+    pub fn has(self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+
+    /// Families that a network's nodes may have, the best first, where either family travels in either.
+    pub(crate) fn any_for(network: &NetworkConfig) -> Vec<Self> {
+        match Self::of(network) {
+            Self { v4: false, v6: true } => vec![Self::V6, Self::V4],
+            Self { v4: true, v6: true } => {
+                vec![Self { v4: true, v6: true }, Self::V4, Self::V6]
+            }
+            _ => vec![Self::V4, Self::V6],
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Underlay {
+    pub link: IfName,
+    pub mtu: u32,
+    /// Addresses of the interface, one for each family that its packets travel in.
+    pub v4: Option<Ipv4Addr>,
+    pub v6: Option<Ipv6Addr>,
+    /// Addresses announced to peers; behind a NAT they are not those of the interface.
+    pub public_v4: Option<Ipv4Addr>,
+    pub public_v6: Option<Ipv6Addr>,
+    /// Why this interface was chosen, for the log. It does not count: two underlays that differ only in this are
+    /// equal, so that a new metric of a route does not cause anything to be built again.
+    pub why: String,
+}
+
+impl PartialEq for Underlay {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { link, mtu, v4, v6, public_v4, public_v6, why: _ } = self;
+        (link, mtu, v4, v6, public_v4, public_v6)
+            == (&other.link, &other.mtu, &other.v4, &other.v6, &other.public_v4, &other.public_v6)
+    }
+}
+
+impl Eq for Underlay {}
+
+impl Underlay {
+    /// Addresses of the interface.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6)).collect()
+    }
+}

@@ -1,0 +1,314 @@
+//! Lease attributes: what a host announces to its peers, as the JSON value of its subnet key.
+//! The bytes are those the Go flannel writes; reading is as lenient as Go is with member names.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::{NonZeroU16, NonZeroU64};
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::{RawValue, Value};
+
+use crate::raw_json::{RawJson, RawJsonError, compact};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseAttrs {
+    /// Never `0.0.0.0` when it was read from a store.
+    pub public_ip: Option<Ipv4Addr>,
+    pub public_ipv6: Option<Ipv6Addr>,
+    /// Empty for backends that do not name themselves (udp, alloc, tencent-vpc).
+    pub backend_type: Box<str>,
+    pub backend_data: Option<RawJson>,
+    pub backend_v6_data: Option<RawJson>,
+    /// Whose lease it is: whom a lease server has given it to, when it knows its clients by name, or the Node that
+    /// has it in Kubernetes. Nodes that write their own lease do not name themselves. A lease server writes behind the
+    /// name which machine it was; [`LeaseAttrs::owner_name`] is what people know it by.
+    pub owner: Option<Box<str>>,
+    /// Port at which the node answers probes of its peers. Nodes of the Go flannel do not, and say nothing of it.
+    pub probe_port: Option<NonZeroU16>,
+    /// A hash of the node's machine id ([`machine_hash`](crate::machine_hash)): copies of one machine have the same.
+    /// Nodes of the Go flannel say nothing of it.
+    pub machine: Option<NonZeroU64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttrsError {
+    #[error(
+        "lease attributes are not a JSON object of the known shape ({0}): write them as docs/lease-server.md has them"
+    )]
+    Json(String),
+    #[error(
+        "lease attribute {key} {value:?} is not an {family} address: write one, or leave it out"
+    )]
+    Address { key: &'static str, value: String, family: &'static str },
+    #[error(
+        "lease attribute {key} has {size} bytes, and may have {most}: restart flanneld on the node that wrote it"
+    )]
+    TooLarge { key: &'static str, size: usize, most: usize },
+    #[error("lease attribute {key} is nested {depth} deep: {MAX_JSON_DEPTH} is the most")]
+    Deep { key: &'static str, depth: usize },
+}
+
+/// The name of a lease's owner, without what a lease server notes of the machine: `node-2` of `node-2#4be1…` and of
+/// `node-2@192.0.2.2`.
+pub fn owner_name(owner: &str) -> &str {
+    owner.split(['#', '@']).next().unwrap_or(owner)
+}
+
+impl LeaseAttrs {
+    /// Name of the lease's owner, as people know it.
+    pub fn owner_name(&self) -> Option<&str> {
+        self.owner.as_deref().map(owner_name)
+    }
+
+    /// Whether nodes say the same of themselves. Their names, and in Kubernetes their machines, are what a store says of
+    /// them.
+    pub fn announce_the_same_as(&self, other: &Self) -> bool {
+        let announced = |attrs: &Self| Self { owner: None, machine: None, ..attrs.clone() };
+        announced(self) == announced(other)
+    }
+
+    pub fn from_json(json: &[u8]) -> Result<Self, AttrsError> {
+        // Go replaces bytes that are not UTF-8 instead of refusing the value.
+        let text = String::from_utf8_lossy(json);
+        let members: Members<'_> = serde_json::from_str(&text).map_err(|e| AttrsError::json(&e))?;
+        let attrs = Self {
+            public_ip: members.public_ip.map_or(Ok(None), |text| read_v4(&text))?,
+            public_ipv6: members.public_ipv6.map_or(Ok(None), |text| read_v6(&text))?,
+            backend_type: members.backend_type.unwrap_or_default().into(),
+            backend_data: read_data(members.backend_data)?,
+            backend_v6_data: read_data(members.backend_v6_data)?,
+            owner: members.owner.filter(|owner| !owner.is_empty()).map(Into::into),
+            probe_port: members.probe_port,
+            machine: members.machine,
+        };
+        attrs.check_size().map(|()| attrs)
+    }
+
+    /// Refuses what no backend needs: every node keeps the leases of all.
+    pub fn check_size(&self) -> Result<(), AttrsError> {
+        let owner = self.owner.as_deref().map_or(0, str::len);
+        for (key, size, most) in [
+            ("BackendType", self.backend_type.len(), MAX_BACKEND_TYPE_BYTES),
+            ("BackendData", self.weight(), MAX_DATA_BYTES),
+            ("Owner", owner, MAX_OWNER_BYTES),
+        ] {
+            if size > most {
+                return Err(AttrsError::TooLarge { key, size, most });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every reader of JSON can read the backend's data: many go down one level of their stack for
+    /// each bracket. What a store holds already is read all the same.
+    pub fn check_depth(&self) -> Result<(), AttrsError> {
+        let data = [("BackendData", &self.backend_data), ("BackendV6Data", &self.backend_v6_data)];
+        for (key, data) in data {
+            let depth = data.as_ref().map_or(0, RawJson::depth);
+            if depth > MAX_JSON_DEPTH {
+                return Err(AttrsError::Deep { key, depth });
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of text that the node has chosen.
+    pub fn weight(&self) -> usize {
+        let data = |data: &Option<RawJson>| data.as_ref().map_or(0, |data| data.as_str().len());
+        self.backend_type.len() + data(&self.backend_data) + data(&self.backend_v6_data)
+    }
+
+    pub fn to_json(&self) -> String {
+        let mut out =
+            format!("{{\"PublicIP\":\"{}\"", self.public_ip.unwrap_or(Ipv4Addr::UNSPECIFIED));
+        match self.public_ipv6 {
+            Some(ip) => out += &format!(",\"PublicIPv6\":\"{ip}\""),
+            None => out += ",\"PublicIPv6\":null",
+        }
+        if !self.backend_type.is_empty() {
+            let quoted = serde_json::Value::from(&*self.backend_type).to_string();
+            out += &format!(",\"BackendType\":{}", compact(&quoted));
+        }
+        if let Some(data) = &self.backend_data {
+            out += &format!(",\"BackendData\":{data}");
+        }
+        if let Some(data) = &self.backend_v6_data {
+            out += &format!(",\"BackendV6Data\":{data}");
+        }
+        if let Some(owner) = &self.owner {
+            out +=
+                &format!(",\"Owner\":{}", compact(&serde_json::Value::from(&**owner).to_string()));
+        }
+        if let Some(port) = self.probe_port {
+            out += &format!(",\"ProbePort\":{port}");
+        }
+        if let Some(machine) = self.machine {
+            out += &format!(",\"Machine\":\"{machine:016x}\"");
+        }
+        out.push('}');
+        out
+    }
+}
+
+/// Most bytes of a lease beside its addresses. A backend's data are a MAC or a key.
+pub const MAX_DATA_BYTES: usize = 8 << 10;
+/// Most bytes of a backend's name.
+const MAX_BACKEND_TYPE_BYTES: usize = 64;
+/// Most bytes of an owner; the name of a Kubernetes Node has at most 253.
+const MAX_OWNER_BYTES: usize = 256;
+
+/// Most levels of JSON; no backend needs more than two.
+const MAX_JSON_DEPTH: usize = 32;
+
+impl From<RawJsonError> for AttrsError {
+    fn from(error: RawJsonError) -> Self {
+        Self::json(&error)
+    }
+}
+
+impl AttrsError {
+    /// The message may quote the value, which anybody can have written.
+    fn json(error: &impl ToString) -> Self {
+        Self::Json(shortened(&error.to_string()))
+    }
+}
+
+fn shortened(text: &str) -> String {
+    const MAX_SHOWN_BYTES: usize = 200;
+    flannel_common::shorten(text, MAX_SHOWN_BYTES).into_owned()
+}
+
+fn read_v4(text: &str) -> Result<Option<Ipv4Addr>, AttrsError> {
+    let text = text.trim_matches('"');
+    let mapped = || text.parse::<Ipv6Addr>().ok()?.to_ipv4_mapped();
+    let ip = text.parse().ok().or_else(mapped).ok_or_else(|| AttrsError::Address {
+        key: "PublicIP",
+        value: shortened(text),
+        family: "IPv4",
+    })?;
+    Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
+}
+
+fn read_v6(text: &str) -> Result<Option<Ipv6Addr>, AttrsError> {
+    let text = text.trim_matches('"');
+    let ip: Option<Ipv6Addr> =
+        text.parse().ok().filter(|ip: &Ipv6Addr| ip.to_ipv4_mapped().is_none());
+    let ip = ip.ok_or_else(|| AttrsError::Address {
+        key: "PublicIPv6",
+        value: shortened(text),
+        family: "IPv6",
+    })?;
+    Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
+}
+
+fn read_machine(text: &str) -> Option<NonZeroU64> {
+    let is_hash = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    NonZeroU64::new(u64::from_str_radix(text, 16).ok().filter(|_| is_hash)?)
+}
+
+fn read_data(raw: Option<&RawValue>) -> Result<Option<RawJson>, AttrsError> {
+    Ok(raw.and_then(RawJson::from_raw))
+}
+
+/// The members as they stand in the text; the last of several with the same name counts.
+#[derive(Default)]
+struct Members<'a> {
+    public_ip: Option<String>,
+    public_ipv6: Option<String>,
+    backend_type: Option<String>,
+    backend_data: Option<&'a RawValue>,
+    backend_v6_data: Option<&'a RawValue>,
+    owner: Option<String>,
+    probe_port: Option<NonZeroU16>,
+    machine: Option<NonZeroU64>,
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of lease attributes")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+        let mut members = Members::default();
+        while let Some(member) = map.next_key()? {
+            match member {
+                Member::PublicIp => members.public_ip = map.next_value()?,
+                Member::PublicIpv6 => members.public_ipv6 = map.next_value()?,
+                Member::BackendType => members.backend_type = map.next_value()?,
+                Member::BackendData => members.backend_data = map.next_value()?,
+                Member::BackendV6Data => members.backend_v6_data = map.next_value()?,
+                Member::Owner => {
+                    members.owner = map.next_value::<Value>()?.as_str().map(str::to_owned);
+                }
+                Member::ProbePort => {
+                    let port = map.next_value::<Value>()?.as_u64();
+                    members.probe_port =
+                        port.and_then(|port| u16::try_from(port).ok()).and_then(NonZeroU16::new);
+                }
+                Member::Machine => {
+                    members.machine = map.next_value::<Value>()?.as_str().and_then(read_machine);
+                }
+                Member::Unknown => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(members)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Member {
+    PublicIp,
+    PublicIpv6,
+    BackendType,
+    BackendData,
+    BackendV6Data,
+    Owner,
+    ProbePort,
+    Machine,
+    Unknown,
+}
+
+const MEMBERS: [(&str, Member); 8] = [
+    ("PublicIP", Member::PublicIp),
+    ("PublicIPv6", Member::PublicIpv6),
+    ("BackendType", Member::BackendType),
+    ("BackendData", Member::BackendData),
+    ("BackendV6Data", Member::BackendV6Data),
+    ("Owner", Member::Owner),
+    ("ProbePort", Member::ProbePort),
+    ("Machine", Member::Machine),
+];
+
+impl<'de> Deserialize<'de> for Member {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(MemberVisitor)
+    }
+}
+
+struct MemberVisitor;
+
+impl Visitor<'_> for MemberVisitor {
+    type Value = Member;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a lease attribute")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Member, E> {
+        let known = MEMBERS.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
+        Ok(known.map_or(Member::Unknown, |(_, member)| *member))
+    }
+}

@@ -1,0 +1,24 @@
+//! Version of a lease, which changes with each write.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of a lease: the store changes it with each write, so a node that finds the version it wrote knows that there was
+/// no other write since. Only the store that gave it looks inside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Version(u64);
+
+impl Version {
+    /// Given by stores that do not count versions, or for a lease not written yet. It proves
+    /// nothing.
+    pub const UNKNOWN: Self = Self(0);
+
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Number, for the store that gave it.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}

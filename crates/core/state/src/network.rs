@@ -1,0 +1,201 @@
+//! One network of a daemon.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Finding, Layer, Moment, ProbedPeer, ProbingState};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkState {
+    /// `_` where there is one network without a name.
+    pub name: String,
+    pub verdict: Verdict,
+    /// Faults and notes, with the fix where one is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The ranges of the network, of each family in use.
+    #[serde(default)]
+    pub networks: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// The network config with every derived value, without secrets. Told on the socket alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseState>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub underlay: Option<UnderlayState>,
+    /// MTU of pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// How that was found, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu_why: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreState>,
+    #[serde(default)]
+    pub peers: PeerCounts,
+    /// Whether peers are reached; absent where that is not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probing: Option<ProbingState>,
+    #[serde(default)]
+    pub entries: EntriesState,
+    /// Faults and notes, the worst first, without what probing found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub issues: Vec<Finding>,
+}
+
+impl NetworkState {
+    /// Whether pods of this node reach those of others: as far as it can tell by itself, and as far as it has
+    /// looked.
+    pub fn is_healthy(&self) -> bool {
+        self.verdict.is_healthy()
+            && self.probing.as_ref().is_none_or(|probing| probing.unreached == 0)
+            && self.peers.incomplete == 0
+            && self.issues.iter().all(|issue| issue.traffic_flows)
+    }
+
+    /// All that is wrong or worth knowing, the worst first: the issues, what probing found, and why a network that has
+    /// neither is not ready.
+    pub fn findings(&self) -> Vec<Finding> {
+        let probed = self.probing.iter().flat_map(|probing| &probing.findings);
+        let mut findings: Vec<Finding> =
+            self.issues.iter().cloned().chain(probed.map(ProbedPeer::finding)).collect();
+        if let Some(why) = self.why.as_ref().filter(|_| self.issues.is_empty()) {
+            let judge = if self.is_healthy() { Finding::warning } else { Finding::broken };
+            findings.push(judge(
+                Layer::Daemon,
+                "flanneld",
+                why,
+                "`flannelctl events` says since when",
+            ));
+        }
+        Finding::sort(&mut findings);
+        findings
+    }
+
+    /// State of a network of which only the name is known.
+    pub fn starting(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            verdict: Verdict::NotReady,
+            why: None,
+            networks: Vec::new(),
+            backend: None,
+            config: None,
+            lease: None,
+            underlay: None,
+            mtu: None,
+            mtu_why: None,
+            store: None,
+            peers: PeerCounts::default(),
+            probing: None,
+            entries: EntriesState::default(),
+            issues: Vec::new(),
+        }
+    }
+}
+
+/// Health, from good to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    Ready,
+    /// Ready, and something is worth knowing.
+    ReadyBut,
+    /// All that is flannel's to do is done, and yet pods are cut off.
+    CutOff,
+    NotReady,
+}
+
+impl Verdict {
+    /// Whether pods of this node reach those of others, as far as this node can tell.
+    pub fn is_healthy(self) -> bool {
+        matches!(self, Self::Ready | Self::ReadyBut)
+    }
+}
+
+/// This node's own lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaseState {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subnet: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6_subnet: Option<String>,
+    /// End unless it is renewed; absent for a reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<Moment>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining_seconds: Option<u64>,
+}
+
+/// Interface through which the node reaches its peers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnderlayState {
+    pub interface: String,
+    /// Reason of the choice.
+    pub why: String,
+    pub mtu: u32,
+    /// The interface's own addresses.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
+    /// Addresses that peers get.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_ip: Option<Ipv4Addr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_ipv6: Option<Ipv6Addr>,
+}
+
+/// Store of the leases.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreState {
+    pub name: String,
+    pub up: bool,
+    /// Time since which it is reachable or unreachable.
+    pub since: Moment,
+    /// Reason why it is unreachable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// Numbers of peers by condition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerCounts {
+    pub known: usize,
+    /// Known, and this node cannot send to them.
+    pub unusable: usize,
+    /// Known, and something that leads to them is missing.
+    #[serde(default)]
+    pub incomplete: usize,
+    /// Missing from the store's list, and still sent to for a while.
+    pub vanished: usize,
+}
+
+/// Entries wanted of the kernel and others, and those that are missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EntriesState {
+    pub wanted: usize,
+    pub missing: usize,
+    /// Wanted by several in different versions.
+    pub contested: usize,
+    /// The first of those missing.
+    #[serde(default)]
+    pub problems: Vec<ProblemState>,
+    /// Actions of others on this node that cut pods off although all entries are in place, with the fix.
+    #[serde(default)]
+    pub hazards: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProblemState {
+    pub entry: String,
+    pub why: String,
+}

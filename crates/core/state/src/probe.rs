@@ -1,0 +1,97 @@
+//! Whether peers are reached, as they were found when they were asked.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Finding, Layer, Moment};
+
+/// One peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeState {
+    /// `reached`, `not-probed`, `waiting`, or what is wrong: `underlay-cut`, `tunnel-blocked`. New ones may come.
+    pub verdict: String,
+    /// Whether pods' packets pass; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<bool>,
+    /// Layer of the fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<Layer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Fix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+    /// There and back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_micros: Option<u64>,
+    /// The largest packet that is known to pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Number of the last small probes that were sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<u32>,
+    /// Number of those that were lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u32>,
+    /// Time of the last probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Moment>,
+}
+
+/// All peers of a network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbingState {
+    /// UDP port at which this node answers.
+    pub port: u16,
+    pub reached: usize,
+    /// Pods' packets do not pass, or not all of them.
+    pub unreached: usize,
+    /// Pods' packets pass, and something is worth knowing: the peer's daemon does not answer, or packets are
+    /// fragmented.
+    pub impaired: usize,
+    /// They do not take part: the Go flannel, or probing is switched off there.
+    pub not_probed: usize,
+    /// Their first turn is yet to come.
+    pub waiting: usize,
+    /// There and back, the median of all peers and the longest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_micros: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_latency_micros: Option<u64>,
+    /// Numbers of the last small probes of all peers that were sent and lost.
+    #[serde(default)]
+    pub asked: u32,
+    #[serde(default)]
+    pub lost: u32,
+    /// Faults, the worst first, each with its first peers.
+    #[serde(default)]
+    pub findings: Vec<ProbedPeer>,
+}
+
+/// A peer of which probing found that something is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbedPeer {
+    pub subnet: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<IpAddr>,
+    #[serde(flatten)]
+    pub probe: ProbeState,
+}
+
+impl ProbedPeer {
+    pub fn finding(&self) -> Finding {
+        let Self { subnet, node, probe } = self;
+        let node = node.map(|node| format!(" at {node}")).unwrap_or_default();
+        let judge = if probe.traffic == Some(true) { Finding::warning } else { Finding::broken };
+        judge(
+            probe.layer.unwrap_or(Layer::Unknown),
+            format!("peer {subnet}{node}"),
+            probe.why.as_deref().unwrap_or(&probe.verdict),
+            probe.fix.as_deref().unwrap_or("`flannelctl check` on both nodes"),
+        )
+    }
+}

@@ -1,0 +1,317 @@
+//! What the handles of all appliers with a [`Worker`] have in common.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use flannel_common::Worker;
+use tokio::sync::{oneshot, watch};
+
+use crate::{
+    Applier, Comparison, Desired, EntryQuery, EntryReport, KeyedEntry, Requester, Status, Stopped,
+    Tally, Wanted,
+};
+
+/// Number of commands that wait for a worker; further senders wait for room in the queue.
+pub const COMMAND_QUEUE: usize = 256;
+
+/// A command for the worker of an applier. A declaration is answered with the resulting status. `Q` is a command that
+/// only this applier knows.
+pub enum Command<S, E, O, Q = Infallible> {
+    Replace(O, Desired<S, E>, oneshot::Sender<Status>),
+    Update(Desired<S, E>, oneshot::Sender<Status>),
+    Status(oneshot::Sender<Status>),
+    Report(Report<S>),
+    Compare(oneshot::Sender<Comparison>),
+    Other(Q),
+}
+
+/// A question that is answered from the bookkeeping alone.
+pub enum Report<S> {
+    Entries(EntryQuery<S>, oneshot::Sender<Vec<EntryReport<S>>>),
+    Tally(oneshot::Sender<Tally<S>>),
+}
+
+impl<S: Ord + Clone> Report<S> {
+    /// Answers the question. `complete_tally` adds what only the applier knows.
+    pub fn answer<E: KeyedEntry>(
+        self,
+        wanted: &Wanted<S, E>,
+        complete_tally: impl FnOnce(Tally<S>) -> Tally<S>,
+    ) {
+        match self {
+            Self::Entries(query, answer) => {
+                let _ = answer.send(wanted.report(&query, Instant::now()));
+            }
+            Self::Tally(answer) => drop(answer.send(complete_tally(wanted.tally()))),
+        }
+    }
+}
+
+type WorkerOf<S, E, O, Q> = Worker<Command<S, E, O, Q>>;
+type Start<S, E, O, Q> = dyn FnOnce(StatusPublisher) -> io::Result<WorkerOf<S, E, O, Q>> + Send;
+
+/// A handle on an applier's worker, which is started with the first wish or at once and ends when the last handle is
+/// dropped.
+pub struct WorkerHandle<S, E, O, Q = Infallible> {
+    name: &'static str,
+    worker: Arc<Mutex<Stage<S, E, O, Q>>>,
+    status: watch::Receiver<Status>,
+}
+
+enum Stage<S, E, O, Q> {
+    Waiting(StatusPublisher, Box<Start<S, E, O, Q>>),
+    Started(WorkerOf<S, E, O, Q>),
+    Failed,
+}
+
+impl<S, E, O, Q> Clone for WorkerHandle<S, E, O, Q> {
+    fn clone(&self) -> Self {
+        Self { name: self.name, worker: self.worker.clone(), status: self.status.clone() }
+    }
+}
+
+impl<S, E, O, Q> WorkerHandle<S, E, O, Q>
+where
+    Command<S, E, O, Q>: Send + 'static,
+{
+    /// Handle of an applier that few networks need: its worker is started with the first wish. Errors call it `name`.
+    pub fn lazy(
+        name: &'static str,
+        start: impl FnOnce(StatusPublisher) -> io::Result<WorkerOf<S, E, O, Q>> + Send + 'static,
+    ) -> Self {
+        let (publisher, status) = watch::channel(Status::default());
+        let waiting = Stage::Waiting(StatusPublisher(publisher), Box::new(start));
+        Self { name, worker: Arc::new(Mutex::new(waiting)), status }
+    }
+
+    /// Handle of an applier that every network needs: its worker is started at once.
+    pub fn start(
+        name: &'static str,
+        start: impl FnOnce(StatusPublisher) -> io::Result<WorkerOf<S, E, O, Q>>,
+    ) -> io::Result<Self> {
+        let (publisher, status) = watch::channel(Status::default());
+        let started = Stage::Started(start(StatusPublisher(publisher))?);
+        Ok(Self { name, worker: Arc::new(Mutex::new(started)), status })
+    }
+
+    /// Sends a command and waits for its answer. A worker that has not been started answers with the default.
+    pub async fn ask<T: Default>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command<S, E, O, Q>,
+    ) -> Result<T, Stopped> {
+        self.declare(false, command).await
+    }
+
+    /// Sends a command without waiting for its answer, if there is room in the queue.
+    pub fn tell<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command<S, E, O, Q>) {
+        if let Ok(Some(worker)) = self.worker(false) {
+            worker.try_send(command(oneshot::channel().0));
+        }
+    }
+
+    async fn declare<T: Default>(
+        &self,
+        start: bool,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command<S, E, O, Q>,
+    ) -> Result<T, Stopped> {
+        match self.worker(start)? {
+            Some(worker) => worker.ask(command).await.map_err(|_| Stopped(self.name)),
+            None => Ok(T::default()),
+        }
+    }
+
+    /// Returns the worker, and starts it first if `start` says so; `None` if it has not been started.
+    fn worker(&self, start: bool) -> Result<Option<WorkerOf<S, E, O, Q>>, Stopped> {
+        let mut stage = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        if start {
+            *stage = match std::mem::replace(&mut *stage, Stage::Failed) {
+                Stage::Waiting(status, start) => match start(status) {
+                    Ok(worker) => Stage::Started(worker),
+                    Err(error) => {
+                        tracing::error!("Cannot start the {}: {error}", self.name);
+                        Stage::Failed
+                    }
+                },
+                started => started,
+            };
+        }
+        match &*stage {
+            Stage::Waiting(..) => Ok(None),
+            Stage::Started(worker) => Ok(Some(worker.clone())),
+            Stage::Failed => Err(Stopped(self.name)),
+        }
+    }
+}
+
+/// Publishes the status to those who watch it.
+pub struct StatusPublisher(watch::Sender<Status>);
+
+impl StatusPublisher {
+    /// Publishes a status. An unchanged one wakes nobody.
+    pub fn publish(&self, status: Status) {
+        self.0.send_if_modified(|old| {
+            let changed = *old != status;
+            *old = status;
+            changed
+        });
+    }
+}
+
+/// An applier that is no more than a handle on its worker.
+pub trait WorkerApplier: Clone + Sync {
+    type Requester: Requester;
+    type Entry: KeyedEntry + Send + 'static;
+    type Ownership: Send + 'static;
+    type Other: Send + 'static;
+
+    fn handle(&self) -> &WorkerHandle<Self::Requester, Self::Entry, Self::Ownership, Self::Other>;
+
+    /// Whether there is work even if nothing is wanted: something that an earlier daemon has left.
+    fn has_leftovers(&self, _: &Self::Ownership) -> bool {
+        false
+    }
+
+    /// Does what is left to do when the daemon ends; see [`Applier::stop`]. By default everything stays as it is.
+    fn finish(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
+impl<T: WorkerApplier> Applier<T::Requester> for T {
+    type Entry = T::Entry;
+    type Ownership = T::Ownership;
+
+    async fn replace(
+        &self,
+        ownership: T::Ownership,
+        desired: Desired<T::Requester, T::Entry>,
+    ) -> Result<Status, Stopped> {
+        let start = wants_anything(&desired) || self.has_leftovers(&ownership);
+        self.handle().declare(start, |answer| Command::Replace(ownership, desired, answer)).await
+    }
+
+    async fn update(&self, changes: Desired<T::Requester, T::Entry>) -> Result<Status, Stopped> {
+        let start = wants_anything(&changes);
+        self.handle().declare(start, |answer| Command::Update(changes, answer)).await
+    }
+
+    async fn status(&self) -> Result<Status, Stopped> {
+        self.handle().ask(Command::Status).await
+    }
+
+    fn watch_status(&self) -> watch::Receiver<Status> {
+        self.handle().status.clone()
+    }
+
+    async fn entries(
+        &self,
+        query: EntryQuery<T::Requester>,
+    ) -> Result<Vec<EntryReport<T::Requester>>, Stopped> {
+        self.handle().ask(|answer| Command::Report(Report::Entries(query, answer))).await
+    }
+
+    async fn tally(&self) -> Result<Tally<T::Requester>, Stopped> {
+        self.handle().ask(|answer| Command::Report(Report::Tally(answer))).await
+    }
+
+    async fn compare(&self) -> Result<Comparison, Stopped> {
+        self.handle().ask(Command::Compare).await
+    }
+
+    async fn stop(&self) {
+        self.finish().await;
+    }
+}
+
+fn wants_anything<S, E>(wishes: &Desired<S, E>) -> bool {
+    wishes.iter().any(|(_, entries)| !entries.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, PartialEq)]
+    struct Wish(u8);
+
+    impl KeyedEntry for Wish {
+        type Key = u8;
+        type Device = ();
+
+        fn key(&self) -> u8 {
+            self.0
+        }
+
+        fn devices(&self) -> impl Iterator<Item = ()> {
+            std::iter::empty()
+        }
+
+        fn describe(&self) -> String {
+            self.0.to_string()
+        }
+
+        fn kind(&self) -> &'static str {
+            "wish"
+        }
+    }
+
+    /// What is owned is whether something is left.
+    #[derive(Clone)]
+    struct Late(WorkerHandle<u8, Wish, bool>);
+
+    impl WorkerApplier for Late {
+        type Requester = u8;
+        type Entry = Wish;
+        type Ownership = bool;
+        type Other = Infallible;
+
+        fn handle(&self) -> &WorkerHandle<u8, Wish, bool> {
+            &self.0
+        }
+
+        fn has_leftovers(&self, left: &bool) -> bool {
+            *left
+        }
+    }
+
+    /// Its worker ends at once, so that only one that is not started has answers.
+    fn late(starts: io::Result<()>) -> Late {
+        Late(WorkerHandle::lazy("late one", move |_| {
+            starts.map(|()| Worker::start_task("late one", 1, |_| async {}))
+        }))
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+    }
+
+    #[test]
+    fn who_wants_nothing_has_no_worker() {
+        block_on(async {
+            let nothing = || vec![(1, Vec::new())];
+            let one = late(Ok(()));
+            assert_eq!(one.replace(false, Vec::new()).await, Ok(Status::default()));
+            assert_eq!(one.update(nothing()).await, Ok(Status::default()));
+            assert_eq!(one.tally().await.map(|tally| tally.contested), Ok(0));
+            one.stop().await;
+            assert!(one.watch_status().has_changed().is_ok(), "its status may change yet");
+            let stopped = Err(Stopped("late one"));
+            assert_eq!(late(Ok(())).replace(true, nothing()).await, stopped, "something is left");
+            assert_eq!(late(Ok(())).replace(false, vec![(1, vec![Wish(1)])]).await, stopped);
+            assert_eq!(one.clone().update(vec![(1, vec![Wish(1)])]).await, stopped);
+            assert_eq!(one.status().await, stopped, "one worker for all handles");
+        });
+    }
+
+    #[test]
+    fn a_worker_that_cannot_be_started_has_stopped_for_good() {
+        let one = late(Err(io::Error::other("no thread")));
+        let status = one.watch_status();
+        let update = block_on(one.update(vec![(1, vec![Wish(1)])]));
+        assert_eq!(update, Err(Stopped("late one")));
+        assert_eq!(block_on(one.status()), Err(Stopped("late one")));
+        assert!(status.has_changed().is_err(), "whoever watches is told");
+    }
+}

@@ -1,0 +1,184 @@
+//! The bandwidth plugin: a container receives and sends no faster than it may. It stands in a chain behind
+//! the plugin that made the container's interface, and works on the host's end of that.
+//!
+//! What the container receives is held back where it leaves the host. What it sends takes a detour through a
+//! link of its own, where it can be held back.
+
+mod conf;
+
+use conf::Bandwidth;
+
+use crate::go_names::{ifb_mac, ifb_mark, ifb_name};
+use crate::kernel::{Ifb, Kernel, Link, remove_link_of};
+use crate::netns::Netns;
+use crate::protocol::{Added, Call, Code, Error, ErrorContext, Interface, Outcome, Plugin};
+
+pub struct BandwidthPlugin;
+
+impl Plugin for BandwidthPlugin {
+    fn validate(&self, call: &Call) -> Result<(), Error> {
+        Bandwidth::read(call)?;
+        call.previous_result().map(drop)
+    }
+
+    fn add(&self, call: &Call) -> Result<Added, Error> {
+        let bandwidth = Bandwidth::read(call)?;
+        let mut result = match call.previous_result()? {
+            Some(result) => result,
+            None if bandwidth.is_unlimited() => Outcome::default(),
+            None => return Err(not_chained()),
+        };
+        if !bandwidth.is_unlimited() {
+            limit(call, bandwidth, &mut result)?;
+        }
+        Ok(Added::for_call(call, result))
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        remove_ifb(&ifb_name(&call.conf.name, &call.container_id))
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        let bandwidth = Bandwidth::read(call)?;
+        let result = call.previous_result()?.ok_or_else(not_chained)?;
+        if bandwidth.is_unlimited() {
+            return Ok(());
+        }
+        let mut kernel = Kernel::open()?;
+        let host = host_end(&mut kernel, call, &result)?;
+        if let Some(limit) = bandwidth.receiving {
+            check_bucket(&mut kernel, &host, limit)?;
+        }
+        if let Some(limit) = bandwidth.sending {
+            let name = ifb_name(&call.conf.name, &call.container_id);
+            let ifb = kernel.link(&name)?.ok_or_else(|| {
+                Error::internal(format_args!("get ifb device: there is no link {name}"))
+            })?;
+            check_bucket(&mut kernel, &ifb, limit)?;
+        }
+        Ok(())
+    }
+
+    /// Links by the Go plugin do not say whose they are, and stay.
+    fn gc(&self, call: &Call) -> Result<(), Error> {
+        let valid = call.valid_attachments()?;
+        let names: Vec<String> =
+            valid.iter().map(|it| ifb_name(&call.conf.name, &it.container_id)).collect();
+        let ours = alias(&call.conf.name, "");
+        let mark = ifb_mark(&call.conf.name);
+        for ifb in Kernel::open()?.ifbs()? {
+            // One whose ADD was killed has nothing but its address.
+            let is_ours = match ifb.alias.as_str() {
+                "" => ifb.name.starts_with("bwp") && ifb.mac.0.starts_with(&mark),
+                alias => alias.starts_with(&ours),
+            };
+            if is_ours && !names.contains(&ifb.name) {
+                remove_ifb(&ifb.name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
+        Bandwidth::read(call).map(drop).map_err(not_available)
+    }
+}
+
+fn not_chained() -> Error {
+    Error::new(Code::InvalidConfig, "must be called as chained plugin")
+}
+
+fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<(), Error> {
+    let mut kernel = Kernel::open()?;
+    let host = host_end(&mut kernel, call, result)?;
+    if let Some(limit) = bandwidth.receiving {
+        kernel.limit(host.index, &host.name, limit.bucket()?)?;
+    }
+    let Some(limit) = bandwidth.sending else { return Ok(()) };
+    let name = ifb_name(&call.conf.name, &call.container_id);
+    // An earlier ADD may have been cut short.
+    remove_ifb(&name)?;
+    let alias = alias(&call.conf.name, &call.container_id);
+    let mac = ifb_mac(&call.conf.name, &call.container_id);
+    kernel.make_ifb(&Ifb { name: name.clone(), mac, alias }, host.mtu)?;
+    let detour = || -> Result<Link, Error> {
+        let ifb = kernel
+            .link(&name)?
+            .ok_or_else(|| Error::internal(format_args!("the link {name} vanished right after")))?;
+        kernel.limit(ifb.index, &name, limit.bucket()?)?;
+        kernel.detour(host.index, &host.name, ifb.index)?;
+        Ok(ifb)
+    };
+    let mut detour = detour;
+    match detour() {
+        Ok(ifb) => {
+            let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();
+            result.interfaces.push(Interface { name, mac, ..Interface::default() });
+            Ok(())
+        }
+        Err(error) => {
+            let _ = remove_ifb(&name);
+            Err(error)
+        }
+    }
+}
+
+/// The host's end of the container's pair, which must be one of those that the plugins before us made.
+fn host_end(kernel: &mut Kernel, call: &Call, result: &Outcome) -> Result<Link, Error> {
+    if result.interfaces.is_empty() {
+        return Err(Error::internal("no interfaces provided"));
+    }
+    let netns = Netns::open(&call.netns).or_cni("failed to open netns")?;
+    let inside = netns.inside(|| Kernel::open()?.link(&call.ifname));
+    let inside = inside.or_cni("could not look into the container")??;
+    let no_pair = |why: &str| {
+        let name = &call.ifname;
+        Error::internal(format_args!("container interface {name} has no veth peer: {why}"))
+    };
+    let inside = inside.ok_or_else(|| no_pair("there is no such interface"))?;
+    let peer = match (inside.kind.as_str(), inside.peer) {
+        ("veth", Some(peer)) => peer,
+        _ => return Err(no_pair("it is not of kind veth")),
+    };
+    let host = kernel.link_by_index(peer)?.ok_or_else(|| {
+        Error::internal(format_args!("veth peer with index {peer} is not in host ns"))
+    })?;
+    let is_known = |it: &Interface| it.sandbox.is_empty() && it.name == host.name;
+    if !result.interfaces.iter().any(is_known) {
+        let msg = "no veth peer of container interface found in host ns";
+        return Err(Error::internal(msg));
+    }
+    Ok(host)
+}
+
+fn check_bucket(kernel: &mut Kernel, link: &Link, limit: conf::Limit) -> Result<(), Error> {
+    let (wanted, name) = (limit.bucket()?, &link.name);
+    let Some(found) = kernel.bucket(link.index)? else {
+        return Err(Error::internal(format_args!("Failed to find qdisc: nothing limits {name}")));
+    };
+    let differs = |what: &str, wanted: u64, found: u64| {
+        Err(Error::internal(format_args!("{what} doesn't match: {name} has {found}, not {wanted}")))
+    };
+    if found.rate != wanted.rate {
+        return differs("Rate", wanted.rate, found.rate);
+    }
+    if found.limit != wanted.limit {
+        return differs("Limit", wanted.limit.into(), found.limit.into());
+    }
+    if found.buffer != wanted.buffer {
+        return differs("Buffer", wanted.buffer.into(), found.buffer.into());
+    }
+    Ok(())
+}
+
+/// That there was none is fine.
+fn remove_ifb(name: &str) -> Result<(), Error> {
+    let host = Netns::current().or_cni("could not look at the host's links")?;
+    remove_link_of(&host, name).map_err(Error::internal)
+}
+
+/// What people see at the link.
+fn alias(network: &str, container_id: &str) -> String {
+    format!("CNI bandwidth of {network} {container_id}")
+}

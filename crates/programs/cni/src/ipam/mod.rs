@@ -1,0 +1,202 @@
+//! The host-local plugin: addresses of this node's own subnet, one of every range set for every
+//! attachment, remembered on disk.
+
+pub(crate) mod addr;
+mod allocate;
+pub mod audit;
+mod conf;
+mod lock;
+mod range;
+mod resolv;
+mod store;
+
+pub use allocate::AllocateError;
+pub use conf::{IpamConf, Place};
+pub use range::{Range, RangeError, RangeSet};
+pub use store::{Holder, Reservation, Store, StoreError};
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use crate::protocol::{Added, Attachment, Call, Code, Dns, Error, ErrorContext, Outcome, Plugin};
+
+pub struct HostLocal;
+
+impl Plugin for HostLocal {
+    fn validate(&self, call: &Call) -> Result<(), Error> {
+        validate(call)
+    }
+
+    fn add(&self, call: &Call) -> Result<Added, Error> {
+        refuse_duplicate_allocation(call)?;
+        Ok(Added::for_call(call, add(call, true)?.outcome))
+    }
+
+    fn del(&self, call: &Call) -> Result<(), Error> {
+        del(call)
+    }
+
+    fn check(&self, call: &Call) -> Result<(), Error> {
+        check(call)
+    }
+
+    fn gc(&self, call: &Call) -> Result<(), Error> {
+        gc(call)
+    }
+
+    fn status(&self, call: &Call) -> Result<(), Error> {
+        status(call)
+    }
+}
+
+/// Addresses for an attachment.
+pub struct AllocatedAddresses {
+    pub outcome: Outcome,
+    /// It had some of them already: an earlier ADD was cut short.
+    pub earlier: bool,
+}
+
+/// Gives out addresses. `retried`: the attachment may have got some already, which then are its own.
+pub fn add(call: &Call, retried: bool) -> Result<AllocatedAddresses, Error> {
+    let place = Place::read(call)?;
+    let conf = IpamConf::read(call)?;
+    let dns = match &conf.resolv_conf {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .or_cni(format_args!("could not read {}", path.display()))?;
+            resolv::parse(&text)
+        }
+        None => Dns::default(),
+    };
+    let store = Store::create(&place.directory)?;
+    // Before the lock is taken: what belongs to this attachment nobody else changes, and to look for
+    // it means to read all files there are.
+    let own = match retried {
+        true => store.of_attachment(&call.container_id, &call.ifname)?,
+        false => Vec::new(),
+    };
+    let earlier = !own.is_empty();
+    let ips = allocate::allocate(&store, &conf, call, own)?;
+    Ok(AllocatedAddresses {
+        outcome: Outcome { interfaces: Vec::new(), ips, routes: conf.routes, dns },
+        earlier,
+    })
+}
+
+/// Who calls us by name, a bridge of somebody else's for one, calls once. What an attachment has got since
+/// the host was started it may be using; what it had before, it gets again.
+fn refuse_duplicate_allocation(call: &Call) -> Result<(), Error> {
+    let place = Place::read(call)?;
+    let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
+    let Some(started) = host_start() else { return Ok(()) };
+    for own in store.of_attachment(&call.container_id, &call.ifname)? {
+        if store.since(own.ip).is_some_and(|at| at > started) {
+            let msg = format!(
+                "{} has been allocated to {}, duplicate allocation is not allowed",
+                own.ip, call.container_id
+            );
+            return Err(Error::internal(msg));
+        }
+    }
+    Ok(())
+}
+
+fn host_start() -> Option<SystemTime> {
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    let seconds = uptime.split('.').next()?.parse().ok()?;
+    SystemTime::now().checked_sub(Duration::from_secs(seconds))
+}
+
+/// Sets free all that the attachment has. That it has nothing is nothing unusual.
+pub fn del(call: &Call) -> Result<(), Error> {
+    let place = Place::read(call)?;
+    let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
+    let mut reservations = named(call, &store)?;
+    if reservations.is_empty() {
+        reservations = store.of_attachment(&call.container_id, &call.ifname)?;
+    }
+    release(&store, &reservations)
+}
+
+/// Sets these addresses free, as far as they are the attachment's.
+pub fn take_back(call: &Call, given: &[IpAddr]) -> Result<(), Error> {
+    let place = Place::read(call)?;
+    let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
+    let reservations = store.of_attachment_among(&call.container_id, &call.ifname, given)?;
+    release(&store, &reservations)
+}
+
+/// The reservations of the addresses that the result of the ADD names, if each has one. Then nobody needs
+/// to read all others.
+fn named(call: &Call, store: &Store) -> Result<Vec<Reservation>, Error> {
+    let fields = call.conf.fields();
+    let Ok(Some(members)) = fields.map("prevResult") else { return Ok(Vec::new()) };
+    let Ok((result, _)) = Outcome::of_members(members, call.conf.version) else {
+        return Ok(Vec::new());
+    };
+    let named: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+    let found = store.of_attachment_among(&call.container_id, &call.ifname, &named)?;
+    Ok(if found.len() == named.len() { found } else { Vec::new() })
+}
+
+fn release(store: &Store, reservations: &[Reservation]) -> Result<(), Error> {
+    if reservations.is_empty() {
+        return Ok(());
+    }
+    let lock = store.lock()?;
+    for reservation in reservations {
+        store.release(&lock, reservation)?;
+    }
+    Ok(())
+}
+
+pub fn check(call: &Call) -> Result<(), Error> {
+    let place = Place::read(call)?;
+    let found = match Store::open(&place.directory)? {
+        Some(store) if !named(call, &store)?.is_empty() => true,
+        Some(store) => !store.of_attachment(&call.container_id, &call.ifname)?.is_empty(),
+        None => false,
+    };
+    if found {
+        return Ok(());
+    }
+    let msg =
+        format!("host-local: Failed to find address added by container {}", call.container_id);
+    Err(Error::new(Code::UnknownContainer, msg))
+}
+
+/// Sets free what belongs to no attachment that the runtime names as valid.
+pub fn gc(call: &Call) -> Result<(), Error> {
+    let valid = call.valid_attachments()?;
+    let place = Place::read(call)?;
+    let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
+    let lock = store.lock()?;
+    for reservation in store.reservations()? {
+        if !valid.iter().any(|attachment| reservation.owner.is(attachment)) {
+            store.release(&lock, &reservation)?;
+        }
+    }
+    Ok(())
+}
+
+pub fn status(call: &Call) -> Result<(), Error> {
+    let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
+    validate(call).map_err(not_available)
+}
+
+pub fn validate(call: &Call) -> Result<(), Error> {
+    Place::read(call)?;
+    IpamConf::read(call).map(drop)
+}
+
+impl Holder {
+    fn is(&self, attachment: &Attachment) -> bool {
+        match self {
+            Self::Attachment { container_id, ifname } => {
+                *container_id == attachment.container_id && *ifname == attachment.ifname
+            }
+            Self::Container { container_id } => *container_id == attachment.container_id,
+            Self::Nobody => false,
+        }
+    }
+}

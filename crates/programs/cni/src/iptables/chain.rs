@@ -1,0 +1,278 @@
+//! The two sorts of chains: those that all containers share, which are made once, and a container's own.
+
+use flannel_nft::TableFamily;
+
+use super::program::{self, Kind, Program};
+use super::saved_nat::SavedNat;
+use super::transaction::{Rule, Transaction};
+use super::{NAT, remove};
+use crate::nft::Nft;
+use crate::protocol::Error;
+
+/// Others change the firewall, too.
+const TRIES: usize = 3;
+
+/// A chain that is made for the first container that needs it and stays, with what must stand in it and
+/// what leads to it.
+pub(crate) struct SharedChain {
+    pub(crate) name: String,
+    pub(crate) rules: Vec<SharedRule>,
+}
+
+/// A rule that several containers need.
+pub(crate) struct SharedRule {
+    chain: String,
+    rule: Rule,
+    first: bool,
+}
+
+/// A container's chain.
+pub(crate) struct OwnChain {
+    pub(crate) name: String,
+    pub(crate) rules: Vec<Rule>,
+    /// The chain that leads to it, and by which rules.
+    pub(crate) entry: &'static str,
+    pub(crate) entries: Vec<Rule>,
+    pub(crate) position: Position,
+    /// Other attachments of the container have entries of their own to the same chain.
+    pub(crate) has_others: bool,
+}
+
+/// Where a container's entries go among those of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Position {
+    Last,
+    First,
+    /// Behind all that lead to chains which ask for the destination's address, before the rest.
+    BehindSpecific,
+}
+
+/// Makes a container's chain, in place of one by this name, and what is missing of the shared ones.
+pub(crate) fn establish(
+    nft: &mut Nft,
+    family: TableFamily,
+    shared: &[SharedChain],
+    own: &OwnChain,
+) -> Result<(), Error> {
+    let program = Program::of_host(family)?;
+    clear(nft, family, &program, own)?;
+    if program.kind == Kind::Legacy {
+        // Here the question has to be asked before.
+        make_missing(&program, shared)?;
+    }
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match write(nft, family, &program, shared, own) {
+            Ok(()) => return Ok(()),
+            // What others have may have become less meanwhile, so that the place is none any more.
+            Err(_) if tries < TRIES && own.position == Position::BehindSpecific => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn write(
+    nft: &mut Nft,
+    family: TableFamily,
+    program: &Program,
+    shared: &[SharedChain],
+    own: &OwnChain,
+) -> Result<(), Error> {
+    let mut transaction = Transaction::new();
+    match program.kind {
+        Kind::Nftables => rules_of(shared).for_each(|it| transaction.require(&it.chain, &it.rule)),
+        Kind::Legacy => {}
+    }
+    transaction.empty_chain(&own.name);
+    for rule in &own.rules {
+        transaction.append(&own.name, rule);
+    }
+    let entries = own.entries.iter().map(|rule| rule.clone().jump(&own.name));
+    let before = match own.position {
+        Position::Last => None,
+        Position::First => Some(0),
+        Position::BehindSpecific => Some(entries_to_specific(nft, family, program, own.entry)?),
+    };
+    for (at, rule) in entries.enumerate() {
+        match before {
+            None => transaction.append(own.entry, &rule),
+            Some(before) => transaction.insert_at(own.entry, before + at + 1, &rule),
+        }
+    }
+    match transaction.commit(program) {
+        Err(_) if program.kind == Kind::Nftables && !shared.is_empty() => {
+            make_missing(program, shared)?;
+            Ok(transaction.commit(program)?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// How many entries reach down to the last one that leads to a chain which asks for the destination's address.
+fn entries_to_specific(
+    nft: &mut Nft,
+    family: TableFamily,
+    program: &Program,
+    entry: &str,
+) -> Result<usize, Error> {
+    match program.kind {
+        Kind::Nftables => {
+            let rules = nft.all_rules(family, NAT)?;
+            let is_specific =
+                |chain: &str| rules.iter().any(|it| it.asks_for_destination() && it.chain == chain);
+            let entries: Vec<_> = rules.iter().filter(|it| it.chain == entry).collect();
+            let last = entries.iter().rposition(|it| it.target().is_some_and(is_specific));
+            Ok(last.map_or(0, |at| at + 1))
+        }
+        Kind::Legacy => Ok(SavedNat::parse(&program.save()?).entries_to_specific(entry)),
+    }
+}
+
+/// Whether a container's chain is there with all its rules, and with all that leads to it. `None`:
+/// there is no such chain.
+pub(crate) fn verify(
+    nft: &mut Nft,
+    family: TableFamily,
+    shared: &[SharedChain],
+    own: &OwnChain,
+) -> Option<Result<(), Error>> {
+    let kind = match place(nft, family, &own.name) {
+        Ok(kind) => kind?,
+        Err(error) => return Some(Err(error)),
+    };
+    let program = Program::of_kind(family, kind)?;
+    let own_rules = own.rules.iter().map(|rule| (own.name.as_str(), rule.clone()));
+    let entries = own.entries.iter().map(|rule| (own.entry, rule.clone().jump(&own.name)));
+    let shared = rules_of(shared).map(SharedRule::place);
+    let all_there = stand(&program, shared.chain(own_rules).chain(entries));
+    Some(all_there.and_then(|()| {
+        if own.position == Position::Last {
+            return Ok(());
+        }
+        let saved = program.save()?;
+        match SavedNat::parse(&saved).port_taken_from(own.entry, &own.name) {
+            None => Ok(()),
+            Some((port, by)) => Err(Error::internal(format_args!(
+                "host port {port} leads to another container: its chain {by} comes first"
+            ))
+            .with_details("remove the other container, or choose another hostPort or hostIP")),
+        }
+    }))
+}
+
+/// Which kind of iptables holds a chain.
+fn place(nft: &mut Nft, family: TableFamily, chain: &str) -> Result<Option<Kind>, Error> {
+    if nft.has_chain(family, NAT, chain)? {
+        return Ok(Some(Kind::Nftables));
+    }
+    if !program::has_legacy_table(family) {
+        return Ok(None);
+    }
+    let Some(program) = Program::of_kind(family, Kind::Legacy) else { return Ok(None) };
+    let declaration = format!(":{chain} ");
+    let is_there = program.save()?.lines().any(|line| line.starts_with(&declaration));
+    Ok(is_there.then_some(Kind::Legacy))
+}
+
+/// What an ADD that was cut short may have left.
+fn clear(
+    nft: &mut Nft,
+    family: TableFamily,
+    program: &Program,
+    own: &OwnChain,
+) -> Result<(), Error> {
+    if !own.has_others {
+        return remove::remove_of(nft, family, &own.name, own.entry);
+    }
+    if place(nft, family, &own.name)? != Some(program.kind) {
+        return Ok(());
+    }
+    for rule in &own.entries {
+        let mut transaction = Transaction::new();
+        transaction.delete(own.entry, &rule.clone().jump(&own.name));
+        while transaction.commit(program).is_ok() {}
+    }
+    Ok(())
+}
+
+/// Makes what is missing of chains that containers share. Whoever makes a chain makes its rules with it;
+/// where there is a chain already, what is missing is added one by one.
+pub(super) fn make_missing(program: &Program, shared: &[SharedChain]) -> Result<(), Error> {
+    if stand(program, rules_of(shared).map(SharedRule::place)).is_ok() {
+        return Ok(());
+    }
+    for chain in shared {
+        let mut whole = Transaction::new();
+        whole.make_chain(&chain.name);
+        chain.rules.iter().for_each(|it| it.put(&mut whole));
+        match whole.commit(program) {
+            Ok(()) => continue,
+            // There is one.
+            Err(refusal) if refusal.line.as_ref().is_some_and(|(at, _)| *at == 0) => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+        for it in &chain.rules {
+            if stand(program, std::iter::once(it.place())).is_err() {
+                let mut missing = Transaction::new();
+                it.put(&mut missing);
+                missing.commit(program)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether all these rules are there. Programs of the older kind, those of IPv6 at least, take a rule for
+/// another when they are asked for it; they know them apart when they are to delete one.
+pub(super) fn stand<'a>(
+    program: &Program,
+    rules: impl Iterator<Item = (&'a str, Rule)>,
+) -> Result<(), Error> {
+    let mut transaction = Transaction::new();
+    for (chain, rule) in rules {
+        match program.kind {
+            Kind::Nftables => transaction.require(chain, &rule),
+            Kind::Legacy => transaction.delete(chain, &rule),
+        }
+    }
+    let asked = match program.kind {
+        Kind::Nftables => transaction.commit(program),
+        Kind::Legacy => transaction.rehearse(program),
+    };
+    asked.map_err(|refusal| match refusal.line {
+        Some((_, line)) => {
+            let rule = line.get(2..).unwrap_or_default();
+            Error::internal(format_args!("iptables lacks the rule \"-A{rule}\""))
+        }
+        None => refusal.into(),
+    })
+}
+
+impl SharedRule {
+    /// Before all others.
+    pub(crate) fn first(chain: impl Into<String>, rule: Rule) -> Self {
+        Self { chain: chain.into(), rule, first: true }
+    }
+
+    /// Behind all others.
+    pub(crate) fn last(chain: impl Into<String>, rule: Rule) -> Self {
+        Self { chain: chain.into(), rule, first: false }
+    }
+
+    pub(super) fn place(&self) -> (&str, Rule) {
+        (&self.chain, self.rule.clone())
+    }
+
+    fn put(&self, transaction: &mut Transaction) {
+        if self.first {
+            transaction.insert(&self.chain, &self.rule);
+        } else {
+            transaction.append(&self.chain, &self.rule);
+        }
+    }
+}
+
+pub(super) fn rules_of(shared: &[SharedChain]) -> impl Iterator<Item = &SharedRule> + '_ {
+    shared.iter().flat_map(|chain| &chain.rules)
+}

@@ -1,0 +1,54 @@
+//! nftables as the plugin uses it: what the kernel takes its time to forget is left to flanneld.
+
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsFd;
+
+pub(crate) use flannel_nft::{Batch, NftError};
+
+use crate::deferred_kernel_work;
+
+impl From<NftError> for crate::protocol::Error {
+    fn from(error: NftError) -> Self {
+        Self::internal(error)
+    }
+}
+
+pub(crate) struct Nft {
+    nft: flannel_nft::Nft,
+    /// Whether something was removed, so that closing the socket waits.
+    removed: bool,
+}
+
+impl Nft {
+    pub(crate) fn open() -> Result<Self, NftError> {
+        Ok(Self { nft: flannel_nft::Nft::open()?, removed: false })
+    }
+
+    /// Carries out the whole batch or nothing of it.
+    pub(crate) fn commit(&mut self, batch: &Batch) -> Result<(), NftError> {
+        self.removed |= batch.removes();
+        self.nft.commit(batch)
+    }
+}
+
+impl Deref for Nft {
+    type Target = flannel_nft::Nft;
+
+    fn deref(&self) -> &Self::Target {
+        &self.nft
+    }
+}
+
+impl DerefMut for Nft {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.nft
+    }
+}
+
+impl Drop for Nft {
+    fn drop(&mut self) {
+        if self.removed {
+            deferred_kernel_work::close_later(self.nft.as_fd());
+        }
+    }
+}

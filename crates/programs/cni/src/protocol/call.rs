@@ -1,0 +1,295 @@
+//! What a runtime asks: the command and its parameters from the environment, the network's
+//! configuration from standard input.
+
+use std::io::Read;
+
+use serde_json::{Map, Value};
+
+use super::{Code, Error, ErrorContext, Fields, Outcome, Version};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    Add,
+    Del,
+    Check,
+    Gc,
+    Status,
+    Version,
+}
+
+/// One request.
+#[derive(Clone)]
+pub struct Call {
+    pub command: Command,
+    pub container_id: String,
+    /// Path of the container's network namespace. Empty at DEL when it is gone.
+    pub netns: String,
+    pub ifname: String,
+    /// `K=V;K=V`
+    pub args: String,
+    /// Where plugins are, separated by colons.
+    pub path: String,
+    /// The namespace may be our own.
+    pub netns_override: bool,
+    pub conf: Conf,
+}
+
+/// A network's configuration, as far as every plugin needs it.
+#[derive(Clone)]
+pub struct Conf {
+    pub members: Map<String, Value>,
+    pub name: String,
+    pub version: Version,
+}
+
+/// An attachment that a runtime names as valid, at GC.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attachment {
+    pub container_id: String,
+    pub ifname: String,
+}
+
+/// Reads an environment variable; absent and empty are the same.
+#[derive(Clone, Copy)]
+pub struct Environment<'a>(pub &'a dyn Fn(&str) -> Option<String>);
+
+impl Environment<'_> {
+    pub fn get(&self, name: &str) -> String {
+        (self.0)(name).unwrap_or_default()
+    }
+}
+
+const LARGEST_CONF: u64 = 16 << 20;
+
+impl Call {
+    /// Checks and takes in all there is to know. `Ok(None)`: no command at all was given.
+    pub fn read(env: &Environment<'_>, stdin: impl Read) -> Result<Option<Self>, Error> {
+        let command = env.get("CNI_COMMAND");
+        if command.is_empty() {
+            return Ok(None);
+        }
+        let known = Command::of_text(&command);
+        let [container_id, netns, ifname, path] = required(env, known)?;
+        let mut call = Self {
+            command: known.unwrap_or(Command::Version),
+            container_id,
+            netns,
+            ifname,
+            args: env.get("CNI_ARGS"),
+            path,
+            netns_override: matches!(
+                env.get("CNI_NETNS_OVERRIDE").to_ascii_uppercase().as_str(),
+                "TRUE" | "1"
+            ),
+            conf: Conf { members: Map::new(), name: String::new(), version: Version::LATEST },
+        };
+        if known != Some(Command::Version) {
+            call.conf = Conf::read(stdin)?;
+        }
+        if known.is_none() {
+            return Err(invalid_env(format!("unknown CNI_COMMAND: {command}")));
+        }
+        call.check_version()?;
+        Ok(Some(call))
+    }
+
+    fn check_version(&self) -> Result<(), Error> {
+        let (since, word) = match self.command {
+            Command::Check => (Version::V040, "CHECK"),
+            Command::Gc => (Version::V110, "GC"),
+            Command::Status => (Version::V110, "STATUS"),
+            Command::Add | Command::Del | Command::Version => return Ok(()),
+        };
+        if self.conf.version < since {
+            let msg = format!("config version does not allow {word}");
+            return Err(Error::new(Code::IncompatibleVersion, msg));
+        }
+        Ok(())
+    }
+
+    /// One of the runtime's arguments (`CNI_ARGS`).
+    pub fn arg(&self, key: &str) -> Option<&str> {
+        self.args
+            .split(';')
+            .find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='))
+            .filter(|v| !v.is_empty())
+    }
+
+    /// What the plugins before us in a chain have made, or at CHECK and DEL what all of them have.
+    pub fn previous_result(&self) -> Result<Option<Outcome>, Error> {
+        const ATTEMPTED: &str = "could not parse prevResult";
+        let Some(members) = self.conf.fields().map("prevResult").or_cni(ATTEMPTED)? else {
+            return Ok(None);
+        };
+        let (outcome, _) = Outcome::of_members(members, self.conf.version).or_cni(ATTEMPTED)?;
+        Ok(Some(outcome))
+    }
+
+    /// The attachments a runtime names as valid at GC. One that has none sends an empty list, null, or
+    /// no list at all.
+    pub fn valid_attachments(&self) -> Result<Vec<Attachment>, Error> {
+        let fields = self.conf.fields();
+        let wrong = |error| Error::new(Code::InvalidConfig, format!("{error}"));
+        fields
+            .objects("cni.dev/valid-attachments")
+            .map_err(wrong)?
+            .into_iter()
+            .map(|attachment| {
+                let text =
+                    |key| attachment.string(key).map(|text| text.unwrap_or_default().to_owned());
+                Ok(Attachment {
+                    container_id: text("containerID").map_err(wrong)?,
+                    ifname: text("ifname").map_err(wrong)?,
+                })
+            })
+            .collect()
+    }
+}
+
+impl Command {
+    fn of_text(text: &str) -> Option<Self> {
+        Some(match text {
+            "ADD" => Self::Add,
+            "DEL" => Self::Del,
+            "CHECK" => Self::Check,
+            "GC" => Self::Gc,
+            "STATUS" => Self::Status,
+            "VERSION" => Self::Version,
+            _ => return None,
+        })
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Add => "ADD",
+            Self::Del => "DEL",
+            Self::Check => "CHECK",
+            Self::Gc => "GC",
+            Self::Status => "STATUS",
+            Self::Version => "VERSION",
+        }
+    }
+}
+
+impl Conf {
+    pub fn read(stdin: impl Read) -> Result<Self, Error> {
+        let mut text = Vec::new();
+        stdin
+            .take(LARGEST_CONF)
+            .read_to_end(&mut text)
+            .map_err(|error| Error::new(Code::Io, format!("error reading from stdin: {error}")))?;
+        Self::parse(&text)
+    }
+
+    pub fn parse(text: &[u8]) -> Result<Self, Error> {
+        let members = match serde_json::from_slice(text) {
+            Ok(Value::Object(members)) => members,
+            Ok(_) => return Err(undecodable(&"it is JSON but not an object")),
+            Err(error) => return Err(undecodable(&error)),
+        };
+        Self::of_members(members)
+    }
+
+    pub fn of_members(members: Map<String, Value>) -> Result<Self, Error> {
+        let fields = Fields::new(&members);
+        let name = fields
+            .string("name")
+            .map_err(|error| undecodable(&error))?
+            .unwrap_or_default()
+            .to_owned();
+        check_network_name(&name)?;
+        let version = fields
+            .string("cniVersion")
+            .map_err(|error| {
+                Error::new(Code::Decoding, format!("decoding version from network config: {error}"))
+            })?
+            .unwrap_or_default();
+        let Some(version) = Version::of_text(version) else {
+            let supported: Vec<String> =
+                Version::ALL.iter().map(|version| format!("\"{version}\"")).collect();
+            let details =
+                format!("config is \"{version}\", plugin supports [{}]", supported.join(" "));
+            return Err(Error::new(Code::IncompatibleVersion, "incompatible CNI versions")
+                .with_details(details));
+        };
+        Ok(Self { name, version, members })
+    }
+
+    pub fn fields(&self) -> Fields<'_> {
+        Fields::new(&self.members)
+    }
+}
+
+/// Container id, namespace, interface name and path, where the command needs them.
+fn required(env: &Environment<'_>, command: Option<Command>) -> Result<[String; 4], Error> {
+    use Command::{Add, Check, Del, Gc, Status};
+    type Needed = fn(Command) -> bool;
+    let variables: [(&str, Needed); 4] = [
+        ("CNI_CONTAINERID", |command| matches!(command, Add | Check | Del)),
+        ("CNI_NETNS", |command| matches!(command, Add | Check)),
+        ("CNI_IFNAME", |command| matches!(command, Add | Check | Del)),
+        ("CNI_PATH", |command| matches!(command, Add | Check | Del | Gc | Status)),
+    ];
+    let mut missing = Vec::new();
+    let values = variables.map(|(name, needed)| {
+        let value = env.get(name);
+        if value.is_empty() && command.is_some_and(needed) {
+            missing.push(name);
+        }
+        value
+    });
+    if command.is_some_and(|command| matches!(command, Add | Check | Del)) {
+        // Of what is there, the first that is wrong is named, before what is not there.
+        if !values[0].is_empty() && !is_name(&values[0]) {
+            return Err(invalid_env("invalid characters in containerID").with_details(&*values[0]));
+        }
+        if !values[2].is_empty() {
+            check_interface_name(&values[2])?;
+        }
+    }
+    if !missing.is_empty() {
+        return Err(invalid_env(format!("required env variables [{}] missing", missing.join(","))));
+    }
+    Ok(values)
+}
+
+fn check_network_name(name: &str) -> Result<(), Error> {
+    if name.is_empty() {
+        return Err(Error::new(Code::InvalidConfig, "missing network name"));
+    }
+    if !is_name(name) {
+        let msg = "invalid characters found in network name";
+        return Err(Error::new(Code::InvalidConfig, msg).with_details(name));
+    }
+    Ok(())
+}
+
+fn check_interface_name(name: &str) -> Result<(), Error> {
+    const LONGEST: usize = 15;
+    if name.len() > LONGEST {
+        let details = format!("interface name should be less than {} characters", LONGEST + 1);
+        return Err(invalid_env("interface name is too long").with_details(details));
+    }
+    if name == "." || name == ".." {
+        return Err(invalid_env("interface name is . or .."));
+    }
+    if name.chars().any(|c| c == '/' || c == ':' || c.is_whitespace()) {
+        return Err(invalid_env("interface name contains / or : or whitespace characters"));
+    }
+    Ok(())
+}
+
+/// What container ids and network names are made of. They become file names: neither `/` nor a
+/// leading dot is among it.
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+}
+
+fn undecodable(error: &dyn std::fmt::Display) -> Error {
+    Error::new(Code::Decoding, format!("error unmarshall network config: {error}"))
+}
+
+fn invalid_env(msg: impl Into<String>) -> Error {
+    Error::new(Code::InvalidEnvironment, msg)
+}

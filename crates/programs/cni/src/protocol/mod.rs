@@ -1,0 +1,20 @@
+//! The CNI protocol: what a runtime asks (environment and standard input), and what it gets back
+//! (a result or an error, as JSON on standard output). Nothing in here knows a plugin.
+
+mod call;
+mod error;
+mod fields;
+mod go_json;
+mod result;
+mod result_json;
+mod serve;
+mod version;
+
+pub use call::{Attachment, Call, Command, Conf, Environment};
+pub use error::{Code, Error, ErrorContext};
+pub use fields::{FieldError, Fields};
+pub use go_json::{Sorted, compact, indented};
+pub use result::{Added, Dns, Interface, IpConfig, Outcome, Route};
+pub use result_json::ResultError;
+pub use serve::{About, Plugin, serve};
+pub use version::Version;

@@ -1,0 +1,103 @@
+//! What an ADD made: interfaces, addresses, routes and name servers. The shape is that of the
+//! newest version of the protocol; `result_json` writes and reads the older ones.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Serialize, Serializer};
+
+use super::{Call, Version};
+
+/// Result of an ADD, and the version of the protocol in which the runtime is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Added {
+    pub outcome: Outcome,
+    pub version: Version,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    pub interfaces: Vec<Interface>,
+    pub ips: Vec<IpConfig>,
+    pub routes: Vec<Route>,
+    pub dns: Dns,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    pub name: String,
+    pub mac: String,
+    pub mtu: i64,
+    /// Empty: it is on the host.
+    pub sandbox: String,
+    pub socket_path: String,
+    pub pci_id: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IpConfig {
+    /// Which of the interfaces has it.
+    pub interface: Option<i64>,
+    pub address: IpNet,
+    pub gateway: Option<IpAddr>,
+    /// The word for the family that versions 0.3 and 0.4 carry, when it was read from one of them.
+    pub family: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Route {
+    #[serde(serialize_with = "as_text")]
+    pub dst: IpNet,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gw: Option<IpAddr>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub mtu: i64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub advmss: i64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub priority: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Dns {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub domain: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub search: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+impl Added {
+    /// In the version of the configuration that asked for it.
+    pub fn for_call(call: &Call, outcome: Outcome) -> Self {
+        Self { outcome, version: call.conf.version }
+    }
+}
+
+impl Route {
+    pub fn to(dst: IpNet, gw: Option<IpAddr>) -> Self {
+        Self { dst, gw, mtu: 0, advmss: 0, priority: 0, table: None, scope: None }
+    }
+}
+
+impl Dns {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+pub(super) fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+pub(super) fn as_text<S: Serializer>(network: &IpNet, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(network)
+}

@@ -1,0 +1,94 @@
+//! One request from beginning to end: read it, have the plugin carry it out, print what came of it.
+
+use std::io::{Read, Write};
+
+use super::{Added, Call, Code, Command, Environment, Error, Version};
+use crate::netns::Netns;
+
+/// A CNI plugin.
+pub trait Plugin {
+    /// What ADD does first: reads all that the configuration says, and refuses what makes no sense,
+    /// without a look at anything else.
+    fn validate(&self, call: &Call) -> Result<(), Error>;
+    fn add(&self, call: &Call) -> Result<Added, Error>;
+    fn del(&self, call: &Call) -> Result<(), Error>;
+    fn check(&self, call: &Call) -> Result<(), Error>;
+    fn gc(&self, call: &Call) -> Result<(), Error>;
+    fn status(&self, call: &Call) -> Result<(), Error>;
+}
+
+/// What the program says of itself when no command is given.
+pub struct About<'a> {
+    pub text: &'a str,
+}
+
+/// Returns whether it succeeded.
+pub fn serve(
+    plugin: &dyn Plugin,
+    about: &About<'_>,
+    env: &Environment<'_>,
+    stdin: impl Read,
+    stdout: &mut impl Write,
+    stderr: &mut impl Write,
+) -> bool {
+    let (text, succeeded) = match answer(plugin, env, stdin) {
+        Ok(Some(text)) => (text, true),
+        Ok(None) => {
+            let versions = Version::ALL.map(Version::as_str).join(", ");
+            let _ = writeln!(stderr, "{}\nCNI protocol versions supported: {versions}", about.text);
+            return true;
+        }
+        Err(error) => (error.to_json(), false),
+    };
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => succeeded,
+        Err(error) => {
+            let _ = writeln!(stderr, "could not write the answer to standard output: {error}");
+            false
+        }
+    }
+}
+
+fn answer(
+    plugin: &dyn Plugin,
+    env: &Environment<'_>,
+    stdin: impl Read,
+) -> Result<Option<String>, Error> {
+    let Some(call) = Call::read(env, stdin)? else { return Ok(None) };
+    let nothing = |()| Some(String::new());
+    match call.command {
+        Command::Version => Ok(Some(versions())),
+        Command::Add => {
+            refuse_own_netns(&call)?;
+            let Added { outcome, version } = plugin.add(&call)?;
+            outcome.to_json(version).map(Some).map_err(Error::internal)
+        }
+        Command::Del => {
+            refuse_own_netns(&call)?;
+            plugin.del(&call).map(nothing)
+        }
+        Command::Check => plugin.check(&call).map(nothing),
+        Command::Gc => plugin.gc(&call).map(nothing),
+        Command::Status => plugin.status(&call).map(nothing),
+    }
+}
+
+/// The reference looks after the deed; then the host's own interface may be gone already.
+fn refuse_own_netns(call: &Call) -> Result<(), Error> {
+    if call.netns_override || call.netns.is_empty() {
+        return Ok(());
+    }
+    match Netns::open(&call.netns) {
+        Ok(netns) if netns.is_current() => Err(Error::new(
+            Code::InvalidNetns,
+            "plugin's netns and netns from CNI_NETNS should not be the same",
+        )),
+        // A path that leads nowhere is the plugin's to judge: at DEL it is nothing unusual.
+        _ => Ok(()),
+    }
+}
+
+fn versions() -> String {
+    let supported = Version::ALL.map(|version| format!("\"{version}\"")).join(",");
+    format!("{{\"cniVersion\":\"{}\",\"supportedVersions\":[{supported}]}}\n", Version::LATEST)
+}

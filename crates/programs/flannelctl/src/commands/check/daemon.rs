@@ -1,0 +1,62 @@
+//! What the daemon that runs here has found itself.
+
+use std::path::Path;
+
+use flannel_state::{Finding, Layer};
+
+use super::node_context::NodeContext;
+
+/// `found`: what the host has told.
+pub(super) fn look(context: &NodeContext, found: &[Finding]) -> Vec<Finding> {
+    if context.state.is_none() {
+        return vec![unasked(context)];
+    }
+    // Asked last: what has been seen here, it has seen meanwhile.
+    let Some(state) = context.ask_daemon() else { return Vec::new() };
+    let is_found = |layer: Layer| found.iter().any(|one| one.layer == layer);
+    let mut findings = Vec::new();
+    for mut network in state.networks {
+        // Paths that carry less are shown with what fits.
+        if let Some(probing) = network.probing.as_mut().filter(|_| is_found(Layer::Mtu)) {
+            probing.findings.retain(|peer| peer.probe.verdict != super::mtu::BLACK_HOLE);
+        }
+        findings.extend(network.findings());
+    }
+    // The store was asked from here, too.
+    findings.retain(|one| one.layer != Layer::Store || !is_found(Layer::Store));
+    findings
+}
+
+/// A daemon that does not say how it is.
+fn unasked(context: &NodeContext) -> Finding {
+    if context.hangs {
+        return Finding::broken(
+            Layer::Daemon,
+            "flanneld listens here and does not answer: it hangs, or was stopped (SIGSTOP)",
+            "traffic continues; changes, here or elsewhere, are not followed",
+            context.commands.restart_here(),
+        );
+    }
+    if context.is_running {
+        return Finding::note(
+            Layer::Daemon,
+            "a flanneld runs here that cannot be asked",
+            "it is another flannel, or keeps its socket elsewhere (--socket)",
+        );
+    }
+    // Below /run, so it was written since the machine was started.
+    let left = Path::new("/run/flannel/subnet.env");
+    match left.exists() {
+        true => Finding::warning(
+            Layer::Daemon,
+            format!("no flanneld runs here, and one has: {} is there", left.display()),
+            "traffic continues with what it has left; nodes that come, go or change are not followed, and nothing is \
+             repaired",
+            format!(
+                "{}; if flannel is not wanted here any more: flannelctl cleanup",
+                context.commands.restart_here()
+            ),
+        ),
+        false => Finding::note(Layer::Daemon, "no flanneld runs here", "only the node was checked"),
+    }
+}

@@ -1,0 +1,45 @@
+//! Whether this host forwards packets at all, where no daemon reports that.
+
+use super::kernel::setting;
+use super::node_context::{Network, NodeContext};
+use flannel_state::{Finding, Layer};
+
+const LAYER: Layer = Layer::Forwarding;
+
+pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
+    let unreported = context.networks.iter().filter(|network| !context.reports(network));
+    let mut findings: Vec<Finding> =
+        unreported.flat_map(|network| judge(network, &setting)).collect();
+    findings.dedup();
+    findings
+}
+
+/// `setting`: a kernel setting by its path below `/proc/sys`.
+fn judge(network: &Network, setting: &dyn Fn(&str) -> Option<String>) -> Vec<Finding> {
+    let off = |path: &str| setting(path).as_deref() == Some("0");
+    let mut names = Vec::new();
+    if network.stack.v4 {
+        if off("net/ipv4/ip_forward") {
+            names.push("net/ipv4/ip_forward".to_owned());
+        } else {
+            // The device by which a packet comes in decides.
+            let devices = network.devices.iter().map(String::as_str).chain(["cni0"]);
+            let own = devices.map(|device| format!("net/ipv4/conf/{device}/forwarding"));
+            names.extend(own.filter(|path| off(path)));
+        }
+    }
+    if network.stack.v6 && off("net/ipv6/conf/all/forwarding") {
+        names.push("net/ipv6/conf/all/forwarding".to_owned());
+    }
+    let finding = |path: String| {
+        // Names of devices may have dots in them, and then it is written with slashes.
+        let name = if path.contains('.') { path } else { path.replace('/', ".") };
+        Finding::broken(
+            LAYER,
+            format!("{name} is 0"),
+            "this host does not forward packets of its pods, so they reach no other node",
+            format!("sysctl -w {name}=1"),
+        )
+    };
+    names.into_iter().map(finding).collect()
+}

@@ -1,0 +1,168 @@
+//! What this node is, or will be, a part of: the networks by their configs, their leases, the underlay. By the flanneld
+//! that runs here, its store and its state, or by what the operator names.
+
+mod known_networks;
+mod network;
+mod network_source;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use flannel_backend::WantedBy;
+use flannel_common::OperatorCommands;
+use flannel_entries::facts::Facts;
+use flannel_kernel::Engine;
+use flannel_node::iface::Selection;
+use flannel_node::options::StoreOptions;
+use flannel_state::{DaemonState, Finding, Layer, PeerCondition, PeerState};
+use tokio::time::error::Elapsed;
+
+pub(crate) use self::network::Network;
+pub(crate) use self::network_source::NetworkSource;
+use self::network_source::ask_own_server;
+use crate::commands::daemon::client;
+use crate::commands::daemon_process::{self, DaemonProcess};
+use crate::commands::page::PROBE_PORT;
+use crate::commands::store_args::block_on;
+
+/// Whatever does not answer by then counts as unreachable: the operator is waiting.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
+/// As many peers are looked at one by one.
+pub(crate) const MAX_PEERS: usize = 256;
+
+pub(crate) struct NodeContext {
+    pub(crate) networks: Vec<Network>,
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) engine: Engine<WantedBy>,
+    /// What the daemon that runs here says.
+    pub(crate) state: Option<DaemonState>,
+    pub(crate) peer_states: Vec<PeerState>,
+    /// A flanneld runs here, of whatever make.
+    pub(crate) is_running: bool,
+    /// It listens, and does not answer.
+    pub(crate) hangs: bool,
+    /// What an operator types, by the daemon that runs here.
+    pub(crate) commands: OperatorCommands,
+    pub(crate) socket: PathBuf,
+    /// Where daemons tell their state over the network: as the one that runs here, else where it is usual.
+    pub(crate) probe_port: u16,
+}
+
+impl NodeContext {
+    /// With what is wrong with finding it out.
+    pub(crate) fn gather(args: &NetworkSource) -> anyhow::Result<(Self, Vec<Finding>)> {
+        let mut findings = Vec::new();
+        let process = DaemonProcess::find()?;
+        let asked = read_state(&args.socket);
+        let hangs = asked.is_err();
+        let state = asked.ok().and_then(Result::ok);
+        let mut peer_states = Vec::new();
+        if state.is_some() {
+            let _ = block_on(async {
+                let asked = client::lines(&args.socket, "/v1/peers", |peer: PeerState| {
+                    peer_states.push(peer);
+                    Ok(())
+                });
+                Ok(tokio::time::timeout(ANSWER_TIMEOUT, asked).await)
+            });
+        }
+        // It opens sockets, and writes nothing before it is told what is wanted.
+        let engine = Engine::<WantedBy>::start(fastrand::u64(..)).context("ask the kernel")?;
+        let facts = engine.facts().borrow().clone();
+        let mut context = Self {
+            networks: Vec::new(),
+            facts,
+            engine,
+            state,
+            socket: args.socket.clone(),
+            peer_states,
+            is_running: process.is_some(),
+            hangs,
+            commands: daemon_process::operator_commands(),
+            probe_port: PROBE_PORT,
+        };
+        let mut selection = Selection::default();
+        let mut known = Vec::new();
+        match &process {
+            Some(process) => match process.options() {
+                Ok(options) => {
+                    for joined in &options.networks {
+                        let asked = match (&joined.store, &options.serve) {
+                            (StoreOptions::Own, Some(serve)) => ask_own_server(serve, &joined.name),
+                            (store, _) => context.ask(process, store, joined.name.as_str()),
+                        };
+                        known.extend(asked.unwrap_or_else(|finding| {
+                            findings.push(finding);
+                            None
+                        }));
+                    }
+                    context.probe_port = options.probe.map_or(PROBE_PORT, |probe| probe.port);
+                    selection = options.underlay;
+                }
+                Err(error) => findings.push(Finding::broken(
+                    Layer::Flags,
+                    format!("{} cannot start with its flags: {error}", process.describe()),
+                    "it ends as soon as it is started again",
+                    "correct the flag, see docs/flags.md",
+                )),
+            },
+            None => known.extend(args.named().unwrap_or_else(|finding| {
+                findings.push(finding);
+                None
+            })),
+        }
+        for known in known {
+            let network = context.network(known, &selection);
+            context.networks.push(network);
+        }
+        context.add_reported_by_daemon();
+        if context.networks.is_empty() {
+            findings.push(Finding::note(
+                Layer::Config,
+                "no network config is known, so this node is judged as for vxlan and IPv4",
+                "flannelctl check --config FILE, or the flags of the store, say which",
+            ));
+            let assumed = context.assumed(&selection);
+            context.networks.push(assumed);
+        }
+        Ok((context, findings))
+    }
+
+    /// Nodes of which the daemon that runs here says that something is wrong.
+    pub(crate) fn unreached_by_daemon(&self) -> impl Iterator<Item = IpAddr> {
+        let networks = self.state.iter().flat_map(|state| &state.networks);
+        let probing = networks.filter_map(|network| network.probing.as_ref());
+        let probed =
+            probing.flat_map(|probing| probing.findings.iter().filter_map(|found| found.node));
+        let bad = [PeerCondition::Incomplete, PeerCondition::Unusable];
+        let unprogrammed =
+            self.peer_states.iter().filter(move |peer| bad.contains(&peer.condition));
+        probed.chain(unprogrammed.flat_map(|peer| {
+            let v4 = peer.public_ip.map(IpAddr::from);
+            v4.into_iter().chain(peer.public_ipv6.map(IpAddr::from))
+        }))
+    }
+
+    /// Whether the daemon that runs here has joined this network, and so reports what it finds in it.
+    pub(crate) fn reports(&self, network: &Network) -> bool {
+        let mut networks = self.state.iter().flat_map(|state| &state.networks);
+        networks.any(|it| it.name == network.name && it.lease.is_some())
+    }
+
+    /// The state of the daemon that runs here, as it is now.
+    pub(super) fn ask_daemon(&self) -> Option<DaemonState> {
+        read_state(&self.socket).ok().and_then(Result::ok)
+    }
+}
+
+/// Fails if the daemon listens and does not answer.
+fn read_state(socket: &Path) -> Result<anyhow::Result<DaemonState>, Elapsed> {
+    let asked = block_on(async {
+        let asked = client::read::<DaemonState>(socket, "/v1/state");
+        Ok(tokio::time::timeout(ANSWER_TIMEOUT, asked).await)
+    });
+    asked.unwrap_or_else(|error| Ok(Err(error)))
+}

@@ -1,0 +1,122 @@
+//! A network that this node is a part of.
+
+use std::net::IpAddr;
+use std::num::NonZeroU64;
+
+use flannel_backend::{Connected, Encapsulation, Stack, Underlay};
+use flannel_common::Family;
+use flannel_lease::Lease;
+use flannel_trace::{NodeInNetwork, Peer};
+use ipnet::IpNet;
+
+pub(crate) struct Network {
+    pub(crate) name: String,
+    pub(crate) stack: Stack,
+    /// Empty as long as no config is known.
+    pub(crate) ranges: Vec<IpNet>,
+    pub(crate) backend: String,
+    /// iptables or nftables, where the config is known.
+    pub(crate) nftables: Option<bool>,
+    pub(crate) encapsulation: Encapsulation,
+    /// Why there is none is a finding of its own.
+    pub(crate) underlay: Option<Underlay>,
+    /// Why none was chosen.
+    pub(crate) no_underlay: Option<String>,
+    /// What pods are to have.
+    pub(crate) mtu: Option<u32>,
+    /// Flannel's own.
+    pub(crate) devices: Vec<String>,
+    /// What lies in, or around, its ranges and is not flannel's.
+    pub(crate) connected: Vec<Connected>,
+    /// This node's own subnet.
+    pub(crate) own: Vec<IpNet>,
+    /// The hash of its machine id, as others are told; without a lease, as they would be.
+    pub(crate) own_machine: Option<NonZeroU64>,
+    pub(crate) peers: Vec<Peer>,
+    /// As the store has them, this node's own among them.
+    pub(crate) leases: Vec<Lease>,
+}
+
+impl Network {
+    /// For a walk over this node.
+    pub(crate) fn node(&self) -> NodeInNetwork {
+        NodeInNetwork {
+            encapsulation: self.encapsulation.clone(),
+            underlay: self.underlay.clone(),
+            mtu: self.mtu,
+            devices: self.devices.clone(),
+            own: self.own.clone(),
+        }
+    }
+
+    /// By which packets of a family go to other nodes, where that is a device of flannel's.
+    pub(crate) fn tunnel_device(&self, family: Family) -> Option<&str> {
+        self.encapsulation.device(&self.devices, family)
+    }
+
+    /// The addresses by which others reach this node.
+    pub(crate) fn public(&self) -> Vec<IpAddr> {
+        let public = self.underlay.iter().flat_map(|underlay| {
+            [underlay.public_v4.map(IpAddr::from), underlay.public_v6.map(IpAddr::from)]
+        });
+        public.flatten().collect()
+    }
+
+    /// Whether more than one lease has this address: what is sent there comes to one node, whichever it is for.
+    pub(crate) fn is_shared(&self, address: IpAddr) -> bool {
+        let peers = self.peers.iter().filter(|peer| peer.public.contains(&address)).count();
+        peers + usize::from(self.public().contains(&address)) > 1
+    }
+
+    /// Of the store. Where no daemon says which lease is this node's own, its addresses do.
+    pub(super) fn take_leases(&mut self, leases: Vec<Lease>) {
+        let public = self.public();
+        for lease in &leases {
+            let peer = Peer::of_lease(lease);
+            let mine = match self.own.is_empty() {
+                true => peer.public.iter().any(|ip| public.contains(ip)),
+                false => peer.subnets.iter().any(|net| self.own.contains(net)),
+            };
+            if !mine {
+                self.peers.push(peer);
+                continue;
+            }
+            self.own_machine = peer.machine;
+            self.own = peer.subnets;
+        }
+        self.leases = leases;
+    }
+}
+
+#[cfg(test)]
+impl Network {
+    /// One of vxlan and IPv4, on eth0.
+    pub(crate) fn sample() -> Self {
+        let underlay = Underlay {
+            link: flannel_common::IfName::new("eth0").unwrap(),
+            mtu: 1500,
+            v4: Some([192, 0, 2, 1].into()),
+            v6: None,
+            public_v4: Some([192, 0, 2, 1].into()),
+            public_v6: None,
+            why: String::new(),
+        };
+        Self {
+            name: "_".to_owned(),
+            stack: Stack { v4: true, v6: false },
+            ranges: vec!["10.244.0.0/16".parse().unwrap()],
+            backend: "vxlan".to_owned(),
+            nftables: Some(false),
+            encapsulation: Encapsulation::usual("vxlan", Stack::V4),
+            underlay: Some(underlay),
+            no_underlay: None,
+            mtu: Some(1450),
+            devices: vec!["flannel.1".to_owned()],
+            connected: Vec::new(),
+            own: vec!["10.244.1.0/24".parse().unwrap()],
+            own_machine: None,
+            peers: Vec::new(),
+            leases: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! `flannelctl cleanup`: a node without flannel, as it was before.
+//!
+//! What belongs to pods (the bridge `cni0`, their addresses, published ports) is the container runtime's
+//! to remove, with the pods; what is left of it when none are there, and what installing the plugin has
+//! put into the runtime's directories, is removed if these are named.
+
+pub(crate) mod cloud;
+mod cni;
+mod host_ports;
+mod ipsec;
+mod kernel;
+mod tunnel;
+
+use std::fmt::Display;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use super::running_daemon;
+
+use self::cni::CniArgs;
+use self::kernel::Kernel;
+
+#[derive(Debug, Args)]
+pub(crate) struct CleanupArgs {
+    /// Really remove it; without this, it is only shown
+    #[arg(long)]
+    yes: bool,
+
+    /// What flanneld has written for the node
+    #[arg(long, value_name = "FILE", default_value = "/run/flannel/subnet.env")]
+    subnet_file: PathBuf,
+
+    /// What it has written of networks that have a name
+    #[arg(long, value_name = "DIR", default_value = "/run/flannel/networks")]
+    subnet_dir: PathBuf,
+
+    /// What it keeps of the node over reboots
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/flannel/nodes")]
+    node_dir: PathBuf,
+
+    /// The node's WireGuard key
+    #[arg(long, value_name = "FILE", default_value = "/run/flannel/wgkey")]
+    wireguard_key: PathBuf,
+
+    #[command(flatten)]
+    cni: CniArgs,
+}
+
+/// What went, or would go, and what could not be looked at or removed.
+#[derive(Default)]
+struct Report {
+    things: Vec<String>,
+    failures: Vec<String>,
+}
+
+impl CleanupArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        if !rustix::process::geteuid().is_root() {
+            bail!("only root can remove rules, devices and routes: run this as root");
+        }
+        let running = running_daemon::running();
+        if self.yes
+            && let Some(pid) = running
+        {
+            bail!(
+                "flanneld is running here (pid {pid}) and would put everything back: stop it first"
+            );
+        }
+        let report = if self.yes { self.remove() } else { self.look() };
+        report.show(self.yes)?;
+        if let Some(pid) = running {
+            writeln!(io::stdout(), "flanneld is running here (pid {pid}): stop it first")?;
+        }
+        Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn look(&self) -> Report {
+        let mut report = Report::default();
+        report.note(flannel_traffic::leftovers(None));
+        for directory in self.run_directories() {
+            report.things.extend(tunnel::find(&directory));
+            report.things.extend(cloud::find(&directory));
+            report.things.extend(flannel_ipsec::find_leftovers(&directory));
+        }
+        report.note(ipsec::find());
+        if self.cni.of_pods() {
+            report.note(host_ports::find());
+        }
+        report.note(Kernel::open().and_then(|mut kernel| kernel.find(self.cni.of_pods())));
+        report.things.extend(self.files().iter().map(|file| file.display().to_string()));
+        report
+    }
+
+    /// Where flanneld keeps what lives as long as the machine is up.
+    fn run_directories(&self) -> Vec<PathBuf> {
+        let beside = self.subnet_file.parent().map(PathBuf::from);
+        beside.into_iter().chain([self.subnet_dir.clone()]).collect()
+    }
+
+    /// Those that are there. The secret by which a lease server knows this machine stays: without it the server would
+    /// keep the lease from a node that is installed again.
+    fn files(&self) -> Vec<PathBuf> {
+        let within = |dir: &PathBuf, kind: &'static str| {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            let files = entries.map(|entry| entry.path());
+            files.filter(move |file| file.extension().is_some_and(|found| found == kind))
+        };
+        let mut next_key = self.wireguard_key.clone().into_os_string();
+        next_key.push(".next");
+        let mut files = vec![self.subnet_file.clone(), self.wireguard_key.clone(), next_key.into()];
+        files.push(self.subnet_file.with_extension("config"));
+        files.extend(within(&self.subnet_dir, "env"));
+        files.extend(within(&self.subnet_dir, "config"));
+        files.extend(within(&self.node_dir, "json"));
+        files.extend(within(&self.node_dir.with_file_name("link-holders"), "json"));
+        files.push(self.node_dir.with_file_name("etcd-cluster.json"));
+        // Beside it: where plugins and operators ask flanneld, and what it showed to container runtimes.
+        for name in [
+            flannel_cni::deferred_kernel_work::SOCKET,
+            flannel_state::SOCKET_NAME,
+            flannel_cni::flannel::ABSENCE_NOTE,
+        ] {
+            files.push(self.subnet_file.with_file_name(name));
+        }
+        if let Some(beside) = self.subnet_file.parent() {
+            files.extend(within(&beside.to_owned(), "conflist"));
+        }
+        files.retain(|file| file.exists());
+        files.sort();
+        files.dedup();
+        files.extend(self.cni.paths());
+        files
+    }
+
+    /// Goes on past what fails: the less stays behind the better.
+    fn remove(&self) -> Report {
+        let mut report = Report::default();
+        report.note(flannel_traffic::cleanup(None));
+        // They would recreate their devices.
+        for directory in self.run_directories() {
+            for (removed, failures) in [
+                tunnel::remove(&directory),
+                cloud::remove(&directory),
+                flannel_ipsec::remove_leftovers(&directory),
+            ] {
+                report.things.extend(removed);
+                report.failures.extend(failures);
+            }
+        }
+        match Kernel::open().and_then(|mut kernel| kernel.remove(self.cni.of_pods())) {
+            Ok((removed, failures)) => {
+                report.things.extend(removed);
+                report.failures.extend(failures);
+            }
+            Err(error) => report.failures.push(format!("{error:#}")),
+        }
+        // After the route that leads pods' packets to where they are dropped if nothing encrypts them; nobody is left
+        // to send any.
+        report.note(ipsec::remove());
+        if self.cni.of_pods() {
+            report.note(host_ports::remove());
+        }
+        for file in self.files() {
+            let is_dir = file.symlink_metadata().is_ok_and(|it| it.is_dir());
+            let removed = if is_dir { fs::remove_dir_all(&file) } else { fs::remove_file(&file) };
+            match removed {
+                Ok(()) => report.things.push(file.display().to_string()),
+                Err(error) => report.failures.push(format!("remove {}: {error}", file.display())),
+            }
+        }
+        report
+    }
+}
+
+impl Report {
+    fn note<E: Display>(&mut self, result: Result<Vec<String>, E>) {
+        match result {
+            Ok(things) => self.things.extend(things),
+            Err(error) => self.failures.push(format!("{error:#}")),
+        }
+    }
+
+    fn show(&self, removed: bool) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        match (removed, self.things.is_empty()) {
+            (_, true) if self.failures.is_empty() => {
+                writeln!(out, "nothing of flannel is on this node")?;
+            }
+            (_, true) => {}
+            (true, false) => writeln!(out, "removed:")?,
+            (false, false) => writeln!(out, "would remove:")?,
+        }
+        for thing in &self.things {
+            writeln!(out, "  {thing}")?;
+        }
+        if !removed && !self.things.is_empty() {
+            writeln!(out, "nothing was changed; `flannelctl cleanup --yes` removes it")?;
+        }
+        drop(out);
+        for failure in &self.failures {
+            writeln!(io::stderr(), "flannelctl: {failure}").context("say what failed")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,220 @@
+//! Asking a daemon: that of this node by its socket, that of another by its probe port.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use flannel_common::OperatorCommands;
+use flannel_https::PlainConnection;
+use http_body_util::BodyExt as _;
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, StatusCode};
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::commands::daemon_process::operator_commands;
+
+/// A daemon's state is some kilobytes; a line of an answer is one peer or event.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// It answers within milliseconds, and gives its networks two seconds each.
+const DOOR_ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Where a daemon is asked.
+#[derive(Clone, Copy)]
+enum DaemonAddress<'a> {
+    Here(&'a Path),
+    There(SocketAddr),
+}
+
+/// An answer that is being read, and the connection that it comes by.
+struct Answer {
+    body: Incoming,
+    _connection: PlainConnection,
+}
+
+async fn send(place: DaemonAddress<'_>, method: Method, path: &str) -> anyhow::Result<Answer> {
+    match place {
+        DaemonAddress::Here(socket) => {
+            let stream = UnixStream::connect(socket).await.with_context(|| {
+                format!(
+                    "flanneld cannot be asked at {}; is it running ({}), and with this subnet file? It listens beside \
+                     it, for root; --socket says where",
+                    socket.display(),
+                    operator_commands().show_daemon("this node")
+                )
+            })?;
+            talk(stream, method, path).await
+        }
+        DaemonAddress::There(address) => {
+            talk(TcpStream::connect(address).await?, method, path).await
+        }
+    }
+}
+
+async fn talk<S>(stream: S, method: Method, path: &str) -> anyhow::Result<Answer>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let mut connection = PlainConnection::open(stream).await?;
+    let request = Request::builder().method(method).uri(path).header("host", "flanneld");
+    let request = request.body(Bytes::new())?;
+    let response = connection.send(request).await.context("flanneld did not answer")?;
+    anyhow::ensure!(
+        response.status() == StatusCode::OK,
+        "flanneld does not know {path}: it is of another version ({})",
+        response.status()
+    );
+    Ok(Answer { body: response.into_body(), _connection: connection })
+}
+
+pub(crate) async fn read<T: DeserializeOwned>(socket: &Path, path: &str) -> anyhow::Result<T> {
+    let asked =
+        tokio::time::timeout(DOOR_ANSWER_TIMEOUT, read_from(DaemonAddress::Here(socket), path))
+            .await;
+    asked.unwrap_or_else(|_| anyhow::bail!(hangs(socket, operator_commands())))
+}
+
+fn hangs(socket: &Path, commands: OperatorCommands) -> String {
+    format!(
+        "flanneld listens at {} and does not answer within {DOOR_ANSWER_TIMEOUT:?}: it hangs, or was stopped (SIGSTOP), and traffic \
+         goes on meanwhile; {}",
+        socket.display(),
+        commands.restart_here()
+    )
+}
+
+/// Of the daemon of another node.
+pub(crate) async fn read_at<T: DeserializeOwned>(at: SocketAddr, path: &str) -> anyhow::Result<T> {
+    read_from(DaemonAddress::There(at), path).await
+}
+
+async fn read_from<T: DeserializeOwned>(place: DaemonAddress<'_>, path: &str) -> anyhow::Result<T> {
+    let mut text = Vec::new();
+    pieces(place, Method::GET, path, |piece| {
+        anyhow::ensure!(
+            text.len() + piece.len() <= MAX_ANSWER_BYTES,
+            "flanneld's answer does not end"
+        );
+        text.extend_from_slice(piece);
+        Ok(())
+    })
+    .await?;
+    serde_json::from_slice(&text)
+        .context("flanneld's answer is not understood: it is of another version")
+}
+
+/// As it is answered, in pieces.
+pub(crate) async fn text(
+    socket: &Path,
+    path: &str,
+    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    pieces(DaemonAddress::Here(socket), Method::GET, path, each).await
+}
+
+/// Of the daemon of another node.
+pub(crate) async fn text_at(
+    at: SocketAddr,
+    path: &str,
+    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    pieces(DaemonAddress::There(at), Method::GET, path, each).await
+}
+
+/// Of a daemon to which there is a connection.
+pub(crate) async fn text_through<S>(
+    stream: S,
+    path: &str,
+    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    in_pieces(talk(stream, Method::GET, path).await?, each).await
+}
+
+/// Hands over each line of an answer as it comes.
+pub(crate) async fn lines<T: DeserializeOwned>(
+    socket: &Path,
+    path: &str,
+    each: impl FnMut(T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    lines_from(DaemonAddress::Here(socket), Method::GET, path, each).await
+}
+
+/// Asks for something to be done, and hands over each line of what is said of it.
+pub(crate) async fn post<T: DeserializeOwned>(
+    socket: &Path,
+    path: &str,
+    each: impl FnMut(T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    lines_from(DaemonAddress::Here(socket), Method::POST, path, each).await
+}
+
+/// Of the daemon of another node.
+pub(crate) async fn lines_at<T: DeserializeOwned>(
+    at: SocketAddr,
+    path: &str,
+    each: impl FnMut(T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    lines_from(DaemonAddress::There(at), Method::GET, path, each).await
+}
+
+async fn lines_from<T: DeserializeOwned>(
+    place: DaemonAddress<'_>,
+    method: Method,
+    path: &str,
+    mut each: impl FnMut(T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut rest: Vec<u8> = Vec::new();
+    pieces(place, method, path, |piece| {
+        rest.extend_from_slice(piece);
+        let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        for line in rest[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            each(serde_json::from_slice(line).context("flanneld's answer is not understood")?)?;
+        }
+        rest.drain(..whole);
+        anyhow::ensure!(rest.len() <= MAX_ANSWER_BYTES, "a line of flanneld's answer does not end");
+        Ok(())
+    })
+    .await
+}
+
+async fn pieces(
+    place: DaemonAddress<'_>,
+    method: Method,
+    path: &str,
+    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    in_pieces(send(place, method, path).await?, each).await
+}
+
+async fn in_pieces(
+    mut answer: Answer,
+    mut each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    while let Some(frame) = answer.body.frame().await {
+        if let Ok(piece) = frame.context("flanneld has ended its answer early")?.into_data() {
+            each(&piece)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_hangs_is_restarted_by_who_runs_it_and_nothing_else_is_advised() {
+        for in_pods in [false, true] {
+            let commands = OperatorCommands { in_pods, ..OperatorCommands::default() };
+            let said = hangs(Path::new("/run/flannel/flanneld.sock"), commands);
+            assert_eq!(said.contains("systemctl"), !in_pods, "{said}");
+            assert_eq!(said.contains("pod"), in_pods, "{said}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! `flannelctl peers`: the other nodes, and whether this one reaches them.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use flannel_cli::table::line;
+use flannel_state::{PeerCondition, PeerState};
+
+use super::{Asking, client, plain, probing};
+use crate::commands::output::Format;
+use crate::commands::store_args::block_on;
+use crate::commands::usage;
+
+/// How often peers that are watched are looked at.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The other nodes, and whether this one reaches them
+///
+/// Ends with 0 if all that are shown are reached as far as this node can tell, 1 if one is not, and 2 if this node
+/// knows no such peer.
+#[derive(Debug, Args)]
+pub(crate) struct PeersArgs {
+    /// Only the peer of this name, where the store knows names, or with this address, of a node or of a pod, or whose
+    /// subnet starts so
+    node: Option<String>,
+    /// Go on showing what changes
+    #[arg(short, long)]
+    watch: bool,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// What was last shown of each, by network and subnet.
+type Shown = BTreeMap<(String, String), PeerState>;
+
+impl PeersArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let format = self.asking.output.output;
+        let mut out = std::io::stdout().lock();
+        let wide = format == Format::Wide;
+        // With the first peer, so that there is none where there is no peer.
+        let mut heading = format.is_for_people().then(|| heading(wide));
+        let mut shown = Shown::new();
+        let mut broken = false;
+        let mut count = 0;
+        // Without --watch nothing is kept: there may be ten thousand.
+        let mut look = |shown: &mut Shown| -> anyhow::Result<()> {
+            let mut gone = std::mem::take(shown);
+            let each = |peer: PeerState| -> anyhow::Result<()> {
+                if self.node.as_ref().is_some_and(|node| !is_meant(&peer, node)) {
+                    return Ok(());
+                }
+                count += 1;
+                broken |= !is_reached(&peer);
+                let lasting = probing::lasting(&peer);
+                if gone.remove(&key(&peer)).as_ref() != Some(&lasting) {
+                    if let Some(heading) = heading.take() {
+                        writeln!(out, "{heading}")?;
+                    }
+                    match format.one_of_many(&peer)? {
+                        Some(text) => out.write_all(text.as_bytes())?,
+                        None => writeln!(out, "{}", row(&peer, wide))?,
+                    }
+                }
+                if self.watch {
+                    shown.insert(key(&peer), lasting);
+                }
+                Ok(())
+            };
+            block_on(client::lines(&self.asking.socket, "/v1/peers", each))?;
+            for peer in gone.into_values().filter(|_| format.is_for_people()) {
+                writeln!(out, "{} and is gone", row(&peer, wide))?;
+            }
+            Ok(out.flush()?)
+        };
+        look(&mut shown)?;
+        if self.watch {
+            loop {
+                std::thread::sleep(POLL_INTERVAL);
+                look(&mut shown)?;
+            }
+        }
+        if let (Some(node), 0) = (&self.node, count) {
+            return Err(usage(format!(
+                "this node knows no peer {node}; `flannelctl peers -o wide` lists them"
+            )));
+        }
+        Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+fn key(peer: &PeerState) -> (String, String) {
+    let subnet = peer.subnet.as_ref().or(peer.ipv6_subnet.as_ref());
+    (peer.network.clone(), subnet.cloned().unwrap_or_default())
+}
+
+fn is_reached(peer: &PeerState) -> bool {
+    let is_cut = peer.probe.as_ref().is_some_and(|probe| probe.traffic == Some(false));
+    matches!(peer.condition, PeerCondition::Programmed | PeerCondition::Vanished) && !is_cut
+}
+
+fn is_meant(peer: &PeerState, node: &str) -> bool {
+    let address = |ip: Option<String>| ip.is_some_and(|ip| ip == node);
+    let subnets = [&peer.subnet, &peer.ipv6_subnet].into_iter().flatten();
+    let pod: Option<std::net::IpAddr> = node.parse().ok();
+    let has = |subnet: &String| {
+        let net: Option<ipnet::IpNet> = subnet.parse().ok();
+        subnet.starts_with(node) || net.zip(pod).is_some_and(|(net, pod)| net.contains(&pod))
+    };
+    peer.name.as_deref() == Some(node)
+        || address(peer.public_ip.map(|ip| ip.to_string()))
+        || address(peer.public_ipv6.map(|ip| ip.to_string()))
+        || subnets.into_iter().any(has)
+}
+
+fn heading(wide: bool) -> String {
+    columns(
+        ["SUBNET", "NODE", "BACKEND", "PROBE"],
+        wide.then_some(["NAME", "MTU", "PROBED"]),
+        "STATE",
+    )
+}
+
+/// With all details there is room for two families.
+fn columns(first: [&str; 4], more: Option<[&str; 3]>, last: &str) -> String {
+    let [subnet, node, backend, probe] = first;
+    match more {
+        None => line(&[(subnet, 20), (node, 20), (backend, 10), (probe, 16), (last, 0)]),
+        Some([name, mtu, at]) => line(&[
+            (subnet, 44),
+            (name, 20),
+            (node, 44),
+            (backend, 10),
+            (probe, 16),
+            (mtu, 6),
+            (at, 21),
+            (last, 0),
+        ]),
+    }
+}
+
+fn row(peer: &PeerState, wide: bool) -> String {
+    let of_both = |v4: Option<String>, v6: Option<String>| {
+        let both: Vec<String> = v4.into_iter().chain(v6).take(if wide { 2 } else { 1 }).collect();
+        if both.is_empty() { "-".to_owned() } else { both.join(",") }
+    };
+    let subnet = of_both(peer.subnet.clone(), peer.ipv6_subnet.clone());
+    let node =
+        of_both(peer.public_ip.map(|ip| ip.to_string()), peer.public_ipv6.map(|ip| ip.to_string()));
+    let condition = match peer.condition {
+        PeerCondition::Programmed => "programmed",
+        PeerCondition::Incomplete => "INCOMPLETE",
+        PeerCondition::Vanished => "vanished",
+        PeerCondition::Unusable => "UNUSABLE",
+    };
+    let why = peer.why.as_ref().map(|why| format!(": {}", plain(why))).unwrap_or_default();
+    let (backend, probe) = (plain(&peer.backend), probing::cell(peer));
+    let probed = peer.probe.as_ref();
+    let mtu = probed.and_then(|probe| probe.mtu).map_or("-".to_owned(), |mtu| mtu.to_string());
+    // To the second.
+    let at = probed.and_then(|probe| Some(format!("{}Z", probe.at.as_ref()?.get(..19)?)));
+    let at = at.unwrap_or_else(|| "-".to_owned());
+    let name = peer.name.as_ref().map_or("-".to_owned(), |name| plain(name));
+    let more = wide.then_some([name.as_str(), mtu.as_str(), at.as_str()]);
+    let state = format!("{condition}{why}");
+    let mut row = columns([&subnet, &node, &backend, &probe], more, &state);
+    if let Some(found) = peer.probe.as_ref().filter(|probe| probe.traffic.is_some()) {
+        let told = found.why.iter().chain(&found.fix).map(|text| plain(text));
+        told.for_each(|text| row += &format!("; {text}"));
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use flannel_state::ProbeState;
+
+    use super::*;
+
+    #[test]
+    fn in_detail_a_peer_is_shown_in_both_families_with_what_passes_and_when_it_was_asked() {
+        let peer = PeerState {
+            network: "_".to_owned(),
+            name: Some("node-1".to_owned()),
+            subnet: Some("10.5.1.0/24".to_owned()),
+            ipv6_subnet: Some("fd00:5:1::/64".to_owned()),
+            public_ip: Some([192, 0, 2, 1].into()),
+            public_ipv6: None,
+            backend: "vxlan".to_owned(),
+            condition: PeerCondition::Programmed,
+            why: None,
+            probe: Some(ProbeState {
+                verdict: "reached".to_owned(),
+                traffic: Some(true),
+                mtu: Some(1450),
+                at: Some("2026-11-17T00:16:55.595504152Z".to_owned()),
+                ..ProbeState::default()
+            }),
+        };
+        let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            words(row(&peer, true)),
+            [
+                "10.5.1.0/24,fd00:5:1::/64",
+                "node-1",
+                "192.0.2.1",
+                "vxlan",
+                "reached",
+                "1450",
+                "2026-11-17T00:16:55Z",
+                "programmed"
+            ]
+        );
+        assert_eq!(words(heading(true)).len(), 8);
+        for meant in ["node-1", "192.0.2.1", "10.5.1.7", "10.5.1", "fd00:5:1::9"] {
+            assert!(is_meant(&peer, meant), "{meant}");
+        }
+        assert!(!is_meant(&peer, "node") && !is_meant(&peer, "10.5.2.7"));
+        let short = words(row(&peer, false));
+        assert_eq!(short, ["10.5.1.0/24", "192.0.2.1", "vxlan", "reached", "programmed"]);
+    }
+}

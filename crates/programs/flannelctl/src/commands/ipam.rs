@@ -1,0 +1,221 @@
+//! `flannelctl ipam`: the addresses of this node that pods were given, and whether they still use them.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use flannel_cni::ipam::audit::{self, Evidence, Finding, State};
+use flannel_cni::ipam::{Holder, Store};
+
+use super::output::OutputArgs;
+use flannel_cli::table::{Colour, Paint, Table};
+
+/// Enough of a container's id to find it by.
+const SHOWN_OF_ID: usize = 20;
+
+#[derive(Debug, Args)]
+pub(crate) struct IpamArgs {
+    #[command(subcommand)]
+    command: IpamCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum IpamCommand {
+    /// Find addresses that are reserved for pods that are gone; status 1 if any stays reserved
+    Check(CheckArgs),
+}
+
+#[derive(Debug, Args)]
+struct CheckArgs {
+    /// Set leaked addresses free
+    #[arg(long)]
+    fix: bool,
+
+    /// Look at this network alone (its name in the CNI configuration), instead of all
+    #[arg(long, value_name = "NAME")]
+    network: Option<String>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+
+    /// Where host-local keeps its reservations (`dataDir` of the CNI configuration)
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/cni/networks")]
+    data_dir: PathBuf,
+}
+
+impl IpamArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            IpamCommand::Check(args) => args.run(),
+        }
+    }
+}
+
+/// A network and what was found in it.
+struct InspectedNetwork {
+    name: String,
+    store: Store,
+    findings: Vec<Finding>,
+}
+
+impl InspectedNetwork {
+    fn leaked(&self) -> usize {
+        self.findings.iter().filter(|finding| finding.state == State::Stale).count()
+    }
+}
+
+impl CheckArgs {
+    fn run(self) -> anyhow::Result<ExitCode> {
+        let mut out = io::stdout().lock();
+        let networks = self.inspect()?;
+        if !self.output.output.is_for_people() {
+            let leaked: usize = networks.iter().map(InspectedNetwork::leaked).sum();
+            self.output.output.show(&document(&networks), |_| String::new())?;
+            if self.fix {
+                fix(&networks)?;
+            }
+            let stays = leaked > 0 && !self.fix;
+            return Ok(if stays { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+        }
+        let reserved: usize = networks.iter().map(|network| network.findings.len()).sum();
+        if reserved == 0 {
+            writeln!(out, "no addresses are reserved in {}", self.data_dir.display())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let paint = Paint::for_stdout();
+        table(&networks).write(&mut out, paint)?;
+
+        let leaked: usize = networks.iter().map(InspectedNetwork::leaked).sum();
+        if leaked == 0 {
+            let text = format!("{reserved} reserved, none leaked");
+            writeln!(out, "{}", paint.text(Colour::Good, &text))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if !self.fix {
+            let text = format!("{reserved} reserved, {leaked} leaked");
+            let text = paint.text(Colour::Bad, &text);
+            writeln!(out, "{text}; `flannelctl ipam check --fix` sets leaked ones free")?;
+            return Ok(ExitCode::FAILURE);
+        }
+        let freed = fix(&networks)?;
+        writeln!(out, "{reserved} reserved, {leaked} leaked, {freed} set free")?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn inspect(&self) -> anyhow::Result<Vec<InspectedNetwork>> {
+        let names = match &self.network {
+            Some(name) => vec![name.clone()],
+            None => names_in(&self.data_dir)?,
+        };
+        let mut networks = Vec::new();
+        for name in names {
+            let Some(store) = Store::open(&self.data_dir.join(&name))? else {
+                let known = names_in(&self.data_dir)?.join(", ");
+                let known = if known.is_empty() { "none".to_owned() } else { known };
+                bail!("no network {name} in {}; there are: {known}", self.data_dir.display());
+            };
+            networks.push((name, store));
+        }
+        if networks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let evidence = Evidence::gather().context(
+            "this command cannot see some network namespaces of this host, so nothing can be \
+             said of their addresses: run it as root, on the host itself and not in a container",
+        )?;
+        let judge = |(name, store): (String, Store)| {
+            let mut findings = audit::inspect(&store, &name, &evidence, SystemTime::now())?;
+            findings.sort_by_key(|finding| finding.reservation.ip);
+            Ok(InspectedNetwork { name, store, findings })
+        };
+        networks.into_iter().map(judge).collect()
+    }
+}
+
+/// Sets free what has leaked, and returns how many addresses that were.
+fn fix(networks: &[InspectedNetwork]) -> anyhow::Result<usize> {
+    let mut freed = 0;
+    for network in networks.iter().filter(|network| network.leaked() > 0) {
+        freed += audit::fix(&network.store, &network.name, &network.findings)
+            .with_context(|| format!("set addresses of {} free", network.name))?
+            .len();
+    }
+    Ok(freed)
+}
+
+/// For programs.
+fn document(networks: &[InspectedNetwork]) -> serde_json::Value {
+    let mut all = Vec::new();
+    for network in networks {
+        for Finding { reservation, state } in &network.findings {
+            let (container, interface) = match &reservation.owner {
+                Holder::Attachment { container_id, ifname } => (Some(container_id), Some(ifname)),
+                Holder::Container { container_id } => (Some(container_id), None),
+                Holder::Nobody => (None, None),
+            };
+            let state = match state {
+                State::InUse => "in-use",
+                State::Recent => "recent",
+                State::Stale => "leaked",
+            };
+            all.push(serde_json::json!({
+                "network": network.name,
+                "address": reservation.ip.to_string(),
+                "container": container,
+                "interface": interface,
+                "state": state,
+            }));
+        }
+    }
+    all.into()
+}
+
+fn table(networks: &[InspectedNetwork]) -> Table {
+    let mut table = Table::new(&["network", "address", "container", "interface", "state"]);
+    for network in networks {
+        for Finding { reservation, state } in &network.findings {
+            let (container, interface) = match &reservation.owner {
+                Holder::Attachment { container_id, ifname } => (shortened(container_id), &**ifname),
+                Holder::Container { container_id } => (shortened(container_id), "-"),
+                Holder::Nobody => ("-".to_owned(), "-"),
+            };
+            let state = match state {
+                State::InUse => (Colour::Good, "in use".to_owned()),
+                State::Recent => (Colour::Plain, "too new to tell".to_owned()),
+                State::Stale => (Colour::Bad, "leaked".to_owned()),
+            };
+            table.row(vec![
+                (Colour::Plain, network.name.clone()),
+                (Colour::Bold, reservation.ip.to_string()),
+                (Colour::Plain, container),
+                (Colour::Plain, interface.to_owned()),
+                state,
+            ]);
+        }
+    }
+    table
+}
+
+fn shortened(id: &str) -> String {
+    id.chars().take(SHOWN_OF_ID).collect()
+}
+
+fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
+    let entries = match fs::read_dir(data_dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(error)
+                .with_context(|| format!("list the networks in {}", data_dir.display()));
+        }
+    };
+    let directories = entries.flatten().filter(|entry| entry.path().is_dir());
+    let mut names: Vec<String> =
+        directories.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,555 @@
+//! `--live`: real packets are sent from pod to pod, with a mark, and both nodes look which of their devices they come by:
+//! the daemon of the other one is asked through the store, or somebody runs `--listen` there. The last device that has
+//! seen one says where it is lost.
+
+mod passages;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use flannel_common::Family;
+use flannel_probe::marked::request::{COUNTERS, DropCount, KIND, WatchReport, WatchRequest};
+use flannel_probe::marked::{
+    Devices, Direction, Ended, FIRST_LARGE, LargePacket, Mark, Packet, PacketSize, Place, Sighting,
+    Watch, Watched,
+};
+use flannel_state::Layer;
+use flannel_store::OperatorStore;
+use flannel_trace::pod_namespace::PodNamespace;
+use flannel_trace::{DropCounters, End, Hop, Hops, Peer, Way};
+use serde::Serialize;
+
+pub(super) use self::passages::{At, Passage};
+use self::passages::{Far, Loss, Sender};
+use super::ends::Ends;
+use super::other_node::{self, NODE_ANSWER_TIMEOUT};
+use crate::commands::check::node_context::{Network, NetworkSource};
+use crate::commands::daemon::foreign;
+use crate::commands::store_args::block_on;
+
+/// Small packets that are sent: what is lost once may be chance.
+const PACKETS: u16 = 3;
+const PACKET_INTERVAL: Duration = Duration::from_millis(100);
+/// Large packets, in a burst: enough that a loss of a few of a hundred shows.
+const BURST_PACKETS: u16 = 100;
+const BURST_INTERVAL: Duration = Duration::from_millis(3);
+/// Time for the last answer to come back: more than there and back around the world.
+const LAST_ANSWER_GRACE: Duration = Duration::from_millis(1_000);
+/// Who listens ends when something has come by and nothing more does for so long.
+const QUIET_TIME: Duration = Duration::from_secs(2);
+
+/// What became of the packets.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Live {
+    /// By whom they were sent.
+    pub(super) sender: IpAddr,
+    pub(super) passages: Vec<Passage>,
+    /// Where one was last seen, and should have been seen next.
+    pub(super) last_seen: Option<Passage>,
+    pub(super) lost_before: Option<Passage>,
+    /// There and back, of small and of large packets.
+    round_trip_micros: [Option<u64>; 2],
+    /// Of the burst of large ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<Burst>,
+}
+
+/// What became of a burst of large packets.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Burst {
+    /// Of one packet.
+    bytes: u32,
+    sent: u16,
+    passages: Vec<Passage>,
+    loss: Option<Loss>,
+}
+
+/// What one node has seen.
+struct Seen {
+    sightings: Vec<Sighting>,
+    dropped: Vec<DropCount>,
+}
+
+/// Sends, looks, and tells where it ends.
+pub(super) fn trace(ends: &Ends<'_>, source: &NetworkSource) -> anyhow::Result<(Live, Vec<Hop>)> {
+    let Some((from, to, sender)) = direction(ends) else {
+        anyhow::bail!("packets can be sent from pods of this node, or from this node itself")
+    };
+    let mark = Mark::between(from, to.0);
+    let large = ends.network.mtu.and_then(LargePacket::of_mtu);
+    let send = || send(mark, from, to.0, sender, ends.network, large);
+    let (here, there) = match to.1 {
+        End::Peer(peer) => {
+            let store = source.operators_store(&ends.network.name);
+            let asked = WatchRequest::new(mark, ends.network.mtu);
+            block_on(watched(store, peer, asked, send))?
+        }
+        End::Pod | End::Host | End::World => (send()?, Err(String::new())),
+    };
+    let (watched, dropped_here) = here;
+    let expected = passages::expected(sender, far(ends.network, to));
+    let seen_there = there.as_ref().ok().map(|there| there.sightings.as_slice());
+    let passages = |size| passages::passages(&expected, Some(&watched.sightings), seen_there, size);
+    let micros = |time: Option<Duration>| time.and_then(|time| time.as_micros().try_into().ok());
+    let burst = large.map(|large| {
+        let passages = passages(PacketSize::Large);
+        let loss = passages::loss(&passages, BURST_PACKETS.into());
+        Burst { bytes: large.bytes(), sent: BURST_PACKETS, passages, loss }
+    });
+    let live = Live {
+        round_trip_micros: watched.round_trips.map(micros),
+        burst,
+        ..Live::new(from, passages(PacketSize::Small))
+    };
+    let dropped_there = there.as_ref().map(|there| there.dropped.as_slice()).unwrap_or_default();
+    let mut hops = tell(ends, &live, to.1, At::Sender, [&dropped_here, dropped_there]);
+    if let Err(why) = there
+        && live.lost_before.as_ref().is_some_and(|next| next.seen.is_none())
+    {
+        hops.extend(not_asked(&why));
+    }
+    Ok((live, hops))
+}
+
+/// Sends while the other node looks, and without it if it does not. What was seen there, or why nobody has looked.
+async fn watched(
+    store: anyhow::Result<Box<dyn OperatorStore>>,
+    peer: &Peer,
+    asked: WatchRequest,
+    send: impl Fn() -> anyhow::Result<(Watched, Vec<DropCount>)>,
+) -> anyhow::Result<((Watched, Vec<DropCount>), Result<Seen, String>)> {
+    let mut here = None;
+    let there = other_node::ask(store, peer, KIND, &asked, async |node| {
+        let looks = |said| match said {
+            WatchReport::Looking => Some(Ok(())),
+            WatchReport::Failed(why) => Some(Err(why)),
+            WatchReport::Seen(_) | WatchReport::Counted { .. } => None,
+        };
+        node.hear(NODE_ANSWER_TIMEOUT, looks).await?;
+        // It blocks, and nothing else is to be done meanwhile.
+        here = Some(send());
+        let mut over = asked.clone();
+        over.ended = true;
+        node.say(&over).await?;
+        let has_seen = |said| match said {
+            WatchReport::Seen(sightings) => Some(Ok(Seen { sightings, dropped: Vec::new() })),
+            WatchReport::Counted { seen, mut dropped } => {
+                dropped.truncate(COUNTERS);
+                for one in &mut dropped {
+                    (one.what, one.fix) = (foreign(&one.what), foreign(&one.fix));
+                }
+                Some(Ok(Seen { sightings: seen, dropped }))
+            }
+            WatchReport::Failed(why) => Some(Err(why)),
+            WatchReport::Looking => None,
+        };
+        node.hear(NODE_ANSWER_TIMEOUT, has_seen).await
+    });
+    let there = there.await.map_err(|error| format!("{error:#}"));
+    let here = here.unwrap_or_else(send)?;
+    Ok((here, there))
+}
+
+/// Why nobody has looked on the other node.
+fn not_asked(why: &str) -> Vec<Hop> {
+    let mut hops = Hops::new(Way::Live);
+    hops.unknown("peer", format!("the other node could not be asked to look for them: {why}"));
+    hops.all
+}
+
+/// Looks for packets that somebody sends on the other node, and tells what becomes of them here.
+pub(super) fn listen(ends: &Ends<'_>, limit: Duration) -> anyhow::Result<(Live, Vec<Hop>)> {
+    let other = [ends.from, ends.to].into_iter().find(|end| matches!(end.1, End::Peer(_)));
+    let Some(other) = other else {
+        anyhow::bail!("neither pod is on another node: what is sent here is seen by --live alone")
+    };
+    let watch = open(Mark::between(ends.from.0, ends.to.0), ends.network, None)?;
+    let there = watch.look(&Ended::default(), limit, Some(QUIET_TIME))?.sightings;
+    let expected = passages::expected(Sender::Pod, far(ends.network, other));
+    let passages = passages::passages(&expected, None, Some(&there), PacketSize::Small);
+    let live = Live::new(other.0, passages);
+    let hops = tell(ends, &live, other.1, At::Receiver, [&[], &[]]);
+    Ok((live, hops))
+}
+
+impl Live {
+    fn new(sender: IpAddr, passages: Vec<Passage>) -> Self {
+        let (last, next) = passages::lost(&passages);
+        let (last_seen, lost_before) = (last.cloned(), next.cloned());
+        let (round_trip_micros, burst) = ([None, None], None);
+        Self { sender, last_seen, lost_before, passages, round_trip_micros, burst }
+    }
+}
+
+/// From which of its ends this node can send, and to which.
+fn direction<'a>(ends: &Ends<'a>) -> Option<(IpAddr, (IpAddr, End<'a>), Sender)> {
+    let sender = |end: &End<'_>| match end {
+        End::Pod => Some(Sender::Pod),
+        End::Host => Some(Sender::Host),
+        End::Peer(_) | End::World => None,
+    };
+    let there = sender(&ends.from.1).map(|sender| (ends.from.0, ends.to, sender));
+    there.or_else(|| sender(&ends.to.1).map(|sender| (ends.to.0, ends.from, sender)))
+}
+
+fn far(network: &Network, to: (IpAddr, End<'_>)) -> Far {
+    match to.1 {
+        End::Pod | End::Host => Far::SameNode,
+        End::World => Far::World,
+        End::Peer(_) => Far::Peer {
+            has_tunnel: network.tunnel_device(Family::of(to.0)).is_some(),
+            in_the_clear: !network.encapsulation.is_encrypted(),
+        },
+    }
+}
+
+fn open(mark: Mark, network: &Network, large: Option<LargePacket>) -> anyhow::Result<Watch> {
+    let devices = Devices {
+        tunnels: network.devices.clone(),
+        underlay: network.underlay.as_ref().map(|underlay| underlay.link.to_string()),
+    };
+    Watch::open(mark, devices, large).context("look at the frames of this node's devices")
+}
+
+fn send(
+    mark: Mark,
+    from: IpAddr,
+    to: IpAddr,
+    sender: Sender,
+    network: &Network,
+    large: Option<LargePacket>,
+) -> anyhow::Result<(Watched, Vec<DropCount>)> {
+    let before = DropCounters::read();
+    let watch = open(mark, network, large)?;
+    let ended = Ended::default();
+    let stop = ended.clone();
+    let limit = LAST_ANSWER_GRACE * 30;
+    let looking = std::thread::spawn(move || watch.look(&stop, limit, None));
+    let deed = move || -> std::io::Result<()> {
+        for number in 0..PACKETS {
+            mark.send(from, to, number, None)?;
+            std::thread::sleep(PACKET_INTERVAL);
+        }
+        for number in 0..BURST_PACKETS {
+            let Some(large) = large else { break };
+            // What the pod itself does not send is missed at the first device.
+            let _ = mark.send(from, to, FIRST_LARGE + number, Some(large));
+            std::thread::sleep(BURST_INTERVAL);
+        }
+        Ok(())
+    };
+    let sent = match sender {
+        Sender::Host => Some(deed()),
+        Sender::Pod => match PodNamespace::find(from) {
+            Some(namespace) => {
+                Some(namespace.run(deed).context("enter the network namespace of the pod")?)
+            }
+            None => None,
+        },
+    };
+    std::thread::sleep(LAST_ANSWER_GRACE);
+    ended.set();
+    let seen = looking.join().map_err(|_| anyhow::anyhow!("nobody has looked at the devices"))?;
+    let grown = DropCounters::read().grown_since(&before).into_iter().take(COUNTERS);
+    let dropped = grown.map(|one| DropCount {
+        what: one.what,
+        fix: one.fix,
+        packets: one.packets,
+        is_exact: one.is_exact,
+    });
+    match sent {
+        Some(Ok(())) => Ok((seen?, dropped.collect())),
+        // That is what is wrong, and where: in the pod.
+        Some(Err(_)) => Ok((seen.unwrap_or_default(), dropped.collect())),
+        None => anyhow::bail!(
+            "no network namespace has the address {from}: is that pod running on this node? It is looked for in \
+             /run/netns and among all processes; run this on the host itself, not in a container"
+        ),
+    }
+}
+
+/// `other`: the end on the other node. `this`: what this node is. `dropped`: what counters say, here and there.
+fn tell(
+    ends: &Ends<'_>,
+    live: &Live,
+    other: End<'_>,
+    this: At,
+    dropped: [&[DropCount]; 2],
+) -> Vec<Hop> {
+    let mut hops = Hops::new(Way::Live);
+    let peer = match other {
+        End::Peer(peer) => {
+            peer.public.first().map_or("the other node".to_owned(), ToString::to_string)
+        }
+        End::Pod | End::Host | End::World => "this node".to_owned(),
+    };
+    let node = |at: At| if at == this { "this node" } else { peer.as_str() };
+    for passage in &live.passages {
+        let Some(seen) = passage.seen.as_ref().filter(|seen| seen.count > 0) else { continue };
+        let carried = seen.carried.map(|(from, to)| format!(", carried from {from} to {to}"));
+        hops.good(
+            name(passage.place),
+            format!(
+                "{}: {} {} {}{}",
+                node(passage.at),
+                counted(seen.count, passage.packet),
+                match passage.direction {
+                    Direction::In => "came in by",
+                    Direction::Out => "went out by",
+                },
+                seen.device.as_deref().unwrap_or("a device"),
+                carried.unwrap_or_default()
+            ),
+        );
+    }
+    let (from, to) = (ends.from.0, ends.to.0);
+    let counted_at = |at: At| dropped[usize::from(at != this)];
+    let Some(next) = &live.lost_before else {
+        let took = live.round_trip_micros[0].map(|micros| format!(", in {}", span(micros)));
+        hops.good(
+            "pod",
+            format!(
+                "the packets went there, and their answers came back{}",
+                took.unwrap_or_default()
+            ),
+        );
+        if let Some(burst) = &live.burst {
+            tell_burst(&mut hops, ends, live, burst, &peer, &node, &counted_at);
+        }
+        return hops.all;
+    };
+    match (next.seen.is_some(), this) {
+        (true, _) => {
+            let (hop, what_else, fix) =
+                between(ends.network, live.last_seen.as_ref(), next, &peer);
+            let on = node(next.at);
+            let which = match next.packet {
+                Packet::Request => "the packet",
+                Packet::Answer => "the answer",
+            };
+            let what = format!("{on}: {which} did not {}", arrive(next, live.last_seen.as_ref()));
+            let (cause, fix) = cause(counted_at(next.at), PACKETS.into()).unwrap_or((what_else, fix));
+            hops.wrong(
+                hop,
+                Layer::Reach,
+                format!("{what}: {cause}"),
+                fix.replace("{here}", &format!("on {on}")),
+            );
+        }
+        // Nobody has looked there.
+        (false, At::Sender) => hops.wrong(
+            "underlay",
+            Layer::Underlay,
+            format!("the packets left this node for {peer}, and no answer came back: they are lost on the way or there"),
+            format!("on {peer}: flannelctl trace {from} {to} --live --listen, and meanwhile here the same again"),
+        ),
+        (false, At::Receiver) => {
+            hops.good("underlay", format!("what came here was answered, and left for {peer}"));
+        }
+    }
+    hops.all
+}
+
+/// What became of the large ones, when the small ones came back.
+fn tell_burst<'n>(
+    hops: &mut Hops,
+    ends: &Ends<'_>,
+    live: &Live,
+    burst: &Burst,
+    peer: &str,
+    node: &dyn Fn(At) -> &'n str,
+    counted_at: &dyn Fn(At) -> &'n [DropCount],
+) {
+    let Burst { bytes, sent, passages, loss } = burst;
+    let next = loss.and_then(|loss| Some((loss, passages.get(loss.passage)?)));
+    let Some((loss, next)) = next else {
+        let took = live.round_trip_micros[1].map(|micros| format!(", in {}", span(micros)));
+        hops.good(
+            "burst",
+            format!("{sent} packets of {bytes} bytes did so, too{}", took.unwrap_or_default()),
+        );
+        return;
+    };
+    let last = loss.passage.checked_sub(1).and_then(|last| passages.get(last));
+    let on = node(next.at);
+    let which = match next.packet {
+        Packet::Request => "packets",
+        Packet::Answer => "answers",
+    };
+    let (hop, what_else, fix) = between(ends.network, last, next, peer);
+    let lost = match loss.is_total {
+        true => format!("no {which} of {bytes} bytes"),
+        false => format!("{} of {sent} {which} of {bytes} bytes, sent in a burst,", loss.lost),
+    };
+    let did = if loss.is_total { "did" } else { "did not" };
+    let (cause, fix) = cause(counted_at(next.at), loss.lost).unwrap_or_else(|| {
+        match (loss.is_total, next.place, next.direction) {
+            (true, Place::Underlay, Direction::In) => (
+                "the path between the nodes carries less than their cards".to_owned(),
+                "flannelctl check: `mtu` says how much it carries".to_owned(),
+            ),
+            (true, ..) => (
+                format!("smaller ones pass, so an MTU or a rule for long packets stops it, or {what_else}"),
+                fix,
+            ),
+            (false, ..) => (format!("some pass, so it is a rate, a share or a queue that is full, or {what_else}"), fix),
+        }
+    });
+    hops.wrong(
+        hop,
+        Layer::Reach,
+        format!("{on}: {lost} {did} {}: {cause}", arrive(next, last)),
+        fix.replace("{here}", &format!("on {on}")),
+    );
+}
+
+/// Who has dropped about as many meanwhile, and what undoes it.
+fn cause(dropped: &[DropCount], lost: u32) -> Option<(String, String)> {
+    let likely = |one: &&DropCount| one.is_exact && one.packets.saturating_mul(2) >= lost.into();
+    let named: Vec<&DropCount> = dropped.iter().filter(likely).take(2).collect();
+    let first = named.first()?;
+    let each = |one: &&DropCount| format!("{} has dropped {} meanwhile", one.what, one.packets);
+    let what = named.iter().map(each).collect::<Vec<_>>().join(", and ");
+    Some((what, format!("{{here}}: {}", first.fix)))
+}
+
+fn span(micros: u64) -> String {
+    format!("{}.{} ms", micros / 1_000, micros % 1_000 / 100)
+}
+
+fn counted(count: u32, packet: Packet) -> String {
+    match packet {
+        Packet::Request => format!("{count}"),
+        Packet::Answer => format!("{count} answers"),
+    }
+}
+
+fn name(place: Place) -> &'static str {
+    match place {
+        Place::Veth => "veth",
+        Place::Bridge => "bridge",
+        Place::Tunnel => "tunnel",
+        Place::Underlay => "underlay",
+        Place::Other => "device",
+    }
+}
+
+fn arrive(next: &Passage, last: Option<&Passage>) -> String {
+    let after = match last {
+        Some(last) => {
+            let device = last.seen.as_ref().and_then(|seen| seen.device.clone());
+            format!(" after {}", device.unwrap_or_else(|| name(last.place).to_owned()))
+        }
+        None => String::new(),
+    };
+    match next.direction {
+        Direction::In => format!("come in by the {}{after}", name(next.place)),
+        Direction::Out => format!("go out by the {}{after}", name(next.place)),
+    }
+}
+
+/// What lies between two devices: the name of the hop, what may be wrong there, and what to type.
+fn between(
+    network: &Network,
+    last: Option<&Passage>,
+    next: &Passage,
+    peer: &str,
+) -> (&'static str, String, String) {
+    // What can be told without packets stands above.
+    let device = last.and_then(|last| last.seen.as_ref()?.device.clone());
+    let device = device.unwrap_or_else(|| "DEVICE".to_owned());
+    let look = format!(
+        "{{here}}: nft list ruleset; tc -s qdisc; tc -s filter show dev {device} ingress; ip xfrm policy; ip rule"
+    );
+    match (next.place, next.direction) {
+        (Place::Veth, Direction::In) => (
+            "pod",
+            match next.packet {
+                Packet::Request => {
+                    "it did not leave the pod: its interface, its route, or a rule inside of it".to_owned()
+                }
+                Packet::Answer => {
+                    "the pod has it and does not answer: it is gone, a rule inside of it drops it, or it answers no echo requests"
+                        .to_owned()
+                }
+            },
+            "in the pod: ip addr; ip route; nft list ruleset".to_owned(),
+        ),
+        (Place::Bridge, Direction::In) => (
+            "bridge",
+            "the bridge does not take it: its port is blocked, or the pod sends to another MAC than the bridge's"
+                .to_owned(),
+            "{here}: bridge link; ip addr show cni0; nft list table bridge filter".to_owned(),
+        ),
+        (Place::Tunnel, Direction::Out) => forwarded(look),
+        // Where there is no tunnel, it is forwarded to the card.
+        (Place::Underlay, Direction::Out)
+            if last.is_none_or(|last| matches!(last.place, Place::Bridge | Place::Veth)) =>
+        {
+            forwarded(look)
+        }
+        (Place::Underlay, Direction::Out) => (
+            "fdb",
+            "the tunnel does not send it: the FDB has no node for it, there is no route to that node, or a rule drops \
+             what is sent"
+                .to_owned(),
+            look,
+        ),
+        // What a tunnel carries is seen as such.
+        (Place::Underlay, Direction::In) if left_outside_the_tunnel(network, last) => (
+            "route",
+            format!(
+                "it went out by {device}, and not in the tunnel: a rule gives it another address (NAT), or a route leads \
+                 it there"
+            ),
+            "on the node that sent it: nft list ruleset; iptables-save -t nat; ip rule; ip route".to_owned(),
+        ),
+        (Place::Underlay, Direction::In) => {
+            let carried = last.and_then(|last| last.seen.as_ref()?.carried);
+            let to = carried.map(|(_, to)| format!(" (it was sent to {to})")).unwrap_or_default();
+            (
+                "underlay",
+                format!("it is lost between the nodes{to}: a cable, a switch, a security group, or the wrong address"),
+                format!("ping {peer}; look at what is between the nodes: {}", network.encapsulation),
+            )
+        }
+        (Place::Tunnel, Direction::In) => (
+            "tunnel",
+            format!(
+                "the node has got it and does not unpack it: a rule drops {}, rp_filter does, or its tunnel device is \
+                 missing or has another VNI or port",
+                network.encapsulation
+            ),
+            look,
+        ),
+        (Place::Bridge, Direction::Out) => (
+            "rules",
+            "forwarding, a route or a rule of the node stops it, or nobody on the bridge answers for the pod's address"
+                .to_owned(),
+            look,
+        ),
+        (Place::Veth, Direction::Out) => (
+            "bridge",
+            "the bridge does not pass it on to the pod: no port of it has the pod's MAC, or a rule of the bridge drops it"
+                .to_owned(),
+            "{here}: bridge fdb show br cni0; bridge link".to_owned(),
+        ),
+        (Place::Other, _) => ("device", "it is not known why".to_owned(), look),
+    }
+}
+
+/// Whether a packet that a tunnel was to carry has left its node without one.
+fn left_outside_the_tunnel(network: &Network, last: Option<&Passage>) -> bool {
+    let seen =
+        last.filter(|last| last.place == Place::Underlay).and_then(|last| last.seen.as_ref());
+    let is_plain = seen.is_some_and(|seen| seen.count > 0 && seen.carried.is_none());
+    !network.encapsulation.is_encrypted() && !network.devices.is_empty() && is_plain
+}
+
+fn forwarded(look: String) -> (&'static str, String, String) {
+    let what = "forwarding, a route, a rule or a missing neighbour of the node stops it";
+    ("rules", what.to_owned(), look)
+}

@@ -1,0 +1,162 @@
+//! An operator asks whether pods reach each other: this node makes a test pod, says where it is, and tries those of
+//! other nodes when it is told of them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use flannel_connectivity::cause::{self, Probed};
+use flannel_connectivity::protocol::{self, Cause, Found, State, TestReport};
+use flannel_connectivity::{News, PodPlan, TestPod};
+use flannel_lease::Subnet;
+use flannel_probe::finding::finding;
+use flannel_probe::{PeerReachability, Prober};
+use flannel_state::Finding;
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::probing::known_by;
+use super::requests::{NodeNow, NodeRequest};
+
+/// What was found so far is told this often while more is tried.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long probes need to be sure of a fault that began just before the test.
+const PROBE_SETTLE_TIMEOUT: Duration = Duration::from_secs(6);
+const PROBE_POLL: Duration = Duration::from_millis(250);
+
+/// Runs until it is dropped.
+pub(super) async fn run(mut request: NodeRequest) {
+    let node = request.context.node.borrow().clone();
+    let body = request.body.borrow_and_update().clone();
+    let (Some(node), Some(wanted)) = (node, read(&body)) else {
+        return request.answer(&failed("the request cannot be understood")).await;
+    };
+    let mut report = TestReport { mtu: node.mtu, ..empty(State::Ready) };
+    let (pod, mut news) = match TestPod::start(plan(&request, &node, wanted.port)) {
+        Ok(started) => started,
+        Err(error) => {
+            return request.answer(&failed(&format!("cannot start a thread: {error}"))).await;
+        }
+    };
+    let mut last = Instant::now();
+    let mut tried = Vec::new();
+    let mut tried_since = SystemTime::now();
+    loop {
+        tokio::select! {
+            changed = request.body.changed() => {
+                if changed.is_err() {
+                    return std::future::pending().await;
+                }
+                let body = request.body.borrow_and_update().clone();
+                let pods = read(&body).map(|wanted| wanted.pods).unwrap_or_default();
+                if !pods.is_empty() && pods != tried {
+                    tried.clone_from(&pods);
+                    tried_since = SystemTime::now();
+                    let (pods, refused) = protocol::confine(pods, &request.context.lease_nets().await);
+                    (report.state, report.found) = (State::Testing, untried(&refused));
+                    pod.try_all(pods).await;
+                }
+            }
+            Some(heard) = news.recv() => {
+                let is_found = matches!(heard, News::Found(_));
+                if heard == News::Done {
+                    ask_the_probes(&mut report, &request, wanted.port, tried_since).await;
+                }
+                take(&mut report, heard, &request, wanted.port);
+                if !is_found || last.elapsed() >= REPORT_INTERVAL {
+                    last = Instant::now();
+                    request.answer(&report).await;
+                }
+            }
+        }
+    }
+}
+
+/// Results for pods that are not where a pod of this network can be, as far as this node knows.
+fn untried(refused: &[protocol::Pod]) -> Vec<Found> {
+    let why = "this node knows no lease with this address: it sends nothing there";
+    let each = refused.iter().flat_map(|pod| pod.addresses().map(|ip| (&pod.node, ip)));
+    each.map(|(node, ip)| Found::untried(node, ip, why)).collect()
+}
+
+fn read(body: &Value) -> Option<protocol::TestRequest> {
+    serde_json::from_value(body.clone()).ok()
+}
+
+fn empty(state: State) -> TestReport {
+    TestReport { state, pod: None, mtu: 0, why: None, found: Vec::new() }
+}
+
+fn failed(why: &str) -> TestReport {
+    TestReport { why: Some(why.to_owned()), ..empty(State::Failed) }
+}
+
+fn plan(request: &NodeRequest, node: &Arc<NodeNow>, port: u16) -> PodPlan {
+    PodPlan {
+        named: request.named.to_string(),
+        subnet: node.subnet,
+        mtu: node.mtu,
+        port,
+        underlay: node.underlay,
+        masquerades: node.masquerades,
+    }
+}
+
+fn take(report: &mut TestReport, news: News, request: &NodeRequest, port: u16) {
+    match news {
+        News::Ready(pod) => report.pod = Some(pod),
+        News::Failed(why) => {
+            tracing::warn!("An operator asks for a test pod, but it cannot be made: {why}");
+            (report.state, report.why) = (State::Failed, Some(why));
+        }
+        News::Done => report.state = State::Done,
+        News::Found(found) => {
+            let probed = request.context.prober.as_ref().and_then(|prober| probed(prober, &found));
+            let cause = cause::of(&found, probed, port);
+            report.found.push(Found { cause, ..*found });
+        }
+    }
+}
+
+/// What the probes knew before the test may have changed since, for better or worse: they are given the time to look
+/// again at every node whose pod was not reached, before a cause is named.
+async fn ask_the_probes(
+    report: &mut TestReport,
+    request: &NodeRequest,
+    port: u16,
+    since: SystemTime,
+) {
+    let Some(prober) = &request.context.prober else { return };
+    let failed = report.found.iter().filter(|found| !found.is_whole());
+    let is_unsettled = |key: &IpNet| {
+        let peers = prober.peers();
+        let is_settled = |known: PeerReachability| known.is_settled_since(since);
+        peers.target(key).is_some() && !peers.known(key).is_some_and(is_settled)
+    };
+    let mut unsettled: Vec<IpNet> = failed.filter_map(peer_key).filter(is_unsettled).collect();
+    prober.hasten(&unsettled);
+    let began = Instant::now();
+    while !unsettled.is_empty() && began.elapsed() < PROBE_SETTLE_TIMEOUT {
+        tokio::time::sleep(PROBE_POLL).await;
+        unsettled.retain(is_unsettled);
+    }
+    for found in report.found.iter_mut().filter(|found| !found.is_whole()) {
+        found.cause = cause::of(found, probed(prober, found), port);
+    }
+}
+
+/// What the probes say of the node of the other pod.
+fn probed(prober: &Prober, found: &Found) -> Option<Probed> {
+    let key = peer_key(found)?;
+    let peers = prober.peers();
+    let (own, target) = (peers.own()?, peers.target(&key)?);
+    let known = peers.known(&key)?;
+    let Finding { layer, cause, fix, traffic_flows, .. } = finding(&known, own, &key, target)?;
+    let cause = Cause { layer: layer.to_string(), why: cause, fix: Some(fix) };
+    Some(Probed { cause, flows: traffic_flows })
+}
+
+/// How the probes name the node of the other pod.
+fn peer_key(found: &Found) -> Option<IpNet> {
+    let subnet: Subnet = found.to.parse().ok()?;
+    known_by(&subnet)
+}

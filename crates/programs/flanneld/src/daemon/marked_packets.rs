@@ -1,0 +1,84 @@
+//! An operator traces a packet from another node: this node looks which of its devices the packet comes by, and says so
+//! when it is told that all were sent.
+
+use std::time::Duration;
+
+use flannel_probe::marked::request::{COUNTERS, DropCount, WatchReport, WatchRequest};
+use flannel_probe::marked::{Ended, LargePacket, Mark, Watch};
+use flannel_trace::DropCounters;
+use serde_json::Value;
+
+use super::requests::NodeRequest;
+
+/// Who asks is done in a few seconds.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Goes on until it is dropped.
+pub(super) async fn run(mut request: NodeRequest) {
+    let wanted = read(&request.body.borrow_and_update());
+    let said = match wanted.and_then(|wanted| Some((wanted.mark()?, wanted.large()))) {
+        Some((mark, large)) => look(&mut request, mark, large).await,
+        None => WatchReport::Failed("the request cannot be understood".to_owned()),
+    };
+    request.answer(&said).await;
+}
+
+async fn look(request: &mut NodeRequest, mark: Mark, large: Option<LargePacket>) -> WatchReport {
+    let node = request.context.node.borrow().clone();
+    let devices = node.map(|node| node.devices.clone()).unwrap_or_default();
+    let watch = match Watch::open(mark, devices, large) {
+        Ok(watch) => watch,
+        Err(error) => {
+            return WatchReport::Failed(format!("it cannot look at its devices: {error}"));
+        }
+    };
+    let ended = EndsWhenDropped(Ended::default());
+    let stop = ended.0.clone();
+    let looking = tokio::task::spawn_blocking(move || watch.look(&stop, WATCH_TIMEOUT, None));
+    // What is dropped is counted where the asker knows what to make of it.
+    let before = match large {
+        Some(_) => tokio::task::spawn_blocking(DropCounters::read).await.ok(),
+        None => None,
+    };
+    request.answer(&WatchReport::Looking).await;
+    let is_over = |body: &Value| read(body).is_some_and(|wanted| wanted.ended);
+    // Who does not say so before it is gone is not waited for.
+    let _ = request.body.wait_for(is_over).await;
+    drop(ended);
+    match looking.await {
+        Ok(Ok(watched)) => match before {
+            Some(before) => {
+                WatchReport::Counted { seen: watched.sightings, dropped: grown_since(before).await }
+            }
+            None => WatchReport::Seen(watched.sightings),
+        },
+        Ok(Err(error)) => WatchReport::Failed(format!("it cannot look at its devices: {error}")),
+        Err(_) => WatchReport::Failed("nobody has looked at its devices".to_owned()),
+    }
+}
+
+async fn grown_since(before: DropCounters) -> Vec<DropCount> {
+    let grown = tokio::task::spawn_blocking(move || DropCounters::read().grown_since(&before));
+    let grown = grown.await.unwrap_or_default().into_iter().take(COUNTERS);
+    grown
+        .map(|one| DropCount {
+            what: one.what,
+            fix: one.fix,
+            packets: one.packets,
+            is_exact: one.is_exact,
+        })
+        .collect()
+}
+
+/// The thread that looks is not left behind by a request that is gone.
+struct EndsWhenDropped(Ended);
+
+impl Drop for EndsWhenDropped {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+fn read(body: &Value) -> Option<WatchRequest> {
+    serde_json::from_value(body.clone()).ok()
+}

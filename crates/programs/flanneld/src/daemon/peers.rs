@@ -1,0 +1,414 @@
+//! Turns leases of other nodes into wishes. Unusable peers are reported once; vanished peers are kept for a while.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use flannel_backend::{
+    DesiredState, LinkIdentity, OverlapKind, PeerProblem, WantedBy, Wishes, lease_name,
+    public_addresses,
+};
+use flannel_common::OperatorCommands;
+use flannel_lease::{Change, Lease, LeaseAttrs, LeaseTable, Subnet};
+use flannel_state::{Finding, Layer, PeerCounts};
+use flannel_store::AnnouncedSince;
+
+use super::identity::address;
+use super::link_holders::{HolderMap, IdentityClaim, LinkHolders};
+use super::network::JoinedNetwork;
+use super::timing::MISSING_PEER_GRACE;
+use super::unusable_peers::UnusablePeers;
+
+/// Remembers what the store said of peers, for `flannelctl events`.
+pub(super) fn tell(changes: &[Change]) {
+    for change in changes {
+        match change {
+            Change::New(Lease { subnet, attrs }) => tracing::debug!(
+                event = "peer-announced",
+                "Peer {subnet:#} is at {}",
+                address(attrs)
+            ),
+            Change::Changed(Lease { subnet, attrs }) => tracing::debug!(
+                event = "peer-changed",
+                "Peer {subnet:#} has announced itself again, at {}",
+                address(attrs)
+            ),
+            Change::Gone(subnet) => {
+                tracing::debug!(event = "peer-gone", "Peer {subnet:#} is gone");
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Peers {
+    /// Peers without wishes, and why.
+    unusable: UnusablePeers,
+    /// Peers whose subnet meets a network that this node is connected to, and is used all the same.
+    overlapping: BTreeMap<Subnet, (OverlapKind, Finding)>,
+    /// Peers missing from a whole new list, and until when they are still sent to.
+    vanished: BTreeMap<Subnet, Instant>,
+    /// Who was first known by what.
+    link_holders: LinkHolders,
+}
+
+impl Peers {
+    pub(super) fn new(remembered: HolderMap) -> Self {
+        Self { link_holders: LinkHolders::new(remembered), ..Self::default() }
+    }
+
+    /// Nobody is seen to come while this node is away from the store: of leases with one MAC or key that nothing is
+    /// remembered of, evidence tells which one was there first.
+    pub(super) fn settle_disputes(
+        &mut self,
+        network: &JoinedNetwork,
+        own: &Lease,
+        table: &LeaseTable,
+        arrived: &[(Subnet, Option<AnnouncedSince>)],
+    ) {
+        let attrs_of = |subnet: &Subnet| attrs_of(own, table, subnet);
+        let mut claims: Vec<(LinkIdentity, Subnet, Option<AnnouncedSince>)> = Vec::new();
+        for (subnet, since) in arrived {
+            let identities = attrs_of(subnet).map(|attrs| network.link_identities(attrs));
+            let claim = |identity| (identity, *subnet, *since);
+            claims.extend(identities.into_iter().flatten().map(claim));
+        }
+        claims.sort_unstable();
+        let announces = |holder: &Subnet, identity: &LinkIdentity| {
+            self.vanished.contains_key(holder)
+                || attrs_of(holder).is_some_and(|it| network.link_identities(it).contains(identity))
+        };
+        for group in claims.chunk_by(|one, other| one.0 == other.0).filter(|it| it.len() > 1) {
+            let identity = group[0].0;
+            let claim = |(_, subnet, since): &(_, Subnet, _)| IdentityClaim {
+                subnet: *subnet,
+                is_derived: attrs_of(subnet).is_some_and(|it| network.is_derived(&identity, it)),
+                since: *since,
+            };
+            let claims: Vec<IdentityClaim> = group.iter().map(claim).collect();
+            self.link_holders.settle(identity, &claims, &announces);
+        }
+    }
+
+    /// Takes note of what a lease announces, or says who announced it before.
+    fn claim(
+        &mut self,
+        network: &JoinedNetwork,
+        own: &Lease,
+        table: &LeaseTable,
+        subnet: Subnet,
+        identities: &[LinkIdentity],
+    ) -> Option<PeerProblem> {
+        let vanished = &self.vanished;
+        let attrs_of = |holder: &Subnet| attrs_of(own, table, holder);
+        let announces = |holder: &Subnet, identity: &LinkIdentity| {
+            let now = |attrs| network.link_identities(attrs).contains(identity);
+            vanished.contains_key(holder) || attrs_of(holder).is_some_and(now)
+        };
+        self.link_holders.tidy(table.len(), &announces);
+        let dispute = self.link_holders.claim(subnet, identities, &announces)?;
+        let (identity, rival) = (dispute.identity, dispute.rival);
+        let address = attrs_of(&rival).and_then(|it| flannel_backend::public_addresses(it).next());
+        Some(match dispute.is_rival_first {
+            true => PeerProblem::IdentityTaken { identity, holder: rival, address },
+            false => PeerProblem::IdentityDisputed { identity, rival, address },
+        })
+    }
+
+    /// Who holds which MAC or key, if that is to be kept now.
+    pub(super) fn take_holder_changes(&mut self, now: Instant) -> Option<HolderMap> {
+        self.link_holders.take_changes(now)
+    }
+
+    /// When holders are next to be kept.
+    pub(super) fn next_holder_write(&self) -> Option<Instant> {
+        self.link_holders.next_write()
+    }
+
+    /// Peers whose MAC or key another one has, to be thought over now that somebody has left.
+    pub(super) fn waiting(&self, table: &LeaseTable) -> Vec<Change> {
+        let waiting = self.unusable.iter().filter(|(_, it)| disputed_with(it).is_some());
+        let lease =
+            |subnet: &Subnet| Some(Lease { subnet: *subnet, attrs: table.get(subnet)?.clone() });
+        waiting.filter_map(|(subnet, _)| lease(subnet)).map(Change::Changed).collect()
+    }
+
+    /// What all peers make wanted.
+    pub(super) fn all(
+        &mut self,
+        network: &JoinedNetwork,
+        own: &Lease,
+        table: &LeaseTable,
+    ) -> DesiredState {
+        self.unusable.clear();
+        self.overlapping.clear();
+        self.vanished.clear();
+        // And the node itself.
+        let mut desired = DesiredState::with_capacity(table.len() + 1);
+        self.claim(network, own, table, own.subnet, &network.link_identities(&own.attrs));
+        for (subnet, attrs) in table.iter() {
+            let lease = Lease { subnet: *subnet, attrs: attrs.clone() };
+            desired.want(WantedBy::Peer(*subnet), self.wishes(network, own, table, &lease));
+        }
+        desired
+    }
+
+    /// What those make wanted that changed.
+    pub(super) fn changed(
+        &mut self,
+        network: &JoinedNetwork,
+        own: &Lease,
+        table: &LeaseTable,
+        changes: Vec<Change>,
+    ) -> DesiredState {
+        let mut desired = DesiredState::with_capacity(changes.len());
+        let concerned: BTreeSet<Subnet> = changes.iter().map(Change::subnet).collect();
+        for change in changes {
+            match change {
+                Change::New(lease) | Change::Changed(lease) => {
+                    self.vanished.remove(&lease.subnet);
+                    self.make_room(&lease.subnet, &mut desired);
+                    let wishes = self.wishes(network, own, table, &lease);
+                    desired.change(WantedBy::Peer(lease.subnet), wishes);
+                }
+                Change::Gone(subnet) => self.forget(subnet, &mut desired),
+            }
+        }
+        // Whoever had to stand back for one of these may have its turn now.
+        let waiting = self.unusable.iter().filter(|(subnet, problem)| {
+            let waits_for = disputed_with(problem);
+            !concerned.contains(*subnet) && waits_for.is_some_and(|it| concerned.contains(&it))
+        });
+        for subnet in waiting.map(|(subnet, _)| *subnet).collect::<Vec<_>>() {
+            let Some(attrs) = table.get(&subnet) else { continue };
+            let lease = Lease { subnet, attrs: attrs.clone() };
+            desired.change(WantedBy::Peer(subnet), self.wishes(network, own, table, &lease));
+        }
+        desired
+    }
+
+    /// Defers the removals of a whole new list, which may come from an old backup.
+    pub(super) fn defer_removals(&mut self, changes: Vec<Change>, now: Instant) -> Vec<Change> {
+        let (gone, changes): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|change| matches!(change, Change::Gone(_)));
+        if !gone.is_empty() {
+            tracing::warn!(
+                "{} peers are missing from the store's new list: they are still sent to for {:.0?}, \
+                 unless their subnets are given to others",
+                gone.len(),
+                MISSING_PEER_GRACE
+            );
+        }
+        for change in gone {
+            if let Change::Gone(subnet) = change {
+                self.vanished.entry(subnet).or_insert(now + MISSING_PEER_GRACE);
+            }
+        }
+        changes
+    }
+
+    /// Counts the known peers by state, without what only the appliers know.
+    pub(super) fn counts(&self, known: usize) -> PeerCounts {
+        let (unusable, vanished) = (self.unusable.len(), self.vanished.len());
+        PeerCounts { known, unusable, vanished, incomplete: 0 }
+    }
+
+    /// How many peers cannot be used, by why.
+    pub(super) fn unusable_by_kind(&self) -> BTreeMap<&'static str, usize> {
+        let mut kinds = BTreeMap::new();
+        for (_, problem) in self.unusable.iter() {
+            *kinds.entry(problem.kind()).or_default() += 1;
+        }
+        kinds
+    }
+
+    /// Peers missing from a whole new list that are still sent to.
+    pub(super) fn vanished(&self) -> impl Iterator<Item = &Subnet> {
+        self.vanished.keys()
+    }
+
+    /// Peers that nothing leads to, and why.
+    pub(super) fn unusable(&self) -> impl Iterator<Item = (&Subnet, &PeerProblem)> {
+        self.unusable.iter()
+    }
+
+    /// Why nothing leads to a peer.
+    pub(super) fn why_unusable(&self, subnet: &Subnet) -> Option<String> {
+        self.unusable.get(subnet).map(ToString::to_string)
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        self.vanished.values().min().copied()
+    }
+
+    /// The vanished whose time is up want nothing any more.
+    pub(super) fn departed(&mut self, now: Instant) -> DesiredState {
+        let departed: Vec<Subnet> =
+            self.vanished.iter().filter(|(_, due)| **due <= now).map(|(s, _)| *s).collect();
+        let mut desired = DesiredState::default();
+        for subnet in departed {
+            tell(&[Change::Gone(subnet)]);
+            self.forget(subnet, &mut desired);
+        }
+        desired
+    }
+
+    /// A subnet given to somebody else cannot go on leading to the one who vanished.
+    fn make_room(&mut self, taken: &Subnet, desired: &mut DesiredState) {
+        let replaced: Vec<Subnet> =
+            self.vanished.keys().filter(|subnet| subnet.overlaps(taken)).copied().collect();
+        replaced.into_iter().for_each(|subnet| self.forget(subnet, desired));
+    }
+
+    fn forget(&mut self, subnet: Subnet, desired: &mut DesiredState) {
+        self.vanished.remove(&subnet);
+        self.unusable.remove(&subnet);
+        self.overlapping.remove(&subnet);
+        desired.change(WantedBy::Peer(subnet), Wishes::default());
+    }
+
+    /// What keeps this node from what it is directly connected to, or from pods of a peer.
+    pub(super) fn obstacle(
+        &self,
+        table: &LeaseTable,
+        commands: OperatorCommands,
+    ) -> Option<Finding> {
+        let displaces = |problem: &PeerProblem| matches!(problem, PeerProblem::Displaces { .. });
+        self.first_unusable(displaces, table, commands).or_else(|| self.first_overlap(true))
+    }
+
+    /// What is worth knowing, and keeps no pod of a usable peer from another. Peers on another backend are so while a
+    /// network changes node by node: were this node not ready for it, whoever changes one node after the other would
+    /// wait for ever at the first. A lease that overlaps ours gets nothing here, whoever wrote it.
+    pub(super) fn remarks(
+        &self,
+        table: &LeaseTable,
+        commands: OperatorCommands,
+    ) -> impl Iterator<Item = Finding> {
+        let on_other_backend = self.first_unusable(is_on_other_backend, table, commands);
+        let clash = self.first_unusable(PeerProblem::is_clash, table, commands);
+        on_other_backend.into_iter().chain(clash).chain(self.first_overlap(false))
+    }
+
+    /// The first peer with such a problem.
+    fn first_unusable(
+        &self,
+        is_meant: impl Fn(&PeerProblem) -> bool,
+        table: &LeaseTable,
+        commands: OperatorCommands,
+    ) -> Option<Finding> {
+        let (subnet, problem) = self.unusable.iter().find(|(_, problem)| is_meant(problem))?;
+        Some(unusable_finding(subnet, problem, table.get(subnet), commands))
+    }
+
+    /// The first peer whose subnet meets a network of this node, from around it or else.
+    fn first_overlap(&self, is_around: bool) -> Option<Finding> {
+        let mut met = self.overlapping.values();
+        let first = met.find(|(overlap, _)| (*overlap == OverlapKind::Around) == is_around);
+        first.map(|(_, finding)| finding.clone())
+    }
+
+    /// Thousands of peers may lie in one network: the first is said, the rest are like it.
+    fn note_overlap(&mut self, lease: &Lease, found: Option<(OverlapKind, Finding)>) {
+        let Some((overlap, finding)) = found else {
+            self.overlapping.remove(&lease.subnet);
+            return;
+        };
+        let first = !self.overlapping.values().any(|(known, _)| *known == overlap);
+        if first || overlap == OverlapKind::Around && !self.overlapping.contains_key(&lease.subnet)
+        {
+            tracing::warn!("{finding}");
+        }
+        self.overlapping.insert(lease.subnet, (overlap, finding));
+    }
+
+    fn wishes(
+        &mut self,
+        network: &JoinedNetwork,
+        own: &Lease,
+        table: &LeaseTable,
+        lease: &Lease,
+    ) -> Wishes {
+        let identities = network.link_identities(&lease.attrs);
+        let taken = self.claim(network, own, table, lease.subnet, &identities);
+        let wishes = network.peer(own, lease);
+        let wishes = wishes.and_then(|wishes| taken.map_or(Ok(wishes), Err));
+        match wishes {
+            Ok(wishes) => {
+                if self.unusable.remove(&lease.subnet) {
+                    tracing::info!("Every peer uses the same backend as this node now");
+                }
+                self.note_overlap(lease, network.overlap(lease).filter(|_| !wishes.is_empty()));
+                wishes
+            }
+            Err(problem) => {
+                self.overlapping.remove(&lease.subnet);
+                if self.unusable.get(&lease.subnet) != Some(&problem) {
+                    say(lease, &problem, self.unusable.is_news(&problem));
+                    self.unusable.insert(lease.subnet, problem);
+                }
+                Wishes::default()
+            }
+        }
+    }
+}
+
+pub(super) fn unusable_finding(
+    subnet: &Subnet,
+    problem: &PeerProblem,
+    attrs: Option<&LeaseAttrs>,
+    commands: OperatorCommands,
+) -> Finding {
+    let net = lease_name(subnet);
+    let name = attrs.and_then(|attrs| attrs.owner.as_deref());
+    let at = attrs.and_then(|attrs| public_addresses(attrs).next());
+    let at = at.map(|ip| format!(" at {ip}")).unwrap_or_default();
+    Finding::broken(
+        Layer::Lease,
+        format!("peer {net}{at}"),
+        format!("nothing leads to it, because its lease cannot be used here: {problem}"),
+        match problem.fix() {
+            Some(fix) => fix.to_owned(),
+            None if problem.is_clash() => overlap_fix(subnet, commands),
+            None => format!(
+                "look at it with `flannelctl leases`; if its node is gone, {}",
+                commands.release(&net, name)
+            ),
+        },
+    )
+}
+
+/// What an operator does about a lease that overlaps this node's.
+fn overlap_fix(subnet: &Subnet, commands: OperatorCommands) -> String {
+    let release = commands.release(subnet, None);
+    format!("{release} if no node uses it, else give that node another subnet")
+}
+
+fn attrs_of<'a>(own: &'a Lease, table: &'a LeaseTable, subnet: &Subnet) -> Option<&'a LeaseAttrs> {
+    if *subnet == own.subnet { Some(&own.attrs) } else { table.get(subnet) }
+}
+
+/// The lease whose departure may make a peer usable, of those that announce the same as it.
+fn disputed_with(problem: &PeerProblem) -> Option<Subnet> {
+    match problem {
+        PeerProblem::IdentityTaken { holder: rival, .. }
+        | PeerProblem::IdentityDisputed { rival, .. } => Some(*rival),
+        _ => None,
+    }
+}
+
+fn is_on_other_backend(problem: &PeerProblem) -> bool {
+    matches!(problem, PeerProblem::OtherBackend { .. })
+}
+
+fn say(lease: &Lease, problem: &PeerProblem, is_news: bool) {
+    let (subnet, address) = (lease.subnet, address(&lease.attrs));
+    match problem {
+        _ if !is_news => tracing::debug!("Peer {subnet:#} at {address}: {problem}"),
+        PeerProblem::Displaces { .. } => tracing::error!("Peer {subnet:#} at {address}: {problem}"),
+        _ if problem.is_expected() => tracing::debug!("Peer {subnet:#} at {address}: {problem}"),
+        _ => {
+            let fix = problem.fix().map(|fix| format!("; {fix}")).unwrap_or_default();
+            tracing::warn!("Peer {subnet:#} at {address}: {problem}{fix}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! All metrics of this node, for Prometheus, collected on request from the parts that keep them anyway.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use flannel_backend::{PeerProblem, WantedBy};
+use flannel_metrics::{Format, Metric, Scrape, node};
+use flannel_state::PeerCounts;
+use flannel_tunnel::{CounterSnapshot, DropReason};
+use flannel_wanted::Tally;
+use hyper::header::ACCEPT;
+use hyper::{HeaderMap, Response, StatusCode};
+
+use super::entries::with_incomplete;
+use super::{Body, Door, Question, ask, response, whole};
+use crate::appliers::{Appliers, KERNEL, RULES};
+use crate::daemon::{Figures, PoolFigures};
+use crate::readiness::Reading;
+
+/// Parts that do not answer by then are left out: Prometheus waits ten seconds by default.
+const LIMIT: Duration = Duration::from_secs(2);
+
+impl Door {
+    pub(super) async fn metrics(&self, headers: &HeaderMap) -> Response<Body> {
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let format = Format::accepted(accept);
+        let text = self.scrape().await.text(format);
+        response(StatusCode::OK, format.content_type(), whole(text))
+    }
+
+    async fn scrape(&self) -> Scrape {
+        let mut scrape = Scrape::default();
+        scrape.number(&node::BUILD, &[env!("CARGO_PKG_VERSION")], 1.0);
+        scrape.number(&node::STARTED, &[], seconds(self.0.began));
+        for reading in self.0.readings.of_each_network() {
+            add_network(&mut scrape, &reading).await;
+        }
+        scrape
+    }
+}
+
+async fn add_network(scrape: &mut Scrape, reading: &Reading) {
+    let network = reading.network.as_str();
+    let ready = reading.readiness.verdict().0.is_healthy();
+    scrape.number(&node::READY, &[network], yes(ready));
+    let Some(figures) = ask(reading, Question::Figures).await else { return };
+    add_figures(scrape, network, &figures);
+    let incomplete = add_appliers(scrape, network, &figures.appliers).await;
+    add_peers(scrape, network, with_incomplete(figures.peers, &incomplete));
+}
+
+fn add_figures(scrape: &mut Scrape, network: &str, figures: &Figures) {
+    let of = &[network];
+    // Also those that are nobody's reason now: what is not there cannot be told from what is zero.
+    for reason in PeerProblem::KINDS {
+        let count = figures.unusable.get(reason).copied().unwrap_or(0);
+        scrape.number(&node::PEERS_UNUSABLE, &[network, reason], count as f64);
+    }
+    if let Some(probing) = &figures.probing {
+        for (result, count) in [
+            ("reached", probing.reached),
+            ("unreached", probing.unreached),
+            ("impaired", probing.impaired),
+            ("not-probed", probing.not_probed),
+            ("waiting", probing.waiting),
+        ] {
+            scrape.number(&node::PEERS_PROBED, &[network, result], count as f64);
+        }
+    }
+    scrape.number(&node::HAZARDS, of, figures.hazards as f64);
+    scrape.number(&node::STORE_UP, of, yes(figures.store_up));
+    scrape.count(&node::WATCH_RESTARTS, of, figures.watch_restarts);
+    let mut moment = |metric: &'static Metric, at: Option<SystemTime>| {
+        if let Some(at) = at {
+            scrape.number(metric, of, seconds(at));
+        }
+    };
+    moment(&node::STORE_CONTACT, figures.store_contact);
+    moment(&node::LEASE_END, figures.lease_end);
+    for (family, PoolFigures { size, free }) in &figures.pools {
+        let of = &[network, family];
+        scrape.number(&node::POOL, of, *size as f64);
+        scrape.number(&node::POOL_USED, of, (size - free) as f64);
+        scrape.number(&node::POOL_FREE, of, *free as f64);
+    }
+    scrape.latency(&node::STORE_TO_KERNEL, of, &figures.store_to_kernel);
+    let latencies = figures.appliers.kernel().latencies();
+    scrape.latency(&node::RECONCILE, &[network, "change"], &latencies.change);
+    scrape.latency(&node::RECONCILE, &[network, "everything"], &latencies.everything);
+}
+
+fn add_peers(scrape: &mut Scrape, network: &str, counts: PeerCounts) {
+    let PeerCounts { known, unusable, vanished, incomplete } = counts;
+    let programmed = known.saturating_sub(unusable + incomplete);
+    for (state, count) in [
+        ("programmed", programmed),
+        ("incomplete", incomplete),
+        ("unusable", unusable),
+        ("vanished", vanished),
+    ] {
+        scrape.number(&node::PEERS, &[network, state], count as f64);
+    }
+}
+
+/// Returns the requesters for which something is missing.
+async fn add_appliers(
+    scrape: &mut Scrape,
+    network: &str,
+    appliers: &Appliers,
+) -> BTreeSet<WantedBy> {
+    let mut incomplete = BTreeSet::new();
+    for (name, applier) in appliers.each() {
+        let tally = tokio::time::timeout(LIMIT, applier.tally()).await;
+        let Ok(Ok(tally)) = tally else { continue };
+        add_tally(scrape, network, name, &tally);
+        if name == RULES {
+            add_rules(scrape, network, appliers, &tally).await;
+        }
+        incomplete.extend(tally.incomplete);
+    }
+    let totals = tokio::time::timeout(LIMIT, appliers.tunnel_totals()).await;
+    for (device, totals) in totals.ok().and_then(Result::ok).into_iter().flatten() {
+        add_tunnel(scrape, network, &device, &totals);
+    }
+    incomplete
+}
+
+/// What is told of masquerade and forward rules beside what is told of all entries.
+async fn add_rules(
+    scrape: &mut Scrape,
+    network: &str,
+    appliers: &Appliers,
+    tally: &Tally<WantedBy>,
+) {
+    let rules: Vec<_> =
+        ["masquerade", "forward"].iter().filter_map(|kind| tally.kinds.get(kind)).collect();
+    if rules.iter().all(|kind| kind.wanted == 0) {
+        return;
+    }
+    let are_ok = rules.iter().all(|kind| kind.programmed() == kind.wanted);
+    scrape.number(&node::RULES_OK, &[network], yes(are_ok));
+    let restored = tokio::time::timeout(LIMIT, appliers.rules_restored()).await;
+    let restored = restored.ok().and_then(Result::ok).into_iter().flatten();
+    for (family, restored) in ["ipv4", "ipv6"].into_iter().zip(restored) {
+        scrape.count(&node::RULES_REPAIRED, &[network, family], restored);
+    }
+}
+
+fn add_tally(scrape: &mut Scrape, network: &str, applier: &str, tally: &Tally<WantedBy>) {
+    if applier == KERNEL {
+        scrape.count(&node::RESYNCS, &[network], tally.comparisons);
+        scrape.count(&node::OVERFLOWS, &[network], tally.overflows);
+    }
+    if applier == KERNEL || !tally.kinds.is_empty() {
+        let contested = tally.contested as f64;
+        scrape.number(&node::CONTESTED, &[network, applier], contested);
+    }
+    for (kind, counts) in &tally.kinds {
+        let of = &[network, applier, kind];
+        scrape.number(&node::WANTED, of, counts.wanted as f64);
+        scrape.number(&node::PROGRAMMED, of, counts.programmed() as f64);
+        scrape.number(&node::MISSING, of, counts.missing as f64);
+        scrape.count(&node::REPAIRED, of, counts.repaired);
+        let mut refused = counts.refused.clone();
+        refused.entry("other").or_default();
+        for (reason, count) in &refused {
+            let of = &[network, applier, kind, reason];
+            scrape.number(&node::REFUSED, of, *count as f64);
+        }
+    }
+}
+
+fn add_tunnel(scrape: &mut Scrape, network: &str, device: &str, totals: &CounterSnapshot) {
+    let (sent, received) = (&[network, device, "sent"], &[network, device, "received"]);
+    scrape.count(&node::TUNNEL_PACKETS, sent, totals.sent_packets);
+    scrape.count(&node::TUNNEL_PACKETS, received, totals.received_packets);
+    scrape.count(&node::TUNNEL_BYTES, sent, totals.sent_bytes);
+    scrape.count(&node::TUNNEL_BYTES, received, totals.received_bytes);
+    for reason in DropReason::ALL {
+        let of = &[network, device, reason.name()];
+        scrape.count(&node::TUNNEL_DROPPED, of, totals.drops(*reason));
+    }
+}
+
+fn yes(yes: bool) -> f64 {
+    f64::from(u8::from(yes))
+}
+
+fn seconds(at: SystemTime) -> f64 {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

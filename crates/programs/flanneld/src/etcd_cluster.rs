@@ -1,0 +1,65 @@
+//! Which etcd cluster this node's leases are in, kept over restarts: whoever answers at an endpoint one day and belongs to
+//! another cluster is not believed.
+
+use std::path::Path;
+
+use flannel_common::replace_file;
+use flannel_store::{ClusterPin, EtcdOptions};
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "etcd-cluster.json";
+
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct KeptCluster {
+    /// The id in hexadecimal, as `etcdctl member list -w json --hex` has it.
+    cluster: String,
+    endpoints: Vec<String>,
+}
+
+impl KeptCluster {
+    /// What was kept counts for the endpoints it was found at. With none of them in use, the operator has moved to
+    /// another etcd.
+    fn id(&self, endpoints: &[String]) -> Option<u64> {
+        let same = endpoints.iter().any(|endpoint| self.endpoints.contains(endpoint));
+        u64::from_str_radix(&self.cluster, 16).ok().filter(|_| same)
+    }
+}
+
+/// The options with the cluster that was known before; a cluster that is met for the first time is kept.
+pub(crate) fn pinned(options: &EtcdOptions, data_dir: &Path) -> EtcdOptions {
+    let file = data_dir.join(FILE);
+    let kept: KeptCluster = std::fs::read(&file)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default();
+    let fix = format!(
+        "check etcd-endpoints; if etcd was replaced on purpose, remove {} and restart flanneld",
+        file.display()
+    );
+    let endpoints = options.endpoints.clone();
+    let id = kept.id(&endpoints);
+    let keep = move |cluster: u64| {
+        let kept = KeptCluster { cluster: format!("{cluster:x}"), endpoints: endpoints.clone() };
+        let text = serde_json::to_string(&kept).unwrap_or_default() + "\n";
+        let made = std::fs::create_dir_all(file.parent().unwrap_or(Path::new(".")));
+        if let Err(error) = made.and_then(|()| replace_file(&file, text.as_bytes(), 0o644)) {
+            tracing::debug!(%error, "the id of the etcd cluster is not kept");
+        }
+    };
+    EtcdOptions { cluster: ClusterPin::new(id, fix, keep), ..options.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_known_again_by_any_endpoint_that_stayed() {
+        let endpoints = |list: &[&str]| list.iter().map(|&it| it.to_owned()).collect::<Vec<_>>();
+        let kept = KeptCluster { cluster: "cdf8".to_owned(), endpoints: endpoints(&["a", "b"]) };
+        assert_eq!(kept.id(&endpoints(&["b", "c"])), Some(0xcdf8));
+        assert_eq!(kept.id(&endpoints(&["c"])), None);
+        assert_eq!(KeptCluster::default().id(&[]), None);
+    }
+}

@@ -1,0 +1,195 @@
+//! The command: options, log, runtime, signals and exit status.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use flannel_node::options::{self, CniConf};
+use flannel_node::options::{Options, Parsed, Remark};
+use flannel_node::verbosity::Verbosity;
+use flanneld::cni_conf;
+use flanneld::door::Door;
+use flanneld::history::History;
+use flanneld::joined_networks::{JoinedNetworks, Watched};
+use flanneld::readiness::Readiness;
+use flanneld::stopping::stopping;
+use flanneld::{health_server, heap, logging, notify, serve, user_signals};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+/// Service managers give a process 30 seconds or more before they kill it.
+const STOP_WITHIN: Duration = Duration::from_secs(20);
+
+fn main() -> ExitCode {
+    if let Err(error) = user_signals::disregard() {
+        eprintln!("SIGUSR1 and SIGUSR2 end this process: {error}");
+    }
+    if std::env::args_os().nth(1).is_some_and(|word| word == flannel_tunnel::SUBCOMMAND) {
+        return carry_packets();
+    }
+    match options::parse(std::env::args_os(), std::env::vars_os()) {
+        Ok(Parsed::Run { options, remarks, given }) => start(*options, &remarks, &given),
+        Ok(Parsed::Help(usage)) => {
+            // Whoever has read enough may close the pipe.
+            let _ = write!(io::stderr(), "{usage}");
+            ExitCode::SUCCESS
+        }
+        Ok(Parsed::Version) => {
+            let _ = writeln!(io::stderr(), "v{}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "{error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+/// Runs as the process that carries packets, instead of as the daemon, if told so.
+fn carry_packets() -> ExitCode {
+    let _ = logging::init(Verbosity::default(), History::default());
+    match flannel_tunnel::run_process() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("The tunnel process ends: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(options: Options, remarks: &[Remark], given: &[String]) -> ExitCode {
+    heap::return_large_blocks();
+    // Nothing else has set one: this is the first thing that runs.
+    let history = History::default();
+    let _ = logging::init(options.verbosity.clone(), history.clone());
+    let with = if given.is_empty() { "no flags".to_owned() } else { given.join(" ") };
+    tracing::info!("flanneld {} starts with {with}", env!("CARGO_PKG_VERSION"));
+    remarks.iter().for_each(Remark::log);
+    match run(options, history) {
+        Ok(()) => {
+            tracing::info!("Exiting cleanly...");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options, history: History) -> anyhow::Result<()> {
+    tracing::debug!("Options: {options:?}");
+    // One thread for everything that waits; the kernel engine has its own.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let probe_port = options.probe.as_ref().map(|probe| probe.port);
+    let serve = options.serve.as_ref();
+    let serve = serve.map(|serve| serve::start(serve, probe_port, fastrand::u64(..)));
+    let served = serve.transpose()?;
+    wait_for_plugins(&options);
+    let result = runtime.block_on(live(options, served, history));
+    notify::stopping();
+    // Nothing needs a clean end, and a look-up of a host name may hang: it is not waited for.
+    runtime.shutdown_background();
+    flannel_connectivity::wait_until_gone();
+    result
+}
+
+/// What the kernel makes CNI plugins wait for, this process waits for. They do without, if need be.
+fn wait_for_plugins(options: &Options) {
+    let Some(directory) = options.networks.first().and_then(|it| it.subnet_file.parent()) else {
+        return;
+    };
+    let made = std::fs::create_dir_all(directory).map_err(|error| error.to_string());
+    let serve = || {
+        flannel_cni::deferred_kernel_work::serve(
+            &directory.join(flannel_cni::deferred_kernel_work::SOCKET),
+        )
+    };
+    if let Err(error) = made.and_then(|()| serve().map_err(|error| error.to_string())) {
+        tracing::info!("CNI plugins wait for the kernel themselves, so DEL takes longer: {error}");
+    }
+}
+
+async fn live(
+    options: Options,
+    served: Option<serve::Served>,
+    history: History,
+) -> anyhow::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tracing::info!("Installing signal handlers");
+    let (probe, cni_conf) = (options.probe.clone(), options.cni_conf.clone());
+    if options.networks.is_empty() {
+        notify::ready();
+        notify::status("serving leases");
+        signalled(&mut interrupt, &mut terminate).await;
+        return Ok(());
+    }
+    let (request, stopping) = stopping();
+    let socket = options.socket.clone();
+    let (Watched { readiness: ready, readings }, networks) =
+        JoinedNetworks::new(options, served, stopping).run();
+    let door = readings.map(|readings| Door::new(readings, history));
+    let told = health_server::HealthSources { readiness: ready.clone(), door: door.clone() };
+    // Whichever ends first ends them all; a daemon may be dropped at any point.
+    let mut work = pin!(async {
+        tokio::select! {
+            result = networks => result,
+            never = serve_probe(probe, told) => match never {},
+            never = show_to_runtimes(cni_conf, ready) => match never {},
+            never = open_door(door.map(|door| (socket, door))) => match never {},
+        }
+    });
+    tokio::select! {
+        result = &mut work => return result,
+        () = signalled(&mut interrupt, &mut terminate) => request.stop(),
+    }
+    tokio::select! {
+        result = work => result,
+        () = tokio::time::sleep(STOP_WITHIN) => {
+            tracing::error!("Cleaning up takes longer than {STOP_WITHIN:?}: ending without it");
+            Ok(())
+        }
+        () = signalled(&mut interrupt, &mut terminate) => Ok(()),
+    }
+}
+
+async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) {
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+async fn show_to_runtimes(
+    conf: Option<CniConf>,
+    ready: watch::Receiver<Readiness>,
+) -> std::convert::Infallible {
+    match conf {
+        Some(conf) => cni_conf::keep(conf, ready).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn open_door(door: Option<(PathBuf, Door)>) -> std::convert::Infallible {
+    match door {
+        Some((socket, door)) => door.serve(&socket).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn serve_probe(
+    address: Option<options::ProbeAddress>,
+    told: health_server::HealthSources,
+) -> std::convert::Infallible {
+    match address {
+        Some(address) => health_server::serve(address, told).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,131 @@
+//! The file with this node's WireGuard key. The same key in it after a restart is what keeps sessions.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use flannel_common::{PrivateKey, random_bytes, replace_file};
+
+/// Where the Go flannel has it.
+const DEFAULT: &str = "/run/flannel/wgkey";
+/// The variable that names another place; the Go flannel's too.
+const VARIABLE: &str = "WIREGUARD_KEY_FILE";
+
+/// Behind the name of the key's file: where the key is that is to take its place. `flannelctl key rotate`
+/// writes it, and knows by its going that it is in use.
+const NEXT: &str = ".next";
+
+/// The key of this node. What is wrong is told for people, without a word of what the file holds.
+pub(crate) fn read_or_make() -> Result<PrivateKey, String> {
+    read_or_make_at(&path())
+}
+
+/// The key that is to take the place of the one in use, if somebody has put one there.
+pub(crate) fn next() -> Result<Option<PrivateKey>, String> {
+    next_at(&path())
+}
+
+/// The next key is the one in use. On the disk when this returns.
+pub(crate) fn adopt_next() -> io::Result<()> {
+    adopt_next_at(&path())
+}
+
+fn path() -> PathBuf {
+    let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
+    path.map_or_else(|| PathBuf::from(DEFAULT), PathBuf::from)
+}
+
+fn next_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(NEXT);
+    name.into()
+}
+
+fn next_at(path: &Path) -> Result<Option<PrivateKey>, String> {
+    let path = next_path(path);
+    let shown = path.display();
+    match std::fs::read_to_string(&path) {
+        Ok(text) => text.parse().map(Some).map_err(|error| {
+            format!("the next WireGuard key in {shown} cannot be used: {error}. Remove the file")
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("cannot read the next WireGuard key in {shown}: {error}")),
+    }
+}
+
+fn adopt_next_at(path: &Path) -> io::Result<()> {
+    std::fs::rename(next_path(path), path)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn read_or_make_at(path: &Path) -> Result<PrivateKey, String> {
+    let shown = path.display();
+    match std::fs::read_to_string(path) {
+        Ok(text) => text.parse().map_err(|error| {
+            format!(
+                "the WireGuard key in {shown} cannot be used: {error}. Put the right one there, or remove \
+                 the file and a new key is made"
+            )
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(path)
+            .map_err(|error| format!("cannot write a new WireGuard key to {shown}: {error}")),
+        Err(error) => Err(format!("cannot read the WireGuard key in {shown}: {error}")),
+    }
+}
+
+fn make(path: &Path) -> io::Result<PrivateKey> {
+    let key = PrivateKey::from_random(random_bytes()?);
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    // Nobody else may read it, at no moment.
+    replace_file(path, key.reveal().as_bytes(), 0o600)?;
+    tracing::info!("Made a WireGuard key, {}: its public part is {}", path.display(), key.public());
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn defect_47_a_key_is_made_once_and_only_its_owner_can_read_it() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("flannel/wgkey");
+        let key = read_or_make_at(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        // As the Go flannel writes it.
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.len() == 44 && text.ends_with('='), "{} characters", text.len());
+        assert_eq!(read_or_make_at(&path).unwrap(), key);
+    }
+
+    #[test]
+    fn a_next_key_takes_the_place_of_the_one_in_use_at_once() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("wgkey");
+        read_or_make_at(&path).unwrap();
+        assert_eq!(next_at(&path), Ok(None));
+        let next = PrivateKey::from_random([7; 32]);
+        std::fs::write(home.path().join("wgkey.next"), next.reveal()).unwrap();
+        assert_eq!(next_at(&path), Ok(Some(next.clone())));
+        adopt_next_at(&path).unwrap();
+        assert_eq!((read_or_make_at(&path).unwrap(), next_at(&path)), (next, Ok(None)));
+        std::fs::write(home.path().join("wgkey.next"), "hunter2").unwrap();
+        let why = next_at(&path).unwrap_err();
+        assert!(why.contains("wgkey.next") && !why.contains("hunter2"), "{why}");
+    }
+
+    #[test]
+    fn a_file_that_holds_no_key_is_named_and_not_shown_and_not_replaced() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("wgkey");
+        std::fs::write(&path, "hunter2").unwrap();
+        let why = read_or_make_at(&path).unwrap_err();
+        assert!(why.contains("wgkey") && why.contains("remove"), "{why}");
+        assert!(!why.contains("hunter2"), "{why}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "hunter2");
+    }
+}

@@ -1,0 +1,487 @@
+//! What was typed → what is meant. Every value that the daemon cannot use is refused here,
+//! once, with its flag (or variable) and the way to fix it.
+
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use flannel_backend::ConfigOrigin;
+use flannel_kube::KubeOptions;
+use flannel_lease::{NetworkName, NetworkNameError, UnusableAddress, check_public_address};
+use flannel_state::SOCKET_NAME;
+use flannel_store::remote::{Listen, ListenError, TlsFiles};
+use flannel_store::{ClusterPin, EtcdOptions, RemoteOptions, Secret};
+
+use super::{Given, UsageError};
+use crate::iface::Selection;
+use crate::verbosity::Verbosity;
+
+/// What `remote` says of the lease server of this very process.
+const OWN: &str = "self";
+
+/// Leases live for 24 hours; a margin must leave some of that.
+const RENEW_MARGIN_MINUTES: std::ops::RangeInclusive<i64> = 1..=1439;
+
+/// A pause beyond this is the same as never; it keeps sums of times in range.
+const LONGEST_PAUSE: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The networks that this node joins; none when it only serves leases.
+    pub networks: Vec<Joined>,
+    /// Where it says how it is, in all of them.
+    pub socket: PathBuf,
+    /// The lease server to run.
+    pub serve: Option<Serve>,
+    /// Configs may have commands run, and credentials sent, wherever they come from.
+    pub allow_commands: bool,
+    pub underlay: Selection,
+    /// How long before its end a lease is renewed.
+    pub renew_margin: Duration,
+    pub traffic: Traffic,
+    pub blackhole_route: bool,
+    /// What container runtimes are to see of this node's network.
+    pub cni_conf: Option<CniConf>,
+    /// Where the probe server listens; `None` turns it off.
+    pub probe: Option<ProbeAddress>,
+    /// Where this node answers the probes of its peers; `None`: it neither answers nor asks.
+    pub peer_probe_port: Option<NonZeroU16>,
+    pub verbosity: Verbosity,
+    /// What this node keeps over reboots.
+    pub data_dir: PathBuf,
+}
+
+/// A network to join.
+#[derive(Debug, Clone)]
+pub struct Joined {
+    pub name: NetworkName,
+    pub store: StoreOptions,
+    pub subnet_file: PathBuf,
+}
+
+/// Where this node's lease is kept.
+#[derive(Debug, Clone)]
+pub enum StoreOptions {
+    Etcd(EtcdOptions),
+    Kube(KubeOptions),
+    /// A lease server elsewhere.
+    Remote(RemoteOptions),
+    /// The lease server of this process.
+    Own,
+}
+
+impl StoreOptions {
+    /// How far the node trusts configs from there.
+    pub fn config_origin(&self) -> ConfigOrigin {
+        match self {
+            Self::Etcd(_) | Self::Kube(_) => ConfigOrigin::Cluster,
+            Self::Remote(_) | Self::Own => ConfigOrigin::LeaseServer,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Serve {
+    pub listen: Listen,
+    pub tls: Option<TlsFiles>,
+    /// The file of tokens.
+    pub tokens: Option<PathBuf>,
+    /// Plain HTTP may be spoken to other machines.
+    pub insecure: bool,
+    pub backing: Backing,
+    /// The ServiceAccount, `NAMESPACE/NAME`, whose tokens nodes are known by, and how Kubernetes is asked about them.
+    pub service_account: Option<(String, KubeOptions)>,
+    /// The config to begin with, where there is none yet, and of which network.
+    pub config: Option<(NetworkName, PathBuf)>,
+}
+
+/// What the lease server keeps leases in.
+#[derive(Debug, Clone)]
+pub enum Backing {
+    Embedded(PathBuf),
+    Etcd(EtcdOptions),
+    Kube(KubeOptions),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Traffic {
+    pub ip_masq: bool,
+    /// Ask for fully random source ports when masquerading.
+    pub random_fully: bool,
+    pub forward_rules: bool,
+    pub resync: Duration,
+}
+
+/// Which CNI configuration container runtimes are to see, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CniConf {
+    pub source: PathBuf,
+    /// Path in the runtime's directory.
+    pub file: PathBuf,
+    /// Where the runtime finds plugins, if that can be seen from here.
+    pub plugins: Option<PathBuf>,
+    /// Directory that a reboot empties.
+    pub volatile: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeAddress {
+    /// An address or a name; empty means every address.
+    pub host: String,
+    pub port: u16,
+}
+
+impl Options {
+    pub(super) fn new(given: &Given) -> Result<Self, UsageError> {
+        let typed = &given.typed;
+        let (networks, serve) = (given.networks()?, given.serve()?);
+        Ok(Self {
+            networks,
+            socket: given.file("subnet-file", &typed.subnet_file)?.with_file_name(SOCKET_NAME),
+            serve,
+            allow_commands: typed.allow_commands,
+            underlay: Selection {
+                iface: typed.iface.clone(),
+                regex: typed.iface_regex.clone(),
+                can_reach: given.address::<IpAddr>(
+                    "iface-can-reach",
+                    &typed.iface_can_reach,
+                    "use an IP address, such as 192.0.2.1",
+                )?,
+                public_ip: given.public_address(
+                    "public-ip",
+                    &typed.public_ip,
+                    "use an IPv4 address, such as 192.0.2.1",
+                )?,
+                public_ipv6: given.public_address(
+                    "public-ipv6",
+                    &typed.public_ipv6,
+                    "use an IPv6 address, such as 2001:db8::1",
+                )?,
+            },
+            renew_margin: given.renew_margin()?,
+            traffic: Traffic {
+                ip_masq: typed.ip_masq,
+                random_fully: !typed.ip_masq_fully_random_disable,
+                forward_rules: typed.iptables_forward_rules,
+                resync: given.resync()?,
+            },
+            blackhole_route: typed.ip_blackhole_route,
+            cni_conf: given.cni_conf()?,
+            probe: given.probe()?,
+            peer_probe_port: given.peer_probe_port()?,
+            verbosity: Verbosity {
+                level: typed.v,
+                modules: typed.vmodule.clone(),
+                backtrace_at: typed.log_backtrace_at.clone(),
+            },
+            data_dir: PathBuf::from(&typed.data_dir),
+        })
+    }
+}
+
+impl Given {
+    fn networks(&self) -> Result<Vec<Joined>, UsageError> {
+        let mut networks = Vec::new();
+        for name in self.names()? {
+            let Some(store) = self.store(&name)? else { break };
+            let subnet_file = self.subnet_file(&name)?;
+            networks.push(Joined { name, store, subnet_file });
+        }
+        Ok(networks)
+    }
+
+    /// At least one.
+    fn names(&self) -> Result<Vec<NetworkName>, UsageError> {
+        let typed = &self.typed.networks;
+        let mut names = Vec::new();
+        for part in typed.split(',').filter_map(|part| text(part.trim())) {
+            let name: NetworkName = part.parse().map_err(|error: NetworkNameError| {
+                self.refuse("networks", typed, &error.to_string())
+            })?;
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.is_empty() {
+            names.push(NetworkName::default());
+        } else if self.typed.kube_subnet_mgr
+            || self.typed.store == "kube" && !self.typed.listen.is_empty()
+        {
+            let fix = "there is one network in Kubernetes, and it has no name: leave it out";
+            return Err(self.refuse("networks", typed, fix));
+        }
+        Ok(names)
+    }
+
+    /// Named networks have theirs in a directory; but one alone may have it anywhere.
+    fn subnet_file(&self, name: &NetworkName) -> Result<PathBuf, UsageError> {
+        let typed = &self.typed;
+        if typed.networks.is_empty() {
+            return self.file("subnet-file", &typed.subnet_file);
+        }
+        if !self.is_given("subnet-file") {
+            return Ok(Path::new(&typed.subnet_dir).join(format!("{name}.env")));
+        }
+        if self.names()?.len() > 1 {
+            let fix = "each of several networks has a file of its own: use subnet-dir";
+            return Err(self.refuse("subnet-file", &typed.subnet_file, fix));
+        }
+        self.file("subnet-file", &typed.subnet_file)
+    }
+
+    /// Where the network's leases are kept; `None` when this process only serves.
+    fn store(&self, network: &NetworkName) -> Result<Option<StoreOptions>, UsageError> {
+        let typed = &self.typed;
+        if typed.kube_subnet_mgr {
+            return Ok(Some(StoreOptions::Kube(self.kube()?)));
+        }
+        match (typed.remote.as_str(), typed.listen.is_empty()) {
+            ("", true) => Ok(Some(StoreOptions::Etcd(self.etcd()?.of_network(network)))),
+            ("", false) => Ok(None),
+            (OWN, true) => {
+                let fix = "only with listen can a process be its own lease server";
+                Err(self.refuse("remote", OWN, fix))
+            }
+            (OWN, false) => Ok(Some(StoreOptions::Own)),
+            _ => Ok(Some(StoreOptions::Remote(self.remote(network)?))),
+        }
+    }
+
+    fn kube(&self) -> Result<KubeOptions, UsageError> {
+        let typed = &self.typed;
+        Ok(KubeOptions {
+            api_url: text(&typed.kube_api_url),
+            annotation_prefix: typed.kube_annotation_prefix.clone(),
+            kubeconfig: path(&typed.kubeconfig_file),
+            net_config: self.file("net-config-path", &typed.net_config_path)?,
+            set_node_network_unavailable: typed.set_node_network_unavailable,
+        })
+    }
+
+    fn etcd(&self) -> Result<EtcdOptions, UsageError> {
+        let typed = &self.typed;
+        Ok(EtcdOptions {
+            endpoints: self.endpoints()?,
+            prefix: typed.etcd_prefix.clone(),
+            key: path(&typed.etcd_keyfile),
+            cert: path(&typed.etcd_certfile),
+            ca: path(&typed.etcd_cafile),
+            username: text(&typed.etcd_username),
+            password: text(&typed.etcd_password).map(Secret::new),
+            cluster: ClusterPin::default(),
+        })
+    }
+
+    fn remote(&self, network: &NetworkName) -> Result<RemoteOptions, UsageError> {
+        let typed = &self.typed;
+        let addresses: Vec<String> =
+            typed.remote.split(',').filter_map(|part| text(part.trim())).collect();
+        if addresses.is_empty() || addresses.iter().any(|address| address.contains('@')) {
+            let fix = "name at least one lease server, such as 192.0.2.1:10253";
+            return Err(self.refuse("remote", "<redacted>", fix));
+        }
+        Ok(RemoteOptions {
+            addresses,
+            network: network.clone(),
+            ca: path(&typed.remote_cafile),
+            cert: path(&typed.remote_certfile),
+            key: path(&typed.remote_keyfile),
+            token: text(&typed.remote_token).map(Secret::new),
+            token_file: path(&typed.remote_token_file),
+            node_secret: None,
+            insecure: typed.remote_insecure,
+        })
+    }
+
+    fn serve(&self) -> Result<Option<Serve>, UsageError> {
+        let typed = &self.typed;
+        if typed.listen.is_empty() {
+            return Ok(None);
+        }
+        let listen = typed.listen.parse().map_err(|error: ListenError| {
+            self.refuse("listen", &typed.listen, &error.to_string())
+        })?;
+        let tls = match (path(&typed.remote_certfile), path(&typed.remote_keyfile)) {
+            (Some(cert), Some(key)) => Some(TlsFiles { cert, key, ca: path(&typed.remote_cafile) }),
+            (None, None) => None,
+            (Some(_), None) => {
+                return Err(self.refuse("remote-keyfile", "", "give the key of remote-certfile"));
+            }
+            (None, Some(_)) => {
+                return Err(self.refuse("remote-certfile", "", "give the certificate of the key"));
+            }
+        };
+        let backing = match typed.store.as_str() {
+            "embedded" => Backing::Embedded(PathBuf::from(&typed.data_dir)),
+            "etcd" => Backing::Etcd(self.etcd()?),
+            "kube"
+                if typed.listen_token_file.is_empty()
+                    && typed.remote_cafile.is_empty()
+                    && typed.listen_service_account.is_empty() =>
+            {
+                let fix = "nodes are known to Kubernetes by name, so the server must know theirs: give \
+                           listen-service-account, listen-token-file (flannelctl pki token NODE), or remote-cafile \
+                           for certificates";
+                return Err(self.refuse("store", "kube", fix));
+            }
+            "kube" => Backing::Kube(self.kube()?),
+            other => return Err(self.refuse("store", other, "use embedded, etcd or kube")),
+        };
+        let config = match self.is_given("net-config-path") {
+            // There it is the config, now and later.
+            true if matches!(backing, Backing::Kube(_)) => None,
+            true => Some((self.first_network()?, PathBuf::from(&typed.net_config_path))),
+            false => None,
+        };
+        let service_account = match typed.listen_service_account.as_str() {
+            "" => None,
+            account if account.split('/').filter(|part| !part.is_empty()).count() == 2 => {
+                Some((account.to_owned(), self.kube()?))
+            }
+            other => {
+                let fix = "name a ServiceAccount with its namespace, such as kube-flannel/flannel";
+                return Err(self.refuse("listen-service-account", other, fix));
+            }
+        };
+        Ok(Some(Serve {
+            listen,
+            tls,
+            tokens: path(&typed.listen_token_file),
+            insecure: typed.listen_insecure,
+            backing,
+            service_account,
+            config,
+        }))
+    }
+
+    /// The one network that a file can be the config of.
+    fn first_network(&self) -> Result<NetworkName, UsageError> {
+        match self.names()?.as_slice() {
+            [name] => Ok(name.clone()),
+            _ => {
+                let fix = "it is the config of one network; write those of several with \
+                           `flannelctl config set --networks NAME FILE`";
+                Err(self.refuse("net-config-path", &self.typed.net_config_path, fix))
+            }
+        }
+    }
+
+    fn endpoints(&self) -> Result<Vec<String>, UsageError> {
+        let endpoints: Vec<String> =
+            self.typed.etcd_endpoints.split(',').filter_map(|part| text(part.trim())).collect();
+        if endpoints.is_empty() {
+            let fix = "name at least one, such as http://127.0.0.1:2379";
+            return Err(self.refuse("etcd-endpoints", &self.typed.etcd_endpoints, fix));
+        }
+        // Refused before anybody logs it: what stands before the `@` has a password in it.
+        if endpoints.iter().any(|endpoint| endpoint.contains('@')) {
+            let fix = "give name and password as etcd-username and etcd-password";
+            return Err(self.refuse("etcd-endpoints", "<redacted>", fix));
+        }
+        Ok(endpoints)
+    }
+
+    fn renew_margin(&self) -> Result<Duration, UsageError> {
+        let minutes = self.typed.subnet_lease_renew_margin;
+        if !RENEW_MARGIN_MINUTES.contains(&minutes) {
+            let fix = "a lease lives for 24 hours: use 1 to 1439 minutes";
+            return Err(self.refuse("subnet-lease-renew-margin", &minutes.to_string(), fix));
+        }
+        Ok(Duration::from_secs(minutes.unsigned_abs() * 60))
+    }
+
+    fn resync(&self) -> Result<Duration, UsageError> {
+        let seconds = self.typed.iptables_resync;
+        if seconds < 1 {
+            let fix = "use 1 second or more; the usual is 5";
+            return Err(self.refuse("iptables-resync", &seconds.to_string(), fix));
+        }
+        Ok(Duration::from_secs(seconds.unsigned_abs()).min(LONGEST_PAUSE))
+    }
+
+    fn cni_conf(&self) -> Result<Option<CniConf>, UsageError> {
+        let typed = &self.typed;
+        if typed.cni_conf_file.is_empty() {
+            return Ok(None);
+        }
+        let subnet_file = self.file("subnet-file", &typed.subnet_file)?;
+        Ok(Some(CniConf {
+            source: self.file("cni-conf-source", &typed.cni_conf_source)?,
+            file: self.file("cni-conf-file", &typed.cni_conf_file)?,
+            plugins: Some(&typed.cni_bin_dir).filter(|dir| !dir.is_empty()).map(PathBuf::from),
+            volatile: subnet_file.parent().unwrap_or(Path::new("/run/flannel")).to_owned(),
+        }))
+    }
+
+    fn probe(&self) -> Result<Option<ProbeAddress>, UsageError> {
+        let port = self.typed.healthz_port;
+        if port <= 0 {
+            return Ok(None);
+        }
+        let port = u16::try_from(port).map_err(|_| {
+            self.refuse("healthz-port", &port.to_string(), "use a port up to 65535, or 0 for none")
+        })?;
+        Ok(Some(ProbeAddress { host: self.typed.healthz_ip.clone(), port }))
+    }
+
+    fn peer_probe_port(&self) -> Result<Option<NonZeroU16>, UsageError> {
+        let port = self.typed.peer_probe_port;
+        let fix = "use a port up to 65535, or 0 for none";
+        let port = u16::try_from(port.max(0))
+            .map_err(|_| self.refuse("peer-probe-port", &port.to_string(), fix))?;
+        Ok(NonZeroU16::new(port))
+    }
+
+    fn address<A: FromStr>(
+        &self,
+        flag: &'static str,
+        typed: &str,
+        fix: &str,
+    ) -> Result<Option<A>, UsageError> {
+        if typed.is_empty() {
+            return Ok(None);
+        }
+        typed.parse().map(Some).map_err(|_| self.refuse(flag, typed, fix))
+    }
+
+    /// An address at which peers can send to this node. One of the link alone may be all that there is.
+    fn public_address<A: FromStr + Copy + Into<IpAddr>>(
+        &self,
+        flag: &'static str,
+        typed: &str,
+        fix: &str,
+    ) -> Result<Option<A>, UsageError> {
+        let Some(address) = self.address::<A>(flag, typed, fix)? else { return Ok(None) };
+        match check_public_address(address.into(), &[]) {
+            Ok(()) | Err(UnusableAddress::LinkLocal) => Ok(Some(address)),
+            Err(why) => Err(self.refuse(flag, typed, &format!("it {why}; {fix}"))),
+        }
+    }
+
+    fn file(&self, flag: &'static str, typed: &str) -> Result<PathBuf, UsageError> {
+        let file = PathBuf::from(typed);
+        if typed.ends_with('/') || file.file_name().is_none() {
+            return Err(self.refuse(
+                flag,
+                typed,
+                "use the path of a file, such as /run/flannel/subnet.env",
+            ));
+        }
+        Ok(file)
+    }
+
+    fn refuse(&self, flag: &'static str, value: &str, fix: &str) -> UsageError {
+        UsageError::Refused(self.bad_value(flag, value.to_owned(), fix.to_owned()))
+    }
+}
+
+fn text(typed: &str) -> Option<String> {
+    (!typed.is_empty()).then(|| typed.to_owned())
+}
+
+fn path(typed: &str) -> Option<PathBuf> {
+    text(typed).map(PathBuf::from)
+}

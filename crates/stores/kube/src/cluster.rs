@@ -1,0 +1,294 @@
+//! All Nodes of the cluster: their leases, the requests to them, and what is wrong with them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flannel_common::send_if_changed;
+use flannel_store::{Contact, StoreFindings, StoredLease};
+use tokio::sync::{mpsc, watch};
+
+use crate::annotations::Key;
+use crate::api::Api;
+use crate::client::ApiError;
+use crate::follow::{self, Progress, Table};
+use crate::lease::Families;
+use crate::node::{NodeResource, NodeView};
+use crate::requests::RequestTexts;
+use crate::table::{LeaseChange, NodeTable};
+use crate::working::WorkingNodes;
+
+/// Families before the config is known.
+const NO_FAMILY: Families = Families { v4: false, v6: false };
+
+/// Change of the leases.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClusterEvent {
+    /// All of them: what is not among them is gone.
+    Snapshot(Vec<StoredLease>),
+    Changed(LeaseChange),
+    /// The API server is unreachable, and why. Once per loss, and once more if it then refuses us.
+    Down(String),
+    Up,
+}
+
+#[derive(Debug)]
+pub struct Cluster {
+    api: Api,
+    name: String,
+    table: Mutex<NodeTable>,
+    /// This node's own Node.
+    own: watch::Sender<Option<NodeView<'static>>>,
+    /// The version up to which all Nodes are known, while they are being followed.
+    followed: Mutex<Option<String>>,
+    rng: Mutex<fastrand::Rng>,
+    /// Nodes that a server speaks for and whose network works.
+    working: Option<WorkingNodes>,
+    contact: Contact,
+    /// Requests in the Nodes that this process speaks for: its own, or all.
+    requests: watch::Sender<RequestTexts>,
+    /// Nodes that get no packets, for those whom this process serves.
+    findings: watch::Sender<StoreFindings>,
+}
+
+/// All leases at one instant.
+#[derive(Clone, Debug)]
+pub struct LeaseListing {
+    pub leases: Vec<StoredLease>,
+    /// Version after which following continues.
+    pub version: String,
+}
+
+impl Cluster {
+    /// `name` is that of this node's own Node.
+    pub fn new(api: Api, name: &str, seed: u64) -> Self {
+        Self::with_table(api, name, NodeTable::new(name, NO_FAMILY), seed)
+    }
+
+    /// Cluster of a client that is not a node.
+    pub fn of_nobody(api: Api, seed: u64) -> Self {
+        Self::with_table(api, "", NodeTable::named(NO_FAMILY), seed)
+    }
+
+    fn with_table(api: Api, name: &str, table: NodeTable, seed: u64) -> Self {
+        Self {
+            api,
+            name: name.to_owned(),
+            table: Mutex::new(table),
+            own: watch::Sender::new(None),
+            followed: Mutex::new(None),
+            rng: Mutex::new(fastrand::Rng::with_seed(seed)),
+            working: None,
+            contact: Contact::default(),
+            requests: watch::Sender::default(),
+            findings: watch::Sender::default(),
+        }
+    }
+
+    /// Looks after the conditions of Nodes whose network works.
+    pub(crate) fn looking_after(self, working: WorkingNodes) -> Self {
+        Self { working: Some(working), ..self }
+    }
+
+    pub(crate) fn working(&self) -> Option<&WorkingNodes> {
+        self.working.as_ref()
+    }
+
+    /// Last contact with the API server.
+    pub fn contact(&self) -> &Contact {
+        &self.contact
+    }
+
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// The name of this node's own Node.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// This node's own Node, as it was last seen.
+    pub fn own(&self) -> watch::Receiver<Option<NodeView<'static>>> {
+        self.own.subscribe()
+    }
+
+    pub fn table(&self) -> MutexGuard<'_, NodeTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All leases: as they are known where Nodes are being followed, else from scratch.
+    pub async fn leases(&self) -> Result<LeaseListing, ApiError> {
+        let followed = self.followed().clone();
+        match followed {
+            Some(version) => Ok(LeaseListing { leases: self.table().leases(), version }),
+            None => self.list().await,
+        }
+    }
+
+    /// All Nodes, from scratch. Not to be called while they are being followed.
+    pub async fn list(&self) -> Result<LeaseListing, ApiError> {
+        let version = follow::list(self.api.client(), self).await?;
+        Ok(LeaseListing { leases: self.table().leases(), version })
+    }
+
+    /// Follows all Nodes from a version on, or from scratch, until the receiver is dropped. Must be called
+    /// within a tokio runtime.
+    pub fn follow(self: &Arc<Self>, version: Option<String>) -> mpsc::Receiver<ClusterEvent> {
+        let rng = self.rng().fork();
+        follow::follow(self.api.client().clone(), self.clone(), version, rng)
+    }
+
+    /// Nodes that get no packets, published while Nodes are followed.
+    pub(crate) fn findings(&self) -> watch::Receiver<StoreFindings> {
+        self.findings.subscribe()
+    }
+
+    /// Publishes Nodes that get no packets, after these changes. All leases are read for that, so it is done only where one
+    /// of them may be new or gone.
+    fn note_findings(&self, table: &NodeTable, changes: &[LeaseChange]) {
+        // A node's own process reads the table when needed.
+        if !self.name.is_empty() {
+            return;
+        }
+        let is_shared = |change: &LeaseChange| match change {
+            LeaseChange::Put(stored) => table.names_on(stored.lease.subnet).len() > 1,
+            LeaseChange::Gone(_) => false,
+        };
+        let is_old = {
+            let findings = self.findings.borrow();
+            findings.conflicts.is_empty() && findings.unusable == *table.unusable()
+        };
+        if is_old && !changes.is_empty() && !changes.iter().any(is_shared) {
+            return;
+        }
+        send_if_changed(&self.findings, table.findings());
+    }
+
+    /// Requests in Nodes, as they were last seen.
+    pub(crate) fn requests(&self) -> watch::Receiver<RequestTexts> {
+        self.requests.subscribe()
+    }
+
+    fn note_request(&self, node: &NodeView<'_>) {
+        if !self.name.is_empty() && *self.name != *node.name {
+            return;
+        }
+        let request = node.annotations.text(Key::Request);
+        let is_annotated = request.is_some() || node.annotations.get(Key::Answer).is_some();
+        self.requests.send_if_modified(|texts| match (is_annotated, texts.get(&*node.name)) {
+            (false, None) => false,
+            (false, Some(_)) => texts.remove(&*node.name).is_some(),
+            (true, Some(known)) if known.as_deref() == request => false,
+            (true, _) => {
+                texts.insert((*node.name).into(), request.map(Into::into));
+                true
+            }
+        });
+    }
+
+    fn publish_own(&self, table: &NodeTable) {
+        self.own.send_if_modified(|former| {
+            let same = match (&*former, table.own()) {
+                (Some(former), Some(now)) => same_for_flannel(former, now),
+                (former, now) => former.is_none() && now.is_none(),
+            };
+            *former = table.own().cloned();
+            !same
+        });
+    }
+
+    fn followed(&self) -> MutexGuard<'_, Option<String>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rng(&self) -> MutexGuard<'_, fastrand::Rng> {
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether two states of a Node are the same but for the version, which changes all the time.
+fn same_for_flannel(one: &NodeView<'_>, other: &NodeView<'_>) -> bool {
+    one.uid == other.uid
+        && one.annotations == other.annotations
+        && one.networks().eq(other.networks())
+        && one.network_unavailable == other.network_unavailable
+}
+
+impl Table for Cluster {
+    type Resource = NodeResource;
+    type Event = ClusterEvent;
+
+    fn resource(&self) -> &NodeResource {
+        self.api.nodes()
+    }
+
+    fn size(&self) -> usize {
+        self.table().len()
+    }
+
+    fn begin_list(&self) {
+        self.table().begin_list();
+    }
+
+    fn listed(&self, node: &NodeView<'_>) {
+        self.table().listed(node);
+        self.note_request(node);
+        if let Some(working) = &self.working {
+            working.check(node);
+        }
+    }
+
+    fn end_list(&self) {
+        let mut table = self.table();
+        table.end_list();
+        self.publish_own(&table);
+        self.note_findings(&table, &[]);
+    }
+
+    fn put(&self, node: &NodeView<'_>, events: &mut Vec<ClusterEvent>) {
+        let mut table = self.table();
+        let put = table.put(node);
+        if !put.is_empty() || self.findings.borrow().unusable != *table.unusable() {
+            self.note_findings(&table, &put);
+        }
+        events.extend(put.into_iter().map(ClusterEvent::Changed));
+        self.note_request(node);
+        if let Some(working) = &self.working {
+            working.check(node);
+        }
+        if *node.name == *self.name {
+            self.publish_own(&table);
+        }
+    }
+
+    fn deleted(&self, node: &NodeView<'_>, events: &mut Vec<ClusterEvent>) {
+        let mut table = self.table();
+        self.requests.send_if_modified(|texts| texts.remove(&*node.name).is_some());
+        let gone = table.deleted(&node.name);
+        self.note_findings(&table, gone.as_slice());
+        events.extend(gone.map(ClusterEvent::Changed));
+        if *node.name == *self.name {
+            self.publish_own(&table);
+        }
+    }
+
+    fn snapshot(&self) -> ClusterEvent {
+        ClusterEvent::Snapshot(self.table().leases())
+    }
+
+    fn down(&self, why: ApiError) -> ClusterEvent {
+        ClusterEvent::Down(why.into_store_error("").to_string())
+    }
+
+    fn up(&self) -> ClusterEvent {
+        ClusterEvent::Up
+    }
+
+    fn note(&self, progress: Progress<'_>) {
+        match progress {
+            Progress::Reached(version) => *self.followed() = Some(version.to_owned()),
+            Progress::Contact => self.contact.note_contact(),
+            Progress::Broken => self.contact.note_restart(),
+            Progress::Stopped => *self.followed() = None,
+        }
+    }
+}

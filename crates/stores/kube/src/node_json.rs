@@ -1,0 +1,100 @@
+//! A Node in JSON.
+
+use flannel_lease::machine_hash;
+use serde::Deserialize;
+
+use crate::annotations::AnnotationPrefix;
+use crate::json::{self, Pairs, Text, seconds};
+use crate::message::{INITIAL_EVENTS_END, Malformed};
+use crate::node::{NETWORK_UNAVAILABLE, NodeView};
+
+pub(crate) fn read<'a>(
+    object: &'a [u8],
+    prefix: &AnnotationPrefix,
+) -> Result<NodeView<'a>, Malformed> {
+    Ok(view(json::read(object)?, prefix))
+}
+
+fn view<'a>(node: Node<'a>, prefix: &AnnotationPrefix) -> NodeView<'a> {
+    let Node { metadata, spec, status } = node;
+    let is_ours = |condition: &Condition<'_>| condition.kind.0 == NETWORK_UNAVAILABLE;
+    let condition = status.conditions.into_iter().flatten().find(is_ours);
+    let mut view = NodeView {
+        name: metadata.name.0,
+        uid: metadata.uid.0,
+        resource_version: metadata.resource_version.0,
+        created: seconds(&metadata.created.0),
+        pod_cidr: spec.pod_cidr.0,
+        pod_cidrs: spec.pod_cidrs.into_iter().flatten().map(|cidr| cidr.0).collect(),
+        machine: machine_hash(&status.node_info.machine_id.0),
+        network_unavailable: condition.map(|condition| condition.status.0),
+        ..NodeView::default()
+    };
+    for (name, value) in metadata.annotations.into_iter().flat_map(|pairs| pairs.0) {
+        match prefix.key(&name.0) {
+            Some(key) => view.annotations.set(key, value.0),
+            None if name.0 == INITIAL_EVENTS_END => view.ends_initial_events = value.0 == "true",
+            None => {}
+        }
+    }
+    view
+}
+
+#[derive(Deserialize)]
+struct Node<'a> {
+    #[serde(borrow, default)]
+    metadata: Metadata<'a>,
+    #[serde(borrow, default)]
+    spec: Spec<'a>,
+    #[serde(borrow, default)]
+    status: NodeStatus<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(borrow)]
+    uid: Text<'a>,
+    #[serde(rename = "resourceVersion", borrow)]
+    resource_version: Text<'a>,
+    #[serde(rename = "creationTimestamp", borrow)]
+    created: Text<'a>,
+    #[serde(borrow)]
+    annotations: Option<Pairs<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Spec<'a> {
+    #[serde(rename = "podCIDR", borrow)]
+    pod_cidr: Text<'a>,
+    #[serde(rename = "podCIDRs", borrow)]
+    pod_cidrs: Option<Vec<Text<'a>>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct NodeStatus<'a> {
+    #[serde(borrow)]
+    conditions: Option<Vec<Condition<'a>>>,
+    #[serde(rename = "nodeInfo", borrow)]
+    node_info: NodeInfo<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct NodeInfo<'a> {
+    #[serde(rename = "machineID", borrow)]
+    machine_id: Text<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Condition<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Text<'a>,
+    #[serde(borrow)]
+    status: Text<'a>,
+}

@@ -1,0 +1,150 @@
+//! Check that a log and a snapshot belong together. A log begins where the snapshot ends, or earlier when the server died
+//! between writing the one and replacing the other. Else a part of what was acknowledged is lost, and a server that went
+//! on would give out subnets that are in use.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::journal::OpenError;
+use crate::lease_state::{Change, Commit, LeaseState, MAX_HISTORIES, ServerRun};
+
+/// First record of a log: the revision and the history that it continues. Logs of the first version of this store do not
+/// have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LogStart {
+    pub(super) after: u64,
+    pub(super) history: u64,
+}
+
+impl LogStart {
+    pub(super) fn of(lease_state: &LeaseState) -> Self {
+        let history = lease_state.histories().last().map_or(0, |history| history.id);
+        Self { after: lease_state.revision(), history }
+    }
+
+    pub(super) fn to_json(self) -> serde_json::Result<String> {
+        serde_json::to_string(&self)
+    }
+
+    pub(super) fn read(payload: &[u8]) -> Option<Self> {
+        serde_json::from_slice(payload).ok()
+    }
+}
+
+/// State of the snapshot file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SnapshotFile {
+    Missing,
+    Empty,
+    /// `marked`: the log beside it has a [`LogStart`].
+    Read {
+        marked: bool,
+    },
+}
+
+/// State of the log file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogFile {
+    Missing,
+    /// There is no complete record in it.
+    Empty,
+    Read(Option<LogStart>),
+}
+
+/// Compares the commits of a log with its snapshot.
+pub(super) struct LogCheck<'a> {
+    log: &'a Path,
+    snapshot: SnapshotFile,
+    /// Last revision of the snapshot.
+    end: u64,
+    histories: Vec<ServerRun>,
+    last: Option<u64>,
+}
+
+impl<'a> LogCheck<'a> {
+    pub(super) fn new(
+        path: &'a Path,
+        snapshot: SnapshotFile,
+        log: LogFile,
+        lease_state: &LeaseState,
+    ) -> Result<Self, OpenError> {
+        let (end, histories) = (lease_state.revision(), lease_state.histories().to_vec());
+        let mut check = Self { log: path, snapshot, end, histories, last: None };
+        match (log, snapshot) {
+            // The directory is new.
+            (LogFile::Missing, SnapshotFile::Missing) => {}
+            (LogFile::Missing, _) => return Err(check.mismatch("it is missing")),
+            (LogFile::Empty, SnapshotFile::Read { marked: false }) => {}
+            (LogFile::Empty, _) => {
+                return Err(check.mismatch("it is empty, which the server never leaves it"));
+            }
+            (LogFile::Read(None), _) => {}
+            (LogFile::Read(Some(start)), _) => check.begin(start)?,
+        }
+        Ok(check)
+    }
+
+    fn begin(&mut self, start: LogStart) -> Result<(), OpenError> {
+        let LogStart { after, history } = start;
+        self.check_begin(after)?;
+        let known = self.histories.iter().any(|known| known.id == history);
+        // Older histories may have been forgotten.
+        if history != 0 && !known && self.histories.len() < MAX_HISTORIES {
+            return Err(self.mismatch("it is of another history than the snapshot"));
+        }
+        self.last = Some(after);
+        Ok(())
+    }
+
+    fn check_begin(&self, after: u64) -> Result<(), OpenError> {
+        if after > self.end {
+            return Err(self.mismatch(&format!("it continues revision {after}")));
+        }
+        Ok(())
+    }
+
+    /// Checks the next commit of the log.
+    pub(super) fn check(&mut self, commit: &Commit) -> Result<(), OpenError> {
+        let revision = commit.revision;
+        match self.last {
+            None => self.check_begin(revision.saturating_sub(1))?,
+            Some(last) if revision != last + 1 => {
+                return Err(self.mismatch(&format!("revision {revision} follows {last} in it")));
+            }
+            Some(_) => {}
+        }
+        self.last = Some(revision);
+        let remembered = self.histories.first().is_some_and(|first| revision >= first.since);
+        let foreign = |change: &Change| {
+            let Change::Start { history, .. } = change else { return false };
+            !self.histories.contains(&ServerRun { id: *history, since: revision })
+        };
+        if revision <= self.end && remembered && commit.changes.iter().any(foreign) {
+            return Err(self.mismatch("it is of another history than the snapshot"));
+        }
+        Ok(())
+    }
+
+    /// Checks the end of the log.
+    pub(super) fn finish(&self) -> Result<(), OpenError> {
+        match self.last {
+            Some(last) if last < self.end => {
+                Err(self.mismatch(&format!("it ends at revision {last}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn mismatch(&self, log: &str) -> OpenError {
+        let beside = match self.snapshot {
+            SnapshotFile::Missing => "there is no snapshot beside it".to_owned(),
+            SnapshotFile::Empty => "the snapshot beside it is empty".to_owned(),
+            SnapshotFile::Read { .. } => {
+                format!("the snapshot beside it is of revision {}", self.end)
+            }
+        };
+        OpenError::Mismatch { path: self.log.to_owned(), reason: format!("{log}, and {beside}") }
+    }
+}

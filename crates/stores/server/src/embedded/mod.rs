@@ -1,0 +1,151 @@
+//! Leases in a directory of this machine: durable, with nothing else installed.
+
+mod acknowledged;
+mod journal;
+mod log_matches_snapshot;
+mod node_requests;
+mod recent;
+mod record;
+mod snapshot;
+mod store;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use flannel_store::{Millis, Refusal, StoreError};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender, TrySendError};
+
+use flannel_lease::NetworkName;
+use tokio::sync::oneshot;
+
+use self::journal::{DirectoryContents, Journal};
+use self::writer::{Job, Writer};
+use crate::clock::{self, Clock};
+use crate::lease_state::{Reply, Request};
+use crate::metrics::LogFigures;
+use crate::watch_log::WatchLogs;
+
+pub use self::journal::OpenError;
+pub use self::node_requests::{MemoryRequests, RequestsByNetwork};
+pub use self::store::EmbeddedStore;
+
+/// Most requests that wait for the disk; more are refused.
+const MAX_WAITING_REQUESTS: usize = 16_384;
+
+/// Reason why a request was not carried out.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Nothing was changed; the same request may succeed later.
+    #[error("cannot write the lease store ({0}): nothing was changed; try again later")]
+    ReadOnly(String),
+    #[error("too many requests are waiting: try again later")]
+    Busy,
+    #[error("the lease store has stopped")]
+    Stopped,
+}
+
+/// Error of a store behind the server.
+impl From<StoreError> for AskError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Rejected { refusal, .. } => Self::Refused(*refusal),
+            other => Self::ReadOnly(other.to_string()),
+        }
+    }
+}
+
+/// An open data directory. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Embedded {
+    jobs: SyncSender<Job>,
+    watch_logs: Arc<WatchLogs>,
+    clock: Clock,
+    log_figures: Arc<LogFigures>,
+    requests: RequestsByNetwork,
+}
+
+impl Embedded {
+    /// Reads the directory, creating it if need be, and keeps it locked. From `seed` come the choice
+    /// of subnets and the name of this run.
+    pub fn open(dir: &Path, seed: u64) -> Result<Self, OpenError> {
+        Self::open_at(dir, seed, clock::wall())
+    }
+
+    /// The same at a time `wall` of the machine's clock, which is not read afterwards.
+    pub fn open_at(dir: &Path, seed: u64, wall: Millis) -> Result<Self, OpenError> {
+        let DirectoryContents { mut journal, mut lease_state, mut recent } = Journal::open(dir)?;
+        for (name, network) in lease_state.networks() {
+            if let Some(fault) = network.config_fault() {
+                tracing::error!(network = %name, "{}", Refusal::UnusableConfig(Box::new(fault.clone())));
+            }
+        }
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let clock = Clock::start(wall);
+        let start = lease_state.start(rng.u64(1..), clock.now());
+        journal.append(std::slice::from_ref(&start)).map_err(|source| OpenError::Io {
+            attempted: "write to the data directory",
+            path: dir.to_owned(),
+            source,
+        })?;
+        lease_state.apply(&start);
+        recent.push(start);
+        let watch_logs = Arc::new(WatchLogs::default());
+        watch_logs.reset(&lease_state, recent.floor(), recent.commits());
+        let (jobs, queue) = mpsc::sync_channel(MAX_WAITING_REQUESTS);
+        let for_writer = watch_logs.clone();
+        let log_figures = Arc::new(LogFigures::default());
+        let writer = Writer {
+            lease_state,
+            journal,
+            recent,
+            watch_logs: for_writer,
+            clock,
+            rng,
+            failing: false,
+            figures: log_figures.clone(),
+        };
+        writer.note_length();
+        let thread = std::thread::Builder::new().name("lease-store".to_owned());
+        thread.spawn(move || writer.run(&queue)).map_err(|source| OpenError::Io {
+            attempted: "start a thread for",
+            path: dir.to_owned(),
+            source,
+        })?;
+        Ok(Self { jobs, watch_logs, clock, log_figures, requests: RequestsByNetwork::default() })
+    }
+
+    /// Figures of the log.
+    pub fn log_figures(&self) -> &LogFigures {
+        &self.log_figures
+    }
+
+    /// Requests of operators to nodes of this network.
+    pub(crate) fn requests(&self, network: &NetworkName) -> MemoryRequests {
+        self.requests.of(network)
+    }
+
+    /// Time by which leases end.
+    pub fn now(&self) -> Millis {
+        self.clock.now()
+    }
+
+    pub fn watch_logs(&self) -> &Arc<WatchLogs> {
+        &self.watch_logs
+    }
+
+    /// Carries out a request; when this returns, what it led to is durable.
+    pub async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {
+        let (reply, answer) = oneshot::channel();
+        let job = Job { network: network.clone(), request, reply };
+        self.jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => AskError::Busy,
+            TrySendError::Disconnected(_) => AskError::Stopped,
+        })?;
+        answer.await.unwrap_or(Err(AskError::Stopped))
+    }
+}

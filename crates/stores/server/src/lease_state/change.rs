@@ -1,0 +1,140 @@
+//! Commits, and their text: one line of JSON each.
+
+use flannel_store::Millis;
+use std::sync::Arc;
+
+use flannel_lease::{LeaseAttrs, NetworkName, Subnet};
+use serde::{Deserialize, Serialize};
+
+/// Changes that happen together or not at all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Commit {
+    #[serde(rename = "r")]
+    pub revision: u64,
+    #[serde(rename = "t")]
+    pub at: Millis,
+    #[serde(rename = "c")]
+    pub changes: Vec<Change>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// A run of the server begins, after so many milliseconds by a clock that may have been set meanwhile.
+    Start { history: u64, away: i64 },
+    /// Only the time has changed.
+    Clock,
+    Config {
+        #[serde(rename = "n", with = "as_text")]
+        network: NetworkName,
+        text: Option<String>,
+    },
+    Put {
+        #[serde(rename = "n", with = "as_text")]
+        network: NetworkName,
+        #[serde(rename = "s", with = "as_text")]
+        subnet: Subnet,
+        #[serde(rename = "a", with = "as_raw_json")]
+        attrs: LeaseAttrs,
+        #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+        expires: Option<Millis>,
+        #[serde(rename = "o", with = "as_owner", default, skip_serializing_if = "Option::is_none")]
+        owner: Option<Arc<str>>,
+    },
+    Gone {
+        #[serde(rename = "n", with = "as_text")]
+        network: NetworkName,
+        #[serde(rename = "s", with = "as_text")]
+        subnet: Subnet,
+    },
+}
+
+impl Commit {
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
+    }
+
+    /// Approximate bytes, in memory as on the disk.
+    pub(crate) fn weight(&self) -> usize {
+        const BASE_BYTES: usize = 160;
+        let of = |change: &Change| match change {
+            Change::Put { attrs, .. } => BASE_BYTES + attrs.weight(),
+            Change::Config { text, .. } => BASE_BYTES + text.as_ref().map_or(0, String::len),
+            Change::Gone { .. } | Change::Start { .. } | Change::Clock => BASE_BYTES,
+        };
+        self.changes.iter().map(of).sum()
+    }
+
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let commit: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        check_reach(commit.revision, commit.at)?;
+        Ok(commit)
+    }
+}
+
+/// Refuses revisions and times that leave no room to count on: this server never wrote them.
+pub(crate) fn check_reach(revision: u64, time: Millis) -> Result<(), String> {
+    const MAX: u64 = i64::MAX.cast_unsigned();
+    if revision > MAX || time > MAX {
+        return Err(format!("revision {revision} at {time} is out of reach"));
+    }
+    Ok(())
+}
+
+/// Values that are written as their text.
+mod as_text {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// Attributes, whose JSON is the lease's own.
+mod as_raw_json {
+    use flannel_lease::LeaseAttrs;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+    use serde_json::value::RawValue;
+
+    pub(super) fn serialize<S: Serializer>(attrs: &LeaseAttrs, to: S) -> Result<S::Ok, S::Error> {
+        RawValue::from_string(attrs.to_json()).map_err(ser::Error::custom)?.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<LeaseAttrs, D::Error> {
+        let json = Box::<RawValue>::deserialize(from)?;
+        LeaseAttrs::from_json(json.get().as_bytes()).map_err(de::Error::custom)
+    }
+}
+
+/// Owner of a lease.
+mod as_owner {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        owner: &Option<Arc<str>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        owner.as_deref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D>(from: D) -> Result<Option<Arc<str>>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        Ok(Option::<String>::deserialize(from)?.map(Arc::from))
+    }
+}

@@ -1,0 +1,196 @@
+//! The lease server's state machine: networks with their config, leases and reservations. No I/O and
+//! no clock: a request and the time go in, a [`Commit`] comes out; what is durable is a sequence of
+//! commits, and applying them in order gives the lease state again.
+
+mod change;
+mod choose;
+mod decide;
+mod network;
+mod owner;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use flannel_store::{KeptLease, Millis};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use flannel_lease::{NetworkName, Subnet};
+
+pub(crate) use change::check_reach;
+pub use change::{Change, Commit};
+pub(crate) use decide::check_size;
+pub use network::Network;
+pub use owner::ClientMachine;
+pub use request::{Addresses, Request, Who};
+
+use network::FormerLease;
+
+/// Shortest life of a lease after a restart or an import, in which its node can renew it.
+pub const MIN_LIFE_AFTER_START: Duration = Duration::from_secs(600);
+/// Most histories that are remembered, to tell a continuation from a fork.
+pub(crate) const MAX_HISTORIES: usize = 64;
+
+/// Result of a request that was granted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    Done,
+    Lease(Subnet, KeptLease),
+}
+
+/// Revisions written by one run of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerRun {
+    pub id: u64,
+    pub since: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct LeaseState {
+    revision: u64,
+    /// Time of the last commit.
+    time: Millis,
+    histories: Vec<ServerRun>,
+    networks: BTreeMap<NetworkName, Network>,
+}
+
+/// Former state that [`LeaseState::undo`] restores.
+#[derive(Debug)]
+pub struct Undo {
+    revision: u64,
+    time: Millis,
+    histories: Option<Vec<ServerRun>>,
+    networks: Vec<(NetworkName, Option<Network>)>,
+    leases: Vec<(NetworkName, FormerLease)>,
+    shifted: bool,
+}
+
+impl LeaseState {
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    pub fn time(&self) -> Millis {
+        self.time
+    }
+
+    pub fn histories(&self) -> &[ServerRun] {
+        &self.histories
+    }
+
+    pub fn network(&self, name: &NetworkName) -> Option<&Network> {
+        self.networks.get(name)
+    }
+
+    pub fn networks(&self) -> impl Iterator<Item = (&NetworkName, &Network)> {
+        self.networks.iter()
+    }
+
+    /// The first commit of a run of the server. Time stood still while nobody served: whatever the
+    /// clock says now, a lease has as much left as it had, and enough to be renewed.
+    pub fn start(&self, history: u64, now: Millis) -> Commit {
+        let away = if self.revision == 0 { 0 } else { now.cast_signed() - self.time.cast_signed() };
+        self.commit(now, vec![Change::Start { history, away }])
+    }
+
+    /// Applies a commit that [`Self::decide`], [`Self::start`] or [`Self::expire`] made of this state, or that was read
+    /// from the log.
+    pub fn apply(&mut self, commit: &Commit) -> Undo {
+        let mut undo = Undo {
+            revision: self.revision,
+            time: self.time,
+            histories: None,
+            networks: Vec::new(),
+            leases: Vec::new(),
+            shifted: false,
+        };
+        self.revision = commit.revision;
+        self.time = commit.at;
+        for change in &commit.changes {
+            self.apply_change(change, commit, &mut undo);
+        }
+        undo
+    }
+
+    /// Takes the last commit back. The start of a run cannot be taken back.
+    pub fn undo(&mut self, undo: Undo) {
+        debug_assert!(!undo.shifted);
+        for (name, undone) in undo.leases.into_iter().rev() {
+            if let Some(network) = self.networks.get_mut(&name) {
+                network.put_back(undone);
+            }
+        }
+        for (name, before) in undo.networks.into_iter().rev() {
+            match before {
+                Some(network) => self.networks.insert(name, network),
+                None => self.networks.remove(&name),
+            };
+        }
+        if let Some(histories) = undo.histories {
+            self.histories = histories;
+        }
+        self.revision = undo.revision;
+        self.time = undo.time;
+    }
+
+    /// Whether revision `cursor` of `history` is a part of this lease state's past, and not of a future that was lost.
+    pub fn continues(histories: &[ServerRun], revision: u64, history: u64, cursor: u64) -> bool {
+        let Some(at) = histories.iter().position(|known| known.id == history) else { return false };
+        let end = histories.get(at + 1).map_or(revision, |next| next.since.saturating_sub(1));
+        cursor <= end
+    }
+
+    fn commit(&self, now: Millis, changes: Vec<Change>) -> Commit {
+        Commit { revision: self.revision + 1, at: now, changes }
+    }
+
+    fn apply_change(&mut self, change: &Change, commit: &Commit, undo: &mut Undo) {
+        match change {
+            Change::Start { history, away } => {
+                undo.histories.get_or_insert_with(|| self.histories.clone());
+                undo.shifted = *away != 0;
+                self.histories.push(ServerRun { id: *history, since: commit.revision });
+                let surplus = self.histories.len().saturating_sub(MAX_HISTORIES);
+                self.histories.drain(..surplus);
+                let least = commit.at + MIN_LIFE_AFTER_START.as_millis() as Millis;
+                self.networks.values_mut().for_each(|network| network.shift(*away, least));
+            }
+            Change::Clock => {}
+            Change::Config { network, text: Some(text) } => {
+                let before = self.networks.get(network).cloned();
+                undo.networks.push((network.clone(), before));
+                self.networks.entry(network.clone()).or_default().set_config(text, commit.revision);
+            }
+            Change::Config { network, text: None } => {
+                undo.networks.push((network.clone(), self.networks.remove(network)));
+            }
+            Change::Put { network, subnet, attrs, expires, owner } => {
+                let entry = KeptLease {
+                    attrs: attrs.clone(),
+                    expires: *expires,
+                    version: commit.revision,
+                    owner: owner.clone(),
+                    since: None,
+                };
+                if let Some(known) = self.networks.get_mut(network) {
+                    undo.leases.push((network.clone(), known.put(*subnet, Some(entry))));
+                }
+            }
+            Change::Gone { network, subnet } => {
+                if let Some(known) = self.networks.get_mut(network) {
+                    undo.leases.push((network.clone(), known.put(*subnet, None)));
+                }
+            }
+        }
+    }
+
+    /// Lease state of a snapshot, before later commits are applied.
+    pub(crate) fn restore(
+        revision: u64,
+        time: Millis,
+        histories: Vec<ServerRun>,
+        networks: BTreeMap<NetworkName, Network>,
+    ) -> Self {
+        Self { revision, time, histories, networks }
+    }
+}

@@ -1,0 +1,71 @@
+//! Values loaded from files, and loaded again when the files have changed. A file that cannot be read leaves the last
+//! value in place.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+type Load<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
+type FileStamp = Option<(SystemTime, u64, u64)>;
+
+pub(crate) struct Reloadable<T> {
+    files: Vec<PathBuf>,
+    load: Load<T>,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
+    value: Arc<T>,
+    stamps: Vec<FileStamp>,
+}
+
+impl<T> Reloadable<T> {
+    pub(crate) fn new(
+        files: Vec<PathBuf>,
+        load: impl Fn() -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        let stamps = stamps(&files);
+        let state = State { value: Arc::new(load()?), stamps };
+        Ok(Self { files, load: Box::new(load), state: Mutex::new(state) })
+    }
+
+    pub(crate) fn get(&self) -> Arc<T> {
+        self.state().value.clone()
+    }
+
+    /// Loads the value again if the files have changed; whether it did.
+    pub(crate) fn reload_if_changed(&self) -> bool {
+        let mut state = self.state();
+        let now = stamps(&self.files);
+        if now == state.stamps {
+            return false;
+        }
+        // One error per change of the files.
+        state.stamps = now;
+        match (self.load)() {
+            Ok(value) => {
+                tracing::info!(files = ?self.files, "reloaded");
+                state.value = Arc::new(value);
+                true
+            }
+            Err(error) => {
+                tracing::error!("{error}; keeping what was loaded before");
+                false
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn stamps(files: &[PathBuf]) -> Vec<FileStamp> {
+    files.iter().map(|file| stamp(file)).collect()
+}
+
+fn stamp(file: &Path) -> FileStamp {
+    use std::os::unix::fs::MetadataExt as _;
+    let meta = std::fs::metadata(file).ok()?;
+    Some((meta.modified().ok()?, meta.len(), meta.ino()))
+}

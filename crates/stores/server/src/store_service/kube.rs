@@ -1,0 +1,155 @@
+//! Networks of Kubernetes: a node is identified by its token, with the name of its Node; its attributes are written into
+//! that Node and no other; and its subnet is what Kubernetes has assigned.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use flannel_kube::KubeNodes;
+use flannel_lease::{Expiry, KnownBy, LeaseAttrs, NetworkName, Subnet, SubnetOrigin, Version};
+use flannel_store::{
+    Cursor, Held, KeptLease, NodeNetwork, PublicAddresses, Refusal, RequestStore, StoreError,
+    StoreEvent, StoreFindings,
+};
+use tokio::sync::{mpsc, watch};
+
+use super::{Network, Networks, View};
+use crate::embedded::AskError;
+use crate::lease_state::{Reply, Request, Who, check_size};
+
+/// Life of a lease here. A node renews in half this time, which corrects what somebody has changed in its Node.
+const ANNOUNCE_TTL: Duration = Duration::from_secs(2 * 3_600);
+
+/// There is one network in Kubernetes, and it has no name.
+#[derive(Clone)]
+pub(super) struct KubeNetwork {
+    nodes: Arc<KubeNodes>,
+}
+
+impl KubeNetwork {
+    pub(super) fn new(nodes: KubeNodes) -> Self {
+        Self { nodes: Arc::new(nodes) }
+    }
+}
+
+#[async_trait]
+impl Networks for KubeNetwork {
+    fn name(&self) -> &'static str {
+        "Kubernetes"
+    }
+
+    fn subnets(&self) -> SubnetOrigin {
+        SubnetOrigin::Store
+    }
+
+    fn open(&self, name: &NetworkName, view: View) -> Result<Arc<dyn Network>, AskError> {
+        if *name != NetworkName::default() {
+            return Err(Refusal::NoNetwork(name.clone()).into());
+        }
+        Ok(Arc::new(ServedNodes { nodes: self.nodes.clone(), view }))
+    }
+
+    async fn names(&self) -> Result<Vec<NetworkName>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+struct ServedNodes {
+    nodes: Arc<KubeNodes>,
+    view: View,
+}
+
+#[async_trait]
+impl Network for ServedNodes {
+    fn watch(&self) -> mpsc::Receiver<StoreEvent> {
+        self.nodes.watch(&Cursor::BEGINNING)
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply, AskError> {
+        let instead = |what: &str| Err(Refusal::KubernetesOwns(what.to_owned()).into());
+        match request {
+            Request::Acquire { attrs, who, .. } => self.announce(None, &attrs, &who).await,
+            Request::Renew { subnet, attrs, who, .. } => {
+                self.announce(Some(subnet), &attrs, &who).await
+            }
+            Request::Release { subnet, .. } => {
+                let whose = self.view.watch_log.lease(&subnet).and_then(|lease| lease.owner);
+                let node = whose.as_deref().unwrap_or("NODE");
+                instead(&format!(
+                    "{subnet} is the podCIDR of a Node for as long as that Node lives: `kubectl delete node {node}` \
+                     gives it back"
+                ))
+            }
+            Request::Reserve { .. } | Request::Unreserve { .. } | Request::Import { .. } => {
+                instead(
+                    "nothing is reserved or brought in here: a Node keeps its podCIDR, and whoever makes the Node \
+                     may choose it (spec.podCIDRs)",
+                )
+            }
+            Request::SetConfig { .. } | Request::RemoveNetwork { .. } => instead(&format!(
+                "the network config is not written here: write it with {}",
+                self.nodes.net_config().how_to_write()
+            )),
+        }
+    }
+
+    async fn public_addresses(&self, who: &Who) -> Result<PublicAddresses, AskError> {
+        // A client without a name only reads; it is not a node.
+        let Some(name) = who.name.as_deref() else { return Ok(PublicAddresses::default()) };
+        self.nodes.public_addresses(name).await.map_err(|error| self.view.ask_error(error, None))
+    }
+
+    async fn report(&self, who: &Who, network: &NodeNetwork) -> Result<(), AskError> {
+        let reported = self.nodes.report(name(who)?, network).await;
+        reported.map_err(|error| self.view.ask_error(error, None))
+    }
+
+    fn requests(&self) -> Arc<dyn RequestStore> {
+        self.nodes.requests()
+    }
+
+    fn findings(&self) -> Option<watch::Receiver<StoreFindings>> {
+        Some(self.nodes.findings())
+    }
+}
+
+impl ServedNodes {
+    /// Announces a node; `has` is the subnet that it believes to have.
+    async fn announce(
+        &self,
+        has: Option<Subnet>,
+        attrs: &LeaseAttrs,
+        who: &Who,
+    ) -> Result<Reply, AskError> {
+        let (name, config) = (name(who)?, self.view.config()?);
+        KnownBy::of(Some(&config)).address(attrs).map_err(Refusal::from)?;
+        check_size(attrs)?;
+        if let Some(address) = who.foreign_address(attrs) {
+            return Err(Refusal::ForeignAddress(address).into());
+        }
+        let another = self.view.watch_log.find(|_, entry| {
+            flannel_lease::same_node(&config, attrs, &entry.attrs)
+                && entry.owner.as_deref() != Some(name)
+        });
+        if let Some((_, entry)) = another {
+            let node = entry.owner.as_deref().unwrap_or_default().to_owned();
+            return Err(Refusal::AddressOfNode { node }.into());
+        }
+        // A client is its Node, whatever address an operator has written there.
+        let of_node = |_: &Subnet, entry: &KeptLease| entry.owner.as_deref() == Some(name);
+        let own = has.or_else(|| self.view.watch_log.find(of_node).map(|(subnet, _)| subnet));
+        self.view.check_identity(&config, attrs, who, own)?;
+        let lease = match has {
+            Some(subnet) => self.nodes.renew(name, &config, subnet, attrs).await,
+            None => self.nodes.acquire(name, &config, attrs).await,
+        };
+        let lease = lease.map_err(|error| self.view.ask_error(error, has))?;
+        let expiry = Expiry::At(SystemTime::now() + ANNOUNCE_TTL);
+        Ok(self.view.reply(Held { lease, expiry, version: Version::UNKNOWN }))
+    }
+}
+
+/// Name of the Node that a client may write.
+fn name(who: &Who) -> Result<&str, AskError> {
+    Ok(who.name.as_deref().ok_or(Refusal::NoName)?)
+}

@@ -1,0 +1,321 @@
+//! The lease server in front of a store that others write to as well. It keeps nothing itself, so several can serve side by
+//! side. Each follows the store and its clients follow it; cursors are its own, and a client that comes from another
+//! server gets a snapshot.
+
+mod etcd;
+mod follower;
+mod kube;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use flannel_common::Task;
+use flannel_kube::KubeNodes;
+use flannel_lease::{
+    KnownBy, LEASE_TTL, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin,
+};
+use flannel_store::{
+    EtcdOptions, Held, KeptLease, Millis, NodeNetwork, PublicAddresses, Refusal, RequestStore,
+    StoreError, StoreEvent, StoreFindings, StoredLease, split_owner,
+};
+use tokio::sync::{mpsc, watch};
+
+use self::etcd::EtcdNetworks;
+use self::follower::Follower;
+use self::kube::KubeNetwork;
+use crate::clock::{self, Clock};
+use crate::embedded::AskError;
+use crate::lease_service::{LeaseService, NetworkRequests};
+use crate::lease_state::{Reply, Request, Who};
+use crate::watch_log::{WatchLog, WatchLogs};
+
+/// Interval at which networks that others have made are listed.
+const NETWORK_LIST_INTERVAL: Duration = Duration::from_secs(15);
+/// Pause before the next list when one has failed.
+const NETWORK_LIST_RETRY: Duration = Duration::from_secs(1);
+const LEASE_TTL_MILLIS: Millis = LEASE_TTL.as_millis() as Millis;
+
+/// Networks of a store.
+#[async_trait]
+trait Networks: Send + Sync {
+    /// Name of the store, for people.
+    fn name(&self) -> &'static str;
+
+    fn subnets(&self) -> SubnetOrigin;
+
+    /// Opens a network, whether it has a config yet or not.
+    fn open(&self, name: &NetworkName, view: View) -> Result<Arc<dyn Network>, AskError>;
+
+    /// Names of the networks that have one.
+    async fn names(&self) -> Result<Vec<NetworkName>, StoreError>;
+}
+
+/// One network of a store.
+#[async_trait]
+trait Network: Send + Sync {
+    /// Events, beginning with a snapshot.
+    fn watch(&self) -> mpsc::Receiver<StoreEvent>;
+
+    async fn ask(&self, request: Request) -> Result<Reply, AskError>;
+
+    async fn public_addresses(&self, _who: &Who) -> Result<PublicAddresses, AskError> {
+        Ok(PublicAddresses::default())
+    }
+
+    async fn report(&self, _who: &Who, _network: &NodeNetwork) -> Result<(), AskError> {
+        Ok(())
+    }
+
+    /// Requests of operators to its nodes.
+    fn requests(&self) -> Arc<dyn RequestStore>;
+
+    /// Nodes that get no packets.
+    fn findings(&self) -> Option<watch::Receiver<StoreFindings>> {
+        None
+    }
+}
+
+/// State of a network as the server's clients see it.
+#[derive(Clone)]
+struct View {
+    name: NetworkName,
+    watch_log: Arc<WatchLog>,
+    clock: Clock,
+    subnets: SubnetOrigin,
+}
+
+impl View {
+    fn config(&self) -> Result<NetworkConfig, AskError> {
+        let text = self.watch_log.config_text().ok_or(Refusal::NoNetwork(self.name.clone()))?;
+        Ok(NetworkConfig::read(&text, self.subnets).map_err(Refusal::from)?)
+    }
+
+    /// Refuses attributes that another node is known by. `own` is the lease that the client has.
+    fn check_identity(
+        &self,
+        config: &NetworkConfig,
+        attrs: &LeaseAttrs,
+        who: &Who,
+        own: Option<Subnet>,
+    ) -> Result<(), Refusal> {
+        let known_by = KnownBy::of(Some(config));
+        for identity in flannel_backend::link_identities(attrs) {
+            let anothers = |subnet: &Subnet, entry: &KeptLease| {
+                // One of its families may be new to the client.
+                own.is_none_or(|own| !own.overlaps(subnet))
+                    && flannel_backend::link_identities(&entry.attrs).contains(&identity)
+                    && !who.is_same_client(known_by, attrs, entry)
+            };
+            if let Some((subnet, entry)) = self.watch_log.find(anothers) {
+                return Err(Refusal::IdentityTaken { identity, subnet, entry: Box::new(entry) });
+            }
+        }
+        Ok(())
+    }
+
+    /// The lease for clients. Its remaining time is not read from the store: it was a day when it was last written.
+    fn entry(&self, stored: &StoredLease) -> KeptLease {
+        let expires = (!stored.reserved).then(|| self.clock.now() + LEASE_TTL_MILLIS);
+        let (attrs, owner) = split_owner(stored.lease.attrs.clone());
+        let (version, since) = (stored.version.number(), stored.since);
+        KeptLease { attrs, expires, version, owner, since }
+    }
+
+    /// The lease after a write. The date of its announcement stays, unless the write makes it announce what another lease
+    /// has.
+    fn dated_entry(&self, stored: &StoredLease) -> KeptLease {
+        let entry = self.entry(stored);
+        let subnet = stored.lease.subnet;
+        let Some(before) = self.watch_log.lease(&subnet) else { return entry };
+        let mut added = flannel_backend::link_identities(&entry.attrs);
+        let had = flannel_backend::link_identities(&before.attrs);
+        added.retain(|identity| !had.contains(identity));
+        let announces_added = |other: &Subnet, entry: &KeptLease| {
+            let has = flannel_backend::link_identities(&entry.attrs);
+            *other != subnet && has.iter().any(|identity| added.contains(identity))
+        };
+        let copies = !added.is_empty() && self.watch_log.find(announces_added).is_some();
+        KeptLease { since: if copies { entry.since } else { before.since }, ..entry }
+    }
+
+    fn reply(&self, held: Held) -> Reply {
+        let end = |left: Duration| self.clock.now() + left.as_millis() as Millis;
+        let expires = held.expiry.remaining(SystemTime::now()).map(end);
+        let (attrs, owner) = split_owner(held.lease.attrs);
+        let version = held.version.number();
+        Reply::Lease(held.lease.subnet, KeptLease { attrs, expires, version, owner, since: None })
+    }
+
+    /// Turns an error of the store into an answer: a refusal stays one, everything else may be tried again.
+    fn ask_error(&self, error: StoreError, subnet: Option<Subnet>) -> AskError {
+        match error {
+            StoreError::OutOfSubnets(error) => Refusal::OutOfSubnets(error).into(),
+            StoreError::Rejected { refusal, .. } => (*refusal).into(),
+            StoreError::NotAssignedYet { reason, fix } => {
+                Refusal::NotAssignedYet { reason, fix }.into()
+            }
+            StoreError::Lost { .. } if let Some(subnet) = subnet => Refusal::Gone(subnet).into(),
+            StoreError::Taken { by, .. } => {
+                let (attrs, owner) = split_owner(by.attrs);
+                let expires = Some(self.clock.now() + LEASE_TTL_MILLIS);
+                let kept = KeptLease { attrs, expires, version: 0, owner, since: None };
+                Refusal::Taken(by.subnet, Box::new(kept)).into()
+            }
+            other => AskError::ReadOnly(other.to_string()),
+        }
+    }
+}
+
+/// A network that is followed.
+struct FollowedNetwork {
+    network: Arc<dyn Network>,
+    _follower: Task,
+    requests: NetworkRequests,
+}
+
+pub struct StoreService {
+    shared: Arc<Shared>,
+    _network_list: Task,
+}
+
+struct Shared {
+    networks: Box<dyn Networks>,
+    watch_logs: Arc<WatchLogs>,
+    clock: Clock,
+    followed: Mutex<BTreeMap<NetworkName, Arc<FollowedNetwork>>>,
+}
+
+impl StoreService {
+    /// In front of etcd. Must be called within a tokio runtime; etcd need not be there yet.
+    pub fn etcd(options: EtcdOptions) -> Result<Self, StoreError> {
+        Ok(Self::start(Box::new(EtcdNetworks::new(options)?)))
+    }
+
+    /// In front of Kubernetes, likewise.
+    pub fn kubernetes(nodes: KubeNodes) -> Self {
+        Self::start(Box::new(KubeNetwork::new(nodes)))
+    }
+
+    fn start(networks: Box<dyn Networks>) -> Self {
+        let watch_logs = Arc::new(WatchLogs::of(networks.subnets()));
+        let clock = Clock::start(clock::wall());
+        let shared = Arc::new(Shared { networks, watch_logs, clock, followed: Mutex::default() });
+        let listing = shared.clone();
+        if let Err(error) = shared.network(&NetworkName::default()) {
+            tracing::error!("Cannot serve the network without a name: {error}");
+        }
+        let network_list = Task::spawn("list of networks", async move {
+            let (store, mut failing) = (listing.networks.name(), false);
+            loop {
+                let listed = listing.networks.names().await;
+                match &listed {
+                    Ok(_) if failing => {
+                        tracing::info!("Listing the networks in {store} works again");
+                    }
+                    // A repeated failure is not logged again.
+                    Err(error) if !failing => tracing::error!(
+                        "Cannot list the networks in {store}: {error}; unknown ones are not served, trying again every second"
+                    ),
+                    _ => {}
+                }
+                failing = listed.is_err();
+                for name in listed.unwrap_or_default() {
+                    if let Err(error) = listing.network(&name) {
+                        tracing::warn!(%name, "cannot serve the network: {error}");
+                    }
+                }
+                tokio::time::sleep(if failing {
+                    NETWORK_LIST_RETRY
+                } else {
+                    NETWORK_LIST_INTERVAL
+                })
+                .await;
+            }
+        });
+        Self { shared, _network_list: network_list }
+    }
+
+    /// A network that is followed already.
+    fn network(&self, name: &NetworkName) -> Result<Arc<FollowedNetwork>, AskError> {
+        let followed = self.shared.followed().get(name).cloned();
+        followed.ok_or_else(|| Refusal::NoNetwork(name.clone()).into())
+    }
+}
+
+impl Shared {
+    /// Follows a network from its first use on.
+    fn network(&self, name: &NetworkName) -> Result<Arc<FollowedNetwork>, AskError> {
+        if let Some(followed) = self.followed().get(name) {
+            return Ok(followed.clone());
+        }
+        let view = View {
+            name: name.clone(),
+            watch_log: self.watch_logs.get_or_create(name),
+            clock: self.clock,
+            subnets: self.networks.subnets(),
+        };
+        let network = self.networks.open(name, view.clone())?;
+        let follower = Follower::new(view, self.watch_logs.clone(), self.networks.name());
+        let follower = Task::spawn("watch of a network", follower.run(network.watch()));
+        let requests = NetworkRequests::new(network.requests());
+        let followed = Arc::new(FollowedNetwork { network, _follower: follower, requests });
+        Ok(self.followed().entry(name.clone()).or_insert(followed).clone())
+    }
+
+    fn followed(&self) -> MutexGuard<'_, BTreeMap<NetworkName, Arc<FollowedNetwork>>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl LeaseService for StoreService {
+    fn watch_logs(&self) -> &Arc<WatchLogs> {
+        &self.shared.watch_logs
+    }
+
+    fn now(&self) -> Millis {
+        self.shared.clock.now()
+    }
+
+    fn subnets(&self) -> SubnetOrigin {
+        self.shared.networks.subnets()
+    }
+
+    async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {
+        let followed = match request {
+            Request::SetConfig { .. } => self.shared.network(network)?,
+            _ => self.network(network)?,
+        };
+        followed.network.ask(request).await
+    }
+
+    async fn public_addresses(
+        &self,
+        network: &NetworkName,
+        who: &Who,
+    ) -> Result<PublicAddresses, AskError> {
+        self.network(network)?.network.public_addresses(who).await
+    }
+
+    async fn report(
+        &self,
+        network: &NetworkName,
+        who: &Who,
+        how: &NodeNetwork,
+    ) -> Result<(), AskError> {
+        self.network(network)?.network.report(who, how).await
+    }
+
+    fn requests(&self, network: &NetworkName) -> Result<NetworkRequests, AskError> {
+        Ok(self.network(network)?.requests.clone())
+    }
+
+    fn findings(
+        &self,
+        network: &NetworkName,
+    ) -> Result<Option<watch::Receiver<StoreFindings>>, AskError> {
+        Ok(self.network(network)?.network.findings())
+    }
+}

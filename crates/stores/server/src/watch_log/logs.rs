@@ -1,0 +1,204 @@
+//! Watch logs of all networks, and the watch log of the networks themselves.
+
+use flannel_store::{KeptLease, wire};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use flannel_lease::{NetworkName, SubnetOrigin};
+use tokio::sync::watch;
+
+use super::{Event, WatchLog};
+use crate::lease_state::{Change, Commit, LeaseState, ServerRun};
+use flannel_store::LogPosition;
+
+const MAX_KEPT_EVENTS: usize = 256;
+
+#[derive(Debug)]
+pub struct WatchLogs {
+    state: Mutex<State>,
+    latest: watch::Sender<u64>,
+    subnets: SubnetOrigin,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    revision: u64,
+    histories: Vec<ServerRun>,
+    watch_logs: BTreeMap<NetworkName, Arc<WatchLog>>,
+    kept: VecDeque<(u64, bool, NetworkName)>,
+    floor: u64,
+}
+
+impl Default for WatchLogs {
+    fn default() -> Self {
+        Self::of(SubnetOrigin::Pool)
+    }
+}
+
+impl WatchLogs {
+    /// Empty logs of networks with this origin of subnets.
+    pub fn of(subnets: SubnetOrigin) -> Self {
+        Self { state: Mutex::default(), latest: watch::Sender::new(0), subnets }
+    }
+
+    pub fn get(&self, name: &NetworkName) -> Option<Arc<WatchLog>> {
+        self.state().watch_logs.get(name).cloned()
+    }
+
+    /// Watch log of a network, whether it has a config or not.
+    pub fn get_or_create(&self, name: &NetworkName) -> Arc<WatchLog> {
+        let mut state = self.state();
+        let State { revision, histories, watch_logs, .. } = &mut *state;
+        let create = || {
+            let watch_log = WatchLog::of(self.subnets);
+            watch_log.reset(*revision, histories, None, []);
+            Arc::new(watch_log)
+        };
+        watch_logs.entry(name.clone()).or_insert_with(create).clone()
+    }
+
+    pub fn names(&self) -> Vec<NetworkName> {
+        self.state().live().cloned().collect()
+    }
+
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.latest.subscribe()
+    }
+
+    /// Networks added and removed after a cursor; `None` when there are none. Without a cursor all networks.
+    pub fn answer(&self, cursor: Option<LogPosition>) -> Option<Bytes> {
+        let state = self.state();
+        let knows = |cursor: &LogPosition| {
+            let same = cursor.history.is_none_or(|history| {
+                LeaseState::continues(&state.histories, state.revision, history, cursor.revision)
+            });
+            same && state.floor <= cursor.revision && cursor.revision <= state.revision
+        };
+        let Some(cursor) = cursor.filter(knows) else {
+            let names: Vec<String> = state.live().map(|name| format!("\"{name}\"")).collect();
+            return Some(state.result("null", &format!("[{}]", names.join(","))));
+        };
+        let after = state.kept.iter().filter(|(revision, ..)| *revision > cursor.revision);
+        let events: Vec<String> = after
+            .map(|(_, added, name)| {
+                let kind = if *added { "added" } else { "removed" };
+                format!(r#"{{"type":"{kind}","network":"{name}"}}"#)
+            })
+            .collect();
+        (!events.is_empty()).then(|| state.result(&format!("[{}]", events.join(",")), "null"))
+    }
+
+    /// Replaces everything by a lease state and its last commits.
+    pub fn reset<'a>(
+        &self,
+        lease_state: &LeaseState,
+        floor: u64,
+        recent: impl Iterator<Item = &'a Commit> + Clone,
+    ) {
+        {
+            let mut state = self.state();
+            state.revision = lease_state.revision();
+            state.floor = lease_state.revision();
+            state.histories = lease_state.histories().to_vec();
+        }
+        for (name, network) in lease_state.networks() {
+            let watch_log = self.get_or_create(name);
+            let leases = network.leases().iter().map(|(subnet, entry)| (*subnet, entry.clone()));
+            watch_log.reset(
+                lease_state.revision(),
+                lease_state.histories(),
+                network.config_text(),
+                leases,
+            );
+            watch_log.recall(
+                floor,
+                recent.clone().map(|commit| (commit.revision, events(name, commit))),
+            );
+        }
+        self.latest.send_replace(lease_state.revision());
+    }
+
+    /// Publishes a commit that is durable.
+    pub fn publish(&self, commit: &Commit) {
+        let mut touched: Vec<&NetworkName> = commit.changes.iter().filter_map(network).collect();
+        touched.dedup();
+        self.state().revision = commit.revision;
+        for name in touched {
+            let watch_log = self.get_or_create(name);
+            let known = watch_log.config_text().is_some();
+            watch_log.publish(commit.revision, None, events(name, commit));
+            let lives = watch_log.config_text().is_some();
+            if known != lives {
+                self.keep(commit.revision, lives, name);
+            }
+        }
+    }
+
+    /// Publishes that a network was added or removed, at a revision of its watch log.
+    pub(crate) fn announce(&self, revision: u64, added: bool, name: &NetworkName) {
+        let next = {
+            let mut state = self.state();
+            state.revision = (state.revision + 1).max(revision);
+            state.revision
+        };
+        self.keep(next, added, name);
+    }
+
+    fn keep(&self, revision: u64, added: bool, name: &NetworkName) {
+        let mut state = self.state();
+        state.kept.push_back((revision, added, name.clone()));
+        if state.kept.len() > MAX_KEPT_EVENTS
+            && let Some((oldest, ..)) = state.kept.pop_front()
+        {
+            state.floor = oldest;
+        }
+        drop(state);
+        self.latest.send_replace(revision);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn live(&self) -> impl Iterator<Item = &NetworkName> {
+        self.watch_logs
+            .iter()
+            .filter(|(_, watch_log)| watch_log.config_text().is_some())
+            .map(|(name, _)| name)
+    }
+
+    fn result(&self, events: &str, snapshot: &str) -> Bytes {
+        let revision = self.revision;
+        let history = wire::history_text(self.histories.last().map_or(0, |history| history.id));
+        Bytes::from(format!(
+            "{{\"events\":{events},\"snapshot\":{snapshot},\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"
+        ))
+    }
+}
+
+fn network(change: &Change) -> Option<&NetworkName> {
+    match change {
+        Change::Start { .. } | Change::Clock => None,
+        Change::Config { network, .. }
+        | Change::Put { network, .. }
+        | Change::Gone { network, .. } => Some(network),
+    }
+}
+
+fn events(name: &NetworkName, commit: &Commit) -> Vec<Event> {
+    let of_this = commit.changes.iter().filter(|change| network(change) == Some(name));
+    let event = |change: &Change| match change {
+        Change::Config { text, .. } => Some(Event::Config(text.clone())),
+        Change::Put { subnet, attrs, expires, owner, .. } => {
+            let (attrs, owner) = (attrs.clone(), owner.clone());
+            let (expires, version, since) = (*expires, commit.revision, None);
+            Some(Event::Put(*subnet, KeptLease { attrs, expires, version, owner, since }))
+        }
+        Change::Gone { subnet, .. } => Some(Event::Gone(*subnet)),
+        Change::Start { .. } | Change::Clock => None,
+    };
+    of_this.filter_map(event).collect()
+}

@@ -1,0 +1,305 @@
+//! Requests to whichever member of the cluster answers. One connection is in use at a time; when it
+//! fails the next member is tried, and stays in use as long as it works.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Code, Request};
+
+use super::EtcdOptions;
+use super::cluster_pin::ClusterPin;
+use super::fault::{Fault, Kind};
+use super::login::{Credentials, Login};
+use super::proto::{
+    StatusRequest, StatusResponse, WatchAction, WatchCreateRequest, WatchRequest, WatchResponse,
+};
+use super::rpc::{self, OpenWatch};
+use super::timing::{MAX_TIMEOUTS, REQUEST_TIMEOUT};
+use super::transport::Transport;
+use crate::StoreError;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Client(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    transport: Transport,
+    credentials: Option<Credentials>,
+    cluster: ClusterPin,
+    current: Mutex<CurrentMember>,
+    /// Notified at each [`Client::reconnect`].
+    reconnects: Notify,
+}
+
+/// The member in use.
+#[derive(Debug)]
+struct CurrentMember {
+    member: usize,
+    /// Counts the changes of connection, so that of two requests failing on the same connection
+    /// only the first moves on to the next member.
+    generation: u64,
+    channel: Option<Channel>,
+    /// The member at the other end is known to be of the right cluster.
+    verified: bool,
+    login: Login,
+    rng: fastrand::Rng,
+}
+
+#[derive(Clone, Debug)]
+struct Connection {
+    channel: Channel,
+    generation: u64,
+    endpoint: String,
+    verified: bool,
+}
+
+impl Client {
+    /// Starts with a random member, so that the nodes spread over the cluster.
+    pub(crate) fn new(options: &EtcdOptions, mut rng: fastrand::Rng) -> Result<Self, StoreError> {
+        let transport = Transport::new(options)?;
+        let credentials = Credentials::new(options);
+        let member = rng.usize(..transport.count());
+        let login = Login::Unknown;
+        let current =
+            CurrentMember { member, generation: 0, channel: None, verified: false, login, rng };
+        let (current, reconnects) = (Mutex::new(current), Notify::new());
+        let cluster = options.cluster.clone();
+        Ok(Self(Arc::new(Shared { transport, credentials, cluster, current, reconnects })))
+    }
+
+    /// Gives up the connection in use for a new one to the same member.
+    pub(super) fn reconnect(&self) {
+        let mut current = self.current();
+        current.generation += 1;
+        current.channel = None;
+        self.0.reconnects.notify_waiters();
+    }
+
+    /// Returns at the next [`Self::reconnect`].
+    pub(super) async fn wait_for_reconnect(&self) {
+        self.0.reconnects.notified().await;
+    }
+
+    pub(super) async fn unary<Q, A>(&self, rpc: &'static str, request: Q) -> Result<A, Fault>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        self.unary_within(REQUEST_TIMEOUT, rpc, request).await
+    }
+
+    /// Sends one request, to each member in turn until one answers, and always returns in time.
+    /// After a lost answer the request may have been carried out twice: writes are transactions
+    /// that compare before they write.
+    pub(super) async fn unary_within<Q, A>(
+        &self,
+        time: Duration,
+        rpc: &'static str,
+        request: Q,
+    ) -> Result<A, Fault>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let deadline = Instant::now() + time * MAX_TIMEOUTS;
+        let mut tries = self.0.transport.count().max(2);
+        let mut may_log_in_again = self.0.credentials.is_some();
+        loop {
+            let attempt = self.attempt(time, rpc, request.clone());
+            let fault = match timeout_at(deadline, attempt).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(fault)) => fault,
+                Err(_) => return Err(timed_out(&self.endpoint(), time * MAX_TIMEOUTS)),
+            };
+            match fault.kind {
+                Kind::Token if may_log_in_again => {
+                    may_log_in_again = false;
+                    self.current().login = Login::Unknown;
+                }
+                Kind::Unavailable | Kind::OtherCluster if tries > 1 => {
+                    tries -= 1;
+                    self.pause_before_the_same_member().await;
+                }
+                _ => return Err(fault),
+            }
+        }
+    }
+
+    /// Opens a stream of changes. Tries one member only: the caller decides when to try again.
+    pub(super) async fn watch(
+        &self,
+        watches: Vec<WatchCreateRequest>,
+    ) -> Result<WatchStream, Fault> {
+        let connection = self.connection()?;
+        let open = async {
+            self.verify(&connection).await?;
+            let token = self.token(&connection).await?;
+            let watches =
+                watches.into_iter().map(|w| WatchRequest { action: Some(WatchAction::Create(w)) });
+            rpc::open_watch(connection.channel.clone(), watches.collect(), token)
+                .await
+                .map_err(|status| Fault::from_status(&connection.endpoint, &status))
+        };
+        let opened = timeout(REQUEST_TIMEOUT, open).await;
+        let opened =
+            opened.unwrap_or_else(|_| Err(timed_out(&connection.endpoint, REQUEST_TIMEOUT)));
+        match opened {
+            Ok(watch) => Ok(WatchStream { client: self.clone(), connection, watch }),
+            Err(fault) => Err(self.note_fault(&connection, fault)),
+        }
+    }
+
+    async fn attempt<Q, A>(&self, time: Duration, rpc: &'static str, request: Q) -> Result<A, Fault>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let connection = self.connection()?;
+        let send = async {
+            self.verify(&connection).await?;
+            let token = self.token(&connection).await?;
+            let mut request = Request::new(request);
+            request.set_timeout(time);
+            if let Some(token) = token {
+                request.metadata_mut().insert("token", token);
+            }
+            rpc::unary(connection.channel.clone(), rpc, request)
+                .await
+                .map_err(|status| Fault::from_status(&connection.endpoint, &status))
+        };
+        let answer = timeout(time, send).await;
+        let answer = answer.unwrap_or_else(|_| Err(timed_out(&connection.endpoint, time)));
+        answer.map_err(|fault| self.note_fault(&connection, fault))
+    }
+
+    /// Checks the cluster of a member on a new connection, before anything is read or written there.
+    async fn verify(&self, connection: &Connection) -> Result<(), Fault> {
+        if connection.verified {
+            return Ok(());
+        }
+        let (channel, endpoint) = (connection.channel.clone(), &connection.endpoint);
+        let status: Result<StatusResponse, _> =
+            rpc::unary(channel, rpc::STATUS, Request::new(StatusRequest {})).await;
+        let found = match status {
+            Ok(status) => status.header.unwrap_or_default().cluster_id,
+            // A substitute of etcd need not know this call, nor allow it to everybody.
+            Err(status)
+                if matches!(
+                    status.code(),
+                    Code::Unimplemented
+                        | Code::PermissionDenied
+                        | Code::Unauthenticated
+                        | Code::InvalidArgument
+                ) =>
+            {
+                0
+            }
+            Err(status) => return Err(Fault::from_status(endpoint, &status)),
+        };
+        self.0
+            .cluster
+            .check(endpoint, found)
+            .map_err(|other| Fault::new(Kind::OtherCluster, endpoint, other.to_string()))?;
+        let mut current = self.current();
+        if current.generation == connection.generation {
+            current.verified = true;
+        }
+        Ok(())
+    }
+
+    /// The token to send along, if this cluster wants one; logs in when none is known.
+    async fn token(&self, connection: &Connection) -> Result<Option<MetadataValue<Ascii>>, Fault> {
+        let Some(credentials) = &self.0.credentials else { return Ok(None) };
+        if let Some(known) = self.current().login.token() {
+            return Ok(known);
+        }
+        let login = credentials.log_in(&connection.channel, &connection.endpoint).await?;
+        let token = login.token().unwrap_or_default();
+        self.current().login = login;
+        Ok(token)
+    }
+
+    fn connection(&self) -> Result<Connection, Fault> {
+        let mut current = self.current();
+        let endpoint = self.0.transport.name(current.member);
+        let generation = current.generation;
+        if let Some(channel) = &current.channel {
+            let (channel, verified) = (channel.clone(), current.verified);
+            return Ok(Connection { channel, generation, endpoint, verified });
+        }
+        match self.0.transport.channel(current.member) {
+            Ok(channel) => {
+                current.channel = Some(channel.clone());
+                current.verified = false;
+                Ok(Connection { channel, generation, endpoint, verified: false })
+            }
+            Err(reason) => Err(Fault::new(Kind::Unavailable, &endpoint, reason)),
+        }
+    }
+
+    /// Moves on to the next member when the fault is the connection's.
+    fn note_fault(&self, connection: &Connection, fault: Fault) -> Fault {
+        let mut current = self.current();
+        let leaves = matches!(fault.kind, Kind::Unavailable | Kind::OtherCluster);
+        if leaves && current.generation == connection.generation {
+            tracing::debug!(
+                endpoint = fault.endpoint,
+                reason = fault.reason,
+                "leaving this etcd member"
+            );
+            current.member = (current.member + 1) % self.0.transport.count();
+            current.generation += 1;
+            current.channel = None;
+        }
+        fault
+    }
+
+    async fn pause_before_the_same_member(&self) {
+        if self.0.transport.count() == 1 {
+            let millis = self.current().rng.u64(20..100);
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+        }
+    }
+
+    pub(super) fn endpoint(&self) -> String {
+        self.0.transport.name(self.current().member)
+    }
+
+    fn current(&self) -> MutexGuard<'_, CurrentMember> {
+        // Every change of it is a single assignment, so a panic elsewhere leaves it valid.
+        self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn timed_out(endpoint: &str, waited: Duration) -> Fault {
+    Fault::new(Kind::Unavailable, endpoint, format!("no answer within {} s", waited.as_secs()))
+}
+
+/// An open stream of changes.
+pub(super) struct WatchStream {
+    client: Client,
+    connection: Connection,
+    watch: OpenWatch,
+}
+
+impl WatchStream {
+    pub(super) async fn next(&mut self) -> Result<WatchResponse, Fault> {
+        let fault = match self.watch.responses.message().await {
+            Ok(Some(response)) => return Ok(response),
+            Ok(None) => {
+                Fault::new(Kind::Unavailable, &self.connection.endpoint, "it closed the watch")
+            }
+            Err(status) => Fault::from_status(&self.connection.endpoint, &status),
+        };
+        Err(self.client.note_fault(&self.connection, fault))
+    }
+
+    pub(super) fn endpoint(&self) -> &str {
+        &self.connection.endpoint
+    }
+}

@@ -1,0 +1,68 @@
+//! TLS towards etcd: which files, and reading them for every connection, so that certificates
+//! can be replaced under a running daemon.
+
+use std::path::{Path, PathBuf};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+
+use super::EtcdOptions;
+use super::timing::CONNECT_TIMEOUT;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct TlsFiles {
+    ca: Option<PathBuf>,
+    /// Certificate and key.
+    identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl TlsFiles {
+    pub(super) fn new(options: &EtcdOptions) -> Self {
+        let given = |path: &Option<PathBuf>| path.clone().filter(|p| !p.as_os_str().is_empty());
+        let identity = match (given(&options.cert), given(&options.key)) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (Some(cert), None) => {
+                tracing::warn!(cert = %cert.display(), "etcd-certfile without etcd-keyfile is not used");
+                None
+            }
+            (None, Some(key)) => {
+                tracing::warn!(key = %key.display(), "etcd-keyfile without etcd-certfile is not used");
+                None
+            }
+        };
+        Self { ca: given(&options.ca), identity }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ca.is_none() && self.identity.is_none()
+    }
+
+    /// The error names the file.
+    pub(super) fn load(&self) -> Result<ClientTlsConfig, String> {
+        // A proxy that ends TLS may not negotiate a protocol; etcd speaks nothing but HTTP/2 here.
+        let mut config = ClientTlsConfig::new().timeout(CONNECT_TIMEOUT).assume_http2(true);
+        config = match &self.ca {
+            Some(ca) => config.ca_certificate(Certificate::from_pem(read_certificates(ca)?)),
+            None => config.with_native_roots(),
+        };
+        if let Some((cert, key)) = &self.identity {
+            config = config.identity(Identity::from_pem(read_certificates(cert)?, read(key)?));
+        }
+        Ok(config)
+    }
+}
+
+fn read_certificates(path: &Path) -> Result<Vec<u8>, String> {
+    let pem = read(path)?;
+    match CertificateDer::pem_slice_iter(&pem).next() {
+        Some(Ok(_)) => Ok(pem),
+        Some(Err(error)) => Err(format!("{} is not a PEM file: {error}", path.display())),
+        None => Err(format!("{} holds no certificate", path.display())),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}

@@ -1,0 +1,39 @@
+//! One lease as a lease server keeps it and sends it to clients.
+
+use std::sync::Arc;
+
+use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
+
+use crate::{AnnouncedSince, StoredLease};
+
+/// Milliseconds since 1970, in the server's time.
+pub type Millis = u64;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptLease {
+    pub attrs: LeaseAttrs,
+    /// `None` for a reservation.
+    pub expires: Option<Millis>,
+    /// The revision that wrote it.
+    pub version: u64,
+    /// Client that acquired it, where clients have names, and its machine.
+    pub owner: Option<Arc<str>>,
+    /// Since when it announces what it does, by the account of the store behind the server. An embedded store has none:
+    /// in it no two leases announce the same.
+    pub since: Option<AnnouncedSince>,
+}
+
+impl KeptLease {
+    /// The lease as one of a store.
+    pub fn into_stored(self, subnet: Subnet) -> StoredLease {
+        let (version, reserved) = (Version::new(self.version), self.expires.is_none());
+        let lease = Lease { subnet, attrs: self.attrs };
+        StoredLease { lease, version, since: self.since, reserved }
+    }
+}
+
+/// Splits the owner off the attributes.
+pub fn split_owner(mut attrs: LeaseAttrs) -> (LeaseAttrs, Option<Arc<str>>) {
+    let owner = attrs.owner.take().map(Arc::from);
+    (attrs, owner)
+}

@@ -1,0 +1,66 @@
+//! Operations of an operator on a store: the network config, all leases, and changes of the pool.
+
+use async_trait::async_trait;
+use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
+
+use crate::{Held, Snapshot, Store, StoreError};
+
+/// The store of an operator.
+#[async_trait]
+pub trait OperatorStore: Store {
+    /// The network config byte for byte as it was written.
+    async fn config_as_written(&self) -> Result<Option<String>, StoreError> {
+        self.config().await
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot, StoreError>;
+
+    /// All leases with when they end.
+    async fn list(&self) -> Result<Vec<Held>, StoreError>;
+
+    /// Checks the config and writes it. One that would leave live leases outside the network is refused unless
+    /// `force` says otherwise.
+    async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError>;
+
+    /// The pool that nodes take their subnets from, for a change of it. Where subnets are assigned there is none,
+    /// and the error says what to do instead.
+    async fn pool(&self, change: PoolChange) -> Result<&dyn SubnetPool, StoreError>;
+}
+
+/// Change of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolChange {
+    Reserve(Subnet),
+    Unreserve(Subnet),
+    Release(Subnet),
+}
+
+/// A pool that nodes take their subnets from.
+#[async_trait]
+pub trait SubnetPool: OperatorStore {
+    /// Keeps the subnet for the node with these addresses, for ever.
+    async fn reserve(&self, subnet: &Subnet, attrs: &LeaseAttrs) -> Result<(), StoreError>;
+
+    /// Makes a reservation a lease of a day.
+    async fn unreserve(&self, subnet: &Subnet) -> Result<(), StoreError>;
+
+    /// Gives a lease back that a node holds. A reservation stays, and so does a lease that another node has
+    /// taken since.
+    async fn release(&self, held: &Held) -> Result<(), StoreError>;
+
+    /// Takes a lease away. A reservation is refused.
+    async fn revoke(&self, subnet: &Subnet) -> Result<(), StoreError>;
+
+    /// Puts a lease there as it was elsewhere. One that another node has is refused.
+    async fn import(&self, held: &Held) -> Result<(), StoreError>;
+}
+
+/// Number of leases that a config would strand, and one of them.
+pub fn stranded<'a>(
+    config: &NetworkConfig,
+    leases: impl IntoIterator<Item = &'a Subnet>,
+) -> Option<(usize, Subnet)> {
+    let mut stranded = leases.into_iter().filter(|subnet| !config.accepts(subnet));
+    let example = *stranded.next()?;
+    Some((1 + stranded.count(), example))
+}

@@ -1,0 +1,128 @@
+//! A lease server in front of a store that assigns subnets: what it says of this node, and what this node says
+//! of itself there.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::http::{Method, StatusCode};
+use flannel_common::Backoff;
+use flannel_lease::{LeaseAttrs, Subnet, SubnetOrigin};
+use tokio::sync::watch;
+
+use super::{RemoteStore, refused};
+use crate::wire::{self, WireLease, WireNode};
+use crate::{Held, NodeNetwork, StoreError, StoredLease};
+
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+
+#[derive(Debug, Default)]
+pub(super) struct AssignedSubnets {
+    state: Mutex<State>,
+    /// Counts how often this node has announced itself.
+    announced: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The server's state of this node; `None` where subnets come from a pool.
+    node: Option<WireNode>,
+    own: Option<OwnNode>,
+}
+
+/// This node's lease. An operator may have written another address into the store than the one that the node
+/// announces, so that everybody else sees another lease than the node itself.
+#[derive(Debug)]
+struct OwnNode {
+    subnet: Subnet,
+    announced: LeaseAttrs,
+    seen: LeaseAttrs,
+}
+
+impl AssignedSubnets {
+    pub(super) fn subnets(&self) -> SubnetOrigin {
+        self.state().node.as_ref().map_or(SubnetOrigin::Pool, |node| node.subnets)
+    }
+
+    /// Whether the server says that this is this node's lease.
+    pub(super) fn is_own(&self, lease: &WireLease) -> bool {
+        let state = self.state();
+        let name = state.node.as_ref().and_then(|node| node.name.as_ref());
+        name.is_some() && lease.owner.as_ref() == name
+    }
+
+    /// Takes note of what became of an announcement: the lease as others see it. Returns it as the node sees it.
+    pub(super) fn announced(&self, held: Held, attrs: &LeaseAttrs) -> Held {
+        let mut state = self.state();
+        if state.node.is_none() {
+            return held;
+        }
+        let (announced, Held { mut lease, expiry, version }) = (attrs.clone(), held);
+        let seen = std::mem::replace(&mut lease.attrs, announced.clone());
+        state.own = Some(OwnNode { subnet: lease.subnet, announced, seen });
+        self.announced.send_modify(|count| *count += 1);
+        Held { lease, expiry, version }
+    }
+
+    /// A lease as the node sees it.
+    pub(super) fn seen(&self, mut stored: StoredLease) -> StoredLease {
+        let state = self.state();
+        if let Some(own) = &state.own
+            && own.subnet == stored.lease.subnet
+            && own.seen.announce_the_same_as(&stored.lease.attrs)
+        {
+            stored.lease.attrs = own.announced.clone();
+        }
+        stored
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RemoteStore {
+    /// Asks the server what it has to say of this node. An older one has nothing to say.
+    pub(super) async fn learn(&self) -> Result<WireNode, StoreError> {
+        let attempted = "ask what the lease server knows of this node";
+        let path = format!("{}/node", self.0.base);
+        let answer = self.send(attempted, Method::GET, &path, String::new()).await?;
+        let node = match answer.status {
+            StatusCode::NOT_FOUND => {
+                WireNode { name: None, subnets: SubnetOrigin::Pool, v4: None, v6: None }
+            }
+            status if status.is_success() => {
+                WireNode::read(&answer.body).map_err(|error| self.unreadable(&error))?
+            }
+            _ => return Err(refused(attempted, answer, None)),
+        };
+        let assigned = node.subnets == SubnetOrigin::Store;
+        self.0.assigned.state().node = assigned.then(|| node.clone());
+        Ok(node)
+    }
+
+    /// Says how this node's network is, until the server has taken it; and again whenever the node has announced
+    /// itself, for then there may be another Node to write it into.
+    pub(super) async fn keep_reporting(&self, network: &NodeNetwork) {
+        let path = format!("{}/node", self.0.base);
+        let attempted = "say how this node's network is";
+        let mut announced = self.0.assigned.announced.subscribe();
+        let mut tries = RETRY.tries(self.rng().fork());
+        loop {
+            announced.mark_unchanged();
+            let body = wire::node_network_json(network);
+            match self.ask(attempted, Method::PUT, &path, body).await {
+                Ok(_) => {
+                    tries.reset();
+                    if announced.changed().await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    let pause = tries.pause();
+                    tracing::error!("{error}; next try in {pause:.0?}");
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Nodes that get no packets, as the store itself knows, and their form on the wire of a lease server.
+
+use std::collections::BTreeMap;
+
+use flannel_common::shorten;
+use flannel_lease::Subnet;
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of a node's name: those of a Node in Kubernetes.
+const MAX_NAME_BYTES: usize = 253;
+const MAX_REASON_BYTES: usize = 300;
+/// Most findings of each kind that a lease server sends, and a client keeps.
+const MAX_FINDINGS: usize = 100;
+
+/// Nodes that get no packets, as a store that assigns subnets knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreFindings {
+    pub conflicts: Vec<LeaseConflict>,
+    /// Names of nodes whose announcement cannot be used, and why.
+    pub unusable: BTreeMap<Box<str>, Box<str>>,
+}
+
+/// Nodes that were given one subnet: packets for it go to one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseConflict {
+    pub subnet: Subnet,
+    /// The node that gets packets.
+    pub holder: Box<str>,
+    /// The nodes that get nothing.
+    pub others: Vec<Box<str>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireLine {
+    findings: WireFindings,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct WireFindings {
+    conflicts: Vec<WireConflict>,
+    unusable: Vec<WireNodeReason>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct WireConflict {
+    subnet: String,
+    holder: String,
+    others: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct WireNodeReason {
+    node: String,
+    why: String,
+}
+
+impl StoreFindings {
+    /// A line `{"findings":{…}}` with all there are.
+    pub fn to_json(&self) -> String {
+        let conflict = |it: &LeaseConflict| WireConflict {
+            subnet: it.subnet.to_string(),
+            holder: it.holder.to_string(),
+            others: it.others.iter().take(MAX_FINDINGS).map(ToString::to_string).collect(),
+        };
+        let findings = WireFindings {
+            conflicts: self.conflicts.iter().take(MAX_FINDINGS).map(conflict).collect(),
+            unusable: (self.unusable.iter().take(MAX_FINDINGS))
+                .map(|(node, why)| WireNodeReason { node: node.to_string(), why: why.to_string() })
+                .collect(),
+        };
+        let line = serde_json::to_string(&WireLine { findings }).unwrap_or_default();
+        format!("{line}\n")
+    }
+
+    /// Reads such a line; `None` if it is about something else. Conflicts that cannot be read are left out.
+    pub(crate) fn read(line: &str) -> Option<Self> {
+        // Whole tables come the same way: they are not read twice.
+        if !line.starts_with("{\"findings\":") {
+            return None;
+        }
+        let WireLine { findings } = serde_json::from_str(line).ok()?;
+        let name = |text: &str| -> Box<str> { shorten(text, MAX_NAME_BYTES).into() };
+        let conflict = |it: WireConflict| {
+            let others = it.others.iter().take(MAX_FINDINGS).map(|other| name(other)).collect();
+            let subnet = it.subnet.parse().ok()?;
+            Some(LeaseConflict { subnet, holder: name(&it.holder), others })
+        };
+        let unusable = |it: WireNodeReason| -> (Box<str>, Box<str>) {
+            (name(&it.node), shorten(&it.why, MAX_REASON_BYTES).into())
+        };
+        let conflicts = findings.conflicts.into_iter().take(MAX_FINDINGS).filter_map(conflict);
+        let unusable = findings.unusable.into_iter().take(MAX_FINDINGS).map(unusable);
+        Some(Self { conflicts: conflicts.collect(), unusable: unusable.collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conflict(number: usize) -> LeaseConflict {
+        LeaseConflict {
+            subnet: format!("10.{}.{}.0-24", number / 256, number % 256).parse().expect("a key"),
+            holder: "a".into(),
+            others: vec!["b".into(), "c".into()],
+        }
+    }
+
+    #[test]
+    fn findings_are_read_as_they_were_written() {
+        let unusable = BTreeMap::from([("d".into(), "it has no podCIDR".into())]);
+        let some = StoreFindings { conflicts: vec![conflict(1), conflict(2)], unusable };
+        for findings in [some, StoreFindings::default()] {
+            assert_eq!(StoreFindings::read(findings.to_json().trim_end()), Some(findings));
+        }
+        assert_eq!(StoreFindings::read("{\"requests\":[]}"), None);
+    }
+
+    #[test]
+    fn findings_of_a_server_have_a_size() {
+        let named = |number: usize| -> Box<str> { format!("node-{number}").into() };
+        let long: Box<str> = "x".repeat(9_999).into();
+        let many = StoreFindings {
+            conflicts: (0..1_000).map(conflict).collect(),
+            unusable: (0..1_000).map(|number| (named(number), long.clone())).collect(),
+        };
+        let read = StoreFindings::read(many.to_json().trim_end()).expect("a line of findings");
+        assert_eq!((read.conflicts.len(), read.unusable.len()), (MAX_FINDINGS, MAX_FINDINGS));
+        assert!(read.unusable.values().all(|why| why.len() < MAX_REASON_BYTES + 50));
+    }
+}

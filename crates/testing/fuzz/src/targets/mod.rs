@@ -1,0 +1,32 @@
+//! The targets, by what they read.
+
+use crate::Target;
+
+macro_rules! targets {
+    ($($name:ident: $mutations:literal,)*) => {
+        $(mod $name;)*
+
+        /// All of them.
+        pub const TARGETS: &[Target] =
+            &[$(Target { name: stringify!($name), run: $name::run, mutations: $mutations }),*];
+    };
+}
+
+targets! {
+    cni_stdin: 6_000,
+    ec2_xml: 100_000,
+    host_local_files: 2_000,
+    kubernetes: 10_000,
+    lease_server_request: 3_000,
+    netlink_dumps: 5_000,
+    network_config: 30_000,
+    node_requests: 10_000,
+    page_queries: 300,
+    probe: 300_000,
+    saved_rules: 10_000,
+    subnet_env: 50_000,
+    tunnel_packets: 20_000,
+    vici: 300_000,
+    wire: 40_000,
+    wireguard_messages: 200,
+}

@@ -1,0 +1,30 @@
+//! Whether pods reach each other: what an operator asks of nodes, the test pod that a node makes for it, and what is
+//! found.
+//!
+//! Pure: what is said between operator and nodes ([`protocol`]), packets and what is in them (`packet`, `exchange`), one
+//! conversation each (`udp_trial`, `tcp_trial`), all conversations of a pod (`pod`), what is wrong when one fails
+//! ([`cause`]). At the rim: the pod's devices and its end of them (`rim`), and the thread that it lives in
+//! ([`TestPod`]).
+//!
+//! A test pod is a pair of veth devices whose far end is spoken at by this process, in IP packets. To the kernel it is
+//! a pod: what it sends is forwarded, filtered and masqueraded as any pod's is. It takes no namespace, and so no more
+//! rights than the daemon has anyway.
+
+pub mod cause;
+mod exchange;
+mod in_kernel;
+mod packet;
+mod pod;
+pub mod protocol;
+mod tcp_trial;
+mod test_pod;
+mod udp_trial;
+
+pub use in_kernel::sweep;
+pub use test_pod::{News, PodPlan, TestPod, wait_until_gone};
+
+/// Which requests are about this.
+pub const KIND: &str = "connectivity";
+
+/// Where test pods listen, unless the request says otherwise. They are alone at their addresses.
+pub const PORT: u16 = 8476;

@@ -1,0 +1,239 @@
+//! TCP as two test pods speak it with each other: one segment at a time, and who asks sends again what was not
+//! answered. So a connection is made, questions of full size go over it in order, and each is answered; nothing more
+//! is needed to know whether TCP passes, and to a firewall that keeps track it is a connection like any other.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::exchange;
+use crate::packet::{Flow, Segment};
+use crate::protocol::Outcome;
+use crate::udp_trial::{TRIAL_TIMEOUT, judge, no_answer};
+
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// Questions of a trial, one after the other.
+const QUESTIONS: u32 = 8;
+/// A conversation whose peer falls silent is forgotten after this time.
+const CONVERSATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Conversations at once.
+const MAX_CONVERSATIONS: usize = 4096;
+
+/// Who asks. Time counts from when it began.
+#[derive(Debug)]
+pub(crate) struct TcpTrial {
+    number: u64,
+    /// Of a question, in bytes.
+    size: usize,
+    from: Vec<IpAddr>,
+    first: u32,
+    /// What the other side has begun to count from, once it is known.
+    theirs: Option<u32>,
+    answered: u32,
+    next: Duration,
+    complaint: Option<String>,
+    outcome: Option<Outcome>,
+    ended: bool,
+}
+
+impl TcpTrial {
+    pub(crate) fn new(number: u64, size: usize, from: Vec<IpAddr>) -> Self {
+        Self {
+            number,
+            size: size.max(exchange::SMALLEST),
+            from,
+            first: number as u32,
+            theirs: None,
+            answered: 0,
+            next: Duration::ZERO,
+            complaint: None,
+            outcome: None,
+            ended: false,
+        }
+    }
+
+    /// What is to be sent now, if something is.
+    pub(crate) fn tick(&mut self, now: Duration) -> Option<Segment> {
+        if self.outcome.is_some() {
+            let ended = std::mem::replace(&mut self.ended, true);
+            return (!ended && self.theirs.is_some()).then(|| self.segment(true, Vec::new()));
+        }
+        if now >= TRIAL_TIMEOUT {
+            let why = match (self.complaint.take(), self.theirs.is_some()) {
+                (Some(complaint), _) => complaint,
+                (None, false) => no_answer(None),
+                (None, true) => {
+                    format!("connected, but {} bytes do not come back", self.size)
+                }
+            };
+            self.outcome = Some(Outcome::Failed(why));
+            return self.tick(now);
+        }
+        if now < self.next {
+            return None;
+        }
+        self.next = now + RETRY_INTERVAL;
+        Some(match self.theirs {
+            None => Segment { seq: self.first, syn: true, ..Segment::default() },
+            Some(_) => self.segment(false, exchange::question(self.ask_number(), self.size)),
+        })
+    }
+
+    pub(crate) fn receive(&mut self, segment: &Segment, now: Duration) {
+        if self.outcome.is_some() {
+            return;
+        }
+        if segment.rst {
+            self.complaint = Some("the connection is refused: something rejects it".to_owned());
+            return;
+        }
+        match self.theirs {
+            None if segment.syn && segment.ack == self.first.wrapping_add(1) => {
+                self.theirs = Some(segment.seq);
+                self.next = Duration::ZERO;
+            }
+            Some(_) if segment.ack == self.seq().wrapping_add(self.size as u32) => {
+                let Some(seen) = exchange::seen(&segment.data, self.ask_number(), self.size) else {
+                    return;
+                };
+                self.answered += 1;
+                self.next = Duration::ZERO;
+                let judged = judge(seen, &self.from, now);
+                if self.answered == QUESTIONS || matches!(judged, Outcome::Failed(_)) {
+                    self.outcome = Some(judged);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn complain(&mut self, words: &str) {
+        self.complaint = Some(words.to_owned());
+    }
+
+    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    fn ask_number(&self) -> u64 {
+        self.number.wrapping_add(u64::from(self.answered) + 1)
+    }
+
+    fn seq(&self) -> u32 {
+        self.first.wrapping_add(1).wrapping_add(self.answered * self.size as u32)
+    }
+
+    fn segment(&self, rst: bool, data: Vec<u8>) -> Segment {
+        let theirs = self.theirs.unwrap_or_default().wrapping_add(1);
+        let ack = theirs.wrapping_add(self.answered * self.size as u32);
+        Segment { seq: self.seq(), ack, syn: false, rst, data }
+    }
+}
+
+/// Who answers. It never speaks first, and what it has said it says again when it is asked again.
+#[derive(Debug, Default)]
+pub(crate) struct TcpAnswering(BTreeMap<Flow, Conversation>);
+
+#[derive(Debug)]
+struct Conversation {
+    /// What comes next of theirs, and what was said to what came last.
+    next: u32,
+    said: Segment,
+    heard: Duration,
+}
+
+impl TcpAnswering {
+    /// By this clock.
+    pub(crate) fn receive(
+        &mut self,
+        flow: &Flow,
+        segment: &Segment,
+        now: Duration,
+    ) -> Option<Segment> {
+        if segment.rst {
+            self.0.remove(flow);
+            return None;
+        }
+        if segment.syn {
+            if self.0.len() >= MAX_CONVERSATIONS {
+                self.0.retain(|_, it| now.saturating_sub(it.heard) < CONVERSATION_TIMEOUT);
+            }
+            if self.0.len() >= MAX_CONVERSATIONS {
+                return None;
+            }
+            let next = segment.seq.wrapping_add(1);
+            // The same again if the answer was lost.
+            let seq = segment.seq.rotate_left(16);
+            let said = Segment { seq, ack: next, syn: true, ..Segment::default() };
+            self.0.insert(*flow, Conversation { next, said: said.clone(), heard: now });
+            return Some(said);
+        }
+        let known = self.0.get_mut(flow)?;
+        known.heard = now;
+        if segment.seq == known.next && !segment.data.is_empty() {
+            let answer = exchange::answer(&segment.data, flow.from.0)?;
+            let length = segment.data.len() as u32;
+            known.next = known.next.wrapping_add(length);
+            let after = u32::from(known.said.syn) + known.said.data.len() as u32;
+            known.said = Segment {
+                seq: known.said.seq.wrapping_add(after),
+                ack: known.next,
+                data: answer,
+                ..Segment::default()
+            };
+            return Some(known.said.clone());
+        }
+        let is_last = segment.seq.wrapping_add(segment.data.len() as u32) == known.next;
+        (is_last && !segment.data.is_empty()).then(|| known.said.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that loses what `lost` says, counted over both directions.
+    fn talk(lost: impl Fn(u32) -> bool, size: usize) -> Outcome {
+        let from: IpAddr = "10.5.1.254".parse().expect("an address");
+        let to: IpAddr = "10.5.2.254".parse().expect("an address");
+        let flow = Flow { from: (from, 9000), to: (to, 8476) };
+        let mut trial = TcpTrial::new(7, size, vec![from]);
+        let mut answering = TcpAnswering::default();
+        let (mut now, mut count) = (Duration::ZERO, 0);
+        let mut passes = || {
+            count += 1;
+            !lost(count)
+        };
+        loop {
+            while let Some(segment) = trial.tick(now) {
+                let answer = passes().then(|| answering.receive(&flow, &segment, now)).flatten();
+                if let Some(answer) = answer.filter(|_| passes()) {
+                    trial.receive(&answer, now);
+                }
+            }
+            if let Some(outcome) = trial.outcome() {
+                return outcome.clone();
+            }
+            now += Duration::from_millis(50);
+        }
+    }
+
+    #[test]
+    fn a_connection_carries_what_is_asked_and_answered() {
+        assert_eq!(talk(|_| false, 1400), Outcome::Passed(0));
+    }
+
+    #[test]
+    fn what_is_lost_on_the_way_is_sent_again() {
+        let outcome = talk(|count| count % 4 == 0, 1400);
+        assert!(matches!(outcome, Outcome::Passed(_)), "{outcome:?}");
+    }
+
+    #[test]
+    fn a_connection_that_is_not_made_is_told_from_one_over_which_nothing_comes_back() {
+        let Outcome::Failed(why) = talk(|_| true, 1400) else { panic!("it failed") };
+        assert!(why.contains("no answer"), "{why}");
+        let Outcome::Failed(why) = talk(|count| count > 2, 1400) else { panic!("it failed") };
+        assert!(why.contains("1400 bytes do not come back"), "{why}");
+    }
+}

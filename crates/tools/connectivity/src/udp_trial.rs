@@ -1,0 +1,129 @@
+//! One question in a datagram, asked again until it is answered or time is up.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::exchange;
+use crate::protocol::Outcome;
+
+/// When it is asked again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// How long an answer is waited for.
+pub(crate) const TRIAL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Time counts from when it began.
+#[derive(Debug)]
+pub(crate) struct UdpTrial {
+    number: u64,
+    size: usize,
+    /// From which addresses it may seem to come.
+    from: Vec<IpAddr>,
+    next: Duration,
+    complaint: Option<String>,
+    outcome: Option<Outcome>,
+}
+
+impl UdpTrial {
+    pub(crate) fn new(number: u64, size: usize, from: Vec<IpAddr>) -> Self {
+        let next = Duration::ZERO;
+        Self {
+            number,
+            size: size.max(exchange::SMALLEST),
+            from,
+            next,
+            complaint: None,
+            outcome: None,
+        }
+    }
+
+    /// What is to be sent now, if something is.
+    pub(crate) fn tick(&mut self, now: Duration) -> Option<Vec<u8>> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        if now >= TRIAL_TIMEOUT {
+            self.outcome = Some(Outcome::Failed(no_answer(self.complaint.take())));
+            return None;
+        }
+        if now < self.next {
+            return None;
+        }
+        self.next = now + RETRY_INTERVAL;
+        Some(exchange::question(self.number, self.size))
+    }
+
+    /// Whether it was for this one.
+    pub(crate) fn receive(&mut self, data: &[u8], now: Duration) -> bool {
+        let Some(seen) = exchange::seen(data, self.number, self.size) else { return false };
+        if self.outcome.is_none() {
+            self.outcome = Some(judge(seen, &self.from, now));
+        }
+        true
+    }
+
+    pub(crate) fn complain(&mut self, words: &str) {
+        self.complaint = Some(words.to_owned());
+    }
+
+    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+}
+
+pub(crate) fn no_answer(complaint: Option<String>) -> String {
+    complaint.unwrap_or_else(|| format!("no answer within {} s", TRIAL_TIMEOUT.as_secs()))
+}
+
+/// It came back: whether it had come from where it should.
+pub(crate) fn judge(seen: IpAddr, from: &[IpAddr], after: Duration) -> Outcome {
+    if from.contains(&seen) {
+        return Outcome::Passed(after.as_micros() as u64);
+    }
+    let expected: Vec<String> = from.iter().map(ToString::to_string).collect();
+    Outcome::Failed(format!(
+        "it arrives, but as if from {seen} instead of {}",
+        expected.join(" or ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "10.5.1.254";
+
+    fn own() -> IpAddr {
+        OWN.parse().expect("an address")
+    }
+
+    #[test]
+    fn it_asks_again_until_it_is_answered() {
+        let mut trial = UdpTrial::new(7, 64, vec![own()]);
+        let asked = trial.tick(Duration::ZERO).expect("a question");
+        assert_eq!(trial.tick(RETRY_INTERVAL / 2), None);
+        assert_eq!(trial.tick(RETRY_INTERVAL), Some(asked.clone()));
+        let answer = exchange::answer(&asked, own()).expect("an answer");
+        assert!(trial.receive(&answer, RETRY_INTERVAL));
+        assert_eq!(trial.outcome(), Some(&Outcome::Passed(250_000)));
+        assert_eq!(trial.tick(2 * RETRY_INTERVAL), None);
+    }
+
+    #[test]
+    fn what_arrives_from_another_address_was_masqueraded() {
+        let mut trial = UdpTrial::new(7, 64, vec![own()]);
+        let asked = trial.tick(Duration::ZERO).expect("a question");
+        let answer = exchange::answer(&asked, "10.5.1.0".parse().expect("an address"));
+        assert!(trial.receive(&answer.expect("an answer"), RETRY_INTERVAL));
+        let Some(Outcome::Failed(why)) = trial.outcome() else { panic!("it failed") };
+        assert!(why.contains("10.5.1.0 instead of 10.5.1.254"), "{why}");
+    }
+
+    #[test]
+    fn what_is_not_answered_fails_with_what_a_router_said() {
+        let mut trial = UdpTrial::new(7, 64, vec![own()]);
+        trial.tick(Duration::ZERO);
+        trial.complain("10.0.0.1 says no");
+        trial.tick(TRIAL_TIMEOUT);
+        assert_eq!(trial.outcome(), Some(&Outcome::Failed("10.0.0.1 says no".to_owned())));
+    }
+}

@@ -1,0 +1,77 @@
+//! Who reaches whom: a number for each pair of nodes, for the browser to colour.
+
+use std::collections::HashMap;
+
+use flannel_state::{PeerCondition, PeerState};
+
+use crate::node_report::is_unreached;
+use crate::picture::{NodeView, Picture};
+
+/// Number of nodes up to which every pair is shown. Beyond that a matrix is too small to read, and asking all nodes
+/// of all others is too much: then the map shows how one node sees all others.
+pub(crate) const MAX_MATRIX_NODES: usize = 64;
+
+/// Values that are not a round trip in microseconds.
+const SELF: i64 = -1;
+const PROGRAMMED: i64 = -2;
+const INCOMPLETE: i64 = -3;
+const VANISHED: i64 = -4;
+const UNUSABLE: i64 = -5;
+const UNKNOWN: i64 = -6;
+const UNREACHED: i64 = -7;
+
+fn cell(seen: &PeerState) -> i64 {
+    let latency = seen.probe.as_ref().and_then(|probe| probe.latency_micros);
+    match seen.condition {
+        _ if is_unreached(seen) => UNREACHED,
+        PeerCondition::Incomplete => INCOMPLETE,
+        PeerCondition::Vanished => VANISHED,
+        PeerCondition::Unusable => UNUSABLE,
+        PeerCondition::Programmed => {
+            latency.and_then(|micros| i64::try_from(micros).ok()).unwrap_or(PROGRAMMED)
+        }
+    }
+}
+
+/// Values row by row, each in the order of the nodes; `None` where there are too many.
+pub(crate) fn cells(picture: &Picture) -> Option<Vec<Vec<i64>>> {
+    let nodes: Vec<&NodeView> = picture.nodes.values().collect();
+    (nodes.len() <= MAX_MATRIX_NODES).then(|| {
+        let row = |from: &&NodeView| nodes.iter().map(|to| pair(from, to)).collect();
+        nodes.iter().map(row).collect()
+    })
+}
+
+fn pair(from: &NodeView, to: &NodeView) -> i64 {
+    if from.lease.subnet == to.lease.subnet {
+        return SELF;
+    }
+    let seen = from.peers.as_ref().and_then(|peers| seen_of(peers, to));
+    seen.map_or(UNKNOWN, cell)
+}
+
+fn seen_of<'a>(peers: &'a HashMap<String, PeerState>, to: &NodeView) -> Option<&'a PeerState> {
+    let v4 = to.lease.subnet.v4().map(|net| net.to_string());
+    let v6 = to.lease.subnet.v6().map(|net| net.to_string());
+    v4.into_iter().chain(v6).find_map(|key| peers.get(&key))
+}
+
+/// How one node sees all others, by their ids.
+pub(crate) fn seen_by(
+    picture: &Picture,
+    from: &NodeView,
+    peers: Vec<PeerState>,
+) -> Vec<(String, i64)> {
+    let key = |seen: PeerState| {
+        let key = seen.subnet.clone().or(seen.ipv6_subnet.clone())?;
+        Some((key, seen))
+    };
+    let peers: HashMap<String, PeerState> = peers.into_iter().filter_map(key).collect();
+    let of = |to: &NodeView| {
+        if from.lease.subnet == to.lease.subnet {
+            return SELF;
+        }
+        seen_of(&peers, to).map_or(UNKNOWN, cell)
+    };
+    picture.nodes.values().map(|to| (to.lease.subnet.to_string(), of(to))).collect()
+}

@@ -1,0 +1,150 @@
+//! One ask and its answer, with a socket of its own: the kernel then lets nothing in but what comes from the
+//! address that was asked, and tells if nobody listens there.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+
+use super::{random_nonce, socket};
+use crate::verdict::{Answered, Outcome};
+use crate::wire::{Ask, REPLY, Reply};
+
+/// Between two nodes, one way.
+pub(crate) struct Exchange {
+    /// Its port is whichever is free.
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    /// Subnet of this node's own lease.
+    pub(crate) subnet: IpNet,
+    /// Which family in the tunnel is examined.
+    pub(crate) about_v6: bool,
+    /// Cookie as the peer has given it out; 0 for none yet.
+    pub(crate) cookie: u64,
+    /// The largest packet that passes, where larger ones are known to vanish.
+    pub(crate) fits: Option<NonZeroU16>,
+}
+
+pub(crate) struct Question {
+    /// Bytes of the whole IP packet.
+    pub(crate) size: u32,
+    /// Without a checksum.
+    pub(crate) plain: bool,
+    pub(crate) patience: Duration,
+    /// When the peer was first asked in this turn.
+    pub(crate) since: Instant,
+}
+
+/// What a clock may be off, and a packet late.
+const SLACK: Duration = Duration::from_millis(50);
+
+impl Exchange {
+    pub(crate) async fn ask(&mut self, question: &Question) -> Outcome {
+        let asked = tokio::time::timeout(question.patience, self.try_ask(question)).await;
+        match asked {
+            Err(_) => Outcome::Silent,
+            Ok(Ok(answered)) => Outcome::Answered(answered),
+            Ok(Err(Failed::Sending(error))) => Outcome::Unsent(in_words(&error)),
+            Ok(Err(Failed::Refused)) => Outcome::Refused,
+            Ok(Err(Failed::Lost)) => {
+                // A router on the way says that there is no way, or the kernel that nobody answers ARP.
+                Outcome::Silent
+            }
+        }
+    }
+
+    async fn try_ask(&mut self, question: &Question) -> Result<Answered, Failed> {
+        let socket = socket::asking(self.from).map_err(Failed::Sending)?;
+        if question.plain {
+            socket::leave_out_checksums(&socket, true).map_err(Failed::Sending)?;
+        }
+        socket.connect(self.to).await.map_err(Failed::Sending)?;
+        // Twice at most: once for a cookie.
+        let mut has_been_challenged = false;
+        loop {
+            let mut ask = Ask {
+                nonce: random_nonce().map_err(Failed::Sending)?,
+                cookie: self.cookie,
+                subnet: self.subnet,
+                about_v6: self.about_v6,
+                plain: question.plain,
+                fits: self.fits,
+            };
+            // A peer that must be challenged first is asked with a short packet.
+            let size = if self.cookie == 0 { 0 } else { payload(self.to.ip(), question.size) };
+            let sent = Instant::now();
+            match socket.send(&ask.encode(size)).await {
+                Ok(_) => {}
+                // More than the device takes.
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
+                    return Err(Failed::Lost);
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    return Err(Failed::Refused);
+                }
+                Err(error) => return Err(Failed::Sending(error)),
+            }
+            match receive(&socket, &mut ask).await? {
+                Reply::Challenge { cookie, .. } if !has_been_challenged => {
+                    has_been_challenged = true;
+                    self.cookie = cookie;
+                }
+                Reply::Challenge { .. } => return Err(Failed::Lost),
+                Reply::Answer(answer) => {
+                    let here = question.since.elapsed() + SLACK;
+                    return Ok(Answered {
+                        latency: sent.elapsed(),
+                        standing: answer.standing,
+                        has_heard: answer.heard.is_some_and(|heard| heard <= here),
+                        machine: answer.machine,
+                    });
+                }
+            }
+        }
+    }
+}
+
+async fn receive(socket: &tokio::net::UdpSocket, ask: &mut Ask) -> Result<Reply, Failed> {
+    let mut bytes = [0; REPLY + 1];
+    loop {
+        let length = match socket.recv(&mut bytes).await {
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Err(Failed::Refused);
+            }
+            Err(_) => return Err(Failed::Lost),
+        };
+        let reply = bytes.get(..length).and_then(Reply::read);
+        if let Some(reply) = reply.filter(|reply| reply.nonce() == ask.nonce) {
+            return Ok(reply);
+        }
+    }
+}
+
+enum Failed {
+    Sending(io::Error),
+    Refused,
+    Lost,
+}
+
+/// What is left for us of a packet of this size.
+fn payload(to: IpAddr, size: u32) -> usize {
+    usize::try_from(size).unwrap_or_default().saturating_sub(crate::header(to.is_ipv6()))
+}
+
+fn in_words(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "this node's own firewall does not let them out (output rules)".to_owned()
+        }
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL) => {
+            format!("there is no route ({error})")
+        }
+        Some(libc::EADDRNOTAVAIL) => {
+            "this node does not have the address that it is to send from".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,187 @@
+//! What may drop a packet on its way over this node: rules, queues and filters, policies of IPsec.
+
+use std::net::IpAddr;
+
+use flannel_backend::TunnelPath;
+use flannel_common::Family;
+use flannel_common::xfrm::Direction;
+use flannel_kernel::look::Device;
+use flannel_state::{Finding, Layer};
+
+use super::{Entrance, Walk};
+use crate::firewall::{Conversation, Drop, Dropped, Hook, ICMP, ICMPV6, Packet, Rules, TCP, UDP};
+use crate::hop::Hops;
+use crate::judge::{may_drop, some_of_many};
+use crate::queues::{self, Header};
+
+/// A packet of the tunnel, as it is between two nodes.
+pub(super) struct Outer<'a> {
+    pub(super) hook: Hook,
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    pub(super) card: &'a str,
+    /// The other node.
+    pub(super) about: IpAddr,
+    /// The family of pods' packets in it.
+    pub(super) inner: Family,
+}
+
+impl Walk<'_> {
+    /// Whether a packet from pod to pod passes what is asked between its device and the next.
+    pub(super) fn passes_rules(
+        &self,
+        hops: &mut Hops,
+        (src, dst): (IpAddr, IpAddr),
+        entered: Option<&Entrance>,
+        link: &str,
+        goes_to: Option<String>,
+    ) -> bool {
+        if !self.has_room_for_connections(hops) {
+            return false;
+        }
+        let hook = if entered.is_some() { Hook::Forward } else { Hook::Out };
+        let directions: &[Direction] = match hook {
+            Hook::Forward => &[Direction::Forward, Direction::Out],
+            _ => &[Direction::Out],
+        };
+        if let Some(fault) = self.policies.blocking(directions, src, dst, None) {
+            return hops.take("policy", Err(fault));
+        }
+        let packet = Packet {
+            iif: entered.map(|entered| entered.device.clone()).unwrap_or_default(),
+            oif: link.to_owned(),
+            bridge_ports: [entered.and_then(|entered| entered.port.clone()), goes_to],
+            ..Packet::first(hook, src, dst, TCP)
+        };
+        if !self.judge_rules(hops, &packet, "it", true) {
+            return false;
+        }
+        // What is not TCP may be dropped on purpose.
+        let icmp = if dst.is_ipv4() { ICMP } else { ICMPV6 };
+        for (protocol, name) in [(icmp, "ICMP (ping)"), (UDP, "UDP")] {
+            let other = Packet { protocol, ..packet.clone() };
+            if let Some(drop) = self.rules.drops(&other) {
+                let what = format!("{} drops {name}, and not TCP", drop.rule);
+                hops.found("rules", Finding::warning(Layer::Firewall, what, "", drop.fix));
+            }
+        }
+        if !self.rules.unread().is_empty() {
+            hops.unknown(
+                "rules",
+                format!(
+                    "rules cannot be read by {}: what they drop is not known",
+                    self.rules.unread().join(", ")
+                ),
+            );
+        }
+        true
+    }
+
+    /// Whether a packet of the tunnel passes what is asked at the card.
+    pub(super) fn passes_on_the_wire(&self, hops: &mut Hops, outer: &Outer<'_>) -> bool {
+        let Outer { hook, src, dst, card, about, inner } = *outer;
+        let path = self.node.encapsulation.path(inner);
+        // What is around the packets of a family may always be of one family: others are not sent there.
+        let fits = |path: &&TunnelPath| path.outer_family.is_none_or(|it| it == Family::of(dst));
+        let Some(path) = path.filter(fits) else { return true };
+        let (protocol, port) = path.outer.on_the_wire();
+        let (direction, towards) = match hook {
+            Hook::In => (Direction::In, "of"),
+            _ => (Direction::Out, "to"),
+        };
+        if let Some(fault) = self.policies.blocking(&[direction], src, dst, Some(protocol)) {
+            return hops.take("policy", Err(fault));
+        }
+        let packet = Packet {
+            port,
+            iif: card.to_owned(),
+            oif: card.to_owned(),
+            ..Packet::first(hook, src, dst, protocol)
+        };
+        if !self.judge_rules(hops, &packet, &format!("the tunnel {towards} {about}"), false) {
+            return false;
+        }
+        let header = Header { src, dst, protocol: Some(protocol), port };
+        let Some(device) = self.kernel.device(card) else { return true };
+        match hook {
+            Hook::In => self.passes_queues(hops, self.queues.coming_in(device, header)),
+            _ => self.leaves_by(hops, device, header),
+        }
+    }
+
+    /// Whether a packet passes the filters and the queue of the device that it leaves by; what delays it there is told.
+    pub(super) fn leaves_by(&self, hops: &mut Hops, device: &Device, header: Header) -> bool {
+        self.queues.delays(device).into_iter().for_each(|delay| hops.found("queue", delay));
+        self.passes_queues(hops, self.queues.going_out(device, header))
+    }
+
+    /// Takes a packet through the rules as it is, as large as it may be, and as a later one of its conversation.
+    /// `say`: also where nothing drops it.
+    pub(super) fn judge_rules(
+        &self,
+        hops: &mut Hops,
+        packet: &Packet,
+        it: &str,
+        say: bool,
+    ) -> bool {
+        let largest = match packet.hook {
+            Hook::In | Hook::Out if packet.protocol != TCP => {
+                self.node.underlay.as_ref().map(|underlay| underlay.mtu)
+            }
+            _ => self.node.mtu,
+        };
+        let found = judge_kinds(&self.rules, packet, largest);
+        if let Some(drop) = found.surely {
+            let what = format!("{} drops {it}{}", drop.rule, found.when);
+            hops.wrong("rules", Layer::Firewall, what, drop.fix);
+            return !found.when.is_empty();
+        }
+        let named = some_of_many(found.perhaps);
+        let none = named.is_empty();
+        named.iter().for_each(|drop| hops.found("rules", may_drop(Layer::Firewall, drop)));
+        if say && none && self.rules.unread().is_empty() {
+            hops.good("rules", "nothing that can be told from outside drops it");
+        }
+        true
+    }
+
+    pub(super) fn passes_queues(&self, hops: &mut Hops, dropped: Dropped) -> bool {
+        if let Some(drop) = dropped.surely {
+            return hops.take("queue", Err(queues::finding(drop)));
+        }
+        let perhaps = dropped.perhaps.iter();
+        perhaps.for_each(|drop| hops.found("queue", may_drop(Layer::Queues, drop)));
+        true
+    }
+}
+
+/// What rules do to the packets of a conversation.
+pub(super) struct JudgedKinds {
+    pub(super) surely: Option<Drop>,
+    /// Which of its packets are dropped, in words; empty for the first of them.
+    pub(super) when: String,
+    pub(super) perhaps: Vec<Drop>,
+}
+
+/// Takes a packet through rules as it is, as large as it may be, and as a later one of its conversation.
+pub(super) fn judge_kinds(rules: &Rules, packet: &Packet, largest: Option<u32>) -> JudgedKinds {
+    let full = largest.map(|length| Packet { length, ..packet.clone() });
+    let later = Packet { conversation: Conversation::Established, ..packet.clone() };
+    let of_size = full.as_ref().map(|full| format!(" where it has {} bytes", full.length));
+    let kinds = [
+        (Some(packet), String::new()),
+        (full.as_ref(), of_size.unwrap_or_default()),
+        (Some(&later), " once its connection is made".to_owned()),
+    ];
+    let mut perhaps: Vec<Drop> = Vec::new();
+    for (kind, when) in kinds {
+        let Some(kind) = kind else { continue };
+        let dropped = rules.judge(kind);
+        if dropped.surely.is_some() {
+            return JudgedKinds { surely: dropped.surely, when, perhaps: Vec::new() };
+        }
+        let new = dropped.perhaps.into_iter();
+        perhaps.extend(new.filter(|drop| !perhaps.contains(drop)).collect::<Vec<_>>());
+    }
+    JudgedKinds { surely: None, when: String::new(), perhaps }
+}
