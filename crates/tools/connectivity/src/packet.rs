@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use etherparse::checksum::Sum16BitWords;
 use etherparse::{
     Icmpv4Slice, Icmpv6Slice, IpNumber, IpSlice, LaxIpSlice, PacketBuilder, TcpHeader, TcpSlice,
     UdpSlice,
@@ -77,9 +78,10 @@ pub(crate) fn write(flow: &Flow, content: &Content) -> Vec<u8> {
 /// `None` for what is broken, in pieces, or something else.
 pub(crate) fn read(packet: &[u8]) -> Option<(Flow, Content)> {
     let ip = IpSlice::from_slice(packet).ok()?;
+    // Summed as it came: a header that was parsed has lost its reserved bit. An intact one, with its checksum, sums up
+    // to nothing.
     let header_is_intact = ip.ipv4().is_none_or(|ip| {
-        let header = ip.header().to_header();
-        header.calc_header_checksum() == header.header_checksum
+        Sum16BitWords::new().add_slice(ip.header().slice()).ones_complement() == 0
     });
     if !header_is_intact || ip.is_fragmenting_payload() {
         return None;
@@ -216,18 +218,27 @@ mod tests {
         }
 
         #[test]
-        fn what_was_damaged_on_the_way_is_not_read(is_v4: bool, at in 0usize..60, bit in 0u8..8) {
-            let content = Content::Udp(vec![7; 40]);
-            let mut packet = write(&flow(is_v4), &content);
-            packet[at] ^= 1 << bit;
-            // Neither hop limit, traffic class nor flow label is protected in IPv6.
-            prop_assume!(is_v4 || !matches!(at, 0..=3 | 7));
-            prop_assert_ne!(read(&packet), Some((flow(is_v4), content)));
-        }
-
-        #[test]
         fn nothing_that_comes_in_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = read(&bytes);
+        }
+    }
+
+    #[test]
+    fn no_packet_with_a_wrong_bit_is_read() {
+        let segment = Segment { seq: 1, ack: 2, data: vec![7; 40], ..Segment::default() };
+        for (is_v4, content) in [true, false].into_iter().flat_map(|is_v4| {
+            [Content::Udp(vec![7; 40]), Content::Tcp(segment.clone())].map(|it| (is_v4, it))
+        }) {
+            let whole = write(&flow(is_v4), &content);
+            for (at, bit) in (0..whole.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+                // Neither hop limit, traffic class nor flow label is protected in IPv6.
+                if !is_v4 && matches!(at, 0..=3 | 7) {
+                    continue;
+                }
+                let mut packet = whole.clone();
+                packet[at] ^= 1 << bit;
+                assert_eq!(read(&packet), None, "bit {bit} of byte {at}, IPv4: {is_v4}");
+            }
         }
     }
 

@@ -89,6 +89,9 @@ fn what_is_restored_is_told_with_who_undid_it_and_for_how_long_it_was_away() -> 
     put_peers(&lab, 200..220)?;
     told(&lab, "peer-announced", "10.244.219.0/24")?;
     let shell = |command: &str| node.exec(&["sh", "-ec", command]);
+    // Leases are told of when they are read, which is before their entries are in the kernel.
+    let routes = || shell("ip route show dev flannel.1").map(|routes| routes.lines().count());
+    lab.wait_until("the routes to all peers", LIMIT, || routes().is_ok_and(|routes| routes >= 20))?;
     // One, by a command that is still there when it is asked who it is.
     shell("ip route del 10.244.200.0/24 dev flannel.1; sleep 0.2")?;
     let one = told(&lab, "entry-restored", "restored route 10.244.200.0/24 after ")?;
