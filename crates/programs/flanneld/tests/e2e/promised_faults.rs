@@ -88,6 +88,8 @@ fn a_peers_daemon_that_was_killed_is_named_there_and_elsewhere() -> Result<()> {
                 .remark(),
             status(1, "daemon", "flanneld is not running there", "systemctl restart flanneld")
                 .remark(),
+            // By a node whose own daemon has not yet found out which of the two it is.
+            also("UDP port 8475 does not answer at 192.168.100.2, which answer a ping"),
         ],
         |()| lab.node(2).flanneld().start().unwrap(),
     )
