@@ -25,7 +25,7 @@ pub fn trial_wishes(
 ) -> Wishes {
     let held = HeldPort::all(current);
     let mut trial = Wishes::default();
-    for name in device_names(next) {
+    for name in BTreeSet::from_iter(next.device_names()) {
         let (before, after) = (DeviceParts::of(current, name), DeviceParts::of(next, name));
         if before.differ_only_in_settings(&after) || before.is_empty() && exists(name) {
             continue;
@@ -48,12 +48,14 @@ fn foundations_beside<E: KeyedEntry>(current: &[E], next: &[E]) -> Vec<E> {
     next.iter().filter(is_foundation).filter(is_new).cloned().collect()
 }
 
-fn device_names(wishes: &Wishes) -> BTreeSet<IfName> {
-    let links = wishes.kernel.iter().filter_map(|entry| match entry {
-        Entry::Link(link) => Some(link.name),
-        _ => None,
-    });
-    links.collect()
+impl Wishes {
+    /// Names of the devices among the entries.
+    pub fn device_names(&self) -> impl Iterator<Item = IfName> {
+        self.kernel.iter().filter_map(|entry| match entry {
+            Entry::Link(link) => Some(link.name),
+            _ => None,
+        })
+    }
 }
 
 /// All entries of one device.
@@ -178,7 +180,7 @@ impl HeldPort {
 /// The part of a trial that stays when the new backend takes over: everything under its own name.
 #[must_use]
 pub fn without_trial_devices(next: &Wishes, mut trial: Wishes) -> Wishes {
-    let names = device_names(next);
+    let names = BTreeSet::from_iter(next.device_names());
     trial.kernel.retain(|entry| entry.link().is_none_or(|link| names.contains(&link)));
     trial.tunnel.retain(|entry| match entry {
         TunnelEntry::Device(tunnel) => names.iter().any(|name| name.as_str() == tunnel.device),

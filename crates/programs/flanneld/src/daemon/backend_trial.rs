@@ -75,7 +75,8 @@ impl Daemon {
         let facts = &self.host.facts;
         let current = self.network.base(self.own.lease(), &self.setup.options);
         let next = network.base(&self.lease_in(network), &self.setup.options);
-        let exists = |name| facts.interface(name).is_some();
+        let is_strangers = |name| !self.config.trial_devices.contains(&name);
+        let exists = |name| facts.interface(name).is_some() && is_strangers(name);
         trial_wishes(&current, &next, exists, (self.spare_port)())
     }
 
@@ -92,6 +93,7 @@ impl Daemon {
         wishes: Wishes,
         purpose: TrialPurpose,
     ) {
+        self.config.trial_devices.extend(wishes.device_names());
         self.config.tried = wishes.clone();
         self.config.trial = Some(purpose);
         self.act(Action::BeginTrial { networks: network.networks(), wishes });

@@ -1,10 +1,11 @@
 //! The network config: followed when it changes, refused when it cannot be used here.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::Instant;
 
 use flannel_backend::{Answers, UsableConfig, Wishes};
-use flannel_common::Tries;
+use flannel_common::{IfName, Tries};
 use flannel_lease::{NetworkConfig, NetworkMove};
 
 use super::Daemon;
@@ -33,6 +34,9 @@ pub(super) struct ConfigState {
     pub(super) trial: Option<TrialPurpose>,
     /// What is wanted for that; and for a moment longer when the node changes over.
     pub(super) tried: Wishes,
+    /// Names of the devices that trials have made here so far. One of them that is still known to be on the node is what
+    /// an earlier trial has left for a moment, and no stranger's.
+    pub(super) trial_devices: BTreeSet<IfName>,
     /// The network has not yet been seen to work.
     pub(super) probation: Option<Probation>,
     seed: u64,
@@ -48,6 +52,7 @@ impl ConfigState {
             is_resolving_needs: false,
             trial: None,
             tried: Wishes::default(),
+            trial_devices: BTreeSet::new(),
             probation: Some(Probation::of_first_network(now)),
             seed,
         }
