@@ -32,6 +32,7 @@ use crate::subnet_file::Written;
 const SECOND: Duration = Duration::from_secs(1);
 const VXLAN: &str = r#"{"Network":"10.1.0.0/16","Backend":{"Type":"vxlan"}}"#;
 const WIREGUARD: &str = r#"{"Network":"10.1.0.0/16","Backend":{"Type":"wireguard"}}"#;
+const VXLAN_2: &str = r#"{"Network":"10.1.0.0/16","Backend":{"Type":"vxlan","VNI":2}}"#;
 const HOST_GW: &str = r#"{"Network":"10.1.0.0/16","Backend":{"Type":"host-gw"}}"#;
 
 /// Nobody asks it: what comes from it, and what it answers, is said by the test.
@@ -97,14 +98,26 @@ struct TestNode {
     renewals: Vec<(Duration, LeaseAttrs)>,
     /// The key that an operator has put beside the one in use.
     next_key: Option<PrivateKey>,
+    /// What comes of making another backend's entries beside those in use, and how often that was tried.
+    trial_outcome: Result<(), String>,
+    trials: usize,
     replaced: usize,
     trims: usize,
     begin: Now,
 }
 
 fn host(address: [u8; 4]) -> HostFacts {
+    host_of([card(address)])
+}
+
+fn host_of<const N: usize>(interfaces: [Interface; N]) -> HostFacts {
+    let facts = Facts { interfaces: interfaces.into(), ..Facts::default() };
+    HostFacts { facts: Arc::new(facts), path: None }
+}
+
+fn card(address: [u8; 4]) -> Interface {
     let addr = ipnet::Ipv4Net::new(Ipv4Addr::from(address), 24).expect("a network").into();
-    let card = Interface {
+    Interface {
         index: 2,
         name: "eth0".parse().expect("a name"),
         mac: Some(Mac([2, 0, 0, 0, 0, 1])),
@@ -119,9 +132,15 @@ fn host(address: [u8; 4]) -> HostFacts {
             deprecated: false,
             duplicate: false,
         }],
-    };
-    let facts = Facts { interfaces: vec![card], ..Facts::default() };
-    HostFacts { facts: Arc::new(facts), path: None }
+    }
+}
+
+/// The node's card, and a device of this name.
+fn host_with_device(name: &str) -> HostFacts {
+    let card = card([192, 168, 0, 1]);
+    let name = name.parse().expect("a name");
+    let device = Interface { index: 7, name, addresses: Vec::new(), ..card.clone() };
+    host_of([card, device])
 }
 
 impl TestNode {
@@ -181,6 +200,8 @@ impl TestNode {
             store_answers: true,
             renewals: Vec::new(),
             next_key: None,
+            trial_outcome: Ok(()),
+            trials: 0,
             replaced: 0,
             trims: 0,
             begin: now,
@@ -205,7 +226,10 @@ impl TestNode {
                 Some(Event::Paths(addresses.into_iter().map(|it| (it, None)).collect(), then))
             }
             Action::WriteSubnetFile { .. } => Some(Event::SubnetFileWritten(Ok(Written::New))),
-            Action::BeginTrial { .. } => Some(Event::TrialEnded(Ok(()))),
+            Action::BeginTrial { .. } => {
+                self.trials += 1;
+                Some(Event::TrialEnded(self.trial_outcome.clone()))
+            }
             Action::AskStore(LeaseJob::Renew { renewal, .. }) => {
                 let since = self.now.instant - self.begin.instant;
                 self.renewals.push((since, renewal.attrs.clone()));
@@ -261,6 +285,13 @@ impl TestNode {
 
     fn backend(&self) -> &str {
         &self.daemon.network.config().backend.kind
+    }
+
+    /// Number of the vxlan in use.
+    fn vni(&self) -> u32 {
+        let [device] = self.daemon.network.devices()[..] else { panic!("one device") };
+        let number = device.as_str().strip_prefix("flannel.").expect("a vxlan");
+        number.parse().expect("a number")
     }
 
     fn why_not_ready(&self) -> Option<String> {
@@ -329,6 +360,30 @@ fn a_refused_config_makes_a_node_not_ready_until_one_comes_that_it_can_use() {
     assert!(node.replaced > 1);
     let announced = node.renewals.last().map(|(_, attrs)| attrs.backend_type.to_string());
     assert_eq!(announced.as_deref(), Some("host-gw"));
+}
+
+/// What a trial has made is removed with it, and the kernel tells of that a moment later.
+#[test]
+fn a_device_of_a_former_trial_that_is_still_known_is_not_taken_for_a_strangers() {
+    let mut node = TestNode::join();
+    node.trial_outcome = Err("the kernel is out of memory".to_owned());
+    node.write_config(VXLAN_2);
+    assert_eq!((node.trials, node.vni()), (1, 1));
+    node.handle(Event::Facts(host_with_device("flannel.2")));
+    node.run_for(3 * SECOND);
+    assert_eq!((node.trials, node.vni()), (2, 1), "it is tried again, and not taken over untried");
+    assert!(node.why_not_ready().is_some_and(|why| why.contains("out of memory")));
+    node.trial_outcome = Ok(());
+    node.run_for(10 * SECOND);
+    assert_eq!((node.trials, node.vni(), node.why_not_ready()), (3, 2, None));
+}
+
+#[test]
+fn a_device_that_was_there_before_any_trial_is_left_alone_until_the_node_changes_over() {
+    let mut node = TestNode::join();
+    node.handle(Event::Facts(host_with_device("flannel.2")));
+    node.write_config(VXLAN_2);
+    assert_eq!((node.trials, node.vni()), (0, 2));
 }
 
 #[test]
