@@ -1,6 +1,6 @@
 //! Client of one server: it keeps a connection for requests, and opens one for each stream.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -61,7 +61,7 @@ impl Client {
         target: impl FnOnce() -> Result<Target, String>,
         request: Request<Bytes>,
     ) -> Result<Response<Bytes>, String> {
-        let kept = self.idle().take().filter(|connection| !connection.is_over());
+        let kept = self.idle.lock().take().filter(|connection| !connection.is_over());
         // The other side may have closed a kept connection at any moment: that is not a fault.
         if let Some(connection) = kept
             && let Ok(answer) = self.send(connection, request.clone()).await
@@ -105,7 +105,7 @@ impl Client {
 
     /// Closes the connection that is kept.
     pub fn forget(&self) {
-        *self.idle() = None;
+        *self.idle.lock() = None;
     }
 
     async fn send(
@@ -117,13 +117,9 @@ impl Client {
         let body = stream::whole(body, &self.limits).await?;
         // A certificate may have named us, once for the whole connection.
         if head.status != StatusCode::UNAUTHORIZED {
-            *self.idle() = Some(connection);
+            *self.idle.lock() = Some(connection);
         }
         Ok(Response::from_parts(head, body))
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Option<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

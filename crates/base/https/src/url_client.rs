@@ -1,7 +1,8 @@
 //! Client for URLs of any server.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
@@ -51,7 +52,7 @@ impl UrlClient {
     }
 
     fn client(&self, server: &Server) -> Arc<Client> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         let new = || Arc::new(Client::new(self.limits));
         clients.entry(server.clone()).or_insert_with(new).clone()
     }

@@ -1,6 +1,7 @@
 //! All Nodes of the cluster: their leases, the requests to them, and what is wrong with them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 use flannel_common::send_if_changed;
 use flannel_store::{Contact, StoreFindings, StoredLease};
@@ -34,7 +35,7 @@ pub enum ClusterEvent {
 pub struct Cluster {
     api: Api,
     name: String,
-    table: Mutex<NodeTable>,
+    pub table: Mutex<NodeTable>,
     /// This node's own Node.
     own: watch::Sender<Option<NodeView<'static>>>,
     /// The version up to which all Nodes are known, while they are being followed.
@@ -111,15 +112,11 @@ impl Cluster {
         self.own.subscribe()
     }
 
-    pub fn table(&self) -> MutexGuard<'_, NodeTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// All leases: as they are known where Nodes are being followed, else from scratch.
     pub async fn leases(&self) -> Result<LeaseListing, ApiError> {
-        let followed = self.followed().clone();
+        let followed = self.followed.lock().clone();
         match followed {
-            Some(version) => Ok(LeaseListing { leases: self.table().leases(), version }),
+            Some(version) => Ok(LeaseListing { leases: self.table.lock().leases(), version }),
             None => self.list().await,
         }
     }
@@ -127,13 +124,13 @@ impl Cluster {
     /// All Nodes, from scratch. Not to be called while they are being followed.
     pub async fn list(&self) -> Result<LeaseListing, ApiError> {
         let version = follow::list(self.api.client(), self).await?;
-        Ok(LeaseListing { leases: self.table().leases(), version })
+        Ok(LeaseListing { leases: self.table.lock().leases(), version })
     }
 
     /// Follows all Nodes from a version on, or from scratch, until the receiver is dropped. Must be called
     /// within a tokio runtime.
     pub fn follow(self: &Arc<Self>, version: Option<String>) -> mpsc::Receiver<ClusterEvent> {
-        let rng = self.rng().fork();
+        let rng = self.rng.lock().fork();
         follow::follow(self.api.client().clone(), self.clone(), version, rng)
     }
 
@@ -195,14 +192,6 @@ impl Cluster {
             !same
         });
     }
-
-    fn followed(&self) -> MutexGuard<'_, Option<String>> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn rng(&self) -> MutexGuard<'_, fastrand::Rng> {
-        self.rng.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Whether two states of a Node are the same but for the version, which changes all the time.
@@ -222,15 +211,15 @@ impl Table for Cluster {
     }
 
     fn size(&self) -> usize {
-        self.table().len()
+        self.table.lock().len()
     }
 
     fn begin_list(&self) {
-        self.table().begin_list();
+        self.table.lock().begin_list();
     }
 
     fn listed(&self, node: &NodeView<'_>) {
-        self.table().listed(node);
+        self.table.lock().listed(node);
         self.note_request(node);
         if let Some(working) = &self.working {
             working.check(node);
@@ -238,14 +227,14 @@ impl Table for Cluster {
     }
 
     fn end_list(&self) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.end_list();
         self.publish_own(&table);
         self.note_findings(&table, &[]);
     }
 
     fn put(&self, node: &NodeView<'_>, events: &mut Vec<ClusterEvent>) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let put = table.put(node);
         if !put.is_empty() || self.findings.borrow().unusable != *table.unusable() {
             self.note_findings(&table, &put);
@@ -261,7 +250,7 @@ impl Table for Cluster {
     }
 
     fn deleted(&self, node: &NodeView<'_>, events: &mut Vec<ClusterEvent>) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         self.requests.send_if_modified(|texts| texts.remove(&*node.name).is_some());
         let gone = table.deleted(&node.name);
         self.note_findings(&table, gone.as_slice());
@@ -272,7 +261,7 @@ impl Table for Cluster {
     }
 
     fn snapshot(&self) -> ClusterEvent {
-        ClusterEvent::Snapshot(self.table().leases())
+        ClusterEvent::Snapshot(self.table.lock().leases())
     }
 
     fn down(&self, why: ApiError) -> ClusterEvent {
@@ -285,10 +274,10 @@ impl Table for Cluster {
 
     fn note(&self, progress: Progress<'_>) {
         match progress {
-            Progress::Reached(version) => *self.followed() = Some(version.to_owned()),
+            Progress::Reached(version) => *self.followed.lock() = Some(version.to_owned()),
             Progress::Contact => self.contact.note_contact(),
             Progress::Broken => self.contact.note_restart(),
-            Progress::Stopped => *self.followed() = None,
+            Progress::Stopped => *self.followed.lock() = None,
         }
     }
 }

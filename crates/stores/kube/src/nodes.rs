@@ -1,7 +1,8 @@
 //! All Nodes, for a lease server that speaks for nodes.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_common::{Task, sleep_until, spawn_sender};
@@ -139,7 +140,7 @@ impl KubeNodes {
         if let Some(working) = self.cluster.working() {
             working.set(name, *network == NodeNetwork::Works);
         }
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = self.failed.lock();
         match network {
             NodeNetwork::Fails(why) => {
                 failed.insert(name.to_owned());
@@ -160,7 +161,7 @@ impl KubeNodes {
             let text = subnet_changed(before, Some(subnet));
             self.events.record(name, Reason::SubnetChanged, text);
         }
-        let other = self.cluster.table().other_on_subnet(name, subnet);
+        let other = self.cluster.table.lock().other_on_subnet(name, subnet);
         self.served.note_clash(&self.events, name, other);
     }
 
@@ -195,7 +196,7 @@ impl KubeNodes {
 /// change.
 fn set_families(cluster: &Cluster, config: Option<&str>) -> bool {
     let config = config.and_then(|text| NetworkConfig::read(text, SubnetOrigin::Store).ok());
-    let mut table = cluster.table();
+    let mut table = cluster.table.lock();
     let families = match config {
         Some(config) => Families::of(&config),
         None if table.families() == (Families { v4: false, v6: false }) => {
@@ -279,7 +280,7 @@ impl Watch {
                     let other = set_families(&self.cluster, config.as_deref());
                     self.send(config.map_or(StoreEvent::ConfigGone, StoreEvent::Config)).await;
                     if other {
-                        let leases = self.cluster.table().leases();
+                        let leases = self.cluster.table.lock().leases();
                         self.send(StoreEvent::Snapshot(leases)).await;
                     }
                 }
@@ -291,7 +292,7 @@ impl Watch {
     /// and that another Node has its subnet.
     fn check_served(&self, lease: &Lease) {
         let (names, overwrites) = {
-            let table = self.cluster.table();
+            let table = self.cluster.table.lock();
             let owner = lease.attrs.owner.clone();
             let overwrites = owner.map(|name| (table.overwrites(&name), name));
             (table.names_on(lease.subnet), overwrites)

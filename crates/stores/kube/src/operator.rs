@@ -61,7 +61,7 @@ impl KubeOperator {
     /// Needs no API server.
     pub fn new(api: Api, config_map: ConfigMapName, seed: u64) -> Self {
         let cluster = Cluster::of_nobody(api, seed);
-        cluster.table().set_families(Families { v4: true, v6: true });
+        cluster.table.lock().set_families(Families { v4: true, v6: true });
         let cluster = Arc::new(cluster);
         Self { requests: KubeRequests::new(cluster.clone()), cluster, config_map }
     }

@@ -3,8 +3,9 @@
 //! The Node's own daemon, or the server that speaks for it, removes both when nobody has placed the request again in
 //! time: nothing else would, if the operator's process was killed.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use flannel_common::{send_if_changed, sleep_until, spawn_publisher};
@@ -77,19 +78,19 @@ impl RequestStore for KubeRequests {
         let (names, annotation) = match change {
             RequestChange::Place(request) => {
                 let names = self.names_of(request).await?;
-                self.placed().insert(request.id.clone(), names.clone());
+                self.placed.lock().insert(request.id.clone(), names.clone());
                 let now = jiff::Timestamp::now().as_millisecond().unsigned_abs();
                 (names, Some((Key::Request, request_text(request, now))))
             }
             RequestChange::Withdraw(id) => {
                 let names = self.nodes_asked(id);
-                self.placed().remove(id);
+                self.placed.lock().remove(id);
                 (names, None)
             }
             RequestChange::Answer(id, answer) => {
                 let lost = || StoreError::Lost { key: id.to_string() };
                 let name = match cluster.name() {
-                    "" => cluster.table().named_of(answer.node).ok_or_else(lost)?,
+                    "" => cluster.table.lock().named_of(answer.node).ok_or_else(lost)?,
                     own => own.into(),
                 };
                 if !cluster.requests().borrow().get(&name).is_some_and(|text| is_about(text, id)) {
@@ -134,7 +135,7 @@ impl KubeRequests {
     /// Names of the Nodes that a request concerns, from the cluster if they are not known yet.
     async fn names_of(&self, request: &NodeRequest) -> Result<Vec<Box<str>>, StoreError> {
         let cluster = &self.cluster;
-        let named = |node: &Subnet| cluster.table().named_of(*node);
+        let named = |node: &Subnet| cluster.table.lock().named_of(*node);
         if request.nodes.iter().any(|node| named(node).is_none()) {
             cluster.leases().await.map_err(|error| error.into_store_error(""))?;
         }
@@ -143,17 +144,13 @@ impl KubeRequests {
 
     /// Names of the Nodes of a request: as this process placed it, or as their annotations say.
     fn nodes_asked(&self, id: &RequestId) -> Vec<Box<str>> {
-        if let Some(names) = self.placed().get(id) {
+        if let Some(names) = self.placed.lock().get(id) {
             return names.clone();
         }
         let texts = self.cluster.requests();
         let texts = texts.borrow();
         let of_it = texts.iter().filter(|(_, text)| is_about(text, id));
         of_it.map(|(name, _)| name.clone()).collect()
-    }
-
-    fn placed(&self) -> MutexGuard<'_, BTreeMap<RequestId, Vec<Box<str>>>> {
-        self.placed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -188,7 +185,7 @@ async fn follow(cluster: &Cluster, published: &watch::Sender<Requests>) {
                 known.insert(name, NodeAnnotation { text, request, until });
             }
         }
-        let subnet_of = |name: &str| cluster.table().subnet_of(name);
+        let subnet_of = |name: &str| cluster.table.lock().subnet_of(name);
         send_if_changed(published, requests_of(&known, now, subnet_of));
         for (name, expired) in known.iter_mut().filter(|(_, known)| known.until <= now) {
             (expired.request, expired.until) = (None, until);

@@ -1,7 +1,7 @@
 //! Nodes that a lease server speaks for, as they have announced themselves.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flannel_lease::{LeaseAttrs, Subnet};
 use flannel_store::PublicAddresses;
@@ -33,19 +33,19 @@ impl ServedNode {
 impl ServedNodes {
     /// Notes what a node has announced. Returns the subnet that it had before.
     pub(crate) fn note_announced(&self, name: &str, now: ServedNode) -> Option<Subnet> {
-        let mut nodes = self.nodes();
+        let mut nodes = self.0.lock();
         let clash = nodes.get(name).and_then(|before| before.clash.clone());
         nodes.insert(name.into(), ServedNode { clash, ..now }).map(|before| before.subnet)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.nodes().contains_key(name)
+        self.0.lock().contains_key(name)
     }
 
     /// Notes what an operator wants to be announced for a node. Returns the node's own addresses where the
     /// operator no longer wants another one.
     pub(crate) fn own_address_again(&self, name: &str, now: Overwrites) -> Option<PublicAddresses> {
-        let mut nodes = self.nodes();
+        let mut nodes = self.0.lock();
         let node = nodes.get_mut(name)?;
         let before = std::mem::replace(&mut node.overwrites, now);
         let v4 = before.v4.is_some() && now.v4.is_none();
@@ -57,7 +57,7 @@ impl ServedNodes {
 
     /// Records an event once when another Node has the subnet of a served node.
     pub(crate) fn note_clash(&self, events: &Recorder, name: &str, other: Option<Box<str>>) {
-        let mut nodes = self.nodes();
+        let mut nodes = self.0.lock();
         let Some(node) = nodes.get_mut(name) else { return };
         if node.clash != other {
             if let Some(other) = &other {
@@ -65,10 +65,6 @@ impl ServedNodes {
             }
             node.clash = other;
         }
-    }
-
-    fn nodes(&self) -> MutexGuard<'_, BTreeMap<Box<str>, ServedNode>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

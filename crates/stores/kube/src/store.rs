@@ -84,7 +84,7 @@ impl KubeStore {
 
     async fn announce(&self, node: &NodeView<'_>, attrs: &LeaseAttrs) -> Result<(), StoreError> {
         // Before the Node can say so itself.
-        self.cluster.table().announce(attrs.clone());
+        self.cluster.table.lock().announce(attrs.clone());
         self.named().announce(node, attrs).await
     }
 
@@ -143,7 +143,7 @@ impl Store for KubeStore {
     }
 
     fn findings(&self) -> StoreFindings {
-        self.cluster.table().findings()
+        self.cluster.table.lock().findings()
     }
 
     async fn config(&self) -> Result<Option<String>, StoreError> {
@@ -184,7 +184,7 @@ impl NodeStore for KubeStore {
         let node = self.named().get().await?;
         // Before all others are listed: without it they are of no use.
         self.named().assigned(config, &node)?;
-        self.cluster.table().set_families(Families::of(config));
+        self.cluster.table.lock().set_families(Families::of(config));
         let listed = self.cluster.leases().await.map_err(|error| error.into_store_error(""))?;
         let announced =
             attrs(&node.annotations).ok().filter(|attrs| !attrs.backend_type.is_empty());
@@ -367,12 +367,12 @@ impl NodeWatch {
     /// With pauses, if another writer keeps changing it too.
     async fn correct_own_node(&mut self, last: Option<LastWrite>) -> Option<LastWrite> {
         let (name, now) = (self.cluster.name().to_owned(), Instant::now());
-        let node = self.cluster.table().own().cloned()?;
+        let node = self.cluster.table.lock().own().cloned()?;
         let overwrites = Overwrites::read(&node.annotations).unwrap_or_else(|why| {
             tracing::warn!("Node {name}: {why}; the node's own address is announced");
             Overwrites::default()
         });
-        let Some(attrs) = self.cluster.table().overwritten_attrs().cloned() else {
+        let Some(attrs) = self.cluster.table.lock().overwritten_attrs().cloned() else {
             return last.map(|last| LastWrite { again: None, ..last });
         };
         if let Some(last) = last {
@@ -411,7 +411,7 @@ impl NodeWatch {
 
     /// Records an event when another Node has this node's podCIDR, since pods of one of them are cut off.
     fn check_for_clash(&mut self) {
-        let other = self.cluster.table().same_subnet();
+        let other = self.cluster.table.lock().same_subnet();
         if other == self.clash {
             return;
         }
@@ -429,7 +429,8 @@ impl NodeWatch {
                 let text = subnet_changed(before, None);
                 self.recorder.record(self.cluster.name(), Reason::SubnetChanged, text);
             }
-            let now = now.and_then(|subnet| subnet_in(subnet, self.cluster.table().families()));
+            let now =
+                now.and_then(|subnet| subnet_in(subnet, self.cluster.table.lock().families()));
             self.send(StoreEvent::Assigned(now)).await;
         }
     }

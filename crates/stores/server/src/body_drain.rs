@@ -1,8 +1,9 @@
 //! Reading the rest of a request's body when its answer is ready. The next request of HTTP/1.1 comes after the body, so a
 //! short rest is read to its end; else the answer closes the connection.
 
+use parking_lot::Mutex;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,12 +24,6 @@ pub(crate) fn share<B>(body: B) -> (SharedBody<B>, BodyDrain<B>) {
     (SharedBody(shared.clone()), BodyDrain(SharedBody(shared)))
 }
 
-impl<B> SharedBody<B> {
-    fn body(&self) -> MutexGuard<'_, B> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<B: HttpBody + Unpin> HttpBody for SharedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
@@ -37,15 +32,15 @@ impl<B: HttpBody + Unpin> HttpBody for SharedBody<B> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut *self.body()).poll_frame(context)
+        Pin::new(&mut *self.0.lock()).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body().is_end_stream()
+        self.0.lock().is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body().size_hint()
+        self.0.lock().size_hint()
     }
 }
 

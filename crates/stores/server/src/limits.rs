@@ -1,8 +1,9 @@
 //! Limits of what clients may use, and the counting for them.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -112,7 +113,7 @@ impl Meter {
     /// Counts one more connection; `None` when there are too many from there. Where clients say who they are, the
     /// oldest that has not done so makes room, so that silent clients keep nobody out.
     pub(crate) fn connected(&self, address: IpAddr) -> Option<ConnectionSlot> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let evicted = Arc::new(Notify::new());
         let number = state.next;
         state.next += 1;
@@ -133,7 +134,7 @@ impl Meter {
 
     /// The client at this connection has said who it is.
     pub(crate) fn identified(&self, slot: &ConnectionSlot) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(of) = state.connections.get_mut(&slot.address) else { return };
         if of.known.len() < self.limits.connections_per_address
             && of.unknown.remove(&slot.number).is_some()
@@ -143,7 +144,7 @@ impl Meter {
     }
 
     pub(crate) fn disconnected(&self, slot: &ConnectionSlot) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(of) = state.connections.get_mut(&slot.address) else { return };
         // One that had to make room is no longer among them.
         of.known.remove(&slot.number);
@@ -160,7 +161,7 @@ impl Meter {
             return true;
         }
         let Limits { requests_per_second, request_burst, .. } = self.limits;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // After that long it would have all its credit back.
         state.forget(now, Duration::from_secs_f64(request_burst / requests_per_second));
         if !state.buckets.contains_key(payer) {
@@ -174,10 +175,6 @@ impl Meter {
         let fits = bucket.credit >= 1.0;
         bucket.credit -= f64::from(u8::from(fits));
         fits
-    }
-
-    fn state(&self) -> MutexGuard<'_, MeterState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -262,7 +259,7 @@ mod tests {
         for slot in strangers.iter().chain([&node, &newest]) {
             meter.disconnected(slot);
         }
-        assert!(meter.state().connections.is_empty(), "all that came have gone");
+        assert!(meter.state.lock().connections.is_empty(), "all that came have gone");
     }
 
     #[test]
@@ -282,7 +279,7 @@ mod tests {
         for number in 0..100_000 {
             assert!(meter.requested(&Payer::Unknown(address(number)), now));
         }
-        let known = |meter: &Meter| meter.state().buckets.len();
+        let known = |meter: &Meter| meter.state.lock().buckets.len();
         assert!(known(&meter) <= MAX_BUCKETS + 1, "{}", known(&meter));
         assert!(meter.requested(&Payer::Unknown(FAR), now + Duration::from_secs(4)));
         assert_eq!(known(&meter), 1, "the others have all their credit back");

@@ -1,8 +1,9 @@
 //! Metrics of the server, for Prometheus.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use flannel_lease::{NetworkConfig, SubnetOrigin, SubnetSource};
 use flannel_metrics::{Latency, Scrape, server};
@@ -41,7 +42,7 @@ pub struct LogFigures {
 impl RequestCounters {
     pub(crate) fn request(&self, path: &str, method: &Method, status: StatusCode) {
         let key = (route(path), word(method), status.as_u16());
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock();
         *requests.entry(key).or_default() += 1;
     }
 
@@ -53,7 +54,7 @@ impl RequestCounters {
     pub(crate) fn scrape(&self, service: &dyn LeaseService) -> Scrape {
         let mut scrape = Scrape::default();
         scrape.number(&server::BUILD, &[env!("CARGO_PKG_VERSION")], 1.0);
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = self.requests.lock();
         for ((route, method, code), count) in &*requests {
             scrape.count(&server::REQUESTS, &[route, method, &code.to_string()], *count);
         }

@@ -1,8 +1,9 @@
 //! Values loaded from files, and loaded again when the files have changed. A file that cannot be read leaves the last
 //! value in place.
 
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 type Load<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
@@ -30,12 +31,12 @@ impl<T> Reloadable<T> {
     }
 
     pub(crate) fn get(&self) -> Arc<T> {
-        self.state().value.clone()
+        self.state.lock().value.clone()
     }
 
     /// Loads the value again if the files have changed; whether it did.
     pub(crate) fn reload_if_changed(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = stamps(&self.files);
         if now == state.stamps {
             return false;
@@ -53,10 +54,6 @@ impl<T> Reloadable<T> {
                 false
             }
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Tokens of a Kubernetes ServiceAccount: the API server says whether one is good and which node the pod that has it runs
 //! on. So every node has a token of its own without anybody making one, and none can speak for another.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -108,13 +109,17 @@ impl TokenReviews {
 
     /// Last verdict on a token, however old. Streams that are open go by it.
     pub(crate) fn known(&self, token: &str) -> Option<TokenVerdict> {
-        self.verdicts().get(&sha256(token.as_bytes())).map(|kept| kept.verdict.clone())
+        self.verdicts.lock().get(&sha256(token.as_bytes())).map(|kept| kept.verdict.clone())
     }
 
     /// Whether a token needs a review before it can be judged.
     pub(crate) fn is_due(&self, token: &str, now: Instant) -> bool {
         can_be_one(token)
-            && self.verdicts().get(&sha256(token.as_bytes())).is_none_or(|kept| kept.until <= now)
+            && self
+                .verdicts
+                .lock()
+                .get(&sha256(token.as_bytes()))
+                .is_none_or(|kept| kept.until <= now)
     }
 
     /// Reviews a token. Without an answer the last verdict counts: nodes are not locked out with the API server.
@@ -125,7 +130,7 @@ impl TokenReviews {
         }
         let asked = self.reviewer.review(token).await;
         let now = Instant::now();
-        let mut verdicts = self.verdicts();
+        let mut verdicts = self.verdicts.lock();
         let key = sha256(token.as_bytes());
         match asked {
             Ok(verdict) => {
@@ -153,10 +158,6 @@ impl TokenReviews {
             },
         }
     }
-
-    fn verdicts(&self) -> MutexGuard<'_, HashMap<[u8; 32], KeptVerdict>> {
-        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A JSON Web Token: three parts, the first of which is an object of JSON in base64.
@@ -180,7 +181,7 @@ mod tests {
     impl TokenReviewer for CountingReviewer {
         async fn review(&self, token: &str) -> Result<TokenVerdict, String> {
             self.times.fetch_add(1, Ordering::Relaxed);
-            match (*self.silent.lock().unwrap(), token) {
+            match (*self.silent.lock(), token) {
                 (true, _) => Err("silent".to_owned()),
                 (false, "eyJ.a.b") => Ok(TokenVerdict::Node("node-1".into())),
                 _ => Ok(TokenVerdict::Refused("no".to_owned())),
@@ -204,9 +205,9 @@ mod tests {
         assert_eq!(asked.times.load(Ordering::Relaxed), 1);
         assert_eq!(reviews.known("eyJ.a.b"), Some(TokenVerdict::Node("node-1".into())));
         assert!(reviews.is_due("eyJ.a.b", now + 2 * ACCEPTED_LIFETIME));
-        *asked.silent.lock().unwrap() = true;
+        *asked.silent.lock() = true;
         assert!(reviews.ask("eyJ.c.d").await.is_err(), "nobody knows this one");
-        reviews.verdicts().values_mut().for_each(|kept| kept.until = now);
+        reviews.verdicts.lock().values_mut().for_each(|kept| kept.until = now);
         reviews.ask("eyJ.a.b").await.expect("as before");
         assert_eq!(reviews.known("eyJ.a.b"), Some(TokenVerdict::Node("node-1".into())));
     }

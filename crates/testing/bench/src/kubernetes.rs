@@ -147,7 +147,7 @@ fn list(server: &ApiServer) -> anyhow::Result<Duration> {
         runtime.block_on(async {
             let api = Api::new(server.admin(), prefix);
             let cluster = Cluster::new(api, "own", 1);
-            cluster.table().set_families(Families { v4: true, v6: false });
+            cluster.table.lock().set_families(Families { v4: true, v6: false });
             let begin = Instant::now();
             cluster.list().await?;
             Ok(begin.elapsed())
@@ -246,7 +246,7 @@ pub(crate) fn keep_known_nodes(kubeconfig: PathBuf) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let cluster = Arc::new(Cluster::new(api, "own", 1));
-        cluster.table().set_families(Families { v4: true, v6: false });
+        cluster.table.lock().set_families(Families { v4: true, v6: false });
         let mut events = cluster.follow(None);
         while let Some(event) = events.recv().await {
             if let ClusterEvent::Snapshot(leases) = event {

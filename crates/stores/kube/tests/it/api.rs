@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn cluster(server: &ApiServer) -> Arc<Cluster> {
     let api = Api::new(server.admin(), prefix());
     let cluster = Cluster::new(api, "own", 1);
-    cluster.table().set_families(V4);
+    cluster.table.lock().set_families(V4);
     Arc::new(cluster)
 }
 

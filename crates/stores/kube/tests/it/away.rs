@@ -41,7 +41,7 @@ async fn an_api_server_that_is_away_for_hours_is_tried_now_and_then_and_followed
     let file = server.kubeconfig("proxied", &proxy.url(), user);
     let api = Api::new(Access::Kubeconfig { file, url: None }, prefix());
     let cluster = Arc::new(Cluster::new(api, "own", 1));
-    cluster.table().set_families(V4);
+    cluster.table.lock().set_families(V4);
     let listed = cluster.list().await.unwrap();
     let mut events = cluster.follow(Some(listed.version));
     server.create_node(&spec(3));

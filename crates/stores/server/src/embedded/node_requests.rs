@@ -1,7 +1,8 @@
 //! Requests of operators where this process keeps the leases: in memory, so that none outlives the process.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,7 +22,7 @@ pub struct RequestsByNetwork(Arc<Mutex<BTreeMap<NetworkName, MemoryRequests>>>);
 
 impl RequestsByNetwork {
     pub fn of(&self, network: &NetworkName) -> MemoryRequests {
-        let mut networks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut networks = self.0.lock();
         networks.entry(network.clone()).or_default().clone()
     }
 }
@@ -55,12 +56,12 @@ struct StandingRequest {
 #[async_trait]
 impl RequestStore for MemoryRequests {
     fn follow(&self) -> watch::Receiver<Requests> {
-        self.shared().published.subscribe()
+        self.shared.lock().published.subscribe()
     }
 
     /// Must be called within a tokio runtime.
     async fn write(&self, change: RequestChange<'_>) -> Result<(), StoreError> {
-        let mut shared = self.shared();
+        let mut shared = self.shared.lock();
         match (change, shared.standing.get_mut(change.id())) {
             (RequestChange::Place(request), Some(standing)) => {
                 standing.request = request.clone();
@@ -93,7 +94,7 @@ impl RequestStore for MemoryRequests {
     }
 
     async fn answers(&self, id: &RequestId) -> Result<Vec<NodeAnswer>, StoreError> {
-        let shared = self.shared();
+        let shared = self.shared.lock();
         let answers = shared.standing.get(id).into_iter().flat_map(|standing| &standing.answers);
         Ok(answers.map(|(node, body)| NodeAnswer { node: *node, body: body.clone() }).collect())
     }
@@ -104,7 +105,7 @@ impl MemoryRequests {
     async fn expire(self, id: RequestId) {
         loop {
             let until = {
-                let mut shared = self.shared();
+                let mut shared = self.shared.lock();
                 let Some(standing) = shared.standing.get(&id) else { return };
                 if standing.until <= Instant::now() {
                     shared.standing.remove(&id);
@@ -114,10 +115,6 @@ impl MemoryRequests {
             };
             tokio::time::sleep_until(until).await;
         }
-    }
-
-    fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

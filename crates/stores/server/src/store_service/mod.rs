@@ -6,8 +6,9 @@ mod etcd;
 mod follower;
 mod kube;
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -239,7 +240,7 @@ impl StoreService {
 
     /// A network that is followed already.
     fn network(&self, name: &NetworkName) -> Result<Arc<FollowedNetwork>, AskError> {
-        let followed = self.shared.followed().get(name).cloned();
+        let followed = self.shared.followed.lock().get(name).cloned();
         followed.ok_or_else(|| Refusal::NoNetwork(name.clone()).into())
     }
 }
@@ -247,7 +248,7 @@ impl StoreService {
 impl Shared {
     /// Follows a network from its first use on.
     fn network(&self, name: &NetworkName) -> Result<Arc<FollowedNetwork>, AskError> {
-        if let Some(followed) = self.followed().get(name) {
+        if let Some(followed) = self.followed.lock().get(name) {
             return Ok(followed.clone());
         }
         let view = View {
@@ -261,11 +262,7 @@ impl Shared {
         let follower = Task::spawn("watch of a network", follower.run(network.watch()));
         let requests = NetworkRequests::new(network.requests());
         let followed = Arc::new(FollowedNetwork { network, _follower: follower, requests });
-        Ok(self.followed().entry(name.clone()).or_insert(followed).clone())
-    }
-
-    fn followed(&self) -> MutexGuard<'_, BTreeMap<NetworkName, Arc<FollowedNetwork>>> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(self.followed.lock().entry(name.clone()).or_insert(followed).clone())
     }
 }
 

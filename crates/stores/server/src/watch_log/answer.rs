@@ -40,7 +40,7 @@ impl WatchLog {
         cursor: Option<LogPosition>,
         style: AnswerStyle,
     ) -> Option<(Bytes, LogPosition)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match cursor.filter(|cursor| state.knows(cursor)) {
             Some(cursor) => state.events_answer(cursor.revision, style),
             None => Some((state.snapshot_answer(style), state.cursor())),
@@ -49,13 +49,13 @@ impl WatchLog {
 
     /// Whether a watcher gets the events after its cursor; else it gets a snapshot.
     pub fn continues(&self, cursor: Option<LogPosition>) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         cursor.is_some_and(|cursor| state.knows(&cursor))
     }
 
     /// The same about a single lease, without a cache.
     pub fn answer_one(&self, subnet: &Subnet, cursor: Option<LogPosition>) -> Option<Bytes> {
-        let state = self.state();
+        let state = self.state.lock();
         let Some(cursor) = cursor.filter(|cursor| state.knows(cursor)) else {
             let lease = state.leases.get(subnet).map(|view| view.json.as_str());
             return Some(state.result("null", &format!("[{}]", lease.unwrap_or_default()), ""));

@@ -1,8 +1,9 @@
 //! Watch logs of all networks, and the watch log of the networks themselves.
 
 use flannel_store::{KeptLease, wire};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flannel_lease::{NetworkName, SubnetOrigin};
@@ -43,12 +44,12 @@ impl WatchLogs {
     }
 
     pub fn get(&self, name: &NetworkName) -> Option<Arc<WatchLog>> {
-        self.state().watch_logs.get(name).cloned()
+        self.state.lock().watch_logs.get(name).cloned()
     }
 
     /// Watch log of a network, whether it has a config or not.
     pub fn get_or_create(&self, name: &NetworkName) -> Arc<WatchLog> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let State { revision, histories, watch_logs, .. } = &mut *state;
         let create = || {
             let watch_log = WatchLog::of(self.subnets);
@@ -59,7 +60,7 @@ impl WatchLogs {
     }
 
     pub fn names(&self) -> Vec<NetworkName> {
-        self.state().live().cloned().collect()
+        self.state.lock().live().cloned().collect()
     }
 
     pub fn changes(&self) -> watch::Receiver<u64> {
@@ -68,7 +69,7 @@ impl WatchLogs {
 
     /// Networks added and removed after a cursor; `None` when there are none. Without a cursor all networks.
     pub fn answer(&self, cursor: Option<LogPosition>) -> Option<Bytes> {
-        let state = self.state();
+        let state = self.state.lock();
         let knows = |cursor: &LogPosition| {
             let same = cursor.history.is_none_or(|history| {
                 LeaseState::continues(&state.histories, state.revision, history, cursor.revision)
@@ -97,7 +98,7 @@ impl WatchLogs {
         recent: impl Iterator<Item = &'a Commit> + Clone,
     ) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.revision = lease_state.revision();
             state.floor = lease_state.revision();
             state.histories = lease_state.histories().to_vec();
@@ -123,7 +124,7 @@ impl WatchLogs {
     pub fn publish(&self, commit: &Commit) {
         let mut touched: Vec<&NetworkName> = commit.changes.iter().filter_map(network).collect();
         touched.dedup();
-        self.state().revision = commit.revision;
+        self.state.lock().revision = commit.revision;
         for name in touched {
             let watch_log = self.get_or_create(name);
             let known = watch_log.config_text().is_some();
@@ -138,7 +139,7 @@ impl WatchLogs {
     /// Publishes that a network was added or removed, at a revision of its watch log.
     pub(crate) fn announce(&self, revision: u64, added: bool, name: &NetworkName) {
         let next = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.revision = (state.revision + 1).max(revision);
             state.revision
         };
@@ -146,7 +147,7 @@ impl WatchLogs {
     }
 
     fn keep(&self, revision: u64, added: bool, name: &NetworkName) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.kept.push_back((revision, added, name.clone()));
         if state.kept.len() > MAX_KEPT_EVENTS
             && let Some((oldest, ..)) = state.kept.pop_front()
@@ -155,10 +156,6 @@ impl WatchLogs {
         }
         drop(state);
         self.latest.send_replace(revision);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,9 +9,9 @@ mod tests;
 
 use flannel_store::LogPosition;
 use flannel_store::{KeptLease, Snapshot, wire};
+use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use flannel_lease::{NetworkConfig, Subnet, SubnetOrigin};
@@ -121,43 +121,43 @@ impl WatchLog {
 
     /// The config with every derived value spelled out.
     pub fn config(&self) -> Option<Bytes> {
-        self.state().config.as_ref().map(|config| config.json.clone())
+        self.state.lock().config.as_ref().map(|config| config.json.clone())
     }
 
     /// The same without its secrets.
     pub fn redacted_config(&self) -> Option<Bytes> {
         let shown =
             |config: &ConfigView| config.shown(AnswerStyle::RedactedStream).into_owned().into();
-        self.state().config.as_ref().map(shown)
+        self.state.lock().config.as_ref().map(shown)
     }
 
     /// The config as it was written.
     pub fn config_text(&self) -> Option<String> {
-        self.state().config.as_ref().map(|config| config.text.clone())
+        self.state.lock().config.as_ref().map(|config| config.text.clone())
     }
 
     pub fn lease(&self, subnet: &Subnet) -> Option<KeptLease> {
-        self.state().leases.get(subnet).map(|view| view.entry.clone())
+        self.state.lock().leases.get(subnet).map(|view| view.entry.clone())
     }
 
     /// The first lease for which this is true.
     pub fn find(&self, is_it: impl Fn(&Subnet, &KeptLease) -> bool) -> Option<(Subnet, KeptLease)> {
-        let state = self.state();
+        let state = self.state.lock();
         let found = state.leases.iter().find(|(subnet, view)| is_it(subnet, &view.entry));
         found.map(|(subnet, view)| (*subnet, view.entry.clone()))
     }
 
     pub fn count(&self) -> usize {
-        self.state().leases.len()
+        self.state.lock().leases.len()
     }
 
     pub fn snapshot(&self) -> WatchSnapshot {
-        self.state().snapshot()
+        self.state.lock().snapshot()
     }
 
     /// News after a cursor, as values.
     pub fn since(&self, cursor: LogPosition) -> News {
-        let state = self.state();
+        let state = self.state.lock();
         if !state.knows(&cursor) {
             return News::Snapshot(state.snapshot());
         }
@@ -175,7 +175,7 @@ impl WatchLog {
         config: Option<&str>,
         leases: impl IntoIterator<Item = (Subnet, KeptLease)>,
     ) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         *state = State {
             revision,
             floor: revision,
@@ -190,7 +190,7 @@ impl WatchLog {
 
     /// Publishes events. Renewals that change nothing for watchers are left out.
     pub fn publish(&self, revision: u64, histories: Option<&[ServerRun]>, events: Vec<Event>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(histories) = histories {
             state.histories = histories.to_vec();
         }
@@ -213,18 +213,13 @@ impl WatchLog {
 
     /// Keeps events from before a restart, oldest first; the state has them already.
     pub fn recall(&self, floor: u64, commits: impl IntoIterator<Item = (u64, Vec<Event>)>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.floor = floor.min(state.revision);
         for (revision, events) in commits {
             if !events.is_empty() {
                 state.remember(revision, events, self.subnets);
             }
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // After a panic while it was held, the state is still the best there is.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -136,7 +136,7 @@ impl EtcdLeases {
     ) -> Result<Held, StoreError> {
         let leases = snapshot.leases.iter().map(|stored| &stored.lease);
         let in_use = leases.chain(&listed.unreadable);
-        let decision = decide(config, in_use, &claim.claimant(), &mut self.rng())?;
+        let decision = decide(config, in_use, &claim.claimant(), &mut self.rng.lock())?;
         let write = self.prepare_write(listed, decision).await?;
         let attempted = || format!("write the lease {}", String::from_utf8_lossy(&write.key));
 
@@ -231,7 +231,7 @@ impl EtcdLeases {
     /// Deletes the key that was written. A failure is made up for before the next listing, which would find the key and keep
     /// it.
     async fn give_back(&self, write: &LeaseWrite, revision: i64) {
-        *self.unwanted() = Some(WrittenKey { key: write.key.clone(), revision });
+        *self.unwanted.lock() = Some(WrittenKey { key: write.key.clone(), revision });
         match self.delete_unwanted().await {
             Ok(()) => self.retire(write.grant.id),
             Err(error) => {
@@ -241,12 +241,14 @@ impl EtcdLeases {
     }
 
     async fn delete_unwanted(&self) -> Result<(), StoreError> {
-        let Some(WrittenKey { key, revision }) = self.unwanted().clone() else { return Ok(()) };
+        let Some(WrittenKey { key, revision }) = self.unwanted.lock().clone() else {
+            return Ok(());
+        };
         let compare = vec![txn::is_unchanged(&key, revision)];
         let request = TxnRequest { compare, success: vec![txn::delete(&key)], failure: vec![] };
         let attempted = || format!("give back the lease {}", String::from_utf8_lossy(&key));
         self.client.txn(request).await.map_err(|fault| fault.during(attempted()))?;
-        *self.unwanted() = None;
+        *self.unwanted.lock() = None;
         Ok(())
     }
 }

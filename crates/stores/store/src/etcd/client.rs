@@ -1,7 +1,8 @@
 //! Requests to whichever member of the cluster answers. One connection is in use at a time; when it
 //! fails the next member is tried, and stays in use as long as it works.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
@@ -74,7 +75,7 @@ impl Client {
 
     /// Gives up the connection in use for a new one to the same member.
     pub(super) fn reconnect(&self) {
-        let mut current = self.current();
+        let mut current = self.0.current.lock();
         current.generation += 1;
         current.channel = None;
         self.0.reconnects.notify_waiters();
@@ -119,7 +120,7 @@ impl Client {
             match fault.kind {
                 Kind::Token if may_log_in_again => {
                     may_log_in_again = false;
-                    self.current().login = Login::Unknown;
+                    self.0.current.lock().login = Login::Unknown;
                 }
                 Kind::Unavailable | Kind::OtherCluster if tries > 1 => {
                     tries -= 1;
@@ -205,7 +206,7 @@ impl Client {
             .cluster
             .check(endpoint, found)
             .map_err(|other| Fault::new(Kind::OtherCluster, endpoint, other.to_string()))?;
-        let mut current = self.current();
+        let mut current = self.0.current.lock();
         if current.generation == connection.generation {
             current.verified = true;
         }
@@ -215,17 +216,17 @@ impl Client {
     /// The token to send along, if this cluster wants one; logs in when none is known.
     async fn token(&self, connection: &Connection) -> Result<Option<MetadataValue<Ascii>>, Fault> {
         let Some(credentials) = &self.0.credentials else { return Ok(None) };
-        if let Some(known) = self.current().login.token() {
+        if let Some(known) = self.0.current.lock().login.token() {
             return Ok(known);
         }
         let login = credentials.log_in(&connection.channel, &connection.endpoint).await?;
         let token = login.token().unwrap_or_default();
-        self.current().login = login;
+        self.0.current.lock().login = login;
         Ok(token)
     }
 
     fn connection(&self) -> Result<Connection, Fault> {
-        let mut current = self.current();
+        let mut current = self.0.current.lock();
         let endpoint = self.0.transport.name(current.member);
         let generation = current.generation;
         if let Some(channel) = &current.channel {
@@ -244,7 +245,7 @@ impl Client {
 
     /// Moves on to the next member when the fault is the connection's.
     fn note_fault(&self, connection: &Connection, fault: Fault) -> Fault {
-        let mut current = self.current();
+        let mut current = self.0.current.lock();
         let leaves = matches!(fault.kind, Kind::Unavailable | Kind::OtherCluster);
         if leaves && current.generation == connection.generation {
             tracing::debug!(
@@ -261,18 +262,13 @@ impl Client {
 
     async fn pause_before_the_same_member(&self) {
         if self.0.transport.count() == 1 {
-            let millis = self.current().rng.u64(20..100);
+            let millis = self.0.current.lock().rng.u64(20..100);
             tokio::time::sleep(Duration::from_millis(millis)).await;
         }
     }
 
     pub(super) fn endpoint(&self) -> String {
-        self.0.transport.name(self.current().member)
-    }
-
-    fn current(&self) -> MutexGuard<'_, CurrentMember> {
-        // Every change of it is a single assignment, so a panic elsewhere leaves it valid.
-        self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.transport.name(self.0.current.lock().member)
     }
 }
 

@@ -1,9 +1,10 @@
 //! The one etcd cluster that is spoken to. All endpoints must be members of it, and of the one that was known before: an
 //! endpoint of another cluster has other leases and another config, which are not this network's.
 
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Called with the id of a cluster that is met for the first time.
 type FoundCallback = Box<dyn Fn(u64) + Send + Sync>;
@@ -51,7 +52,7 @@ impl ClusterPin {
         if found == 0 {
             return Ok(());
         }
-        let mut state = self.state();
+        let mut state = self.0.state.lock();
         let Some(known) = state.cluster else {
             state.cluster = Some(found);
             drop(state);
@@ -73,10 +74,6 @@ impl ClusterPin {
         }
         Err(other)
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl fmt::Display for OtherCluster {
@@ -91,7 +88,7 @@ impl fmt::Display for OtherCluster {
 
 impl fmt::Debug for ClusterPin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ClusterPin").field(&self.state().cluster).finish()
+        f.debug_tuple("ClusterPin").field(&self.0.state.lock().cluster).finish()
     }
 }
 

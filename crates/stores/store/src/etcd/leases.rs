@@ -1,7 +1,7 @@
 //! State that all operations on etcd share: the client, the key names, and what was learnt from answers.
 
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use flannel_common::Task;
@@ -22,11 +22,12 @@ pub(super) struct EtcdLeases {
     pub(super) keys: Keys,
     v6_left_out: AtomicBool,
     config_read_at: AtomicI64,
-    list_timeout: Mutex<Duration>,
-    unreadable: Mutex<Unreadable>,
+    /// Time that the next listing may take.
+    pub(super) list_timeout: Mutex<Duration>,
+    pub(super) unreadable: Mutex<Unreadable>,
     /// A key that was written and is not wanted, and could not be deleted so far.
-    unwanted: Mutex<Option<WrittenKey>>,
-    rng: Mutex<fastrand::Rng>,
+    pub(super) unwanted: Mutex<Option<WrittenKey>>,
+    pub(super) rng: Mutex<fastrand::Rng>,
     pub(super) contact: Contact,
 }
 
@@ -129,22 +130,5 @@ impl EtcdLeases {
             directory = self.keys.v6_subnets(),
             "etcd does not let us read this directory: leases of an IPv6-only network stay unseen"
         );
-    }
-
-    /// Time that the next listing may take.
-    pub(super) fn list_timeout(&self) -> MutexGuard<'_, Duration> {
-        self.list_timeout.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn unreadable(&self) -> MutexGuard<'_, Unreadable> {
-        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn unwanted(&self) -> MutexGuard<'_, Option<WrittenKey>> {
-        self.unwanted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn rng(&self) -> MutexGuard<'_, fastrand::Rng> {
-        self.rng.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -125,7 +125,7 @@ impl EtcdLeases {
         let pages = ranges.iter().map(|range| txn::range(page_of(range.clone(), 0, limit)));
         let request = [Some(single(self.keys.config())), named.as_deref().map(single)];
         let request = txn::all(request.into_iter().flatten().chain(pages).collect());
-        let time = *self.list_timeout();
+        let time = *self.list_timeout.lock();
         let answer = self.timed(self.client.txn_within(time, request).await)?;
 
         let mut found = answer.responses.into_iter().map(txn::found_range);
@@ -147,7 +147,7 @@ impl EtcdLeases {
         origin: &mut WatchProgress,
     ) -> Result<Option<RangeResponse>, Fault> {
         let Some(request) = request else { return Ok(None) };
-        let time = *self.list_timeout();
+        let time = *self.list_timeout.lock();
         let page = self.client.range_within(time, request).await;
         let page = self.timed(page)?;
         if !origin.continues_in(page.header.as_ref().unwrap_or(&ResponseHeader::default())) {
@@ -160,7 +160,7 @@ impl EtcdLeases {
     /// A page that takes too long is given more time at the next try.
     fn timed<T>(&self, answer: Result<T, Fault>) -> Result<T, Fault> {
         let too_slow = answer.as_ref().is_err_and(|fault| fault.kind == Kind::Unavailable);
-        let mut time = self.list_timeout();
+        let mut time = self.list_timeout.lock();
         *time = if too_slow { (*time * 2).min(LIST_TIMEOUT_MAX) } else { REQUEST_TIMEOUT };
         answer
     }
@@ -177,13 +177,13 @@ impl EtcdLeases {
             KeyMeaning::Lease(subnet) => {
                 let attrs = LeaseAttrs::from_json(&kv.value).ok();
                 if attrs.is_some() {
-                    self.unreadable().forget(&kv.key);
+                    self.unreadable.lock().forget(&kv.key);
                 }
                 Some(ListedLease::created(subnet, attrs, kv))
             }
             KeyMeaning::Config => None,
             KeyMeaning::Foreign(why) => {
-                self.unreadable().note(&kv.key, why, None);
+                self.unreadable.lock().note(&kv.key, why, None);
                 None
             }
         }
@@ -194,11 +194,11 @@ impl EtcdLeases {
         let mut lookups = 0;
         for entry in listing.entries.iter_mut().filter(|entry| entry.attrs.is_none()) {
             let key = entry.kv.key.clone();
-            if !self.unreadable().knows(&key) && lookups < MAX_LOOKUPS {
+            if !self.unreadable.lock().knows(&key) && lookups < MAX_LOOKUPS {
                 lookups += 1;
                 self.note_bad_value(&entry.kv).await;
             }
-            entry.attrs = self.unreadable().last_good(&key).cloned();
+            entry.attrs = self.unreadable.lock().last_good(&key).cloned();
         }
     }
 
@@ -206,12 +206,12 @@ impl EtcdLeases {
     /// compacted.
     pub(super) async fn note_bad_value(&self, kv: &KeyValue) {
         let Err(why) = LeaseAttrs::from_json(&kv.value) else { return };
-        if self.unreadable().knows(&kv.key) {
+        if self.unreadable.lock().knows(&kv.key) {
             return;
         }
         let before = self.client.get(kv.key.clone(), kv.mod_revision - 1).await.ok().flatten();
         let last_good = before.and_then(|kv| LeaseAttrs::from_json(&kv.value).ok());
-        self.unreadable().note(&kv.key, why, last_good);
+        self.unreadable.lock().note(&kv.key, why, last_good);
     }
 }
 

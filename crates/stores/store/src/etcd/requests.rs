@@ -123,7 +123,7 @@ struct Follower {
 
 impl Follower {
     async fn run(&mut self) -> Infallible {
-        let mut tries = RETRY.tries(self.leases.rng().fork());
+        let mut tries = RETRY.tries(self.leases.rng.lock().fork());
         loop {
             let mut opened = false;
             let Err(fault) = self.follow(&mut opened).await;

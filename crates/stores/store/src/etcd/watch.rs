@@ -52,7 +52,7 @@ enum End {
 impl Watcher {
     /// `history` is the progress so far; `None` when everything has to be listed.
     async fn run(&mut self, mut history: Option<WatchProgress>) -> Infallible {
-        let rng = self.leases.rng().fork();
+        let rng = self.leases.rng.lock().fork();
         let mut backoff = WATCH_RETRY.tries(rng);
         loop {
             let began = Instant::now();
@@ -160,7 +160,7 @@ impl Watcher {
         let deleted = event.kind == EventKind::Delete as i32;
         let meaning = self.leases.keys.meaning(&kv.key);
         if deleted {
-            self.leases.unreadable().forget(&kv.key);
+            self.leases.unreadable.lock().forget(&kv.key);
         }
         match meaning {
             KeyMeaning::Config if deleted => self.tell(StoreEvent::ConfigGone).await,
@@ -168,7 +168,7 @@ impl Watcher {
             KeyMeaning::Lease(subnet) if deleted => self.tell(StoreEvent::Gone(subnet)).await,
             KeyMeaning::Lease(subnet) => match LeaseAttrs::from_json(&kv.value) {
                 Ok(attrs) => {
-                    self.leases.unreadable().forget(&kv.key);
+                    self.leases.unreadable.lock().forget(&kv.key);
                     let entry = ListedLease::written(subnet, attrs, kv);
                     if let Some(stored) = entry.stored() {
                         self.tell(StoreEvent::Put(stored)).await;
@@ -178,7 +178,7 @@ impl Watcher {
                 Err(_) => self.leases.note_bad_value(&kv).await,
             },
             KeyMeaning::Foreign(_) if deleted => {}
-            KeyMeaning::Foreign(why) => self.leases.unreadable().note(&kv.key, why, None),
+            KeyMeaning::Foreign(why) => self.leases.unreadable.lock().note(&kv.key, why, None),
         }
     }
 
@@ -186,10 +186,10 @@ impl Watcher {
         let key = self.leases.keys.config().as_bytes();
         match std::str::from_utf8(value) {
             Ok(text) => {
-                self.leases.unreadable().forget(key);
+                self.leases.unreadable.lock().forget(key);
                 self.tell(StoreEvent::Config(text.to_owned())).await;
             }
-            Err(why) => self.leases.unreadable().note(key, why, None),
+            Err(why) => self.leases.unreadable.lock().note(key, why, None),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A lease server in front of a store that assigns subnets: what it says of this node, and what this node says
 //! of itself there.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 use std::time::Duration;
 
 use ::http::{Method, StatusCode};
@@ -40,19 +40,19 @@ struct OwnNode {
 
 impl AssignedSubnets {
     pub(super) fn subnets(&self) -> SubnetOrigin {
-        self.state().node.as_ref().map_or(SubnetOrigin::Pool, |node| node.subnets)
+        self.state.lock().node.as_ref().map_or(SubnetOrigin::Pool, |node| node.subnets)
     }
 
     /// Whether the server says that this is this node's lease.
     pub(super) fn is_own(&self, lease: &WireLease) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let name = state.node.as_ref().and_then(|node| node.name.as_ref());
         name.is_some() && lease.owner.as_ref() == name
     }
 
     /// Takes note of what became of an announcement: the lease as others see it. Returns it as the node sees it.
     pub(super) fn announced(&self, held: Held, attrs: &LeaseAttrs) -> Held {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.node.is_none() {
             return held;
         }
@@ -65,7 +65,7 @@ impl AssignedSubnets {
 
     /// A lease as the node sees it.
     pub(super) fn seen(&self, mut stored: StoredLease) -> StoredLease {
-        let state = self.state();
+        let state = self.state.lock();
         if let Some(own) = &state.own
             && own.subnet == stored.lease.subnet
             && own.seen.announce_the_same_as(&stored.lease.attrs)
@@ -73,10 +73,6 @@ impl AssignedSubnets {
             stored.lease.attrs = own.announced.clone();
         }
         stored
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -96,7 +92,7 @@ impl RemoteStore {
             _ => return Err(refused(attempted, answer, None)),
         };
         let assigned = node.subnets == SubnetOrigin::Store;
-        self.0.assigned.state().node = assigned.then(|| node.clone());
+        self.0.assigned.state.lock().node = assigned.then(|| node.clone());
         Ok(node)
     }
 
@@ -106,7 +102,7 @@ impl RemoteStore {
         let path = format!("{}/node", self.0.base);
         let attempted = "say how this node's network is";
         let mut announced = self.0.assigned.announced.subscribe();
-        let mut tries = RETRY.tries(self.rng().fork());
+        let mut tries = RETRY.tries(self.0.rng.lock().fork());
         loop {
             announced.mark_unchanged();
             let body = wire::node_network_json(network);

@@ -1,6 +1,6 @@
 //! Requests to whichever lease server answers: to one of them, until it fails.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -116,7 +116,7 @@ impl Client {
 
     /// Moves on to the next server, unless another request has done so.
     pub(super) fn leave(&self, endpoint: &str) {
-        let mut current = self.current_index();
+        let mut current = self.current.lock();
         let (server, client) = &self.servers[*current];
         if server.to_string() == endpoint {
             client.forget();
@@ -209,10 +209,6 @@ impl Client {
     }
 
     fn current(&self) -> &(Server, flannel_https::Client) {
-        &self.servers[*self.current_index()]
-    }
-
-    fn current_index(&self) -> MutexGuard<'_, usize> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        &self.servers[*self.current.lock()]
     }
 }

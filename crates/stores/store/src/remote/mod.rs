@@ -10,7 +10,8 @@ mod token;
 mod token_file;
 mod watch;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use ::http::{Method, StatusCode};
@@ -79,10 +80,6 @@ impl RemoteStore {
         &self.0.client
     }
 
-    fn rng(&self) -> MutexGuard<'_, fastrand::Rng> {
-        self.0.rng.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn events_path(&self, cursor: Option<LogPosition>) -> String {
         let path = format!("{}/events?requests=true&findings=true", self.0.base);
         match cursor {
@@ -93,10 +90,6 @@ impl RemoteStore {
             }
             None => path,
         }
-    }
-
-    fn server_findings(&self) -> MutexGuard<'_, StoreFindings> {
-        self.0.findings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lease_path(&self, subnet: &Subnet) -> String {
@@ -218,7 +211,7 @@ impl Store for RemoteStore {
     }
 
     fn findings(&self) -> StoreFindings {
-        self.server_findings().clone()
+        self.0.findings.lock().clone()
     }
 
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {

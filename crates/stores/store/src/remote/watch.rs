@@ -26,7 +26,7 @@ pub(super) fn start(
     store: Arc<RemoteStore>,
     cursor: Option<LogPosition>,
 ) -> mpsc::Receiver<StoreEvent> {
-    let backoff = RETRY.tries(store.rng().fork());
+    let backoff = RETRY.tries(store.0.rng.lock().fork());
     spawn_sender("watch of leases at the lease server", EVENT_QUEUE, |events| async move {
         match (Watch { store, events, cursor, backoff, down: false }).run().await {}
     })
@@ -116,7 +116,7 @@ impl Watch {
             return Ok(());
         }
         if let Some(findings) = StoreFindings::read(text) {
-            *self.store.server_findings() = findings;
+            *self.store.0.findings.lock() = findings;
             return Ok(());
         }
         let result = WatchResult::read(text).map_err(|error| error.to_string())?;
