@@ -20,19 +20,38 @@ pub(crate) fn spawn_to_log(command: &mut Command, log: &Path) -> io::Result<Chil
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()
 }
 
-/// Waits for a command, and kills it with all it has started when it takes too long.
-pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<Ended> {
+/// Waits for a command, and kills it with all it has started when it takes too long. Says how it ended, and how much
+/// processor time it and what it has waited for took.
+pub(crate) fn wait(child: &mut Child, timeout: Duration) -> io::Result<(Ended, Duration)> {
     let started = Instant::now();
+    let mut processor = Duration::ZERO;
     loop {
+        // It can be read until `try_wait` has taken note of the end.
+        processor = processor_time(child.id()).unwrap_or(processor);
         if let Some(status) = child.try_wait()? {
-            return Ok(Ended::By(status));
+            return Ok((Ended::By(status), processor));
         }
         if started.elapsed() >= timeout {
             kill_with_descendants(child);
-            return Ok(Ended::TimedOut { seconds: timeout.as_secs() });
+            return Ok((Ended::TimedOut { seconds: timeout.as_secs() }, processor));
         }
         thread::sleep(POLL_INTERVAL);
     }
+}
+
+/// Processor time of a process and of all its children that have ended.
+fn processor_time(id: u32) -> Option<Duration> {
+    const TICKS_A_SECOND: u64 = 100;
+    let fields = stat_fields(id)?;
+    let ticks = fields.split(' ').skip(11).take(4).filter_map(|it| it.parse::<u64>().ok());
+    Some(Duration::from_millis(ticks.sum::<u64>() * 1000 / TICKS_A_SECOND))
+}
+
+/// What the kernel says of a process, from its state on.
+fn stat_fields(id: u32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // A program's name may hold blanks and brackets.
+    stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
 }
 
 pub(crate) fn kill_with_descendants(child: &mut Child) {
@@ -49,10 +68,7 @@ fn descendants(of: u32) -> Vec<u32> {
         .flatten()
         .filter_map(|entry| {
             let id = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-            // A program's name may hold blanks and brackets.
-            let (_, rest) = stat.rsplit_once(") ")?;
-            Some((id, rest.split(' ').nth(1)?.parse().ok()?))
+            Some((id, stat_fields(id)?.split(' ').nth(1)?.parse().ok()?))
         })
         .collect();
     let mut found = vec![of];
@@ -111,16 +127,22 @@ mod tests {
             thread::sleep(Duration::from_millis(5));
         }
         let started = descendants(child.id());
-        let ended = wait(&mut child, Duration::from_millis(10)).unwrap();
+        let (ended, _) = wait(&mut child, Duration::from_millis(10)).unwrap();
         assert!(matches!(ended, Ended::TimedOut { .. }));
-        let lives = |id: &u32| {
-            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-            !(stat.is_empty() || stat.contains(") Z "))
-        };
+        let lives = |id: &u32| stat_fields(*id).is_some_and(|fields| !fields.starts_with('Z'));
         let deadline = Instant::now() + Duration::from_secs(60);
         while started.iter().any(lives) {
             assert!(Instant::now() < deadline, "{started:?} live on");
             thread::sleep(Duration::from_millis(5));
         }
+    }
+    #[test]
+    fn processor_time_of_a_command_counts_what_it_has_started() {
+        let work = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        let mut child =
+            Command::new("sh").args(["-c", &format!("sh -c '{work}'; :")]).spawn().unwrap();
+        let (ended, processor) = wait(&mut child, TEST_PROGRAM_TIMEOUT).unwrap();
+        assert!(ended.is_success());
+        assert!(processor > Duration::ZERO, "{processor:?}");
     }
 }

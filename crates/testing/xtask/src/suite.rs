@@ -8,12 +8,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::alone::ALONE;
 use crate::process::{self, TEST_PROGRAM_TIMEOUT, prefixed};
 use crate::programs::{Kind, TestProgram};
-use crate::report::Report;
+use crate::report::{Report, StepTime};
 use crate::test_output::{Ended, Outcome};
 use crate::tree::{self, BuildDir};
 
@@ -56,6 +56,9 @@ const IN_VM: &[&str] = &["e2e", "planted_faults"];
 
 /// What is shipped.
 const SHIPPED: &[&str] = &["flanneld", "flannelctl", "flannel-cni"];
+
+/// What is got over a slow network takes as long as it takes.
+const NO_TIMEOUT: Duration = Duration::MAX;
 
 /// Gets the processor when nobody else wants it. `nice` would leave it a tenth, and let others wait for its turn to end.
 const IDLE: &[&str] = &["chrt", "--idle", "0"];
@@ -111,7 +114,7 @@ impl Suite {
             process::kill_with_descendants(&mut getting);
             return Ok(());
         };
-        let ended = Ended::By(getting.wait()?);
+        let ended = process::wait(&mut getting, NO_TIMEOUT)?;
         needs.show();
         if !needs.finish("what-tests-need", began, ended) {
             return Ok(());
@@ -372,7 +375,8 @@ impl<'a> Row<'a> {
         if let Err(error) = steps(self.suite, &self, programs) {
             let failures = vec![error.to_string()];
             let outcome = Outcome { failures, ..Outcome::default() };
-            self.suite.report.add(self.name, "row", began.elapsed(), outcome);
+            let took = StepTime { elapsed: began.elapsed(), ..StepTime::default() };
+            self.suite.report.add(self.name, "row", took, outcome);
         }
         self
     }
@@ -396,14 +400,19 @@ impl<'a> Row<'a> {
     fn step(&self, name: &str, mut command: Command) -> io::Result<bool> {
         self.announce(name, &command);
         let began = Instant::now();
-        let ended = Ended::By(self.start(&mut command)?.wait()?);
+        let ended = process::wait(&mut self.start(&mut command)?, NO_TIMEOUT)?;
         Ok(self.finish(name, began, ended))
     }
 
-    fn finish(&self, name: &str, began: Instant, ended: Ended) -> bool {
+    fn finish(&self, name: &str, began: Instant, (ended, processor): (Ended, Duration)) -> bool {
         let failures = if ended.is_success() { Vec::new() } else { vec![ended.to_string()] };
         let outcome = Outcome { passed: usize::from(ended.is_success()), ignored: 0, failures };
-        self.suite.report.add(self.name, name, began.elapsed(), outcome)
+        self.suite.report.add(
+            self.name,
+            name,
+            StepTime { elapsed: began.elapsed(), processor },
+            outcome,
+        )
     }
 
     /// Runs a test program as cargo would.
@@ -425,12 +434,13 @@ impl<'a> Row<'a> {
             self.name,
             name.replace([' ', '/'], "-")
         ));
-        let ended =
-            process::wait(&mut process::spawn_to_log(&mut command, &log)?, TEST_PROGRAM_TIMEOUT)?;
+        let mut child = process::spawn_to_log(&mut command, &log)?;
+        let (ended, processor) = process::wait(&mut child, TEST_PROGRAM_TIMEOUT)?;
+        let took = StepTime { elapsed: began.elapsed(), processor };
         let output = std::fs::read(&log)?;
         self.print(&output)?;
         let outcome = Outcome::of(&String::from_utf8_lossy(&output), programs, ended);
-        Ok(self.suite.report.add(self.name, name, began.elapsed(), outcome))
+        Ok(self.suite.report.add(self.name, name, took, outcome))
     }
 
     fn announce(&self, name: &str, command: &Command) {
@@ -459,7 +469,6 @@ mod tests {
 
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
-    use std::time::Duration;
 
     use super::*;
 
