@@ -29,15 +29,11 @@ impl Bandwidth {
             Error::new(Code::InvalidConfig, msg)
         };
         let fields = call.conf.fields();
-        let runtime = match fields.object("runtimeConfig").map_err(failed)? {
-            Some(runtime) => runtime.object("bandwidth").map_err(failed)?,
-            None => None,
-        };
+        let runtime = fields.object("runtimeConfig").and_then(|it| it.object("bandwidth"));
+        let runtime = runtime.map_err(failed)?;
         let of_all = ["ingressRate", "ingressBurst", "egressRate", "egressBurst"];
         let is_static = of_all.iter().any(|key| fields.get(key).is_some());
-        let Some(fields) = (if is_static { Some(fields) } else { runtime }) else {
-            return Ok(Self::default());
-        };
+        let fields = if is_static { fields } else { runtime };
         Ok(Self {
             receiving: limit(fields, "ingressRate", "ingressBurst", failed)?,
             sending: limit(fields, "egressRate", "egressBurst", failed)?,

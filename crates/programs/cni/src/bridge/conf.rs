@@ -59,34 +59,27 @@ impl BridgeConf {
 
     fn of_fields(call: &Call) -> Result<Self, FieldError> {
         let fields = call.conf.fields();
-        let flag = |key| fields.bool(key).map(Option::unwrap_or_default);
-        let is_default_gateway = flag("isDefaultGateway")?;
+        let is_default_gateway = fields.flag("isDefaultGateway")?;
         let mtu = fields.integer("mtu")?.unwrap_or_default();
         Ok(Self {
             bridge: fields.string("bridge")?.unwrap_or(DEFAULT_NAME).to_owned(),
-            is_gateway: flag("isGateway")? || is_default_gateway,
+            is_gateway: fields.flag("isGateway")? || is_default_gateway,
             is_default_gateway,
-            force_address: flag("forceAddress")?,
-            ip_masq: flag("ipMasq")?,
+            force_address: fields.flag("forceAddress")?,
+            ip_masq: fields.flag("ipMasq")?,
             ip_masq_backend: None,
             mtu: u32::try_from(mtu).ok().filter(|mtu| *mtu > 0),
-            hairpin: flag("hairpinMode")?,
-            promiscuous: flag("promiscMode")?,
-            isolated: flag("portIsolation")?,
-            duplicate_detection: flag("enabledad")?,
-            container_interface_down: flag("disableContainerInterface")?,
+            hairpin: fields.flag("hairpinMode")?,
+            promiscuous: fields.flag("promiscMode")?,
+            isolated: fields.flag("portIsolation")?,
+            duplicate_detection: fields.flag("enabledad")?,
+            container_interface_down: fields.flag("disableContainerInterface")?,
             mac: mac(call)?,
-            no_spoofing: flag("macspoofchk")?,
+            no_spoofing: fields.flag("macspoofchk")?,
             vlan: None,
             vlans: None,
-            ipam: fields
-                .object("ipam")?
-                .map(|ipam| ipam.string("type"))
-                .transpose()?
-                .flatten()
-                .unwrap_or_default()
-                .to_owned(),
-            dns: fields.object("dns")?.map(Dns::read).transpose()?.unwrap_or_default(),
+            ipam: fields.object("ipam")?.owned("type")?,
+            dns: Dns::read(fields.object("dns")?)?,
         })
     }
 
@@ -113,21 +106,11 @@ fn wrong(error: FieldError) -> Error {
 fn mac(call: &Call) -> Result<Option<Mac>, FieldError> {
     const WANTED: &str = "a MAC address";
     let fields = call.conf.fields();
-    if let Some(runtime) = fields.object("runtimeConfig")?
-        && let Some(mac) = runtime.parsed("mac", WANTED)?
-    {
-        return Ok(Some(mac));
+    for said in [fields.object("runtimeConfig")?, fields.object("args")?.object("cni")?] {
+        if let Some(mac) = said.parsed("mac", WANTED)? {
+            return Ok(Some(mac));
+        }
     }
-    if let Some(args) = fields.object("args")?.map(|args| args.object("cni")).transpose()?.flatten()
-        && let Some(mac) = args.parsed("mac", WANTED)?
-    {
-        return Ok(Some(mac));
-    }
-    match call.arg("MAC") {
-        None => Ok(None),
-        Some(text) => match text.parse() {
-            Ok(mac) => Ok(Some(mac)),
-            Err(_) => Err(FieldError::new("CNI_ARGS MAC", WANTED, &text.into())),
-        },
-    }
+    let Some(text) = call.arg("MAC") else { return Ok(None) };
+    text.parse().map(Some).map_err(|_| FieldError::new("CNI_ARGS MAC", WANTED, &text.into()))
 }

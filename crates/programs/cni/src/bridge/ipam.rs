@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::delegate::Delegate;
 use crate::ipam::{self as host_local, AllocatedAddresses};
-use crate::protocol::{Call, Command, Error, Sorted, compact};
+use crate::protocol::{Call, Command, Error, compact};
 
 const BUILT_IN: &str = "host-local";
 
@@ -64,5 +64,5 @@ fn run(
 
 /// IPAM plugins are given the whole configuration of who calls them.
 fn whole_conf(call: &Call) -> String {
-    compact(&Sorted(&serde_json::Value::Object(call.conf.members.clone())))
+    compact(&call.conf.members)
 }

@@ -24,14 +24,16 @@ pub(super) fn read(fields: Fields<'_>) -> Result<Option<PortVlans>, Error> {
         return Err(refuse(format!("invalid VLAN ID {id} (must be between 0 and {LAST})")));
     }
     let mut tagged = Vec::new();
-    for item in fields.objects("vlanTrunk").map_err(wrong)? {
-        let number = |key: &str| item.integer(key).map_err(wrong);
-        tagged.extend(range(number("minID")?, number("maxID")?)?);
-        tagged.extend(number("id")?.map(|id| checked("id", id)).transpose()?);
+    let trunk = |item: Fields<'_>| {
+        Ok((item.integer("minID")?, item.integer("maxID")?, item.integer("id")?))
+    };
+    for (min, max, id) in fields.objects("vlanTrunk", trunk).map_err(wrong)? {
+        tagged.extend(range(min, max)?);
+        tagged.extend(id.map(|id| checked("id", id)).transpose()?);
     }
     tagged.sort_unstable();
     tagged.dedup();
-    let keep_default = fields.bool("preserveDefaultVlan").map_err(wrong)?.unwrap_or_default();
+    let keep_default = fields.flag("preserveDefaultVlan").map_err(wrong)?;
     let own = u16::try_from(id).ok().filter(|id| *id != 0);
     if own.is_none() && tagged.is_empty() {
         return Ok(None);

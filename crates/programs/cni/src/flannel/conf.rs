@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::protocol::{
-    Attachment, Call, Command, Conf, Error, ErrorContext, FieldError, Route, Sorted, Version,
+    Attachment, Call, Command, Conf, Error, ErrorContext, FieldError, Fields, Route, Version,
     compact,
 };
 
@@ -43,17 +43,13 @@ impl<'a> FlannelConf<'a> {
 
     fn of_fields(conf: &'a Conf) -> Result<Self, FieldError> {
         let fields = conf.fields();
-        let path = |key, default: &str| {
-            Ok(PathBuf::from(
-                fields.string(key)?.filter(|text| !text.is_empty()).unwrap_or(default),
-            ))
-        };
+        let path = |key, default| fields.text(key).map(|text| text.unwrap_or(default).into());
         Ok(Self {
             subnet_file: path("subnetFile", SUBNET_FILE)?,
             data_dir: path("dataDir", DATA_DIR)?,
-            by_exec: fields.bool("delegateByExec")?.unwrap_or_default(),
+            by_exec: fields.flag("delegateByExec")?,
             name: &conf.name,
-            version: fields.string("cniVersion")?.filter(|text| !text.is_empty()),
+            version: fields.text("cniVersion")?,
             delegate: fields.map("delegate")?,
             ipam: fields.map("ipam")?,
             runtime_config: fields.map("runtimeConfig")?,
@@ -133,7 +129,7 @@ impl<'a> FlannelConf<'a> {
 
     fn given_routes(&self) -> Result<Vec<Route>, FieldError> {
         let Some(ipam) = self.ipam else { return Ok(Vec::new()) };
-        crate::protocol::Fields::new(ipam).objects("routes")?.into_iter().map(Route::read).collect()
+        Fields::new(ipam).objects("routes", Route::read)
     }
 }
 
@@ -189,7 +185,7 @@ impl Document {
 }
 
 fn as_go_writes(members: &Map<String, Value>) -> BTreeMap<&str, Box<RawValue>> {
-    members.iter().map(|(key, value)| (key.as_str(), raw(compact(&Sorted(value))))).collect()
+    members.iter().map(|(key, value)| (key.as_str(), raw(compact(value)))).collect()
 }
 
 fn raw(json: String) -> Box<RawValue> {

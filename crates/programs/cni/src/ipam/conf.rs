@@ -25,8 +25,7 @@ pub struct IpamConf {
 
 impl Place {
     pub fn read(call: &Call) -> Result<Self, Error> {
-        let data_dir =
-            ipam(call)?.string("dataDir").map_err(wrong)?.filter(|text| !text.is_empty());
+        let data_dir = ipam(call)?.text("dataDir").map_err(wrong)?;
         Ok(Self { directory: PathBuf::from(data_dir.unwrap_or(DATA_DIR)).join(&call.conf.name) })
     }
 }
@@ -39,30 +38,22 @@ impl IpamConf {
         Ok(Self {
             sets,
             requested: requested(call).map_err(wrong)?,
-            routes: ipam
-                .objects("routes")
-                .and_then(|routes| routes.into_iter().map(Route::read).collect())
-                .map_err(wrong)?,
-            resolv_conf: ipam
-                .string("resolvConf")
-                .map_err(wrong)?
-                .filter(|text| !text.is_empty())
-                .map(PathBuf::from),
+            routes: ipam.objects("routes", Route::read).map_err(wrong)?,
+            resolv_conf: ipam.text("resolvConf").map_err(wrong)?.map(PathBuf::from),
         })
     }
 }
 
 fn ipam(call: &Call) -> Result<Fields<'_>, Error> {
-    let ipam = call.conf.fields().object("ipam").map_err(wrong)?;
-    ipam.ok_or_else(|| Error::new(Code::InvalidConfig, "IPAM config missing 'ipam' key"))
+    let ipam = call.conf.fields().map("ipam").map_err(wrong)?;
+    ipam.map(Fields::new)
+        .ok_or_else(|| Error::new(Code::InvalidConfig, "IPAM config missing 'ipam' key"))
 }
 
 /// In the reference's order: what the runtime asks for, a single range of the oldest kind, the rest.
 fn sets(call: &Call, ipam: Fields<'_>) -> Result<Vec<RangeSet>, Error> {
-    let mut raw = Vec::new();
-    if let Some(runtime) = call.conf.fields().object("runtimeConfig").map_err(wrong)? {
-        raw.extend(lists(runtime, "ipRanges").map_err(wrong)?);
-    }
+    let runtime = call.conf.fields().object("runtimeConfig").map_err(wrong)?;
+    let mut raw = lists(runtime, "ipRanges").map_err(wrong)?;
     if ipam.get("subnet").is_some() {
         raw.push(vec![ipam]);
     }
@@ -124,13 +115,8 @@ fn check_together(sets: &[RangeSet], version: Version) -> Result<(), Error> {
 fn requested(call: &Call) -> Result<Vec<IpAddr>, FieldError> {
     let fields = call.conf.fields();
     let mut texts: Vec<String> = call.arg("IP").map(str::to_owned).into_iter().collect();
-    if let Some(args) = fields.object("args")?.map(|args| args.object("cni")).transpose()?.flatten()
-    {
-        texts.extend(args.strings("ips")?);
-    }
-    if let Some(runtime) = fields.object("runtimeConfig")? {
-        texts.extend(runtime.strings("ips")?);
-    }
+    texts.extend(fields.object("args")?.object("cni")?.strings("ips")?);
+    texts.extend(fields.object("runtimeConfig")?.strings("ips")?);
     texts
         .iter()
         .map(|text| {

@@ -129,11 +129,7 @@ pub fn take_back(call: &Call, given: &[IpAddr]) -> Result<(), Error> {
 /// The reservations of the addresses that the result of the ADD names, if each has one. Then nobody needs
 /// to read all others.
 fn named(call: &Call, store: &Store) -> Result<Vec<Reservation>, Error> {
-    let fields = call.conf.fields();
-    let Ok(Some(members)) = fields.map("prevResult") else { return Ok(Vec::new()) };
-    let Ok((result, _)) = Outcome::of_members(members, call.conf.version) else {
-        return Ok(Vec::new());
-    };
+    let Ok(Some(result)) = call.previous_result() else { return Ok(Vec::new()) };
     let named: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
     let found = store.of_attachment_among(&call.container_id, &call.ifname, &named)?;
     Ok(if found.len() == named.len() { found } else { Vec::new() })

@@ -53,14 +53,10 @@ impl PortmapConf {
         if !(0..32).contains(&bit) {
             return Err(FieldError::new("markMasqBit", "a number from 0 to 31", &bit.into()));
         }
-        let mappings = match fields.object("runtimeConfig")? {
-            Some(runtime) => runtime.objects("portMappings")?,
-            None => Vec::new(),
-        };
         Ok(Self {
-            mappings: mappings.into_iter().map(Mapping::read).collect::<Result<_, _>>()?,
+            mappings: fields.object("runtimeConfig")?.objects("portMappings", Mapping::read)?,
             snat: fields.bool("snat")?.unwrap_or(true),
-            masquerade_all: fields.bool("masqAll")?.unwrap_or_default(),
+            masquerade_all: fields.flag("masqAll")?,
             mark: 1 << bit,
             set_mark_chain: fields.string("externalSetMarkChain")?.map(str::to_owned),
             conditions: [fields.strings("conditionsV4")?, fields.strings("conditionsV6")?],

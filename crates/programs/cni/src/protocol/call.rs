@@ -118,31 +118,19 @@ impl Call {
     /// What the plugins before us in a chain have made, or at CHECK and DEL what all of them have.
     pub fn previous_result(&self) -> Result<Option<Outcome>, Error> {
         const ATTEMPTED: &str = "could not parse prevResult";
-        let Some(members) = self.conf.fields().map("prevResult").or_cni(ATTEMPTED)? else {
-            return Ok(None);
-        };
-        let (outcome, _) = Outcome::of_members(members, self.conf.version).or_cni(ATTEMPTED)?;
-        Ok(Some(outcome))
+        let members = self.conf.fields().map("prevResult").or_cni(ATTEMPTED)?;
+        let result = members.map(|members| Outcome::of_members(members, self.conf.version));
+        Ok(result.transpose().or_cni(ATTEMPTED)?.map(|(outcome, _)| outcome))
     }
 
     /// The attachments a runtime names as valid at GC. One that has none sends an empty list, null, or
     /// no list at all.
     pub fn valid_attachments(&self) -> Result<Vec<Attachment>, Error> {
-        let fields = self.conf.fields();
-        let wrong = |error| Error::new(Code::InvalidConfig, format!("{error}"));
-        fields
-            .objects("cni.dev/valid-attachments")
-            .map_err(wrong)?
-            .into_iter()
-            .map(|attachment| {
-                let text =
-                    |key| attachment.string(key).map(|text| text.unwrap_or_default().to_owned());
-                Ok(Attachment {
-                    container_id: text("containerID").map_err(wrong)?,
-                    ifname: text("ifname").map_err(wrong)?,
-                })
-            })
-            .collect()
+        let read = |it: Fields<'_>| {
+            Ok(Attachment { container_id: it.owned("containerID")?, ifname: it.owned("ifname")? })
+        };
+        let attachments = self.conf.fields().objects("cni.dev/valid-attachments", read);
+        attachments.map_err(|error| Error::new(Code::InvalidConfig, error.to_string()))
     }
 }
 
@@ -192,11 +180,7 @@ impl Conf {
 
     pub fn of_members(members: Map<String, Value>) -> Result<Self, Error> {
         let fields = Fields::new(&members);
-        let name = fields
-            .string("name")
-            .map_err(|error| undecodable(&error))?
-            .unwrap_or_default()
-            .to_owned();
+        let name = fields.owned("name").map_err(|error| undecodable(&error))?;
         check_network_name(&name)?;
         let version = fields
             .string("cniVersion")

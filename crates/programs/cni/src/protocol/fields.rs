@@ -3,8 +3,9 @@
 
 use serde_json::{Map, Value};
 
+/// The members of an object; of one that is not there, none.
 #[derive(Clone, Copy)]
-pub struct Fields<'a>(&'a Map<String, Value>);
+pub struct Fields<'a>(Option<&'a Map<String, Value>>);
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("'{key}' must be {wanted}, not {got}")]
@@ -22,19 +23,33 @@ impl FieldError {
 
 impl<'a> Fields<'a> {
     pub fn new(members: &'a Map<String, Value>) -> Self {
-        Self(members)
+        Self(Some(members))
     }
 
     /// `null` is as good as absent.
     pub fn get(self, key: &str) -> Option<&'a Value> {
-        let found = self.0.get(key).or_else(|| {
-            self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value)
+        let members = self.0?;
+        let found = members.get(key).or_else(|| {
+            members.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value)
         })?;
         (!found.is_null()).then_some(found)
     }
 
     pub fn string(self, key: &str) -> Result<Option<&'a str>, FieldError> {
         self.typed(key, "a string", Value::as_str)
+    }
+
+    /// An empty text is as good as none.
+    pub fn text(self, key: &str) -> Result<Option<&'a str>, FieldError> {
+        Ok(self.string(key)?.filter(|text| !text.is_empty()))
+    }
+
+    pub fn owned(self, key: &str) -> Result<String, FieldError> {
+        self.string(key).map(|text| text.unwrap_or_default().to_owned())
+    }
+
+    pub fn flag(self, key: &str) -> Result<bool, FieldError> {
+        self.bool(key).map(Option::unwrap_or_default)
     }
 
     pub fn bool(self, key: &str) -> Result<Option<bool>, FieldError> {
@@ -49,8 +64,8 @@ impl<'a> Fields<'a> {
         self.typed(key, "a whole number, 0 or more", Value::as_u64)
     }
 
-    pub fn object(self, key: &str) -> Result<Option<Fields<'a>>, FieldError> {
-        Ok(self.typed(key, "an object", Value::as_object)?.map(Fields))
+    pub fn object(self, key: &str) -> Result<Self, FieldError> {
+        self.map(key).map(Self)
     }
 
     pub fn map(self, key: &str) -> Result<Option<&'a Map<String, Value>>, FieldError> {
@@ -61,8 +76,16 @@ impl<'a> Fields<'a> {
         Ok(self.typed(key, "a list", Value::as_array)?.map_or(&[][..], Vec::as_slice))
     }
 
-    pub fn objects(self, key: &str) -> Result<Vec<Fields<'a>>, FieldError> {
-        self.each(key, "a list of objects", |value| value.as_object().map(Fields))
+    /// A list of objects, of which each must make sense as a `T`.
+    pub fn objects<T>(
+        self,
+        key: &str,
+        read: impl Fn(Self) -> Result<T, FieldError>,
+    ) -> Result<Vec<T>, FieldError> {
+        self.each(key, "a list of objects", Value::as_object)?
+            .into_iter()
+            .map(|members| read(Self::new(members)))
+            .collect()
     }
 
     pub fn strings(self, key: &str) -> Result<Vec<String>, FieldError> {
@@ -75,13 +98,8 @@ impl<'a> Fields<'a> {
         key: &str,
         wanted: &'static str,
     ) -> Result<Option<T>, FieldError> {
-        match self.string(key)? {
-            None | Some("") => Ok(None),
-            Some(text) => match text.parse() {
-                Ok(value) => Ok(Some(value)),
-                Err(_) => Err(FieldError::new(key, wanted, &Value::from(text))),
-            },
-        }
+        let Some(text) = self.text(key)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| FieldError::new(key, wanted, &text.into()))
     }
 
     fn typed<T>(

@@ -3,8 +3,7 @@
 
 use std::io::{self, Write};
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
-use serde_json::Value;
+use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
 /// On one line.
@@ -24,27 +23,6 @@ fn render(value: &impl Serialize, formatter: impl Formatter) -> String {
     let written = value.serialize(&mut serializer);
     debug_assert!(written.is_ok(), "{written:?}");
     String::from_utf8(text).unwrap_or_default()
-}
-
-/// A value the way Go prints a `map[string]interface{}`: sorted keys, and every number a float64.
-pub struct Sorted<'a>(pub &'a Value);
-
-impl Serialize for Sorted<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            Value::Array(items) => serializer.collect_seq(items.iter().map(Sorted)),
-            Value::Object(members) => {
-                let mut members: Vec<_> = members.iter().collect();
-                members.sort_by_key(|(key, _)| *key);
-                let mut map = serializer.serialize_map(Some(members.len()))?;
-                for (key, value) in members {
-                    map.serialize_entry(key, &Sorted(value))?;
-                }
-                map.end()
-            }
-            other => other.serialize(serializer),
-        }
-    }
 }
 
 /// What Go escapes in strings beyond the rest of the world, and how it spells floats.
@@ -113,19 +91,19 @@ impl<F: Formatter> Formatter for GoFormatter<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn maps_are_sorted_at_every_level() {
         let value: Value =
             serde_json::from_str(r#"{"b":{"z":1,"a":[{"y":1,"x":2}]},"a":null}"#).unwrap();
-        assert_eq!(compact(&Sorted(&value)), r#"{"a":null,"b":{"a":[{"x":2,"y":1}],"z":1}}"#);
+        assert_eq!(compact(&value), r#"{"a":null,"b":{"a":[{"x":2,"y":1}],"z":1}}"#);
     }
 
     #[test]
     fn strings_are_safe_inside_html_as_go_wants_them() {
         assert_eq!(
-            compact(&Sorted(&json!("a<b>&\u{2028}\u{1}\n\"ü"))),
+            compact(&json!("a<b>&\u{2028}\u{1}\n\"ü")),
             r#""a\u003cb\u003e\u0026\u2028\u0001\n\"ü""#
         );
     }
@@ -142,7 +120,7 @@ mod tests {
             ("123456789012", "123456789012"),
         ] {
             let value: Value = serde_json::from_str(text).unwrap();
-            assert_eq!(compact(&Sorted(&value)), go, "{text}");
+            assert_eq!(compact(&value), go, "{text}");
         }
     }
 

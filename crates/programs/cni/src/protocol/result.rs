@@ -15,33 +15,45 @@ pub struct Added {
     pub version: Version,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Interface>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpConfig>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
     pub dns: Dns,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Interface {
     pub name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub mac: String,
+    #[serde(skip_serializing_if = "is_zero")]
     pub mtu: i64,
     /// Empty: it is on the host.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub sandbox: String,
+    #[serde(rename = "socketPath", skip_serializing_if = "String::is_empty")]
     pub socket_path: String,
+    #[serde(rename = "pciID", skip_serializing_if = "String::is_empty")]
     pub pci_id: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IpConfig {
-    /// Which of the interfaces has it.
-    pub interface: Option<i64>,
-    pub address: IpNet,
-    pub gateway: Option<IpAddr>,
     /// The word for the family that versions 0.3 and 0.4 carry, when it was read from one of them.
+    #[serde(rename = "version", skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
+    /// Which of the interfaces has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<i64>,
+    #[serde(serialize_with = "as_text")]
+    pub address: IpNet,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -7,80 +7,57 @@ use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::fields::{FieldError, Fields};
-use super::go_json::{Sorted, indented};
+use super::go_json::indented;
 use super::result::as_text;
-use super::{Dns, Interface, IpConfig, Outcome, Route, Version};
-
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ResultError {
-    #[error("a result is not JSON: {0}")]
-    Syntax(String),
-    #[error("a result names version {0:?}, which is not known")]
-    UnknownVersion(String),
-    #[error("a field of the result is wrong: {0}")]
-    Field(#[from] FieldError),
-    /// Versions before 0.3.0 cannot express a result without an address.
-    #[error("cannot convert: no valid IP addresses")]
-    NoAddress,
-}
+use super::{
+    Dns, Error, ErrorContext, FieldError, Fields, Interface, IpConfig, Outcome, Route, Version,
+};
 
 impl Outcome {
     /// Indented, as the Go implementation prints it.
-    pub fn to_json(&self, version: Version) -> Result<String, ResultError> {
-        Ok(match version {
-            Version::V010 | Version::V020 => indented(&Result02::of(self, version)?),
-            Version::V030 | Version::V031 | Version::V040 => indented(&Result04::of(self, version)),
-            // The reference prints these through a map, so the keys are sorted at every level.
-            Version::V100 | Version::V110 => {
-                let mut value =
-                    serde_json::to_value(Result04::of(self, version)).unwrap_or_default();
-                modernise(self, &mut value);
-                indented(&Sorted(&value))
-            }
-        })
+    pub fn to_json(&self, version: Version) -> Result<String, Error> {
+        let cni_version = version.as_str();
+        if version < Version::V030 {
+            return Ok(indented(&Result02::of(self, cni_version)?));
+        }
+        if version < Version::V100 {
+            return Ok(indented(&PrintedResult { cni_version, outcome: self.in_old_words() }));
+        }
+        // The reference prints these through a map, so the keys are sorted at every level.
+        let mut outcome = self.clone();
+        outcome.ips.iter_mut().for_each(|ip| ip.family = None);
+        let mut value = serde_json::to_value(PrintedResult { cni_version, outcome })
+            .or_cni("could not write the result")?;
+        if let Some(members) = value.as_object_mut().filter(|_| self.dns.is_empty()) {
+            members.remove("dns");
+        }
+        Ok(indented(&value))
     }
 
     /// A plugin that names no version in its result speaks that of the configuration.
-    pub fn parse(text: &[u8], assumed: Version) -> Result<(Self, Version), ResultError> {
-        let value: Value =
-            serde_json::from_slice(text).map_err(|error| ResultError::Syntax(error.to_string()))?;
-        match value {
+    pub fn parse(text: &[u8], assumed: Version) -> Result<(Self, Version), Error> {
+        match serde_json::from_slice(text).or_cni("a result is not JSON")? {
             Value::Object(members) => Self::of_members(&members, assumed),
             Value::Null => Ok((Self::default(), assumed)),
-            _ => Err(ResultError::Syntax("it is not an object".into())),
+            _ => Err(Error::internal("a result is not JSON: it is not an object")),
         }
     }
 
     pub fn of_members(
         members: &Map<String, Value>,
         assumed: Version,
-    ) -> Result<(Self, Version), ResultError> {
+    ) -> Result<(Self, Version), Error> {
+        const WRONG: &str = "a field of the result is wrong";
         let fields = Fields::new(members);
-        let version = match fields.string("cniVersion")? {
-            None | Some("") => assumed,
-            Some(text) => Version::of_text(text)
-                .ok_or_else(|| ResultError::UnknownVersion(text.to_owned()))?,
+        let version = match fields.text("cniVersion").or_cni(WRONG)? {
+            None => assumed,
+            Some(text) => Version::of_text(text).ok_or_else(|| {
+                let msg = format!("a result names version {text:?}, which is not known");
+                Error::internal(msg)
+            })?,
         };
-        let dns = fields.object("dns")?.map(Dns::read).transpose()?.unwrap_or_default();
-        let mut outcome = if version < Version::V030 {
-            read_02(fields, dns)?
-        } else {
-            Self {
-                interfaces: fields
-                    .objects("interfaces")?
-                    .into_iter()
-                    .map(read_interface)
-                    .collect::<Result<_, _>>()?,
-                ips: fields.objects("ips")?.into_iter().map(read_ip).collect::<Result<_, _>>()?,
-                routes: fields
-                    .objects("routes")?
-                    .into_iter()
-                    .map(Route::read)
-                    .collect::<Result<_, _>>()?,
-                dns,
-            }
-        };
+        let read = if version < Version::V030 { read_02 } else { read };
+        let mut outcome = read(fields).or_cni(WRONG)?;
         if version >= Version::V100 {
             outcome.ips.iter_mut().for_each(|ip| ip.family = None);
         }
@@ -102,53 +79,59 @@ impl Route {
     }
 }
 
-// --- Reading ---------------------------------------------------------------------------------
-
-fn read_interface(fields: Fields<'_>) -> Result<Interface, FieldError> {
-    let text = |key| fields.string(key).map(|text| text.unwrap_or_default().to_owned());
-    Ok(Interface {
-        name: text("name")?,
-        mac: text("mac")?,
-        mtu: fields.integer("mtu")?.unwrap_or_default(),
-        sandbox: text("sandbox")?,
-        socket_path: text("socketPath")?,
-        pci_id: text("pciID")?,
-    })
-}
-
-fn read_ip(fields: Fields<'_>) -> Result<IpConfig, FieldError> {
-    Ok(IpConfig {
-        interface: fields.integer("interface")?,
-        address: network(fields, "address")?,
-        gateway: fields.parsed("gateway", "an IP address")?,
-        family: Some(fields.string("version")?.unwrap_or_default().to_owned()),
-    })
-}
-
 impl Dns {
     pub fn read(fields: Fields<'_>) -> Result<Self, FieldError> {
         Ok(Self {
             nameservers: fields.strings("nameservers")?,
-            domain: fields.string("domain")?.unwrap_or_default().to_owned(),
+            domain: fields.owned("domain")?,
             search: fields.strings("search")?,
             options: fields.strings("options")?,
         })
     }
 }
 
-fn read_02(fields: Fields<'_>, dns: Dns) -> Result<Outcome, FieldError> {
-    let mut outcome = Outcome { dns, ..Outcome::default() };
+// --- Reading ---------------------------------------------------------------------------------
+
+fn read(fields: Fields<'_>) -> Result<Outcome, FieldError> {
+    Ok(Outcome {
+        interfaces: fields.objects("interfaces", read_interface)?,
+        ips: fields.objects("ips", read_ip)?,
+        routes: fields.objects("routes", Route::read)?,
+        dns: Dns::read(fields.object("dns")?)?,
+    })
+}
+
+fn read_interface(fields: Fields<'_>) -> Result<Interface, FieldError> {
+    Ok(Interface {
+        name: fields.owned("name")?,
+        mac: fields.owned("mac")?,
+        mtu: fields.integer("mtu")?.unwrap_or_default(),
+        sandbox: fields.owned("sandbox")?,
+        socket_path: fields.owned("socketPath")?,
+        pci_id: fields.owned("pciID")?,
+    })
+}
+
+fn read_ip(fields: Fields<'_>) -> Result<IpConfig, FieldError> {
+    Ok(IpConfig {
+        family: Some(fields.owned("version")?),
+        interface: fields.integer("interface")?,
+        address: network(fields, "address")?,
+        gateway: fields.parsed("gateway", "an IP address")?,
+    })
+}
+
+fn read_02(fields: Fields<'_>) -> Result<Outcome, FieldError> {
+    let mut outcome = Outcome { dns: Dns::read(fields.object("dns")?)?, ..Outcome::default() };
     for (key, family) in [("ip4", "4"), ("ip6", "6")] {
-        let Some(ip) = fields.object(key)? else { continue };
+        let Some(ip) = fields.map(key)?.map(Fields::new) else { continue };
         outcome.ips.push(IpConfig {
+            family: Some(family.to_owned()),
             interface: None,
             address: network(ip, "ip")?,
             gateway: ip.parsed("gateway", "an IP address")?,
-            family: Some(family.to_owned()),
         });
-        for route in ip.objects("routes")? {
-            outcome.routes.push(Route::read(route)?);
-        }
+        outcome.routes.extend(ip.objects("routes", Route::read)?);
     }
     Ok(outcome)
 }
@@ -165,103 +148,26 @@ fn network(fields: Fields<'_>, key: &str) -> Result<IpNet, FieldError> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Result04<'a> {
+struct PrintedResult<'a> {
     cni_version: &'a str,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    interfaces: Vec<Interface04<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    ips: Vec<Ip04<'a>>,
-    #[serde(skip_serializing_if = "no_routes")]
-    routes: &'a [Route],
-    dns: &'a Dns,
+    #[serde(flatten)]
+    outcome: Outcome,
 }
 
-fn no_routes(routes: &&[Route]) -> bool {
-    routes.is_empty()
-}
-
-#[derive(Serialize)]
-struct Interface04<'a> {
-    name: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    mac: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    sandbox: &'a str,
-}
-
-#[derive(Serialize)]
-struct Ip04<'a> {
-    version: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    interface: Option<i64>,
-    #[serde(serialize_with = "as_text")]
-    address: IpNet,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gateway: Option<IpAddr>,
-}
-
-impl<'a> Result04<'a> {
-    fn of(outcome: &'a Outcome, version: Version) -> Self {
-        Self {
-            cni_version: version.as_str(),
-            interfaces: outcome
-                .interfaces
-                .iter()
-                .map(|interface| Interface04 {
-                    name: &interface.name,
-                    mac: &interface.mac,
-                    sandbox: &interface.sandbox,
-                })
-                .collect(),
-            ips: outcome
-                .ips
-                .iter()
-                .map(|ip| Ip04 {
-                    version: ip.family.as_deref().unwrap_or(if ip.address.addr().is_ipv4() {
-                        "4"
-                    } else {
-                        "6"
-                    }),
-                    interface: ip.interface,
-                    address: ip.address,
-                    gateway: ip.gateway,
-                })
-                .collect(),
-            routes: &outcome.routes,
-            dns: &outcome.dns,
+impl Outcome {
+    /// With what versions before 1 have and lack.
+    fn in_old_words(&self) -> Self {
+        let mut outcome = self.clone();
+        for interface in &mut outcome.interfaces {
+            let Interface { name, mac, sandbox, .. } = std::mem::take(interface);
+            *interface = Interface { name, mac, sandbox, ..Interface::default() };
         }
-    }
-}
-
-/// What version 1 dropped and what it brought.
-fn modernise(outcome: &Outcome, value: &mut Value) {
-    if outcome.dns.is_empty()
-        && let Some(members) = value.as_object_mut()
-    {
-        members.remove("dns");
-    }
-    for ip in items(value, "ips") {
-        ip.remove("version");
-    }
-    for (members, interface) in items(value, "interfaces").zip(&outcome.interfaces) {
-        if interface.mtu != 0 {
-            members.insert("mtu".into(), interface.mtu.into());
+        for ip in &mut outcome.ips {
+            let family = if ip.address.addr().is_ipv4() { "4" } else { "6" };
+            ip.family.get_or_insert_with(|| family.to_owned());
         }
-        for (key, text) in [("socketPath", &interface.socket_path), ("pciID", &interface.pci_id)] {
-            if !text.is_empty() {
-                members.insert(key.into(), text.as_str().into());
-            }
-        }
+        outcome
     }
-}
-
-fn items<'a>(value: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Map<String, Value>> {
-    value
-        .get_mut(key)
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_object_mut)
 }
 
 #[derive(Serialize)]
@@ -287,7 +193,7 @@ struct Ip02 {
 
 impl<'a> Result02<'a> {
     /// Only the first address of each family: there was no room for more.
-    fn of(outcome: &'a Outcome, version: Version) -> Result<Self, ResultError> {
+    fn of(outcome: &'a Outcome, cni_version: &'a str) -> Result<Self, Error> {
         let of_family = |v4: bool| {
             let ip = outcome.ips.iter().find(|ip| ip.address.addr().is_ipv4() == v4)?;
             Some(Ip02 {
@@ -303,9 +209,9 @@ impl<'a> Result02<'a> {
         };
         let (ip4, ip6) = (of_family(true), of_family(false));
         if ip4.is_none() && ip6.is_none() {
-            return Err(ResultError::NoAddress);
+            return Err(Error::internal("cannot convert: no valid IP addresses"));
         }
-        Ok(Self { cni_version: version.as_str(), ip4, ip6, dns: &outcome.dns })
+        Ok(Self { cni_version, ip4, ip6, dns: &outcome.dns })
     }
 }
 
@@ -373,7 +279,7 @@ mod tests {
         assert_eq!(version, Version::V020);
         assert_eq!(back.ips[0].address.to_string(), "10.244.1.2/24");
         assert_eq!(back.routes, sample().routes);
-        assert_eq!(Outcome::default().to_json(Version::V020), Err(ResultError::NoAddress));
+        assert!(Outcome::default().to_json(Version::V020).is_err(), "it has no address");
     }
 
     #[test]

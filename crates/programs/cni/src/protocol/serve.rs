@@ -61,7 +61,7 @@ fn answer(
         Command::Add => {
             refuse_own_netns(&call)?;
             let Added { outcome, version } = plugin.add(&call)?;
-            outcome.to_json(version).map(Some).map_err(Error::internal)
+            outcome.to_json(version).map(Some)
         }
         Command::Del => {
             refuse_own_netns(&call)?;
