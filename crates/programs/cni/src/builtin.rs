@@ -1,11 +1,11 @@
 //! The plugins that need no program of their own.
 
 use crate::bandwidth::BandwidthPlugin;
-use crate::bridge::{self, Bridge};
-use crate::ipam::{self, HostLocal};
+use crate::bridge::Bridge;
+use crate::ipam::HostLocal;
 use crate::loopback::Loopback;
 use crate::portmap::Portmap;
-use crate::protocol::{Call, Command, Error, Outcome, Plugin};
+use crate::protocol::Plugin;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuiltIn {
@@ -41,29 +41,6 @@ impl BuiltIn {
             Self::HostLocal => &HostLocal,
             Self::Loopback => &Loopback,
             Self::Portmap => &Portmap,
-        }
-    }
-
-    /// `retried`: an earlier ADD of this attachment may have been cut short.
-    pub fn add(self, call: &Call, retried: bool) -> Result<Outcome, Error> {
-        match self {
-            Self::Bridge => bridge::add(call, retried),
-            Self::HostLocal => ipam::add(call, retried).map(|given| given.outcome),
-            Self::Bandwidth | Self::Loopback | Self::Portmap => {
-                self.plugin().add(call).map(|added| added.outcome)
-            }
-        }
-    }
-
-    /// Every command but ADD.
-    pub fn run(self, call: &Call) -> Result<(), Error> {
-        let plugin = self.plugin();
-        match call.command {
-            Command::Del => plugin.del(call),
-            Command::Check => plugin.check(call),
-            Command::Gc => plugin.gc(call),
-            Command::Status => plugin.status(call),
-            Command::Add | Command::Version => Ok(()),
         }
     }
 }

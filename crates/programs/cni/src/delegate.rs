@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::protocol::{Added, Call, Code, Command, Conf, Error, ErrorContext, Outcome};
+use crate::protocol::{Added, Call, Code, Conf, Error, ErrorContext, Outcome};
 use crate::subprocess;
 
 /// Longer than any runtime waits for us, so it is never us who give up first.
@@ -20,7 +20,7 @@ pub struct Delegate<'a> {
 
 impl Delegate<'_> {
     pub fn add(&self, call: &Call) -> Result<Added, Error> {
-        let stdout = self.exec(call, Command::Add)?;
+        let stdout = self.exec(call)?;
         let assumed = Conf::parse(self.conf.as_bytes())?.version;
         let (outcome, version) = Outcome::parse(&stdout, assumed)
             .or_cni(format_args!("the plugin {} gave a result that makes no sense", self.kind))?;
@@ -28,14 +28,14 @@ impl Delegate<'_> {
     }
 
     /// Every command but ADD, whose answer is empty.
-    pub fn run(&self, call: &Call, command: Command) -> Result<(), Error> {
-        self.exec(call, command).map(drop)
+    pub fn run(&self, call: &Call) -> Result<(), Error> {
+        self.exec(call).map(drop)
     }
 
-    fn exec(&self, call: &Call, command: Command) -> Result<Vec<u8>, Error> {
+    fn exec(&self, call: &Call) -> Result<Vec<u8>, Error> {
         let program = find(self.kind, &call.path)?;
         let variables = [
-            ("CNI_COMMAND", command.as_str()),
+            ("CNI_COMMAND", call.command.as_str()),
             ("CNI_CONTAINERID", &call.container_id),
             ("CNI_NETNS", &call.netns),
             ("CNI_IFNAME", &call.ifname),

@@ -58,9 +58,7 @@ fn find(kernel: &mut Kernel) -> Result<Link, Error> {
 fn set(up: bool) -> Result<Vec<IpNet>, Error> {
     let mut kernel = Kernel::open()?;
     let link = find(&mut kernel)?;
-    let change =
-        if up { Change::set_up(link.index, NAME) } else { Change::set_down(link.index, NAME) };
-    kernel.apply(vec![change])?;
+    kernel.apply(vec![if up { Change::set_up(NAME) } else { Change::set_down(NAME) }])?;
     let addresses = kernel.addresses(Some(link.index))?;
     match addresses.iter().map(IpNet::addr).find(|ip| !ip.is_loopback()) {
         Some(ip) if up => Err(Error::internal(format_args!(

@@ -10,7 +10,7 @@ use flannel_cni::arena::Arena;
 use flannel_cni::builtin::BuiltIn;
 use flannel_cni::flannel::Flannel;
 use flannel_cni::install::{Installed, install};
-use flannel_cni::protocol::{About, Environment, Plugin, serve};
+use flannel_cni::protocol::{Environment, Plugin, serve};
 
 #[global_allocator]
 static ARENA: Arena = Arena::new();
@@ -85,10 +85,9 @@ fn answer(name: &str) -> bool {
         Some(built_in) => (name, built_in.plugin()),
         None => ("flannel", &flannel),
     };
-    let about = about(name);
     serve(
         plugin,
-        &About { text: &about },
+        &about(name),
         &env,
         std::io::stdin().lock(),
         &mut std::io::stdout().lock(),

@@ -66,10 +66,11 @@ impl Plugin for BandwidthPlugin {
             valid.iter().map(|it| ifb_name(&call.conf.name, &it.container_id)).collect();
         let ours = alias(&call.conf.name, "");
         let mark = ifb_mark(&call.conf.name);
-        for ifb in Kernel::open()?.ifbs()? {
+        for ifb in Kernel::open()?.links_of_kind("ifb")? {
             // One whose ADD was killed has nothing but its address.
+            let is_marked = || ifb.mac.is_some_and(|mac| mac.0.starts_with(&mark));
             let is_ours = match ifb.alias.as_str() {
-                "" => ifb.name.starts_with("bwp") && ifb.mac.0.starts_with(&mark),
+                "" => ifb.name.starts_with("bwp") && is_marked(),
                 alias => alias.starts_with(&ours),
             };
             if is_ours && !names.contains(&ifb.name) {
@@ -80,8 +81,7 @@ impl Plugin for BandwidthPlugin {
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
-        let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
-        Bandwidth::read(call).map(drop).map_err(not_available)
+        Bandwidth::read(call).map(drop).map_err(Error::not_available)
     }
 }
 
@@ -102,7 +102,7 @@ fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<(), 
     let alias = alias(&call.conf.name, &call.container_id);
     let mac = ifb_mac(&call.conf.name, &call.container_id);
     kernel.make_ifb(&Ifb { name: name.clone(), mac, alias }, host.mtu)?;
-    let detour = || -> Result<Link, Error> {
+    let mut detour = || -> Result<Link, Error> {
         let ifb = kernel
             .link(&name)?
             .ok_or_else(|| Error::internal(format_args!("the link {name} vanished right after")))?;
@@ -110,7 +110,6 @@ fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<(), 
         kernel.detour(host.index, &host.name, ifb.index)?;
         Ok(ifb)
     };
-    let mut detour = detour;
     match detour() {
         Ok(ifb) => {
             let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();
@@ -175,7 +174,7 @@ fn check_bucket(kernel: &mut Kernel, link: &Link, limit: conf::Limit) -> Result<
 /// That there was none is fine.
 fn remove_ifb(name: &str) -> Result<(), Error> {
     let host = Netns::current().or_cni("could not look at the host's links")?;
-    remove_link_of(&host, name).map_err(Error::internal)
+    remove_link_of(&host, name)
 }
 
 /// What people see at the link.

@@ -26,17 +26,14 @@ const ROUTE_TRIES: u32 = 500;
 const ROUTE_PAUSE: Duration = Duration::from_millis(5);
 const DUPLICATE_DETECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
+pub(super) fn add(call: &Call) -> Result<Outcome, Error> {
     let conf = BridgeConf::supported(call)?;
     let netns = open_netns(call)?;
     let mut container = look_into(&netns)?;
     if is_attached(&mut container, &call.ifname)? {
         return Err(attached(call));
     }
-    let given = match conf.ipam.as_str() {
-        "" => AllocatedAddresses { outcome: Outcome::default(), earlier: false },
-        _ => ipam::add(call, &conf.ipam, retried)?,
-    };
+    let given = ipam::add(call, &conf.ipam)?;
     let mut attachment = Attachment {
         call,
         conf: &conf,
@@ -110,13 +107,8 @@ impl Attachment<'_> {
         let mut vlan_gateway = None;
         if conf.is_gateway && !own_addresses.is_empty() {
             vlan_gateway = vlan::gateway(&mut host, conf, &bridge, &mut self.rng)?;
-            match &vlan_gateway {
-                Some((name, link)) => {
-                    let conf = BridgeConf { bridge: name.clone(), ..conf.clone() };
-                    host::ensure_gateway(&mut host, &conf, link, &own_addresses)?;
-                }
-                None => host::ensure_gateway(&mut host, conf, &bridge, &own_addresses)?,
-            }
+            let gateway = vlan_gateway.as_ref().unwrap_or(&bridge);
+            host::ensure_gateway(&mut host, conf, gateway, &own_addresses)?;
         }
         if conf.ip_masq && !outcome.ips.is_empty() {
             self.is_masqueraded = true;
@@ -134,7 +126,7 @@ impl Attachment<'_> {
         }
         // Last, because by this everybody knows that the container is attached.
         if conf.container_interface_down {
-            host.apply(vec![Change::set_up_by_name(&host_name)])?;
+            host.apply(vec![Change::set_up(&host_name)])?;
         } else {
             let container = &mut self.container;
             self.netns
@@ -161,7 +153,7 @@ impl Attachment<'_> {
             interface(&host_name, Some(macs[0]), ""),
             interface(&call.ifname, Some(macs[1]), &call.netns),
         ];
-        outcome.interfaces.extend(vlan_gateway.map(|(name, link)| interface(&name, link.mac, "")));
+        outcome.interfaces.extend(vlan_gateway.map(|link| interface(&link.name, link.mac, "")));
         if !conf.dns.is_empty() {
             outcome.dns = conf.dns.clone();
         }
@@ -204,7 +196,7 @@ impl Attachment<'_> {
             match self.container.link(ifname)? {
                 None => {}
                 Some(link) if earlier && link.kind == "veth" => {
-                    kernel::remove_link_of(self.netns, ifname).map_err(Error::internal)?;
+                    kernel::remove_link_of(self.netns, ifname)?;
                     earlier = false;
                 }
                 Some(_) => {
@@ -228,9 +220,7 @@ impl Attachment<'_> {
         if self.conf.no_spoofing {
             let _ = spoof::allow(self.call);
         }
-        if !self.conf.ipam.is_empty() {
-            let _ = ipam::take_back(self.call, &self.conf.ipam, &self.given);
-        }
+        let _ = ipam::take_back(self.call, &self.conf.ipam, &self.given);
     }
 }
 
@@ -259,14 +249,14 @@ fn configure_container(
     for ip in &outcome.ips {
         changes.push(Change::add_address(index, name, ip.address, conf.duplicate_detection));
     }
-    changes.push(Change::set_up(index, name));
+    changes.push(Change::set_up(name));
     let routes = || {
         outcome.routes.iter().map(|route| {
             Change::add_route(index, name, route, gateways::gateway_of(outcome, route))
         })
     };
     changes.extend(routes());
-    host.apply(vec![Change::set_up_by_name(host_name)])?;
+    host.apply(vec![Change::set_up(host_name)])?;
     let mut made = kernel.apply(changes);
     // Tries are counted and not time: where others hold the kernel's lock of all interfaces, one may take seconds.
     let mut tries = ROUTE_TRIES;

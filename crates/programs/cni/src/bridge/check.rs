@@ -12,9 +12,7 @@ use crate::protocol::{Call, Code, Error, ErrorContext, Interface, IpConfig, Outc
 pub(super) fn check(call: &Call) -> Result<(), Error> {
     let conf = BridgeConf::read(call)?;
     let netns = open_netns(call)?;
-    if !conf.ipam.is_empty() {
-        ipam::check(call, &conf.ipam)?;
-    }
+    ipam::run(call, &conf.ipam)?;
     let result = previous_result(call)?;
     let mut host = Kernel::open()?;
     let bridge = check_bridge(&mut host, &conf, &result)?;

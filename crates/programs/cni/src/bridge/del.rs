@@ -12,7 +12,7 @@ pub(super) fn del(call: &Call) -> Result<(), Error> {
     let conf = BridgeConf::read(call)?;
     if !call.netns.is_empty() {
         match Netns::open(&call.netns) {
-            Ok(netns) => remove_link_of(&netns, &call.ifname).map_err(Error::internal)?,
+            Ok(netns) => remove_link_of(&netns, &call.ifname)?,
             // With the namespace, its interfaces are gone too.
             Err(NetnsError::Gone { .. } | NetnsError::NotANamespace { .. }) => {}
             Err(error) => return Err(Error::internal(error)),
@@ -22,7 +22,7 @@ pub(super) fn del(call: &Call) -> Result<(), Error> {
         spoof::allow(call)?;
     }
     // Only now may somebody else have the address.
-    let released = if conf.ipam.is_empty() { Ok(()) } else { ipam::del(call, &conf.ipam) };
+    let released = ipam::run(call, &conf.ipam);
     if conf.ip_masq && !conf.ipam.is_empty() {
         masquerade::tear_down(call)?;
     }

@@ -5,24 +5,7 @@ use ipnet::IpNet;
 
 use super::conf::BridgeConf;
 use crate::kernel::{self, Change, Kernel, KernelError, Link};
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum HostError {
-    #[error("failed to create bridge {bridge:?}: {error}")]
-    Bridge { bridge: String, error: KernelError },
-    #[error("{0:?} already exists but is not a bridge")]
-    NotABridge(String),
-    #[error("failed to create bridge {0:?}: it vanished right after")]
-    Vanished(String),
-    #[error(
-        "failed to set bridge addr: {bridge:?} already has an IP address different from {address}"
-    )]
-    OtherAddress { bridge: String, address: IpNet },
-    #[error("failed to set bridge addr: {0}")]
-    Address(KernelError),
-    #[error("failed to enable forwarding: {0}")]
-    Forwarding(std::io::Error),
-}
+use crate::protocol::{Error, ErrorContext as _};
 
 /// What every ADD must find true of the bridge, or make true: it may be new, an earlier ADD may have
 /// been killed half way, and others may have made or changed it.
@@ -37,20 +20,22 @@ pub(super) fn ensure_bridge(
     kernel: &mut Kernel,
     conf: &BridgeConf,
     rng: &mut fastrand::Rng,
-) -> Result<Link, HostError> {
-    let failed = |error| HostError::Bridge { bridge: conf.bridge.clone(), error };
-    let found = match kernel.link(&conf.bridge).map_err(failed)? {
-        Some(link) => Some(link),
-        None => {
-            kernel
-                .apply(vec![Change::make_bridge(&conf.bridge, Mac::random(rng), conf.mtu)])
-                .map_err(failed)?;
-            kernel.link(&conf.bridge).map_err(failed)?
-        }
+) -> Result<Link, Error> {
+    let name = &conf.bridge;
+    let attempted = format!("failed to create bridge {name:?}");
+    let failed = |error: KernelError| Error::internal(format_args!("{attempted}: {error}"));
+    let mut found = kernel.link(name).map_err(failed)?;
+    if found.is_none() {
+        let bridge = Change::make_bridge(name, Mac::random(rng), conf.mtu);
+        kernel.apply(vec![bridge]).map_err(failed)?;
+        found = kernel.link(name).map_err(failed)?;
+    }
+    let Some(link) = found else {
+        return Err(Error::internal(format_args!("{attempted}: it vanished right after")));
     };
-    let link = found.ok_or_else(|| HostError::Vanished(conf.bridge.clone()))?;
     if link.kind != "bridge" {
-        return Err(HostError::NotABridge(conf.bridge.clone()));
+        let msg = format!("{name:?} already exists but is not a bridge");
+        return Err(Error::internal(msg));
     }
     match link.settings.accepts_routers {
         Some(false) => {}
@@ -59,10 +44,10 @@ pub(super) fn ensure_bridge(
     }
     let mut changes = Vec::new();
     if conf.promiscuous && !link.promiscuous {
-        changes.push(Change::set_promiscuous(link.index, &conf.bridge));
+        changes.push(Change::set_promiscuous(name));
     }
     if !link.up {
-        changes.push(Change::set_up(link.index, &conf.bridge));
+        changes.push(Change::set_up(name));
     }
     if !changes.is_empty() {
         kernel.apply(changes).map_err(failed)?;
@@ -97,9 +82,10 @@ pub(super) fn ensure_gateway(
     conf: &BridgeConf,
     bridge: &Link,
     addresses: &[IpNet],
-) -> Result<(), HostError> {
-    ensure_addresses(kernel, conf, bridge, addresses)?;
-    enable_forwarding(bridge, addresses).map_err(HostError::Forwarding)
+) -> Result<(), Error> {
+    ensure_addresses(kernel, conf, bridge, addresses)
+        .map_err(|error| error.context("failed to set bridge addr"))?;
+    enable_forwarding(bridge, addresses).or_cni("failed to enable forwarding")
 }
 
 /// Gives the bridge the gateways' addresses. One that does not fit is replaced if that is wanted, and
@@ -109,9 +95,9 @@ fn ensure_addresses(
     conf: &BridgeConf,
     bridge: &Link,
     wanted: &[IpNet],
-) -> Result<(), HostError> {
-    let present = kernel.addresses(Some(bridge.index)).map_err(HostError::Address)?;
-    let mut changes = Vec::new();
+) -> Result<(), Error> {
+    let present = kernel.addresses(Some(bridge.index))?;
+    let (name, mut changes) = (&bridge.name, Vec::new());
     let missing = |address: &&IpNet| !present.contains(address);
     if bridge.settings.ipv6_disabled == Some(true)
         && wanted.iter().filter(missing).any(|address| address.addr().is_ipv6())
@@ -119,25 +105,25 @@ fn ensure_addresses(
         // Without that it takes no address. What comes of it, the next change tells.
         let _ = kernel::set(&format!("net/ipv6/conf/{}/disable_ipv6", bridge.name), "0");
     }
-    for address in wanted.iter().filter(|address| !present.contains(address)) {
+    for address in wanted.iter().filter(missing) {
         for other in present.iter().filter(|other| are_rivals(other, address)) {
             if !conf.force_address {
-                return Err(HostError::OtherAddress {
-                    bridge: conf.bridge.clone(),
-                    address: *address,
-                });
+                let msg = format!("{name:?} already has an IP address different from {address}");
+                return Err(Error::internal(msg).with_details(format!(
+                    "the node has another subnet now: once the pods of the old one are gone, ip link del {name}"
+                )));
             }
-            changes.push(Change::delete_address(bridge.index, &conf.bridge, *other));
+            changes.push(Change::delete_address(bridge.index, name, *other));
         }
         // Its own network begins here: nobody else can have its gateway's address.
-        changes.push(Change::add_address(bridge.index, &conf.bridge, *address, false).or_exists());
+        changes.push(Change::add_address(bridge.index, name, *address, false).or_exists());
         // A bridge that was made without one of its own takes the lowest among its ports', and none
         // when it has no port.
         let own = bridge.mac.filter(Mac::is_unicast);
-        changes.extend(own.map(|mac| Change::set_mac(bridge.index, &conf.bridge, mac)));
+        changes.extend(own.map(|mac| Change::set_mac(name, mac)));
     }
     if !changes.is_empty() {
-        kernel.apply(changes).map_err(HostError::Address)?;
+        kernel.apply(changes)?;
     }
     Ok(())
 }
@@ -167,18 +153,6 @@ fn enable_forwarding(bridge: &Link, addresses: &[IpNet]) -> std::io::Result<()> 
         }
     }
     Ok(())
-}
-
-impl From<HostError> for crate::protocol::Error {
-    fn from(error: HostError) -> Self {
-        let told = Self::internal(&error);
-        match error {
-            HostError::OtherAddress { bridge, .. } => told.with_details(format!(
-                "the node has another subnet now: once the pods of the old one are gone, ip link del {bridge}"
-            )),
-            _ => told,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,14 +4,16 @@
 use std::net::IpAddr;
 
 use crate::delegate::Delegate;
-use crate::ipam::{self as host_local, AllocatedAddresses};
-use crate::protocol::{Call, Command, Error, compact};
+use crate::ipam::{self as host_local, AllocatedAddresses, HostLocal};
+use crate::protocol::{Call, Command, Error, Plugin as _, compact};
 
 const BUILT_IN: &str = "host-local";
 
-pub(super) fn add(call: &Call, kind: &str, retried: bool) -> Result<AllocatedAddresses, Error> {
+/// `kind`: the plugin; empty if addresses are somebody else's business.
+pub(super) fn add(call: &Call, kind: &str) -> Result<AllocatedAddresses, Error> {
     let given = match kind {
-        BUILT_IN => host_local::add(call, retried)?,
+        "" => return Ok(AllocatedAddresses::default()),
+        BUILT_IN => host_local::add(call)?,
         // Nobody knows whether it had given them before.
         _ => AllocatedAddresses {
             outcome: Delegate { kind, conf: &whole_conf(call) }.add(call)?.outcome,
@@ -26,39 +28,23 @@ pub(super) fn add(call: &Call, kind: &str, retried: bool) -> Result<AllocatedAdd
 
 /// Of another plugin's configuration nothing is known.
 pub(super) fn validate(call: &Call, kind: &str) -> Result<(), Error> {
-    if kind == BUILT_IN { host_local::validate(call) } else { Ok(()) }
-}
-
-pub(super) fn del(call: &Call, kind: &str) -> Result<(), Error> {
-    run(call, kind, Command::Del, host_local::del)
+    if kind == BUILT_IN { HostLocal.validate(call) } else { Ok(()) }
 }
 
 /// What an ADD was given that failed, and nothing else.
 pub(super) fn take_back(call: &Call, kind: &str, given: &[IpAddr]) -> Result<(), Error> {
-    run(call, kind, Command::Del, |call| host_local::take_back(call, given))
-}
-
-pub(super) fn check(call: &Call, kind: &str) -> Result<(), Error> {
-    run(call, kind, Command::Check, host_local::check)
-}
-
-pub(super) fn gc(call: &Call, kind: &str) -> Result<(), Error> {
-    run(call, kind, Command::Gc, host_local::gc)
-}
-
-pub(super) fn status(call: &Call, kind: &str) -> Result<(), Error> {
-    run(call, kind, Command::Status, host_local::status)
-}
-
-fn run(
-    call: &Call,
-    kind: &str,
-    command: Command,
-    built_in: impl FnOnce(&Call) -> Result<(), Error>,
-) -> Result<(), Error> {
     match kind {
-        BUILT_IN => built_in(call),
-        _ => Delegate { kind, conf: &whole_conf(call) }.run(call, command),
+        BUILT_IN => host_local::take_back(call, given),
+        _ => run(&Call { command: Command::Del, ..call.clone() }, kind),
+    }
+}
+
+/// Every command but ADD.
+pub(super) fn run(call: &Call, kind: &str) -> Result<(), Error> {
+    match kind {
+        "" => Ok(()),
+        BUILT_IN => HostLocal.run(call),
+        _ => Delegate { kind, conf: &whole_conf(call) }.run(call),
     }
 }
 

@@ -16,19 +16,17 @@ pub(crate) use check::previous_result;
 use conf::BridgeConf;
 
 use crate::masquerade;
-use crate::protocol::{Added, Call, Code, Error, Outcome, Plugin};
+use crate::protocol::{Added, Call, Error, Plugin};
 
 pub struct Bridge;
 
 impl Plugin for Bridge {
     fn validate(&self, call: &Call) -> Result<(), Error> {
-        let conf = BridgeConf::supported(call)?;
-        if conf.ipam.is_empty() { Ok(()) } else { ipam::validate(call, &conf.ipam) }
+        ipam::validate(call, &BridgeConf::supported(call)?.ipam)
     }
 
     fn add(&self, call: &Call) -> Result<Added, Error> {
-        // Who calls us by name may have called before.
-        Ok(Added::for_call(call, add(call, true)?))
+        Ok(Added::for_call(call, add::add(call)?))
     }
 
     fn del(&self, call: &Call) -> Result<(), Error> {
@@ -41,19 +39,12 @@ impl Plugin for Bridge {
 
     fn gc(&self, call: &Call) -> Result<(), Error> {
         let conf = BridgeConf::read(call)?;
-        let valid = call.valid_attachments()?;
-        masquerade::collect(&call.conf.name, &valid)?;
-        if conf.ipam.is_empty() { Ok(()) } else { ipam::gc(call, &conf.ipam) }
+        masquerade::collect(&call.conf.name, &call.valid_attachments()?)?;
+        ipam::run(call, &conf.ipam)
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
-        let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
-        let conf = BridgeConf::supported(call).map_err(not_available)?;
-        if conf.ipam.is_empty() { Ok(()) } else { ipam::status(call, &conf.ipam) }
+        let conf = BridgeConf::supported(call).map_err(Error::not_available)?;
+        ipam::run(call, &conf.ipam)
     }
-}
-
-/// `retried`: an earlier ADD of this attachment may have been cut short and left something behind.
-pub fn add(call: &Call, retried: bool) -> Result<Outcome, Error> {
-    add::add(call, retried)
 }

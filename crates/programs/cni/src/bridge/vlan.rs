@@ -99,7 +99,7 @@ pub(super) fn gateway(
     conf: &BridgeConf,
     bridge: &Link,
     rng: &mut fastrand::Rng,
-) -> Result<Option<(String, Link)>, Error> {
+) -> Result<Option<Link>, Error> {
     let Some(id) = conf.vlan else { return Ok(None) };
     let name = format!("{}.{id}", conf.bridge);
     if name.len() > LONGEST_NAME {
@@ -107,7 +107,7 @@ pub(super) fn gateway(
         return Err(refuse(msg).with_details("give 'bridge' a shorter name"));
     }
     if let Some(link) = host.link(&name)? {
-        return Ok(Some((name, link)));
+        return Ok(Some(link));
     }
     let own = File::open("/proc/thread-self/ns/net").or_cni("could not open our own namespace")?;
     let port = format!("veth{:08x}", rng.u32(..));
@@ -134,14 +134,14 @@ pub(super) fn gateway(
                 .link(&port)?
                 .ok_or_else(|| Error::internal(format_args!("{port} vanished")))?;
             host.set_port_vlans(link.index, &port, &vlans)?;
-            host.apply(vec![Change::set_up_by_name(&port), Change::set_up_by_name(&name)])?;
+            host.apply(vec![Change::set_up(&port), Change::set_up(&name)])?;
         }
     }
     // As on the bridge itself: no container is believed that says it is a router.
     host::ignore_routers(&name);
     let link = host.link(&name)?;
     let link = link.ok_or_else(|| Error::internal(format_args!("{name} vanished")))?;
-    Ok(Some((name, link)))
+    Ok(Some(link))
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::protocol::{
-    Attachment, Call, Command, Conf, Error, ErrorContext, FieldError, Fields, Route, Version,
-    compact,
+    Attachment, Call, Conf, Error, ErrorContext, FieldError, Fields, Route, Version, compact,
 };
 
 const DATA_DIR: &str = "/var/lib/cni/flannel";
@@ -142,8 +141,8 @@ impl Document {
     }
 
     /// The same request for the delegate.
-    pub(super) fn call(&self, call: &Call, command: Command) -> Result<Call, Error> {
-        Ok(Call { command, conf: Conf::of_members(self.members.clone())?, ..call.clone() })
+    pub(super) fn call(&self, call: &Call) -> Result<Call, Error> {
+        Ok(Call { conf: Conf::of_members(self.members.clone())?, ..call.clone() })
     }
 
     pub(super) fn name(&self) -> &str {

@@ -62,7 +62,7 @@ impl Plugin for Flannel {
         let saved = saved_confs::load(&conf.data_dir, &call.container_id, &call.ifname)
             .map_err(|error| io_error("read what ADD saved", &conf, error))?;
         let Some(saved) = saved else { return Ok(()) };
-        let document = match Document::parse(&saved.text) {
+        let mut document = match Document::parse(&saved.text) {
             Some(document) => document,
             None => {
                 note(format_args!(
@@ -72,14 +72,13 @@ impl Plugin for Flannel {
                 conf.document(load_env(&conf).ok().as_ref())?
             }
         };
-        let mut document = document;
         if self.built_in(&conf, &document.kind).is_some()
             && let Some(result) = call.conf.fields().get("prevResult")
         {
             document.put("prevResult", result.clone());
         }
         // As long as the delegate has not succeeded, what it needs for the next try stays.
-        self.hand_on(call, &conf, &document, Command::Del)?;
+        self.hand_on(call, &conf, &document)?;
         saved.forget().map_err(|error| io_error("remove what ADD saved", &conf, error))
     }
 
@@ -100,7 +99,7 @@ impl Plugin for Flannel {
         if let Some(result) = call.conf.fields().get("prevResult") {
             document.put("prevResult", result.clone());
         }
-        self.hand_on(call, &conf, &document, Command::Check)
+        self.hand_on(call, &conf, &document)
     }
 
     fn gc(&self, call: &Call) -> Result<(), Error> {
@@ -109,7 +108,7 @@ impl Plugin for Flannel {
         let mut failures = self.collect_saved(call, &conf, &valid)?;
         let mut document = conf.document(load_env(&conf).ok().as_ref())?;
         document.put_attachments(&valid);
-        failures.extend(self.hand_on(call, &conf, &document, Command::Gc).err());
+        failures.extend(self.hand_on(call, &conf, &document).err());
         match failures
             .into_iter()
             .reduce(|all, next| Error { msg: format!("{all}; {next}"), ..all })
@@ -121,12 +120,11 @@ impl Plugin for Flannel {
 
     fn status(&self, call: &Call) -> Result<(), Error> {
         let conf = FlannelConf::read(&call.conf)?;
-        let not_yet = |error: Error| Error::new(Code::NotAvailable, error.to_string());
-        let env = load_env(&conf).map_err(not_yet)?;
+        let env = load_env(&conf).map_err(Error::not_available)?;
         daemon::ask(&conf.subnet_file, SystemTime::now())?;
-        conf.check_delegate().map_err(not_yet)?;
-        let document = conf.document(Some(&env)).map_err(not_yet)?;
-        self.hand_on(call, &conf, &document, Command::Status).map_err(not_yet)
+        conf.check_delegate().map_err(Error::not_available)?;
+        let document = conf.document(Some(&env)).map_err(Error::not_available)?;
+        self.hand_on(call, &conf, &document).map_err(Error::not_available)
     }
 }
 
@@ -136,7 +134,7 @@ impl Flannel {
         let conf = FlannelConf::read(&call.conf)?;
         conf.check_delegate()?;
         let document = conf.document(Some(env))?;
-        let call = document.call(call, call.command)?;
+        let call = document.call(call)?;
         Ok((document.kind, call))
     }
 
@@ -149,29 +147,27 @@ impl Flannel {
         retried: bool,
     ) -> Result<Added, Error> {
         match self.built_in(conf, &document.kind) {
-            Some(plugin) => {
-                let call = document.call(call, Command::Add)?;
-                Ok(Added::for_call(&call, plugin.add(&call, retried)?))
-            }
+            Some(plugin) => plugin.add(&Call { retried, ..document.call(call)? }),
             None => Delegate { kind: &document.kind, conf: text }.add(call),
         }
     }
 
+    /// Every command but ADD.
     fn hand_on(
         &self,
         call: &Call,
         conf: &FlannelConf<'_>,
         document: &Document,
-        command: Command,
     ) -> Result<(), Error> {
         match self.built_in(conf, &document.kind) {
-            Some(plugin) => plugin.run(&document.call(call, command)?),
-            None => Delegate { kind: &document.kind, conf: &document.text() }.run(call, command),
+            Some(plugin) => plugin.run(&document.call(call)?),
+            None => Delegate { kind: &document.kind, conf: &document.text() }.run(call),
         }
     }
 
-    fn built_in(&self, conf: &FlannelConf<'_>, kind: &str) -> Option<BuiltIn> {
-        if self.by_exec || conf.by_exec { None } else { BuiltIn::of_kind(kind) }
+    fn built_in(&self, conf: &FlannelConf<'_>, kind: &str) -> Option<&'static dyn Plugin> {
+        let by_exec = self.by_exec || conf.by_exec;
+        BuiltIn::of_kind(kind).filter(|_| !by_exec).map(BuiltIn::plugin)
     }
 
     /// Undoes what was added to this network for attachments that are gone, each by the
@@ -202,12 +198,13 @@ impl Flannel {
                 document.set_version(call.conf.version);
             }
             let gone = Call {
+                command: Command::Del,
                 container_id: entry.container_id,
                 ifname: entry.ifname.unwrap_or_else(|| saved_confs::FIRST_INTERFACE.to_owned()),
                 netns: String::new(),
                 ..call.clone()
             };
-            match self.hand_on(&gone, conf, &document, Command::Del) {
+            match self.hand_on(&gone, conf, &document) {
                 Ok(()) => saved_confs::remove(&entry.path)
                     .map_err(|error| io_error("remove what ADD saved", conf, error))?,
                 Err(error) => {

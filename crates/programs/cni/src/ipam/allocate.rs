@@ -8,20 +8,8 @@ use super::audit;
 use super::conf::IpamConf;
 use super::lock::Lock;
 use super::range::{Range, RangeSet};
-use super::store::{Holder, Pen, Reservation, Store, StoreError};
+use super::store::{Holder, Pen, Reservation, Store};
 use crate::protocol::{Call, Code, Error, IpConfig};
-
-#[derive(Debug, thiserror::Error)]
-pub enum AllocateError {
-    #[error("requested ip {0} is subnet's gateway")]
-    IsGateway(IpAddr),
-    #[error("requested IP address {ip} is not available in range set {set}")]
-    Taken { ip: IpAddr, set: RangeSet },
-    #[error("no IP addresses available in range set: {0}")]
-    Exhausted(RangeSet),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
 
 /// `own`: what the attachment has already.
 pub(super) fn allocate(
@@ -48,7 +36,7 @@ pub(super) fn allocate(
             Ok(ip) => ips.push(ip),
             Err(error) => {
                 allocator.take_back();
-                return Err(told(error).context(format_args!("failed to allocate for range {at}")));
+                return Err(error.context(format_args!("failed to allocate for range {at}")));
             }
         }
     }
@@ -63,12 +51,14 @@ pub(super) fn allocate(
     Ok(ips)
 }
 
-fn told(error: AllocateError) -> Error {
-    match error {
-        AllocateError::Store(error) => error.into(),
-        AllocateError::Exhausted(_) => Error::new(Code::TryAgainLater, error.to_string()),
-        AllocateError::IsGateway(_) | AllocateError::Taken { .. } => Error::internal(error),
-    }
+fn taken(ip: IpAddr, set: &RangeSet) -> Error {
+    let msg = format!("requested IP address {ip} is not available in range set {set}");
+    Error::internal(msg)
+}
+
+fn exhausted(set: &RangeSet) -> Error {
+    let msg = format!("no IP addresses available in range set: {set}");
+    Error::new(Code::TryAgainLater, msg)
 }
 
 struct Allocator<'a> {
@@ -86,7 +76,7 @@ impl Allocator<'_> {
         at: usize,
         set: &RangeSet,
         wanted: Option<IpAddr>,
-    ) -> Result<IpConfig, AllocateError> {
+    ) -> Result<IpConfig, Error> {
         let kept = |ip: IpAddr| wanted.is_none_or(|wanted| wanted == ip);
         let own = self
             .own
@@ -102,14 +92,14 @@ impl Allocator<'_> {
         };
         let Ok(address) = IpNet::new(ip, range.subnet.prefix_len()) else {
             // A prefix length of the same family always fits.
-            return Err(AllocateError::Exhausted(set.clone()));
+            return Err(exhausted(set));
         };
         Ok(IpConfig { interface: None, address, gateway: Some(range.gateway), family: None })
     }
 
     /// What a plugin of old has reserved, without the interface, is reserved with it from now on: a
     /// DEL looks for the one or the other.
-    fn sign(&self, own: &Reservation, set: &RangeSet) -> Result<(), AllocateError> {
+    fn sign(&self, own: &Reservation, set: &RangeSet) -> Result<(), Error> {
         if matches!(own.owner, Holder::Attachment { .. }) {
             return Ok(());
         }
@@ -117,18 +107,17 @@ impl Allocator<'_> {
         if self.store.release(&lock, own)? && self.pen.reserve(&lock, own.ip)? {
             return Ok(());
         }
-        Err(AllocateError::Taken { ip: own.ip, set: set.clone() })
+        Err(taken(own.ip, set))
     }
 
-    fn take<'s>(&mut self, set: &'s RangeSet, ip: IpAddr) -> Result<&'s Range, AllocateError> {
-        let taken = || AllocateError::Taken { ip, set: set.clone() };
-        let range = set.range_of(ip).ok_or_else(taken)?;
+    fn take<'s>(&mut self, set: &'s RangeSet, ip: IpAddr) -> Result<&'s Range, Error> {
+        let range = set.range_of(ip).ok_or_else(|| taken(ip, set))?;
         if ip == range.gateway {
-            return Err(AllocateError::IsGateway(ip));
+            return Err(Error::internal(format_args!("requested ip {ip} is subnet's gateway")));
         }
         let lock = self.store.lock()?;
         if !self.pen.reserve(&lock, ip)? {
-            return Err(taken());
+            return Err(taken(ip, set));
         }
         self.made.push(ip);
         Ok(range)
@@ -138,7 +127,7 @@ impl Allocator<'_> {
         &mut self,
         at: usize,
         set: &'s RangeSet,
-    ) -> Result<(IpAddr, &'s Range), AllocateError> {
+    ) -> Result<(IpAddr, &'s Range), Error> {
         let lock = self.store.lock()?;
         let mut found = self.first_free(&lock, at, set)?;
         if found.is_none() {
@@ -149,7 +138,7 @@ impl Allocator<'_> {
             let lock = self.store.lock()?;
             found = self.first_free(&lock, at, set)?;
         }
-        found.ok_or_else(|| AllocateError::Exhausted(set.clone()))
+        found.ok_or_else(|| exhausted(set))
     }
 
     fn first_free<'s>(
@@ -157,7 +146,7 @@ impl Allocator<'_> {
         lock: &Lock,
         at: usize,
         set: &'s RangeSet,
-    ) -> Result<Option<(IpAddr, &'s Range)>, AllocateError> {
+    ) -> Result<Option<(IpAddr, &'s Range)>, Error> {
         for (ip, range) in set.after(self.store.last_reserved(at)) {
             if self.pen.reserve(lock, ip)? {
                 self.made.push(ip);
@@ -185,7 +174,7 @@ impl Allocator<'_> {
 #[cfg(test)]
 mod tests {
     use crate::ipam;
-    use crate::protocol::{Call, Environment};
+    use crate::protocol::{Call, Environment, Plugin as _};
 
     fn call(root: &std::path::Path) -> Call {
         let getenv = |name: &str| {
@@ -210,10 +199,10 @@ mod tests {
         std::fs::create_dir(&directory).unwrap();
         std::fs::write(directory.join("10.0.0.3"), "abc").unwrap();
         let call = call(root.path());
-        let given = ipam::add(&call, true).unwrap();
+        let given = ipam::add(&call).unwrap();
         assert_eq!(given.outcome.ips[0].address.to_string(), "10.0.0.3/24");
         assert_eq!(std::fs::read(directory.join("10.0.0.3")).unwrap(), b"abc\r\neth0");
-        ipam::del(&call).unwrap();
+        ipam::HostLocal.del(&call).unwrap();
         let store = ipam::Store::open(&directory).unwrap().unwrap();
         assert_eq!(store.reservations().unwrap(), []);
     }

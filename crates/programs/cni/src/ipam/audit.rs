@@ -101,6 +101,7 @@ fn forget_rules(network: &str, owner: &Holder) -> Result<(), Error> {
         args: String::new(),
         path: String::new(),
         netns_override: false,
+        retried: false,
         conf: Conf {
             members: serde_json::Map::new(),
             name: network.to_owned(),

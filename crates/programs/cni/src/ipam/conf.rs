@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::addr::parse_lenient;
-use super::range::{Range, RangeError, RangeSet};
+use super::range::{Range, RangeSet};
 use crate::protocol::{Call, Code, Error, FieldError, Fields, Route, Version};
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
@@ -25,7 +25,7 @@ pub struct IpamConf {
 
 impl Place {
     pub fn read(call: &Call) -> Result<Self, Error> {
-        let data_dir = ipam(call)?.text("dataDir").map_err(wrong)?;
+        let data_dir = ipam(call)?.text("dataDir")?;
         Ok(Self { directory: PathBuf::from(data_dir.unwrap_or(DATA_DIR)).join(&call.conf.name) })
     }
 }
@@ -37,43 +37,37 @@ impl IpamConf {
         check_together(&sets, call.conf.version)?;
         Ok(Self {
             sets,
-            requested: requested(call).map_err(wrong)?,
-            routes: ipam.objects("routes", Route::read).map_err(wrong)?,
-            resolv_conf: ipam.text("resolvConf").map_err(wrong)?.map(PathBuf::from),
+            requested: requested(call)?,
+            routes: ipam.objects("routes", Route::read)?,
+            resolv_conf: ipam.text("resolvConf")?.map(PathBuf::from),
         })
     }
 }
 
 fn ipam(call: &Call) -> Result<Fields<'_>, Error> {
-    let ipam = call.conf.fields().map("ipam").map_err(wrong)?;
+    let ipam = call.conf.fields().map("ipam")?;
     ipam.map(Fields::new)
         .ok_or_else(|| Error::new(Code::InvalidConfig, "IPAM config missing 'ipam' key"))
 }
 
 /// In the reference's order: what the runtime asks for, a single range of the oldest kind, the rest.
 fn sets(call: &Call, ipam: Fields<'_>) -> Result<Vec<RangeSet>, Error> {
-    let runtime = call.conf.fields().object("runtimeConfig").map_err(wrong)?;
-    let mut raw = lists(runtime, "ipRanges").map_err(wrong)?;
+    let runtime = call.conf.fields().object("runtimeConfig")?;
+    let mut raw = lists(runtime, "ipRanges")?;
     if ipam.get("subnet").is_some() {
         raw.push(vec![ipam]);
     }
-    raw.extend(lists(ipam, "ranges").map_err(wrong)?);
+    raw.extend(lists(ipam, "ranges")?);
     if raw.is_empty() {
         return Err(Error::new(Code::InvalidConfig, "no IP ranges specified"));
     }
-    raw.into_iter()
-        .enumerate()
-        .map(|(at, ranges)| {
-            ranges
-                .into_iter()
-                .map(Range::read)
-                .collect::<Result<_, _>>()
-                .and_then(RangeSet::new)
-                .map_err(|error: RangeError| {
-                    Error::new(Code::InvalidConfig, format!("invalid range set {at}: {error}"))
-                })
-        })
-        .collect()
+    let set = |(at, ranges): (usize, Vec<Fields<'_>>)| {
+        let ranges: Result<_, Error> = ranges.into_iter().map(Range::read).collect();
+        ranges
+            .and_then(RangeSet::new)
+            .map_err(|error| error.context(format_args!("invalid range set {at}")))
+    };
+    raw.into_iter().enumerate().map(set).collect()
 }
 
 fn lists<'a>(fields: Fields<'a>, key: &str) -> Result<Vec<Vec<Fields<'a>>>, FieldError> {
@@ -124,8 +118,4 @@ fn requested(call: &Call) -> Result<Vec<IpAddr>, FieldError> {
                 .ok_or_else(|| FieldError::new("ips", "IP addresses", &text.as_str().into()))
         })
         .collect()
-}
-
-fn wrong(error: FieldError) -> Error {
-    Error::new(Code::InvalidConfig, error.to_string())
 }

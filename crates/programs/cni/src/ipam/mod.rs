@@ -10,9 +10,8 @@ mod range;
 mod resolv;
 mod store;
 
-pub use allocate::AllocateError;
 pub use conf::{IpamConf, Place};
-pub use range::{Range, RangeError, RangeSet};
+pub use range::{Range, RangeSet};
 pub use store::{Holder, Reservation, Store, StoreError};
 
 use std::net::IpAddr;
@@ -24,40 +23,67 @@ pub struct HostLocal;
 
 impl Plugin for HostLocal {
     fn validate(&self, call: &Call) -> Result<(), Error> {
-        validate(call)
+        Place::read(call)?;
+        IpamConf::read(call).map(drop)
     }
 
     fn add(&self, call: &Call) -> Result<Added, Error> {
         refuse_duplicate_allocation(call)?;
-        Ok(Added::for_call(call, add(call, true)?.outcome))
+        Ok(Added::for_call(call, add(call)?.outcome))
     }
 
+    /// Sets free all that the attachment has. That it has nothing is nothing unusual.
     fn del(&self, call: &Call) -> Result<(), Error> {
-        del(call)
+        let Some(store) = Store::of_call(call)? else { return Ok(()) };
+        let mut reservations = named(call, &store)?;
+        if reservations.is_empty() {
+            reservations = store.of_attachment(&call.container_id, &call.ifname)?;
+        }
+        release(&store, &reservations)
     }
 
     fn check(&self, call: &Call) -> Result<(), Error> {
-        check(call)
+        let found = match Store::of_call(call)? {
+            Some(store) if !named(call, &store)?.is_empty() => true,
+            Some(store) => !store.of_attachment(&call.container_id, &call.ifname)?.is_empty(),
+            None => false,
+        };
+        if found {
+            return Ok(());
+        }
+        let msg =
+            format!("host-local: Failed to find address added by container {}", call.container_id);
+        Err(Error::new(Code::UnknownContainer, msg))
     }
 
+    /// Sets free what belongs to no attachment that the runtime names as valid.
     fn gc(&self, call: &Call) -> Result<(), Error> {
-        gc(call)
+        let valid = call.valid_attachments()?;
+        let Some(store) = Store::of_call(call)? else { return Ok(()) };
+        let lock = store.lock()?;
+        for reservation in store.reservations()? {
+            if !valid.iter().any(|attachment| reservation.owner.is(attachment)) {
+                store.release(&lock, &reservation)?;
+            }
+        }
+        Ok(())
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
-        status(call)
+        self.validate(call).map_err(Error::not_available)
     }
 }
 
 /// Addresses for an attachment.
+#[derive(Default)]
 pub struct AllocatedAddresses {
     pub outcome: Outcome,
     /// It had some of them already: an earlier ADD was cut short.
     pub earlier: bool,
 }
 
-/// Gives out addresses. `retried`: the attachment may have got some already, which then are its own.
-pub fn add(call: &Call, retried: bool) -> Result<AllocatedAddresses, Error> {
+/// Gives out addresses. Those that the attachment may have got already are its own.
+pub fn add(call: &Call) -> Result<AllocatedAddresses, Error> {
     let place = Place::read(call)?;
     let conf = IpamConf::read(call)?;
     let dns = match &conf.resolv_conf {
@@ -71,7 +97,7 @@ pub fn add(call: &Call, retried: bool) -> Result<AllocatedAddresses, Error> {
     let store = Store::create(&place.directory)?;
     // Before the lock is taken: what belongs to this attachment nobody else changes, and to look for
     // it means to read all files there are.
-    let own = match retried {
+    let own = match call.retried {
         true => store.of_attachment(&call.container_id, &call.ifname)?,
         false => Vec::new(),
     };
@@ -86,8 +112,7 @@ pub fn add(call: &Call, retried: bool) -> Result<AllocatedAddresses, Error> {
 /// Who calls us by name, a bridge of somebody else's for one, calls once. What an attachment has got since
 /// the host was started it may be using; what it had before, it gets again.
 fn refuse_duplicate_allocation(call: &Call) -> Result<(), Error> {
-    let place = Place::read(call)?;
-    let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
+    let Some(store) = Store::of_call(call)? else { return Ok(()) };
     let Some(started) = host_start() else { return Ok(()) };
     for own in store.of_attachment(&call.container_id, &call.ifname)? {
         if store.since(own.ip).is_some_and(|at| at > started) {
@@ -107,21 +132,9 @@ fn host_start() -> Option<SystemTime> {
     SystemTime::now().checked_sub(Duration::from_secs(seconds))
 }
 
-/// Sets free all that the attachment has. That it has nothing is nothing unusual.
-pub fn del(call: &Call) -> Result<(), Error> {
-    let place = Place::read(call)?;
-    let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
-    let mut reservations = named(call, &store)?;
-    if reservations.is_empty() {
-        reservations = store.of_attachment(&call.container_id, &call.ifname)?;
-    }
-    release(&store, &reservations)
-}
-
 /// Sets these addresses free, as far as they are the attachment's.
 pub fn take_back(call: &Call, given: &[IpAddr]) -> Result<(), Error> {
-    let place = Place::read(call)?;
-    let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
+    let Some(store) = Store::of_call(call)? else { return Ok(()) };
     let reservations = store.of_attachment_among(&call.container_id, &call.ifname, given)?;
     release(&store, &reservations)
 }
@@ -146,43 +159,11 @@ fn release(store: &Store, reservations: &[Reservation]) -> Result<(), Error> {
     Ok(())
 }
 
-pub fn check(call: &Call) -> Result<(), Error> {
-    let place = Place::read(call)?;
-    let found = match Store::open(&place.directory)? {
-        Some(store) if !named(call, &store)?.is_empty() => true,
-        Some(store) => !store.of_attachment(&call.container_id, &call.ifname)?.is_empty(),
-        None => false,
-    };
-    if found {
-        return Ok(());
+impl Store {
+    /// The one that a call is about. `None`: nothing was ever given out.
+    fn of_call(call: &Call) -> Result<Option<Self>, Error> {
+        Ok(Self::open(&Place::read(call)?.directory)?)
     }
-    let msg =
-        format!("host-local: Failed to find address added by container {}", call.container_id);
-    Err(Error::new(Code::UnknownContainer, msg))
-}
-
-/// Sets free what belongs to no attachment that the runtime names as valid.
-pub fn gc(call: &Call) -> Result<(), Error> {
-    let valid = call.valid_attachments()?;
-    let place = Place::read(call)?;
-    let Some(store) = Store::open(&place.directory)? else { return Ok(()) };
-    let lock = store.lock()?;
-    for reservation in store.reservations()? {
-        if !valid.iter().any(|attachment| reservation.owner.is(attachment)) {
-            store.release(&lock, &reservation)?;
-        }
-    }
-    Ok(())
-}
-
-pub fn status(call: &Call) -> Result<(), Error> {
-    let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
-    validate(call).map_err(not_available)
-}
-
-pub fn validate(call: &Call) -> Result<(), Error> {
-    Place::read(call)?;
-    IpamConf::read(call).map(drop)
 }
 
 impl Holder {

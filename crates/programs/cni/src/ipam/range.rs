@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::addr::{first_of, next, parse, same_family};
-use crate::protocol::{FieldError, Fields};
+use crate::protocol::{Code, Error, FieldError, Fields};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -20,32 +20,14 @@ pub struct Range {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeSet(Vec<Range>);
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum RangeError {
-    #[error("{0}")]
-    Field(#[from] FieldError),
-    #[error("Network {0} too small to allocate from")]
-    TooSmall(IpNet),
-    #[error("Network has host bits set. For a subnet mask of length {} the network address is {}", .0.prefix_len(), .0.network())]
-    HostBits(IpNet),
-    #[error("{what} {ip} not in network {subnet}")]
-    Outside { what: &'static str, ip: IpAddr, subnet: IpNet },
-    #[error("empty range set")]
-    Empty,
-    #[error("mixed address families")]
-    Mixed,
-    #[error("subnets {} and {} overlap", .0.0, .0.1)]
-    Overlap(Box<(Range, Range)>),
-}
-
 impl Range {
-    pub fn read(fields: Fields<'_>) -> Result<Self, RangeError> {
+    pub fn read(fields: Fields<'_>) -> Result<Self, Error> {
         const WANTED: &str = "an address with a prefix length";
         let subnet: IpNet = fields
             .parsed("subnet", WANTED)?
             .ok_or_else(|| FieldError::new("subnet", WANTED, &serde_json::Value::Null))?;
-        let ip = |key| match fields.string(key)? {
-            None | Some("") => Ok(None),
+        let ip = |key| match fields.text(key)? {
+            None => Ok(None),
             Some(text) => match parse(text) {
                 Some(ip) => Ok(Some(ip)),
                 None => Err(FieldError::new(key, "an IP address", &text.into())),
@@ -59,16 +41,20 @@ impl Range {
         gateway: Option<IpAddr>,
         first: Option<IpAddr>,
         last: Option<IpAddr>,
-    ) -> Result<Self, RangeError> {
+    ) -> Result<Self, Error> {
         if subnet.prefix_len() + 2 > subnet.max_prefix_len() {
-            return Err(RangeError::TooSmall(subnet));
+            return Err(refuse(format!("Network {subnet} too small to allocate from")));
         }
         if subnet.addr() != subnet.network() {
-            return Err(RangeError::HostBits(subnet));
+            let (length, network) = (subnet.prefix_len(), subnet.network());
+            return Err(refuse(format!(
+                "Network has host bits set. For a subnet mask of length {length} the network address is {network}"
+            )));
         }
+        let outside = |what, ip| refuse(format!("{what} {ip} not in network {subnet}"));
         let inside = |what, ip: IpAddr| match subnet.contains(&ip) {
             true => Ok(ip),
-            false => Err(RangeError::Outside { what, ip, subnet }),
+            false => Err(outside(what, ip)),
         };
         let first = match first {
             Some(ip) => inside("RangeStart", ip)?,
@@ -80,7 +66,7 @@ impl Range {
             None => last_of(subnet),
         };
         if last < first {
-            return Err(RangeError::Outside { what: "RangeEnd", ip: last, subnet });
+            return Err(outside("RangeEnd", last));
         }
         Ok(Self { subnet, gateway: gateway.unwrap_or_else(|| first_of(subnet)), first, last })
     }
@@ -105,14 +91,14 @@ fn last_of(subnet: IpNet) -> IpAddr {
 }
 
 impl RangeSet {
-    pub fn new(ranges: Vec<Range>) -> Result<Self, RangeError> {
-        let Some(one) = ranges.first() else { return Err(RangeError::Empty) };
+    pub fn new(ranges: Vec<Range>) -> Result<Self, Error> {
+        let Some(one) = ranges.first() else { return Err(refuse("empty range set")) };
         if ranges.iter().any(|range| !same_family(range.first, one.first)) {
-            return Err(RangeError::Mixed);
+            return Err(refuse("mixed address families"));
         }
         for (at, range) in ranges.iter().enumerate() {
             if let Some(other) = ranges[at + 1..].iter().find(|other| range.overlaps(other)) {
-                return Err(RangeError::Overlap(Box::new((range.clone(), other.clone()))));
+                return Err(refuse(format!("subnets {range} and {other} overlap")));
             }
         }
         Ok(Self(ranges))
@@ -133,46 +119,30 @@ impl RangeSet {
     /// Every address that may be given out, beginning after `last`: a container that crashes again
     /// and again does not get the same address until all others have had their turn.
     pub fn after(&self, last: Option<IpAddr>) -> impl Iterator<Item = (IpAddr, &Range)> {
-        let home = last
-            .and_then(|last| Some((self.0.iter().position(|range| range.contains(last))?, last)));
-        let whole = |range: &Range| (range.first, range.last);
-        let (at, behind, ahead) = match home {
-            None => (0, whole(&self.0[0]), None),
-            Some((at, last)) if last == self.0[at].last => {
-                let at = (at + 1) % self.0.len();
-                (at, whole(&self.0[at]), None)
-            }
-            // What comes before it in its own range comes last.
-            Some((at, last)) => {
-                let range = &self.0[at];
-                (at, (next(last), range.last), Some((range.first, last)))
-            }
-        };
-        let home = &self.0[at];
-        let others = (1..self.0.len()).map(move |step| &self.0[(at + step) % self.0.len()]);
-        std::iter::once((home, behind))
-            .chain(others.map(move |range| (range, whole(range))))
-            .chain(ahead.map(|span| (home, span)))
-            .flat_map(|(range, (first, last))| {
-                Span { next: Some(first), last }.map(move |ip| (ip, range))
-            })
-            .filter(|(ip, range)| *ip != range.gateway)
+        let end = self.0.len() - 1;
+        let home = last.and_then(|ip| Some((self.0.iter().position(|it| it.contains(ip))?, ip)));
+        let home = home.unwrap_or((end, self.0[end].last));
+        let mut place = Some(home);
+        std::iter::from_fn(move || {
+            let (at, ip) = self.following(place?);
+            place = Some((at, ip)).filter(|place| *place != home);
+            Some((ip, &self.0[at]))
+        })
+        .filter(|(ip, range)| *ip != range.gateway)
+    }
+
+    /// The address after one of a range, which after the last range is the first of all.
+    fn following(&self, (at, ip): (usize, IpAddr)) -> (usize, IpAddr) {
+        if ip < self.0[at].last {
+            return (at, next(ip));
+        }
+        let at = (at + 1) % self.0.len();
+        (at, self.0[at].first)
     }
 }
 
-struct Span {
-    next: Option<IpAddr>,
-    last: IpAddr,
-}
-
-impl Iterator for Span {
-    type Item = IpAddr;
-
-    fn next(&mut self) -> Option<IpAddr> {
-        let ip = self.next?;
-        self.next = (ip < self.last).then(|| next(ip));
-        Some(ip)
-    }
+fn refuse(msg: impl Into<String>) -> Error {
+    Error::new(Code::InvalidConfig, msg)
 }
 
 impl fmt::Display for Range {
@@ -198,7 +168,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn range(subnet: &str, first: Option<&str>, last: Option<&str>) -> Result<Range, RangeError> {
+    fn range(subnet: &str, first: Option<&str>, last: Option<&str>) -> Result<Range, Error> {
         Range::new(subnet.parse().unwrap(), None, first.map(ip), last.map(ip))
     }
 
@@ -251,7 +221,7 @@ mod tests {
 
     #[test]
     fn ranges_that_make_no_sense_are_refused_with_the_reference_s_words() {
-        let text = |result: Result<Range, RangeError>| result.unwrap_err().to_string();
+        let text = |result: Result<_, Error>| result.unwrap_err().to_string();
         assert_eq!(
             text(range("10.1.2.0/31", None, None)),
             "Network 10.1.2.0/31 too small to allocate from"
@@ -264,9 +234,10 @@ mod tests {
         assert!(range("10.1.2.0/24", Some("10.1.2.9"), Some("10.1.2.8")).is_err());
         let (a, b) =
             (range("10.1.2.0/24", None, None).unwrap(), range("10.1.0.0/16", None, None).unwrap());
-        assert!(matches!(RangeSet::new(vec![a.clone(), b]), Err(RangeError::Overlap(..))));
+        let text = |ranges| RangeSet::new(ranges).unwrap_err().to_string();
+        assert!(text(vec![a.clone(), b]).ends_with("overlap"));
         let v6 = range("fd00::/64", None, None).unwrap();
-        assert_eq!(RangeSet::new(vec![a, v6]), Err(RangeError::Mixed));
-        assert_eq!(RangeSet::new(vec![]), Err(RangeError::Empty));
+        assert_eq!(text(vec![a, v6]), "mixed address families");
+        assert_eq!(text(vec![]), "empty range set");
     }
 }

@@ -4,15 +4,13 @@ use std::net::IpAddr;
 
 use flannel_netlink::{Attributes, Request, ip, verbs};
 use ipnet::IpNet;
+use libc::{IFA_ADDRESS, IFA_LOCAL, RTM_GETADDR};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags};
 
 use super::query::number;
 use super::{Change, Kernel, KernelError};
 
-const RTM_GETADDR: u16 = 22;
 const ADDRESS_HEADER: usize = 8;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
 
 /// An address as it was found.
 struct Found {

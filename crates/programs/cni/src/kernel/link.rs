@@ -4,8 +4,12 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use flannel_common::Mac;
-use flannel_netlink::verbs::{indexed_link, kind_attribute, mac_attribute, named_link, veth_end};
+use flannel_netlink::verbs::{kind_attribute, mac_attribute, named_link, veth_end};
 use flannel_netlink::{AttributeWriter, Attributes, Request, text};
+use libc::{
+    IFLA_ADDRESS, IFLA_AF_SPEC, IFLA_EXT_MASK, IFLA_IFALIAS, IFLA_IFNAME, IFLA_INFO_KIND,
+    IFLA_LINK, IFLA_LINKINFO, IFLA_MASTER, IFLA_MTU, IFLA_OPERSTATE, IFLA_PROMISCUITY, RTM_GETLINK,
+};
 use netlink_packet_route::link::{
     InfoBridgePort, InfoKind, InfoPortData, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo,
 };
@@ -13,19 +17,7 @@ use netlink_packet_route::link::{
 use super::query::{Raw, number};
 use super::{Change, Kernel, KernelError};
 
-const RTM_GETLINK: u16 = 18;
 const LINK_HEADER: usize = 16;
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
-const IFLA_LINK: u16 = 5;
-const IFLA_MASTER: u16 = 10;
-const IFLA_OPERSTATE: u16 = 16;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_AF_SPEC: u16 = 26;
-const IFLA_EXT_MASK: u16 = 29;
-const IFLA_PROMISCUITY: u16 = 30;
-const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INET_CONF: u16 = 1;
 const IFLA_INET6_CONF: u16 = 2;
 /// Where they stand in the list of a link's settings.
@@ -34,7 +26,6 @@ const IPV4_ROUTE_LOCALNET: usize = 25;
 const IPV6_FORWARDING: usize = 0;
 const IPV6_ACCEPT_RA: usize = 3;
 const IPV6_DISABLED: usize = 26;
-const SKIP_STATISTICS: u32 = 8;
 const OPERATIONAL: u8 = 6;
 
 /// A link as it was found.
@@ -53,6 +44,8 @@ pub(crate) struct Link {
     /// Of one end of a pair: the index of the other, in its own namespace.
     pub(crate) peer: Option<u32>,
     pub(crate) name: String,
+    /// What is noted at it for people.
+    pub(crate) alias: String,
     pub(crate) settings: Settings,
 }
 
@@ -97,13 +90,18 @@ impl Kernel {
         self.look_up(&header, AttributeWriter::default(), &format!("link {index}"))
     }
 
+    pub(crate) fn links_of_kind(&mut self, kind: &str) -> Result<Vec<Link>, KernelError> {
+        let all = [0; LINK_HEADER];
+        self.ask_all(RTM_GETLINK, &all, |link| Link::of(link).filter(|link| link.kind == kind))
+    }
+
     fn look_up(
         &mut self,
         header: &[u8],
         wanted: AttributeWriter,
         name: &str,
     ) -> Result<Option<Link>, KernelError> {
-        let wanted = wanted.bytes(IFLA_EXT_MASK, &SKIP_STATISTICS.to_ne_bytes());
+        let wanted = wanted.bytes(IFLA_EXT_MASK, &libc::RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
         let question = Raw::new(RTM_GETLINK, header, wanted.as_bytes());
         match self.ask(&question, Link::of)? {
             Ok(Some(link)) => Ok(Some(link)),
@@ -151,11 +149,13 @@ impl Link {
             master: None,
             peer: None,
             name: String::new(),
+            alias: String::new(),
             settings: Settings::default(),
         };
         for (kind, value) in Attributes(attributes).iter() {
             match kind {
                 IFLA_IFNAME => text(value).unwrap_or_default().clone_into(&mut link.name),
+                IFLA_IFALIAS => text(value).unwrap_or_default().clone_into(&mut link.alias),
                 IFLA_AF_SPEC => link.settings = Settings::of(Attributes(value)),
                 IFLA_ADDRESS => link.mac = Mac::from_slice(value),
                 IFLA_OPERSTATE => link.operational = value.first() == Some(&OPERATIONAL),
@@ -210,28 +210,23 @@ impl Change {
         Self::new(format!("set the mode of bridge port {name}"), request)
     }
 
-    pub(crate) fn set_up(index: u32, name: &str) -> Self {
-        let request = Request::set_link_flags(indexed_link(index, []), LinkFlags::Up, true);
-        Self::new(format!("set {name} up"), request)
-    }
-
-    pub(crate) fn set_up_by_name(name: &str) -> Self {
+    pub(crate) fn set_up(name: &str) -> Self {
         let request = Request::set_link_flags(named_link(name, []), LinkFlags::Up, true);
         Self::new(format!("set {name} up"), request)
     }
 
-    pub(crate) fn set_down(index: u32, name: &str) -> Self {
-        let request = Request::set_link_flags(indexed_link(index, []), LinkFlags::Up, false);
+    pub(crate) fn set_down(name: &str) -> Self {
+        let request = Request::set_link_flags(named_link(name, []), LinkFlags::Up, false);
         Self::new(format!("set {name} down"), request)
     }
 
-    pub(crate) fn set_promiscuous(index: u32, name: &str) -> Self {
-        let request = Request::set_link_flags(indexed_link(index, []), LinkFlags::Promisc, true);
+    pub(crate) fn set_promiscuous(name: &str) -> Self {
+        let request = Request::set_link_flags(named_link(name, []), LinkFlags::Promisc, true);
         Self::new(format!("set {name} promiscuous"), request)
     }
 
-    pub(crate) fn set_mac(index: u32, name: &str, mac: Mac) -> Self {
-        let request = Request::set_link(indexed_link(index, [mac_attribute(mac)]));
+    pub(crate) fn set_mac(name: &str, mac: Mac) -> Self {
+        let request = Request::set_link(named_link(name, [mac_attribute(mac)]));
         Self::new(format!("set the MAC address of {name} to {mac}"), request)
     }
 }

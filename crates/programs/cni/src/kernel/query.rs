@@ -47,14 +47,15 @@ impl Kernel {
         Ok(self.connection.ask(question, |message| read(message.payload))?)
     }
 
-    /// A single change.
-    pub(super) fn tell(
+    /// A single change. `what` it is for follows "could not".
+    pub(super) fn change(
         &mut self,
-        change: impl Writable,
-    ) -> Result<Result<(), NetlinkError>, KernelError> {
-        let mut result = Ok(());
-        self.connection.apply([change], |_, error| result = Err(error))?;
-        Ok(result)
+        change: Raw<'_>,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), KernelError> {
+        let mut refused = None;
+        self.connection.apply([change], |_, error| refused = Some(error))?;
+        refused.map_or(Ok(()), |error| Err(KernelError::Refused { what: what(), error }))
     }
 
     /// Everything there is of a kind, as far as `read` wants it.

@@ -9,9 +9,9 @@ use flannel_netlink::{Connection, Protocol, Request, Socket, messages};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::deferred_kernel_work::WorkTaker;
-use crate::netns::{Netns, NetnsError};
+use crate::netns::Netns;
+use crate::protocol::{Error, ErrorContext as _};
 
-const RTM_DELLINK: u16 = 17;
 const LINK_EVENTS: u32 = 1;
 /// For a flanneld that has said that it removes the link: the kernel removes one at a time, of all that wait.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -25,26 +25,16 @@ struct Removal {
     index: u32,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RemovalError {
-    #[error("failed to delete {name:?}: {error}")]
-    Failed { name: String, error: io::Error },
-    #[error("failed to delete {name:?}: {error}")]
-    Netns { name: String, error: NetnsError },
+/// Removes a link of a namespace, and returns when it is gone. That it was gone before is fine.
+pub(crate) fn remove_link_of(netns: &Netns, name: &str) -> Result<(), Error> {
+    remove(netns, name).or_cni(format_args!("failed to delete {name:?}"))
 }
 
-/// Removes a link of a namespace, and returns when it is gone. That it was gone before is fine.
-pub(crate) fn remove_link_of(netns: &Netns, name: &str) -> Result<(), RemovalError> {
-    let failed = |error| RemovalError::Failed { name: name.to_owned(), error };
-    let inside = |taker| {
-        netns
-            .inside(|| begin(name, taker))
-            .map_err(|error| RemovalError::Netns { name: name.to_owned(), error })?
-            .map_err(failed)
-    };
+fn remove(netns: &Netns, name: &str) -> io::Result<()> {
+    let inside = |taker| netns.inside(|| begin(name, taker)).map_err(io::Error::other)?;
     let Some(mut removal) = inside(WorkTaker::find())? else { return Ok(()) };
     let handed = removal.taker.remove_link(removal.requests.as_fd(), removal.index);
-    if handed && removal.wait().map_err(failed)? {
+    if handed && removal.wait()? {
         return Ok(());
     }
     inside(None).map(drop)
@@ -102,7 +92,7 @@ impl Removal {
         let index = self.index.to_ne_bytes();
         match self.events.receive() {
             Ok(datagram) => Ok(messages(datagram).flatten().any(|message| {
-                message.kind == RTM_DELLINK && message.payload.get(4..8) == Some(&index[..])
+                message.kind == libc::RTM_DELLINK && message.payload.get(4..8) == Some(&index[..])
             })),
             // Events were lost. The answer will come in any case.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(false),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use flannel_netlink::{AttributeWriter, Attributes, Request, ip, verbs};
 use ipnet::IpNet;
+use libc::{RTA_DST, RTA_GATEWAY, RTA_OIF, RTM_DELROUTE, RTM_GETROUTE};
 use netlink_packet_route::route::{
     RouteAttribute, RouteHeader, RouteMetric, RouteProtocol, RouteScope,
 };
@@ -12,14 +13,9 @@ use super::query::{Raw, number};
 use super::{Change, Kernel, KernelError};
 use crate::protocol::Route;
 
-const RTM_DELROUTE: u16 = 25;
-const RTM_GETROUTE: u16 = 26;
 /// Of a route that a router has announced.
 const ANNOUNCED: u8 = 9;
 const ROUTE_HEADER: usize = 12;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
 
 /// A route as it was found, in whichever table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +42,8 @@ impl Kernel {
             (header[5] == ANNOUNCED && through == Some(link)).then(|| payload.to_vec())
         })?;
         for route in announced {
-            let _ = self.tell(Raw::new(RTM_DELROUTE, &route, &[]))?;
+            let what = || "forget a route that a router has announced".to_owned();
+            let _ = self.change(Raw::new(RTM_DELROUTE, &route, &[]), what);
         }
         Ok(())
     }

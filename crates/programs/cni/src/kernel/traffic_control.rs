@@ -6,22 +6,15 @@ use std::io;
 
 use flannel_common::Mac;
 use flannel_netlink::verbs::{kind_attribute, mac_attribute, named_link};
-use flannel_netlink::{AttributeWriter, Attributes, Request, text};
+use flannel_netlink::{AttributeWriter, Attributes, Request};
+use libc::{RTM_DELQDISC, RTM_GETQDISC, RTM_NEWQDISC, RTM_NEWTFILTER, TCA_KIND, TCA_OPTIONS};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags};
 
 use super::query::{Raw, number};
 use super::{Change, Kernel, KernelError};
 
-const RTM_GETLINK: u16 = 18;
-const RTM_NEWQDISC: u16 = 36;
-const RTM_DELQDISC: u16 = 37;
-const RTM_GETQDISC: u16 = 38;
-const RTM_NEWTFILTER: u16 = 44;
-const LINK_HEADER: usize = 16;
 const HEADER: usize = 20;
-const TCA_KIND: u16 = 1;
-const TCA_OPTIONS: u16 = 2;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_U32_CLASSID: u16 = 1;
@@ -30,12 +23,6 @@ const TCA_U32_ACT: u16 = 7;
 const TCA_ACT_KIND: u16 = 1;
 const TCA_ACT_OPTIONS: u16 = 2;
 const TCA_MIRRED_PARMS: u16 = 2;
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_IFALIAS: u16 = 20;
-const IFLA_INFO_KIND: u16 = 1;
-const IFB: &str = "ifb";
 const TBF: &str = "tbf";
 /// As the Go plugin numbers them.
 const BUCKET: u32 = 0x1_0000;
@@ -109,9 +96,9 @@ impl Kernel {
         }
         let attributes = AttributeWriter::default().text(TCA_KIND, TBF).nest(TCA_OPTIONS, &options);
         let header = header(link, BUCKET, AT_ROOT, 0);
-        self.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &header, &attributes, || {
-            format!("limit {name} to {} bytes a second", bucket.rate)
-        })
+        let flags = NLM_F_CREATE | NLM_F_REPLACE;
+        let change = Raw { flags, ..Raw::new(RTM_NEWQDISC, &header, attributes.as_bytes()) };
+        self.change(change, || format!("limit {name} to {} bytes a second", bucket.rate))
     }
 
     /// The bucket that holds what leaves by a link. `None`: nothing does, or something else.
@@ -167,19 +154,6 @@ impl Kernel {
         ])
     }
 
-    pub(crate) fn ifbs(&mut self) -> Result<Vec<Ifb>, KernelError> {
-        self.ask_all(RTM_GETLINK, &[0; LINK_HEADER], |payload| {
-            let attributes = Attributes(payload.get(LINK_HEADER..)?);
-            let kind = attributes.nested(IFLA_LINKINFO)?.text(IFLA_INFO_KIND);
-            let alias = attributes.get(IFLA_IFALIAS).and_then(text).unwrap_or_default();
-            (kind == Some(IFB)).then_some(Ifb {
-                name: attributes.text(IFLA_IFNAME)?.to_owned(),
-                mac: Mac::from_slice(attributes.get(IFLA_ADDRESS)?)?,
-                alias: alias.to_owned(),
-            })
-        })
-    }
-
     /// All that comes in by a link goes through another first, in place of whatever was done with it.
     pub(crate) fn detour(
         &mut self,
@@ -191,27 +165,17 @@ impl Kernel {
         let ingress = AttributeWriter::default().text(TCA_KIND, "ingress");
         let place = header(link, INGRESS, AT_INGRESS, 0);
         // Usually there is none.
-        let _ = self.tell(Raw::new(RTM_DELQDISC, &place, ingress.as_bytes()))?;
-        self.change(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, &place, &ingress, what)?;
+        let _ = self.change(Raw::new(RTM_DELQDISC, &place, ingress.as_bytes()), what);
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        let change = Raw { flags, ..Raw::new(RTM_NEWQDISC, &place, ingress.as_bytes()) };
+        self.change(change, what)?;
 
         let filter = AttributeWriter::default()
             .text(TCA_KIND, "u32")
             .nest(TCA_OPTIONS, &redirection(through));
         let info = PRIORITY << 16 | u32::from(EVERY_PROTOCOL.to_be());
         let place = header(link, 0, INGRESS, info);
-        self.change(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, &place, &filter, what)
-    }
-
-    fn change(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        header: &[u8],
-        attributes: &AttributeWriter,
-        what: impl Fn() -> String,
-    ) -> Result<(), KernelError> {
-        self.tell(Raw { flags, ..Raw::new(kind, header, attributes.as_bytes()) })?
-            .map_err(|error| KernelError::Refused { what: what(), error })
+        self.change(Raw { flags, ..Raw::new(RTM_NEWTFILTER, &place, filter.as_bytes()) }, what)
     }
 }
 

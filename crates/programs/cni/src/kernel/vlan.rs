@@ -1,17 +1,14 @@
 //! VLANs of bridges and their ports.
 
 use flannel_netlink::AttributeWriter;
+use libc::{
+    IFLA_AF_SPEC, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, RTM_DELLINK, RTM_NEWLINK,
+    RTM_SETLINK,
+};
 
 use super::query::Raw;
 use super::{Kernel, KernelError};
 
-const RTM_NEWLINK: u16 = 16;
-const RTM_DELLINK: u16 = 17;
-const RTM_SETLINK: u16 = 19;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_AF_SPEC: u16 = 26;
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_INFO_DATA: u16 = 2;
 const IFLA_BR_VLAN_FILTERING: u16 = 7;
 const IFLA_BRIDGE_FLAGS: u16 = 0;
 const IFLA_BRIDGE_VLAN_INFO: u16 = 2;
@@ -80,8 +77,7 @@ impl Kernel {
         let mut header = [0; 16];
         header[0] = family as u8;
         header[4..8].copy_from_slice(&index.to_ne_bytes());
-        self.tell(Raw::new(kind, &header, attributes.as_bytes()))?
-            .map_err(|error| KernelError::Refused { what: what(), error })
+        self.change(Raw::new(kind, &header, attributes.as_bytes()), what)
     }
 }
 

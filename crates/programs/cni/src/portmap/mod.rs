@@ -83,10 +83,11 @@ impl Plugin for Portmap {
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
-        let not_available = |error: Error| Error::new(Code::NotAvailable, error.to_string());
-        let conf = PortmapConf::read(call).map_err(not_available)?;
-        conf.backend(call).map_err(not_available)?;
-        Nft::open().map(drop).map_err(|error| not_available(error.into()))
+        let usable = || -> Result<(), Error> {
+            PortmapConf::read(call)?.backend(call)?;
+            Ok(Nft::open().map(drop)?)
+        };
+        usable().map_err(Error::not_available)
     }
 }
 

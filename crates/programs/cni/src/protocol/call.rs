@@ -31,6 +31,8 @@ pub struct Call {
     pub path: String,
     /// The namespace may be our own.
     pub netns_override: bool,
+    /// An earlier ADD of this attachment may have been cut short, and left something behind.
+    pub retried: bool,
     pub conf: Conf,
 }
 
@@ -81,6 +83,8 @@ impl Call {
                 env.get("CNI_NETNS_OVERRIDE").to_ascii_uppercase().as_str(),
                 "TRUE" | "1"
             ),
+            // Who calls us by name may have called before.
+            retried: true,
             conf: Conf { members: Map::new(), name: String::new(), version: Version::LATEST },
         };
         if known != Some(Command::Version) {
@@ -130,7 +134,7 @@ impl Call {
             Ok(Attachment { container_id: it.owned("containerID")?, ifname: it.owned("ifname")? })
         };
         let attachments = self.conf.fields().objects("cni.dev/valid-attachments", read);
-        attachments.map_err(|error| Error::new(Code::InvalidConfig, error.to_string()))
+        Ok(attachments?)
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::FieldError;
 use super::go_json::indented;
 
 /// The specification's well-known codes; 100 and above are a plugin's own.
@@ -55,6 +56,12 @@ impl Error {
         self
     }
 
+    /// As STATUS says it.
+    #[must_use]
+    pub fn not_available(self) -> Self {
+        Self::new(Code::NotAvailable, self.to_string())
+    }
+
     /// Whether it is the configuration that is wrong, which was seen before anything was done.
     pub fn is_refusal(&self) -> bool {
         [Code::UnsupportedField, Code::InvalidConfig].iter().any(|code| *code as u32 == self.code)
@@ -76,6 +83,12 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<FieldError> for Error {
+    fn from(error: FieldError) -> Self {
+        Self::new(Code::InvalidConfig, error.to_string())
+    }
+}
 
 /// `result.or_cni("could not …")`: any error of ours becomes the runtime's.
 pub trait ErrorContext<T> {

@@ -15,5 +15,5 @@ pub use error::{Code, Error, ErrorContext};
 pub use fields::{FieldError, Fields};
 pub use go_json::{compact, indented};
 pub use result::{Added, Dns, Interface, IpConfig, Outcome, Route};
-pub use serve::{About, Plugin, serve};
+pub use serve::{Plugin, serve};
 pub use version::Version;

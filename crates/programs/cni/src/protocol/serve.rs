@@ -15,17 +15,23 @@ pub trait Plugin {
     fn check(&self, call: &Call) -> Result<(), Error>;
     fn gc(&self, call: &Call) -> Result<(), Error>;
     fn status(&self, call: &Call) -> Result<(), Error>;
+
+    /// Every command but ADD: its answer is empty.
+    fn run(&self, call: &Call) -> Result<(), Error> {
+        match call.command {
+            Command::Del => self.del(call),
+            Command::Check => self.check(call),
+            Command::Gc => self.gc(call),
+            Command::Status => self.status(call),
+            Command::Add | Command::Version => Ok(()),
+        }
+    }
 }
 
-/// What the program says of itself when no command is given.
-pub struct About<'a> {
-    pub text: &'a str,
-}
-
-/// Returns whether it succeeded.
+/// Returns whether it succeeded. `about`: what the program says of itself when no command is given.
 pub fn serve(
     plugin: &dyn Plugin,
-    about: &About<'_>,
+    about: &str,
     env: &Environment<'_>,
     stdin: impl Read,
     stdout: &mut impl Write,
@@ -35,7 +41,7 @@ pub fn serve(
         Ok(Some(text)) => (text, true),
         Ok(None) => {
             let versions = Version::ALL.map(Version::as_str).join(", ");
-            let _ = writeln!(stderr, "{}\nCNI protocol versions supported: {versions}", about.text);
+            let _ = writeln!(stderr, "{about}\nCNI protocol versions supported: {versions}");
             return true;
         }
         Err(error) => (error.to_json(), false),
@@ -55,21 +61,16 @@ fn answer(
     stdin: impl Read,
 ) -> Result<Option<String>, Error> {
     let Some(call) = Call::read(env, stdin)? else { return Ok(None) };
-    let nothing = |()| Some(String::new());
+    if matches!(call.command, Command::Add | Command::Del) {
+        refuse_own_netns(&call)?;
+    }
     match call.command {
         Command::Version => Ok(Some(versions())),
         Command::Add => {
-            refuse_own_netns(&call)?;
             let Added { outcome, version } = plugin.add(&call)?;
             outcome.to_json(version).map(Some)
         }
-        Command::Del => {
-            refuse_own_netns(&call)?;
-            plugin.del(&call).map(nothing)
-        }
-        Command::Check => plugin.check(&call).map(nothing),
-        Command::Gc => plugin.gc(&call).map(nothing),
-        Command::Status => plugin.status(&call).map(nothing),
+        _ => plugin.run(&call).map(|()| Some(String::new())),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use flannel_cni::builtin::BuiltIn;
 use flannel_cni::flannel::Flannel;
-use flannel_cni::protocol::{About, Environment, Outcome, Plugin, Version, serve};
+use flannel_cni::protocol::{Environment, Outcome, Plugin, Version, serve};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -19,8 +19,7 @@ fn ask(plugin: &dyn Plugin, command: &str, stdin: &[u8]) -> String {
         })
     };
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let about = About { text: "" };
-    let succeeded = serve(plugin, &about, &Environment(&getenv), stdin, &mut stdout, &mut stderr);
+    let succeeded = serve(plugin, "", &Environment(&getenv), stdin, &mut stdout, &mut stderr);
     let text = String::from_utf8(stdout).unwrap();
     if !succeeded {
         let error: Value = serde_json::from_str(&text).unwrap();

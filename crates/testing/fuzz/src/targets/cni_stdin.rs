@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use flannel_cni::builtin::BuiltIn;
 use flannel_cni::flannel::Flannel;
 use flannel_cni::protocol::{
-    About, Call, Command, Environment, Error, Outcome, Plugin, Version, serve,
+    Call, Command, Environment, Error, Outcome, Plugin, Version, serve,
 };
 use flannel_lease::SubnetFile;
 
@@ -81,8 +81,7 @@ fn told(error: &Error) {
 fn answer(command: &str, stdin: &[u8]) -> String {
     let getenv = environment(command);
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let about = About { text: "" };
-    serve(&FLANNEL, &about, &Environment(&getenv), stdin, &mut stdout, &mut stderr);
+    serve(&FLANNEL, "", &Environment(&getenv), stdin, &mut stdout, &mut stderr);
     String::from_utf8(stdout).expect("text")
 }
 

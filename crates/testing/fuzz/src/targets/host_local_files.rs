@@ -10,8 +10,8 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use flannel_cni::ipam::audit::{self, Evidence};
-use flannel_cni::ipam::{self, Reservation, Store};
-use flannel_cni::protocol::{Call, Environment};
+use flannel_cni::ipam::{self, HostLocal, Reservation, Store};
+use flannel_cni::protocol::{Call, Environment, Plugin as _};
 use rustix::fs::{CWD, FileType, Mode};
 
 /// Fewer than there are addresses, so that there is always one to give out.
@@ -69,7 +69,7 @@ fn inspect(store: &Store, root: &Path) {
 fn add_and_del(store: &Store, root: &Path, before: &[Reservation]) {
     let call = call(root);
     let mine = store.of_attachment("abc", "eth0").expect("as before");
-    let Ok(given) = ipam::add(&call, true) else { return };
+    let Ok(given) = ipam::add(&call) else { return };
     let ips: Vec<IpAddr> = given.outcome.ips.iter().map(|ip| ip.address.addr()).collect();
     assert_eq!(ips.len(), 2, "one of every set");
     let own = store.of_attachment("abc", "eth0").expect("as before");
@@ -78,8 +78,8 @@ fn add_and_del(store: &Store, root: &Path, before: &[Reservation]) {
         let taken = before.iter().find(|reservation| reservation.ip == *ip);
         assert!(taken.is_none_or(|taken| mine.contains(taken)), "{taken:?}");
     }
-    ipam::check(&call).expect("it is there");
-    ipam::del(&call).expect("what was reserved is set free");
+    HostLocal.check(&call).expect("it is there");
+    HostLocal.del(&call).expect("what was reserved is set free");
     let after = store.reservations().expect("as before");
     assert!(ips.iter().all(|ip| !after.iter().any(|reservation| reservation.ip == *ip)));
 }
