@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
 use crate::nearest::nearest;
 
@@ -71,25 +72,25 @@ impl fmt::Display for Remark {
 
 /// Remarks about a text that [`super::NetworkConfig::parse`] has read. `options` are those of its backend.
 pub fn remarks(text: &str, options: &[&str]) -> Vec<Remark> {
-    let Ok(Names::Object(members)) = serde_json::from_str(text) else { return Vec::new() };
+    let Ok(Members(members)) = serde_json::from_str(text) else { return Vec::new() };
     let mut remarks = remarks_of(&members, "", &KNOWN_MEMBERS, &[]);
-    let is_backend = |(name, _): &&(String, Names)| name.eq_ignore_ascii_case(BACKEND);
-    if let Some((_, Names::Object(members))) = members.iter().rev().find(is_backend) {
+    let backend = members.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case(BACKEND));
+    if let Some(Ok(Members(members))) = backend.map(|(_, raw)| serde_json::from_str(raw.get())) {
         let known: Vec<&str> = options.iter().copied().chain([TYPE]).collect();
-        remarks.extend(remarks_of(members, "Backend.", &known, &WINDOWS_MEMBERS));
+        remarks.extend(remarks_of(&members, "Backend.", &known, &WINDOWS_MEMBERS));
     }
     remarks
 }
 
 fn remarks_of(
-    members: &[(String, Names)],
+    members: &[(String, &RawValue)],
     prefix: &str,
     known: &[&str],
     passed: &[&str],
 ) -> Vec<Remark> {
     let among = |name: &str, list: &[&str]| list.iter().any(|of| of.eq_ignore_ascii_case(name));
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
-    let remark = |(name, _): &(String, Names)| {
+    let remark = |(name, _): &(String, &RawValue)| {
         let key =
             || format!("{prefix}{}", name.escape_debug().take(MAX_SHOWN_CHARS).collect::<String>());
         let times = times.entry(name.to_ascii_lowercase()).or_default();
@@ -113,61 +114,29 @@ fn nearest_of<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     known.iter().copied().find(|of| of.eq_ignore_ascii_case(near))
 }
 
-/// The names in a JSON value as they are written, in their order.
-enum Names {
-    Object(Vec<(String, Names)>),
-    Other,
-}
+/// Members of a JSON object as they are written, in their order.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Names {
+impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NamesVisitor)
+        deserializer.deserialize_map(MembersVisitor)
     }
 }
 
-struct NamesVisitor;
+struct MembersVisitor;
 
-impl<'de> Visitor<'de> for NamesVisitor {
-    type Value = Names;
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
+        f.write_str("a JSON object")
     }
 
-    fn visit_unit<E>(self) -> Result<Names, E> {
-        Ok(Names::Other)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Names, E> {
-        Ok(Names::Other)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Names, E> {
-        Ok(Names::Other)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Names, E> {
-        Ok(Names::Other)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Names, E> {
-        Ok(Names::Other)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Names, E> {
-        Ok(Names::Other)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Names, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Names::Other)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
         let mut members = Vec::new();
         while let Some(member) = map.next_entry()? {
             members.push(member);
         }
-        Ok(Names::Object(members))
+        Ok(Members(members))
     }
 }
