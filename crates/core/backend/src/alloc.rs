@@ -1,16 +1,10 @@
 //! alloc: takes a subnet and leaves everything else to others.
 
-use flannel_lease::{BackendConfig, Lease};
+use flannel_lease::Lease;
 
 use crate::{Backend, Node, PeerProblem, Wishes};
 
 pub(crate) struct AllocBackend;
-
-impl AllocBackend {
-    pub(crate) fn new(_config: &BackendConfig) -> Self {
-        Self
-    }
-}
 
 impl Backend for AllocBackend {
     fn kind(&self) -> &'static str {

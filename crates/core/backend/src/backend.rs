@@ -14,7 +14,6 @@ use flannel_entries::kernel::LegacyRoutes;
 use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet, UnusableAddress};
 use ipnet::IpNet;
 
-use crate::family::PerFamily as _;
 use crate::{
     Answers, Connected, Encapsulation, LinkIdentity, Need, Privilege, Stack, Underlay, Wishes,
 };
@@ -50,6 +49,11 @@ impl PeerProblem {
     /// A problem with the data that the peer has written for its backend.
     pub(crate) fn data(why: impl ToString) -> Self {
         Self::Data(flannel_common::shorten(&why.to_string(), MAX_MESSAGE_BYTES).into_owned())
+    }
+
+    /// The peer has written no data for its backend.
+    pub(crate) fn no_data() -> Self {
+        Self::Data("it has none; is it still starting?".to_owned())
     }
 
     /// All values of [`Self::kind`].
@@ -114,10 +118,9 @@ impl Node {
 
     /// Attributes that any backend announces: the node's public addresses of the families that its packets travel in.
     pub fn attrs(&self, backend_type: &str) -> LeaseAttrs {
-        let sends = |family| Family::outers(self).any(|outer| outer == family);
         LeaseAttrs {
-            public_ip: self.underlay.public_v4.filter(|_| sends(Family::V4)),
-            public_ipv6: self.underlay.public_v6.filter(|_| sends(Family::V6)),
+            public_ip: self.underlay.public_v4.filter(|_| self.sends_over(Family::V4)),
+            public_ipv6: self.underlay.public_v6.filter(|_| self.sends_over(Family::V6)),
             backend_type: backend_type.into(),
             ..LeaseAttrs::default()
         }

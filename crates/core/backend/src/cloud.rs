@@ -1,7 +1,6 @@
 //! aws-vpc, ali-vpc, gce, tencent-vpc: the cloud's own network carries pods' packets. Each node keeps a route of the
 //! cloud's table that leads to itself; there is nothing to do for a peer, and nothing in the kernel.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use flannel_entries::cloud::{
 };
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
-use crate::family::{Family, PerFamily as _};
 use crate::{
     Backend, BackendError, Encapsulation, Need, Node, PeerProblem, Privilege, Stack, Wishes,
 };
@@ -92,7 +90,7 @@ impl CloudBackend {
     /// This machine, and the interface by which other nodes reach it.
     fn place<'a>(&self, node: &'a Node) -> Option<(&'a CloudNode, &'a CloudInterface)> {
         let cloud = node.answers.cloud_node(&self.query())?;
-        Some((cloud, cloud.interface_with(&own_addresses(node))?))
+        Some((cloud, cloud.interface_with(&node.underlay.addresses())?))
     }
 
     /// Name of this node in the provider's routes.
@@ -122,11 +120,6 @@ fn options(provider: Provider) -> &'static [&'static str] {
         // Its routes belong to the network, and the machine has temporary keys.
         Provider::Gce => &[ENDPOINT, METADATA, CHECK],
     }
-}
-
-fn own_addresses(node: &Node) -> Vec<IpAddr> {
-    let v4 = node.underlay.v4.map(IpAddr::V4);
-    v4.into_iter().chain(node.underlay.v6.map(IpAddr::V6)).collect()
 }
 
 impl Backend for CloudBackend {
@@ -174,7 +167,7 @@ impl Backend for CloudBackend {
     fn check(&self, node: &Node) -> Result<(), BackendError> {
         self.check_network(&node.network)?;
         let Some(cloud) = node.answers.cloud_node(&self.query()) else { return Ok(()) };
-        if cloud.interface_with(&own_addresses(node)).is_some() {
+        if cloud.interface_with(&node.underlay.addresses()).is_some() {
             return Ok(());
         }
         let known: Vec<String> = cloud
@@ -182,7 +175,7 @@ impl Backend for CloudBackend {
             .iter()
             .flat_map(|interface| interface.addresses.iter().map(ToString::to_string))
             .collect();
-        let own: Vec<String> = own_addresses(node).iter().map(ToString::to_string).collect();
+        let own: Vec<String> = node.underlay.addresses().iter().map(ToString::to_string).collect();
         Err(BackendError::Unfit(format!(
             "the cloud knows no interface of this machine with the address {} of {}; it knows {}: choose \
              another by --iface",
@@ -212,7 +205,7 @@ impl Backend for CloudBackend {
         let named = self.tables.iter().map(|id| Table::Named(id.clone()));
         let tables: Vec<Table> =
             if self.tables.is_empty() { vec![Table::Detected] } else { named.collect() };
-        for destination in Family::used_by(node).filter_map(|family| family.subnet(&own.subnet)) {
+        for destination in node.families().filter_map(|family| own.subnet.net(family)) {
             wishes.extend(tables.iter().map(|table| {
                 CloudEntry::Route(CloudRoute {
                     access: access.clone(),
@@ -302,7 +295,7 @@ mod tests {
             instance: "i-1".to_owned(),
             interfaces: vec![interface("eni-1", "10.0.0.9"), interface("eni-2", "192.168.100.1")],
         };
-        answers.set_cloud_node(query, cloud);
+        answers.cloud_node = Some((query, cloud));
         let underlay = Underlay {
             link: flannel_common::IfName::new("eth0").unwrap(),
             mtu: 9001,

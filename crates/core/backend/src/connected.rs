@@ -56,15 +56,15 @@ impl Connected {
     }
 
     pub fn overlaps(&self, subnet: &Subnet) -> bool {
-        parts(subnet).any(|part| overlap(&self.net(), &part))
+        subnet.nets().any(|part| overlap(&self.net(), &part))
     }
 
     /// How a peer overlaps this network, if it does.
     pub(crate) fn overlap_with(&self, peer: &Lease) -> Option<(IpNet, OverlapKind)> {
         let net = self.net();
-        let theirs = parts(&peer.subnet).find(|part| overlap(&net, part))?;
+        let theirs = peer.subnet.nets().find(|part| overlap(&net, part))?;
         let needed = [self.addr.addr()].into_iter().chain(self.gateways.iter().copied());
-        let mut needed = needed.chain(crate::public_addresses(&peer.attrs));
+        let mut needed = needed.chain(peer.attrs.public_addresses());
         let overlap = if net == theirs {
             OverlapKind::Displaces
         } else if theirs.contains(&net) {
@@ -83,11 +83,6 @@ impl fmt::Display for Connected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} dev {}", self.net(), self.link)
     }
-}
-
-fn parts(subnet: &Subnet) -> impl Iterator<Item = IpNet> {
-    let v4 = subnet.v4().map(IpNet::V4);
-    v4.into_iter().chain(subnet.v6().map(IpNet::V6))
 }
 
 #[cfg(test)]

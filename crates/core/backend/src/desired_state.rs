@@ -1,7 +1,5 @@
 //! The desired state as a pure function: the wishes of the node, and those for each peer.
 
-use std::net::IpAddr;
-
 use flannel_entries::kernel::Ownership;
 use flannel_lease::{Lease, LeaseAttrs, Subnet, same_node};
 use ipnet::IpNet;
@@ -66,7 +64,7 @@ pub fn connected_overlaps<'a>(
 
 /// What is ours in the kernel, now and from before.
 pub fn ownership(backend: &dyn Backend, node: &Node, earlier_networks: &[IpNet]) -> Ownership {
-    let mut networks = networks(node);
+    let mut networks: Vec<IpNet> = node.network.networks().collect();
     for network in earlier_networks {
         if !networks.contains(network) {
             networks.push(*network);
@@ -79,36 +77,19 @@ pub fn ownership(backend: &dyn Backend, node: &Node, earlier_networks: &[IpNet])
     }
 }
 
-pub fn networks(node: &Node) -> Vec<IpNet> {
-    let v4 = node.network.v4.map(|source| IpNet::V4(source.network()));
-    let v6 = node.network.v6.map(|source| IpNet::V6(source.network()));
-    v4.into_iter().chain(v6).collect()
-}
-
 /// Whether a lease is a reservation, which names a node and nothing else until that node comes.
 fn is_unclaimed(peer: &Lease) -> bool {
     let LeaseAttrs { backend_type, backend_data, backend_v6_data, .. } = &peer.attrs;
     backend_type.is_empty() && backend_data.is_none() && backend_v6_data.is_none()
 }
 
+/// Whether a subnet is a part of the network. A family that is not in use does not count, but there must be one.
 fn is_inside(node: &Node, subnet: &Subnet) -> bool {
-    let networks = networks(node);
-    let inside = |net: IpNet| {
-        networks
-            .iter()
-            .any(|network| network.contains(&net) && net.prefix_len() > network.prefix_len())
-    };
-    let v4 = subnet.v4().map(|net| inside(net.into()));
-    let v6 = subnet.v6().map(|net| inside(net.into()));
-    // A family that is not in use does not count; but there must be at least one.
-    let used = |family: Option<bool>, enabled: bool| family.filter(|_| enabled);
-    let (v4, v6) = (used(v4, node.network.v4.is_some()), used(v6, node.network.v6.is_some()));
-    (v4.is_some() || v6.is_some()) && v4 != Some(false) && v6 != Some(false)
-}
-
-/// A peer's public addresses, for looking up paths to them.
-pub fn public_addresses(attrs: &LeaseAttrs) -> impl Iterator<Item = IpAddr> {
-    let v4 = attrs.public_ip.map(IpAddr::V4);
-    let v6 = attrs.public_ipv6.map(IpAddr::V6);
-    v4.into_iter().chain(v6)
+    let pairs = node
+        .families()
+        .filter_map(|family| Some((node.network.network(family)?, subnet.net(family)?)));
+    let inside: Vec<bool> = pairs
+        .map(|(network, net)| network.contains(&net) && net.prefix_len() > network.prefix_len())
+        .collect();
+    !inside.is_empty() && inside.iter().all(|inside| *inside)
 }

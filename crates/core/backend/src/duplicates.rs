@@ -105,8 +105,7 @@ pub fn machine_fix(release: &str) -> String {
 
 /// Name of a lease for `flannelctl`: the subnet of the first family.
 pub fn lease_name(subnet: &Subnet) -> String {
-    let v4 = subnet.v4().map(|net| net.to_string());
-    v4.or_else(|| subnet.v6().map(|net| net.to_string())).unwrap_or_default()
+    subnet.nets().next().map(|net| net.to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]

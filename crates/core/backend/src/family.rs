@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 pub(crate) use flannel_common::Family;
-use flannel_entries::kernel::IPV6_DEFAULT_METRIC;
-use flannel_lease::{Lease, LeaseAttrs, RawJson, Subnet, UnusableAddress, check_public_address};
+use flannel_common::IfName;
+use flannel_entries::kernel::{Address, Entry, IPV6_DEFAULT_METRIC};
+use flannel_lease::{Lease, UnusableAddress, check_public_address};
 use ipnet::IpNet;
 
-use crate::{BackendError, Node, PeerProblem, Underlay, Wishes};
+use crate::{BackendError, Node, PeerProblem, Wishes};
 
 /// Number of subnets above which a network's routes are spread over metrics. The kernel finds a route's duplicate by
 /// a hash that leaves the gateway out, so ten thousand routes with one gateway each take a second to insert with one
@@ -19,106 +20,29 @@ const FIRST_SPREAD_METRIC: u32 = 100;
 const MIN_MTU_V6: u32 = 1280;
 const MIN_MTU_V4: u32 = 68;
 
-/// The part of a lease, a node or its underlay that belongs to one family.
-pub(crate) trait PerFamily: Sized {
-    /// Families that a network uses, IPv4 first.
-    fn used_by(node: &Node) -> impl Iterator<Item = Self>;
-
-    fn subnet(self, subnet: &Subnet) -> Option<IpNet>;
-
-    /// The network, and the length of its subnets where they all have the same.
-    fn network(self, node: &Node) -> Option<(IpNet, Option<u8>)>;
-
-    fn data(self, attrs: &LeaseAttrs) -> Option<&RawJson>;
-
-    /// Address that a lease announces.
-    fn public(self, attrs: &LeaseAttrs) -> Option<IpAddr>;
+impl Node {
+    /// Families that the network uses, IPv4 first.
+    pub(crate) fn families(&self) -> impl Iterator<Item = Family> + use<> {
+        self.network.families()
+    }
 
     /// Address that a lease announces, if packets can be sent to it.
-    fn public_address(self, node: &Node, peer: &Lease) -> Result<IpAddr, PeerProblem>;
-
-    /// Whether this node has only a link-local address.
-    fn has_only_link_address(self, node: &Node) -> bool;
-
-    fn announced_by(self, underlay: &Underlay) -> Option<IpAddr>;
-
-    /// Address that packets to peers leave from. Behind a NAT it is not the announced one: the kernel sends nothing
-    /// from an address it does not have.
-    fn source(self, underlay: &Underlay) -> Option<IpAddr>;
-
-    /// Family in which this node's packets of this family travel: the same, if it has an address of it, else the
-    /// other.
-    fn outer(self, node: &Node) -> Option<Self>;
-
-    /// All families in which this node's packets travel, IPv4 first.
-    fn outers(node: &Node) -> impl Iterator<Item = Self>;
-
-    /// Family in which packets of this family travel to a peer, and their destination: the same family, if both nodes
-    /// have an address of it, else the other. Both sides of a pair come to the same answer.
-    fn way_to(self, node: &Node, peer: &Lease) -> Result<(Self, IpAddr), PeerProblem>;
-
-    /// Smallest MTU that the family can work with.
-    fn min_mtu(self) -> u32;
-
-    /// Refuses a `Backend.MTU` that leaves pods less than that beside what the tunnel adds.
-    fn check_configured_mtu(self, mtu: Option<u32>, overhead: u32) -> Result<(), BackendError>;
-
-    /// Refuses an MTU for pods that is less than that. `outer` is the MTU of the packets around theirs, `raise` names
-    /// what to raise.
-    fn check_mtu(self, mtu: u32, outer: u32, raise: &str) -> Result<(), BackendError>;
-
-    /// First address of a subnet: the tunnel end-point of its owner.
-    fn host(net: IpNet) -> IpNet;
-
-    /// Metric of the route to a subnet. It follows from the config and the subnet alone, because a metric is part of
-    /// a route's identity.
-    fn metric(self, node: &Node, subnet: IpNet) -> u32;
-}
-
-impl PerFamily for Family {
-    fn used_by(node: &Node) -> impl Iterator<Item = Self> {
-        let v4 = node.network.v4.is_some().then_some(Self::V4);
-        let v6 = node.network.v6.is_some().then_some(Self::V6);
-        v4.into_iter().chain(v6)
-    }
-
-    fn subnet(self, subnet: &Subnet) -> Option<IpNet> {
-        match self {
-            Self::V4 => subnet.v4().map(IpNet::V4),
-            Self::V6 => subnet.v6().map(IpNet::V6),
-        }
-    }
-
-    fn network(self, node: &Node) -> Option<(IpNet, Option<u8>)> {
-        match self {
-            Self::V4 => node.network.v4.map(|from| (from.network().into(), from.subnet_len())),
-            Self::V6 => node.network.v6.map(|from| (from.network().into(), from.subnet_len())),
-        }
-    }
-
-    fn data(self, attrs: &LeaseAttrs) -> Option<&RawJson> {
-        match self {
-            Self::V4 => attrs.backend_data.as_ref(),
-            Self::V6 => attrs.backend_v6_data.as_ref(),
-        }
-    }
-
-    fn public(self, attrs: &LeaseAttrs) -> Option<IpAddr> {
-        match self {
-            Self::V4 => attrs.public_ip.map(IpAddr::V4),
-            Self::V6 => attrs.public_ipv6.map(IpAddr::V6),
-        }
-    }
-
-    fn public_address(self, node: &Node, peer: &Lease) -> Result<IpAddr, PeerProblem> {
-        let ip = self.public(&peer.attrs).ok_or(PeerProblem::NoAddress(self))?;
-        match check_public_address(ip, &crate::networks(node)) {
+    pub(crate) fn address_of(&self, peer: &Lease, family: Family) -> Result<IpAddr, PeerProblem> {
+        let ip = peer.attrs.public_address(family).ok_or(PeerProblem::NoAddress(family))?;
+        let own = self.underlay.announced(family);
+        match check_public_address(ip, &self.network.networks().collect::<Vec<_>>()) {
             // On a link without other addresses, all nodes have such ones.
-            Err(UnusableAddress::LinkLocal) if self.has_only_link_address(node) => Ok(ip),
+            Err(UnusableAddress::LinkLocal)
+                if own.is_some_and(|own| {
+                    check_public_address(own, &[]) == Err(UnusableAddress::LinkLocal)
+                }) =>
+            {
+                Ok(ip)
+            }
             // Where the nodes' LAN is a part of the pod network, all nodes have such ones.
             Err(UnusableAddress::InPodNetwork(network))
-                if self.announced_by(&node.underlay).is_some_and(|own| network.contains(&own))
-                    && !self.subnet(&peer.subnet).is_some_and(|theirs| theirs.contains(&ip)) =>
+                if own.is_some_and(|own| network.contains(&own))
+                    && !peer.subnet.net(family).is_some_and(|theirs| theirs.contains(&ip)) =>
             {
                 Ok(ip)
             }
@@ -127,99 +51,113 @@ impl PerFamily for Family {
         }
     }
 
-    fn has_only_link_address(self, node: &Node) -> bool {
-        let own = self.announced_by(&node.underlay);
-        own.is_some_and(|ip| check_public_address(ip, &[]) == Err(UnusableAddress::LinkLocal))
+    /// Family in which this node's packets of a family travel: the same, if it has an address of it, else the other.
+    pub(crate) fn outer(&self, family: Family) -> Option<Family> {
+        [family, family.other()].into_iter().find(|outer| self.underlay.source(*outer).is_some())
     }
 
-    fn announced_by(self, underlay: &Underlay) -> Option<IpAddr> {
-        match self {
-            Self::V4 => underlay.public_v4.map(IpAddr::V4),
-            Self::V6 => underlay.public_v6.map(IpAddr::V6),
-        }
+    /// Whether any of this node's packets travel in a family.
+    pub(crate) fn sends_over(&self, family: Family) -> bool {
+        self.families().any(|used| self.outer(used) == Some(family))
     }
 
-    fn source(self, underlay: &Underlay) -> Option<IpAddr> {
-        match self {
-            Self::V4 => underlay.v4.or(underlay.public_v4).map(IpAddr::V4),
-            Self::V6 => underlay.v6.or(underlay.public_v6).map(IpAddr::V6),
-        }
+    /// All families in which this node's packets travel, IPv4 first.
+    pub(crate) fn outers(&self) -> impl Iterator<Item = Family> {
+        Family::BOTH.into_iter().filter(|family| self.sends_over(*family))
     }
 
-    fn outer(self, node: &Node) -> Option<Self> {
-        [self, self.other()].into_iter().find(|family| family.source(&node.underlay).is_some())
-    }
-
-    fn outers(node: &Node) -> impl Iterator<Item = Self> {
-        let [one, other] = Self::BOTH.map(|family| {
-            let used = Self::used_by(node).any(|used| used == family);
-            family.outer(node).filter(|_| used)
-        });
-        Self::BOTH.into_iter().filter(move |family| [one, other].contains(&Some(*family)))
-    }
-
-    fn way_to(self, node: &Node, peer: &Lease) -> Result<(Self, IpAddr), PeerProblem> {
-        let mut theirs = [self, self.other()]
+    /// Family in which packets of a family travel to a peer, and their destination: the same family, if both nodes
+    /// have an address of it, else the other. Both sides of a pair come to the same answer.
+    pub(crate) fn way_to(
+        &self,
+        peer: &Lease,
+        family: Family,
+    ) -> Result<(Family, IpAddr), PeerProblem> {
+        let mut theirs = [family, family.other()]
             .into_iter()
-            .filter_map(|family| Some((family, family.public_address(node, peer).ok()?)));
-        let ours = |family| Self::outers(node).any(|outer| outer == family);
-        match theirs.clone().find(|(family, _)| ours(*family)) {
+            .filter_map(|outer| Some((outer, self.address_of(peer, outer).ok()?)));
+        match theirs.clone().find(|(outer, _)| self.sends_over(*outer)) {
             Some(way) => Ok(way),
             None => Err(match theirs.next() {
                 Some((theirs, _)) => PeerProblem::Apart(theirs),
-                None => match self.public_address(node, peer) {
+                None => match self.address_of(peer, family) {
                     Err(problem) => problem,
-                    Ok(_) => PeerProblem::NoAddress(self),
+                    Ok(_) => PeerProblem::NoAddress(family),
                 },
             }),
         }
     }
 
-    fn min_mtu(self) -> u32 {
-        match self {
-            Self::V4 => MIN_MTU_V4,
-            Self::V6 => MIN_MTU_V6,
+    /// Metric of the route to a subnet. It follows from the config and the subnet alone, because a metric is part of
+    /// a route's identity.
+    pub(crate) fn metric(&self, subnet: IpNet) -> u32 {
+        match (subnet, &self.network.v4) {
+            (IpNet::V6(_), _) => IPV6_DEFAULT_METRIC,
+            (IpNet::V4(net), Some(source)) if source.capacity_for(net) > SPREAD_ABOVE => {
+                let number = u32::from(net.network()) >> (32 - u32::from(net.prefix_len().max(1)));
+                FIRST_SPREAD_METRIC + (number & 0xff)
+            }
+            (IpNet::V4(_), _) => 0,
         }
     }
 
-    fn check_configured_mtu(self, mtu: Option<u32>, overhead: u32) -> Result<(), BackendError> {
-        let least = self.min_mtu();
-        match mtu {
-            Some(mtu) if mtu < least + overhead => Err(BackendError::Unfit(format!(
-                "Backend.MTU {mtu} leaves {} bytes for pods, less than the {least} that {self} needs: \
-                 raise it to {} or more, or leave it out",
-                mtu.saturating_sub(overhead),
-                least + overhead
+    /// Refuses an MTU for pods of some family that is less than the family can work with. `outer` is the MTU of the
+    /// packets around theirs, `raise` names what to raise beside that of the interface.
+    pub(crate) fn check_mtu(
+        &self,
+        outer: u32,
+        raise: &str,
+        mtu: impl Fn(Family) -> u32,
+    ) -> Result<(), BackendError> {
+        self.families().try_for_each(|family| match (mtu(family), min_mtu(family)) {
+            (mtu, least) if mtu >= least => Ok(()),
+            (mtu, least) => Err(BackendError::Unfit(format!(
+                "an MTU of {outer} leaves {mtu} bytes for pods, less than the {least} that {family} needs: raise the \
+                 MTU of {}{raise}",
+                self.underlay.link
             ))),
-            _ => Ok(()),
-        }
+        })
     }
+}
 
-    fn check_mtu(self, mtu: u32, outer: u32, raise: &str) -> Result<(), BackendError> {
-        let least = self.min_mtu();
-        if mtu >= least {
-            return Ok(());
-        }
-        Err(BackendError::Unfit(format!(
-            "an MTU of {outer} leaves {mtu} bytes for pods, less than the {least} that {self} needs: raise {raise}"
-        )))
+fn min_mtu(family: Family) -> u32 {
+    match family {
+        Family::V4 => MIN_MTU_V4,
+        Family::V6 => MIN_MTU_V6,
     }
+}
 
-    fn host(net: IpNet) -> IpNet {
-        IpNet::from(net.network())
+/// Refuses a `Backend.MTU` that leaves pods less than their family can work with, beside what the tunnel adds.
+pub(crate) fn check_configured_mtu(
+    family: Family,
+    mtu: Option<u32>,
+    overhead: u32,
+) -> Result<(), BackendError> {
+    let least = min_mtu(family);
+    match mtu {
+        Some(mtu) if mtu < least + overhead => Err(BackendError::Unfit(format!(
+            "Backend.MTU {mtu} leaves {} bytes for pods, less than the {least} that {family} needs: \
+             raise it to {} or more, or leave it out",
+            mtu.saturating_sub(overhead),
+            least + overhead
+        ))),
+        _ => Ok(()),
     }
+}
 
-    fn metric(self, node: &Node, subnet: IpNet) -> u32 {
-        match (self, subnet) {
-            (Self::V4, IpNet::V4(net)) => match &node.network.v4 {
-                Some(source) if source.capacity_for(net) > SPREAD_ABOVE => {
-                    let number =
-                        u32::from(net.network()) >> (32 - u32::from(net.prefix_len().max(1)));
-                    FIRST_SPREAD_METRIC + (number & 0xff)
-                }
-                _ => 0,
-            },
-            _ => IPV6_DEFAULT_METRIC,
+/// First address of a subnet: the tunnel end-point of its owner.
+pub(crate) fn host(net: IpNet) -> IpNet {
+    IpNet::from(net.network())
+}
+
+/// This node's address among its pods, on the device by which they are sent to others.
+pub(crate) fn host_address(link: IfName, subnet: IpNet) -> Vec<Entry> {
+    let address = Entry::Address(Address { link, addr: host(subnet) });
+    match subnet {
+        IpNet::V4(_) => vec![address],
+        // Without it the device can have no address.
+        IpNet::V6(_) => {
+            vec![address, Entry::device_setting(Family::V6, link, "disable_ipv6", "0")]
         }
     }
 }
@@ -231,8 +169,8 @@ pub(crate) fn for_each_family(
     wishes: impl Fn(Family, IpNet) -> Result<Wishes, PeerProblem>,
 ) -> Result<Wishes, PeerProblem> {
     let (mut all, mut problem) = (Wishes::default(), None);
-    for family in Family::used_by(node) {
-        let Some(subnet) = family.subnet(&peer.subnet) else { continue };
+    for family in node.families() {
+        let Some(subnet) = peer.subnet.net(family) else { continue };
         match wishes(family, subnet) {
             Ok(Wishes { kernel, tunnel, .. }) => {
                 // What both families of a device share is wanted once.
@@ -254,7 +192,7 @@ pub(crate) fn for_each_family(
 
 /// Remark on a node whose packets of one family travel in the other.
 pub(crate) fn remark_on_crossing(node: &Node) -> Option<String> {
-    let crossed = Family::used_by(node).find(|used| used.outer(node) == Some(used.other()))?;
+    let crossed = node.families().find(|used| node.outer(*used) == Some(used.other()))?;
     Some(format!(
         "{} has no usable {crossed} address: {crossed} of pods travels over {}. Nodes with this flannel reach them \
          so; nodes with the Go flannel do not",

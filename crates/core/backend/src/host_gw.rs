@@ -1,20 +1,11 @@
 //! host-gw: nodes on one link route each other's subnets, with nothing in between.
 
-use std::net::IpAddr;
-
 use flannel_entries::kernel::{Entry, LegacyRoutes, Route};
-use flannel_lease::{BackendConfig, Lease};
+use flannel_lease::Lease;
 
-use crate::family::{Family, PerFamily as _};
 use crate::{Backend, BackendError, Encapsulation, Node, PeerProblem, Stack, Wishes};
 
 pub(crate) struct HostGwBackend;
-
-impl HostGwBackend {
-    pub(crate) fn new(_config: &BackendConfig) -> Self {
-        Self
-    }
-}
 
 impl Backend for HostGwBackend {
     fn kind(&self) -> &'static str {
@@ -23,21 +14,9 @@ impl Backend for HostGwBackend {
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
         let underlay = &node.underlay;
-        let pairs = [
-            (
-                underlay.public_v4.map(IpAddr::V4),
-                underlay.v4.map(IpAddr::V4),
-                node.network.v4.is_some(),
-            ),
-            (
-                underlay.public_v6.map(IpAddr::V6),
-                underlay.v6.map(IpAddr::V6),
-                node.network.v6.is_some(),
-            ),
-        ];
-        for (public, own, used) in pairs {
-            if let (Some(public), Some(own)) = (public, own)
-                && used
+        for family in node.families() {
+            // Without an address of its own it sends from the announced one.
+            if let (Some(public), Some(own)) = (underlay.announced(family), underlay.source(family))
                 && public != own
             {
                 return Err(BackendError::Unfit(format!(
@@ -58,9 +37,9 @@ impl Backend for HostGwBackend {
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
         let mut entries = Vec::new();
         let mut unreached = None;
-        for family in Family::used_by(node) {
-            let Some(dst) = family.subnet(&peer.subnet) else { continue };
-            let via = match family.public_address(node, peer) {
+        for family in node.families() {
+            let Some(dst) = peer.subnet.net(family) else { continue };
+            let via = match node.address_of(peer, family) {
                 Ok(via) => via,
                 Err(problem) => {
                     unreached = Some(problem);
@@ -75,7 +54,7 @@ impl Backend for HostGwBackend {
             }
             entries.push(Entry::Route(Route {
                 dst,
-                metric: family.metric(node, dst),
+                metric: node.metric(dst),
                 via: Some(via),
                 link: node.underlay.link,
                 onlink: false,
@@ -99,8 +78,10 @@ impl Backend for HostGwBackend {
 
 pub(crate) fn legacy_routes(node: &Node, onlink: bool) -> Vec<LegacyRoutes> {
     let link = node.underlay.link;
-    Family::used_by(node)
-        .filter_map(|family| family.network(node))
+    let v4 = node.network.v4.map(|source| (source.network().into(), source.subnet_len()));
+    let v6 = node.network.v6.map(|source| (source.network().into(), source.subnet_len()));
+    let networks = v4.into_iter().chain(v6);
+    networks
         .map(|(network, subnet_len)| LegacyRoutes { link, network, subnet_len, onlink })
         .collect()
 }

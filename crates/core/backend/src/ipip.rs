@@ -6,13 +6,11 @@
 
 use flannel_common::IfName;
 use flannel_entries::devices::ip_tunnel_device;
-use flannel_entries::kernel::{
-    Address, Entry, IpTunnel, IpTunnelKind, LegacyRoutes, Link, LinkKind, Route,
-};
+use flannel_entries::kernel::{Entry, IpTunnel, IpTunnelKind, LegacyRoutes, Link, LinkKind, Route};
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::encapsulation::{Encapsulation, KernelFeature, OuterPackets, Tunnel, TunnelPath};
-use crate::family::{Family, PerFamily as _};
+use crate::family::{Family, host_address};
 use crate::{Backend, BackendError, Node, PeerProblem, Stack, Wishes};
 
 /// Bytes of the outer IPv4 header.
@@ -46,25 +44,19 @@ impl IpipBackend {
 
     fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
         let link = self.device(family);
-        let subnet = family.subnet(&own.subnet)?;
+        let subnet = own.subnet.net(family)?;
         let local = node.underlay.v4.or(node.underlay.public_v4)?;
         let kind = match family {
             Family::V4 => IpTunnelKind::Ipip,
             Family::V6 => IpTunnelKind::Sit,
         };
-        let mut entries = vec![
-            Entry::Link(Box::new(Link {
-                name: link,
-                kind: LinkKind::IpTunnel(IpTunnel { kind, local }),
-                mac: None,
-                mtu: self.mtu(node),
-            })),
-            Entry::Address(Address { link, addr: Family::host(subnet) }),
-        ];
-        if family == Family::V6 {
-            // Without it the device can have no address.
-            entries.push(Entry::device_setting(family, link, "disable_ipv6", "0"));
-        }
+        let mut entries = vec![Entry::Link(Box::new(Link {
+            name: link,
+            kind: LinkKind::IpTunnel(IpTunnel { kind, local }),
+            mac: None,
+            mtu: self.mtu(node),
+        }))];
+        entries.extend(host_address(link, subnet));
         Some(entries)
     }
 }
@@ -84,9 +76,7 @@ impl Backend for IpipBackend {
     }
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
-        let raise = format!("the MTU of {}", node.underlay.link);
-        Family::used_by(node)
-            .try_for_each(|family| family.check_mtu(self.mtu(node), node.underlay.mtu, &raise))
+        node.check_mtu(node.underlay.mtu, "", |_| self.mtu(node))
     }
 
     fn mtu(&self, node: &Node) -> u32 {
@@ -94,7 +84,7 @@ impl Backend for IpipBackend {
     }
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
-        let of = Family::used_by(node).filter_map(|family| self.base_of(family, node, own));
+        let of = node.families().filter_map(|family| self.base_of(family, node, own));
         of.flatten().collect::<Vec<_>>().into()
     }
 
@@ -129,10 +119,10 @@ impl Backend for IpipBackend {
     }
 
     fn peer(&self, node: &Node, _own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
-        let public = Family::V4.public_address(node, peer)?;
+        let public = node.address_of(peer, Family::V4)?;
         let direct = node.direct_link(public).filter(|_| self.direct_routing);
         let route = |family: Family| {
-            let dst = family.subnet(&peer.subnet)?;
+            let dst = peer.subnet.net(family)?;
             let (via, link) = match (family, public) {
                 // As IPv6 writes it: `::192.0.2.1`.
                 (Family::V6, std::net::IpAddr::V4(public)) => {
@@ -140,14 +130,14 @@ impl Backend for IpipBackend {
                 }
                 _ => (public, direct.unwrap_or(self.device_v4)),
             };
-            let metric = family.metric(node, dst);
+            let metric = node.metric(dst);
             Some(Entry::Route(Route { dst, metric, via: Some(via), link, onlink: true }))
         };
-        Ok(Family::used_by(node).filter_map(route).collect::<Vec<_>>().into())
+        Ok(node.families().filter_map(route).collect::<Vec<_>>().into())
     }
 
     fn devices(&self, node: &Node) -> Vec<IfName> {
-        Family::used_by(node).map(|family| self.device(family)).collect()
+        node.families().map(|family| self.device(family)).collect()
     }
 
     fn legacy_routes(&self, node: &Node) -> Vec<LegacyRoutes> {

@@ -9,11 +9,11 @@ use flannel_common::xfrm::{Direction, ESP_REQID, EspTunnel, Policy};
 use flannel_common::{IfName, Secret};
 use flannel_entries::devices::IPSEC_DEVICE;
 use flannel_entries::ipsec::{Connection, ConnectionName, IpsecEntry, SharedSecret};
-use flannel_entries::kernel::{Address, Entry, Link, LinkKind, Route};
+use flannel_entries::kernel::{Entry, Link, LinkKind, Route};
 use flannel_lease::{BackendConfig, Lease, NetworkConfig};
 
 use crate::encapsulation::{Encapsulation, KernelFeature, OuterPackets, Tunnel, TunnelPath};
-use crate::family::{Family, PerFamily as _};
+use crate::family::{Family, host_address};
 use crate::{Backend, BackendError, Need, Node, PeerProblem, Stack, Wishes};
 
 pub(crate) const KIND: &str = "ipsec";
@@ -179,8 +179,7 @@ impl Backend for IpsecBackend {
                 "the secret in {file} (Backend.PSKFile) {problem}: {fix}"
             )));
         }
-        let raise = format!("the MTU of {}", node.underlay.link);
-        Family::V4.check_mtu(self.mtu(node), node.underlay.mtu, &raise)
+        node.check_mtu(node.underlay.mtu, "", |_| self.mtu(node))
     }
 
     fn mtu(&self, node: &Node) -> u32 {
@@ -190,23 +189,17 @@ impl Backend for IpsecBackend {
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
         let link = self.device;
-        let subnet = Family::V4.subnet(&own.subnet);
-        let network = Family::V4.network(node).map(|(network, _)| network);
-        let public = Family::V4.announced_by(&node.underlay);
+        let subnet = own.subnet.net(Family::V4);
+        let network = node.network.network(Family::V4);
+        let public = node.underlay.announced(Family::V4);
         let (Some(subnet), Some(dst), Some(public)) = (subnet, network, public) else {
             return Wishes::default();
         };
-        let kernel = vec![
-            Entry::Link(Box::new(Link {
-                name: link,
-                kind: LinkKind::Dummy,
-                mac: None,
-                mtu: self.mtu(node),
-            })),
-            // This node's own packets to pods get this address, to which the policies apply as to pods'.
-            Entry::Address(Address { link, addr: Family::host(subnet) }),
-            Entry::Route(Route { dst, metric: 0, via: None, link, onlink: false }),
-        ];
+        let link_entry = Link { name: link, kind: LinkKind::Dummy, mac: None, mtu: self.mtu(node) };
+        let mut kernel = vec![Entry::Link(Box::new(link_entry))];
+        // This node's own packets to pods get this address, to which the policies apply as to pods'.
+        kernel.extend(host_address(link, subnet));
+        kernel.push(Entry::Route(Route { dst, metric: 0, via: None, link, onlink: false }));
         let ipsec = [IpsecEntry::Daemon].into_iter().chain(self.secret(node, public)).collect();
         Wishes { kernel, ipsec, ..Wishes::default() }
     }
@@ -216,13 +209,13 @@ impl Backend for IpsecBackend {
     }
 
     fn peer(&self, node: &Node, own: &Lease, peer: &Lease) -> Result<Wishes, PeerProblem> {
-        let theirs = Family::V4.subnet(&peer.subnet);
-        let (Some(theirs), Some(ours)) = (theirs, Family::V4.subnet(&own.subnet)) else {
+        let (ours, theirs) = (own.subnet.net(Family::V4), peer.subnet.net(Family::V4));
+        let (Some(ours), Some(theirs)) = (ours, theirs) else {
             return Ok(Wishes::default());
         };
-        let remote = Family::V4.public_address(node, peer)?;
-        let public = Family::V4.announced_by(&node.underlay);
-        let source = Family::V4.source(&node.underlay);
+        let remote = node.address_of(peer, Family::V4)?;
+        let public = node.underlay.announced(Family::V4);
+        let source = node.underlay.source(Family::V4);
         let (Some(local), Some(source)) = (public, source) else {
             return Err(PeerProblem::NoAddress(Family::V4));
         };

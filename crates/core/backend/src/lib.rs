@@ -38,7 +38,7 @@ use flannel_lease::{BackendConfig, nearest};
 pub use backend::{Backend, BackendError, Node, NodeMemory, PeerProblem};
 pub use config_question::{CONFIG_QUESTION, ConfigAnswer, ConfigQuestion};
 pub use connected::{Connected, OverlapKind};
-pub use desired_state::{connected_overlaps, networks, ownership, peer_wishes, public_addresses};
+pub use desired_state::{connected_overlaps, ownership, peer_wishes};
 pub use duplicates::{SAME_MACHINE, SharedIdentity, lease_name, machine_fix, shared_values};
 pub use encapsulation::{Encapsulation, KernelFeature, OuterPackets, Tunnel, TunnelPath};
 pub use judge::{UsableConfig, judge_config, judge_config_to_write};
@@ -76,10 +76,10 @@ pub fn create(config: &BackendConfig) -> Result<Box<dyn Backend>, BackendError> 
         "wireguard" => Box::new(wireguard::WireguardBackend::new(config)?),
         "ipip" => Box::new(ipip::IpipBackend::new(config)?),
         "ipsec" => Box::new(ipsec::IpsecBackend::new(config)?),
-        "host-gw" => Box::new(host_gw::HostGwBackend::new(config)),
+        "host-gw" => Box::new(host_gw::HostGwBackend),
         "extension" => Box::new(extension::ExtensionBackend::new(config)?),
         "udp" => Box::new(udp::UdpBackend::new(config)?),
-        "alloc" => Box::new(alloc::AllocBackend::new(config)),
+        "alloc" => Box::new(alloc::AllocBackend),
         "aws-vpc" => Box::new(cloud::CloudBackend::new(Provider::AwsVpc, config)?),
         "ali-vpc" => Box::new(cloud::CloudBackend::new(Provider::AliVpc, config)?),
         "gce" => Box::new(cloud::CloudBackend::new(Provider::Gce, config)?),

@@ -33,46 +33,24 @@ pub enum WireguardBy {
 /// Answers to the needs of a backend, valid as long as the needs are the same.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Answers {
-    outputs: Vec<(Command, String)>,
-    private_key: Option<PrivateKey>,
-    cloud_node: Option<(NodeQuery, CloudNode)>,
-    wireguard_by: Option<WireguardBy>,
-    secret: Option<(PathBuf, Secret)>,
-    public_port: Option<u16>,
-    checksum_is_broken: bool,
+    pub outputs: Vec<(Command, String)>,
+    pub private_key: Option<PrivateKey>,
+    pub cloud_node: Option<(NodeQuery, CloudNode)>,
+    pub wireguard_by: Option<WireguardBy>,
+    pub secret: Option<(PathBuf, Secret)>,
+    /// Port at which this node is reached, if it shares its public address with others.
+    pub public_port: Option<u16>,
+    /// Packets of this node were found to have wrong checksums when the card or its driver makes them.
+    pub checksum_is_broken: bool,
 }
 
 impl Answers {
-    pub fn add_output(&mut self, of: Command, output: String) {
-        self.outputs.push((of, output));
-    }
-
     pub fn output(&self, of: &Command) -> Option<&str> {
         self.outputs.iter().find(|(command, _)| command == of).map(|(_, output)| output.as_str())
     }
 
-    pub fn set_private_key(&mut self, key: PrivateKey) {
-        self.private_key = Some(key);
-    }
-
-    pub fn private_key(&self) -> Option<&PrivateKey> {
-        self.private_key.as_ref()
-    }
-
-    pub fn set_cloud_node(&mut self, query: NodeQuery, node: CloudNode) {
-        self.cloud_node = Some((query, node));
-    }
-
     pub fn cloud_node(&self, query: &NodeQuery) -> Option<&CloudNode> {
         self.cloud_node.as_ref().filter(|(asked, _)| asked == query).map(|(_, node)| node)
-    }
-
-    pub fn set_wireguard_by(&mut self, by: WireguardBy) {
-        self.wireguard_by = Some(by);
-    }
-
-    pub fn set_secret(&mut self, file: PathBuf, secret: Secret) {
-        self.secret = Some((file, secret));
     }
 
     pub fn secret(&self, file: &Path) -> Option<&Secret> {
@@ -81,24 +59,6 @@ impl Answers {
 
     pub fn wireguard_by(&self) -> WireguardBy {
         self.wireguard_by.unwrap_or(WireguardBy::Kernel)
-    }
-
-    /// The port at which this node is reached, if it shares its public address with others.
-    pub fn set_public_port(&mut self, port: Option<u16>) {
-        self.public_port = port;
-    }
-
-    pub fn public_port(&self) -> Option<u16> {
-        self.public_port
-    }
-
-    /// Packets of this node were found to have wrong checksums when the card or its driver makes them.
-    pub fn set_checksum_is_broken(&mut self) {
-        self.checksum_is_broken = true;
-    }
-
-    pub fn checksum_is_broken(&self) -> bool {
-        self.checksum_is_broken
     }
 
     /// Whether these are answers to exactly these needs.

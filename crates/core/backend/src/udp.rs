@@ -8,14 +8,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use flannel_common::IfName;
 use flannel_entries::devices::TUN_DEVICES;
-use flannel_entries::kernel::{Address, Entry, IPV6_DEFAULT_METRIC, Link, LinkKind, Route};
+use flannel_entries::kernel::{Entry, IPV6_DEFAULT_METRIC, Link, LinkKind, Route};
 use flannel_entries::tunnel::{
     DeviceName, Features, OwnAddresses, Peer, TunnelDevice, TunnelEntry,
 };
 use flannel_lease::{BackendConfig, Lease};
 
 use crate::encapsulation::{Encapsulation, KernelFeature};
-use crate::family::{Family, PerFamily as _, for_each_family};
+use crate::family::{Family, for_each_family, host_address};
 use crate::{Backend, BackendError, Node, PeerProblem, Stack, Wishes};
 
 const DEFAULT_PORT: u16 = 8285;
@@ -54,33 +54,24 @@ impl UdpBackend {
             })),
             Entry::device_setting(Family::V6, link, "accept_ra", "0"),
         ];
-        for family in Family::used_by(node) {
-            let Some(subnet) = family.subnet(&own.subnet) else { continue };
-            let Some((network, _)) = family.network(node) else { continue };
+        for network in node.network.networks() {
+            let family = Family::of(network.addr());
+            let Some(subnet) = own.subnet.net(family) else { continue };
             if family == Family::V4 {
                 // ICMP errors of the tunnel come out of the device from the node's own address, and are dropped
                 // without this.
                 entries.push(Entry::device_setting(family, link, "accept_local", "1"));
             }
-            if family == Family::V6 {
-                // Without it the device can have no address.
-                entries.push(Entry::device_setting(family, link, "disable_ipv6", "0"));
-            }
             let metric = if family == Family::V6 { IPV6_DEFAULT_METRIC } else { 0 };
-            entries.push(Entry::Address(Address { link, addr: Family::host(subnet) }));
-            entries.push(Entry::Route(Route {
-                dst: network,
-                metric,
-                via: None,
-                link,
-                onlink: false,
-            }));
+            entries.extend(host_address(link, subnet));
+            let route = Route { dst: network, metric, via: None, link, onlink: false };
+            entries.push(Entry::Route(route));
         }
         entries
     }
 
     fn tunnel(&self, node: &Node, own: &Lease) -> TunnelDevice {
-        let families = Family::used_by(node).filter_map(|family| source(family, node));
+        let families = node.families().filter_map(|family| source(family, node));
         TunnelDevice {
             device: self.device.to_string(),
             bind: families.map(|source| self.endpoint(source)).collect(),
@@ -97,7 +88,7 @@ impl UdpBackend {
 /// Address that datagrams of a family leave from. A link-local address does not count: peers need not be on that
 /// link, and no socket is bound to it without naming the link.
 fn source(family: Family, node: &Node) -> Option<IpAddr> {
-    family.source(&node.underlay).filter(|source| !is_link_local(*source))
+    node.underlay.source(family).filter(|source| !is_link_local(*source))
 }
 
 fn is_link_local(address: IpAddr) -> bool {
@@ -106,7 +97,7 @@ fn is_link_local(address: IpAddr) -> bool {
 
 /// Families of the network that this node cannot carry.
 fn uncarried(node: &Node) -> impl Iterator<Item = Family> {
-    Family::used_by(node).filter(|family| source(*family, node).is_none())
+    node.families().filter(|family| source(*family, node).is_none())
 }
 
 impl Backend for UdpBackend {
@@ -125,16 +116,14 @@ impl Backend for UdpBackend {
     fn check(&self, node: &Node) -> Result<(), BackendError> {
         let link = node.underlay.link;
         if let Some(family) = uncarried(node).next()
-            && uncarried(node).count() == Family::used_by(node).count()
+            && uncarried(node).count() == node.families().count()
         {
             return Err(BackendError::Unfit(format!(
                 "{link} has no {family} address that other nodes can send to, only one of its link (fe80::/10): give \
                  {link} a global or a unique local address, or choose another interface with --iface"
             )));
         }
-        let raise = format!("the MTU of {link}");
-        Family::used_by(node)
-            .try_for_each(|family| family.check_mtu(self.mtu(node), node.underlay.mtu, &raise))
+        node.check_mtu(node.underlay.mtu, "", |_| self.mtu(node))
     }
 
     fn remarks(&self, node: &Node) -> Vec<String> {
@@ -169,7 +158,7 @@ impl Backend for UdpBackend {
             if source(family, node).is_none() {
                 return Ok(Wishes::default());
             }
-            let public = family.public_address(node, peer)?;
+            let public = node.address_of(peer, family)?;
             if is_link_local(public) {
                 return Err(PeerProblem::NoAddress(family));
             }
@@ -179,7 +168,7 @@ impl Backend for UdpBackend {
             // packets elsewhere is noticed as with every backend.
             let route = Entry::Route(Route {
                 dst: subnet,
-                metric: family.metric(node, subnet),
+                metric: node.metric(subnet),
                 via: None,
                 link: self.device,
                 onlink: false,

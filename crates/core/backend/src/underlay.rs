@@ -71,4 +71,21 @@ impl Underlay {
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6)).collect()
     }
+
+    /// Address that is announced to peers.
+    pub(crate) fn announced(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::V4 => self.public_v4.map(IpAddr::V4),
+            Family::V6 => self.public_v6.map(IpAddr::V6),
+        }
+    }
+
+    /// Address that packets to peers leave from. Behind a NAT it is not the announced one: the kernel sends nothing
+    /// from an address it does not have.
+    pub(crate) fn source(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::V4 => self.v4.or(self.public_v4).map(IpAddr::V4),
+            Family::V6 => self.v6.or(self.public_v6).map(IpAddr::V6),
+        }
+    }
 }

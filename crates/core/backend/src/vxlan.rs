@@ -11,7 +11,7 @@ use flannel_common::{IfName, Mac};
 use flannel_entries::devices::VXLAN_DEVICES;
 use flannel_entries::facts::KernelVersion;
 use flannel_entries::kernel::{
-    Address, Entry, Fdb, LegacyRoutes, Link, LinkKind, Neighbour, Offload, Route, Vxlan,
+    Entry, Fdb, LegacyRoutes, Link, LinkKind, Neighbour, Offload, Route, Vxlan,
 };
 use flannel_lease::{BackendConfig, Lease, LeaseAttrs, NetworkConfig, RawJson};
 use ipnet::IpNet;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::encapsulation::{Encapsulation, KernelFeature};
-use crate::family::{Family, PerFamily as _, for_each_family};
+use crate::family::{Family, check_configured_mtu, for_each_family, host_address};
 use crate::{Backend, BackendError, LinkIdentity, Node, NodeMemory, PeerProblem, Stack, Wishes};
 
 /// First kernel with correct checksums: earlier ones send vxlan packets with a wrong outer checksum when they were
@@ -112,11 +112,11 @@ impl VxlanBackend {
     /// another one if that is taken.
     fn mac(&self, family: Family, node: &Node, memory: &NodeMemory<'_>) -> Mac {
         let device = self.device(family);
-        let address = family.announced_by(&node.underlay);
+        let address = node.underlay.announced(family);
         let announced = memory
             .announced
             .filter(|attrs| attrs.backend_type.eq_ignore_ascii_case(self.kind()))
-            .and_then(|attrs| vtep_mac(family.data(attrs)?).ok());
+            .and_then(|attrs| vtep_mac(attrs.data(family)?).ok());
         let existing = memory.facts.interface(device).and_then(|interface| interface.mac);
         let is_free = |mac: &Mac| {
             mac.is_unicast() && !memory.taken.contains(&LinkIdentity::VtepMac(family, *mac))
@@ -124,7 +124,7 @@ impl VxlanBackend {
         // A MAC that belongs to an address is not taken along to another one: the next node at that address has a
         // claim to it.
         let moved = memory.announced.zip(announced).is_some_and(|(attrs, mac)| {
-            let before = family.public(attrs);
+            let before = attrs.public_address(family);
             before.is_some() && before != address && self.has_derived(mac, before)
         });
         let kept = announced.or(existing).filter(|mac| !moved && is_free(mac));
@@ -150,34 +150,23 @@ impl VxlanBackend {
     }
 
     fn data(&self, outer: Family, node: &Node, memory: &NodeMemory<'_>) -> Option<RawJson> {
-        outer.announced_by(&node.underlay)?;
+        node.underlay.announced(outer)?;
         let data = VtepData { vni: self.vni, mac: self.mac(outer, node, memory).to_string() };
         RawJson::encode(&data).ok()
     }
 
     fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
-        let subnet = family.subnet(&own.subnet)?;
-        let outer = family.outer(node)?;
+        let subnet = own.subnet.net(family)?;
+        let outer = node.outer(family)?;
         let mut entries = self.device_entries(outer, node, own)?;
-        entries.extend(self.address(family, outer, subnet));
+        entries.extend(host_address(self.device(outer), subnet));
         Some(entries)
-    }
-
-    /// Address that this node sends to pods from, on the device through which it does.
-    fn address(&self, family: Family, outer: Family, subnet: IpNet) -> Vec<Entry> {
-        let link = self.device(outer);
-        let address = Entry::Address(Address { link, addr: Family::host(subnet) });
-        match family {
-            Family::V4 => vec![address],
-            // Without it the device can have no address.
-            Family::V6 => vec![address, Entry::device_setting(family, link, "disable_ipv6", "0")],
-        }
     }
 
     fn device_entries(&self, outer: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
         let link = self.device(outer);
-        let local = outer.source(&node.underlay)?;
-        let mac = outer.data(&own.attrs).and_then(|data| vtep_mac(data).ok());
+        let local = node.underlay.source(outer)?;
+        let mac = own.attrs.data(outer).and_then(|data| vtep_mac(data).ok());
         let mut entries = vec![
             Entry::Link(Box::new(Link {
                 name: link,
@@ -194,7 +183,7 @@ impl VxlanBackend {
             })),
             Entry::device_setting(Family::V6, link, "accept_ra", "0"),
         ];
-        if node.kernel < FIRST_WITH_RIGHT_CHECKSUMS || node.answers.checksum_is_broken() {
+        if node.kernel < FIRST_WITH_RIGHT_CHECKSUMS || node.answers.checksum_is_broken {
             entries.push(Entry::Offload(Offload { link, tx_checksum: false }));
         }
         Some(entries)
@@ -208,17 +197,14 @@ impl VxlanBackend {
         subnet: IpNet,
         peer: &Lease,
     ) -> Result<Vec<Entry>, PeerProblem> {
-        let (outer, public) = family.way_to(node, peer)?;
-        let metric = family.metric(node, subnet);
+        let (outer, public) = node.way_to(peer, family)?;
+        let metric = node.metric(subnet);
         let direct = self.direct_routing && outer == family;
         if let Some(link) = node.direct_link(public).filter(|_| direct) {
             let via = Some(public);
             return Ok(vec![Entry::Route(Route { dst: subnet, metric, via, link, onlink: false })]);
         }
-        let data = outer
-            .data(&peer.attrs)
-            .ok_or_else(|| PeerProblem::Data("it has none; is it still starting?".to_owned()))?;
-        let mac = vtep_mac(data)?;
+        let mac = vtep_mac(peer.attrs.data(outer).ok_or_else(PeerProblem::no_data)?)?;
         let link = self.device(outer);
         let vtep = subnet.network();
         let mut entries = vec![
@@ -227,8 +213,8 @@ impl VxlanBackend {
             Entry::Route(Route { dst: subnet, metric, via: Some(vtep), link, onlink: true }),
         ];
         // The device may have no address of this family but for such peers.
-        if let Some(own) = family.subnet(&own.subnet).filter(|_| outer != family) {
-            entries.extend(self.address(family, outer, own));
+        if let Some(own) = own.subnet.net(family).filter(|_| outer != family) {
+            entries.extend(host_address(link, own));
         }
         Ok(entries)
     }
@@ -251,18 +237,16 @@ impl Backend for VxlanBackend {
             Some(_) => (OVERHEAD_V6, Family::V6),
             None => (OVERHEAD_V4, Family::V4),
         };
-        family.check_configured_mtu(self.mtu, overhead)
+        check_configured_mtu(family, self.mtu, overhead)
     }
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
         self.check_network(&node.network)?;
-        if self.devices.v6.is_none() && Family::outers(node).any(|outer| outer == Family::V6) {
+        if self.devices.v6.is_none() && node.sends_over(Family::V6) {
             return Err(self.name_too_long());
         }
-        let raise = format!("the MTU of {} or Backend.MTU", node.underlay.link);
-        Family::used_by(node).try_for_each(|family| {
-            let mtu = self.device_mtu(family.outer(node).unwrap_or(family), node);
-            family.check_mtu(mtu, self.outer_mtu(node), &raise)
+        node.check_mtu(self.outer_mtu(node), " or Backend.MTU", |family| {
+            self.device_mtu(node.outer(family).unwrap_or(family), node)
         })
     }
 
@@ -273,7 +257,7 @@ impl Backend for VxlanBackend {
 
     fn mtu(&self, node: &Node) -> u32 {
         // Pods have one MTU for both families: what fits through either tunnel.
-        Family::outers(node).map(|outer| self.device_mtu(outer, node)).min().unwrap_or_default()
+        node.outers().map(|outer| self.device_mtu(outer, node)).min().unwrap_or_default()
     }
 
     fn remarks(&self, node: &Node) -> Vec<String> {
@@ -290,8 +274,8 @@ impl Backend for VxlanBackend {
     }
 
     fn announce(&self, node: &Node, memory: &NodeMemory<'_>) -> LeaseAttrs {
-        let sends = |family| Family::outers(node).any(|outer| outer == family);
-        let data = |family| sends(family).then(|| self.data(family, node, memory)).flatten();
+        let data =
+            |family| node.sends_over(family).then(|| self.data(family, node, memory)).flatten();
         LeaseAttrs {
             backend_data: data(Family::V4),
             backend_v6_data: data(Family::V6),
@@ -303,20 +287,22 @@ impl Backend for VxlanBackend {
         if !announced.backend_type.eq_ignore_ascii_case(self.lease_type()) {
             return Vec::new();
         }
-        let mac = |family: Family| vtep_mac(family.data(announced)?).ok();
+        let mac = |family: Family| vtep_mac(announced.data(family)?).ok();
         let identity = |family| mac(family).map(|mac| LinkIdentity::VtepMac(family, mac));
         Family::BOTH.into_iter().filter_map(identity).collect()
     }
 
     fn is_derived(&self, identity: &LinkIdentity, announced: &LeaseAttrs) -> bool {
         match *identity {
-            LinkIdentity::VtepMac(family, mac) => self.has_derived(mac, family.public(announced)),
+            LinkIdentity::VtepMac(family, mac) => {
+                self.has_derived(mac, announced.public_address(family))
+            }
             LinkIdentity::WireguardKey(_) => false,
         }
     }
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
-        let of = Family::used_by(node).filter_map(|family| self.base_of(family, node, own));
+        let of = node.families().filter_map(|family| self.base_of(family, node, own));
         let mut entries: Vec<Entry> = Vec::new();
         // Two families on one device want it once.
         for entry in of.flatten() {
@@ -340,7 +326,7 @@ impl Backend for VxlanBackend {
     }
 
     fn devices(&self, node: &Node) -> Vec<IfName> {
-        Family::outers(node).map(|outer| self.device(outer)).collect()
+        node.outers().map(|outer| self.device(outer)).collect()
     }
 
     fn underlays(&self, network: &NetworkConfig) -> Vec<Stack> {

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use flannel_common::{IfName, PresharedKey, PublicKey};
 use flannel_entries::devices::WIREGUARD_DEVICES;
 use flannel_entries::kernel::{
-    Address, Blackhole, Entry, Link, LinkKind, Route, WireguardIdentity, WireguardPeer,
+    Blackhole, Entry, Link, LinkKind, Route, WireguardIdentity, WireguardPeer,
 };
 use flannel_entries::tunnel::{Features, OwnAddresses, TunnelDevice, TunnelEntry, WireguardDevice};
 use flannel_lease::{BackendConfig, Lease, LeaseAttrs, NetworkConfig, RawJson};
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::encapsulation::{
     Encapsulation, KernelFeature, OuterPackets, Tunnel, TunnelPath, udp_words,
 };
-use crate::family::{Family, PerFamily as _, for_each_family};
+use crate::family::{Family, check_configured_mtu, for_each_family, host_address};
 use crate::{
     Backend, BackendError, LinkIdentity, Need, Node, NodeMemory, PeerProblem, Stack, WireguardBy,
     Wishes,
@@ -119,11 +119,11 @@ impl WireguardBackend {
 
     fn device_mtu(&self, family: Family, node: &Node) -> u32 {
         let outer = match self.mode {
-            Mode::Separate => family.outer(node),
+            Mode::Separate => node.outer(family),
             Mode::Ipv4 => Some(Family::V4),
             Mode::Ipv6 => Some(Family::V6),
             // The peer decides which of both it is.
-            Mode::Auto => Family::outers(node).last(),
+            Mode::Auto => node.outers().last(),
         };
         let overhead = match outer.unwrap_or(family) {
             Family::V4 => OVERHEAD_V4,
@@ -134,9 +134,7 @@ impl WireguardBackend {
 
     /// Key and port that a peer announces in one family.
     fn data(&self, family: Family, peer: &LeaseAttrs) -> Result<(PublicKey, u16), PeerProblem> {
-        let data = family
-            .data(peer)
-            .ok_or_else(|| PeerProblem::Data("it has none; is it still starting?".to_owned()))?;
+        let data = peer.data(family).ok_or_else(PeerProblem::no_data)?;
         let data: PeerData = data.parse().map_err(PeerProblem::data)?;
         let key =
             data.public_key.parse().map_err(|e| PeerProblem::data(format!("PublicKey: {e}")))?;
@@ -153,8 +151,7 @@ impl WireguardBackend {
         allowed: Vec<IpNet>,
     ) -> Wishes {
         let route = |dst: &IpNet| {
-            let family = if dst.addr().is_ipv4() { Family::V4 } else { Family::V6 };
-            let metric = family.metric(node, *dst);
+            let metric = node.metric(*dst);
             Entry::Route(Route { dst: *dst, metric, via: None, link, onlink: false })
         };
         let mut wishes = Wishes::from(allowed.iter().map(route).collect::<Vec<_>>());
@@ -196,23 +193,22 @@ impl WireguardBackend {
     ) -> Result<Wishes, PeerProblem> {
         let (key, port) = self.data(family, &peer.attrs)?;
         not_ours(node, key)?;
-        let (_, public) = family.way_to(node, peer)?;
+        let (_, public) = node.way_to(peer, family)?;
         let endpoint = SocketAddr::new(public, port);
         Ok(self.entries(node, self.device(family), key, endpoint, vec![subnet]))
     }
 
     fn in_one_device(&self, node: &Node, peer: &Lease) -> Result<Wishes, PeerProblem> {
-        let families: Vec<Family> = Family::used_by(node).collect();
         let allowed: Vec<IpNet> =
-            families.iter().filter_map(|family| family.subnet(&peer.subnet)).collect();
-        let datas = families.iter().map(|family| self.data(*family, &peer.attrs));
+            node.families().filter_map(|family| peer.subnet.net(family)).collect();
+        let datas = node.families().map(|family| self.data(family, &peer.attrs));
         let (key, _) = datas
             .reduce(Result::or)
             .unwrap_or_else(|| Err(PeerProblem::Data("it has none".to_owned())))?;
         not_ours(node, key)?;
         let outer = self.outer_family(node, &peer.attrs);
-        let public = outer.public_address(node, peer)?;
-        if !Family::outers(node).any(|ours| ours == outer) {
+        let public = node.address_of(peer, outer)?;
+        if !node.sends_over(outer) {
             return Err(PeerProblem::Apart(outer));
         }
         let endpoint = SocketAddr::new(public, self.single_port(&peer.attrs));
@@ -272,7 +268,7 @@ impl WireguardBackend {
             },
             features: Features::default(),
             wireguard: Some(WireguardDevice {
-                private_key: node.answers.private_key()?.clone(),
+                private_key: node.answers.private_key.clone()?,
                 mtu: self.smallest_mtu_on(link, node),
             }),
         })))
@@ -280,9 +276,9 @@ impl WireguardBackend {
 
     fn base_of(&self, family: Family, node: &Node, own: &Lease) -> Option<Vec<Entry>> {
         let link = self.device(family);
-        let subnet = family.subnet(&own.subnet)?;
-        let (network, _) = family.network(node)?;
-        let private_key = node.answers.private_key()?.clone();
+        let subnet = own.subnet.net(family)?;
+        let dst = node.network.network(family)?;
+        let private_key = node.answers.private_key.clone()?;
         let mut entries = vec![Entry::Link(Box::new(Link {
             name: link,
             kind: match node.answers.wireguard_by() {
@@ -297,18 +293,14 @@ impl WireguardBackend {
             let identity = WireguardIdentity { link, private_key, port };
             entries.push(Entry::WireguardIdentity(Box::new(identity)));
         }
-        entries.push(Entry::Address(Address { link, addr: Family::host(subnet) }));
-        entries.push(Entry::Blackhole(Blackhole { dst: network, metric: GUARD_METRIC }));
-        if family == Family::V6 {
-            // Without it the device can have no address.
-            entries.push(Entry::device_setting(family, link, "disable_ipv6", "0"));
-        }
+        entries.extend(host_address(link, subnet));
+        entries.push(Entry::Blackhole(Blackhole { dst, metric: GUARD_METRIC }));
         Some(entries)
     }
 
     /// Smallest MTU of the families that share a device.
     fn smallest_mtu_on(&self, link: IfName, node: &Node) -> u32 {
-        let on_it = Family::used_by(node).filter(|family| self.device(*family) == link);
+        let on_it = node.families().filter(|family| self.device(*family) == link);
         on_it.map(|family| self.device_mtu(family, node)).min().unwrap_or_default()
     }
 }
@@ -334,7 +326,7 @@ impl Backend for WireguardBackend {
         }
         let (overhead, family) =
             if v6 { (OVERHEAD_V6, Family::V6) } else { (OVERHEAD_V4, Family::V4) };
-        family.check_configured_mtu(self.mtu, overhead)
+        check_configured_mtu(family, self.mtu, overhead)
     }
 
     fn needs(&self) -> Vec<Need> {
@@ -343,10 +335,8 @@ impl Backend for WireguardBackend {
 
     fn check(&self, node: &Node) -> Result<(), BackendError> {
         self.check_network(&node.network)?;
-        let raise = format!("the MTU of {} or Backend.MTU", node.underlay.link);
-        Family::used_by(node).try_for_each(|family| {
-            let mtu = self.smallest_mtu_on(self.device(family), node);
-            family.check_mtu(mtu, self.outer_mtu(node), &raise)
+        node.check_mtu(self.outer_mtu(node), " or Backend.MTU", |family| {
+            self.smallest_mtu_on(self.device(family), node)
         })
     }
 
@@ -356,18 +346,18 @@ impl Backend for WireguardBackend {
 
     fn mtu(&self, node: &Node) -> u32 {
         // Pods have one MTU for both families: what fits through either tunnel.
-        Family::used_by(node).map(|family| self.device_mtu(family, node)).min().unwrap_or_default()
+        node.families().map(|family| self.device_mtu(family, node)).min().unwrap_or_default()
     }
 
     fn announce(&self, node: &Node, _past: &NodeMemory<'_>) -> LeaseAttrs {
-        let key = node.answers.private_key().map(|key| key.public().to_string());
+        let key = node.answers.private_key.as_ref().map(|key| key.public().to_string());
         let data = |family| {
-            let used = Family::used_by(node).any(|used| used == family);
+            let used = node.families().any(|used| used == family);
             let public_key = key.clone().filter(|_| used)?;
             // Nodes share an IPv4 address, and its port leads to the first device.
-            let first = Family::used_by(node).next() == Some(family);
-            let shared = first && family.outer(node) == Some(Family::V4);
-            let public_port = node.answers.public_port().filter(|_| shared);
+            let first = node.families().next() == Some(family);
+            let shared = first && node.outer(family) == Some(Family::V4);
+            let public_port = node.answers.public_port.filter(|_| shared);
             let port = public_port.unwrap_or_else(|| self.port(family));
             RawJson::encode(&PeerData { public_key, port, public_port }).ok()
         };
@@ -389,7 +379,7 @@ impl Backend for WireguardBackend {
     }
 
     fn is_own(&self, node: &Node, lease: &Lease) -> bool {
-        let ours = node.answers.private_key().map(|key| key.public());
+        let ours = node.answers.private_key.as_ref().map(|key| key.public());
         let key = |family| self.data(family, &lease.attrs).ok().map(|(key, _)| key);
         let theirs = key(Family::V4).or(key(Family::V6));
         theirs.is_none() || theirs == ours
@@ -397,7 +387,7 @@ impl Backend for WireguardBackend {
 
     fn base(&self, node: &Node, own: &Lease) -> Wishes {
         let mut wishes = Wishes::default();
-        for family in Family::used_by(node) {
+        for family in node.families() {
             // Two families on one device want it once.
             for entry in self.base_of(family, node, own).into_iter().flatten() {
                 if !wishes.kernel.iter().any(|other| other.key() == entry.key()) {
@@ -465,8 +455,7 @@ impl Backend for WireguardBackend {
     }
 
     fn devices(&self, node: &Node) -> Vec<IfName> {
-        let mut devices: Vec<IfName> =
-            Family::used_by(node).map(|family| self.device(family)).collect();
+        let mut devices: Vec<IfName> = node.families().map(|family| self.device(family)).collect();
         devices.dedup();
         devices
     }
@@ -474,7 +463,7 @@ impl Backend for WireguardBackend {
 
 /// Refuses a node that has our key: nobody could tell the two apart.
 fn not_ours(node: &Node, key: PublicKey) -> Result<(), PeerProblem> {
-    match node.answers.private_key() {
+    match node.answers.private_key.as_ref() {
         Some(own) if own.public() == key => Err(PeerProblem::Data(
             "it has the key of this node, as clones of one machine do: remove the key file (see \
              WIREGUARD_KEY_FILE) on one of them and restart its flanneld"

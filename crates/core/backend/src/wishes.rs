@@ -45,12 +45,7 @@ pub struct Wishes {
 
 impl Wishes {
     pub fn is_empty(&self) -> bool {
-        let Self { kernel, commands, tunnel, cloud, ipsec } = self;
-        kernel.is_empty()
-            && commands.is_empty()
-            && tunnel.is_empty()
-            && cloud.is_empty()
-            && ipsec.is_empty()
+        *self == Self::default()
     }
 
     /// All entries as they describe themselves.
@@ -73,7 +68,7 @@ impl From<Vec<Entry>> for Wishes {
 }
 
 /// The wishes of many, as appliers take them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DesiredState {
     pub kernel: Desired<WantedBy, Entry>,
     pub commands: Desired<WantedBy, Hook>,
@@ -94,21 +89,11 @@ impl DesiredState {
     /// Adds to a complete state: a requester without wishes need not be named.
     pub fn want(&mut self, who: WantedBy, wishes: Wishes) {
         let Wishes { kernel, commands, tunnel, cloud, ipsec } = wishes;
-        if !kernel.is_empty() {
-            self.kernel.push((who, kernel));
-        }
-        if !commands.is_empty() {
-            self.commands.push((who, commands));
-        }
-        if !tunnel.is_empty() {
-            self.tunnel.push((who, tunnel));
-        }
-        if !cloud.is_empty() {
-            self.cloud.push((who, cloud));
-        }
-        if !ipsec.is_empty() {
-            self.ipsec.push((who, ipsec));
-        }
+        want(&mut self.kernel, who, kernel);
+        want(&mut self.commands, who, commands);
+        want(&mut self.tunnel, who, tunnel);
+        want(&mut self.cloud, who, cloud);
+        want(&mut self.ipsec, who, ipsec);
     }
 
     /// Adds to a change: a requester without wishes wants nothing any more.
@@ -122,12 +107,12 @@ impl DesiredState {
     }
 
     pub fn is_empty(&self) -> bool {
-        let Self { kernel, commands, tunnel, cloud, ipsec, rules } = self;
-        kernel.is_empty()
-            && commands.is_empty()
-            && tunnel.is_empty()
-            && cloud.is_empty()
-            && ipsec.is_empty()
-            && rules.is_empty()
+        *self == Self::default()
+    }
+}
+
+fn want<E>(list: &mut Desired<WantedBy, E>, who: WantedBy, entries: Vec<E>) {
+    if !entries.is_empty() {
+        list.push((who, entries));
     }
 }

@@ -44,8 +44,8 @@ fn network(backend: &str, families: Stack) -> NetworkConfig {
 /// A node whose card has addresses of these families; `None` where the backend can do nothing with it.
 fn peer(number: u8, backend: &str, families: Stack, card: Stack) -> Option<Peer> {
     let network = network(backend, families);
-    let mut answers = Answers::default();
-    answers.set_private_key(PrivateKey::from_random([number; 32]));
+    let key = PrivateKey::from_random([number; 32]);
+    let answers = Answers { private_key: Some(key), ..Answers::default() };
     let possible = flannel_backend::create(&network.backend).unwrap().underlays(&network);
     let has = |stack: &Stack| (card.v4 || !stack.v4) && (card.v6 || !stack.v6);
     let chosen = possible.into_iter().find(has)?;
@@ -69,7 +69,7 @@ impl Peer {
 
     /// The families it announces an address of.
     fn at(&self) -> Vec<Family> {
-        flannel_backend::public_addresses(&self.lease.attrs).map(Family::of).collect()
+        self.lease.attrs.public_addresses().map(Family::of).collect()
     }
 }
 

@@ -116,14 +116,14 @@ fn the_secret_may_be_in_a_file_of_each_node_and_not_in_the_config() {
     let in_file = config("").replace(&format!(r#""PSK":"{PSK}""#), r#""PSKFile":"/etc/psk""#);
     let (backend, mut node) = node(&in_file);
     assert_eq!(backend.needs(), [Need::SecretFile("/etc/psk".into())]);
-    node.answers.set_secret("/etc/psk".into(), Secret::new(PSK));
+    node.answers.secret = Some(("/etc/psk".into(), Secret::new(PSK)));
     assert!(node.answers.are_of(&backend.needs()));
     assert_eq!(backend.check(&node), Ok(()));
     let wishes = peer_wishes(&*backend, &node, &lease(OWN), &lease(PEER)).unwrap();
     let IpsecEntry::Secret(secret) = &wishes.ipsec[0] else { panic!("{:?}", wishes.ipsec) };
     assert_eq!(secret.secret.reveal(), PSK);
 
-    node.answers.set_secret("/etc/psk".into(), Secret::new("hunter2"));
+    node.answers.secret = Some(("/etc/psk".into(), Secret::new("hunter2")));
     let error = backend.check(&node).unwrap_err().to_string();
     assert!(error.contains("/etc/psk (Backend.PSKFile) is too short (7 bytes)"), "{error}");
     let refused =

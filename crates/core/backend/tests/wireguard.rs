@@ -33,9 +33,8 @@ fn config(families: &str, backend: &str) -> String {
 
 fn node(families: &str, backend: &str) -> (Box<dyn Backend>, Node) {
     let network = NetworkConfig::parse(&config(families, backend)).unwrap();
-    let mut answers = Answers::default();
-    answers.set_private_key(PRIVATE.parse().unwrap());
-    support::node_of(network, answers)
+    let private_key = Some(PRIVATE.parse().unwrap());
+    support::node_of(network, Answers { private_key, ..Answers::default() })
 }
 
 fn own(families: &str) -> Lease {
@@ -96,8 +95,8 @@ fn a_device_for_each_family() {
             "device flannel-wg-v6 (wireguard mtu 1420)".to_owned(),
             format!("wireguard key of {OURS} listen-port 51821 dev flannel-wg-v6"),
             "address fd00:244:0:1::/128 dev flannel-wg-v6".to_owned(),
-            format!("route blackhole fd00:244::/56 metric {guard}"),
             "sysctl net.ipv6.conf.flannel-wg-v6.disable_ipv6=0".to_owned(),
+            format!("route blackhole fd00:244::/56 metric {guard}"),
         ]
     );
     let peer = of_go("46", "192.168.100.2", "fd00:100::2");
@@ -287,9 +286,9 @@ fn a_key_is_asked_for_before_anything_else() {
     assert_eq!(backend.needs(), [Need::WireguardKey, Need::WireguardBy]);
     let mut answers = Answers::default();
     assert!(!answers.are_of(&backend.needs()));
-    answers.set_private_key(PrivateKey::from_random([5; 32]));
+    answers.private_key = Some(PrivateKey::from_random([5; 32]));
     assert!(!answers.are_of(&backend.needs()));
-    answers.set_wireguard_by(WireguardBy::Kernel);
+    answers.wireguard_by = Some(WireguardBy::Kernel);
     assert!(answers.are_of(&backend.needs()));
 }
 
@@ -297,7 +296,7 @@ fn a_key_is_asked_for_before_anything_else() {
 fn where_the_kernel_has_no_wireguard_a_process_gets_the_same_peers() {
     let options = format!(r#","PSK":"{PSK}","PersistentKeepaliveInterval":20"#);
     let (backend, mut node) = node("46", &options);
-    node.answers.set_wireguard_by(WireguardBy::Process);
+    node.answers.wireguard_by = Some(WireguardBy::Process);
     let base = backend.base(&node, &own("46"));
     let devices: Vec<String> = base.tunnel.iter().map(KeyedEntry::describe).collect();
     assert_eq!(
@@ -337,7 +336,7 @@ fn one_device_of_a_process_listens_in_the_families_that_lead_to_it() {
         ("ipv6", "[::]:51820"),
     ] {
         let (backend, mut node) = node("46", &format!(r#","Mode":"{mode}""#));
-        node.answers.set_wireguard_by(WireguardBy::Process);
+        node.answers.wireguard_by = Some(WireguardBy::Process);
         let base = backend.base(&node, &own("46"));
         let devices: Vec<String> = base.tunnel.iter().map(KeyedEntry::describe).collect();
         assert_eq!(devices, [format!("wireguard tunnel flannel-wg on UDP {listens}")]);
@@ -347,7 +346,7 @@ fn one_device_of_a_process_listens_in_the_families_that_lead_to_it() {
 #[test]
 fn a_node_that_shares_its_address_announces_its_port_of_it() {
     let (backend, mut node) = node("46", "");
-    node.answers.set_public_port(Some(52002));
+    node.answers.public_port = Some(52002);
     let facts = Facts::default();
     let memory = NodeMemory { announced: None, facts: &facts, taken: &[] };
     let attrs = backend.announce(&node, &memory);

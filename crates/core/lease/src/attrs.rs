@@ -2,9 +2,10 @@
 //! The bytes are those the Go flannel writes; reading is as lenient as Go is with member names.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::{NonZeroU16, NonZeroU64};
 
+use flannel_common::Family;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::{RawValue, Value};
 
@@ -61,6 +62,28 @@ impl LeaseAttrs {
         self.owner.as_deref().map(owner_name)
     }
 
+    /// Address that the node announces in a family.
+    pub fn public_address(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::V4 => self.public_ip.map(IpAddr::V4),
+            Family::V6 => self.public_ipv6.map(IpAddr::V6),
+        }
+    }
+
+    /// All addresses that the node announces, IPv4 first.
+    pub fn public_addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let (v4, v6) = (self.public_ip.map(IpAddr::V4), self.public_ipv6.map(IpAddr::V6));
+        v4.into_iter().chain(v6)
+    }
+
+    /// What the node's backend announces for a family.
+    pub fn data(&self, family: Family) -> Option<&RawJson> {
+        match family {
+            Family::V4 => self.backend_data.as_ref(),
+            Family::V6 => self.backend_v6_data.as_ref(),
+        }
+    }
+
     /// Whether nodes say the same of themselves. Their names, and in Kubernetes their machines, are what a store says of
     /// them.
     pub fn announce_the_same_as(&self, other: &Self) -> bool {
@@ -76,8 +99,8 @@ impl LeaseAttrs {
             public_ip: members.public_ip.map_or(Ok(None), |text| read_v4(&text))?,
             public_ipv6: members.public_ipv6.map_or(Ok(None), |text| read_v6(&text))?,
             backend_type: members.backend_type.unwrap_or_default().into(),
-            backend_data: read_data(members.backend_data)?,
-            backend_v6_data: read_data(members.backend_v6_data)?,
+            backend_data: members.backend_data.and_then(RawJson::from_raw),
+            backend_v6_data: members.backend_v6_data.and_then(RawJson::from_raw),
             owner: members.owner.filter(|owner| !owner.is_empty()).map(Into::into),
             probe_port: members.probe_port,
             machine: members.machine,
@@ -207,10 +230,6 @@ fn read_machine(text: &str) -> Option<NonZeroU64> {
     NonZeroU64::new(u64::from_str_radix(text, 16).ok().filter(|_| is_hash)?)
 }
 
-fn read_data(raw: Option<&RawValue>) -> Result<Option<RawJson>, AttrsError> {
-    Ok(raw.and_then(RawJson::from_raw))
-}
-
 /// The members as they stand in the text; the last of several with the same name counts.
 #[derive(Default)]
 struct Members<'a> {
@@ -241,74 +260,30 @@ impl<'de> Visitor<'de> for MembersVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
         let mut members = Members::default();
-        while let Some(member) = map.next_key()? {
-            match member {
-                Member::PublicIp => members.public_ip = map.next_value()?,
-                Member::PublicIpv6 => members.public_ipv6 = map.next_value()?,
-                Member::BackendType => members.backend_type = map.next_value()?,
-                Member::BackendData => members.backend_data = map.next_value()?,
-                Member::BackendV6Data => members.backend_v6_data = map.next_value()?,
-                Member::Owner => {
+        while let Some(mut name) = map.next_key::<String>()? {
+            name.make_ascii_lowercase();
+            match &*name {
+                "publicip" => members.public_ip = map.next_value()?,
+                "publicipv6" => members.public_ipv6 = map.next_value()?,
+                "backendtype" => members.backend_type = map.next_value()?,
+                "backenddata" => members.backend_data = map.next_value()?,
+                "backendv6data" => members.backend_v6_data = map.next_value()?,
+                "owner" => {
                     members.owner = map.next_value::<Value>()?.as_str().map(str::to_owned);
                 }
-                Member::ProbePort => {
+                "probeport" => {
                     let port = map.next_value::<Value>()?.as_u64();
                     members.probe_port =
                         port.and_then(|port| u16::try_from(port).ok()).and_then(NonZeroU16::new);
                 }
-                Member::Machine => {
+                "machine" => {
                     members.machine = map.next_value::<Value>()?.as_str().and_then(read_machine);
                 }
-                Member::Unknown => {
+                _ => {
                     map.next_value::<IgnoredAny>()?;
                 }
             }
         }
         Ok(members)
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Member {
-    PublicIp,
-    PublicIpv6,
-    BackendType,
-    BackendData,
-    BackendV6Data,
-    Owner,
-    ProbePort,
-    Machine,
-    Unknown,
-}
-
-const MEMBERS: [(&str, Member); 8] = [
-    ("PublicIP", Member::PublicIp),
-    ("PublicIPv6", Member::PublicIpv6),
-    ("BackendType", Member::BackendType),
-    ("BackendData", Member::BackendData),
-    ("BackendV6Data", Member::BackendV6Data),
-    ("Owner", Member::Owner),
-    ("ProbePort", Member::ProbePort),
-    ("Machine", Member::Machine),
-];
-
-impl<'de> Deserialize<'de> for Member {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(MemberVisitor)
-    }
-}
-
-struct MemberVisitor;
-
-impl Visitor<'_> for MemberVisitor {
-    type Value = Member;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of a lease attribute")
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Member, E> {
-        let known = MEMBERS.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
-        Ok(known.map_or(Member::Unknown, |(_, member)| *member))
     }
 }

@@ -140,8 +140,7 @@ impl<'a> IdentityEvidence<'a> {
         if same_node(config, now, &lease.attrs) {
             return LeaseOwnership::Present;
         }
-        let address = lease.attrs.public_ip.map(IpAddr::V4);
-        let address = address.or(lease.attrs.public_ipv6.map(IpAddr::V6));
+        let address = lease.attrs.public_addresses().next();
         let own = self.remembered();
         let resembles = own.is_some_and(|own| own.has_announced(&lease.attrs))
             || self.running == SystemEvidence::SinceBoot;

@@ -11,7 +11,8 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use flannel_common::Family;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Networks without host bits. As a key: `10.5.52.0-24`, `10.12.13.0-24&fd00:12:13::-56`,
 /// `fd00:244:0:4d::-64`.
@@ -56,6 +57,19 @@ impl Subnet {
             Self::V6(v6) | Self::Dual(_, v6) => Some(v6),
             Self::V4(_) => None,
         }
+    }
+
+    pub fn net(&self, family: Family) -> Option<IpNet> {
+        match family {
+            Family::V4 => self.v4().map(IpNet::V4),
+            Family::V6 => self.v6().map(IpNet::V6),
+        }
+    }
+
+    /// The networks of both families, IPv4 first.
+    pub fn nets(&self) -> impl Iterator<Item = IpNet> + Clone + use<> {
+        let (v4, v6) = (self.v4().map(IpNet::V4), self.v6().map(IpNet::V6));
+        v4.into_iter().chain(v6)
     }
 
     /// Whether some address belongs to both, in either family.

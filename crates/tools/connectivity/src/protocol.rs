@@ -33,10 +33,8 @@ impl Pod {
     /// Whether it is where a pod of its node can be: in the subnet by which it is named, which is a lease's.
     fn is_of_lease(&self, lease_nets: &BTreeSet<IpNet>) -> bool {
         let Ok(node) = self.node.parse::<Subnet>() else { return false };
-        let nets = [node.v4().map(IpNet::V4), node.v6().map(IpNet::V6)];
-        let is_in = |ip: IpAddr| {
-            nets.iter().flatten().any(|net| net.contains(&ip) && lease_nets.contains(net))
-        };
+        let is_in =
+            |ip: IpAddr| node.nets().any(|net| net.contains(&ip) && lease_nets.contains(&net));
         self.addresses().all(is_in)
     }
 

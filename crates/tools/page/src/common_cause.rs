@@ -19,8 +19,7 @@ const FEWEST_REPORTERS: usize = 2;
 pub(crate) fn find(picture: &Picture) -> Option<CommonCause<'_>> {
     let mut subnets: HashMap<String, Subnet> = HashMap::new();
     for subnet in picture.nodes.keys() {
-        subnets.extend(subnet.v4().map(|net| (net.to_string(), *subnet)));
-        subnets.extend(subnet.v6().map(|net| (net.to_string(), *subnet)));
+        subnets.extend(subnet.nets().map(|net| (net.to_string(), *subnet)));
     }
     let mut reporters: HashMap<Subnet, usize> = HashMap::new();
     let (mut answering, mut reporting) = (0, 0);

@@ -97,9 +97,7 @@ impl NodeView {
 }
 
 pub(crate) fn shown(subnet: &Subnet) -> String {
-    let v4 = subnet.v4().map(|net| net.to_string());
-    let v6 = subnet.v6().map(|net| net.to_string());
-    v4.into_iter().chain(v6).collect::<Vec<_>>().join(" ")
+    subnet.nets().map(|net| net.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 impl Picture {
@@ -260,9 +258,7 @@ fn read_config(table: &LeaseTable) -> (Config, Vec<PoolView>) {
     };
     match NetworkConfig::read(text, table.subnets) {
         Ok(config) => {
-            let v4 = config.v4.map(|source| source.network().to_string());
-            let v6 = config.v6.map(|source| source.network().to_string());
-            let networks = v4.into_iter().chain(v6).collect();
+            let networks = config.networks().map(|net| net.to_string()).collect();
             let backend = brief(config.backend.kind.clone());
             let pools = PoolView::of(&config, table.subnets == SubnetOrigin::Pool, &table.leases);
             (Config { networks, backend, problem: None }, pools)

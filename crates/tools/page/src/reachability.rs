@@ -51,9 +51,7 @@ fn pair(from: &NodeView, to: &NodeView) -> i64 {
 }
 
 fn seen_of<'a>(peers: &'a HashMap<String, PeerState>, to: &NodeView) -> Option<&'a PeerState> {
-    let v4 = to.lease.subnet.v4().map(|net| net.to_string());
-    let v6 = to.lease.subnet.v6().map(|net| net.to_string());
-    v4.into_iter().chain(v6).find_map(|key| peers.get(&key))
+    to.lease.subnet.nets().find_map(|net| peers.get(&net.to_string()))
 }
 
 /// How one node sees all others, by their ids.

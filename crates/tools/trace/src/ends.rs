@@ -61,8 +61,8 @@ impl Peer {
         };
         let data = [&attrs.backend_data, &attrs.backend_v6_data].into_iter().flatten();
         Self {
-            subnets: nets(&lease.subnet),
-            public: flannel_backend::public_addresses(attrs).collect(),
+            subnets: lease.subnet.nets().collect(),
+            public: attrs.public_addresses().collect(),
             macs: data.filter_map(mac).collect(),
             machine: attrs.machine,
             probe_port: attrs.probe_port,
@@ -84,11 +84,6 @@ impl Peer {
     }
 }
 
-pub(crate) fn nets(subnet: &Subnet) -> Vec<IpNet> {
-    let v4 = subnet.v4().map(IpNet::V4);
-    v4.into_iter().chain(subnet.v6().map(IpNet::V6)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,7 +100,7 @@ mod tests {
         assert!(matches!(end([10, 244, 3, 2]), End::World));
         let (v4, v6) = ("10.244.2.0/24".parse().unwrap(), "fd00::/64".parse().unwrap());
         let subnet = Subnet::new(Some(v4), Some(v6)).unwrap();
-        let peer = Peer { subnets: nets(&subnet), ..Peer::default() };
+        let peer = Peer { subnets: subnet.nets().collect(), ..Peer::default() };
         assert_eq!(peer.subnet(), Some(subnet));
     }
 }

@@ -5,8 +5,6 @@ use flannel_common::Family;
 use flannel_lease::Subnet;
 use ipnet::IpNet;
 
-use crate::ends::nets;
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInNetwork {
     pub encapsulation: Encapsulation,
@@ -33,7 +31,7 @@ impl NodeInNetwork {
             underlay: Some(underlay.clone()),
             mtu: Some(mtu),
             devices,
-            own: nets(subnet),
+            own: subnet.nets().collect(),
         }
     }
 

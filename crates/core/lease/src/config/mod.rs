@@ -10,6 +10,7 @@ mod error;
 mod folded;
 mod remark;
 
+use flannel_common::Family;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde_json::{Map, Value};
 
@@ -52,10 +53,22 @@ impl NetworkConfig {
         fits(self.v4, subnet.v4()) && fits(self.v6, subnet.v6())
     }
 
+    /// The network of a family, if that is enabled.
+    pub fn network(&self, family: Family) -> Option<IpNet> {
+        match family {
+            Family::V4 => self.v4.map(|source| source.network().into()),
+            Family::V6 => self.v6.map(|source| source.network().into()),
+        }
+    }
+
     /// The network of each enabled family.
     pub fn networks(&self) -> impl Iterator<Item = IpNet> + use<> {
-        let v4 = self.v4.map(|source| IpNet::V4(source.network()));
-        v4.into_iter().chain(self.v6.map(|source| IpNet::V6(source.network())))
+        Family::BOTH.map(|family| self.network(family)).into_iter().flatten()
+    }
+
+    /// The enabled families, IPv4 first.
+    pub fn families(&self) -> impl Iterator<Item = Family> + use<> {
+        self.networks().map(|network| Family::of(network.addr()))
     }
 
     /// Whether a config names its backend. One that does not means udp, as for the Go flannel: who writes

@@ -42,8 +42,8 @@ pub(super) async fn find_other_machine(
     now: &LeaseAttrs,
     lease: &Lease,
 ) -> Option<AddressInUse> {
-    let mut shared = flannel_backend::public_addresses(&lease.attrs)
-        .filter(|ip| flannel_backend::public_addresses(now).any(|own| own == *ip));
+    let mut shared =
+        lease.attrs.public_addresses().filter(|ip| now.public_addresses().any(|own| own == *ip));
     let ip = shared.next()?;
     let how = match is_on_this_host(facts, ip) {
         true => answers_beside_us(facts, ip).await,

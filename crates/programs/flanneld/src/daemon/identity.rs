@@ -280,7 +280,7 @@ fn say_lost(lease: &Lease, commands: OperatorCommands) {
 
 /// Where a node is, for people.
 pub(super) fn address(attrs: &LeaseAttrs) -> String {
-    let first = flannel_backend::public_addresses(attrs).next();
+    let first = attrs.public_addresses().next();
     first.map_or_else(|| "an unknown address".to_owned(), |ip| ip.to_string())
 }
 

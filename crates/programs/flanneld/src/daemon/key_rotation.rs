@@ -154,7 +154,7 @@ impl KeyRotation {
 impl Daemon {
     /// Hands an event to the rotation of this node's key, if its network has one.
     pub(super) fn rotate_key(&mut self, event: KeyEvent, now: &Now) {
-        let Some(current) = self.network.answers().private_key().cloned() else {
+        let Some(current) = self.network.answers().private_key.clone() else {
             self.key_rotation = KeyRotation::default();
             return;
         };
@@ -182,7 +182,7 @@ impl Daemon {
 
     fn replace_key(&mut self, key: PrivateKey, now: &Now) -> Result<(), NetworkError> {
         let mut answers = self.network.answers().clone();
-        answers.set_private_key(key);
+        answers.private_key = Some(key);
         let config = self.network.config().clone();
         self.network = JoinedNetwork::new(&self.setup, config, answers, &self.host, OnLan::Warn)?;
         self.program(now);

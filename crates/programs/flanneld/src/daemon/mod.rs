@@ -250,7 +250,7 @@ impl Daemon {
 
     /// When the next [`Event::Timer`] is due.
     fn next_wake(&self, now: &Now) -> Option<Instant> {
-        let key = self.network.answers().private_key();
+        let key = self.network.answers().private_key.as_ref();
         let wakes = [
             self.own.next_wake(now),
             self.peers.next_wake(),

@@ -25,9 +25,9 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
                 let (result, command) = run.await.map_err(|error| error.to_string())?;
                 let output = result.map_err(|error| format!("{name}: {error}"))?;
                 tracing::info!("Ran {name}: {} bytes of output", output.len());
-                answers.add_output(command, output);
+                answers.outputs.push((command, output));
             }
-            Need::WireguardKey => answers.set_private_key(wireguard_key::read_or_make()?),
+            Need::WireguardKey => answers.private_key = Some(wireguard_key::read_or_make()?),
             Need::CloudNode(query) => {
                 let node =
                     flannel_cloud::query_node(&query).await.map_err(|error| error.to_string())?;
@@ -37,15 +37,15 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
                     node.region,
                     node.provider
                 );
-                answers.set_cloud_node(query, node);
+                answers.cloud_node = Some((query, node));
             }
             Need::WireguardBy => {
-                answers.set_wireguard_by(wireguard_by::find_out()?);
-                answers.set_public_port(wireguard_by::public_port()?);
+                answers.wireguard_by = Some(wireguard_by::find_out()?);
+                answers.public_port = wireguard_by::public_port()?;
             }
             Need::SecretFile(file) => {
                 let secret = secret_file::read(&file)?;
-                answers.set_secret(file, secret);
+                answers.secret = Some((file, secret));
             }
         }
     }
@@ -62,15 +62,15 @@ pub(super) fn find_out_harmlessly(needs: Vec<Need>) -> Result<Option<Answers>, S
             // Nobody hears of this one, and it is not kept.
             Need::WireguardKey => {
                 let bytes = random_bytes().map_err(|error| error.to_string())?;
-                answers.set_private_key(PrivateKey::from_random(bytes));
+                answers.private_key = Some(PrivateKey::from_random(bytes));
             }
             Need::SecretFile(file) => {
                 let secret = secret_file::read(&file)?;
-                answers.set_secret(file, secret);
+                answers.secret = Some((file, secret));
             }
             Need::WireguardBy => {
-                answers.set_wireguard_by(wireguard_by::find_out()?);
-                answers.set_public_port(wireguard_by::public_port()?);
+                answers.wireguard_by = Some(wireguard_by::find_out()?);
+                answers.public_port = wireguard_by::public_port()?;
             }
         }
     }

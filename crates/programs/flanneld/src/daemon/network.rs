@@ -152,8 +152,8 @@ impl JoinedNetwork {
             connected: Vec::new(),
             answers,
         };
-        node.connected =
-            Connected::of(facts, &flannel_backend::networks(&node), &backend.devices(&node));
+        let networks: Vec<IpNet> = node.network.networks().collect();
+        node.connected = Connected::of(facts, &networks, &backend.devices(&node));
         backend.check(&node)?;
         let lan = flannel_backend::lan_overlap(&node);
         if let Some(lan) = lan.as_ref().filter(|lan| on_lan.refuses(lan)) {
@@ -227,7 +227,7 @@ impl JoinedNetwork {
     }
 
     pub(super) fn networks(&self) -> Vec<IpNet> {
-        flannel_backend::networks(&self.node)
+        self.node.network.networks().collect()
     }
 
     pub(super) fn encapsulation(&self) -> Encapsulation {
@@ -246,7 +246,7 @@ impl JoinedNetwork {
 
     /// What the card or its driver makes of checksums is not to be relied on any more.
     pub(super) fn set_checksums_broken(&mut self) {
-        self.node.answers.set_checksum_is_broken();
+        self.node.answers.checksum_is_broken = true;
     }
 
     /// The devices that are wholly ours.
@@ -386,13 +386,8 @@ impl JoinedNetwork {
     pub(super) fn base(&self, own: &Lease, options: &Options) -> Wishes {
         let mut wishes = self.backend.base(&self.node, own);
         if options.blackhole_route {
-            let v4 = own.subnet.v4().map(IpNet::V4);
-            let v6 = own.subnet.v6().map(IpNet::V6);
-            wishes.kernel.extend(
-                v4.into_iter()
-                    .chain(v6)
-                    .map(|dst| Entry::Blackhole(Blackhole { dst, metric: BLACKHOLE_METRIC })),
-            );
+            let blackhole = |dst| Entry::Blackhole(Blackhole { dst, metric: BLACKHOLE_METRIC });
+            wishes.kernel.extend(own.subnet.nets().map(blackhole));
         }
         wishes
     }
@@ -417,7 +412,7 @@ impl JoinedNetwork {
         if !self.wants_paths() {
             return Vec::new();
         }
-        peers.flat_map(|(_, attrs)| flannel_backend::public_addresses(attrs)).collect()
+        peers.flat_map(|(_, attrs)| attrs.public_addresses()).collect()
     }
 
     /// Takes how the kernel would send to these addresses.

@@ -171,8 +171,8 @@ impl TestNode {
         let config = NetworkConfig::parse(text).expect("a config");
         let mut answers = Answers::default();
         if text == WIREGUARD {
-            answers.set_private_key(key(1));
-            answers.set_wireguard_by(WireguardBy::Kernel);
+            answers.private_key = Some(key(1));
+            answers.wireguard_by = Some(WireguardBy::Kernel);
         }
         let network = JoinedNetwork::new(&setup, config, answers.clone(), &host, OnLan::Refuse);
         let network = network.expect("it can be used");
@@ -280,7 +280,7 @@ impl TestNode {
     }
 
     fn key(&self) -> Option<&PrivateKey> {
-        self.daemon.network.answers().private_key()
+        self.daemon.network.answers().private_key.as_ref()
     }
 
     fn backend(&self) -> &str {

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use flannel_backend::{
     DesiredState, LinkIdentity, OverlapKind, PeerProblem, WantedBy, Wishes, lease_name,
-    public_addresses,
 };
 use flannel_common::OperatorCommands;
 use flannel_lease::{Change, Lease, LeaseAttrs, LeaseTable, Subnet};
@@ -107,7 +106,7 @@ impl Peers {
         self.link_holders.tidy(table.len(), &announces);
         let dispute = self.link_holders.claim(subnet, identities, &announces)?;
         let (identity, rival) = (dispute.identity, dispute.rival);
-        let address = attrs_of(&rival).and_then(|it| flannel_backend::public_addresses(it).next());
+        let address = attrs_of(&rival).and_then(|it| it.public_addresses().next());
         Some(match dispute.is_rival_first {
             true => PeerProblem::IdentityTaken { identity, holder: rival, address },
             false => PeerProblem::IdentityDisputed { identity, rival, address },
@@ -360,7 +359,7 @@ pub(super) fn unusable_finding(
 ) -> Finding {
     let net = lease_name(subnet);
     let name = attrs.and_then(|attrs| attrs.owner.as_deref());
-    let at = attrs.and_then(|attrs| public_addresses(attrs).next());
+    let at = attrs.and_then(|attrs| attrs.public_addresses().next());
     let at = at.map(|ip| format!(" at {ip}")).unwrap_or_default();
     Finding::broken(
         Layer::Lease,

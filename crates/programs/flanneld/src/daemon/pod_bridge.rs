@@ -29,8 +29,7 @@ impl StaleBridge {
             it.up && !it.loopback && it.name != underlay && !is_flannel_name(it.name.as_str())
         };
         facts.interfaces.iter().filter(may_be).find_map(|interface| {
-            let nets = [own.v4().map(IpNet::V4), own.v6().map(IpNet::V6)];
-            nets.into_iter().flatten().find_map(|subnet| {
+            own.nets().find_map(|subnet| {
                 let address = stale_address(interface, subnet, pod_networks)?;
                 Some(Self { device: interface.name, address, subnet })
             })

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 
 use flannel_backend::{Encapsulation, WantedBy};
+use flannel_common::Family;
 use flannel_lease::{LeaseAttrs, Subnet};
 use flannel_probe::finding::finding;
 use flannel_probe::{
@@ -137,7 +138,7 @@ impl Daemon {
     /// The probes have shown that checksums which the card or its driver makes are wrong.
     pub(super) fn on_broken_checksum(&mut self, now: &Now) {
         self.network.set_checksums_broken();
-        self.config.answers.set_checksum_is_broken();
+        self.config.answers.checksum_is_broken = true;
         tracing::warn!(
             event = "offload-switched-off",
             "Packets leave this node with wrong checksums: the checksum offload of {} is switched off",
@@ -373,13 +374,10 @@ fn with_cause(probe: ProbeState, verdict: &str, found: Finding) -> ProbeState {
 
 /// How nodes name each other's leases: by the subnet of the first family.
 pub(super) fn known_by(subnet: &Subnet) -> Option<IpNet> {
-    subnet.v4().map(IpNet::V4).or_else(|| subnet.v6().map(IpNet::V6))
+    subnet.nets().next()
 }
 
 /// Where a node's tunnel ends: the first address of its subnet.
 fn tunnel_end(subnet: &Subnet) -> ByFamily<IpAddr> {
-    [
-        subnet.v4().map(|net| IpAddr::V4(net.network())),
-        subnet.v6().map(|net| IpAddr::V6(net.network())),
-    ]
+    Family::BOTH.map(|family| subnet.net(family).map(|net| net.network()))
 }

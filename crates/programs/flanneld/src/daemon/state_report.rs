@@ -8,7 +8,6 @@ use flannel_state::{
     StoreState, UnderlayState,
 };
 use flannel_wanted::Status;
-use ipnet::IpNet;
 
 use super::Daemon;
 use super::event_loop::LoopParts;
@@ -63,8 +62,7 @@ impl Daemon {
             Question::LeaseNets(answer) => {
                 let subnets = self.table.iter().map(|(subnet, _)| *subnet);
                 let subnets = subnets.chain([self.own.subnet()]);
-                let nets = subnets.flat_map(|it| [it.v4().map(IpNet::V4), it.v6().map(IpNet::V6)]);
-                let _ = answer.send(nets.flatten().collect());
+                let _ = answer.send(subnets.flat_map(|it| it.nets()).collect());
             }
             Question::Appliers(answer) => {
                 let _ = answer.send(parts.appliers);

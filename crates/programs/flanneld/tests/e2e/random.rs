@@ -125,7 +125,7 @@ fn node_one<'a>(network: NetworkConfig, peers: impl Iterator<Item = &'a LeaseAtt
         Path { link, gateway: (!own).then_some(router), source: None }
     };
     let paths = peers
-        .flat_map(flannel_backend::public_addresses)
+        .flat_map(LeaseAttrs::public_addresses)
         .map(|address| (address, path(address)))
         .collect();
     Node {

@@ -7,7 +7,6 @@ mod port;
 use std::net::IpAddr;
 
 use flannel_lease::Subnet;
-use ipnet::IpNet;
 
 use addresses::Addresses;
 use devices::Devices;
@@ -38,9 +37,7 @@ pub(crate) struct PodInKernel {
 
 impl PodInKernel {
     pub(crate) fn make(subnet: &Subnet, mtu: u32) -> Result<Self, PodError> {
-        let v4 = subnet.v4().map(IpNet::V4);
-        let v6 = subnet.v6().map(IpNet::V6);
-        let addresses = Addresses::choose(v4.into_iter().chain(v6))?;
+        let addresses = Addresses::choose(subnet.nets())?;
         let devices = Devices::make(addresses.as_slice(), mtu)?;
         let port = Port::open(&devices)
             .map_err(|error| PodError::new("read and write packets of a test pod", error))?;

@@ -175,11 +175,8 @@ fn peers(html: &mut String, picture: &Picture, node: &NodeView, shown: &PageView
     let mut ordered: Vec<(&String, &PeerState)> = peers.iter().collect();
     ordered.sort_by_key(|(key, seen)| (words(seen) == "programmed", *key));
     for (key, seen) in ordered {
-        let other = picture.nodes.values().find(|node| {
-            let subnet = &node.lease.subnet;
-            let v4 = subnet.v4().is_some_and(|net| net.to_string() == **key);
-            v4 || subnet.v6().is_some_and(|net| net.to_string() == **key)
-        });
+        let is_it = |node: &&NodeView| node.lease.subnet.nets().any(|net| net.to_string() == **key);
+        let other = picture.nodes.values().find(is_it);
         let name = match other {
             Some(other) => {
                 let href = address_of(&other.lease.subnet.to_string(), shown);

@@ -4,8 +4,7 @@
 use std::num::NonZeroU64;
 
 use flannel_backend::{
-    SAME_MACHINE, SharedIdentity, lease_name, link_identities, machine_fix, public_addresses,
-    shared_values,
+    SAME_MACHINE, SharedIdentity, lease_name, link_identities, machine_fix, shared_values,
 };
 use flannel_common::OperatorCommands;
 use flannel_lease::{Lease, Subnet, parse_machine_id};
@@ -32,7 +31,7 @@ fn judge(network: &Network, commands: OperatorCommands) -> Vec<Finding> {
         |shared: SharedIdentity, subnets: &[Subnet]| shared.finding(subnets, |_| None, commands);
     let mut findings = Vec::new();
     if !network.encapsulation.tells_nodes_apart() {
-        let addresses = come().flat_map(|it| public_addresses(&it.attrs).map(|ip| (ip, it.subnet)));
+        let addresses = come().flat_map(|it| it.attrs.public_addresses().map(|ip| (ip, it.subnet)));
         let shared = shared_values(addresses);
         findings.extend(shared.iter().map(|(ip, nets)| of(SharedIdentity::Address(*ip), nets)));
     }

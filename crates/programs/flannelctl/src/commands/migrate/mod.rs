@@ -199,7 +199,8 @@ impl MigrateArgs {
             connected: Vec::new(),
             answers: Answers::default(),
         };
-        let (networks, devices) = (flannel_backend::networks(&node), backend.devices(&node));
+        let networks: Vec<_> = node.network.networks().collect();
+        let devices = backend.devices(&node);
         node.connected = Connected::of(&facts, &networks, &devices);
         if let Err(error) = backend.check(&node) {
             findings.add("backend", MigrationVerdict::InTheWay, error.to_string());

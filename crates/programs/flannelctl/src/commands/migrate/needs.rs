@@ -19,17 +19,17 @@ pub(super) fn find_out(findings: &mut Findings, needs: Vec<Need>) -> Option<Answ
                 findings.add("commands", MigrationVerdict::NotKnown, text);
             }
             // Devices and routes are the same with every key.
-            Need::WireguardKey => answers.set_private_key(PrivateKey::from_random([1; 32])),
+            Need::WireguardKey => answers.private_key = Some(PrivateKey::from_random([1; 32])),
             // So they are with every secret; whether the file is there is looked at when flannel-rs starts.
-            Need::SecretFile(file) => answers.set_secret(file, Secret::new("x".repeat(96))),
+            Need::SecretFile(file) => answers.secret = Some((file, Secret::new("x".repeat(96)))),
             Need::WireguardBy => {
                 let has = matches!(flannel_kernel::has_wireguard(), Ok(Ok(())));
                 let by = if has { WireguardBy::Kernel } else { WireguardBy::Process };
-                answers.set_wireguard_by(by);
+                answers.wireguard_by = Some(by);
             }
             Need::CloudNode(query) => {
                 match block_on(async { Ok(flannel_cloud::query_node(&query).await?) }) {
-                    Ok(node) => answers.set_cloud_node(query, node),
+                    Ok(node) => answers.cloud_node = Some((query, node)),
                     Err(error) => {
                         findings.add("backend", MigrationVerdict::NotKnown, format!("{error:#}"));
                         return None;
