@@ -41,21 +41,28 @@ pub enum Key {
 }
 
 impl Key {
-    pub const ALL: [Self; 13] = [
-        Self::SubnetManager,
-        Self::BackendType,
-        Self::BackendData,
-        Self::BackendV6Data,
-        Self::PublicIp,
-        Self::PublicIpv6,
-        Self::PublicIpOverwrite,
-        Self::PublicIpv6Overwrite,
-        Self::NodePublicIp,
-        Self::NodePublicIpv6,
-        Self::ProbePort,
-        Self::Request,
-        Self::Answer,
+    pub const COUNT: usize = 13;
+
+    /// All of them, in their order, with their names behind the prefix.
+    const NAMES: [(Self, &str); Self::COUNT] = [
+        (Self::SubnetManager, "kube-subnet-manager"),
+        (Self::BackendType, "backend-type"),
+        (Self::BackendData, "backend-data"),
+        (Self::BackendV6Data, "backend-v6-data"),
+        (Self::PublicIp, "public-ip"),
+        (Self::PublicIpv6, "public-ipv6"),
+        (Self::PublicIpOverwrite, "public-ip-overwrite"),
+        (Self::PublicIpv6Overwrite, "public-ipv6-overwrite"),
+        (Self::NodePublicIp, "node-public-ip"),
+        (Self::NodePublicIpv6, "node-public-ipv6"),
+        (Self::ProbePort, "probe-port"),
+        (Self::Request, "request"),
+        (Self::Answer, "answer"),
     ];
+
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::NAMES.into_iter().map(|(key, _)| key)
+    }
 
     /// Whether it may say something of the node's lease.
     pub(crate) fn is_of_lease(self) -> bool {
@@ -63,21 +70,7 @@ impl Key {
     }
 
     pub fn suffix(self) -> &'static str {
-        match self {
-            Self::SubnetManager => "kube-subnet-manager",
-            Self::BackendType => "backend-type",
-            Self::BackendData => "backend-data",
-            Self::BackendV6Data => "backend-v6-data",
-            Self::PublicIp => "public-ip",
-            Self::PublicIpv6 => "public-ipv6",
-            Self::PublicIpOverwrite => "public-ip-overwrite",
-            Self::PublicIpv6Overwrite => "public-ipv6-overwrite",
-            Self::NodePublicIp => "node-public-ip",
-            Self::NodePublicIpv6 => "node-public-ipv6",
-            Self::ProbePort => "probe-port",
-            Self::Request => "request",
-            Self::Answer => "answer",
-        }
+        Self::NAMES[self as usize].1
     }
 }
 
@@ -113,7 +106,7 @@ impl AnnotationPrefix {
     /// Annotation of this name, if it is one of ours.
     pub fn key(&self, name: &str) -> Option<Key> {
         let suffix = name.strip_prefix(&self.0)?;
-        Key::ALL.into_iter().find(|key| key.suffix() == suffix)
+        Key::all().find(|key| key.suffix() == suffix)
     }
 }
 
@@ -163,7 +156,7 @@ mod tests {
     #[test]
     fn every_key_is_found_by_its_name_and_no_other_name_is_one() {
         let prefix = AnnotationPrefix::parse("example.com/net").expect("a prefix");
-        for key in Key::ALL {
+        for key in Key::all() {
             assert_eq!(prefix.key(&prefix.name(key)), Some(key));
         }
         for name in ["example.com/net-", "example.com/public-ip", "public-ip", "example.com/net-x"]

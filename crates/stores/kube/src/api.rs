@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flannel_store::StoreError;
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::access::Access;
 use crate::annotations::AnnotationPrefix;
@@ -91,34 +91,14 @@ fn attempted(action: Action, named: &str) -> String {
 /// The API server, as flannel uses it.
 #[derive(Debug)]
 pub struct Api {
-    client: Arc<Client>,
-    nodes: NodeResource,
+    pub client: Arc<Client>,
+    pub nodes: NodeResource,
 }
 
 impl Api {
     pub fn new(access: Access, prefix: AnnotationPrefix) -> Self {
         let client = Arc::new(Client::new(access, "flannel"));
         Self { client, nodes: NodeResource::new(prefix) }
-    }
-
-    pub fn client(&self) -> &Arc<Client> {
-        &self.client
-    }
-
-    pub fn nodes(&self) -> &NodeResource {
-        &self.nodes
-    }
-
-    pub fn prefix(&self) -> &AnnotationPrefix {
-        self.nodes.prefix()
-    }
-
-    pub fn endpoint(&self) -> String {
-        self.client.endpoint()
-    }
-
-    pub fn node_moved(&self) {
-        self.client.node_moved();
     }
 
     /// `None` when there is none of that name.
@@ -160,19 +140,9 @@ impl Api {
         namespace: &str,
         pod: &str,
     ) -> Result<Option<String>, ApiError> {
-        #[derive(Deserialize)]
-        struct Pod {
-            #[serde(default)]
-            spec: PodSpec,
-        }
-        #[derive(Deserialize, Default)]
-        #[serde(default)]
-        struct PodSpec {
-            #[serde(rename = "nodeName")]
-            node_name: String,
-        }
         let pods = Collection::of_namespace(CORE, namespace, "pods");
-        let pod: Option<Pod> = self.client.get_json(&pods, pod).await?;
-        Ok(pod.map(|pod| pod.spec.node_name).filter(|name| !name.is_empty()))
+        let node = |pod: Value| pod["spec"]["nodeName"].as_str().map(str::to_owned);
+        let name = self.client.get(&pods, pod, node).await?.flatten();
+        Ok(name.filter(|name| !name.is_empty()))
     }
 }

@@ -6,14 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use flannel_https::{StreamError, Upgraded};
 use http::{Method, StatusCode};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use crate::access::Access;
 use crate::http::{ApiAnswer, ApiRequest, Client as Http, Stream};
-use crate::message::{ACCEPT, Encoding, Event, Malformed, Resource, Status};
+use crate::message::{ACCEPT, ACCEPT_STREAM, Encoding, Event, JSON, Malformed, Resource, Status};
 
-const JSON: &str = "application/json";
 /// Objects per page where they are not streamed: some 2 MB of Nodes.
 const PAGE_SIZE: usize = 250;
 /// Longest silence of a watch: the server sends something at least once a minute.
@@ -226,22 +223,14 @@ impl Client {
     ) -> Result<Option<T>, ApiError> {
         let (action, path) =
             (resource.collection().action(Verb::Get), resource.collection().object(name));
-        let ask = ApiRequest { method: &Method::GET, path: &path, accept: ACCEPT, content: None };
-        let Some(answer) = self.found(action, ask).await? else { return Ok(None) };
+        let ask =
+            ApiRequest { method: &Method::GET, path: &path, accept: R::ACCEPT, content: None };
+        let answer = match self.answer(action, ask).await {
+            Err(error) if error.code() == Some(404) => return Ok(None),
+            answer => answer?,
+        };
         let object = answer.encoding.object(&answer.body, resource);
         object.map(|view| Some(read(view))).map_err(|error| self.malformed(action, &error))
-    }
-
-    /// The same in JSON.
-    pub async fn get_json<T: DeserializeOwned>(
-        &self,
-        collection: &Collection,
-        name: &str,
-    ) -> Result<Option<T>, ApiError> {
-        let (action, path) = (collection.action(Verb::Get), collection.object(name));
-        let ask = ApiRequest { method: &Method::GET, path: &path, accept: JSON, content: None };
-        let Some(answer) = self.found(action, ask).await? else { return Ok(None) };
-        self.read_json(action, &answer).map(Some)
     }
 
     /// Reads all objects one by one. Returns their version.
@@ -250,63 +239,19 @@ impl Client {
         resource: &R,
         mut take_event: impl FnMut(R::View<'_>),
     ) -> Result<String, ApiError> {
-        let collection = resource.collection();
-        let action = collection.action(Verb::List);
-        let mut next: Option<String> = None;
+        let Collection { path, selector, .. } = resource.collection();
+        let action = resource.collection().action(Verb::List);
+        let mut next = String::new();
         loop {
-            let answer = self.page(collection, ACCEPT, next.as_deref()).await?;
+            let path = format!("{path}?limit={PAGE_SIZE}{selector}{next}");
+            let ask =
+                ApiRequest { method: &Method::GET, path: &path, accept: R::ACCEPT, content: None };
+            let answer = self.answer(action, ask).await?;
             let page = answer.encoding.list(&answer.body, resource, &mut take_event);
             let (version, rest) = page.map_err(|error| self.malformed(action, &error))?;
-            next = rest;
-            if next.is_none() {
-                return Ok(version);
-            }
+            let Some(token) = rest else { return Ok(version) };
+            next = format!("&continue={}", escape(&token));
         }
-    }
-
-    /// The same in JSON.
-    pub async fn list_json<T: DeserializeOwned>(
-        &self,
-        collection: &Collection,
-        mut take_event: impl FnMut(T),
-    ) -> Result<(), ApiError> {
-        #[derive(Deserialize)]
-        #[serde(bound = "T: DeserializeOwned")]
-        struct List<T> {
-            #[serde(default)]
-            metadata: ListMeta,
-            #[serde(default)]
-            items: Option<Vec<T>>,
-        }
-        #[derive(Deserialize, Default)]
-        #[serde(default)]
-        struct ListMeta {
-            #[serde(rename = "continue")]
-            next: String,
-        }
-        let mut next: Option<String> = None;
-        loop {
-            let answer = self.page(collection, JSON, next.as_deref()).await?;
-            let list: List<T> = self.read_json(collection.action(Verb::List), &answer)?;
-            list.items.into_iter().flatten().for_each(&mut take_event);
-            next = Some(list.metadata.next).filter(|token| !token.is_empty());
-            if next.is_none() {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn page(
-        &self,
-        collection: &Collection,
-        accept: &'static str,
-        next: Option<&str>,
-    ) -> Result<ApiAnswer, ApiError> {
-        let Collection { path, selector, .. } = collection;
-        let next = next.map(|token| format!("&continue={}", escape(token))).unwrap_or_default();
-        let path = format!("{path}?limit={PAGE_SIZE}{selector}{next}");
-        let ask = ApiRequest { method: &Method::GET, path: &path, accept, content: None };
-        self.answer(collection.action(Verb::List), ask).await
     }
 
     /// Follows all objects for so long, then the server ends it.
@@ -328,7 +273,7 @@ impl Client {
             "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}{selector}{start}"
         );
         let action = resource.collection().action(Verb::Watch);
-        let opened = self.http.stream(&path).await;
+        let opened = self.http.stream(&path, ACCEPT_STREAM).await;
         match opened.map_err(|reason| self.no_answer(action, reason))? {
             Ok(Stream { encoding, body }) => Ok(Watch { body, encoding, buffer: Vec::new() }),
             Err(answer) => Err(self.refused(action, &answer)),
@@ -415,31 +360,10 @@ impl Client {
         }
     }
 
-    /// `None` when there is nothing at that path.
-    async fn found(
-        &self,
-        action: Action,
-        ask: ApiRequest<'_>,
-    ) -> Result<Option<ApiAnswer>, ApiError> {
-        match self.answer(action, ask).await {
-            Err(error) if error.code() == Some(404) => Ok(None),
-            answer => answer.map(Some),
-        }
-    }
-
     async fn answer(&self, action: Action, ask: ApiRequest<'_>) -> Result<ApiAnswer, ApiError> {
         let answer = self.http.request(ask).await;
         let answer = answer.map_err(|reason| self.no_answer(action, reason))?;
         if answer.status.is_success() { Ok(answer) } else { Err(self.refused(action, &answer)) }
-    }
-
-    fn read_json<T: DeserializeOwned>(
-        &self,
-        action: Action,
-        answer: &ApiAnswer,
-    ) -> Result<T, ApiError> {
-        let unexpected = Malformed("it is not the JSON that was expected");
-        serde_json::from_slice(&answer.body).map_err(|_| self.malformed(action, &unexpected))
     }
 
     fn no_answer(&self, action: Action, reason: String) -> ApiError {

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 use flannel_common::send_if_changed;
-use flannel_store::{Contact, StoreFindings, StoredLease};
+use flannel_store::{Contact, Cursor, Snapshot, StoreEvent, StoreFindings};
 use tokio::sync::{mpsc, watch};
 
 use crate::annotations::Key;
@@ -14,27 +14,17 @@ use crate::follow::{self, Progress, Table};
 use crate::lease::Families;
 use crate::node::{NodeResource, NodeView};
 use crate::requests::RequestTexts;
-use crate::table::{LeaseChange, NodeTable};
+use crate::table::NodeTable;
 use crate::working::WorkingNodes;
 
 /// Families before the config is known.
 const NO_FAMILY: Families = Families { v4: false, v6: false };
 
-/// Change of the leases.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ClusterEvent {
-    /// All of them: what is not among them is gone.
-    Snapshot(Vec<StoredLease>),
-    Changed(LeaseChange),
-    /// The API server is unreachable, and why. Once per loss, and once more if it then refuses us.
-    Down(String),
-    Up,
-}
-
 #[derive(Debug)]
 pub struct Cluster {
-    api: Api,
-    name: String,
+    pub api: Api,
+    /// Name of this node's own Node.
+    pub name: String,
     pub table: Mutex<NodeTable>,
     /// This node's own Node.
     own: watch::Sender<Option<NodeView<'static>>>,
@@ -42,20 +32,13 @@ pub struct Cluster {
     followed: Mutex<Option<String>>,
     rng: Mutex<fastrand::Rng>,
     /// Nodes that a server speaks for and whose network works.
-    working: Option<WorkingNodes>,
-    contact: Contact,
+    pub(crate) working: Option<WorkingNodes>,
+    /// Last contact with the API server.
+    pub(crate) contact: Contact,
     /// Requests in the Nodes that this process speaks for: its own, or all.
     requests: watch::Sender<RequestTexts>,
     /// Nodes that get no packets, for those whom this process serves.
     findings: watch::Sender<StoreFindings>,
-}
-
-/// All leases at one instant.
-#[derive(Clone, Debug)]
-pub struct LeaseListing {
-    pub leases: Vec<StoredLease>,
-    /// Version after which following continues.
-    pub version: String,
 }
 
 impl Cluster {
@@ -89,49 +72,35 @@ impl Cluster {
         Self { working: Some(working), ..self }
     }
 
-    pub(crate) fn working(&self) -> Option<&WorkingNodes> {
-        self.working.as_ref()
-    }
-
-    /// Last contact with the API server.
-    pub fn contact(&self) -> &Contact {
-        &self.contact
-    }
-
-    pub fn api(&self) -> &Api {
-        &self.api
-    }
-
-    /// The name of this node's own Node.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// This node's own Node, as it was last seen.
     pub fn own(&self) -> watch::Receiver<Option<NodeView<'static>>> {
         self.own.subscribe()
     }
 
     /// All leases: as they are known where Nodes are being followed, else from scratch.
-    pub async fn leases(&self) -> Result<LeaseListing, ApiError> {
+    pub async fn leases(&self) -> Result<Snapshot, ApiError> {
         let followed = self.followed.lock().clone();
         match followed {
-            Some(version) => Ok(LeaseListing { leases: self.table.lock().leases(), version }),
+            Some(version) => Ok(self.snapshot_at(version)),
             None => self.list().await,
         }
     }
 
     /// All Nodes, from scratch. Not to be called while they are being followed.
-    pub async fn list(&self) -> Result<LeaseListing, ApiError> {
-        let version = follow::list(self.api.client(), self).await?;
-        Ok(LeaseListing { leases: self.table.lock().leases(), version })
+    pub async fn list(&self) -> Result<Snapshot, ApiError> {
+        Ok(self.snapshot_at(follow::list(&self.api.client, self).await?))
     }
 
-    /// Follows all Nodes from a version on, or from scratch, until the receiver is dropped. Must be called
+    fn snapshot_at(&self, version: String) -> Snapshot {
+        Snapshot { leases: self.table.lock().leases(), cursor: Cursor::new(version) }
+    }
+
+    /// Follows all Nodes from a cursor on, until the receiver is dropped. Must be called
     /// within a tokio runtime.
-    pub fn follow(self: &Arc<Self>, version: Option<String>) -> mpsc::Receiver<ClusterEvent> {
+    pub fn follow(self: &Arc<Self>, cursor: &Cursor) -> mpsc::Receiver<StoreEvent> {
+        let version = cursor.text().map(str::to_owned);
         let rng = self.rng.lock().fork();
-        follow::follow(self.api.client().clone(), self.clone(), version, rng)
+        follow::follow(self.api.client.clone(), self.clone(), version, rng)
     }
 
     /// Nodes that get no packets, published while Nodes are followed.
@@ -141,14 +110,14 @@ impl Cluster {
 
     /// Publishes Nodes that get no packets, after these changes. All leases are read for that, so it is done only where one
     /// of them may be new or gone.
-    fn note_findings(&self, table: &NodeTable, changes: &[LeaseChange]) {
+    fn note_findings(&self, table: &NodeTable, changes: &[StoreEvent]) {
         // A node's own process reads the table when needed.
         if !self.name.is_empty() {
             return;
         }
-        let is_shared = |change: &LeaseChange| match change {
-            LeaseChange::Put(stored) => table.names_on(stored.lease.subnet).len() > 1,
-            LeaseChange::Gone(_) => false,
+        let is_shared = |change: &StoreEvent| match change {
+            StoreEvent::Put(stored) => table.names_on(stored.lease.subnet).len() > 1,
+            _ => false,
         };
         let is_old = {
             let findings = self.findings.borrow();
@@ -204,10 +173,10 @@ fn same_for_flannel(one: &NodeView<'_>, other: &NodeView<'_>) -> bool {
 
 impl Table for Cluster {
     type Resource = NodeResource;
-    type Event = ClusterEvent;
+    type Event = StoreEvent;
 
     fn resource(&self) -> &NodeResource {
-        self.api.nodes()
+        &self.api.nodes
     }
 
     fn size(&self) -> usize {
@@ -233,13 +202,13 @@ impl Table for Cluster {
         self.note_findings(&table, &[]);
     }
 
-    fn put(&self, node: &NodeView<'_>, events: &mut Vec<ClusterEvent>) {
+    fn put(&self, node: &NodeView<'_>, events: &mut Vec<StoreEvent>) {
         let mut table = self.table.lock();
         let put = table.put(node);
         if !put.is_empty() || self.findings.borrow().unusable != *table.unusable() {
             self.note_findings(&table, &put);
         }
-        events.extend(put.into_iter().map(ClusterEvent::Changed));
+        events.extend(put);
         self.note_request(node);
         if let Some(working) = &self.working {
             working.check(node);
@@ -249,27 +218,27 @@ impl Table for Cluster {
         }
     }
 
-    fn deleted(&self, node: &NodeView<'_>, events: &mut Vec<ClusterEvent>) {
+    fn deleted(&self, node: &NodeView<'_>, events: &mut Vec<StoreEvent>) {
         let mut table = self.table.lock();
         self.requests.send_if_modified(|texts| texts.remove(&*node.name).is_some());
         let gone = table.deleted(&node.name);
         self.note_findings(&table, gone.as_slice());
-        events.extend(gone.map(ClusterEvent::Changed));
+        events.extend(gone);
         if *node.name == *self.name {
             self.publish_own(&table);
         }
     }
 
-    fn snapshot(&self) -> ClusterEvent {
-        ClusterEvent::Snapshot(self.table.lock().leases())
+    fn snapshot(&self) -> StoreEvent {
+        StoreEvent::Snapshot(self.table.lock().leases())
     }
 
-    fn down(&self, why: ApiError) -> ClusterEvent {
-        ClusterEvent::Down(why.into_store_error("").to_string())
+    fn down(&self, why: ApiError) -> StoreEvent {
+        StoreEvent::Down(why.into_store_error("").to_string())
     }
 
-    fn up(&self) -> ClusterEvent {
-        ClusterEvent::Up
+    fn up(&self) -> StoreEvent {
+        StoreEvent::Up
     }
 
     fn note(&self, progress: Progress<'_>) {

@@ -197,7 +197,7 @@ impl Writer {
         }
         let mut tries = RETRY.tries(fastrand::Rng::new());
         for _ in 0..MAX_TRIES {
-            let error = match write(self.cluster.api().client(), event).await {
+            let error = match write(&self.cluster.api.client, event).await {
                 Ok(()) => {
                     (self.paused_until, self.logged_refusal) = (None, false);
                     return;

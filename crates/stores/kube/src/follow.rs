@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::client::{ApiError, Client, WatchEnd, WatchStart};
-use crate::message::{Event, EventKind, Resource};
+use crate::message::{Event, EventKind, Followed, Resource};
 
 const EVENT_QUEUE: usize = 256;
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
@@ -27,7 +27,7 @@ type View<'a, T> = <<T as Table>::Resource as Resource>::View<'a>;
 
 /// Table of a resource, and the events of its changes.
 pub trait Table: Send + Sync + 'static {
-    type Resource: Resource;
+    type Resource: Followed;
     /// Event for who follows the table.
     type Event: Send + 'static;
 

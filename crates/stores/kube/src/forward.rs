@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use flannel_common::Task;
 use flannel_https::Upgraded;
 use flannel_https::websocket::{self, Message, Reader};
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::io::{
     AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf,
 };
@@ -83,7 +83,7 @@ struct FlannelPod {
 
 impl ProbePorts {
     pub fn new(api: &Api, namespace: &str) -> Self {
-        let (client, pods) = (api.client().clone(), watch::Sender::default());
+        let (client, pods) = (api.client.clone(), watch::Sender::default());
         Self { client, namespace: namespace.to_owned(), pods }
     }
 
@@ -140,74 +140,32 @@ impl ProbePorts {
 async fn list_pods(client: Arc<Client>, namespace: String, told: watch::Sender<PodListing>) {
     let pods = Collection::of_namespace(CORE, &namespace, "pods");
     let mut by_node = HashMap::new();
-    let listed = client
-        .list_json(&pods.selecting("labelSelector", POD_LABEL), |pod| add_pod(&mut by_node, pod))
-        .await;
+    let pods = pods.selecting("labelSelector", POD_LABEL);
+    let listed = client.list(&pods, |pod| add_pod(&mut by_node, &pod)).await;
     told.send_modify(|pods| {
         *pods = PodListing { at: Some(Instant::now()), ..PodListing::default() };
         match listed {
-            Ok(()) => pods.by_node = by_node,
+            Ok(_) => pods.by_node = by_node,
             Err(error) => pods.failure = Some(error.into_store_error(&namespace).to_string()),
         }
     });
 }
 
-/// Part of a pod that is read.
-#[derive(Deserialize)]
-struct Pod {
-    metadata: Metadata,
-    #[serde(default)]
-    spec: PodSpec,
-    #[serde(default)]
-    status: PodStatus,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    name: String,
-    #[serde(default, rename = "deletionTimestamp")]
-    deleted: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct PodSpec {
-    #[serde(rename = "nodeName")]
-    node: String,
-    containers: Vec<Container>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Container {
-    ports: Vec<Port>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Port {
-    name: String,
-    #[serde(rename = "containerPort")]
-    number: u16,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct PodStatus {
-    phase: String,
-}
-
-fn add_pod(by_node: &mut HashMap<String, FlannelPod>, pod: Pod) {
-    let Pod { metadata, spec, status } = pod;
-    let ports = spec.containers.into_iter().flat_map(|container| container.ports);
-    let mut named = ports.filter(|port| port.name == PORT_NAME);
-    let port = named.next().map_or(DEFAULT_PORT, |port| port.number);
-    let (name, phase) = (metadata.name, status.phase);
+fn add_pod(by_node: &mut HashMap<String, FlannelPod>, pod: &Value) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let containers = list(&pod["spec"]["containers"]);
+    let ports = containers.iter().flat_map(|container| list(&container["ports"]));
+    let named = ports.filter(|port| port["name"] == PORT_NAME);
+    let port = named.filter_map(|port| u16::try_from(port["containerPort"].as_u64()?).ok()).next();
     // While one pod takes another's place there are two.
-    let is_leaving = metadata.deleted.is_some();
-    if !is_leaving || !by_node.contains_key(&spec.node) {
-        let phase = if is_leaving { "being replaced".to_owned() } else { phase };
-        by_node.insert(spec.node, FlannelPod { name, port, phase });
+    let is_leaving = pod["metadata"]["deletionTimestamp"].is_string();
+    let node = text(&pod["spec"]["nodeName"]);
+    if !is_leaving || !by_node.contains_key(&node) {
+        let phase = &pod["status"]["phase"];
+        let phase = if is_leaving { "being replaced".to_owned() } else { text(phase) };
+        let (name, port) = (text(&pod["metadata"]["name"]), port.unwrap_or(DEFAULT_PORT));
+        by_node.insert(node, FlannelPod { name, port, phase });
     }
 }
 
@@ -394,8 +352,7 @@ mod tests {
             {"metadata": {"name": "old", "deletionTimestamp": "2026-01-01T00:00:00Z"},
              "spec": {"nodeName": "two"}, "status": {"phase": "Running"}}]);
         let mut by_node = HashMap::new();
-        let pods: Vec<Pod> = serde_json::from_value(pods).expect("pods");
-        pods.into_iter().for_each(|pod| add_pod(&mut by_node, pod));
+        pods.as_array().expect("pods").iter().for_each(|pod| add_pod(&mut by_node, pod));
         let pod = |name: &str, port, phase: &str| FlannelPod {
             name: name.to_owned(),
             port,

@@ -80,11 +80,7 @@ impl Client {
     }
 
     /// Opens a stream; a refusal is an answer.
-    pub(crate) async fn stream(&self, path: &str) -> Result<Result<Stream, ApiAnswer>, String> {
-        self.stream_as(path, crate::message::ACCEPT_STREAM).await
-    }
-
-    pub(crate) async fn stream_as(
+    pub(crate) async fn stream(
         &self,
         path: &str,
         accept: &'static str,
@@ -98,9 +94,7 @@ impl Client {
         let body = body.whole(&LIMITS).await?;
         Ok(Err(read(Response::from_parts(head, body))))
     }
-}
 
-impl Client {
     /// Opens a WebSocket; a refusal is an answer.
     pub(crate) async fn websocket(
         &self,

@@ -3,11 +3,14 @@
 //! Protobuf is what Kubernetes' own parts speak with it: a third fewer bytes, and what is not needed is
 //! stepped over instead of read. Servers that are not Kubernetes' own may know only JSON.
 
+use serde_json::Value;
+
 use crate::client::Collection;
 use crate::{json, protobuf};
 
 pub(crate) const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
+pub(crate) const JSON: &str = "application/json";
 /// Accepted encodings: protobuf, else JSON.
 pub(crate) const ACCEPT: &str = "application/vnd.kubernetes.protobuf, application/json";
 pub(crate) const ACCEPT_STREAM: &str =
@@ -29,17 +32,42 @@ pub trait Resource: Send + Sync {
     /// View of an object, borrowed from its message.
     type View<'a>;
 
+    /// Encodings that it is asked for in.
+    const ACCEPT: &'static str = ACCEPT;
+
     fn collection(&self) -> &Collection;
 
     fn read_protobuf<'a>(&self, object: &'a [u8]) -> Result<Self::View<'a>, Malformed>;
 
     fn read_json<'a>(&self, object: &'a [u8]) -> Result<Self::View<'a>, Malformed>;
+}
 
+/// Resource that is followed by a [`crate::follow::Table`].
+pub trait Followed: Resource {
     /// The object's `resourceVersion`.
     fn version<'v>(object: &'v Self::View<'_>) -> &'v str;
 
     /// Whether it is the bookmark after the initial objects.
     fn ends_initial_events(object: &Self::View<'_>) -> bool;
+}
+
+/// A collection by itself is read as plain JSON, for what is asked for now and then.
+impl Resource for Collection {
+    type View<'a> = Value;
+
+    const ACCEPT: &'static str = JSON;
+
+    fn collection(&self) -> &Collection {
+        self
+    }
+
+    fn read_protobuf(&self, _: &[u8]) -> Result<Value, Malformed> {
+        Err(Malformed("it is protobuf, and JSON was asked for"))
+    }
+
+    fn read_json(&self, object: &[u8]) -> Result<Value, Malformed> {
+        json::read(object)
+    }
 }
 
 /// A message of a watch.

@@ -97,19 +97,6 @@ impl NamedNode<'_> {
         Ok(PublicAddresses { v4: written.v4, v6: written.v6 })
     }
 
-    pub(crate) async fn announce(
-        &self,
-        node: &NodeView<'_>,
-        attrs: &LeaseAttrs,
-    ) -> Result<(), StoreError> {
-        announce(self.api, self.name, node, attrs).await
-    }
-
-    /// Sets NetworkUnavailable=False.
-    pub(crate) async fn network_works(&self) -> Result<(), ApiError> {
-        set_available(self.api, self.name).await
-    }
-
     /// The lease as everybody sees it: with the address that an operator has written instead of the node's.
     pub(crate) fn lease(&self, subnet: Subnet, attrs: &LeaseAttrs, node: &NodeView<'_>) -> Lease {
         let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
@@ -128,7 +115,7 @@ pub(crate) async fn announce(
     attrs: &LeaseAttrs,
 ) -> Result<(), StoreError> {
     let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
-    match patch::announce(api.prefix(), &node.annotations, attrs, &overwrites) {
+    match patch::announce(api.nodes.prefix(), &node.annotations, attrs, &overwrites) {
         Some(patch) => {
             let written = api.annotate(name, &patch).await;
             written.map_err(|error| error.into_store_error(name))

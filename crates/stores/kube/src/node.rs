@@ -9,7 +9,7 @@ use flannel_lease::MAX_DATA_BYTES;
 
 use crate::annotations::{AnnotationPrefix, Key};
 use crate::client::{CORE, Collection};
-use crate::message::{Malformed, Resource};
+use crate::message::{Followed, Malformed, Resource};
 use crate::{node_json, node_protobuf};
 
 pub(crate) const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
@@ -48,7 +48,9 @@ impl Resource for NodeResource {
     fn read_json<'a>(&self, object: &'a [u8]) -> Result<NodeView<'a>, Malformed> {
         node_json::read(object, &self.prefix)
     }
+}
 
+impl Followed for NodeResource {
     fn version<'v>(object: &'v NodeView<'_>) -> &'v str {
         &object.resource_version
     }
@@ -80,7 +82,7 @@ pub struct NodeView<'a> {
 
 /// Our annotations of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Annotations<'a>([Option<Cow<'a, str>>; Key::ALL.len()]);
+pub struct Annotations<'a>([Option<Cow<'a, str>>; Key::COUNT]);
 
 impl<'a> Annotations<'a> {
     pub fn get(&self, key: Key) -> Option<&str> {

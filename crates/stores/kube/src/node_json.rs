@@ -1,10 +1,12 @@
 //! A Node in JSON.
 
+use std::collections::BTreeMap;
+
 use flannel_lease::machine_hash;
 use serde::Deserialize;
 
 use crate::annotations::AnnotationPrefix;
-use crate::json::{self, Pairs, Text, seconds};
+use crate::json::{self, Text, seconds};
 use crate::message::{INITIAL_EVENTS_END, Malformed};
 use crate::node::{NETWORK_UNAVAILABLE, NodeView};
 
@@ -30,7 +32,7 @@ fn view<'a>(node: Node<'a>, prefix: &AnnotationPrefix) -> NodeView<'a> {
         network_unavailable: condition.map(|condition| condition.status.0),
         ..NodeView::default()
     };
-    for (name, value) in metadata.annotations.into_iter().flat_map(|pairs| pairs.0) {
+    for (name, value) in metadata.annotations.into_iter().flatten() {
         match prefix.key(&name.0) {
             Some(key) => view.annotations.set(key, value.0),
             None if name.0 == INITIAL_EVENTS_END => view.ends_initial_events = value.0 == "true",
@@ -62,7 +64,7 @@ struct Metadata<'a> {
     #[serde(rename = "creationTimestamp", borrow)]
     created: Text<'a>,
     #[serde(borrow)]
-    annotations: Option<Pairs<'a>>,
+    annotations: Option<BTreeMap<Text<'a>, Text<'a>>>,
 }
 
 #[derive(Deserialize, Default)]

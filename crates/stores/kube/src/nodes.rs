@@ -13,7 +13,7 @@ use flannel_store::{
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::cluster::{Cluster, ClusterEvent};
+use crate::cluster::Cluster;
 use crate::events::{EventRate, Reason, Recorder, subnet_changed};
 use crate::lease::{Families, Overwrites, attrs};
 use crate::named_node::{NamedNode, announce, set_available};
@@ -22,7 +22,6 @@ use crate::node::NodeView;
 use crate::options::KubeOptions;
 use crate::requests::KubeRequests;
 use crate::served::{ServedNode, ServedNodes};
-use crate::table::LeaseChange;
 use crate::working::WorkingNodes;
 
 const EVENT_QUEUE: usize = 1_024;
@@ -68,7 +67,7 @@ impl KubeNodes {
     }
 
     pub fn endpoint(&self) -> String {
-        self.cluster.api().endpoint()
+        self.cluster.api.client.endpoint()
     }
 
     pub fn net_config(&self) -> &NetConfigFile {
@@ -77,7 +76,7 @@ impl KubeNodes {
 
     fn named<'a>(&'a self, name: &'a str) -> NamedNode<'a> {
         NamedNode {
-            api: self.cluster.api(),
+            api: &self.cluster.api,
             name,
             if_missing: "a node's token or certificate must bear the name that the node has in Kubernetes \
                          (flannelctl pki token NAME; kubectl get nodes), and its kubelet must have run",
@@ -85,37 +84,24 @@ impl KubeNodes {
         }
     }
 
-    /// Announces the node of this name, on the subnet that it has been assigned.
-    pub async fn acquire(
+    /// Announces the node of this name, on the subnet that it has been assigned; `has` is the one that it believes to have.
+    pub async fn announce(
         &self,
         name: &str,
         config: &NetworkConfig,
+        has: Option<Subnet>,
         attrs: &LeaseAttrs,
     ) -> Result<Lease, StoreError> {
         let named = self.named(name);
         let node = named.get().await?;
-        let subnet = named.assigned(config, &node)?;
+        let subnet = match (has, named.assigned(config, &node)) {
+            (None, assigned) => assigned?,
+            (Some(has), Ok(assigned)) if has == assigned => has,
+            (Some(has), _) => return Err(StoreError::Lost { key: has.to_string() }),
+        };
         self.note_announced(name, subnet, attrs, &node);
-        named.announce(&node, attrs).await?;
+        announce(&self.cluster.api, name, &node, attrs).await?;
         Ok(named.lease(subnet, attrs, &node))
-    }
-
-    /// Announces the node of this name again, on the subnet that it has.
-    pub async fn renew(
-        &self,
-        name: &str,
-        config: &NetworkConfig,
-        has: Subnet,
-        attrs: &LeaseAttrs,
-    ) -> Result<Lease, StoreError> {
-        let named = self.named(name);
-        let node = named.get().await?;
-        if named.assigned(config, &node).ok() != Some(has) {
-            return Err(StoreError::Lost { key: has.to_string() });
-        }
-        self.note_announced(name, has, attrs, &node);
-        named.announce(&node, attrs).await?;
-        Ok(named.lease(has, attrs, &node))
     }
 
     pub async fn public_addresses(&self, name: &str) -> Result<PublicAddresses, StoreError> {
@@ -133,11 +119,11 @@ impl KubeNodes {
         if named.get().await?.network_unavailable.as_deref() == Some("False") {
             return Ok(());
         }
-        named.network_works().await.map_err(|error| error.into_store_error(name))
+        set_available(named.api, name).await.map_err(|error| error.into_store_error(name))
     }
 
     fn note_working(&self, name: &str, network: &NodeNetwork) {
-        if let Some(working) = self.cluster.working() {
+        if let Some(working) = &self.cluster.working {
             working.set(name, *network == NodeNetwork::Works);
         }
         let mut failed = self.failed.lock();
@@ -168,9 +154,9 @@ impl KubeNodes {
     /// Events of the config and all leases. Must be called within a tokio runtime.
     pub fn watch(&self, cursor: &Cursor) -> mpsc::Receiver<StoreEvent> {
         let known = self.net_config.read().ok().flatten();
-        self.set_families(known.as_deref());
+        set_families(&self.cluster, known.as_deref());
         let (cluster, served) = (self.cluster.clone(), self.served.clone());
-        let nodes = self.cluster.follow(cursor.text().map(str::to_owned));
+        let nodes = self.cluster.follow(cursor);
         let (config, recorder) = (self.net_config.follow(known.clone()), self.events.clone());
         spawn_sender("watch of Nodes", EVENT_QUEUE, |events| async move {
             Watch { cluster, nodes, config, served, recorder, events }.run(known).await;
@@ -185,10 +171,6 @@ impl KubeNodes {
     /// Nodes that get no packets, told while [`Self::watch`] is.
     pub fn findings(&self) -> watch::Receiver<StoreFindings> {
         self.cluster.findings()
-    }
-
-    fn set_families(&self, config: Option<&str>) {
-        set_families(&self.cluster, config);
     }
 }
 
@@ -237,10 +219,10 @@ async fn keep_conditions(cluster: Arc<Cluster>, mut doubted: mpsc::Receiver<Stri
 
 /// Sets the condition if it is not False; whether it was written.
 async fn restore_condition(cluster: &Cluster, name: &str) -> bool {
-    let node = cluster.api().node(name).await;
+    let node = cluster.api.node(name).await;
     let is_available = |node: &NodeView<'_>| node.network_unavailable.as_deref() == Some("False");
     let set = match node {
-        Ok(Some(node)) if !is_available(&node) => set_available(cluster.api(), name).await,
+        Ok(Some(node)) if !is_available(&node) => set_available(&cluster.api, name).await,
         Ok(_) => return false,
         Err(error) => Err(error),
     };
@@ -254,7 +236,7 @@ async fn restore_condition(cluster: &Cluster, name: &str) -> bool {
 
 struct Watch {
     cluster: Arc<Cluster>,
-    nodes: mpsc::Receiver<ClusterEvent>,
+    nodes: mpsc::Receiver<StoreEvent>,
     config: NetConfigChanges,
     served: Arc<ServedNodes>,
     recorder: Recorder,
@@ -269,10 +251,10 @@ impl Watch {
                 biased;
                 event = self.nodes.recv() => match event {
                     Some(event) => {
-                        if let ClusterEvent::Changed(LeaseChange::Put(stored)) = &event {
+                        if let StoreEvent::Put(stored) = &event {
                             self.check_served(&stored.lease);
                         }
-                        self.send(store_event(event)).await;
+                        self.send(event).await;
                     }
                     None => return,
                 },
@@ -318,27 +300,16 @@ impl Watch {
 /// Announces the addresses that the node itself has found.
 async fn write_own_address(cluster: &Cluster, name: &str, own: PublicAddresses) {
     let write = async {
-        let node = cluster.api().node(name).await.map_err(|error| error.into_store_error(name))?;
+        let node = cluster.api.node(name).await.map_err(|error| error.into_store_error(name))?;
         let Some(node) = node else { return Ok(()) };
         let Ok(mut attrs) = attrs(&node.annotations) else { return Ok(()) };
         attrs.public_ip = own.v4.or(attrs.public_ip);
         attrs.public_ipv6 = own.v6.or(attrs.public_ipv6);
-        announce(cluster.api(), name, &node, &attrs).await
+        announce(&cluster.api, name, &node, &attrs).await
     };
     let written: Result<(), StoreError> = write.await;
     if let Err(error) = written {
         // The node itself announces it within the hour.
         tracing::error!("Cannot announce the own address of node {name}: {error}");
-    }
-}
-
-/// The event as one of a store.
-pub(crate) fn store_event(event: ClusterEvent) -> StoreEvent {
-    match event {
-        ClusterEvent::Snapshot(leases) => StoreEvent::Snapshot(leases),
-        ClusterEvent::Changed(LeaseChange::Put(stored)) => StoreEvent::Put(stored),
-        ClusterEvent::Changed(LeaseChange::Gone(subnet)) => StoreEvent::Gone(subnet),
-        ClusterEvent::Down(why) => StoreEvent::Down(why),
-        ClusterEvent::Up => StoreEvent::Up,
     }
 }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use flannel_common::spawn_sender;
 use flannel_lease::{NetworkConfig, Subnet, SubnetOrigin};
 use flannel_store::{
     Cursor, Held, OperatorStore, PoolChange, Refusal, RequestStore, Snapshot, Store, StoreError,
@@ -17,10 +16,8 @@ use crate::api::Api;
 use crate::client::{ApiError, CORE, Collection, Patch};
 use crate::cluster::Cluster;
 use crate::lease::Families;
-use crate::nodes::store_event;
 use crate::requests::KubeRequests;
 
-const EVENT_QUEUE: usize = 1_024;
 /// Key of the network config in the ConfigMap.
 const CONFIG_KEY: &str = "net-conf.json";
 
@@ -75,8 +72,8 @@ impl KubeOperator {
     }
 
     async fn config_map(&self) -> Result<Option<serde_json::Value>, StoreError> {
-        let client = self.cluster.api().client();
-        let found = client.get_json(&self.config_maps(), &self.config_map.name).await;
+        let client = &self.cluster.api.client;
+        let found = client.get(&self.config_maps(), &self.config_map.name, |map| map).await;
         found.map_err(|error: ApiError| error.into_store_error(&self.config_map.to_string()))
     }
 }
@@ -84,7 +81,7 @@ impl KubeOperator {
 #[async_trait]
 impl Store for KubeOperator {
     fn name(&self) -> String {
-        format!("Kubernetes at {}", self.cluster.api().endpoint())
+        format!("Kubernetes at {}", self.cluster.api.client.endpoint())
     }
 
     fn subnets(&self) -> SubnetOrigin {
@@ -102,14 +99,7 @@ impl Store for KubeOperator {
     }
 
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
-        let mut nodes = self.cluster.follow(cursor.text().map(str::to_owned));
-        spawn_sender("watch of Nodes", EVENT_QUEUE, |events| async move {
-            while let Some(event) = nodes.recv().await {
-                if events.send(store_event(event)).await.is_err() {
-                    return;
-                }
-            }
-        })
+        self.cluster.follow(&cursor)
     }
 
     fn requests(&self) -> &dyn RequestStore {
@@ -120,13 +110,17 @@ impl Store for KubeOperator {
 #[async_trait]
 impl OperatorStore for KubeOperator {
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
-        let listed = self.cluster.list().await.map_err(|error| error.into_store_error(""))?;
-        Ok(Snapshot { leases: listed.leases, cursor: Cursor::new(listed.version) })
+        self.cluster.list().await.map_err(|error| error.into_store_error(""))
     }
 
     async fn list(&self) -> Result<Vec<Held>, StoreError> {
-        let listed = self.cluster.list().await.map_err(|error| error.into_store_error(""))?;
-        Ok(listed.leases.into_iter().map(|stored| KubeStore::held(stored.lease)).collect())
+        Ok(self
+            .snapshot()
+            .await?
+            .leases
+            .into_iter()
+            .map(|stored| KubeStore::held(stored.lease))
+            .collect())
     }
 
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
@@ -157,7 +151,7 @@ impl OperatorStore for KubeOperator {
         let former = former.into_iter().flat_map(|former| former.networks());
         let text = NetworkConfig::with_replaces(text, former);
         let patch = serde_json::json!({"data": {CONFIG_KEY: text}}).to_string();
-        let (client, name) = (self.cluster.api().client(), &self.config_map.name);
+        let (client, name) = (&self.cluster.api.client, &self.config_map.name);
         let written = client.patch(&self.config_maps(), name, Patch::Merge(&patch)).await;
         written.map_err(|error| error.into_store_error(&self.config_map.to_string()))
     }

@@ -57,7 +57,7 @@ fn texts<'a>(node: &'a NodeView<'_>) -> impl Iterator<Item = Option<&'a str>> {
 
 /// Annotations of a lease; requests and answers are not among them.
 fn keys() -> impl Iterator<Item = Key> {
-    Key::ALL.into_iter().filter(|key| key.is_of_lease())
+    Key::all().filter(|key| key.is_of_lease())
 }
 
 /// Seven bits in a byte; the eighth means that more follow.

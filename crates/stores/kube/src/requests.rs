@@ -89,7 +89,7 @@ impl RequestStore for KubeRequests {
             }
             RequestChange::Answer(id, answer) => {
                 let lost = || StoreError::Lost { key: id.to_string() };
-                let name = match cluster.name() {
+                let name = match cluster.name.as_str() {
                     "" => cluster.table.lock().named_of(answer.node).ok_or_else(lost)?,
                     own => own.into(),
                 };
@@ -101,7 +101,7 @@ impl RequestStore for KubeRequests {
                 (vec![name], Some((Key::Answer, value.to_string())))
             }
         };
-        let prefix = cluster.api().prefix();
+        let prefix = cluster.api.nodes.prefix();
         let patch = match annotation {
             Some((key, text)) => patch(prefix, &[(key, Some(text))]),
             None => removal(prefix),
@@ -115,7 +115,7 @@ impl RequestStore for KubeRequests {
     async fn answers(&self, to: &RequestId) -> Result<Vec<NodeAnswer>, StoreError> {
         let mut answers = Vec::new();
         for name in self.nodes_asked(to) {
-            let node = self.cluster.api().node(&name).await;
+            let node = self.cluster.api.node(&name).await;
             let node = node.map_err(|error| error.into_store_error(&name))?;
             let text = node.as_ref().and_then(|node| node.annotations.text(Key::Answer));
             let of_it = text.filter(|text| {
@@ -155,7 +155,7 @@ impl KubeRequests {
 }
 
 async fn annotate_if_there(cluster: &Cluster, name: &str, patch: &str) -> Result<(), StoreError> {
-    match cluster.api().annotate(name, patch).await {
+    match cluster.api.annotate(name, patch).await {
         Err(error) if error.code() == Some(404) => Ok(()),
         done => done.map_err(|error| error.into_store_error(name)),
     }
@@ -189,7 +189,7 @@ async fn follow(cluster: &Cluster, published: &watch::Sender<Requests>) {
         send_if_changed(published, requests_of(&known, now, subnet_of));
         for (name, expired) in known.iter_mut().filter(|(_, known)| known.until <= now) {
             (expired.request, expired.until) = (None, until);
-            let removal = removal(cluster.api().prefix());
+            let removal = removal(cluster.api.nodes.prefix());
             if let Err(error) = annotate_if_there(cluster, name, &removal).await {
                 tracing::debug!("Cannot remove an expired request from the Node {name}: {error}");
             }

@@ -17,16 +17,14 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::api::Api;
-use crate::cluster::{Cluster, ClusterEvent};
+use crate::cluster::Cluster;
 use crate::events::{EventRate, Reason, Recorder, subnet_changed, subnet_clash};
 use crate::lease::{Families, Overwrites, attrs, subnet, subnet_in};
-use crate::named_node::{NamedNode, announce};
+use crate::named_node::{NamedNode, announce, set_available};
 use crate::net_config::NetConfigFile;
 use crate::node::NodeView;
-use crate::nodes::store_event;
 use crate::options::KubeOptions;
 use crate::requests::KubeRequests;
-use crate::table::LeaseChange;
 
 const EVENT_QUEUE: usize = 1_024;
 const ANNOUNCE_RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
@@ -69,14 +67,14 @@ impl KubeStore {
     }
 
     fn node(&self) -> &str {
-        self.cluster.name()
+        &self.cluster.name
     }
 
     /// This node's own Node.
     fn named(&self) -> NamedNode<'_> {
         NamedNode {
-            api: self.cluster.api(),
-            name: self.cluster.name(),
+            api: &self.cluster.api,
+            name: &self.cluster.name,
             if_missing: "the kubelet makes it; check that it runs, and that NODE_NAME is this node's name there",
             net_config: self.net_config.path(),
         }
@@ -85,7 +83,7 @@ impl KubeStore {
     async fn announce(&self, node: &NodeView<'_>, attrs: &LeaseAttrs) -> Result<(), StoreError> {
         // Before the Node can say so itself.
         self.cluster.table.lock().announce(attrs.clone());
-        self.named().announce(node, attrs).await
+        announce(&self.cluster.api, self.node(), node, attrs).await
     }
 
     pub(crate) fn held(lease: Lease) -> Held {
@@ -135,7 +133,7 @@ impl Store for KubeStore {
     }
 
     fn contact(&self) -> Option<Contact> {
-        Some(self.cluster.contact().clone())
+        Some(self.cluster.contact.clone())
     }
 
     fn subnets(&self) -> SubnetOrigin {
@@ -155,10 +153,9 @@ impl Store for KubeStore {
     }
 
     fn watch(&self, cursor: Cursor) -> mpsc::Receiver<StoreEvent> {
-        let version = cursor.text().map(str::to_owned);
         let known = self.net_config.read().ok().flatten();
         let (cluster, recorder) = (self.cluster.clone(), self.events.clone());
-        let nodes = self.cluster.follow(version);
+        let nodes = self.cluster.follow(&cursor);
         let config = self.net_config.follow(known.clone());
         let tries = ANNOUNCE_RETRY.tries(fastrand::Rng::new());
         spawn_sender("watch of Nodes", EVENT_QUEUE, |events| async move {
@@ -185,10 +182,9 @@ impl NodeStore for KubeStore {
         // Before all others are listed: without it they are of no use.
         self.named().assigned(config, &node)?;
         self.cluster.table.lock().set_families(Families::of(config));
-        let listed = self.cluster.leases().await.map_err(|error| error.into_store_error(""))?;
+        let snapshot = self.cluster.leases().await.map_err(|error| error.into_store_error(""))?;
         let announced =
             attrs(&node.annotations).ok().filter(|attrs| !attrs.backend_type.is_empty());
-        let snapshot = Snapshot { leases: listed.leases, cursor: Cursor::new(listed.version) };
         Ok(Recalled::new(announced, snapshot, KubeAttempt { store: self.clone(), node }))
     }
 
@@ -199,7 +195,7 @@ impl NodeStore for KubeStore {
     }
 
     fn node_moved(&self) {
-        self.cluster.api().node_moved();
+        self.cluster.api.client.node_moved();
     }
 
     /// Sets the Node's condition, and watches it from then on: a Node that is created again loses it.
@@ -232,7 +228,7 @@ impl NodeStore for KubeStore {
                 // There is nothing to write it into.
                 None => {}
                 Some(_) => {
-                    let Err(error) = self.named().network_works().await else {
+                    let Err(error) = set_available(&self.cluster.api, self.node()).await else {
                         // The watch will report it; until then there is nothing to do.
                         if own.changed().await.is_err() {
                             return;
@@ -315,7 +311,7 @@ struct NodeWatch {
     cluster: Arc<Cluster>,
     /// Pauses between corrections of this node's own Node.
     tries: Tries,
-    nodes: mpsc::Receiver<ClusterEvent>,
+    nodes: mpsc::Receiver<StoreEvent>,
     config: crate::net_config::NetConfigChanges,
     /// Subnet that Kubernetes has assigned to this node, as last seen.
     assigned: Option<Option<Subnet>>,
@@ -338,7 +334,7 @@ impl NodeWatch {
                 event = self.nodes.recv() => match event {
                     Some(event) => {
                         let near = self.concerns_own_subnet(&event);
-                        self.send(store_event(event)).await;
+                        self.send(event).await;
                         if near {
                             self.check_for_clash();
                         }
@@ -366,7 +362,7 @@ impl NodeWatch {
     /// Corrects what others have written into this node's own Node, and announces an address written there instead of ours.
     /// With pauses, if another writer keeps changing it too.
     async fn correct_own_node(&mut self, last: Option<LastWrite>) -> Option<LastWrite> {
-        let (name, now) = (self.cluster.name().to_owned(), Instant::now());
+        let (name, now) = (self.cluster.name.clone(), Instant::now());
         let node = self.cluster.table.lock().own().cloned()?;
         let overwrites = Overwrites::read(&node.annotations).unwrap_or_else(|why| {
             tracing::warn!("Node {name}: {why}; the node's own address is announced");
@@ -384,7 +380,7 @@ impl NodeWatch {
                 return Some(LastWrite { again: Some(due), ..last });
             }
         }
-        match announce(self.cluster.api(), &name, &node, &attrs).await {
+        match announce(&self.cluster.api, &name, &node, &attrs).await {
             Ok(()) => {
                 tracing::warn!("Node {name} did not match what this node announces: written again");
                 Some(LastWrite { at: now, overwrites, again: None })
@@ -398,14 +394,14 @@ impl NodeWatch {
     }
 
     /// Whether an event concerns this node's own subnet.
-    fn concerns_own_subnet(&self, event: &ClusterEvent) -> bool {
+    fn concerns_own_subnet(&self, event: &StoreEvent) -> bool {
         let own = self.assigned.flatten();
         let overlaps = |subnet: &Subnet| own.is_some_and(|own| own.overlaps(subnet));
         match event {
-            ClusterEvent::Snapshot(_) => true,
-            ClusterEvent::Changed(LeaseChange::Put(stored)) => overlaps(&stored.lease.subnet),
-            ClusterEvent::Changed(LeaseChange::Gone(subnet)) => overlaps(subnet),
-            ClusterEvent::Down(_) | ClusterEvent::Up => false,
+            StoreEvent::Snapshot(_) => true,
+            StoreEvent::Put(stored) => overlaps(&stored.lease.subnet),
+            StoreEvent::Gone(subnet) => overlaps(subnet),
+            _ => false,
         }
     }
 
@@ -417,7 +413,7 @@ impl NodeWatch {
         }
         self.clash = other;
         if let Some(other) = &self.clash {
-            self.recorder.record(self.cluster.name(), Reason::SubnetClash, subnet_clash(other));
+            self.recorder.record(&self.cluster.name, Reason::SubnetClash, subnet_clash(other));
         }
     }
 
@@ -427,7 +423,7 @@ impl NodeWatch {
             // Another subnet is recorded when it is announced.
             if let (Some(before), None) = (before.flatten(), now) {
                 let text = subnet_changed(before, None);
-                self.recorder.record(self.cluster.name(), Reason::SubnetChanged, text);
+                self.recorder.record(&self.cluster.name, Reason::SubnetChanged, text);
             }
             let now =
                 now.and_then(|subnet| subnet_in(subnet, self.cluster.table.lock().families()));

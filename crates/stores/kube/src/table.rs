@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 
 use flannel_common::shorten;
 use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
-use flannel_store::{AnnouncedSince, LeaseConflict, StoreFindings, StoredLease};
+use flannel_store::{AnnouncedSince, LeaseConflict, StoreEvent, StoreFindings, StoredLease};
 
 use crate::annotations::Key;
 use crate::lease::{Families, NodeLease, Overwrites, attrs, in_families, lease_of, subnet};
@@ -57,12 +57,6 @@ struct OwnNode {
     listed: bool,
     /// Attributes that this node has announced.
     announced: Option<LeaseAttrs>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum LeaseChange {
-    Put(StoredLease),
-    Gone(Subnet),
 }
 
 impl NodeTable {
@@ -121,9 +115,7 @@ impl NodeTable {
 
     /// Another Node that has the subnet of the Node of this name.
     pub fn other_on_subnet(&self, own: &str, subnet: Subnet) -> Option<Box<str>> {
-        let same = |known: &KnownNode| known.subnet.is_some_and(|it| it.overlaps(&subnet));
-        let mut others = self.nodes.iter().filter(|(name, _)| ***name != *own);
-        others.find(|(_, known)| same(known)).map(|(name, _)| name.clone())
+        self.on(subnet).map(|(name, _)| name).find(|name| ***name != *own).cloned()
     }
 
     /// Nodes that get no packets.
@@ -153,8 +145,12 @@ impl NodeTable {
 
     /// Names of all Nodes on this subnet or part of it: more than one is a mistake.
     pub(crate) fn names_on(&self, subnet: Subnet) -> Vec<Box<str>> {
-        let on = |known: &KnownNode| known.subnet.is_some_and(|it| it.overlaps(&subnet));
-        self.nodes.iter().filter(|(_, known)| on(known)).map(|(name, _)| name.clone()).collect()
+        self.on(subnet).map(|(name, _)| name.clone()).collect()
+    }
+
+    fn on(&self, subnet: Subnet) -> impl Iterator<Item = (&Box<str>, &KnownNode)> {
+        let is_on = move |known: &KnownNode| known.subnet.is_some_and(|it| it.overlaps(&subnet));
+        self.nodes.iter().filter(move |(_, known)| is_on(known))
     }
 
     /// Addresses that an operator has written into the Node of this name.
@@ -215,7 +211,7 @@ impl NodeTable {
     }
 
     /// Applies a Node that was created or written.
-    pub fn put(&mut self, node: &NodeView<'_>) -> Vec<LeaseChange> {
+    pub fn put(&mut self, node: &NodeView<'_>) -> Vec<StoreEvent> {
         // Most often it is a heartbeat, which must cost next to nothing.
         if !self.is_news(node) {
             return Vec::new();
@@ -238,12 +234,12 @@ impl NodeTable {
                 node.name
             );
         }
-        let put = holder.map(LeaseChange::Put);
+        let put = holder.map(StoreEvent::Put);
         left.into_iter().chain(put).collect()
     }
 
     /// Applies the deletion of a Node.
-    pub fn deleted(&mut self, name: &str) -> Option<LeaseChange> {
+    pub fn deleted(&mut self, name: &str) -> Option<StoreEvent> {
         let before = self.lease(name);
         self.nodes.remove(name);
         self.unusable.remove(name);
@@ -332,16 +328,14 @@ impl NodeTable {
 
     /// Lease of the Node that has this subnet.
     fn holder(&self, subnet: Subnet) -> Option<StoredLease> {
-        let has = |known: &KnownNode| known.subnet.is_some_and(|it| it.overlaps(&subnet));
-        let mut likely = self.nodes.iter().filter(|(_, known)| has(known));
-        likely.find_map(|(name, known)| {
+        self.on(subnet).find_map(|(name, known)| {
             let lease = self.lease_of(name, known).filter(|lease| lease.subnet == subnet)?;
             Some(known.stored(lease))
         })
     }
 
     /// Change of a subnet that a Node no longer has; another Node may have it.
-    fn left(&self, subnet: Subnet) -> LeaseChange {
-        self.holder(subnet).map_or(LeaseChange::Gone(subnet), LeaseChange::Put)
+    fn left(&self, subnet: Subnet) -> StoreEvent {
+        self.holder(subnet).map_or(StoreEvent::Gone(subnet), StoreEvent::Put)
     }
 }

@@ -1,8 +1,6 @@
 //! Review of a token by the API server: its user, and the node of the pod that has it.
 
-use std::collections::HashMap;
-
-use serde::Deserialize;
+use serde_json::Value;
 
 /// Field of a token with the node of its pod; Kubernetes 1.30 and later.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
@@ -17,44 +15,25 @@ pub struct TokenReview {
     pub error: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct RawReview {
-    #[serde(default)]
-    status: RawStatus,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RawStatus {
-    authenticated: bool,
-    user: RawUser,
-    audiences: Vec<String>,
-    error: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RawUser {
-    username: String,
-    extra: HashMap<String, Vec<String>>,
-}
-
 impl TokenReview {
     /// A server that knows nothing of audiences accepts a token that was made for anybody: such a one is not good.
     pub(crate) fn read(json: &[u8], audience: &str) -> Option<Self> {
-        let RawReview { status } = serde_json::from_slice(json).ok()?;
-        let meant_for = status.audiences.iter().any(|of| of == audience);
+        let review: Value = serde_json::from_slice(json).ok()?;
+        let status = &review["status"];
+        let authenticated = status["authenticated"] == true;
+        let meant_for =
+            status["audiences"].as_array().is_some_and(|all| all.contains(&audience.into()));
         let not_meant = || format!("it was not made for the audience {audience}");
-        let error = match (status.authenticated, meant_for) {
+        let error = match (authenticated, meant_for) {
             (true, false) => Some(not_meant()),
-            _ => status.error.map(|text| text.chars().take(300).collect()),
+            _ => status["error"].as_str().map(|text| text.chars().take(300).collect()),
         };
-        let RawUser { username, mut extra } = status.user;
-        let node = extra.remove(NODE_NAME).and_then(|names| names.into_iter().next());
+        let user = &status["user"];
+        let node = user["extra"][NODE_NAME][0].as_str().filter(|name| !name.is_empty());
         Some(Self {
-            authenticated: status.authenticated && meant_for,
-            user: username,
-            node: node.filter(|name| !name.is_empty()),
+            authenticated: authenticated && meant_for,
+            user: user["username"].as_str().unwrap_or_default().to_owned(),
+            node: node.map(str::to_owned),
             error,
         })
     }

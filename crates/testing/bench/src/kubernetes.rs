@@ -10,12 +10,13 @@ use anyhow::{Context, bail, ensure};
 use flannel_kube::access::Access;
 use flannel_kube::annotations::AnnotationPrefix;
 use flannel_kube::api::Api;
-use flannel_kube::cluster::{Cluster, ClusterEvent};
+use flannel_kube::cluster::Cluster;
 use flannel_kube::lease::Families;
 use flannel_kube::message::Encoding;
 use flannel_kube::node::NodeResource;
 use flannel_kube::testing::{self, ApiServer, NodeSpec};
 use flannel_lab::Lab;
+use flannel_store::{Cursor, StoreEvent};
 
 use crate::table::{median, ms, ratio};
 use crate::{peers, routes};
@@ -247,9 +248,9 @@ pub(crate) fn keep_known_nodes(kubeconfig: PathBuf) -> anyhow::Result<()> {
     runtime.block_on(async {
         let cluster = Arc::new(Cluster::new(api, "own", 1));
         cluster.table.lock().set_families(Families { v4: true, v6: false });
-        let mut events = cluster.follow(None);
+        let mut events = cluster.follow(&Cursor::BEGINNING);
         while let Some(event) = events.recv().await {
-            if let ClusterEvent::Snapshot(leases) = event {
+            if let StoreEvent::Snapshot(leases) = event {
                 println!("ready {}", leases.len());
             }
         }

@@ -103,7 +103,7 @@ pub async fn keep_whole_nodes(access: Access, ready: impl FnOnce(usize)) -> Stri
     }
     ready(nodes.len());
     let path = format!("/api/v1/nodes?watch=true&resourceVersion={version}");
-    let Ok(Ok(mut stream)) = client.stream_as(&path, JSON).await else {
+    let Ok(Ok(mut stream)) = client.stream(&path, JSON).await else {
         return "no watch".to_owned();
     };
     let mut buffer: Vec<u8> = Vec::new();

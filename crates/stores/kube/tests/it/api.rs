@@ -8,12 +8,11 @@ use flannel_kube::access::Access;
 use flannel_kube::annotations::Key;
 use flannel_kube::api::Api;
 use flannel_kube::client::WatchStart;
-use flannel_kube::cluster::{Cluster, ClusterEvent};
+use flannel_kube::cluster::Cluster;
 use flannel_kube::message::Encoding;
 use flannel_kube::node::{NodeResource, NodeView};
-use flannel_kube::table::LeaseChange;
 use flannel_kube::testing::{ApiServer, NodeSpec};
-use flannel_store::{AnnouncedSince, StoredLease};
+use flannel_store::{AnnouncedSince, Cursor, StoreEvent, StoredLease};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -33,7 +32,7 @@ fn nodes() -> NodeResource {
 }
 
 async fn nodes_in_pages(cluster: &Cluster, paged: &mut Vec<NodeView<'static>>) -> String {
-    let client = cluster.api().client();
+    let client = &cluster.api.client;
     client.list(&nodes(), |node| paged.push(node.into_owned())).await.unwrap()
 }
 
@@ -45,20 +44,21 @@ pub(crate) fn spec(number: u8) -> NodeSpec {
         .images(20)
 }
 
-pub(crate) fn said(event: ClusterEvent) -> String {
+pub(crate) fn said(event: StoreEvent) -> String {
     match event {
-        ClusterEvent::Snapshot(leases) => {
+        StoreEvent::Snapshot(leases) => {
             format!(
                 "all {}",
                 leases.iter().map(|it| it.lease.subnet.to_string()).collect::<Vec<_>>().join(" ")
             )
         }
-        ClusterEvent::Changed(LeaseChange::Put(StoredLease { lease, .. })) => {
+        StoreEvent::Put(StoredLease { lease, .. }) => {
             format!("{} at {}", lease.subnet, lease.attrs.public_ip.unwrap())
         }
-        ClusterEvent::Changed(LeaseChange::Gone(subnet)) => format!("{subnet} gone"),
-        ClusterEvent::Down(_) => "down".to_owned(),
-        ClusterEvent::Up => "up".to_owned(),
+        StoreEvent::Gone(subnet) => format!("{subnet} gone"),
+        StoreEvent::Down(_) => "down".to_owned(),
+        StoreEvent::Up => "up".to_owned(),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -76,16 +76,16 @@ async fn nodes_are_listed_and_followed() {
     assert_eq!((paged.len(), version.is_empty()), (4, false));
 
     // Both encodings say the same of a Node, and so does asking for it alone.
-    let alone = cluster.api().node("node-2").await.unwrap().unwrap();
+    let alone = cluster.api.node("node-2").await.unwrap().unwrap();
     let in_list = paged.iter().find(|node| node.name == "node-2").unwrap();
     assert_eq!(&alone, in_list);
     let json = serde_json::to_vec(&server.node("node-2").unwrap()).unwrap();
     let json = Encoding::Json.object(&json, &nodes()).unwrap();
     assert_eq!(json, alone);
     assert_eq!(alone.annotations.get(Key::PublicIp), Some("192.0.2.2"));
-    assert_eq!(cluster.api().node("nobody").await.unwrap(), None);
+    assert_eq!(cluster.api.node("nobody").await.unwrap(), None);
 
-    let mut events = cluster.follow(Some(listed.version));
+    let mut events = cluster.follow(&listed.cursor);
     let mut next = async || said(timeout(LIMIT, events.recv()).await.unwrap().unwrap());
     server.heartbeat(&spec(1), 1);
     server.create_node(&spec(4));
@@ -121,9 +121,9 @@ async fn more_nodes_than_a_queue_holds_are_all_known() {
     server.create_nodes(&nodes);
     let cluster = cluster(&server);
     assert_eq!(cluster.list().await.unwrap().leases.len(), 6_000);
-    let mut events = cluster.follow(None);
+    let mut events = cluster.follow(&Cursor::BEGINNING);
     let event = timeout(LIMIT, events.recv()).await.unwrap().unwrap();
-    assert!(matches!(event, ClusterEvent::Snapshot(leases) if leases.len() == 6_000));
+    assert!(matches!(event, StoreEvent::Snapshot(leases) if leases.len() == 6_000));
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_server_that_does_not_stream_lists_is_asked_for_pages() {
     let server = ApiServer::builder().flag("--feature-gates=WatchList=false").start();
     (1..=3).for_each(|number| server.create_node(&spec(number)));
     let cluster = cluster(&server);
-    let refused = cluster.api().client().watch(&nodes(), WatchStart::All, LIMIT).await;
+    let refused = cluster.api.client.watch(&nodes(), WatchStart::All, LIMIT).await;
     let refused = refused.map(drop).unwrap_err();
     assert!(matches!(refused.code(), Some(400 | 422)), "{refused}");
     assert_eq!(cluster.list().await.unwrap().leases.len(), 3);

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use flannel_kube::access::Access;
 use flannel_kube::api::Api;
-use flannel_kube::cluster::{Cluster, ClusterEvent};
+use flannel_kube::cluster::Cluster;
 use flannel_kube::testing::{ApiServer, Proxy};
+use flannel_store::StoreEvent;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -18,7 +19,7 @@ use crate::support::{V4, prefix};
 const LIMIT: Duration = Duration::from_secs(60);
 const HOURS: Duration = Duration::from_secs(3 * 3_600);
 
-async fn next(events: &mut mpsc::Receiver<ClusterEvent>) -> String {
+async fn next(events: &mut mpsc::Receiver<StoreEvent>) -> String {
     said(timeout(LIMIT, events.recv()).await.expect("in time").expect("it is followed"))
 }
 
@@ -43,7 +44,7 @@ async fn an_api_server_that_is_away_for_hours_is_tried_now_and_then_and_followed
     let cluster = Arc::new(Cluster::new(api, "own", 1));
     cluster.table.lock().set_families(V4);
     let listed = cluster.list().await.unwrap();
-    let mut events = cluster.follow(Some(listed.version));
+    let mut events = cluster.follow(&listed.cursor);
     server.create_node(&spec(3));
     assert_eq!(next(&mut events).await, "10.244.3.0-24 at 192.0.2.3");
 

@@ -76,8 +76,7 @@ async fn node(server: &ApiServer, number: u8) -> KubeStore {
 async fn left(server: &ApiServer, number: u8) -> Vec<String> {
     let api = Api::new(server.admin(), prefix());
     let (nodes, name) = (Collection::of_cluster(CORE, "nodes"), format!("node-{number}"));
-    let node = api.client().get_json(&nodes, &name);
-    let node: serde_json::Value = node.await.unwrap().unwrap();
+    let node = api.client.get(&nodes, &name, |node| node).await.unwrap().unwrap();
     let annotations = node["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
     let ours = |name: &&String| name.ends_with("/request") || name.ends_with("/answer");
     annotations.keys().filter(ours).cloned().collect()

@@ -3,8 +3,8 @@
 use flannel_kube::annotations::Key;
 use flannel_kube::lease::attrs;
 use flannel_kube::node::NodeView;
-use flannel_kube::table::{LeaseChange, NodeTable};
-use flannel_store::{AnnouncedSince, LeaseConflict, StoredLease};
+use flannel_kube::table::NodeTable;
+use flannel_store::{AnnouncedSince, LeaseConflict, StoreEvent, StoredLease};
 
 use crate::support::{DUAL, V4, V6, annotate, dual, node};
 
@@ -17,13 +17,14 @@ fn table(nodes: &[NodeView<'_>]) -> NodeTable {
 }
 
 /// In few words.
-fn said(changes: impl IntoIterator<Item = LeaseChange>) -> Vec<String> {
+fn said(changes: impl IntoIterator<Item = StoreEvent>) -> Vec<String> {
     let say = |change| match change {
-        LeaseChange::Put(StoredLease { lease, .. }) => {
+        StoreEvent::Put(StoredLease { lease, .. }) => {
             let (v4, v6) = (lease.attrs.public_ip, lease.attrs.public_ipv6);
             format!("{} at {v4:?} {v6:?}", lease.subnet)
         }
-        LeaseChange::Gone(subnet) => format!("{subnet} gone"),
+        StoreEvent::Gone(subnet) => format!("{subnet} gone"),
+        other => panic!("{other:?}"),
     };
     changes.into_iter().map(say).collect()
 }
@@ -38,7 +39,7 @@ fn a_lease_bears_the_age_of_its_node() {
     };
     assert_eq!(created(&table), [50, 0]);
     let changes = table.put(&NodeView { created: at(70), ..dual("c", 3) });
-    let [LeaseChange::Put(stored)] = &changes[..] else { panic!("{changes:?}") };
+    let [StoreEvent::Put(stored)] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!(stored.since, AnnouncedSince::about(70));
     assert_eq!(created(&table), [50, 0, 70]);
 }
@@ -57,7 +58,7 @@ fn another_machine_id_is_news_and_stands_in_the_lease() {
     let mut table = table(&[dual("a", 1)]);
     let machine = std::num::NonZeroU64::new(7);
     let changes = table.put(&NodeView { machine, ..dual("a", 1) });
-    let [LeaseChange::Put(stored)] = &changes[..] else { panic!("{changes:?}") };
+    let [StoreEvent::Put(stored)] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!(stored.lease.attrs.machine, machine);
     assert_eq!(table.leases()[0].lease.attrs.machine, machine);
 }
@@ -75,7 +76,7 @@ fn a_change_of_one_family_in_a_dual_stack_is_a_change() {
         let mut table = table(&[dual("a", 1)]);
         let changed = annotate(dual("a", 1), &[(key, value)]);
         let changes = table.put(&changed);
-        assert!(matches!(changes.as_slice(), [LeaseChange::Put(_)]), "{key:?}: {changes:?}");
+        assert!(matches!(changes.as_slice(), [StoreEvent::Put(_)]), "{key:?}: {changes:?}");
     }
 }
 
@@ -192,8 +193,8 @@ fn our_own_lease_is_what_we_announced_whatever_somebody_put_into_our_node() {
     table.announce(announced.clone());
     assert_eq!(table.leases()[0].lease.attrs, announced);
     assert_eq!(table.overwritten_attrs(), Some(&announced), "nobody has written it yet");
-    let is_ours = |changes: Vec<LeaseChange>| {
-        let [LeaseChange::Put(stored)] = changes.as_slice() else { panic!("{changes:?}") };
+    let is_ours = |changes: Vec<StoreEvent>| {
+        let [StoreEvent::Put(stored)] = changes.as_slice() else { panic!("{changes:?}") };
         assert_eq!(stored.lease.attrs, announced);
     };
     let mut right = dual("own", 7);

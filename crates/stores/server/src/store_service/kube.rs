@@ -139,10 +139,7 @@ impl ServedNodes {
         let of_node = |_: &Subnet, entry: &KeptLease| entry.owner.as_deref() == Some(name);
         let own = has.or_else(|| self.view.watch_log.find(of_node).map(|(subnet, _)| subnet));
         self.view.check_identity(&config, attrs, who, own)?;
-        let lease = match has {
-            Some(subnet) => self.nodes.renew(name, &config, subnet, attrs).await,
-            None => self.nodes.acquire(name, &config, attrs).await,
-        };
+        let lease = self.nodes.announce(name, &config, has, attrs).await;
         let lease = lease.map_err(|error| self.view.ask_error(error, has))?;
         let expiry = Expiry::At(SystemTime::now() + ANNOUNCE_TTL);
         Ok(self.view.reply(Held { lease, expiry, version: Version::UNKNOWN }))

@@ -47,7 +47,7 @@ pub(super) fn addresses(text: &str, source: &NetworkSource) -> anyhow::Result<Ve
     };
     let found = block_on(async {
         let pods = Collection::of_namespace(CORE, namespace, "pods");
-        let asked = timeout(API_TIMEOUT, api.client().get_json(&pods, name)).await;
+        let asked = timeout(API_TIMEOUT, api.client.get(&pods, name, |pod| pod)).await;
         let asked = asked.context("the API server does not answer")?;
         asked.map_err(|error| why_not(error, &api, namespace))
     });
@@ -74,7 +74,7 @@ fn why_not(error: ApiError, api: &Api, namespace: &str) -> anyhow::Error {
     usage(format!(
         "{} does not allow to get pods in the namespace {namespace}: give the pod's address, or a --kubeconfig whose \
          user has the rule {{apiGroups: [\"\"], resources: [pods], verbs: [get]}} (dist/kubernetes/operator.yml has it)",
-        api.endpoint()
+        api.client.endpoint()
     ))
 }
 
