@@ -135,37 +135,27 @@ pub(crate) fn json(body: impl Into<Bytes>) -> Response<Body> {
 }
 
 pub(crate) fn snapshot(body: Bytes, permit: Option<SnapshotPermit>) -> Response<Body> {
-    with(RemainingBytes::new(body, permit), JSON)
+    with(Body::Complete(RemainingBytes::new(body, permit)), JSON)
 }
 
-pub(crate) fn text(body: &'static str) -> Response<Body> {
-    of(Bytes::from_static(body.as_bytes()), TEXT)
-}
-
-pub(crate) fn owned_text(text: String) -> Response<Body> {
-    of(Bytes::from(text), TEXT)
+pub(crate) fn text(body: impl Into<Bytes>) -> Response<Body> {
+    of(body.into(), TEXT)
 }
 
 pub(crate) fn metrics(text: String, kind: &'static str) -> Response<Body> {
     of(Bytes::from(text), HeaderValue::from_static(kind))
 }
 
-pub(crate) fn empty() -> Response<Body> {
-    of(Bytes::new(), TEXT)
-}
-
 pub(crate) fn lines(body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    response.headers_mut().insert(CONTENT_TYPE, LINES);
-    response
+    with(body, LINES)
 }
 
 fn of(body: Bytes, kind: HeaderValue) -> Response<Body> {
-    with(RemainingBytes::new(body, None), kind)
+    with(Body::Complete(RemainingBytes::new(body, None)), kind)
 }
 
-fn with(body: RemainingBytes, kind: HeaderValue) -> Response<Body> {
-    let mut response = Response::new(Body::Complete(body));
+fn with(body: Body, kind: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }

@@ -29,7 +29,7 @@ use crate::body::{Body, Events, Subscription};
 use crate::limits::Limits;
 use crate::metrics::RequestCounters;
 use crate::revocation::Revocation;
-use crate::route::{Misrouted, Query, Route};
+use crate::route::{Query, Route};
 use crate::snapshot_permits::SnapshotPermits;
 use crate::{OPENAPI, permission};
 
@@ -121,7 +121,7 @@ impl Api {
             (Route::Node(name), Method::PUT) => {
                 let how = wire::read_node_network(&self.read(request).await?).map_err(wrong)?;
                 self.service.report(&name, &who, &how).await?;
-                Ok(answer::empty())
+                Ok(answer::text(""))
             }
             (Route::Leases(name), Method::GET) => {
                 let watch_log = self.watch_log(&name)?;
@@ -187,12 +187,12 @@ impl Api {
                     return Err(Fault::bad("the request's Id is not the one of the path"));
                 }
                 self.service.requests(&name)?.store.place(&placed).await?;
-                Ok(answer::empty())
+                Ok(answer::text(""))
             }
             (Route::Request(name, id), Method::DELETE) => {
                 self.watch_log(&name)?;
                 self.service.requests(&name)?.store.withdraw(&id).await?;
-                Ok(answer::empty())
+                Ok(answer::text(""))
             }
             (Route::Answers(name, id), Method::GET) => {
                 self.watch_log(&name)?;
@@ -232,7 +232,7 @@ impl Api {
             return Err(not_asked());
         }
         match requests.store.answer(id, &NodeAnswer { node, body }).await {
-            Ok(()) => Ok(answer::empty()),
+            Ok(()) => Ok(answer::text("")),
             Err(StoreError::Lost { .. }) => Err(not_asked()),
             Err(error) => Err(error.into()),
         }
@@ -366,13 +366,13 @@ impl Api {
                 let ttl = entry.expires.map(left);
                 Ok(answer::json(format!("{}\n", wire::lease_json(&subnet, &entry, ttl))))
             }
-            Reply::Done => Ok(answer::empty()),
+            Reply::Done => Ok(answer::text("")),
         }
     }
 
     async fn done(&self, name: &NetworkName, request: LeaseRequest) -> ApiResult {
         self.service.ask(name, request).await?;
-        Ok(answer::empty())
+        Ok(answer::text(""))
     }
 
     /// Reads the body as text, within limits of size and time.
@@ -400,15 +400,6 @@ impl Api {
     }
 }
 
-impl From<Misrouted> for Fault {
-    fn from(misrouted: Misrouted) -> Self {
-        match misrouted {
-            Misrouted::NotFound => Self::not_found("no such path; see /openapi.json"),
-            Misrouted::Bad(text) => Self::bad(text),
-        }
-    }
-}
-
 fn wrong(error: WireError) -> Fault {
     Fault::bad(error.to_string())
 }
@@ -433,7 +424,7 @@ fn remarked(name: &NetworkName, judged: &flannel_backend::UsableConfig) -> Respo
         tracing::warn!(network = %name, "The network config was written: {remark}");
         text += &format!("warning: {remark}\n");
     }
-    answer::owned_text(text)
+    answer::text(text)
 }
 
 /// The IPv4 address of a peer of an IPv6 socket, where it has one.

@@ -89,7 +89,7 @@ impl LeaseService for Embedded {
     }
 
     fn log_figures(&self) -> Option<&LogFigures> {
-        Some(Self::log_figures(self))
+        Some(&self.log_figures)
     }
 
     async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {
@@ -97,6 +97,6 @@ impl LeaseService for Embedded {
     }
 
     fn requests(&self, network: &NetworkName) -> Result<NetworkRequests, AskError> {
-        Ok(NetworkRequests::new(Arc::new(Self::requests(self, network))))
+        Ok(NetworkRequests::new(Arc::new(self.requests.of(network))))
     }
 }

@@ -81,14 +81,8 @@ fn add_networks(scrape: &mut Scrape, service: &dyn LeaseService) {
         scrape.number(&server::LEASES, &[name.as_str()], watch_log.count() as f64);
         let text = watch_log.config_text().filter(|_| service.subnets() == SubnetOrigin::Pool);
         let Some(config) = text.and_then(|text| NetworkConfig::parse(&text).ok()) else { continue };
-        let v4 = config.v4.as_ref().and_then(|source| match source {
-            SubnetSource::Pool(pool) => Some(("ipv4", pool.capacity())),
-            SubnetSource::Assigned { .. } => None,
-        });
-        let v6 = config.v6.as_ref().and_then(|source| match source {
-            SubnetSource::Pool(pool) => Some(("ipv6", pool.capacity())),
-            SubnetSource::Assigned { .. } => None,
-        });
+        let v4 = config.v4.and_then(SubnetSource::pool).map(|pool| ("ipv4", pool.capacity()));
+        let v6 = config.v6.and_then(SubnetSource::pool).map(|pool| ("ipv6", pool.capacity()));
         for (family, size) in v4.into_iter().chain(v6) {
             scrape.number(&server::POOL, &[name.as_str(), family], size as f64);
         }

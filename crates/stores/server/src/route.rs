@@ -7,6 +7,8 @@ use flannel_lease::{NetworkName, Subnet};
 use flannel_store::{LogPosition, RequestId, wire};
 use percent_encoding::percent_decode_str;
 
+use crate::answer::Fault;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Networks,
@@ -27,29 +29,20 @@ pub(crate) enum Route {
     Metrics,
 }
 
-/// Error in a path or a query.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Misrouted {
-    NotFound,
-    Bad(String),
-}
-
 impl Route {
-    pub(crate) fn read(path: &str) -> Result<Self, Misrouted> {
+    pub(crate) fn read(path: &str) -> Result<Self, Fault> {
         let parts: Vec<String> = path
             .split('/')
             .skip(1)
-            .map(|part| unescape(part).ok_or_else(|| bad("the path is not UTF-8 text")))
+            .map(|part| unescape(part).ok_or_else(|| Fault::bad("the path is not UTF-8 text")))
             .collect::<Result<_, _>>()?;
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        let name = |text: &str| {
-            text.parse::<NetworkName>().map_err(|error| Misrouted::Bad(error.to_string()))
-        };
+        let name =
+            |text: &str| text.parse::<NetworkName>().map_err(|error| Fault::bad(error.to_string()));
         let subnet =
-            |text: &str| text.parse::<Subnet>().map_err(|error| Misrouted::Bad(error.to_string()));
-        let request = |text: &str| {
-            text.parse::<RequestId>().map_err(|error| Misrouted::Bad(error.to_string()))
-        };
+            |text: &str| text.parse::<Subnet>().map_err(|error| Fault::bad(error.to_string()));
+        let request =
+            |text: &str| text.parse::<RequestId>().map_err(|error| Fault::bad(error.to_string()));
         Ok(match parts[..] {
             ["v1"] | ["v1", ""] => Self::Networks,
             ["v1", network, "config"] => Self::Config(name(network)?),
@@ -69,7 +62,7 @@ impl Route {
             ["openapi.json"] => Self::OpenApi,
             ["healthz"] => Self::Healthz,
             ["metrics"] => Self::Metrics,
-            _ => return Err(Misrouted::NotFound),
+            _ => return Err(Fault::not_found("no such path; see /openapi.json")),
         })
     }
 
@@ -115,24 +108,26 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    pub(crate) fn read(query: &str) -> Result<Self, Misrouted> {
+    pub(crate) fn read(query: &str) -> Result<Self, Fault> {
         let mut read = Self::default();
         let (mut revision, mut history) = (None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let plain = |text| unescape(text).ok_or_else(|| bad("the query is not UTF-8 text"));
+            let plain =
+                |text| unescape(text).ok_or_else(|| Fault::bad("the query is not UTF-8 text"));
             let (key, value) = (plain(key)?, plain(&value.replace('+', " "))?);
             match key.as_str() {
                 "next" => revision = Some(number("next", &value)?),
                 "history" => {
                     let read = wire::read_history(&value);
-                    history = Some(read.ok_or_else(|| bad("history is not a hexadecimal number"))?);
+                    history = Some(
+                        read.ok_or_else(|| Fault::bad("history is not a hexadecimal number"))?,
+                    );
                 }
                 "wait" => read.wait = Some(Duration::from_secs(number("wait", &value)?)),
                 "previous" => {
                     let subnet = value.parse::<Subnet>();
-                    read.previous =
-                        Some(subnet.map_err(|error| Misrouted::Bad(error.to_string()))?);
+                    read.previous = Some(subnet.map_err(|error| Fault::bad(error.to_string()))?);
                 }
                 "version" => read.version = Some(number("version", &value)?),
                 "force" => read.force = flag("force", &value)?,
@@ -148,21 +143,21 @@ impl Query {
     }
 }
 
-fn number(key: &str, value: &str) -> Result<u64, Misrouted> {
+fn number(key: &str, value: &str) -> Result<u64, Fault> {
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-    value.parse().ok().filter(|_| digits).ok_or_else(|| bad(&format!("{key} is not a number")))
+    value
+        .parse()
+        .ok()
+        .filter(|_| digits)
+        .ok_or_else(|| Fault::bad(format!("{key} is not a number")))
 }
 
-fn flag(key: &str, value: &str) -> Result<bool, Misrouted> {
+fn flag(key: &str, value: &str) -> Result<bool, Fault> {
     match value {
         "" | "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),
-        _ => Err(bad(&format!("{key} is neither true nor false"))),
+        _ => Err(Fault::bad(format!("{key} is neither true nor false"))),
     }
-}
-
-fn bad(text: &str) -> Misrouted {
-    Misrouted::Bad(text.to_owned())
 }
 
 /// `%2F` → `/`. A lone `%` stands for itself.
@@ -172,6 +167,8 @@ fn unescape(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use http::StatusCode;
+
     use super::*;
 
     #[test]
@@ -195,12 +192,14 @@ mod tests {
             assert_eq!(Route::read(path), Ok(route), "{path}");
         }
         for path in ["/", "", "/v1/_/requests", "/v2/_/config", "/v1/_/config/x", "/v1/_"] {
-            assert_eq!(Route::read(path), Err(Misrouted::NotFound), "{path}");
+            let status = Route::read(path).map_err(|fault| fault.status);
+            assert_eq!(status, Err(StatusCode::NOT_FOUND), "{path}");
         }
         for path in
             ["/v1/../config", "/v1/a%2fb/config", "/v1/_/leases/10.5.1.1-24", "/v1/_/leases/"]
         {
-            assert!(matches!(Route::read(path), Err(Misrouted::Bad(_))), "{path}");
+            let status = Route::read(path).map_err(|fault| fault.status);
+            assert_eq!(status, Err(StatusCode::BAD_REQUEST), "{path}");
         }
     }
 

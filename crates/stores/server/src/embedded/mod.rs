@@ -65,8 +65,9 @@ pub struct Embedded {
     jobs: SyncSender<Job>,
     watch_logs: Arc<WatchLogs>,
     clock: Clock,
-    log_figures: Arc<LogFigures>,
-    requests: RequestsByNetwork,
+    pub(crate) log_figures: Arc<LogFigures>,
+    /// Requests of operators to nodes.
+    pub(crate) requests: RequestsByNetwork,
 }
 
 impl Embedded {
@@ -117,16 +118,6 @@ impl Embedded {
             source,
         })?;
         Ok(Self { jobs, watch_logs, clock, log_figures, requests: RequestsByNetwork::default() })
-    }
-
-    /// Figures of the log.
-    pub fn log_figures(&self) -> &LogFigures {
-        &self.log_figures
-    }
-
-    /// Requests of operators to nodes of this network.
-    pub(crate) fn requests(&self, network: &NetworkName) -> MemoryRequests {
-        self.requests.of(network)
     }
 
     /// Time by which leases end.

@@ -3,7 +3,6 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use flannel_common::{Task, send_if_changed};
@@ -28,17 +27,8 @@ impl RequestsByNetwork {
 }
 
 /// Requests of one network. Clones share them.
-#[derive(Clone, Debug)]
-pub struct MemoryRequests {
-    shared: Arc<Mutex<Shared>>,
-    lifetime: Duration,
-}
-
-impl Default for MemoryRequests {
-    fn default() -> Self {
-        Self { shared: Arc::default(), lifetime: REQUEST_LIFETIME }
-    }
-}
+#[derive(Clone, Debug, Default)]
+pub struct MemoryRequests(Arc<Mutex<Shared>>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -56,16 +46,16 @@ struct StandingRequest {
 #[async_trait]
 impl RequestStore for MemoryRequests {
     fn follow(&self) -> watch::Receiver<Requests> {
-        self.shared.lock().published.subscribe()
+        self.0.lock().published.subscribe()
     }
 
     /// Must be called within a tokio runtime.
     async fn write(&self, change: RequestChange<'_>) -> Result<(), StoreError> {
-        let mut shared = self.shared.lock();
+        let mut shared = self.0.lock();
         match (change, shared.standing.get_mut(change.id())) {
             (RequestChange::Place(request), Some(standing)) => {
                 standing.request = request.clone();
-                standing.until = Instant::now() + self.lifetime;
+                standing.until = Instant::now() + REQUEST_LIFETIME;
             }
             (RequestChange::Place(request), None) => {
                 if shared.standing.len() >= MAX_STANDING_REQUESTS {
@@ -73,8 +63,8 @@ impl RequestStore for MemoryRequests {
                     return Err(StoreError::rejected(&change.to_string(), refusal));
                 }
                 let (request, answers) = (request.clone(), BTreeMap::new());
-                let standing =
-                    StandingRequest { request, answers, until: Instant::now() + self.lifetime };
+                let until = Instant::now() + REQUEST_LIFETIME;
+                let standing = StandingRequest { request, answers, until };
                 shared.standing.insert(change.id().clone(), standing);
                 let expire = self.clone().expire(change.id().clone());
                 Task::spawn("expiry of a request", expire).detach();
@@ -94,7 +84,7 @@ impl RequestStore for MemoryRequests {
     }
 
     async fn answers(&self, id: &RequestId) -> Result<Vec<NodeAnswer>, StoreError> {
-        let shared = self.shared.lock();
+        let shared = self.0.lock();
         let answers = shared.standing.get(id).into_iter().flat_map(|standing| &standing.answers);
         Ok(answers.map(|(node, body)| NodeAnswer { node: *node, body: body.clone() }).collect())
     }
@@ -105,7 +95,7 @@ impl MemoryRequests {
     async fn expire(self, id: RequestId) {
         loop {
             let until = {
-                let mut shared = self.shared.lock();
+                let mut shared = self.0.lock();
                 let Some(standing) = shared.standing.get(&id) else { return };
                 if standing.until <= Instant::now() {
                     shared.standing.remove(&id);
@@ -127,9 +117,9 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
 
-    const SHORT: Duration = Duration::from_millis(500);
+    use super::*;
 
     fn request(id: &str) -> NodeRequest {
         NodeRequest {
@@ -149,21 +139,21 @@ mod tests {
         matches!(answered, Err(StoreError::Lost { .. }))
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_request_expires_when_nobody_places_it_again() {
-        let memory = MemoryRequests { lifetime: SHORT, ..MemoryRequests::default() };
+        let memory = MemoryRequests::default();
         let store: &dyn RequestStore = &memory;
         let standing = store.follow();
         let one = request("one");
         for _ in 0..4 {
             store.place(&one).await.expect("placed");
-            tokio::time::sleep(SHORT / 2).await;
+            tokio::time::sleep(REQUEST_LIFETIME / 2).await;
             assert_eq!(standing.borrow().len(), 1);
         }
         store.answer(&one.id, &answer("10.5.1.0-24")).await.expect("answered");
         assert!(is_lost(store.answer(&one.id, &answer("10.5.2.0-24")).await), "it was not asked");
         assert_eq!(store.answers(&one.id).await.expect("read"), [answer("10.5.1.0-24")]);
-        tokio::time::sleep(2 * SHORT).await;
+        tokio::time::sleep(2 * REQUEST_LIFETIME).await;
         assert!(standing.borrow().is_empty());
         assert!(store.answers(&one.id).await.expect("read").is_empty());
         assert!(is_lost(store.answer(&one.id, &answer("10.5.1.0-24")).await), "it is gone");

@@ -30,7 +30,7 @@ pub struct EmbeddedStore {
 
 impl EmbeddedStore {
     pub fn new(embedded: Embedded, network: NetworkName) -> Self {
-        Self { requests: embedded.requests(&network), embedded, network }
+        Self { requests: embedded.requests.of(&network), embedded, network }
     }
 
     fn watch_log(&self) -> Arc<WatchLog> {

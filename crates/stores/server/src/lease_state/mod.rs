@@ -24,8 +24,6 @@ pub use network::Network;
 pub use owner::ClientMachine;
 pub use request::{Addresses, Request, Who};
 
-use network::FormerLease;
-
 /// Shortest life of a lease after a restart or an import, in which its node can renew it.
 pub const MIN_LIFE_AFTER_START: Duration = Duration::from_secs(600);
 /// Most histories that are remembered, to tell a continuation from a fork.
@@ -59,10 +57,8 @@ pub struct LeaseState {
 pub struct Undo {
     revision: u64,
     time: Millis,
-    histories: Option<Vec<ServerRun>>,
     networks: Vec<(NetworkName, Option<Network>)>,
-    leases: Vec<(NetworkName, FormerLease)>,
-    shifted: bool,
+    leases: Vec<(NetworkName, Subnet, Option<KeptLease>)>,
 }
 
 impl LeaseState {
@@ -99,10 +95,8 @@ impl LeaseState {
         let mut undo = Undo {
             revision: self.revision,
             time: self.time,
-            histories: None,
             networks: Vec::new(),
             leases: Vec::new(),
-            shifted: false,
         };
         self.revision = commit.revision;
         self.time = commit.at;
@@ -114,10 +108,9 @@ impl LeaseState {
 
     /// Takes the last commit back. The start of a run cannot be taken back.
     pub fn undo(&mut self, undo: Undo) {
-        debug_assert!(!undo.shifted);
-        for (name, undone) in undo.leases.into_iter().rev() {
+        for (name, subnet, before) in undo.leases.into_iter().rev() {
             if let Some(network) = self.networks.get_mut(&name) {
-                network.put_back(undone);
+                network.put(subnet, before);
             }
         }
         for (name, before) in undo.networks.into_iter().rev() {
@@ -125,9 +118,6 @@ impl LeaseState {
                 Some(network) => self.networks.insert(name, network),
                 None => self.networks.remove(&name),
             };
-        }
-        if let Some(histories) = undo.histories {
-            self.histories = histories;
         }
         self.revision = undo.revision;
         self.time = undo.time;
@@ -147,8 +137,6 @@ impl LeaseState {
     fn apply_change(&mut self, change: &Change, commit: &Commit, undo: &mut Undo) {
         match change {
             Change::Start { history, away } => {
-                undo.histories.get_or_insert_with(|| self.histories.clone());
-                undo.shifted = *away != 0;
                 self.histories.push(ServerRun { id: *history, since: commit.revision });
                 let surplus = self.histories.len().saturating_sub(MAX_HISTORIES);
                 self.histories.drain(..surplus);
@@ -173,12 +161,12 @@ impl LeaseState {
                     since: None,
                 };
                 if let Some(known) = self.networks.get_mut(network) {
-                    undo.leases.push((network.clone(), known.put(*subnet, Some(entry))));
+                    undo.leases.push((network.clone(), *subnet, known.put(*subnet, Some(entry))));
                 }
             }
             Change::Gone { network, subnet } => {
                 if let Some(known) = self.networks.get_mut(network) {
-                    undo.leases.push((network.clone(), known.put(*subnet, None)));
+                    undo.leases.push((network.clone(), *subnet, known.put(*subnet, None)));
                 }
             }
         }

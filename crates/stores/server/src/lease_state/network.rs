@@ -28,13 +28,6 @@ struct StoredConfig {
     revision: u64,
 }
 
-/// A subnet's lease as it was before a change.
-#[derive(Debug)]
-pub(super) struct FormerLease {
-    subnet: Subnet,
-    before: Option<KeptLease>,
-}
-
 impl Network {
     pub fn config(&self) -> Option<&NetworkConfig> {
         self.config.as_ref()?.parsed.as_ref().ok()
@@ -104,7 +97,8 @@ impl Network {
         self.put(subnet, Some(entry));
     }
 
-    pub(super) fn put(&mut self, subnet: Subnet, entry: Option<KeptLease>) -> FormerLease {
+    /// Replaces the lease of a subnet. Returns what it was before.
+    pub(super) fn put(&mut self, subnet: Subnet, entry: Option<KeptLease>) -> Option<KeptLease> {
         let before = self.remove(&subnet);
         if let Some(entry) = entry {
             for address in addresses(&entry) {
@@ -119,11 +113,7 @@ impl Network {
             self.occupy(&subnet);
             self.leases.insert(subnet, entry);
         }
-        FormerLease { subnet, before }
-    }
-
-    pub(super) fn put_back(&mut self, former: FormerLease) {
-        self.put(former.subnet, former.before);
+        before
     }
 
     pub(super) fn shift(&mut self, away: i64, least: Millis) {

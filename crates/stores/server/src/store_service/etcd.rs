@@ -15,7 +15,7 @@ use flannel_store::{
 };
 use tokio::sync::mpsc;
 
-use super::{Network, Networks, View};
+use super::{Network, View};
 use crate::embedded::AskError;
 use crate::lease_state::{MIN_LIFE_AFTER_START, Reply, Request, Who, check_size};
 
@@ -30,34 +30,23 @@ impl EtcdNetworks {
         let store = open(&options, &NetworkName::default())?;
         Ok(Self { options, store })
     }
+
+    pub(super) fn open(&self, name: &NetworkName, view: View) -> Result<EtcdNetwork, AskError> {
+        let store = open(&self.options, name).map_err(|e| AskError::ReadOnly(e.to_string()))?;
+        Ok(EtcdNetwork { store: Arc::new(store), view })
+    }
+
+    pub(super) async fn names(&self) -> Result<Vec<NetworkName>, StoreError> {
+        let names = self.store.networks_below().await?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
 }
 
 fn open(options: &EtcdOptions, network: &NetworkName) -> Result<EtcdStore, StoreError> {
     EtcdStore::new(&options.clone().of_network(network), None, fastrand::u64(..))
 }
 
-#[async_trait]
-impl Networks for EtcdNetworks {
-    fn name(&self) -> &'static str {
-        "etcd"
-    }
-
-    fn subnets(&self) -> SubnetOrigin {
-        SubnetOrigin::Pool
-    }
-
-    fn open(&self, name: &NetworkName, view: View) -> Result<Arc<dyn Network>, AskError> {
-        let store = open(&self.options, name).map_err(|e| AskError::ReadOnly(e.to_string()))?;
-        Ok(Arc::new(EtcdNetwork { store: Arc::new(store), view }))
-    }
-
-    async fn names(&self) -> Result<Vec<NetworkName>, StoreError> {
-        let names = self.store.networks_below().await?;
-        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
-    }
-}
-
-struct EtcdNetwork {
+pub(super) struct EtcdNetwork {
     store: Arc<EtcdStore>,
     view: View,
 }

@@ -57,7 +57,7 @@ impl Follower {
     }
 
     fn publish(&self, event: Event) {
-        self.view.watch_log.publish(self.revision, None, vec![event]);
+        self.view.watch_log.publish(self.revision, vec![event]);
     }
 
     /// Begins a new history, since events may have been missed: every client gets a snapshot.

@@ -6,57 +6,23 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use flannel_kube::KubeNodes;
-use flannel_lease::{Expiry, KnownBy, LeaseAttrs, NetworkName, Subnet, SubnetOrigin, Version};
+use flannel_lease::{Expiry, KnownBy, LeaseAttrs, Subnet, Version};
 use flannel_store::{
-    Cursor, Held, KeptLease, NodeNetwork, PublicAddresses, Refusal, RequestStore, StoreError,
-    StoreEvent, StoreFindings,
+    Cursor, Held, KeptLease, NodeNetwork, PublicAddresses, Refusal, RequestStore, StoreEvent,
+    StoreFindings,
 };
 use tokio::sync::{mpsc, watch};
 
-use super::{Network, Networks, View};
+use super::{Network, View};
 use crate::embedded::AskError;
 use crate::lease_state::{Reply, Request, Who, check_size};
 
 /// Life of a lease here. A node renews in half this time, which corrects what somebody has changed in its Node.
 const ANNOUNCE_TTL: Duration = Duration::from_secs(2 * 3_600);
 
-/// There is one network in Kubernetes, and it has no name.
-#[derive(Clone)]
-pub(super) struct KubeNetwork {
-    nodes: Arc<KubeNodes>,
-}
-
-impl KubeNetwork {
-    pub(super) fn new(nodes: KubeNodes) -> Self {
-        Self { nodes: Arc::new(nodes) }
-    }
-}
-
-#[async_trait]
-impl Networks for KubeNetwork {
-    fn name(&self) -> &'static str {
-        "Kubernetes"
-    }
-
-    fn subnets(&self) -> SubnetOrigin {
-        SubnetOrigin::Store
-    }
-
-    fn open(&self, name: &NetworkName, view: View) -> Result<Arc<dyn Network>, AskError> {
-        if *name != NetworkName::default() {
-            return Err(Refusal::NoNetwork(name.clone()).into());
-        }
-        Ok(Arc::new(ServedNodes { nodes: self.nodes.clone(), view }))
-    }
-
-    async fn names(&self) -> Result<Vec<NetworkName>, StoreError> {
-        Ok(Vec::new())
-    }
-}
-
-struct ServedNodes {
-    nodes: Arc<KubeNodes>,
-    view: View,
+pub(super) struct ServedNodes {
+    pub(super) nodes: Arc<KubeNodes>,
+    pub(super) view: View,
 }
 
 #[async_trait]

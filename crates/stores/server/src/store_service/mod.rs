@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::etcd::EtcdNetworks;
 use self::follower::Follower;
-use self::kube::KubeNetwork;
+use self::kube::ServedNodes;
 use crate::clock::{self, Clock};
 use crate::embedded::AskError;
 use crate::lease_service::{LeaseService, NetworkRequests};
@@ -38,19 +38,47 @@ const NETWORK_LIST_INTERVAL: Duration = Duration::from_secs(15);
 const NETWORK_LIST_RETRY: Duration = Duration::from_secs(1);
 const LEASE_TTL_MILLIS: Millis = LEASE_TTL.as_millis() as Millis;
 
-/// Networks of a store.
-#[async_trait]
-trait Networks: Send + Sync {
-    /// Name of the store, for people.
-    fn name(&self) -> &'static str;
+/// The store that networks are in.
+enum NetworkStore {
+    Etcd(EtcdNetworks),
+    /// Kubernetes has one network, without a name.
+    Kubernetes(Arc<KubeNodes>),
+}
 
-    fn subnets(&self) -> SubnetOrigin;
+impl NetworkStore {
+    /// Name for people.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Etcd(_) => "etcd",
+            Self::Kubernetes(_) => "Kubernetes",
+        }
+    }
+
+    fn subnets(&self) -> SubnetOrigin {
+        match self {
+            Self::Etcd(_) => SubnetOrigin::Pool,
+            Self::Kubernetes(_) => SubnetOrigin::Store,
+        }
+    }
 
     /// Opens a network, whether it has a config yet or not.
-    fn open(&self, name: &NetworkName, view: View) -> Result<Arc<dyn Network>, AskError>;
+    fn open(&self, name: &NetworkName, view: View) -> Result<Arc<dyn Network>, AskError> {
+        match self {
+            Self::Etcd(networks) => Ok(Arc::new(networks.open(name, view)?)),
+            Self::Kubernetes(nodes) if name.is_default() => {
+                Ok(Arc::new(ServedNodes { nodes: nodes.clone(), view }))
+            }
+            Self::Kubernetes(_) => Err(Refusal::NoNetwork(name.clone()).into()),
+        }
+    }
 
-    /// Names of the networks that have one.
-    async fn names(&self) -> Result<Vec<NetworkName>, StoreError>;
+    /// Names of the networks that have a config.
+    async fn names(&self) -> Result<Vec<NetworkName>, StoreError> {
+        match self {
+            Self::Etcd(networks) => networks.names().await,
+            Self::Kubernetes(_) => Ok(Vec::new()),
+        }
+    }
 }
 
 /// One network of a store.
@@ -182,7 +210,7 @@ pub struct StoreService {
 }
 
 struct Shared {
-    networks: Box<dyn Networks>,
+    networks: NetworkStore,
     watch_logs: Arc<WatchLogs>,
     clock: Clock,
     followed: Mutex<BTreeMap<NetworkName, Arc<FollowedNetwork>>>,
@@ -191,15 +219,15 @@ struct Shared {
 impl StoreService {
     /// In front of etcd. Must be called within a tokio runtime; etcd need not be there yet.
     pub fn etcd(options: EtcdOptions) -> Result<Self, StoreError> {
-        Ok(Self::start(Box::new(EtcdNetworks::new(options)?)))
+        Ok(Self::start(NetworkStore::Etcd(EtcdNetworks::new(options)?)))
     }
 
     /// In front of Kubernetes, likewise.
     pub fn kubernetes(nodes: KubeNodes) -> Self {
-        Self::start(Box::new(KubeNetwork::new(nodes)))
+        Self::start(NetworkStore::Kubernetes(Arc::new(nodes)))
     }
 
-    fn start(networks: Box<dyn Networks>) -> Self {
+    fn start(networks: NetworkStore) -> Self {
         let watch_logs = Arc::new(WatchLogs::of(networks.subnets()));
         let clock = Clock::start(clock::wall());
         let shared = Arc::new(Shared { networks, watch_logs, clock, followed: Mutex::default() });

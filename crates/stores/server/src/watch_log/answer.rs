@@ -3,10 +3,8 @@
 use bytes::Bytes;
 use flannel_lease::Subnet;
 use flannel_store::LogPosition;
-use flannel_store::wire;
 
 use super::{Event, State, WatchLog, config_json};
-use crate::lease_state::ServerRun;
 
 /// Form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,37 +39,41 @@ impl WatchLog {
         style: AnswerStyle,
     ) -> Option<(Bytes, LogPosition)> {
         let mut state = self.state.lock();
-        match cursor.filter(|cursor| state.knows(cursor)) {
+        match cursor.filter(|cursor| state.reach.knows(cursor)) {
             Some(cursor) => state.events_answer(cursor.revision, style),
-            None => Some((state.snapshot_answer(style), state.cursor())),
+            None => Some((state.snapshot_answer(style), state.reach.cursor())),
         }
     }
 
     /// Whether a watcher gets the events after its cursor; else it gets a snapshot.
     pub fn continues(&self, cursor: Option<LogPosition>) -> bool {
         let state = self.state.lock();
-        cursor.is_some_and(|cursor| state.knows(&cursor))
+        cursor.is_some_and(|cursor| state.reach.knows(&cursor))
     }
 
     /// The same about a single lease, without a cache.
     pub fn answer_one(&self, subnet: &Subnet, cursor: Option<LogPosition>) -> Option<Bytes> {
         let state = self.state.lock();
-        let Some(cursor) = cursor.filter(|cursor| state.knows(cursor)) else {
+        let Some(cursor) = cursor.filter(|cursor| state.reach.knows(cursor)) else {
             let lease = state.leases.get(subnet).map(|view| view.json.as_str());
-            return Some(state.result("null", &format!("[{}]", lease.unwrap_or_default()), ""));
+            return Some(state.reach.answer(
+                "null",
+                &format!("[{}]", lease.unwrap_or_default()),
+                "",
+            ));
         };
         let is_it = |event: &Event| match event {
             Event::Put(of, _) | Event::Gone(of) => of == subnet,
             Event::Config(_) => false,
         };
         let json = state.events_json(cursor.revision, AnswerStyle::Poll, is_it)?;
-        Some(state.result(&json, "null", ""))
+        Some(state.reach.answer(&json, "null", ""))
     }
 }
 
 impl State {
     fn snapshot_answer(&mut self, style: AnswerStyle) -> Bytes {
-        let revision = self.revision;
+        let revision = self.reach.revision;
         if let Some((at, bytes)) = &self.answers.snapshots[style as usize]
             && *at == revision
         {
@@ -91,23 +93,23 @@ impl State {
                 format!(",\"config\":{}", config.as_deref().unwrap_or("null"))
             }
         };
-        let bytes = self.result("null", &leases, &config);
+        let bytes = self.reach.answer("null", &leases, &config);
         self.answers.snapshots[style as usize] = Some((revision, bytes.clone()));
         bytes
     }
 
     fn events_answer(&mut self, from: u64, style: AnswerStyle) -> Option<(Bytes, LogPosition)> {
-        let cursor = self.cursor();
+        let cursor = self.reach.cursor();
         if let Some((of, to, bytes)) = &self.answers.events[style as usize]
-            && (*of, *to) == (from, self.revision)
+            && (*of, *to) == (from, cursor.revision)
         {
             return Some((bytes.clone(), cursor));
         }
         let wanted =
             |event: &Event| style != AnswerStyle::Poll || !matches!(event, Event::Config(_));
         let json = self.events_json(from, style, wanted)?;
-        let bytes = self.result(&json, "null", "");
-        self.answers.events[style as usize] = Some((from, self.revision, bytes.clone()));
+        let bytes = self.reach.answer(&json, "null", "");
+        self.answers.events[style as usize] = Some((from, cursor.revision, bytes.clone()));
         Some((bytes, cursor))
     }
 
@@ -133,16 +135,5 @@ impl State {
         }
         out.push(']');
         Some(out)
-    }
-
-    fn result(&self, events: &str, snapshot: &str, more: &str) -> Bytes {
-        let history = self.histories.last().copied().unwrap_or(ServerRun { id: 0, since: 0 });
-        let history = wire::history_text(history.id);
-        let revision = self.revision;
-        // A line of a stream ends with a line feed; elsewhere it does no harm.
-        let text = format!(
-            "{{\"events\":{events},\"snapshot\":{snapshot}{more},\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"
-        );
-        Bytes::from(text)
     }
 }

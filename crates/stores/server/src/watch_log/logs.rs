@@ -1,6 +1,6 @@
 //! Watch logs of all networks, and the watch log of the networks themselves.
 
-use flannel_store::{KeptLease, wire};
+use flannel_store::KeptLease;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use bytes::Bytes;
 use flannel_lease::{NetworkName, SubnetOrigin};
 use tokio::sync::watch;
 
-use super::{Event, WatchLog};
-use crate::lease_state::{Change, Commit, LeaseState, ServerRun};
+use super::{Event, LogReach, WatchLog};
+use crate::lease_state::{Change, Commit, LeaseState};
 use flannel_store::LogPosition;
 
 const MAX_KEPT_EVENTS: usize = 256;
@@ -24,11 +24,9 @@ pub struct WatchLogs {
 
 #[derive(Debug, Default)]
 struct State {
-    revision: u64,
-    histories: Vec<ServerRun>,
+    reach: LogReach,
     watch_logs: BTreeMap<NetworkName, Arc<WatchLog>>,
     kept: VecDeque<(u64, bool, NetworkName)>,
-    floor: u64,
 }
 
 impl Default for WatchLogs {
@@ -50,10 +48,10 @@ impl WatchLogs {
     /// Watch log of a network, whether it has a config or not.
     pub fn get_or_create(&self, name: &NetworkName) -> Arc<WatchLog> {
         let mut state = self.state.lock();
-        let State { revision, histories, watch_logs, .. } = &mut *state;
+        let State { reach, watch_logs, .. } = &mut *state;
         let create = || {
             let watch_log = WatchLog::of(self.subnets);
-            watch_log.reset(*revision, histories, None, []);
+            watch_log.reset(reach.revision, &reach.histories, None, []);
             Arc::new(watch_log)
         };
         watch_logs.entry(name.clone()).or_insert_with(create).clone()
@@ -70,15 +68,9 @@ impl WatchLogs {
     /// Networks added and removed after a cursor; `None` when there are none. Without a cursor all networks.
     pub fn answer(&self, cursor: Option<LogPosition>) -> Option<Bytes> {
         let state = self.state.lock();
-        let knows = |cursor: &LogPosition| {
-            let same = cursor.history.is_none_or(|history| {
-                LeaseState::continues(&state.histories, state.revision, history, cursor.revision)
-            });
-            same && state.floor <= cursor.revision && cursor.revision <= state.revision
-        };
-        let Some(cursor) = cursor.filter(knows) else {
+        let Some(cursor) = cursor.filter(|cursor| state.reach.knows(cursor)) else {
             let names: Vec<String> = state.live().map(|name| format!("\"{name}\"")).collect();
-            return Some(state.result("null", &format!("[{}]", names.join(","))));
+            return Some(state.reach.answer("null", &format!("[{}]", names.join(",")), ""));
         };
         let after = state.kept.iter().filter(|(revision, ..)| *revision > cursor.revision);
         let events: Vec<String> = after
@@ -87,7 +79,8 @@ impl WatchLogs {
                 format!(r#"{{"type":"{kind}","network":"{name}"}}"#)
             })
             .collect();
-        (!events.is_empty()).then(|| state.result(&format!("[{}]", events.join(",")), "null"))
+        let answer = || state.reach.answer(&format!("[{}]", events.join(",")), "null", "");
+        (!events.is_empty()).then(answer)
     }
 
     /// Replaces everything by a lease state and its last commits.
@@ -97,38 +90,29 @@ impl WatchLogs {
         floor: u64,
         recent: impl Iterator<Item = &'a Commit> + Clone,
     ) {
-        {
-            let mut state = self.state.lock();
-            state.revision = lease_state.revision();
-            state.floor = lease_state.revision();
-            state.histories = lease_state.histories().to_vec();
-        }
+        let (revision, histories) = (lease_state.revision(), lease_state.histories());
+        self.state.lock().reach = LogReach::from(revision, histories);
         for (name, network) in lease_state.networks() {
             let watch_log = self.get_or_create(name);
             let leases = network.leases().iter().map(|(subnet, entry)| (*subnet, entry.clone()));
-            watch_log.reset(
-                lease_state.revision(),
-                lease_state.histories(),
-                network.config_text(),
-                leases,
-            );
+            watch_log.reset(revision, histories, network.config_text(), leases);
             watch_log.recall(
                 floor,
                 recent.clone().map(|commit| (commit.revision, events(name, commit))),
             );
         }
-        self.latest.send_replace(lease_state.revision());
+        self.latest.send_replace(revision);
     }
 
     /// Publishes a commit that is durable.
     pub fn publish(&self, commit: &Commit) {
         let mut touched: Vec<&NetworkName> = commit.changes.iter().filter_map(network).collect();
         touched.dedup();
-        self.state.lock().revision = commit.revision;
+        self.state.lock().reach.revision = commit.revision;
         for name in touched {
             let watch_log = self.get_or_create(name);
             let known = watch_log.config_text().is_some();
-            watch_log.publish(commit.revision, None, events(name, commit));
+            watch_log.publish(commit.revision, events(name, commit));
             let lives = watch_log.config_text().is_some();
             if known != lives {
                 self.keep(commit.revision, lives, name);
@@ -140,8 +124,8 @@ impl WatchLogs {
     pub(crate) fn announce(&self, revision: u64, added: bool, name: &NetworkName) {
         let next = {
             let mut state = self.state.lock();
-            state.revision = (state.revision + 1).max(revision);
-            state.revision
+            state.reach.revision = (state.reach.revision + 1).max(revision);
+            state.reach.revision
         };
         self.keep(next, added, name);
     }
@@ -152,7 +136,7 @@ impl WatchLogs {
         if state.kept.len() > MAX_KEPT_EVENTS
             && let Some((oldest, ..)) = state.kept.pop_front()
         {
-            state.floor = oldest;
+            state.reach.floor = oldest;
         }
         drop(state);
         self.latest.send_replace(revision);
@@ -165,14 +149,6 @@ impl State {
             .iter()
             .filter(|(_, watch_log)| watch_log.config_text().is_some())
             .map(|(name, _)| name)
-    }
-
-    fn result(&self, events: &str, snapshot: &str) -> Bytes {
-        let revision = self.revision;
-        let history = wire::history_text(self.histories.last().map_or(0, |history| history.id));
-        Bytes::from(format!(
-            "{{\"events\":{events},\"snapshot\":{snapshot},\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"
-        ))
     }
 }
 

@@ -45,16 +45,53 @@ pub struct WatchLog {
 
 #[derive(Debug, Default)]
 struct State {
-    revision: u64,
-    histories: Vec<ServerRun>,
+    reach: LogReach,
     config: Option<ConfigView>,
     leases: BTreeMap<Subnet, LeaseView>,
     kept: VecDeque<RevisionEvents>,
     kept_events: usize,
     kept_bytes: usize,
-    /// All events after this revision are in `kept`.
-    floor: u64,
     answers: answer::AnswerCache,
+}
+
+/// Part of history that a log has.
+#[derive(Debug, Default)]
+struct LogReach {
+    revision: u64,
+    histories: Vec<ServerRun>,
+    /// All events after this revision are kept.
+    floor: u64,
+}
+
+impl LogReach {
+    /// Without anything that came before.
+    fn from(revision: u64, histories: &[ServerRun]) -> Self {
+        Self { revision, histories: histories.to_vec(), floor: revision }
+    }
+
+    fn cursor(&self) -> LogPosition {
+        let history = self.histories.last().map(|history| history.id);
+        LogPosition { revision: self.revision, history }
+    }
+
+    /// Whether all events after this position are kept.
+    fn knows(&self, cursor: &LogPosition) -> bool {
+        let same = cursor.history.is_none_or(|history| {
+            LeaseState::continues(&self.histories, self.revision, history, cursor.revision)
+        });
+        same && self.floor <= cursor.revision && cursor.revision <= self.revision
+    }
+
+    /// Answer to a watcher; `more` are further members.
+    fn answer(&self, events: &str, snapshot: &str, more: &str) -> Bytes {
+        let LogPosition { revision, history } = self.cursor();
+        let history = wire::history_text(history.unwrap_or(0));
+        // A line of a stream ends with a line feed; elsewhere it does no harm.
+        let text = format!(
+            "{{\"events\":{events},\"snapshot\":{snapshot}{more},\"cursor\":\"{revision}\",\"history\":\"{history}\"}}\n"
+        );
+        Bytes::from(text)
+    }
 }
 
 #[derive(Debug)]
@@ -158,12 +195,12 @@ impl WatchLog {
     /// News after a cursor, as values.
     pub fn since(&self, cursor: LogPosition) -> News {
         let state = self.state.lock();
-        if !state.knows(&cursor) {
+        if !state.reach.knows(&cursor) {
             return News::Snapshot(state.snapshot());
         }
         let events: Vec<Event> =
             state.after(cursor.revision).flat_map(|kept| kept.events.iter().cloned()).collect();
-        if events.is_empty() { News::Nothing } else { News::Events(events, state.cursor()) }
+        if events.is_empty() { News::Nothing } else { News::Events(events, state.reach.cursor()) }
     }
 
     /// Replaces the state without events: at the start, before there are watchers, or when `histories` has changed, so that
@@ -177,9 +214,7 @@ impl WatchLog {
     ) {
         let mut state = self.state.lock();
         *state = State {
-            revision,
-            floor: revision,
-            histories: histories.to_vec(),
+            reach: LogReach::from(revision, histories),
             config: config.map(|text| ConfigView::new(text, self.subnets)),
             leases: leases.into_iter().map(|(s, entry)| (s, LeaseView::new(&s, entry))).collect(),
             ..State::default()
@@ -189,12 +224,9 @@ impl WatchLog {
     }
 
     /// Publishes events. Renewals that change nothing for watchers are left out.
-    pub fn publish(&self, revision: u64, histories: Option<&[ServerRun]>, events: Vec<Event>) {
+    pub fn publish(&self, revision: u64, events: Vec<Event>) {
         let mut state = self.state.lock();
-        if let Some(histories) = histories {
-            state.histories = histories.to_vec();
-        }
-        state.revision = revision;
+        state.reach.revision = revision;
         let mut seen = Vec::with_capacity(events.len());
         for event in events {
             if state.apply(&event, self.subnets) {
@@ -214,7 +246,7 @@ impl WatchLog {
     /// Keeps events from before a restart, oldest first; the state has them already.
     pub fn recall(&self, floor: u64, commits: impl IntoIterator<Item = (u64, Vec<Event>)>) {
         let mut state = self.state.lock();
-        state.floor = floor.min(state.revision);
+        state.reach.floor = floor.min(state.reach.revision);
         for (revision, events) in commits {
             if !events.is_empty() {
                 state.remember(revision, events, self.subnets);
@@ -224,18 +256,6 @@ impl WatchLog {
 }
 
 impl State {
-    fn cursor(&self) -> LogPosition {
-        let history = self.histories.last().map(|history| history.id);
-        LogPosition { revision: self.revision, history }
-    }
-
-    fn knows(&self, cursor: &LogPosition) -> bool {
-        let same = cursor.history.is_none_or(|history| {
-            LeaseState::continues(&self.histories, self.revision, history, cursor.revision)
-        });
-        same && self.floor <= cursor.revision && cursor.revision <= self.revision
-    }
-
     fn after(&self, revision: u64) -> impl Iterator<Item = &RevisionEvents> {
         let first = self.kept.partition_point(|kept| kept.revision <= revision);
         self.kept.range(first..)
@@ -246,7 +266,7 @@ impl State {
         WatchSnapshot {
             config: self.config.as_ref().map(|config| config.text.clone()),
             leases: leases.collect(),
-            cursor: self.cursor(),
+            cursor: self.reach.cursor(),
         }
     }
 
@@ -282,7 +302,7 @@ impl State {
         {
             self.kept_events -= oldest.events.len();
             self.kept_bytes -= oldest.bytes();
-            self.floor = oldest.revision;
+            self.reach.floor = oldest.revision;
         }
     }
 }

@@ -39,7 +39,7 @@ fn a_newcomer_gets_the_whole_table_in_one_answer() {
 fn all_who_wait_at_the_same_place_share_one_text() {
     let watch_log = watch_log();
     let cursor = watch_log.snapshot().cursor;
-    watch_log.publish(11, None, vec![Event::Put(subnet(2), entry(2, 11)), Event::Gone(subnet(1))]);
+    watch_log.publish(11, vec![Event::Put(subnet(2), entry(2, 11)), Event::Gone(subnet(1))]);
     let (first, next) = watch_log.answer(Some(cursor), AnswerStyle::Poll).unwrap();
     let (second, _) = watch_log.answer(Some(cursor), AnswerStyle::Poll).unwrap();
     assert_eq!(first.as_ptr(), second.as_ptr());
@@ -53,7 +53,7 @@ fn a_renewal_that_changes_nothing_wakes_nobody() {
     let watch_log = watch_log();
     let cursor = watch_log.snapshot().cursor;
     let changes = watch_log.changes();
-    watch_log.publish(11, None, vec![Event::Put(subnet(1), entry(1, 11))]);
+    watch_log.publish(11, vec![Event::Put(subnet(1), entry(1, 11))]);
     assert!(!changes.has_changed().unwrap());
     assert_eq!(watch_log.answer(Some(cursor), AnswerStyle::Poll), None);
     assert_eq!(watch_log.lease(&subnet(1)).unwrap().version, 11, "but it is in the table");
@@ -65,11 +65,7 @@ fn who_fell_behind_takes_the_whole_table() {
     let cursor = watch_log.snapshot().cursor;
     let count = MAX_KEPT_EVENTS as u64 + 1;
     for revision in 11..11 + count {
-        watch_log.publish(
-            revision,
-            None,
-            vec![Event::Put(subnet(3), entry(revision as u8, revision))],
-        );
+        watch_log.publish(revision, vec![Event::Put(subnet(3), entry(revision as u8, revision))]);
     }
     assert!(matches!(watch_log.since(cursor), News::Snapshot(_)));
     let recent = LogPosition { revision: count, ..cursor };
@@ -80,11 +76,7 @@ fn who_fell_behind_takes_the_whole_table() {
 fn config_is_told_on_streams_alone() {
     let watch_log = watch_log();
     let cursor = Some(watch_log.snapshot().cursor);
-    watch_log.publish(
-        11,
-        None,
-        vec![Event::Config(Some(r#"{"Network":"10.6.0.0/16"}"#.to_owned()))],
-    );
+    watch_log.publish(11, vec![Event::Config(Some(r#"{"Network":"10.6.0.0/16"}"#.to_owned()))]);
     assert_eq!(watch_log.answer(cursor, AnswerStyle::Poll), None);
     let (bytes, _) = watch_log.answer(cursor, AnswerStyle::Stream).unwrap();
     let events = read(&bytes).events;
