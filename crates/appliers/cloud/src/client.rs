@@ -1,10 +1,11 @@
 //! Client of a provider, whichever it is.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use flannel_entries::cloud::{Access, CloudRoute, Keys, Provider, Table};
 use ipnet::IpNet;
+use parking_lot::Mutex;
 
 use crate::credentials::ExpiringKeys;
 use crate::{CloudError, Fault, ali, aws, gce, tencent};
@@ -121,7 +122,7 @@ impl Client {
         if let Some(keys) = &self.access.keys {
             return Ok(keys.clone());
         }
-        if let Some(cached) = &*self.cached()
+        if let Some(cached) = &*self.cached.lock()
             && cached.is_valid(SystemTime::now())
         {
             return Ok(cached.keys.clone());
@@ -133,7 +134,7 @@ impl Client {
             Provider::TencentVpc => tencent::metadata::keys(&self.access).await?,
         };
         let keys = cached.keys.clone();
-        *self.cached() = Some(cached);
+        *self.cached.lock() = Some(cached);
         Ok(keys)
     }
 
@@ -143,12 +144,8 @@ impl Client {
         if let Err(error) = &result
             && matches!(error.fault, Fault::Credentials | Fault::Denied)
         {
-            *self.cached() = None;
+            *self.cached.lock() = None;
         }
         result
-    }
-
-    fn cached(&self) -> std::sync::MutexGuard<'_, Option<ExpiringKeys>> {
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -31,7 +31,8 @@ pub struct CloudError {
     attempt: String,
     why: String,
     fix: Option<String>,
-    retry_after: Option<Duration>,
+    /// Time after which the server wants to be asked again.
+    pub(crate) retry_after: Option<Duration>,
 }
 
 /// Number of characters that are shown of a provider's message.
@@ -73,10 +74,6 @@ impl CloudError {
             self.fault = Fault::Throttled;
         }
         self
-    }
-
-    pub(crate) fn retry_after(&self) -> Option<Duration> {
-        self.retry_after
     }
 
     pub(crate) fn temporary(attempt: impl Into<String>, why: &str) -> Self {

@@ -8,17 +8,14 @@ use flannel_https::{Limits, Proxies, Server, UrlClient};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Method, Request};
 use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::CloudError;
 
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-pub(crate) struct CloudRequest {
-    pub(crate) method: Method,
-    pub(crate) url: String,
-    /// Headers, which are never shown: some are secret.
-    pub(crate) headers: Vec<(&'static str, String)>,
-    pub(crate) body: String,
-    pub(crate) to: Destination,
-}
+/// Headers of a request, which are never shown: some are secret.
+pub(crate) type Headers = Vec<(&'static str, String)>;
 
 /// Server that is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +45,35 @@ impl Answer {
     pub(crate) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
+
+    /// Reads the answer to this attempt.
+    pub(crate) fn json(&self, attempt: &str) -> Result<Value, CloudError> {
+        serde_json::from_str(&self.body).map_err(|error| {
+            let why = format!("HTTP {}, an unreadable answer: {error}", self.status);
+            CloudError::temporary(attempt, &why).with_retry_after(self.retry_after)
+        })
+    }
 }
 
-pub(crate) async fn send(request: CloudRequest) -> Result<Answer, String> {
-    let CloudRequest { method, url, headers, body, to } = request;
+/// Sends a request to a provider's API. Errors call it by what it attempts.
+pub(crate) async fn call_api(
+    attempt: &str,
+    method: Method,
+    url: String,
+    headers: Headers,
+    body: String,
+) -> Result<Answer, CloudError> {
+    let answer = send(method, url, headers, body, Destination::Api).await;
+    answer.map_err(|why| CloudError::temporary(attempt, &why))
+}
+
+pub(crate) async fn send(
+    method: Method,
+    url: String,
+    headers: Headers,
+    body: String,
+    to: Destination,
+) -> Result<Answer, String> {
     let server =
         Server::parse(&url).ok_or_else(|| format!("{url:?} is not the URL of a server"))?;
     if to == Destination::Api && !server.tls && !server.is_loopback() {

@@ -16,6 +16,7 @@ mod crypto;
 mod error;
 mod gce;
 mod http;
+mod json;
 mod metadata;
 mod node;
 mod pace;

@@ -3,13 +3,13 @@
 use flannel_entries::cloud::Provider;
 use http::Method;
 
-use crate::http::{CloudRequest, Destination, send};
+use crate::http::{Destination, Headers, send};
 use crate::{CloudError, Fault};
 
 pub(crate) struct Metadata {
     provider: Provider,
     base: String,
-    headers: Vec<(&'static str, String)>,
+    headers: Headers,
 }
 
 impl Metadata {
@@ -50,11 +50,9 @@ impl Metadata {
         &self,
         method: Method,
         path: &str,
-        headers: Vec<(&'static str, String)>,
+        headers: Headers,
     ) -> Result<Option<String>, CloudError> {
         let url = format!("{}{path}", self.base);
-        let ask =
-            CloudRequest { method, url, headers, body: String::new(), to: Destination::Metadata };
         let unreachable = |why: String| {
             self.wrong(Fault::Temporary, path, &why).with_fix(format!(
                 "the backend {} works on machines of that cloud alone, and flanneld must reach the metadata \
@@ -62,7 +60,8 @@ impl Metadata {
                 self.provider
             ))
         };
-        let answer = send(ask).await.map_err(unreachable)?;
+        let answer = send(method, url, headers, String::new(), Destination::Metadata).await;
+        let answer = answer.map_err(unreachable)?;
         match answer.status {
             200 => Ok(Some(answer.body.trim().to_owned())),
             404 => Ok(None),

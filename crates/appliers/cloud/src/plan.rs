@@ -29,9 +29,9 @@ impl fmt::Display for RemovalReason {
 /// Compares a table with a wanted route. The error is the route in its place, if there is one.
 pub(crate) fn compare<'a>(
     route: &CloudRoute,
-    view: &'a TableView,
+    table: &'a [TableRoute],
 ) -> Result<(), Option<&'a TableRoute>> {
-    let there = || view.routes.iter().filter(|found| found.destination == route.destination);
+    let there = || table.iter().filter(|found| found.destination == route.destination);
     let as_wanted = |found: &TableRoute| {
         found.state == RouteState::Active && same_hop(&found.next_hop, &route.next_hop)
     };
@@ -132,14 +132,21 @@ mod tests {
             (vec![("10.1.2.0/24", "eni-2", RouteState::Active)], Err(Some("eni-2"))),
         ] {
             let view = view(&there);
-            let compared = compare(&ours, &view).map_err(|found| found.map(|it| &*it.next_hop));
+            let compared =
+                compare(&ours, &view.routes).map_err(|found| found.map(|it| &*it.next_hop));
             assert_eq!(compared, as_wanted, "{there:?}");
         }
         let in_part = route("10.1.2.0/24", "projects/p/zones/z/instances/n1");
         let full = "https://compute.googleapis.com/compute/v1/projects/p/zones/z/instances/n1";
-        assert_eq!(compare(&in_part, &view(&[("10.1.2.0/24", full, RouteState::Active)])), Ok(()));
+        assert_eq!(
+            compare(&in_part, &view(&[("10.1.2.0/24", full, RouteState::Active)]).routes),
+            Ok(())
+        );
         let other = full.replace("/n1", "/n11");
-        assert!(compare(&in_part, &view(&[("10.1.2.0/24", &other, RouteState::Active)])).is_err());
+        assert!(
+            compare(&in_part, &view(&[("10.1.2.0/24", &other, RouteState::Active)]).routes)
+                .is_err()
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::CloudError;
-use crate::client::Client;
+use crate::client::{Client, TableRoute};
 use crate::plan::compare;
 
 const PREFIX: &str = "cloud-";
@@ -97,14 +97,8 @@ pub async fn remove_recorded(directory: &Path, own: &OwnRoute) -> Result<(), Clo
     let route = own.clone().route();
     let client = Client::new(route.access.clone());
     let view = client.view(&route.table).await?;
-    let leads_here = |found: &&crate::client::TableRoute| {
-        found.destination == route.destination
-            && found.written
-            && compare(
-                &route,
-                &crate::client::TableView { id: String::new(), routes: vec![(*found).clone()] },
-            )
-            .is_ok()
+    let leads_here = |found: &&TableRoute| {
+        found.written && compare(&route, std::slice::from_ref(*found)).is_ok()
     };
     if let Some(found) = view.routes.iter().find(leads_here) {
         client.remove(&view.id, found).await?;

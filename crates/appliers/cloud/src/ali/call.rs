@@ -6,20 +6,21 @@ use base64::engine::general_purpose::STANDARD;
 use flannel_entries::cloud::Keys;
 use http::Method;
 use jiff::Timestamp;
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::client::Client;
 use crate::crypto::{encode, hmac_sha1};
-use crate::http::{Answer, CloudRequest, Destination, send};
+use crate::http::{Answer, call_api};
+use crate::json::text;
 use crate::{CloudError, Fault};
 
 const VERSION: &str = "2016-04-28";
 
-pub(super) async fn call<T: DeserializeOwned>(
+pub(super) async fn call(
     client: &Client,
     action: &'static str,
     parameters: Vec<(&'static str, String)>,
-) -> Result<T, CloudError> {
+) -> Result<Value, CloudError> {
     let access = client.access();
     let region = &access.node.region;
     let url =
@@ -38,20 +39,14 @@ pub(super) async fn call<T: DeserializeOwned>(
         ("Timestamp", Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
     ]);
     all.extend(keys.token.as_ref().map(|token| ("SecurityToken", token.reveal().to_owned())));
-    let (text, signature) = sign("POST", &keys, all);
-    let ask = CloudRequest {
-        method: Method::POST,
-        url,
-        headers: vec![("content-type", "application/x-www-form-urlencoded".to_owned())],
-        body: format!("{text}&Signature={}", encode(&signature)),
-        to: Destination::Api,
-    };
-    let answer = send(ask).await.map_err(|why| CloudError::temporary(action, &why))?;
+    let (form, signature) = sign("POST", &keys, all);
+    let headers = vec![("content-type", "application/x-www-form-urlencoded".to_owned())];
+    let body = format!("{form}&Signature={}", encode(&signature));
+    let answer = call_api(action, Method::POST, url, headers, body).await?;
     if !answer.is_success() {
         return Err(explain(action, &answer).with_retry_after(answer.retry_after));
     }
-    serde_json::from_str(&answer.body)
-        .map_err(|error| CloudError::temporary(action, &format!("an unreadable answer: {error}")))
+    answer.json(action)
 }
 
 /// Encodes the parameters, and signs them.
@@ -68,9 +63,8 @@ fn sign(method: &str, keys: &Keys, mut parameters: Vec<(&str, String)>) -> (Stri
 
 /// Classifies an error by the codes of the operations, and the "Common error codes" of the API reference.
 fn explain(action: &str, answer: &Answer) -> CloudError {
-    let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap_or_default();
-    let part = |name: &str| body[name].as_str().unwrap_or_default();
-    let (code, message) = (part("Code"), part("Message"));
+    let body = answer.json(action).unwrap_or_default();
+    let (code, message) = (text(&body, "/Code"), text(&body, "/Message"));
     let fault = match code {
         _ if code.starts_with("Forbidden") || code == "NoPermission" => Fault::Denied,
         _ if code.starts_with("InvalidAccessKeyId")

@@ -7,91 +7,31 @@ mod call;
 pub(crate) mod metadata;
 
 use flannel_entries::cloud::{CloudRoute, Table};
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::client::{Client, RouteState, TableRoute, TableView};
+use crate::json::{items, text};
 use crate::{CloudError, Fault};
 use call::call;
 
 const PAGE: usize = 50;
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct Tables {
-    total_count: usize,
-    router_table_list: TableList,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct TableList {
-    router_table_list_type: Vec<TableItem>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct TableItem {
-    route_table_id: String,
-    route_table_type: String,
-    v_switch_ids: Switches,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct Switches {
-    v_switch_id: Vec<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct Entries {
-    next_token: Option<String>,
-    route_entrys: EntryList,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct EntryList {
-    route_entry: Vec<EntryItem>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct EntryItem {
-    route_entry_id: String,
-    destination_cidr_block: String,
-    r#type: String,
-    next_hops: Hops,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct Hops {
-    next_hop: Vec<Hop>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct Hop {
-    next_hop_type: String,
-    next_hop_id: String,
-}
 
 pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, CloudError> {
     let id = match table {
         Table::Named(id) => id.clone(),
         Table::Detected => detect(client).await?,
     };
-    let mut routes = Vec::new();
-    let mut next: Option<String> = None;
+    let (mut routes, mut next) = (Vec::new(), String::new());
     loop {
         let mut parameters = vec![("RouteTableId", id.clone()), ("MaxResult", "100".to_owned())];
-        parameters.extend(next.take().map(|token| ("NextToken", token)));
-        let page: Entries = call(client, "DescribeRouteEntryList", parameters).await?;
-        routes.extend(page.route_entrys.route_entry.into_iter().filter_map(read));
-        match page.next_token.filter(|token| !token.is_empty()) {
-            Some(token) => next = Some(token),
-            None => return Ok(TableView { id, routes }),
+        if !next.is_empty() {
+            parameters.push(("NextToken", next));
+        }
+        let page = call(client, "DescribeRouteEntryList", parameters).await?;
+        routes.extend(items(&page, "/RouteEntrys/RouteEntry").iter().filter_map(read));
+        next = text(&page, "/NextToken").to_owned();
+        if next.is_empty() {
+            return Ok(TableView { id, routes });
         }
     }
 }
@@ -107,19 +47,20 @@ async fn detect(client: &Client) -> Result<String, CloudError> {
             ("PageNumber", number.to_string()),
             ("PageSize", PAGE.to_string()),
         ];
-        let page: Tables = call(client, ACTION, parameters).await?;
-        let tables = page.router_table_list.router_table_list_type;
-        seen += tables.len();
-        let empty = tables.is_empty();
+        let page = call(client, ACTION, parameters).await?;
+        let tables = items(&page, "/RouterTableList/RouterTableListType");
+        seen += tables.len() as u64;
         for table in tables {
-            if table.v_switch_ids.v_switch_id.contains(&interface.subnet) {
-                return Ok(table.route_table_id);
+            let id = text(table, "/RouteTableId");
+            let mut switches = items(table, "/VSwitchIds/VSwitchId").iter();
+            if switches.any(|switch| *switch == interface.subnet) {
+                return Ok(id.to_owned());
             }
-            if table.route_table_type == "System" {
-                system = Some(table.route_table_id);
+            if text(table, "/RouteTableType") == "System" {
+                system = Some(id.to_owned());
             }
         }
-        if empty || seen >= page.total_count {
+        if tables.is_empty() || seen >= page["TotalCount"].as_u64().unwrap_or_default() {
             let none = || {
                 let why = format!("there is none for {} of {}", interface.subnet, interface.vpc);
                 CloudError::new(Fault::NotFound, ACTION, &why)
@@ -131,19 +72,19 @@ async fn detect(client: &Client) -> Result<String, CloudError> {
     }
 }
 
-fn read(entry: EntryItem) -> Option<TableRoute> {
-    let hop = entry.next_hops.next_hop.into_iter().next().unwrap_or_default();
-    let next_hop = match hop.next_hop_type.as_str() {
-        "Instance" => hop.next_hop_id,
-        other => format!("{other} {}", hop.next_hop_id),
-    };
+fn read(entry: &Value) -> Option<TableRoute> {
+    let hop = items(entry, "/NextHops/NextHop").first().unwrap_or(&Value::Null);
+    let id = text(hop, "/NextHopId");
     Some(TableRoute {
-        id: entry.route_entry_id,
-        destination: entry.destination_cidr_block.parse().ok()?,
-        next_hop,
+        id: text(entry, "/RouteEntryId").to_owned(),
+        destination: text(entry, "/DestinationCidrBlock").parse().ok()?,
+        next_hop: match text(hop, "/NextHopType") {
+            "Instance" => id.to_owned(),
+            other => format!("{other} {id}"),
+        },
         // One that is still being made is as good: it is read again.
         state: RouteState::Active,
-        written: entry.r#type == "Custom",
+        written: text(entry, "/Type") == "Custom",
     })
 }
 
@@ -158,7 +99,7 @@ pub(crate) async fn put(
         ("NextHopType", "Instance".to_owned()),
         ("NextHopId", route.next_hop.clone()),
     ];
-    call::<serde_json::Value>(client, "CreateRouteEntry", parameters).await.map(drop)
+    call(client, "CreateRouteEntry", parameters).await.map(drop)
 }
 
 pub(crate) async fn remove(
@@ -167,5 +108,5 @@ pub(crate) async fn remove(
     found: &TableRoute,
 ) -> Result<(), CloudError> {
     let parameters = vec![("RouteTableId", table.to_owned()), ("RouteEntryId", found.id.clone())];
-    call::<serde_json::Value>(client, "DeleteRouteEntry", parameters).await.map(drop)
+    call(client, "DeleteRouteEntry", parameters).await.map(drop)
 }

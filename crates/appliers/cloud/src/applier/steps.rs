@@ -105,7 +105,7 @@ impl<S: Requester> RouteTask<S> {
                 self.directory.display()
             );
         }
-        let existing = match compare(route, view) {
+        let existing = match compare(route, &view.routes) {
             Ok(()) => {
                 self.wanted.seen(&key);
                 return None;

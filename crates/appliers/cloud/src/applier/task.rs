@@ -290,7 +290,7 @@ impl<S: Requester> RouteTask<S> {
         self.end_comparing(throttled.as_ref().map(ToString::to_string), now);
         match throttled {
             Some(error) => {
-                let told = error.retry_after();
+                let told = error.retry_after;
                 let pause = self.pace.throttled(every, told, now, &mut self.rng);
                 tracing::warn!("{error}: the cloud is not asked again for {pause:.0?}");
             }

@@ -7,7 +7,7 @@ use super::sign::{Scope, ToSign, authorization};
 use crate::client::Client;
 use crate::credentials::variable;
 use crate::crypto::encode;
-use crate::http::{Answer, CloudRequest, Destination, send};
+use crate::http::{Answer, call_api};
 use crate::xml::Element;
 use crate::{CloudError, Fault};
 
@@ -44,9 +44,7 @@ pub(super) async fn call(
     let scope = Scope { time: &time, region, service: "ec2" };
     let authorization = authorization(&keys, &scope, &to_sign);
     headers.push(("authorization", authorization));
-    let ask =
-        CloudRequest { method: Method::POST, url: endpoint, headers, body, to: Destination::Api };
-    let answer = send(ask).await.map_err(|why| CloudError::temporary(action, &why))?;
+    let answer = call_api(action, Method::POST, endpoint, headers, body).await?;
     if answer.is_success() {
         let unreadable =
             |why: String| CloudError::temporary(action, &format!("an unreadable answer: {why}"));

@@ -7,7 +7,7 @@ use http::Method;
 
 use super::call::{domain, explain, form};
 use crate::credentials::{ExpiringKeys, variable};
-use crate::http::{CloudRequest, Destination, send};
+use crate::http::call_api;
 use crate::xml::Element;
 use crate::{CloudError, Fault};
 
@@ -35,14 +35,10 @@ pub(super) async fn find(region: &str) -> Result<Option<ExpiringKeys>, CloudErro
     let parameters = parameters.into_iter().chain([("WebIdentityToken", token.trim())]);
     let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let endpoint = variable(&["AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL"]);
-    let ask = CloudRequest {
-        method: Method::POST,
-        url: endpoint.unwrap_or_else(|| format!("https://sts.{region}.{}", domain(region))),
-        headers: vec![("content-type", "application/x-www-form-urlencoded".to_owned())],
-        body: form(ACTION, VERSION, parameters),
-        to: Destination::Api,
-    };
-    let answer = send(ask).await.map_err(|why| CloudError::temporary(ACTION, &why))?;
+    let url = endpoint.unwrap_or_else(|| format!("https://sts.{region}.{}", domain(region)));
+    let headers = vec![("content-type", "application/x-www-form-urlencoded".to_owned())];
+    let body = form(ACTION, VERSION, parameters);
+    let answer = call_api(ACTION, Method::POST, url, headers, body).await?;
     if !answer.is_success() {
         let error = explain(ACTION, &format!("sts:{ACTION}"), &answer);
         let mut error = error.with_retry_after(answer.retry_after);

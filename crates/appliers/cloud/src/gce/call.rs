@@ -1,25 +1,25 @@
 //! One call of Google's REST API, with a token of the machine.
 
 use http::Method;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::client::Client;
 use crate::credentials::variable;
-use crate::http::{CloudRequest, Destination, send};
+use crate::http::call_api;
+use crate::json::text;
 use crate::{CloudError, Fault};
 
 const DEFAULT_ENDPOINT: &str = "https://compute.googleapis.com";
 
 /// Makes a call. Messages call it by the `permission` that it needs.
-pub(super) async fn call<T: DeserializeOwned>(
+pub(super) async fn call(
     client: &Client,
     method: Method,
     path: &str,
     query: &str,
     body: Option<Value>,
     permission: &str,
-) -> Result<T, CloudError> {
+) -> Result<Value, CloudError> {
     // As gcloud's property api_endpoint_overrides/compute, which ends with the version.
     let base = client.access().endpoint.clone();
     let base = base.or_else(|| variable(&["CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"]));
@@ -29,35 +29,23 @@ pub(super) async fn call<T: DeserializeOwned>(
     let token = client.keys().await?.secret;
     let mut headers = vec![("authorization", format!("Bearer {}", token.reveal()))];
     headers.extend(body.as_ref().map(|_| ("content-type", "application/json".to_owned())));
-    let ask = CloudRequest {
-        method,
-        url: format!("{base}/compute/v1/{path}{query}"),
-        headers,
-        body: body.map(|body| body.to_string()).unwrap_or_default(),
-        to: Destination::Api,
-    };
-    let answer = send(ask).await.map_err(|why| CloudError::temporary(permission, &why))?;
-    let unreadable = |why: String| {
-        let why = format!("HTTP {}, an unreadable answer: {why}", answer.status);
-        CloudError::temporary(permission, &why)
-    };
+    let url = format!("{base}/compute/v1/{path}{query}");
+    let body = body.map(|body| body.to_string()).unwrap_or_default();
+    let answer = call_api(permission, method, url, headers, body).await?;
     if answer.is_success() {
-        return serde_json::from_str(&answer.body).map_err(|error| unreadable(error.to_string()));
+        return answer.json(permission);
     }
-    let body: Value = serde_json::from_str(&answer.body).unwrap_or_default();
-    let error = &body["error"];
-    let reason = error["errors"][0]["reason"].as_str().unwrap_or_default();
-    let message = error["message"].as_str().unwrap_or_default();
+    let body = answer.json(permission).unwrap_or_default();
+    let (reason, message) = (text(&body, "/error/errors/0/reason"), text(&body, "/error/message"));
     Err(explain(permission, answer.status, reason, message).with_retry_after(answer.retry_after))
 }
 
 /// Result of an operation that has ended.
 pub(super) fn explain_operation(permission: &str, operation: &Value) -> Result<(), CloudError> {
     let Some(error) = operation["error"]["errors"].get(0) else { return Ok(()) };
-    let part = |name: &str| error[name].as_str().unwrap_or_default();
     let status =
         operation["httpErrorStatusCode"].as_u64().and_then(|status| u16::try_from(status).ok());
-    Err(explain(permission, status.unwrap_or(400), part("code"), part("message")))
+    Err(explain(permission, status.unwrap_or(400), text(error, "/code"), text(error, "/message")))
 }
 
 fn explain(permission: &str, status: u16, reason: &str, message: &str) -> CloudError {

@@ -17,7 +17,8 @@ use serde_json::json;
 use super::metadata;
 use crate::credentials::{ExpiringKeys, variable};
 use crate::crypto::encode;
-use crate::http::{CloudRequest, Destination, send};
+use crate::http::call_api;
+use crate::json::text;
 use crate::{CloudError, Fault};
 
 const FILE: &str = "GOOGLE_APPLICATION_CREDENTIALS";
@@ -79,22 +80,18 @@ fn wrong(why: &str) -> CloudError {
 /// Requests a token for a service account's key: "Using OAuth 2.0 for Server to Server Applications"
 /// (developers.google.com/identity/protocols/oauth2/service-account#httprest).
 async fn of_key_file(file: &str) -> Result<ExpiringKeys, CloudError> {
-    let text = std::fs::read_to_string(file);
-    let text = text.map_err(|error| wrong(&format!("{FILE} names {file}: {error}")))?;
-    // The text is never shown.
-    let key: KeyFile = serde_json::from_str(&text)
+    let content = std::fs::read_to_string(file);
+    let content = content.map_err(|error| wrong(&format!("{FILE} names {file}: {error}")))?;
+    // The content is never shown.
+    let key: KeyFile = serde_json::from_str(&content)
         .map_err(|_| wrong(&format!("{file}, which {FILE} names, is not a Google key file")))?;
     let assertion = assertion(&key, Timestamp::now())
         .map_err(|why| wrong(&format!("{file}, which {FILE} names, {why}")))?;
-    let ask = CloudRequest {
-        method: Method::POST,
-        url: key.token_uri.clone(),
-        headers: vec![("content-type", "application/x-www-form-urlencoded".to_owned())],
-        body: format!("grant_type={}&assertion={assertion}", encode(GRANT)),
-        to: Destination::Api,
-    };
+    let headers = vec![("content-type", "application/x-www-form-urlencoded".to_owned())];
+    let body = format!("grant_type={}&assertion={assertion}", encode(GRANT));
     let attempt = format!("a token for {}", key.client_email);
-    let answer = send(ask).await.map_err(|why| CloudError::temporary(&attempt, &why))?;
+    let url = key.token_uri.clone();
+    let answer = call_api(&attempt, Method::POST, url, headers, body).await?;
     if answer.is_success() {
         return read(&answer.body)
             .ok_or_else(|| wrong(&format!("{} gives no token", key.token_uri)));
@@ -103,9 +100,9 @@ async fn of_key_file(file: &str) -> Result<ExpiringKeys, CloudError> {
         let error = CloudError::temporary(&attempt, &format!("HTTP {}", answer.status));
         return Err(error.with_retry_after(answer.retry_after));
     }
-    let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap_or_default();
-    let said = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
-    let why = format!("HTTP {}: {} {}", answer.status, said("error"), said("error_description"));
+    let body = answer.json(&attempt).unwrap_or_default();
+    let (error, description) = (text(&body, "/error"), text(&body, "/error_description"));
+    let why = format!("HTTP {}: {error} {description}", answer.status);
     Err(CloudError::new(Fault::Credentials, attempt, &why).with_fix(format!(
         "the key of {file} may have been deleted, or this machine's clock is wrong: make another key, or set the clock"
     )))

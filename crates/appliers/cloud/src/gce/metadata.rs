@@ -4,10 +4,11 @@
 use std::net::IpAddr;
 
 use flannel_entries::cloud::{CloudInterface, CloudNode, Provider};
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::CloudError;
 use crate::credentials::variable;
+use crate::json::{items, text};
 use crate::metadata::Metadata;
 
 const DEFAULT_ENDPOINT: &str = "http://169.254.169.254";
@@ -20,15 +21,6 @@ fn open(place: Option<&str>) -> Metadata {
     service.with_header("metadata-flavor", "Google")
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Interface {
-    ip: String,
-    /// Network, such as `projects/NUMBER/networks/NAME`.
-    network: String,
-    ipv6s: Vec<String>,
-}
-
 pub(crate) async fn node(place: Option<&str>) -> Result<CloudNode, CloudError> {
     let service = open(place);
     let get = |path: &str| {
@@ -36,16 +28,17 @@ pub(crate) async fn node(place: Option<&str>) -> Result<CloudNode, CloudError> {
         let service = &service;
         async move { service.get(&path).await }
     };
-    let text = get("/instance/network-interfaces/?recursive=true").await?;
-    let listed: Vec<Interface> = serde_json::from_str(&text).map_err(|error| {
+    let listed = get("/instance/network-interfaces/?recursive=true").await?;
+    let listed: Vec<Value> = serde_json::from_str(&listed).map_err(|error| {
         CloudError::temporary("the metadata service", &format!("unreadable interfaces: {error}"))
     })?;
-    let interfaces = listed.into_iter().enumerate().map(|(number, interface)| {
-        let Interface { ip, network, ipv6s } = interface;
-        let addresses = std::iter::once(ip).chain(ipv6s);
+    let interfaces = listed.iter().enumerate().map(|(number, interface)| {
+        let ipv6s = items(interface, "/ipv6s").iter().filter_map(Value::as_str);
+        let addresses = std::iter::once(text(interface, "/ip")).chain(ipv6s);
         CloudInterface {
             id: format!("nic{number}"),
-            vpc: network,
+            // Such as `projects/NUMBER/networks/NAME`.
+            vpc: text(interface, "/network").to_owned(),
             subnet: String::new(),
             addresses: addresses.filter_map(|address| address.parse::<IpAddr>().ok()).collect(),
         }

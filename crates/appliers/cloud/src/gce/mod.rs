@@ -12,10 +12,11 @@ use std::time::Duration;
 use flannel_entries::cloud::{CloudRoute, Table};
 use http::Method;
 use ipnet::IpNet;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::client::{Client, MayForward, RouteState, TableRoute, TableView};
+use crate::crypto::encode;
+use crate::json::{items, text};
 use crate::{CloudError, Fault};
 use call::{call, explain_operation};
 
@@ -25,29 +26,6 @@ const POLL: Duration = Duration::from_secs(1);
 const MAX_POLLS: u32 = 100;
 /// Prefix that marks a route as flannel's.
 const NAME: &str = "flannel-";
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Routes {
-    items: Vec<RouteItem>,
-    next_page_token: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct RouteItem {
-    name: String,
-    dest_range: String,
-    network: String,
-    next_hop_instance: String,
-    warnings: Vec<Warning>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Warning {
-    code: String,
-}
 
 /// Name of the network, by which its routes are told from those of others.
 fn network(client: &Client) -> &str {
@@ -61,32 +39,29 @@ fn routes_path(client: &Client) -> String {
 
 pub(crate) async fn view(client: &Client, _table: &Table) -> Result<TableView, CloudError> {
     let network = network(client);
-    let mut routes = Vec::new();
-    let mut next: Option<String> = None;
+    let path = routes_path(client);
+    let (mut routes, mut query) = (Vec::new(), "maxResults=500".to_owned());
     loop {
-        let mut query = "maxResults=500".to_owned();
-        if let Some(token) = next.take() {
-            query += &format!("&pageToken={}", crate::crypto::encode(&token));
-        }
-        let path = routes_path(client);
-        let page: Routes =
-            call(client, Method::GET, &path, &query, None, "compute.routes.list").await?;
-        let ours = |route: &RouteItem| route.network.ends_with(&format!("/networks/{network}"));
-        routes.extend(page.items.into_iter().filter(ours).filter_map(read));
-        match page.next_page_token.filter(|token| !token.is_empty()) {
-            Some(token) => next = Some(token),
-            None => return Ok(TableView { id: network.to_owned(), routes }),
+        let page = call(client, Method::GET, &path, &query, None, "compute.routes.list").await?;
+        let ours =
+            |route: &&Value| text(route, "/network").ends_with(&format!("/networks/{network}"));
+        routes.extend(items(&page, "/items").iter().filter(ours).filter_map(read));
+        match text(&page, "/nextPageToken") {
+            "" => return Ok(TableView { id: network.to_owned(), routes }),
+            token => query = format!("maxResults=500&pageToken={}", encode(token)),
         }
     }
 }
 
-fn read(route: RouteItem) -> Option<TableRoute> {
-    let dead = route.warnings.iter().any(|warning| warning.code == "NEXT_HOP_INSTANCE_NOT_FOUND");
+fn read(route: &Value) -> Option<TableRoute> {
+    let (name, next_hop) = (text(route, "/name"), text(route, "/nextHopInstance"));
+    let mut warnings = items(route, "/warnings").iter();
+    let dead = warnings.any(|warning| warning["code"] == "NEXT_HOP_INSTANCE_NOT_FOUND");
     Some(TableRoute {
-        written: route.name.starts_with(NAME) && !route.next_hop_instance.is_empty(),
-        id: route.name,
-        destination: route.dest_range.parse().ok()?,
-        next_hop: route.next_hop_instance,
+        written: name.starts_with(NAME) && !next_hop.is_empty(),
+        id: name.to_owned(),
+        destination: text(route, "/destRange").parse().ok()?,
+        next_hop: next_hop.to_owned(),
         state: if dead { RouteState::Dead } else { RouteState::Active },
     })
 }
@@ -108,8 +83,7 @@ pub(crate) async fn put(client: &Client, route: &CloudRoute) -> Result<(), Cloud
         "tags": [],
     });
     let path = routes_path(client);
-    let begun: Value =
-        call(client, Method::POST, &path, "", Some(body), "compute.routes.create").await?;
+    let begun = call(client, Method::POST, &path, "", Some(body), "compute.routes.create").await?;
     finish(client, begun, "compute.routes.create").await
 }
 
@@ -119,8 +93,7 @@ pub(crate) async fn remove(
     found: &TableRoute,
 ) -> Result<(), CloudError> {
     let path = format!("{}/{}", routes_path(client), found.id);
-    let begun: Value =
-        call(client, Method::DELETE, &path, "", None, "compute.routes.delete").await?;
+    let begun = call(client, Method::DELETE, &path, "", None, "compute.routes.delete").await?;
     finish(client, begun, "compute.routes.delete").await
 }
 
@@ -145,8 +118,7 @@ pub(crate) async fn let_forward(client: &Client) -> Result<MayForward, CloudErro
     const PERMISSION: &str = "compute.instances.get";
     let node = &client.access().node;
     let path = format!("projects/{}/zones/{}/instances/{}", node.project, node.zone, node.instance);
-    let looked: Result<Value, _> =
-        call(client, Method::GET, &path, "fields=canIpForward", None, PERMISSION).await;
+    let looked = call(client, Method::GET, &path, "fields=canIpForward", None, PERMISSION).await;
     match looked {
         Ok(instance) if instance["canIpForward"] == true => Ok(MayForward::Yes),
         Ok(_) => Err(CloudError::new(

@@ -5,12 +5,12 @@ use flannel_common::hex;
 use flannel_entries::cloud::Keys;
 use http::{Method, Uri};
 use jiff::Timestamp;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::client::Client;
 use crate::crypto::{hmac256, sha256_hex};
-use crate::http::{CloudRequest, Destination, send};
+use crate::http::call_api;
+use crate::json::text;
 use crate::{CloudError, Fault};
 
 const VERSION: &str = "2017-03-12";
@@ -18,11 +18,11 @@ const SERVICE: &str = "vpc";
 const DEFAULT_ENDPOINT: &str = "https://vpc.tencentcloudapi.com";
 const CONTENT: &str = "application/json; charset=utf-8";
 
-pub(super) async fn call<T: DeserializeOwned>(
+pub(super) async fn call(
     client: &Client,
     action: &'static str,
     question: Value,
-) -> Result<T, CloudError> {
+) -> Result<Value, CloudError> {
     let access = client.access();
     let url = access.endpoint.clone().unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
     let keys = client.keys().await?;
@@ -43,20 +43,17 @@ pub(super) async fn call<T: DeserializeOwned>(
         ("x-tc-timestamp", time.to_string()),
     ];
     headers.extend(keys.token.as_ref().map(|token| ("x-tc-token", token.reveal().to_owned())));
-    let ask = CloudRequest { method: Method::POST, url, headers, body, to: Destination::Api };
-    let answer = send(ask).await.map_err(|why| CloudError::temporary(action, &why))?;
-    let unreadable = |why: &str| {
-        let why = format!("HTTP {}, an unreadable answer: {why}", answer.status);
-        CloudError::temporary(action, &why).with_retry_after(answer.retry_after)
-    };
-    let mut root: Value =
-        serde_json::from_str(&answer.body).map_err(|error| unreadable(&error.to_string()))?;
-    let response = root["Response"].take();
+    let answer = call_api(action, Method::POST, url, headers, body).await?;
+    let response = answer.json(action)?["Response"].take();
     // An error may come with HTTP 200.
-    if let Some(error) = response.get("Error") {
-        return Err(explain(action, error).with_retry_after(answer.retry_after));
+    match response.get("Error") {
+        Some(error) => Err(explain(action, error).with_retry_after(answer.retry_after)),
+        None if response.is_null() => {
+            let why = format!("HTTP {}, an answer without a response", answer.status);
+            Err(CloudError::temporary(action, &why).with_retry_after(answer.retry_after))
+        }
+        None => Ok(response),
     }
-    serde_json::from_value(response).map_err(|error| unreadable(&error.to_string()))
 }
 
 /// Value of the header `Authorization`.
@@ -73,10 +70,10 @@ fn authorization(
         format!("POST\n/\n\ncontent-type:{content}\nhost:{host}\n\n{names}\n{}", sha256_hex(body));
     let day = Timestamp::from_second(time).unwrap_or_default().strftime("%Y-%m-%d").to_string();
     let scope = format!("{day}/{service}/tc3_request");
-    let text = format!("TC3-HMAC-SHA256\n{time}\n{scope}\n{}", sha256_hex(&canonical));
+    let to_sign = format!("TC3-HMAC-SHA256\n{time}\n{scope}\n{}", sha256_hex(&canonical));
     let start = format!("TC3{}", keys.secret.reveal()).into_bytes();
     let key = [&day, service, "tc3_request"].iter().fold(start, |key, part| hmac256(&key, part));
-    let signature = hex(&hmac256(&key, &text));
+    let signature = hex(&hmac256(&key, &to_sign));
     format!(
         "TC3-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
         keys.id
@@ -85,8 +82,7 @@ fn authorization(
 
 /// Classifies an error by the "Common error codes" of the API and those of its VPC part.
 fn explain(action: &str, error: &Value) -> CloudError {
-    let part = |name: &str| error[name].as_str().unwrap_or_default();
-    let (code, message) = (part("Code"), part("Message"));
+    let (code, message) = (text(error, "/Code"), text(error, "/Message"));
     let fault = match code {
         _ if code.starts_with("UnauthorizedOperation")
             || code == "AuthFailure.UnauthorizedOperation" =>

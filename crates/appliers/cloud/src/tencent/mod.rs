@@ -7,10 +7,10 @@ mod call;
 pub(crate) mod metadata;
 
 use flannel_entries::cloud::{CloudRoute, Table};
-use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::{Client, RouteState, TableRoute, TableView};
+use crate::json::{items, text};
 use crate::{CloudError, Fault};
 use call::call;
 
@@ -18,43 +18,10 @@ const PAGE: usize = 100;
 /// Kind of a route to a machine, by its address.
 const TO_MACHINE: &str = "NORMAL_CVM";
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct Tables {
-    total_count: usize,
-    route_table_set: Vec<TableItem>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct TableItem {
-    route_table_id: String,
-    main: bool,
-    association_set: Vec<Association>,
-    route_set: Vec<RouteItem>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct Association {
-    subnet_id: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct RouteItem {
-    route_id: u64,
-    destination_cidr_block: String,
-    gateway_type: String,
-    gateway_id: String,
-    route_type: String,
-    enabled: bool,
-}
-
 pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, CloudError> {
     const ACTION: &str = "DescribeRouteTables";
     let interface = &client.access().interface;
-    let mut tables: Vec<TableItem> = Vec::new();
+    let mut tables: Vec<Value> = Vec::new();
     loop {
         // Numbers are texts here.
         let mut question = json!({"Offset": tables.len().to_string(), "Limit": PAGE.to_string()});
@@ -64,53 +31,47 @@ pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, Cl
                 question["Filters"] = json!([{"Name": "vpc-id", "Values": [interface.vpc]}]);
             }
         }
-        let page: Tables = call(client, ACTION, question).await?;
-        let empty = page.route_table_set.is_empty();
-        tables.extend(page.route_table_set);
-        if empty || tables.len() >= page.total_count {
+        let page = call(client, ACTION, question).await?;
+        let found = items(&page, "/RouteTableSet");
+        tables.extend_from_slice(found);
+        let total = page["TotalCount"].as_u64().unwrap_or_default();
+        if found.is_empty() || tables.len() as u64 >= total {
             break;
         }
     }
     // The table of this node's subnet, else the VPC's own.
-    let of_subnet = |table: &TableItem| {
-        table.association_set.iter().any(|association| association.subnet_id == interface.subnet)
+    let of_subnet = |table: &&Value| {
+        let mut associations = items(table, "/AssociationSet").iter();
+        associations.any(|association| association["SubnetId"] == interface.subnet)
     };
     let chosen = match table {
-        Table::Named(_) => tables.pop(),
-        Table::Detected => {
-            let at = tables.iter().position(of_subnet);
-            let at = at.or_else(|| tables.iter().position(|table| table.main));
-            at.map(|at| tables.swap_remove(at))
-        }
+        Table::Named(_) => tables.last(),
+        Table::Detected => tables
+            .iter()
+            .find(of_subnet)
+            .or_else(|| tables.iter().find(|table| table["Main"] == true)),
     };
     let none = || {
         let why = format!("there is none for {table} of {}", interface.vpc);
         CloudError::new(Fault::NotFound, ACTION, &why)
             .with_fix("name one that there is in Backend.RouteTableID")
     };
-    let TableItem { route_table_id, route_set, .. } = chosen.ok_or_else(none)?;
-    Ok(TableView { id: route_table_id, routes: route_set.into_iter().filter_map(read).collect() })
+    let chosen = chosen.ok_or_else(none)?;
+    let routes = items(chosen, "/RouteSet").iter().filter_map(read).collect();
+    Ok(TableView { id: text(chosen, "/RouteTableId").to_owned(), routes })
 }
 
-fn read(route: RouteItem) -> Option<TableRoute> {
-    let RouteItem {
-        route_id,
-        destination_cidr_block,
-        gateway_type,
-        gateway_id,
-        route_type,
-        enabled,
-    } = route;
-    let next_hop = match gateway_type.as_str() {
-        TO_MACHINE => gateway_id,
-        other => format!("{other} {gateway_id}"),
-    };
+fn read(route: &Value) -> Option<TableRoute> {
+    let gateway = text(route, "/GatewayId");
     Some(TableRoute {
-        id: route_id.to_string(),
-        destination: destination_cidr_block.parse().ok()?,
-        next_hop,
-        state: if enabled { RouteState::Active } else { RouteState::Off },
-        written: route_type == "USER",
+        id: route["RouteId"].to_string(),
+        destination: text(route, "/DestinationCidrBlock").parse().ok()?,
+        next_hop: match text(route, "/GatewayType") {
+            TO_MACHINE => gateway.to_owned(),
+            other => format!("{other} {gateway}"),
+        },
+        state: if route["Enabled"] == true { RouteState::Active } else { RouteState::Off },
+        written: text(route, "/RouteType") == "USER",
     })
 }
 
@@ -127,7 +88,7 @@ pub(crate) async fn put(
         "RouteDescription": "flannel",
     });
     let question = json!({"RouteTableId": table, "Routes": [route]});
-    call::<serde_json::Value>(client, "CreateRoutes", question).await.map(drop)
+    call(client, "CreateRoutes", question).await.map(drop)
 }
 
 pub(crate) async fn remove(
@@ -137,5 +98,5 @@ pub(crate) async fn remove(
 ) -> Result<(), CloudError> {
     let id: u64 = found.id.parse().unwrap_or_default();
     let question = json!({"RouteTableId": table, "Routes": [{"RouteId": id}]});
-    call::<serde_json::Value>(client, "DeleteRoutes", question).await.map(drop)
+    call(client, "DeleteRoutes", question).await.map(drop)
 }
