@@ -74,8 +74,8 @@ pub struct Pinger {
 impl Pinger {
     /// `may_fragment`: whether what it sends may be cut into fragments on the way.
     pub fn open(targets: &[IpAddr], may_fragment: bool) -> io::Result<Self> {
-        let v4 = targets.iter().any(IpAddr::is_ipv4).then(|| open_v4(may_fragment));
-        let v6 = targets.iter().any(IpAddr::is_ipv6).then(|| open_v6(may_fragment));
+        let v4 = targets.iter().any(IpAddr::is_ipv4).then(|| open(false, may_fragment));
+        let v6 = targets.iter().any(IpAddr::is_ipv6).then(|| open(true, may_fragment));
         Ok(Self { v4: v4.transpose()?, v6: v6.transpose()?, identifier: fastrand::u16(1..) })
     }
 
@@ -136,23 +136,20 @@ impl Pinger {
     }
 }
 
-fn open_v4(may_fragment: bool) -> io::Result<OwnedFd> {
-    let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
-    let socket = socket_with(AddressFamily::INET, raw, flags, Some(ipproto::ICMP))?;
+fn open(is_ipv6: bool, may_fragment: bool) -> io::Result<OwnedFd> {
+    let (family, protocol) = if is_ipv6 {
+        (AddressFamily::INET6, ipproto::ICMPV6)
+    } else {
+        (AddressFamily::INET, ipproto::ICMP)
+    };
+    let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
     // Neither cut, nor believe what was learned of the path before.
-    let discovery =
-        if may_fragment { Ipv4PathMtuDiscovery::DONT } else { Ipv4PathMtuDiscovery::PROBE };
-    set_ip_mtu_discover(&socket, discovery)?;
-    set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
-    Ok(socket)
-}
-
-fn open_v6(may_fragment: bool) -> io::Result<OwnedFd> {
-    let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
-    let socket = socket_with(AddressFamily::INET6, raw, flags, Some(ipproto::ICMPV6))?;
-    let discovery =
-        if may_fragment { Ipv6PathMtuDiscovery::DONT } else { Ipv6PathMtuDiscovery::PROBE };
-    set_ipv6_mtu_discover(&socket, discovery)?;
+    match (is_ipv6, may_fragment) {
+        (false, false) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE),
+        (false, true) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DONT),
+        (true, false) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::PROBE),
+        (true, true) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT),
+    }?;
     set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
     Ok(socket)
 }

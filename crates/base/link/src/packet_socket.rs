@@ -1,7 +1,9 @@
 //! Sockets for whole frames of one device.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// Opens a socket for frames of this EtherType (`libc::ETH_P_…`) on one device, which does not block. `filter` is a
 /// program of classic BPF; it stands before the first frame can arrive.
@@ -10,14 +12,9 @@ pub fn open_packet_socket(
     ether_type: u16,
     filter: &[libc::sock_filter],
 ) -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers; what is returned is checked. Protocol 0: nothing is received before it is bound.
-    let socket = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
-    if socket < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: it was just opened, and nobody else has it.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // Without a protocol nothing is received before it is bound.
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
     if !filter.is_empty() {
         attach_filter(&socket, filter)?;
     }
