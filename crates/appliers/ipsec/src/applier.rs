@@ -376,7 +376,7 @@ impl<S: Requester> CharonWork<S> {
         let Some(socket) = &mut self.acquires else { return false };
         // An overflow means that there were many.
         while let Ok(datagram) = socket.receive_now() {
-            heard |= messages(datagram).flatten().any(|it| xfrm::read_acquire(it).is_some());
+            heard |= messages(datagram).flatten().any(xfrm::is_acquire);
         }
         heard
     }
@@ -460,7 +460,7 @@ impl<S: Requester> CharonWork<S> {
             );
             let child =
                 Message::default().text("child-id", id).text("force", "yes").text("timeout", "-1");
-            ignore_refusal(vici.command("terminate", &child))?;
+            vici.try_command("terminate", &child)?;
         }
         for name in missing {
             tracing::info!(
@@ -472,7 +472,7 @@ impl<S: Requester> CharonWork<S> {
                 .text("child", name.child())
                 .text("ike", name.to_string())
                 .text("timeout", "-1");
-            ignore_refusal(vici.command("initiate", &child))?;
+            vici.try_command("initiate", &child)?;
         }
         if !stale.is_empty() {
             tracing::info!(
@@ -521,17 +521,5 @@ fn remove(vici: &mut Vici, key: &IpsecKey) -> Result<(), ViciError> {
         IpsecKey::Daemon => Ok(()),
         IpsecKey::Secret(owner) => charon::unload_secret(vici, &secret_id(owner)),
         IpsecKey::Connection(name) => charon::unload_connection(vici, &name.to_string()),
-    }
-}
-
-/// Ignores a refusal: it is checked again later.
-fn ignore_refusal(result: Result<Message, ViciError>) -> Result<(), ViciError> {
-    match result {
-        Err(error) if error.is_refusal() => {
-            tracing::debug!("{error}");
-            Ok(())
-        }
-        Err(error) => Err(error),
-        Ok(_) => Ok(()),
     }
 }

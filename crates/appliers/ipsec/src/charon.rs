@@ -168,21 +168,13 @@ fn remove_stale_pid_file() {
 
 /// Unloads a connection, and ends its tunnels.
 pub(crate) fn unload_connection(vici: &mut Vici, name: &str) -> Result<(), ViciError> {
-    ignore_missing(vici.command("unload-conn", &Message::default().text("name", name)))?;
+    vici.try_command("unload-conn", &Message::default().text("name", name))?;
     let tunnel = Message::default().text("ike", name).text("force", "yes").text("timeout", "-1");
-    ignore_missing(vici.command("terminate", &tunnel))
+    vici.try_command("terminate", &tunnel)
 }
 
 pub(crate) fn unload_secret(vici: &mut Vici, id: &str) -> Result<(), ViciError> {
-    ignore_missing(vici.command("unload-shared", &Message::default().text("id", id)))
-}
-
-/// Ignores that something is gone already.
-fn ignore_missing(result: Result<Message, ViciError>) -> Result<(), ViciError> {
-    match result {
-        Err(ViciError::Refused(_)) | Ok(_) => Ok(()),
-        Err(error) => Err(error),
-    }
+    vici.try_command("unload-shared", &Message::default().text("id", id))
 }
 
 /// Flannel's connections that charon has.

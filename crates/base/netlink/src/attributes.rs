@@ -43,6 +43,10 @@ impl<'a> Attributes<'a> {
         self.get(kind)?.try_into().map(u16::from_ne_bytes).ok()
     }
 
+    pub fn ne32(self, kind: u16) -> Option<u32> {
+        self.get(kind)?.try_into().map(u32::from_ne_bytes).ok()
+    }
+
     /// In network order, as netfilter writes its numbers.
     pub fn be32(self, kind: u16) -> Option<u32> {
         self.get(kind)?.try_into().map(u32::from_be_bytes).ok()
@@ -57,6 +61,11 @@ impl<'a> Attributes<'a> {
 pub fn text(value: &[u8]) -> Option<&str> {
     let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
     std::str::from_utf8(&value[..end]).ok()
+}
+
+/// A number in the machine's order, at this offset.
+pub fn ne32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|four| u32::from_ne_bytes(*four))
 }
 
 /// An address of either family, by its length.

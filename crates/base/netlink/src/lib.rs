@@ -21,7 +21,7 @@ mod socket;
 pub mod verbs;
 pub mod xfrm;
 
-pub use attributes::{AttributeWriter, Attributes, ip, text};
+pub use attributes::{AttributeWriter, Attributes, ip, ne32_at, text};
 pub use connection::{Connection, Writable};
 pub use error::NetlinkError;
 pub use message::{HEADER_LEN, Message, messages};

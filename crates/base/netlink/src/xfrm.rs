@@ -10,7 +10,7 @@ use flannel_common::xfrm::{Direction, EspTunnel, Policy};
 use ipnet::IpNet;
 
 use crate::connection::Writable;
-use crate::{AttributeWriter, Attributes, Message};
+use crate::{AttributeWriter, Attributes, Message, ne32_at};
 
 /// The group that hears when a packet needs a tunnel that is not there.
 pub const ACQUIRE_GROUP: u32 = 1;
@@ -63,21 +63,9 @@ fn read_direction(number: u8) -> Option<Direction> {
     all.into_iter().find(|direction| direction_number(*direction) == number)
 }
 
-/// A policy as the kernel has it.
+/// A policy as the kernel has it. Packets that it is for are let through, in a tunnel or not, or dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedPolicy {
-    pub direction: Direction,
-    pub src: IpNet,
-    pub dst: IpNet,
-    /// Its tunnel, if it asks for exactly one, of ESP.
-    pub tunnel: Option<EspTunnel>,
-    /// Nothing narrows it down, no other goes before it, and nothing but its tunnel is asked for.
-    pub plain: bool,
-}
-
-/// What a policy means for a packet: it is let through, in a tunnel or not, or dropped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyEffect {
     pub direction: Direction,
     pub src: IpNet,
     pub dst: IpNet,
@@ -86,6 +74,10 @@ pub struct PolicyEffect {
     /// Nothing else narrows it down: ports, a device, a mark.
     pub whole: bool,
     pub blocks: bool,
+    /// Its tunnel, if it asks for exactly one, of ESP.
+    pub tunnel: Option<EspTunnel>,
+    /// Nothing narrows it down, no other goes before it, and nothing but its tunnel is asked for.
+    pub plain: bool,
 }
 
 /// A tunnel's one direction, with its keys; these are not read.
@@ -196,32 +188,19 @@ pub fn read_policy(message: Message<'_>) -> Option<ObservedPolicy> {
     let attributes = Attributes(message.payload.get(POLICY_LEN..)?);
     let templates = attributes.get(TEMPLATES).unwrap_or_default();
     let tunnel = (templates.len() == TEMPLATE_LEN).then(|| read_template(templates)).flatten();
-    let priority = number(fields, 0)?;
+    let priority = ne32_at(fields, 0)?;
     let marked = attributes.get(MARK).is_some_and(|mark| mark.iter().any(|byte| *byte != 0));
     let of_interface = attributes.get(INTERFACE_ID).is_some();
-    let plain = anything && action == 0 && priority == 0 && !marked && !of_interface;
-    Some(ObservedPolicy { direction, src, dst, tunnel, plain })
-}
-
-/// What a policy does, as an answer shows it. `None`: it is not a policy.
-pub fn read_policy_effect(message: Message<'_>) -> Option<PolicyEffect> {
-    if message.kind != NEW_POLICY {
-        return None;
-    }
-    let body = message.payload.get(..POLICY_LEN)?;
-    let (src, dst, _) = read_selector(body)?;
-    let [direction, action, ..] = body[POLICY_FIELDS + 8..] else { return None };
-    let attributes = Attributes(message.payload.get(POLICY_LEN..)?);
-    let marked = attributes.get(MARK).is_some_and(|mark| mark.iter().any(|byte| *byte != 0));
-    let ports_and_device = body[32..40].iter().chain(&body[48..56]);
-    let whole = !marked && ports_and_device.into_iter().all(|byte| *byte == 0);
-    Some(PolicyEffect {
-        direction: read_direction(direction)?,
+    let mut ports_and_device = body[32..40].iter().chain(&body[48..56]);
+    Some(ObservedPolicy {
+        direction,
         src,
         dst,
         protocol: body[44],
-        whole,
+        whole: !marked && ports_and_device.all(|byte| *byte == 0),
         blocks: action == BLOCK,
+        tunnel,
+        plain: anything && action == 0 && priority == 0 && !marked && !of_interface,
     })
 }
 
@@ -249,19 +228,13 @@ pub fn read_state(message: Message<'_>) -> Option<State> {
         spi: u32::from_be_bytes(*body[72..].first_chunk()?),
         protocol: body[76],
         src: read_address(&body[80..96], family)?,
-        reqid: number(body, 208)?,
+        reqid: ne32_at(body, 208)?,
     })
 }
 
-/// The ends of the tunnel that a packet needs and that is not there. `None`: the kernel says something else.
-pub fn read_acquire(message: Message<'_>) -> Option<(IpAddr, IpAddr)> {
-    let body = message.payload.get(..24 + 16 + SELECTOR_LEN + POLICY_LEN)?;
-    if message.kind != ACQUIRE {
-        return None;
-    }
-    let template = Attributes(message.payload.get(body.len() + 16..)?).get(TEMPLATES)?;
-    let tunnel = read_template(template.get(..TEMPLATE_LEN)?)?;
-    Some((tunnel.src, tunnel.dst))
+/// Whether the kernel says that a packet needs a tunnel that is not there.
+pub fn is_acquire(message: Message<'_>) -> bool {
+    message.kind == ACQUIRE
 }
 
 fn read_template(template: &[u8]) -> Option<EspTunnel> {
@@ -270,7 +243,7 @@ fn read_template(template: &[u8]) -> Option<EspTunnel> {
     let tunnel = EspTunnel {
         dst: read_address(template.get(..16)?, family)?,
         src: read_address(template.get(28..44)?, family)?,
-        reqid: number(template, 44)?,
+        reqid: ne32_at(template, 44)?,
     };
     (protocol == ESP && mode == MODE_TUNNEL).then_some(tunnel)
 }
@@ -298,10 +271,6 @@ fn read_selector(bytes: &[u8]) -> Option<(IpNet, IpNet, bool)> {
     };
     let anything = bytes[32..40].iter().chain(&bytes[44..56]).all(|byte| *byte == 0);
     Some((net(16, bytes[43])?, net(0, bytes[42])?, anything))
-}
-
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|four| u32::from_ne_bytes(*four))
 }
 
 fn family(address: IpAddr) -> u16 {
@@ -368,7 +337,9 @@ mod tests {
             assert_eq!(written.len(), 16 + POLICY_LEN + 4 + TEMPLATE_LEN);
             let Policy { direction, src, dst, tunnel } = wanted;
             let tunnel = Some(tunnel);
-            let found = ObservedPolicy { direction, src, dst, tunnel, plain: true };
+            let (protocol, whole, blocks, plain) = (0, true, false, true);
+            let found =
+                ObservedPolicy { direction, src, dst, protocol, whole, blocks, tunnel, plain };
             assert_eq!(read(&written), Some(found));
         }
     }
@@ -422,7 +393,7 @@ mod tests {
         #[test]
         fn nonsense_is_read_without_a_panic(kind in 0x10u16..0x20, payload: Vec<u8>) {
             let message = Message { kind, flags: 0, sequence: 0, port: 0, payload: &payload };
-            let _ = (read_policy(message), read_state(message), read_acquire(message));
+            let _ = (read_policy(message), read_state(message));
         }
 
         #[test]
@@ -430,9 +401,9 @@ mod tests {
             let mut written = bytes(&put_policy(&policy(Direction::In)))[16..].to_vec();
             written.truncate(len);
             written.extend(tail);
-            for kind in [NEW_POLICY, NEW_STATE, ACQUIRE] {
+            for kind in [NEW_POLICY, NEW_STATE] {
                 let message = Message { kind, flags: 0, sequence: 0, port: 0, payload: &written };
-                let _ = (read_policy(message), read_state(message), read_acquire(message));
+                let _ = (read_policy(message), read_state(message));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use flannel_common::xfrm::Direction;
-use flannel_netlink::xfrm::{self, PolicyEffect};
+use flannel_netlink::xfrm::{self, ObservedPolicy};
 use flannel_netlink::{Connection, Protocol};
 
 use flannel_state::{Finding, Layer};
@@ -15,7 +15,7 @@ use crate::judge::broken;
 /// What IPsec does with packets of one network namespace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IpsecPolicies {
-    policies: Vec<PolicyEffect>,
+    policies: Vec<ObservedPolicy>,
     /// Directions in which a packet that no policy is for is dropped.
     blocked_by_default: Vec<Direction>,
 }
@@ -25,7 +25,7 @@ impl IpsecPolicies {
     pub(crate) fn read() -> Self {
         let asked = || -> io::Result<Self> {
             let mut kernel = Connection::open(Protocol::Xfrm)?;
-            let policies = kernel.ask_all(&xfrm::list_policies(), xfrm::read_policy_effect)?;
+            let policies = kernel.ask_all(&xfrm::list_policies(), xfrm::read_policy)?;
             // Kernels before 5.15 have no such default.
             let blocked = kernel.ask(&xfrm::get_defaults(), xfrm::read_blocked_by_default)?;
             Ok(Self {
@@ -45,7 +45,7 @@ impl IpsecPolicies {
         dst: IpAddr,
         protocol: Option<u8>,
     ) -> Option<Finding> {
-        let is_for = |policy: &&PolicyEffect| {
+        let is_for = |policy: &&ObservedPolicy| {
             let of_protocol =
                 policy.protocol == 0 || protocol.is_none_or(|protocol| protocol == policy.protocol);
             directions.contains(&policy.direction)
@@ -72,8 +72,8 @@ impl IpsecPolicies {
     }
 }
 
-fn blocked_by(policy: &PolicyEffect) -> Finding {
-    let PolicyEffect { direction, src, dst, .. } = policy;
+fn blocked_by(policy: &ObservedPolicy) -> Finding {
+    let ObservedPolicy { direction, src, dst, .. } = policy;
     let some = match (policy.protocol, policy.whole) {
         (0, true) => String::new(),
         (0, false) => " of some ports, of one device or with a mark".to_owned(),
@@ -90,20 +90,22 @@ fn blocked_by(policy: &PolicyEffect) -> Finding {
 mod tests {
     use super::*;
 
-    fn policy() -> PolicyEffect {
+    fn policy() -> ObservedPolicy {
         let net = |text: &str| text.parse().unwrap();
-        PolicyEffect {
+        ObservedPolicy {
             direction: Direction::Out,
             src: net("10.244.1.0/24"),
             dst: net("10.244.0.0/16"),
             protocol: 0,
             whole: true,
             blocks: true,
+            tunnel: None,
+            plain: false,
         }
     }
 
     fn found(
-        policies: &[PolicyEffect],
+        policies: &[ObservedPolicy],
         blocked_by_default: &[Direction],
         direction: Direction,
         protocol: Option<u8>,
@@ -120,7 +122,7 @@ mod tests {
         let fault = found(&[policy()], &[], Direction::Out, None).unwrap();
         assert_eq!(fault.fix, "ip xfrm policy delete dir out src 10.244.1.0/24 dst 10.244.0.0/16");
         assert!(found(&[policy()], &[], Direction::Forward, None).is_none());
-        let udp = [PolicyEffect { protocol: 17, ..policy() }];
+        let udp = [ObservedPolicy { protocol: 17, ..policy() }];
         assert!(found(&udp, &[], Direction::Out, Some(6)).is_none());
         assert!(found(&udp, &[], Direction::Out, Some(17)).is_some());
     }
@@ -130,7 +132,7 @@ mod tests {
         let fault = found(&[], &[Direction::Forward], Direction::Forward, None).unwrap();
         assert_eq!(fault.fix, "ip xfrm policy setdefault fwd accept");
         assert!(found(&[], &[Direction::Forward], Direction::Out, None).is_none());
-        let tunnel = [PolicyEffect { blocks: false, ..policy() }];
+        let tunnel = [ObservedPolicy { blocks: false, ..policy() }];
         assert!(found(&tunnel, &[Direction::Out], Direction::Out, None).is_none());
         assert!(found(&tunnel, &[Direction::In], Direction::In, None).is_some());
     }

@@ -74,13 +74,33 @@ impl Vici {
     /// Sends a command and returns its answer.
     pub fn command(&mut self, name: &'static str, message: &Message) -> Result<Message, ViciError> {
         self.send(COMMAND, name, Some(message))?;
-        let answer = self.answer(name)?;
+        let (kind, bytes) = self.receive()?;
+        let answer = match kind {
+            ANSWER => Message::read(&bytes)?,
+            UNKNOWN_COMMAND => return Err(ViciError::Unknown(name)),
+            _ => return Err(unexpected()),
+        };
         match answer.get_text("success") {
             Some("no") => {
                 let why = answer.get_text("errmsg").unwrap_or("it does not say why");
                 Err(ViciError::Refused(why.to_owned()))
             }
             _ => Ok(answer),
+        }
+    }
+
+    /// Sends a command that may be refused: what it is for may be done already, and is checked again later.
+    pub(crate) fn try_command(
+        &mut self,
+        name: &'static str,
+        message: &Message,
+    ) -> Result<(), ViciError> {
+        match self.command(name, message) {
+            Err(error) if error.is_refusal() => {
+                tracing::debug!("{error}");
+                Ok(())
+            }
+            done => done.map(drop),
         }
     }
 
@@ -117,15 +137,6 @@ impl Vici {
                 EVENT => {}
                 _ => return Err(unexpected()),
             }
-        }
-    }
-
-    fn answer(&mut self, name: &'static str) -> Result<Message, ViciError> {
-        let (kind, bytes) = self.receive()?;
-        match kind {
-            ANSWER => Ok(Message::read(&bytes)?),
-            UNKNOWN_COMMAND => Err(ViciError::Unknown(name)),
-            _ => Err(unexpected()),
         }
     }
 

@@ -22,13 +22,7 @@ pub(crate) fn run(bytes: &[u8]) {
                 let _ = (rule.target(), rule.asks_for_destination());
             }
         }
-        let effect = xfrm::read_policy_effect(message);
-        if let Some(policy) = xfrm::read_policy(message) {
-            // Both read the same message.
-            let effect = effect.expect("a policy has an effect");
-            assert_eq!((policy.src, policy.dst), (effect.src, effect.dst));
-        }
-        let _ = (xfrm::read_state(message), xfrm::read_acquire(message));
+        let _ = (xfrm::read_policy(message), xfrm::read_state(message));
         assert!(xfrm::read_blocked_by_default(message).len() <= 3);
         attributes(Attributes(message.payload), DEPTH);
     }

@@ -130,7 +130,7 @@ impl Kernel {
         let policies = xfrm.ask_all(&xfrm::list_policies(), xfrm::read_policy)?.unwrap_or_default();
         let ours = |net: &IpNet| self.networks.iter().any(|network| network.contains(net));
         let line = |found: xfrm::ObservedPolicy| {
-            let xfrm::ObservedPolicy { direction, src, dst, tunnel, plain } = found;
+            let xfrm::ObservedPolicy { direction, src, dst, tunnel, plain, .. } = found;
             let line = match tunnel {
                 Some(tunnel) => {
                     let reqid = tunnel.reqid;
