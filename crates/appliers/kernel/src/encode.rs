@@ -43,28 +43,12 @@ pub(crate) fn create_link(link: &Link, parent: Option<u32>) -> Request {
 
 /// One change to an existing device. Each is a request of its own, so that a refused one does not keep the others
 /// from being made, and is known by name.
-fn alter<const N: usize>(index: u32, attributes: [LinkAttribute; N]) -> Request {
+pub(crate) fn alter<const N: usize>(index: u32, attributes: [LinkAttribute; N]) -> Request {
     Request::set_link(indexed_link(index, attributes))
-}
-
-pub(crate) fn set_mac(index: u32, mac: Mac) -> Request {
-    alter(index, [mac_attribute(mac)])
-}
-
-pub(crate) fn set_mtu(index: u32, mtu: u32) -> Request {
-    alter(index, [LinkAttribute::Mtu(mtu)])
 }
 
 pub(crate) fn set_name(index: u32, name: IfName) -> Request {
     alter(index, [LinkAttribute::IfName(name.to_string())])
-}
-
-pub(crate) fn release_from_master(index: u32) -> Request {
-    alter(index, [LinkAttribute::Controller(0)])
-}
-
-pub(crate) fn clear_protodown(index: u32) -> Request {
-    alter(index, [LinkAttribute::ProtoDown(0)])
 }
 
 /// Sets or clears the flags of a device.

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use crate::links::Links;
 use crate::observed::{ObservedRoute, RouteKind};
-use crate::wanted::WantedOfKernel as _;
+use crate::wanted::{carriers, routes_to};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Hazard {
@@ -128,7 +128,7 @@ pub(crate) fn peers_around<'a, S: Ord + Clone>(
 ) -> impl Iterator<Item = &'a flannel_entries::kernel::Route> {
     (0..=net.prefix_len())
         .filter_map(move |length| IpNet::new(net.addr(), length).ok())
-        .flat_map(|around| wanted.routes_to(around.trunc()))
+        .flat_map(|around| routes_to(wanted, around.trunc()))
         .filter_map(|entry| match entry {
             Entry::Route(route) if ownership.leads_to_a_peer(route) => Some(route),
             _ => None,
@@ -158,14 +158,14 @@ pub(crate) fn forwarding_settings<S: Ord + Clone>(
     links: &Links,
 ) -> Vec<String> {
     let mut settings = Vec::new();
-    let mut devices: Vec<IfName> = wanted.carriers(Family::V4).collect();
+    let mut devices: Vec<IfName> = carriers(wanted, Family::V4).collect();
     if !devices.is_empty() {
         devices.extend(pods_devices(wanted, ownership, links).map(|(link, _)| link));
         settings.push("net/ipv4/ip_forward".to_owned());
         // The device that a packet comes in by decides whether it is forwarded.
         settings.extend(devices.iter().map(|name| format!("net/ipv4/conf/{name}/forwarding")));
     }
-    if wanted.carriers(Family::V6).next().is_some() {
+    if carriers(wanted, Family::V6).next().is_some() {
         settings.push("net/ipv6/conf/all/forwarding".to_owned());
     }
     settings

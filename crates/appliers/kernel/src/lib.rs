@@ -17,6 +17,8 @@ mod ownership;
 mod reconciler;
 mod repairs;
 mod settings;
+#[cfg(test)]
+mod testing;
 mod wanted;
 mod wireguard;
 

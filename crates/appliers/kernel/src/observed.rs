@@ -14,7 +14,7 @@ use netlink_packet_route::neighbour::{
 };
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHopFlags,
-    RouteProtocol, RouteType,
+    RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -39,26 +39,6 @@ pub(crate) struct ObservedLink {
     pub(crate) protodown: bool,
     /// `None` for a kind that we do not make.
     pub(crate) kind: Option<ObservedKind>,
-}
-
-#[cfg(test)]
-impl ObservedLink {
-    /// A device that is up and has no special settings.
-    pub(crate) fn plain(index: u32, name: &str) -> Self {
-        Self {
-            index,
-            name: IfName::new(name).unwrap(),
-            mac: None,
-            mtu: 1500,
-            up: true,
-            carrier: true,
-            loopback: false,
-            master: None,
-            noarp: false,
-            protodown: false,
-            kind: None,
-        }
-    }
 }
 
 /// Kinds of devices that we make, as the kernel shows them. See [`flannel_entries::kernel::LinkKind`].
@@ -373,7 +353,7 @@ fn route(message: &RouteMessage) -> Option<ObservedRoute> {
     Some(ObservedRoute {
         dst: destination(message)?,
         metric,
-        protocol: protocol_number(header.protocol),
+        protocol: header.protocol.into(),
         kind: match header.kind {
             RouteType::Unicast => RouteKind::Unicast,
             RouteType::BlackHole => RouteKind::Blackhole,
@@ -383,10 +363,6 @@ fn route(message: &RouteMessage) -> Option<ObservedRoute> {
         has_extras,
         hops,
     })
-}
-
-fn protocol_number(protocol: RouteProtocol) -> u8 {
-    protocol.into()
 }
 
 pub(crate) fn route_ip(address: &RouteAddress) -> Option<IpAddr> {

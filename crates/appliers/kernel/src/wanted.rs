@@ -19,68 +19,58 @@ pub(crate) const REPAIRS: RepairPolicy = RepairPolicy {
     refused: Backoff::new(Duration::from_millis(50), Duration::from_secs(30)),
 };
 
-/// Questions to the desired state that are special to the kernel.
-pub(crate) trait WantedOfKernel {
-    fn links(&self) -> impl Iterator<Item = &Link>;
-
-    /// Marks all entries on a device to be written again, because the device was made again.
-    fn rewrite_all_on(&mut self, name: IfName);
-
-    /// Marks the routes to a destination to be written again, because a removal may have hit them.
-    fn rewrite_routes_to(&mut self, dst: IpNet);
-
-    /// Wanted routes of exactly this destination, best metric first.
-    fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = &Entry>;
-
-    /// All wanted routes of a family.
-    fn routes(&self, family: Family) -> impl Iterator<Item = &Entry>;
-
-    /// Whether any entry is on this device, or a device of ours has it as its parent.
-    fn refers_to(&self, name: IfName) -> bool;
-
-    /// Devices that packets of this family are routed to, or come in by.
-    fn carriers(&self, family: Family) -> impl Iterator<Item = IfName>;
+pub(crate) fn links<S: Ord + Clone>(wanted: &Wanted<S, Entry>) -> impl Iterator<Item = &Link> {
+    wanted.iter().map_while(|entry| match entry {
+        Entry::Link(link) => Some(&**link),
+        _ => None,
+    })
 }
 
-impl<S: Ord + Clone> WantedOfKernel for Wanted<S, Entry> {
-    fn links(&self) -> impl Iterator<Item = &Link> {
-        self.iter().map_while(|entry| match entry {
-            Entry::Link(link) => Some(&**link),
-            _ => None,
-        })
-    }
+/// Marks all entries on a device to be written again, because the device was made again.
+pub(crate) fn rewrite_all_on<S: Ord + Clone>(wanted: &mut Wanted<S, Entry>, name: IfName) {
+    wanted.rewrite_where(|entry, good| match entry {
+        Entry::Sysctl(_) => true,
+        Entry::Link(link) => link.kind.parent() == Some(name) && !good,
+        entry => entry.link() == Some(name),
+    });
+}
 
-    fn rewrite_all_on(&mut self, name: IfName) {
-        self.rewrite_where(|entry, good| match entry {
-            Entry::Sysctl(_) => true,
-            Entry::Link(link) => link.kind.parent() == Some(name) && !good,
-            entry => entry.link() == Some(name),
-        });
-    }
+/// Marks the routes to a destination to be written again, because a removal may have hit them.
+pub(crate) fn rewrite_routes_to<S: Ord + Clone>(wanted: &mut Wanted<S, Entry>, dst: IpNet) {
+    let keys: Vec<Key> = routes_to(wanted, dst).map(Entry::key).collect();
+    keys.iter().for_each(|key| wanted.mark(key));
+}
 
-    fn rewrite_routes_to(&mut self, dst: IpNet) {
-        let keys: Vec<Key> = self.routes_to(dst).map(Entry::key).collect();
-        keys.iter().for_each(|key| self.mark(key));
-    }
+/// Wanted routes of exactly this destination, best metric first.
+pub(crate) fn routes_to<S: Ord + Clone>(
+    wanted: &Wanted<S, Entry>,
+    dst: IpNet,
+) -> impl Iterator<Item = &Entry> {
+    wanted.range(Key::Route(dst, 0)..=Key::Route(dst, u32::MAX))
+}
 
-    fn routes_to(&self, dst: IpNet) -> impl Iterator<Item = &Entry> {
-        self.range(Key::Route(dst, 0)..=Key::Route(dst, u32::MAX))
-    }
+/// All wanted routes of a family.
+pub(crate) fn routes<S: Ord + Clone>(
+    wanted: &Wanted<S, Entry>,
+    family: Family,
+) -> impl Iterator<Item = &Entry> {
+    let ipv6 = Key::Route(Ipv6Net::default().into(), 0);
+    let (from, to) = match family {
+        Family::V4 => (Key::Route(Ipv4Net::default().into(), 0), Bound::Excluded(ipv6)),
+        Family::V6 => (ipv6, Bound::Unbounded),
+    };
+    wanted.range((Bound::Included(from), to))
+}
 
-    fn routes(&self, family: Family) -> impl Iterator<Item = &Entry> {
-        let ipv6 = Key::Route(Ipv6Net::default().into(), 0);
-        let (from, to) = match family {
-            Family::V4 => (Key::Route(Ipv4Net::default().into(), 0), Bound::Excluded(ipv6)),
-            Family::V6 => (ipv6, Bound::Unbounded),
-        };
-        self.range((Bound::Included(from), to))
-    }
+/// Whether any entry is on this device, or a device of ours has it as its parent.
+pub(crate) fn refers_to<S: Ord + Clone>(wanted: &Wanted<S, Entry>, name: IfName) -> bool {
+    wanted.devices().any(|(device, _)| *device == name)
+}
 
-    fn refers_to(&self, name: IfName) -> bool {
-        self.devices().any(|(device, _)| *device == name)
-    }
-
-    fn carriers(&self, family: Family) -> impl Iterator<Item = IfName> {
-        self.devices().filter(move |(_, carries)| *carries == Some(family)).map(|(name, _)| *name)
-    }
+/// Devices that packets of this family are routed to, or come in by.
+pub(crate) fn carriers<S: Ord + Clone>(
+    wanted: &Wanted<S, Entry>,
+    family: Family,
+) -> impl Iterator<Item = IfName> {
+    wanted.devices().filter(move |(_, carries)| *carries == Some(family)).map(|(name, _)| *name)
 }

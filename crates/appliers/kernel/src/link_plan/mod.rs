@@ -6,7 +6,8 @@ mod vxlan;
 use flannel_common::IfName;
 use flannel_entries::kernel::{Link, LinkKind, Ownership};
 use flannel_netlink::Request;
-use netlink_packet_route::link::LinkFlags;
+use flannel_netlink::verbs::mac_attribute;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags};
 
 use crate::encode;
 use crate::links::Links;
@@ -157,19 +158,21 @@ fn changes(link: &Link, observed: &ObservedLink) -> Vec<Step> {
         steps.push(Step { what, request, recreate_if_refused })
     };
     if observed.master.is_some() {
-        step("it has a master".to_owned(), true, encode::release_from_master(index));
+        let request = encode::alter(index, [LinkAttribute::Controller(0)]);
+        step("it has a master".to_owned(), true, request);
     }
     if let Some(mac) = link.mac
         && observed.mac != Some(mac)
     {
-        step(format!("its MAC is not {mac}"), true, encode::set_mac(index, mac));
+        let request = encode::alter(index, [mac_attribute(mac)]);
+        step(format!("its MAC is not {mac}"), true, request);
     }
     if observed.mtu != link.mtu {
         let what = format!("its MTU is {}, not {}", observed.mtu, link.mtu);
-        step(what, false, encode::set_mtu(index, link.mtu));
+        step(what, false, encode::alter(index, [LinkAttribute::Mtu(link.mtu)]));
     }
     if observed.protodown {
-        let request = encode::clear_protodown(index);
+        let request = encode::alter(index, [LinkAttribute::ProtoDown(0)]);
         step("it is held down (protodown)".to_owned(), true, request);
     }
     if !observed.up {

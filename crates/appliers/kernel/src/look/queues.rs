@@ -3,7 +3,7 @@
 
 use std::io;
 
-use flannel_netlink::{Attributes, Writable};
+use flannel_netlink::{Attributes, Writable, ne32_at};
 
 use super::{Kernel, not};
 
@@ -163,10 +163,10 @@ fn read_queue(payload: &[u8]) -> Option<FoundQueue> {
     let counts = attributes.nested(TCA_STATS2)?.get(TCA_STATS_QUEUE).unwrap_or_default();
     let options = attributes.get(TCA_OPTIONS).unwrap_or_default();
     Some(FoundQueue {
-        link: number(header, 4)?,
-        is_root: number(header, 12)? == AT_ROOT,
-        drops: number(counts, 8).unwrap_or_default().into(),
-        waiting: number(counts, 0).unwrap_or_default(),
+        link: ne32_at(header, 4)?,
+        is_root: ne32_at(header, 12)? == AT_ROOT,
+        drops: ne32_at(counts, 8).unwrap_or_default().into(),
+        waiting: ne32_at(counts, 0).unwrap_or_default(),
         setting: setting(&kind, options),
         kind,
     })
@@ -177,11 +177,11 @@ fn setting(kind: &str, options: &[u8]) -> QueueSetting {
         "tbf" => {
             let options = Attributes(options);
             let long = options.get(TCA_TBF_RATE64).and_then(|bytes| bytes.try_into().ok());
-            let rate = options.get(TCA_TBF_PARMS).and_then(|bytes| number(bytes, 8));
+            let rate = options.get(TCA_TBF_PARMS).and_then(|bytes| ne32_at(bytes, 8));
             long.map(u64::from_ne_bytes).or(rate.map(u64::from)).map(QueueSetting::Rate)
         }
-        "pfifo" | "bfifo" => number(options, 0).map(QueueSetting::Limit),
-        "netem" => number(options, 0).zip(number(options, 8)).map(|(ticks, lost)| {
+        "pfifo" | "bfifo" => ne32_at(options, 0).map(QueueSetting::Limit),
+        "netem" => ne32_at(options, 0).zip(ne32_at(options, 8)).map(|(ticks, lost)| {
             // A tick has 64 nanoseconds.
             let delay = u64::from(ticks) * 64 / 1_000;
             // A share of 2³², rounded: 30 % is a little less there.
@@ -198,7 +198,7 @@ fn read_filter(payload: &[u8], place: FilterPlace) -> Option<FoundFilter> {
     let attributes = Attributes(attributes);
     let kind = attributes.text(TCA_KIND)?.to_owned();
     let options = attributes.nested(TCA_OPTIONS)?;
-    let info = number(header, 16)?;
+    let info = ne32_at(header, 16)?;
     let protocol = u16::from_be(info as u16);
     // Number of the option that holds the actions, by kind.
     let actions = match kind.as_str() {
@@ -222,17 +222,17 @@ fn read_filter(payload: &[u8], place: FilterPlace) -> Option<FoundFilter> {
         let found = read_action(action);
         if found != FilterEffect::Other {
             let basic = action.nested(TCA_ACT_STATS).and_then(|stats| stats.get(TCA_STATS_BASIC));
-            packets = basic.and_then(|basic| number(basic, 8)).map(u64::from);
+            packets = basic.and_then(|basic| ne32_at(basic, 8)).map(u64::from);
             effect = found;
             break;
         }
     }
-    let decides = options.get(TCA_BPF_FLAGS).and_then(|flags| number(flags, 0)) == Some(1);
+    let decides = options.get(TCA_BPF_FLAGS).and_then(|flags| ne32_at(flags, 0)) == Some(1);
     if kind == "bpf" && decides {
         effect = FilterEffect::Program;
     }
     Some(FoundFilter {
-        link: number(header, 4)?,
+        link: ne32_at(header, 4)?,
         place,
         kind,
         priority: (info >> 16) as u16,
@@ -247,11 +247,11 @@ fn read_action(action: Attributes<'_>) -> FilterEffect {
     let options = action.nested(TCA_ACT_OPTIONS).unwrap_or_default();
     let parameters = options.get(ACTION_PARAMETERS).unwrap_or_default();
     match action.text(TCA_ACT_KIND) {
-        Some("gact") if number(parameters, 8) == Some(SHOT) => FilterEffect::Drops,
+        Some("gact") if ne32_at(parameters, 8) == Some(SHOT) => FilterEffect::Drops,
         // The action may drop a share of them.
         Some("gact") if options.get(3).is_some() => FilterEffect::Polices,
-        Some("mirred") if number(parameters, 8) == Some(STOLEN) => {
-            number(parameters, 24).map_or(FilterEffect::Other, FilterEffect::Redirects)
+        Some("mirred") if ne32_at(parameters, 8) == Some(STOLEN) => {
+            ne32_at(parameters, 24).map_or(FilterEffect::Other, FilterEffect::Redirects)
         }
         Some("police") => FilterEffect::Polices,
         Some(
@@ -269,8 +269,8 @@ fn read_words(selector: &[u8]) -> Option<FilterSelector> {
     let mut words = Vec::new();
     for key in selector.get(16..)?.chunks_exact(16).take(count) {
         let be = |at: usize| key.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
-        let (mask, value, offset) = (be(0)?, be(4)?, number(key, 8)?.cast_signed());
-        if number(key, 12)? != 0 {
+        let (mask, value, offset) = (be(0)?, be(4)?, ne32_at(key, 8)?.cast_signed());
+        if ne32_at(key, 12)? != 0 {
             // The offset depends on the packet itself.
             return Some(FilterSelector::Unknown);
         }
@@ -278,8 +278,4 @@ fn read_words(selector: &[u8]) -> Option<FilterSelector> {
     }
     let everything = words.iter().all(|(mask, ..)| *mask == 0);
     Some(if everything { FilterSelector::Everything } else { FilterSelector::Words(words) })
-}
-
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }

@@ -17,7 +17,7 @@ use crate::observed::{
 };
 use crate::ownership::{self, PROTOCOL_KERNEL};
 use crate::settings;
-use crate::wanted::WantedOfKernel as _;
+use crate::wanted;
 
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn hear(&mut self, event: Event, by: u32, now: Instant) {
@@ -108,7 +108,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(super) fn is_referenced(&self, name: IfName) -> bool {
-        self.ownership.links.contains(&name) || self.wanted.refers_to(name)
+        self.ownership.links.contains(&name) || wanted::refers_to(&self.wanted, name)
     }
 
     /// Notes that a route that is not ours has changed: paths to peers may have changed too.
@@ -135,7 +135,7 @@ impl<S: Ord + Clone> Reconciler<S> {
     }
 
     pub(super) fn compare_links(&mut self, now: Instant) {
-        let links: Vec<Link> = self.wanted.links().cloned().collect();
+        let links: Vec<Link> = wanted::links(&self.wanted).cloned().collect();
         for link in links {
             let key = Key::Link(link.name);
             match plan_link(&link, self.link_context()) {
@@ -276,18 +276,8 @@ impl<S: Ord + Clone> Reconciler<S> {
             let set = match self.wanted.get(&key) {
                 Some(Entry::Sysctl(sysctl)) => settings::sysctl_is_set(sysctl),
                 Some(Entry::Offload(offload)) => settings::offload_is_set(offload),
-                Some(
-                    Entry::Link(_)
-                    | Entry::WireguardIdentity(_)
-                    | Entry::WireguardPeer(_)
-                    | Entry::Policy(_)
-                    | Entry::Address(_)
-                    | Entry::Route(_)
-                    | Entry::Blackhole(_)
-                    | Entry::Neighbour(_)
-                    | Entry::Fdb(_),
-                )
-                | None => continue,
+                // `found_by` names all that are read.
+                _ => continue,
             };
             if set { self.wanted.seen(&key) } else { self.missing(&key, 0, now) }
         }

@@ -4,26 +4,25 @@ use std::io;
 use std::time::Instant;
 
 use flannel_common::IfName;
-use flannel_entries::kernel::{IpTunnel, Key, Link, LinkKind, Vxlan};
+use flannel_entries::kernel::{Key, Link, LinkKind, Vxlan};
+use flannel_netlink::verbs::{indexed_link, named_link};
 use flannel_netlink::{NetlinkError, Request};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use netlink_packet_route::nsid::NsidAttribute;
 
 use super::Reconciler;
 use crate::encode::{self, dump};
 use crate::link_plan::{LinkPlan, Step, plan_link};
 use crate::observed::{Observed, ObservedLink};
-use crate::wanted::WantedOfKernel as _;
+use crate::wanted;
 
 /// Number of steps: enough to remove what is in the way, take a device back under its name, and change it.
 const MAX_STEPS: usize = 6;
 
 impl<S: Ord + Clone> Reconciler<S> {
     pub(super) fn flush_links(&mut self, now: Instant) -> io::Result<()> {
-        let dirty: Vec<Link> = self
-            .wanted
-            .links()
+        let dirty: Vec<Link> = wanted::links(&self.wanted)
             .filter(|link| self.wanted.is_marked(&Key::Link(link.name)))
             .cloned()
             .collect();
@@ -156,54 +155,42 @@ impl<S: Ord + Clone> Reconciler<S> {
         if let Err(error) = created {
             return Ok(Err(self.explain(link, &error)?));
         }
-        self.read_link(LinkAttribute::IfName(link.name.to_string()))?;
-        self.wanted.rewrite_all_on(link.name);
+        self.learn_link(named_link(link.name.as_str(), []))?;
+        wanted::rewrite_all_on(&mut self.wanted, link.name);
         Ok(Ok(()))
     }
 
     /// Why a device cannot be made, with what is in its way and the fix.
     fn explain(&mut self, link: &Link, error: &NetlinkError) -> io::Result<String> {
-        match &link.kind {
-            LinkKind::Vxlan(vxlan) => self.explain_vxlan(link, vxlan, error),
-            LinkKind::IpTunnel(tunnel) => Ok(self.explain_ip_tunnel(link, tunnel, error)),
-            LinkKind::Wireguard | LinkKind::Dummy if error.errno == libc::EOPNOTSUPP => {
-                Ok(lacks_kind(link, error))
-            }
-            LinkKind::Wireguard | LinkKind::Tun | LinkKind::Dummy => Ok(error.to_string()),
+        if error.errno == libc::EOPNOTSUPP {
+            return Ok(lacks_kind(link, error));
         }
-    }
-
-    fn explain_ip_tunnel(&self, link: &Link, wanted: &IpTunnel, error: &NetlinkError) -> String {
         let around = self.link_context();
         let same = |other: &&ObservedLink| around.receives_the_same(&link.kind, other);
         let near = around.links.iter().map(|(other, _)| other).find(same).map(|other| other.name);
-        match (error.errno, near) {
-            (libc::EEXIST, Some(name)) => format!(
+        match (&link.kind, near) {
+            (LinkKind::Vxlan(vxlan), near) => self.explain_vxlan(link, vxlan, near, error),
+            (LinkKind::IpTunnel(wanted), Some(name)) if error.errno == libc::EEXIST => Ok(format!(
                 "{name} is in the way, a device of the kind {} with the same local address {} that is not \
-                 flannel's: remove it (ip link del {name})",
+                     flannel's: remove it (ip link del {name})",
                 wanted.kind.name(),
                 wanted.local
-            ),
-            (libc::EOPNOTSUPP, _) => lacks_kind(link, error),
-            _ => error.to_string(),
+            )),
+            _ => Ok(error.to_string()),
         }
     }
 
+    /// The same for a vxlan device; `near` receives its packets.
     fn explain_vxlan(
         &mut self,
         link: &Link,
         wanted: &Vxlan,
+        near: Option<IfName>,
         error: &NetlinkError,
     ) -> io::Result<String> {
-        let around = self.link_context();
-        let (vni, port) = (wanted.vni, around.port(wanted));
+        let (vni, port) = (wanted.vni, self.link_context().port(wanted));
         let elsewhere = "or give flannel another Backend.VNI or Backend.Port on all nodes";
-        let near = around
-            .links
-            .iter()
-            .map(|(other, _)| other)
-            .find(|other| around.receives_the_same(&link.kind, other));
-        Ok(match (error.errno, near.map(|other| other.name)) {
+        Ok(match (error.errno, near) {
             (libc::EEXIST, Some(name)) => format!(
                 "{name} is in the way, a vxlan device with the same VNI {vni} and port {port} that is \
                  not flannel's: remove it (ip link del {name}), {elsewhere}"
@@ -225,7 +212,6 @@ impl<S: Ord + Clone> Reconciler<S> {
                  'sport = :{port}', ip -d link show type vxlan): stop it, or give flannel another \
                  Backend.Port on all nodes"
             ),
-            (libc::EOPNOTSUPP, _) => lacks_kind(link, error),
             _ => error.to_string(),
         })
     }
@@ -297,15 +283,7 @@ impl<S: Ord + Clone> Reconciler<S> {
 
     /// Reads a device that we have just written.
     fn refresh_link(&mut self, index: u32) -> io::Result<()> {
-        let mut message = LinkMessage::default();
-        message.header.index = index;
-        self.learn_link(message)
-    }
-
-    fn read_link(&mut self, by: LinkAttribute) -> io::Result<()> {
-        let mut message = LinkMessage::default();
-        message.attributes.push(by);
-        self.learn_link(message)
+        self.learn_link(indexed_link(index, []))
     }
 
     fn learn_link(&mut self, message: LinkMessage) -> io::Result<()> {

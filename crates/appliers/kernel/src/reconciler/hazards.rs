@@ -19,8 +19,7 @@ use crate::hazards::{
     Hazard, first_host, forwarding_settings, in_the_main_table, peers_around, pods_devices,
 };
 use crate::observed::{ObservedRoute, RouteKind, destination};
-use crate::settings;
-use crate::wanted::WantedOfKernel as _;
+use crate::{settings, wanted};
 
 /// Pause between two looks: if something changes all the time, looking takes a twentieth of a processor at most.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
@@ -257,11 +256,11 @@ impl<S: Ord + Clone> Reconciler<S> {
         family: Family,
     ) -> impl Iterator<Item = &'a Route> {
         let entries: Box<dyn Iterator<Item = &'a Entry>> = match due {
-            HazardScope::Everything => Box::new(self.wanted.routes(family)),
+            HazardScope::Everything => Box::new(wanted::routes(&self.wanted, family)),
             HazardScope::Peers(peers) => {
                 let of_family = move |peer: &&IpNet| Family::of(peer.addr()) == family;
                 let peers = peers.iter().filter(of_family);
-                Box::new(peers.flat_map(|peer| self.wanted.routes_to(*peer)))
+                Box::new(peers.flat_map(|peer| wanted::routes_to(&self.wanted, *peer)))
             }
         };
         entries.filter_map(|entry| match entry {

@@ -24,7 +24,7 @@ const MAX_GREETINGS: usize = 16;
 pub(super) struct Tunnels {
     /// Opened when it is first needed.
     kernel: Option<Wireguard>,
-    removals: Vec<(IfName, PublicKey)>,
+    pub(super) removals: Vec<(IfName, PublicKey)>,
     pub(super) next_look: Option<Instant>,
 }
 
@@ -179,10 +179,6 @@ impl<S: Ord + Clone> Reconciler<S> {
                 Ok(())
             }
         }
-    }
-
-    pub(super) fn forget_wireguard_peer(&mut self, link: IfName, key: PublicKey) {
-        self.tunnels.removals.push((link, key));
     }
 
     pub(super) fn flush_wireguard_removals(&mut self) -> io::Result<()> {

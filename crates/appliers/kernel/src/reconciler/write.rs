@@ -11,8 +11,7 @@ use flannel_wanted::Batch;
 use ipnet::IpNet;
 
 use super::Reconciler;
-use crate::wanted::WantedOfKernel as _;
-use crate::{encode, settings};
+use crate::{encode, settings, wanted};
 
 impl<S: Ord + Clone> Reconciler<S> {
     /// Removes entries by key alone, because the version that was wanted last need not be the one that was written.
@@ -28,11 +27,11 @@ impl<S: Ord + Clone> Reconciler<S> {
                 Entry::Neighbour(e) => on(e.link).map(|link| encode::delete_neighbour(link, e.ip)),
                 Entry::Fdb(e) => on(e.link).map(|link| encode::delete_fdb(link, e.mac, None)),
                 Entry::WireguardPeer(e) => {
-                    self.forget_wireguard_peer(e.link, e.public_key);
+                    self.tunnels.removals.push((e.link, e.public_key));
                     None
                 }
                 Entry::Policy(e) => {
-                    self.forget_policy(e);
+                    self.policies.removals.push((e.direction, e.src, e.dst));
                     None
                 }
                 // A key goes with its device. Settings stay as they are: what they were before is not known.
@@ -117,7 +116,7 @@ impl<S: Ord + Clone> Reconciler<S> {
         // the same subnet.
         for key in &keys {
             if let Key::Route(dst, 0) = key {
-                self.wanted.rewrite_routes_to(*dst);
+                wanted::rewrite_routes_to(&mut self.wanted, *dst);
             }
         }
         for key in &keys {

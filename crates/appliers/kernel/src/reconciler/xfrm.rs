@@ -20,7 +20,7 @@ use crate::ownership;
 pub(super) struct Policies {
     /// Opened when it is first needed. A kernel without IPsec has none.
     kernel: Option<Connection>,
-    removals: Vec<(Direction, IpNet, IpNet)>,
+    pub(super) removals: Vec<(Direction, IpNet, IpNet)>,
     /// Netlink port of whoever has changed them.
     pub(super) changed_by: Option<u32>,
 }
@@ -110,10 +110,6 @@ impl<S: Ord + Clone> Reconciler<S> {
                 Ok(())
             }
         }
-    }
-
-    pub(super) fn forget_policy(&mut self, policy: &Policy) {
-        self.policies.removals.push((policy.direction, policy.src, policy.dst));
     }
 
     pub(super) fn flush_policy_removals(&mut self) -> io::Result<()> {

@@ -155,8 +155,8 @@ impl ObservedDevice {
         if let Some(port) = attributes.ne16(device::PORT) {
             self.port = port;
         }
-        if let Some(mark) = attributes.get(device::FWMARK).and_then(|bytes| bytes.first_chunk()) {
-            self.fwmark = u32::from_ne_bytes(*mark);
+        if let Some(mark) = attributes.ne32(device::FWMARK) {
+            self.fwmark = mark;
         }
         for (_, bytes) in attributes.nested(device::PEERS).unwrap_or_default().iter() {
             let Some(peer) = read_peer(Attributes(bytes)) else { continue };
