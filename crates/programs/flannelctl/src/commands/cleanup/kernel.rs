@@ -23,7 +23,7 @@ pub(super) struct Kernel {
 /// Something of flannel's: in words, and how to remove it.
 struct Thing {
     words: String,
-    removal: RouteNetlinkMessage,
+    removal: Request,
 }
 
 impl Kernel {
@@ -40,10 +40,9 @@ impl Kernel {
     pub(super) fn remove(&mut self, pods: bool) -> anyhow::Result<(Vec<String>, Vec<String>)> {
         let (words, removals): (Vec<_>, Vec<_>) =
             self.things(pods)?.into_iter().map(|thing| (thing.words, thing.removal)).unzip();
-        let requests = removals.into_iter().map(|message| Request { message, flags: 0 });
         let mut refused = BTreeMap::new();
         self.connection
-            .apply(requests, |at, error| {
+            .apply(removals, |at, error| {
                 // Somebody else was faster.
                 if ![libc::ENODEV, libc::ESRCH].contains(&error.errno) {
                     refused.insert(at, error.to_string());
@@ -80,7 +79,8 @@ impl Kernel {
                 && is_bridge(&link)
                 && !used.contains(&link.header.index);
             if of_pods || is_flannel_device(link.clone()) {
-                devices.push(Thing { words: format!("device {name}"), removal: del_link(&link) });
+                let removal = Request::delete_link(link.header.index);
+                devices.push(Thing { words: format!("device {name}"), removal });
             }
         }
         let mut things = self.routes(&names)?;
@@ -134,14 +134,8 @@ fn is_bridge(link: &LinkMessage) -> bool {
     })
 }
 
-fn del_link(link: &LinkMessage) -> RouteNetlinkMessage {
-    let mut message = LinkMessage::default();
-    message.header.index = link.header.index;
-    RouteNetlinkMessage::DelLink(message)
-}
-
 /// The same route, without what the kernel only tells and does not want to hear.
-fn del_route(mut route: RouteMessage) -> RouteNetlinkMessage {
+fn del_route(mut route: RouteMessage) -> Request {
     route.header.flags = RouteFlags::empty();
     route.attributes.retain(|attribute| {
         matches!(
@@ -153,7 +147,7 @@ fn del_route(mut route: RouteMessage) -> RouteNetlinkMessage {
                 | RouteAttribute::Oif(_)
         )
     });
-    RouteNetlinkMessage::DelRoute(route)
+    Request::delete_route(route)
 }
 
 fn in_words(route: &RouteMessage, names: &BTreeMap<u32, String>) -> String {
