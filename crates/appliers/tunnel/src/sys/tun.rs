@@ -1,10 +1,11 @@
 //! A TUN device that outlives the process that serves it, with several queues where the kernel has them.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, IoSliceMut, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::{check, check_len};
 use crate::vnet;
@@ -114,20 +115,18 @@ impl TunQueue {
         if wait {
             return (&self.0).read(buffer);
         }
-        let piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-        // SAFETY: the piece is the buffer, which the kernel writes to.
-        let read =
-            unsafe { libc::preadv2(self.0.as_raw_fd(), &raw const piece, 1, -1, libc::RWF_NOWAIT) };
-        match check_len(read) {
+        // No offset: where it is.
+        let piece = &mut [IoSliceMut::new(buffer)];
+        match preadv2(&self.0, piece, u64::MAX, ReadWriteFlags::NOWAIT) {
             // Before Linux 6.4 the device does not know this flag.
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            Err(Errno::OPNOTSUPP) => {
                 let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
                 match poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
                     Ok(1) => (&self.0).read(buffer),
                     _ => Err(io::ErrorKind::WouldBlock.into()),
                 }
             }
-            read => read,
+            read => Ok(read?),
         }
     }
 

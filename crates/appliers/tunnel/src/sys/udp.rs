@@ -2,8 +2,19 @@
 
 use std::io;
 use std::mem;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+
+use rustix::net::sockopt::{
+    Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, ip_mtu, ipv6_mtu, set_ip_freebind,
+    set_ip_mtu_discover, set_ipv6_freebind, set_ipv6_mtu_discover, set_ipv6_v6only,
+    set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_reuseport,
+    set_socket_send_buffer_size, set_socket_send_buffer_size_force,
+};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketFlags, SocketType, connect, sendto, socket_with,
+};
+use socket2::{SockAddr, SockAddrStorage};
 
 use super::{check, check_len};
 use crate::outbound::{Message, Piece};
@@ -13,7 +24,7 @@ const UDP_SEGMENT: libc::c_int = 103;
 const UDP_GRO: libc::c_int = 104;
 
 /// Buffer for bursts that arrive while the thread is busy.
-const BUFFER: libc::c_int = 8 << 20;
+const BUFFER: usize = 8 << 20;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UdpFeatures {
@@ -36,77 +47,55 @@ impl UdpSocket {
         shared: bool,
         wanted: UdpFeatures,
     ) -> io::Result<(Self, UdpFeatures)> {
-        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-        // SAFETY: no memory is touched, and the descriptor is new.
-        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind, 0))?) };
-        let socket = Self { fd, v6: address.is_ipv6() };
-        if socket.v6 {
-            socket.set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
-        }
+        let socket = Self { fd: open(address.is_ipv6())?, v6: address.is_ipv6() };
+        let fd = &socket.fd;
         // The address may come later, or go and come back.
         let _ = if socket.v6 {
-            socket.set(libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 1)
+            set_ipv6_v6only(fd, true)?;
+            set_ipv6_freebind(fd, true)
         } else {
-            socket.set(libc::IPPROTO_IP, libc::IP_FREEBIND, 1)
+            set_ip_freebind(fd, true)
         };
         if shared {
-            socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+            set_socket_reuseport(fd, true)?;
         }
-        for (force, plain) in
-            [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
-        {
-            if socket.set(libc::SOL_SOCKET, force, BUFFER).is_err() {
-                // Without privileges, as much as the system gives everybody.
-                socket.set(libc::SOL_SOCKET, plain, BUFFER)?;
-            }
-        }
+        // Without privileges, as much as the system gives everybody.
+        set_socket_recv_buffer_size_force(fd, BUFFER)
+            .or_else(|_| set_socket_recv_buffer_size(fd, BUFFER))?;
+        set_socket_send_buffer_size_force(fd, BUFFER)
+            .or_else(|_| set_socket_send_buffer_size(fd, BUFFER))?;
         socket.set_fragmenting(false)?;
         let features = UdpFeatures {
-            gso: wanted.gso && socket.set(libc::SOL_UDP, UDP_SEGMENT, 0).is_ok(),
-            gro: wanted.gro && socket.set(libc::SOL_UDP, UDP_GRO, 1).is_ok(),
+            gso: wanted.gso && socket.set_udp(UDP_SEGMENT, 0).is_ok(),
+            gro: wanted.gro && socket.set_udp(UDP_GRO, 1).is_ok(),
         };
-        let (name, len) = to_sockaddr(address);
-        // SAFETY: the kernel reads `len` bytes of an address of at least that size.
-        check(unsafe { libc::bind(socket.fd.as_raw_fd(), (&raw const name).cast(), len) })?;
+        rustix::net::bind(fd, &address)?;
         Ok((socket, features))
     }
 
-    fn set(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    fn set_udp(&self, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
         let len = mem::size_of_val(&value) as libc::socklen_t;
         let value = (&raw const value).cast();
         // SAFETY: the kernel reads one int.
-        check(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, value, len) })
+        check(unsafe { libc::setsockopt(self.fd.as_raw_fd(), libc::SOL_UDP, option, value, len) })
             .map(|_| ())
     }
 
     /// Sets whether datagrams that are longer than the path's MTU are fragmented, or refused: then the kernel tells
     /// us, and we tell the sender of the inner packet.
     pub(crate) fn set_fragmenting(&self, on: bool) -> io::Result<()> {
-        let (level, option, value) = match (self.v6, on) {
-            (false, true) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT),
-            (false, false) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
-            (true, true) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT),
-            (true, false) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
-        };
-        self.set(level, option, value)
+        Ok(match (self.v6, on) {
+            (false, true) => set_ip_mtu_discover(&self.fd, Ipv4PathMtuDiscovery::DONT),
+            (false, false) => set_ip_mtu_discover(&self.fd, Ipv4PathMtuDiscovery::DO),
+            (true, true) => set_ipv6_mtu_discover(&self.fd, Ipv6PathMtuDiscovery::DONT),
+            (true, false) => set_ipv6_mtu_discover(&self.fd, Ipv6PathMtuDiscovery::DO),
+        }?)
     }
 
     /// Sends one datagram that is not worth waiting for.
     pub(crate) fn send_to(&self, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
-        let (name, len) = to_sockaddr(to);
-        // SAFETY: the kernel reads the datagram and `len` bytes of an address of at least that size.
-        let sent = unsafe {
-            libc::sendto(
-                self.fd.as_raw_fd(),
-                datagram.as_ptr().cast(),
-                datagram.len(),
-                libc::MSG_DONTWAIT,
-                (&raw const name).cast(),
-                len,
-            )
-        };
-        check_len(sent).map(|_| ())
+        sendto(&self.fd, datagram, SendFlags::DONTWAIT, &to)?;
+        Ok(())
     }
 
     pub(crate) fn is_v6(&self) -> bool {
@@ -124,28 +113,16 @@ impl AsFd for UdpSocket {
     }
 }
 
+fn open(v6: bool) -> rustix::io::Result<OwnedFd> {
+    let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+}
+
 /// MTU of the path to an address, as far as the kernel knows.
 pub(crate) fn path_mtu(to: SocketAddr) -> io::Result<u32> {
-    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SAFETY: no memory is touched, and the descriptor is new.
-    let fd = unsafe {
-        OwnedFd::from_raw_fd(check(libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?)
-    };
-    let (name, len) = to_sockaddr(to);
-    // SAFETY: the kernel reads `len` bytes of an address of at least that size.
-    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const name).cast(), len) })?;
-    let (level, option) = if to.is_ipv4() {
-        (libc::IPPROTO_IP, libc::IP_MTU)
-    } else {
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
-    };
-    let mut mtu: libc::c_int = 0;
-    let mut len = mem::size_of_val(&mtu) as libc::socklen_t;
-    // SAFETY: the kernel writes one int.
-    check(unsafe {
-        libc::getsockopt(fd.as_raw_fd(), level, option, (&raw mut mtu).cast(), &raw mut len)
-    })?;
-    u32::try_from(mtu).map_err(io::Error::other)
+    let socket = open(to.is_ipv6())?;
+    connect(&socket, &to)?;
+    Ok(if to.is_ipv4() { ip_mtu(&socket) } else { ipv6_mtu(&socket) }?)
 }
 
 /// Memory for one call that is used again by the next. Pointers in here are set before each call and mean nothing
@@ -153,7 +130,7 @@ pub(crate) fn path_mtu(to: SocketAddr) -> io::Result<u32> {
 #[derive(Default)]
 pub(crate) struct Sender {
     pieces: Vec<libc::iovec>,
-    names: Vec<libc::sockaddr_storage>,
+    names: Vec<SockAddr>,
     controls: Vec<SegmentControl>,
     calls: Vec<libc::mmsghdr>,
 }
@@ -198,7 +175,7 @@ impl Sender {
         self.calls.clear();
         for message in messages {
             push_pieces(&mut self.pieces, &message.pieces, read, made);
-            self.names.push(to_sockaddr(message.state(table).endpoint()).0);
+            self.names.push(message.state(table).endpoint().into());
             self.controls.push(SegmentControl::new(message.segment));
         }
         let mut pieces = self.pieces.as_mut_ptr();
@@ -206,8 +183,9 @@ impl Sender {
             // SAFETY: a header of all zeroes is a valid value.
             let mut call: libc::mmsghdr = unsafe { mem::zeroed() };
             let header = &mut call.msg_hdr;
-            header.msg_name = (&raw mut self.names[at]).cast();
-            header.msg_namelen = name_len(socket.v6);
+            // Addresses are only read.
+            header.msg_name = self.names[at].as_ptr().cast_mut().cast();
+            header.msg_namelen = self.names[at].len();
             header.msg_iov = pieces;
             header.msg_iovlen = message.pieces.len() as _;
             if message.packets > 1 {
@@ -243,11 +221,11 @@ impl Sender {
     ) -> io::Result<()> {
         self.pieces.clear();
         push_pieces(&mut self.pieces, datagram, read, made);
-        let (mut name, len) = to_sockaddr(to);
+        let name = SockAddr::from(to);
         // SAFETY: a header of all zeroes is a valid value.
         let mut header: libc::msghdr = unsafe { mem::zeroed() };
-        header.msg_name = (&raw mut name).cast();
-        header.msg_namelen = len;
+        header.msg_name = name.as_ptr().cast_mut().cast();
+        header.msg_namelen = name.len();
         header.msg_iov = self.pieces.as_mut_ptr();
         header.msg_iovlen = self.pieces.len() as _;
         // SAFETY: what the header points to lives until this returns.
@@ -340,8 +318,14 @@ impl Receiver {
     /// Message in a slot after [`Self::receive`]; `None` for a sender without an address.
     pub(crate) fn received(&self, slot: usize) -> Option<Received> {
         let call = &self.calls[slot];
+        let mut name = SockAddrStorage::zeroed();
+        // SAFETY: the kernel wrote the kind of address whose family is in it.
+        let from = unsafe {
+            *name.view_as() = self.names[slot];
+            SockAddr::new(name, call.msg_hdr.msg_namelen)
+        };
         Some(Received {
-            from: from_sockaddr(&self.names[slot])?,
+            from: from.as_socket()?,
             len: call.msg_len as usize,
             segment: segment_of(&call.msg_hdr),
             truncated: call.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
@@ -362,54 +346,4 @@ fn segment_of(header: &libc::msghdr) -> usize {
         }
     }
     0
-}
-
-fn name_len(v6: bool) -> libc::socklen_t {
-    if v6 {
-        mem::size_of::<libc::sockaddr_in6>() as _
-    } else {
-        mem::size_of::<libc::sockaddr_in>() as _
-    }
-}
-
-fn to_sockaddr(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
-    // SAFETY: a socket address of all zeroes is a valid value, and any kind of address fits into it.
-    let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
-    match address {
-        SocketAddr::V4(v4) => {
-            // SAFETY: the storage is at least as large and as aligned as this kind of address.
-            let name = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in>() };
-            name.sin_family = libc::AF_INET as _;
-            name.sin_port = v4.port().to_be();
-            name.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
-        }
-        SocketAddr::V6(v6) => {
-            // SAFETY: as above.
-            let name = unsafe { &mut *(&raw mut storage).cast::<libc::sockaddr_in6>() };
-            name.sin6_family = libc::AF_INET6 as _;
-            name.sin6_port = v6.port().to_be();
-            name.sin6_addr.s6_addr = v6.ip().octets();
-            name.sin6_scope_id = v6.scope_id();
-        }
-    }
-    (storage, name_len(address.is_ipv6()))
-}
-
-fn from_sockaddr(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match libc::c_int::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says that this is what the kernel wrote.
-            let name = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
-            let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
-            Some(SocketAddr::new(ip.into(), u16::from_be(name.sin_port)))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let name = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
-            let ip = Ipv6Addr::from(name.sin6_addr.s6_addr);
-            let port = u16::from_be(name.sin6_port);
-            Some(SocketAddrV6::new(ip, port, 0, name.sin6_scope_id).into())
-        }
-        _ => None,
-    }
 }
