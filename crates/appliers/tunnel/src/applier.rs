@@ -24,7 +24,7 @@ use flannel_wanted::{
 use ipnet::IpNet;
 use tokio::sync::oneshot;
 
-use crate::control::client::{Client, TunnelError, socket_device, socket_path};
+use crate::control::client::{Client, TunnelError, socket_path, sockets};
 use crate::control::protocol::{Request, WireguardKey};
 use crate::counters::CounterSnapshot;
 
@@ -92,15 +92,6 @@ impl<S: Requester> WorkerApplier for Tunnel<S> {
     }
 }
 
-/// Sockets of tunnel processes, of this network or another, and the names of their devices.
-fn sockets(directory: &Path) -> impl Iterator<Item = (PathBuf, String)> {
-    std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|file| {
-        let path = file.path();
-        let device = socket_device(&path)?.to_owned();
-        Some((path, device))
-    })
-}
-
 fn end_process(client: Client, device: &str, socket: &Path) {
     match client.remove() {
         Ok(()) => tracing::info!("the tunnel {device} is no longer wanted: ended"),
@@ -112,19 +103,13 @@ fn end_process(client: Client, device: &str, socket: &Path) {
 struct TunnelWork<S> {
     directory: PathBuf,
     wanted: Wanted<S, TunnelEntry>,
-    processes: BTreeMap<DeviceName, Process>,
+    processes: BTreeMap<DeviceName, Client>,
     /// When they are asked next whether they are alive.
     next_question: Instant,
     /// Peers that nobody wants any more and of which their process has not been told.
     gone: BTreeMap<DeviceName, RemovedPeers>,
     rng: fastrand::Rng,
     publish: StatusPublisher,
-}
-
-struct Process {
-    client: Client,
-    /// Whether it serves a device. Without one it cannot be told of peers.
-    has_device: bool,
 }
 
 #[derive(Default)]
@@ -180,8 +165,8 @@ impl<S: Requester> Work for TunnelWork<S> {
             }
             Command::Other(Totals(answer)) => {
                 let (mut totals, mut failures) = (Vec::new(), Vec::new());
-                for (device, process) in &mut self.processes {
-                    match process.client.totals() {
+                for (device, client) in &self.processes {
+                    match client.totals() {
                         Ok(of_device) => totals.push((Arc::clone(device), of_device)),
                         Err(error) => failures.push((Arc::clone(device), error)),
                     }
@@ -212,7 +197,7 @@ impl<S: Requester> Work for TunnelWork<S> {
 
     /// Readable when a process has ended.
     fn wake_on(&self) -> Vec<BorrowedFd<'_>> {
-        self.processes.values().map(|process| process.client.as_fd()).collect()
+        self.processes.values().map(Client::as_fd).collect()
     }
 }
 
@@ -235,8 +220,8 @@ impl<S: Requester> TunnelWork<S> {
     /// Ends the process of a device that nobody wants any more, and removes the device.
     fn end(&mut self, device: &str) {
         self.gone.remove(device);
-        let Some(process) = self.processes.remove(device) else { return };
-        end_process(process.client, device, &socket_path(&self.directory, device));
+        let Some(client) = self.processes.remove(device) else { return };
+        end_process(client, device, &socket_path(&self.directory, device));
     }
 
     fn devices(&self) -> Vec<TunnelDevice> {
@@ -253,7 +238,7 @@ impl<S: Requester> TunnelWork<S> {
         let wanted: BTreeSet<String> =
             self.devices().into_iter().map(|config| config.device).collect();
         self.processes.retain(|device, _| wanted.contains(&**device));
-        for (file, device) in sockets(&self.directory) {
+        for (device, file) in sockets(&self.directory) {
             if wanted.contains(&device) {
                 continue;
             }
@@ -269,7 +254,7 @@ impl<S: Requester> TunnelWork<S> {
                     continue;
                 }
             };
-            let ours = client.found().is_some_and(|config| {
+            let ours = client.config().is_some_and(|config| {
                 let own = [config.own.v4.map(IpAddr::V4), config.own.v6.map(IpAddr::V6)];
                 own.iter().flatten().any(|own| networks.iter().any(|network| network.contains(own)))
             });
@@ -281,11 +266,11 @@ impl<S: Requester> TunnelWork<S> {
 
     /// Tells the processes what they do not know yet.
     fn flush(&mut self, now: Instant) {
-        let has_ended = |_: &DeviceName, process: &mut Process| process.client.has_ended();
+        let has_ended = |_: &DeviceName, client: &mut Client| client.has_ended();
         let ended: Vec<_> = self.processes.extract_if(.., has_ended).collect();
-        for (device, process) in ended {
+        for (device, client) in ended {
             tracing::warn!("the tunnel process of {device} has ended: starting it again");
-            if let Err(error) = process.client.reap() {
+            if let Err(error) = client.reap() {
                 tracing::error!("the tunnel process of {device}: {error}");
             }
             self.rewrite_all_on(&device);
@@ -316,11 +301,9 @@ impl<S: Requester> TunnelWork<S> {
         if now < self.next_question {
             return;
         }
-        let asked = self.processes.iter_mut().filter(|(_, process)| !process.client.has_ended());
+        let asked = self.processes.iter().filter(|(_, client)| !client.has_ended());
         let hung: Vec<_> = asked
-            .filter_map(|(device, process)| {
-                Some((Arc::clone(device), process.client.check_alive().err()?))
-            })
+            .filter_map(|(device, client)| Some((Arc::clone(device), client.check_alive().err()?)))
             .collect();
         let now = Instant::now();
         self.next_question = now + ALIVE_INTERVAL;
@@ -334,10 +317,10 @@ impl<S: Requester> TunnelWork<S> {
     fn failed(&mut self, device: DeviceName, error: &TunnelError, now: Instant) {
         let mut text = error.to_string();
         if !matches!(error, TunnelError::Refused(_)) {
-            let process = self.processes.remove(&device);
+            let client = self.processes.remove(&device);
             if let TunnelError::Hung { .. } = error
-                && let Some(process) = process
-                && let Err(error) = process.client.end()
+                && let Some(client) = client
+                && let Err(error) = client.end()
             {
                 text = format!("{text}: {error}");
             }
@@ -354,8 +337,8 @@ impl<S: Requester> TunnelWork<S> {
     fn compare(&mut self, now: Instant) {
         for config in self.devices() {
             let device: DeviceName = config.device.as_str().into();
-            let Some(process) = self.processes.get_mut(&device) else { continue };
-            let status = match process.client.status() {
+            let Some(client) = self.processes.get(&device) else { continue };
+            let status = match client.status() {
                 Ok(status) => status,
                 Err(error) => {
                     self.failed(Arc::clone(&device), &error, now);
@@ -405,26 +388,22 @@ impl<S: Requester> TunnelWork<S> {
         let is_new = !self.processes.contains_key(device);
         // A refused device waits for its next attempt: telling of peers before would be refused as well, and postpone
         // that.
-        let has_device = self.processes.get(device).is_some_and(|process| process.has_device);
+        let has_device = self.processes.get(device).is_some_and(|client| client.config().is_some());
         if !has_device && !marked {
             return Ok(());
         }
         if is_new {
             let client = Client::find_or_start(&self.directory, device)?;
-            let process = Process { has_device: client.found().is_some(), client };
-            self.processes.insert(Arc::clone(device), process);
+            self.processes.insert(Arc::clone(device), client);
             changes = ProcessChanges::default();
             for entry in self.wanted.iter().filter(|entry| entry.device() == *device) {
                 changes.add(entry);
             }
         }
-        let Some(Process { client, has_device }) = self.processes.get_mut(device) else {
-            return Ok(());
-        };
+        let Some(client) = self.processes.get_mut(device) else { return Ok(()) };
         let is_wireguard = config.wireguard.is_some();
         if marked {
-            client.command(&Request::Configure(config))?;
-            *has_device = true;
+            client.configure(config)?;
             self.wanted.succeeded(&key);
         }
         let gone = self.gone.remove(device).unwrap_or_default();

@@ -19,17 +19,15 @@ use flannel_entries::tunnel::{Features, Peer, TunnelDevice, WireguardPeer};
 use ipnet::IpNet;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::control::protocol::{Handed, WireguardPeerStatus};
+use crate::control::protocol::{Handed, TunnelStatus, WireguardPeerStatus};
 use crate::counters::{CounterSnapshot, Counters};
-use crate::inbound::JoinedProtocols;
 use crate::lane::{DeviceLost, InboundLane, OutboundLane};
-use crate::protection::Protection;
 use crate::sys::device_place::DevicePlace;
 use crate::sys::interrupt;
 use crate::sys::tun::{self, TunFeatures, TunQueue};
 use crate::sys::udp::{UdpFeatures, UdpSocket};
 use crate::table::{PeerState, Table};
-use crate::wireguard::{self, HandedPeer, Wireguard};
+use crate::wireguard::{self, Wireguard};
 
 /// Largest number of lanes: more have not been seen to help.
 const MAX_LANES: usize = 8;
@@ -91,7 +89,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// Counters of peers that are gone.
     departed: Counters,
-    pub(crate) protection: Protection,
+    /// Seals and opens packets, a batch at a time; `None` where they travel as they are, as with the Go flannel.
+    pub(crate) wireguard: Option<Wireguard>,
     stopping: AtomicBool,
     gso_lost: AtomicBool,
     /// Readable when the device has broken.
@@ -141,9 +140,11 @@ impl Datapath {
 
     /// Prepares to go on with what another process has handed over, without touching a packet before [`Self::begin`]:
     /// until that process has ended, the packets and the keys belong to it.
-    pub(crate) fn adopt(handed: Handed, descriptors: Vec<OwnedFd>) -> Result<Self, DatapathError> {
+    pub(crate) fn adopt(
+        handed: Handed,
+        mut descriptors: impl Iterator<Item = OwnedFd>,
+    ) -> Result<Self, DatapathError> {
         let Handed { config, in_use, peers, counters, departed, wireguard } = handed;
-        let mut descriptors = descriptors.into_iter();
         let queues: Vec<_> =
             descriptors.by_ref().take(in_use.lanes).map(TunQueue::from_fd).map(Arc::new).collect();
         let mut sockets = Vec::new();
@@ -159,8 +160,8 @@ impl Datapath {
         let name = queues.first().map(|queue| queue.device_name()).transpose()?;
         let place = DevicePlace::find(name.as_deref().unwrap_or_default())?;
         let datapath = Self::prepare(config, Sources { queues, sockets, in_use, place })?;
-        if let Some(protection) = datapath.shared.protection.wireguard() {
-            protection.adopt(wireguard);
+        if let Some(device) = &datapath.shared.wireguard {
+            device.adopt(wireguard);
             datapath.follow_wireguard(&HashSet::new());
         } else {
             datapath.replace(peers.iter().map(|(peer, _)| *peer));
@@ -188,7 +189,7 @@ impl Datapath {
             table: Arc::new(ArcSwap::from_pointee(Table::empty(config.own))),
             counters: Counters::default(),
             departed: Counters::default(),
-            protection: Protection::of(config.wireguard.as_ref()),
+            wireguard: config.wireguard.as_ref().map(Wireguard::new),
             stopping: AtomicBool::new(false),
             gso_lost: AtomicBool::new(false),
             alarm: Arc::new(alarm),
@@ -210,9 +211,8 @@ impl Datapath {
     pub(crate) fn configure(&mut self, config: TunnelDevice) -> Result<(), DatapathError> {
         let TunnelDevice { device, bind, own, features, wireguard } = &config;
         let same_device = *device == self.config.device && *features == self.config.features;
-        if let (Some(protection), Some(wireguard)) = (self.shared.protection.wireguard(), wireguard)
-        {
-            protection.configure(wireguard);
+        if let (Some(device), Some(config)) = (&self.shared.wireguard, wireguard) {
+            device.configure(config);
         }
         if !same_device {
             let sources = open(&config)?;
@@ -282,20 +282,15 @@ impl Datapath {
 
     /// Replaces all peers of a WireGuard device, which are identified by their keys.
     pub fn replace_wireguard(&self, peers: &[WireguardPeer]) {
-        if let Some(wireguard) = self.shared.protection.wireguard() {
-            let gone = wireguard.others(peers);
-            self.change_wireguard(wireguard, peers, &gone);
+        if let Some(wireguard) = &self.shared.wireguard {
+            self.update_wireguard(peers, &wireguard.others(peers));
         }
     }
 
+    /// Adds or changes some peers of a WireGuard device, and removes some, in an order by which packets find a peer at
+    /// every moment.
     pub(crate) fn update_wireguard(&self, put: &[WireguardPeer], gone: &[PublicKey]) {
-        if let Some(wireguard) = self.shared.protection.wireguard() {
-            self.change_wireguard(wireguard, put, gone);
-        }
-    }
-
-    /// Changes peers in this order, so that packets find a peer at every moment.
-    fn change_wireguard(&self, wireguard: &Wireguard, put: &[WireguardPeer], gone: &[PublicKey]) {
+        let Some(wireguard) = &self.shared.wireguard else { return };
         let keys = put.iter().map(|peer| &peer.public_key).chain(gone);
         let before = wireguard.allowed_of(keys);
         let with_another_key = wireguard.put(put, gone);
@@ -339,7 +334,7 @@ impl Datapath {
 
     /// Builds the table from the networks behind each peer.
     fn follow_wireguard(&self, gone: &HashSet<PublicKey>) {
-        let Some(wireguard) = self.shared.protection.wireguard() else { return };
+        let Some(wireguard) = &self.shared.wireguard else { return };
         let former = self.shared.table.load_full();
         let stays = |(config, _): &(WireguardPeer, _)| !gone.contains(&config.public_key);
         let peers = wireguard.peers().into_iter().filter(stays).flat_map(|(config, peer)| {
@@ -350,21 +345,18 @@ impl Datapath {
         self.put(Table::next_sealed(&former, self.config.own, peers));
     }
 
-    /// Peers of a WireGuard device.
-    pub(crate) fn wireguard_peers(&self) -> Vec<WireguardPeerStatus> {
-        let Some(wireguard) = self.shared.protection.wireguard() else { return Vec::new() };
-        let status = |(config, peer): (WireguardPeer, Arc<wireguard::Peer>)| WireguardPeerStatus {
-            public_key: config.public_key,
-            endpoint: peer.endpoint(),
-            allowed: config.allowed,
-            session_age: wireguard.session_age(&peer),
-        };
-        wireguard.peers().into_iter().map(status).collect()
-    }
-
-    /// Takes the sessions out, for the process that goes on with them.
-    pub(crate) fn take_wireguard_sessions(&self) -> Vec<HandedPeer> {
-        self.shared.protection.wireguard().map(|it| it.hand_over()).unwrap_or_default()
+    /// Stops serving, and takes out what the process that goes on needs besides descriptors.
+    pub(crate) fn hand_over(&mut self) -> Handed {
+        self.halt();
+        let wireguard = self.shared.wireguard.as_ref();
+        Handed {
+            config: self.config.clone(),
+            in_use: self.in_use(),
+            peers: self.peers(),
+            counters: self.shared.counters.snapshot(),
+            departed: self.shared.departed.snapshot(),
+            wireguard: wireguard.map(Wireguard::hand_over).unwrap_or_default(),
+        }
     }
 
     /// Peers in the order of their subnets.
@@ -377,30 +369,35 @@ impl Datapath {
         peers
     }
 
-    /// Counters of packets that belong to no peer.
-    pub fn counters(&self) -> CounterSnapshot {
-        self.shared.counters.snapshot()
-    }
-
-    /// Counters of peers that are gone.
-    pub(crate) fn departed(&self) -> CounterSnapshot {
-        self.shared.departed.snapshot()
+    pub(crate) fn status(&self) -> TunnelStatus {
+        let wireguard = self.shared.wireguard.iter().flat_map(|wireguard| {
+            let peers = wireguard.peers().into_iter();
+            peers.map(|(config, peer)| WireguardPeerStatus {
+                public_key: config.public_key,
+                endpoint: peer.endpoint(),
+                allowed: config.allowed,
+                session_age: wireguard.session_age(&peer),
+            })
+        });
+        TunnelStatus {
+            config: Some(self.config.clone()),
+            in_use: Some(self.in_use()),
+            problem: self.problem.clone(),
+            peers: self.peers(),
+            counters: self.shared.counters.snapshot(),
+            wireguard: wireguard.collect(),
+        }
     }
 
     /// Sum of all counters.
     pub fn totals(&self) -> CounterSnapshot {
         let total = Counters::default();
-        total.add(&self.counters());
-        total.add(&self.departed());
+        total.add(&self.shared.counters.snapshot());
+        total.add(&self.shared.departed.snapshot());
         for state in self.shared.table.load().peers() {
             total.add(&state.counters.snapshot());
         }
         total.snapshot()
-    }
-
-    /// Why nothing is carried, if so.
-    pub(crate) fn problem(&self) -> Option<String> {
-        self.problem.clone()
     }
 
     /// Readable when the device has gone: time for [`Self::reopen`].
@@ -476,10 +473,10 @@ impl Datapath {
     }
 
     fn run(&mut self) -> io::Result<()> {
-        if let Some(wireguard) = self.shared.protection.wireguard() {
+        if let Some(wireguard) = &self.shared.wireguard {
             wireguard.set_sockets(self.sources.sockets.first().cloned().unwrap_or_default());
             self.threads.push(start("tunnel-timers", &self.shared, |shared| {
-                while let Some(wireguard) = shared.protection.wireguard()
+                while let Some(wireguard) = &shared.wireguard
                     && !shared.is_stopping()
                 {
                     wireguard.check_timers();
@@ -490,21 +487,13 @@ impl Datapath {
             })?);
         }
         let in_use = self.sources.in_use;
-        let joining = JoinedProtocols { tcp: in_use.tso, udp: in_use.uso };
         for (queue, sockets) in self.sources.queues.iter().zip(&self.sources.sockets) {
             let shared = &self.shared;
-            let mut out = OutboundLane::new(
-                Arc::clone(queue),
-                sockets.clone(),
-                shared,
-                in_use.udp_gso,
-                in_use.tso,
-            );
+            let mut out = OutboundLane::new(Arc::clone(queue), sockets.clone(), shared, in_use);
             self.threads.push(start("tunnel-out", shared, move |shared| out.serve(shared))?);
             for socket in sockets {
                 let (socket, queue) = (Arc::clone(socket), Arc::clone(queue));
-                let mut r#in =
-                    InboundLane::new(socket, queue, shared, in_use.udp_gro, in_use.tso, joining);
+                let mut r#in = InboundLane::new(socket, queue, shared, in_use);
                 self.threads.push(start("tunnel-in", shared, move |shared| r#in.serve(shared))?);
             }
         }
@@ -612,10 +601,12 @@ fn open_sockets(
 mod tests {
     use std::os::fd::AsRawFd as _;
 
-    use flannel_entries::tunnel::OwnAddresses;
+    use flannel_common::PrivateKey;
+    use flannel_entries::tunnel::{OwnAddresses, WireguardDevice};
     use flannel_lab::Lab;
 
     use super::*;
+    use crate::table::tests::BUILT;
 
     #[test]
     fn an_address_that_stays_keeps_its_socket_when_another_is_added() {
@@ -638,5 +629,73 @@ mod tests {
             Ok::<_, DatapathError>(())
         });
         followed.expect("a thread").expect("another config is followed");
+    }
+
+    /// A datapath that carries nothing, for it has neither device nor sockets.
+    fn idle(wireguard: Option<WireguardDevice>) -> Datapath {
+        let config = TunnelDevice {
+            device: "none".to_owned(),
+            bind: Vec::new(),
+            own: OwnAddresses::default(),
+            features: Features::default(),
+            wireguard,
+        };
+        let (queues, sockets, in_use) = (Vec::new(), Vec::new(), FeaturesInUse::default());
+        let place = DevicePlace::find("none").expect("a socket");
+        Datapath::prepare(config, Sources { queues, sockets, in_use, place }).expect("an alarm")
+    }
+
+    fn subnet(number: u16) -> IpNet {
+        let [high, low] = number.to_be_bytes();
+        IpNet::new([10, high, low, 0].into(), 24).expect("a subnet")
+    }
+
+    fn endpoint(number: u16) -> SocketAddr {
+        let [high, low] = number.to_be_bytes();
+        ([192, 0, high, low], 8285).into()
+    }
+
+    #[test]
+    fn a_changed_lease_of_ten_thousand_builds_no_table_again() {
+        let datapath = idle(None);
+        let peer = |number| Peer { subnet: subnet(number), endpoint: endpoint(number) };
+        datapath.replace((0..10_000).map(peer));
+        let built = BUILT.get();
+        for number in 0..100 {
+            let moved = Peer { endpoint: endpoint(number + 20_000), ..peer(number) };
+            datapath.update(&[moved], &[subnet(number + 5_000)]);
+        }
+        assert_eq!(BUILT.get(), built);
+        assert_eq!(datapath.peers().len(), 9_900);
+    }
+
+    #[test]
+    fn a_changed_lease_of_ten_thousand_builds_no_table_again_with_wireguard() {
+        let private_key = PrivateKey::from_random([7; 32]);
+        let datapath = idle(Some(WireguardDevice { private_key, mtu: 1420 }));
+        let key = |number: u16| {
+            let [high, low] = number.to_be_bytes();
+            let mut key = [0; 32];
+            (key[0], key[1]) = (high, low);
+            PublicKey(key)
+        };
+        let peer = |number| WireguardPeer {
+            public_key: key(number),
+            preshared_key: None,
+            endpoint: endpoint(number),
+            keepalive: 0,
+            allowed: vec![subnet(number)],
+        };
+        datapath.replace_wireguard(&(0..10_000).map(peer).collect::<Vec<_>>());
+        let built = BUILT.get();
+        for number in 0..100 {
+            let moved = WireguardPeer { endpoint: endpoint(number + 20_000), ..peer(number) };
+            let renewed =
+                WireguardPeer { public_key: key(number + 30_000), ..peer(number + 1_000) };
+            let gone = [key(number + 1_000), key(number + 5_000)];
+            datapath.update_wireguard(&[moved, renewed], &gone);
+        }
+        assert_eq!(BUILT.get(), built);
+        assert_eq!(datapath.peers().len(), 9_900);
     }
 }

@@ -23,13 +23,6 @@ const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
 const ECE: u8 = 0x40;
 
-/// Packets that may be joined, by what the TUN device accepts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct JoinedProtocols {
-    pub(crate) tcp: bool,
-    pub(crate) udp: bool,
-}
-
 /// One write to the device.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceWrite {
@@ -62,14 +55,16 @@ struct Flow {
 
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
-    joining: JoinedProtocols,
+    /// Packets of these protocols may be joined: the TUN device accepts such.
+    joins_tcp: bool,
+    joins_udp: bool,
     writes: Vec<DeviceWrite>,
     used: usize,
 }
 
 impl Inbound {
-    pub(crate) fn new(joining: JoinedProtocols) -> Self {
-        Self { joining, ..Self::default() }
+    pub(crate) fn new(joins_tcp: bool, joins_udp: bool) -> Self {
+        Self { joins_tcp, joins_udp, ..Self::default() }
     }
 
     pub(crate) fn writes(&self) -> &[DeviceWrite] {
@@ -110,7 +105,7 @@ impl Inbound {
         tally.flush(table);
     }
 
-    /// Takes in packets that a protection has opened. Each must be from the peer that its source belongs to.
+    /// Takes in packets that WireGuard has opened. Each must be from the peer that its source belongs to.
     pub(crate) fn take_opened(
         &mut self,
         table: &Table,
@@ -167,8 +162,8 @@ impl Inbound {
     /// returned as closed ones, so that nothing is joined past them.
     fn flow(&self, buffer: &[u8], at: usize, ip: IpHeader) -> Option<Flow> {
         let wanted = match ip.protocol {
-            packet::TCP => self.joining.tcp,
-            packet::UDP => self.joining.udp,
+            packet::TCP => self.joins_tcp,
+            packet::UDP => self.joins_udp,
             _ => false,
         };
         if !wanted || ip.fragment {

@@ -12,16 +12,15 @@ use arc_swap::Cache;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::counters::DropReason;
-use crate::datapath::Shared;
-use crate::inbound::{Inbound, JoinedProtocols};
+use crate::datapath::{FeaturesInUse, Shared};
+use crate::inbound::Inbound;
 use crate::outbound::{self, BatchContext, MAX_SEGMENTS, Message, Outbound, Piece};
-use crate::protection::Protection;
 use crate::sys::is_empty;
 use crate::sys::tun::TunQueue;
 use crate::sys::udp::{Receiver, Sender, UdpSocket, path_mtu};
 use crate::table::Table;
 use crate::vnet;
-use crate::wireguard::OpenedPacket;
+use crate::wireguard::{DATA_OVERHEAD, MOST_GROWTH, OpenedPacket};
 
 /// Largest packet of the kernel, with the header before it.
 const MAX_READ: usize = 65_536 + 64;
@@ -60,16 +59,16 @@ impl OutboundLane {
         tun: Arc<TunQueue>,
         sockets: Vec<Arc<UdpSocket>>,
         shared: &Shared,
-        gso: bool,
-        vnet: bool,
+        in_use: FeaturesInUse,
     ) -> Self {
-        let segments = if gso { MAX_SEGMENTS } else { 1 };
+        let outbound = Outbound::new(if in_use.udp_gso { MAX_SEGMENTS } else { 1 }, in_use.tso);
+        let is_sealed = shared.wireguard.is_some();
         Self {
             tun,
             sockets,
             table: Cache::new(Arc::clone(&shared.table)),
             buffer: vec![0; READ_BUFFER].into(),
-            outbound: shared.protection.prepare(Outbound::new(segments, vnet)),
+            outbound: if is_sealed { outbound.sealed(MOST_GROWTH) } else { outbound },
             sender: Sender::default(),
             eager: true,
         }
@@ -118,7 +117,9 @@ impl OutboundLane {
     }
 
     fn send(&mut self, shared: &Shared, judge: BatchContext<'_>) {
-        shared.protection.seal(&mut self.outbound, judge.table, &self.buffer);
+        if let Some(wireguard) = &shared.wireguard {
+            wireguard.seal(&mut self.outbound, judge.table, &self.buffer);
+        }
         self.write_answers();
         let refused = self.flush(shared, judge.table);
         self.outbound.clear();
@@ -170,7 +171,9 @@ impl OutboundLane {
                     }
                 }
                 Err(error) => {
-                    learn_path_mtu(table, first, shared.protection.overhead(), &error);
+                    let overhead =
+                        if shared.wireguard.is_some() { DATA_OVERHEAD as u32 } else { 0 };
+                    learn_path_mtu(table, first, overhead, &error);
                     // What the kernel does not cut, or not for this path, is sent piece by piece.
                     use_gso &= !(first.packets > 1 && error.raw_os_error() == Some(libc::EIO));
                     let single = SingleDatagrams { socket, table, message: first, read, made };
@@ -245,11 +248,7 @@ impl SingleDatagrams<'_> {
     }
 
     fn bytes(&self, datagram: &[Piece]) -> Vec<u8> {
-        let bytes = |piece: &Piece| {
-            let from = if piece.made { self.made } else { self.read };
-            &from[piece.at as usize..][..piece.len as usize]
-        };
-        datagram.iter().map(bytes).collect::<Vec<_>>().concat()
+        datagram.iter().map(|piece| piece.of(self.read, self.made)).collect::<Vec<_>>().concat()
     }
 }
 
@@ -308,22 +307,21 @@ impl InboundLane {
         socket: Arc<UdpSocket>,
         tun: Arc<TunQueue>,
         shared: &Shared,
-        gro: bool,
-        vnet: bool,
-        joining: JoinedProtocols,
+        in_use: FeaturesInUse,
     ) -> Self {
-        let (slot, slots) = if gro { (LARGE_SLOT, LARGE_SLOTS) } else { (SMALL_SLOT, SMALL_SLOTS) };
+        let (slot, slots) =
+            if in_use.udp_gro { (LARGE_SLOT, LARGE_SLOTS) } else { (SMALL_SLOT, SMALL_SLOTS) };
         Self {
             socket,
             tun,
             table: Cache::new(Arc::clone(&shared.table)),
             buffer: vec![0; slot * slots].into(),
             slot,
-            inbound: Inbound::new(joining),
+            inbound: Inbound::new(in_use.tso, in_use.uso),
             receiver: Receiver::new(slots),
             pieces: Pieces::default(),
             opened: Vec::new(),
-            vnet,
+            vnet: in_use.tso,
         }
     }
 
@@ -350,8 +348,8 @@ impl InboundLane {
             }
             let start = slot * self.slot;
             let end = start + received.len;
-            match &shared.protection {
-                Protection::None => self.inbound.take(
+            match &shared.wireguard {
+                None => self.inbound.take(
                     &table,
                     &shared.counters,
                     received.from,
@@ -359,7 +357,7 @@ impl InboundLane {
                     start..end,
                     received.segment,
                 ),
-                Protection::Wireguard(wireguard) => {
+                Some(wireguard) => {
                     self.opened.clear();
                     let bytes = &mut self.buffer[start..end];
                     let (from, segment) = (received.from, received.segment);

@@ -20,7 +20,6 @@ mod lane;
 mod lookup;
 mod outbound;
 mod packet;
-mod protection;
 mod segment;
 mod sys;
 mod table;
@@ -30,7 +29,7 @@ mod vnet;
 mod wireguard;
 
 pub use applier::Tunnel;
-pub use control::client::{Client, TunnelError, end_processes, socket_device, socket_path};
+pub use control::client::{Client, TunnelError, end_processes, socket_path, sockets};
 pub use control::protocol::{TunnelStatus, WireguardPeerStatus};
 pub use control::service::{PROCESS_NAME, SUBCOMMAND, run as run_process};
 pub use counters::{CounterSnapshot, Counters, DropReason};

@@ -62,7 +62,7 @@ pub(crate) struct Outbound {
     max_segments: usize,
     /// Whether packets come with the header of [`vnet`].
     vnet: bool,
-    /// Bytes that a protection may add to each datagram.
+    /// Bytes that sealing may add to each datagram.
     growth: usize,
     /// Whether this hop decrements the TTL.
     is_hop: bool,

@@ -15,7 +15,6 @@ use crate::lookup::{Lookup, Prefix, Slot};
 use crate::wireguard;
 
 /// A peer, and its state while it stays the same. It outlives the tables it is in.
-#[derive(Debug)]
 pub(crate) struct PeerState {
     pub(crate) peer: Peer,
     pub(crate) counters: Counters,
@@ -51,7 +50,6 @@ impl PeerState {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct Table {
     /// Source addresses of our ICMP errors.
     pub(crate) own: OwnAddresses,
@@ -94,6 +92,8 @@ impl Table {
     }
 
     fn build(own: OwnAddresses, peers: Vec<Arc<PeerState>>) -> Self {
+        #[cfg(test)]
+        tests::BUILT.set(tests::BUILT.get() + 1);
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for (state, index) in peers.iter().zip(0_u32..) {
             match prefix(state.peer.subnet) {
@@ -198,10 +198,15 @@ pub(crate) fn sender(from: SocketAddr) -> (IpAddr, u16) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    thread_local! {
+        /// Number of tables that this thread has built from all their peers.
+        pub(crate) static BUILT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
 
     const OWN: OwnAddresses = OwnAddresses { v4: None, v6: None };
 

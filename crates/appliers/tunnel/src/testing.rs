@@ -6,7 +6,7 @@ use std::time::Instant;
 use flannel_entries::tunnel::{OwnAddresses, Peer};
 
 use crate::counters::{CounterSnapshot, Counters};
-use crate::inbound::{Inbound, JoinedProtocols};
+use crate::inbound::Inbound;
 use crate::outbound::{BatchContext, Outbound};
 use crate::table::Table;
 use crate::vnet;
@@ -44,7 +44,7 @@ impl Pipeline {
             table: Table::next(&empty, own, peers.iter().copied()),
             counters: Counters::default(),
             outbound: Outbound::new(crate::outbound::MAX_SEGMENTS, true),
-            inbound: Inbound::new(JoinedProtocols { tcp: true, udp: true }),
+            inbound: Inbound::new(true, true),
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use flannel_common::{replace_by, temporary_path};
 use flannel_entries::tunnel::TunnelDevice;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen as listen_on,
@@ -20,7 +21,7 @@ use rustix::net::{
 use rustix::process::Pid;
 
 use super::processes;
-use super::protocol::{Answer, Handed, Program, Request, TunnelStatus, VERSION, receive, send};
+use super::protocol::{Answer, Program, Request, TunnelStatus, VERSION, receive, send};
 use super::service::{PROCESS_NAME, SUBCOMMAND};
 use crate::counters::CounterSnapshot;
 
@@ -60,8 +61,8 @@ pub struct Client {
     pid: Option<Pid>,
     /// The process, if it is a child: it must be waited for.
     child: Option<Child>,
-    /// Its config, if it was found running.
-    found: Option<TunnelDevice>,
+    /// The config of the device that it serves. Without one it cannot be told of peers.
+    config: Option<TunnelDevice>,
 }
 
 /// Path of the socket of a device's process.
@@ -69,8 +70,16 @@ pub fn socket_path(directory: &Path, device: &str) -> PathBuf {
     directory.join(format!("{SOCKET_PREFIX}{device}{SOCKET_SUFFIX}"))
 }
 
+/// Sockets of tunnel processes in a directory, of any network, with the names of their devices.
+pub fn sockets(directory: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|file| {
+        let path = file.path();
+        Some((socket_device(&path)?.to_owned(), path))
+    })
+}
+
 /// Device whose process listens on a socket of this name.
-pub fn socket_device(socket: &Path) -> Option<&str> {
+fn socket_device(socket: &Path) -> Option<&str> {
     socket.file_name()?.to_str()?.strip_prefix(SOCKET_PREFIX)?.strip_suffix(SOCKET_SUFFIX)
 }
 
@@ -108,15 +117,10 @@ impl Client {
     pub fn find(socket: &Path) -> Result<Option<(Self, bool)>, TunnelError> {
         let stream = match connect_to(socket) {
             Ok(stream) => stream,
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-                ) =>
-            {
-                return Ok(None);
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
+                _ => return Err(error.into()),
+            },
         };
         let device = socket_device(socket).unwrap_or_default();
         let mut client = Self::new(stream, device, None)?;
@@ -128,7 +132,7 @@ impl Client {
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         let pid = child.as_ref().map(Pid::from_child);
-        Ok(Self { stream, device: device.to_owned(), pid, child, found: None })
+        Ok(Self { stream, device: device.to_owned(), pid, child, config: None })
     }
 
     fn greet(&mut self) -> Result<bool, TunnelError> {
@@ -138,7 +142,7 @@ impl Client {
         };
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         self.pid = self.pid.or(pid);
-        self.found = config;
+        self.config = config;
         Ok(version == VERSION && program.is_some() && program == Program::own())
     }
 
@@ -167,14 +171,13 @@ impl Client {
             Ok(new) => new,
             Err(error) => return Ok(self.goes_on(&error)),
         };
-        let (handed, descriptors) = match self.take_all() {
-            Ok(all) => all,
-            Err(error) => {
-                new.end().map_err(TunnelError::Start)?;
-                return Err(error);
-            }
+        let (handed, descriptors) = match self.exchange(&Request::HandOver, &[], ANSWER_TIMEOUT) {
+            Ok((Answer::Handed(handed), descriptors)) => (handed, descriptors),
+            other => return new.or_end(Err(other.err().unwrap_or_else(unexpected))),
         };
-        let adopted = new.adopt(handed, &descriptors);
+        new.config = Some(handed.config.clone());
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(OwnedFd::as_fd).collect();
+        let adopted = new.command_with(&Request::Adopt(handed), &descriptors);
         new = match new.or_end(adopted) {
             Ok(new) => new,
             Err(error) => {
@@ -193,14 +196,6 @@ impl Client {
         Ok(new)
     }
 
-    /// Takes everything that a process serves; it serves nothing from then on.
-    fn take_all(&self) -> Result<(Box<Handed>, Vec<OwnedFd>), TunnelError> {
-        match self.exchange(&Request::HandOver, &[], ANSWER_TIMEOUT)? {
-            (Answer::Handed(handed), descriptors) => Ok((handed, descriptors)),
-            _ => Err(unexpected()),
-        }
-    }
-
     fn goes_on(self, error: &TunnelError) -> Self {
         tracing::error!(
             "{error}; the tunnel process of the former version goes on and is replaced at the next start"
@@ -211,13 +206,6 @@ impl Client {
     fn greeted(mut self) -> Result<Self, TunnelError> {
         let greeted = self.greet().map(drop);
         self.or_end(greeted)
-    }
-
-    /// Prepares a new process to serve what another has handed over.
-    fn adopt(&mut self, handed: Box<Handed>, descriptors: &[OwnedFd]) -> Result<(), TunnelError> {
-        self.found = Some(handed.config.clone());
-        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(OwnedFd::as_fd).collect();
-        self.command_with(&Request::Adopt(handed), &descriptors)
     }
 
     /// Tells a process to end and returns when it has, by itself or killed.
@@ -289,9 +277,14 @@ impl Client {
         child.wait().map(drop)
     }
 
-    /// Its config when it was found.
-    pub fn found(&self) -> Option<&TunnelDevice> {
-        self.found.as_ref()
+    pub(crate) fn config(&self) -> Option<&TunnelDevice> {
+        self.config.as_ref()
+    }
+
+    pub(crate) fn configure(&mut self, config: TunnelDevice) -> Result<(), TunnelError> {
+        self.command(&Request::Configure(config.clone()))?;
+        self.config = Some(config);
+        Ok(())
     }
 
     pub(crate) fn command(&self, request: &Request) -> Result<(), TunnelError> {
@@ -324,7 +317,7 @@ impl Client {
         }
     }
 
-    /// Whether it answers at all.
+    /// Asks whether it answers at all.
     pub(crate) fn check_alive(&self) -> Result<(), TunnelError> {
         self.exchange(&Request::Totals, &[], ALIVE_TIMEOUT).map(drop)
     }
@@ -404,12 +397,9 @@ impl Client {
     }
 
     fn is_readable(&self, wait: Duration) -> bool {
-        let mut fds = [rustix::event::PollFd::new(&self.stream, rustix::event::PollFlags::IN)];
-        let wait = rustix::event::Timespec {
-            tv_sec: wait.as_secs().cast_signed(),
-            tv_nsec: wait.subsec_nanos().into(),
-        };
-        rustix::event::poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
+        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
+        let wait = Timespec::try_from(wait).ok();
+        poll(&mut fds, wait.as_ref()).is_ok_and(|ready| ready > 0)
     }
 }
 

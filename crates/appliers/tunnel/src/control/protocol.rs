@@ -32,7 +32,7 @@ const MAX_BYTES: usize = 128 << 20;
 /// Descriptors that one message carries; the kernel allows 253.
 const MAX_DESCRIPTORS: usize = 200;
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) enum Request {
     /// The first request.
     Hello {
@@ -71,7 +71,7 @@ pub(crate) enum Request {
     Remove,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) enum Answer {
     Hello {
         version: u32,
@@ -89,7 +89,7 @@ pub(crate) enum Answer {
 
 /// What is handed over besides descriptors. Of these, the first is the listening socket, then come the queues of the
 /// device, then for each lane its sockets, in the order of the addresses of the config.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Handed {
     pub(crate) config: TunnelDevice,
     pub(crate) in_use: FeaturesInUse,
@@ -102,7 +102,7 @@ pub(crate) struct Handed {
 }
 
 /// Key that identifies a peer.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct WireguardKey(#[serde(with = "public_key")] pub(crate) PublicKey);
 
 /// Status of a WireGuard peer.
@@ -118,7 +118,7 @@ pub struct WireguardPeerStatus {
 }
 
 /// Status of the datapath.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelStatus {
     pub config: Option<TunnelDevice>,
     /// Kernel features that are in use.

@@ -1,17 +1,17 @@
 //! The process that carries the packets: its life, and its answers to the daemon.
 
 use std::io;
-use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flannel_netlink::{Protocol, Socket};
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::protocol::{Answer, Handed, Program, Request, TunnelStatus, VERSION, receive, send};
+use super::protocol::{Answer, Program, Request, VERSION, receive, send};
 use crate::datapath::Datapath;
-use crate::sys::device_place::LinkEvents;
 
 /// Name of the process in lists of processes.
 pub const PROCESS_NAME: &str = "flannel-tunnel";
@@ -23,6 +23,8 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 /// Interval at which path MTUs are forgotten, because paths may have changed.
 const FORGET_PATH_MTUS: Duration = Duration::from_secs(600);
 
+/// Refusal of what takes a device.
+const NO_DEVICE: &str = "it has no device yet";
 /// Time limit of a hand-over. Packets wait meanwhile.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(15);
 
@@ -37,7 +39,7 @@ pub fn run() -> io::Result<()> {
     let starter = UnixStream::from(rustix::io::dup(rustix::stdio::stdin())?);
     let service = Arc::new(Service::new()?);
     service.attend(starter, |service| {
-        if !service.lock().is_serving() {
+        if !service.served.lock().is_serving() {
             std::process::exit(0);
         }
     })?;
@@ -48,9 +50,6 @@ struct Service {
     served: Mutex<ServedDatapath>,
     /// Readable when the main thread has something to look at.
     wake: OwnedFd,
-    /// Notifications about devices. Without them a device that was moved away is missed only when its config is sent
-    /// again.
-    links: Option<LinkEvents>,
 }
 
 /// What a process serves.
@@ -69,26 +68,23 @@ impl ServedDatapath {
     }
 }
 
-/// What a connection does after its answer was sent.
-enum AfterAnswer {
-    Go,
-    End,
-}
-
 impl Service {
     fn new() -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let links = LinkEvents::open();
-        let links = links.inspect_err(|error| tracing::debug!("devices are not watched: {error}"));
-        Ok(Self { served: Mutex::default(), wake, links: links.ok() })
+        Ok(Self { served: Mutex::default(), wake })
     }
 
     fn serve(self: Arc<Self>) -> io::Result<()> {
+        // Notifications about devices. Without them a device that was moved away is missed only when its config is sent
+        // again.
+        let links = Socket::listen(Protocol::Route, libc::RTMGRP_LINK as u32);
+        let links = links.inspect_err(|error| tracing::debug!("devices are not watched: {error}"));
+        let mut links = links.ok();
         let mut forget = Instant::now() + FORGET_PATH_MTUS;
         loop {
             let now = Instant::now();
             if now >= forget {
-                if let Some(datapath) = &self.lock().datapath {
+                if let Some(datapath) = &self.served.lock().datapath {
                     datapath.forget_path_mtus();
                 }
                 forget = now + FORGET_PATH_MTUS;
@@ -96,7 +92,7 @@ impl Service {
             let left = forget.saturating_duration_since(now);
             let left = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
             let (alarm, listener) = {
-                let served = self.lock();
+                let served = self.served.lock();
                 let serving = served.datapath.as_ref().filter(|_| served.is_serving());
                 let listener = served.listener.clone().filter(|_| !served.awaits_begin);
                 (serving.map(Datapath::alarm), listener)
@@ -104,7 +100,7 @@ impl Service {
             let mut wait = vec![PollFd::new(&self.wake, PollFlags::IN)];
             let listening = watch(&mut wait, listener.as_ref().map(|it| it.as_fd()));
             let alarmed = watch(&mut wait, alarm.as_ref().map(|it| it.as_fd()));
-            let changed = watch(&mut wait, self.links.as_ref().map(|it| it.as_fd()));
+            let changed = watch(&mut wait, links.as_ref().map(|it| it.as_fd()));
             match poll(&mut wait, Some(&left)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -116,9 +112,11 @@ impl Service {
             let mut count = [0; 8];
             let _ = rustix::io::read(&self.wake, &mut count);
             // While a hand-over is under way nothing is done here, and nobody is accepted.
-            drop(self.lock());
-            if changed && let Some(links) = &self.links {
-                links.drain();
+            drop(self.served.lock());
+            if changed && let Some(links) = &mut links {
+                // What has changed is not read: an overflow of the queue means the same.
+                let is_lost = |error: io::Error| error.raw_os_error() == Some(libc::ENOBUFS);
+                while links.receive_now().map_or_else(is_lost, |_| true) {}
                 self.look_for_device();
             }
             if broken {
@@ -147,7 +145,7 @@ impl Service {
 
     /// Looks whether somebody has moved the device to another network namespace, which its queues do not tell.
     fn look_for_device(&self) {
-        let served = self.lock();
+        let served = self.served.lock();
         if let Some(datapath) = served.datapath.as_ref().filter(|_| served.is_serving())
             && datapath.has_lost_device()
         {
@@ -157,7 +155,7 @@ impl Service {
 
     /// Opens the device again: somebody has removed it, moved it away, or turned it into something else.
     fn reopen(&self) {
-        let mut served = self.lock();
+        let mut served = self.served.lock();
         let Some(datapath) = &mut served.datapath else { return };
         match datapath.reopen() {
             Ok(()) => {
@@ -171,118 +169,99 @@ impl Service {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ServedDatapath> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn converse(&self, stream: &UnixStream) {
         loop {
-            match receive::<Request>(stream) {
-                // A client that begins a hand-over and does not end it is not listened to again.
-                Ok(Some((Request::HandOver, _))) if self.hand_over(stream).is_break() => return,
-                Ok(Some((Request::HandOver, _))) => {}
-                Ok(Some((request, descriptors))) => {
-                    let (answer, next) = self.answer(request, descriptors);
-                    let sent = send(stream, &answer, &[]);
-                    // The main thread may have another alarm to wait for.
-                    let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
-                    if matches!(next, AfterAnswer::End) {
-                        std::process::exit(0);
-                    }
-                    if sent.is_err() {
-                        return;
-                    }
-                }
+            let (request, descriptors) = match receive::<Request>(stream) {
+                Ok(Some(received)) => received,
                 Ok(None) => return,
                 Err(error) => {
                     let _ = send(stream, &Answer::Failed(error.to_string()), &[]);
                     return;
                 }
+            };
+            if matches!(request, Request::HandOver) {
+                if self.hand_over(stream).is_err() {
+                    return;
+                }
+                continue;
+            }
+            let ends = matches!(request, Request::End | Request::Remove);
+            let answer = self.answer(request, descriptors);
+            let answer = answer.unwrap_or_else(|error| Answer::Failed(error.to_string()));
+            let sent = send(stream, &answer, &[]);
+            // The main thread may have another alarm to wait for.
+            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+            if ends {
+                std::process::exit(0);
+            }
+            if sent.is_err() {
+                return;
             }
         }
     }
 
-    fn answer(&self, request: Request, descriptors: Vec<OwnedFd>) -> (Answer, AfterAnswer) {
-        let mut served = self.lock();
+    /// Carries out a request. The error says why it is refused.
+    fn answer(
+        &self,
+        request: Request,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Answer, Box<dyn std::error::Error>> {
+        let mut served = self.served.lock();
         let ServedDatapath { datapath, awaits_begin, listener } = &mut *served;
-        let done = match (request, datapath) {
+        let mut descriptors = descriptors.into_iter();
+        match (request, datapath) {
             (Request::Hello { .. }, datapath) => {
                 let config = datapath.as_ref().map(|datapath| datapath.config().clone());
                 let (pid, program) = (std::process::id(), Program::own());
-                return (Answer::Hello { version: VERSION, pid, program, config }, AfterAnswer::Go);
+                return Ok(Answer::Hello { version: VERSION, pid, program, config });
             }
-            (Request::Listen, _) => match descriptors.into_iter().next().map(listening) {
-                Some(Ok(given)) => {
-                    *listener = Some(given);
-                    Ok(())
-                }
-                Some(Err(error)) => Err(error.into()),
-                None => return refused("no socket to listen on came with this"),
-            },
+            (Request::Listen, _) => {
+                let given = descriptors.next().ok_or("no socket to listen on came with this")?;
+                *listener = Some(listening(given)?);
+            }
             (Request::Begin, Some(datapath)) if *awaits_begin => {
-                datapath.begin().map(|()| *awaits_begin = false)
+                datapath.begin()?;
+                *awaits_begin = false;
             }
-            (Request::Begin, _) => return refused("nothing was handed over to it"),
+            (Request::Begin, _) => return Err("nothing was handed over to it".into()),
             (Request::Configure(_), Some(_)) if *awaits_begin => {
-                return refused("it has not begun to serve what was handed over to it");
+                return Err("it has not begun to serve what was handed over to it".into());
             }
             (Request::Configure(config), Some(datapath)) => {
                 let done = datapath.configure(config);
                 if datapath.has_lost_device() {
                     datapath.raise_alarm();
                 }
-                done
+                done?;
             }
-            (Request::Configure(config), none) => Datapath::start(config).map(|new| {
+            (Request::Configure(config), none) => {
+                let new = none.insert(Datapath::start(config)?);
                 tracing::info!("{}: {}", new.config().device, new.in_use());
-                *none = Some(new);
-            }),
-            (Request::Adopt(_), Some(_)) => return refused("it has a device already"),
+            }
+            (Request::Adopt(_), Some(_)) => return Err("it has a device already".into()),
             (Request::Adopt(handed), none) => {
-                let mut descriptors = descriptors;
-                if descriptors.is_empty() {
-                    return refused("descriptors are missing");
-                }
-                let given = listening(descriptors.remove(0));
-                given.map_err(Into::into).and_then(|given| {
-                    *none = Some(Datapath::adopt(*handed, descriptors)?);
-                    (*listener, *awaits_begin) = (Some(given), true);
-                    Ok(())
-                })
+                let given = listening(descriptors.next().ok_or("descriptors are missing")?)?;
+                *none = Some(Datapath::adopt(*handed, descriptors)?);
+                (*listener, *awaits_begin) = (Some(given), true);
             }
             (Request::Status, datapath) => {
-                return (Answer::Status(Box::new(status(datapath.as_ref()))), AfterAnswer::Go);
+                let status = datapath.as_ref().map(Datapath::status).unwrap_or_default();
+                return Ok(Answer::Status(Box::new(status)));
             }
             (Request::Totals, datapath) => {
                 let totals = datapath.as_ref().map(Datapath::totals).unwrap_or_default();
-                return (Answer::Totals(totals), AfterAnswer::Go);
+                return Ok(Answer::Totals(totals));
             }
-            (Request::Remove, datapath) => {
-                if let Some(datapath) = datapath {
-                    datapath.remove_device();
-                }
-                return (Answer::Done, AfterAnswer::End);
-            }
-            (Request::End, datapath) => {
-                *datapath = None;
-                return (Answer::Done, AfterAnswer::End);
-            }
-            (Request::Replace(peers), Some(datapath)) => {
-                datapath.replace(peers);
-                Ok(())
-            }
-            (Request::Update { put, gone }, Some(datapath)) => {
-                datapath.update(&put, &gone);
-                Ok(())
-            }
+            (Request::Remove, datapath) => datapath.iter_mut().for_each(Datapath::remove_device),
+            (Request::End, datapath) => *datapath = None,
+            (Request::Replace(peers), Some(datapath)) => datapath.replace(peers),
+            (Request::Update { put, gone }, Some(datapath)) => datapath.update(&put, &gone),
             (Request::ReplaceWireguard(peers), Some(datapath)) => {
                 datapath.replace_wireguard(&peers);
-                Ok(())
             }
             (Request::UpdateWireguard { put, gone }, Some(datapath)) => {
                 let gone: Vec<_> = gone.into_iter().map(|key| key.0).collect();
                 datapath.update_wireguard(&put, &gone);
-                Ok(())
             }
             (
                 Request::Replace(_)
@@ -291,38 +270,25 @@ impl Service {
                 | Request::UpdateWireguard { .. }
                 | Request::HandOver,
                 _,
-            ) => {
-                return refused("it has no device yet");
-            }
-        };
-        match done {
-            Ok(()) => (Answer::Done, AfterAnswer::Go),
-            Err(error) => (Answer::Failed(error.to_string()), AfterAnswer::Go),
+            ) => return Err(NO_DEVICE.into()),
         }
+        Ok(Answer::Done)
     }
 
     /// Hands over. Packets wait in the queues of the device and of the sockets until the other process serves them,
     /// or, should that fail, this one again. Sessions that were handed over are not used here again, whether they
-    /// came to be used there or not: two that count by themselves would use numbers twice.
-    fn hand_over(&self, stream: &UnixStream) -> ControlFlow<()> {
-        let mut guard = self.lock();
+    /// came to be used there or not: two that count by themselves would use numbers twice. A client that begins this
+    /// and does not end it is not listened to again: that is an error.
+    fn hand_over(&self, stream: &UnixStream) -> io::Result<()> {
+        let refuse = |why: &str| send(stream, &Answer::Failed(why.to_owned()), &[]);
+        let mut guard = self.served.lock();
         let ServedDatapath { datapath, awaits_begin: false, listener: Some(listener) } =
             &mut *guard
         else {
-            return answer_refused(stream, "it has not begun to serve");
+            return refuse("it has not begun to serve");
         };
-        let Some(datapath) = datapath else {
-            return answer_refused(stream, "it has no device yet");
-        };
-        datapath.halt();
-        let handed = Handed {
-            config: datapath.config().clone(),
-            in_use: datapath.in_use(),
-            peers: datapath.peers(),
-            counters: datapath.counters(),
-            departed: datapath.departed(),
-            wireguard: datapath.take_wireguard_sessions(),
-        };
+        let Some(datapath) = datapath else { return refuse(NO_DEVICE) };
+        let handed = datapath.hand_over();
         let listener = std::iter::once(listener.as_fd());
         let descriptors: Vec<BorrowedFd<'_>> = listener.chain(datapath.descriptors()).collect();
         let sent = send(stream, &Answer::Handed(Box::new(handed)), &descriptors);
@@ -338,7 +304,7 @@ impl Service {
         if let Err(error) = datapath.resume() {
             tracing::error!("cannot go on: {error}");
         }
-        ControlFlow::Break(())
+        Err(io::ErrorKind::ConnectionAborted.into())
     }
 }
 
@@ -353,26 +319,4 @@ fn listening(descriptor: OwnedFd) -> io::Result<Arc<UnixListener>> {
     let listener = UnixListener::from(descriptor);
     listener.set_nonblocking(true)?;
     Ok(Arc::new(listener))
-}
-
-fn refused(why: &str) -> (Answer, AfterAnswer) {
-    (Answer::Failed(why.to_owned()), AfterAnswer::Go)
-}
-
-fn answer_refused(stream: &UnixStream, why: &str) -> ControlFlow<()> {
-    match send(stream, &refused(why).0, &[]) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(_) => ControlFlow::Break(()),
-    }
-}
-
-fn status(datapath: Option<&Datapath>) -> TunnelStatus {
-    TunnelStatus {
-        config: datapath.map(|datapath| datapath.config().clone()),
-        in_use: datapath.map(Datapath::in_use),
-        problem: datapath.and_then(Datapath::problem),
-        peers: datapath.map(Datapath::peers).unwrap_or_default(),
-        counters: datapath.map(Datapath::counters).unwrap_or_default(),
-        wireguard: datapath.map(Datapath::wireguard_peers).unwrap_or_default(),
-    }
 }

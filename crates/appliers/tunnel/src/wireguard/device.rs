@@ -2,14 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use flannel_common::{PublicKey, random_bytes};
 use flannel_entries::tunnel::{WireguardDevice, WireguardPeer};
 use ipnet::IpNet;
+use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
 use super::handshake::{self, Cookies, Identity};
@@ -33,7 +34,7 @@ pub(crate) struct Wireguard {
     indices: RwLock<HashMap<u32, IndexTarget>>,
     /// Sockets for everything besides packets of the device, one of each family.
     sockets: ArcSwap<Vec<Arc<UdpSocket>>>,
-    cookies: Mutex<Cookies>,
+    pub(super) cookies: Mutex<Cookies>,
     /// Bytes that wait for all peers together.
     waiting: WaitingBytes,
     numbers: AtomicU64,
@@ -49,10 +50,11 @@ struct Peers {
 }
 
 impl Peers {
-    fn find_endpoints(&mut self) {
-        let by_key = self.by_key.values();
-        self.by_endpoint =
-            by_key.map(|(config, peer)| (config.endpoint, Arc::clone(peer))).collect();
+    /// Forgets where a peer was announced, unless another one has that endpoint by now.
+    fn forget_endpoint(&mut self, endpoint: SocketAddr, peer: &Arc<Peer>) {
+        if self.by_endpoint.get(&endpoint).is_some_and(|known| Arc::ptr_eq(known, peer)) {
+            self.by_endpoint.remove(&endpoint);
+        }
     }
 }
 
@@ -64,28 +66,14 @@ pub(super) struct IndexTarget {
 }
 
 /// A peer as one process hands it to the next.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct HandedPeer {
-    config: WireguardPeer,
-    endpoint: SocketAddr,
-    latest: [u8; 12],
-    current: Option<HandedSession>,
-    previous: Option<HandedSession>,
-    next: Option<HandedSession>,
-}
-
-#[cfg(test)]
-impl HandedPeer {
-    /// A peer with a session, as another process would hand it over.
-    pub(super) fn for_test(config: WireguardPeer) -> Self {
-        let number =
-            config.public_key.0.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
-        let keys = super::handshake::Keys { sending: [1; 32], receiving: [2; 32] };
-        let session = Session::new(number, number, true, keys, CLOCK_START).hand_over(CLOCK_START);
-        let endpoint = config.endpoint;
-        let (previous, next) = (None, None);
-        Self { config, endpoint, latest: [0; 12], current: Some(session), previous, next }
-    }
+    pub(super) config: WireguardPeer,
+    pub(super) endpoint: SocketAddr,
+    pub(super) latest: [u8; 12],
+    pub(super) current: Option<HandedSession>,
+    pub(super) previous: Option<HandedSession>,
+    pub(super) next: Option<HandedSession>,
 }
 
 impl Wireguard {
@@ -132,7 +120,7 @@ impl Wireguard {
     /// Peers that are not among `peers`.
     pub(crate) fn others(&self, peers: &[WireguardPeer]) -> Vec<PublicKey> {
         let wanted: HashSet<PublicKey> = peers.iter().map(|peer| peer.public_key).collect();
-        read(&self.peers).by_key.keys().filter(|key| !wanted.contains(key)).copied().collect()
+        self.peers.read().by_key.keys().filter(|key| !wanted.contains(key)).copied().collect()
     }
 
     /// Networks behind these peers, as they are now.
@@ -140,7 +128,7 @@ impl Wireguard {
         &self,
         keys: impl IntoIterator<Item = &'a PublicKey>,
     ) -> HashSet<IpNet> {
-        let all = read(&self.peers);
+        let all = self.peers.read();
         let known = keys.into_iter().filter_map(|key| all.by_key.get(key));
         known.flat_map(|(config, _)| config.allowed.iter().copied()).collect()
     }
@@ -150,7 +138,7 @@ impl Wireguard {
     /// both have agreed upon a session.
     pub(crate) fn put(&self, put: &[WireguardPeer], gone: &[PublicKey]) -> Vec<Arc<Peer>> {
         let now = self.now();
-        let mut all = write(&self.peers);
+        let mut all = self.peers.write();
         let gone = gone.iter().filter_map(|key| all.by_key.get(key));
         let left: HashSet<IpNet> = gone.flat_map(|(gone, _)| gone.allowed.clone()).collect();
         let another_key =
@@ -158,63 +146,59 @@ impl Wireguard {
         let greeted: Vec<bool> = put.iter().map(another_key).collect();
         let mut to_greet = Vec::new();
         for (config, greet) in put.iter().zip(greeted) {
-            match all.by_key.get_mut(&config.public_key) {
+            let peer = match all.by_key.remove(&config.public_key) {
                 Some((former, peer)) => {
-                    peer.configure(Some(former), config, now);
-                    *former = config.clone();
+                    peer.configure(Some(&former), config, now);
+                    all.forget_endpoint(former.endpoint, &peer);
+                    peer
                 }
                 None => {
                     let number = self.numbers.fetch_add(1, Ordering::Relaxed);
                     let peer = Arc::new(Peer::new(number, config, &self.waiting, now));
-                    if greet {
-                        to_greet.push(Arc::clone(&peer));
-                    }
-                    all.by_key.insert(config.public_key, (config.clone(), peer));
+                    to_greet.extend(greet.then(|| Arc::clone(&peer)));
+                    peer
                 }
-            }
+            };
+            all.by_endpoint.insert(config.endpoint, Arc::clone(&peer));
+            all.by_key.insert(config.public_key, (config.clone(), peer));
         }
-        all.find_endpoints();
         self.is_idle.store(false, Ordering::Relaxed);
         to_greet
     }
 
     pub(crate) fn remove(&self, gone: &[PublicKey]) {
-        let mut all = write(&self.peers);
+        let mut all = self.peers.write();
         for key in gone {
-            if let Some((_, peer)) = all.by_key.remove(key) {
+            if let Some((config, peer)) = all.by_key.remove(key) {
+                all.forget_endpoint(config.endpoint, &peer);
                 let mut handshake = peer.handshake();
                 self.abandon(&mut handshake);
                 self.set_sessions(&peer, Sessions::default());
             }
         }
-        all.find_endpoints();
     }
 
     /// All peers of the device, in a stable order.
     pub(crate) fn peers(&self) -> Vec<(WireguardPeer, Arc<Peer>)> {
-        let mut peers: Vec<_> = read(&self.peers).by_key.values().cloned().collect();
+        let mut peers: Vec<_> = self.peers.read().by_key.values().cloned().collect();
         peers.sort_by_key(|(config, _)| config.public_key);
         peers
     }
 
     pub(super) fn all_peers(&self) -> Vec<Arc<Peer>> {
-        read(&self.peers).by_key.values().map(|(_, peer)| Arc::clone(peer)).collect()
+        self.peers.read().by_key.values().map(|(_, peer)| Arc::clone(peer)).collect()
     }
 
     pub(crate) fn peer(&self, key: PublicKey) -> Option<Arc<Peer>> {
-        read(&self.peers).by_key.get(&key).map(|(_, peer)| Arc::clone(peer))
+        self.peers.read().by_key.get(&key).map(|(_, peer)| Arc::clone(peer))
     }
 
     pub(super) fn peer_at(&self, endpoint: SocketAddr) -> Option<Arc<Peer>> {
-        read(&self.peers).by_endpoint.get(&endpoint).cloned()
+        self.peers.read().by_endpoint.get(&endpoint).cloned()
     }
 
     pub(super) fn find(&self, index: u32) -> Option<IndexTarget> {
-        read(&self.indices).get(&index).cloned()
-    }
-
-    pub(super) fn cookies(&self) -> MutexGuard<'_, Cookies> {
-        self.cookies.lock().unwrap_or_else(PoisonError::into_inner)
+        self.indices.read().get(&index).cloned()
     }
 
     /// Time since the last session with a peer was agreed upon.
@@ -227,7 +211,7 @@ impl Wireguard {
     pub(super) fn new_index(&self, peer: &Arc<Peer>) -> Option<u32> {
         loop {
             let index = u32::from_le_bytes(random_bytes().ok()?);
-            let mut indices = write(&self.indices);
+            let mut indices = self.indices.write();
             if let std::collections::hash_map::Entry::Vacant(free) = indices.entry(index) {
                 free.insert(IndexTarget { peer: Arc::clone(peer), session: None });
                 return Some(index);
@@ -236,7 +220,7 @@ impl Wireguard {
     }
 
     pub(super) fn forget_index(&self, index: u32) {
-        write(&self.indices).remove(&index);
+        self.indices.write().remove(&index);
     }
 
     /// Ends a handshake that was begun.
@@ -249,7 +233,7 @@ impl Wireguard {
     /// Sets the sessions of a peer. The caller holds the peer's handshake state, so that changes come one after the
     /// other.
     pub(super) fn set_sessions(&self, peer: &Arc<Peer>, next: Sessions) {
-        let mut indices = write(&self.indices);
+        let mut indices = self.indices.write();
         let former = peer.sessions.swap(Arc::new(next.clone()));
         for session in former.iter() {
             indices.remove(&session.local);
@@ -369,21 +353,7 @@ impl Wireguard {
     }
 }
 
-fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
-    lock.write().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn jitter() -> Duration {
     let number = u16::from_le_bytes(random_bytes().unwrap_or_default());
     Duration::from_millis(u64::from(number) % MAX_JITTER_MS)
-}
-
-impl std::fmt::Debug for Wireguard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "wireguard {}", self.identity.load().public)
-    }
 }

@@ -51,7 +51,6 @@ impl Drop for Keys {
 /// Identity of a node, with what is computed from it once.
 pub(super) struct Identity {
     pub(super) private: PrivateKey,
-    pub(super) public: PublicKey,
     mac1: [u8; 32],
     cookie: [u8; 32],
 }
@@ -59,7 +58,7 @@ pub(super) struct Identity {
 impl Identity {
     pub(super) fn new(private: PrivateKey) -> Self {
         let public = private.public();
-        Self { mac1: mac1_key(public), cookie: cookie_key(public), private, public }
+        Self { mac1: mac1_key(public), cookie: cookie_key(public), private }
     }
 
     /// Whether the sender of a message knows whom it is for.
@@ -292,14 +291,15 @@ mod tests {
         for (first, second, same) in
             [(None, None, true), (Some(&psk), Some(&psk), true), (Some(&psk), None, false)]
         {
-            let mut to_two = MessageMacs::new(two.public);
+            let mut to_two = MessageMacs::new(two.private.public());
             let clock = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
             let (mut begun, message) =
-                begin(&one, two.public, first, 7, &mut to_two, clock, NOW).expect("it begins");
+                begin(&one, two.private.public(), first, 7, &mut to_two, clock, NOW)
+                    .expect("it begins");
             assert!(two.is_meant(&message) && !one.is_meant(&message));
             let offered = read_initiation(&two, &message).expect("it is read");
-            assert_eq!((offered.peer, offered.remote), (one.public, 7));
-            let mut to_one = MessageMacs::new(one.public);
+            assert_eq!((offered.peer, offered.remote), (one.private.public(), 7));
+            let mut to_one = MessageMacs::new(one.private.public());
             let (theirs, remote, answer) =
                 offered.answer(second, 9, &mut to_one, NOW).expect("it is answered");
             assert_eq!((remote, word(&answer, 8)), (7, 7));
@@ -317,9 +317,10 @@ mod tests {
     #[test]
     fn an_initiation_that_is_for_somebody_else_is_not_read() {
         let (one, two, three) = (identity(1), identity(2), identity(3));
-        let mut marks = MessageMacs::new(two.public);
-        let (_, message) = begin(&one, two.public, None, 7, &mut marks, SystemTime::now(), NOW)
-            .expect("it begins");
+        let mut marks = MessageMacs::new(two.private.public());
+        let (_, message) =
+            begin(&one, two.private.public(), None, 7, &mut marks, SystemTime::now(), NOW)
+                .expect("it begins");
         assert!(read_initiation(&three, &message).is_none());
         let mut altered = message;
         altered[60] ^= 1;
@@ -329,9 +330,11 @@ mod tests {
     #[test]
     fn whoever_is_busy_is_shown_the_cookie_that_it_sent() {
         let (one, two) = (identity(1), identity(2));
-        let (mut marks, mut cookies) = (MessageMacs::new(two.public), Cookies::default());
+        let (mut marks, mut cookies) = (MessageMacs::new(two.private.public()), Cookies::default());
         let begin = |marks: &mut MessageMacs, now| {
-            begin(&one, two.public, None, 7, marks, SystemTime::now(), now).expect("it begins").1
+            begin(&one, two.private.public(), None, 7, marks, SystemTime::now(), now)
+                .expect("it begins")
+                .1
         };
         let first = begin(&mut marks, NOW);
         assert!(!cookies.has_cookie(&first, from(), NOW));
@@ -339,7 +342,7 @@ mod tests {
         assert_eq!(word(&reply, 4), 7);
         assert!(
             marks.take_cookie(&reply, NOW)
-                && !MessageMacs::new(one.public).take_cookie(&reply, NOW)
+                && !MessageMacs::new(one.private.public()).take_cookie(&reply, NOW)
         );
         let second = begin(&mut marks, NOW);
         assert!(cookies.has_cookie(&second, from(), NOW));

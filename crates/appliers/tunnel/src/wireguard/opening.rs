@@ -100,7 +100,7 @@ impl Wireguard {
             return;
         }
         if is_busy(now) {
-            let mut cookies = self.cookies();
+            let mut cookies = self.cookies.lock();
             if !cookies.has_cookie(message, from, now) {
                 if let Some(reply) = cookies.reply(&own, message, from, now) {
                     self.transmit(from, &reply);

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use flannel_common::{PresharedKey, PublicKey};
 use flannel_entries::tunnel::WireguardPeer;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::handshake::{MessageMacs, PendingHandshake, Timestamp};
 use super::session::Session;
@@ -171,7 +172,7 @@ impl Peer {
     }
 
     pub(super) fn handshake(&self) -> MutexGuard<'_, HandshakeState> {
-        self.handshake.lock().unwrap_or_else(PoisonError::into_inner)
+        self.handshake.lock()
     }
 
     /// Session to send with, if there is one.
@@ -181,11 +182,11 @@ impl Peer {
 
     /// Lets a packet wait for a session. Returns how many are lost by it.
     pub(super) fn wait(&self, packet: Vec<u8>) -> u64 {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(packet)
+        self.waiting.lock().push(packet)
     }
 
     pub(super) fn take_waiting(&self) -> VecDeque<Vec<u8>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.waiting.lock().take()
     }
 
     /// Notes that something was sent that the other side can read.
@@ -229,12 +230,5 @@ impl Peer {
         !self.due.is_any()
             && self.sessions.load().iter().next().is_none()
             && self.handshake().begun.is_none()
-    }
-}
-
-/// Shows no secrets.
-impl std::fmt::Debug for Peer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "wireguard peer {} at {}", self.public_key, self.endpoint())
     }
 }

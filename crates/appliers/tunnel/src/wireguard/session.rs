@@ -1,9 +1,9 @@
 //! A session: two keys that are valid for three minutes, and the counters that no packet may share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use ring::aead::{Aad, LessSafeKey};
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ pub(crate) struct Session {
     departed: AtomicBool,
 }
 
-/// A session as one process hands it to the next.
+/// A session as one process hands it to the next. It is not shown.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct HandedSession {
     pub(super) local: u32,
@@ -126,16 +126,12 @@ impl Session {
     /// has come before.
     pub(super) fn open(&self, message: &mut [u8]) -> Option<usize> {
         let counter = counter(message);
-        if counter >= MAX_PACKETS || !self.seen().may_take(counter) {
+        if counter >= MAX_PACKETS || !self.seen.lock().may_take(counter) {
             return None;
         }
         let text = &mut message[DATA_HEADER..];
         let opened = self.receiving.open_in_place(nonce(counter), Aad::empty(), text).ok()?.len();
-        self.seen().take(counter).then_some(opened)
-    }
-
-    fn seen(&self) -> std::sync::MutexGuard<'_, ReplayWindow> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().take(counter).then_some(opened)
     }
 
     /// Takes out what the next process goes on with. Keys that have left are not used here again: the session is
@@ -150,7 +146,7 @@ impl Session {
             age: self.age(now),
             keys: Keys { sending: self.keys.sending, receiving: self.keys.receiving },
             sent: self.sent.load(Ordering::Relaxed),
-            seen: self.seen().clone(),
+            seen: self.seen.lock().clone(),
             retired: self.retired.load(Ordering::Relaxed),
         }
     }
@@ -164,22 +160,9 @@ impl Session {
         let made = now.saturating_sub(age);
         let session = Self::new(local, remote, initiator, keys, made);
         session.sent.store(sent, Ordering::Relaxed);
-        *session.seen() = seen;
+        *session.seen.lock() = seen;
         session.retired.store(retired, Ordering::Relaxed);
         Some(session)
-    }
-}
-
-/// Shows no keys.
-impl std::fmt::Debug for Session {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("local", &self.local).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for HandedSession {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HandedSession").field("local", &self.local).finish_non_exhaustive()
     }
 }
 

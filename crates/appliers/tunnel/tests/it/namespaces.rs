@@ -52,7 +52,7 @@ fn strangers_and_forgers_are_dropped_and_counted() {
     // Node 2 loses its lease; what it goes on sending comes from a stranger.
     node1.replace([]);
     assert!(net.lab.ping(&net.pods[1], &net.pods[0]).is_err());
-    assert!(node1.counters().drops(DropReason::UnknownSender) > 0);
+    assert!(node1.totals().drops(DropReason::UnknownSender) > 0);
     // Its address has a lease again, of another subnet.
     node1.replace([Peer { endpoint: underlay(2), ..peer(3) }]);
     assert!(net.lab.ping(&net.pods[1], &net.pods[0]).is_err());

@@ -1,31 +1,22 @@
 //! Tunnel processes, which outlive flanneld: found by their sockets, and ended with their devices.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use flannel_tunnel::{Client, TunnelError, end_processes, socket_device};
-
-/// Sockets of tunnels in a directory, with the name of their device.
-fn sockets(directory: &Path) -> Vec<(String, PathBuf)> {
-    let files = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut found: Vec<_> = files
-        .filter_map(|file| {
-            let path = file.path();
-            Some((socket_device(&path)?.to_owned(), path))
-        })
-        .collect();
-    found.sort();
-    found
-}
+use flannel_tunnel::{Client, TunnelError, end_processes, sockets};
 
 pub(super) fn find(directory: &Path) -> Vec<String> {
-    sockets(directory).into_iter().map(|(device, _)| words(&device)).collect()
+    let mut found: Vec<String> = sockets(directory).map(|(device, _)| words(&device)).collect();
+    found.sort();
+    found
 }
 
 /// What went, and what would not.
 pub(super) fn remove(directory: &Path) -> (Vec<String>, Vec<String>) {
     let (mut removed, mut failures) = (Vec::new(), Vec::new());
-    for (device, socket) in sockets(directory) {
+    let mut found: Vec<_> = sockets(directory).collect();
+    found.sort();
+    for (device, socket) in found {
         // A socket that nobody listens on is all that is left of a process.
         let ended = match Client::find(&socket) {
             Ok(Some((client, _))) => client.remove(),
