@@ -71,6 +71,7 @@ tests! {
     host_local_files
     kubernetes
     lease_server_request
+    marked_frames
     netlink_dumps
     network_config
     node_requests
@@ -78,6 +79,7 @@ tests! {
     probe
     saved_rules
     subnet_env
+    test_pod_packets
     tunnel_packets
     vici
     wire

@@ -18,6 +18,7 @@ mod pod;
 pub mod protocol;
 mod tcp_trial;
 mod test_pod;
+pub mod testing;
 mod udp_trial;
 
 pub use in_kernel::sweep;

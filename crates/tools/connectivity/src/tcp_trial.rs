@@ -155,6 +155,10 @@ impl TcpAnswering {
             return None;
         }
         if segment.syn {
+            // Two that answered each other's answers would never end.
+            if segment.ack != 0 {
+                return None;
+            }
             if self.0.len() >= MAX_CONVERSATIONS {
                 self.0.retain(|_, it| now.saturating_sub(it.heard) < CONVERSATION_TIMEOUT);
             }
@@ -170,21 +174,20 @@ impl TcpAnswering {
         }
         let known = self.0.get_mut(flow)?;
         known.heard = now;
-        if segment.seq == known.next && !segment.data.is_empty() {
-            let answer = exchange::answer(&segment.data, flow.from.0)?;
-            let length = segment.data.len() as u32;
-            known.next = known.next.wrapping_add(length);
+        let answer = exchange::answer(&segment.data, flow.from.0)?;
+        let end = segment.seq.wrapping_add(segment.data.len() as u32);
+        if segment.seq == known.next {
             let after = u32::from(known.said.syn) + known.said.data.len() as u32;
+            known.next = end;
             known.said = Segment {
                 seq: known.said.seq.wrapping_add(after),
-                ack: known.next,
+                ack: end,
                 data: answer,
                 ..Segment::default()
             };
-            return Some(known.said.clone());
         }
-        let is_last = segment.seq.wrapping_add(segment.data.len() as u32) == known.next;
-        (is_last && !segment.data.is_empty()).then(|| known.said.clone())
+        // Said again if it was lost.
+        (end == known.next).then(|| known.said.clone())
     }
 }
 

@@ -18,6 +18,7 @@ mod prober;
 pub mod responder;
 mod round_trip;
 pub mod schedule;
+pub mod testing;
 pub mod verdict;
 pub mod wire;
 

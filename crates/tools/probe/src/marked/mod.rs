@@ -203,23 +203,25 @@ impl FromStr for Mark {
 
 /// What a frame says, if it bears the mark.
 #[derive(Debug, PartialEq, Eq)]
-struct MarkedFrame {
-    packet: Packet,
-    number: u16,
-    carried: Option<(IpAddr, IpAddr)>,
+pub(crate) struct MarkedFrame {
+    pub(crate) packet: Packet,
+    pub(crate) number: u16,
+    pub(crate) carried: Option<(IpAddr, IpAddr)>,
 }
 
-fn find(frame: &[u8], mark: Mark) -> Option<MarkedFrame> {
-    let bytes = mark.bytes();
-    let at = frame.windows(MARK).position(|part| part == bytes)?;
-    let header = at.checked_sub(ECHO_HEADER)?;
-    let packet = match frame.get(header)? {
-        8 | 128 => Packet::Request,
-        0 | 129 => Packet::Answer,
-        _ => return None,
-    };
-    let number = u16::from_be_bytes(*frame.get(header + 6..)?.first_chunk()?);
-    Some(MarkedFrame { packet, number, carried: carried(frame) })
+impl MarkedFrame {
+    pub(crate) fn find(frame: &[u8], mark: Mark) -> Option<Self> {
+        let bytes = mark.bytes();
+        let at = frame.windows(MARK).position(|part| part == bytes)?;
+        let header = at.checked_sub(ECHO_HEADER)?;
+        let packet = match frame.get(header)? {
+            8 | 128 => Packet::Request,
+            0 | 129 => Packet::Answer,
+            _ => return None,
+        };
+        let number = u16::from_be_bytes(*frame.get(header + 6..)?.first_chunk()?);
+        Some(Self { packet, number, carried: carried(frame) })
+    }
 }
 
 /// The addresses of the first IP header, if it is that of a tunnel.
@@ -256,19 +258,19 @@ mod tests {
         let mut message = mark.echo(false, 1, PAYLOAD);
         let plain = frame(1, 2, IpNumber::ICMP, &message);
         let found = |packet, carried| Some(MarkedFrame { packet, number: 1, carried });
-        assert_eq!(find(&plain, mark), found(Packet::Request, None));
-        assert_eq!(find(&plain, Mark(1)), None, "of another trace");
+        assert_eq!(MarkedFrame::find(&plain, mark), found(Packet::Request, None));
+        assert_eq!(MarkedFrame::find(&plain, Mark(1)), None, "of another trace");
         message[0] = 0;
         let inner = frame(2, 1, IpNumber::ICMP, &message);
-        assert_eq!(find(&inner, mark), found(Packet::Answer, None));
+        assert_eq!(MarkedFrame::find(&inner, mark), found(Packet::Answer, None));
         // UDP and VXLAN headers between.
         let outer = frame(8, 7, IpNumber::UDP, &[vec![0; 16], inner].concat());
         let between = Some(([192, 0, 2, 8].into(), [192, 0, 2, 7].into()));
-        assert_eq!(find(&outer, mark), found(Packet::Answer, between));
+        assert_eq!(MarkedFrame::find(&outer, mark), found(Packet::Answer, between));
         // As on a TUN device.
-        assert_eq!(find(&plain[14..], mark), found(Packet::Request, None));
+        assert_eq!(MarkedFrame::find(&plain[14..], mark), found(Packet::Request, None));
         for length in 0..plain.len() {
-            let cut = find(&plain[..length], mark);
+            let cut = MarkedFrame::find(&plain[..length], mark);
             assert!(cut.is_none() || length >= 14 + 20 + ECHO_HEADER + MARK);
         }
         assert_eq!(mark.to_string().parse(), Ok(mark));

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with}
 
 use super::{
     Devices, Direction, FIRST_LARGE, LargePacket, Mark, MarkedFrame, Packet, PacketSize, Place,
-    Sighting, filter, find,
+    Sighting, filter,
 };
 
 /// In network order, as the kernel wants it here.
@@ -109,7 +109,8 @@ impl Watch {
         let mut frame = vec![0; FRAME];
         while !ended.is_set() && Instant::now() < until {
             let Some((length, device, direction)) = self.receive(&mut frame)? else { continue };
-            let Some(found) = find(frame.get(..length).unwrap_or(&frame), self.mark) else {
+            let Some(found) = MarkedFrame::find(frame.get(..length).unwrap_or(&frame), self.mark)
+            else {
                 continue;
             };
             let MarkedFrame { packet, number, carried } = found;
