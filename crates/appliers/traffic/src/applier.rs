@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use flannel_common::{Work, Worker};
+use flannel_common::{SearchPath, Work, Worker};
 use flannel_entries::rules::TrafficRules;
 use flannel_wanted::{
     COMMAND_QUEUE, Command, Requester, Status, StatusPublisher, Stopped, WorkerApplier,
@@ -15,7 +15,6 @@ use flannel_wanted::{
 use ipnet::IpNet;
 use tokio::sync::oneshot;
 
-use crate::programs::SearchPath;
 use crate::rule_reconciler::RuleReconciler;
 use crate::served_networks::ServedNetworks;
 use crate::system::Node;

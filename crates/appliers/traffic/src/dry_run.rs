@@ -1,15 +1,14 @@
 //! What a daemon would do that is started now and wants certain rules. Changes nothing.
 
-use flannel_common::Family;
+use flannel_common::{Family, SearchPath};
 use flannel_entries::rules::{RulesKey, TrafficRules};
 use flannel_wanted::KeyedEntry as _;
 
 use crate::TrafficError;
 use crate::firewall::Wish;
-use crate::programs::SearchPath;
 use crate::rule::Keep;
 use crate::served_networks::{self, ServedNetworks};
-use crate::sweep::{self, Leftovers};
+use crate::sweep::{self, Leftover};
 use crate::system::{Node, System as _};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ pub struct DryRun {
 pub fn dry_run(wanted: &[TrafficRules]) -> Result<DryRun, TrafficError> {
     let networks: Vec<_> = wanted.iter().map(|it| it.network).collect();
     let others = served_networks::besides(&networks);
-    let (mut kept_in, mut written, mut leftovers) = (None, Vec::new(), Leftovers::all());
+    let (mut kept_in, mut written, mut leftovers) = (None, Vec::new(), Leftover::all_of(None));
     if let Some(first) = wanted.first() {
         let mut node = Node::new(SearchPath::of_environment(), ServedNetworks::default());
         let mut firewall = node.open(first.mode, first.family())?;
@@ -44,7 +43,7 @@ pub fn dry_run(wanted: &[TrafficRules]) -> Result<DryRun, TrafficError> {
             let differs = |it: &&TrafficRules| look.differing.contains(&it.purpose());
             written.extend(wish.entries.iter().filter(differs).map(TrafficRules::key));
         }
-        leftovers = Leftovers::beside(firewall.kind(), wanted);
+        leftovers = Leftover::beside(firewall.kind(), wanted);
         kept_in = Some(firewall.kind().to_string());
     }
     // Where another daemon runs they may be its own.

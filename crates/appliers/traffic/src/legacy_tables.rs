@@ -1,6 +1,7 @@
 //! The tables of iptables-legacy, read from the kernel without running anything: whether they mention a
 //! chain, and whether they have changed. The kernel announces no changes of these.
 
+use std::hash::{DefaultHasher, Hasher as _};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -84,7 +85,7 @@ impl LegacyTable {
             Family::V6 => (142, 152),
         };
         let mut rest = self.bytes.as_slice();
-        let mut hash = FNV_START;
+        let mut hasher = DefaultHasher::new();
         while let Some(length) = rest.get(next_offset..next_offset + 2) {
             let length = usize::from(u16::from_ne_bytes([length[0], length[1]]));
             if length < counters + 16 || length > rest.len() {
@@ -92,20 +93,13 @@ impl LegacyTable {
             }
             let (entry, following) = rest.split_at(length);
             // `comefrom`, just before the counters, is the kernel's scratch space.
-            hash = fnv(hash, &entry[..next_offset + 2]);
-            hash = fnv(hash, &entry[counters + 16..]);
+            hasher.write(&entry[..next_offset + 2]);
+            hasher.write(&entry[counters + 16..]);
             rest = following;
         }
-        fnv(hash, rest)
+        hasher.write(rest);
+        hasher.finish()
     }
-}
-
-const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
-
-fn fnv(hash: u64, bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// The kernel reads what is asked for from `buffer`, and fills it.

@@ -191,15 +191,11 @@ impl Block {
         let is_guard = |rule: &&Rule| rule.verdict == Verdict::Drop && rule.packets.is_some();
         let mut blocks: Vec<Self> = Vec::new();
         for rule in chain.iter().flatten().filter(is_guard) {
-            match (rule.source, blocks.last_mut()) {
-                (None, None) => {}
-                (Some(pods), Some(block)) if pods.net != block.network => {
-                    blocks.push(Self { network: pods.net, rules: vec![rule.clone()] });
-                }
-                (Some(pods), None) => {
-                    blocks.push(Self { network: pods.net, rules: vec![rule.clone()] });
-                }
-                (_, Some(block)) => block.rules.push(rule.clone()),
+            let begins = |pods: &Side| blocks.last().is_none_or(|it| it.network != pods.net);
+            if let Some(pods) = rule.source.filter(begins) {
+                blocks.push(Self { network: pods.net, rules: vec![rule.clone()] });
+            } else if let Some(block) = blocks.last_mut() {
+                block.rules.push(rule.clone());
             }
         }
         blocks

@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use crate::TrafficError;
 use crate::firewall::{Firewall, Look, Wish};
 use crate::rule::Keep;
-use crate::sweep::Leftovers;
+use crate::sweep::Leftover;
 use crate::system::System;
 
 /// Changes come in groups; this long after the first one we look.
@@ -48,7 +48,7 @@ pub(crate) struct RuleReconciler<S> {
     is_waiting: bool,
     firewall: Option<(Mode, Box<dyn Firewall>)>,
     /// What was swept last.
-    swept: Option<Leftovers>,
+    swept: Option<Vec<Leftover>>,
     /// Networks of other daemons, when the rules were last written.
     others: Vec<IpNet>,
     v4: FamilyState,
@@ -483,16 +483,16 @@ impl<S: Requester> RuleReconciler<S> {
         let leftovers = match &self.firewall {
             Some((_, firewall)) => {
                 let entries: Vec<TrafficRules> = self.wanted.iter().cloned().collect();
-                Leftovers::beside(firewall.kind(), &entries)
+                Leftover::beside(firewall.kind(), &entries)
             }
-            None => Leftovers::all(),
+            None => Leftover::all_of(None),
         };
         if self.swept.as_ref() != Some(&leftovers) {
             self.sweep_up(leftovers);
         }
     }
 
-    fn sweep_up(&mut self, leftovers: Leftovers) {
+    fn sweep_up(&mut self, leftovers: Vec<Leftover>) {
         if self.others.is_empty() {
             let (removed, errors) = self.system.sweep(&leftovers);
             if !removed.is_empty() {

@@ -2,9 +2,9 @@
 //!
 //! Needs none of the other mode's programs, except for the rules of iptables-legacy.
 
-use flannel_common::Family;
+use flannel_common::{Family, SearchPath};
 use flannel_entries::rules::{Mode, Purpose, TrafficRules};
-use flannel_nft::{Batch, Nft, NftError};
+use flannel_nft::{Batch, Nft, NftError, TableFamily};
 
 use crate::TrafficError;
 use crate::firewall::Kind;
@@ -12,8 +12,7 @@ use crate::iptables::text::{Place, Saved};
 use crate::iptables::tool::{Tool, Variant};
 use crate::legacy_tables::LegacyTable;
 use crate::nftables::{self, table_family};
-use crate::process::{Machine, Runner};
-use crate::programs::SearchPath;
+use crate::process::Machine;
 
 /// Removes every rule of flannel from the network namespace of the calling thread: those of one mode, or
 /// of both. Returns what there was, in words. A running daemon would put its rules back: stop it first.
@@ -21,202 +20,167 @@ pub fn cleanup(mode: Option<Mode>) -> Result<Vec<String>, TrafficError> {
     if !crate::served_networks::all().is_empty() {
         tracing::warn!("a flannel daemon is running here and will put its rules back");
     }
-    let everything = Leftovers::of(mode);
-    let (removed, errors) =
-        Sweeper::new(SearchPath::of_environment(), Box::new(Machine)).sweep(&everything);
+    let (removed, errors) = sweep(&SearchPath::of_environment(), &Leftover::all_of(mode));
     TrafficError::all(errors).map(|()| removed)
 }
 
 /// What [`cleanup`] would remove, in the same words. Changes nothing.
 pub fn leftovers(mode: Option<Mode>) -> Result<Vec<String>, TrafficError> {
-    found(&Leftovers::of(mode))
+    found(&Leftover::all_of(mode))
 }
 
 /// What of it is there, in words.
-pub(crate) fn found(leftovers: &Leftovers) -> Result<Vec<String>, TrafficError> {
-    let (found, errors) = find(leftovers);
+pub(crate) fn found(leftovers: &[Leftover]) -> Result<Vec<String>, TrafficError> {
+    let (found, errors) = each(leftovers, |leftover, nft| leftover.is_there(nft));
     TrafficError::all(errors).map(|()| found)
 }
 
-/// What is not, or no longer, wanted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Leftovers {
-    /// The tables of nftables.
-    pub(crate) tables: Vec<Family>,
-    /// The chains of the nft variant of iptables.
-    pub(crate) chains: Vec<(Family, Purpose)>,
-    /// The chains of iptables-legacy.
-    pub(crate) legacy: Vec<(Family, Purpose)>,
+/// Removes all it can. Returns what that was, in words, and what went wrong.
+pub(crate) fn sweep(path: &SearchPath, leftovers: &[Leftover]) -> (Vec<String>, Vec<TrafficError>) {
+    each(leftovers, |leftover, nft| {
+        let is_there = leftover.is_there(nft)?;
+        Ok(is_there && leftover.remove(nft, path)?)
+    })
 }
 
-impl Leftovers {
-    fn of(mode: Option<Mode>) -> Self {
-        let mut all = Self::default();
-        for family in Family::BOTH {
-            if mode != Some(Mode::Iptables) {
-                all.tables.push(family);
-            }
-            if mode != Some(Mode::Nftables) {
-                all.chains.extend(Purpose::ALL.map(|purpose| (family, purpose)));
-                all.legacy.extend(Purpose::ALL.map(|purpose| (family, purpose)));
+/// Those for which `act` is true, in words, and what went wrong.
+fn each(
+    leftovers: &[Leftover],
+    act: impl Fn(Leftover, &mut Option<Nft>) -> Result<bool, TrafficError>,
+) -> (Vec<String>, Vec<TrafficError>) {
+    // A kernel without nftables has nothing of it.
+    let mut nft = Nft::open().ok();
+    let (mut words, mut errors) = (Vec::new(), Vec::new());
+    for leftover in leftovers {
+        match act(*leftover, &mut nft) {
+            Ok(true) => words.push(format!("{} {}", leftover.family(), leftover.what())),
+            Ok(false) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    (words, errors)
+}
+
+/// What is not, or no longer, wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leftover {
+    /// The table of nftables.
+    Table(Family),
+    /// A chain of the nft variant of iptables.
+    Chain(Family, Purpose),
+    /// A chain of iptables-legacy.
+    Legacy(Family, Purpose),
+}
+
+impl Leftover {
+    /// All that a mode can leave; of every mode, if none is given.
+    pub(crate) fn all_of(mode: Option<Mode>) -> Vec<Self> {
+        let mut all = Vec::new();
+        if mode != Some(Mode::Iptables) {
+            all.extend(Family::BOTH.map(Self::Table));
+        }
+        if mode != Some(Mode::Nftables) {
+            for kind in [Self::Chain, Self::Legacy] {
+                for family in Family::BOTH {
+                    all.extend(Purpose::ALL.map(|purpose| kind(family, purpose)));
+                }
             }
         }
         all
     }
 
-    pub(crate) fn all() -> Self {
-        Self::of(None)
-    }
-
     /// All but what these rules are kept in.
-    pub(crate) fn beside(kind: Kind, wanted: &[TrafficRules]) -> Self {
-        let is_unwanted = |(family, purpose): &(Family, Purpose)| {
-            !wanted.iter().any(|it| (it.family(), it.purpose()) == (*family, *purpose))
-        };
-        let mut rest = Self::all();
-        match kind {
-            Kind::Nftables => {
-                rest.tables.retain(|family| wanted.iter().all(|it| it.family() != *family));
+    pub(crate) fn beside(kind: Kind, wanted: &[TrafficRules]) -> Vec<Self> {
+        let is_unwanted = |leftover: &Self| match (kind, *leftover) {
+            (Kind::Nftables, Self::Table(family)) => wanted.iter().all(|it| it.family() != family),
+            (Kind::IptablesNft, Self::Chain(family, purpose))
+            | (Kind::IptablesLegacy, Self::Legacy(family, purpose)) => {
+                wanted.iter().all(|it| (it.family(), it.purpose()) != (family, purpose))
             }
-            Kind::IptablesNft => rest.chains.retain(is_unwanted),
-            Kind::IptablesLegacy => rest.legacy.retain(is_unwanted),
-        }
+            _ => true,
+        };
+        let mut rest = Self::all_of(None);
+        rest.retain(is_unwanted);
         rest
     }
-}
 
-pub(crate) struct Sweeper {
-    path: SearchPath,
-    runner: Box<dyn Runner>,
-}
-
-impl Sweeper {
-    pub(crate) fn new(path: SearchPath, runner: Box<dyn Runner>) -> Self {
-        Self { path, runner }
+    fn family(self) -> Family {
+        match self {
+            Self::Table(family) | Self::Chain(family, _) | Self::Legacy(family, _) => family,
+        }
     }
 
-    /// Removes all it can. Returns what that was, and what went wrong.
-    pub(crate) fn sweep(&mut self, leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>) {
-        let (mut removed, mut errors) = (Vec::new(), Vec::new());
-        let mut note = |what: String, result: Result<bool, TrafficError>| match result {
-            Ok(true) => removed.push(what),
-            Ok(false) => {}
-            Err(error) => errors.push(error),
+    fn what(self) -> String {
+        let chain = |purpose, of| {
+            let Place { chain, table, .. } = Place::of(purpose);
+            format!("chain {chain} of {of}{table}")
         };
-        // A kernel without nftables has nothing of it to remove.
-        if let Ok(mut nft) = Nft::open() {
-            for family in &leftovers.tables {
-                let what = table(*family);
-                let result = remove_table(&mut nft, *family);
-                note(format!("{family} {what}"), failed(*family, what, result));
+        match self {
+            Self::Table(family) => format!("table {}", nftables::table(family)),
+            Self::Chain(_, purpose) => chain(purpose, ""),
+            Self::Legacy(_, purpose) => chain(purpose, "legacy "),
+        }
+    }
+
+    fn failed(self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TrafficError {
+        TrafficError::Remove { family: self.family(), what: self.what(), source: source.into() }
+    }
+
+    fn is_there(self, nft: &mut Option<Nft>) -> Result<bool, TrafficError> {
+        let of = table_family(self.family());
+        let found = match (self, nft) {
+            (Self::Table(family), Some(nft)) => {
+                nft.table(of, nftables::table(family)).map(|table| table.is_some())
             }
-            for (family, purpose) in &leftovers.chains {
-                let place = Place::of(*purpose);
-                let what = chain(place);
-                let result = remove_chain(&mut nft, *family, place);
-                note(format!("{family} {what}"), failed(*family, what, result));
+            (Self::Chain(_, purpose), Some(nft)) => {
+                let place = Place::of(purpose);
+                nft.has_chain(of, place.table, place.chain)
             }
-        }
-        for (family, purpose) in &leftovers.legacy {
-            let place = Place::of(*purpose);
-            note(format!("{family} {}", legacy_chain(place)), self.remove_legacy(*family, place));
-        }
-        (removed, errors)
+            (Self::Legacy(family, purpose), _) => {
+                let place = Place::of(purpose);
+                let table = LegacyTable::read(family, place.table);
+                let table = table.map_err(|error| self.failed(error))?;
+                Ok(table.is_some_and(|table| table.mentions(place.chain)))
+            }
+            (_, None) => Ok(false),
+        };
+        found.map_err(|error| self.failed(error))
     }
 
-    fn remove_legacy(&mut self, family: Family, place: &Place) -> Result<bool, TrafficError> {
-        if !in_legacy(family, place)? {
-            return Ok(false);
-        }
-        let tool = Tool::find(&self.path, &mut *self.runner, family, Some(Variant::Legacy))
-            .ok()
-            .filter(|tool| tool.variant == Variant::Legacy)
-            .ok_or(TrafficError::NoLegacy { family, table: place.table, chain: place.chain })?;
-        let saved = Saved::parse(place, &tool.save(&mut *self.runner, family, place)?);
-        let Some(change) = saved.removal(place) else { return Ok(false) };
-        tool.restore(&mut *self.runner, &change)?;
-        Ok(true)
+    /// Returns whether there was something to remove.
+    fn remove(self, nft: &mut Option<Nft>, path: &SearchPath) -> Result<bool, TrafficError> {
+        let of = table_family(self.family());
+        let removed = match (self, nft) {
+            (Self::Table(family), Some(nft)) => {
+                let mut batch = Batch::new(of, nftables::table(family));
+                batch.delete_table();
+                nft.commit(&batch)
+            }
+            (Self::Chain(_, purpose), Some(nft)) => remove_chain(nft, of, Place::of(purpose)),
+            (Self::Legacy(family, purpose), _) => {
+                return remove_legacy(path, family, Place::of(purpose));
+            }
+            (_, None) => return Ok(false),
+        };
+        removed.map(|()| true).map_err(|error| self.failed(error))
     }
 }
 
-/// As [`Sweeper::sweep`], without removing anything.
-fn find(leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>) {
-    let (mut found, mut errors) = (Vec::new(), Vec::new());
-    let mut note = |what: String, result: Result<bool, TrafficError>| match result {
-        Ok(true) => found.push(what),
-        Ok(false) => {}
-        Err(error) => errors.push(error),
-    };
-    if let Ok(mut nft) = Nft::open() {
-        for family in &leftovers.tables {
-            let result = has_table(&mut nft, *family);
-            let what = table(*family);
-            note(format!("{family} {what}"), failed(*family, what, result));
-        }
-        for (family, purpose) in &leftovers.chains {
-            let place = Place::of(*purpose);
-            let result = nft.has_chain(table_family(*family), place.table, place.chain);
-            let what = chain(place);
-            note(format!("{family} {what}"), failed(*family, what, result));
-        }
-    }
-    for (family, purpose) in &leftovers.legacy {
-        let place = Place::of(*purpose);
-        note(format!("{family} {}", legacy_chain(place)), in_legacy(*family, place));
-    }
-    (found, errors)
-}
-
-fn in_legacy(family: Family, place: &Place) -> Result<bool, TrafficError> {
-    let legacy = LegacyTable::read(family, place.table).map_err(|source| TrafficError::Remove {
-        family,
-        what: legacy_chain(place),
-        source: source.into(),
-    })?;
-    Ok(legacy.is_some_and(|legacy| legacy.mentions(place.chain)))
-}
-
-fn table(family: Family) -> String {
-    format!("table {}", nftables::table(family))
-}
-
-fn chain(place: &Place) -> String {
-    format!("chain {} of {}", place.chain, place.table)
-}
-
-fn legacy_chain(place: &Place) -> String {
-    format!("chain {} of legacy {}", place.chain, place.table)
-}
-
-fn failed(
-    family: Family,
-    what: String,
-    result: Result<bool, NftError>,
-) -> Result<bool, TrafficError> {
-    result.map_err(|source| TrafficError::Remove { family, what, source: source.into() })
-}
-
-fn has_table(nft: &mut Nft, family: Family) -> Result<bool, NftError> {
-    Ok(nft.table(table_family(family), nftables::table(family))?.is_some())
-}
-
-/// Removes the table with all that is in it. Returns whether it was there.
-fn remove_table(nft: &mut Nft, family: Family) -> Result<bool, NftError> {
-    if !has_table(nft, family)? {
-        return Ok(false);
-    }
-    let mut batch = Batch::new(table_family(family), nftables::table(family));
-    batch.delete_table();
-    nft.commit(&batch).map(|()| true)
+fn remove_legacy(path: &SearchPath, family: Family, place: &Place) -> Result<bool, TrafficError> {
+    let runner = &mut Machine;
+    let tool = Tool::find(path, runner, family, Some(Variant::Legacy))
+        .ok()
+        .filter(|tool| tool.variant == Variant::Legacy)
+        .ok_or(TrafficError::NoLegacy { family, table: place.table, chain: place.chain })?;
+    let saved = Saved::parse(place, &tool.save(runner, family, place)?);
+    let Some(change) = saved.removal(place) else { return Ok(false) };
+    tool.restore(runner, &change)?;
+    Ok(true)
 }
 
 /// Removes a chain of the nft variant of iptables with all that is in it and the jumps to it from its base chain. If
-/// somebody else's rules jump to it, too, it stays, empty. Returns whether it was there.
-fn remove_chain(nft: &mut Nft, family: Family, place: &Place) -> Result<bool, NftError> {
-    let family = table_family(family);
-    if !nft.has_chain(family, place.table, place.chain)? {
-        return Ok(false);
-    }
+/// somebody else's rules jump to it, too, it stays, empty.
+fn remove_chain(nft: &mut Nft, family: TableFamily, place: &Place) -> Result<(), NftError> {
     let mut jumps = nft.rules(family, place.table, place.base)?;
     jumps.retain(|rule| rule.target() == Some(place.chain));
     let removal = |with_chain: bool| {
@@ -232,7 +196,6 @@ fn remove_chain(nft: &mut Nft, family: Family, place: &Place) -> Result<bool, Nf
         Err(error) if error.is_in_use() => nft.commit(&removal(false)),
         other => other,
     }
-    .map(|()| true)
 }
 
 #[cfg(test)]
@@ -240,34 +203,47 @@ mod tests {
     use super::*;
     use crate::testing::{family, guard, node};
 
+    /// The tables, the chains of the nft variant, and those of iptables-legacy.
+    fn split(all: Vec<Leftover>) -> (Vec<Family>, Vec<Leftover>, Vec<Leftover>) {
+        let table = |leftover: &Leftover| match leftover {
+            Leftover::Table(family) => Some(*family),
+            _ => None,
+        };
+        let is_chain = |leftover: &&Leftover| matches!(leftover, Leftover::Chain(..));
+        let is_legacy = |leftover: &&Leftover| matches!(leftover, Leftover::Legacy(..));
+        (
+            all.iter().filter_map(table).collect(),
+            all.iter().filter(is_chain).copied().collect(),
+            all.iter().filter(is_legacy).copied().collect(),
+        )
+    }
+
     #[test]
     fn the_other_mode_the_other_family_and_the_other_purpose_are_swept() {
         let mut rules = node(Mode::Iptables);
         rules.forward = false;
-        let rest = Leftovers::beside(Kind::IptablesNft, &rules.entries());
-        assert_eq!(rest.tables, Family::BOTH);
-        assert_eq!(rest.chains.len(), 7);
-        assert!(!rest.chains.contains(&(Family::V4, Purpose::Masquerade)));
-        assert_eq!(rest.legacy.len(), 8);
+        let (tables, chains, legacy) = split(Leftover::beside(Kind::IptablesNft, &rules.entries()));
+        assert_eq!(tables, Family::BOTH);
+        assert_eq!(chains.len(), 7);
+        assert!(!chains.contains(&Leftover::Chain(Family::V4, Purpose::Masquerade)));
+        assert_eq!(legacy.len(), 8);
 
-        let rest = Leftovers::beside(Kind::Nftables, &rules.entries());
-        assert_eq!((rest.tables, rest.chains.len(), rest.legacy.len()), (vec![Family::V6], 8, 8));
+        let (tables, chains, legacy) = split(Leftover::beside(Kind::Nftables, &rules.entries()));
+        assert_eq!((tables, chains.len(), legacy.len()), (vec![Family::V6], 8, 8));
 
         rules.v6 = Some(family("fd00:244::/56", "fd00:244:0:1::/64"));
         rules.forward = true;
         [&mut rules.v4, &mut rules.v6].into_iter().flatten().for_each(guard);
-        let rest = Leftovers::beside(Kind::IptablesLegacy, &rules.entries());
-        assert_eq!((rest.tables.len(), rest.chains.len(), rest.legacy), (2, 8, vec![]));
+        let (tables, chains, legacy) =
+            split(Leftover::beside(Kind::IptablesLegacy, &rules.entries()));
+        assert_eq!((tables.len(), chains.len(), legacy), (2, 8, vec![]));
     }
 
     #[test]
     fn cleaning_one_mode_leaves_the_other() {
-        let nft = Leftovers::of(Some(Mode::Nftables));
-        assert_eq!((nft.tables.len(), nft.chains.len(), nft.legacy.len()), (2, 0, 0));
-        let iptables = Leftovers::of(Some(Mode::Iptables));
-        assert_eq!(
-            (iptables.tables.len(), iptables.chains.len(), iptables.legacy.len()),
-            (0, 8, 8)
-        );
+        let (tables, chains, legacy) = split(Leftover::all_of(Some(Mode::Nftables)));
+        assert_eq!((tables.len(), chains.len(), legacy.len()), (2, 0, 0));
+        let (tables, chains, legacy) = split(Leftover::all_of(Some(Mode::Iptables)));
+        assert_eq!((tables.len(), chains.len(), legacy.len()), (0, 8, 8));
     }
 }

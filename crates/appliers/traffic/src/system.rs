@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use flannel_common::Family;
+use flannel_common::{Family, SearchPath};
 use flannel_entries::rules::{Mode, Purpose};
 use flannel_nft::{Event, EventObject, Monitor, Nft, NftError};
 use ipnet::IpNet;
@@ -15,9 +15,8 @@ use crate::iptables::tool::{Signs, Variant};
 use crate::legacy_tables::{self, LegacyTable};
 use crate::nftables::{self, Nftables};
 use crate::process::Machine;
-use crate::programs::SearchPath;
 use crate::served_networks::{self, ServedNetworks};
-use crate::sweep::{Leftovers, Sweeper};
+use crate::sweep::{self, Leftover};
 
 /// Somebody has changed something where our rules are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +52,7 @@ pub(crate) trait System: Send {
     }
 
     /// Returns what was removed, and what went wrong.
-    fn sweep(&mut self, leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>);
+    fn sweep(&mut self, leftovers: &[Leftover]) -> (Vec<String>, Vec<TrafficError>);
 }
 
 /// This machine, in the network namespace of the thread that uses it.
@@ -138,8 +137,8 @@ impl System for Node {
         served_networks::lock()
     }
 
-    fn sweep(&mut self, leftovers: &Leftovers) -> (Vec<String>, Vec<TrafficError>) {
-        Sweeper::new(self.path.clone(), Box::new(Machine)).sweep(leftovers)
+    fn sweep(&mut self, leftovers: &[Leftover]) -> (Vec<String>, Vec<TrafficError>) {
+        sweep::sweep(&self.path, leftovers)
     }
 }
 

@@ -16,6 +16,7 @@ mod redact;
 mod repair;
 mod replace_file;
 mod run_program;
+mod search_path;
 mod secret;
 mod shorten;
 #[cfg(feature = "worker")]
@@ -40,6 +41,7 @@ pub use redact::{is_secret_name, without_secrets};
 pub use repair::{OnceAMinute, RepairHistory, RepairPolicy};
 pub use replace_file::{replace_by, replace_file, temporary_path};
 pub use run_program::{FinishedProgram, run_program};
+pub use search_path::SearchPath;
 pub use secret::Secret;
 pub use shorten::shorten;
 #[cfg(feature = "worker")]

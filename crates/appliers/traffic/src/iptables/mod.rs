@@ -6,14 +6,14 @@ pub(crate) mod tool;
 use text::{OURS, Place, Saved};
 use tool::{Tool, Variant};
 
-use flannel_common::Family;
+use flannel_common::{Family, SearchPath};
 use flannel_entries::rules::Purpose;
 
 use crate::TrafficError;
 use crate::firewall::{Firewall, Kind, Look, Wish};
 use crate::legacy_tables::LegacyTable;
 use crate::process::Runner;
-use crate::programs::{SearchPath, Version};
+use crate::programs::Version;
 
 /// The first to know `--random-fully`, and `--wait` of `iptables-restore`.
 const RANDOM_AND_WAIT: Version = Version([1, 6, 2]);

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use flannel_common::Family;
+use flannel_common::{Family, SearchPath};
 
 use crate::TrafficError;
 use crate::process::Runner;
-use crate::programs::{SearchPath, Version};
+use crate::programs::Version;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
