@@ -3,7 +3,9 @@
 use flannel_netlink::{AttributeWriter, Attributes, nfnetlink};
 
 use crate::set::INTERVAL;
-use crate::{Chain, Element, ElementData, Nft, NftError, Rule, TableFamily, of_table, wire};
+use crate::{
+    Chain, Element, ElementData, Nft, NftError, Rule, TableFamily, of_table, request, wire,
+};
 
 /// How often a ruleset that somebody changes is read again.
 const READS: usize = 3;
@@ -132,13 +134,8 @@ impl Nft {
 
     /// Names of all tables that are not dormant.
     fn tables(&mut self) -> Result<Vec<(TableFamily, String)>, NftError> {
-        let question = nfnetlink::NetfilterRequest {
-            subsystem: nfnetlink::NFTABLES,
-            kind: wire::GET_TABLE,
-            flags: 0,
-            family: 0,
-            attributes: AttributeWriter::default(),
-        };
+        let question = request(wire::GET_TABLE, TableFamily::Inet, AttributeWriter::default());
+        let question = nfnetlink::NetfilterRequest { family: 0, ..question };
         let answer = self.connection.ask_all(&question, |message| {
             let table = nfnetlink::read(message, nfnetlink::NFTABLES)?;
             let flags = table.attributes.be32(wire::TABLE_FLAGS).unwrap_or_default();
@@ -154,7 +151,7 @@ impl Nft {
         family: TableFamily,
         table: &str,
     ) -> Result<Vec<SetContents>, NftError> {
-        let question = crate::request(wire::GET_SET, family, of_table(table));
+        let question = request(wire::GET_SET, family, of_table(table));
         let kinds = self.get_all(&question, table, |set| {
             let is_interval = set.be32(wire::SET_FLAGS).unwrap_or_default() & INTERVAL != 0;
             let description = set.nested(wire::SET_DESCRIPTION).unwrap_or_default();

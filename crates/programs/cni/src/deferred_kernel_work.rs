@@ -43,8 +43,6 @@ const HELP_TIMEOUT: Duration = Duration::from_millis(25);
 enum DeferredWork {
     /// Say that it will be done, remove the link with this index, and say what came of it.
     RemoveLink(u32),
-    /// The same without a word before, as plugins of older versions ask for it.
-    RemoveLinkSilently(u32),
     CloseLater,
     /// Say that it will be done, and forget these flows.
     ForgetFlows(UdpFlows),
@@ -56,17 +54,14 @@ impl DeferredWork {
     fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::RemoveLink(index) => [&[4][..], &index.to_ne_bytes()].concat(),
-            Self::RemoveLinkSilently(index) => [&[1][..], &index.to_ne_bytes()].concat(),
             Self::CloseLater => vec![2, 0, 0, 0, 0],
             Self::ForgetFlows(flows) => [&[3][..], &flows.to_bytes()].concat(),
         }
     }
 
     fn of_bytes(bytes: &[u8]) -> Option<Self> {
-        let index = |bytes: &[u8]| Some(u32::from_ne_bytes(bytes.try_into().ok()?));
         match bytes.split_first()? {
-            (1, link) => index(link).map(Self::RemoveLinkSilently),
-            (4, link) => index(link).map(Self::RemoveLink),
+            (4, link) => Some(Self::RemoveLink(u32::from_ne_bytes(link.try_into().ok()?))),
             (2, _) => Some(Self::CloseLater),
             (3, flows) => UdpFlows::of_bytes(flows).map(Self::ForgetFlows),
             _ => None,
@@ -93,7 +88,7 @@ impl WorkTaker {
         self.hand_over(&DeferredWork::RemoveLink(index), requests).is_ok() && self.accepts()
     }
 
-    /// Whether an answer comes in time. One of an older version closes the connection instead.
+    /// Whether an answer comes in time. One that has too much to do closes the connection instead.
     fn accepts(&self) -> bool {
         let timeout = Timespec { tv_sec: 0, tv_nsec: HELP_TIMEOUT.subsec_nanos().into() };
         let mut waiting = [PollFd::new(&self.connection, PollFlags::IN)];
@@ -158,7 +153,6 @@ mod tests {
         let flows = UdpFlows { ipv4: true, ipv6: false, ports: vec![53, 65_535] };
         for work in [
             DeferredWork::RemoveLink(0x0102_0304),
-            DeferredWork::RemoveLinkSilently(7),
             DeferredWork::CloseLater,
             DeferredWork::ForgetFlows(flows),
         ] {

@@ -22,6 +22,5 @@ pub mod netns;
 mod nft;
 pub mod portmap;
 pub mod protocol;
-mod random;
 pub mod saved_confs;
 mod subprocess;

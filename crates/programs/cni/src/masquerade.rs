@@ -17,8 +17,6 @@ const CHAIN: &str = "masq_checks";
 const BASE: &str = "postrouting";
 const TABLE_COMMENT: &str = "Masquerading for plugins from github.com/containernetworking/plugins";
 
-/// Others change the firewall, too, and may remove what we have just listed.
-const TRIES: usize = 5;
 /// The chain of iptables that everything passes on its way out.
 const ENTRY: &str = "POSTROUTING";
 
@@ -36,19 +34,14 @@ pub(crate) fn set_up(
 }
 
 fn set_up_rules(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), NftError> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
+    nft.commit_made(|nft| {
         let present = nft.all_rules(TableFamily::Inet, TABLE)?;
         let layout = layout();
         let mut batch = Batch::new(TableFamily::Inet, TABLE);
         layout.restore(&mut batch, &layout.flaws(nft, &present)?);
         replace_rules(&mut batch, call, addresses, &own(&present, &hash(call)));
-        match nft.commit(&batch) {
-            Err(error) if error.is_absence() && tries < TRIES => {}
-            other => return other,
-        }
-    }
+        Ok(batch)
+    })
 }
 
 /// Whether everything is there that `set_up` makes, wherever it made it.

@@ -13,6 +13,8 @@ impl From<NftError> for crate::protocol::Error {
     }
 }
 
+const TRIES: usize = 5;
+
 pub(crate) struct Nft {
     nft: flannel_nft::Nft,
     /// Whether something was removed, so that closing the socket waits.
@@ -28,6 +30,23 @@ impl Nft {
     pub(crate) fn commit(&mut self, batch: &Batch) -> Result<(), NftError> {
         self.removed |= batch.removes();
         self.nft.commit(batch)
+    }
+
+    /// Carries out a batch that is made of what is there. Others change the firewall, too, and may remove what has just
+    /// been listed: then another is made.
+    pub(crate) fn commit_made(
+        &mut self,
+        mut make: impl FnMut(&mut Self) -> Result<Batch, NftError>,
+    ) -> Result<(), NftError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let batch = make(self)?;
+            match self.commit(&batch) {
+                Err(error) if error.is_absence() && tries < TRIES => {}
+                other => return other,
+            }
+        }
     }
 }
 

@@ -103,9 +103,7 @@ fn limit(call: &Call, bandwidth: Bandwidth, result: &mut Outcome) -> Result<(), 
     let mac = ifb_mac(&call.conf.name, &call.container_id);
     kernel.make_ifb(&Ifb { name: name.clone(), mac, alias }, host.mtu)?;
     let mut detour = || -> Result<Link, Error> {
-        let ifb = kernel
-            .link(&name)?
-            .ok_or_else(|| Error::internal(format_args!("the link {name} vanished right after")))?;
+        let ifb = kernel.link_made(&name)?;
         kernel.limit(ifb.index, &name, limit.bucket()?)?;
         kernel.detour(host.index, &host.name, ifb.index)?;
         Ok(ifb)
@@ -156,17 +154,15 @@ fn check_bucket(kernel: &mut Kernel, link: &Link, limit: conf::Limit) -> Result<
     let Some(found) = kernel.bucket(link.index)? else {
         return Err(Error::internal(format_args!("Failed to find qdisc: nothing limits {name}")));
     };
-    let differs = |what: &str, wanted: u64, found: u64| {
-        Err(Error::internal(format_args!("{what} doesn't match: {name} has {found}, not {wanted}")))
-    };
-    if found.rate != wanted.rate {
-        return differs("Rate", wanted.rate, found.rate);
-    }
-    if found.limit != wanted.limit {
-        return differs("Limit", wanted.limit.into(), found.limit.into());
-    }
-    if found.buffer != wanted.buffer {
-        return differs("Buffer", wanted.buffer.into(), found.buffer.into());
+    for (what, wanted, found) in [
+        ("Rate", wanted.rate, found.rate),
+        ("Limit", wanted.limit.into(), found.limit.into()),
+        ("Buffer", wanted.buffer.into(), found.buffer.into()),
+    ] {
+        if wanted != found {
+            let msg = format!("{what} doesn't match: {name} has {found}, not {wanted}");
+            return Err(Error::internal(msg));
+        }
     }
     Ok(())
 }

@@ -12,9 +12,9 @@ use super::conf::BridgeConf;
 use super::{gateways, host, ipam, spoof, vlan};
 use crate::ipam::AllocatedAddresses;
 use crate::kernel::{self, Change, Kernel, Link, Veth};
+use crate::masquerade;
 use crate::netns::Netns;
 use crate::protocol::{Call, Error, ErrorContext, Interface, Outcome};
-use crate::{masquerade, random};
 
 /// Which of the result's interfaces the container's is.
 const CONTAINER: i64 = 2;
@@ -42,7 +42,7 @@ pub(super) fn add(call: &Call) -> Result<Outcome, Error> {
         host_name: None,
         given: given.outcome.ips.iter().map(|ip| ip.address.addr()).collect(),
         is_masqueraded: false,
-        rng: random::generator().or_cni("could not get random bytes")?,
+        rng: generator().or_cni("could not get random bytes")?,
     };
     let made = attachment.make(given);
     if made.is_err() {
@@ -224,6 +224,11 @@ impl Attachment<'_> {
     }
 }
 
+/// Names and MAC addresses must differ between processes that start at the same moment.
+fn generator() -> std::io::Result<fastrand::Rng> {
+    Ok(fastrand::Rng::with_seed(u64::from_ne_bytes(flannel_common::random_bytes()?)))
+}
+
 /// Of a bridge's port: so high that no bridge takes it for its own.
 fn port_mac(rng: &mut fastrand::Rng) -> Mac {
     let mut mac = Mac::random(rng);
@@ -318,9 +323,7 @@ fn wait_for_port(host: &mut Kernel, name: &str) -> Result<(), Error> {
     let deadline = Instant::now() + PORT_FORWARDING_TIMEOUT;
     let mut pause = Duration::from_micros(200);
     loop {
-        let link =
-            host.link(name)?.ok_or_else(|| Error::internal(format_args!("{name} vanished")))?;
-        if link.operational {
+        if host.link_made(name)?.operational {
             return Ok(());
         }
         if Instant::now() > deadline {

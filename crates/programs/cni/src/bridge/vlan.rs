@@ -88,7 +88,7 @@ pub(super) fn filter(host: &mut Kernel, conf: &BridgeConf, bridge: &Link) -> Res
 /// Puts the host's end of a container's pair into its VLANs.
 pub(super) fn join(host: &mut Kernel, conf: &BridgeConf, port: &str) -> Result<(), Error> {
     let Some(vlans) = &conf.vlans else { return Ok(()) };
-    let link = host.link(port)?.ok_or_else(|| Error::internal(format_args!("{port} vanished")))?;
+    let link = host.link_made(port)?;
     Ok(host.set_port_vlans(link.index, port, vlans)?)
 }
 
@@ -130,18 +130,14 @@ pub(super) fn gateway(
                 tagged: Vec::new(),
                 keep_default: conf.vlans.as_ref().is_some_and(|vlans| vlans.keep_default),
             };
-            let link = host
-                .link(&port)?
-                .ok_or_else(|| Error::internal(format_args!("{port} vanished")))?;
+            let link = host.link_made(&port)?;
             host.set_port_vlans(link.index, &port, &vlans)?;
             host.apply(vec![Change::set_up(&port), Change::set_up(&name)])?;
         }
     }
     // As on the bridge itself: no container is believed that says it is a router.
     host::ignore_routers(&name);
-    let link = host.link(&name)?;
-    let link = link.ok_or_else(|| Error::internal(format_args!("{name} vanished")))?;
-    Ok(Some(link))
+    host.link_made(&name).map(Some)
 }
 
 #[cfg(test)]

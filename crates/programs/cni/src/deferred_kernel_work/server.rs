@@ -51,59 +51,49 @@ pub fn serve(path: &Path) -> Result<(), ServeError> {
     }
     let listener = listen(path).map_err(failed)?;
     let (close, closing) = std::sync::mpsc::channel::<(Instant, OwnedFd)>();
-    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-        thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
-    };
-    spawn(
-        "cni-closer",
-        Box::new(move || {
-            for (since, socket) in closing {
-                thread::sleep(CLOSE_DELAY.saturating_sub(since.elapsed()));
-                drop(socket);
-            }
-        }),
-    )
+    spawn("cni-closer", move || {
+        for (since, socket) in closing {
+            thread::sleep(CLOSE_DELAY.saturating_sub(since.elapsed()));
+            drop(socket);
+        }
+    })
     .map_err(failed)?;
     let (walk, walks) = std::sync::mpsc::sync_channel::<(OwnedFd, UdpFlows)>(MAX_WAITING_WALKS);
-    spawn(
-        "cni-flows",
-        Box::new(move || {
-            for (socket, flows) in walks {
-                thread::sleep(WALK_DELAY);
-                // It only helps; without it the flows end by themselves.
-                let _ = Connection::adopt(socket).and_then(|mut it| flows.forget(&mut it));
-            }
-        }),
-    )
+    spawn("cni-flows", move || {
+        for (socket, flows) in walks {
+            thread::sleep(WALK_DELAY);
+            // It only helps; without it the flows end by themselves.
+            let _ = Connection::adopt(socket).and_then(|mut it| flows.forget(&mut it));
+        }
+    })
     .map_err(failed)?;
     let under_way = Arc::new(AtomicUsize::new(0));
-    spawn(
-        "cni-deferred",
-        Box::new(move || {
-            loop {
-                // Whatever is wrong with one does not keep others from being served.
-                match accept(&listener) {
-                    Ok((connection, DeferredWork::RemoveLink(index), requests)) => {
-                        remove(connection, requests, index, &under_way, accept_work);
-                    }
-                    Ok((connection, DeferredWork::RemoveLinkSilently(index), requests)) => {
-                        remove(connection, requests, index, &under_way, |_| ());
-                    }
-                    Ok((_, DeferredWork::CloseLater, socket)) => {
-                        let _ = close.send((Instant::now(), socket));
-                    }
-                    Ok((connection, DeferredWork::ForgetFlows(flows), socket)) => {
-                        if walk.try_send((socket, flows)).is_ok() {
-                            accept_work(&connection);
-                        }
-                    }
-                    Err(error) if is_shortage(&error) => thread::sleep(SHORTAGE_PAUSE),
-                    Err(_) => {}
-                }
+    let serve_one = move || match accept(&listener) {
+        Ok((connection, DeferredWork::RemoveLink(index), requests)) => {
+            remove(connection, requests, index, &under_way);
+        }
+        Ok((_, DeferredWork::CloseLater, socket)) => {
+            let _ = close.send((Instant::now(), socket));
+        }
+        Ok((connection, DeferredWork::ForgetFlows(flows), socket)) => {
+            if walk.try_send((socket, flows)).is_ok() {
+                accept_work(&connection);
             }
-        }),
-    )
+        }
+        Err(error) if is_shortage(&error) => thread::sleep(SHORTAGE_PAUSE),
+        // Whatever is wrong with one does not keep others from being served.
+        Err(_) => {}
+    };
+    spawn("cni-deferred", move || {
+        loop {
+            serve_one();
+        }
+    })
     .map_err(failed)
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
 /// Whether the process or the host is short of descriptors or memory. Who has connected waits until that has passed, so
@@ -165,26 +155,20 @@ fn accept_work(connection: &OwnedFd) {
 
 /// In a thread of its own, as each waits alone. Where there are too many, the connection ends without an
 /// answer, and the plugin sees to it.
-fn remove(
-    connection: OwnedFd,
-    requests: OwnedFd,
-    index: u32,
-    under_way: &Arc<AtomicUsize>,
-    accept: fn(&OwnedFd),
-) {
+fn remove(connection: OwnedFd, requests: OwnedFd, index: u32, under_way: &Arc<AtomicUsize>) {
     if under_way.fetch_add(1, Ordering::Relaxed) >= MAX_REMOVALS {
         under_way.fetch_sub(1, Ordering::Relaxed);
         return;
     }
     let counter = Arc::clone(under_way);
     let work = move || {
-        accept(&connection);
+        accept_work(&connection);
         let removed = Connection::adopt(requests).and_then(|mut it| remove_link(&mut it, index));
         let errno = removed.err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
         let _ = rustix::net::send(&connection, &errno.to_ne_bytes(), SendFlags::NOSIGNAL);
         counter.fetch_sub(1, Ordering::Relaxed);
     };
-    if thread::Builder::new().name("cni-removal".into()).spawn(work).is_err() {
+    if spawn("cni-removal", work).is_err() {
         under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -80,10 +80,8 @@ impl<'a> FlannelConf<'a> {
             .and_then(|delegate| delegate.get("type")?.as_str())
             .unwrap_or("bridge")
             .to_owned();
-        let mut document = Document { kind, members: Map::new(), routes: None };
-        document
-            .members
-            .extend(self.delegate.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
+        let members = self.delegate.cloned().unwrap_or_default();
+        let mut document = Document { kind, members, routes: None };
         if let Some(runtime_config) = self.runtime_config {
             document.put("runtimeConfig", runtime_config.clone());
         }
@@ -161,12 +159,9 @@ impl Document {
         self.put("cni.dev/valid-attachments", list);
     }
 
-    pub(super) fn has_version(&self) -> bool {
-        self.members.contains_key("cniVersion")
-    }
-
-    pub(super) fn set_version(&mut self, version: Version) {
-        self.put("cniVersion", version.as_str());
+    /// Saved in the version of its day; a delegate of today must not stumble over none at all.
+    pub(super) fn put_missing_version(&mut self, version: Version) {
+        self.members.entry("cniVersion").or_insert_with(|| version.as_str().into());
     }
 
     /// As the Go plugin writes it.

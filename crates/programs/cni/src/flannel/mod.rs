@@ -193,10 +193,7 @@ impl Flannel {
             else {
                 continue;
             };
-            // Saved in the version of its day; a delegate of today must not stumble over none at all.
-            if !document.has_version() {
-                document.set_version(call.conf.version);
-            }
+            document.put_missing_version(call.conf.version);
             let gone = Call {
                 command: Command::Del,
                 container_id: entry.container_id,

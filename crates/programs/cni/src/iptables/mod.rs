@@ -12,7 +12,6 @@ mod saved_nat;
 mod transaction;
 
 pub(crate) use chain::{OwnChain, Position, SharedChain, SharedRule, establish, verify};
-pub(crate) use program::find;
 pub(crate) use remove::{Stale, collect, remove_chain};
 pub(crate) use transaction::Rule;
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use flannel_common::SearchPath;
 use flannel_nft::TableFamily;
 
 use super::NAT;
@@ -47,16 +48,17 @@ impl Program {
             Kind::Nftables => "nft",
             Kind::Legacy => "legacy",
         };
+        // Runtimes start plugins with a short path, or with none.
+        let path = SearchPath::of_environment();
         [format!("{name}-{suffix}"), name.to_owned()]
             .iter()
-            .filter_map(|called| find(called))
+            .filter_map(|called| path.find(called))
             .map(|path| Self::at(path, name))
             .find(|program| program.kind == kind)
     }
 
     fn on_path(name: &'static str) -> Option<Self> {
-        let path = std::env::var("PATH").unwrap_or_default();
-        in_directories(name, path.split(':')).map(|path| Self::at(path, name))
+        SearchPath::of_path_alone().find(name).map(|path| Self::at(path, name))
     }
 
     fn at(path: PathBuf, name: &'static str) -> Self {
@@ -133,23 +135,6 @@ pub(super) fn has_legacy_table(family: TableFamily) -> bool {
         _ => "/proc/self/net/ip_tables_names",
     };
     fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == NAT))
-}
-
-/// Runtimes start plugins with a short path, or with none.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let usual = ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"];
-    in_directories(program, path.split(':').chain(usual))
-}
-
-fn in_directories<'a>(
-    program: &str,
-    mut directories: impl Iterator<Item = &'a str>,
-) -> Option<PathBuf> {
-    directories.find_map(|directory| {
-        let path = Path::new(directory).join(program);
-        (!directory.is_empty() && path.is_file()).then_some(path)
-    })
 }
 
 fn name(family: TableFamily) -> &'static str {

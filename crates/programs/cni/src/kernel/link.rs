@@ -16,6 +16,7 @@ use netlink_packet_route::link::{
 
 use super::query::{Raw, number};
 use super::{Change, Kernel, KernelError};
+use crate::protocol::Error;
 
 const LINK_HEADER: usize = 16;
 const IFLA_INET_CONF: u16 = 1;
@@ -77,6 +78,11 @@ impl Kernel {
     pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, KernelError> {
         let wanted = AttributeWriter::default().text(IFLA_IFNAME, name);
         self.look_up(&[0; LINK_HEADER], wanted, name)
+    }
+
+    /// One that was there a moment ago.
+    pub(crate) fn link_made(&mut self, name: &str) -> Result<Link, Error> {
+        self.link(name)?.ok_or_else(|| Error::internal(format_args!("{name} vanished")))
     }
 
     /// Only its number, which takes one system call.

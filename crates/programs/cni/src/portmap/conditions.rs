@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use flannel_common::SearchPath;
 use flannel_nft::fitted_comment;
 use ipnet::IpNet;
 
@@ -13,7 +14,7 @@ use super::conf::{Mapping, PortmapConf};
 use super::rules;
 use crate::nft::Nft;
 use crate::protocol::{Call, Error, ErrorContext};
-use crate::{iptables, subprocess};
+use crate::subprocess;
 
 const NFT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -39,7 +40,7 @@ pub(super) fn forward(
 }
 
 fn write(script: &str) -> Result<(), Error> {
-    let Some(program) = iptables::find("nft") else {
+    let Some(program) = SearchPath::of_environment().find("nft") else {
         let msg = "'conditionsV4' and 'conditionsV6' in the words of nft need the program nft";
         return Err(Error::internal(msg)
             .with_details("install nftables, or say them in the words of iptables, with \"backend\": \"iptables\""));

@@ -28,8 +28,6 @@ const MASQUERADING: &str = "masquerading";
 const ARRIVAL: &str = "loopback_guard";
 pub(super) const OWNED: [&str; 3] = [PORTS, PORTS_OF_OLD, MASQUERADING];
 pub(super) const FAMILIES: [TableFamily; 2] = [TableFamily::Ipv4, TableFamily::Ipv6];
-/// Others change the firewall, too, and may remove what we have just listed.
-const TRIES: usize = 5;
 
 /// Maps the ports to the container's addresses, in place of what was mapped for it before.
 pub(super) fn forward(
@@ -38,34 +36,41 @@ pub(super) fn forward(
     conf: &PortmapConf,
     addresses: &[IpNet],
 ) -> Result<(), NftError> {
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        let batch = replacement(nft, call, conf, addresses)?;
-        match nft.commit(&batch) {
-            Err(error) if error.is_absence() && tries < TRIES => {}
-            other => return other,
+    let owner = Container::new(&call.container_id, &call.conf.name);
+    nft.commit_made(|nft| {
+        let mut batch = Batch::new(TableFamily::Ipv4, TABLE);
+        for family in FAMILIES {
+            let present = nft.all_rules(family, TABLE)?;
+            delete(&mut batch, family, present.iter().filter(|rule| owner.owns(rule)));
+            for address in addresses.iter().filter(|it| TableFamily::of(it.addr()) == family) {
+                let layout = layout(family);
+                layout.restore(&mut batch, &layout.flaws(nft, &present)?);
+                let foreign = present.iter().filter(|rule| !owner.owns(rule));
+                // Those of all addresses of the host stand behind those of one.
+                let first_of_all = foreign
+                    .filter(|rule| rule.chain == PORTS && !rule.asks_for_destination())
+                    .map(|rule| Spot::Before(rule.handle))
+                    .next();
+                let spots = [first_of_all.unwrap_or(Spot::Last), Spot::First];
+                batch.switch(family, TABLE);
+                container(&mut batch, call, conf, *address, spots);
+            }
         }
-    }
+        Ok(batch)
+    })
 }
 
 /// Removes all that was mapped for a container. Nothing of it needs to be there.
 pub(super) fn unforward(nft: &mut Nft, call: &Call) -> Result<(), NftError> {
     let owner = Container::new(&call.container_id, &call.conf.name);
-    let mut tries = 0;
-    loop {
-        tries += 1;
+    nft.commit_made(|nft| {
         let mut batch = Batch::new(TableFamily::Ipv4, TABLE);
         for family in FAMILIES {
             let present = nft.all_rules(family, TABLE)?;
             delete(&mut batch, family, present.iter().filter(|rule| owner.owns(rule)));
         }
-        match nft.commit(&batch) {
-            // Somebody has removed them meanwhile: all of them, or the next try will tell.
-            Err(error) if error.is_absence() && tries < TRIES => {}
-            other => return other,
-        }
-    }
+        Ok(batch)
+    })
 }
 
 /// The guard alone, for mappings that are kept in iptables.
@@ -174,34 +179,6 @@ fn delete<'a>(batch: &mut Batch, family: TableFamily, rules: impl Iterator<Item 
     for rule in rules {
         batch.delete_rule(&rule.chain, rule.handle);
     }
-}
-
-fn replacement(
-    nft: &mut Nft,
-    call: &Call,
-    conf: &PortmapConf,
-    addresses: &[IpNet],
-) -> Result<Batch, NftError> {
-    let owner = Container::new(&call.container_id, &call.conf.name);
-    let mut batch = Batch::new(TableFamily::Ipv4, TABLE);
-    for family in FAMILIES {
-        let present = nft.all_rules(family, TABLE)?;
-        delete(&mut batch, family, present.iter().filter(|rule| owner.owns(rule)));
-        for address in addresses.iter().filter(|it| TableFamily::of(it.addr()) == family) {
-            let layout = layout(family);
-            layout.restore(&mut batch, &layout.flaws(nft, &present)?);
-            let foreign = present.iter().filter(|rule| !owner.owns(rule));
-            // Those of all addresses of the host stand behind those of one.
-            let first_of_all = foreign
-                .filter(|rule| rule.chain == PORTS && !rule.asks_for_destination())
-                .map(|rule| Spot::Before(rule.handle))
-                .next();
-            let spots = [first_of_all.unwrap_or(Spot::Last), Spot::First];
-            batch.switch(family, TABLE);
-            container(&mut batch, call, conf, *address, spots);
-        }
-    }
-    Ok(batch)
 }
 
 /// The chains, and the rules that lead packets to them.
