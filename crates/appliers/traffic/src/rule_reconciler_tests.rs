@@ -1,7 +1,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use flannel_entries::rules::{NodeRules, RulesContent};
-use flannel_wanted::{EntryCondition, Problem, Status};
+use flannel_state::EntryCondition;
+use flannel_wanted::{Problem, Status};
 
 use super::*;
 use crate::firewall::Kind;
@@ -309,7 +310,7 @@ fn whoever_asks_for_a_look_need_not_wait_for_the_pause() {
     assert_eq!(case.reconciler.restored(), [10, 0]);
     let compared = case.reconciler.compare(case.now);
     assert_eq!((compared.wanted, compared.found), (2, 2));
-    assert!(compared.entries.iter().all(|it| it.condition == EntryCondition::Programmed));
+    assert!(compared.entries.iter().all(|it| it.state == EntryCondition::Programmed));
     assert_eq!(case.world.lock().v4, SETTLED);
     assert!(case.status().is_settled());
     assert_eq!(case.reconciler.restored(), [11, 0]);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Finding, Layer, Moment, ProbedPeer, ProbingState};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkState {
     /// `_` where there is one network without a name.
@@ -78,28 +78,12 @@ impl NetworkState {
 
     /// State of a network of which only the name is known.
     pub fn starting(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            verdict: Verdict::NotReady,
-            why: None,
-            networks: Vec::new(),
-            backend: None,
-            config: None,
-            lease: None,
-            underlay: None,
-            mtu: None,
-            mtu_why: None,
-            store: None,
-            peers: PeerCounts::default(),
-            probing: None,
-            entries: EntriesState::default(),
-            issues: Vec::new(),
-        }
+        Self { name: name.to_owned(), ..Self::default() }
     }
 }
 
 /// Health, from good to bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     Ready,
@@ -107,6 +91,7 @@ pub enum Verdict {
     ReadyBut,
     /// All that is flannel's to do is done, and yet pods are cut off.
     CutOff,
+    #[default]
     NotReady,
 }
 

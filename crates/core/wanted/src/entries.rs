@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Instant;
 
+use flannel_state::{EntryCondition, RepairedEntry};
+
 use crate::slots::Place;
 use crate::wanted::Slot;
 use crate::{FailureKind, KeyedEntry, Wanted};
@@ -42,18 +44,6 @@ pub struct EntryReport<S> {
     pub why: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EntryCondition {
-    /// The entry was last seen as wanted.
-    Programmed,
-    /// The entry is still to be written, now or after a pause.
-    Missing,
-    /// The entry could not be written, and is retried.
-    Refused,
-    /// Another requester wants another version, and has priority.
-    Contested,
-}
-
 /// Result of comparing everything with what is wanted, and of the repairs that followed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
@@ -61,18 +51,11 @@ pub struct Comparison {
     /// How many entries were not as wanted.
     pub found: usize,
     /// The first of those entries, as they are now.
-    pub entries: Vec<ComparedEntry>,
+    pub entries: Vec<RepairedEntry>,
     /// Entries of ours that nobody wanted, and that were removed.
     pub removed: Vec<String>,
     /// Why the comparison failed.
     pub failure: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ComparedEntry {
-    pub entry: String,
-    pub condition: EntryCondition,
-    pub why: Option<String>,
 }
 
 impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
@@ -143,8 +126,8 @@ impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
         let still_wanted: BTreeMap<_, _> =
             found.iter().filter_map(|key| Some((key, self.slots.get(key)?))).collect();
         let compared = |slot: &&Slot<E>| {
-            let (condition, why) = slot.condition(now);
-            ComparedEntry { entry: slot.entry.describe(), condition, why }
+            let (state, why) = slot.condition(now);
+            RepairedEntry { entry: slot.entry.describe(), state, why }
         };
         Comparison {
             wanted: self.len(),

@@ -17,7 +17,7 @@ mod wanted;
 mod worker_applier;
 
 pub use applier::{Applier, Desired, Requester, Stopped};
-pub use entries::{ComparedEntry, Comparison, EntryCondition, EntryQuery, EntryReport, Requesters};
+pub use entries::{Comparison, EntryQuery, EntryReport, Requesters};
 #[cfg(any(test, feature = "test-util"))]
 pub use slots::WALKED;
 pub use status::{FailureKind, Problem, Status};

@@ -44,8 +44,8 @@ impl<S> Default for Tally<S> {
 impl<S: Ord + Clone, E: KeyedEntry> Wanted<S, E> {
     pub fn tally(&self) -> Tally<S> {
         let mut tally = Tally { contested: self.contested(), ..Tally::default() };
-        for (kind, repaired) in self.counts.repaired() {
-            tally.kinds.entry(kind).or_default().repaired = repaired;
+        for (kind, repaired) in &self.counts.repaired {
+            tally.kinds.entry(kind).or_default().repaired = *repaired;
         }
         // Entries of one kind are neighbours, so each kind is looked up about once.
         let mut entries = self.slots.iter().peekable();

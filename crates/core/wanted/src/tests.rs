@@ -1,9 +1,10 @@
 //! The desired state as requesters, repairs and failures change it.
 
 use flannel_common::{Backoff, Secret};
+use flannel_state::EntryCondition;
 
 use super::*;
-use crate::{EntryCondition, EntryQuery, Requesters, Status};
+use crate::{EntryQuery, Requesters, Status};
 
 const POLICY: RepairPolicy = RepairPolicy {
     at_once: 10,
@@ -413,7 +414,7 @@ fn a_comparison_tries_all_that_waits_and_tells_what_it_found() {
     wanted.succeeded(&4);
     wanted.failed(&2, "no such device".to_owned(), now, &mut rng);
     let found = wanted.end_comparison(now);
-    let fates: Vec<_> = found.entries.iter().map(|it| (&*it.entry, it.condition)).collect();
+    let fates: Vec<_> = found.entries.iter().map(|it| (&*it.entry, it.state)).collect();
     let expected = [
         ("peer 1 version 0", EntryCondition::Programmed),
         ("peer 2 version 0", EntryCondition::Refused),

@@ -81,20 +81,7 @@ pub(crate) struct Counts {
     /// Number of entries that are not good.
     bad: usize,
     /// Number of repairs, by kind of entry.
-    repaired: Vec<(&'static str, u64)>,
-}
-
-impl Counts {
-    fn repair(&mut self, kind: &'static str) {
-        match self.repaired.iter_mut().find(|(known, _)| *known == kind) {
-            Some((_, times)) => *times += 1,
-            None => self.repaired.push((kind, 1)),
-        }
-    }
-
-    pub(crate) fn repaired(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.repaired.iter().copied()
-    }
+    pub(crate) repaired: BTreeMap<&'static str, u64>,
 }
 
 pub(crate) struct Slot<E> {
@@ -169,7 +156,7 @@ impl<E: KeyedEntry> Slot<E> {
             (false, true) => {
                 counts.bad -= 1;
                 if std::mem::take(&mut self.undone) {
-                    counts.repair(self.entry.kind());
+                    *counts.repaired.entry(self.entry.kind()).or_default() += 1;
                 }
             }
             _ => {}

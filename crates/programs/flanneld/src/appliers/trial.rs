@@ -4,9 +4,8 @@
 use std::time::{Duration, Instant};
 
 use flannel_backend::{DesiredState, WantedBy, Wishes};
-use flannel_wanted::{
-    Applier as _, EntryCondition, EntryQuery, EntryReport, Requesters, Status, Stopped,
-};
+use flannel_state::EntryCondition;
+use flannel_wanted::{Applier as _, EntryQuery, EntryReport, Requesters, Status, Stopped};
 use ipnet::IpNet;
 
 use super::Appliers;

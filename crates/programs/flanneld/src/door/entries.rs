@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use flannel_backend::WantedBy;
 use flannel_lease::Subnet;
-use flannel_state::{
-    EntryCondition, EntryState, PeerCondition, PeerCounts, PeerState, RepairState, RepairedEntry,
-};
+use flannel_state::{EntryState, PeerCondition, PeerCounts, PeerState, RepairState};
 use flannel_wanted::{Comparison, EntryQuery, EntryReport, Requesters};
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
@@ -150,34 +148,20 @@ fn entry_state(network: &str, applier: &str, report: EntryReport<WantedBy>) -> E
         applier: applier.to_owned(),
         kind: report.kind.to_owned(),
         entry: report.entry,
-        state: condition(report.condition),
+        state: report.condition,
         why: report.why,
     }
 }
 
 fn repair_state(network: &str, applier: &str, compared: Comparison) -> RepairState {
     let Comparison { wanted, found, entries, removed, failure } = compared;
-    let repaired = |it: flannel_wanted::ComparedEntry| RepairedEntry {
-        entry: it.entry,
-        state: condition(it.condition),
-        why: it.why,
-    };
     RepairState {
         network: network.to_owned(),
         applier: applier.to_owned(),
         wanted,
         found,
-        entries: entries.into_iter().map(repaired).collect(),
+        entries,
         removed,
         failure,
-    }
-}
-
-fn condition(condition: flannel_wanted::EntryCondition) -> EntryCondition {
-    match condition {
-        flannel_wanted::EntryCondition::Programmed => EntryCondition::Programmed,
-        flannel_wanted::EntryCondition::Missing => EntryCondition::Missing,
-        flannel_wanted::EntryCondition::Refused => EntryCondition::Refused,
-        flannel_wanted::EntryCondition::Contested => EntryCondition::Contested,
     }
 }
