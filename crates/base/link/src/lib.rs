@@ -9,5 +9,5 @@ mod packet_socket;
 mod who_has;
 
 pub use echo::{ECHO_HEADER, EchoReply, Pinger, echo_request};
-pub use packet_socket::{attach_filter, open_packet_socket};
+pub use packet_socket::open_packet_socket;
 pub use who_has::{AddressQuestion, AnswerTiming};

@@ -33,7 +33,7 @@ pub fn open_packet_socket(
 }
 
 /// Has the kernel show a socket only what this program of classic BPF accepts.
-pub fn attach_filter(socket: &OwnedFd, filter: &[libc::sock_filter]) -> io::Result<()> {
+fn attach_filter(socket: &OwnedFd, filter: &[libc::sock_filter]) -> io::Result<()> {
     let length = u16::try_from(filter.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len: length, filter: filter.as_ptr().cast_mut() };
     // SAFETY: the kernel reads program and instructions, which live as long as the call, and writes to neither.

@@ -3,7 +3,7 @@
 //!
 //! Pure: what is said between operator and nodes ([`protocol`]), packets and what is in them (`packet`, `exchange`), one
 //! conversation each (`udp_trial`, `tcp_trial`), all conversations of a pod (`pod`), what is wrong when one fails
-//! ([`cause`]). At the rim: the pod's devices and its end of them (`rim`), and the thread that it lives in
+//! ([`cause`]). At the rim: the pod's devices and its end of them (`in_kernel`), and the thread that it lives in
 //! ([`TestPod`]).
 //!
 //! A test pod is a pair of veth devices whose far end is spoken at by this process, in IP packets. To the kernel it is

@@ -91,14 +91,14 @@ pub(crate) fn read(packet: &[u8]) -> Option<(Flow, Content)> {
     match ip.payload_ip_number() {
         IpNumber::UDP => {
             let udp = UdpSlice::from_slice(body).ok()?;
-            if udp.checksum() != 0 && udp.checksum() != udp_checksum(from, to, &udp)? {
+            if udp.checksum() != 0 && !is_intact(from, to, IpNumber::UDP, udp.slice()) {
                 return None;
             }
             Some((flow(from, to, body)?, Content::Udp(udp.payload().to_vec())))
         }
         IpNumber::TCP => {
             let tcp = TcpSlice::from_slice(body).ok()?;
-            if tcp.checksum() != tcp_checksum(from, to, &tcp)? {
+            if !is_intact(from, to, IpNumber::TCP, body) {
                 return None;
             }
             let segment = Segment {
@@ -153,29 +153,20 @@ fn flow(from: IpAddr, to: IpAddr, body: &[u8]) -> Option<Flow> {
     Some(Flow { from: (from, from_port), to: (to, to_port) })
 }
 
-fn udp_checksum(from: IpAddr, to: IpAddr, udp: &UdpSlice<'_>) -> Option<u16> {
-    let (header, data) = (udp.to_header(), udp.payload());
-    match (from, to) {
+/// Whether a datagram or a segment is whole: with the addresses, its protocol and its length, it sums up to nothing.
+fn is_intact(from: IpAddr, to: IpAddr, protocol: IpNumber, body: &[u8]) -> bool {
+    let sum = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            header.calc_checksum_ipv4_raw(from.octets(), to.octets(), data).ok()
+            Sum16BitWords::new().add_4bytes(from.octets()).add_4bytes(to.octets())
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
-            header.calc_checksum_ipv6_raw(from.octets(), to.octets(), data).ok()
+            Sum16BitWords::new().add_16bytes(from.octets()).add_16bytes(to.octets())
         }
-        _ => None,
-    }
-}
-
-fn tcp_checksum(from: IpAddr, to: IpAddr, tcp: &TcpSlice<'_>) -> Option<u16> {
-    match (from, to) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            tcp.calc_checksum_ipv4(from.octets(), to.octets()).ok()
-        }
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            tcp.calc_checksum_ipv6(from.octets(), to.octets()).ok()
-        }
-        _ => None,
-    }
+        _ => return false,
+    };
+    let length = u16::try_from(body.len()).unwrap_or_default();
+    let sum = sum.add_2bytes([0, protocol.0]).add_2bytes(length.to_be_bytes());
+    sum.add_slice(body).ones_complement() == 0
 }
 
 #[cfg(test)]

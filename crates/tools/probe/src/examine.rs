@@ -83,18 +83,8 @@ impl Examination {
         let beside = slot(Way::Underlay, family);
         let mut underlay = under.map(|under| self.exchange(under, Way::Underlay, family));
         let (small, without) = (self.small(false), self.small(true));
-        let underlay_answer = async {
-            match &mut underlay {
-                Some(exchange) => Some(exchange.ask(&small).await),
-                None => None,
-            }
-        };
-        let underlay_ping = async {
-            match under {
-                Some(under) => self.ping(under).await,
-                None => None,
-            }
-        };
+        let underlay_answer = if_some(underlay.as_mut().map(|exchange| exchange.ask(&small)));
+        let underlay_ping = if_some(under.map(|under| self.ping(under)));
         let (overlay, plain_answer, overlay_ping, underlay_answer, underlay_ping) = tokio::join!(
             again.ask(&small),
             plain.ask(&without),
@@ -111,12 +101,8 @@ impl Examination {
             plain: Some(plain_answer),
             overlay_ping,
             underlay: underlay_answer,
-            underlay_ping,
-            full: None,
-            beside: None,
-            asks: Asks::default(),
-            round_trip: None,
-            machine: None,
+            underlay_ping: underlay_ping.flatten(),
+            ..Evidence::default()
         }
     }
 
@@ -259,6 +245,13 @@ impl Examination {
     /// The smallest packet that an ask makes, in the family that needs more.
     fn least(&self) -> u32 {
         (crate::wire::ASK + crate::header(true)) as u32
+    }
+}
+
+async fn if_some<T>(future: Option<impl Future<Output = T>>) -> Option<T> {
+    match future {
+        Some(future) => Some(future.await),
+        None => None,
     }
 }
 

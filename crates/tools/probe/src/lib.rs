@@ -2,7 +2,7 @@
 //! told with the layer it is in; see `docs/probing.md`.
 //!
 //! Pure: what is said ([`wire`], [`cookie`], [`responder`]), whom to ask when ([`schedule`]), what follows from
-//! what came back ([`verdict`], [`words`], [`peers`]). At the rim: sockets (`net`), one turn (`examine`), and the
+//! what came back ([`verdict`], [`finding`], `peers`). At the rim: sockets (`net`), one turn (`examine`), and the
 //! task that goes on ([`Prober`]).
 
 mod ask_limits;

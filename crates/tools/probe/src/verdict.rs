@@ -184,82 +184,44 @@ impl ProbeVerdict {
         }
     }
 
-    /// One word for programs.
+    /// One word for programs, the layer of the fault, whether pods' packets pass, all of them, and whether anything came
+    /// back through the overlay, or could.
+    fn facts(&self) -> (&'static str, Option<Layer>, bool, bool) {
+        match self {
+            Self::Reached => ("reached", None, true, true),
+            Self::AnotherMachine => ("another-machine-answers", Some(Layer::Lease), false, true),
+            Self::MtuBlackHole { .. } => ("mtu-black-hole", Some(Layer::Underlay), false, true),
+            Self::Fragmented { .. } => ("fragmented", Some(Layer::Underlay), true, true),
+            Self::Lossy(_) => ("lossy", Some(Layer::Underlay), true, true),
+            Self::Slow(_) => ("slow", Some(Layer::Underlay), true, true),
+            Self::DaemonDown { .. } => ("daemon-down", Some(Layer::Daemon), true, true),
+            Self::ProbesFiltered => ("probes-filtered", Some(Layer::Probe), true, true),
+            Self::ChecksumHere | Self::ChecksumThere => {
+                ("checksum-broken", Some(Layer::Offload), false, true)
+            }
+            Self::EntriesMissingThere(_) => {
+                ("entries-missing-at-peer", Some(Layer::Entries), false, false)
+            }
+            Self::TunnelBlocked(_) => ("tunnel-blocked", Some(Layer::Tunnel), false, false),
+            Self::UnderlayCut => ("underlay-cut", Some(Layer::Underlay), false, false),
+            Self::Unsent(_) => ("not-sent", Some(Layer::Host), false, false),
+        }
+    }
+
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Reached => "reached",
-            Self::AnotherMachine => "another-machine-answers",
-            Self::MtuBlackHole { .. } => "mtu-black-hole",
-            Self::Fragmented { .. } => "fragmented",
-            Self::Lossy(_) => "lossy",
-            Self::Slow(_) => "slow",
-            Self::DaemonDown { .. } => "daemon-down",
-            Self::ProbesFiltered => "probes-filtered",
-            Self::ChecksumHere | Self::ChecksumThere => "checksum-broken",
-            Self::EntriesMissingThere(_) => "entries-missing-at-peer",
-            Self::TunnelBlocked(_) => "tunnel-blocked",
-            Self::UnderlayCut => "underlay-cut",
-            Self::Unsent(_) => "not-sent",
-        }
+        self.facts().0
     }
 
-    /// Layer of the fault.
     pub fn layer(&self) -> Option<Layer> {
-        match self {
-            Self::Reached => None,
-            Self::AnotherMachine => Some(Layer::Lease),
-            Self::MtuBlackHole { .. }
-            | Self::Fragmented { .. }
-            | Self::Lossy(_)
-            | Self::Slow(_)
-            | Self::UnderlayCut => Some(Layer::Underlay),
-            Self::DaemonDown { .. } => Some(Layer::Daemon),
-            Self::ProbesFiltered => Some(Layer::Probe),
-            Self::ChecksumHere | Self::ChecksumThere => Some(Layer::Offload),
-            Self::EntriesMissingThere(_) => Some(Layer::Entries),
-            Self::TunnelBlocked(_) => Some(Layer::Tunnel),
-            Self::Unsent(_) => Some(Layer::Host),
-        }
+        self.facts().1
     }
 
-    /// Whether nothing at all came back through the overlay, or could.
-    pub(crate) fn is_silence(&self) -> bool {
-        match self {
-            Self::EntriesMissingThere(_)
-            | Self::TunnelBlocked(_)
-            | Self::UnderlayCut
-            | Self::Unsent(_) => true,
-            Self::Reached
-            | Self::AnotherMachine
-            | Self::MtuBlackHole { .. }
-            | Self::Fragmented { .. }
-            | Self::Lossy(_)
-            | Self::Slow(_)
-            | Self::DaemonDown { .. }
-            | Self::ProbesFiltered
-            | Self::ChecksumHere
-            | Self::ChecksumThere => false,
-        }
-    }
-
-    /// Whether pods' packets pass, all of them.
     pub fn traffic_flows(&self) -> bool {
-        match self {
-            Self::Reached
-            | Self::Fragmented { .. }
-            | Self::Lossy(_)
-            | Self::Slow(_)
-            | Self::DaemonDown { .. }
-            | Self::ProbesFiltered => true,
-            Self::AnotherMachine
-            | Self::MtuBlackHole { .. }
-            | Self::ChecksumHere
-            | Self::ChecksumThere
-            | Self::EntriesMissingThere(_)
-            | Self::TunnelBlocked(_)
-            | Self::UnderlayCut
-            | Self::Unsent(_) => false,
-        }
+        self.facts().2
+    }
+
+    pub(crate) fn is_silence(&self) -> bool {
+        !self.facts().3
     }
 }
 

@@ -1,10 +1,7 @@
 //! What the kernel shows us of all that passes: frames about as long as a marked packet, in the clear or in a tunnel.
 //! The rest of the node's traffic costs an instruction or two a frame.
 
-use std::io;
-use std::os::fd::OwnedFd;
-
-use flannel_link::{ECHO_HEADER, attach_filter};
+use flannel_link::ECHO_HEADER;
 
 use super::{LargePacket, PAYLOAD};
 
@@ -18,7 +15,7 @@ const AROUND: [u32; 15] = [0, 14, 18, 20, 28, 34, 38, 42, 46, 48, 62, 64, 68, 84
 /// Bytes that are looked at of each frame: all headers, and the mark.
 const SHOWN: u32 = 512;
 
-pub(super) fn attach(socket: &OwnedFd, large: Option<LargePacket>) -> io::Result<()> {
+pub(super) fn program(large: Option<LargePacket>) -> Vec<libc::sock_filter> {
     let lengths: Vec<u32> =
         large.iter().flat_map(|large| AROUND.map(|around| large.bytes() + around)).collect();
     let mut program = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0, 0, 0)];
@@ -33,7 +30,7 @@ pub(super) fn attach(socket: &OwnedFd, large: Option<LargePacket>) -> io::Result
         instruction(libc::BPF_RET | libc::BPF_K, SHOWN, 0, 0),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
     ]);
-    attach_filter(socket, &program)
+    program
 }
 
 fn instruction(code: u32, value: u32, if_true: u8, if_false: u8) -> libc::sock_filter {

@@ -3,29 +3,32 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
-use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
+use flannel_link::open_packet_socket;
+use rustix::io::ioctl_fionbio;
+use rustix::net::netdevice::index_to_name;
+use rustix::net::sockopt::{
+    Timeout, set_socket_recv_buffer_size, set_socket_recv_buffer_size_force, set_socket_timeout,
+};
 
 use super::{
     Devices, Direction, FIRST_LARGE, LargePacket, Mark, MarkedFrame, Packet, PacketSize, Place,
     Sighting, filter,
 };
 
-/// In network order, as the kernel wants it here.
-const ALL_PROTOCOLS: u32 = (libc::ETH_P_ALL as u16).to_be() as u32;
+/// Number that stands for all devices.
+const ALL_DEVICES: u32 = 0;
 /// Between two looks whether it is over.
 const TICK: Duration = Duration::from_millis(50);
 /// More than the filter shows of a frame.
 const FRAME: usize = 1_024;
 
 /// Room for a burst of frames that nobody has read yet.
-const RECEIVE_MEMORY: libc::c_int = 8 << 20;
+const RECEIVE_MEMORY: usize = 8 << 20;
 /// Numbers of which it is remembered when they were seen.
 const MAX_REMEMBERED: usize = 4_096;
 
@@ -83,13 +86,12 @@ impl SeenFrames {
 impl Watch {
     /// It needs `CAP_NET_RAW`.
     pub fn open(mark: Mark, devices: Devices, large: Option<LargePacket>) -> io::Result<Self> {
-        let protocol = NonZeroU32::new(ALL_PROTOCOLS).map(Protocol::from_raw);
-        // Without a protocol nothing is received before the filter is there.
-        let socket =
-            socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        filter::attach(&socket, large)?;
-        make_room(&socket);
-        listen(&socket, protocol)?;
+        let filter = filter::program(large);
+        let socket = open_packet_socket(ALL_DEVICES, libc::ETH_P_ALL as u16, &filter)?;
+        ioctl_fionbio(&socket, false)?;
+        // As much as the kernel gives; less does as well where nothing else goes on.
+        let _ = set_socket_recv_buffer_size(&socket, RECEIVE_MEMORY);
+        let _ = set_socket_recv_buffer_size_force(&socket, RECEIVE_MEMORY);
         set_socket_timeout(&socket, Timeout::Recv, Some(TICK))?;
         Ok(Self { socket, mark, devices })
     }
@@ -125,7 +127,7 @@ impl Watch {
             }
             // At once: it may be gone when we are asked.
             names.entry(device).or_insert_with(|| {
-                let name = name(device);
+                let name = name(&self.socket, device);
                 let place = self.devices.place(&name);
                 (name, place)
             });
@@ -177,50 +179,10 @@ impl Watch {
     }
 }
 
-/// As much as the kernel gives; less does as well where nothing else goes on.
-fn make_room(socket: &OwnedFd) {
-    let size = size_of_val(&RECEIVE_MEMORY) as libc::socklen_t;
-    for option in [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE] {
-        // SAFETY: the value lives until the call has returned, and its size is said.
-        unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                option,
-                std::ptr::from_ref(&RECEIVE_MEMORY).cast(),
-                size,
-            )
-        };
-    }
-}
-
-/// Frames of all devices.
-fn listen(socket: &OwnedFd, protocol: Option<Protocol>) -> io::Result<()> {
-    // SAFETY: all zeroes are a value of this plain structure.
-    let mut all: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    all.sll_family = libc::AF_PACKET as u16;
-    all.sll_protocol = protocol.map_or(0, |protocol| protocol.as_raw().get() as u16);
-    // SAFETY: the address lives until the call returns, and the kernel is told how large it is.
-    let bound = unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            std::ptr::from_ref(&all).cast(),
-            size_of_val(&all) as libc::socklen_t,
-        )
-    };
-    if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn name(index: i32) -> String {
-    let mut buffer = [0_u8; libc::IF_NAMESIZE];
-    let Ok(index) = libc::c_uint::try_from(index) else { return String::new() };
-    // SAFETY: the buffer is as large as the longest name there can be.
-    let found = unsafe { libc::if_indextoname(index, buffer.as_mut_ptr().cast()) };
-    if found.is_null() {
-        return index.to_string();
-    }
-    let end = buffer.iter().position(|byte| *byte == 0).unwrap_or(buffer.len());
-    String::from_utf8_lossy(&buffer[..end]).into_owned()
+/// Name of a device of the socket's namespace, or its number if it is gone.
+fn name(socket: &OwnedFd, index: i32) -> String {
+    let name = u32::try_from(index).ok().and_then(|index| index_to_name(socket, index).ok());
+    name.unwrap_or_else(|| index.to_string())
 }
 
 #[cfg(test)]
