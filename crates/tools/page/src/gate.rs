@@ -3,7 +3,6 @@
 //! read. The token stays in this process, and is checked again with every request.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,12 +28,6 @@ impl Default for Sessions {
     fn default() -> Self {
         let name = format!("flannel-page-{}", random::<4>().unwrap_or_default());
         Self { name, known: Mutex::default() }
-    }
-}
-
-impl fmt::Debug for Sessions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sessions")
     }
 }
 

@@ -41,58 +41,36 @@ impl Health {
         }
     }
 
-    /// Words for people.
-    pub(crate) fn words(self) -> &'static str {
+    /// Key in style sheets and addresses, the sign that tells states apart without colour, and words for one node and
+    /// for several.
+    fn looks(self) -> [&'static str; 4] {
         match self {
-            Self::NotReady => "not ready",
-            Self::CutOff => "cut off",
-            Self::Unreached => "does not reach all",
-            Self::Silent => "does not answer",
-            Self::Warnings => "healthy, with warnings",
-            Self::NoState => "reports no state",
-            Self::Unasked => "not asked yet",
-            Self::Healthy => "healthy",
+            Self::NotReady => ["not-ready", "✕", "not ready", "not ready"],
+            Self::CutOff => ["cut-off", "✕", "cut off", "cut off"],
+            Self::Unreached => ["unreached", "!", "does not reach all", "do not reach all"],
+            Self::Silent => ["silent", "!", "does not answer", "do not answer"],
+            Self::Warnings => ["but", "~", "healthy, with warnings", "healthy, with warnings"],
+            Self::NoState => ["mute", "?", "reports no state", "report no state"],
+            Self::Unasked => ["unasked", "?", "not asked yet", "not asked yet"],
+            Self::Healthy => ["whole", "✓", "healthy", "healthy"],
         }
     }
 
-    /// Words for several nodes.
-    pub(crate) fn words_of(self, count: usize) -> &'static str {
-        match self {
-            _ if count == 1 => self.words(),
-            Self::Unreached => "do not reach all",
-            Self::Silent => "do not answer",
-            Self::NoState => "report no state",
-            _ => self.words(),
-        }
-    }
-
-    /// Key in style sheets and addresses.
     pub(crate) fn key(self) -> &'static str {
-        match self {
-            Self::NotReady => "not-ready",
-            Self::CutOff => "cut-off",
-            Self::Unreached => "unreached",
-            Self::Silent => "silent",
-            Self::Warnings => "but",
-            Self::NoState => "mute",
-            Self::Unasked => "unasked",
-            Self::Healthy => "whole",
-        }
+        self.looks()[0]
+    }
+
+    pub(crate) fn sign(self) -> &'static str {
+        self.looks()[1]
+    }
+
+    /// Words for so many nodes.
+    pub(crate) fn words_of(self, count: usize) -> &'static str {
+        self.looks()[if count == 1 { 2 } else { 3 }]
     }
 
     pub(crate) fn by_key(key: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|health| health.key() == key)
-    }
-
-    /// Sign that tells states apart without colour.
-    pub(crate) fn sign(self) -> &'static str {
-        match self {
-            Self::NotReady | Self::CutOff => "✕",
-            Self::Unreached | Self::Silent => "!",
-            Self::Warnings => "~",
-            Self::NoState | Self::Unasked => "?",
-            Self::Healthy => "✓",
-        }
     }
 
     /// Whether somebody should look at it.

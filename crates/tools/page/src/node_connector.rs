@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use flannel_lease::check_public_address;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -49,23 +50,8 @@ pub struct Direct {
 /// Whether a lease's address can be that of a node. The author of a lease must not choose what this host, or the
 /// services of its cloud that trust it, are asked.
 fn is_of_a_node(address: IpAddr) -> bool {
-    match address.to_canonical() {
-        IpAddr::V4(ip) => {
-            !(ip.is_loopback()
-                || ip.is_unspecified()
-                || ip.is_link_local()
-                || ip.is_multicast()
-                || ip.is_broadcast()
-                || ip.octets()[0] == 0)
-        }
-        IpAddr::V6(ip) => {
-            !(ip.is_loopback()
-                || ip.is_unspecified()
-                || ip.is_unicast_link_local()
-                || ip.is_multicast()
-                || ip.to_ipv4().is_some())
-        }
-    }
+    let is_ipv4_in_ipv6 = matches!(address, IpAddr::V6(ip) if ip.to_ipv4().is_some());
+    !is_ipv4_in_ipv6 && check_public_address(address, &[]).is_ok()
 }
 
 #[async_trait]

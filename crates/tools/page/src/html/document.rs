@@ -113,7 +113,7 @@ fn nodes(picture: &Picture, shown: &PageView) -> String {
             options,
             "<option value=\"{}\"{selected}>{}</option>",
             health.key(),
-            health.words()
+            health.words_of(1)
         );
     }
     let network = match &shown.network {

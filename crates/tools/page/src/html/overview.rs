@@ -269,7 +269,7 @@ pub(super) fn list(picture: &Picture, shown: &PageView) -> String {
              <a href=\"{}\">{}</a></th><td class=\"mono\">{}</td><td class=\"mono\">{}</td>\
              <td class=\"why\">{}</td></tr>",
             node.health.sign(),
-            node.health.words(),
+            node.health.words_of(1),
             Text(address_of(&id, shown)),
             Text(node.name()),
             Text(node.subnets()),
