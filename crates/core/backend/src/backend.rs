@@ -2,8 +2,8 @@
 //!
 //! A backend turns leases into wishes and does nothing else: no I/O, no state, no clock. That it repairs itself,
 //! removes what is stale, restarts without losing a packet and starts ten thousand peers in one batch follows from
-//! the appliers that all backends share. A new backend is one file with an implementation of this trait, and two
-//! lines in `lib.rs`: its name in `KNOWN`, and its type in [`crate::create`].
+//! the appliers that all backends share. A new backend is one file with an implementation of this trait, and its
+//! module, its name in `KNOWN` and its type in [`crate::create`] in `lib.rs`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

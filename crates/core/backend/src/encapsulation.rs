@@ -27,8 +27,7 @@ pub struct Tunnel {
     /// Arguments of a firewall rule that lets it in: `-p udp --dport 8472`.
     pub allow: Vec<String>,
     /// Paths of pods' IPv4 and IPv6 packets.
-    pub v4: Option<TunnelPath>,
-    pub v6: Option<TunnelPath>,
+    pub paths: [Option<TunnelPath>; 2],
     /// Packets that enter a node's end, as the host's firewall sees them.
     pub entrances: Vec<OuterPackets>,
     /// Whether its packets are encrypted, and accepted from peers alone.
@@ -89,16 +88,12 @@ impl Encapsulation {
         needs: KernelFeature,
     ) -> Self {
         let outer = OuterPackets::Udp(port);
-        let path = |family| {
-            let path = TunnelPath { devices: devices(family), outer, outer_family: None };
-            stack.has(family).then_some(path)
-        };
+        let path = |family| TunnelPath { devices: devices(family), outer, outer_family: None };
         let (name, allow) = udp_words(&[port]);
         Self::Tunnel(Box::new(Tunnel {
             name,
             allow,
-            v4: path(Family::V4),
-            v6: path(Family::V6),
+            paths: stack.each(path),
             entrances: vec![outer],
             encrypted: false,
             tells_nodes_apart: false,
@@ -115,10 +110,10 @@ impl Encapsulation {
 
     /// Path of pods' packets of a family.
     pub fn path(&self, family: Family) -> Option<&TunnelPath> {
-        let tunnel = self.tunnel()?;
+        let [v4, v6] = &self.tunnel()?.paths;
         match family {
-            Family::V4 => tunnel.v4.as_ref(),
-            Family::V6 => tunnel.v6.as_ref(),
+            Family::V4 => v4.as_ref(),
+            Family::V6 => v6.as_ref(),
         }
     }
 

@@ -99,18 +99,16 @@ impl Backend for IpipBackend {
                 Family::V4 => OuterPackets::Ipv4Protocol(4),
                 Family::V6 => OuterPackets::Ipv4Protocol(41),
             };
-            let (devices, outer_family) = (vec![self.device(family)], Some(Family::V4));
-            stack.has(family).then_some(TunnelPath { devices, outer, outer_family })
+            let devices = vec![self.device(family)];
+            TunnelPath { devices, outer, outer_family: Some(Family::V4) }
         };
-        let [v4, v6] = Family::BOTH.map(path);
-        let entrances: Vec<OuterPackets> =
-            [&v4, &v6].into_iter().flatten().map(|path| path.outer).collect();
+        let paths = stack.each(path);
+        let entrances: Vec<OuterPackets> = paths.iter().flatten().map(|path| path.outer).collect();
         let protocols = entrances.iter().map(|packets| packets.on_the_wire().0);
         Encapsulation::Tunnel(Box::new(Tunnel {
             name: name.to_owned(),
             allow: protocols.map(|protocol| format!("-p {protocol}")).collect(),
-            v4,
-            v6,
+            paths,
             entrances,
             encrypted: false,
             tells_nodes_apart: false,

@@ -133,8 +133,7 @@ pub(crate) fn encapsulation() -> Encapsulation {
     Encapsulation::Tunnel(Box::new(Tunnel {
         name: "IPsec (ESP, and UDP ports 500 and 4500)".to_owned(),
         allow: vec!["-p esp".to_owned(), "-p udp -m multiport --dports 500,4500".to_owned()],
-        v4: Some(TunnelPath { devices, outer, outer_family: None }),
-        v6: None,
+        paths: [Some(TunnelPath { devices, outer, outer_family: None }), None],
         entrances: [500, 4500].map(OuterPackets::Udp).to_vec(),
         encrypted: true,
         tells_nodes_apart: false,

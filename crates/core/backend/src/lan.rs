@@ -11,13 +11,12 @@ use crate::Node;
 /// Error: pods' subnets may come from the network of this node's own card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{key} {network} has this node's own address {address} of {link} in it, and subnets for pods may come from its \
-     LAN {lan}: choose another {key}, or leave the LAN out by {min} and {max}"
+    "{prefix}Network {network} has this node's own address {address} of {link} in it, and subnets for pods may come \
+     from its LAN {lan}: choose another {prefix}Network, or leave the LAN out by {prefix}SubnetMin and {prefix}SubnetMax"
 )]
 pub struct LanOverlap {
-    key: &'static str,
-    min: &'static str,
-    max: &'static str,
+    /// Of the config's keys of this family.
+    prefix: &'static str,
     network: IpNet,
     address: IpAddr,
     lan: IpNet,
@@ -40,24 +39,12 @@ pub fn lan_overlap(node: &Node) -> Option<LanOverlap> {
         let on_card = node.connected.iter().filter(|connected| connected.link == underlay.link);
         let lan = on_card.map(|connected| connected.net()).find(|net| net.contains(&address));
         let lan = lan.unwrap_or_else(|| IpNet::from(address));
-        let (network, [key, min, max]) = match lan {
-            IpNet::V4(lan) => {
-                (reached(node.network.v4, lan)?, ["Network", "SubnetMin", "SubnetMax"])
-            }
-            IpNet::V6(lan) => {
-                (reached(node.network.v6, lan)?, ["IPv6Network", "IPv6SubnetMin", "IPv6SubnetMax"])
-            }
+        let (network, prefix) = match lan {
+            IpNet::V4(lan) => (reached(node.network.v4, lan)?, ""),
+            IpNet::V6(lan) => (reached(node.network.v6, lan)?, "IPv6"),
         };
-        let is_inside = network.contains(&address);
-        is_inside.then_some(LanOverlap {
-            key,
-            min,
-            max,
-            network,
-            address,
-            lan,
-            link: underlay.link,
-        })
+        let (link, is_inside) = (underlay.link, network.contains(&address));
+        is_inside.then_some(LanOverlap { prefix, network, address, lan, link })
     })
 }
 

@@ -29,6 +29,11 @@ impl Stack {
         }
     }
 
+    /// Something for each of these families, and nothing for the others.
+    pub(crate) fn each<T>(self, of: impl Fn(Family) -> T) -> [Option<T>; 2] {
+        Family::BOTH.map(|family| self.has(family).then(|| of(family)))
+    }
+
     /// Families that a network's nodes may have, the best first, where either family travels in either.
     pub(crate) fn any_for(network: &NetworkConfig) -> Vec<Self> {
         match Self::of(network) {

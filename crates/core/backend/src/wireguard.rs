@@ -411,18 +411,16 @@ impl Backend for WireguardBackend {
                 Mode::Ipv6 => Some(Family::V6),
             };
             let outer = OuterPackets::Udp(self.port(family));
-            let devices = vec![self.device(family)];
-            stack.has(family).then_some(TunnelPath { devices, outer, outer_family })
+            TunnelPath { devices: vec![self.device(family)], outer, outer_family }
         };
-        let used = Family::BOTH.into_iter().filter(|family| stack.has(*family));
-        let mut ports: Vec<u16> = used.map(|family| self.port(family)).collect();
+        let ports = stack.each(|family| self.port(family));
+        let mut ports: Vec<u16> = ports.into_iter().flatten().collect();
         ports.dedup();
         let (name, allow) = udp_words(&ports);
         Encapsulation::Tunnel(Box::new(Tunnel {
             name,
             allow,
-            v4: path(Family::V4),
-            v6: path(Family::V6),
+            paths: stack.each(path),
             entrances: ports.into_iter().map(OuterPackets::Udp).collect(),
             encrypted: true,
             // By their keys.

@@ -3,6 +3,8 @@
 
 use std::net::IpAddr;
 
+use flannel_common::Family;
+
 use crate::{LeaseAttrs, NetworkConfig, RawJson};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +30,18 @@ impl KnownBy {
         }
     }
 
+    /// Families in the order in which they identify a node, and the name of the first one's address.
+    fn families(self) -> ([Family; 2], &'static str) {
+        match self {
+            Self::Ipv4First => ([Family::V4, Family::V6], "PublicIP"),
+            Self::Ipv6First => ([Family::V6, Family::V4], "PublicIPv6"),
+        }
+    }
+
     /// Address that identifies the node; 0.0.0.0 is none.
     pub fn address(self, attrs: &LeaseAttrs) -> Result<IpAddr, NoAddress> {
-        let v4 = attrs.public_ip.map(IpAddr::V4).filter(|ip| !ip.is_unspecified());
-        let v6 = attrs.public_ipv6.map(IpAddr::V6).filter(|ip| !ip.is_unspecified());
-        match self {
-            Self::Ipv4First => v4.or(v6).ok_or(NoAddress("PublicIP")),
-            Self::Ipv6First => v6.or(v4).ok_or(NoAddress("PublicIPv6")),
-        }
+        let (families, name) = self.families();
+        families.into_iter().find_map(|family| given(attrs, family)).ok_or(NoAddress(name))
     }
 
     /// Whether both are of one node.
@@ -45,16 +51,13 @@ impl KnownBy {
 
     /// By the first family that both announce: a network that gains a family, or loses one, has leases of before.
     pub(crate) fn same_address(self, one: &LeaseAttrs, other: &LeaseAttrs) -> bool {
-        let v4 = |attrs: &LeaseAttrs| attrs.public_ip.filter(|ip| !ip.is_unspecified());
-        let v6 = |attrs: &LeaseAttrs| attrs.public_ipv6.filter(|ip| !ip.is_unspecified());
-        let same_v4 = v4(one).zip(v4(other)).map(|(one, other)| one == other);
-        let same_v6 = v6(one).zip(v6(other)).map(|(one, other)| one == other);
-        match self {
-            Self::Ipv4First => same_v4.or(same_v6),
-            Self::Ipv6First => same_v6.or(same_v4),
-        }
-        .unwrap_or(false)
+        let both = |family| given(one, family).zip(given(other, family));
+        self.families().0.into_iter().find_map(both).is_some_and(|(one, other)| one == other)
     }
+}
+
+fn given(attrs: &LeaseAttrs, family: Family) -> Option<IpAddr> {
+    attrs.public_address(family).filter(|ip| !ip.is_unspecified())
 }
 
 /// The port of its public address that is this node's, where others have other ports of it.
