@@ -11,7 +11,7 @@ pub struct EntryState {
     pub subnet: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6_subnet: Option<String>,
-    /// Applier of the entry: `kernel`, `tunnel`, `commands`, `cloud`, `ipsec`.
+    /// Applier of the entry: `kernel`, `tunnel`, `commands`, `cloud`, `ipsec`, `traffic-rules`.
     pub applier: String,
     /// Kind of entry: `device`, `route`, `neighbour`, `fdb`. New kinds may come.
     pub kind: String,
