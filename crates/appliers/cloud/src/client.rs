@@ -51,17 +51,13 @@ pub(crate) enum MayForward {
 
 /// Client of one provider for one node. Credentials are kept until they expire.
 pub(crate) struct Client {
-    access: Arc<Access>,
+    pub(crate) access: Arc<Access>,
     cached: Mutex<Option<ExpiringKeys>>,
 }
 
 impl Client {
     pub(crate) fn new(access: Arc<Access>) -> Self {
         Self { access, cached: Mutex::new(None) }
-    }
-
-    pub(crate) fn access(&self) -> &Arc<Access> {
-        &self.access
     }
 
     pub(crate) async fn view(&self, table: &Table) -> Result<TableView, CloudError> {
@@ -115,6 +111,12 @@ impl Client {
             // They drop nothing that a route leads to a machine.
             Provider::AliVpc | Provider::TencentVpc => Ok(MayForward::Yes),
         })
+    }
+
+    /// Error that there is no route table of this kind.
+    pub(crate) fn no_table(attempt: &str, of: &str) -> CloudError {
+        CloudError::new(Fault::NotFound, attempt, &format!("there is none for {of}"))
+            .with_fix("name one that there is in Backend.RouteTableID")
     }
 
     /// Keys of the config, of the environment and the files that it names, or of the machine's role.

@@ -16,7 +16,7 @@ pub(crate) struct Pace {
     /// How often we were throttled, less the rounds that went well since.
     slow: u32,
     quiet_until: Option<Instant>,
-    next_look: Option<Instant>,
+    pub(crate) next_look: Option<Instant>,
 }
 
 impl Pace {
@@ -55,10 +55,6 @@ impl Pace {
     pub(crate) fn quiet_until(&self, now: Instant) -> Option<Instant> {
         self.quiet_until.filter(|until| *until > now)
     }
-
-    pub(crate) fn next_look(&self) -> Option<Instant> {
-        self.next_look
-    }
 }
 
 #[cfg(test)]
@@ -68,7 +64,7 @@ mod tests {
     #[test]
     fn looks_are_spread_become_rare_when_it_is_too_much_and_frequent_again() {
         let (now, every) = (Instant::now(), Duration::from_secs(60));
-        let wait = |pace: &Pace| pace.next_look().expect("planned") - now;
+        let wait = |pace: &Pace| pace.next_look.expect("planned") - now;
         let pauses: Vec<Duration> = (0..20)
             .map(|seed| {
                 let mut pace = Pace::new();

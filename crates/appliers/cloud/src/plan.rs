@@ -1,30 +1,16 @@
 //! Plans changes to a table, as a pure function of it and of what is wanted.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use flannel_entries::cloud::CloudRoute;
 use ipnet::IpNet;
 
 use crate::client::{RouteState, TableRoute, TableView};
 
-/// Why a route is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RemovalReason {
-    /// The machine that it led to is gone.
-    Dead,
-    /// It leads to this node, which does not have that subnet.
-    Stale,
-}
-
-impl fmt::Display for RemovalReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Dead => "the machine it led to is gone",
-            Self::Stale => "this node does not have that subnet any more",
-        })
-    }
-}
+/// Why a route is removed that led to another machine.
+const DEAD: &str = "the machine it led to is gone";
+/// Why a route is removed that leads to this node.
+const STALE: &str = "this node does not have that subnet any more";
 
 /// Compares a table with a wanted route. The error is the route in its place, if there is one.
 pub(crate) fn compare<'a>(
@@ -39,7 +25,7 @@ pub(crate) fn compare<'a>(
 }
 
 /// Routes of a table that are ours to remove: dead ones, whoever wrote them, and those that lead to this node; both
-/// only inside of our networks, and only if nobody wants them.
+/// only inside of our networks, and only if nobody wants them. Each comes with the reason.
 ///
 /// `own` are the names of this node in routes, `wanted` the destinations that are wanted in this table.
 pub(crate) fn unwanted<'a>(
@@ -47,7 +33,7 @@ pub(crate) fn unwanted<'a>(
     networks: &[IpNet],
     own: &BTreeSet<&str>,
     wanted: &BTreeSet<IpNet>,
-) -> Vec<(&'a TableRoute, RemovalReason)> {
+) -> Vec<(&'a TableRoute, &'static str)> {
     let inside = |destination: &IpNet| {
         networks.iter().any(|network| {
             network.contains(destination) && destination.prefix_len() > network.prefix_len()
@@ -59,8 +45,8 @@ pub(crate) fn unwanted<'a>(
     let why = |found: &'a TableRoute| {
         let stale = own.iter().any(|hop| same_hop(&found.next_hop, hop));
         let why = match found.state {
-            _ if stale => RemovalReason::Stale,
-            RouteState::Dead => RemovalReason::Dead,
+            _ if stale => STALE,
+            RouteState::Dead => DEAD,
             RouteState::Active | RouteState::Off => return None,
         };
         Some((found, why))
@@ -168,12 +154,6 @@ mod tests {
         let gone = unwanted(&view, &networks, &BTreeSet::from(["eni-1"]), &wanted);
         let gone: Vec<_> =
             gone.into_iter().map(|(found, why)| (found.destination.to_string(), why)).collect();
-        assert_eq!(
-            gone,
-            [
-                ("10.1.3.0/24".to_owned(), RemovalReason::Stale),
-                ("10.1.5.0/24".to_owned(), RemovalReason::Dead)
-            ]
-        );
+        assert_eq!(gone, [("10.1.3.0/24".to_owned(), STALE), ("10.1.5.0/24".to_owned(), DEAD)]);
     }
 }

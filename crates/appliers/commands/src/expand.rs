@@ -9,35 +9,30 @@ pub(crate) fn expand(word: &str, value: &dyn Fn(&str) -> Option<String>) -> Stri
         rest = &rest[at + 1..];
         let (name, used) = name(rest);
         match name {
-            Name::Of(name) => expanded.push_str(&value(name).unwrap_or_default()),
-            Name::None => expanded.push('$'),
-            Name::Unreadable => {}
+            Some(name) => expanded.push_str(&value(name).unwrap_or_default()),
+            None if used == 0 => expanded.push('$'),
+            None => {}
         }
         rest = &rest[used..];
     }
     expanded + rest
 }
 
-enum Name<'a> {
-    Of(&'a str),
-    None,
-    Unreadable,
-}
-
-/// Name at the beginning of a text, and its length.
-fn name(text: &str) -> (Name<'_>, usize) {
+/// Name at the beginning of a text, and how much of the text it takes up: nothing where there is none. What cannot be
+/// read as a name takes up some of it, too.
+fn name(text: &str) -> (Option<&str>, usize) {
     if let Some(braced) = text.strip_prefix('{') {
         return match braced.find('}') {
-            Some(0) => (Name::Unreadable, 2),
-            Some(end) => (Name::Of(&braced[..end]), end + 2),
-            None => (Name::Unreadable, 1),
+            Some(0) => (None, 2),
+            Some(end) => (Some(&braced[..end]), end + 2),
+            None => (None, 1),
         };
     }
     if text.starts_with(|first: char| "*#$@!?-".contains(first) || first.is_ascii_digit()) {
-        return (Name::Of(&text[..1]), 1);
+        return (Some(&text[..1]), 1);
     }
     let end = text.find(|c: char| c != '_' && !c.is_ascii_alphanumeric()).unwrap_or(text.len());
-    if end == 0 { (Name::None, 0) } else { (Name::Of(&text[..end]), end) }
+    if end == 0 { (None, 0) } else { (Some(&text[..end]), end) }
 }
 
 #[cfg(test)]

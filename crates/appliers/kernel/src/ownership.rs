@@ -12,9 +12,7 @@ use ipnet::IpNet;
 
 use crate::flannel_devices;
 use crate::links::Links;
-use crate::observed::{
-    ObservedAddress, ObservedFdb, ObservedLink, ObservedNeighbour, ObservedRoute, RouteKind,
-};
+use crate::observed::{ObservedAddress, ObservedLink, ObservedRoute, RouteKind};
 
 /// Protocol of routes that name none, such as those of `ip route add` and the Go flannel.
 const PROTOCOL_BOOT: u8 = 3;
@@ -39,17 +37,10 @@ pub(crate) fn owns_address(ownership: &Ownership, address: &ObservedAddress, nam
     ownership.links.contains(&name) && ownership.is_within(address.addr)
 }
 
-/// Whether a neighbour entry is ours. Entries that the kernel has learned are not permanent, and not ours.
-pub(crate) fn owns_neighbour(
-    ownership: &Ownership,
-    neighbour: &ObservedNeighbour,
-    name: IfName,
-) -> bool {
-    ownership.links.contains(&name) && neighbour.permanent
-}
-
-pub(crate) fn owns_fdb(ownership: &Ownership, fdb: &ObservedFdb, name: IfName) -> bool {
-    ownership.links.contains(&name) && fdb.permanent
+/// Whether a neighbour or a forwarding entry of a device is ours. Entries that the kernel has learned are not
+/// permanent, and not ours.
+pub(crate) fn owns_neighbour(ownership: &Ownership, name: IfName, permanent: bool) -> bool {
+    ownership.links.contains(&name) && permanent
 }
 
 /// Whether a device is of an earlier config: named as flannel names them and holding an address of ours, where

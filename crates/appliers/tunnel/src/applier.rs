@@ -254,7 +254,7 @@ impl<S: Requester> TunnelWork<S> {
                     continue;
                 }
             };
-            let ours = client.config().is_some_and(|config| {
+            let ours = client.config.as_ref().is_some_and(|config| {
                 let own = [config.own.v4.map(IpAddr::V4), config.own.v6.map(IpAddr::V6)];
                 own.iter().flatten().any(|own| networks.iter().any(|network| network.contains(own)))
             });
@@ -388,7 +388,7 @@ impl<S: Requester> TunnelWork<S> {
         let is_new = !self.processes.contains_key(device);
         // A refused device waits for its next attempt: telling of peers before would be refused as well, and postpone
         // that.
-        let has_device = self.processes.get(device).is_some_and(|client| client.config().is_some());
+        let has_device = self.processes.get(device).is_some_and(|client| client.config.is_some());
         if !has_device && !marked {
             return Ok(());
         }

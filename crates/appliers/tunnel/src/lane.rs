@@ -149,12 +149,12 @@ impl OutboundLane {
             let v6 = first.state(table).endpoint().is_ipv6();
             let same = |message: &&Message| message.state(table).endpoint().is_ipv6() == v6;
             let run = rest.iter().take_while(same).count();
-            let Some(socket) = self.sockets.iter().find(|socket| socket.is_v6() == v6) else {
+            let Some(socket) = self.sockets.iter().find(|socket| socket.v6 == v6) else {
                 drop_messages(table, &rest[..run]);
                 rest = &rest[run..];
                 continue;
             };
-            let (read, made) = (&*self.buffer, self.outbound.headers());
+            let (read, made) = (&*self.buffer, &*self.outbound.headers);
             match self.sender.send(socket, table, &rest[..run], read, made) {
                 Ok(sent) => {
                     for message in &rest[..sent] {
@@ -188,7 +188,7 @@ impl OutboundLane {
             );
         }
         if shared.is_gso_lost() {
-            self.outbound.set_most_segments(1);
+            self.outbound.max_segments = 1;
         }
         refused
     }

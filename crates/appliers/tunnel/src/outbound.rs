@@ -59,14 +59,15 @@ pub(crate) struct BatchContext<'a> {
 #[derive(Debug)]
 pub(crate) struct Outbound {
     /// Largest number of datagrams in a message; 1 where the kernel cannot cut.
-    max_segments: usize,
+    pub(crate) max_segments: usize,
     /// Whether packets come with the header of [`vnet`].
     vnet: bool,
     /// Bytes that sealing may add to each datagram.
     growth: usize,
     /// Whether this hop decrements the TTL.
     is_hop: bool,
-    headers: Vec<u8>,
+    /// Bytes made for the messages.
+    pub(crate) headers: Vec<u8>,
     messages: Vec<Message>,
     used: usize,
     /// Packets for the TUN device, each preceded by the device's header if it has one.
@@ -114,16 +115,8 @@ impl Outbound {
         self.used = kept;
     }
 
-    pub(crate) fn set_most_segments(&mut self, most: usize) {
-        self.max_segments = most;
-    }
-
     pub(crate) fn messages(&self) -> &[Message] {
         &self.messages[..self.used]
-    }
-
-    pub(crate) fn headers(&self) -> &[u8] {
-        &self.headers
     }
 
     pub(crate) fn answers(&self) -> impl Iterator<Item = &[u8]> {
@@ -207,11 +200,11 @@ impl Outbound {
             Some(cut) => {
                 for segment in cut.segments() {
                     let made = self.headers.len();
-                    self.headers.resize(made + cut.header_len(), 0);
+                    self.headers.resize(made + cut.header, 0);
                     cut.write_header(packet, &segment, &mut self.headers[made..]);
                     let payload = segment.end - segment.start;
                     let pieces = [
-                        Piece { at: made as u32, len: cut.header_len() as u32, made: true },
+                        Piece { at: made as u32, len: cut.header as u32, made: true },
                         Piece {
                             at: (start + segment.start) as u32,
                             len: payload as u32,
@@ -219,7 +212,7 @@ impl Outbound {
                         },
                     ];
                     let pieces = if payload == 0 { &pieces[..1] } else { &pieces[..] };
-                    self.append(index, cut.header_len() + payload, alone, pieces);
+                    self.append(index, cut.header + payload, alone, pieces);
                 }
             }
         }

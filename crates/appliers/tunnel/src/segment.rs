@@ -15,7 +15,7 @@ pub(crate) struct SegmentPlan {
     ip: IpHeader,
     gso: Gso,
     /// Length of IP and TCP or UDP header.
-    header: usize,
+    pub(crate) header: usize,
     size: usize,
 }
 
@@ -40,10 +40,6 @@ impl SegmentPlan {
             };
         let size = usize::from(vnet.segment);
         (size > 0 && !ip.fragment).then_some(Self { ip, gso: vnet.gso, header, size })
-    }
-
-    pub(crate) fn header_len(&self) -> usize {
-        self.header
     }
 
     /// Length of every segment but the last, which may be shorter.

@@ -71,8 +71,7 @@ impl Pipeline {
             for pieces in message.datagrams() {
                 let mut datagram = Vec::new();
                 for piece in pieces {
-                    let from = if piece.made { self.outbound.headers() } else { &buffer };
-                    datagram.extend_from_slice(&from[piece.at as usize..][..piece.len as usize]);
+                    datagram.extend_from_slice(piece.of(&buffer, &self.outbound.headers));
                 }
                 datagrams.push(datagram);
             }

@@ -21,7 +21,7 @@ pub(super) async fn call(
     action: &'static str,
     parameters: Vec<(&'static str, String)>,
 ) -> Result<Value, CloudError> {
-    let access = client.access();
+    let access = &client.access;
     let region = &access.node.region;
     let url =
         access.endpoint.clone().unwrap_or_else(|| format!("https://vpc.{region}.aliyuncs.com"));

@@ -9,9 +9,9 @@ pub(crate) mod metadata;
 use flannel_entries::cloud::{CloudRoute, Table};
 use serde_json::Value;
 
+use crate::CloudError;
 use crate::client::{Client, RouteState, TableRoute, TableView};
 use crate::json::{items, text};
-use crate::{CloudError, Fault};
 use call::call;
 
 const PAGE: usize = 50;
@@ -39,7 +39,7 @@ pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, Cl
 /// The table that is bound to the switch of this node, else the default one of the VPC.
 async fn detect(client: &Client) -> Result<String, CloudError> {
     const ACTION: &str = "DescribeRouteTableList";
-    let interface = &client.access().interface;
+    let interface = &client.access.interface;
     let (mut system, mut seen, mut number) = (None, 0, 1_usize);
     loop {
         let parameters = vec![
@@ -61,12 +61,8 @@ async fn detect(client: &Client) -> Result<String, CloudError> {
             }
         }
         if tables.is_empty() || seen >= page["TotalCount"].as_u64().unwrap_or_default() {
-            let none = || {
-                let why = format!("there is none for {} of {}", interface.subnet, interface.vpc);
-                CloudError::new(Fault::NotFound, ACTION, &why)
-                    .with_fix("name one that there is in Backend.RouteTableID")
-            };
-            return system.ok_or_else(none);
+            let of = format!("{} of {}", interface.subnet, interface.vpc);
+            return system.ok_or_else(|| Client::no_table(ACTION, &of));
         }
         number += 1;
     }

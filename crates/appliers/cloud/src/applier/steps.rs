@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::task::{Part, PartResult, RouteTask, TableReading, throttling};
 use crate::client::{Client, TableRoute, TableView};
-use crate::plan::{RemovalReason, compare, unwanted};
+use crate::plan::{compare, unwanted};
 use crate::record::{self, OwnRoute};
 use crate::{CloudError, Fault};
 
@@ -20,7 +20,7 @@ const MAX_REMOVAL_ATTEMPTS: u32 = 10;
 
 pub(super) enum Step {
     Put { client: Arc<Client>, route: CloudRoute, table: String, existing: Option<TableRoute> },
-    Remove { client: Arc<Client>, table: String, found: TableRoute, why: RemovalReason },
+    Remove { client: Arc<Client>, table: String, found: TableRoute, why: &'static str },
 }
 
 pub(super) fn write(steps: Vec<Step>) -> Part {
@@ -76,7 +76,7 @@ impl<S: Requester> RouteTask<S> {
             if !seen.insert(&view.id) {
                 continue;
             }
-            let of_client = |route: &&CloudRoute| route.access == *client.access();
+            let of_client = |route: &&CloudRoute| route.access == client.access;
             let leaving = self.leaving.iter().map(|(route, _)| route);
             let own = routes.iter().chain(leaving).filter(of_client);
             let own: BTreeSet<&str> = own.map(|route| route.next_hop.as_str()).collect();
@@ -241,5 +241,5 @@ fn retries_removal(
 }
 
 fn look_of<'a>(looks: &'a [TableReading], route: &CloudRoute) -> Option<&'a TableReading> {
-    looks.iter().find(|look| *look.client.access() == route.access && look.table == route.table)
+    looks.iter().find(|look| look.client.access == route.access && look.table == route.table)
 }

@@ -188,9 +188,9 @@ impl<S: Requester> RouteTask<S> {
             return Some(until);
         }
         self.wanted.wake(now);
-        let look = self.pace.next_look().is_none_or(|due| due <= now);
+        let look = self.pace.next_look.is_none_or(|due| due <= now);
         if !look && !self.changed && !self.wanted.is_dirty() {
-            return self.wanted.next_wake().into_iter().chain(self.pace.next_look()).min();
+            return self.wanted.next_wake().into_iter().chain(self.pace.next_look).min();
         }
         self.changed = false;
         self.comparing.iter_mut().for_each(|it| it.begun = true);
@@ -203,7 +203,7 @@ impl<S: Requester> RouteTask<S> {
         let entries: Vec<CloudEntry> = self.wanted.iter().cloned().collect();
         let leaving = self.leaving.iter().map(|(route, _)| CloudEntry::Route(route.clone()));
         let all: Vec<CloudEntry> = entries.into_iter().chain(leaving).collect();
-        self.clients.retain(|client| all.iter().any(|entry| entry.access() == client.access()));
+        self.clients.retain(|client| all.iter().any(|entry| *entry.access() == client.access));
         let mut tables: Vec<(Arc<Client>, Table)> = Vec::new();
         let mut forwardings = Vec::new();
         for entry in all {
@@ -246,7 +246,7 @@ impl<S: Requester> RouteTask<S> {
     }
 
     fn client(&mut self, access: &Arc<Access>) -> Arc<Client> {
-        let known = self.clients.iter().find(|client| client.access() == access);
+        let known = self.clients.iter().find(|client| client.access == *access);
         known.cloned().unwrap_or_else(|| {
             let client = Arc::new(Client::new(access.clone()));
             self.clients.push(client.clone());

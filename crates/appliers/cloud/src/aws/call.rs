@@ -21,8 +21,8 @@ pub(super) async fn call(
     action: &'static str,
     parameters: Parameters,
 ) -> Result<Element, CloudError> {
-    let region = &client.access().node.region;
-    let endpoint = client.access().endpoint.clone();
+    let region = &client.access.node.region;
+    let endpoint = client.access.endpoint.clone();
     let endpoint = endpoint.or_else(|| variable(&["AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL"]));
     let endpoint = endpoint.unwrap_or_else(|| format!("https://ec2.{region}.{}", domain(region)));
     let keys = client.keys().await?;

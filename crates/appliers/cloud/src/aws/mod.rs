@@ -22,7 +22,7 @@ use call::{Parameters, call};
 const PAGE: &str = "100";
 
 pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, CloudError> {
-    let interface = &client.access().interface;
+    let interface = &client.access.interface;
     if let Table::Named(id) = table {
         let named = tables(client, vec![("RouteTableId.1".into(), id.clone())]).await?;
         return named.into_iter().next().ok_or_else(|| none(client, &table.to_string()));
@@ -50,13 +50,7 @@ pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, Cl
 }
 
 fn none(client: &Client, of: &str) -> CloudError {
-    let region = &client.access().node.region;
-    CloudError::new(
-        Fault::NotFound,
-        "DescribeRouteTables",
-        &format!("there is none for {of} in {region}"),
-    )
-    .with_fix("name one that there is in Backend.RouteTableID")
+    Client::no_table("DescribeRouteTables", &format!("{of} in {}", client.access.node.region))
 }
 
 /// Reads all pages.
@@ -139,7 +133,7 @@ fn of_route(table: &str, destination: IpNet) -> Parameters {
 /// Switches the source/destination check of this node's interface off: until then EC2 drops packets that are not the
 /// interface's own.
 pub(crate) async fn let_forward(client: &Client) -> Result<MayForward, CloudError> {
-    let interface = client.access().interface.id.clone();
+    let interface = client.access.interface.id.clone();
     let of_interface = ("NetworkInterfaceId".to_owned(), interface.clone());
     let question =
         vec![of_interface.clone(), ("Attribute".to_owned(), "sourceDestCheck".to_owned())];

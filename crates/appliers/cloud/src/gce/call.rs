@@ -21,7 +21,7 @@ pub(super) async fn call(
     permission: &str,
 ) -> Result<Value, CloudError> {
     // As gcloud's property api_endpoint_overrides/compute, which ends with the version.
-    let base = client.access().endpoint.clone();
+    let base = client.access.endpoint.clone();
     let base = base.or_else(|| variable(&["CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"]));
     let base = base.unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
     let base = base.trim_end_matches('/').trim_end_matches("/compute/v1").to_owned();

@@ -29,12 +29,12 @@ const NAME: &str = "flannel-";
 
 /// Name of the network, by which its routes are told from those of others.
 fn network(client: &Client) -> &str {
-    let vpc = &client.access().interface.vpc;
+    let vpc = &client.access.interface.vpc;
     vpc.rsplit('/').next().unwrap_or(vpc)
 }
 
 fn routes_path(client: &Client) -> String {
-    format!("projects/{}/global/routes", client.access().node.project)
+    format!("projects/{}/global/routes", client.access.node.project)
 }
 
 pub(crate) async fn view(client: &Client, _table: &Table) -> Result<TableView, CloudError> {
@@ -72,7 +72,7 @@ fn name_of(destination: IpNet) -> String {
 }
 
 pub(crate) async fn put(client: &Client, route: &CloudRoute) -> Result<(), CloudError> {
-    let project = &client.access().node.project;
+    let project = &client.access.node.project;
     let body = json!({
         "name": name_of(route.destination),
         "description": "pods of flannel",
@@ -99,7 +99,7 @@ pub(crate) async fn remove(
 
 /// Waits for the end of an operation.
 async fn finish(client: &Client, mut operation: Value, permission: &str) -> Result<(), CloudError> {
-    let project = &client.access().node.project;
+    let project = &client.access.node.project;
     for _ in 0..MAX_POLLS {
         if operation["status"] == "DONE" {
             return explain_operation(permission, &operation);
@@ -116,7 +116,7 @@ async fn finish(client: &Client, mut operation: Value, permission: &str) -> Resu
 /// Whether the instance was started with canIpForward: without it no packet that is not its own is forwarded.
 pub(crate) async fn let_forward(client: &Client) -> Result<MayForward, CloudError> {
     const PERMISSION: &str = "compute.instances.get";
-    let node = &client.access().node;
+    let node = &client.access.node;
     let path = format!("projects/{}/zones/{}/instances/{}", node.project, node.zone, node.instance);
     let looked = call(client, Method::GET, &path, "fields=canIpForward", None, PERMISSION).await;
     match looked {

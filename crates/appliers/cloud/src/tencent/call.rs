@@ -23,7 +23,7 @@ pub(super) async fn call(
     action: &'static str,
     question: Value,
 ) -> Result<Value, CloudError> {
-    let access = client.access();
+    let access = &client.access;
     let url = access.endpoint.clone().unwrap_or_else(|| DEFAULT_ENDPOINT.to_owned());
     let keys = client.keys().await?;
     let body = question.to_string();

@@ -9,9 +9,9 @@ pub(crate) mod metadata;
 use flannel_entries::cloud::{CloudRoute, Table};
 use serde_json::{Value, json};
 
+use crate::CloudError;
 use crate::client::{Client, RouteState, TableRoute, TableView};
 use crate::json::{items, text};
-use crate::{CloudError, Fault};
 use call::call;
 
 const PAGE: usize = 100;
@@ -20,7 +20,7 @@ const TO_MACHINE: &str = "NORMAL_CVM";
 
 pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, CloudError> {
     const ACTION: &str = "DescribeRouteTables";
-    let interface = &client.access().interface;
+    let interface = &client.access.interface;
     let mut tables: Vec<Value> = Vec::new();
     loop {
         // Numbers are texts here.
@@ -51,12 +51,8 @@ pub(crate) async fn view(client: &Client, table: &Table) -> Result<TableView, Cl
             .find(of_subnet)
             .or_else(|| tables.iter().find(|table| table["Main"] == true)),
     };
-    let none = || {
-        let why = format!("there is none for {table} of {}", interface.vpc);
-        CloudError::new(Fault::NotFound, ACTION, &why)
-            .with_fix("name one that there is in Backend.RouteTableID")
-    };
-    let chosen = chosen.ok_or_else(none)?;
+    let of = format!("{table} of {}", interface.vpc);
+    let chosen = chosen.ok_or_else(|| Client::no_table(ACTION, &of))?;
     let routes = items(chosen, "/RouteSet").iter().filter_map(read).collect();
     Ok(TableView { id: text(chosen, "/RouteTableId").to_owned(), routes })
 }

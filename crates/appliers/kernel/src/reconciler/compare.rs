@@ -177,7 +177,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                     self.missing(&key, 0, now);
                 }
             }
-            _ if ownership::owns_neighbour(&self.ownership, neighbour, name) => {
+            _ if ownership::owns_neighbour(&self.ownership, name, neighbour.permanent) => {
                 self.removals.push((key, encode::delete_neighbour(neighbour.link, neighbour.ip)));
             }
             _ => {}
@@ -201,7 +201,7 @@ impl<S: Ord + Clone> Reconciler<S> {
                 self.missing(&key, 0, now);
                 true
             }
-            None => ownership::owns_fdb(&self.ownership, fdb, name),
+            None => ownership::owns_neighbour(&self.ownership, name, fdb.permanent),
         };
         if odd {
             self.removals.push((key, encode::delete_fdb(fdb.link, fdb.mac, Some(fdb.dst))));

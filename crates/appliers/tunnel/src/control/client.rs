@@ -62,7 +62,7 @@ pub struct Client {
     /// The process, if it is a child: it must be waited for.
     child: Option<Child>,
     /// The config of the device that it serves. Without one it cannot be told of peers.
-    config: Option<TunnelDevice>,
+    pub(crate) config: Option<TunnelDevice>,
 }
 
 /// Path of the socket of a device's process.
@@ -275,10 +275,6 @@ impl Client {
         child.kill()?;
         processes::end(&[Pid::from_child(&child)])?;
         child.wait().map(drop)
-    }
-
-    pub(crate) fn config(&self) -> Option<&TunnelDevice> {
-        self.config.as_ref()
     }
 
     pub(crate) fn configure(&mut self, config: TunnelDevice) -> Result<(), TunnelError> {

@@ -37,7 +37,7 @@ pub(crate) struct UdpFeatures {
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
     fd: OwnedFd,
-    v6: bool,
+    pub(crate) v6: bool,
 }
 
 impl UdpSocket {
@@ -96,10 +96,6 @@ impl UdpSocket {
     pub(crate) fn send_to(&self, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
         sendto(&self.fd, datagram, SendFlags::DONTWAIT, &to)?;
         Ok(())
-    }
-
-    pub(crate) fn is_v6(&self) -> bool {
-        self.v6
     }
 
     pub(crate) fn from_fd(fd: OwnedFd, v6: bool) -> Self {

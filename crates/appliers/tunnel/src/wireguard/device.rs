@@ -282,7 +282,7 @@ impl Wireguard {
     /// Sends a message of our own. A lost one is repeated in time.
     pub(super) fn transmit(&self, to: SocketAddr, message: &[u8]) {
         let sockets = self.sockets.load();
-        if let Some(socket) = sockets.iter().find(|socket| socket.is_v6() == to.is_ipv6()) {
+        if let Some(socket) = sockets.iter().find(|socket| socket.v6 == to.is_ipv6()) {
             let _ = socket.send_to(to, message);
         }
     }
