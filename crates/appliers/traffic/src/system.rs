@@ -66,22 +66,15 @@ impl Node {
     pub(crate) fn new(path: SearchPath, served: ServedNetworks) -> Self {
         Self { path, monitor: None, served }
     }
-
-    /// Listens for changes from now on.
-    fn listen(&mut self) {
-        match Monitor::open() {
-            Ok(monitor) => self.monitor = Some(monitor),
-            Err(error) => {
-                tracing::warn!("the kernel announces no changes of traffic rules: {error}");
-            }
-        }
-    }
 }
 
 impl System for Node {
     fn open(&mut self, mode: Mode, family: Family) -> Result<Box<dyn Firewall>, TrafficError> {
         if self.monitor.is_none() {
-            self.listen();
+            let monitor = Monitor::open().inspect_err(|error| {
+                tracing::warn!("the kernel announces no changes of traffic rules: {error}");
+            });
+            self.monitor = monitor.ok();
         }
         Ok(match mode {
             Mode::Nftables => Box::new(Nftables::open()?),

@@ -22,21 +22,11 @@ struct Chain {
 
 /// A chain that is not as it must be.
 pub struct Flaw {
-    chain: &'static str,
-    is_guard: bool,
+    pub chain: &'static str,
+    /// Packets find their way without it.
+    pub is_guard: bool,
     /// It is there, but stands elsewhere in the packets' way.
     is_elsewhere: bool,
-}
-
-impl Flaw {
-    pub fn chain(&self) -> &'static str {
-        self.chain
-    }
-
-    /// Whether packets miss their way for it.
-    pub fn matters(&self) -> bool {
-        !self.is_guard
-    }
 }
 
 impl TableLayout {

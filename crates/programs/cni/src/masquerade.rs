@@ -27,10 +27,14 @@ pub(crate) fn set_up(
     addresses: &[IpNet],
 ) -> Result<(), Error> {
     let mut nft = Nft::open()?;
-    match backend.unwrap_or_else(Backend::of_host) {
-        Backend::Iptables => set_up_chains(&mut nft, call, addresses),
-        Backend::Nftables => Ok(set_up_rules(&mut nft, call, addresses)?),
+    if backend.unwrap_or_else(Backend::of_host) == Backend::Nftables {
+        return Ok(set_up_rules(&mut nft, call, addresses)?);
     }
+    for (family, chain) in own_chains(call, addresses) {
+        iptables::establish(&mut nft, family, &[], &chain)
+            .map_err(|error| error.context("failed to set up masquerading"))?;
+    }
+    Ok(())
 }
 
 fn set_up_rules(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), NftError> {
@@ -61,7 +65,7 @@ pub(crate) fn check(call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
     let flaws = layout().flaws(&mut nft, &present)?;
     let missing = match flaws.first() {
         Some(flaw) => {
-            format!("the chain {} of the table {TABLE} is missing or changed", flaw.chain())
+            format!("the chain {} of the table {TABLE} is missing or changed", flaw.chain)
         }
         None if own(&present, &hash(call)).len() < addresses.len() => {
             format!("rules of {} are missing in the table {TABLE}", call.container_id)
@@ -103,14 +107,6 @@ pub(crate) fn collect(network: &str, valid: &[Attachment]) -> Result<(), Error> 
         valid.iter().map(|it| masquerade_chain(network, &it.container_id)).collect();
     let comment = format!("name: \"{network}\" id: \"");
     iptables::collect(&mut nft, &Stale { entry: ENTRY, comment: &comment, valid: &chains })
-}
-
-fn set_up_chains(nft: &mut Nft, call: &Call, addresses: &[IpNet]) -> Result<(), Error> {
-    for (family, chain) in own_chains(call, addresses) {
-        iptables::establish(nft, family, &[], &chain)
-            .map_err(|error| error.context("failed to set up masquerading"))?;
-    }
-    Ok(())
 }
 
 /// One chain for all addresses of a family. A container with several attachments to a network has one

@@ -51,100 +51,76 @@ impl Verdict {
 }
 
 impl Expression {
-    fn name(&self) -> &str {
-        match self {
-            Self::Meta { .. } | Self::SetMark { .. } => "meta",
-            Self::Payload { .. } | Self::PayloadWrite { .. } => "payload",
-            Self::Connection { .. } => "ct",
-            Self::DestinationType { .. } => "fib",
-            Self::Bitwise { .. } => "bitwise",
-            Self::Compare { .. } => "cmp",
-            Self::Lookup { .. } => "lookup",
-            Self::Immediate { .. } | Self::Verdict(_) => "immediate",
-            Self::Dnat { .. } | Self::SourceNat { .. } => "nat",
-            Self::Masquerade { .. } => "masq",
-            Self::Counter { .. } => "counter",
-            Self::NamedCounter(_) => "objref",
-            Self::FlowOffload(_) => "flow_offload",
-            Self::Extension { .. } => "match",
-            Self::ByteOrder { .. } => "byteorder",
-            Self::Range { .. } => "range",
-            Self::Redirect => "redir",
-            Self::Reject => "reject",
-            Self::Queue => "queue",
-            Self::ForwardTo => "fwd",
-            Self::NoTrack => "notrack",
-            Self::Log => "log",
-            Self::Other(name) => name,
-        }
-    }
-
     fn encode(&self) -> AttributeWriter {
         let new = AttributeWriter::default;
         let value = |bytes: &[u8]| new().bytes(DATA_VALUE, bytes);
-        let data = match self {
-            Self::Meta { key, register } => new().be32(1, *register).be32(2, *key as u32),
-            Self::SetMark { register } => new().be32(2, MetaKey::Mark as u32).be32(3, *register),
+        let (name, data) = match self {
+            Self::Meta { key, register } => ("meta", new().be32(1, *register).be32(2, *key as u32)),
+            Self::SetMark { register } => {
+                ("meta", new().be32(2, MetaKey::Mark as u32).be32(3, *register))
+            }
             Self::Payload { header, offset, len, register } => {
-                new().be32(1, *register).be32(2, *header as u32).be32(3, *offset).be32(4, *len)
+                let place = new().be32(1, *register).be32(2, *header as u32);
+                ("payload", place.be32(3, *offset).be32(4, *len))
             }
             Self::Connection { key, direction, register } => {
                 let data = new().be32(1, *register).be32(2, *key as u32);
                 match direction {
-                    Some(direction) => data.bytes(3, &[*direction as u8]),
-                    None => data,
+                    Some(direction) => ("ct", data.bytes(3, &[*direction as u8])),
+                    None => ("ct", data),
                 }
             }
             Self::DestinationType { register } => {
-                new().be32(1, *register).be32(2, ADDRESS_TYPE).be32(3, OF_DESTINATION)
+                ("fib", new().be32(1, *register).be32(2, ADDRESS_TYPE).be32(3, OF_DESTINATION))
             }
-            Self::Bitwise { register, mask, xor } => new()
-                .be32(1, *register)
-                .be32(2, *register)
-                .be32(3, mask.len() as u32)
-                .nest(4, &value(mask))
-                .nest(5, &value(xor)),
+            Self::Bitwise { register, mask, xor } => {
+                let data = new().be32(1, *register).be32(2, *register).be32(3, mask.len() as u32);
+                ("bitwise", data.nest(4, &value(mask)).nest(5, &value(xor)))
+            }
             Self::Compare { register, how, value: bytes } => {
-                new().be32(1, *register).be32(2, *how as u32).nest(3, &value(bytes))
+                ("cmp", new().be32(1, *register).be32(2, *how as u32).nest(3, &value(bytes)))
             }
             Self::Lookup { set, register, inverted, verdict } => {
                 let mut data = new().text(1, set).be32(2, *register);
                 if *verdict {
                     data = data.be32(3, REGISTER_VERDICT);
                 }
-                if *inverted { data.be32(5, 1) } else { data }
+                ("lookup", if *inverted { data.be32(5, 1) } else { data })
             }
             Self::Immediate { register, value: bytes } => {
-                new().be32(1, *register).nest(2, &value(bytes))
+                ("immediate", new().be32(1, *register).nest(2, &value(bytes)))
             }
-            Self::Verdict(verdict) => new().be32(1, REGISTER_VERDICT).nest(2, &verdict.encode()),
-            Self::Dnat { family } => new()
-                .be32(1, DNAT)
-                .be32(2, *family)
-                .be32(3, REGISTER_1)
-                .be32(5, REGISTER_2)
-                .be32(7, PORT_IS_GIVEN),
-            Self::Masquerade { fully_random: true } => new().be32(1, FULLY_RANDOM),
+            Self::Verdict(verdict) => {
+                ("immediate", new().be32(1, REGISTER_VERDICT).nest(2, &verdict.encode()))
+            }
+            Self::Dnat { family } => {
+                let data = new().be32(1, DNAT).be32(2, *family).be32(3, REGISTER_1);
+                ("nat", data.be32(5, REGISTER_2).be32(7, PORT_IS_GIVEN))
+            }
+            Self::Masquerade { fully_random: true } => ("masq", new().be32(1, FULLY_RANDOM)),
+            Self::Masquerade { fully_random: false } => ("masq", new()),
             Self::Counter { packets, bytes } => {
-                new().be64(COUNTER_BYTES, *bytes).be64(COUNTER_PACKETS, *packets)
+                ("counter", new().be64(COUNTER_BYTES, *bytes).be64(COUNTER_PACKETS, *packets))
             }
-            Self::NamedCounter(name) => new().be32(1, OBJECT_COUNTER).text(2, name),
-            Self::FlowOffload(name) => new().text(1, name),
-            Self::Extension { name, info } => new().text(1, name).be32(2, 0).bytes(3, info),
-            Self::Masquerade { fully_random: false } | Self::NoTrack => new(),
+            Self::NamedCounter(name) => ("objref", new().be32(1, OBJECT_COUNTER).text(2, name)),
+            Self::FlowOffload(name) => ("flow_offload", new().text(1, name)),
+            Self::Extension { name, info } => {
+                ("match", new().text(1, name).be32(2, 0).bytes(3, info))
+            }
+            Self::NoTrack => ("notrack", new()),
             // They are read, and never written here.
-            Self::ByteOrder { .. }
-            | Self::Range { .. }
-            | Self::PayloadWrite { .. }
-            | Self::SourceNat { .. }
-            | Self::Redirect
-            | Self::Reject
-            | Self::Queue
-            | Self::ForwardTo
-            | Self::Log
-            | Self::Other(_) => new(),
+            Self::ByteOrder { .. } => ("byteorder", new()),
+            Self::Range { .. } => ("range", new()),
+            Self::PayloadWrite { .. } => ("payload", new()),
+            Self::SourceNat { .. } => ("nat", new()),
+            Self::Redirect => ("redir", new()),
+            Self::Reject => ("reject", new()),
+            Self::Queue => ("queue", new()),
+            Self::ForwardTo => ("fwd", new()),
+            Self::Log => ("log", new()),
+            Self::Other(name) => (name.as_str(), new()),
         };
-        new().text(EXPRESSION_NAME, self.name()).nest(EXPRESSION_DATA, &data)
+        new().text(EXPRESSION_NAME, name).nest(EXPRESSION_DATA, &data)
     }
 
     fn decode(expression: Attributes<'_>) -> Self {

@@ -16,11 +16,6 @@ use crate::protocol::{Added, Call, Code, Error, ErrorContext, Interface, Outcome
 pub struct BandwidthPlugin;
 
 impl Plugin for BandwidthPlugin {
-    fn validate(&self, call: &Call) -> Result<(), Error> {
-        Bandwidth::read(call)?;
-        call.previous_result().map(drop)
-    }
-
     fn add(&self, call: &Call) -> Result<Added, Error> {
         let bandwidth = Bandwidth::read(call)?;
         let mut result = match call.previous_result()? {

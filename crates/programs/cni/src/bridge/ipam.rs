@@ -26,11 +26,6 @@ pub(super) fn add(call: &Call, kind: &str) -> Result<AllocatedAddresses, Error> 
     Ok(given)
 }
 
-/// Of another plugin's configuration nothing is known.
-pub(super) fn validate(call: &Call, kind: &str) -> Result<(), Error> {
-    if kind == BUILT_IN { HostLocal.validate(call) } else { Ok(()) }
-}
-
 /// What an ADD was given that failed, and nothing else.
 pub(super) fn take_back(call: &Call, kind: &str, given: &[IpAddr]) -> Result<(), Error> {
     match kind {

@@ -21,10 +21,6 @@ use crate::protocol::{Added, Call, Error, Plugin};
 pub struct Bridge;
 
 impl Plugin for Bridge {
-    fn validate(&self, call: &Call) -> Result<(), Error> {
-        ipam::validate(call, &BridgeConf::supported(call)?.ipam)
-    }
-
     fn add(&self, call: &Call) -> Result<Added, Error> {
         Ok(Added::for_call(call, add::add(call)?))
     }

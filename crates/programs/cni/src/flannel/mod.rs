@@ -25,10 +25,6 @@ pub struct Flannel {
 }
 
 impl Plugin for Flannel {
-    fn validate(&self, call: &Call) -> Result<(), Error> {
-        FlannelConf::read(&call.conf)?.check_delegate()
-    }
-
     fn add(&self, call: &Call) -> Result<Added, Error> {
         let conf = FlannelConf::read(&call.conf)?;
         let env = load_env(&conf)?;

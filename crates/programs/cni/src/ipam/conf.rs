@@ -10,11 +10,6 @@ use crate::protocol::{Call, Code, Error, FieldError, Fields, Route, Version};
 
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
-/// Where the reservations are: all that is needed to undo.
-pub struct Place {
-    pub directory: PathBuf,
-}
-
 /// What is to be given out.
 pub struct IpamConf {
     pub sets: Vec<RangeSet>,
@@ -23,11 +18,10 @@ pub struct IpamConf {
     pub resolv_conf: Option<PathBuf>,
 }
 
-impl Place {
-    pub fn read(call: &Call) -> Result<Self, Error> {
-        let data_dir = ipam(call)?.text("dataDir")?;
-        Ok(Self { directory: PathBuf::from(data_dir.unwrap_or(DATA_DIR)).join(&call.conf.name) })
-    }
+/// Where the reservations are: all that is needed to undo.
+pub(super) fn directory(call: &Call) -> Result<PathBuf, Error> {
+    let data_dir = ipam(call)?.text("dataDir")?;
+    Ok(PathBuf::from(data_dir.unwrap_or(DATA_DIR)).join(&call.conf.name))
 }
 
 impl IpamConf {

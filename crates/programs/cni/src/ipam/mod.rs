@@ -10,7 +10,7 @@ mod range;
 mod resolv;
 mod store;
 
-pub use conf::{IpamConf, Place};
+pub use conf::IpamConf;
 pub use range::{Range, RangeSet};
 pub use store::{Holder, Reservation, Store, StoreError};
 
@@ -22,11 +22,6 @@ use crate::protocol::{Added, Attachment, Call, Code, Dns, Error, ErrorContext, O
 pub struct HostLocal;
 
 impl Plugin for HostLocal {
-    fn validate(&self, call: &Call) -> Result<(), Error> {
-        Place::read(call)?;
-        IpamConf::read(call).map(drop)
-    }
-
     fn add(&self, call: &Call) -> Result<Added, Error> {
         refuse_duplicate_allocation(call)?;
         Ok(Added::for_call(call, add(call)?.outcome))
@@ -70,7 +65,7 @@ impl Plugin for HostLocal {
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
-        self.validate(call).map_err(Error::not_available)
+        IpamConf::read(call).map(drop).map_err(Error::not_available)
     }
 }
 
@@ -84,7 +79,6 @@ pub struct AllocatedAddresses {
 
 /// Gives out addresses. Those that the attachment may have got already are its own.
 pub fn add(call: &Call) -> Result<AllocatedAddresses, Error> {
-    let place = Place::read(call)?;
     let conf = IpamConf::read(call)?;
     let dns = match &conf.resolv_conf {
         Some(path) => {
@@ -94,7 +88,7 @@ pub fn add(call: &Call) -> Result<AllocatedAddresses, Error> {
         }
         None => Dns::default(),
     };
-    let store = Store::create(&place.directory)?;
+    let store = Store::create(&conf::directory(call)?)?;
     // Before the lock is taken: what belongs to this attachment nobody else changes, and to look for
     // it means to read all files there are.
     let own = match call.retried {
@@ -162,7 +156,7 @@ fn release(store: &Store, reservations: &[Reservation]) -> Result<(), Error> {
 impl Store {
     /// The one that a call is about. `None`: nothing was ever given out.
     fn of_call(call: &Call) -> Result<Option<Self>, Error> {
-        Ok(Self::open(&Place::read(call)?.directory)?)
+        Ok(Self::open(&conf::directory(call)?)?)
     }
 }
 

@@ -4,7 +4,7 @@ use flannel_nft::{SavedLine, TableFamily, read_saved};
 
 use super::NAT;
 use super::program::{Kind, Program, has_legacy_table};
-use super::transaction::Transaction;
+use super::transaction::{Rule, Transaction};
 use crate::nft::{Batch, Nft, NftError};
 use crate::protocol::Error;
 
@@ -116,7 +116,7 @@ fn remove_from_legacy(
                 let Some(chain) = rule.option("-j").filter(|it| is_wanted(it, comment)) else {
                     continue;
                 };
-                transaction.delete(entry, &rule.words().collect());
+                transaction.delete(entry, &Rule(rule.words.clone()));
                 if !chains.iter().any(|it| it == chain) {
                     chains.push(chain.to_owned());
                 }

@@ -8,7 +8,7 @@ use crate::protocol::Error;
 
 /// What a rule looks for and does, word by word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rule(Vec<String>);
+pub(crate) struct Rule(pub(super) Vec<String>);
 
 impl Rule {
     /// Of words that hold no blanks.
@@ -37,12 +37,6 @@ impl Rule {
     #[must_use]
     pub(crate) fn jump(self, chain: &str) -> Self {
         self.and("-j").word(chain)
-    }
-}
-
-impl<'a> FromIterator<&'a str> for Rule {
-    fn from_iter<T: IntoIterator<Item = &'a str>>(words: T) -> Self {
-        Self(words.into_iter().map(str::to_owned).collect())
     }
 }
 

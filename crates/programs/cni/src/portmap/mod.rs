@@ -27,12 +27,6 @@ use crate::protocol::{Added, Call, Code, Error, ErrorContext, Outcome, Plugin};
 pub struct Portmap;
 
 impl Plugin for Portmap {
-    fn validate(&self, call: &Call) -> Result<(), Error> {
-        let (_, _, result) = asked(call)?;
-        conf::container_addresses(&result, &call.ifname);
-        Ok(())
-    }
-
     fn add(&self, call: &Call) -> Result<Added, Error> {
         let (conf, backend, result) = asked(call)?;
         if !conf.mappings.is_empty() {

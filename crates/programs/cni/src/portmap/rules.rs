@@ -86,7 +86,7 @@ pub(super) fn guard_loopback(nft: &mut Nft) -> Result<(), NftError> {
 pub(super) fn flaw(nft: &mut Nft, family: TableFamily) -> Result<Option<&'static str>, NftError> {
     let present = nft.all_rules(family, TABLE)?;
     let flaws = layout(family).flaws(nft, &present)?;
-    Ok(flaws.iter().find(|flaw| flaw.matters()).map(|flaw| flaw.chain()))
+    Ok(flaws.iter().find(|flaw| !flaw.is_guard).map(|flaw| flaw.chain))
 }
 
 /// How many rules of the container there are: those that map, and those that masquerade.

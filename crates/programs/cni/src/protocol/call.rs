@@ -140,15 +140,9 @@ impl Call {
 
 impl Command {
     fn of_text(text: &str) -> Option<Self> {
-        Some(match text {
-            "ADD" => Self::Add,
-            "DEL" => Self::Del,
-            "CHECK" => Self::Check,
-            "GC" => Self::Gc,
-            "STATUS" => Self::Status,
-            "VERSION" => Self::Version,
-            _ => return None,
-        })
+        use Command::{Add, Check, Del, Gc, Status, Version};
+        let all = [Add, Del, Check, Gc, Status, Version];
+        all.into_iter().find(|command| command.as_str() == text)
     }
 
     pub fn as_str(self) -> &'static str {

@@ -4,16 +4,16 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
+use serde_json::ser::{Formatter, PrettyFormatter};
 
 /// On one line.
 pub fn compact(value: &impl Serialize) -> String {
-    render(value, GoFormatter(CompactFormatter))
+    render(value, GoNumbers)
 }
 
-/// Indented by four spaces, without a newline at the end.
+/// Indented by four spaces, without a newline at the end. Of numbers with fractions nothing is known.
 pub fn indented(value: &impl Serialize) -> String {
-    render(value, GoFormatter(PrettyFormatter::with_indent(b"    ")))
+    render(value, PrettyFormatter::with_indent(b"    "))
 }
 
 fn render(value: &impl Serialize, formatter: impl Formatter) -> String {
@@ -22,56 +22,25 @@ fn render(value: &impl Serialize, formatter: impl Formatter) -> String {
     // Writing to memory cannot fail, and no map of ours has keys that are not text.
     let written = value.serialize(&mut serializer);
     debug_assert!(written.is_ok(), "{written:?}");
-    String::from_utf8(text).unwrap_or_default()
+    escaped(&String::from_utf8(text).unwrap_or_default())
 }
 
-/// What Go escapes in strings beyond the rest of the world, and how it spells floats.
-struct GoFormatter<F>(F);
-
-macro_rules! forward {
-    ($($name:ident($($argument:ident: $kind:ty),*)),* $(,)?) => {
-        $(fn $name<W: ?Sized + Write>(&mut self, writer: &mut W $(, $argument: $kind)*) -> io::Result<()> {
-            self.0.$name(writer $(, $argument)*)
-        })*
-    };
-}
-
-impl<F: Formatter> Formatter for GoFormatter<F> {
-    forward! {
-        begin_array(),
-        end_array(),
-        begin_array_value(first: bool),
-        end_array_value(),
-        begin_object(),
-        end_object(),
-        begin_object_key(first: bool),
-        end_object_key(),
-        begin_object_value(),
-        end_object_value(),
-    }
-
-    fn write_string_fragment<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        text: &str,
-    ) -> io::Result<()> {
-        let mut plain = 0;
-        for (at, c) in text.char_indices() {
-            let escaped: &[u8] = match c {
-                '<' => b"\\u003c",
-                '>' => b"\\u003e",
-                '&' => b"\\u0026",
-                '\u{2028}' => b"\\u2028",
-                '\u{2029}' => b"\\u2029",
-                _ => continue,
-            };
-            writer.write_all(&text.as_bytes()[plain..at])?;
-            writer.write_all(escaped)?;
-            plain = at + c.len_utf8();
+/// What Go escapes beyond the rest of the world. Outside of strings JSON has none of it.
+fn escaped(text: &str) -> String {
+    let mut all = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => all += &format!("\\u{:04x}", u32::from(c)),
+            _ => all.push(c),
         }
-        writer.write_all(&text.as_bytes()[plain..])
     }
+    all
+}
 
+/// Spells floats as Go does.
+struct GoNumbers;
+
+impl Formatter for GoNumbers {
     fn write_f64<W: ?Sized + Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
         let size = value.abs();
         if size != 0.0 && !(1e-6..1e21).contains(&size) {

@@ -7,9 +7,6 @@ use crate::netns::Netns;
 
 /// A CNI plugin.
 pub trait Plugin {
-    /// What ADD does first: reads all that the configuration says, and refuses what makes no sense,
-    /// without a look at anything else.
-    fn validate(&self, call: &Call) -> Result<(), Error>;
     fn add(&self, call: &Call) -> Result<Added, Error>;
     fn del(&self, call: &Call) -> Result<(), Error>;
     fn check(&self, call: &Call) -> Result<(), Error>;

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use flannel_cni::builtin::BuiltIn;
 use flannel_cni::flannel::Flannel;
 use flannel_cni::protocol::{
-    Call, Command, Environment, Error, Outcome, Plugin, Version, serve,
+    Call, Command, Environment, Error, Outcome, Version, serve,
 };
 use flannel_lease::SubnetFile;
 
@@ -23,7 +23,7 @@ static ENV: LazyLock<SubnetFile> = LazyLock::new(|| {
 pub(crate) fn run(stdin: &[u8]) {
     for command in ["ADD", "DEL", "CHECK", "GC", "STATUS"] {
         match call(command, stdin) {
-            Ok(call) => validate(&call),
+            Ok(call) => read(&call),
             Err(error) => told(&error),
         }
     }
@@ -52,11 +52,12 @@ fn call(command: &str, stdin: &[u8]) -> Result<Call, Error> {
     Ok(Call::read(&Environment(&getenv), stdin)?.expect("a command was given"))
 }
 
-fn validate(call: &Call) {
-    let plugins: Vec<&dyn Plugin> = BuiltIn::ALL.map(BuiltIn::plugin).into();
-    for plugin in plugins.into_iter().chain([&FLANNEL as &dyn Plugin]) {
-        plugin.validate(call).unwrap_or_else(|error| told(&error));
+/// All that a configuration says, as STATUS judges it.
+fn read(call: &Call) {
+    for plugin in BuiltIn::ALL {
+        plugin.plugin().status(call).unwrap_or_else(|error| told(&error));
     }
+    call.previous_result().map_or_else(|error| told(&error), drop);
     if call.command == Command::Gc {
         call.valid_attachments().map_or_else(|error| told(&error), drop);
     }
@@ -65,7 +66,7 @@ fn validate(call: &Call) {
             // What flannel makes of it is a document that a runtime could have written.
             assert_eq!(call.conf.fields().string("type"), Ok(Some(&*kind)));
             if let Some(plugin) = BuiltIn::of_kind(&kind) {
-                plugin.plugin().validate(&call).unwrap_or_else(|error| told(&error));
+                plugin.plugin().status(&call).unwrap_or_else(|error| told(&error));
             }
         }
         Err(error) => told(&error),
