@@ -29,7 +29,7 @@ pub struct KubeOperator {
 }
 
 /// Name of the ConfigMap with the network config.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigMapName {
     pub namespace: String,
     pub name: String,

@@ -124,13 +124,13 @@ impl ConfigArgs {
             }
             Action::Set { file, force, strict } => {
                 let text = read(file)?;
-                let judged = strict.judge(&text, self.store.subnets()?);
+                let judged = strict.judge(&text, self.store.stores()?.subnets());
                 note_privileges(&judged.context("nothing was written")?);
                 let store = self.store.open()?;
                 block_on(set(&*store, &text, *force))?;
             }
             Action::Validate { file, strict, output } => {
-                let judged = strict.judge(&read(file)?, self.store.subnets()?)?;
+                let judged = strict.judge(&read(file)?, self.store.stores()?.subnets())?;
                 show(&judged.config.to_json(), *output)?;
                 if output.output.is_for_people() {
                     writeln!(std::io::stderr(), "{} is valid", file.display())?;

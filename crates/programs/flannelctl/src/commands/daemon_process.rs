@@ -1,22 +1,13 @@
-//! The flannel that runs in this network namespace now, of whatever make: how it was started, and what its store says.
+//! The flannel that runs in this network namespace now, of whatever make: how it was started.
 
 use std::ffi::OsString;
 use std::fs;
-use std::net::IpAddr;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use flannel_common::OperatorCommands;
-use flannel_kube::access::Access;
-use flannel_kube::annotations::AnnotationPrefix;
-use flannel_kube::api::Api;
-use flannel_kube::net_config::NetConfigFile;
-use flannel_kube::{ConfigMapName, KubeOperator, KubeOptions};
-use flannel_lease::{Lease, NetworkName, SubnetOrigin};
-use flannel_node::options::{self, Options, Parsed, Serve, StoreOptions};
-use flannel_store::remote::Listen;
-use flannel_store::{EtcdOptions, EtcdStore, OperatorStore, RemoteOptions, RemoteStore};
+use flannel_node::options::{self, Options, Parsed, StoreOptions};
 
 use crate::commands::running_daemon;
 
@@ -42,13 +33,6 @@ fn is_run_by_kubelet(root: &Path) -> bool {
     let units = ["etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
     let is_unit = units.iter().any(|it| root.join(it).join("flanneld.service").exists());
     root.join("var/lib/kubelet/pods").is_dir() && !is_unit
-}
-
-pub(crate) fn subnets(store: &StoreOptions) -> SubnetOrigin {
-    match store {
-        StoreOptions::Kube(_) => SubnetOrigin::Store,
-        StoreOptions::Etcd(_) | StoreOptions::Remote(_) | StoreOptions::Own => SubnetOrigin::Pool,
-    }
 }
 
 impl DaemonProcess {
@@ -121,7 +105,7 @@ impl DaemonProcess {
     /// What its operator types.
     fn operator_commands(&self) -> OperatorCommands {
         let is_kube = |options: Options| {
-            options.networks.iter().any(|it| subnets(&it.store) == SubnetOrigin::Store)
+            options.networks.iter().any(|it| matches!(it.store, StoreOptions::Kube(_)))
         };
         OperatorCommands {
             leases_are_nodes: self.options().is_ok_and(is_kube),
@@ -139,139 +123,10 @@ impl DaemonProcess {
         root.join(file.strip_prefix("/").unwrap_or(&file))
     }
 
-    fn variable(&self, name: &str) -> Option<String> {
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
         let found = self.environment.iter().find(|(found, _)| found.as_os_str() == name)?;
         found.1.to_str().map(str::to_owned)
     }
-
-    /// The network config and all leases.
-    pub(crate) async fn ask(&self, store: &StoreOptions) -> anyhow::Result<(String, Vec<Lease>)> {
-        let config = match store {
-            StoreOptions::Kube(kube) => {
-                let config = NetConfigFile::new(self.inside(&kube.net_config)).read();
-                let config = config.context("read the network config")?;
-                Some(config.with_context(|| {
-                    format!("there is no network config in {}", kube.net_config.display())
-                })?)
-            }
-            StoreOptions::Etcd(_) | StoreOptions::Remote(_) | StoreOptions::Own => None,
-        };
-        let store = self.store(store)?;
-        let config = match config {
-            Some(config) => config,
-            None => {
-                let missing = "there is no network config in the store";
-                store.config_as_written().await?.context(missing)?
-            }
-        };
-        let leases = store.snapshot().await?.leases;
-        Ok((config, leases.into_iter().map(|stored| stored.lease).collect()))
-    }
-
-    /// Its store of one of its networks, for an operator: with the rights that it has there.
-    pub(crate) fn operators_store(
-        &self,
-        options: &Options,
-        network: &NetworkName,
-        config_map: &ConfigMapName,
-    ) -> anyhow::Result<Box<dyn OperatorStore>> {
-        let joined = options.networks.iter().find(|joined| joined.name == *network);
-        match (joined.map(|joined| &joined.store), &options.serve) {
-            // A daemon that only serves leases has joined none.
-            (Some(StoreOptions::Own) | None, Some(serve)) => own_server(serve, network.clone()),
-            (Some(StoreOptions::Kube(kube)), _) => {
-                let api = self.api(kube)?;
-                Ok(Box::new(KubeOperator::new(api, config_map.clone(), fastrand::u64(..))))
-            }
-            (Some(store), _) => self.store(store),
-            (None, None) => {
-                let names: Vec<&str> = options.networks.iter().map(|it| it.name.as_str()).collect();
-                bail!(
-                    "{} has not joined the network {network}, but {}: name one with --networks, or the store",
-                    self.describe(),
-                    names.join(", ")
-                )
-            }
-        }
-    }
-
-    /// Its store, with the rights that it has there.
-    fn store(&self, store: &StoreOptions) -> anyhow::Result<Box<dyn OperatorStore>> {
-        let inside = |file: &Option<PathBuf>| file.as_deref().map(|it| self.inside(it));
-        Ok(match store {
-            StoreOptions::Etcd(etcd) => {
-                let etcd = EtcdOptions {
-                    ca: inside(&etcd.ca),
-                    cert: inside(&etcd.cert),
-                    key: inside(&etcd.key),
-                    ..etcd.clone()
-                };
-                Box::new(EtcdStore::new(&etcd, None, fastrand::u64(..))?)
-            }
-            StoreOptions::Remote(remote) => {
-                let remote = RemoteOptions {
-                    ca: inside(&remote.ca),
-                    cert: inside(&remote.cert),
-                    key: inside(&remote.key),
-                    token_file: inside(&remote.token_file),
-                    ..remote.clone()
-                };
-                Box::new(RemoteStore::new(remote, fastrand::u64(..))?)
-            }
-            StoreOptions::Own => bail!("the flanneld that runs here is the lease server itself"),
-            StoreOptions::Kube(kube) => {
-                let map = ConfigMapName { namespace: String::new(), name: String::new() };
-                Box::new(KubeOperator::new(self.api(kube)?, map, fastrand::u64(..)))
-            }
-        })
-    }
-
-    /// The API server that it uses, if one of its networks is kept there.
-    pub(crate) fn kubernetes_api(&self, options: &Options) -> anyhow::Result<Option<Api>> {
-        let kube = options.networks.iter().find_map(|joined| match &joined.store {
-            StoreOptions::Kube(kube) => Some(kube),
-            _ => None,
-        });
-        kube.map(|kube| self.api(kube)).transpose()
-    }
-
-    /// The API server, with the rights that it has there.
-    pub(crate) fn api(&self, kube: &KubeOptions) -> anyhow::Result<Api> {
-        let kubeconfig = kube.kubeconfig.as_deref().map(|file| self.inside(file));
-        let access = Access::find(kubeconfig.as_deref(), kube.api_url.as_deref(), |name| {
-            self.variable(name)
-        });
-        let access = match access.map_err(anyhow::Error::msg)? {
-            Access::Pod { host, port, account } => {
-                Access::Pod { host, port, account: self.inside(&account) }
-            }
-            other => other,
-        };
-        Ok(Api::new(access, AnnotationPrefix::parse(&kube.annotation_prefix)?))
-    }
-}
-
-/// The lease server of the flanneld that runs here, which asks nobody who he is if it has no tokens.
-pub(crate) fn own_server(
-    serve: &Serve,
-    network: NetworkName,
-) -> anyhow::Result<Box<dyn OperatorStore>> {
-    let open = serve.tokens.is_none() && serve.tls.is_none();
-    let Listen::Address { host, port } = &serve.listen else {
-        anyhow::bail!("say where this node's lease server listens: --remote")
-    };
-    anyhow::ensure!(
-        open,
-        "this node's lease server listens to operators only: give --remote, and --remote-token-file or --remote-certfile"
-    );
-    let host = match host.parse::<IpAddr>() {
-        Ok(ip) if !ip.is_unspecified() => ip.to_string(),
-        Err(_) if !host.is_empty() => host.clone(),
-        Ok(_) | Err(_) => "127.0.0.1".to_owned(),
-    };
-    let address = Listen::Address { host, port: *port }.to_string();
-    let options = RemoteOptions { addresses: vec![address], network, ..RemoteOptions::default() };
-    Ok(Box::new(RemoteStore::new(options, fastrand::u64(..))?))
 }
 
 #[cfg(test)]

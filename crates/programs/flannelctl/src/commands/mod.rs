@@ -18,7 +18,9 @@ mod progress;
 mod running_daemon;
 mod store;
 mod store_args;
+mod stores;
 mod test;
+mod this_host;
 mod trace;
 
 use std::process::ExitCode;

@@ -45,9 +45,11 @@ impl PageArgs {
         }
         block_on(async {
             let networks = store.all_networks()?.into_iter();
-            let opened = networks.map(|name| Ok((name.clone(), store.open_network(name)?)));
-            let leases = StoreLeases::new(store.kind()?, opened.collect::<anyhow::Result<_>>()?);
-            let nodes: Option<Arc<dyn NodeConnector>> = match (probe_port, store.probe_ports()?) {
+            let opened = networks.map(|name| Ok((name.clone(), store.open_network(&name)?)));
+            let opened = opened.collect::<anyhow::Result<_>>()?;
+            let stores = store.stores()?;
+            let leases = StoreLeases::new(stores.kind(), opened);
+            let nodes: Option<Arc<dyn NodeConnector>> = match (probe_port, stores.probe_ports()?) {
                 (Some(0), _) => None,
                 (None, Some(ports)) => Some(Arc::new(ThroughApiServer(ports))),
                 (port, _) => Some(Arc::new(Direct { port: port.unwrap_or(PROBE_PORT) })),

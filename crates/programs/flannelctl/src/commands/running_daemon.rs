@@ -1,4 +1,5 @@
-//! Whether a flanneld, of whatever make, looks after the network namespace that this command is in.
+//! Programs that run in the network namespace that this command is in, and whether a flanneld, of whatever make, looks
+//! after it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,16 +9,19 @@ const NAME: &str = "flanneld";
 
 /// Its process id.
 pub(crate) fn running() -> Option<u32> {
-    let here = namespace(Path::new("/proc/thread-self"))?;
-    let entries = fs::read_dir("/proc").ok()?.flatten();
-    let is_daemon = |process: &Path| {
-        fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim_end() == NAME)
-            && namespace(process) == Some(here)
-    };
-    entries
-        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
-        .find(|(_, process)| is_daemon(process))
-        .map(|(pid, _)| pid)
+    processes().find(|(_, name)| name == NAME).map(|(pid, _)| pid)
+}
+
+/// Processes with their names, which the kernel cuts at 15 characters.
+pub(crate) fn processes() -> impl Iterator<Item = (u32, String)> {
+    let here = namespace(Path::new("/proc/thread-self"));
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let (pid, process) = (entry.file_name().to_str()?.parse().ok()?, entry.path());
+        let name = fs::read_to_string(process.join("comm")).ok()?;
+        let is_here = here.is_some() && namespace(&process) == here;
+        is_here.then(|| (pid, name.trim_end().to_owned()))
+    })
 }
 
 fn namespace(process: &Path) -> Option<u64> {

@@ -84,7 +84,7 @@ async fn known(args: &BundleArgs) -> anyhow::Result<Vec<Peer>> {
 
 impl Way {
     fn of(args: &BundleArgs) -> anyhow::Result<Self> {
-        if let Some(ports) = args.source.store.probe_ports()? {
+        if let Some(ports) = args.source.store.stores()?.probe_ports()? {
             return Ok(Self::ThroughApiServer(Box::new(ports)));
         }
         let process =

@@ -50,7 +50,7 @@ pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
         .map(|(name, _)| name)
         .filter(|name| setting(&format!("net/bridge/{name}")).as_deref() == Some("0"))
         .collect();
-    judge(&Facts { kernel: context.facts.kernel, missing, filter_off })
+    judge(&Facts { kernel: context.host.facts.kernel, missing, filter_off })
 }
 
 fn needed(network: &Network) -> Vec<Feature> {

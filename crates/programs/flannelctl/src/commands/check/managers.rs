@@ -1,10 +1,10 @@
 //! Programs that manage network devices and might take flannel's for theirs.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::node_context::NodeContext;
+use crate::commands::running_daemon::processes;
 use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Managers;
@@ -45,7 +45,7 @@ pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
     networkd_conf.extend(file(Path::new("/etc/systemd/networkd.conf")));
     let devices = context.networks.iter().flat_map(|network| network.devices.iter().cloned());
     judge(&Facts {
-        running: running(),
+        running: processes().map(|(_, name)| name).collect(),
         network_manager,
         networkd: files(&NETWORKD, ".network"),
         networkd_conf,
@@ -57,7 +57,6 @@ pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
 fn judge(facts: &Facts) -> Vec<Finding> {
     let runs = |name: &str| facts.running.iter().any(|program| program == name);
     let mut findings = Vec::new();
-    // The kernel cuts names of programs at 15 characters.
     if runs("NetworkManager") {
         let left_alone = facts.network_manager.iter().any(|(_, text)| {
             values(text, "unmanaged-devices").any(|value| {
@@ -153,24 +152,6 @@ fn files(directories: &[&str], ending: &str) -> Vec<(String, String)> {
 
 fn file(path: &Path) -> Option<(String, String)> {
     Some((path.display().to_string(), fs::read_to_string(path).ok()?))
-}
-
-/// Names of programs that run in the network namespace of this command.
-pub(super) fn running() -> Vec<String> {
-    let namespace = |process: &Path| Some(fs::metadata(process.join("ns/net")).ok()?.ino());
-    let here = namespace(Path::new("/proc/thread-self"));
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries
-        .filter(|entry| {
-            entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit())
-        })
-        .filter(|entry| namespace(&entry.path()) == here)
-        .filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok())
-        .map(|name| name.trim_end().to_owned())
-        .collect();
-    names.sort();
-    names.dedup();
-    names
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
             let link = fs::read_link(format!("/sys/class/net/{card}/device/driver")).ok()?;
             Some(link.file_name()?.to_string_lossy().into_owned())
         });
-        judge(network, context.facts.kernel, driver.as_deref(), context.state.is_some())
+        judge(network, context.host.facts.kernel, driver.as_deref(), context.state.is_some())
     });
     judged.collect()
 }

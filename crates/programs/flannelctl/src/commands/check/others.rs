@@ -1,8 +1,10 @@
 //! What other pod networks have left on this node.
 
+use flannel_nft::{SavedLine, read_saved};
 use flannel_trace::firewall::output;
 
 use super::node_context::NodeContext;
+use crate::commands::running_daemon::processes;
 use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Others;
@@ -45,8 +47,8 @@ const CHAINS: [(&str, &str); 6] = [
 
 pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
     let devices: Vec<&str> =
-        context.facts.interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    let programs = super::managers::running();
+        context.host.facts.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    let programs: Vec<String> = processes().map(|(_, name)| name).collect();
     let mut findings = judge(&devices, &programs);
     for tool in ["iptables", "ip6tables"] {
         let rules = output(&format!("{tool}-save"), &[]).unwrap_or_default();
@@ -66,10 +68,11 @@ fn runs(whose: &str, programs: &[String]) -> bool {
 
 /// `rules`: as `iptables-save` writes them. With each finding, whose rules they are.
 fn chains(tool: &str, rules: &str, programs: &[String]) -> Vec<(&'static str, Finding)> {
-    let names: Vec<&str> = rules
-        .lines()
-        .filter_map(|line| line.strip_prefix(':')?.split_whitespace().next())
-        .collect();
+    let chain = |line| match line {
+        SavedLine::Chain { name, .. } => Some(name),
+        SavedLine::Table(_) | SavedLine::Rule(_) => None,
+    };
+    let names: Vec<&str> = read_saved(rules).filter_map(chain).collect();
     let mut findings = Vec::new();
     for (prefix, whose) in CHAINS {
         let Some(first) = names.iter().find(|name| name.starts_with(prefix)) else { continue };

@@ -12,19 +12,21 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use flannel_backend::{Answers, Connected, Node, Stack, UsableConfig, WantedBy};
+use flannel_backend::{Stack, UsableConfig};
 use flannel_cli::table::line;
 use flannel_entries::kernel::Entry;
-use flannel_kernel::Engine;
+use flannel_kube::ConfigMapName;
 use flannel_lease::{Lease, SubnetFile};
+use flannel_node::host_checks;
 use flannel_node::options::Options;
 use flannel_node::wanted_rules::{pod_links, wanted_rules};
-use flannel_node::{host_checks, iface};
 use serde::Serialize;
 
-use super::daemon_process::{self, DaemonProcess};
+use super::daemon_process::DaemonProcess;
 use super::output::OutputArgs;
 use super::store_args::block_on;
+use super::stores::{StoredNetwork, Stores};
+use super::this_host::ThisHost;
 
 /// Nothing stands in the way.
 const CAN_BE_MOVED: u8 = 0;
@@ -122,8 +124,9 @@ impl MigrateArgs {
         )?;
         let text = format!("{} is replaced; traffic goes on meanwhile", former.describe());
         findings.add("daemon", MigrationVerdict::Changes, text);
-        let options = match former.options() {
-            Ok(options) => options,
+        let cni_conf_dir = former.inside(&self.cni_conf_dir);
+        let stores = match Stores::of(former, ConfigMapName::default()) {
+            Ok(stores) => stores,
             Err(error) => {
                 findings.add(
                     "flags",
@@ -134,11 +137,13 @@ impl MigrateArgs {
             }
         };
         findings.add("flags", MigrationVerdict::Stays, "all are understood, and mean the same");
-        for network in &options.networks {
-            let (file, store) = (former.inside(&network.subnet_file), &network.store);
-            let previous = read_subnet_file(&file)?;
+        for joined in &stores.options.networks {
+            let previous = read_subnet_file(&stores.inside(&joined.subnet_file))?;
             // All else hangs on what the store says.
-            let known = block_on(async { former.ask(store).await });
+            let known = block_on(async {
+                let StoredNetwork { config, leases } = stores.ask(joined).await?;
+                Ok((config.context("there is no network config in the store")?, leases))
+            });
             let (config, leases) = match known {
                 Ok(known) => known,
                 Err(error) => {
@@ -146,21 +151,20 @@ impl MigrateArgs {
                     continue;
                 }
             };
-            let judged =
-                match flannel_backend::judge_config(&config, daemon_process::subnets(store)) {
-                    Ok(judged) => judged,
-                    Err(error) => {
-                        let text = format!("flannel-rs cannot use the network config: {error}");
-                        findings.add("config", MigrationVerdict::InTheWay, text);
-                        continue;
-                    }
-                };
+            let judged = match flannel_backend::judge_config(&config, stores.subnets()) {
+                Ok(judged) => judged,
+                Err(error) => {
+                    let text = format!("flannel-rs cannot use the network config: {error}");
+                    findings.add("config", MigrationVerdict::InTheWay, text);
+                    continue;
+                }
+            };
             for remark in &judged.remarks {
                 findings.add("config", MigrationVerdict::Stays, remark.to_string());
             }
-            self.look_at(&mut findings, &options, &judged, &previous, &leases)?;
+            self.look_at(&mut findings, &stores.options, &judged, &previous, &leases)?;
         }
-        cni::look(&mut findings, &former.inside(&self.cni_conf_dir));
+        cni::look(&mut findings, &cni_conf_dir);
         Ok(findings)
     }
 
@@ -177,38 +181,23 @@ impl MigrateArgs {
         if let Err(error) = host_checks::bridge_filter(stack, config.nftables) {
             findings.add("host", MigrationVerdict::InTheWay, error);
         }
-        // It opens sockets, and writes nothing before it is told what is wanted.
-        let engine = Engine::<WantedBy>::start(fastrand::u64(..)).context("ask the kernel")?;
-        let facts = engine.facts().borrow().clone();
-        let towards = options.underlay.can_reach.map(|address| vec![address]).unwrap_or_default();
-        let path =
-            block_on(async { Ok(engine.lookup(towards).await?) })?.into_iter().next().flatten();
-        let select = |stack| iface::select(&options.underlay, stack, &facts, &|_| path.clone());
-        let underlay = match iface::select_one_of(&backend.underlays(config), stack, select) {
+        let host = ThisHost::look()?;
+        let underlay = match host.select(&options.underlay, &backend.underlays(config), stack) {
             Ok(underlay) => underlay,
             Err(error) => {
-                findings.add("interface", MigrationVerdict::InTheWay, error.to_string());
+                findings.add("interface", MigrationVerdict::InTheWay, error);
                 return Ok(());
             }
         };
-        let mut node = Node {
-            network: config.clone(),
-            underlay,
-            kernel: facts.kernel,
-            paths: Default::default(),
-            connected: Vec::new(),
-            answers: Answers::default(),
-        };
+        let (mut node, devices) = host.node(judged, underlay);
         let networks: Vec<_> = node.network.networks().collect();
-        let devices = backend.devices(&node);
-        node.connected = Connected::of(&facts, &networks, &devices);
         if let Err(error) = backend.check(&node) {
             findings.add("backend", MigrationVerdict::InTheWay, error.to_string());
             return Ok(());
         }
         let mtu = backend.mtu(&node);
         let Some(own) = self.own(findings, previous, mtu, leases) else { return Ok(()) };
-        let pod_links = pod_links(&facts, &own.subnet, &devices);
+        let pod_links = pod_links(&host.facts, &own.subnet, &devices);
         let wanted = wanted_rules(&options.traffic, &**backend, &node, own.subnet, &pod_links);
         rules::look(findings, &wanted);
         let Some(answers) = needs::find_out(findings, backend.needs()) else { return Ok(()) };

@@ -35,11 +35,9 @@ impl<'a> Ends<'a> {
             };
             usage(format!("neither {from} nor {to} is in a pod network of this node ({known})"))
         })?;
-        let hosts: Vec<IpAddr> = context
-            .facts
-            .interfaces
-            .iter()
-            .flat_map(|interface| interface.addresses.iter().map(|address| address.addr.addr()))
+        let interfaces = context.host.facts.interfaces.iter();
+        let hosts: Vec<IpAddr> = interfaces
+            .flat_map(|it| it.addresses.iter().map(|address| address.addr.addr()))
             .collect();
         let end = |ip: IpAddr| End::place(ip, &hosts, &network.own, &network.peers);
         let (first, second) = (end(from), end(to));

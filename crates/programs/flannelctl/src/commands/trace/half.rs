@@ -75,7 +75,7 @@ fn this_node(context: &NodeContext, network: &Network) -> Peer {
         underlay.and_then(|underlay| underlay.public_v4).map(IpAddr::from),
         underlay.and_then(|underlay| underlay.public_v6).map(IpAddr::from),
     ];
-    let interfaces = context.facts.interfaces.iter();
+    let interfaces = context.host.facts.interfaces.iter();
     let ours =
         interfaces.filter(|one| network.devices.iter().any(|name| name == one.name.as_str()));
     Peer {

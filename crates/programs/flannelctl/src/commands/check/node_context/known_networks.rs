@@ -2,203 +2,188 @@
 
 use std::net::IpAddr;
 
-use flannel_backend::{Answers, Connected, Encapsulation, Node, Stack, Underlay, UsableConfig};
+use flannel_backend::{Connected, Stack, Underlay};
 use flannel_common::IfName;
-use flannel_lease::NetworkConfig;
-use flannel_node::iface::{self, Selection};
+use flannel_lease::{Lease, SubnetOrigin};
+use flannel_node::iface::Selection;
 use flannel_node::machine::read_machine_hash;
-use flannel_node::options::StoreOptions;
-use flannel_state::{Finding, Layer, PeerState};
+use flannel_node::options::{Joined, StoreOptions};
+use flannel_state::{Finding, Layer, NetworkState, PeerState};
 use flannel_trace::Peer;
 use ipnet::IpNet;
 
-use super::network_source::{JudgedNetwork, judged};
-use super::{ANSWER_TIMEOUT, Network, NodeContext};
-use crate::commands::daemon_process::{self, DaemonProcess};
+use super::{ANSWER_TIMEOUT, Network, NetworkSource, NodeContext};
 use crate::commands::store_args::block_on;
+use crate::commands::stores::{StoredNetwork, Stores};
 
 /// What most networks use, where none is known.
 const ASSUMED_BACKEND: &str = "vxlan";
+/// The name of a network that has none.
+const UNNAMED: &str = "_";
 
 impl NodeContext {
-    /// What the store of a daemon says of its network.
-    pub(super) fn ask(
-        &self,
-        process: &DaemonProcess,
-        store: &StoreOptions,
-        name: &str,
-    ) -> Result<Option<JudgedNetwork>, Finding> {
+    /// Adds a network as its store knows it.
+    pub(super) fn add_stored(
+        &mut self,
+        stores: &Stores,
+        joined: &Joined,
+        selection: &Selection,
+    ) -> Result<(), Finding> {
         let asked = block_on(async {
-            let asked = tokio::time::timeout(ANSWER_TIMEOUT, process.ask(store)).await;
+            let asked = tokio::time::timeout(ANSWER_TIMEOUT, stores.ask(joined)).await;
             asked.unwrap_or_else(|_| anyhow::bail!("it does not answer within {ANSWER_TIMEOUT:?}"))
         });
-        let (config, leases) = asked.map_err(|error| {
-            let seen = self.state.as_ref().and_then(|state| {
-                state.networks.iter().find(|one| one.name == name)?.store.clone()
-            });
-            let store = seen.map_or("the store".to_owned(), |store| store.name);
-            Finding::broken(
-                Layer::Store,
-                format!("{store} cannot be asked: {error:#}"),
-                "no node hears of others that come, go or change; traffic that flows goes on until leases end",
-                "look whether it runs and whether a firewall is between, from this node: the flags of flanneld say where it is",
-            )
-        })?;
-        judged(&config, daemon_process::subnets(store), name, leases).map(Some)
-    }
-
-    pub(super) fn network(&self, known: JudgedNetwork, selection: &Selection) -> Network {
-        let JudgedNetwork { name, judged: UsableConfig { config, backend, .. }, leases } = known;
-        let stack = Stack::of(&config);
-        let underlay = self.select(selection, &backend.underlays(&config), stack);
-        let mut network = Network {
-            name,
-            stack,
-            ranges: ranges(&config),
-            backend: backend.kind().to_owned(),
-            nftables: Some(config.nftables),
-            encapsulation: backend.encapsulation(stack),
-            underlay: None,
-            no_underlay: None,
-            mtu: None,
-            devices: Vec::new(),
-            connected: Vec::new(),
-            own: Vec::new(),
-            own_machine: read_machine_hash(),
-            peers: Vec::new(),
-            leases: Vec::new(),
-        };
-        let underlay = match underlay {
-            Ok(underlay) => underlay,
+        let name = joined.name.as_str();
+        let StoredNetwork { config, leases } = match asked {
+            Ok(stored) => stored,
+            // Where the lease server of the daemon itself answers operators alone, the daemon's word must do.
+            Err(_) if matches!(joined.store, StoreOptions::Own) => return Ok(()),
             Err(error) => {
-                network.no_underlay = Some(error);
-                network.take_leases(leases);
-                return network;
+                let seen = self.reported(name).and_then(|network| network.store.as_ref());
+                let store = seen.map_or("the store", |store| store.name.as_str());
+                return Err(Finding::broken(
+                    Layer::Store,
+                    format!("{store} cannot be asked: {error:#}"),
+                    "no node hears of others that come, go or change, and one that joins waits; traffic that flows goes on \
+                     until leases end",
+                    "look whether it runs and whether a firewall is between, from this node: the flags of flanneld say where it is",
+                ));
             }
         };
-        let mut node = Node {
-            network: config,
-            underlay: underlay.clone(),
-            kernel: self.facts.kernel,
-            paths: Default::default(),
-            connected: Vec::new(),
-            answers: Answers::default(),
-        };
-        let devices = backend.devices(&node);
-        node.connected = Connected::of(&self.facts, &network.ranges, &devices);
-        network.connected = node.connected.clone();
-        network.devices = devices.iter().map(ToString::to_string).collect();
-        network.mtu = Some(backend.mtu(&node));
-        network.no_underlay = backend.check(&node).err().map(|error| error.to_string());
-        network.underlay = Some(underlay);
-        let own = self.own(&network.name);
-        network.own = own;
-        network.take_leases(leases);
-        network
+        let config = config.ok_or_else(|| {
+            let what = "there is no network config in the store";
+            Finding::broken(Layer::Config, what, "nodes wait for it", "flannelctl config set FILE")
+        })?;
+        self.add_judged(&config, stores.subnets(), name, leases, selection)
     }
 
-    /// As the daemon chooses it.
-    fn select(
-        &self,
+    /// Adds the network whose config is a file that the operator names.
+    pub(super) fn add_of_file(
+        &mut self,
+        args: &NetworkSource,
         selection: &Selection,
-        stacks: &[Stack],
-        uses: Stack,
-    ) -> Result<Underlay, String> {
-        let towards = selection.can_reach.map(|address| vec![address]).unwrap_or_default();
-        let path = block_on(async { Ok(self.engine.lookup(towards).await?) })
-            .map_err(|error| error.to_string())?
-            .into_iter()
-            .next()
-            .flatten();
-        let select = |stack| iface::select(selection, stack, &self.facts, &|_| path.clone());
-        iface::select_one_of(stacks, uses, select).map_err(|error| error.to_string())
+    ) -> Result<(), Finding> {
+        let Some(file) = &args.config else { return Ok(()) };
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            let what = format!("{} cannot be read: {error}", file.display());
+            let why = "nothing is known of the network";
+            Finding::broken(Layer::Config, what, why, "name another file")
+        })?;
+        let origin = args.store.stores().map_or(SubnetOrigin::Pool, |stores| stores.subnets());
+        self.add_judged(&text, origin, UNNAMED, Vec::new(), selection)
+    }
+
+    fn add_judged(
+        &mut self,
+        config: &str,
+        origin: SubnetOrigin,
+        name: &str,
+        leases: Vec<Lease>,
+        selection: &Selection,
+    ) -> Result<(), Finding> {
+        let judged = flannel_backend::judge_config(config, origin).map_err(|error| {
+            Finding::broken(
+                Layer::Config,
+                format!("no node can use the network config: {error}"),
+                "a node that starts waits for one that it can use",
+                "correct it in a file, then flannelctl config set FILE",
+            )
+        })?;
+        let (config, backend) = (&judged.config, &judged.backend);
+        let stack = Stack::of(config);
+        let mut network = Network {
+            ranges: config.networks().collect(),
+            nftables: Some(config.nftables),
+            encapsulation: backend.encapsulation(stack),
+            own_machine: read_machine_hash(),
+            ..Network::unknown(name, stack, backend.kind())
+        };
+        match self.host.select(selection, &backend.underlays(config), stack) {
+            Ok(underlay) => {
+                let (node, devices) = self.host.node(&judged, underlay.clone());
+                network.devices = devices.iter().map(ToString::to_string).collect();
+                network.mtu = Some(backend.mtu(&node));
+                network.no_underlay = backend.check(&node).err().map(|error| error.to_string());
+                network.connected = node.connected;
+                network.underlay = Some(underlay);
+                network.own = self.own(name);
+            }
+            Err(error) => network.no_underlay = Some(error),
+        }
+        network.take_leases(leases);
+        self.networks.push(network);
+        Ok(())
+    }
+
+    /// A network, as the daemon says.
+    fn reported(&self, name: &str) -> Option<&NetworkState> {
+        self.state.as_ref()?.networks.iter().find(|network| network.name == name)
     }
 
     /// This node's subnets, as the daemon says.
     fn own(&self, name: &str) -> Vec<IpNet> {
-        let network = self
-            .state
-            .as_ref()
-            .and_then(|state| state.networks.iter().find(|network| network.name == name));
-        let lease = network.and_then(|network| network.lease.as_ref());
+        let lease = self.reported(name).and_then(|network| network.lease.as_ref());
         let subnets = lease.map(|lease| [&lease.subnet, &lease.ipv6_subnet]);
         subnets.into_iter().flatten().flatten().filter_map(|net| net.parse().ok()).collect()
     }
 
     /// Networks of which the store has said nothing, as the daemon has them.
     pub(super) fn add_reported_by_daemon(&mut self) {
-        let Some(state) = &self.state else { return };
-        let mut added = Vec::new();
-        for said in &state.networks {
-            if self.networks.iter().any(|known| known.name == said.name) || said.networks.is_empty()
-            {
-                continue;
-            }
-            let ranges: Vec<IpNet> =
-                said.networks.iter().filter_map(|net| net.parse().ok()).collect();
-            let has = |v4: bool| ranges.iter().any(|net| net.addr().is_ipv4() == v4);
-            let stack = Stack { v4: has(true), v6: has(false) };
-            let backend = said.backend.clone().unwrap_or_default();
-            let underlay = said.underlay.as_ref().and_then(|said| {
-                let first = |v4: bool| said.addresses.iter().find(|ip| ip.is_ipv4() == v4).copied();
-                Some(Underlay {
-                    link: IfName::new(&said.interface).ok()?,
-                    mtu: said.mtu,
-                    v4: first(true).and_then(v4),
-                    v6: first(false).and_then(v6),
-                    public_v4: said.public_ip,
-                    public_v6: said.public_ipv6,
-                    why: said.why.clone(),
-                })
-            });
-            let devices: Vec<IfName> = self
-                .facts
-                .interfaces
-                .iter()
-                .map(|interface| interface.name)
-                .filter(|name| name.as_str().starts_with("flannel"))
-                .collect();
-            let peers = self.peer_states.iter().filter(|peer| peer.network == said.name);
-            added.push(Network {
-                name: said.name.clone(),
-                stack,
-                connected: Connected::of(&self.facts, &ranges, &devices),
-                encapsulation: Encapsulation::usual(&backend, stack),
-                backend,
-                nftables: None,
-                underlay,
-                no_underlay: None,
-                mtu: said.mtu,
-                devices: devices.iter().map(ToString::to_string).collect(),
-                own: self.own(&said.name),
-                own_machine: None,
-                ranges,
-                peers: peers.map(peer_of).collect(),
-                leases: Vec::new(),
-            });
-        }
+        let reported = self.state.iter().flat_map(|state| &state.networks);
+        let is_new = |said: &&NetworkState| {
+            !said.networks.is_empty() && !self.networks.iter().any(|it| it.name == said.name)
+        };
+        let added: Vec<Network> =
+            reported.filter(is_new).map(|said| self.reported_network(said)).collect();
         self.networks.extend(added);
+    }
+
+    fn reported_network(&self, said: &NetworkState) -> Network {
+        let ranges: Vec<IpNet> = said.networks.iter().filter_map(|net| net.parse().ok()).collect();
+        let has = |v4: bool| ranges.iter().any(|net| net.addr().is_ipv4() == v4);
+        let stack = Stack { v4: has(true), v6: has(false) };
+        let underlay = said.underlay.as_ref().and_then(|said| {
+            let mut addresses = said.addresses.iter();
+            Some(Underlay {
+                link: IfName::new(&said.interface).ok()?,
+                mtu: said.mtu,
+                v4: addresses.clone().find_map(|ip| match ip {
+                    IpAddr::V4(ip) => Some(*ip),
+                    IpAddr::V6(_) => None,
+                }),
+                v6: addresses.find_map(|ip| match ip {
+                    IpAddr::V6(ip) => Some(*ip),
+                    IpAddr::V4(_) => None,
+                }),
+                public_v4: said.public_ip,
+                public_v6: said.public_ipv6,
+                why: said.why.clone(),
+            })
+        });
+        let devices = self.host.facts.interfaces.iter().map(|interface| interface.name);
+        let devices: Vec<IfName> =
+            devices.filter(|name| name.as_str().starts_with("flannel")).collect();
+        let peers = self.peer_states.iter().filter(|peer| peer.network == said.name);
+        Network {
+            connected: Connected::of(&self.host.facts, &ranges, &devices),
+            underlay,
+            mtu: said.mtu,
+            devices: devices.iter().map(ToString::to_string).collect(),
+            own: self.own(&said.name),
+            ranges,
+            peers: peers.map(peer_of).collect(),
+            ..Network::unknown(&said.name, stack, said.backend.as_deref().unwrap_or_default())
+        }
     }
 
     pub(super) fn assumed(&self, selection: &Selection) -> Network {
         let stack = Stack::V4;
-        let underlay = self.select(selection, &[stack], stack);
+        let underlay = self.host.select(selection, &[stack], stack);
         Network {
-            name: "_".to_owned(),
-            stack,
-            ranges: Vec::new(),
-            backend: ASSUMED_BACKEND.to_owned(),
-            nftables: None,
-            encapsulation: Encapsulation::usual(ASSUMED_BACKEND, stack),
             no_underlay: underlay.as_ref().err().cloned(),
             underlay: underlay.ok(),
-            mtu: None,
             devices: vec!["flannel.1".to_owned()],
-            connected: Vec::new(),
-            own: Vec::new(),
-            own_machine: None,
-            peers: Vec::new(),
-            leases: Vec::new(),
+            ..Network::unknown(UNNAMED, stack, ASSUMED_BACKEND)
         }
     }
 }
@@ -213,23 +198,4 @@ fn peer_of(state: &PeerState) -> Peer {
         backend: state.backend.clone(),
         ..Peer::default()
     }
-}
-
-fn v4(ip: IpAddr) -> Option<std::net::Ipv4Addr> {
-    match ip {
-        IpAddr::V4(ip) => Some(ip),
-        IpAddr::V6(_) => None,
-    }
-}
-
-fn v6(ip: IpAddr) -> Option<std::net::Ipv6Addr> {
-    match ip {
-        IpAddr::V6(ip) => Some(ip),
-        IpAddr::V4(_) => None,
-    }
-}
-
-fn ranges(config: &NetworkConfig) -> Vec<IpNet> {
-    let v4 = config.v4.map(|source| IpNet::V4(source.network()));
-    v4.into_iter().chain(config.v6.map(|source| IpNet::V6(source.network()))).collect()
 }

@@ -7,26 +7,20 @@ mod network_source;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use flannel_backend::WantedBy;
 use flannel_common::OperatorCommands;
-use flannel_entries::facts::Facts;
-use flannel_kernel::Engine;
 use flannel_node::iface::Selection;
-use flannel_node::options::StoreOptions;
 use flannel_state::{DaemonState, Finding, Layer, PeerCondition, PeerState};
 use tokio::time::error::Elapsed;
 
 pub(crate) use self::network::Network;
 pub(crate) use self::network_source::NetworkSource;
-use self::network_source::ask_own_server;
 use crate::commands::daemon::client;
 use crate::commands::daemon_process::{self, DaemonProcess};
 use crate::commands::page::PROBE_PORT;
 use crate::commands::store_args::block_on;
+use crate::commands::this_host::ThisHost;
 
 /// Whatever does not answer by then counts as unreachable: the operator is waiting.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
@@ -35,8 +29,7 @@ pub(crate) const MAX_PEERS: usize = 256;
 
 pub(crate) struct NodeContext {
     pub(crate) networks: Vec<Network>,
-    pub(crate) facts: Arc<Facts>,
-    pub(crate) engine: Engine<WantedBy>,
+    pub(crate) host: ThisHost,
     /// What the daemon that runs here says.
     pub(crate) state: Option<DaemonState>,
     pub(crate) peer_states: Vec<PeerState>,
@@ -69,13 +62,9 @@ impl NodeContext {
                 Ok(tokio::time::timeout(ANSWER_TIMEOUT, asked).await)
             });
         }
-        // It opens sockets, and writes nothing before it is told what is wanted.
-        let engine = Engine::<WantedBy>::start(fastrand::u64(..)).context("ask the kernel")?;
-        let facts = engine.facts().borrow().clone();
         let mut context = Self {
             networks: Vec::new(),
-            facts,
-            engine,
+            host: ThisHost::look()?,
             state,
             socket: args.socket.clone(),
             peer_states,
@@ -85,38 +74,31 @@ impl NodeContext {
             probe_port: PROBE_PORT,
         };
         let mut selection = Selection::default();
-        let mut known = Vec::new();
-        match &process {
-            Some(process) => match process.options() {
-                Ok(options) => {
-                    for joined in &options.networks {
-                        let asked = match (&joined.store, &options.serve) {
-                            (StoreOptions::Own, Some(serve)) => ask_own_server(serve, &joined.name),
-                            (store, _) => context.ask(process, store, joined.name.as_str()),
-                        };
-                        known.extend(asked.unwrap_or_else(|finding| {
-                            findings.push(finding);
-                            None
-                        }));
-                    }
-                    context.probe_port = options.probe.map_or(PROBE_PORT, |probe| probe.port);
-                    selection = options.underlay;
+        let described = process.as_ref().map(DaemonProcess::describe);
+        // A file is for where no flanneld runs that says which config it is.
+        let stores = match &args.config {
+            Some(_) if process.is_none() => Ok(None),
+            _ => args.stores(process),
+        };
+        match (stores, described) {
+            (Ok(Some(stores)), described) => {
+                if described.is_some() {
+                    let probe = stores.options.probe.as_ref();
+                    context.probe_port = probe.map_or(PROBE_PORT, |probe| probe.port);
+                    selection = stores.options.underlay.clone();
                 }
-                Err(error) => findings.push(Finding::broken(
-                    Layer::Flags,
-                    format!("{} cannot start with its flags: {error}", process.describe()),
-                    "it ends as soon as it is started again",
-                    "correct the flag, see docs/flags.md",
-                )),
-            },
-            None => known.extend(args.named().unwrap_or_else(|finding| {
-                findings.push(finding);
-                None
-            })),
-        }
-        for known in known {
-            let network = context.network(known, &selection);
-            context.networks.push(network);
+                for joined in &stores.options.networks {
+                    findings.extend(context.add_stored(&stores, joined, &selection).err());
+                }
+            }
+            (Ok(None), _) => findings.extend(context.add_of_file(args, &selection).err()),
+            (Err(error), Some(described)) => findings.push(Finding::broken(
+                Layer::Flags,
+                format!("{described} cannot start with its flags: {error}"),
+                "it ends as soon as it is started again",
+                "correct the flag, see docs/flags.md",
+            )),
+            (Err(error), None) => return Err(error),
         }
         context.add_reported_by_daemon();
         if context.networks.is_empty() {

@@ -38,6 +38,27 @@ pub(crate) struct Network {
 }
 
 impl Network {
+    /// One of which no more is known.
+    pub(super) fn unknown(name: &str, stack: Stack, backend: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            stack,
+            ranges: Vec::new(),
+            backend: backend.to_owned(),
+            nftables: None,
+            encapsulation: Encapsulation::usual(backend, stack),
+            underlay: None,
+            no_underlay: None,
+            mtu: None,
+            devices: Vec::new(),
+            connected: Vec::new(),
+            own: Vec::new(),
+            own_machine: None,
+            peers: Vec::new(),
+            leases: Vec::new(),
+        }
+    }
+
     /// For a walk over this node.
     pub(crate) fn node(&self) -> NodeInNetwork {
         NodeInNetwork {
@@ -102,21 +123,13 @@ impl Network {
             why: String::new(),
         };
         Self {
-            name: "_".to_owned(),
-            stack: Stack { v4: true, v6: false },
             ranges: vec!["10.244.0.0/16".parse().unwrap()],
-            backend: "vxlan".to_owned(),
             nftables: Some(false),
-            encapsulation: Encapsulation::usual("vxlan", Stack::V4),
             underlay: Some(underlay),
-            no_underlay: None,
             mtu: Some(1450),
             devices: vec!["flannel.1".to_owned()],
-            connected: Vec::new(),
             own: vec!["10.244.1.0/24".parse().unwrap()],
-            own_machine: None,
-            peers: Vec::new(),
-            leases: Vec::new(),
+            ..Self::unknown("_", Stack::V4, "vxlan")
         }
     }
 }
