@@ -2,16 +2,19 @@
 
 mod queues;
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
 use flannel_common::{IfName, Mac};
-use flannel_netlink::{Connection, NetlinkError, Protocol};
+use flannel_netlink::{Connection, NetlinkError, Protocol, verbs};
 use ipnet::IpNet;
 use netlink_packet_core::DefaultNla;
 use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
-use netlink_packet_route::route::{RouteAttribute, RouteMetric, RouteType};
+use netlink_packet_route::route::{
+    RouteAttribute, RouteMessage, RouteMetric, RouteScope, RouteType,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::encode::{dump, lookup_route};
@@ -83,6 +86,35 @@ pub struct FoundRoute {
     pub kind: RouteKind,
     /// Whether the gateway is taken to be on the link.
     pub onlink: bool,
+}
+
+impl FoundRoute {
+    /// Message that removes it. `link`: number of its device.
+    pub fn removal(&self, link: Option<u32>) -> RouteMessage {
+        let mut message = verbs::route(self.dst, self.protocol.into(), link, self.via);
+        message.header.scope = RouteScope::NoWhere;
+        if self.kind == RouteKind::Blackhole {
+            message.header.kind = RouteType::BlackHole;
+        }
+        message.attributes.push(RouteAttribute::Priority(self.metric));
+        message
+    }
+}
+
+/// As `ip route` shows it. The kernel has `lo` as the device of an IPv6 blackhole, which nobody asked for.
+impl fmt::Display for FoundRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_blackhole = self.kind == RouteKind::Blackhole;
+        write!(f, "{}{}", if is_blackhole { "blackhole " } else { "" }, self.dst)?;
+        self.via.iter().try_for_each(|via| write!(f, " via {via}"))?;
+        if !is_blackhole && !self.link.is_empty() {
+            write!(f, " dev {}", self.link)?;
+        }
+        if self.metric != 0 {
+            write!(f, " metric {}", self.metric)?;
+        }
+        f.write_str(if self.onlink { " onlink" } else { "" })
+    }
 }
 
 /// What the kernel would do with a packet.

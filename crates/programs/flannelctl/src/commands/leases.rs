@@ -13,7 +13,7 @@ use flannel_lease::{Expiry, Lease, LeaseAttrs, Subnet, SubnetOrigin};
 use flannel_store::{Held, PoolChange, StoreEvent};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::cleanup::cloud;
+use super::cleanup::{Report, cloud};
 use super::output::OutputArgs;
 use super::running_daemon;
 use super::store_args::{StoreArgs, block_on};
@@ -300,8 +300,10 @@ impl OneLease {
             subnet.v4().is_some_and(|net| own.destination == IpNet::V4(net))
                 || subnet.v6().is_some_and(|net| own.destination == IpNet::V6(net))
         };
-        let (removed, failures) = cloud::remove_those(Path::new(RUN_DIRECTORY), is_of_it);
-        for route in removed {
+        let mut report = Report { removes: true, ..Report::default() };
+        cloud::clean(&mut report, Path::new(RUN_DIRECTORY), is_of_it);
+        let Report { things, failures, .. } = report;
+        for route in things {
             writeln!(std::io::stdout(), "removed the {route}")?;
         }
         anyhow::ensure!(

@@ -3,6 +3,7 @@
 mod bundle;
 mod check;
 mod cleanup;
+mod cni_conf;
 mod completion;
 mod config;
 mod daemon;

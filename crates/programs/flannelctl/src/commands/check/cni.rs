@@ -1,67 +1,25 @@
 //! What the container runtime is told: configurations in its order, and the plugins they name.
 
-use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::node_context::NodeContext;
+use crate::commands::cni_conf::{self, CniConf};
 use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Cni;
-const KINDS: [&str; 3] = ["conf", "conflist", "json"];
 /// What the flannel plugin hands on to, unless it is told otherwise.
 const DELEGATE: &str = "bridge";
 const IPAM: &str = "host-local";
 
-/// A file that a runtime may take its configuration from.
-struct Conf {
-    name: String,
-    /// `Err`: why it cannot be read.
-    plugins: Result<Vec<Value>, String>,
-}
-
 pub(super) fn look(conf_dir: &Path, bin_dir: &str, context: &NodeContext) -> Vec<Finding> {
-    let there = |plugin: &str| {
-        // Where the flannel plugin is ours, it has these in it.
-        flannel_cni::delegate::find(plugin, bin_dir).is_ok()
-    };
-    let subnet_file = context.is_running.then_some(());
-    judge(&confs(conf_dir), conf_dir, bin_dir, &there, subnet_file.is_some())
-}
-
-fn confs(directory: &Path) -> Vec<Conf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut files: Vec<_> = entries
-        .map(|entry| entry.path())
-        .filter(|file| {
-            file.extension().and_then(|it| it.to_str()).is_some_and(|it| KINDS.contains(&it))
-        })
-        .collect();
-    // Runtimes take the first by name.
-    files.sort();
-    let read = |file: &Path| -> Result<Vec<Value>, String> {
-        let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
-        let conf: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        Ok(conf["plugins"].as_array().cloned().unwrap_or_else(|| vec![conf]))
-    };
-    let conf = |file: &std::path::PathBuf| Conf {
-        name: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        plugins: read(file),
-    };
-    files.iter().map(conf).collect()
-}
-
-impl Conf {
-    fn is_flannels(&self) -> bool {
-        let plugins = self.plugins.as_ref().map_or(&[][..], Vec::as_slice);
-        plugins.iter().any(|plugin| plugin["type"] == "flannel")
-    }
+    // Where the flannel plugin is ours, it has these in it.
+    let there = |plugin: &str| flannel_cni::delegate::find(plugin, bin_dir).is_ok();
+    judge(&cni_conf::read_all(conf_dir), conf_dir, bin_dir, &there, context.is_running)
 }
 
 /// `there`: whether a plugin of this name is found.
 fn judge(
-    confs: &[Conf],
+    confs: &[CniConf],
     conf_dir: &Path,
     bin_dir: &str,
     there: &dyn Fn(&str) -> bool,
@@ -76,32 +34,32 @@ fn judge(
             "the container runtime has another way, or flannel is still to be installed",
         )];
     };
-    let path = |conf: &Conf| conf_dir.join(&conf.name).display().to_string();
-    if let Err(error) = &first.plugins {
+    let path = first.path.display();
+    if let Err(error) = &first.content {
         findings.push(Finding::broken(
             LAYER,
-            format!("{} cannot be read: {error}", path(first)),
+            format!("{path} cannot be read: {error}"),
             "container runtimes take the first configuration by name: no pod starts",
-            format!("correct it, or remove it: rm {}", path(first)),
+            format!("correct it, or remove it: rm {path}"),
         ));
     }
     let flannels = confs.iter().find(|conf| conf.is_flannels());
     if let Some(flannels) = flannels
         && !first.is_flannels()
-        && first.plugins.is_ok()
+        && first.content.is_ok()
     {
         findings.push(Finding::broken(
             LAYER,
-            format!("runtimes take {}, which is not flannel's, before {}", first.name, flannels.name),
+            format!("runtimes take {}, which is not flannel's, before {}", first.name(), flannels.name()),
             "new pods are on another network, with other addresses, and do not reach those of flannel's",
-            format!("if that other network is not wanted any more: rm {}", path(first)),
+            format!("if that other network is not wanted any more: rm {path}"),
         ));
     }
     let Some(used) = flannels else {
         if is_running {
             findings.push(Finding::note(
                 LAYER,
-                format!("{} is not flannel's", first.name),
+                format!("{} is not flannel's", first.name()),
                 "a flanneld runs here, and pods are on another network: that may be meant so",
             ));
         }
@@ -113,8 +71,8 @@ fn judge(
         findings.push(Finding::broken(
             LAYER,
             match &missing[..] {
-                [one] => format!("{} names the plugin {one}, which is not in {bin_dir}", used.name),
-                more => format!("{} names the plugins {}, which are not in {bin_dir}", used.name, more.join(", ")),
+                [one] => format!("{} names the plugin {one}, which is not in {bin_dir}", used.name()),
+                more => format!("{} names the plugins {}, which are not in {bin_dir}", used.name(), more.join(", ")),
             },
             "no pod starts: the runtime says `failed to find plugin`",
             format!(
@@ -128,9 +86,9 @@ fn judge(
 }
 
 /// Those that are run by a name, with what flannel's hands on to.
-fn plugins_of(conf: &Conf) -> Vec<String> {
+fn plugins_of(conf: &CniConf) -> Vec<String> {
     let mut names = Vec::new();
-    for plugin in conf.plugins.as_ref().map_or(&[][..], Vec::as_slice) {
+    for plugin in conf.plugins() {
         let kind = plugin["type"].as_str().unwrap_or_default();
         names.push(kind.to_owned());
         if kind == "flannel" {
@@ -148,13 +106,12 @@ fn plugins_of(conf: &Conf) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn conf(name: &str, text: &str) -> Conf {
-        let plugins = serde_json::from_str::<Value>(text).map_err(|error| error.to_string());
-        let list = |conf: Value| conf["plugins"].as_array().cloned().unwrap_or_else(|| vec![conf]);
-        Conf { name: name.to_owned(), plugins: plugins.map(list) }
+    fn conf(name: &str, text: &str) -> CniConf {
+        let content = serde_json::from_str(text).map_err(|error| error.to_string());
+        CniConf { path: Path::new("/etc/cni/net.d").join(name), content }
     }
 
-    fn judged(confs: &[Conf], there: &[&str]) -> Vec<String> {
+    fn judged(confs: &[CniConf], there: &[&str]) -> Vec<String> {
         let is_there = |name: &str| there.contains(&name);
         let found = judge(confs, Path::new("/etc/cni/net.d"), "/opt/cni/bin", &is_there, true);
         found.into_iter().filter(|one| !one.fix.is_empty()).map(|one| one.about).collect()

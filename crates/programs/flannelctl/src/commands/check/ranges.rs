@@ -66,7 +66,7 @@ fn judge(network: &Network, routes: &[FoundRoute]) -> Vec<Finding> {
         if to_peer || route.kind != RouteKind::Unicast && route.kind != RouteKind::Blackhole {
             continue;
         }
-        let text = written(route);
+        let text = FoundRoute { onlink: false, ..route.clone() }.to_string();
         findings.push(Finding::broken(
             LAYER,
             format!("the route {text} leads into the pod network {range}, and is not flannel's"),
@@ -75,14 +75,4 @@ fn judge(network: &Network, routes: &[FoundRoute]) -> Vec<Finding> {
         ));
     }
     findings
-}
-
-/// As `ip route` would write it.
-fn written(route: &FoundRoute) -> String {
-    let kind = if route.kind == RouteKind::Blackhole { "blackhole " } else { "" };
-    let mut text = format!("{kind}{}", route.dst);
-    text.extend(route.via.map(|via| format!(" via {via}")));
-    text.extend((!route.link.is_empty()).then(|| format!(" dev {}", route.link)));
-    text.extend((route.metric != 0).then(|| format!(" metric {}", route.metric)));
-    text
 }

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::Value;
+
+use crate::commands::cni_conf::{self, CniConf};
 
 /// The program, and what its links lead to.
 const PROGRAM: &str = "flannel";
@@ -60,21 +61,13 @@ impl CniArgs {
 
 /// Configurations in which flannel is a plugin, with the names of their networks.
 fn confs(dir: &Path) -> Vec<(PathBuf, Option<String>)> {
-    let is_conf =
-        |name: &str| [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end));
-    let mut found = Vec::new();
-    for path in within(dir, is_conf) {
-        let text = fs::read(&path).unwrap_or_default();
-        let conf: Value = serde_json::from_slice(&text).unwrap_or_default();
-        let is_flannel = |plugin: &Value| plugin["type"] == PROGRAM;
-        let plugins = conf["plugins"].as_array().is_some_and(|all| all.iter().any(is_flannel));
-        // After a reboot, flanneld's link leads nowhere.
-        let of_flanneld = fs::read_link(&path).is_ok_and(|to| to.starts_with("/run/flannel"));
-        if is_flannel(&conf) || plugins || of_flanneld {
-            found.push((path, conf["name"].as_str().map(str::to_owned)));
-        }
-    }
-    found
+    // After a reboot, flanneld's link leads nowhere.
+    let is_link =
+        |conf: &CniConf| fs::read_link(&conf.path).is_ok_and(|to| to.starts_with("/run/flannel"));
+    let all = cni_conf::read_all(dir).into_iter();
+    let ours = all.filter(|conf| conf.is_flannels() || is_link(conf));
+    let network = |conf: &CniConf| Some(conf.content.as_ref().ok()?["name"].as_str()?.to_owned());
+    ours.map(|conf| (conf.path.clone(), network(&conf))).collect()
 }
 
 fn within(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {

@@ -10,6 +10,8 @@ use anyhow::{Context as _, bail};
 use flannel_common::run_program;
 use flannel_nft::{Batch, Nft, SavedLine, TableFamily, read_saved};
 
+use super::Report;
+
 /// What the names of its chains in iptables begin with, and the one that has a rule for each published port.
 const CHAINS: &str = "CNI-HOSTPORT-";
 const ENTRY: &str = "CNI-HOSTPORT-DNAT";
@@ -29,59 +31,7 @@ const PROGRAMS: [(&str, Option<&str>); 4] = [
 /// Longer than a program waits for the lock of the firewall on a busy host.
 const FIREWALL_PROGRAM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Describes what is left.
-pub(super) fn find() -> anyhow::Result<Vec<String>> {
-    Ok(leftovers()?.iter().map(Leftover::words).collect())
-}
-
-/// Removes them, and says what that was.
-pub(super) fn remove() -> anyhow::Result<Vec<String>> {
-    let mut removed = Vec::new();
-    for leftover in leftovers()? {
-        leftover.remove()?;
-        removed.push(leftover.words());
-    }
-    Ok(removed)
-}
-
-enum Leftover {
-    /// Chains of one program, and what makes its `-restore` remove them.
-    Chains {
-        program: &'static str,
-        removal: String,
-    },
-    Table {
-        family: TableFamily,
-    },
-}
-
-impl Leftover {
-    fn words(&self) -> String {
-        match self {
-            Self::Chains { program, .. } => format!("{program}: chains {CHAINS}*"),
-            Self::Table { family } => {
-                let family = if *family == TableFamily::Ipv6 { "ip6" } else { "ip" };
-                format!("nft table {family} {TABLE}")
-            }
-        }
-    }
-
-    fn remove(&self) -> anyhow::Result<()> {
-        match self {
-            Self::Chains { program, removal } => {
-                run(&format!("{program}-restore"), &["--noflush", "--wait"], removal).map(drop)
-            }
-            Self::Table { family } => {
-                let mut batch = Batch::new(*family, TABLE);
-                batch.delete_table();
-                Ok(Nft::open()?.commit(&batch)?)
-            }
-        }
-    }
-}
-
-fn leftovers() -> anyhow::Result<Vec<Leftover>> {
-    let mut found = Vec::new();
+pub(super) fn clean(report: &mut Report) -> anyhow::Result<()> {
     for (program, tables) in PROGRAMS {
         let has_nat = |file: &str| {
             fs::read_to_string(file).is_ok_and(|tables| tables.lines().any(|it| it == "nat"))
@@ -91,19 +41,27 @@ fn leftovers() -> anyhow::Result<Vec<Leftover>> {
         }
         // Whoever has no such program cannot have made such chains with it.
         let Some(saved) = run(&format!("{program}-save"), &["-t", "nat"], "")? else { continue };
-        found.extend(removal(&saved).map(|removal| Leftover::Chains { program, removal }));
+        let Some(removal) = removal(&saved) else { continue };
+        report.clean(format!("{program}: chains {CHAINS}*"), || {
+            run(&format!("{program}-restore"), &["--noflush", "--wait"], &removal).map(drop)
+        });
     }
     // A kernel without nftables has nothing of it.
-    let Ok(mut nft) = Nft::open() else { return Ok(found) };
+    let Ok(mut nft) = Nft::open() else { return Ok(()) };
     for family in [TableFamily::Ipv4, TableFamily::Ipv6] {
         let is_of_pod = |rule: &flannel_nft::Rule| OF_PODS.contains(&rule.chain.as_str());
-        if nft.table(family, TABLE)?.is_some()
-            && !nft.all_rules(family, TABLE)?.iter().any(is_of_pod)
+        if nft.table(family, TABLE)?.is_none()
+            || nft.all_rules(family, TABLE)?.iter().any(is_of_pod)
         {
-            found.push(Leftover::Table { family });
+            continue;
         }
+        report.clean(format!("nft table {} {TABLE}", family.name()), || {
+            let mut batch = Batch::new(family, TABLE);
+            batch.delete_table();
+            Ok(nft.commit(&batch)?)
+        });
     }
-    Ok(found)
+    Ok(())
 }
 
 /// The chains, and what leads to them, as `-restore` removes them. `None`: there are none, or a port is published.

@@ -11,7 +11,6 @@ mod ipsec;
 mod kernel;
 mod tunnel;
 
-use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -20,10 +19,10 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
-use super::running_daemon;
+use flannel_netlink::{Connection, Writable};
 
 use self::cni::CniArgs;
-use self::kernel::Kernel;
+use super::running_daemon;
 
 #[derive(Debug, Args)]
 pub(crate) struct CleanupArgs {
@@ -53,9 +52,11 @@ pub(crate) struct CleanupArgs {
 
 /// What went, or would go, and what could not be looked at or removed.
 #[derive(Default)]
-struct Report {
-    things: Vec<String>,
-    failures: Vec<String>,
+pub(crate) struct Report {
+    /// Whether what is found is removed.
+    pub(crate) removes: bool,
+    pub(crate) things: Vec<String>,
+    pub(crate) failures: Vec<String>,
 }
 
 impl CleanupArgs {
@@ -71,35 +72,58 @@ impl CleanupArgs {
                 "flanneld is running here (pid {pid}) and would put everything back: stop it first"
             );
         }
-        let report = if self.yes { self.remove() } else { self.look() };
-        report.show(self.yes)?;
+        let report = self.clean();
+        report.show()?;
         if let Some(pid) = running {
             writeln!(io::stdout(), "flanneld is running here (pid {pid}): stop it first")?;
         }
         Ok(if report.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn look(&self) -> Report {
-        let mut report = Report::default();
-        report.note(flannel_traffic::leftovers(None));
-        for directory in self.run_directories() {
-            report.things.extend(tunnel::find(&directory));
-            report.things.extend(cloud::find(&directory));
-            report.things.extend(flannel_ipsec::find_leftovers(&directory));
+    /// Goes on past what fails: the less stays behind the better.
+    fn clean(&self) -> Report {
+        let mut report = Report { removes: self.yes, ..Report::default() };
+        let rules = if self.yes {
+            flannel_traffic::cleanup(None)
+        } else {
+            flannel_traffic::leftovers(None)
+        };
+        match rules {
+            Ok(rules) => report.things.extend(rules),
+            Err(error) => report.failures.push(error.to_string()),
         }
-        report.note(ipsec::find());
+        // Where flanneld keeps what lives as long as the machine is up. Programs go before devices, which they would
+        // make again.
+        let beside = self.subnet_file.parent();
+        for directory in beside.into_iter().chain([self.subnet_dir.as_path()]) {
+            tunnel::clean(&mut report, directory);
+            cloud::clean(&mut report, directory, |_| true);
+            let (charons, failures) = match self.yes {
+                true => flannel_ipsec::remove_leftovers(directory),
+                false => (flannel_ipsec::find_leftovers(directory), Vec::new()),
+            };
+            report.things.extend(charons);
+            report.failures.extend(failures);
+        }
+        let kernel = kernel::clean(&mut report, self.cni.of_pods());
+        report.note(kernel);
+        // After the route that leads pods' packets to where they are dropped if nothing encrypts them; nobody is left
+        // to send any.
+        let policies = ipsec::clean(&mut report);
+        report.note(policies);
         if self.cni.of_pods() {
-            report.note(host_ports::find());
+            let ports = host_ports::clean(&mut report);
+            report.note(ports);
         }
-        report.note(Kernel::open().and_then(|mut kernel| kernel.find(self.cni.of_pods())));
-        report.things.extend(self.files().iter().map(|file| file.display().to_string()));
+        for file in self.files() {
+            report.clean(file.display().to_string(), || {
+                let is_dir = file.symlink_metadata().is_ok_and(|it| it.is_dir());
+                let removed =
+                    if is_dir { fs::remove_dir_all(&file) } else { fs::remove_file(&file) };
+                Ok(removed?)
+            });
+        }
         report
-    }
-
-    /// Where flanneld keeps what lives as long as the machine is up.
-    fn run_directories(&self) -> Vec<PathBuf> {
-        let beside = self.subnet_file.parent().map(PathBuf::from);
-        beside.into_iter().chain([self.subnet_dir.clone()]).collect()
     }
 
     /// Those that are there. The secret by which a lease server knows this machine stays: without it the server would
@@ -136,58 +160,24 @@ impl CleanupArgs {
         files.extend(self.cni.paths());
         files
     }
-
-    /// Goes on past what fails: the less stays behind the better.
-    fn remove(&self) -> Report {
-        let mut report = Report::default();
-        report.note(flannel_traffic::cleanup(None));
-        // They would recreate their devices.
-        for directory in self.run_directories() {
-            for (removed, failures) in [
-                tunnel::remove(&directory),
-                cloud::remove(&directory),
-                flannel_ipsec::remove_leftovers(&directory),
-            ] {
-                report.things.extend(removed);
-                report.failures.extend(failures);
-            }
-        }
-        match Kernel::open().and_then(|mut kernel| kernel.remove(self.cni.of_pods())) {
-            Ok((removed, failures)) => {
-                report.things.extend(removed);
-                report.failures.extend(failures);
-            }
-            Err(error) => report.failures.push(format!("{error:#}")),
-        }
-        // After the route that leads pods' packets to where they are dropped if nothing encrypts them; nobody is left
-        // to send any.
-        report.note(ipsec::remove());
-        if self.cni.of_pods() {
-            report.note(host_ports::remove());
-        }
-        for file in self.files() {
-            let is_dir = file.symlink_metadata().is_ok_and(|it| it.is_dir());
-            let removed = if is_dir { fs::remove_dir_all(&file) } else { fs::remove_file(&file) };
-            match removed {
-                Ok(()) => report.things.push(file.display().to_string()),
-                Err(error) => report.failures.push(format!("remove {}: {error}", file.display())),
-            }
-        }
-        report
-    }
 }
 
 impl Report {
-    fn note<E: Display>(&mut self, result: Result<Vec<String>, E>) {
-        match result {
-            Ok(things) => self.things.extend(things),
-            Err(error) => self.failures.push(format!("{error:#}")),
+    /// Removes something, or only notes that it is there.
+    fn clean(&mut self, thing: String, remove: impl FnOnce() -> anyhow::Result<()>) {
+        match if self.removes { remove() } else { Ok(()) } {
+            Ok(()) => self.things.push(thing),
+            Err(error) => self.failures.push(format!("remove {thing}: {error:#}")),
         }
     }
 
-    fn show(&self, removed: bool) -> anyhow::Result<()> {
+    fn note(&mut self, looked: anyhow::Result<()>) {
+        self.failures.extend(looked.err().map(|error| format!("{error:#}")));
+    }
+
+    fn show(&self) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
-        match (removed, self.things.is_empty()) {
+        match (self.removes, self.things.is_empty()) {
             (_, true) if self.failures.is_empty() => {
                 writeln!(out, "nothing of flannel is on this node")?;
             }
@@ -198,7 +188,7 @@ impl Report {
         for thing in &self.things {
             writeln!(out, "  {thing}")?;
         }
-        if !removed && !self.things.is_empty() {
+        if !self.removes && !self.things.is_empty() {
             writeln!(out, "nothing was changed; `flannelctl cleanup --yes` removes it")?;
         }
         drop(out);
@@ -206,5 +196,16 @@ impl Report {
             writeln!(io::stderr(), "flannelctl: {failure}").context("say what failed")?;
         }
         Ok(())
+    }
+}
+
+/// Has the kernel remove something. Somebody else may be faster.
+fn remove_one<W: Writable>(kernel: &mut Connection, request: W) -> anyhow::Result<()> {
+    let mut refused = None;
+    kernel.apply([request], |_, error| refused = Some(error))?;
+    let gone = [libc::ENODEV, libc::ENOENT, libc::ESRCH];
+    match refused.filter(|error| !gone.contains(&error.errno)) {
+        Some(error) => Err(anyhow::anyhow!("{error}")),
+        None => Ok(()),
     }
 }

@@ -8,8 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use flannel_entries::kernel::ROUTE_PROTOCOL;
-use flannel_kernel::RouteKind;
-use flannel_kernel::look::{Device, FoundRoute, Kernel};
+use flannel_kernel::look::{Device, Kernel};
 use flannel_state::{EntryCondition, EntryState};
 use netlink_packet_route::neighbour::NeighbourState;
 use serde::Serialize;
@@ -79,7 +78,7 @@ impl Found {
         let mut kernel = Kernel::open()?;
         let mut found = Self::default();
         for route in kernel.routes()? {
-            let text = route_text(&route);
+            let text = format!("route {route}");
             let ours = route.protocol == ROUTE_PROTOCOL;
             found.put(key("route", &text), text, ours);
         }
@@ -148,20 +147,6 @@ fn key(kind: &str, text: &str) -> String {
         "route" | "device" => format!("{kind} {}", word(1)),
         _ => format!("{kind} {} {}", word(1), after("dev")),
     }
-}
-
-fn route_text(route: &FoundRoute) -> String {
-    let mut text = match route.kind {
-        RouteKind::Blackhole => format!("route blackhole {}", route.dst),
-        _ => format!("route {}", route.dst),
-    };
-    text.extend(route.via.map(|via| format!(" via {via}")));
-    // The kernel shows `lo` as the device of an IPv6 blackhole and none for IPv4; neither was asked for.
-    let has_device = route.kind != RouteKind::Blackhole && !route.link.is_empty();
-    text.extend(has_device.then(|| format!(" dev {}", route.link)));
-    text.extend((route.metric != 0).then(|| format!(" metric {}", route.metric)));
-    text.extend(route.onlink.then_some(" onlink"));
-    text
 }
 
 fn device_text(device: &Device, parent: Option<&str>) -> String {
