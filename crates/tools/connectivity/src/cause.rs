@@ -1,26 +1,26 @@
 //! What is wrong where pods do not reach each other, in the words of the probes: what they have found out already, or
 //! what follows from what passed and what did not.
 
-use crate::protocol::{Cause, Found, Outcome};
+use crate::protocol::{Cause, TrialOutcome, TrialResult};
 
 /// What the probes say of the other node, if that is not that all is well.
 #[derive(Clone, Debug)]
-pub struct Probed {
+pub struct ProbeFinding {
     pub cause: Cause,
     /// Whether pods' packets pass all the same.
     pub flows: bool,
 }
 
 /// `port` is where the test pods listen.
-pub fn of(found: &Found, probed: Option<Probed>, port: u16) -> Option<Cause> {
-    let failed = |outcome: &Outcome| matches!(outcome, Outcome::Failed(_));
+pub fn of(found: &TrialResult, probed: Option<ProbeFinding>, port: u16) -> Option<Cause> {
+    let failed = |outcome: &TrialOutcome| matches!(outcome, TrialOutcome::Failed(_));
     if found.is_whole() {
         return None;
     }
     let (tcp, udp, full) = (failed(&found.tcp), failed(&found.udp), failed(&found.full));
     let node = found.node.as_ref().is_some_and(failed);
     let small_passes = !udp;
-    let arrives = |outcome: &Outcome| matches!(outcome, Outcome::Failed(why) if why.starts_with("it arrives"));
+    let arrives = |outcome: &TrialOutcome| matches!(outcome, TrialOutcome::Failed(why) if why.starts_with("it arrives"));
     // What arrives is not lost, whatever the probes knew a moment before.
     let masqueraded = arrives(&found.udp) || arrives(&found.tcp);
     if let Some(probed) = probed
@@ -75,12 +75,12 @@ pub fn of(found: &Found, probed: Option<Probed>, port: u16) -> Option<Cause> {
 mod tests {
     use super::*;
 
-    fn found(tcp: bool, udp: bool, full: bool, node: bool) -> Found {
+    fn found(tcp: bool, udp: bool, full: bool, node: bool) -> TrialResult {
         let outcome = |passed| match passed {
-            true => Outcome::Passed(100),
-            false => Outcome::Failed("no answer within 3 s".to_owned()),
+            true => TrialOutcome::Passed(100),
+            false => TrialOutcome::Failed("no answer within 3 s".to_owned()),
         };
-        Found {
+        TrialResult {
             to: "10.5.2.0-24".to_owned(),
             address: "10.5.2.254".parse().expect("an address"),
             tcp: outcome(tcp),
@@ -91,15 +91,15 @@ mod tests {
         }
     }
 
-    fn probed(layer: &str, flows: bool) -> Option<Probed> {
+    fn probed(layer: &str, flows: bool) -> Option<ProbeFinding> {
         let cause = Cause { layer: layer.to_owned(), why: "known".to_owned(), fix: None };
-        Some(Probed { cause, flows })
+        Some(ProbeFinding { cause, flows })
     }
 
     #[test]
     fn what_probes_have_found_out_is_told_where_it_explains_what_failed() {
         let nothing = found(false, false, false, false);
-        let layer = |found: &Found, probed| of(found, probed, 8476).map(|cause| cause.layer);
+        let layer = |found: &TrialResult, probed| of(found, probed, 8476).map(|cause| cause.layer);
         assert_eq!(layer(&found(true, true, true, true), probed("tunnel", false)), None);
         assert_eq!(layer(&nothing, probed("tunnel", false)).as_deref(), Some("tunnel"));
         assert_eq!(layer(&nothing, probed("daemon", true)).as_deref(), Some("host"));
@@ -108,13 +108,13 @@ mod tests {
 
     #[test]
     fn what_passed_tells_what_is_wrong_with_what_did_not() {
-        let why = |found: &Found| of(found, None, 8476).expect("a cause").why;
+        let why = |found: &TrialResult| of(found, None, 8476).expect("a cause").why;
         assert!(why(&found(false, true, false, true)).contains("carries less"));
         assert!(why(&found(true, true, false, true)).contains("carries less"));
         assert!(why(&found(false, true, true, true)).contains("only TCP"));
         assert!(why(&found(true, true, true, false)).contains("NodePorts"));
-        let masqueraded = Outcome::Failed("it arrives, but as if from 10.5.1.0".to_owned());
-        let found = Found { udp: masqueraded, ..found(true, true, true, true) };
+        let masqueraded = TrialOutcome::Failed("it arrives, but as if from 10.5.1.0".to_owned());
+        let found = TrialResult { udp: masqueraded, ..found(true, true, true, true) };
         assert!(why(&found).contains("masquerades"));
         let cause = of(&found, probed("underlay", false), 8476).expect("a cause");
         assert!(cause.why.contains("masquerades"), "what the probes knew before is no cause of it");

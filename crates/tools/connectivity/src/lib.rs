@@ -22,7 +22,7 @@ pub mod testing;
 mod udp_trial;
 
 pub use in_kernel::sweep;
-pub use test_pod::{News, PodPlan, TestPod, wait_until_gone};
+pub use test_pod::{PodEvent, PodPlan, TestPod, wait_until_gone};
 
 /// Which requests are about this.
 pub const KIND: &str = "connectivity";

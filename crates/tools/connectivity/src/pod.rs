@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::packet::{self, Content, Flow};
-use crate::protocol::{Found, Outcome};
+use crate::protocol::{TrialOutcome, TrialResult};
 use crate::tcp_trial::{TcpAnswering, TcpTrial};
 use crate::udp_trial::UdpTrial;
 
@@ -40,7 +40,7 @@ pub(crate) struct Target {
 
 /// What is to be sent.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Out {
+pub(crate) enum Outgoing {
     Packet(Vec<u8>),
     /// By the node itself.
     OfNode(IpAddr, Vec<u8>),
@@ -111,7 +111,7 @@ impl PodTalk {
         }
     }
 
-    pub(crate) fn tick(&mut self, now: Duration) -> Vec<Out> {
+    pub(crate) fn tick(&mut self, now: Duration) -> Vec<Outgoing> {
         while self.running.len() < MAX_RUNNING_TRIALS
             && let Some(target) = self.waiting.pop_front()
         {
@@ -121,8 +121,8 @@ impl PodTalk {
     }
 
     /// Those that have come to an end.
-    pub(crate) fn finished(&mut self) -> Vec<Found> {
-        let found: Vec<Found> = self.running.iter().filter_map(Job::found).collect();
+    pub(crate) fn finished(&mut self) -> Vec<TrialResult> {
+        let found: Vec<TrialResult> = self.running.iter().filter_map(Job::found).collect();
         self.running.retain(|job| job.found().is_none());
         found
     }
@@ -162,18 +162,18 @@ impl PodTalk {
 }
 
 impl Job {
-    fn tick(&mut self, to: u16, now: Duration) -> Vec<Out> {
+    fn tick(&mut self, to: u16, now: Duration) -> Vec<Outgoing> {
         let now = now.saturating_sub(self.began);
         let (own, other, port) = (self.own, self.target.address, self.port);
         let packet = |offset: u16, content| {
             let flow = Flow { from: (own, port + offset), to: (other, to) };
-            Out::Packet(packet::write(&flow, &content))
+            Outgoing::Packet(packet::write(&flow, &content))
         };
         let tcp = self.tcp.tick(now).map(|segment| packet(0, Content::Tcp(segment)));
         let udp = self.udp.tick(now).map(|data| packet(1, Content::Udp(data)));
         let full = self.full.tick(now).map(|data| packet(2, Content::Udp(data)));
         let node = self.node.as_mut().and_then(|node| node.tick(now));
-        let node = node.map(|data| Out::OfNode(other, data));
+        let node = node.map(|data| Outgoing::OfNode(other, data));
         [tcp, udp, full, node].into_iter().flatten().collect()
     }
 
@@ -195,12 +195,12 @@ impl Job {
         }
     }
 
-    fn found(&self) -> Option<Found> {
-        let node: Option<Option<Outcome>> = match &self.node {
+    fn found(&self) -> Option<TrialResult> {
+        let node: Option<Option<TrialOutcome>> = match &self.node {
             Some(node) => Some(Some(node.outcome()?.clone())),
             None => Some(None),
         };
-        Some(Found {
+        Some(TrialResult {
             to: self.target.node.clone(),
             address: self.target.address,
             tcp: self.tcp.outcome()?.clone(),
@@ -230,18 +230,22 @@ mod tests {
     }
 
     /// Both of them, with a path between that `passes` packets, until the first has nobody left to ask.
-    fn talk(one: &mut PodTalk, two: &mut PodTalk, passes: impl Fn(&[u8]) -> bool) -> Vec<Found> {
+    fn talk(
+        one: &mut PodTalk,
+        two: &mut PodTalk,
+        passes: impl Fn(&[u8]) -> bool,
+    ) -> Vec<TrialResult> {
         let (mut now, mut found) = (Duration::ZERO, Vec::new());
         while !one.is_idle() {
             for out in one.tick(now) {
                 match out {
-                    Out::Packet(packet) => {
+                    Outgoing::Packet(packet) => {
                         let answer = passes(&packet).then(|| two.receive(&packet, now)).flatten();
                         if let Some(answer) = answer.filter(|answer| passes(answer)) {
                             one.receive(&answer, now);
                         }
                     }
-                    Out::OfNode(to, data) => {
+                    Outgoing::OfNode(to, data) => {
                         let answer = crate::exchange::answer(&data, ip("10.5.1.0"));
                         one.receive_at_node(to, &answer.expect("an answer"), now);
                     }
@@ -260,7 +264,7 @@ mod tests {
         one.ask([target("10.5.2.254", vec![ip("10.5.1.0")]), target("fd00:2::254", vec![])]);
         let found = talk(&mut one, &mut two, |packet| packet.len() <= 1450);
         assert_eq!(found.len(), 2);
-        assert!(found.iter().all(Found::is_whole), "{found:?}");
+        assert!(found.iter().all(TrialResult::is_whole), "{found:?}");
         assert!(found[0].node.is_some() && found[1].node.is_none());
     }
 
@@ -269,9 +273,9 @@ mod tests {
         let (mut one, mut two) = (pod(&["10.5.1.254"]), pod(&["10.5.2.254"]));
         one.ask([target("10.5.2.254", vec![])]);
         let found = talk(&mut one, &mut two, |packet| packet.len() <= 1400).remove(0);
-        assert!(matches!(found.udp, Outcome::Passed(_)), "{found:?}");
-        assert!(matches!(found.full, Outcome::Failed(_)), "{found:?}");
-        assert!(matches!(found.tcp, Outcome::Failed(_)), "{found:?}");
+        assert!(matches!(found.udp, TrialOutcome::Passed(_)), "{found:?}");
+        assert!(matches!(found.full, TrialOutcome::Failed(_)), "{found:?}");
+        assert!(matches!(found.tcp, TrialOutcome::Failed(_)), "{found:?}");
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub fn confine(pods: Vec<Pod>, lease_nets: &BTreeSet<IpNet>) -> (Vec<Pod>, Vec<P
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct TestReport {
-    pub state: State,
+    pub state: TestState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
     /// The largest packet that pods of this node may send.
@@ -65,12 +65,12 @@ pub struct TestReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub found: Vec<Found>,
+    pub found: Vec<TrialResult>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum TestState {
     /// The pod is there.
     Ready,
     Testing,
@@ -83,43 +83,43 @@ pub enum State {
 /// What came of trying one other pod at one of its addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Found {
+pub struct TrialResult {
     /// The subnet of the other pod's node, as the request names it.
     pub to: String,
     pub address: IpAddr,
-    pub tcp: Outcome,
-    pub udp: Outcome,
+    pub tcp: TrialOutcome,
+    pub udp: TrialOutcome,
     /// A packet as large as pods may send.
-    pub full: Outcome,
+    pub full: TrialOutcome,
     /// From the node itself, at its address towards other nodes. Nothing where it has none of that family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<Outcome>,
+    pub node: Option<TrialOutcome>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
 }
 
-impl Found {
+impl TrialResult {
     /// Nothing was sent to this address, and why.
     pub fn untried(to: &str, address: IpAddr, why: &str) -> Self {
-        let failed = || Outcome::Failed(why.to_owned());
+        let failed = || TrialOutcome::Failed(why.to_owned());
         let (tcp, udp, full) = (failed(), failed(), failed());
         Self { to: to.to_owned(), address, tcp, udp, full, node: None, cause: None }
     }
 
     /// Each by its name.
-    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, &Outcome)> {
+    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, &TrialOutcome)> {
         let node = self.node.as_ref().map(|outcome| ("node", outcome));
         [("tcp", &self.tcp), ("udp", &self.udp), ("mtu", &self.full)].into_iter().chain(node)
     }
 
     pub fn is_whole(&self) -> bool {
-        self.outcomes().all(|(_, outcome)| matches!(outcome, Outcome::Passed(_)))
+        self.outcomes().all(|(_, outcome)| matches!(outcome, TrialOutcome::Passed(_)))
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum TrialOutcome {
     /// After so many microseconds.
     Passed(u64),
     /// What was seen instead.

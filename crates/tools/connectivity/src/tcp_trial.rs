@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::exchange;
 use crate::packet::{Flow, Segment};
-use crate::protocol::Outcome;
+use crate::protocol::TrialOutcome;
 use crate::udp_trial::{TRIAL_TIMEOUT, judge, no_answer};
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
@@ -32,7 +32,7 @@ pub(crate) struct TcpTrial {
     answered: u32,
     next: Duration,
     complaint: Option<String>,
-    outcome: Option<Outcome>,
+    outcome: Option<TrialOutcome>,
     ended: bool,
 }
 
@@ -66,7 +66,7 @@ impl TcpTrial {
                     format!("connected, but {} bytes do not come back", self.size)
                 }
             };
-            self.outcome = Some(Outcome::Failed(why));
+            self.outcome = Some(TrialOutcome::Failed(why));
             return self.tick(now);
         }
         if now < self.next {
@@ -99,7 +99,7 @@ impl TcpTrial {
                 self.answered += 1;
                 self.next = Duration::ZERO;
                 let judged = judge(seen, &self.from, now);
-                if self.answered == QUESTIONS || matches!(judged, Outcome::Failed(_)) {
+                if self.answered == QUESTIONS || matches!(judged, TrialOutcome::Failed(_)) {
                     self.outcome = Some(judged);
                 }
             }
@@ -111,7 +111,7 @@ impl TcpTrial {
         self.complaint = Some(words.to_owned());
     }
 
-    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+    pub(crate) fn outcome(&self) -> Option<&TrialOutcome> {
         self.outcome.as_ref()
     }
 
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     /// One that loses what `lost` says, counted over both directions.
-    fn talk(lost: impl Fn(u32) -> bool, size: usize) -> Outcome {
+    fn talk(lost: impl Fn(u32) -> bool, size: usize) -> TrialOutcome {
         let from: IpAddr = "10.5.1.254".parse().expect("an address");
         let to: IpAddr = "10.5.2.254".parse().expect("an address");
         let flow = Flow { from: (from, 9000), to: (to, 8476) };
@@ -223,20 +223,20 @@ mod tests {
 
     #[test]
     fn a_connection_carries_what_is_asked_and_answered() {
-        assert_eq!(talk(|_| false, 1400), Outcome::Passed(0));
+        assert_eq!(talk(|_| false, 1400), TrialOutcome::Passed(0));
     }
 
     #[test]
     fn what_is_lost_on_the_way_is_sent_again() {
         let outcome = talk(|count| count % 4 == 0, 1400);
-        assert!(matches!(outcome, Outcome::Passed(_)), "{outcome:?}");
+        assert!(matches!(outcome, TrialOutcome::Passed(_)), "{outcome:?}");
     }
 
     #[test]
     fn a_connection_that_is_not_made_is_told_from_one_over_which_nothing_comes_back() {
-        let Outcome::Failed(why) = talk(|_| true, 1400) else { panic!("it failed") };
+        let TrialOutcome::Failed(why) = talk(|_| true, 1400) else { panic!("it failed") };
         assert!(why.contains("no answer"), "{why}");
-        let Outcome::Failed(why) = talk(|count| count > 2, 1400) else { panic!("it failed") };
+        let TrialOutcome::Failed(why) = talk(|count| count > 2, 1400) else { panic!("it failed") };
         assert!(why.contains("1400 bytes do not come back"), "{why}");
     }
 }

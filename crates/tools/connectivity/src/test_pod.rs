@@ -11,8 +11,8 @@ use flannel_lease::Subnet;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::in_kernel::PodInKernel;
-use crate::pod::{Out, PodTalk, Target};
-use crate::protocol::{Found, Pod};
+use crate::pod::{Outgoing, PodTalk, Target};
+use crate::protocol::{Pod, TrialResult};
 
 /// How often it is looked whether something is to be said again.
 const TICK: Duration = Duration::from_millis(20);
@@ -35,9 +35,9 @@ pub struct PodPlan {
 
 /// What becomes of a test pod.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+pub enum PodEvent {
     Ready(Pod),
-    Found(Box<Found>),
+    Found(Box<TrialResult>),
     /// All that were to be tried have been.
     Done,
     /// There is none, and why.
@@ -48,9 +48,9 @@ pub enum News {
 pub struct TestPod(Worker<Vec<Pod>>);
 
 impl TestPod {
-    pub fn start(plan: PodPlan) -> io::Result<(Self, UnboundedReceiver<News>)> {
+    pub fn start(plan: PodPlan) -> io::Result<(Self, UnboundedReceiver<PodEvent>)> {
         let (news, told) = unbounded_channel();
-        let counted = Counted::new();
+        let counted = PodCount::new();
         let work = move || PodWork { pod: MadePod::make(plan, &news), news, _counted: counted };
         Ok((Self(Worker::start("test-pod", QUEUE, work)?), told))
     }
@@ -64,16 +64,16 @@ impl TestPod {
 /// How many have been started and are not gone.
 static STANDING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
-struct Counted;
+struct PodCount;
 
-impl Counted {
+impl PodCount {
     fn new() -> Self {
         *STANDING.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         Self
     }
 }
 
-impl Drop for Counted {
+impl Drop for PodCount {
     fn drop(&mut self) {
         *STANDING.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         STANDING.1.notify_all();
@@ -89,9 +89,9 @@ pub fn wait_until_gone() {
 struct PodWork {
     /// `None`: it could not be made.
     pod: Option<MadePod>,
-    news: UnboundedSender<News>,
+    news: UnboundedSender<PodEvent>,
     /// Dropped after the pod.
-    _counted: Counted,
+    _counted: PodCount,
 }
 
 struct MadePod {
@@ -131,9 +131,9 @@ impl Work for PodWork {
 }
 
 impl MadePod {
-    fn make(plan: PodPlan, news: &UnboundedSender<News>) -> Option<Self> {
+    fn make(plan: PodPlan, news: &UnboundedSender<PodEvent>) -> Option<Self> {
         let made = PodInKernel::make(&plan.subnet, plan.mtu);
-        let tell = |why: String| drop(news.send(News::Failed(why)));
+        let tell = |why: String| drop(news.send(PodEvent::Failed(why)));
         let pod = made.inspect_err(|error| tell(error.to_string())).ok()?;
         let addresses = pod.addresses().to_vec();
         let (mut v4, mut v6) = (None, None);
@@ -143,14 +143,14 @@ impl MadePod {
                 IpAddr::V6(ip) => v6 = Some(*ip),
             }
         }
-        let _ = news.send(News::Ready(Pod { node: plan.named.clone(), v4, v6 }));
+        let _ = news.send(PodEvent::Ready(Pod { node: plan.named.clone(), v4, v6 }));
         let talk = PodTalk::new(addresses, plan.port, plan.mtu, fastrand::Rng::new());
         let node = plan.underlay.iter().flatten().filter_map(|ip| open(&plan, *ip)).collect();
         Some(Self { plan, pod, talk, node, began: Instant::now(), asking: false })
     }
 
     /// Hears what has come, answers, says what is to be said again, and tells what was found.
-    fn talk(&mut self, news: &UnboundedSender<News>) {
+    fn talk(&mut self, news: &UnboundedSender<PodEvent>) {
         let Self { plan, pod, talk, node, began, asking } = self;
         let now = || began.elapsed();
         while let Some(packet) = pod.port.receive() {
@@ -166,8 +166,8 @@ impl MadePod {
         }
         for out in talk.tick(now()) {
             match out {
-                Out::Packet(packet) => pod.port.send(&packet),
-                Out::OfNode(to, data) => {
+                Outgoing::Packet(packet) => pod.port.send(&packet),
+                Outgoing::OfNode(to, data) => {
                     let of_family = |socket: &&UdpSocket| is_family(socket, to);
                     if let Some(socket) = node.iter().find(of_family) {
                         let _ = socket.send_to(&data, (to, plan.port));
@@ -176,11 +176,11 @@ impl MadePod {
             }
         }
         for found in talk.finished() {
-            let _ = news.send(News::Found(Box::new(found)));
+            let _ = news.send(PodEvent::Found(Box::new(found)));
         }
         if *asking && talk.is_idle() {
             *asking = false;
-            let _ = news.send(News::Done);
+            let _ = news.send(PodEvent::Done);
         }
     }
 }

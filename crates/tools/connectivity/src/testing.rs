@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::PORT;
 use crate::packet::{self, Content, Flow, Segment};
-use crate::pod::{Out, PodTalk, Target};
+use crate::pod::{Outgoing, PodTalk, Target};
 
 const TICK: Duration = Duration::from_millis(20);
 
@@ -40,7 +40,7 @@ impl AskingPod {
     pub fn tick(&mut self) -> Vec<Vec<u8>> {
         self.now += TICK;
         let sent = self.talk.tick(self.now).into_iter().map(|out| match out {
-            Out::Packet(bytes) | Out::OfNode(_, bytes) => bytes,
+            Outgoing::Packet(bytes) | Outgoing::OfNode(_, bytes) => bytes,
         });
         sent.collect()
     }

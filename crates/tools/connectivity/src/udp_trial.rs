@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::exchange;
-use crate::protocol::Outcome;
+use crate::protocol::TrialOutcome;
 
 /// When it is asked again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
@@ -20,7 +20,7 @@ pub(crate) struct UdpTrial {
     from: Vec<IpAddr>,
     next: Duration,
     complaint: Option<String>,
-    outcome: Option<Outcome>,
+    outcome: Option<TrialOutcome>,
 }
 
 impl UdpTrial {
@@ -42,7 +42,7 @@ impl UdpTrial {
             return None;
         }
         if now >= TRIAL_TIMEOUT {
-            self.outcome = Some(Outcome::Failed(no_answer(self.complaint.take())));
+            self.outcome = Some(TrialOutcome::Failed(no_answer(self.complaint.take())));
             return None;
         }
         if now < self.next {
@@ -65,7 +65,7 @@ impl UdpTrial {
         self.complaint = Some(words.to_owned());
     }
 
-    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+    pub(crate) fn outcome(&self) -> Option<&TrialOutcome> {
         self.outcome.as_ref()
     }
 }
@@ -75,12 +75,12 @@ pub(crate) fn no_answer(complaint: Option<String>) -> String {
 }
 
 /// It came back: whether it had come from where it should.
-pub(crate) fn judge(seen: IpAddr, from: &[IpAddr], after: Duration) -> Outcome {
+pub(crate) fn judge(seen: IpAddr, from: &[IpAddr], after: Duration) -> TrialOutcome {
     if from.contains(&seen) {
-        return Outcome::Passed(after.as_micros() as u64);
+        return TrialOutcome::Passed(after.as_micros() as u64);
     }
     let expected: Vec<String> = from.iter().map(ToString::to_string).collect();
-    Outcome::Failed(format!(
+    TrialOutcome::Failed(format!(
         "it arrives, but as if from {seen} instead of {}",
         expected.join(" or ")
     ))
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(trial.tick(RETRY_INTERVAL), Some(asked.clone()));
         let answer = exchange::answer(&asked, own()).expect("an answer");
         assert!(trial.receive(&answer, RETRY_INTERVAL));
-        assert_eq!(trial.outcome(), Some(&Outcome::Passed(250_000)));
+        assert_eq!(trial.outcome(), Some(&TrialOutcome::Passed(250_000)));
         assert_eq!(trial.tick(2 * RETRY_INTERVAL), None);
     }
 
@@ -114,7 +114,7 @@ mod tests {
         let asked = trial.tick(Duration::ZERO).expect("a question");
         let answer = exchange::answer(&asked, "10.5.1.0".parse().expect("an address"));
         assert!(trial.receive(&answer.expect("an answer"), RETRY_INTERVAL));
-        let Some(Outcome::Failed(why)) = trial.outcome() else { panic!("it failed") };
+        let Some(TrialOutcome::Failed(why)) = trial.outcome() else { panic!("it failed") };
         assert!(why.contains("10.5.1.0 instead of 10.5.1.254"), "{why}");
     }
 
@@ -124,6 +124,6 @@ mod tests {
         trial.tick(Duration::ZERO);
         trial.complain("10.0.0.1 says no");
         trial.tick(TRIAL_TIMEOUT);
-        assert_eq!(trial.outcome(), Some(&Outcome::Failed("10.0.0.1 says no".to_owned())));
+        assert_eq!(trial.outcome(), Some(&TrialOutcome::Failed("10.0.0.1 says no".to_owned())));
     }
 }

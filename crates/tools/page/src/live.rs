@@ -32,7 +32,7 @@ impl Live {
     pub(crate) async fn run(self, send: mpsc::Sender<Bytes>) {
         let Self { collector, shown, viewer: _viewer, still } = self;
         let mut changes = collector.changes();
-        let mut sent = Sent::default();
+        let mut sent = BrowserState::default();
         loop {
             if !still() {
                 return;
@@ -57,13 +57,13 @@ impl Live {
 
 /// What a browser has.
 #[derive(Default)]
-struct Sent {
+struct BrowserState {
     version: Option<u64>,
     parts: HashMap<&'static str, String>,
     cells: Option<Vec<Vec<i64>>>,
 }
 
-impl Sent {
+impl BrowserState {
     fn message(&mut self, collector: &Collector, shown: &PageView) -> Bytes {
         let picture = collector.picture();
         let mut parts = serde_json::Map::new();

@@ -7,7 +7,7 @@ use crate::mtu_search::MtuSearch;
 use crate::net::{Exchange, Question, ping};
 use crate::peers::{FamilyEvidence, Plan};
 use crate::responder::Way;
-use crate::verdict::{Answered, Asks, Evidence, Full, Outcome};
+use crate::verdict::{AskOutcome, Asks, Evidence, Full, ProbeAnswer};
 
 /// Time for an answer: more than there and back around the world.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(800);
@@ -17,12 +17,12 @@ const BURST_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for one of many answers, when it is known how long they take.
 const SHORT_ANSWER_TIMEOUT: Duration = Duration::from_millis(150);
 
-pub(crate) struct Examined {
+pub(crate) struct TurnResult {
     pub(crate) found: Vec<FamilyEvidence>,
     pub(crate) cookies: [u64; 4],
 }
 
-pub(crate) async fn examine(plan: Plan) -> Examined {
+pub(crate) async fn examine(plan: Plan) -> TurnResult {
     let mut turn = Examination { cookies: plan.cookies, plan, since: Instant::now() };
     let mut found = Vec::new();
     for family in turn.plan.families.clone() {
@@ -35,7 +35,7 @@ pub(crate) async fn examine(plan: Plan) -> Examined {
         let machine = turn.plan.target.machine;
         found.push(FamilyEvidence { family, evidence: Evidence { machine, ..evidence } });
     }
-    Examined { found, cookies: turn.cookies }
+    TurnResult { found, cookies: turn.cookies }
 }
 
 struct Examination {
@@ -51,7 +51,7 @@ impl Examination {
         let first = exchange.ask(&self.small(false)).await;
         self.cookies[slot(Way::Overlay, family)] = exchange.cookie;
         match first {
-            Outcome::Answered(answered) => {
+            AskOutcome::Answered(answered) => {
                 let full = self.full(&mut exchange, answered.latency).await;
                 let beside = match full {
                     Some(Full::Passes) => self.beside(family).await,
@@ -60,7 +60,7 @@ impl Examination {
                 let small = self.ask_more(family, &mut exchange, answered).await;
                 Evidence { overlay: Some(first), full, beside, ..small }
             }
-            Outcome::Silent => {
+            AskOutcome::Silent => {
                 let mut found = self.diagnose(family, over, exchange.cookie).await;
                 // It was one of many, or of some: how many are lost is found out at once.
                 if found.overlay.as_ref().is_some_and(is_answered) {
@@ -107,7 +107,12 @@ impl Examination {
     }
 
     /// What is known of small asks after the first was answered: of many, if some were lost lately or this one took long.
-    async fn ask_more(&self, family: usize, exchange: &mut Exchange, first: Answered) -> Evidence {
+    async fn ask_more(
+        &self,
+        family: usize,
+        exchange: &mut Exchange,
+        first: ProbeAnswer,
+    ) -> Evidence {
         let (mut asks, mut shortest) = (Asks { asked: 1, lost: 0 }, first.latency);
         let is_slow = |time: Duration| self.plan.shortest[family & 1].is_exceeded_by(time);
         if self.plan.counts_losses || is_slow(shortest) {
@@ -130,7 +135,7 @@ impl Examination {
         for _ in 0..BURST {
             tokio::time::sleep(BURST_INTERVAL).await;
             let answer = match exchange.ask(&self.small(false)).await {
-                Outcome::Answered(answered) => Some(answered.latency),
+                AskOutcome::Answered(answered) => Some(answered.latency),
                 _ => None,
             };
             asks += Asks { asked: 1, lost: answer.is_none().into() };
@@ -150,7 +155,7 @@ impl Examination {
         let answer = exchange.ask(&self.small(false)).await;
         self.cookies[slot(Way::Underlay, family)] = exchange.cookie;
         // A node behind a NAT may not be reachable this way, and that is not a fault.
-        let Outcome::Answered(answered) = answer else { return None };
+        let AskOutcome::Answered(answered) = answer else { return None };
         let own = &self.plan.own;
         self.largest(&mut exchange, answered.latency, own.mtu + own.overhead).await
     }
@@ -164,13 +169,13 @@ impl Examination {
         let small = self.small(false);
         let mut answer = exchange.ask(&small).await;
         let mut underlay_ping = None;
-        if answer == Outcome::Silent {
+        if answer == AskOutcome::Silent {
             let pinged;
             (answer, pinged) = tokio::join!(exchange.ask(&small), self.ping(under));
             underlay_ping = pinged;
         }
         self.cookies[at] = exchange.cookie;
-        let Outcome::Answered(answered) = answer else {
+        let AskOutcome::Answered(answered) = answer else {
             return Evidence { underlay: Some(answer), underlay_ping, ..Evidence::default() };
         };
         let full = self.full(&mut exchange, answered.latency).await;
@@ -195,9 +200,9 @@ impl Examination {
         latency: Duration,
         largest: u32,
     ) -> Option<Full> {
-        let patience = (latency * 8).clamp(SHORT_ANSWER_TIMEOUT, ANSWER_TIMEOUT);
-        for patience in [patience, ANSWER_TIMEOUT] {
-            if is_answered(&exchange.ask(&self.of(largest, patience)).await) {
+        let timeout = (latency * 8).clamp(SHORT_ANSWER_TIMEOUT, ANSWER_TIMEOUT);
+        for timeout in [timeout, ANSWER_TIMEOUT] {
+            if is_answered(&exchange.ask(&self.of(largest, timeout)).await) {
                 return Some(Full::Passes);
             }
         }
@@ -208,7 +213,7 @@ impl Examination {
             // What is lost once may be chance.
             for _ in 0..2 {
                 has_passed |=
-                    !has_passed && is_answered(&exchange.ask(&self.of(size, patience)).await);
+                    !has_passed && is_answered(&exchange.ask(&self.of(size, timeout)).await);
             }
             search.tell(size, has_passed);
         }
@@ -238,8 +243,8 @@ impl Examination {
         Question { plain, ..self.of(self.least(), ANSWER_TIMEOUT) }
     }
 
-    fn of(&self, size: u32, patience: Duration) -> Question {
-        Question { size, plain: false, patience, since: self.since }
+    fn of(&self, size: u32, timeout: Duration) -> Question {
+        Question { size, plain: false, timeout, since: self.since }
     }
 
     /// The smallest packet that an ask makes, in the family that needs more.
@@ -255,8 +260,8 @@ async fn if_some<T>(future: Option<impl Future<Output = T>>) -> Option<T> {
     }
 }
 
-fn is_answered(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Answered(_))
+fn is_answered(outcome: &AskOutcome) -> bool {
+    matches!(outcome, AskOutcome::Answered(_))
 }
 
 fn slot(way: Way, family: usize) -> usize {

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::round_trip::ShortestRoundTrip;
 use crate::schedule::{Costs, Schedule, Turn};
-use crate::verdict::{Asks, Evidence, Full, Outcome, ProbeVerdict};
+use crate::verdict::{AskOutcome, Asks, Evidence, Full, ProbeVerdict};
 use crate::wire::Standing;
 
 pub type SharedPeers = Arc<Mutex<Peers>>;
@@ -460,7 +460,7 @@ impl Peer {
             (other, ..) => other,
         };
         let answered = evidence.overlay.as_ref().or(evidence.underlay.as_ref());
-        if let Some(Outcome::Answered(answered)) = answered {
+        if let Some(AskOutcome::Answered(answered)) = answered {
             self.latency = Some(answered.latency);
         }
         match evidence.full {

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::examine::{Examined, examine};
+use crate::examine::{TurnResult, examine};
 use crate::finding::finding;
 use crate::net::Listeners;
 use crate::peers::{IncompletePeers, Peers, ProbingNode, SharedPeers, Target, VerdictChange};
@@ -97,7 +97,7 @@ impl Prober {
 
     /// Goes on until it is dropped.
     pub async fn run(self) -> std::convert::Infallible {
-        let mut turns: JoinSet<(IpNet, Examined)> = JoinSet::new();
+        let mut turns: JoinSet<(IpNet, TurnResult)> = JoinSet::new();
         let mut talk = Talk::default();
         loop {
             let begun = self.peers().turns(self.now());
@@ -117,8 +117,8 @@ impl Prober {
         }
     }
 
-    fn conclude(&self, subnet: &IpNet, examined: Examined, talk: &mut Talk) {
-        let Examined { found, cookies } = examined;
+    fn conclude(&self, subnet: &IpNet, examined: TurnResult, talk: &mut Talk) {
+        let TurnResult { found, cookies } = examined;
         let (now, mut rng) = (self.now(), fastrand::Rng::new());
         let mut peers = self.peers();
         let news = peers.conclude(subnet, cookies, found, now, &mut rng);

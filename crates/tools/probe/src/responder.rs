@@ -35,7 +35,7 @@ pub trait Directory {
 
 /// A reply, and whether it is to be sent without a checksum.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct Response {
     pub reply: Reply,
     pub plain: bool,
 }
@@ -53,7 +53,7 @@ pub fn answer(
     now: Duration,
     cookies: &Cookies,
     directory: &mut impl Directory,
-) -> Option<Sent> {
+) -> Option<Response> {
     let Ask { nonce, cookie, subnet, about_v6, plain, fits } = Ask::read(bytes)?;
     if way == Way::Overlay && !plain {
         // Without a cookie too: where answers do not arrive, none is ever told back. The address that it comes from
@@ -62,7 +62,7 @@ pub fn answer(
     }
     if !cookies.is_good(cookie, from, now) {
         let reply = Reply::Challenge { nonce, cookie: cookies.give(from, now) };
-        return Some(Sent { reply, plain });
+        return Some(Response { reply, plain });
     }
     if way == Way::Overlay && !plain {
         directory.note_fits(&subnet, from, about_v6, fits);
@@ -74,7 +74,7 @@ pub fn answer(
         size: u16::try_from(bytes.len()).unwrap_or(u16::MAX),
         machine: directory.machine(),
     };
-    Some(Sent { reply: Reply::Answer(answer), plain })
+    Some(Response { reply: Reply::Answer(answer), plain })
 }
 
 #[cfg(test)]

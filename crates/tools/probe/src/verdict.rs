@@ -10,8 +10,8 @@ use crate::wire::Standing;
 
 /// What became of one ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Answered(Answered),
+pub enum AskOutcome {
+    Answered(ProbeAnswer),
     /// The host says that nobody listens there.
     Refused,
     Silent,
@@ -20,7 +20,7 @@ pub enum Outcome {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct ProbeAnswer {
     pub latency: Duration,
     pub standing: Standing,
     /// An ask of this very turn has come to the peer through the overlay, with a checksum.
@@ -33,12 +33,12 @@ pub struct Answered {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// `None` where there is no tunnel, and the underlay carries pods' packets as they are.
-    pub overlay: Option<Outcome>,
+    pub overlay: Option<AskOutcome>,
     /// Through the overlay without a checksum.
-    pub plain: Option<Outcome>,
+    pub plain: Option<AskOutcome>,
     /// Whether the peer's kernel has answered a ping through the overlay.
     pub overlay_ping: Option<bool>,
-    pub underlay: Option<Outcome>,
+    pub underlay: Option<AskOutcome>,
     pub underlay_ping: Option<bool>,
     /// What became of a packet of full size.
     pub full: Option<Full>,
@@ -125,7 +125,7 @@ pub enum Direction {
 impl Evidence {
     /// Whether who answered is not the machine of the lease. A node that tells no machine is not suspected: it has no
     /// machine id, or is older.
-    fn is_of_another(&self, answered: &Answered) -> bool {
+    fn is_of_another(&self, answered: &ProbeAnswer) -> bool {
         self.machine.zip(answered.machine).is_some_and(|(announced, answers)| announced != answers)
     }
 }
@@ -134,29 +134,31 @@ impl ProbeVerdict {
     pub fn of(evidence: &Evidence) -> Self {
         let Some(overlay) = &evidence.overlay else { return Self::without_tunnel(evidence) };
         match overlay {
-            Outcome::Answered(answered) if evidence.is_of_another(answered) => Self::AnotherMachine,
-            Outcome::Answered(_) => match (evidence.full, evidence.beside) {
+            AskOutcome::Answered(answered) if evidence.is_of_another(answered) => {
+                Self::AnotherMachine
+            }
+            AskOutcome::Answered(_) => match (evidence.full, evidence.beside) {
                 (Some(Full::Fits(fits)), _) => Self::MtuBlackHole { fits },
                 (Some(Full::Passes), Some(Full::Fits(carries))) => Self::Fragmented { carries },
                 _ => Self::Reached,
             },
             // That the answer of the peer's kernel came shows that packets go both ways.
-            Outcome::Refused => Self::DaemonDown { is_certain: true },
-            Outcome::Unsent(why) => Self::Unsent(why.clone()),
-            Outcome::Silent => Self::of_silence(evidence),
+            AskOutcome::Refused => Self::DaemonDown { is_certain: true },
+            AskOutcome::Unsent(why) => Self::Unsent(why.clone()),
+            AskOutcome::Silent => Self::of_silence(evidence),
         }
     }
 
     fn of_silence(evidence: &Evidence) -> Self {
-        if let Some(Outcome::Answered(plain)) = &evidence.plain {
+        if let Some(AskOutcome::Answered(plain)) = &evidence.plain {
             return if plain.has_heard { Self::ChecksumThere } else { Self::ChecksumHere };
         }
         let pinged = evidence.overlay_ping == Some(true);
         match &evidence.underlay {
-            Some(Outcome::Answered(_)) if pinged => Self::ProbesFiltered,
-            Some(Outcome::Refused) if pinged => Self::DaemonDown { is_certain: true },
+            Some(AskOutcome::Answered(_)) if pinged => Self::ProbesFiltered,
+            Some(AskOutcome::Refused) if pinged => Self::DaemonDown { is_certain: true },
             _ if pinged => Self::DaemonDown { is_certain: false },
-            Some(Outcome::Answered(answered)) => match answered.standing {
+            Some(AskOutcome::Answered(answered)) => match answered.standing {
                 // It may be about to: what is missing is told of only if nothing passes.
                 Standing::Unknown | Standing::Unusable | Standing::Incomplete => {
                     Self::EntriesMissingThere(answered.standing)
@@ -164,7 +166,7 @@ impl ProbeVerdict {
                 Standing::Programmed if answered.has_heard => Self::TunnelBlocked(Direction::Back),
                 Standing::Programmed => Self::TunnelBlocked(Direction::There),
             },
-            Some(Outcome::Refused) => Self::TunnelBlocked(Direction::Unknown),
+            Some(AskOutcome::Refused) => Self::TunnelBlocked(Direction::Unknown),
             _ if evidence.underlay_ping == Some(true) => Self::TunnelBlocked(Direction::Unknown),
             _ => Self::UnderlayCut,
         }
@@ -172,13 +174,13 @@ impl ProbeVerdict {
 
     fn without_tunnel(evidence: &Evidence) -> Self {
         match &evidence.underlay {
-            Some(Outcome::Answered(answered)) => match (answered.standing, evidence.full) {
+            Some(AskOutcome::Answered(answered)) => match (answered.standing, evidence.full) {
                 (Standing::Programmed, Some(Full::Fits(fits))) => Self::MtuBlackHole { fits },
                 (Standing::Programmed, _) => Self::Reached,
                 (missing, _) => Self::EntriesMissingThere(missing),
             },
-            Some(Outcome::Refused) => Self::DaemonDown { is_certain: true },
-            Some(Outcome::Unsent(why)) => Self::Unsent(why.clone()),
+            Some(AskOutcome::Refused) => Self::DaemonDown { is_certain: true },
+            Some(AskOutcome::Unsent(why)) => Self::Unsent(why.clone()),
             _ if evidence.underlay_ping == Some(true) => Self::DaemonDown { is_certain: false },
             _ => Self::UnderlayCut,
         }
@@ -229,17 +231,17 @@ impl ProbeVerdict {
 mod tests {
     use super::*;
 
-    fn answered(standing: Standing, has_heard: bool) -> Option<Outcome> {
+    fn answered(standing: Standing, has_heard: bool) -> Option<AskOutcome> {
         let (latency, machine) = (Duration::ZERO, None);
-        Some(Outcome::Answered(Answered { latency, standing, has_heard, machine }))
+        Some(AskOutcome::Answered(ProbeAnswer { latency, standing, has_heard, machine }))
     }
 
     fn silent() -> Evidence {
         Evidence {
-            overlay: Some(Outcome::Silent),
-            plain: Some(Outcome::Silent),
+            overlay: Some(AskOutcome::Silent),
+            plain: Some(AskOutcome::Silent),
             overlay_ping: Some(false),
-            underlay: Some(Outcome::Silent),
+            underlay: Some(AskOutcome::Silent),
             underlay_ping: Some(false),
             full: None,
             beside: None,
@@ -254,8 +256,8 @@ mod tests {
         let answers = |machine: u64| {
             let machine = NonZeroU64::new(machine);
             let (latency, standing) = (Duration::ZERO, Standing::Programmed);
-            let answered = Answered { latency, standing, has_heard: true, machine };
-            let overlay = Some(Outcome::Answered(answered));
+            let answered = ProbeAnswer { latency, standing, has_heard: true, machine };
+            let overlay = Some(AskOutcome::Answered(answered));
             ProbeVerdict::of(&Evidence {
                 overlay,
                 machine: NonZeroU64::new(7),
@@ -283,12 +285,12 @@ mod tests {
     #[test]
     fn a_peer_whose_kernel_answers_is_never_called_away() {
         let programmed = || answered(Standing::Programmed, false);
-        let refused = Evidence { overlay: Some(Outcome::Refused), ..silent() };
+        let refused = Evidence { overlay: Some(AskOutcome::Refused), ..silent() };
         assert_eq!(ProbeVerdict::of(&refused), ProbeVerdict::DaemonDown { is_certain: true });
         let pinged = |underlay| Evidence { overlay_ping: Some(true), underlay, ..silent() };
         for (underlay, verdict) in [
-            (Some(Outcome::Refused), ProbeVerdict::DaemonDown { is_certain: true }),
-            (Some(Outcome::Silent), ProbeVerdict::DaemonDown { is_certain: false }),
+            (Some(AskOutcome::Refused), ProbeVerdict::DaemonDown { is_certain: true }),
+            (Some(AskOutcome::Silent), ProbeVerdict::DaemonDown { is_certain: false }),
             (None, ProbeVerdict::DaemonDown { is_certain: false }),
             (programmed(), ProbeVerdict::ProbesFiltered),
         ] {
@@ -317,9 +319,9 @@ mod tests {
         assert_eq!(ProbeVerdict::of(&silent()), ProbeVerdict::UnderlayCut);
         let pinged = Evidence { underlay_ping: Some(true), ..silent() };
         assert_eq!(ProbeVerdict::of(&pinged), ProbeVerdict::TunnelBlocked(Direction::Unknown));
-        let refused = Evidence { underlay: Some(Outcome::Refused), ..silent() };
+        let refused = Evidence { underlay: Some(AskOutcome::Refused), ..silent() };
         assert_eq!(ProbeVerdict::of(&refused), ProbeVerdict::TunnelBlocked(Direction::Unknown));
-        let unsent = Evidence { overlay: Some(Outcome::Unsent("no route".into())), ..silent() };
+        let unsent = Evidence { overlay: Some(AskOutcome::Unsent("no route".into())), ..silent() };
         assert_eq!(ProbeVerdict::of(&unsent), ProbeVerdict::Unsent("no route".into()));
     }
 
@@ -345,8 +347,8 @@ mod tests {
         let missing = ProbeVerdict::EntriesMissingThere(Standing::Unknown);
         assert_eq!(on(answered(Standing::Unknown, false), None), missing);
         let down = |is_certain| ProbeVerdict::DaemonDown { is_certain };
-        assert_eq!(on(Some(Outcome::Refused), None), down(true));
-        assert_eq!(on(Some(Outcome::Silent), Some(true)), down(false));
-        assert_eq!(on(Some(Outcome::Silent), Some(false)), ProbeVerdict::UnderlayCut);
+        assert_eq!(on(Some(AskOutcome::Refused), None), down(true));
+        assert_eq!(on(Some(AskOutcome::Silent), Some(true)), down(false));
+        assert_eq!(on(Some(AskOutcome::Silent), Some(false)), ProbeVerdict::UnderlayCut);
     }
 }

@@ -14,7 +14,7 @@ use flannel_entries::facts::{Facts, Interface};
 use flannel_lease::{Lease, LeaseAttrs, Subnet};
 use flannel_link::{AddressQuestion, AnswerTiming};
 use flannel_probe::ask_once;
-use flannel_probe::verdict::Outcome;
+use flannel_probe::verdict::AskOutcome;
 use ipnet::IpNet;
 
 use super::identity::{address, own_addresses};
@@ -132,8 +132,8 @@ async fn answers_elsewhere(
     };
     let to = SocketAddr::new(ip, port.get());
     match ask_once(from?, to, known_by(&lease.subnet)?).await {
-        Outcome::Answered(_) => Some(format!("its flanneld answers at {to}")),
-        Outcome::Refused | Outcome::Silent | Outcome::Unsent(_) => None,
+        AskOutcome::Answered(_) => Some(format!("its flanneld answers at {to}")),
+        AskOutcome::Refused | AskOutcome::Silent | AskOutcome::Unsent(_) => None,
     }
 }
 

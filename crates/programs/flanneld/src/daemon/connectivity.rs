@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use flannel_connectivity::cause::{self, Probed};
-use flannel_connectivity::protocol::{self, Cause, Found, State, TestReport};
-use flannel_connectivity::{News, PodPlan, TestPod};
+use flannel_connectivity::cause::{self, ProbeFinding};
+use flannel_connectivity::protocol::{self, Cause, TestReport, TestState, TrialResult};
+use flannel_connectivity::{PodEvent, PodPlan, TestPod};
 use flannel_lease::Subnet;
 use flannel_probe::finding::finding;
 use flannel_probe::{PeerReachability, Prober};
@@ -30,7 +30,7 @@ pub(super) async fn run(mut request: NodeRequest) {
     let (Some(node), Some(wanted)) = (node, read(&body)) else {
         return request.answer(&failed("the request cannot be understood")).await;
     };
-    let mut report = TestReport { mtu: node.mtu, ..empty(State::Ready) };
+    let mut report = TestReport { mtu: node.mtu, ..empty(TestState::Ready) };
     let (pod, mut news) = match TestPod::start(plan(&request, &node, wanted.port)) {
         Ok(started) => started,
         Err(error) => {
@@ -52,13 +52,13 @@ pub(super) async fn run(mut request: NodeRequest) {
                     tried.clone_from(&pods);
                     tried_since = SystemTime::now();
                     let (pods, refused) = protocol::confine(pods, &request.context.lease_nets().await);
-                    (report.state, report.found) = (State::Testing, untried(&refused));
+                    (report.state, report.found) = (TestState::Testing, untried(&refused));
                     pod.try_all(pods).await;
                 }
             }
             Some(heard) = news.recv() => {
-                let is_found = matches!(heard, News::Found(_));
-                if heard == News::Done {
+                let is_found = matches!(heard, PodEvent::Found(_));
+                if heard == PodEvent::Done {
                     ask_the_probes(&mut report, &request, wanted.port, tried_since).await;
                 }
                 take(&mut report, heard, &request, wanted.port);
@@ -72,22 +72,22 @@ pub(super) async fn run(mut request: NodeRequest) {
 }
 
 /// Results for pods that are not where a pod of this network can be, as far as this node knows.
-fn untried(refused: &[protocol::Pod]) -> Vec<Found> {
+fn untried(refused: &[protocol::Pod]) -> Vec<TrialResult> {
     let why = "this node knows no lease with this address: it sends nothing there";
     let each = refused.iter().flat_map(|pod| pod.addresses().map(|ip| (&pod.node, ip)));
-    each.map(|(node, ip)| Found::untried(node, ip, why)).collect()
+    each.map(|(node, ip)| TrialResult::untried(node, ip, why)).collect()
 }
 
 fn read(body: &Value) -> Option<protocol::TestRequest> {
     serde_json::from_value(body.clone()).ok()
 }
 
-fn empty(state: State) -> TestReport {
+fn empty(state: TestState) -> TestReport {
     TestReport { state, pod: None, mtu: 0, why: None, found: Vec::new() }
 }
 
 fn failed(why: &str) -> TestReport {
-    TestReport { why: Some(why.to_owned()), ..empty(State::Failed) }
+    TestReport { why: Some(why.to_owned()), ..empty(TestState::Failed) }
 }
 
 fn plan(request: &NodeRequest, node: &Arc<NodeNow>, port: u16) -> PodPlan {
@@ -101,18 +101,18 @@ fn plan(request: &NodeRequest, node: &Arc<NodeNow>, port: u16) -> PodPlan {
     }
 }
 
-fn take(report: &mut TestReport, news: News, request: &NodeRequest, port: u16) {
+fn take(report: &mut TestReport, news: PodEvent, request: &NodeRequest, port: u16) {
     match news {
-        News::Ready(pod) => report.pod = Some(pod),
-        News::Failed(why) => {
+        PodEvent::Ready(pod) => report.pod = Some(pod),
+        PodEvent::Failed(why) => {
             tracing::warn!("An operator asks for a test pod, but it cannot be made: {why}");
-            (report.state, report.why) = (State::Failed, Some(why));
+            (report.state, report.why) = (TestState::Failed, Some(why));
         }
-        News::Done => report.state = State::Done,
-        News::Found(found) => {
+        PodEvent::Done => report.state = TestState::Done,
+        PodEvent::Found(found) => {
             let probed = request.context.prober.as_ref().and_then(|prober| probed(prober, &found));
             let cause = cause::of(&found, probed, port);
-            report.found.push(Found { cause, ..*found });
+            report.found.push(TrialResult { cause, ..*found });
         }
     }
 }
@@ -145,18 +145,18 @@ async fn ask_the_probes(
 }
 
 /// What the probes say of the node of the other pod.
-fn probed(prober: &Prober, found: &Found) -> Option<Probed> {
+fn probed(prober: &Prober, found: &TrialResult) -> Option<ProbeFinding> {
     let key = peer_key(found)?;
     let peers = prober.peers();
     let (own, target) = (peers.own()?, peers.target(&key)?);
     let known = peers.known(&key)?;
     let Finding { layer, cause, fix, traffic_flows, .. } = finding(&known, own, &key, target)?;
     let cause = Cause { layer: layer.to_string(), why: cause, fix: Some(fix) };
-    Some(Probed { cause, flows: traffic_flows })
+    Some(ProbeFinding { cause, flows: traffic_flows })
 }
 
 /// How the probes name the node of the other pod.
-fn peer_key(found: &Found) -> Option<IpNet> {
+fn peer_key(found: &TrialResult) -> Option<IpNet> {
     let subnet: Subnet = found.to.parse().ok()?;
     known_by(&subnet)
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use flannel_probe::marked::request::{COUNTERS, DropCount, WatchReport, WatchRequest};
-use flannel_probe::marked::{Ended, LargePacket, Mark, Watch};
+use flannel_probe::marked::{LargePacket, Mark, Watch, WatchEnd};
 use flannel_trace::DropCounters;
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ async fn look(request: &mut NodeRequest, mark: Mark, large: Option<LargePacket>)
             return WatchReport::Failed(format!("it cannot look at its devices: {error}"));
         }
     };
-    let ended = EndsWhenDropped(Ended::default());
+    let ended = EndsWhenDropped(WatchEnd::default());
     let stop = ended.0.clone();
     let looking = tokio::task::spawn_blocking(move || watch.look(&stop, WATCH_TIMEOUT, None));
     // What is dropped is counted where the asker knows what to make of it.
@@ -71,7 +71,7 @@ async fn grown_since(before: DropCounters) -> Vec<DropCount> {
 }
 
 /// The thread that looks is not left behind by a request that is gone.
-struct EndsWhenDropped(Ended);
+struct EndsWhenDropped(WatchEnd);
 
 impl Drop for EndsWhenDropped {
     fn drop(&mut self) {

@@ -20,7 +20,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-pub use watch::{Ended, Watch, Watched};
+pub use watch::{Watch, WatchEnd, WatchResult};
 
 /// Bytes by which a packet is known wherever it is found in a frame.
 const MAGIC: [u8; 8] = *b"flannelT";

@@ -34,9 +34,9 @@ const MAX_REMEMBERED: usize = 4_096;
 
 /// Tells a watch that nobody waits for more.
 #[derive(Clone, Debug, Default)]
-pub struct Ended(Arc<AtomicBool>);
+pub struct WatchEnd(Arc<AtomicBool>);
 
-impl Ended {
+impl WatchEnd {
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -57,7 +57,7 @@ type Key = (i32, Packet, Direction, PacketSize, Option<(IpAddr, IpAddr)>);
 
 /// What a watch has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched {
+pub struct WatchResult {
     pub sightings: Vec<Sighting>,
     /// From a packet's first sighting on this node to the last of its answer, the median; of small and of large ones.
     pub round_trips: [Option<Duration>; 2],
@@ -100,10 +100,10 @@ impl Watch {
     /// long.
     pub fn look(
         self,
-        ended: &Ended,
+        ended: &WatchEnd,
         limit: Duration,
         quiet: Option<Duration>,
-    ) -> io::Result<Watched> {
+    ) -> io::Result<WatchResult> {
         let mut times: BTreeMap<u16, (Instant, Option<Instant>)> = BTreeMap::new();
         let mut until = Instant::now() + limit;
         let mut seen = SeenFrames::default();
@@ -146,7 +146,10 @@ impl Watch {
             took.sort();
             took.get(took.len() / 2).copied()
         });
-        Ok(Watched { sightings: seen.0.into_iter().filter_map(sighting).collect(), round_trips })
+        Ok(WatchResult {
+            sightings: seen.0.into_iter().filter_map(sighting).collect(),
+            round_trips,
+        })
     }
 
     /// `None` if nothing has come for a while.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 
 use super::{random_nonce, socket};
-use crate::verdict::{Answered, Outcome};
+use crate::verdict::{AskOutcome, ProbeAnswer};
 use crate::wire::{Ask, REPLY, Reply};
 
 /// Between two nodes, one way.
@@ -32,7 +32,7 @@ pub(crate) struct Question {
     pub(crate) size: u32,
     /// Without a checksum.
     pub(crate) plain: bool,
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     /// When the peer was first asked in this turn.
     pub(crate) since: Instant,
 }
@@ -41,31 +41,31 @@ pub(crate) struct Question {
 const SLACK: Duration = Duration::from_millis(50);
 
 impl Exchange {
-    pub(crate) async fn ask(&mut self, question: &Question) -> Outcome {
-        let asked = tokio::time::timeout(question.patience, self.try_ask(question)).await;
+    pub(crate) async fn ask(&mut self, question: &Question) -> AskOutcome {
+        let asked = tokio::time::timeout(question.timeout, self.try_ask(question)).await;
         match asked {
-            Err(_) => Outcome::Silent,
-            Ok(Ok(answered)) => Outcome::Answered(answered),
-            Ok(Err(Failed::Sending(error))) => Outcome::Unsent(in_words(&error)),
-            Ok(Err(Failed::Refused)) => Outcome::Refused,
-            Ok(Err(Failed::Lost)) => {
+            Err(_) => AskOutcome::Silent,
+            Ok(Ok(answered)) => AskOutcome::Answered(answered),
+            Ok(Err(AskError::Sending(error))) => AskOutcome::Unsent(in_words(&error)),
+            Ok(Err(AskError::Refused)) => AskOutcome::Refused,
+            Ok(Err(AskError::Lost)) => {
                 // A router on the way says that there is no way, or the kernel that nobody answers ARP.
-                Outcome::Silent
+                AskOutcome::Silent
             }
         }
     }
 
-    async fn try_ask(&mut self, question: &Question) -> Result<Answered, Failed> {
-        let socket = socket::asking(self.from).map_err(Failed::Sending)?;
+    async fn try_ask(&mut self, question: &Question) -> Result<ProbeAnswer, AskError> {
+        let socket = socket::asking(self.from).map_err(AskError::Sending)?;
         if question.plain {
-            socket::leave_out_checksums(&socket, true).map_err(Failed::Sending)?;
+            socket::leave_out_checksums(&socket, true).map_err(AskError::Sending)?;
         }
-        socket.connect(self.to).await.map_err(Failed::Sending)?;
+        socket.connect(self.to).await.map_err(AskError::Sending)?;
         // Twice at most: once for a cookie.
         let mut has_been_challenged = false;
         loop {
             let mut ask = Ask {
-                nonce: random_nonce().map_err(Failed::Sending)?,
+                nonce: random_nonce().map_err(AskError::Sending)?,
                 cookie: self.cookie,
                 subnet: self.subnet,
                 about_v6: self.about_v6,
@@ -79,22 +79,22 @@ impl Exchange {
                 Ok(_) => {}
                 // More than the device takes.
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                    return Err(Failed::Lost);
+                    return Err(AskError::Lost);
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Err(Failed::Refused);
+                    return Err(AskError::Refused);
                 }
-                Err(error) => return Err(Failed::Sending(error)),
+                Err(error) => return Err(AskError::Sending(error)),
             }
             match receive(&socket, &mut ask).await? {
                 Reply::Challenge { cookie, .. } if !has_been_challenged => {
                     has_been_challenged = true;
                     self.cookie = cookie;
                 }
-                Reply::Challenge { .. } => return Err(Failed::Lost),
+                Reply::Challenge { .. } => return Err(AskError::Lost),
                 Reply::Answer(answer) => {
                     let here = question.since.elapsed() + SLACK;
-                    return Ok(Answered {
+                    return Ok(ProbeAnswer {
                         latency: sent.elapsed(),
                         standing: answer.standing,
                         has_heard: answer.heard.is_some_and(|heard| heard <= here),
@@ -106,15 +106,15 @@ impl Exchange {
     }
 }
 
-async fn receive(socket: &tokio::net::UdpSocket, ask: &mut Ask) -> Result<Reply, Failed> {
+async fn receive(socket: &tokio::net::UdpSocket, ask: &mut Ask) -> Result<Reply, AskError> {
     let mut bytes = [0; REPLY + 1];
     loop {
         let length = match socket.recv(&mut bytes).await {
             Ok(length) => length,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return Err(Failed::Refused);
+                return Err(AskError::Refused);
             }
-            Err(_) => return Err(Failed::Lost),
+            Err(_) => return Err(AskError::Lost),
         };
         let reply = bytes.get(..length).and_then(Reply::read);
         if let Some(reply) = reply.filter(|reply| reply.nonce() == ask.nonce) {
@@ -123,7 +123,7 @@ async fn receive(socket: &tokio::net::UdpSocket, ask: &mut Ask) -> Result<Reply,
     }
 }
 
-enum Failed {
+enum AskError {
     Sending(io::Error),
     Refused,
     Lost,

@@ -1,4 +1,4 @@
-//! Answering: a socket for each address of this node that peers may ask at.
+//! Responder: a socket for each address of this node that peers may ask at.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -26,13 +26,13 @@ const MAX_DATAGRAM_LEN: usize = 65_535;
 /// The sockets of one process, for all its networks: they share the addresses of the underlay.
 pub struct Listeners {
     port: u16,
-    answering: Arc<Answering>,
+    answering: Arc<Responder>,
     open: Mutex<HashMap<SocketAddr, (Way, Task)>>,
     /// What each network wants.
     wanted: Mutex<HashMap<String, Vec<(SocketAddr, Way)>>>,
 }
 
-struct Answering {
+struct Responder {
     cookies: Cookies,
     started: Instant,
     networks: Mutex<HashMap<String, SharedPeers>>,
@@ -40,7 +40,7 @@ struct Answering {
 
 impl Listeners {
     pub fn new(port: u16) -> Self {
-        let answering = Answering {
+        let answering = Responder {
             cookies: Cookies::default(),
             started: Instant::now(),
             networks: Mutex::default(),
@@ -77,7 +77,7 @@ impl Listeners {
     }
 }
 
-async fn serve(at: SocketAddr, way: Way, answering: Arc<Answering>) {
+async fn serve(at: SocketAddr, way: Way, answering: Arc<Responder>) {
     let socket = open_patiently(at).await;
     let mut bytes = vec![0; MAX_DATAGRAM_LEN];
     let mut limits = AskLimits::default();
@@ -136,7 +136,7 @@ async fn open_patiently(at: SocketAddr) -> UdpSocket {
 }
 
 /// The directory of whichever network knows the one who asks.
-impl Directory for &Answering {
+impl Directory for &Responder {
     fn machine(&self) -> Option<NonZeroU64> {
         let networks = lock(&self.networks);
         networks.values().find_map(|peers| lock(peers).own().and_then(|own| own.machine))

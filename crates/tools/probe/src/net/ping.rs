@@ -8,7 +8,7 @@ use flannel_link::{EchoReply, echo_request};
 use super::{random_nonce, socket};
 
 /// `None`: it could not be tried, for want of `CAP_NET_RAW` or of a way.
-pub(crate) async fn ping(from: SocketAddr, to: SocketAddr, patience: Duration) -> Option<bool> {
+pub(crate) async fn ping(from: SocketAddr, to: SocketAddr, timeout: Duration) -> Option<bool> {
     let socket = socket::pinging(from).ok()?;
     socket.connect(to).await.ok()?;
     let nonce = random_nonce().ok()?;
@@ -22,7 +22,7 @@ pub(crate) async fn ping(from: SocketAddr, to: SocketAddr, patience: Duration) -
             }
         }
     };
-    Some(tokio::time::timeout(patience, answered).await.unwrap_or(false))
+    Some(tokio::time::timeout(timeout, answered).await.unwrap_or(false))
 }
 
 fn echo(is_v6: bool, nonce: u64) -> Vec<u8> {

@@ -2,7 +2,7 @@ use flannel_backend::Stack;
 
 use super::*;
 use crate::round_trip::RoundTrips;
-use crate::verdict::{Answered, Direction};
+use crate::verdict::{Direction, ProbeAnswer};
 
 const NOW: Duration = Duration::from_secs(10);
 
@@ -46,17 +46,17 @@ fn peers(numbers: &[u8]) -> (Peers, fastrand::Rng) {
 }
 
 fn well() -> Evidence {
-    let answered = Answered {
+    let answered = ProbeAnswer {
         latency: Duration::from_millis(1),
         standing: Standing::Programmed,
         has_heard: true,
         machine: None,
     };
-    Evidence { overlay: Some(Outcome::Answered(answered)), ..Evidence::default() }
+    Evidence { overlay: Some(AskOutcome::Answered(answered)), ..Evidence::default() }
 }
 
 fn cut() -> Evidence {
-    Evidence { overlay: Some(Outcome::Silent), ..Evidence::default() }
+    Evidence { overlay: Some(AskOutcome::Silent), ..Evidence::default() }
 }
 
 fn find(peers: &mut Peers, evidence: Evidence) -> Option<VerdictChange> {
@@ -105,7 +105,7 @@ fn a_daemon_that_is_slow_is_not_called_down_at_once_and_one_that_is_gone_is() {
     let down = find(&mut slow, busy()).expect("it is sure now").known.verdict;
     assert_eq!(down, ProbeVerdict::DaemonDown { is_certain: false });
     let (mut gone, _) = peers(&[2]);
-    let refused = || Evidence { overlay: Some(Outcome::Refused), ..Evidence::default() };
+    let refused = || Evidence { overlay: Some(AskOutcome::Refused), ..Evidence::default() };
     find(&mut gone, refused());
     let down = find(&mut gone, refused()).expect("its kernel says so").known.verdict;
     assert_eq!(down, ProbeVerdict::DaemonDown { is_certain: true });

@@ -7,7 +7,7 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use flannel_common::{Family, OperatorCommands};
-use flannel_probe::verdict::Outcome;
+use flannel_probe::verdict::AskOutcome;
 use flannel_probe::{Standing, ask_once};
 use flannel_trace::Peer;
 use ipnet::IpNet;
@@ -30,8 +30,8 @@ struct AskedNode {
     /// On which it answers probes.
     port: Option<u16>,
     /// `None`: not asked, or that is not possible from here.
-    beside: Option<Outcome>,
-    through: Option<Outcome>,
+    beside: Option<AskOutcome>,
+    through: Option<AskOutcome>,
     /// Its host does not take what comes for the tunnel.
     refuses_tunnel: bool,
 }
@@ -94,7 +94,7 @@ async fn ask(ways: Ways) -> AskedNode {
     let at = |from, to| async move {
         let told = ask_once(from, SocketAddr::new(to, port?), subnet).await;
         // This node has no such address, or no way: that is told by others.
-        Some(told).filter(|told| !matches!(told, Outcome::Unsent(_)))
+        Some(told).filter(|told| !matches!(told, AskOutcome::Unsent(_)))
     };
     let through = async {
         let (from, to) = through?;
@@ -123,17 +123,17 @@ async fn is_refused(from: IpAddr, to: SocketAddr) -> io::Result<bool> {
 }
 
 fn judge(network: &Network, asked: &[AskedNode], commands: OperatorCommands) -> Vec<Finding> {
-    let answers = |outcome: &Option<Outcome>| matches!(outcome, Some(Outcome::Answered(_)));
+    let answers = |outcome: &Option<AskOutcome>| matches!(outcome, Some(AskOutcome::Answered(_)));
     let (mut refusing, mut lacking, mut blocked, mut silent) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for one in asked.iter().filter(|one| !answers(&one.through)) {
         match &one.beside {
             _ if one.refuses_tunnel => refusing.push(one),
-            Some(Outcome::Answered(_)) if one.through.is_none() => {}
-            Some(Outcome::Answered(beside)) if beside.standing == Standing::Programmed => {
+            Some(AskOutcome::Answered(_)) if one.through.is_none() => {}
+            Some(AskOutcome::Answered(beside)) if beside.standing == Standing::Programmed => {
                 blocked.push(one);
             }
-            Some(Outcome::Answered(beside)) => lacking.push((one, beside.standing)),
+            Some(AskOutcome::Answered(beside)) => lacking.push((one, beside.standing)),
             Some(_) => silent.push(one),
             None => {}
         }
@@ -205,7 +205,7 @@ fn names(asked: &[&AskedNode]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use flannel_probe::verdict::Answered;
+    use flannel_probe::verdict::ProbeAnswer;
 
     use super::*;
     use flannel_state::Severity;
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn what_is_closed_is_told_from_who_does_not_listen() {
         let answered_as = |standing| {
-            Some(Outcome::Answered(Answered {
+            Some(AskOutcome::Answered(ProbeAnswer {
                 latency: ANSWER_TIMEOUT,
                 standing,
                 has_heard: true,
@@ -229,7 +229,7 @@ mod tests {
                 OperatorCommands { in_pods: true, ..OperatorCommands::default() },
             )
         };
-        let silent = || Some(Outcome::Silent);
+        let silent = || Some(AskOutcome::Silent);
         assert_eq!(one(answered(), answered(), false), []);
         assert_eq!(one(answered(), None, false), [], "this node has no tunnel yet");
         assert_eq!(one(silent(), answered(), false), [], "probes alone are filtered");
@@ -264,7 +264,7 @@ mod tests {
             assert!(found.fix.contains("kubectl") && !found.fix.contains("systemctl"), "{found:?}");
         }
         found(
-            one(Some(Outcome::Refused), None, false),
+            one(Some(AskOutcome::Refused), None, false),
             Severity::Warning,
             "UDP port 8475 does not answer",
         );

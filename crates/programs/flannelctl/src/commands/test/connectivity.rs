@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use flannel_connectivity::protocol::{Pod, State, TestReport, TestRequest};
+use flannel_connectivity::protocol::{Pod, TestReport, TestRequest, TestState};
 use flannel_connectivity::{KIND, PORT};
 use flannel_lease::Lease;
 use flannel_store::{NodeAnswer, NodeRequest, OperatorStore, REQUEST_RENEWAL_INTERVAL, RequestId};
@@ -192,7 +192,8 @@ impl Test<'_> {
             let answers = self.answers().await?;
             let tried: usize = answers.iter().map(|(_, said)| said.found.len()).sum();
             self.progress.say(&format!("{pods} nodes try each other: {tried} tried"));
-            let ended = |said: &TestReport| matches!(said.state, State::Done | State::Failed);
+            let ended =
+                |said: &TestReport| matches!(said.state, TestState::Done | TestState::Failed);
             let done = answers.iter().all(|(_, said)| ended(said));
             if done || Instant::now() >= self.until {
                 return Ok(answers);

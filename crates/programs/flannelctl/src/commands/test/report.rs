@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flannel_connectivity::protocol::{Cause, Found, Outcome, State, TestReport};
+use flannel_connectivity::protocol::{Cause, TestReport, TestState, TrialOutcome, TrialResult};
 use flannel_store::NodeAnswer;
 use serde::Serialize;
 
@@ -209,7 +209,7 @@ fn node_report(node: &Node, said: Option<&TestReport>) -> NodeReport {
         None => {
             Some("its daemon does not answer: it runs the Go flannel, or is older than this test")
         }
-        Some(said) if said.state == State::Failed => {
+        Some(said) if said.state == TestState::Failed => {
             Some(said.why.as_deref().unwrap_or("it cannot make a test pod"))
         }
         Some(said) if said.found.is_empty() => {
@@ -226,10 +226,10 @@ fn node_report(node: &Node, said: Option<&TestReport>) -> NodeReport {
     }
 }
 
-fn pair(from: &str, to: String, found: &Found) -> PairReport {
-    let test = |(test, outcome): (&'static str, &Outcome)| match outcome {
-        Outcome::Passed(micros) => PairTest { test, micros: Some(*micros), failure: None },
-        Outcome::Failed(why) => PairTest { test, micros: None, failure: Some(why.clone()) },
+fn pair(from: &str, to: String, found: &TrialResult) -> PairReport {
+    let test = |(test, outcome): (&'static str, &TrialOutcome)| match outcome {
+        TrialOutcome::Passed(micros) => PairTest { test, micros: Some(*micros), failure: None },
+        TrialOutcome::Failed(why) => PairTest { test, micros: None, failure: Some(why.clone()) },
     };
     let cause = found.cause.as_ref();
     PairReport {
@@ -262,15 +262,15 @@ pub(super) mod tests {
         let chosen = Chosen { nodes, sample_of: Some(10) };
         let found = |to: u8, passes: bool| {
             let outcome = || match passes {
-                true => Outcome::Passed(310),
-                false => Outcome::Failed("no answer within 3 s".to_owned()),
+                true => TrialOutcome::Passed(310),
+                false => TrialOutcome::Failed("no answer within 3 s".to_owned()),
             };
             let cause = Cause {
                 layer: "tunnel".to_owned(),
                 why: "UDP port 8472 does not arrive there".to_owned(),
                 fix: Some("open <it>".to_owned()),
             };
-            Found {
+            TrialResult {
                 to: node(to).subnet.to_string(),
                 address: [10, 5, to, 254].into(),
                 tcp: outcome(),
@@ -280,9 +280,9 @@ pub(super) mod tests {
                 cause: (!passes).then_some(cause),
             }
         };
-        let said = |number: u8, found: Found| {
+        let said = |number: u8, found: TrialResult| {
             let said = TestReport {
-                state: State::Done,
+                state: TestState::Done,
                 pod: None,
                 mtu: 1450,
                 why: None,

@@ -11,8 +11,8 @@ use anyhow::Context as _;
 use flannel_common::Family;
 use flannel_probe::marked::request::{COUNTERS, DropCount, KIND, WatchReport, WatchRequest};
 use flannel_probe::marked::{
-    Devices, Direction, Ended, FIRST_LARGE, LargePacket, Mark, Packet, PacketSize, Place, Sighting,
-    Watch, Watched,
+    Devices, Direction, FIRST_LARGE, LargePacket, Mark, Packet, PacketSize, Place, Sighting, Watch,
+    WatchEnd, WatchResult,
 };
 use flannel_state::Layer;
 use flannel_store::OperatorStore;
@@ -119,8 +119,8 @@ async fn watched(
     store: anyhow::Result<Box<dyn OperatorStore>>,
     peer: &Peer,
     asked: WatchRequest,
-    send: impl Fn() -> anyhow::Result<(Watched, Vec<DropCount>)>,
-) -> anyhow::Result<((Watched, Vec<DropCount>), Result<Seen, String>)> {
+    send: impl Fn() -> anyhow::Result<(WatchResult, Vec<DropCount>)>,
+) -> anyhow::Result<((WatchResult, Vec<DropCount>), Result<Seen, String>)> {
     let mut here = None;
     let there = other_node::ask(store, peer, KIND, &asked, async |node| {
         let looks = |said| match said {
@@ -167,7 +167,7 @@ pub(super) fn listen(ends: &Ends<'_>, limit: Duration) -> anyhow::Result<(Live, 
         anyhow::bail!("neither pod is on another node: what is sent here is seen by --live alone")
     };
     let watch = open(Mark::between(ends.from.0, ends.to.0), ends.network, None)?;
-    let there = watch.look(&Ended::default(), limit, Some(QUIET_TIME))?.sightings;
+    let there = watch.look(&WatchEnd::default(), limit, Some(QUIET_TIME))?.sightings;
     let expected = passages::expected(Sender::Pod, far(ends.network, other));
     let passages = passages::passages(&expected, None, Some(&there), PacketSize::Small);
     let live = Live::new(other.0, passages);
@@ -221,10 +221,10 @@ fn send(
     sender: Sender,
     network: &Network,
     large: Option<LargePacket>,
-) -> anyhow::Result<(Watched, Vec<DropCount>)> {
+) -> anyhow::Result<(WatchResult, Vec<DropCount>)> {
     let before = DropCounters::read();
     let watch = open(mark, network, large)?;
-    let ended = Ended::default();
+    let ended = WatchEnd::default();
     let stop = ended.clone();
     let limit = LAST_ANSWER_GRACE * 30;
     let looking = std::thread::spawn(move || watch.look(&stop, limit, None));
