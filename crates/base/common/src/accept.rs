@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tracing::Instrument as _;
 
 use crate::OnceAMinute;
 
@@ -87,7 +88,7 @@ where
             }
         };
         let Some(connection) = connection else { continue };
-        let connection = connections.spawn(connection);
+        let connection = connections.spawn(connection.in_current_span());
         if let ConnectionLimit::CutOldest(most) = limit {
             oldest_first.retain(|connection| !connection.is_finished());
             if oldest_first.len() >= most

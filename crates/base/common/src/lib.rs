@@ -19,8 +19,11 @@ mod run_program;
 mod search_path;
 mod secret;
 mod shorten;
+pub mod simulation;
 #[cfg(feature = "worker")]
 mod task;
+#[cfg(feature = "worker")]
+mod tcp;
 #[cfg(feature = "wireguard")]
 mod wireguard_keys;
 #[cfg(feature = "worker")]
@@ -45,7 +48,9 @@ pub use search_path::SearchPath;
 pub use secret::Secret;
 pub use shorten::shorten;
 #[cfg(feature = "worker")]
-pub use task::{Task, send_if_changed, sleep_until, spawn_publisher, spawn_sender};
+pub use task::{Task, block, send_if_changed, sleep_until, spawn_publisher, spawn_sender};
+#[cfg(feature = "worker")]
+pub use tcp::{TcpListener, TcpStream};
 #[cfg(feature = "wireguard")]
 pub use wireguard_keys::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
 #[cfg(feature = "worker")]

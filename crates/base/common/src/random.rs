@@ -4,6 +4,8 @@ use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::simulation;
+
 /// # Errors
 /// The system has no randomness to give.
 pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
@@ -15,6 +17,10 @@ pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
 /// # Errors
 /// The system has no randomness to give.
 pub fn fill_with_random(bytes: &mut [u8]) -> io::Result<()> {
+    if let Some(world) = simulation::world() {
+        world.fill_with_random(bytes);
+        return Ok(());
+    }
     let mut filled = 0;
     // A signal may end a long one early.
     while filled < bytes.len() {

@@ -10,6 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
+use crate::simulation;
+
 /// Bytes kept of a program's standard error.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
 
@@ -29,6 +31,9 @@ pub fn run_program(
     limit: Duration,
     take: impl FnMut(&[u8]),
 ) -> io::Result<FinishedProgram> {
+    if simulation::world().is_some() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     // A process group of its own, so that its children can be killed with it.
     let command = command.process_group(0);
     let mut child =

@@ -9,6 +9,8 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use crate::simulation;
+
 /// A running task. It ends when this is dropped; awaiting it gives what it returns.
 #[must_use = "a task ends when it is dropped"]
 #[derive(Debug)]
@@ -99,6 +101,17 @@ fn run_until(
         }
     });
     task.detach();
+}
+
+/// Does what blocks on a thread for that, and waits for it.
+pub async fn block<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    if let Some(blocked) = simulation::world().map(|world| world.blocked()) {
+        blocked.await;
+        return Ok(work());
+    }
+    tokio::task::spawn_blocking(work).await
 }
 
 /// Publishes a value, unless it is the one that receivers have.

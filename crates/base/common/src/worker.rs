@@ -1,19 +1,20 @@
 //! A thread that owns a piece of state and does what blocks: netlink, programs, locks. Async code sends it commands
 //! through a bounded queue; it also wakes up when a descriptor is readable, and by time.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::Task;
+use crate::{Task, simulation, sleep_until};
 
 /// The work of a worker thread.
-pub trait Work {
+pub trait Work: Send + 'static {
     type Command: Send + 'static;
 
     fn carry_out(&mut self, command: Self::Command);
@@ -45,10 +46,13 @@ impl<C: Send + 'static> Worker<C> {
     /// Starts a thread. `make` runs in it, in the network namespace of the calling thread. Its log lines carry the
     /// span of the caller.
     pub fn start<W: Work<Command = C>>(
-        name: &str,
+        name: &'static str,
         queue: usize,
         make: impl FnOnce() -> W + Send + 'static,
     ) -> io::Result<Self> {
+        if simulation::world().is_some() {
+            return Ok(Self::start_task(name, queue, |queue| run_simulated(make(), queue)));
+        }
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (commands, queue) = mpsc::channel(queue);
         let span = tracing::Span::current();
@@ -81,10 +85,11 @@ impl<C: Send + 'static> Worker<C> {
     }
 
     /// Sends a command if there is room in the queue, without waiting.
-    pub fn try_send(&self, command: C) -> bool {
-        let sent = self.commands.as_ref().is_some_and(|queue| queue.try_send(command).is_ok());
+    pub fn try_send(&self, command: C) -> Result<(), TrySendError<C>> {
+        let Some(commands) = &self.commands else { return Err(TrySendError::Closed(command)) };
+        commands.try_send(command)?;
         self.ring();
-        sent
+        Ok(())
     }
 
     /// Sends a command and waits for its answer.
@@ -111,6 +116,12 @@ impl<C> Clone for Worker<C> {
     }
 }
 
+impl<C> fmt::Debug for Worker<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").finish_non_exhaustive()
+    }
+}
+
 impl<C> Drop for Worker<C> {
     fn drop(&mut self) {
         // The queue first, so that the woken worker finds it closed.
@@ -128,6 +139,32 @@ fn run<W: Work>(work: &mut W, mut queue: mpsc::Receiver<W::Command>, wake: &Owne
                 wait(work, wake);
             }
             Err(TryRecvError::Disconnected) => return,
+        }
+    }
+}
+
+/// The same in a simulation, where the worker is a task.
+async fn run_simulated<W: Work>(mut work: W, mut queue: mpsc::Receiver<W::Command>) {
+    loop {
+        match queue.try_recv() {
+            Ok(command) => {
+                work.carry_out(command);
+                continue;
+            }
+            Err(TryRecvError::Empty) => work.tick(),
+            Err(TryRecvError::Disconnected) => return,
+        }
+        let (next_wake, hears_kernel) = (work.next_wake(), !work.wake_on().is_empty());
+        let kernel_changed = simulation::world().map(|world| world.kernel_changed());
+        let Some(kernel_changed) = kernel_changed else { return };
+        tokio::select! {
+            biased;
+            command = queue.recv() => match command {
+                Some(command) => work.carry_out(command),
+                None => return,
+            },
+            () = kernel_changed, if hears_kernel => {}
+            () = sleep_until(next_wake) => {}
         }
     }
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use flannel_common::TcpStream;
 use http::header::{AUTHORIZATION, HOST, HeaderName, PROXY_AUTHORIZATION, USER_AGENT};
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
 use rustix::net::sockopt;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -46,8 +46,10 @@ impl Connection {
             None => why,
         };
         let tcp = reach(host, port, limits.connect).await.map_err(through)?;
-        let _ = tcp.set_nodelay(true);
-        set_keepalive(&tcp);
+        if let Some(socket) = tcp.socket() {
+            let _ = socket.set_nodelay(true);
+            set_keepalive(socket);
+        }
         if !server.tls {
             refuse_unencrypted_credentials(&target, &tcp)?;
             return Self::speak(target, tcp).await;
@@ -162,7 +164,7 @@ async fn reach(host: &str, port: u16, most: Duration) -> Result<TcpStream, Strin
 }
 
 /// Turns keepalive on. If the kernel cannot do that, the connection is still made.
-fn set_keepalive(tcp: &TcpStream) {
+fn set_keepalive(tcp: &tokio::net::TcpStream) {
     let _ = sockopt::set_socket_keepalive(tcp, true);
     let _ = sockopt::set_tcp_keepidle(tcp, KEEPALIVE_IDLE);
     let _ = sockopt::set_tcp_keepintvl(tcp, KEEPALIVE_PROBE);

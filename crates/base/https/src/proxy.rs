@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use flannel_common::Secret;
+use flannel_common::{Secret, TcpStream};
 use http::header::{HOST, PROXY_AUTHORIZATION};
 use http::{Method, Request, Uri};
 use http_body_util::Empty;
@@ -13,7 +13,6 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
-use tokio::net::TcpStream;
 
 use crate::server::Server;
 use crate::target::basic;

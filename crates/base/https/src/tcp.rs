@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use flannel_common::simulation;
 use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -13,7 +14,14 @@ use tokio::time::timeout;
 const LARGEST_SEGMENT: u32 = 536;
 
 /// Connects to one address.
-pub(crate) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) async fn connect(address: SocketAddr) -> io::Result<flannel_common::TcpStream> {
+    if let Some(connected) = simulation::world().map(|world| world.connect(address)) {
+        return Ok(flannel_common::TcpStream::Simulated(connected.await?));
+    }
+    Ok(flannel_common::TcpStream::Kernel(connect_socket(address).await?))
+}
+
+async fn connect_socket(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -29,7 +37,7 @@ pub async fn connect_to(host: &str, port: u16, most: Duration) -> io::Result<Tcp
     let each = most / u32::try_from(found.len().max(1)).unwrap_or(u32::MAX);
     let mut last = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
     for address in found {
-        match timeout(each, connect(address)).await {
+        match timeout(each, connect_socket(address)).await {
             Ok(Ok(stream)) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);

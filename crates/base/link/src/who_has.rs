@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use flannel_common::Mac;
+use flannel_common::{Mac, simulation};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -49,6 +49,9 @@ impl AnswerTiming {
 impl AddressQuestion {
     /// MAC addresses of those who answer, this node's own left out. Blocks for as long as `timing` says.
     pub fn ask(&self, timing: AnswerTiming) -> io::Result<Vec<Mac>> {
+        if let Some(world) = simulation::world() {
+            return Ok(world.who_has(self.link_index, self.address));
+        }
         let socket = match self.address {
             IpAddr::V4(_) => open_packet_socket(self.link_index, libc::ETH_P_ARP as u16, &[])?,
             IpAddr::V6(_) => {

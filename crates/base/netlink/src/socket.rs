@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use flannel_common::simulation::{self, NetlinkSocket};
 use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -29,7 +30,10 @@ pub enum Protocol {
 }
 
 pub struct Socket {
+    /// In a simulation nothing ever arrives at it.
     fd: OwnedFd,
+    /// Where messages go in a simulation.
+    simulated: Option<Box<dyn NetlinkSocket>>,
     port: OnceLock<u32>,
     buffer: Vec<u8>,
     answer_timeout: Duration,
@@ -38,6 +42,11 @@ pub struct Socket {
 impl Socket {
     /// In the network namespace of the calling thread.
     pub fn open(protocol: Protocol) -> io::Result<Self> {
+        if let Some(world) = simulation::world() {
+            let simulated = Some(world.open_netlink(protocol.number())?);
+            let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+            return Ok(Self { simulated, ..Self::unbounded(fd, ANSWER_TIMEOUT) });
+        }
         let fd = bound(protocol, 0)?;
         // Errors come with a sentence, and without the request that they are about. What an older
         // kernel lacks of these is done without.
@@ -60,12 +69,19 @@ impl Socket {
 
     pub(crate) fn over(fd: OwnedFd, answer_timeout: Duration) -> io::Result<Self> {
         set_socket_timeout(&fd, Timeout::Recv, Some(answer_timeout))?;
+        Ok(Self::unbounded(fd, answer_timeout))
+    }
+
+    fn unbounded(fd: OwnedFd, answer_timeout: Duration) -> Self {
         let buffer = vec![0; RECEIVE_BUFFER];
-        Ok(Self { fd, port: OnceLock::new(), buffer, answer_timeout })
+        Self { fd, simulated: None, port: OnceLock::new(), buffer, answer_timeout }
     }
 
     /// The kernel's name for this socket: what it writes into notifications of changes made by it.
     pub fn port(&self) -> u32 {
+        if let Some(simulated) = &self.simulated {
+            return simulated.port();
+        }
         // Asked for once, and only by those who want to know. A bound socket always has one.
         let ask = || SocketAddrNetlink::try_from(rustix::net::getsockname(&self.fd)?);
         *self.port.get_or_init(|| ask().map_or(0, |address| address.pid()))
@@ -82,6 +98,9 @@ impl Socket {
 
     /// How much the kernel may queue for us before it drops messages.
     pub fn set_receive_memory(&self, bytes: i32) -> io::Result<()> {
+        if self.simulated.is_some() {
+            return Ok(());
+        }
         // The forced form goes past net.core.rmem_max but needs CAP_NET_ADMIN of the initial user
         // namespace; without it the plain one does what it can.
         set(&self.fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
@@ -90,16 +109,25 @@ impl Socket {
 
     /// How much one `send` may hold.
     pub fn set_send_memory(&self, bytes: i32) -> io::Result<()> {
+        if self.simulated.is_some() {
+            return Ok(());
+        }
         set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
             .or_else(|_| set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes))
     }
 
     /// Hears what is announced to this group from now on.
     pub fn join(&self, group: u32) -> io::Result<()> {
+        if let Some(simulated) = &self.simulated {
+            return simulated.join(group);
+        }
         set(&self.fd, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group.cast_signed())
     }
 
     pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        if let Some(simulated) = &self.simulated {
+            return simulated.send(bytes);
+        }
         rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, bytes, SendFlags::empty()))?;
         Ok(())
     }
@@ -123,6 +151,10 @@ impl Socket {
     }
 
     fn receive_with(&mut self, flags: RecvFlags) -> Result<usize, Errno> {
+        if let Some(simulated) = &self.simulated {
+            let received = simulated.receive(&mut self.buffer);
+            return received.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        }
         let (len, _) =
             rustix::io::retry_on_intr(|| rustix::net::recv(&self.fd, &mut self.buffer[..], flags))?;
         Ok(len)
@@ -132,6 +164,17 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl Protocol {
+    fn number(self) -> i32 {
+        match self {
+            Self::Route => libc::NETLINK_ROUTE,
+            Self::Netfilter => libc::NETLINK_NETFILTER,
+            Self::Generic => libc::NETLINK_GENERIC,
+            Self::Xfrm => libc::NETLINK_XFRM,
+        }
     }
 }
 

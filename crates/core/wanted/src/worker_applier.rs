@@ -107,7 +107,7 @@ where
     /// Sends a command without waiting for its answer, if there is room in the queue.
     pub fn tell<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command<S, E, O, Q>) {
         if let Ok(Some(worker)) = self.worker(false) {
-            worker.try_send(command(oneshot::channel().0));
+            let _ = worker.try_send(command(oneshot::channel().0));
         }
     }
 

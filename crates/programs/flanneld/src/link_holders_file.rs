@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use flannel_common::Task;
+use flannel_common::{Task, block};
 use tokio::sync::watch;
 
 use crate::daemon::link_holders::{HolderMap, KEPT_HOLDERS};
@@ -74,8 +74,7 @@ impl LinkHoldersWriter {
         let task = Task::spawn("link-holders", async move {
             while written.changed().await.is_ok() {
                 let (file, holders) = (file.clone(), written.borrow_and_update().clone());
-                let write = tokio::task::spawn_blocking(move || file.write(&holders));
-                let _ = write.await;
+                let _ = block(move || file.write(&holders)).await;
             }
         });
         Self { latest, _task: task }

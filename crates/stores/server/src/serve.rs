@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::lease_state::{ClientMachine, Who};
-use flannel_common::{ConnectionLimit, accept_connections};
+use flannel_common::{ConnectionLimit, TcpListener, TcpStream, accept_connections};
 use flannel_https::certificate;
 use flannel_page::{Direct, NodeConnector, Page};
 use flannel_store::remote::{Listen, TlsFiles, TokenFile};
@@ -25,7 +25,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
@@ -102,7 +101,9 @@ impl Server {
         let tokens = tokens.transpose().map_err(BindError::Files)?;
         let failed = |source| BindError::Io { listen: listen.clone(), source };
         let listener = bind(&listen).await.map_err(failed)?;
-        rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
+        if let Some(socket) = listener.socket() {
+            rustix::net::listen(socket, BACKLOG).map_err(|error| failed(error.into()))?;
+        }
         let address = listener.local_addr().map_err(failed)?;
         let elsewhere = !plain(address.ip()).is_loopback();
         if !with_tls && elsewhere {
@@ -202,7 +203,7 @@ fn refuse_connection(stream: &TcpStream) {
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\nretry-after: 1\r\n\
          connection: close\r\ncontent-length: {length}\r\n\r\n{text}"
     );
-    let _ = stream.try_write(answer.as_bytes());
+    let _ = stream.socket().map(|socket| socket.try_write(answer.as_bytes()));
 }
 
 /// Longest queue of connections. After a restart all nodes come back at once, and a node that is refused waits for
@@ -229,6 +230,17 @@ fn own_names(listen: &Listen) -> Vec<String> {
 }
 
 async fn bind(listen: &Listen) -> io::Result<TcpListener> {
+    if let Listen::Address { host, port } = listen
+        && let Ok(ip) = host.parse()
+        && let Some(simulated) = TcpListener::simulated(SocketAddr::new(ip, *port))
+    {
+        return simulated;
+    }
+    bind_socket(listen).await.map(TcpListener::Kernel)
+}
+
+async fn bind_socket(listen: &Listen) -> io::Result<tokio::net::TcpListener> {
+    use tokio::net::TcpListener;
     match listen {
         Listen::Address { host, port } if !host.is_empty() => {
             TcpListener::bind((host.as_str(), *port)).await
@@ -490,11 +502,12 @@ impl ClientConnection {
 
     async fn serve_to_end(self, stream: TcpStream) {
         let both_ends = stream.local_addr().ok().map(|local| (self.peer, local));
-        let _ = stream.set_nodelay(true);
-        // A client that does not read, or has vanished, is disconnected.
-        let send_timeout = self.shared.limits.send_timeout;
-        let _ =
-            rustix::net::sockopt::set_tcp_user_timeout(&stream, send_timeout.as_millis() as u32);
+        if let Some(socket) = stream.socket() {
+            let _ = socket.set_nodelay(true);
+            // A client that does not read, or has vanished, is disconnected.
+            let timeout = self.shared.limits.send_timeout.as_millis() as u32;
+            let _ = rustix::net::sockopt::set_tcp_user_timeout(socket, timeout);
+        }
         let Some(tls) = &self.shared.tls else {
             return self.speak(stream, None, both_ends).await;
         };

@@ -3,8 +3,6 @@
 use std::ops::Add;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::time::{ClockId, clock_gettime};
-
 /// Timers stand still while the machine sleeps, so this is the longest wait before the clock is read again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
@@ -44,7 +42,10 @@ pub(super) struct Uptime(Duration);
 
 impl Uptime {
     fn read() -> Self {
-        let now = clock_gettime(ClockId::Boottime);
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // The C library's function, like that of the other clocks: a simulation replaces it.
+        // SAFETY: `now` outlives the call, which fills it in. Every kernel that this runs on has the clock.
+        unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
         let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
         Self(Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or_default()))
     }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flannel_common::{Backoff, Task};
+use flannel_common::{Backoff, Task, block};
 use flannel_lease::{NetworkName, Subnet};
 use flannel_probe::Prober;
 use flannel_probe::marked::{self, Devices};
@@ -128,7 +128,7 @@ pub(super) async fn keep_answering(mut context: RequestContext) -> Infallible {
     }
     // What a daemon that was killed during a test has left. There is one process, and perhaps many networks.
     static SWEPT: OnceCell<()> = OnceCell::const_new();
-    let sweep = || async { drop(tokio::task::spawn_blocking(flannel_connectivity::sweep).await) };
+    let sweep = || async { drop(block(flannel_connectivity::sweep).await) };
     SWEPT.get_or_init(sweep).await;
     let mut requests = context.store.requests().follow();
     let mut standing: BTreeMap<RequestId, RunningRequest> = BTreeMap::new();

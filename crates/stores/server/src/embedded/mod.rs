@@ -15,9 +15,11 @@ mod writer;
 use flannel_store::{Millis, Refusal, StoreError};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, SyncSender, TrySendError};
+use std::time::Instant;
 
+use flannel_common::Worker;
 use flannel_lease::NetworkName;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
 use self::journal::{DirectoryContents, Journal};
@@ -62,7 +64,7 @@ impl From<StoreError> for AskError {
 /// An open data directory. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Embedded {
-    jobs: SyncSender<Job>,
+    writer: Worker<Job>,
     watch_logs: Arc<WatchLogs>,
     clock: Clock,
     pub(crate) log_figures: Arc<LogFigures>,
@@ -97,7 +99,6 @@ impl Embedded {
         recent.push(start);
         let watch_logs = Arc::new(WatchLogs::default());
         watch_logs.reset(&lease_state, recent.floor(), recent.commits());
-        let (jobs, queue) = mpsc::sync_channel(MAX_WAITING_REQUESTS);
         let for_writer = watch_logs.clone();
         let log_figures = Arc::new(LogFigures::default());
         let writer = Writer {
@@ -107,17 +108,19 @@ impl Embedded {
             watch_logs: for_writer,
             clock,
             rng,
+            waiting: Vec::new(),
+            noted_at: Instant::now(),
             failing: false,
             figures: log_figures.clone(),
         };
         writer.note_length();
-        let thread = std::thread::Builder::new().name("lease-store".to_owned());
-        thread.spawn(move || writer.run(&queue)).map_err(|source| OpenError::Io {
+        let writer = Worker::start("lease-store", MAX_WAITING_REQUESTS, move || writer);
+        let writer = writer.map_err(|source| OpenError::Io {
             attempted: "start a thread for",
             path: dir.to_owned(),
             source,
         })?;
-        Ok(Self { jobs, watch_logs, clock, log_figures, requests: RequestsByNetwork::default() })
+        Ok(Self { writer, watch_logs, clock, log_figures, requests: RequestsByNetwork::default() })
     }
 
     /// Time by which leases end.
@@ -133,9 +136,9 @@ impl Embedded {
     pub async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {
         let (reply, answer) = oneshot::channel();
         let job = Job { network: network.clone(), request, reply };
-        self.jobs.try_send(job).map_err(|error| match error {
+        self.writer.try_send(job).map_err(|error| match error {
             TrySendError::Full(_) => AskError::Busy,
-            TrySendError::Disconnected(_) => AskError::Stopped,
+            TrySendError::Closed(_) => AskError::Stopped,
         })?;
         answer.await.unwrap_or(Err(AskError::Stopped))
     }

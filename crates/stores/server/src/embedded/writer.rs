@@ -4,9 +4,9 @@
 use flannel_store::Refusal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use flannel_common::Work;
 use flannel_lease::NetworkName;
 use tokio::sync::oneshot;
 
@@ -41,6 +41,10 @@ pub(super) struct Writer {
     pub(super) watch_logs: Arc<WatchLogs>,
     pub(super) clock: Clock,
     pub(super) rng: fastrand::Rng,
+    /// Requests that the next sync will cover.
+    pub(super) waiting: Vec<Job>,
+    /// When the acknowledged revision was last noted.
+    pub(super) noted_at: Instant,
     /// Whether the last write failed.
     pub(super) failing: bool,
     pub(super) figures: Arc<LogFigures>,
@@ -48,27 +52,44 @@ pub(super) struct Writer {
 
 type Answer = (oneshot::Sender<Result<Reply, AskError>>, Result<Reply, Refusal>);
 
-impl Writer {
-    /// Carries out requests until nobody is left who could send one.
-    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
-        let mut noted_at = Instant::now();
-        loop {
-            let is_unnoted = !self.failing && self.journal.is_unnoted(&self.lease_state);
-            let next_deadline = self.next_deadline();
-            let quiet = next_deadline.min(ACKNOWLEDGE_NOTE_DELAY);
-            let first = match jobs.recv_timeout(if is_unnoted { quiet } else { next_deadline }) {
-                Ok(job) => Some(job),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return self.note_acknowledged(),
-            };
-            if is_unnoted && (first.is_none() || noted_at.elapsed() >= ACKNOWLEDGE_NOTE_INTERVAL) {
-                self.note_acknowledged();
-                noted_at = Instant::now();
-            }
-            let group: Vec<Job> =
-                first.into_iter().chain(jobs.try_iter().take(MAX_GROUP)).collect();
-            self.carry_out(group);
+impl Work for Writer {
+    type Command = Job;
+
+    fn carry_out(&mut self, job: Job) {
+        self.waiting.push(job);
+        if self.waiting.len() >= MAX_GROUP {
+            self.tick();
         }
+    }
+
+    fn tick(&mut self) {
+        let is_due =
+            self.waiting.is_empty() || self.noted_at.elapsed() >= ACKNOWLEDGE_NOTE_INTERVAL;
+        if is_due && self.is_unnoted() {
+            self.note_acknowledged();
+            self.noted_at = Instant::now();
+        }
+        let group = std::mem::take(&mut self.waiting);
+        self.carry_out_group(group);
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let deadline = self.next_deadline();
+        let quiet = deadline.min(ACKNOWLEDGE_NOTE_DELAY);
+        Some(Instant::now() + if self.is_unnoted() { quiet } else { deadline })
+    }
+}
+
+/// Nobody is left who could send a request.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.note_acknowledged();
+    }
+}
+
+impl Writer {
+    fn is_unnoted(&self) -> bool {
+        !self.failing && self.journal.is_unnoted(&self.lease_state)
     }
 
     /// Notes the acknowledged revision. Nobody waits for it; a failure is tried again with the next change.
@@ -89,7 +110,7 @@ impl Writer {
         expiry.min(tick.max(EXPIRY_SLACK))
     }
 
-    fn carry_out(&mut self, group: Vec<Job>) {
+    fn carry_out_group(&mut self, group: Vec<Job>) {
         let now = self.clock.now();
         let mut commits = Vec::new();
         let mut undos = Vec::new();
