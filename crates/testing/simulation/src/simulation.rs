@@ -1,0 +1,146 @@
+//! One run: a cluster begins, faults come by chance, and at the end there is quiet, in which everything must become right.
+
+use std::path::Path;
+use std::time::Duration;
+
+use flannel_server::lease_state::Request;
+use tracing::Level;
+
+use crate::clib;
+use crate::cluster::Cluster;
+use crate::faults::Faults;
+use crate::history::{self, Historian};
+use crate::host::SERVER;
+use crate::invariants::{Invariants, Violation};
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scenario {
+    pub seed: u64,
+    pub nodes: usize,
+    /// How long faults happen.
+    pub time: Duration,
+    pub faults: bool,
+    /// A machine is away for longer than a lease lasts: more than a day, which takes a while.
+    pub long_absence: bool,
+    /// Details of the log, too.
+    pub verbose: bool,
+    /// Print lines as they come.
+    pub live: bool,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was not as it must be.
+    pub violation: Option<String>,
+    /// Equal for runs that were equal.
+    pub fingerprint: u64,
+    pub history: Vec<String>,
+    /// Everything was as wanted so long after the last fault.
+    pub settled_after: Option<Duration>,
+    /// Writes to connections, and changes of kernels, of all nodes.
+    pub messages: u64,
+    pub kernel_writes: u64,
+}
+
+/// The first configs of a network, and what they may be changed to.
+const STEP: Duration = Duration::from_millis(500);
+/// Longer than the pause between two comparisons of a whole kernel, and than any pause between tries.
+const QUIET: Duration = Duration::from_secs(240);
+
+/// Runs a cluster. The calling thread must have simulated nothing before.
+pub fn simulate(scenario: Scenario, directory: &Path) -> anyhow::Result<Outcome> {
+    clib::simulate_from(scenario.seed);
+    fastrand::seed(scenario.seed);
+    history::set_root(directory);
+    if scenario.live {
+        history::print_live();
+    }
+    let level = if scenario.verbose { Level::DEBUG } else { Level::INFO };
+    tracing::subscriber::set_global_default(Historian { level })?;
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().start_paused(true).build()?;
+    let outcome = runtime.block_on(async {
+        clib::begin();
+        run(scenario, directory).await
+    });
+    // Nothing in it has to end in order.
+    std::mem::forget(runtime);
+    outcome
+}
+
+async fn run(scenario: Scenario, directory: &Path) -> anyhow::Result<Outcome> {
+    let mut rng = fastrand::Rng::with_seed(scenario.seed);
+    let mut cluster = Cluster::new(scenario.nodes, directory, rng.fork())?;
+    let mut invariants = Invariants::default();
+    let mut faults = Faults::new(rng.fork(), scenario.long_absence);
+    cluster.boot(SERVER);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let text = faults.first_config();
+    history::note(format_args!("the operator writes the config {text}"));
+    if let Some(Err(error)) = cluster.ask(Request::SetConfig { text, force: false }).await {
+        anyhow::bail!("the first config is refused: {error}");
+    }
+    for number in cluster.nodes() {
+        tokio::time::sleep(Duration::from_millis(rng.u64(..3_000))).await;
+        cluster.boot(number);
+    }
+    let mut found = watch(&mut cluster, &mut invariants, scenario, &mut faults).await;
+    let mut settled_after = None;
+    if found.is_ok() {
+        faults.end(&mut cluster).await;
+        found = settle(&mut cluster, &mut invariants, &mut settled_after).await;
+    }
+    let violation = found.err().map(|violation| violation.to_string());
+    if let Some(violation) = &violation {
+        history::note(format_args!("VIOLATED: {violation}"));
+    }
+    let messages = cluster.nodes().map(|number| cluster.network.sent(number)).sum();
+    let kernel_writes =
+        cluster.nodes().map(|number| cluster.hosts[number].kernel.writes.get()).sum();
+    Ok(Outcome {
+        violation,
+        fingerprint: history::fingerprint(),
+        history: history::take_lines(),
+        settled_after,
+        messages,
+        kernel_writes,
+    })
+}
+
+/// Faults happen, and what must be true at any time is looked at all the time.
+async fn watch(
+    cluster: &mut Cluster,
+    invariants: &mut Invariants,
+    scenario: Scenario,
+    faults: &mut Faults,
+) -> Result<(), Violation> {
+    while clib::elapsed() < scenario.time {
+        tokio::time::sleep(STEP).await;
+        if scenario.faults {
+            faults.act(cluster, invariants).await;
+        }
+        invariants.check(cluster)?;
+    }
+    Ok(())
+}
+
+/// Everything must become right, soon, and then stay so.
+async fn settle(
+    cluster: &mut Cluster,
+    invariants: &mut Invariants,
+    settled_after: &mut Option<Duration>,
+) -> Result<(), Violation> {
+    let begun = clib::elapsed();
+    while clib::elapsed() < begun + QUIET {
+        tokio::time::sleep(STEP).await;
+        invariants.check(cluster)?;
+        match invariants.check_settled(cluster) {
+            Ok(()) if settled_after.is_none() => *settled_after = Some(clib::elapsed() - begun),
+            Ok(()) => {}
+            Err(_) => *settled_after = None,
+        }
+    }
+    invariants.check_settled(cluster)
+}
