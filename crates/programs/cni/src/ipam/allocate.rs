@@ -174,7 +174,7 @@ impl Allocator<'_> {
 #[cfg(test)]
 mod tests {
     use crate::ipam;
-    use crate::protocol::{Call, Environment, Plugin as _};
+    use crate::protocol::{Call, Code, Environment, Plugin as _};
 
     fn call(root: &std::path::Path) -> Call {
         let getenv = |name: &str| {
@@ -190,6 +190,17 @@ mod tests {
             "ipam": {"dataDir": root, "ranges": [[{"subnet": "10.0.0.0/24"}], [{"subnet": "fd00::/64"}]]},
         });
         Call::read(&Environment(&getenv), conf.to_string().as_bytes()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn status_refuses_what_add_would_refuse() {
+        let root = tempfile::tempdir().unwrap();
+        let mut call = call(root.path());
+        ipam::HostLocal.status(&call).unwrap();
+        call.conf.members["ipam"]["dataDir"] = 1.into();
+        let error = ipam::HostLocal.status(&call).unwrap_err();
+        assert_eq!(error.code, Code::NotAvailable as u32);
+        assert!(error.msg.contains("'dataDir'"), "{error}");
     }
 
     #[test]

@@ -65,7 +65,8 @@ impl Plugin for HostLocal {
     }
 
     fn status(&self, call: &Call) -> Result<(), Error> {
-        IpamConf::read(call).map(drop).map_err(Error::not_available)
+        let is_readable = conf::directory(call).and_then(|_| IpamConf::read(call));
+        is_readable.map(drop).map_err(Error::not_available)
     }
 }
 

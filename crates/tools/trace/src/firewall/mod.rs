@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flannel_common::run_program;
+use flannel_common::{SearchPath, run_program};
 use flannel_kernel::look::Kernel;
 use flannel_nft::TableFamily;
 
@@ -116,11 +116,7 @@ impl Rules {
 /// What a program prints, if it is there and succeeds.
 pub fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let mut text = Vec::new();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut directories: Vec<_> = std::env::split_paths(&path).collect();
-    directories.extend(["/usr/sbin", "/sbin"].map(std::path::PathBuf::from));
-    let found =
-        directories.iter().map(|directory| directory.join(program)).find(|path| path.is_file())?;
+    let found = SearchPath::of_environment().find(program)?;
     let ended = run_program(Command::new(found).args(arguments), b"", PROGRAM_TIMEOUT, |piece| {
         text.extend_from_slice(piece)
     });
