@@ -11,7 +11,7 @@ use flannel_state::PeerState;
 
 use super::BundleArgs;
 use super::sources::{take, written};
-use crate::commands::daemon::client;
+use crate::commands::daemon::client::{self, Daemon};
 use crate::commands::daemon_process::DaemonProcess;
 use crate::commands::store_args::block_on;
 
@@ -61,7 +61,7 @@ pub(super) fn files(args: &BundleArgs) -> Vec<(String, String)> {
 /// Those that the daemon knows; where none answers, those of the store.
 async fn known(args: &BundleArgs) -> anyhow::Result<Vec<Peer>> {
     let mut peers = Vec::new();
-    let asked = client::lines(&args.source.socket, "/v1/peers", |peer: PeerState| {
+    let asked = Daemon::Here(&args.source.socket).lines("/v1/peers", |peer: PeerState| {
         if peers.len() < args.peers {
             let PeerState { name, public_ip, public_ipv6, .. } = peer;
             let address = public_ip.map(IpAddr::from).or(public_ipv6.map(IpAddr::from));
@@ -108,7 +108,7 @@ impl Way {
         match self {
             Self::Direct(port) => {
                 let address = peer.address.context("its lease has no address")?;
-                client::text_at(SocketAddr::new(address, *port), path, each).await
+                Daemon::There(SocketAddr::new(address, *port)).text(path, each).await
             }
             Self::ThroughApiServer(ports) => {
                 let name = peer.name.as_deref();

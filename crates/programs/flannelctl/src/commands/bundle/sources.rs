@@ -10,7 +10,8 @@ use flannel_common::run_program;
 
 use super::{BundleArgs, peers};
 use crate::commands::check;
-use crate::commands::daemon::{client, diff};
+use crate::commands::daemon::client::Daemon;
+use crate::commands::daemon::diff;
 use crate::commands::daemon_process::DaemonProcess;
 use crate::commands::store_args::block_on;
 
@@ -109,7 +110,7 @@ fn versions() -> String {
 fn asked(socket: &Path, path: &str) -> String {
     let mut text = Vec::new();
     let answer = block_on(async {
-        let asked = client::text(socket, path, |piece| take(&mut text, piece));
+        let asked = Daemon::Here(socket).text(path, |piece| take(&mut text, piece));
         tokio::time::timeout(PROGRAM_TIMEOUT, asked).await?
     });
     written(text, answer)

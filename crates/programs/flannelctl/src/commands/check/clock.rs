@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio::task::JoinSet;
 
 use super::node_context::NodeContext;
-use crate::commands::daemon::client;
+use crate::commands::daemon::client::Daemon;
 use crate::commands::store_args::block_on;
 use flannel_state::{Finding, Layer};
 
@@ -62,7 +62,7 @@ async fn ask(nodes: Vec<IpAddr>, port: u16) -> anyhow::Result<Vec<ClockLead>> {
     for node in nodes {
         asked.spawn(async move {
             let before = Timestamp::now();
-            let read = client::read_at::<DaemonState>(SocketAddr::new(node, port), "/v1/state");
+            let read = Daemon::There(SocketAddr::new(node, port)).read::<DaemonState>("/v1/state");
             let state = tokio::time::timeout(ANSWER_TIMEOUT, read).await.ok()?.ok()?;
             let took = Timestamp::now().duration_since(before);
             let theirs: Timestamp = state.now.parse().ok()?;

@@ -22,9 +22,9 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// It answers within milliseconds, and gives its networks two seconds each.
 const DOOR_ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Where a daemon is asked.
+/// A daemon that is asked: that of this node, or that of another one.
 #[derive(Clone, Copy)]
-enum DaemonAddress<'a> {
+pub(crate) enum Daemon<'a> {
     Here(&'a Path),
     There(SocketAddr),
 }
@@ -35,23 +35,78 @@ struct Answer {
     _connection: PlainConnection,
 }
 
-async fn send(place: DaemonAddress<'_>, method: Method, path: &str) -> anyhow::Result<Answer> {
-    match place {
-        DaemonAddress::Here(socket) => {
-            let stream = UnixStream::connect(socket).await.with_context(|| {
-                format!(
-                    "flanneld cannot be asked at {}; is it running ({}), and with this subnet file? It listens beside \
-                     it, for root; --socket says where",
-                    socket.display(),
-                    operator_commands().show_daemon("this node")
-                )
-            })?;
-            talk(stream, method, path).await
+impl Daemon<'_> {
+    pub(crate) async fn read<T: DeserializeOwned>(self, path: &str) -> anyhow::Result<T> {
+        let mut text = Vec::new();
+        let asked = self.text(path, |piece| {
+            let is_bounded = text.len() + piece.len() <= MAX_ANSWER_BYTES;
+            anyhow::ensure!(is_bounded, "flanneld's answer does not end");
+            text.extend_from_slice(piece);
+            Ok(())
+        });
+        match self {
+            Self::Here(socket) => {
+                let asked = tokio::time::timeout(DOOR_ANSWER_TIMEOUT, asked).await;
+                asked.unwrap_or_else(|_| anyhow::bail!(hangs(socket, operator_commands())))?;
+            }
+            Self::There(_) => asked.await?,
         }
-        DaemonAddress::There(address) => {
-            talk(TcpStream::connect(address).await?, method, path).await
+        serde_json::from_slice(&text)
+            .context("flanneld's answer is not understood: it is of another version")
+    }
+
+    /// As it is answered, in pieces.
+    pub(crate) async fn text(
+        self,
+        path: &str,
+        each: impl FnMut(&[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        in_pieces(self.ask(Method::GET, path).await?, each).await
+    }
+
+    /// Hands over each line of an answer as it comes.
+    pub(crate) async fn lines<T: DeserializeOwned>(
+        self,
+        path: &str,
+        each: impl FnMut(T) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        in_lines(self.ask(Method::GET, path).await?, each).await
+    }
+
+    /// Asks for something to be done, and hands over each line of what is said of it.
+    pub(crate) async fn post<T: DeserializeOwned>(
+        self,
+        path: &str,
+        each: impl FnMut(T) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        in_lines(self.ask(Method::POST, path).await?, each).await
+    }
+
+    async fn ask(self, method: Method, path: &str) -> anyhow::Result<Answer> {
+        match self {
+            Self::Here(socket) => {
+                let stream = UnixStream::connect(socket).await.with_context(|| {
+                    format!(
+                        "flanneld cannot be asked at {}; is it running ({}), and with this subnet file? It listens beside \
+                         it, for root; --socket says where",
+                        socket.display(),
+                        operator_commands().show_daemon("this node")
+                    )
+                })?;
+                talk(stream, method, path).await
+            }
+            Self::There(address) => talk(TcpStream::connect(address).await?, method, path).await,
         }
     }
+}
+
+fn hangs(socket: &Path, commands: OperatorCommands) -> String {
+    format!(
+        "flanneld listens at {} and does not answer within {DOOR_ANSWER_TIMEOUT:?}: it hangs, or was stopped (SIGSTOP), and traffic \
+         goes on meanwhile; {}",
+        socket.display(),
+        commands.restart_here()
+    )
 }
 
 async fn talk<S>(stream: S, method: Method, path: &str) -> anyhow::Result<Answer>
@@ -70,60 +125,6 @@ where
     Ok(Answer { body: response.into_body(), _connection: connection })
 }
 
-pub(crate) async fn read<T: DeserializeOwned>(socket: &Path, path: &str) -> anyhow::Result<T> {
-    let asked =
-        tokio::time::timeout(DOOR_ANSWER_TIMEOUT, read_from(DaemonAddress::Here(socket), path))
-            .await;
-    asked.unwrap_or_else(|_| anyhow::bail!(hangs(socket, operator_commands())))
-}
-
-fn hangs(socket: &Path, commands: OperatorCommands) -> String {
-    format!(
-        "flanneld listens at {} and does not answer within {DOOR_ANSWER_TIMEOUT:?}: it hangs, or was stopped (SIGSTOP), and traffic \
-         goes on meanwhile; {}",
-        socket.display(),
-        commands.restart_here()
-    )
-}
-
-/// Of the daemon of another node.
-pub(crate) async fn read_at<T: DeserializeOwned>(at: SocketAddr, path: &str) -> anyhow::Result<T> {
-    read_from(DaemonAddress::There(at), path).await
-}
-
-async fn read_from<T: DeserializeOwned>(place: DaemonAddress<'_>, path: &str) -> anyhow::Result<T> {
-    let mut text = Vec::new();
-    pieces(place, Method::GET, path, |piece| {
-        anyhow::ensure!(
-            text.len() + piece.len() <= MAX_ANSWER_BYTES,
-            "flanneld's answer does not end"
-        );
-        text.extend_from_slice(piece);
-        Ok(())
-    })
-    .await?;
-    serde_json::from_slice(&text)
-        .context("flanneld's answer is not understood: it is of another version")
-}
-
-/// As it is answered, in pieces.
-pub(crate) async fn text(
-    socket: &Path,
-    path: &str,
-    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    pieces(DaemonAddress::Here(socket), Method::GET, path, each).await
-}
-
-/// Of the daemon of another node.
-pub(crate) async fn text_at(
-    at: SocketAddr,
-    path: &str,
-    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    pieces(DaemonAddress::There(at), Method::GET, path, each).await
-}
-
 /// Of a daemon to which there is a connection.
 pub(crate) async fn text_through<S>(
     stream: S,
@@ -136,60 +137,22 @@ where
     in_pieces(talk(stream, Method::GET, path).await?, each).await
 }
 
-/// Hands over each line of an answer as it comes.
-pub(crate) async fn lines<T: DeserializeOwned>(
-    socket: &Path,
-    path: &str,
-    each: impl FnMut(T) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    lines_from(DaemonAddress::Here(socket), Method::GET, path, each).await
-}
-
-/// Asks for something to be done, and hands over each line of what is said of it.
-pub(crate) async fn post<T: DeserializeOwned>(
-    socket: &Path,
-    path: &str,
-    each: impl FnMut(T) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    lines_from(DaemonAddress::Here(socket), Method::POST, path, each).await
-}
-
-/// Of the daemon of another node.
-pub(crate) async fn lines_at<T: DeserializeOwned>(
-    at: SocketAddr,
-    path: &str,
-    each: impl FnMut(T) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    lines_from(DaemonAddress::There(at), Method::GET, path, each).await
-}
-
-async fn lines_from<T: DeserializeOwned>(
-    place: DaemonAddress<'_>,
-    method: Method,
-    path: &str,
+async fn in_lines<T: DeserializeOwned>(
+    answer: Answer,
     mut each: impl FnMut(T) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut rest: Vec<u8> = Vec::new();
-    pieces(place, method, path, |piece| {
+    in_pieces(answer, |piece| {
         rest.extend_from_slice(piece);
-        let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        for line in rest[..whole].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let complete = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        for line in rest[..complete].split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             each(serde_json::from_slice(line).context("flanneld's answer is not understood")?)?;
         }
-        rest.drain(..whole);
+        rest.drain(..complete);
         anyhow::ensure!(rest.len() <= MAX_ANSWER_BYTES, "a line of flanneld's answer does not end");
         Ok(())
     })
     .await
-}
-
-async fn pieces(
-    place: DaemonAddress<'_>,
-    method: Method,
-    path: &str,
-    each: impl FnMut(&[u8]) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    in_pieces(send(place, method, path).await?, each).await
 }
 
 async fn in_pieces(

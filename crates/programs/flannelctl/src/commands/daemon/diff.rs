@@ -13,7 +13,8 @@ use flannel_state::{EntryCondition, EntryState};
 use netlink_packet_route::neighbour::NeighbourState;
 use serde::Serialize;
 
-use super::{Asking, client, plain};
+use super::client::Daemon;
+use super::{Asking, plain};
 use crate::commands::store_args::block_on;
 use flannel_cli::table::{Colour, Paint};
 
@@ -57,7 +58,7 @@ pub(crate) fn report(socket: &Path) -> anyhow::Result<String> {
 /// How many entries were compared, and which differ.
 fn look(socket: &Path) -> anyhow::Result<(usize, Vec<Difference>)> {
     let mut wanted: Vec<EntryState> = Vec::new();
-    block_on(client::lines(socket, "/v1/entries", |entry: EntryState| {
+    block_on(Daemon::Here(socket).lines("/v1/entries", |entry: EntryState| {
         wanted.push(entry);
         Ok(())
     }))?;

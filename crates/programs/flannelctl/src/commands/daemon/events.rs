@@ -7,7 +7,8 @@ use clap::Args;
 use flannel_cli::table::line;
 use flannel_state::HistoryEvent;
 
-use super::{Asking, client, plain};
+use super::client::Daemon;
+use super::{Asking, plain};
 use crate::commands::output::Format;
 use crate::commands::store_args::block_on;
 
@@ -39,7 +40,7 @@ impl EventsArgs {
             }
             Ok(out.flush()?)
         };
-        block_on(client::lines(&self.asking.socket, &path, each))?;
+        block_on(Daemon::Here(&self.asking.socket).lines(&path, each))?;
         Ok(ExitCode::SUCCESS)
     }
 }

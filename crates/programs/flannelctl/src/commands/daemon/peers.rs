@@ -9,7 +9,8 @@ use clap::Args;
 use flannel_cli::table::line;
 use flannel_state::{PeerCondition, PeerState};
 
-use super::{Asking, client, plain, probing};
+use super::client::Daemon;
+use super::{Asking, plain, probing};
 use crate::commands::output::Format;
 use crate::commands::store_args::block_on;
 use crate::commands::usage;
@@ -70,7 +71,7 @@ impl PeersArgs {
                 }
                 Ok(())
             };
-            block_on(client::lines(&self.asking.socket, "/v1/peers", each))?;
+            block_on(Daemon::Here(&self.asking.socket).lines("/v1/peers", each))?;
             for peer in gone.into_values().filter(|_| format.is_for_people()) {
                 writeln!(out, "{} and is gone", row(&peer, wide))?;
             }
@@ -116,30 +117,27 @@ fn is_meant(peer: &PeerState, node: &str) -> bool {
         || subnets.into_iter().any(has)
 }
 
+/// Headings with their widths, and with those where all details are shown: there is room for two families then.
+const COLUMNS: [(&str, Option<usize>, usize); 8] = [
+    ("SUBNET", Some(20), 44),
+    ("NAME", None, 20),
+    ("NODE", Some(20), 44),
+    ("BACKEND", Some(10), 10),
+    ("PROBE", Some(16), 16),
+    ("MTU", None, 6),
+    ("PROBED", None, 21),
+    ("STATE", Some(0), 0),
+];
+
 fn heading(wide: bool) -> String {
-    columns(
-        ["SUBNET", "NODE", "BACKEND", "PROBE"],
-        wide.then_some(["NAME", "MTU", "PROBED"]),
-        "STATE",
-    )
+    columns(COLUMNS.map(|(name, ..)| name), wide)
 }
 
-/// With all details there is room for two families.
-fn columns(first: [&str; 4], more: Option<[&str; 3]>, last: &str) -> String {
-    let [subnet, node, backend, probe] = first;
-    match more {
-        None => line(&[(subnet, 20), (node, 20), (backend, 10), (probe, 16), (last, 0)]),
-        Some([name, mtu, at]) => line(&[
-            (subnet, 44),
-            (name, 20),
-            (node, 44),
-            (backend, 10),
-            (probe, 16),
-            (mtu, 6),
-            (at, 21),
-            (last, 0),
-        ]),
-    }
+fn columns(cells: [&str; 8], wide: bool) -> String {
+    let shown = cells.into_iter().zip(COLUMNS);
+    let shown = shown
+        .filter_map(|(cell, (_, narrow, broad))| Some((cell, if wide { broad } else { narrow? })));
+    line(&shown.collect::<Vec<_>>())
 }
 
 fn row(peer: &PeerState, wide: bool) -> String {
@@ -164,9 +162,8 @@ fn row(peer: &PeerState, wide: bool) -> String {
     let at = probed.and_then(|probe| Some(format!("{}Z", probe.at.as_ref()?.get(..19)?)));
     let at = at.unwrap_or_else(|| "-".to_owned());
     let name = peer.name.as_ref().map_or("-".to_owned(), |name| plain(name));
-    let more = wide.then_some([name.as_str(), mtu.as_str(), at.as_str()]);
     let state = format!("{condition}{why}");
-    let mut row = columns([&subnet, &node, &backend, &probe], more, &state);
+    let mut row = columns([&subnet, &name, &node, &backend, &probe, &mtu, &at, &state], wide);
     if let Some(found) = peer.probe.as_ref().filter(|probe| probe.traffic.is_some()) {
         let told = found.why.iter().chain(&found.fix).map(|text| plain(text));
         told.for_each(|text| row += &format!("; {text}"));

@@ -7,7 +7,8 @@ use clap::Args;
 use flannel_cli::table::line;
 use flannel_state::{EntryCondition, RepairState};
 
-use super::{Asking, client, plain};
+use super::client::Daemon;
+use super::{Asking, plain};
 use crate::commands::store_args::block_on;
 
 /// Have the daemon compare everything now and put right what differs
@@ -33,7 +34,7 @@ impl RepairArgs {
             }
             Ok(out.flush()?)
         };
-        block_on(client::post(&self.asking.socket, "/v1/repair", each))?;
+        block_on(Daemon::Here(&self.asking.socket).post("/v1/repair", each))?;
         Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

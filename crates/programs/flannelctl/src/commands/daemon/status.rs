@@ -8,7 +8,8 @@ use std::time::Duration;
 use clap::Args;
 use flannel_state::{DaemonState, Finding, Layer, NetworkState, Verdict};
 
-use super::{Asking, client, plain, probing, seconds_between, span};
+use super::client::Daemon;
+use super::{Asking, plain, probing, seconds_between, span};
 use crate::commands::check::node_context::{NetworkSource, NodeContext};
 use crate::commands::check::way;
 use crate::commands::progress::Progress;
@@ -49,7 +50,7 @@ impl StatusArgs {
     }
 
     async fn ask(&self) -> anyhow::Result<DaemonState> {
-        let now = || client::read::<DaemonState>(&self.asking.socket, "/v1/state");
+        let now = || Daemon::Here(&self.asking.socket).read::<DaemonState>("/v1/state");
         if !self.wait {
             return now().await;
         }

@@ -9,7 +9,7 @@ use flannel_state::{DaemonState, Layer, PeerCondition, PeerState, ProbeState};
 use flannel_trace::{Hop, Hops, Peer, Way};
 
 use crate::commands::check::node_context::{Network, NodeContext};
-use crate::commands::daemon::client;
+use crate::commands::daemon::client::Daemon;
 use crate::commands::daemon_process::{DaemonProcess, operator_commands};
 use crate::commands::store_args::block_on;
 
@@ -90,13 +90,14 @@ pub(super) fn ask(why: &str, network: &Network, peer: &Peer, port: Option<u16>) 
     let at = SocketAddr::new(*public, port);
     let asked = block_on(async {
         let asked = async {
-            let state: DaemonState = client::read_at(at, "/v1/state").await?;
+            let there = Daemon::There(at);
+            let state: DaemonState = there.read("/v1/state").await?;
             let mut peers: Vec<PeerState> = Vec::new();
-            client::lines_at(at, "/v1/peers", |peer: PeerState| {
+            let each = |peer: PeerState| -> anyhow::Result<()> {
                 peers.push(peer);
                 Ok(())
-            })
-            .await?;
+            };
+            there.lines("/v1/peers", each).await?;
             Ok::<_, anyhow::Error>((state, peers))
         };
         tokio::time::timeout(STATE_TIMEOUT, asked).await?

@@ -16,7 +16,7 @@ use tokio::time::error::Elapsed;
 
 pub(crate) use self::network::Network;
 pub(crate) use self::network_source::NetworkSource;
-use crate::commands::daemon::client;
+use crate::commands::daemon::client::Daemon;
 use crate::commands::daemon_process::{self, DaemonProcess};
 use crate::commands::page::PROBE_PORT;
 use crate::commands::store_args::block_on;
@@ -55,7 +55,7 @@ impl NodeContext {
         let mut peer_states = Vec::new();
         if state.is_some() {
             let _ = block_on(async {
-                let asked = client::lines(&args.socket, "/v1/peers", |peer: PeerState| {
+                let asked = Daemon::Here(&args.socket).lines("/v1/peers", |peer: PeerState| {
                     peer_states.push(peer);
                     Ok(())
                 });
@@ -143,7 +143,7 @@ impl NodeContext {
 /// Fails if the daemon listens and does not answer.
 fn read_state(socket: &Path) -> Result<anyhow::Result<DaemonState>, Elapsed> {
     let asked = block_on(async {
-        let asked = client::read::<DaemonState>(socket, "/v1/state");
+        let asked = Daemon::Here(socket).read::<DaemonState>("/v1/state");
         Ok(tokio::time::timeout(ANSWER_TIMEOUT, asked).await)
     });
     asked.unwrap_or_else(|error| Ok(Err(error)))
