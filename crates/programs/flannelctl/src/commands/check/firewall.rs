@@ -112,31 +112,19 @@ fn say(network: &Network, role: Role, drop: &Drop, packet: &Packet, count: usize
         Some(port) => OuterPackets::Udp(port),
         None => OuterPackets::Ipv4Protocol(packet.protocol),
     };
-    let cut =
-        "pods of this node and of others do not reach each other, though all entries are in place";
-    let (what, why) = match role {
-        Role::TunnelIn => (
-            format!(
-                "{by} what comes from {}{more} on {outer}, the {} tunnel",
-                packet.src, network.backend
-            ),
-            cut,
-        ),
-        Role::TunnelOut => (
-            format!(
-                "{by} what is sent to {}{more} on {outer}, the {} tunnel",
-                packet.dst, network.backend
-            ),
-            cut,
-        ),
-        Role::FromPods => {
-            (format!("{by} what pods of this node send to {}{more}", packet.dst), cut)
+    let (src, dst, backend) = (packet.src, packet.dst, &network.backend);
+    let what = match role {
+        Role::TunnelIn => {
+            format!("{by} what comes from {src}{more} on {outer}, the {backend} tunnel")
         }
-        Role::ToPods => (
-            format!("{by} what comes from pods of {}{more} for those of this node", packet.src),
-            cut,
-        ),
+        Role::TunnelOut => {
+            format!("{by} what is sent to {dst}{more} on {outer}, the {backend} tunnel")
+        }
+        Role::FromPods => format!("{by} what pods of this node send to {dst}{more}"),
+        Role::ToPods => format!("{by} what comes from pods of {src}{more} for those of this node"),
     };
+    let why =
+        "pods of this node and of others do not reach each other, though all entries are in place";
     let range_of = |ip: &IpAddr| {
         let range = network.ranges.iter().find(|range| range.contains(ip));
         range.map_or_else(|| ip.to_string(), ToString::to_string)

@@ -25,7 +25,7 @@ mod reach;
 mod reverse_path;
 pub(crate) mod way;
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -154,6 +154,17 @@ impl Report {
             findings,
         })
     }
+}
+
+/// So many things of one kind are named.
+const MAX_NAMED: usize = 5;
+
+/// Names the first of several.
+pub(crate) fn few<T: Display>(all: impl IntoIterator<Item = T>) -> String {
+    let mut all = all.into_iter();
+    let mut named: Vec<String> = all.by_ref().take(MAX_NAMED).map(|one| one.to_string()).collect();
+    named.extend(all.next().map(|_| "…".to_owned()));
+    named.join(", ")
 }
 
 fn screen(report: &Report, wide: bool, paint: Paint) -> String {

@@ -5,13 +5,12 @@ use std::net::IpAddr;
 use flannel_kernel::look::{Device, Kernel, RouteQuery};
 
 use super::node_context::{MAX_PEERS, Network, NodeContext};
+use super::{MAX_NAMED, few};
 use flannel_state::{Finding, Layer, ProbedPeer};
 
 const LAYER: Layer = Layer::Mtu;
 /// What every IPv6 link must carry.
 const LEAST_V6: u32 = 1280;
-/// So many devices are named.
-const MAX_NAMED: usize = 5;
 
 /// What is known of one network.
 struct Facts<'a> {
@@ -119,16 +118,15 @@ fn judge(facts: &Facts<'_>) -> Vec<Finding> {
     let large: Vec<&(&str, u32)> =
         facts.bridge.iter().filter(|(_, mtu)| *mtu > facts.pods).collect();
     if let [(first, mtu), ..] = large[..] {
-        let names: Vec<&str> = large.iter().take(MAX_NAMED).map(|(name, _)| *name).collect();
+        let smaller = large.iter().take(MAX_NAMED);
         let smaller: Vec<String> =
-            names.iter().map(|name| format!("ip link set {name} mtu {}", facts.pods)).collect();
-        let more = if large.len() > MAX_NAMED { ", …" } else { "" };
+            smaller.map(|(name, _)| format!("ip link set {name} mtu {}", facts.pods)).collect();
         findings.push(Finding::warning(
             LAYER,
             format!(
-                "{first} has an MTU of {mtu}, and the network carries {} ({}{more})",
+                "{first} has an MTU of {mtu}, and the network carries {} ({})",
                 facts.pods,
-                names.join(", ")
+                few(large.iter().map(|(name, _)| name))
             ),
             "large packets of these pods do not get through: connections are made, and hang with the first full packet",
             format!("{}; and restart those pods: their own side keeps the larger one", smaller.join("; ")),

@@ -12,7 +12,7 @@ use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Offload;
 /// Before it, the kernel computes wrong checksums for packets of vxlan that are masqueraded.
-const MENDED: KernelVersion = KernelVersion { major: 5, minor: 7 };
+const FIXED_IN: KernelVersion = KernelVersion { major: 5, minor: 7 };
 /// VMware's card: newer versions of the virtual machine offload tunnels, and some hosts do it wrongly, above all for
 /// UDP ports that are not vxlan's assigned one.
 const VMXNET3: &str = "vmxnet3";
@@ -29,7 +29,7 @@ pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
     judged.collect()
 }
 
-/// `ours`: the daemon that runs here mends what can be mended on its own devices.
+/// `ours`: the daemon that runs here fixes what can be fixed on its own devices.
 fn judge(
     network: &Network,
     kernel: KernelVersion,
@@ -40,9 +40,9 @@ fn judge(
     let tunnel = network.encapsulation.tunnel();
     let is_vxlan = tunnel.is_some_and(|tunnel| tunnel.needs == KernelFeature::Vxlan);
     let device = network.devices.first().map_or(USUAL_DEVICE, String::as_str);
-    if is_vxlan && kernel < MENDED && kernel != KernelVersion::default() {
+    if is_vxlan && kernel < FIXED_IN && kernel != KernelVersion::default() {
         let what = format!(
-            "this kernel is {kernel}, and kernels before {MENDED} send wrong checksums by vxlan"
+            "this kernel is {kernel}, and kernels before {FIXED_IN} send wrong checksums by vxlan"
         );
         let why = "connections to services by way of another node hang for a minute";
         let fix = format!("ethtool -K {device} tx-checksum-ip-generic off, or a newer kernel");

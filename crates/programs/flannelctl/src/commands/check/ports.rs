@@ -15,12 +15,11 @@ use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
 
 use super::node_context::Network;
+use super::{MAX_NAMED, few};
 use crate::commands::store_args::block_on;
 use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Reach;
-/// So many nodes are named.
-const MAX_NAMED: usize = 5;
 /// For a host to say that nobody listens.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -123,6 +122,7 @@ async fn is_refused(from: IpAddr, to: SocketAddr) -> io::Result<bool> {
 }
 
 fn judge(network: &Network, asked: &[AskedNode], commands: OperatorCommands) -> Vec<Finding> {
+    let named = |asked: &[&AskedNode]| few(asked.iter().map(|one| one.node));
     let answers = |outcome: &Option<AskOutcome>| matches!(outcome, Some(AskOutcome::Answered(_)));
     let (mut refusing, mut lacking, mut blocked, mut silent) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -152,7 +152,7 @@ fn judge(network: &Network, asked: &[AskedNode], commands: OperatorCommands) -> 
     if let [first, ..] = refusing[..] {
         findings.push(Finding::broken(
             LAYER,
-            format!("{carried} is refused by {}", names(&refusing)),
+            format!("{carried} is refused by {}", named(&refusing)),
             cut,
             format!(
                 "on {}: {}; and look whether flanneld runs, which makes the tunnel: {}",
@@ -175,7 +175,7 @@ fn judge(network: &Network, asked: &[AskedNode], commands: OperatorCommands) -> 
             LAYER,
             format!(
                 "{carried} is blocked between this node and {}: they answer beside it",
-                names(&blocked)
+                named(&blocked)
             ),
             cut,
             format!(
@@ -185,22 +185,38 @@ fn judge(network: &Network, asked: &[AskedNode], commands: OperatorCommands) -> 
             ),
         ));
     }
-    if let [first, ..] = silent[..] {
-        let port = first.port.unwrap_or(flannel_probe::PORT);
+    // That nobody listens, a host says itself; why it is silent nobody has seen.
+    let (gone, silent): (Vec<&AskedNode>, Vec<&AskedNode>) =
+        silent.into_iter().partition(|one| one.beside == Some(Outcome::Refused));
+    let at = |asked: &[&AskedNode]| {
+        let port = asked.first().and_then(|one| one.port).unwrap_or(flannel_probe::PORT);
+        let nodes = named(asked);
+        (port, format!("UDP port {port} does not answer at {nodes}, which answer a ping"))
+    };
+    if let [first, ..] = gone[..] {
         findings.push(Finding::warning(
             LAYER,
-            format!("UDP port {port} does not answer at {}, which answer a ping", names(&silent)),
-            "flanneld does not run there, or a firewall drops probes, and perhaps the tunnel's packets too",
-            format!("{}; on {}: {}", commands.show_daemon(first.node), first.node, open(port)),
+            at(&gone).1,
+            "that host says that nobody listens there: flanneld is not running, or has not joined its network yet",
+            format!("{}; if it does not run, start it", commands.show_daemon(first.node)),
+        ));
+    }
+    if let [first, ..] = silent[..] {
+        let (port, what) = at(&silent);
+        findings.push(Finding::warning(
+            LAYER,
+            what,
+            "no reason was seen from here: flanneld may be down there, or a firewall may drop probes, and perhaps the \
+             tunnel's packets too",
+            format!(
+                "{}; if it does not run, start it; if it runs, a firewall drops probes: on {}: {}",
+                commands.show_daemon(first.node),
+                first.node,
+                open(port)
+            ),
         ));
     }
     findings
-}
-
-fn names(asked: &[&AskedNode]) -> String {
-    let names: Vec<String> = asked.iter().take(MAX_NAMED).map(|one| one.node.to_string()).collect();
-    let more = if asked.len() > MAX_NAMED { ", …" } else { "" };
-    format!("{}{more}", names.join(", "))
 }
 
 #[cfg(test)]
@@ -268,6 +284,9 @@ mod tests {
             Severity::Warning,
             "UDP port 8475 does not answer",
         );
+        let cause = |outcome| one(Some(outcome), None, false).remove(0).cause;
+        assert!(cause(Outcome::Refused).contains("says that nobody listens there"));
+        assert!(cause(Outcome::Silent).starts_with("no reason was seen from here"), "nor claimed");
     }
 
     #[test]

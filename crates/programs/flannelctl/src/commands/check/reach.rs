@@ -1,14 +1,15 @@
 //! Whether other nodes are there at all, whether packets are lost on the way to them, whether their ports are open, and
 //! how large a packet may be: before flannel is asked, the network below it.
 
+use std::io;
 use std::net::IpAddr;
 
 use flannel_common::Family;
-use flannel_kernel::look::{self, Kernel};
+use flannel_kernel::look::{Kernel, RouteQuery};
 
 use super::echo::{self, SizedEcho};
 use super::node_context::{Network, NodeContext};
-use super::ports;
+use super::{few, ports};
 use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Reach;
@@ -22,23 +23,21 @@ const MORE_TIMES: usize = 90;
 const LOSSY: usize = 3;
 /// With so many, connections stall.
 const VERY_LOSSY: usize = 10;
-/// What tunnels, lines and clouds leave of 1500, and of 9000.
 /// Packets of full size that each of them is sent through the tunnel.
 const FULL_TIMES: usize = 30;
 /// So many sizes are tried at once.
 const SIZES_AT_ONCE: u32 = 64;
-const SIZES: [u32; 24] = [
-    8951, 8900, 8500, 4000, 1492, 1480, 1476, 1472, 1462, 1460, 1450, 1440, 1430, 1420, 1412, 1400,
-    1380, 1360, 1340, 1320, 1300, 1280, 1200, 576,
-];
+/// The smallest size that is tried: what every IPv4 host takes.
+const LEAST_SIZE: u32 = 576;
 
-/// What came back of one peer.
+/// What came back of one node.
+#[derive(Clone, Copy)]
 struct Reached {
     peer: IpAddr,
+    /// Its address that was asked.
+    end: IpAddr,
     asked: usize,
     answered: usize,
-    /// Without a gateway between.
-    beside: bool,
 }
 
 impl Reached {
@@ -59,10 +58,17 @@ impl Reached {
 /// With paths that carry less than the card does.
 pub(super) fn look(context: &NodeContext) -> (Vec<Finding>, Vec<(IpAddr, u32)>) {
     let (mut findings, mut narrow) = (Vec::new(), Vec::new());
+    let mut kernel = Kernel::open();
     for network in &context.networks {
         let Some(underlay) = &network.underlay else { continue };
-        let Ok(reached) = ask(&peers(network)) else { continue };
-        findings.extend(judge(&reached));
+        let ends: Vec<_> = peers(network).into_iter().map(|peer| (peer, peer)).collect();
+        let Ok(reached) = ask(&ends) else { continue };
+        let is_beside = |one: &Reached| {
+            let asked = RouteQuery { dst: one.peer, from: None, protocol: None };
+            let way = kernel.as_mut().ok().and_then(|kernel| kernel.decide(asked).ok()?.ok());
+            way.is_some_and(|way| way.via.is_none())
+        };
+        findings.extend(judge(&reached, is_beside));
         findings.extend(judge_loss(&reached, underlay.link.as_str(), ""));
         // Where packets are lost, one that is not answered says nothing.
         let there = reached.iter().filter(|one| one.answers() && !one.is_lossy());
@@ -92,17 +98,17 @@ fn peers(network: &Network) -> Vec<IpAddr> {
     peers
 }
 
-fn ask(peers: &[IpAddr]) -> anyhow::Result<Vec<Reached>> {
-    let mut kernel = Kernel::open()?;
-    let mut reached = Vec::new();
-    for (peer, answered) in peers.iter().zip(echo::counted(peers, TIMES, echo::SMALL)?) {
-        let way = kernel.decide(look::RouteQuery { dst: *peer, from: None, protocol: None })?;
-        let beside = way.is_ok_and(|way| way.via.is_none());
-        reached.push(Reached { peer: *peer, asked: TIMES, answered, beside });
-    }
+/// Asks nodes at these addresses of theirs, and once more at length where some of it was answered.
+fn ask(ends: &[(IpAddr, IpAddr)]) -> io::Result<Vec<Reached>> {
+    let addresses: Vec<IpAddr> = ends.iter().map(|(_, end)| *end).collect();
+    let counts = echo::counted(&addresses, TIMES, echo::SMALL)?;
+    let first = ends.iter().zip(counts);
+    let mut reached: Vec<Reached> = first
+        .map(|((peer, end), answered)| Reached { peer: *peer, end: *end, asked: TIMES, answered })
+        .collect();
     let mut doubtful: Vec<&mut Reached> =
         reached.iter_mut().filter(|one| one.answers() && one.answered < one.asked).collect();
-    let again: Vec<IpAddr> = doubtful.iter().map(|one| one.peer).collect();
+    let again: Vec<IpAddr> = doubtful.iter().map(|one| one.end).collect();
     for (one, answered) in doubtful.iter_mut().zip(echo::counted(&again, MORE_TIMES, echo::SMALL)?)
     {
         one.asked += MORE_TIMES;
@@ -112,7 +118,7 @@ fn ask(peers: &[IpAddr]) -> anyhow::Result<Vec<Reached>> {
 }
 
 /// Nodes that answer beside the tunnel, asked through it: with small packets, and with large ones.
-fn through_tunnel(network: &Network, nodes: &[IpAddr]) -> anyhow::Result<Vec<Finding>> {
+fn through_tunnel(network: &Network, nodes: &[IpAddr]) -> io::Result<Vec<Finding>> {
     let (Some(mtu), Some(underlay)) = (network.mtu, &network.underlay) else {
         return Ok(Vec::new());
     };
@@ -125,33 +131,17 @@ fn through_tunnel(network: &Network, nodes: &[IpAddr]) -> anyhow::Result<Vec<Fin
     };
     let ends: Vec<(IpAddr, IpAddr)> =
         nodes.iter().filter_map(|node| Some((*node, end(node)?))).collect();
-    let inside: Vec<IpAddr> = ends.iter().map(|(_, end)| *end).collect();
-    let mut reached: Vec<Reached> = Vec::new();
-    for ((node, _), answered) in ends.iter().zip(echo::counted(&inside, TIMES, echo::SMALL)?) {
-        reached.push(Reached { peer: *node, asked: TIMES, answered, beside: true });
-    }
-    let doubtful = |one: &Reached| one.answers() && one.answered < one.asked;
-    let again: Vec<usize> = (0..reached.len()).filter(|at| doubtful(&reached[*at])).collect();
-    let ends_again: Vec<IpAddr> = again.iter().map(|at| inside[*at]).collect();
-    for (at, more) in again.iter().zip(echo::counted(&ends_again, MORE_TIMES, echo::SMALL)?) {
-        reached[*at].asked += MORE_TIMES;
-        reached[*at].answered += more;
-    }
+    let reached = ask(&ends)?;
     let link = underlay.link.as_str();
     let small = judge_loss(&reached, link, " through the tunnel");
     // Of those that answer all small ones.
-    let well: Vec<usize> =
-        (0..reached.len()).filter(|at| reached[*at].answered == reached[*at].asked).collect();
-    let ends_well: Vec<IpAddr> = well.iter().map(|at| inside[*at]).collect();
+    let well: Vec<Reached> = reached.into_iter().filter(|one| one.answered == one.asked).collect();
+    let ends: Vec<IpAddr> = well.iter().map(|one| one.end).collect();
+    let counts = echo::counted(&ends, FULL_TIMES, mtu)?;
     let full: Vec<Reached> = well
-        .iter()
-        .zip(echo::counted(&ends_well, FULL_TIMES, mtu)?)
-        .map(|(at, answered)| Reached {
-            peer: reached[*at].peer,
-            asked: FULL_TIMES,
-            answered,
-            beside: true,
-        })
+        .into_iter()
+        .zip(counts)
+        .map(|(one, answered)| Reached { asked: FULL_TIMES, answered, ..one })
         .collect();
     let none = full.iter().find(|one| !one.answers()).map(|one| {
         Finding::broken(
@@ -173,34 +163,23 @@ fn through_tunnel(network: &Network, nodes: &[IpAddr]) -> anyhow::Result<Vec<Fin
 }
 
 /// Of those that answer at all, those that a full packet does not reach, with what does.
-fn narrow_paths(peers: &[IpAddr], mtu: u32) -> std::io::Result<Vec<(IpAddr, u32)>> {
+fn narrow_paths(peers: &[IpAddr], mtu: u32) -> io::Result<Vec<(IpAddr, u32)>> {
     let full: Vec<SizedEcho> = peers.iter().map(|peer| (*peer, mtu)).collect();
     let answered = echo::answered(&full)?;
-    let narrow: Vec<IpAddr> = peers
-        .iter()
-        .enumerate()
-        .filter(|(number, _)| !answered.contains(number))
-        .map(|(_, peer)| *peer)
-        .collect();
+    let narrow = peers.iter().enumerate().filter(|(number, _)| !answered.contains(number));
     let mut found = Vec::new();
-    for peer in narrow {
-        let sizes = SIZES.iter().copied().filter(|size| *size < mtu).collect();
-        let (mut passes, mut too_large) = (0, mtu);
-        let mut tried: Vec<u32> = sizes;
-        // First what is usual, then all that is between, until it is known to the byte.
-        while !tried.is_empty() {
-            let asked: Vec<SizedEcho> = tried.iter().map(|size| (peer, *size)).collect();
+    for (_, peer) in narrow {
+        let (mut passes, mut too_large) = (LEAST_SIZE - 1, mtu);
+        // Until it is known to the byte, or nothing passes at all.
+        loop {
+            let tried = between(passes, too_large);
+            let asked: Vec<SizedEcho> = tried.iter().map(|size| (*peer, *size)).collect();
             let answered = echo::answered(&asked)?;
-            let passing = tried.iter().enumerate().filter(|(at, _)| answered.contains(at));
-            passes = passing.map(|(_, size)| *size).max().unwrap_or(passes).max(passes);
-            let larger = tried.iter().copied().filter(|size| *size > passes);
-            too_large = larger.min().unwrap_or(too_large).min(too_large);
-            tried = match passes {
-                0 => Vec::new(),
-                _ => between(passes, too_large),
-            };
+            let Some(last) = answered.last() else { break };
+            passes = tried[*last];
+            too_large = tried.get(last + 1).copied().unwrap_or(too_large);
         }
-        found.extend((passes > 0).then_some((peer, passes)));
+        found.extend((passes >= LEAST_SIZE).then_some((*peer, passes)));
     }
     Ok(found)
 }
@@ -212,40 +191,32 @@ fn between(passes: u32, too_large: u32) -> Vec<u32> {
     (passes + 1..too_large).step_by(step as usize).collect()
 }
 
-fn judge(reached: &[Reached]) -> Vec<Finding> {
+/// `is_beside`: without a gateway between.
+fn judge(reached: &[Reached], mut is_beside: impl FnMut(&Reached) -> bool) -> Option<Finding> {
     let silent: Vec<&Reached> = reached.iter().filter(|one| !one.answers()).collect();
-    let Some(first) = silent.first() else { return Vec::new() };
-    let names: Vec<String> = silent.iter().take(5).map(|one| one.peer.to_string()).collect();
-    let more = if silent.len() > names.len() { ", …" } else { "" };
-    let what = format!(
-        "{} of {} nodes do not answer a ping: {}{more}",
-        silent.len(),
-        reached.len(),
-        names.join(", ")
-    );
+    let first = silent.first()?;
+    let (count, names) = (silent.len(), few(silent.iter().map(|one| one.peer)));
+    let what = format!("{count} of {} nodes do not answer a ping: {names}", reached.len());
     let why = "the network below flannel is cut between here and there, or that node is down; or it answers no ICMP";
     let fix = format!(
         "ping {}; look whether it runs, and at cables, security groups and firewalls between",
         first.peer
     );
     // Where others of the same wire answer, it is not for want of ICMP.
-    let usual = reached.iter().any(|one| one.answers() && one.beside);
-    let broken = usual && silent.iter().any(|one| one.beside);
-    vec![match broken {
+    let usual = reached.iter().any(|one| one.answers() && is_beside(one));
+    Some(match usual && silent.iter().any(|one| is_beside(one)) {
         true => Finding::broken(LAYER, what, why, fix),
         false => Finding::warning(LAYER, what, why, fix),
-    }]
+    })
 }
 
 /// `how`: they were sent.
 fn judge_loss(reached: &[Reached], link: &str, how: &str) -> Option<Finding> {
     let lossy: Vec<&Reached> = reached.iter().filter(|one| one.is_lossy()).collect();
     let worst = lossy.iter().max_by_key(|one| one.lost())?;
-    let names: Vec<String> = lossy.iter().take(5).map(|one| one.peer.to_string()).collect();
-    let more = if lossy.len() > names.len() { ", …" } else { "" };
     let what = format!(
-        "of 100 packets to {}{more} and back{how}, {} are lost",
-        names.join(", "),
+        "of 100 packets to {} and back{how}, {} are lost",
+        few(lossy.iter().map(|one| one.peer)),
         if lossy.len() > 1 { format!("up to {}", worst.lost()) } else { worst.lost().to_string() }
     );
     let why = "connections of pods to that node are slow and stall; on which side, or between, is not known; or something on the way limits pings";
@@ -267,35 +238,35 @@ mod tests {
 
     #[test]
     fn who_does_not_answer_beside_others_that_do_is_cut_off() {
-        let one = |last: u8, answers, beside| {
-            let answered = if answers { TIMES } else { 0 };
-            Reached { peer: [192, 0, 2, last].into(), asked: TIMES, answered, beside }
+        // By their last numbers.
+        let judged = |answering: &[u8], silent: &[u8], beside: &[u8]| {
+            let one = |last: &u8, answered| {
+                let peer = [192, 0, 2, *last].into();
+                Reached { peer, end: peer, asked: TIMES, answered }
+            };
+            let silent = silent.iter().map(|last| one(last, 0));
+            let all: Vec<Reached> =
+                answering.iter().map(|last| one(last, TIMES)).chain(silent).collect();
+            let beside: Vec<IpAddr> = beside.iter().map(|last| [192, 0, 2, *last].into()).collect();
+            judge(&all, |one| beside.contains(&one.peer))
         };
-        assert_eq!(judge(&[one(1, true, true), one(2, true, false)]), []);
-        let found = judge(&[one(1, true, true), one(2, false, true)]);
-        assert_eq!(found[0].severity, Severity::Broken);
+        assert_eq!(judged(&[1, 2], &[], &[1]), None);
+        let found = judged(&[1], &[2], &[1, 2]).expect("a finding");
+        assert_eq!(found.severity, Severity::Broken);
         assert!(
-            found[0].about.starts_with("1 of 2 nodes do not answer a ping: 192.0.2.2"),
+            found.about.starts_with("1 of 2 nodes do not answer a ping: 192.0.2.2"),
             "{found:?}"
         );
-        assert_eq!(
-            judge(&[one(1, false, true)])[0].severity,
-            Severity::Warning,
-            "nobody may answer"
-        );
-        assert_eq!(
-            judge(&[one(1, true, true), one(2, false, false)])[0].severity,
-            Severity::Warning
-        );
+        let severity = |found: Option<Finding>| found.map(|it| it.severity);
+        assert_eq!(severity(judged(&[], &[1], &[1])), Some(Severity::Warning), "nobody may answer");
+        assert_eq!(severity(judged(&[1], &[2], &[1])), Some(Severity::Warning));
     }
 
     #[test]
     fn packets_that_are_lost_beyond_chance_are_told_of() {
-        let one = |last: u8, answered| Reached {
-            peer: [192, 0, 2, last].into(),
-            asked: 100,
-            answered,
-            beside: true,
+        let one = |last: u8, answered| {
+            let peer = [192, 0, 2, last].into();
+            Reached { peer, end: peer, asked: 100, answered }
         };
         assert_eq!(judge_loss(&[one(1, 100), one(2, 98), one(3, 0)], "eth0", ""), None);
         let found = judge_loss(&[one(1, 100), one(2, 97)], "eth0", "").expect("a finding");

@@ -8,9 +8,7 @@ use flannel_kernel::look::{Device, FoundRoute, Kernel};
 use ipnet::IpNet;
 
 use super::{Findings, MigrationVerdict};
-
-/// So many are named.
-const MAX_NAMED: usize = 5;
+use crate::commands::check::few;
 
 /// Of those by which a device leads to its own network.
 const KERNEL: u8 = 2;
@@ -136,9 +134,4 @@ impl Changes {
         let why = "lead peers' packets elsewhere, and are not flannel's: remove them";
         tell(MigrationVerdict::InTheWay, why, &foreign);
     }
-}
-
-fn few(all: &[String]) -> String {
-    let shown = all.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
-    if all.len() > MAX_NAMED { format!("{shown}, …") } else { shown }
 }
