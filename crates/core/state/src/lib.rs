@@ -17,6 +17,7 @@
 //! goes or changes its meaning. Nothing here is secret, and names of nodes and reasons are text of others:
 //! who shows them escapes them.
 
+mod drop_count;
 mod entry;
 mod event;
 mod finding;
@@ -24,6 +25,7 @@ mod network;
 mod peer;
 mod probe;
 
+pub use drop_count::DropCount;
 pub use entry::{EntryCondition, EntryState, RepairState, RepairedEntry};
 pub use event::HistoryEvent;
 pub use finding::{Finding, Layer, Severity};

@@ -23,91 +23,28 @@ pub enum Way {
     Live,
 }
 
+/// What becomes of a packet at one place of its way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "HopRecord", into = "HopRecord")]
 pub struct Hop {
     /// The name of the other node, if the hop is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     pub way: Way,
     pub hop: String,
-    pub outcome: HopOutcome,
-}
-
-/// What becomes of a packet at a hop.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HopOutcome {
-    /// It passes: what is right, in words.
-    Good(String),
-    /// Why it cannot be told from here.
-    Unknown(String),
-    /// It is lost there, or may be if the finding is but a warning.
-    Found(Finding),
-}
-
-/// A hop as it is written in JSON. The layer of a finding is not told.
-#[derive(Clone, Serialize, Deserialize)]
-struct HopRecord {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    node: Option<String>,
-    way: Way,
-    hop: String,
-    condition: Condition,
-    what: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    fix: String,
-}
-
-impl Hop {
-    pub fn condition(&self) -> Condition {
-        match &self.outcome {
-            HopOutcome::Good(_) => Condition::Good,
-            HopOutcome::Found(finding) if finding.severity == Severity::Broken => Condition::Wrong,
-            HopOutcome::Unknown(_) | HopOutcome::Found(_) => Condition::Unknown,
-        }
-    }
-
+    pub condition: Condition,
     /// In words.
-    pub fn what(&self) -> String {
-        match &self.outcome {
-            HopOutcome::Good(what) | HopOutcome::Unknown(what) => what.clone(),
-            HopOutcome::Found(finding) if finding.severity == Severity::Broken => {
-                finding.about.clone()
-            }
-            HopOutcome::Found(Finding { about, fix, .. }) => format!("{about}; to undo it: {fix}"),
-        }
-    }
-
+    pub what: String,
     /// What to do where it is wrong; else empty.
-    pub fn fix(&self) -> &str {
-        match &self.outcome {
-            HopOutcome::Found(finding) if finding.severity == Severity::Broken => &finding.fix,
-            _ => "",
-        }
-    }
-}
-
-impl From<Hop> for HopRecord {
-    fn from(hop: Hop) -> Self {
-        let (condition, what, fix) = (hop.condition(), hop.what(), hop.fix().to_owned());
-        Self { node: hop.node, way: hop.way, hop: hop.hop, condition, what, fix }
-    }
-}
-
-impl From<HopRecord> for Hop {
-    fn from(record: HopRecord) -> Self {
-        let HopRecord { node, way, hop, condition, what, fix } = record;
-        let outcome = match condition {
-            Condition::Good => HopOutcome::Good(what),
-            Condition::Unknown => HopOutcome::Unknown(what),
-            Condition::Wrong => HopOutcome::Found(Finding::broken(Layer::Unknown, what, "", fix)),
-        };
-        Self { node, way, hop, outcome }
-    }
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fix: String,
+    /// What was found on this node; a warning is told as what is not known.
+    #[serde(skip)]
+    pub finding: Option<Finding>,
 }
 
 /// The hops of one direction, as they are found.
 pub struct Hops {
-    way: Way,
+    pub(crate) way: Way,
     pub all: Vec<Hop>,
 }
 
@@ -117,11 +54,11 @@ impl Hops {
     }
 
     pub fn good(&mut self, hop: &str, what: impl Into<String>) {
-        self.add(hop, HopOutcome::Good(what.into()));
+        self.add(hop, Condition::Good, what.into());
     }
 
     pub fn unknown(&mut self, hop: &str, what: impl Into<String>) {
-        self.add(hop, HopOutcome::Unknown(what.into()));
+        self.add(hop, Condition::Unknown, what.into());
     }
 
     pub fn wrong(
@@ -135,11 +72,20 @@ impl Hops {
     }
 
     pub fn found(&mut self, hop: &str, finding: Finding) {
-        self.add(hop, HopOutcome::Found(finding));
+        let Finding { about, fix, severity, .. } = finding.clone();
+        let (condition, what, fix) = match severity {
+            Severity::Broken => (Condition::Wrong, about, fix),
+            Severity::Warning | Severity::Note => {
+                (Condition::Unknown, format!("{about}; to undo it: {fix}"), String::new())
+            }
+        };
+        let (node, way, hop, finding) = (None, self.way, hop.to_owned(), Some(finding));
+        self.all.push(Hop { node, way, hop, condition, what, fix, finding });
     }
 
-    fn add(&mut self, hop: &str, outcome: HopOutcome) {
-        self.all.push(Hop { node: None, way: self.way, hop: hop.to_owned(), outcome });
+    fn add(&mut self, hop: &str, condition: Condition, what: String) {
+        let (node, way, hop, fix) = (None, self.way, hop.to_owned(), String::new());
+        self.all.push(Hop { node, way, hop, condition, what, fix, finding: None });
     }
 }
 

@@ -14,10 +14,11 @@ mod network;
 pub mod pod_namespace;
 mod queues;
 pub mod request;
+pub mod settings;
 mod walk;
 
-pub use drop_counters::{CounterGrowth, DropCounters};
+pub use drop_counters::DropCounters;
 pub use ends::{End, Peer};
-pub use hop::{Condition, Hop, HopOutcome, Hops, Way};
+pub use hop::{Condition, Hop, Hops, Way};
 pub use network::NodeInNetwork;
 pub use walk::walk;

@@ -112,38 +112,36 @@ impl Queues {
     fn name(&self, filter: &FoundFilter) -> String {
         match filter.effect {
             FilterEffect::Redirects(index) => {
-                let found = self.devices.iter().find(|device| device.index == index);
-                found.map_or_else(|| index.to_string(), |device| device.name.clone())
+                self.device(index).map_or_else(|| index.to_string(), |device| device.name.clone())
             }
             _ => String::new(),
         }
     }
 
-    /// What each of them has dropped so far: who it is in words, and how many.
-    pub(crate) fn counters(&self) -> Vec<(String, String, u64)> {
-        let name = |index: u32| {
-            let device = self.devices.iter().find(|device| device.index == index);
-            device.map(|device| device.name.clone())
-        };
+    fn device(&self, index: u32) -> Option<&Device> {
+        self.devices.iter().find(|device| device.index == index)
+    }
+
+    /// What each of them has dropped so far.
+    pub(crate) fn counters(&self) -> Vec<Drop> {
+        let name = |index: u32| self.device(index).map(|device| device.name.clone());
         let queues = self.queues.iter().filter_map(|queue| {
             let device = name(queue.link)?;
-            if HOLDERS.contains(&queue.kind.as_str()) {
-                let what = format!("a filter (tc) of {device}");
+            let (rule, fix) = if HOLDERS.contains(&queue.kind.as_str()) {
                 let show = |place: &str| format!("tc -s filter show dev {device} {place}");
-                return Some((
-                    what,
-                    format!("{}; {}", show("ingress"), show("egress")),
-                    queue.drops,
-                ));
-            }
-            let fix = format!("tc -s qdisc show dev {device}; tc qdisc del dev {device} root");
-            Some((format!("the queue {} of {device}", queue.kind), fix, queue.drops))
+                let fix = format!("{}; {}", show("ingress"), show("egress"));
+                (format!("a filter (tc) of {device}"), fix)
+            } else {
+                let fix = format!("tc -s qdisc show dev {device}; tc qdisc del dev {device} root");
+                (format!("the queue {} of {device}", queue.kind), fix)
+            };
+            Some(Drop { rule, fix, packets: Some(queue.drops) })
         });
         let filters = self.filters.iter().filter_map(|filter| {
             let drops = matches!(filter.effect, FilterEffect::Drops | FilterEffect::Polices);
             let device = name(filter.link).filter(|_| drops)?;
-            let words = words(filter, &device);
-            Some((words, deletion(filter, &device), filter.packets?))
+            let (rule, fix) = (words(filter, &device), deletion(filter, &device));
+            Some(Drop { rule, fix, packets: filter.packets })
         });
         queues.chain(filters).collect()
     }

@@ -53,6 +53,8 @@ mod tests {
         let mut hops = Hops::new(Way::There);
         hops.good("bridge", "cni0 is up");
         hops.wrong("pod", flannel_state::Layer::Unknown, "it is gone", "look for it");
+        // What a node has found is told in words.
+        hops.all.iter_mut().for_each(|hop| hop.finding = None);
         let walked = TraceAnswer::Walked { node: "node2".to_owned(), hops: hops.all };
         for said in [TraceAnswer::Looking, walked, TraceAnswer::Failed("no".to_owned())] {
             let text = serde_json::to_string(&said).unwrap();

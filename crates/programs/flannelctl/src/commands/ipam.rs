@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -10,6 +11,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use flannel_cni::ipam::audit::{self, Evidence, Finding, State};
 use flannel_cni::ipam::{Holder, Store};
+use serde::Serialize;
 
 use super::output::OutputArgs;
 use flannel_cli::table::{Colour, Paint, Table};
@@ -74,7 +76,7 @@ impl CheckArgs {
         let networks = self.inspect()?;
         if !self.output.output.is_for_people() {
             let leaked: usize = networks.iter().map(InspectedNetwork::leaked).sum();
-            self.output.output.show(&document(&networks), |_| String::new())?;
+            self.output.output.show(&rows(&networks), |_| String::new())?;
             if self.fix {
                 fix(&networks)?;
             }
@@ -87,7 +89,7 @@ impl CheckArgs {
             return Ok(ExitCode::SUCCESS);
         }
         let paint = Paint::for_stdout();
-        table(&networks).write(&mut out, paint)?;
+        table(&rows(&networks)).write(&mut out, paint)?;
 
         let leaked: usize = networks.iter().map(InspectedNetwork::leaked).sum();
         if leaked == 0 {
@@ -147,9 +149,18 @@ fn fix(networks: &[InspectedNetwork]) -> anyhow::Result<usize> {
     Ok(freed)
 }
 
-/// For programs.
-fn document(networks: &[InspectedNetwork]) -> serde_json::Value {
-    let mut all = Vec::new();
+/// What was found of one address, for programs.
+#[derive(Serialize)]
+struct Row<'a> {
+    network: &'a str,
+    address: IpAddr,
+    container: Option<&'a str>,
+    interface: Option<&'a str>,
+    state: &'static str,
+}
+
+fn rows(networks: &[InspectedNetwork]) -> Vec<Row<'_>> {
+    let mut rows = Vec::new();
     for network in networks {
         for Finding { reservation, state } in &network.findings {
             let (container, interface) = match &reservation.owner {
@@ -157,51 +168,40 @@ fn document(networks: &[InspectedNetwork]) -> serde_json::Value {
                 Holder::Container { container_id } => (Some(container_id), None),
                 Holder::Nobody => (None, None),
             };
-            let state = match state {
-                State::InUse => "in-use",
-                State::Recent => "recent",
-                State::Stale => "leaked",
-            };
-            all.push(serde_json::json!({
-                "network": network.name,
-                "address": reservation.ip.to_string(),
-                "container": container,
-                "interface": interface,
-                "state": state,
-            }));
+            rows.push(Row {
+                network: &network.name,
+                address: reservation.ip,
+                container: container.map(String::as_str),
+                interface: interface.map(String::as_str),
+                state: match state {
+                    State::InUse => "in-use",
+                    State::Recent => "recent",
+                    State::Stale => "leaked",
+                },
+            });
         }
     }
-    all.into()
+    rows
 }
 
-fn table(networks: &[InspectedNetwork]) -> Table {
+fn table(rows: &[Row<'_>]) -> Table {
     let mut table = Table::new(&["network", "address", "container", "interface", "state"]);
-    for network in networks {
-        for Finding { reservation, state } in &network.findings {
-            let (container, interface) = match &reservation.owner {
-                Holder::Attachment { container_id, ifname } => (shortened(container_id), &**ifname),
-                Holder::Container { container_id } => (shortened(container_id), "-"),
-                Holder::Nobody => ("-".to_owned(), "-"),
-            };
-            let state = match state {
-                State::InUse => (Colour::Good, "in use".to_owned()),
-                State::Recent => (Colour::Plain, "too new to tell".to_owned()),
-                State::Stale => (Colour::Bad, "leaked".to_owned()),
-            };
-            table.row(vec![
-                (Colour::Plain, network.name.clone()),
-                (Colour::Bold, reservation.ip.to_string()),
-                (Colour::Plain, container),
-                (Colour::Plain, interface.to_owned()),
-                state,
-            ]);
-        }
+    for row in rows {
+        let container = row.container.unwrap_or("-").chars().take(SHOWN_OF_ID).collect();
+        let (colour, state) = match row.state {
+            "in-use" => (Colour::Good, "in use"),
+            "recent" => (Colour::Plain, "too new to tell"),
+            leaked => (Colour::Bad, leaked),
+        };
+        table.row(vec![
+            (Colour::Plain, row.network.to_owned()),
+            (Colour::Bold, row.address.to_string()),
+            (Colour::Plain, container),
+            (Colour::Plain, row.interface.unwrap_or("-").to_owned()),
+            (colour, state.to_owned()),
+        ]);
     }
     table
-}
-
-fn shortened(id: &str) -> String {
-    id.chars().take(SHOWN_OF_ID).collect()
 }
 
 fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {

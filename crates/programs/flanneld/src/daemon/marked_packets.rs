@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use flannel_probe::marked::request::{COUNTERS, DropCount, WatchReport, WatchRequest};
+use flannel_probe::marked::request::{COUNTERS, WatchReport, WatchRequest};
 use flannel_probe::marked::{LargePacket, Mark, Watch, WatchEnd};
+use flannel_state::DropCount;
 use flannel_trace::DropCounters;
 use serde_json::Value;
 
@@ -59,15 +60,9 @@ async fn look(request: &mut NodeRequest, mark: Mark, large: Option<LargePacket>)
 
 async fn grown_since(before: DropCounters) -> Vec<DropCount> {
     let grown = tokio::task::spawn_blocking(move || DropCounters::read().grown_since(&before));
-    let grown = grown.await.unwrap_or_default().into_iter().take(COUNTERS);
+    let mut grown = grown.await.unwrap_or_default();
+    grown.truncate(COUNTERS);
     grown
-        .map(|one| DropCount {
-            what: one.what,
-            fix: one.fix,
-            packets: one.packets,
-            is_exact: one.is_exact,
-        })
-        .collect()
 }
 
 /// The thread that looks is not left behind by a request that is gone.

@@ -1,6 +1,7 @@
 //! What an operator asks of the other node of a trace, through the store, and what that node says: it looks at its
 //! devices until it is told that all packets were sent, and then says which of them came by.
 
+use flannel_state::DropCount;
 use serde::{Deserialize, Serialize};
 
 use super::{LargePacket, Mark, Sighting};
@@ -51,18 +52,6 @@ pub enum WatchReport {
     },
     /// Why the node cannot look.
     Failed(String),
-}
-
-/// A counter of dropped packets that has grown while the node looked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub struct DropCount {
-    pub what: String,
-    pub fix: String,
-    pub packets: u64,
-    /// It is a rule, a queue or a policy, and not a sum of many reasons.
-    #[serde(default)]
-    pub is_exact: bool,
 }
 
 /// So many are told.

@@ -63,7 +63,7 @@ impl Tables {
         rules.into_iter().any(|rule| rule.words.iter().any(is_it))
     }
 
-    pub(super) fn counters(&self, program: &str) -> Vec<(String, String, u64)> {
+    pub(super) fn counters(&self, program: &str) -> Vec<Drop> {
         let mut all = Vec::new();
         for (table, found) in &self.0 {
             for rule in found.rules.values().flatten() {
@@ -71,9 +71,9 @@ impl Tables {
                     .words
                     .windows(2)
                     .any(|pair| pair[0] == "-j" && ["DROP", "REJECT"].contains(&pair[1].as_str()));
-                let Some(packets) = rule.packets.filter(|_| drops) else { continue };
-                let drop = rule.drop(program, &of_table(table));
-                all.push((drop.rule, drop.fix, packets));
+                if drops && rule.packets.is_some() {
+                    all.push(rule.drop(program, &of_table(table)));
+                }
             }
         }
         all

@@ -69,8 +69,8 @@ impl Rules {
         &self.unread
     }
 
-    /// Every rule that drops and counts: in words, what undoes it, and how many it has dropped.
-    pub(crate) fn counters(&self) -> Vec<(String, String, u64)> {
+    /// Every rule that drops and counts.
+    pub(crate) fn counters(&self) -> Vec<Drop> {
         let mut all = self.v4.counters("iptables");
         all.extend(self.v6.counters("ip6tables"));
         all.extend(self.bridge.counters("ebtables"));
@@ -147,7 +147,7 @@ mod tests {
         for (rule, is_suspect) in [(own, false), (loopback, false), (strange, true)] {
             let rules = rules(rule);
             assert_eq!(rules.judge(&pods).perhaps.len(), usize::from(is_suspect), "{rule}");
-            let [(_, fix, _)] = &rules.counters()[..] else { panic!("{rule}") };
+            let [Drop { fix, .. }] = &rules.counters()[..] else { panic!("{rule}") };
             assert_eq!(fix.starts_with("leave this rule"), !is_suspect, "{fix}");
         }
         let to_loopback = Packet { dst: [127, 0, 0, 1].into(), ..pods };

@@ -10,7 +10,6 @@ use flannel_state::{Finding, Layer};
 
 use super::{Entrance, Walk};
 use crate::firewall::{Conversation, Drop, Dropped, Hook, ICMP, ICMPV6, Packet, Rules, TCP, UDP};
-use crate::hop::Hops;
 use crate::judge::{may_drop, some_of_many};
 use crate::queues::{self, Header};
 
@@ -20,8 +19,6 @@ pub(super) struct Outer<'a> {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) card: &'a str,
-    /// The other node.
-    pub(super) about: IpAddr,
     /// The family of pods' packets in it.
     pub(super) inner: Family,
 }
@@ -29,14 +26,13 @@ pub(super) struct Outer<'a> {
 impl Walk<'_> {
     /// Whether a packet from pod to pod passes what is asked between its device and the next.
     pub(super) fn passes_rules(
-        &self,
-        hops: &mut Hops,
+        &mut self,
         (src, dst): (IpAddr, IpAddr),
         entered: Option<&Entrance>,
         link: &str,
         goes_to: Option<String>,
     ) -> bool {
-        if !self.has_room_for_connections(hops) {
+        if !self.has_room_for_connections() {
             return false;
         }
         let hook = if entered.is_some() { Hook::Forward } else { Hook::Out };
@@ -45,7 +41,7 @@ impl Walk<'_> {
             _ => &[Direction::Out],
         };
         if let Some(fault) = self.policies.blocking(directions, src, dst, None) {
-            return hops.take("policy", Err(fault));
+            return self.hops.take("policy", Err(fault));
         }
         let packet = Packet {
             iif: entered.map(|entered| entered.device.clone()).unwrap_or_default(),
@@ -53,7 +49,7 @@ impl Walk<'_> {
             bridge_ports: [entered.and_then(|entered| entered.port.clone()), goes_to],
             ..Packet::first(hook, src, dst, TCP)
         };
-        if !self.judge_rules(hops, &packet, "it", true) {
+        if !self.judge_rules(&packet, "it", true) {
             return false;
         }
         // What is not TCP may be dropped on purpose.
@@ -62,11 +58,11 @@ impl Walk<'_> {
             let other = Packet { protocol, ..packet.clone() };
             if let Some(drop) = self.rules.drops(&other) {
                 let what = format!("{} drops {name}, and not TCP", drop.rule);
-                hops.found("rules", Finding::warning(Layer::Firewall, what, "", drop.fix));
+                self.hops.found("rules", Finding::warning(Layer::Firewall, what, "", drop.fix));
             }
         }
         if !self.rules.unread().is_empty() {
-            hops.unknown(
+            self.hops.unknown(
                 "rules",
                 format!(
                     "rules cannot be read by {}: what they drop is not known",
@@ -78,19 +74,19 @@ impl Walk<'_> {
     }
 
     /// Whether a packet of the tunnel passes what is asked at the card.
-    pub(super) fn passes_on_the_wire(&self, hops: &mut Hops, outer: &Outer<'_>) -> bool {
-        let Outer { hook, src, dst, card, about, inner } = *outer;
+    pub(super) fn passes_on_the_wire(&mut self, outer: &Outer<'_>) -> bool {
+        let Outer { hook, src, dst, card, inner } = *outer;
         let path = self.node.encapsulation.path(inner);
         // What is around the packets of a family may always be of one family: others are not sent there.
         let fits = |path: &&TunnelPath| path.outer_family.is_none_or(|it| it == Family::of(dst));
         let Some(path) = path.filter(fits) else { return true };
         let (protocol, port) = path.outer.on_the_wire();
-        let (direction, towards) = match hook {
-            Hook::In => (Direction::In, "of"),
-            _ => (Direction::Out, "to"),
+        let (direction, tunnel) = match hook {
+            Hook::In => (Direction::In, format!("the tunnel of {src}")),
+            _ => (Direction::Out, format!("the tunnel to {dst}")),
         };
         if let Some(fault) = self.policies.blocking(&[direction], src, dst, Some(protocol)) {
-            return hops.take("policy", Err(fault));
+            return self.hops.take("policy", Err(fault));
         }
         let packet = Packet {
             port,
@@ -98,32 +94,26 @@ impl Walk<'_> {
             oif: card.to_owned(),
             ..Packet::first(hook, src, dst, protocol)
         };
-        if !self.judge_rules(hops, &packet, &format!("the tunnel {towards} {about}"), false) {
+        if !self.judge_rules(&packet, &tunnel, false) {
             return false;
         }
         let header = Header { src, dst, protocol: Some(protocol), port };
-        let Some(device) = self.kernel.device(card) else { return true };
+        let Some(device) = self.kernel.device(card).cloned() else { return true };
         match hook {
-            Hook::In => self.passes_queues(hops, self.queues.coming_in(device, header)),
-            _ => self.leaves_by(hops, device, header),
+            Hook::In => self.passes_queues(self.queues.coming_in(&device, header)),
+            _ => self.leaves_by(&device, header),
         }
     }
 
     /// Whether a packet passes the filters and the queue of the device that it leaves by; what delays it there is told.
-    pub(super) fn leaves_by(&self, hops: &mut Hops, device: &Device, header: Header) -> bool {
-        self.queues.delays(device).into_iter().for_each(|delay| hops.found("queue", delay));
-        self.passes_queues(hops, self.queues.going_out(device, header))
+    pub(super) fn leaves_by(&mut self, device: &Device, header: Header) -> bool {
+        self.queues.delays(device).into_iter().for_each(|delay| self.hops.found("queue", delay));
+        self.passes_queues(self.queues.going_out(device, header))
     }
 
     /// Takes a packet through the rules as it is, as large as it may be, and as a later one of its conversation.
     /// `say`: also where nothing drops it.
-    pub(super) fn judge_rules(
-        &self,
-        hops: &mut Hops,
-        packet: &Packet,
-        it: &str,
-        say: bool,
-    ) -> bool {
+    pub(super) fn judge_rules(&mut self, packet: &Packet, it: &str, say: bool) -> bool {
         let largest = match packet.hook {
             Hook::In | Hook::Out if packet.protocol != TCP => {
                 self.node.underlay.as_ref().map(|underlay| underlay.mtu)
@@ -133,24 +123,24 @@ impl Walk<'_> {
         let found = judge_kinds(&self.rules, packet, largest);
         if let Some(drop) = found.surely {
             let what = format!("{} drops {it}{}", drop.rule, found.when);
-            hops.wrong("rules", Layer::Firewall, what, drop.fix);
+            self.hops.wrong("rules", Layer::Firewall, what, drop.fix);
             return !found.when.is_empty();
         }
         let named = some_of_many(found.perhaps);
         let none = named.is_empty();
-        named.iter().for_each(|drop| hops.found("rules", may_drop(Layer::Firewall, drop)));
+        named.iter().for_each(|drop| self.hops.found("rules", may_drop(Layer::Firewall, drop)));
         if say && none && self.rules.unread().is_empty() {
-            hops.good("rules", "nothing that can be told from outside drops it");
+            self.hops.good("rules", "nothing that can be told from outside drops it");
         }
         true
     }
 
-    pub(super) fn passes_queues(&self, hops: &mut Hops, dropped: Dropped) -> bool {
+    pub(super) fn passes_queues(&mut self, dropped: Dropped) -> bool {
         if let Some(drop) = dropped.surely {
-            return hops.take("queue", Err(queues::finding(drop)));
+            return self.hops.take("queue", Err(queues::finding(drop)));
         }
         let perhaps = dropped.perhaps.iter();
-        perhaps.for_each(|drop| hops.found("queue", may_drop(Layer::Queues, drop)));
+        perhaps.for_each(|drop| self.hops.found("queue", may_drop(Layer::Queues, drop)));
         true
     }
 }

@@ -8,14 +8,14 @@ use flannel_kernel::look::{Decision, Device, Kernel, RouteQuery};
 use flannel_netlink::NetlinkError;
 use flannel_state::{Finding, Layer};
 
+use super::Walk;
 use super::dropping::judge_kinds;
-use super::{Walk, setting};
 use crate::firewall::{Hook, Packet, Rules, TCP};
-use crate::hop::Hops;
 use crate::ipsec_policies::IpsecPolicies;
 use crate::judge::{self, broken};
 use crate::pod_namespace::PodNamespace;
 use crate::queues::{Header, Queues};
+use crate::settings::setting;
 
 /// Which end of a packet's way the pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +50,7 @@ pub(crate) struct TtlSetting {
 impl Walk<'_> {
     /// Whether packets leave the pod, or come in. What cannot be looked at counts as passing.
     pub(super) fn inside_pod(
-        &self,
-        hops: &mut Hops,
+        &mut self,
         namespace: &PodNamespace,
         pod: IpAddr,
         other: IpAddr,
@@ -61,14 +60,14 @@ impl Walk<'_> {
         let Ok(Some(inside)) = namespace.run(|| look(pod, other)) else { return true };
         let veth = namespace.veth.and_then(|index| self.kernel.by_index(index));
         if let Some(fault) = judge::inside_pod(&inside, pod, other, bridge, veth) {
-            return hops.take("pod", Err(fault));
+            return self.hops.take("pod", Err(fault));
         }
         let (hook, direction, ends) = match leg {
             Leg::Leaves => (Hook::Out, Direction::Out, (pod, other)),
             Leg::Arrives => (Hook::In, Direction::In, (other, pod)),
         };
         if let Some(fault) = inside.policies.blocking(&[direction], ends.0, ends.1, None) {
-            return hops.take("pod", Err(judge::in_pod(pod, fault)));
+            return self.hops.take("pod", Err(judge::in_pod(pod, fault)));
         }
         let name = inside.device.name.clone();
         let packet =
@@ -77,7 +76,7 @@ impl Walk<'_> {
         let queues = match leg {
             Leg::Leaves => {
                 let delay = inside.queues.delays(&inside.device).into_iter();
-                delay.for_each(|delay| hops.found("pod", judge::perhaps_in_pod(pod, delay)));
+                delay.for_each(|delay| self.hops.found("pod", judge::perhaps_in_pod(pod, delay)));
                 inside.queues.going_out(&inside.device, header)
             }
             Leg::Arrives => inside.queues.coming_in(&inside.device, header),
@@ -88,16 +87,16 @@ impl Walk<'_> {
             surely.or_else(|| queues.surely.map(|drop| (drop, String::new())))
         {
             let what = format!("{} drops it{when}", drop.rule);
-            hops.take("pod", Err(judge::in_pod(pod, broken(Layer::Pods, what, drop.fix))));
+            self.hops.take("pod", Err(judge::in_pod(pod, broken(Layer::Pods, what, drop.fix))));
             return !when.is_empty();
         }
         let perhaps = by_rules.perhaps.into_iter().chain(queues.perhaps);
         for drop in judge::some_of_many(perhaps.collect()) {
             let finding = judge::may_drop(Layer::Pods, &drop);
-            hops.found("pod", judge::perhaps_in_pod(pod, finding));
+            self.hops.found("pod", judge::perhaps_in_pod(pod, finding));
         }
         if let (Leg::Arrives, Some(setting)) = (leg, inside.ignores_echo) {
-            hops.unknown(
+            self.hops.unknown(
                 "pod",
                 format!(
                     "the pod {pod} answers no echo requests ({setting} is 1): ping and --live get nothing from it"

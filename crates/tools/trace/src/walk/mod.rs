@@ -19,6 +19,7 @@ use crate::hop::{Hop, Hops, Way};
 use crate::ipsec_policies::IpsecPolicies;
 use crate::judge::{self, HopJudgement, broken};
 use crate::queues::Queues;
+use crate::settings::{in_words, is_reverse_path_strict, setting};
 use crate::{End, NodeInNetwork};
 
 pub(crate) use self::inside_pod::{InsidePod, TtlSetting};
@@ -39,10 +40,12 @@ pub fn walk(
     let mut kernel = Kernel::open()?;
     let queues = Queues::read(&mut kernel);
     let policies = IpsecPolicies::read();
-    let mut walk = Walk { kernel, rules: Rules::read(), queues, policies, node };
-    let mut hops = walk.direction(Way::There, from, to)?;
-    hops.extend(walk.direction(Way::Back, to, from)?);
-    Ok(hops)
+    let (rules, hops) = (Rules::read(), Hops::new(Way::There));
+    let mut walk = Walk { kernel, rules, queues, policies, node, hops };
+    walk.direction(from, to)?;
+    walk.hops.way = Way::Back;
+    walk.direction(to, from)?;
+    Ok(walk.hops.all)
 }
 
 struct Walk<'a> {
@@ -51,6 +54,8 @@ struct Walk<'a> {
     queues: Queues,
     policies: IpsecPolicies,
     node: &'a NodeInNetwork,
+    /// What was found so far.
+    hops: Hops,
 }
 
 /// Device by which a packet has come into this node, out of a pod or out of the tunnel.
@@ -69,77 +74,70 @@ struct Resolved {
 }
 
 impl Walk<'_> {
-    fn direction(
-        &mut self,
-        way: Way,
-        from: (IpAddr, End<'_>),
-        to: (IpAddr, End<'_>),
-    ) -> io::Result<Vec<Hop>> {
-        let mut hops = Hops::new(way);
+    fn direction(&mut self, from: (IpAddr, End<'_>), to: (IpAddr, End<'_>)) -> io::Result<()> {
         let entered = match from.1 {
-            End::Pod => self.leave_pod(&mut hops, from.0, to.0)?,
+            End::Pod => self.leave_pod(from.0, to.0)?,
             End::Host => None,
-            End::Peer(peer) => self.leave_tunnel(&mut hops, peer, from.0, to.0)?,
+            End::Peer(peer) => self.leave_tunnel(peer, from.0, to.0)?,
             // Whence it comes into the pod network is not flannel's business.
             End::World => {
                 if let (End::Pod, Some(bridge)) = (to.1, self.pods_device(to.0)) {
-                    self.enter_pod(&mut hops, from.0, to.0, &bridge)?;
+                    self.enter_pod(from.0, to.0, &bridge)?;
                 }
-                return Ok(hops.all);
+                return Ok(());
             }
         };
         // It comes no further, so nobody looks behind that.
         if entered.is_none() && !matches!(from.1, End::Host) {
-            return Ok(hops.all);
+            return Ok(());
         }
         // A device that is down has no routes: it is named, and not what follows from it.
         let leads_out = match to.1 {
             End::Peer(_) => self.node.tunnel_device(Family::of(to.0)).is_none_or(|tunnel| {
-                hops.take(
+                self.hops.take(
                     "tunnel",
                     judge::tunnel(self.node, Family::of(to.0), tunnel, self.kernel.device(tunnel)),
                 )
             }),
             End::Pod => match self.pods_device(to.0).map(|bridge| judge::bridge(&bridge)) {
-                Some(Err(fault)) => hops.take("bridge", Err(fault)),
+                Some(Err(fault)) => self.hops.take("bridge", Err(fault)),
                 Some(Ok(_)) => true,
-                None => self.no_bridge(&mut hops),
+                None => self.no_bridge(),
             },
             End::Host | End::World => true,
         };
         if !leads_out {
-            return Ok(hops.all);
+            return Ok(());
         }
         let by = entered.as_ref().map(|entered| entered.device.as_str());
-        let Some((link, via)) = self.route(&mut hops, from.0, to, by)? else {
-            return Ok(hops.all);
+        let Some((link, via)) = self.route(from.0, to, by)? else {
+            return Ok(());
         };
         let goes_to = match to.1 {
             End::Pod => self.known_port(to.0)?,
             End::Peer(_) | End::Host | End::World => None,
         };
-        if !self.passes_rules(&mut hops, (from.0, to.0), entered.as_ref(), &link, goes_to) {
-            return Ok(hops.all);
+        if !self.passes_rules((from.0, to.0), entered.as_ref(), &link, goes_to) {
+            return Ok(());
         }
         match to.1 {
             End::Peer(peer) => {
-                self.somebody_else_has(&mut hops, to.0)?;
-                self.enter_tunnel(&mut hops, peer, (from.0, to.0), &link, via)?;
+                self.somebody_else_has(to.0)?;
+                self.enter_tunnel(peer, (from.0, to.0), &link, via)?;
             }
             End::Pod => {
                 if let Some(bridge) = self.kernel.device(&link).cloned() {
-                    self.enter_pod(&mut hops, from.0, to.0, &bridge)?;
+                    self.enter_pod(from.0, to.0, &bridge)?;
                 }
             }
             End::Host | End::World => {}
         }
-        Ok(hops.all)
+        Ok(())
     }
 
     /// Returns the device and the gateway that the kernel chooses.
     fn route(
         &mut self,
-        hops: &mut Hops,
         from: IpAddr,
         (to, end): (IpAddr, End<'_>),
         entered: Option<&str>,
@@ -147,7 +145,7 @@ impl Walk<'_> {
         if let Some(entered) = entered
             && let Some(off) = forwarding_off(from.is_ipv4(), entered)
         {
-            hops.wrong(
+            self.hops.wrong(
                 "forwarding",
                 Layer::Forwarding,
                 format!("{off} is 0: this host forwards nothing"),
@@ -164,7 +162,7 @@ impl Walk<'_> {
                 if let Some(entered) = entered
                     && let Some(fault) = self.refused_by_rp_filter(from, entered)?
                 {
-                    hops.take("rp_filter", Err(fault));
+                    self.hops.take("rp_filter", Err(fault));
                     return Ok(None);
                 }
                 let see = match entered {
@@ -173,18 +171,18 @@ impl Walk<'_> {
                     }
                     None => format!("ip route get {to} ipproto tcp"),
                 };
-                hops.take("route", judge::no_route(&error, &see));
+                self.hops.take("route", judge::no_route(&error, &see));
                 return Ok(None);
             }
         };
         let bridge = self.pods_device(to).map(|bridge| bridge.name);
         let judged = judge::route(self.node, end, &way, to, bridge.as_deref());
-        Ok(hops.take("route", judged).then_some((way.link, way.via)))
+        Ok(self.hops.take("route", judged).then_some((way.link, way.via)))
     }
 
     /// With a strict `rp_filter` the kernel drops what it would answer by another device.
     fn refused_by_rp_filter(&mut self, from: IpAddr, entered: &str) -> io::Result<Option<Finding>> {
-        if !from.is_ipv4() || !is_strict(entered) {
+        if !from.is_ipv4() || !is_reverse_path_strict(entered) {
             return Ok(None);
         }
         let back = self.kernel.decide(RouteQuery { dst: from, from: None, protocol: None })?;
@@ -262,11 +260,6 @@ fn nudge(ip: IpAddr) {
     let _ = UdpSocket::bind(any).and_then(|socket| socket.send_to(b"", (ip, DISCARD_PORT)));
 }
 
-fn setting(name: &str) -> Option<String> {
-    let value = std::fs::read_to_string(format!("/proc/sys/{name}")).ok()?;
-    Some(value.trim().to_owned())
-}
-
 /// The setting by which nothing that comes in by a device is forwarded.
 fn forwarding_off(v4: bool, device: &str) -> Option<String> {
     let names = match v4 {
@@ -276,12 +269,5 @@ fn forwarding_off(v4: bool, device: &str) -> Option<String> {
         false => vec!["net/ipv6/conf/all/forwarding".to_owned()],
     };
     let name = names.into_iter().find(|name| setting(name).as_deref() == Some("0"))?;
-    Some(if name.contains('.') { name } else { name.replace('/', ".") })
-}
-
-/// The larger value of the two counts, and 2 is looser than 1.
-fn is_strict(device: &str) -> bool {
-    let of = |name: &str| setting(&format!("net/ipv4/conf/{name}/rp_filter"));
-    let larger = of("all").max(of(device));
-    larger.as_deref() == Some("1")
+    Some(in_words(&name))
 }

@@ -11,12 +11,12 @@ use flannel_state::{Finding, Layer};
 use ipnet::IpNet;
 
 use super::inside_pod::Leg;
-use super::{Entrance, NEIGHBOUR_POLL_INTERVAL, NEIGHBOUR_TIMEOUT, Walk, nudge, setting};
+use super::{Entrance, NEIGHBOUR_POLL_INTERVAL, NEIGHBOUR_TIMEOUT, Walk, nudge};
 use crate::firewall::{Drop, Dropped, Hook, Packet};
-use crate::hop::Hops;
-use crate::judge::{self, PortFlags, broken, may_drop, some_of_many};
+use crate::judge::{self, PortFlags, may_drop, some_of_many};
 use crate::pod_namespace::PodNamespace;
 use crate::queues::Header;
+use crate::settings::{more_connections, tracked_connections};
 
 /// A second answer is that of somebody who has the same address.
 const ANSWER_TIMING: AnswerTiming =
@@ -30,28 +30,23 @@ struct FoundPod {
 
 impl Walk<'_> {
     /// Returns the device by which a packet comes out of the pod.
-    pub(super) fn leave_pod(
-        &mut self,
-        hops: &mut Hops,
-        pod: IpAddr,
-        to: IpAddr,
-    ) -> io::Result<Option<Entrance>> {
+    pub(super) fn leave_pod(&mut self, pod: IpAddr, to: IpAddr) -> io::Result<Option<Entrance>> {
         let Some(bridge) = self.pods_device(pod) else {
-            self.no_bridge(hops);
+            self.no_bridge();
             return Ok(None);
         };
-        let Some(found) = self.on_the_bridge(hops, pod, to, Leg::Leaves, &bridge)? else {
+        let Some(found) = self.on_the_bridge(pod, to, Leg::Leaves, &bridge)? else {
             return Ok(None);
         };
         let header = Header { src: pod, dst: to, protocol: None, port: None };
         let devices = found.port.iter().chain([&bridge]);
         for device in devices.collect::<Vec<_>>() {
-            if !self.passes_queues(hops, self.queues.coming_in(device, header)) {
+            if !self.passes_queues(self.queues.coming_in(device, header)) {
                 return Ok(None);
             }
         }
         let port = found.port.map(|port| port.name);
-        if !self.passes_bridge_rules(hops, Hook::BridgeIn, (pod, to), &bridge.name, port.clone()) {
+        if !self.passes_bridge_rules(Hook::BridgeIn, (pod, to), &bridge.name, port.clone()) {
             return Ok(None);
         }
         Ok(Some(Entrance { device: bridge.name, port }))
@@ -60,28 +55,26 @@ impl Walk<'_> {
     /// Whether it comes to the pod.
     pub(super) fn enter_pod(
         &mut self,
-        hops: &mut Hops,
         from: IpAddr,
         pod: IpAddr,
         bridge: &Device,
     ) -> io::Result<bool> {
-        let Some(found) = self.on_the_bridge(hops, pod, from, Leg::Arrives, bridge)? else {
+        let Some(found) = self.on_the_bridge(pod, from, Leg::Arrives, bridge)? else {
             return Ok(false);
         };
         let header = Header { src: from, dst: pod, protocol: None, port: None };
         for device in [bridge].into_iter().chain(&found.port) {
-            if !self.leaves_by(hops, device, header) {
+            if !self.leaves_by(device, header) {
                 return Ok(false);
             }
         }
         let port = found.port.map(|port| port.name);
-        Ok(self.passes_bridge_rules(hops, Hook::BridgeOut, (from, pod), &bridge.name, port))
+        Ok(self.passes_bridge_rules(Hook::BridgeOut, (from, pod), &bridge.name, port))
     }
 
     /// Rules of the bridge, for packets and for the question who has an address.
     fn passes_bridge_rules(
-        &self,
-        hops: &mut Hops,
+        &mut self,
         hook: Hook,
         (src, dst): (IpAddr, IpAddr),
         bridge: &str,
@@ -93,16 +86,11 @@ impl Walk<'_> {
             _ => [None, port],
         };
         let packet = Packet { iif, oif, bridge_ports, ..Packet::first(hook, src, dst, 0) };
-        self.passes_arp(hops, &packet, None) && self.judge_rules(hops, &packet, "it", false)
+        self.passes_arp(&packet, None) && self.judge_rules(&packet, "it", false)
     }
 
     /// Whether rules let the question who has an address, and its answer, through. `unanswered`: whom nobody answers for.
-    pub(super) fn passes_arp(
-        &self,
-        hops: &mut Hops,
-        packet: &Packet,
-        unanswered: Option<IpAddr>,
-    ) -> bool {
+    pub(super) fn passes_arp(&mut self, packet: &Packet, unanswered: Option<IpAddr>) -> bool {
         if packet.dst.is_ipv6() {
             return true;
         }
@@ -115,7 +103,7 @@ impl Walk<'_> {
             }
         }
         if let Some(drop) = dropped.surely {
-            hops.wrong(
+            self.hops.wrong(
                 "rules",
                 Layer::Firewall,
                 format!("{} drops the question who has an address (ARP)", drop.rule),
@@ -131,7 +119,7 @@ impl Walk<'_> {
                     "nobody on {} answers for {ip}, and {} may drop the question who has it, or the answer (ARP)",
                     packet.iif, drop.rule
                 );
-                hops.wrong("rules", Layer::Firewall, what, &drop.fix);
+                self.hops.wrong("rules", Layer::Firewall, what, &drop.fix);
                 false
             }
             (None, _) => true,
@@ -140,16 +128,16 @@ impl Walk<'_> {
                     let (rule, fix) = (format!("{}, of ARP,", drop.rule), drop.fix.clone());
                     may_drop(Layer::Firewall, &Drop { rule, fix, packets: drop.packets })
                 };
-                named.iter().for_each(|drop| hops.found("rules", of_arp(drop)));
+                named.iter().for_each(|drop| self.hops.found("rules", of_arp(drop)));
                 true
             }
         }
     }
 
-    pub(super) fn no_bridge(&self, hops: &mut Hops) -> bool {
+    pub(super) fn no_bridge(&mut self) -> bool {
         let own: Vec<String> = self.node.own.iter().map(ToString::to_string).collect();
         let own = own.join(" ");
-        hops.wrong(
+        self.hops.wrong(
             "bridge",
             Layer::Bridge,
             format!("no device of this node has an address of {own}, so pods have no gateway"),
@@ -161,7 +149,6 @@ impl Walk<'_> {
     /// Whether the pod is there, and the bridge passes its packets on. `other`: the other end of the way.
     fn on_the_bridge(
         &mut self,
-        hops: &mut Hops,
         pod: IpAddr,
         other: IpAddr,
         leg: Leg,
@@ -169,10 +156,10 @@ impl Walk<'_> {
     ) -> io::Result<Option<FoundPod>> {
         let usual = self.node.mtu;
         let ports = self.ports_of(bridge);
-        if !hops.take("bridge", judge::bridge(bridge))
-            || !hops.passes("veth", judge::narrowing_port(bridge, &ports, usual))
-            || !hops.passes("bridge", judge::bridge_mtu(bridge, usual))
-            || !hops.passes("arp", judge::arp(bridge))
+        if !self.hops.take("bridge", judge::bridge(bridge))
+            || !self.hops.passes("veth", judge::narrowing_port(bridge, &ports, usual))
+            || !self.hops.passes("bridge", judge::bridge_mtu(bridge, usual))
+            || !self.hops.passes("arp", judge::arp(bridge))
         {
             return Ok(None);
         }
@@ -186,14 +173,14 @@ impl Walk<'_> {
             }
         }
         if let Some(fault) = judge::duplicates(&bridge.name, pod, &behind) {
-            hops.take("pod", Err(fault));
+            self.hops.take("pod", Err(fault));
             return Ok(None);
         }
         namespaces.sort_by_key(|one| !one.mac.is_some_and(|mac| behind.contains(&mac)));
         let own_mac = namespaces.first().and_then(|one| one.mac);
         let namespace = namespaces.into_iter().next();
         if let Some(namespace) = &namespace
-            && !self.inside_pod(hops, namespace, pod, other, leg, bridge)
+            && !self.inside_pod(namespace, pod, other, leg, bridge)
         {
             return Ok(None);
         }
@@ -211,27 +198,23 @@ impl Walk<'_> {
             {
                 judged = judge::port_learning(name, &port, mac, port_flags(&port));
             }
-            if !hops.passes("bridge", judged) {
+            if !self.hops.passes("bridge", judged) {
                 return Ok(None);
             }
         }
         let Some(found) = self.resolve(pod, bridge)? else {
             // A rule that drops the question goes before what follows from it.
             let passes = match leg {
-                Leg::Leaves => {
-                    self.passes_bridge_rules(hops, Hook::BridgeIn, (pod, other), name, None)
-                }
-                Leg::Arrives => {
-                    self.passes_bridge_rules(hops, Hook::BridgeOut, (other, pod), name, None)
-                }
+                Leg::Leaves => self.passes_bridge_rules(Hook::BridgeIn, (pod, other), name, None),
+                Leg::Arrives => self.passes_bridge_rules(Hook::BridgeOut, (other, pod), name, None),
             };
             let asked = Packet {
                 iif: name.clone(),
                 oif: name.clone(),
                 ..Packet::first(Hook::BridgeOut, other, pod, 0)
             };
-            if passes && self.passes_arp(hops, &asked, Some(pod)) {
-                hops.take("pod", Err(judge::no_answer(name, pod)));
+            if passes && self.passes_arp(&asked, Some(pod)) {
+                self.hops.take("pod", Err(judge::no_answer(name, pod)));
             }
             return Ok(None);
         };
@@ -241,10 +224,13 @@ impl Walk<'_> {
             answering.extend(own_mac);
         }
         if let Some(fault) = judge::duplicates(name, pod, &answering) {
-            hops.take("pod", Err(fault));
+            self.hops.take("pod", Err(fault));
             return Ok(None);
         }
-        if !hops.passes("neighbour", judge::neighbour_on_wire(name, pod, found.mac, &answering)) {
+        if !self
+            .hops
+            .passes("neighbour", judge::neighbour_on_wire(name, pod, found.mac, &answering))
+        {
             return Ok(None);
         }
         let is_bridge = bridge.kind == "bridge";
@@ -262,19 +248,19 @@ impl Walk<'_> {
         match (port, leads_there) {
             (Some(port), Some(veth)) if port.index != veth.index => {
                 let fault = judge::wrong_port(name, pod, found.mac, &port.name, &veth.name);
-                hops.take("fdb", Err(fault));
+                self.hops.take("fdb", Err(fault));
                 Ok(None)
             }
             // One with another MTU passes small packets all the same.
             (Some(port), _) => {
-                hops.take("veth", judge::veth(port, pod, found.mac, usual));
+                self.hops.take("veth", judge::veth(port, pod, found.mac, usual));
                 let forwards =
-                    hops.passes("bridge", port_of_bridge(name, &port.name, pod.is_ipv4()));
+                    self.hops.passes("bridge", port_of_bridge(name, &port.name, pod.is_ipv4()));
                 let passes = port.up && port.carrier && forwards;
                 Ok(passes.then(|| FoundPod { port: Some(port.clone()) }))
             }
             (None, _) if is_bridge && found.learned => {
-                hops.take("veth", Err(judge::no_veth(name, pod, found.mac, &ports)));
+                self.hops.take("veth", Err(judge::no_veth(name, pod, found.mac, &ports)));
                 Ok(None)
             }
             (None, _) => {
@@ -282,7 +268,7 @@ impl Walk<'_> {
                     "{pod} is {}, and {name} does not know on which of its ports",
                     found.mac
                 );
-                hops.unknown("veth", what);
+                self.hops.unknown("veth", what);
                 Ok(Some(FoundPod { port: leads_there.cloned() }))
             }
         }
@@ -305,13 +291,13 @@ impl Walk<'_> {
     }
 
     /// A pod of this node that has the address of a pod of another one.
-    pub(super) fn somebody_else_has(&mut self, hops: &mut Hops, ip: IpAddr) -> io::Result<()> {
+    pub(super) fn somebody_else_has(&mut self, ip: IpAddr) -> io::Result<()> {
         let own = self.node.own.iter().find(|own| own.addr().is_ipv4() == ip.is_ipv4());
         let Some(bridge) = own.and_then(|own| self.pods_device(own.hosts().nth(1)?)) else {
             return Ok(());
         };
         if let Some(mac) = self.who_answers(&bridge, ip).first() {
-            hops.take("pod", Err(judge::has_address_of_others(&bridge.name, ip, *mac)));
+            self.hops.take("pod", Err(judge::has_address_of_others(&bridge.name, ip, *mac)));
         }
         Ok(())
     }
@@ -375,14 +361,15 @@ fn port_setting(port: &str, name: &str) -> Option<String> {
 
 impl Walk<'_> {
     /// Whether there is room for one more connection.
-    pub(super) fn has_room_for_connections(&self, hops: &mut Hops) -> bool {
-        let number = |name: &str| setting(&format!("net/netfilter/{name}"))?.parse::<u64>().ok();
-        let (count, most) = (number("nf_conntrack_count"), number("nf_conntrack_max"));
-        match (count, most) {
-            (Some(count), Some(most)) if most > 0 && count >= most => hops.take(
-                "connections",
-                Err(broken(Layer::Connections, format!("the kernel tracks {count} connections and has room for {most}: new ones are dropped"), format!("sysctl -w net.netfilter.nf_conntrack_max={}", most * 2))),
-            ),
+    pub(super) fn has_room_for_connections(&mut self) -> bool {
+        match tracked_connections() {
+            Some((count, most)) if most > 0 && count >= most => {
+                let what = format!(
+                    "the kernel tracks {count} connections and has room for {most}: new ones are dropped"
+                );
+                self.hops.wrong("connections", Layer::Connections, what, more_connections(most));
+                false
+            }
             _ => true,
         }
     }

@@ -12,7 +12,6 @@ use super::dropping::Outer;
 use super::{Entrance, Walk};
 use crate::Peer;
 use crate::firewall::{Hook, Packet};
-use crate::hop::Hops;
 use crate::judge;
 use crate::queues::Header;
 
@@ -20,13 +19,12 @@ impl Walk<'_> {
     /// Returns the device by which a peer's packets come out of the tunnel.
     pub(super) fn leave_tunnel(
         &mut self,
-        hops: &mut Hops,
         peer: &Peer,
         from: IpAddr,
         to: IpAddr,
     ) -> io::Result<Option<Entrance>> {
         let Some(underlay) = &self.node.underlay else {
-            hops.unknown("underlay", "the interface to other nodes is not known");
+            self.hops.unknown("underlay", "the interface to other nodes is not known");
             return Ok(None);
         };
         let (card, inner) = (underlay.link.to_string(), Family::of(from));
@@ -40,9 +38,9 @@ impl Walk<'_> {
             };
             let asked = RouteQuery { dst: *own, from: Some((*public, index)), protocol: None };
             match self.kernel.decide(asked)? {
-                Ok(_) => hops.good("underlay", format!("{public} is taken in by {card}")),
+                Ok(_) => self.hops.good("underlay", format!("{public} is taken in by {card}")),
                 Err(error) => {
-                    hops.wrong(
+                    self.hops.wrong(
                         "underlay",
                         Layer::Underlay,
                         format!("the kernel drops what comes from {public} by {card}: {error}; it would answer elsewhere"),
@@ -51,15 +49,8 @@ impl Walk<'_> {
                     return Ok(None);
                 }
             }
-            let outer = Outer {
-                hook: Hook::In,
-                src: *public,
-                dst: *own,
-                card: &card,
-                about: *public,
-                inner,
-            };
-            if !self.passes_on_the_wire(hops, &outer) {
+            let outer = Outer { hook: Hook::In, src: *public, dst: *own, card: &card, inner };
+            if !self.passes_on_the_wire(&outer) {
                 return Ok(None);
             }
         }
@@ -68,30 +59,27 @@ impl Walk<'_> {
             return Ok(Some(entered(card)));
         };
         let judged = judge::tunnel(self.node, inner, name, self.kernel.device(name));
-        if !hops.take("tunnel", judged) {
+        if !self.hops.take("tunnel", judged) {
             return Ok(None);
         }
         let header = Header { src: from, dst: to, protocol: None, port: None };
-        let passes = self
-            .kernel
-            .device(name)
-            .is_none_or(|device| self.passes_queues(hops, self.queues.coming_in(device, header)));
+        let device = self.kernel.device(name);
+        let dropped = device.map(|device| self.queues.coming_in(device, header));
+        let passes = dropped.is_none_or(|dropped| self.passes_queues(dropped));
         Ok(passes.then(|| entered(name.to_owned())))
     }
 
     /// Follows a packet to the peer, by what the backend has put there.
     pub(super) fn enter_tunnel(
         &mut self,
-        hops: &mut Hops,
         peer: &Peer,
         (from, to): (IpAddr, IpAddr),
         link: &str,
         via: Option<IpAddr>,
     ) -> io::Result<()> {
         let header = Header { src: from, dst: to, protocol: None, port: None };
-        let passes =
-            self.kernel.device(link).is_none_or(|device| self.leaves_by(hops, device, header));
-        if !passes {
+        let device = self.kernel.device(link).cloned();
+        if device.is_some_and(|device| !self.leaves_by(&device, header)) {
             return Ok(());
         }
         let inner = Family::of(to);
@@ -100,20 +88,19 @@ impl Walk<'_> {
         let mut public = peer.public.iter().find(fits).or(peer.public.first()).copied();
         let tunnelled = self.node.devices.iter().any(|device| device == link);
         if tunnelled && self.kernel.device(link).is_some_and(|device| device.vxlan.is_some()) {
-            let Some(found) = self.vxlan(hops, peer, link, via)? else { return Ok(()) };
+            let Some(found) = self.vxlan(peer, link, via)? else { return Ok(()) };
             public = Some(found);
         }
         let Some(public) = public else {
-            hops.unknown("underlay", "the peer has told no address");
+            self.hops.unknown("underlay", "the peer has told no address");
             return Ok(());
         };
-        self.underlay(hops, public, inner)
+        self.underlay(public, inner)
     }
 
     /// Returns the node that vxlan sends a packet to, by the neighbour's MAC and the FDB.
     fn vxlan(
         &mut self,
-        hops: &mut Hops,
         peer: &Peer,
         link: &str,
         via: Option<IpAddr>,
@@ -122,7 +109,7 @@ impl Walk<'_> {
             return Ok(None);
         };
         let Some(via) = via else {
-            hops.wrong(
+            self.hops.wrong(
                 "route",
                 Layer::Entries,
                 format!("it names no gateway on {link}, so nobody is found behind it"),
@@ -133,21 +120,21 @@ impl Walk<'_> {
         let neighbours = self.kernel.neighbours(via.is_ipv4(), index)?;
         let mac = neighbours.into_iter().find(|entry| entry.ip == via).and_then(|entry| entry.mac);
         let judged = judge::neighbour(peer, link, via, mac);
-        let (true, Some(mac)) = (hops.take("neighbour", judged), mac) else { return Ok(None) };
+        let (true, Some(mac)) = (self.hops.take("neighbour", judged), mac) else { return Ok(None) };
         let mut entries = self.kernel.fdb(index)?.into_iter();
         let public = entries.find(|entry| entry.mac == mac && entry.dst.is_some());
         let public = public.and_then(|entry| entry.dst);
-        let passes = hops.take("fdb", judge::fdb(peer, link, mac, public));
+        let passes = self.hops.take("fdb", judge::fdb(peer, link, mac, public));
         Ok(public.filter(|_| passes))
     }
 
     /// Follows a packet from node to node.
-    fn underlay(&mut self, hops: &mut Hops, public: IpAddr, inner: Family) -> io::Result<()> {
+    fn underlay(&mut self, public: IpAddr, inner: Family) -> io::Result<()> {
         let way =
             match self.kernel.decide(RouteQuery { dst: public, from: None, protocol: None })? {
                 Ok(way) => way,
                 Err(error) => {
-                    hops.wrong(
+                    self.hops.wrong(
                         "underlay",
                         Layer::Underlay,
                         format!("this node has no way to {public}: {error}"),
@@ -160,15 +147,15 @@ impl Walk<'_> {
         let by = match judge::underlay(public, &way, &device) {
             Ok(by) => by,
             fault => {
-                hops.take("underlay", fault);
+                self.hops.take("underlay", fault);
                 return Ok(());
             }
         };
         let own = device.addresses.iter().map(IpNet::addr);
         let own = own.into_iter().find(|ip| ip.is_ipv4() == public.is_ipv4()).unwrap_or(public);
         let card = device.name.as_str();
-        let outer = Outer { hook: Hook::Out, src: own, dst: public, card, about: public, inner };
-        if !self.passes_on_the_wire(hops, &outer) || !hops.passes("arp", judge::arp(&device)) {
+        let outer = Outer { hook: Hook::Out, src: own, dst: public, card, inner };
+        if !self.passes_on_the_wire(&outer) || !self.hops.passes("arp", judge::arp(&device)) {
             return Ok(());
         }
         let asked = Packet {
@@ -176,7 +163,7 @@ impl Walk<'_> {
             oif: card.to_owned(),
             ..Packet::first(Hook::Out, own, public, 0)
         };
-        if !self.passes_arp(hops, &asked, None) {
+        if !self.passes_arp(&asked, None) {
             return Ok(());
         }
         let next = way.via.unwrap_or(public);
@@ -185,15 +172,15 @@ impl Walk<'_> {
             Some(found) => {
                 let answering = self.who_answers(&device, next);
                 let judged = judge::neighbour_on_wire(&device.name, next, found.mac, &answering);
-                if !hops.passes("neighbour", judged) {
+                if !self.hops.passes("neighbour", judged) {
                     return Ok(());
                 }
                 if let Some(said) = judge::answers_twice(&device.name, next, &answering) {
-                    hops.unknown("neighbour", said);
+                    self.hops.unknown("neighbour", said);
                 }
             }
             None if !has_neighbours => {}
-            None if !self.passes_arp(hops, &asked, Some(next)) => return Ok(()),
+            None if !self.passes_arp(&asked, Some(next)) => return Ok(()),
             None => {
                 let fix = match way.via {
                     Some(via) => format!(
@@ -203,7 +190,7 @@ impl Walk<'_> {
                         "look whether that node runs, and at cables and switches between: ping {public}"
                     ),
                 };
-                hops.wrong(
+                self.hops.wrong(
                     "underlay",
                     Layer::Underlay,
                     format!("nobody on {} answers for {next}, on the way to {public}", device.name),
@@ -214,10 +201,10 @@ impl Walk<'_> {
         }
         let card = self.node.underlay.as_ref().map(|underlay| underlay.link.to_string());
         match card.filter(|card| *card != device.name) {
-            Some(card) => {
-                hops.unknown("underlay", format!("{by}, though {card} was chosen to reach others"))
-            }
-            None => hops.good("underlay", by),
+            Some(card) => self
+                .hops
+                .unknown("underlay", format!("{by}, though {card} was chosen to reach others")),
+            None => self.hops.good("underlay", by),
         }
         Ok(())
     }

@@ -1,26 +1,24 @@
 //! Whether the kernel still has room for connections: when it has none, packets of new ones are dropped.
 
-use super::kernel::setting;
 use flannel_state::{Finding, Layer};
+use flannel_trace::settings::{more_connections, tracked_connections};
 
 const LAYER: Layer = Layer::Connections;
 
 pub(super) fn look() -> Option<Finding> {
-    let number = |name: &str| setting(&format!("net/netfilter/{name}"))?.parse::<u64>().ok();
-    judge(number("nf_conntrack_count")?, number("nf_conntrack_max")?)
+    let (count, most) = tracked_connections()?;
+    judge(count, most)
 }
 
 fn judge(count: u64, most: u64) -> Option<Finding> {
-    let is_full = count >= most;
-    // 0 means no limit.
     if most == 0 || count < most - most / 10 {
         return None;
     }
     let what = format!("the kernel tracks {count} connections, and has room for {most}");
     let why = "packets of new connections are dropped when there is no room, also between pods (`nf_conntrack: table \
                full` in the kernel's log)";
-    let fix = format!("sysctl -w net.netfilter.nf_conntrack_max={}", most * 2);
-    Some(match is_full {
+    let fix = more_connections(most);
+    Some(match count >= most {
         true => Finding::broken(LAYER, what, why, fix),
         false => Finding::warning(LAYER, what, why, fix),
     })

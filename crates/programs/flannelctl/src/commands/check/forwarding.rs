@@ -1,8 +1,8 @@
 //! Whether this host forwards packets at all, where no daemon reports that.
 
-use super::kernel::setting;
 use super::node_context::{Network, NodeContext};
 use flannel_state::{Finding, Layer};
+use flannel_trace::settings::{in_words, setting};
 
 const LAYER: Layer = Layer::Forwarding;
 
@@ -32,8 +32,7 @@ fn judge(network: &Network, setting: &dyn Fn(&str) -> Option<String>) -> Vec<Fin
         names.push("net/ipv6/conf/all/forwarding".to_owned());
     }
     let finding = |path: String| {
-        // Names of devices may have dots in them, and then it is written with slashes.
-        let name = if path.contains('.') { path } else { path.replace('/', ".") };
+        let name = in_words(&path);
         Finding::broken(
             LAYER,
             format!("{name} is 0"),

@@ -7,6 +7,7 @@ use std::path::Path;
 use flannel_backend::KernelFeature;
 use flannel_entries::facts::KernelVersion;
 use flannel_netlink::{Connection, Protocol, Request, verbs};
+use flannel_trace::settings::setting;
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVxlan};
 
 use super::node_context::{Network, NodeContext};
@@ -171,12 +172,6 @@ fn make(kind: InfoKind, data: Option<InfoData>) -> io::Result<bool> {
         unknown = [libc::EOPNOTSUPP, libc::ENODEV, libc::EAFNOSUPPORT].contains(&error.errno);
     })?;
     Ok(!unknown)
-}
-
-/// A kernel setting, by its path below `/proc/sys`.
-pub(super) fn setting(path: &str) -> Option<String> {
-    let value = std::fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
-    Some(value.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -187,7 +187,7 @@ fn judge(network: &Network, asked: &[AskedNode], commands: OperatorCommands) -> 
     }
     // That nobody listens, a host says itself; why it is silent nobody has seen.
     let (gone, silent): (Vec<&AskedNode>, Vec<&AskedNode>) =
-        silent.into_iter().partition(|one| one.beside == Some(Outcome::Refused));
+        silent.into_iter().partition(|one| one.beside == Some(AskOutcome::Refused));
     let at = |asked: &[&AskedNode]| {
         let port = asked.first().and_then(|one| one.port).unwrap_or(flannel_probe::PORT);
         let nodes = named(asked);
@@ -285,8 +285,8 @@ mod tests {
             "UDP port 8475 does not answer",
         );
         let cause = |outcome| one(Some(outcome), None, false).remove(0).cause;
-        assert!(cause(Outcome::Refused).contains("says that nobody listens there"));
-        assert!(cause(Outcome::Silent).starts_with("no reason was seen from here"), "nor claimed");
+        assert!(cause(AskOutcome::Refused).contains("says that nobody listens there"));
+        assert!(cause(AskOutcome::Silent).starts_with("no reason was seen from here"), "nor claimed");
     }
 
     #[test]

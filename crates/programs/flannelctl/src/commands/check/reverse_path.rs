@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use flannel_kernel::look::{Kernel, RouteQuery};
 use flannel_netlink::NetlinkError;
+use flannel_trace::settings::is_reverse_path_strict;
 
-use super::kernel::setting;
 use super::node_context::{MAX_PEERS, Network, NodeContext};
 use flannel_state::{Finding, Layer};
 
@@ -33,7 +33,7 @@ pub(super) fn look(context: &NodeContext) -> anyhow::Result<Vec<Finding>> {
             let asked = RouteQuery { dst: to, from: Some((from, index)), protocol: None };
             if let Err(NetlinkError { errno, .. }) = kernel.decide(asked)? {
                 let back = kernel.decide(RouteQuery { dst: from, from: None, protocol: None })?;
-                let strict = is_strict(&device);
+                let strict = is_reverse_path_strict(&device);
                 let answered_by = back.ok().map(|way| way.link);
                 refused.push(Refused { from, to, device, answered_by, errno, strict });
             }
@@ -65,14 +65,6 @@ fn packets(network: &Network, kernel: &Kernel) -> Vec<(IpAddr, IpAddr, String)> 
         }
     }
     packets
-}
-
-/// The larger of both counts, and 2 is loose.
-fn is_strict(device: &str) -> bool {
-    let of = |name: &str| setting(&format!("net/ipv4/conf/{name}/rp_filter"));
-    let values =
-        [of("all"), of(device)].map(|value| value.and_then(|value| value.parse::<u8>().ok()));
-    values.into_iter().flatten().max() == Some(1)
 }
 
 fn judge(refused: &[Refused]) -> Vec<Finding> {

@@ -4,11 +4,11 @@
 use std::net::IpAddr;
 
 use flannel_kernel::look::{Device, Kernel};
-use flannel_trace::{CounterGrowth, DropCounters, End, Hop, HopOutcome, Peer};
+use flannel_trace::{DropCounters, End, Hop, Peer};
 use netlink_packet_route::neighbour::NeighbourState;
 
 use super::node_context::{Network, NodeContext};
-use flannel_state::{Finding, Layer, Severity};
+use flannel_state::{DropCount, Finding, Layer, Severity};
 
 /// So many ways are walked: with as many pods and as many peers as there are.
 const MAX_WAYS: usize = 3;
@@ -95,8 +95,8 @@ fn pods(network: &Network) -> Vec<IpAddr> {
     pods
 }
 
-fn judge(hop: &Hop, grown: &[CounterGrowth]) -> Option<Finding> {
-    let HopOutcome::Found(finding) = &hop.outcome else { return None };
+fn judge(hop: &Hop, grown: &[DropCount]) -> Option<Finding> {
+    let finding = hop.finding.as_ref()?;
     LAYERS.contains(&finding.layer).then_some(())?;
     let (cause, separator) = match finding.severity {
         Severity::Broken => (CUT, ";"),
@@ -129,7 +129,7 @@ mod tests {
         hops.found("rules", Finding::warning(Layer::Firewall, rule, "", "nft delete rule a"));
         hops.wrong("route", Layer::Entries, "it leads elsewhere", "ip rule");
         hops.unknown("veth", "nobody knows");
-        let grown = [CounterGrowth {
+        let grown = [DropCount {
             what: "the rule a".to_owned(),
             fix: String::new(),
             packets: 7,

@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use flannel_state::Finding;
 use flannel_trace::request::{KIND, TraceAnswer, TraceRequest};
-use flannel_trace::{Hop, HopOutcome, Peer, Way};
+use flannel_trace::{Hop, Peer, Way};
 
 use super::ends::Ends;
 use super::other_node::{self, NODE_ANSWER_TIMEOUT};
@@ -51,19 +50,13 @@ pub(super) fn ask(
 fn as_words_of(name: &str, hops: Vec<Hop>) -> Vec<Hop> {
     let name = foreign(name);
     let of_it = |hop: Hop| {
-        let outcome = match hop.outcome {
-            HopOutcome::Good(what) => HopOutcome::Good(foreign(&what)),
-            HopOutcome::Unknown(what) => HopOutcome::Unknown(foreign(&what)),
-            HopOutcome::Found(finding) => {
-                let advice = foreign(&finding.fix);
-                let fix = match advice.as_str() {
-                    "" => advice,
-                    advice => format!("{name} advises: {advice}"),
-                };
-                HopOutcome::Found(Finding { about: foreign(&finding.about), fix, ..finding })
-            }
+        let advice = foreign(&hop.fix);
+        let fix = match advice.as_str() {
+            "" => advice,
+            advice => format!("{name} advises: {advice}"),
         };
-        Hop { node: Some(name.clone()), way: hop.way, hop: foreign(&hop.hop), outcome }
+        let (node, what) = (Some(name.clone()), foreign(&hop.what));
+        Hop { node, hop: foreign(&hop.hop), what, fix, finding: None, ..hop }
     };
     hops.into_iter().take(MAX_HOPS).map(of_it).collect()
 }
@@ -117,8 +110,8 @@ mod tests {
         }
         let shown = as_words_of("node2", hops.all);
         assert_eq!(shown.len(), MAX_HOPS);
-        assert!(shown[0].fix().starts_with("node2 advises: `curl"), "{}", shown[0].fix());
-        assert!(shown[0].fix().len() < 1_000 && !shown[0].what().contains('\u{1b}'));
+        assert!(shown[0].fix.starts_with("node2 advises: `curl"), "{}", shown[0].fix);
+        assert!(shown[0].fix.len() < 1_000 && !shown[0].what.contains('\u{1b}'));
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl TraceArgs {
         hops: Vec<Hop>,
         live: Option<Live>,
     ) -> anyhow::Result<ExitCode> {
-        let wrong = hops.iter().any(|hop| hop.condition() == Condition::Wrong);
+        let wrong = hops.iter().any(|hop| hop.condition == Condition::Wrong);
         let verdict = if wrong { "broken" } else { "whole" };
         let traced = Traced { from: from.to_string(), to: to.to_string(), verdict, hops, live };
         let paint = Paint::for_stdout();
@@ -147,23 +147,23 @@ fn screen(traced: &Traced, paint: Paint) -> String {
                 Way::Live => writeln!(text, "live: packets that were sent now"),
             };
         }
-        let (colour, word) = match hop.condition() {
+        let (colour, word) = match hop.condition {
             Condition::Good => (Colour::Good, "ok"),
             Condition::Unknown => (Colour::Faint, "?"),
             Condition::Wrong => (Colour::Bad, "WRONG"),
         };
-        let (name, what) = (plain(&hop.hop), plain(&hop.what()));
+        let (name, what) = (plain(&hop.hop), plain(&hop.what));
         let cells = [(colour, word, 5), (Colour::Plain, &name, 10), (Colour::Plain, &what, 0)];
         let _ = writeln!(text, "{}", painted_line(paint, 2, &cells));
-        if !hop.fix().is_empty() {
+        if !hop.fix.is_empty() {
             // What another node advises is not advice of ours.
             let label = if hop.node.is_some() { "it says:" } else { "fix:" };
-            let fix = plain(hop.fix());
+            let fix = plain(&hop.fix);
             let cells = [(Colour::Plain, label, 10), (Colour::Plain, &fix, 0)];
             let _ = writeln!(text, "{}", painted_line(paint, 8, &cells));
         }
     }
-    let first = traced.hops.iter().find(|hop| hop.condition() == Condition::Wrong);
+    let first = traced.hops.iter().find(|hop| hop.condition == Condition::Wrong);
     let (colour, conclusion) = match first {
         Some(hop) => (Colour::Bad, format!("WRONG at {} ({})", plain(&hop.hop), place(hop))),
         None if traced.live.as_ref().is_some_and(|live| live.lost_before.is_none()) => {

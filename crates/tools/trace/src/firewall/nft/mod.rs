@@ -35,17 +35,13 @@ impl Ruleset {
     }
 
     /// `is_known`: a family and a table that iptables, or ebtables, shows in its own words.
-    pub(super) fn counters(
-        &self,
-        is_known: &dyn Fn(TableFamily, &str) -> bool,
-    ) -> Vec<(String, String, u64)> {
+    pub(super) fn counters(&self, is_known: &dyn Fn(TableFamily, &str) -> bool) -> Vec<Drop> {
         let shown = |table: &&TableContents| {
             !(OF_IPTABLES.contains(&table.name.as_str()) && is_known(table.family, &table.name))
         };
         let counted = |table: &TableContents, rule: &Rule| {
             rule.expressions.0.iter().any(drops).then_some(())?;
-            let drop = named(table, rule);
-            Some((drop.rule, drop.fix, drop.packets?))
+            Some(named(table, rule)).filter(|drop| drop.packets.is_some())
         };
         let tables = self.tables.iter().filter(shown);
         tables.flat_map(|it| it.rules.iter().filter_map(|rule| counted(it, rule))).collect()

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use flannel_common::Family;
-use flannel_probe::marked::request::{COUNTERS, DropCount, KIND, WatchReport, WatchRequest};
+use flannel_probe::marked::request::{COUNTERS, KIND, WatchReport, WatchRequest};
 use flannel_probe::marked::{
     Devices, Direction, FIRST_LARGE, LargePacket, Mark, Packet, PacketSize, Place, Sighting, Watch,
     WatchEnd, WatchResult,
 };
-use flannel_state::Layer;
+use flannel_state::{DropCount, Layer};
 use flannel_store::OperatorStore;
 use flannel_trace::pod_namespace::PodNamespace;
 use flannel_trace::{DropCounters, End, Hop, Hops, Peer, Way};
@@ -253,22 +253,28 @@ fn send(
     std::thread::sleep(LAST_ANSWER_GRACE);
     ended.set();
     let seen = looking.join().map_err(|_| anyhow::anyhow!("nobody has looked at the devices"))?;
-    let grown = DropCounters::read().grown_since(&before).into_iter().take(COUNTERS);
-    let dropped = grown.map(|one| DropCount {
-        what: one.what,
-        fix: one.fix,
-        packets: one.packets,
-        is_exact: one.is_exact,
-    });
+    let mut dropped = DropCounters::read().grown_since(&before);
+    dropped.truncate(COUNTERS);
     match sent {
-        Some(Ok(())) => Ok((seen?, dropped.collect())),
+        Some(Ok(())) => Ok((seen?, dropped)),
         // That is what is wrong, and where: in the pod.
-        Some(Err(_)) => Ok((seen.unwrap_or_default(), dropped.collect())),
+        Some(Err(_)) => Ok((seen.unwrap_or_default(), dropped)),
         None => anyhow::bail!(
             "no network namespace has the address {from}: is that pod running on this node? It is looked for in \
              /run/netns and among all processes; run this on the host itself, not in a container"
         ),
     }
+}
+
+/// How losses are told: on which of the two nodes, and with what counters there say.
+struct Teller<'a> {
+    network: &'a Network,
+    /// The other node.
+    peer: &'a str,
+    /// What this node is.
+    this: At,
+    /// Here, and there.
+    dropped: [&'a [DropCount]; 2],
 }
 
 /// `other`: the end on the other node. `this`: what this node is. `dropped`: what counters say, here and there.
@@ -286,58 +292,45 @@ fn tell(
         }
         End::Pod | End::Host | End::World => "this node".to_owned(),
     };
-    let node = |at: At| if at == this { "this node" } else { peer.as_str() };
+    let teller = Teller { network: ends.network, peer: &peer, this, dropped };
     for passage in &live.passages {
         let Some(seen) = passage.seen.as_ref().filter(|seen| seen.count > 0) else { continue };
         let carried = seen.carried.map(|(from, to)| format!(", carried from {from} to {to}"));
-        hops.good(
-            name(passage.place),
-            format!(
-                "{}: {} {} {}{}",
-                node(passage.at),
-                counted(seen.count, passage.packet),
-                match passage.direction {
-                    Direction::In => "came in by",
-                    Direction::Out => "went out by",
-                },
-                seen.device.as_deref().unwrap_or("a device"),
-                carried.unwrap_or_default()
-            ),
-        );
+        let answers = if passage.packet == Packet::Answer { " answers" } else { "" };
+        let came = match passage.direction {
+            Direction::In => "came in by",
+            Direction::Out => "went out by",
+        };
+        let (on, device) = (teller.node(passage.at), seen.device.as_deref().unwrap_or("a device"));
+        let carried = carried.unwrap_or_default();
+        let what = format!("{on}: {}{answers} {came} {device}{carried}", seen.count);
+        hops.good(name(passage.place), what);
     }
-    let (from, to) = (ends.from.0, ends.to.0);
-    let counted_at = |at: At| dropped[usize::from(at != this)];
+    let took =
+        |micros: Option<u64>| micros.map_or(String::new(), |it| format!(", in {}", span(it)));
     let Some(next) = &live.lost_before else {
-        let took = live.round_trip_micros[0].map(|micros| format!(", in {}", span(micros)));
-        hops.good(
-            "pod",
-            format!(
-                "the packets went there, and their answers came back{}",
-                took.unwrap_or_default()
-            ),
-        );
-        if let Some(burst) = &live.burst {
-            tell_burst(&mut hops, ends, live, burst, &peer, &node, &counted_at);
+        let took_small = took(live.round_trip_micros[0]);
+        let what = format!("the packets went there, and their answers came back{took_small}");
+        hops.good("pod", what);
+        match &live.burst {
+            Some(burst @ Burst { loss: Some(loss), .. }) => teller.burst(&mut hops, burst, *loss),
+            Some(Burst { sent, bytes, .. }) => {
+                let took = took(live.round_trip_micros[1]);
+                hops.good("burst", format!("{sent} packets of {bytes} bytes did so, too{took}"));
+            }
+            None => {}
         }
         return hops.all;
     };
+    let (from, to) = (ends.from.0, ends.to.0);
     match (next.seen.is_some(), this) {
         (true, _) => {
-            let (hop, what_else, fix) =
-                between(ends.network, live.last_seen.as_ref(), next, &peer);
-            let on = node(next.at);
             let which = match next.packet {
-                Packet::Request => "the packet",
-                Packet::Answer => "the answer",
+                Packet::Request => "the packet did not",
+                Packet::Answer => "the answer did not",
             };
-            let what = format!("{on}: {which} did not {}", arrive(next, live.last_seen.as_ref()));
-            let (cause, fix) = cause(counted_at(next.at), PACKETS.into()).unwrap_or((what_else, fix));
-            hops.wrong(
-                hop,
-                Layer::Reach,
-                format!("{what}: {cause}"),
-                fix.replace("{here}", &format!("on {on}")),
-            );
+            let last = live.last_seen.as_ref();
+            teller.lost(&mut hops, (last, next), which, PACKETS.into(), |likely, fix| (likely, fix));
         }
         // Nobody has looked there.
         (false, At::Sender) => hops.wrong(
@@ -353,57 +346,65 @@ fn tell(
     hops.all
 }
 
-/// What became of the large ones, when the small ones came back.
-fn tell_burst<'n>(
-    hops: &mut Hops,
-    ends: &Ends<'_>,
-    live: &Live,
-    burst: &Burst,
-    peer: &str,
-    node: &dyn Fn(At) -> &'n str,
-    counted_at: &dyn Fn(At) -> &'n [DropCount],
-) {
-    let Burst { bytes, sent, passages, loss } = burst;
-    let next = loss.and_then(|loss| Some((loss, passages.get(loss.passage)?)));
-    let Some((loss, next)) = next else {
-        let took = live.round_trip_micros[1].map(|micros| format!(", in {}", span(micros)));
-        hops.good(
-            "burst",
-            format!("{sent} packets of {bytes} bytes did so, too{}", took.unwrap_or_default()),
-        );
-        return;
-    };
-    let last = loss.passage.checked_sub(1).and_then(|last| passages.get(last));
-    let on = node(next.at);
-    let which = match next.packet {
-        Packet::Request => "packets",
-        Packet::Answer => "answers",
-    };
-    let (hop, what_else, fix) = between(ends.network, last, next, peer);
-    let lost = match loss.is_total {
-        true => format!("no {which} of {bytes} bytes"),
-        false => format!("{} of {sent} {which} of {bytes} bytes, sent in a burst,", loss.lost),
-    };
-    let did = if loss.is_total { "did" } else { "did not" };
-    let (cause, fix) = cause(counted_at(next.at), loss.lost).unwrap_or_else(|| {
-        match (loss.is_total, next.place, next.direction) {
-            (true, Place::Underlay, Direction::In) => (
+impl Teller<'_> {
+    fn node(&self, at: At) -> &str {
+        if at == self.this { "this node" } else { self.peer }
+    }
+
+    /// Where large packets are lost, while the small ones came back.
+    fn burst(&self, hops: &mut Hops, burst: &Burst, loss: Loss) {
+        let Burst { bytes, sent, passages, .. } = burst;
+        let Some(next) = passages.get(loss.passage) else { return };
+        let last = loss.passage.checked_sub(1).and_then(|last| passages.get(last));
+        let which = match next.packet {
+            Packet::Request => "packets",
+            Packet::Answer => "answers",
+        };
+        let lost = match loss.is_total {
+            true => format!("no {which} of {bytes} bytes did"),
+            false => {
+                format!(
+                    "{} of {sent} {which} of {bytes} bytes, sent in a burst, did not",
+                    loss.lost
+                )
+            }
+        };
+        let is_path = (next.place, next.direction) == (Place::Underlay, Direction::In);
+        self.lost(hops, (last, next), &lost, loss.lost, |likely, fix| match loss.is_total {
+            true if is_path => (
                 "the path between the nodes carries less than their cards".to_owned(),
                 "flannelctl check: `mtu` says how much it carries".to_owned(),
             ),
-            (true, ..) => (
-                format!("smaller ones pass, so an MTU or a rule for long packets stops it, or {what_else}"),
+            true => (
+                format!(
+                    "smaller ones pass, so an MTU or a rule for long packets stops it, or {likely}"
+                ),
                 fix,
             ),
-            (false, ..) => (format!("some pass, so it is a rate, a share or a queue that is full, or {what_else}"), fix),
-        }
-    });
-    hops.wrong(
-        hop,
-        Layer::Reach,
-        format!("{on}: {lost} {did} {}: {cause}", arrive(next, last)),
-        fix.replace("{here}", &format!("on {on}")),
-    );
+            false => (
+                format!("some pass, so it is a rate, a share or a queue that is full, or {likely}"),
+                fix,
+            ),
+        });
+    }
+
+    /// `which`: packets that did not come from the one place to the other. `judge`: what may be wrong there, and what to
+    /// type, of packets whose loss no counter tells.
+    fn lost(
+        &self,
+        hops: &mut Hops,
+        (last, next): (Option<&Passage>, &Passage),
+        which: &str,
+        count: u32,
+        judge: impl FnOnce(String, String) -> (String, String),
+    ) {
+        let (hop, likely, fix) = between(self.network, last, next, self.peer);
+        let on = self.node(next.at);
+        let dropped = self.dropped[usize::from(next.at != self.this)];
+        let (cause, fix) = cause(dropped, count).unwrap_or_else(|| judge(likely, fix));
+        let what = format!("{on}: {which} {}: {cause}", arrive(next, last));
+        hops.wrong(hop, Layer::Reach, what, fix.replace("{here}", &format!("on {on}")));
+    }
 }
 
 /// Who has dropped about as many meanwhile, and what undoes it.
@@ -418,13 +419,6 @@ fn cause(dropped: &[DropCount], lost: u32) -> Option<(String, String)> {
 
 fn span(micros: u64) -> String {
     format!("{}.{} ms", micros / 1_000, micros % 1_000 / 100)
-}
-
-fn counted(count: u32, packet: Packet) -> String {
-    match packet {
-        Packet::Request => format!("{count}"),
-        Packet::Answer => format!("{count} answers"),
-    }
 }
 
 fn name(place: Place) -> &'static str {
