@@ -171,7 +171,7 @@ impl Options {
             blackhole_route: typed.ip_blackhole_route,
             cni_conf: given.cni_conf()?,
             probe: given.probe()?,
-            peer_probe_port: given.peer_probe_port()?,
+            peer_probe_port: given.port("peer-probe-port", typed.peer_probe_port)?,
             verbosity: Verbosity {
                 level: typed.v,
                 modules: typed.vmodule.clone(),
@@ -197,7 +197,7 @@ impl Given {
     fn names(&self) -> Result<Vec<NetworkName>, UsageError> {
         let typed = &self.typed.networks;
         let mut names = Vec::new();
-        for part in typed.split(',').filter_map(|part| text(part.trim())) {
+        for part in list(typed) {
             let name: NetworkName = part.parse().map_err(|error: NetworkNameError| {
                 self.refuse("networks", typed, &error.to_string())
             })?;
@@ -277,8 +277,7 @@ impl Given {
 
     fn remote(&self, network: &NetworkName) -> Result<RemoteOptions, UsageError> {
         let typed = &self.typed;
-        let addresses: Vec<String> =
-            typed.remote.split(',').filter_map(|part| text(part.trim())).collect();
+        let addresses: Vec<String> = list(&typed.remote).collect();
         if addresses.is_empty() || addresses.iter().any(|address| address.contains('@')) {
             let fix = "name at least one lease server, such as 192.0.2.1:10253";
             return Err(self.refuse("remote", "<redacted>", fix));
@@ -370,8 +369,7 @@ impl Given {
     }
 
     fn endpoints(&self) -> Result<Vec<String>, UsageError> {
-        let endpoints: Vec<String> =
-            self.typed.etcd_endpoints.split(',').filter_map(|part| text(part.trim())).collect();
+        let endpoints: Vec<String> = list(&self.typed.etcd_endpoints).collect();
         if endpoints.is_empty() {
             let fix = "name at least one, such as http://127.0.0.1:2379";
             return Err(self.refuse("etcd-endpoints", &self.typed.etcd_endpoints, fix));
@@ -411,28 +409,21 @@ impl Given {
         Ok(Some(CniConf {
             source: self.file("cni-conf-source", &typed.cni_conf_source)?,
             file: self.file("cni-conf-file", &typed.cni_conf_file)?,
-            plugins: Some(&typed.cni_bin_dir).filter(|dir| !dir.is_empty()).map(PathBuf::from),
+            plugins: path(&typed.cni_bin_dir),
             volatile: subnet_file.parent().unwrap_or(Path::new("/run/flannel")).to_owned(),
         }))
     }
 
     fn probe(&self) -> Result<Option<ProbeAddress>, UsageError> {
-        let port = self.typed.healthz_port;
-        if port <= 0 {
-            return Ok(None);
-        }
-        let port = u16::try_from(port).map_err(|_| {
-            self.refuse("healthz-port", &port.to_string(), "use a port up to 65535, or 0 for none")
-        })?;
-        Ok(Some(ProbeAddress { host: self.typed.healthz_ip.clone(), port }))
+        let port = self.port("healthz-port", self.typed.healthz_port)?;
+        let host = self.typed.healthz_ip.clone();
+        Ok(port.map(|port| ProbeAddress { host, port: port.get() }))
     }
 
-    fn peer_probe_port(&self) -> Result<Option<NonZeroU16>, UsageError> {
-        let port = self.typed.peer_probe_port;
+    fn port(&self, flag: &'static str, typed: i64) -> Result<Option<NonZeroU16>, UsageError> {
         let fix = "use a port up to 65535, or 0 for none";
-        let port = u16::try_from(port.max(0))
-            .map_err(|_| self.refuse("peer-probe-port", &port.to_string(), fix))?;
-        Ok(NonZeroU16::new(port))
+        let port = u16::try_from(typed.max(0));
+        port.map(NonZeroU16::new).map_err(|_| self.refuse(flag, &typed.to_string(), fix))
     }
 
     fn address<A: FromStr>(
@@ -480,6 +471,11 @@ impl Given {
 
 fn text(typed: &str) -> Option<String> {
     (!typed.is_empty()).then(|| typed.to_owned())
+}
+
+/// The parts between commas.
+fn list(typed: &str) -> impl Iterator<Item = String> {
+    typed.split(',').filter_map(|part| text(part.trim()))
 }
 
 fn path(typed: &str) -> Option<PathBuf> {

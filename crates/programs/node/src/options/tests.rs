@@ -61,7 +61,8 @@ fn without_any_word_the_defaults_hold() {
     );
     assert!(!options.blackhole_route);
     assert_eq!(options.probe, None);
-    assert_eq!(options.verbosity, crate::verbosity::Verbosity::default());
+    let verbosity = crate::verbosity::Verbosity::default();
+    assert_eq!(format!("{:?}", options.verbosity), format!("{verbosity:?}"));
     let etcd = etcd(options);
     assert_eq!(etcd.endpoints, ["http://127.0.0.1:2379"]);
     assert_eq!(etcd.prefix, "/coreos.com/network");
