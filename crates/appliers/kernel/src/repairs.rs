@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use flannel_common::OnceAMinute;
+use flannel_common::Throttle;
 
 use flannel_entries::kernel::Key;
 
@@ -16,7 +16,7 @@ const FAILURES_PER_MINUTE: u32 = 10;
 pub(crate) struct RepairLog {
     /// Entries that were undone and are not seen restored yet, by whom and when.
     undone: BTreeMap<Key, (Option<String>, Instant)>,
-    left_alone: BTreeMap<Key, OnceAMinute>,
+    left_alone: BTreeMap<Key, Throttle>,
     failures: Failures,
     /// The last port that undid something, and its process: one process may undo thousands of entries.
     last: Option<(u32, Option<String>)>,
@@ -25,14 +25,14 @@ pub(crate) struct RepairLog {
 /// Limits failures in the log to the first of each minute.
 #[derive(Default)]
 struct Failures {
-    minute: OnceAMinute,
+    minute: Throttle,
     told: u32,
 }
 
 impl Failures {
     /// If a failure may be logged: how many were suppressed in the minute before.
     fn may_tell(&mut self, now: Instant) -> Option<u32> {
-        let Some(later) = self.minute.may_say(now) else {
+        let Some(later) = self.minute.pass(now) else {
             self.told += 1;
             return (self.told <= FAILURES_PER_MINUTE).then_some(0);
         };
@@ -75,7 +75,7 @@ impl RepairLog {
         for (by, restored) in &restored {
             tell_restored(by.as_deref(), restored);
         }
-        self.left_alone.retain(|_, log| log.was_said_lately(now));
+        self.left_alone.retain(|_, log| log.has_passed_lately(now));
     }
 
     pub(crate) fn leave_alone(
@@ -85,7 +85,7 @@ impl RepairLog {
         pause: Duration,
         now: Instant,
     ) {
-        if self.left_alone.entry(key.clone()).or_default().may_say(now).is_none() {
+        if self.left_alone.entry(key.clone()).or_default().pass(now).is_none() {
             return;
         }
         match by {

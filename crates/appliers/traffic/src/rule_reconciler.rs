@@ -8,7 +8,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use flannel_common::{Backoff, Family, OnceAMinute, RepairPolicy};
+use flannel_common::{Backoff, Family, RepairPolicy, Throttle};
 use flannel_entries::rules::{Mode, Purpose, RulesKey, TrafficRules};
 use flannel_wanted::{Comparison, Desired, KeyedEntry as _, Repair, Requester, Wanted};
 use ipnet::IpNet;
@@ -76,7 +76,7 @@ struct FamilyState {
     restored: u64,
     /// The log has said that they are not as wanted.
     is_broken: bool,
-    log: OnceAMinute,
+    log: Throttle,
 }
 
 impl FamilyState {
@@ -94,7 +94,7 @@ impl FamilyState {
             (format!("the {family} traffic rules are as they should be again"), true)
         } else {
             let text = format!("restored the {family} traffic rules{by}");
-            match self.log.may_say(now) {
+            match self.log.pass(now) {
                 None => (text, false),
                 Some(0) => (text, true),
                 Some(unsaid) => (format!("{text}, and {unsaid} times before that"), true),
@@ -302,7 +302,7 @@ impl<S: Requester> RuleReconciler<S> {
         }
         if let Some(pause) = outcome.left_alone {
             state.is_broken |= !is_settled;
-            if state.log.may_say(now).is_some() {
+            if state.log.pass(now).is_some() {
                 tracing::warn!(
                     "the {family} traffic rules are changed by somebody else again and again{}: leaving them for \
                      {pause:.0?} before the next try; stop the other manager",

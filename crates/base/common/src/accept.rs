@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tracing::Instrument as _;
 
-use crate::OnceAMinute;
+use crate::Throttle;
 
 /// Pause after a failed accept: out of descriptors or memory, or the client has left. All of these pass.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -63,7 +63,7 @@ where
 {
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
-    let mut shortage = OnceAMinute::default();
+    let mut shortage = Throttle::default();
     loop {
         if let ConnectionLimit::Wait(most) = limit {
             while connections.len() >= most {
@@ -80,7 +80,7 @@ where
         let connection = match accepted {
             Ok((stream, peer)) => serve(stream, peer),
             Err(error) => {
-                if let Some(suppressed) = shortage.may_say(Instant::now()) {
+                if let Some(suppressed) = shortage.pass(Instant::now()) {
                     tracing::warn!(%error, suppressed, "Cannot accept a connection to the {name}");
                 }
                 tokio::time::sleep(ACCEPT_RETRY).await;

@@ -24,6 +24,7 @@ pub mod simulation;
 mod task;
 #[cfg(feature = "worker")]
 mod tcp;
+mod throttle;
 #[cfg(feature = "wireguard")]
 mod wireguard_keys;
 #[cfg(feature = "worker")]
@@ -41,16 +42,19 @@ pub use operator_commands::OperatorCommands;
 pub use overlap::overlap;
 pub use random::{fill_with_random, random_bytes};
 pub use redact::{is_secret_name, without_secrets};
-pub use repair::{OnceAMinute, RepairHistory, RepairPolicy};
+pub use repair::{RepairHistory, RepairPolicy};
 pub use replace_file::{replace_by, replace_file, temporary_path};
 pub use run_program::{FinishedProgram, run_program};
 pub use search_path::SearchPath;
 pub use secret::Secret;
 pub use shorten::shorten;
 #[cfg(feature = "worker")]
-pub use task::{Task, block, send_if_changed, sleep_until, spawn_publisher, spawn_sender};
+pub use task::{
+    Task, block, run_if_any, send_if_changed, sleep_until, spawn_publisher, spawn_sender,
+};
 #[cfg(feature = "worker")]
 pub use tcp::{TcpListener, TcpStream};
+pub use throttle::Throttle;
 #[cfg(feature = "wireguard")]
 pub use wireguard_keys::{InvalidKey, PresharedKey, PrivateKey, PublicKey};
 #[cfg(feature = "worker")]

@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 use crate::Backoff;
 
-const A_MINUTE: Duration = Duration::from_secs(60);
-
 #[derive(Clone, Copy, Debug)]
 pub struct RepairPolicy {
     /// Number of repairs made at once; later ones are delayed by pauses.
@@ -67,33 +65,11 @@ impl RepairHistory {
     }
 }
 
-/// Limits a log line that may occur all the time to one a minute.
-#[derive(Clone, Debug, Default)]
-pub struct OnceAMinute {
-    last_said: Option<Instant>,
-    unsaid: u32,
-}
-
-impl OnceAMinute {
-    /// If the line may be logged now: how often it was suppressed since the last one.
-    pub fn may_say(&mut self, now: Instant) -> Option<u32> {
-        if self.was_said_lately(now) {
-            self.unsaid += 1;
-            return None;
-        }
-        self.last_said = Some(now);
-        Some(std::mem::take(&mut self.unsaid))
-    }
-
-    pub fn was_said_lately(&self, now: Instant) -> bool {
-        self.last_said.is_some_and(|last| now.duration_since(last) < A_MINUTE)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const A_MINUTE: Duration = Duration::from_secs(60);
     const POLICY: RepairPolicy = RepairPolicy {
         at_once: 10,
         calm: A_MINUTE,
@@ -125,14 +101,5 @@ mod tests {
         assert!(pauses[11] > Duration::from_secs(20));
         history.written();
         assert!(history.refused(&POLICY, &mut rng) < Duration::from_millis(200));
-    }
-
-    #[test]
-    fn the_log_hears_of_it_once_a_minute() {
-        let (mut log, now) = (OnceAMinute::default(), Instant::now());
-        assert_eq!(log.may_say(now), Some(0));
-        assert_eq!(log.may_say(now), None);
-        assert_eq!(log.may_say(now + Duration::from_secs(59)), None);
-        assert_eq!(log.may_say(now + Duration::from_secs(61)), Some(2));
     }
 }

@@ -125,8 +125,13 @@ pub fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, now: T) {
 
 /// Sleeps until a time; for ever without one.
 pub async fn sleep_until(due: Option<impl Into<Instant>>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
+    run_if_any(due.map(|due| tokio::time::sleep_until(due.into()))).await;
+}
+
+/// Does what there is to do; never ends where there is nothing.
+pub async fn run_if_any<T>(work: Option<impl Future<Output = T>>) -> T {
+    match work {
+        Some(work) => work.await,
         None => std::future::pending().await,
     }
 }

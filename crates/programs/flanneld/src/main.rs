@@ -1,24 +1,21 @@
 //! The command: options, log, runtime, signals and exit status.
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use flannel_node::options::{self, CniConf};
-use flannel_node::options::{Options, Parsed, Remark};
+use flannel_common::run_if_any;
+use flannel_node::options::{self, Options, Parsed, Remark};
 use flannel_node::verbosity::Verbosity;
 use flanneld::cni_conf;
 use flanneld::door::Door;
 use flanneld::history::History;
 use flanneld::joined_networks::{JoinedNetworks, Watched};
-use flanneld::readiness::Readiness;
 use flanneld::stopping::stopping;
 use flanneld::{health_server, heap, logging, notify, serve, user_signals};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
 
 /// Service managers give a process 30 seconds or more before they kill it.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
@@ -137,13 +134,16 @@ async fn live(
         JoinedNetworks::new(options, served, stopping).run();
     let door = readings.map(|readings| Door::new(readings, history));
     let told = health_server::HealthSources { readiness: ready.clone(), door: door.clone() };
+    let health_server = probe.map(|address| health_server::serve(address, told));
+    let cni_conf = cni_conf.map(|conf| cni_conf::keep(conf, ready));
+    let door = door.map(|door| door.serve(&socket));
     // Whichever ends first ends them all; a daemon may be dropped at any point.
     let mut work = pin!(async {
         tokio::select! {
             result = networks => result,
-            never = serve_probe(probe, told) => match never {},
-            never = show_to_runtimes(cni_conf, ready) => match never {},
-            never = open_door(door.map(|door| (socket, door))) => match never {},
+            never = run_if_any(health_server) => match never {},
+            never = run_if_any(cni_conf) => match never {},
+            never = run_if_any(door) => match never {},
         }
     });
     tokio::select! {
@@ -164,32 +164,5 @@ async fn signalled(interrupt: &mut Signal, terminate: &mut Signal) {
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
-    }
-}
-
-async fn show_to_runtimes(
-    conf: Option<CniConf>,
-    ready: watch::Receiver<Readiness>,
-) -> std::convert::Infallible {
-    match conf {
-        Some(conf) => cni_conf::keep(conf, ready).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn open_door(door: Option<(PathBuf, Door)>) -> std::convert::Infallible {
-    match door {
-        Some((socket, door)) => door.serve(&socket).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn serve_probe(
-    address: Option<options::ProbeAddress>,
-    told: health_server::HealthSources,
-) -> std::convert::Infallible {
-    match address {
-        Some(address) => health_server::serve(address, told).await,
-        None => std::future::pending().await,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flannel_backend::LinkIdentity;
-use flannel_common::{Backoff, Mac, Task, Tries};
+use flannel_common::{Backoff, Mac, Task, Throttle, Tries};
 use flannel_entries::facts::Facts;
 use flannel_lease::{Claimant, Lease, LeaseAttrs, Subnet, SubnetOrigin, same_node};
 use flannel_store::{Acquired, Held, Recalled, Snapshot, StoreError};
@@ -21,7 +21,6 @@ use super::own_lease::OwnLease;
 use super::timing::{ASSIGNMENT_POLL, ASSIGNMENT_REMINDER};
 use crate::appliers::Appliers;
 use crate::link_holders_file::LinkHoldersFile;
-use crate::logging::Throttle;
 use crate::readiness::Readiness;
 
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));

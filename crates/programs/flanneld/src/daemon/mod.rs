@@ -58,7 +58,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use flannel_backend::{Answers, PrivilegePolicy};
-use flannel_common::IfName;
+use flannel_common::{IfName, run_if_any};
 use flannel_lease::{LeaseTable, Subnet, SubnetFile};
 use flannel_node::options::Options;
 use flannel_probe::Prober;
@@ -124,7 +124,7 @@ pub async fn run(setup: Setup, appliers: Appliers, mut stopping: Stopping) -> an
     tokio::select! {
         result = starting::run(setup, appliers.clone(), show_node, checks) => result,
         never = keep_telling(&*store, readiness) => match never {},
-        never = probing::keep_probing(prober) => match never {},
+        never = run_if_any(prober.map(Prober::run)) => match never {},
         never = requests::keep_answering(context) => match never {},
         () = stopping.requested() => {
             appliers.stop().await;

@@ -8,7 +8,7 @@ use flannel_backend::{
     Answers, Backend, Connected, Encapsulation, LanOverlap, LinkIdentity, Node, NodeMemory,
     OverlapKind, Stack, Underlay, Wishes,
 };
-use flannel_common::{Family, IfName};
+use flannel_common::{Family, IfName, Throttle};
 use flannel_entries::facts::{Facts, Path};
 use flannel_entries::kernel::{Blackhole, Entry, Ownership};
 use flannel_entries::rules::TrafficRules;
@@ -24,7 +24,6 @@ use ipnet::IpNet;
 use super::Setup;
 use super::network_conflicts::Conflict;
 use super::now::Now;
-use crate::logging::Throttle;
 
 /// Above any route that leads somewhere: the pods' own bridge always wins.
 const BLACKHOLE_METRIC: u32 = 65535;

@@ -27,14 +27,6 @@ use super::timing::{COMPLETE_PEER_GRACE, INCOMPLETE_PEER_CHECK_INTERVAL, INCOMPL
 /// Number of peers that are listed with what is wrong with them.
 const LISTED_FINDINGS: usize = 20;
 
-/// Never ends.
-pub(super) async fn keep_probing(prober: Option<Prober>) -> std::convert::Infallible {
-    match prober {
-        Some(prober) => prober.run().await,
-        None => std::future::pending().await,
-    }
-}
-
 /// What the prober is told.
 pub(super) enum ProbeChange {
     /// This end, and all peers that take part.

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 use flannel_backend::{Answers, Stack, UsableConfig};
+use flannel_common::Throttle;
 use flannel_entries::facts::Facts;
 use flannel_lease::NetworkConfig;
 use flannel_node::host_checks;
@@ -23,7 +24,6 @@ use super::requests::NodeNow;
 use super::timing::{CONFIG_POLL, CONFIG_REMINDER};
 use super::{Setup, former_config, identity, needs, public_addresses};
 use crate::appliers::Appliers;
-use crate::logging::Throttle;
 use crate::readiness::Readiness;
 
 /// Joins the network, and then lives in it.

@@ -1,11 +1,9 @@
 //! The log: klog-like lines on stderr, from `tracing` events.
 //!
 //! Operators and their tools know the lines of the Go flannel, so ours look the same; fields follow
-//! the text as `key=value`. What is shown is in [`Verbosity`], what must not be said too often goes
-//! through a [`Throttle`].
+//! the text as `key=value`. What is shown is in [`Verbosity`].
 
 mod line;
-mod throttle;
 
 use std::backtrace::Backtrace;
 use std::fmt::Write as _;
@@ -24,8 +22,6 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
-
-pub use throttle::Throttle;
 
 use crate::history::History;
 use line::{Body, Head, severity};
