@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
-use flannel_common::replace_file;
 use flannel_store::{ClusterPin, EtcdOptions};
 use serde::{Deserialize, Serialize};
+
+use crate::state_file::{self, A_FEW_LINES};
 
 const FILE: &str = "etcd-cluster.json";
 
@@ -29,21 +30,18 @@ impl KeptCluster {
 /// The options with the cluster that was known before; a cluster that is met for the first time is kept.
 pub(crate) fn pinned(options: &EtcdOptions, data_dir: &Path) -> EtcdOptions {
     let file = data_dir.join(FILE);
-    let kept: KeptCluster = std::fs::read(&file)
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .unwrap_or_default();
+    let kept = state_file::read(&file, A_FEW_LINES).ok().flatten();
+    let kept = kept.and_then(|text| serde_json::from_str::<KeptCluster>(&text).ok());
     let fix = format!(
         "check etcd-endpoints; if etcd was replaced on purpose, remove {} and restart flanneld",
         file.display()
     );
     let endpoints = options.endpoints.clone();
-    let id = kept.id(&endpoints);
+    let id = kept.and_then(|kept| kept.id(&endpoints));
     let keep = move |cluster: u64| {
         let kept = KeptCluster { cluster: format!("{cluster:x}"), endpoints: endpoints.clone() };
         let text = serde_json::to_string(&kept).unwrap_or_default() + "\n";
-        let made = std::fs::create_dir_all(file.parent().unwrap_or(Path::new(".")));
-        if let Err(error) = made.and_then(|()| replace_file(&file, text.as_bytes(), 0o644)) {
+        if let Err(error) = state_file::write(&file, &text) {
             tracing::debug!(%error, "the id of the etcd cluster is not kept");
         }
     };

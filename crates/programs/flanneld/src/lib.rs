@@ -21,6 +21,7 @@ pub mod notify;
 pub mod readiness;
 mod secret_file;
 pub mod serve;
+mod state_file;
 pub mod stopping;
 pub mod store;
 pub mod subnet_file;

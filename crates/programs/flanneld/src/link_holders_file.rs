@@ -2,8 +2,6 @@
 //! a copy of another node's MAC gains nothing from the time that a daemon is down.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use flannel_common::{Task, block};
@@ -11,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::daemon::link_holders::{HolderMap, KEPT_HOLDERS};
 use crate::node_file::name_after;
-use crate::subnet_file;
+use crate::state_file;
 
 /// Bytes that are read at most: so many entries of a key and a dual-stack subnet.
 const LARGEST: u64 = KEPT_HOLDERS as u64 * 160;
@@ -29,14 +27,11 @@ impl LinkHoldersFile {
     /// Entries that cannot be read are left out: then the store tells who came first.
     pub(crate) fn read(&self) -> HolderMap {
         let path = self.0.display();
-        let text = match read_bounded(&self.0) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return HolderMap::new(),
-            Err(error) => {
-                tracing::warn!("Cannot read {path}: {error}; going on without it");
-                return HolderMap::new();
-            }
-        };
+        let text = state_file::read(&self.0, LARGEST).unwrap_or_else(|error| {
+            tracing::warn!("{error}; going on without it");
+            None
+        });
+        let Some(text) = text else { return HolderMap::new() };
         let entries: BTreeMap<&str, &str> = serde_json::from_str(&text).unwrap_or_else(|error| {
             tracing::warn!("{path} is not used: {error}");
             BTreeMap::new()
@@ -53,7 +48,7 @@ impl LinkHoldersFile {
         let entries: BTreeMap<String, String> =
             holders.map(|(identity, holder)| (identity.to_key(), holder.to_string())).collect();
         let text = serde_json::to_string(&entries).unwrap_or_default() + "\n";
-        if let Err(error) = subnet_file::replace(&self.0, &text) {
+        if let Err(error) = state_file::write(&self.0, &text) {
             tracing::warn!(
                 "{error}; after a restart this node may not know which node had a MAC or key first"
             );
@@ -83,12 +78,6 @@ impl LinkHoldersWriter {
     pub(crate) fn write(&self, holders: HolderMap) {
         self.latest.send_replace(holders);
     }
-}
-
-fn read_bounded(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(LARGEST).read_to_string(&mut text)?;
-    Ok(text)
 }
 
 #[cfg(test)]

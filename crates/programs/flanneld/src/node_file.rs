@@ -9,7 +9,7 @@ use flannel_lease::{NodeIdentity, Subnet};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::subnet_file::{self, SubnetFileError};
+use crate::state_file::{self, A_FEW_LINES, FileError};
 
 /// What the kernel allows for a name, and what the temporary file adds to it.
 const LONGEST_NAME: usize = 200;
@@ -38,7 +38,7 @@ impl NodeFiles {
     pub fn read(&self, cards: impl IntoIterator<Item = Mac>) -> Option<NodeIdentity> {
         cards.into_iter().find_map(|card| {
             let path = self.path(card);
-            let text = subnet_file::read(&path).unwrap_or_else(|error| {
+            let text = state_file::read(&path, A_FEW_LINES).unwrap_or_else(|error| {
                 tracing::warn!("{error}; going on without it");
                 None
             })?;
@@ -49,10 +49,10 @@ impl NodeFiles {
         })
     }
 
-    pub fn write(&self, card: Mac, identity: &NodeIdentity) -> Result<(), SubnetFileError> {
+    pub fn write(&self, card: Mac, identity: &NodeIdentity) -> Result<(), FileError> {
         let kept = Kept { identity: identity.clone(), boot: self.boot.clone() };
         let text = kept.text() + "\n";
-        subnet_file::replace(&self.path(card), &text).map(drop)
+        state_file::write(&self.path(card), &text).map(drop)
     }
 
     /// Whether what another machine kept is here, and names this subnet: then this is a copy of its disk.
@@ -63,7 +63,7 @@ impl NodeFiles {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let others = entries.map(|entry| entry.path()).filter(|path| !own.contains(path));
         others.filter(|path| path.to_string_lossy().ends_with(&end)).any(|path| {
-            let text = subnet_file::read(&path).ok().flatten().unwrap_or_default();
+            let text = state_file::read(&path, A_FEW_LINES).ok().flatten().unwrap_or_default();
             Kept::read(&text).is_ok_and(|other| {
                 let same_boot = other.boot.is_some() && other.boot == self.boot;
                 !same_boot && other.identity.subnet().overlaps(&subnet)

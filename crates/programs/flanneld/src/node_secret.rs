@@ -1,39 +1,35 @@
 //! The secret by which a lease server knows this machine again, whatever address it has: a token may have been given to
 //! several nodes, and none of them is to have the leases of the others.
 
-use std::io;
 use std::path::Path;
 
-use flannel_common::{hex, random_bytes, replace_file};
+use flannel_common::{hex, random_bytes};
 use flannel_store::Secret;
+
+use crate::state_file::{self, A_FEW_LINES};
 
 const FILE: &str = "node-secret";
 
 /// `None` where it can neither be read nor kept: then the server goes by the address that this node asks from.
 pub(crate) fn read_or_make(data_dir: &Path) -> Option<Secret> {
-    let file = data_dir.join(FILE);
-    let made = match std::fs::read_to_string(&file) {
-        Ok(text) if !text.trim().is_empty() => return Some(Secret::new(text.trim())),
-        Ok(_) => make(&file),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make(&file),
-        Err(error) => Err(error),
-    };
-    made.inspect_err(|error| {
-        tracing::warn!(
-            "The lease server will know this node by its address alone, and give it another subnet when that \
-             changes: cannot keep {}: {error}",
-            file.display()
-        );
-    })
-    .ok()
+    let found = read_or_make_at(&data_dir.join(FILE));
+    found
+        .inspect_err(|error| {
+            tracing::warn!(
+                "The lease server will know this node by its address alone, and give it another subnet when that \
+                 changes: {error}"
+            );
+        })
+        .ok()
 }
 
-fn make(file: &Path) -> io::Result<Secret> {
-    let secret = hex(&random_bytes::<32>()?);
-    if let Some(directory) = file.parent() {
-        std::fs::create_dir_all(directory)?;
+fn read_or_make_at(file: &Path) -> anyhow::Result<Secret> {
+    let kept = state_file::read(file, A_FEW_LINES)?.unwrap_or_default();
+    if !kept.trim().is_empty() {
+        return Ok(Secret::new(kept.trim()));
     }
-    replace_file(file, format!("{secret}\n").as_bytes(), 0o600)?;
+    let secret = hex(&random_bytes::<32>()?);
+    state_file::write_secret(file, &format!("{secret}\n"))?;
     Ok(Secret::new(secret))
 }
 

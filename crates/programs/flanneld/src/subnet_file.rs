@@ -1,36 +1,15 @@
-//! The subnet file on disk. Container runtimes read it at any moment, and the daemon may die at any
-//! moment: it is replaced in one step, and only when it says something new.
+//! The subnet file on disk. Container runtimes read it at any moment.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use flannel_common::replace_file;
 use flannel_lease::SubnetFile;
 
-/// Six lines; anything much longer is some other file.
-const LARGEST: u64 = 64 * 1024;
-
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {attempt} {}: {source}", .path.display())]
-pub struct SubnetFileError {
-    attempt: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Written {
-    New,
-    /// The file said so already and was not touched.
-    Unchanged,
-}
+use crate::state_file::{self, A_FEW_LINES, FileError, Written};
 
 /// What a former run left behind; nothing when there is no file. Lines that cannot be used are
 /// logged and left out.
-pub fn previous(path: &Path) -> Result<SubnetFile, SubnetFileError> {
-    let Some(text) = read(path)? else { return Ok(SubnetFile::default()) };
+pub fn previous(path: &Path) -> Result<SubnetFile, FileError> {
+    let Some(text) = state_file::read(path, A_FEW_LINES)? else { return Ok(SubnetFile::default()) };
     let (previous, problems) = SubnetFile::parse(&text);
     for problem in problems {
         tracing::warn!(path = %path.display(), "Ignored in the former subnet file: {problem}");
@@ -38,8 +17,8 @@ pub fn previous(path: &Path) -> Result<SubnetFile, SubnetFileError> {
     Ok(previous)
 }
 
-pub fn write(path: &Path, content: &SubnetFile) -> Result<Written, SubnetFileError> {
-    replace(path, &content.render())
+pub fn write(path: &Path, content: &SubnetFile) -> Result<Written, FileError> {
+    state_file::write(path, &content.render())
 }
 
 /// Writes the file and logs what became of it. `is_expected`: it was there before, so that a missing one was removed.
@@ -47,7 +26,7 @@ pub(crate) fn restore(
     path: &Path,
     content: &SubnetFile,
     is_expected: bool,
-) -> Result<Written, SubnetFileError> {
+) -> Result<Written, FileError> {
     if is_expected && !path.exists() {
         tracing::warn!(
             event = "file-restored",
@@ -62,53 +41,11 @@ pub(crate) fn restore(
     Ok(written)
 }
 
-/// Makes the file say `content`: readers see either the former file or the whole new one, and after
-/// a power cut it is one of the two as well.
-pub(crate) fn replace(path: &Path, content: &str) -> Result<Written, SubnetFileError> {
-    if read(path).is_ok_and(|old| old.as_deref() == Some(content)) {
-        return Ok(Written::Unchanged);
-    }
-    let failed = |attempt, path: &Path| {
-        let path = path.to_owned();
-        move |source| SubnetFileError { attempt, path, source }
-    };
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(directory)
-        .map_err(failed("create the directory", directory))?;
-    replace_file(path, content.as_bytes(), mode_for(path)).map_err(failed("replace", path))?;
-    Ok(Written::New)
-}
-
-/// `None` when there is no file.
-pub(crate) fn read(path: &Path) -> Result<Option<String>, SubnetFileError> {
-    let failed = |source| SubnetFileError { attempt: "read", path: path.to_owned(), source };
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(failed)?,
-    };
-    let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
-}
-
-/// Somebody who narrowed or widened the file's permissions keeps them.
-fn mode_for(path: &Path) -> u32 {
-    match fs::metadata(path) {
-        Ok(existing) if existing.is_file() => existing.permissions().mode() & 0o777,
-        _ => 0o644,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
-    use std::os::unix::fs::MetadataExt;
+    use std::fs::{self, File, Permissions};
+    use std::io::Read as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use super::*;
 

@@ -1,9 +1,12 @@
 //! The file with this node's WireGuard key. The same key in it after a restart is what keeps sessions.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use flannel_common::{PrivateKey, random_bytes, replace_file};
+use flannel_common::{PrivateKey, random_bytes};
+
+use crate::state_file::{self, A_FEW_LINES};
 
 /// Where the Go flannel has it.
 const DEFAULT: &str = "/run/flannel/wgkey";
@@ -42,14 +45,13 @@ fn next_path(path: &Path) -> PathBuf {
 
 fn next_at(path: &Path) -> Result<Option<PrivateKey>, String> {
     let path = next_path(path);
-    let shown = path.display();
-    match std::fs::read_to_string(&path) {
-        Ok(text) => text.parse().map(Some).map_err(|error| {
-            format!("the next WireGuard key in {shown} cannot be used: {error}. Remove the file")
-        }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("cannot read the next WireGuard key in {shown}: {error}")),
-    }
+    let found = state_file::read(&path, A_FEW_LINES)
+        .map_err(|error| format!("the next WireGuard key is not looked at: {error}"))?;
+    let key = found.map(|text| text.parse()).transpose();
+    key.map_err(|error| {
+        let shown = path.display();
+        format!("the next WireGuard key in {shown} cannot be used: {error}. Remove the file")
+    })
 }
 
 fn adopt_next_at(path: &Path) -> io::Result<()> {
@@ -59,27 +61,22 @@ fn adopt_next_at(path: &Path) -> io::Result<()> {
 }
 
 fn read_or_make_at(path: &Path) -> Result<PrivateKey, String> {
-    let shown = path.display();
-    match std::fs::read_to_string(path) {
-        Ok(text) => text.parse().map_err(|error| {
+    let failed = |error: &dyn Display| format!("this node has no WireGuard key: {error}");
+    match state_file::read(path, A_FEW_LINES).map_err(|error| failed(&error))? {
+        Some(text) => text.parse().map_err(|error| {
             format!(
-                "the WireGuard key in {shown} cannot be used: {error}. Put the right one there, or remove \
-                 the file and a new key is made"
+                "the WireGuard key in {} cannot be used: {error}. Put the right one there, or remove the file and a \
+                 new key is made",
+                path.display()
             )
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make(path)
-            .map_err(|error| format!("cannot write a new WireGuard key to {shown}: {error}")),
-        Err(error) => Err(format!("cannot read the WireGuard key in {shown}: {error}")),
+        None => make(path).map_err(|error| failed(&error)),
     }
 }
 
-fn make(path: &Path) -> io::Result<PrivateKey> {
+fn make(path: &Path) -> anyhow::Result<PrivateKey> {
     let key = PrivateKey::from_random(random_bytes()?);
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
-    }
-    // Nobody else may read it, at no moment.
-    replace_file(path, key.reveal().as_bytes(), 0o600)?;
+    state_file::write_secret(path, &key.reveal())?;
     tracing::info!("Made a WireGuard key, {}: its public part is {}", path.display(), key.public());
     Ok(key)
 }

@@ -22,7 +22,7 @@ use super::network::HostFacts;
 use super::network_conflicts::Conflict;
 use super::probing::ProbeChange;
 use super::requests::NodeNow;
-use crate::subnet_file::Written;
+use crate::state_file::Written;
 
 /// What a node waits for, and the answers to what it asked for.
 pub(super) enum Event {

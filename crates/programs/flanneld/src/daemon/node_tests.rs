@@ -27,7 +27,7 @@ use super::now::Now;
 use super::own_lease::OwnLease;
 use super::{Daemon, Joined, NetworkClaims, Setup};
 use crate::readiness::{Readiness, reports};
-use crate::subnet_file::Written;
+use crate::state_file::Written;
 
 const SECOND: Duration = Duration::from_secs(1);
 const VXLAN: &str = r#"{"Network":"10.1.0.0/16","Backend":{"Type":"vxlan"}}"#;

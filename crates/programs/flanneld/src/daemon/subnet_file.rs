@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::now::Now;
 use super::timing::{SUBNET_FILE_CHECK_INTERVAL, SUBNET_FILE_RETRY};
-use crate::subnet_file::Written;
+use crate::state_file::Written;
 
 /// When the file is written and looked at again.
 pub(super) struct SubnetFileSchedule {
