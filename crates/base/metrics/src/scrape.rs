@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -66,6 +67,24 @@ impl Scrape {
 
     pub fn latency(&mut self, metric: &'static Metric, labels: &[&str], latency: &Latency) {
         self.add(metric, labels, Value::Latency(latency.clone()));
+    }
+
+    pub fn is(&mut self, metric: &'static Metric, labels: &[&str], is: bool) {
+        self.number(metric, labels, f64::from(u8::from(is)));
+    }
+
+    /// In seconds since 1970.
+    pub fn moment(&mut self, metric: &'static Metric, labels: &[&str], at: SystemTime) {
+        let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        self.number(metric, labels, seconds);
+    }
+
+    /// Adds what another one has collected.
+    pub fn append(&mut self, other: Self) {
+        for (name, samples) in other.0 {
+            let new = || Samples { metric: samples.metric, values: Vec::new() };
+            self.0.entry(name).or_insert_with(new).values.extend(samples.values);
+        }
     }
 
     fn add(&mut self, metric: &'static Metric, labels: &[&str], value: Value) {

@@ -118,6 +118,8 @@ fn failed(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> String +
 
 #[cfg(test)]
 mod tests {
+    use flannel_state::Verdict;
+
     use super::*;
 
     struct Case {
@@ -155,15 +157,15 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let (say, readiness) = watch::channel(Readiness::NotReady("starting".into()));
+        let (say, readiness) = watch::channel(Readiness::not_ready("starting"));
         let every = Duration::from_millis(1);
         let task = tokio::spawn(keep_looking(case.conf.clone(), readiness, every));
         tokio::time::sleep(20 * every).await;
         assert_eq!(case.seen(), None);
-        say.send(Readiness::Ready).unwrap();
+        say.send(Readiness::new(Verdict::Ready, "")).unwrap();
         seen(Some("{}")).await;
 
-        say.send(Readiness::NotReady("no store".into())).unwrap();
+        say.send(Readiness::not_ready("no store")).unwrap();
         replace_file(&case.conf.source, b"[]", 0o644).unwrap();
         seen(Some("[]")).await;
         fs::remove_file(&case.conf.file).unwrap();

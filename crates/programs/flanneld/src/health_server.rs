@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use flannel_common::{Backoff, ConnectionLimit, accept_connections};
 use flannel_node::options::ProbeAddress;
+use flannel_state::Verdict;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
@@ -132,24 +133,24 @@ async fn talk(stream: TcpStream, told: HealthSources) {
 }
 
 fn respond(path: &str, readiness: &Readiness) -> Response<Body> {
-    let (status, text) = match (path, readiness) {
-        ("/healthz", _) => (StatusCode::OK, "flanneld is running".to_owned()),
-        ("/readyz", Readiness::Ready) => (StatusCode::OK, "flanneld is ready".to_owned()),
-        ("/readyz", Readiness::ReadyBut(what)) => {
-            (StatusCode::OK, format!("flanneld is ready\n{what}"))
-        }
-        ("/readyz", Readiness::Hindered(why)) => {
-            let text = format!("flanneld is ready, but pods are cut off\n{why}");
-            (StatusCode::SERVICE_UNAVAILABLE, text)
-        }
-        ("/readyz", Readiness::NotReady(why)) => {
-            let gap = if why.is_empty() { "" } else { "\n" };
-            let text = format!("flanneld is not ready yet{gap}{why}");
-            (StatusCode::SERVICE_UNAVAILABLE, text)
-        }
+    let (status, text) = match path {
+        "/healthz" => (StatusCode::OK, "flanneld is running".to_owned()),
+        "/readyz" => say_readiness(readiness),
         _ => (StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
     };
     response(status, "text/plain; charset=utf-8", whole(text))
+}
+
+fn say_readiness(readiness: &Readiness) -> (StatusCode, String) {
+    let (status, text) = match readiness.verdict {
+        Verdict::Ready | Verdict::ReadyBut => (StatusCode::OK, "flanneld is ready"),
+        Verdict::CutOff => {
+            (StatusCode::SERVICE_UNAVAILABLE, "flanneld is ready, but pods are cut off")
+        }
+        Verdict::NotReady => (StatusCode::SERVICE_UNAVAILABLE, "flanneld is not ready yet"),
+    };
+    let gap = if readiness.why.is_empty() { "" } else { "\n" };
+    (status, format!("{text}{gap}{}", readiness.why))
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl JoinedNetworks {
             }
             let pause = tries.pause();
             tracing::error!("{error:#}; next try in {pause:.0?}");
-            report.say(Readiness::NotReady(format!("{error:#}")));
+            report.say(Readiness::not_ready(format!("{error:#}")));
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = stopping.requested() => return,

@@ -68,7 +68,7 @@ impl RequestCounters {
             scrape.number(&server::LOG_BYTES, &[], load(&log.log_bytes));
             scrape.number(&server::SNAPSHOT_BYTES, &[], load(&log.snapshot_bytes));
             let writable = !log.unwritable.load(Ordering::Relaxed);
-            scrape.number(&server::WRITABLE, &[], f64::from(u8::from(writable)));
+            scrape.is(&server::WRITABLE, &[], writable);
         }
         add_networks(&mut scrape, service);
         scrape

@@ -1,11 +1,9 @@
 //! What is counted in one network, for whoever asks for metrics.
 
-use std::collections::BTreeMap;
-use std::time::SystemTime;
-
+use flannel_backend::PeerProblem;
 use flannel_lease::{Expiry, FreeMap, Net, Pool, SubnetSource};
-use flannel_metrics::Latency;
-use flannel_state::{PeerCounts, ProbingState};
+use flannel_metrics::{Scrape, node};
+use flannel_state::PeerCounts;
 use flannel_wanted::Status;
 
 use super::Daemon;
@@ -16,54 +14,67 @@ use crate::appliers::Appliers;
 
 /// The state of a network in numbers, but for those that the appliers know.
 pub struct Figures {
+    pub scrape: Scrape,
     pub peers: PeerCounts,
-    /// Numbers of peers that cannot be used, by why.
-    pub unusable: BTreeMap<&'static str, usize>,
-    /// What came of probing them, where that is not off.
-    pub probing: Option<ProbingState>,
-    pub hazards: usize,
-    pub store_up: bool,
-    pub store_contact: Option<SystemTime>,
-    pub watch_restarts: u64,
-    /// `None`: it does not end.
-    pub lease_end: Option<SystemTime>,
-    /// Size and free subnets of the pool of each family.
-    pub pools: Vec<(&'static str, PoolFigures)>,
-    pub store_to_kernel: Latency,
     pub appliers: Appliers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolFigures {
-    pub size: u128,
-    pub free: u128,
+struct PoolFigures {
+    size: u128,
+    free: u128,
 }
 
 impl Daemon {
     pub(super) fn figures(&self, parts: LoopParts, status: &Status, now: &Now) -> Figures {
-        let contact = self.setup.store.contact();
-        let store_up = self.store_contact.is_up();
+        let LoopParts { appliers, store_to_kernel } = parts;
+        let mut scrape = Scrape::default();
+        let network = self.setup.report.network().as_str();
+        let of = &[network];
+        let unusable = self.peers.unusable_by_kind();
+        // Also those that are nobody's reason now: what is not there cannot be told from what is zero.
+        for reason in PeerProblem::KINDS {
+            let count = unusable.get(reason).copied().unwrap_or(0);
+            scrape.number(&node::PEERS_UNUSABLE, &[network, reason], count as f64);
+        }
+        // It is counted, not told.
+        if let Some(probing) = self.probing_state(&SharedAddresses::default()) {
+            for (result, count) in [
+                ("reached", probing.reached),
+                ("unreached", probing.unreached),
+                ("impaired", probing.impaired),
+                ("not-probed", probing.not_probed),
+                ("waiting", probing.waiting),
+            ] {
+                scrape.number(&node::PEERS_PROBED, &[network, result], count as f64);
+            }
+        }
+        scrape.number(&node::HAZARDS, of, status.hazards.len() as f64);
+        self.add_store(&mut scrape, of, now);
+        if let Expiry::At(end) = self.own.expiry() {
+            scrape.moment(&node::LEASE_END, of, end);
+        }
+        for (family, PoolFigures { size, free }) in self.pools() {
+            let of = &[network, family];
+            scrape.number(&node::POOL, of, size as f64);
+            scrape.number(&node::POOL_USED, of, (size - free) as f64);
+            scrape.number(&node::POOL_FREE, of, free as f64);
+        }
+        scrape.latency(&node::STORE_TO_KERNEL, of, &store_to_kernel);
+        let latencies = appliers.kernel().latencies();
+        scrape.latency(&node::RECONCILE, &[network, "change"], &latencies.change);
+        scrape.latency(&node::RECONCILE, &[network, "everything"], &latencies.everything);
+        Figures { scrape, peers: self.peers.counts(self.table.len()), appliers }
+    }
+
+    fn add_store(&self, scrape: &mut Scrape, of: &[&str], now: &Now) {
+        let (contact, is_up) = (self.setup.store.contact(), self.store_contact.is_up());
+        scrape.is(&node::STORE_UP, of, is_up);
+        scrape.count(&node::WATCH_RESTARTS, of, contact.as_ref().map_or(0, |it| it.restarts()));
         // A store that is a part of this process answers as long as we do.
-        let store_contact = match &contact {
-            Some(contact) => contact.last(),
-            None => store_up.then_some(now.time),
-        };
-        Figures {
-            peers: self.peers.counts(self.table.len()),
-            unusable: self.peers.unusable_by_kind(),
-            // It is counted, not told.
-            probing: self.probing_state(&SharedAddresses::default()),
-            hazards: status.hazards.len(),
-            store_up,
-            store_contact,
-            watch_restarts: contact.map_or(0, |contact| contact.restarts()),
-            lease_end: match self.own.expiry() {
-                Expiry::Never => None,
-                Expiry::At(end) => Some(end),
-            },
-            pools: self.pools(),
-            store_to_kernel: parts.store_to_kernel,
-            appliers: parts.appliers,
+        let last = contact.map_or(is_up.then_some(now.time), |contact| contact.last());
+        if let Some(last) = last {
+            scrape.moment(&node::STORE_CONTACT, of, last);
         }
     }
 

@@ -27,7 +27,7 @@ impl Daemon {
         shared: &SharedAddresses,
         now: &Now,
     ) -> Vec<Finding> {
-        let mut issues = self.reasons(status, now).findings();
+        let (_, mut issues) = self.reasons(status, now);
         let others = self
             .duplicates(shared)
             .into_iter()

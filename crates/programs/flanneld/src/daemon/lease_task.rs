@@ -116,7 +116,7 @@ impl LeaseTask {
             {
                 identity::withdraw_subnet_file(setup);
             }
-            setup.report.say(Readiness::NotReady(format!("no lease: {error}")));
+            setup.report.say(Readiness::not_ready(format!("no lease: {error}")));
             let pause = retry.pause_after(&error, Instant::now());
             tokio::time::sleep(pause).await;
         };

@@ -73,7 +73,7 @@ use crate::stopping::Stopping;
 use config_changes::ConfigState;
 use earlier::EarlierNetworks;
 use event::{Action, Event};
-pub use figures::{Figures, PoolFigures};
+pub use figures::Figures;
 use heap_trims::HeapTrims;
 use key_rotation::{KeyEvent, KeyRotation};
 use link_holders::HolderMap;

@@ -86,7 +86,7 @@ pub(super) async fn resolve_needs_with_retry(setup: &Setup, needs: Vec<Need>) ->
             Err(why) => {
                 let pause = tries.pause();
                 tracing::error!("{why}; next try in {pause:.0?}");
-                setup.report.say(Readiness::NotReady(why));
+                setup.report.say(Readiness::not_ready(why));
                 tokio::time::sleep(pause).await;
             }
         }

@@ -13,6 +13,7 @@ use flannel_lease::{
     Claimant, Expiry, LEASE_TTL, Lease, LeaseAttrs, NetworkConfig, NetworkName, Version,
 };
 use flannel_node::options::{self, Parsed};
+use flannel_state::Verdict;
 use flannel_store::{
     Cursor, Held, NodeAnswer, NodeStore, Recalled, RequestChange, RequestId, RequestStore,
     Requests, Store, StoreError, StoreEvent, StoredLease,
@@ -295,10 +296,8 @@ impl TestNode {
     }
 
     fn why_not_ready(&self) -> Option<String> {
-        match &*self.readiness.borrow() {
-            Readiness::NotReady(why) => Some(why.clone()),
-            _ => None,
-        }
+        let readiness = self.readiness.borrow();
+        (readiness.verdict == Verdict::NotReady).then(|| readiness.why.clone())
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) async fn take_from_store(setup: &mut Setup) {
         tracing::error!(
             "Cannot ask for this node's public addresses: {error}; next try in {pause:.0?}"
         );
-        setup.report.say(Readiness::NotReady(error.to_string()));
+        setup.report.say(Readiness::not_ready(error.to_string()));
         tokio::time::sleep(pause).await;
     };
     let wish = &mut setup.options.underlay;

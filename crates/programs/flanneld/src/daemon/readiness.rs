@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use flannel_state::{Finding, Layer};
+use flannel_state::{Finding, Layer, Verdict};
 use flannel_wanted::{Importance, Problem, Status};
 
 use super::Daemon;
@@ -36,32 +36,6 @@ impl StartupReadiness {
 
 /// Findings that are said in one line.
 const IN_ONE_LINE: usize = 3;
-
-/// What readiness follows from, the first of each kind for whoever reads one line.
-pub(super) enum Reasons {
-    /// The network is not ready.
-    NotReady(Vec<Finding>),
-    /// All that is flannel's to do is done, and yet pods are cut off.
-    CutOff(Vec<Finding>),
-    /// The network is ready; findings are worth knowing.
-    Ready(Vec<Finding>),
-}
-
-impl Reasons {
-    pub(super) fn findings(self) -> Vec<Finding> {
-        let (Self::NotReady(findings) | Self::CutOff(findings) | Self::Ready(findings)) = self;
-        findings
-    }
-
-    fn readiness(self) -> Readiness {
-        match self {
-            Self::Ready(findings) if findings.is_empty() => Readiness::Ready,
-            Self::Ready(findings) => Readiness::ReadyBut(in_one_line(&findings)),
-            Self::CutOff(findings) => Readiness::Hindered(in_one_line(&findings)),
-            Self::NotReady(findings) => Readiness::NotReady(in_one_line(&findings)),
-        }
-    }
-}
 
 fn in_one_line(findings: &[Finding]) -> String {
     let first = findings.iter().take(IN_ONE_LINE).map(ToString::to_string);
@@ -99,16 +73,17 @@ impl Daemon {
             .or_else(|| self.clash(now))
     }
 
-    /// Whether pods of this node reach those of others, as far as this node can tell, and why not.
-    pub(super) fn reasons(&self, status: &Status, now: &Now) -> Reasons {
+    /// Whether pods of this node reach those of others, as far as this node can tell, and what that follows from, the
+    /// first of each kind for whoever reads one line.
+    pub(super) fn reasons(&self, status: &Status, now: &Now) -> (Verdict, Vec<Finding>) {
         if let Some(obstacle) = self.obstacle(status, now) {
-            return Reasons::NotReady(vec![obstacle]);
+            return (Verdict::NotReady, vec![obstacle]);
         }
         if !status.has_all_needed() && !self.readiness.tolerates_missing_entries(now) {
             let about = format!("{} of {} entries", status.bad, status.wanted);
             let fix = "wait; `flannelctl diff` shows what is missing";
             let pending = Finding::broken(Layer::Entries, about, "they are not written yet", fix);
-            return Reasons::NotReady(vec![pending]);
+            return (Verdict::NotReady, vec![pending]);
         }
         let lost = self.network.lost_interface().map(|(why, since)| {
             let fix = "bring it back as it was, or name another one (`flanneld --iface`)";
@@ -124,15 +99,18 @@ impl Daemon {
         let (flows, cut): (Vec<_>, Vec<_>) =
             bridge.into_iter().chain(lost).chain(hazards).partition(|found| found.traffic_flows);
         if !cut.is_empty() {
-            return Reasons::CutOff(cut);
+            return (Verdict::CutOff, cut);
         }
         let remarks = self.peers.remarks(&self.table, self.setup.store.operator_commands());
-        Reasons::Ready(flows.into_iter().chain(remarks).collect())
+        let findings: Vec<Finding> = flows.into_iter().chain(remarks).collect();
+        let verdict = if findings.is_empty() { Verdict::Ready } else { Verdict::ReadyBut };
+        (verdict, findings)
     }
 
     /// Says whether the network is ready.
     pub(super) fn judge(&mut self, status: &Status, now: &Now) {
-        let readiness = self.reasons(status, now).readiness();
+        let (verdict, findings) = self.reasons(status, now);
+        let readiness = Readiness::new(verdict, in_one_line(&findings));
         if readiness.has_begun() && !self.readiness.has_begun {
             self.readiness.has_begun = true;
             tracing::info!(event = "ready", "flannel is ready");

@@ -49,7 +49,7 @@ pub(super) async fn run(
         if let Err(withheld) = granted {
             let why = format!("The network config {withheld}");
             tracing::error!("{why}; waiting, nothing on this node is changed");
-            setup.report.say(Readiness::NotReady(why));
+            setup.report.say(Readiness::not_ready(why));
             another_config(&setup, &text).await;
             continue;
         }
@@ -165,7 +165,7 @@ async fn wait_for_config(setup: &Setup) -> (String, NetworkConfig) {
             ),
             Err(error) => error.to_string(),
         };
-        setup.report.say(Readiness::NotReady(problem.clone()));
+        setup.report.say(Readiness::not_ready(problem.clone()));
         if reminder.pass(Instant::now()).is_some() {
             tracing::error!("Couldn't fetch network config: {problem}; trying every second");
         }

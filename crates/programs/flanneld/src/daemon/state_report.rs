@@ -71,13 +71,13 @@ impl Daemon {
     }
 
     fn state(&self, status: &Status, now: &Now) -> NetworkState {
-        let (verdict, why) = self.setup.report.watch_readiness().borrow().verdict();
+        let readiness = self.setup.report.watch_readiness().borrow().clone();
         let network = &self.network;
         let shared = self.shared_addresses();
         NetworkState {
             name: self.setup.report.network().to_string(),
-            verdict,
-            why,
+            verdict: readiness.verdict,
+            why: readiness.remark(),
             networks: network.networks().iter().map(ToString::to_string).collect(),
             backend: Some(network.config().backend.kind.clone()),
             config: Some(network.config().shown()),

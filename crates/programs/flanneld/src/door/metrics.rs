@@ -1,10 +1,10 @@
 //! All metrics of this node, for Prometheus, collected on request from the parts that keep them anyway.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use flannel_backend::{PeerProblem, WantedBy};
-use flannel_metrics::{Format, Metric, Scrape, node};
+use flannel_backend::WantedBy;
+use flannel_metrics::{Format, Scrape, node};
 use flannel_state::PeerCounts;
 use flannel_tunnel::{CounterSnapshot, DropReason};
 use flannel_wanted::Tally;
@@ -14,7 +14,6 @@ use hyper::{HeaderMap, Response, StatusCode};
 use super::entries::with_incomplete;
 use super::{Body, Door, Question, ask, response, whole};
 use crate::appliers::{Appliers, KERNEL, RULES};
-use crate::daemon::{Figures, PoolFigures};
 use crate::readiness::Reading;
 
 /// Parts that do not answer by then are left out: Prometheus waits ten seconds by default.
@@ -31,7 +30,7 @@ impl Door {
     async fn scrape(&self) -> Scrape {
         let mut scrape = Scrape::default();
         scrape.number(&node::BUILD, &[env!("CARGO_PKG_VERSION")], 1.0);
-        scrape.number(&node::STARTED, &[], seconds(self.0.began));
+        scrape.moment(&node::STARTED, &[], self.0.began);
         for reading in self.0.readings.of_each_network() {
             add_network(&mut scrape, &reading).await;
         }
@@ -41,52 +40,12 @@ impl Door {
 
 async fn add_network(scrape: &mut Scrape, reading: &Reading) {
     let network = reading.network.as_str();
-    let ready = reading.readiness.verdict().0.is_healthy();
-    scrape.number(&node::READY, &[network], yes(ready));
+    let ready = reading.readiness.verdict.is_healthy();
+    scrape.is(&node::READY, &[network], ready);
     let Some(figures) = ask(reading, Question::Figures).await else { return };
-    add_figures(scrape, network, &figures);
+    scrape.append(figures.scrape);
     let incomplete = add_appliers(scrape, network, &figures.appliers).await;
     add_peers(scrape, network, with_incomplete(figures.peers, &incomplete));
-}
-
-fn add_figures(scrape: &mut Scrape, network: &str, figures: &Figures) {
-    let of = &[network];
-    // Also those that are nobody's reason now: what is not there cannot be told from what is zero.
-    for reason in PeerProblem::KINDS {
-        let count = figures.unusable.get(reason).copied().unwrap_or(0);
-        scrape.number(&node::PEERS_UNUSABLE, &[network, reason], count as f64);
-    }
-    if let Some(probing) = &figures.probing {
-        for (result, count) in [
-            ("reached", probing.reached),
-            ("unreached", probing.unreached),
-            ("impaired", probing.impaired),
-            ("not-probed", probing.not_probed),
-            ("waiting", probing.waiting),
-        ] {
-            scrape.number(&node::PEERS_PROBED, &[network, result], count as f64);
-        }
-    }
-    scrape.number(&node::HAZARDS, of, figures.hazards as f64);
-    scrape.number(&node::STORE_UP, of, yes(figures.store_up));
-    scrape.count(&node::WATCH_RESTARTS, of, figures.watch_restarts);
-    let mut moment = |metric: &'static Metric, at: Option<SystemTime>| {
-        if let Some(at) = at {
-            scrape.number(metric, of, seconds(at));
-        }
-    };
-    moment(&node::STORE_CONTACT, figures.store_contact);
-    moment(&node::LEASE_END, figures.lease_end);
-    for (family, PoolFigures { size, free }) in &figures.pools {
-        let of = &[network, family];
-        scrape.number(&node::POOL, of, *size as f64);
-        scrape.number(&node::POOL_USED, of, (size - free) as f64);
-        scrape.number(&node::POOL_FREE, of, *free as f64);
-    }
-    scrape.latency(&node::STORE_TO_KERNEL, of, &figures.store_to_kernel);
-    let latencies = figures.appliers.kernel().latencies();
-    scrape.latency(&node::RECONCILE, &[network, "change"], &latencies.change);
-    scrape.latency(&node::RECONCILE, &[network, "everything"], &latencies.everything);
 }
 
 fn add_peers(scrape: &mut Scrape, network: &str, counts: PeerCounts) {
@@ -138,7 +97,7 @@ async fn add_rules(
         return;
     }
     let are_ok = rules.iter().all(|kind| kind.programmed() == kind.wanted);
-    scrape.number(&node::RULES_OK, &[network], yes(are_ok));
+    scrape.is(&node::RULES_OK, &[network], are_ok);
     let restored = tokio::time::timeout(LIMIT, appliers.rules_restored()).await;
     let restored = restored.ok().and_then(Result::ok).into_iter().flatten();
     for (family, restored) in ["ipv4", "ipv6"].into_iter().zip(restored) {
@@ -180,12 +139,4 @@ fn add_tunnel(scrape: &mut Scrape, network: &str, device: &str, totals: &Counter
         let of = &[network, device, reason.name()];
         scrape.count(&node::TUNNEL_DROPPED, of, totals.drops(*reason));
     }
-}
-
-fn yes(yes: bool) -> f64 {
-    f64::from(u8::from(yes))
-}
-
-fn seconds(at: SystemTime) -> f64 {
-    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

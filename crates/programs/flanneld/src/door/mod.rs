@@ -208,7 +208,7 @@ async fn network_state(reading: Reading) -> NetworkState {
         }
         return state;
     }
-    let (verdict, why) = reading.readiness.verdict();
+    let (verdict, why) = (reading.readiness.verdict, reading.readiness.remark());
     NetworkState { verdict, why, ..NetworkState::starting(reading.network.as_str()) }
 }
 

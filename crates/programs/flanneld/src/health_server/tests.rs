@@ -26,7 +26,7 @@ impl Drop for Server {
 async fn start(limits: Limits) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
-    let (readiness, watched) = watch::channel(Readiness::NotReady(String::new()));
+    let (readiness, watched) = watch::channel(Readiness::not_ready(""));
     let told = HealthSources { readiness: watched, door: None };
     let task = tokio::spawn(async move { accept_forever(limits, &listener, &told).await });
     Server { port, readiness, task }
@@ -89,9 +89,9 @@ async fn who_says_so_asks_several_things_on_one_connection() {
 async fn defect_65_readiness_can_be_lost_again_and_says_why() {
     let server = start(TEST).await;
     assert_eq!(server.get("/readyz").await, (503, "flanneld is not ready yet".to_owned()));
-    server.readiness.send_replace(Readiness::Ready);
+    server.readiness.send_replace(Readiness::new(Verdict::Ready, ""));
     assert_eq!(server.get("/readyz").await, (200, "flanneld is ready".to_owned()));
-    server.readiness.send_replace(Readiness::NotReady("eth0 has no address".to_owned()));
+    server.readiness.send_replace(Readiness::not_ready("eth0 has no address"));
     assert_eq!(
         server.get("/readyz").await,
         (503, "flanneld is not ready yet\neth0 has no address".to_owned())
@@ -147,7 +147,7 @@ async fn defect_66_a_port_in_use_is_waited_for() {
     let holder = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = holder.local_addr().expect("it is bound").port();
     let address = ProbeAddress { host: "127.0.0.1".to_owned(), port };
-    let (readiness, watched) = watch::channel(Readiness::Ready);
+    let (readiness, watched) = watch::channel(Readiness::new(Verdict::Ready, ""));
     let told = HealthSources { readiness: watched, door: None };
     let task = tokio::spawn(serve_within(TEST, address, told));
     let server = Server { port, readiness, task };

@@ -12,6 +12,7 @@ use flannel_lease::{
     Claimant, Expiry, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin, Version,
 };
 use flannel_node::options::{self, Parsed};
+use flannel_state::Verdict;
 use flannel_store::{
     AcquireAttempt, Claim, Cursor, Held, NodeAnswer, NodeNetwork, NodeStore, Recalled,
     RequestChange, RequestId, RequestStore, Requests, Snapshot, Store, StoreError, StoreEvent,
@@ -206,7 +207,7 @@ async fn until(readiness: &mut watch::Receiver<Readiness>, is_it: impl Fn(&Readi
 }
 
 fn waits(readiness: &Readiness, why: &str) -> bool {
-    matches!(readiness, Readiness::NotReady(said) if said.contains(why))
+    readiness.verdict == Verdict::NotReady && readiness.why.contains(why)
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn a_node_takes_the_subnet_it_is_assigned_whatever_its_length() {
         assert!(!dir.join("subnet.env").exists());
 
         *store.assigned.lock().unwrap() = Some("10.42.7.0-25".parse().unwrap());
-        until(&mut readiness, |now| *now == Readiness::Ready).await;
+        until(&mut readiness, |now| now.verdict == Verdict::Ready).await;
         let subnet_file = std::fs::read_to_string(dir.join("subnet.env")).unwrap();
         assert!(subnet_file.contains("FLANNEL_SUBNET=10.42.7.1/25"), "{subnet_file}");
         let routes = ip("route show 10.42.9.0/26");
@@ -235,7 +236,7 @@ fn a_node_follows_when_its_subnet_is_assigned_anew_and_keeps_it_while_it_has_no_
         let store = Arc::new(Assigning::default());
         *store.assigned.lock().unwrap() = Some("10.42.7.0-24".parse().unwrap());
         let mut readiness = start(&store, &dir);
-        until(&mut readiness, |now| *now == Readiness::Ready).await;
+        until(&mut readiness, |now| now.verdict == Verdict::Ready).await;
         let subnet_file = || std::fs::read_to_string(dir.join("subnet.env")).unwrap();
 
         store.assign(None);
@@ -248,7 +249,7 @@ fn a_node_follows_when_its_subnet_is_assigned_anew_and_keeps_it_while_it_has_no_
         timeout(READINESS_TIMEOUT, store.told.subscribe().wait_for(fails)).await.unwrap().unwrap();
 
         store.assign(Some("10.42.8.0-24"));
-        until(&mut readiness, |now| *now == Readiness::Ready).await;
+        until(&mut readiness, |now| now.verdict == Verdict::Ready).await;
         assert!(subnet_file().contains("10.42.8.1/24"), "{}", subnet_file());
         let works = |told: &Option<NodeNetwork>| *told == Some(NodeNetwork::Works);
         timeout(READINESS_TIMEOUT, store.told.subscribe().wait_for(works)).await.unwrap().unwrap();
@@ -263,7 +264,7 @@ fn a_network_that_holds_no_pod_cidr_is_refused_and_changes_nothing() {
         let store = Arc::new(Assigning::default());
         *store.assigned.lock().unwrap() = Some("10.42.7.0-24".parse().unwrap());
         let mut readiness = start(&store, &dir);
-        until(&mut readiness, |now| *now == Readiness::Ready).await;
+        until(&mut readiness, |now| now.verdict == Verdict::Ready).await;
         let subnet_file = || std::fs::read_to_string(dir.join("subnet.env")).unwrap();
         let (before, routes) = (subnet_file(), ip("route show"));
 
@@ -273,7 +274,7 @@ fn a_network_that_holds_no_pod_cidr_is_refused_and_changes_nothing() {
         assert_eq!((subnet_file(), ip("route show")), (before.clone(), routes.clone()));
 
         store.tell(&StoreEvent::Config(CONFIG.to_owned()));
-        until(&mut readiness, |now| *now == Readiness::Ready).await;
+        until(&mut readiness, |now| now.verdict == Verdict::Ready).await;
         assert_eq!((subnet_file(), ip("route show")), (before, routes));
     });
 }
