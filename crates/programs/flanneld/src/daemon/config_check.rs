@@ -26,8 +26,7 @@ pub(super) fn channel() -> (mpsc::Sender<ConfigCheck>, mpsc::Receiver<ConfigChec
 
 /// Answers one request of an operator's.
 pub(super) async fn run(mut request: NodeRequest) {
-    let body = request.body.borrow_and_update().clone();
-    let Ok(ConfigQuestion { config }) = serde_json::from_value(body) else {
+    let Some(ConfigQuestion { config }) = request.read() else {
         let why = "the request cannot be understood".to_owned();
         return request.answer(&ConfigAnswer::Unusable(why)).await;
     };

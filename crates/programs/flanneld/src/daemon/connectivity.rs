@@ -12,7 +12,6 @@ use flannel_probe::finding::finding;
 use flannel_probe::{PeerReachability, Prober};
 use flannel_state::Finding;
 use ipnet::IpNet;
-use serde_json::Value;
 
 use super::probing::known_by;
 use super::requests::{NodeNow, NodeRequest};
@@ -26,8 +25,7 @@ const PROBE_POLL: Duration = Duration::from_millis(250);
 /// Runs until it is dropped.
 pub(super) async fn run(mut request: NodeRequest) {
     let node = request.context.node.borrow().clone();
-    let body = request.body.borrow_and_update().clone();
-    let (Some(node), Some(wanted)) = (node, read(&body)) else {
+    let (Some(node), Some(wanted)) = (node, request.read::<protocol::TestRequest>()) else {
         return request.answer(&failed("the request cannot be understood")).await;
     };
     let mut report = TestReport { mtu: node.mtu, ..empty(TestState::Ready) };
@@ -46,8 +44,8 @@ pub(super) async fn run(mut request: NodeRequest) {
                 if changed.is_err() {
                     return std::future::pending().await;
                 }
-                let body = request.body.borrow_and_update().clone();
-                let pods = read(&body).map(|wanted| wanted.pods).unwrap_or_default();
+                let wanted = request.read::<protocol::TestRequest>();
+                let pods = wanted.map(|wanted| wanted.pods).unwrap_or_default();
                 if !pods.is_empty() && pods != tried {
                     tried.clone_from(&pods);
                     tried_since = SystemTime::now();
@@ -76,10 +74,6 @@ fn untried(refused: &[protocol::Pod]) -> Vec<TrialResult> {
     let why = "this node knows no lease with this address: it sends nothing there";
     let each = refused.iter().flat_map(|pod| pod.addresses().map(|ip| (&pod.node, ip)));
     each.map(|(node, ip)| TrialResult::untried(node, ip, why)).collect()
-}
-
-fn read(body: &Value) -> Option<protocol::TestRequest> {
-    serde_json::from_value(body.clone()).ok()
 }
 
 fn empty(state: TestState) -> TestReport {

@@ -7,6 +7,7 @@ use flannel_probe::marked::request::{COUNTERS, WatchReport, WatchRequest};
 use flannel_probe::marked::{LargePacket, Mark, Watch, WatchEnd};
 use flannel_state::DropCount;
 use flannel_trace::DropCounters;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::requests::NodeRequest;
@@ -16,7 +17,7 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Goes on until it is dropped.
 pub(super) async fn run(mut request: NodeRequest) {
-    let wanted = read(&request.body.borrow_and_update());
+    let wanted = request.read::<WatchRequest>();
     let said = match wanted.and_then(|wanted| Some((wanted.mark()?, wanted.large()))) {
         Some((mark, large)) => look(&mut request, mark, large).await,
         None => WatchReport::Failed("the request cannot be understood".to_owned()),
@@ -42,7 +43,7 @@ async fn look(request: &mut NodeRequest, mark: Mark, large: Option<LargePacket>)
         None => None,
     };
     request.answer(&WatchReport::Looking).await;
-    let is_over = |body: &Value| read(body).is_some_and(|wanted| wanted.ended);
+    let is_over = |body: &Value| WatchRequest::deserialize(body).is_ok_and(|wanted| wanted.ended);
     // Who does not say so before it is gone is not waited for.
     let _ = request.body.wait_for(is_over).await;
     drop(ended);
@@ -72,8 +73,4 @@ impl Drop for EndsWhenDropped {
     fn drop(&mut self) {
         self.0.set();
     }
-}
-
-fn read(body: &Value) -> Option<WatchRequest> {
-    serde_json::from_value(body.clone()).ok()
 }

@@ -18,6 +18,7 @@ use flannel_store::{
 use flannel_trace::NodeInNetwork;
 use ipnet::IpNet;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 
@@ -94,6 +95,11 @@ fn begin(kind: &str, request: NodeRequest) -> Option<RequestFuture> {
 }
 
 impl NodeRequest {
+    /// What it says now, if that can be understood.
+    pub(super) fn read<T: DeserializeOwned>(&mut self) -> Option<T> {
+        serde_json::from_value(self.body.borrow_and_update().clone()).ok()
+    }
+
     /// Says it, in place of what was said before, until the store has taken it or nobody asks any more.
     pub(super) async fn answer(&self, body: &impl Serialize) {
         let body = serde_json::to_value(body).unwrap_or_default();

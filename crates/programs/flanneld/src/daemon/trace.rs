@@ -11,9 +11,8 @@ use ipnet::IpNet;
 use super::requests::NodeRequest;
 
 pub(super) async fn run(mut request: NodeRequest) {
-    let wanted = serde_json::from_value::<TraceRequest>(request.body.borrow_and_update().clone());
     let node = request.context.node.borrow().clone();
-    let (Ok(wanted), Some(node)) = (wanted, node) else {
+    let (Some(wanted), Some(node)) = (request.read::<TraceRequest>(), node) else {
         return request
             .answer(&TraceAnswer::Failed("the request cannot be understood".to_owned()))
             .await;
