@@ -1,12 +1,10 @@
 //! What happens to a node, and what it does about it: plain data, so that a node can be driven by any loop.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::net::IpAddr;
 use std::time::Instant;
 
 use flannel_backend::{Answers, DesiredState, Need, WantedBy, Wishes};
-use flannel_common::PrivateKey;
 use flannel_entries::facts::Path;
 use flannel_entries::kernel::Ownership;
 use flannel_entries::rules::TrafficRules;
@@ -16,6 +14,7 @@ use flannel_wanted::{Desired, Status};
 use ipnet::IpNet;
 
 use super::config_check::ConfigCheck;
+use super::key_rotation::KeyEvent;
 use super::lease_task::{LeaseJob, LeaseOutcome};
 use super::link_holders::HolderMap;
 use super::network::HostFacts;
@@ -51,10 +50,8 @@ pub(super) enum Event {
     IncompletePeers(BTreeSet<WantedBy>),
     /// Answer to [`Action::WriteSubnetFile`].
     SubnetFileWritten(Result<Written, String>),
-    /// Answer to [`Action::ReadNextKey`].
-    NextKey(Result<Option<PrivateKey>, String>),
-    /// Answer to [`Action::AdoptNextKey`].
-    NextKeyAdopted(io::Result<()>),
+    /// Answer to [`Action::ReadNextKey`] or [`Action::AdoptNextKey`].
+    Key(KeyEvent),
     /// Answer to [`Action::ResolveHarmlessNeeds`]; no answers where nothing can be known without harm.
     HarmlessNeeds(ConfigCheck, Result<Option<Answers>, String>),
 }

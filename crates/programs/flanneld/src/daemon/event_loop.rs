@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::config_check::ConfigCheck;
 use super::event::{Action, Event};
+use super::key_rotation::KeyEvent;
 use super::lease_task::LeaseTask;
 use super::network_conflicts::NetworkChanges;
 use super::now::Now;
@@ -218,9 +219,12 @@ impl EventLoop {
             Action::WithdrawSubnetFile => identity::withdraw_subnet_file(setup),
             Action::KeepHolders(holders) => self.holders_writer.write(holders),
             Action::KeepConfig(text) => former_config::keep(&setup.subnet_file, &text),
-            Action::ReadNextKey => return Ok(Some(Event::NextKey(wireguard_key::next()))),
+            Action::ReadNextKey => {
+                return Ok(Some(Event::Key(KeyEvent::Next(wireguard_key::next()))));
+            }
             Action::AdoptNextKey => {
-                return Ok(Some(Event::NextKeyAdopted(wireguard_key::adopt_next())));
+                let adopted = wireguard_key::adopt_next().map_err(|error| error.to_string());
+                return Ok(Some(Event::Key(KeyEvent::Adopted(adopted))));
             }
             Action::FindIncompletePeers => {
                 let mut incomplete = BTreeSet::new();

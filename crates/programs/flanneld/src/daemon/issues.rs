@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use flannel_backend::{LinkIdentity, PeerProblem, SharedIdentity, lease_name, shared_values};
-use flannel_lease::{LeaseAttrs, Subnet};
+use flannel_backend::{
+    LinkIdentity, PeerProblem, SharedIdentity, lease_name, public_addresses, shared_values,
+};
+use flannel_lease::Subnet;
 use flannel_state::{Finding, Layer};
 use flannel_store::{LeaseConflict, StoreFindings};
 use flannel_wanted::{Importance, Problem, Status};
@@ -60,7 +62,7 @@ impl Daemon {
         // A reservation is of nobody yet.
         let come = self.table.iter().filter(|(_, attrs)| !attrs.backend_type.is_empty());
         let announced =
-            come.flat_map(|(subnet, attrs)| addresses(attrs).map(move |ip| (ip, *subnet)));
+            come.flat_map(|(subnet, attrs)| public_addresses(attrs).map(move |ip| (ip, *subnet)));
         shared_values(own.chain(announced))
     }
 
@@ -102,8 +104,8 @@ impl Daemon {
         let mut issues = Vec::new();
         for (subnet, problem) in self.peers.unusable() {
             let attrs = self.table.get(subnet);
-            let told =
-                attrs.is_some_and(|attrs| addresses(attrs).any(|ip| shared.contains_key(&ip)));
+            let told = attrs
+                .is_some_and(|attrs| public_addresses(attrs).any(|ip| shared.contains_key(&ip)));
             let is_duplicate = matches!(problem, PeerProblem::IdentityTaken { .. });
             // What is expected is nothing to tell of.
             if problem.is_expected() || is_duplicate || told {
@@ -184,11 +186,6 @@ impl Daemon {
         );
         Some(finding.with_traffic())
     }
-}
-
-/// Of the families that it announces.
-pub(super) fn addresses(attrs: &LeaseAttrs) -> impl Iterator<Item = IpAddr> + use<> {
-    [attrs.public_ip.map(IpAddr::V4), attrs.public_ipv6.map(IpAddr::V6)].into_iter().flatten()
 }
 
 /// What all others stand on, if that is missing, and else the first.

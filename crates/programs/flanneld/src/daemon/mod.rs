@@ -234,11 +234,7 @@ impl Daemon {
             Event::Paths(paths, declaration) => self.on_paths(paths, declaration, now),
             Event::IncompletePeers(incomplete) => self.on_incomplete_peers(&incomplete, now),
             Event::SubnetFileWritten(result) => self.subnet_file.on_written(result, now),
-            Event::NextKey(next) => self.rotate_key(KeyEvent::Next(next), now),
-            Event::NextKeyAdopted(result) => {
-                let result = result.map_err(|error| error.to_string());
-                self.rotate_key(KeyEvent::Adopted(result), now);
-            }
+            Event::Key(event) => self.rotate_key(event, now),
             Event::HarmlessNeeds(check, answers) => self.on_harmless_needs(check, answers),
         }
         std::mem::take(&mut self.actions)

@@ -22,6 +22,7 @@ use flannel_wanted::Status;
 use tokio::sync::{mpsc, watch};
 
 use super::event::{Action, Event};
+use super::key_rotation::KeyEvent;
 use super::lease_task::{ClaimRetry, LeaseJob, LeaseOutcome, RenewError};
 use super::network::{HostFacts, JoinedNetwork, OnLan};
 use super::now::Now;
@@ -241,10 +242,10 @@ impl TestNode {
                 };
                 Some(Event::Lease(LeaseOutcome::Renewed(renewed)))
             }
-            Action::ReadNextKey => Some(Event::NextKey(Ok(self.next_key.clone()))),
+            Action::ReadNextKey => Some(Event::Key(KeyEvent::Next(Ok(self.next_key.clone())))),
             Action::AdoptNextKey => {
                 self.next_key = None;
-                Some(Event::NextKeyAdopted(Ok(())))
+                Some(Event::Key(KeyEvent::Adopted(Ok(()))))
             }
             Action::Replace { .. } => {
                 self.replaced += 1;
