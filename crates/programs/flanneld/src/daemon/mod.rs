@@ -81,7 +81,7 @@ use network::{HostFacts, JoinedNetwork};
 pub use network_conflicts::NetworkClaims;
 use now::Now;
 use own_lease::OwnLease;
-use peers::Peers;
+use peers::{PeerContext, Peers};
 use probing::PeerCompleteness;
 use readiness::StartupReadiness;
 use requests::RequestContext;
@@ -185,7 +185,8 @@ impl Daemon {
         let arrived = announced_since(&others);
         table.snapshot(others.into_iter().map(|stored| stored.lease));
         let mut peers = Peers::new(holders);
-        peers.settle_disputes(&network, own.lease(), &table, &arrived);
+        let context = PeerContext { network: &network, own: own.lease(), table: &table };
+        peers.settle_disputes(context, &arrived);
         let mut earlier = EarlierNetworks::default();
         earlier.remember(setup.previous.all_networks());
         Self {
@@ -308,8 +309,8 @@ impl Daemon {
                     let leases = leases.into_iter().map(|stored| stored.lease);
                     let differences = self.table.snapshot(leases);
                     changes.extend(self.peers.defer_removals(differences, now.instant));
-                    let own = self.own.lease();
-                    self.peers.settle_disputes(&self.network, own, &self.table, &arrived);
+                    let (network, own, table) = (&self.network, self.own.lease(), &self.table);
+                    self.peers.settle_disputes(PeerContext { network, own, table }, &arrived);
                 }
                 StoreEvent::Assigned(subnet) => self.own.on_assigned(subnet, now),
                 StoreEvent::Config(text) => {

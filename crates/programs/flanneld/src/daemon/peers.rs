@@ -38,6 +38,25 @@ pub(super) fn tell(changes: &[Change]) {
     }
 }
 
+/// The network that peers are seen in: how this node takes part in it, its own lease, and those of all others.
+#[derive(Clone, Copy)]
+pub(super) struct PeerContext<'a> {
+    pub(super) network: &'a JoinedNetwork,
+    pub(super) own: &'a Lease,
+    pub(super) table: &'a LeaseTable,
+}
+
+impl<'a> PeerContext<'a> {
+    fn attrs_of(&self, subnet: &Subnet) -> Option<&'a LeaseAttrs> {
+        if *subnet == self.own.subnet { Some(&self.own.attrs) } else { self.table.get(subnet) }
+    }
+
+    fn announces(&self, holder: &Subnet, identity: &LinkIdentity) -> bool {
+        let attrs = self.attrs_of(holder);
+        attrs.is_some_and(|attrs| self.network.link_identities(attrs).contains(identity))
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Peers {
     /// Peers without wishes, and why.
@@ -59,28 +78,26 @@ impl Peers {
     /// remembered of, evidence tells which one was there first.
     pub(super) fn settle_disputes(
         &mut self,
-        network: &JoinedNetwork,
-        own: &Lease,
-        table: &LeaseTable,
+        context: PeerContext<'_>,
         arrived: &[(Subnet, Option<AnnouncedSince>)],
     ) {
-        let attrs_of = |subnet: &Subnet| attrs_of(own, table, subnet);
+        let network = context.network;
         let mut claims: Vec<(LinkIdentity, Subnet, Option<AnnouncedSince>)> = Vec::new();
         for (subnet, since) in arrived {
-            let identities = attrs_of(subnet).map(|attrs| network.link_identities(attrs));
+            let identities = context.attrs_of(subnet).map(|attrs| network.link_identities(attrs));
             let claim = |identity| (identity, *subnet, *since);
             claims.extend(identities.into_iter().flatten().map(claim));
         }
         claims.sort_unstable();
         let announces = |holder: &Subnet, identity: &LinkIdentity| {
-            self.vanished.contains_key(holder)
-                || attrs_of(holder).is_some_and(|it| network.link_identities(it).contains(identity))
+            self.vanished.contains_key(holder) || context.announces(holder, identity)
         };
         for group in claims.chunk_by(|one, other| one.0 == other.0).filter(|it| it.len() > 1) {
             let identity = group[0].0;
+            let is_derived = |it: &LeaseAttrs| network.is_derived(&identity, it);
             let claim = |(_, subnet, since): &(_, Subnet, _)| IdentityClaim {
                 subnet: *subnet,
-                is_derived: attrs_of(subnet).is_some_and(|it| network.is_derived(&identity, it)),
+                is_derived: context.attrs_of(subnet).is_some_and(is_derived),
                 since: *since,
             };
             let claims: Vec<IdentityClaim> = group.iter().map(claim).collect();
@@ -91,22 +108,18 @@ impl Peers {
     /// Takes note of what a lease announces, or says who announced it before.
     fn claim(
         &mut self,
-        network: &JoinedNetwork,
-        own: &Lease,
-        table: &LeaseTable,
+        context: PeerContext<'_>,
         subnet: Subnet,
         identities: &[LinkIdentity],
     ) -> Option<PeerProblem> {
         let vanished = &self.vanished;
-        let attrs_of = |holder: &Subnet| attrs_of(own, table, holder);
         let announces = |holder: &Subnet, identity: &LinkIdentity| {
-            let now = |attrs| network.link_identities(attrs).contains(identity);
-            vanished.contains_key(holder) || attrs_of(holder).is_some_and(now)
+            vanished.contains_key(holder) || context.announces(holder, identity)
         };
-        self.link_holders.tidy(table.len(), &announces);
+        self.link_holders.tidy(context.table.len(), &announces);
         let dispute = self.link_holders.claim(subnet, identities, &announces)?;
         let (identity, rival) = (dispute.identity, dispute.rival);
-        let address = attrs_of(&rival).and_then(|it| it.public_addresses().next());
+        let address = context.attrs_of(&rival).and_then(|it| it.public_addresses().next());
         Some(match dispute.is_rival_first {
             true => PeerProblem::IdentityTaken { identity, holder: rival, address },
             false => PeerProblem::IdentityDisputed { identity, rival, address },
@@ -132,21 +145,17 @@ impl Peers {
     }
 
     /// What all peers make wanted.
-    pub(super) fn all(
-        &mut self,
-        network: &JoinedNetwork,
-        own: &Lease,
-        table: &LeaseTable,
-    ) -> DesiredState {
+    pub(super) fn all(&mut self, context: PeerContext<'_>) -> DesiredState {
+        let PeerContext { network, own, table } = context;
         self.unusable.clear();
         self.overlapping.clear();
         self.vanished.clear();
         // And the node itself.
         let mut desired = DesiredState::with_capacity(table.len() + 1);
-        self.claim(network, own, table, own.subnet, &network.link_identities(&own.attrs));
+        self.claim(context, own.subnet, &network.link_identities(&own.attrs));
         for (subnet, attrs) in table.iter() {
             let lease = Lease { subnet: *subnet, attrs: attrs.clone() };
-            desired.want(WantedBy::Peer(*subnet), self.wishes(network, own, table, &lease));
+            desired.want(WantedBy::Peer(*subnet), self.wishes(context, &lease));
         }
         desired
     }
@@ -154,9 +163,7 @@ impl Peers {
     /// What those make wanted that changed.
     pub(super) fn changed(
         &mut self,
-        network: &JoinedNetwork,
-        own: &Lease,
-        table: &LeaseTable,
+        context: PeerContext<'_>,
         changes: Vec<Change>,
     ) -> DesiredState {
         let mut desired = DesiredState::with_capacity(changes.len());
@@ -166,7 +173,7 @@ impl Peers {
                 Change::New(lease) | Change::Changed(lease) => {
                     self.vanished.remove(&lease.subnet);
                     self.make_room(&lease.subnet, &mut desired);
-                    let wishes = self.wishes(network, own, table, &lease);
+                    let wishes = self.wishes(context, &lease);
                     desired.change(WantedBy::Peer(lease.subnet), wishes);
                 }
                 Change::Gone(subnet) => self.forget(subnet, &mut desired),
@@ -178,9 +185,9 @@ impl Peers {
             !concerned.contains(*subnet) && waits_for.is_some_and(|it| concerned.contains(&it))
         });
         for subnet in waiting.map(|(subnet, _)| *subnet).collect::<Vec<_>>() {
-            let Some(attrs) = table.get(&subnet) else { continue };
+            let Some(attrs) = context.table.get(&subnet) else { continue };
             let lease = Lease { subnet, attrs: attrs.clone() };
-            desired.change(WantedBy::Peer(subnet), self.wishes(network, own, table, &lease));
+            desired.change(WantedBy::Peer(subnet), self.wishes(context, &lease));
         }
         desired
     }
@@ -320,16 +327,11 @@ impl Peers {
         self.overlapping.insert(lease.subnet, (overlap, finding));
     }
 
-    fn wishes(
-        &mut self,
-        network: &JoinedNetwork,
-        own: &Lease,
-        table: &LeaseTable,
-        lease: &Lease,
-    ) -> Wishes {
+    fn wishes(&mut self, context: PeerContext<'_>, lease: &Lease) -> Wishes {
+        let network = context.network;
         let identities = network.link_identities(&lease.attrs);
-        let taken = self.claim(network, own, table, lease.subnet, &identities);
-        let wishes = network.peer(own, lease);
+        let taken = self.claim(context, lease.subnet, &identities);
+        let wishes = network.peer(context.own, lease);
         let wishes = wishes.and_then(|wishes| taken.map_or(Ok(wishes), Err));
         match wishes {
             Ok(wishes) => {
@@ -380,10 +382,6 @@ pub(super) fn unusable_finding(
 fn overlap_fix(subnet: &Subnet, commands: OperatorCommands) -> String {
     let release = commands.release(subnet, None);
     format!("{release} if no node uses it, else give that node another subnet")
-}
-
-fn attrs_of<'a>(own: &'a Lease, table: &'a LeaseTable, subnet: &Subnet) -> Option<&'a LeaseAttrs> {
-    if *subnet == own.subnet { Some(&own.attrs) } else { table.get(subnet) }
 }
 
 /// The lease whose departure may make a peer usable, of those that announce the same as it.

@@ -11,6 +11,7 @@ use flannel_trace::NodeInNetwork;
 use super::Daemon;
 use super::event::{Action, Declaration};
 use super::now::Now;
+use super::peers::PeerContext;
 use super::requests::NodeNow;
 
 impl Daemon {
@@ -60,9 +61,10 @@ impl Daemon {
     ) {
         self.network.set_paths(paths);
         let own = self.own.lease();
+        let context = PeerContext { network: &self.network, own, table: &self.table };
         match declaration {
             Declaration::All { trial } => {
-                let mut desired = self.peers.all(&self.network, own, &self.table);
+                let mut desired = self.peers.all(context);
                 desired.want(WantedBy::Node, self.network.base(own, &self.setup.options));
                 desired.want(WantedBy::Trial, trial);
                 self.pod_links = self.current_pod_links();
@@ -74,7 +76,7 @@ impl Daemon {
             }
             Declaration::Changes(changes) => {
                 let concerned: Vec<Subnet> = changes.iter().map(Change::subnet).collect();
-                let changes = self.peers.changed(&self.network, own, &self.table, changes);
+                let changes = self.peers.changed(context, changes);
                 self.act(Action::Update(changes));
                 self.probe_changed(&concerned);
             }
