@@ -12,34 +12,18 @@ mod scrape;
 pub mod server;
 
 pub use latency::Latency;
+pub use prometheus_client::metrics::MetricType;
 pub use scrape::{Format, Scrape};
 
 /// One metric: what is known of it before it has a value.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Metric {
     /// As Prometheus knows it; a counter's ends with `_total`.
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: MetricType,
     pub labels: &'static [&'static str],
     /// A sentence without its full stop.
     pub help: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-impl Kind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
 }
 
 macro_rules! metrics {
@@ -48,7 +32,7 @@ macro_rules! metrics {
             #[doc = $help]
             pub static $it: $crate::Metric = $crate::Metric {
                 name: $name,
-                kind: $crate::Kind::$kind,
+                kind: $crate::MetricType::$kind,
                 labels: &[$($label),*],
                 help: $help,
             };
@@ -69,7 +53,7 @@ mod tests {
         let mut table = "| metric | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
         for Metric { name, kind, labels, help } in metrics {
             let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
-            let (kind, labels) = (kind.name(), labels.join(", "));
+            let (kind, labels) = (kind.as_str(), labels.join(", "));
             table += &format!("| `{name}` | {kind} | {labels} | {help} |\n");
         }
         table
@@ -99,8 +83,12 @@ mod tests {
         for metric in node::ALL.iter().chain(server::ALL) {
             let Metric { name, kind, labels, help } = metric;
             assert!(name.starts_with("flannel_"), "{name}");
-            assert_eq!(*kind == Kind::Counter, name.ends_with("_total"), "{name}");
-            assert_eq!(*kind == Kind::Histogram, name.ends_with("_duration_seconds"), "{name}");
+            assert_eq!(matches!(kind, MetricType::Counter), name.ends_with("_total"), "{name}");
+            assert_eq!(
+                matches!(kind, MetricType::Histogram),
+                name.ends_with("_duration_seconds"),
+                "{name}"
+            );
             assert!(!help.ends_with('.') && !help.is_empty(), "{name}: {help}");
             for label in *labels {
                 assert!(!["peer", "subnet", "node", "le"].contains(label), "{name}: {label}");

@@ -8,10 +8,9 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeMetric as _, LabelSetEncoder, MetricEncoder, NoLabelSet, text,
 };
-use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use crate::{Kind, Latency, Metric};
+use crate::{Latency, Metric, MetricType};
 
 const SUFFIX: &str = "_total";
 
@@ -98,7 +97,7 @@ impl Scrape {
         let counters: Vec<String> = self
             .0
             .values()
-            .filter(|samples| samples.metric.kind == Kind::Counter)
+            .filter(|samples| matches!(samples.metric.kind, MetricType::Counter))
             .map(|samples| samples.name().to_owned())
             .collect();
         let mut registry = Registry::default();
@@ -143,12 +142,8 @@ impl Samples {
 
 impl Collector for Samples {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let kind = match self.metric.kind {
-            Kind::Counter => MetricType::Counter,
-            Kind::Gauge => MetricType::Gauge,
-            Kind::Histogram => MetricType::Histogram,
-        };
-        let mut family = encoder.encode_descriptor(self.name(), self.metric.help, None, kind)?;
+        let Metric { kind, help, .. } = self.metric;
+        let mut family = encoder.encode_descriptor(self.name(), help, None, *kind)?;
         if self.metric.labels.is_empty() {
             return self.values.first().map_or(Ok(()), |(_, value)| value.encode(family));
         }
