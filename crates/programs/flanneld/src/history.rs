@@ -6,10 +6,11 @@
 //! all the same.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use flannel_common::shorten;
 use flannel_state::HistoryEvent;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{Level, Metadata};
 
@@ -61,7 +62,7 @@ impl History {
     /// Remembers an event, which is given its number and its time.
     pub fn add(&self, event: HistoryEvent) {
         let at = jiff::Timestamp::now().to_string();
-        let mut events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = self.0.events.lock();
         if events.len() >= REMEMBERED {
             events.pop_front();
         }
@@ -75,7 +76,7 @@ impl History {
 
     /// The first of what is remembered from this number on, so many at most.
     pub fn since(&self, number: u64, most: usize) -> Vec<HistoryEvent> {
-        let events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = self.0.events.lock();
         let begin = events.partition_point(|event| event.number < number);
         events.range(begin..).take(most).cloned().collect()
     }

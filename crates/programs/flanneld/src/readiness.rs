@@ -1,12 +1,13 @@
 //! Whether pods of this node reach those of others: in each network it has joined, and so in all.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use flannel_common::send_if_changed;
 use flannel_lease::NetworkName;
 use flannel_state::Verdict;
 use flannel_store::NodeNetwork;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use crate::door::Question;
@@ -75,12 +76,6 @@ pub struct Reading {
     pub ask: Option<mpsc::Sender<Question>>,
 }
 
-impl Board {
-    fn networks(&self) -> MutexGuard<'_, BTreeMap<NetworkName, Reading>> {
-        self.networks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// One report for each network, and what they come to.
 pub fn reports(
     networks: impl Iterator<Item = NetworkName>,
@@ -112,7 +107,7 @@ impl Report {
     /// From now on the daemon of this network answers questions, as long as it keeps what is returned.
     pub fn take_questions(&self) -> mpsc::Receiver<Question> {
         let (ask, questions) = mpsc::channel(QUEUED_QUESTIONS);
-        if let Some(reading) = self.board.networks().get_mut(&self.network) {
+        if let Some(reading) = self.board.networks.lock().get_mut(&self.network) {
             reading.ask = Some(ask);
         }
         questions
@@ -125,7 +120,7 @@ impl Report {
 
     pub fn say(&self, readiness: Readiness) {
         send_if_changed(&self.own, readiness.clone());
-        let mut networks = self.board.networks();
+        let mut networks = self.board.networks.lock();
         if let Some(reading) = networks.get_mut(&self.network) {
             reading.readiness = readiness;
         }
@@ -144,12 +139,12 @@ pub struct Readings(Arc<Board>);
 
 impl Readings {
     pub fn of_each_network(&self) -> Vec<Reading> {
-        self.0.networks().values().cloned().collect()
+        self.0.networks.lock().values().cloned().collect()
     }
 
     /// Where the daemon of a network takes questions, if it has come so far.
     pub fn asking(&self, network: &NetworkName) -> Option<mpsc::Sender<Question>> {
-        self.0.networks().get(network)?.ask.clone()
+        self.0.networks.lock().get(network)?.ask.clone()
     }
 }
 

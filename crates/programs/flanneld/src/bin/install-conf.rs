@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use flannel_common::{replace_file, temporary_path};
 
 fn main() -> ExitCode {
@@ -19,40 +20,29 @@ fn main() -> ExitCode {
     }
     match install(Path::new(&source), Path::new(&destination)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure(what, error)) => {
-            eprintln!("install-conf: cannot {what}: {error}");
+        Err(error) => {
+            eprintln!("install-conf: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// What was attempted, and what came of it.
-#[derive(Debug)]
-struct Failure(String, io::Error);
-
-trait Attempt<T> {
-    fn or_fail(self, verb: &str, path: &Path) -> Result<T, Failure>;
-}
-
-impl<T> Attempt<T> for io::Result<T> {
-    fn or_fail(self, verb: &str, path: &Path) -> Result<T, Failure> {
-        self.map_err(|error| Failure(format!("{verb} {}", path.display()), error))
-    }
-}
-
-fn install(source: &Path, destination: &Path) -> Result<(), Failure> {
-    let name = destination.file_name().ok_or(io::ErrorKind::InvalidInput.into());
-    name.or_fail("write to", destination)?;
+fn install(source: &Path, destination: &Path) -> anyhow::Result<()> {
+    let (from, to) = (source.display(), destination.display());
+    destination
+        .file_name()
+        .with_context(|| format!("cannot write to {to}: it is not the path of a file"))?;
     // Left by an older release that was killed.
     match fs::remove_file(temporary_path(destination, "tmp")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).or_fail("remove the stale copy beside", destination);
+            return Err(error).with_context(|| format!("cannot remove the stale copy beside {to}"));
         }
         _ => {}
     }
-    let mode = fs::metadata(source).or_fail("open", source)?.permissions().mode() & 0o777;
-    let bytes = fs::read(source).or_fail("copy", source)?;
-    replace_file(destination, &bytes, mode).or_fail("replace", destination)
+    let metadata = fs::metadata(source).with_context(|| format!("cannot open {from}"))?;
+    let bytes = fs::read(source).with_context(|| format!("cannot copy {from}"))?;
+    let replaced = replace_file(destination, &bytes, metadata.permissions().mode() & 0o777);
+    replaced.with_context(|| format!("cannot replace {to}"))
 }
 
 #[cfg(test)]
@@ -74,7 +64,7 @@ mod tests {
             self.0.path().join(name)
         }
 
-        fn install(&self) -> Result<(), Failure> {
+        fn install(&self) -> anyhow::Result<()> {
             install(&self.path("source"), &self.path("etc/net.conf"))
         }
 
@@ -132,14 +122,14 @@ mod tests {
         let case = Case::new();
         // A directory that is not empty cannot be replaced.
         fs::create_dir_all(case.path("etc/net.conf/full")).unwrap();
-        let Failure(what, _) = case.install().unwrap_err();
-        assert!(what.starts_with("replace "), "{what}");
+        let what = case.install().unwrap_err().to_string();
+        assert!(what.starts_with("cannot replace "), "{what}");
         assert_eq!(case.files(), ["net.conf"]);
 
         fs::remove_file(case.path("source")).unwrap();
         fs::create_dir(case.path("source")).unwrap();
-        let Failure(what, _) = case.install().unwrap_err();
-        assert!(what.starts_with("copy "), "{what}");
+        let what = case.install().unwrap_err().to_string();
+        assert!(what.starts_with("cannot copy "), "{what}");
         assert_eq!(case.files(), ["net.conf"]);
     }
 
@@ -147,12 +137,12 @@ mod tests {
     fn a_missing_source_or_directory_is_named() {
         let case = Case::new();
         let missing = case.path("missing/net.conf");
-        let Failure(what, _) = install(&case.path("source"), &missing).unwrap_err();
-        assert_eq!(what, format!("replace {}", missing.display()));
+        let what = install(&case.path("source"), &missing).unwrap_err().to_string();
+        assert_eq!(what, format!("cannot replace {}", missing.display()));
         let nothing = case.path("nothing");
-        let Failure(what, _) = install(&nothing, &case.path("etc/net.conf")).unwrap_err();
-        assert_eq!(what, format!("open {}", nothing.display()));
-        let Failure(what, _) = install(&case.path("source"), Path::new("/")).unwrap_err();
-        assert_eq!(what, "write to /");
+        let what = install(&nothing, &case.path("etc/net.conf")).unwrap_err().to_string();
+        assert_eq!(what, format!("cannot open {}", nothing.display()));
+        let what = install(&case.path("source"), Path::new("/")).unwrap_err().to_string();
+        assert_eq!(what, "cannot write to /: it is not the path of a file");
     }
 }

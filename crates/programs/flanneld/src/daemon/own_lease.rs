@@ -2,7 +2,7 @@
 //! waits for nothing: [`super::lease_task`] asks the store, and its outcomes come back here.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use flannel_lease::{Expiry, LEASE_TTL, Lease, LeaseAttrs, NetworkConfig, Subnet, Version};
 use flannel_store::{Held, StoreError, StoredLease};
@@ -10,6 +10,7 @@ use flannel_store::{Held, StoreError, StoredLease};
 use super::identity;
 use super::lease_task::{ClaimError, ClaimRetry, LeaseOutcome, LeaseRequest, RenewError, Renewal};
 use super::now::{Now, Uptime};
+use super::state_report::moment;
 
 /// Nodes that were started together do not renew together.
 const RENEWAL_JITTER: f64 = 0.1;
@@ -360,7 +361,7 @@ impl OwnLease {
                 match (kind, self.held.expiry) {
                     (RenewalKind::InTime, Expiry::At(at)) => {
                         self.retry.succeeded();
-                        tracing::info!("Lease renewed, new expiration: {}", utc(at));
+                        tracing::info!("Lease renewed, new expiration: {}", moment(at));
                     }
                     (RenewalKind::InTime, Expiry::Never) => self.retry.succeeded(),
                     (RenewalKind::Announcement, _) => {
@@ -515,12 +516,10 @@ fn renew_in(left: Duration, margin: Duration, chance: f64) -> Duration {
     wait.mul_f64(1.0 - RENEWAL_JITTER * chance).max(SHORTEST_RENEWAL_PAUSE)
 }
 
-fn utc(at: SystemTime) -> String {
-    jiff::Timestamp::try_from(at).map(|at| at.to_string()).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3_600);

@@ -37,7 +37,7 @@ fn is_unicast(address: IpAddr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || broadcast)
 }
 
-fn is_link_local(address: IpAddr) -> bool {
+pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),

@@ -70,7 +70,7 @@ impl<'a> Chooser<'a> {
         links
     }
 
-    fn has_addresses(&self, interface: &Interface) -> bool {
+    pub(super) fn has_addresses(&self, interface: &Interface) -> bool {
         (!self.stack.v4 || usable_v4(interface).next().is_some())
             && (!self.stack.v6 || usable_v6(interface).next().is_some())
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use flannel_entries::facts::{Interface, Path};
 use regex::Regex;
 
-use super::address::{carries, usable, usable_v4, usable_v6};
+use super::address::{carries, is_link_local, usable, usable_v4, usable_v6};
 use super::{Chooser, Family, Found, SelectError, is_own};
 
 impl<'a> Chooser<'a> {
@@ -28,17 +28,11 @@ impl<'a> Chooser<'a> {
 
     /// The bridge or bond that has the addresses of an interface that has become its port.
     fn bearer_of_addresses(&self, interface: &Interface) -> Option<&'a Interface> {
-        let is_local = |addr: IpAddr| match addr {
-            IpAddr::V4(addr) => addr.is_link_local(),
-            IpAddr::V6(addr) => addr.is_unicast_link_local(),
-        };
-        if !interface.addresses.iter().all(|it| is_local(it.addr.addr())) {
+        if !interface.addresses.iter().all(|it| is_link_local(it.addr.addr())) {
             return None;
         }
         let master = self.facts.interfaces.iter().find(|it| Some(it.index) == interface.master)?;
-        let has_v4 = !self.stack.v4 || usable_v4(master).next().is_some();
-        let has_v6 = !self.stack.v6 || usable_v6(master).next().is_some();
-        (has_v4 && has_v6).then_some(master)
+        self.has_addresses(master).then_some(master)
     }
 
     /// The interface with exactly this address. On a dual-stack network either family will do;
