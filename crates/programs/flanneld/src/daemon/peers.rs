@@ -237,6 +237,11 @@ impl Peers {
         self.unusable.iter()
     }
 
+    /// Whether nothing leads to a peer.
+    pub(super) fn is_unusable(&self, subnet: &Subnet) -> bool {
+        self.unusable.get(subnet).is_some()
+    }
+
     /// Why nothing leads to a peer.
     pub(super) fn why_unusable(&self, subnet: &Subnet) -> Option<String> {
         self.unusable.get(subnet).map(ToString::to_string)

@@ -199,16 +199,10 @@ impl Daemon {
     /// `None` for a peer that does not take part.
     fn target(&self, subnet: &Subnet, attrs: &LeaseAttrs, has_tunnel: bool) -> Option<Target> {
         let port = attrs.probe_port?;
-        if self.peers.why_unusable(subnet).is_some() {
-            let nowhere = [None, None];
+        if self.peers.is_unusable(subnet) {
+            let (public, overlay) = ([None, None], [None, None]);
             let standing = Standing::Unusable;
-            return Some(Target {
-                port,
-                public: nowhere,
-                overlay: nowhere,
-                standing,
-                machine: None,
-            });
+            return Some(Target { port, public, overlay, standing, machine: None });
         }
         Some(Target {
             port,
