@@ -49,9 +49,7 @@ pub use search_path::SearchPath;
 pub use secret::Secret;
 pub use shorten::shorten;
 #[cfg(feature = "worker")]
-pub use task::{
-    Task, block, run_if_any, send_if_changed, sleep_until, spawn_publisher, spawn_sender,
-};
+pub use task::{Task, run_if_any, send_if_changed, sleep_until, spawn_publisher, spawn_sender};
 #[cfg(feature = "worker")]
 pub use tcp::{TcpListener, TcpStream};
 pub use throttle::Throttle;

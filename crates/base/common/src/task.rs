@@ -29,6 +29,22 @@ impl<T: Send + 'static> Task<T> {
         Self { handle: tokio::spawn(named.in_current_span()), detached: false }
     }
 
+    /// Starts what blocks, on a thread beside the runtime. It runs to its own end: nobody can interrupt it.
+    pub fn spawn_blocking(name: &'static str, work: impl FnOnce() -> T + Send + 'static) -> Self {
+        if let Some(blocked) = simulation::world().map(|world| world.blocked()) {
+            return Self::spawn(name, async move {
+                blocked.await;
+                work()
+            });
+        }
+        let span = tracing::Span::current();
+        let named = move || {
+            let _log = PanicLog(name);
+            span.in_scope(work)
+        };
+        Self { handle: tokio::task::spawn_blocking(named), detached: false }
+    }
+
     pub fn is_finished(&self) -> bool {
         self.handle.is_finished()
     }
@@ -101,17 +117,6 @@ fn run_until(
         }
     });
     task.detach();
-}
-
-/// Does what blocks on a thread for that, and waits for it.
-pub async fn block<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, JoinError> {
-    if let Some(blocked) = simulation::world().map(|world| world.blocked()) {
-        blocked.await;
-        return Ok(work());
-    }
-    tokio::task::spawn_blocking(work).await
 }
 
 /// Publishes a value, unless it is the one that receivers have.
@@ -225,6 +230,15 @@ mod tests {
             let _ = Task::spawn("watcher", panicking).await;
         });
         assert_eq!(messages, ["watcher panicked"]);
+    }
+
+    #[test]
+    fn what_blocks_gives_its_value_or_its_panic() {
+        block_on(async {
+            assert_eq!(Task::spawn_blocking("adder", || 1 + 1).await.expect("a value"), 2);
+            let panicking: Task = Task::spawn_blocking("walker", || panic!("a bug"));
+            assert!(panicking.await.is_err_and(|error| error.is_panic()));
+        });
     }
 
     #[test]

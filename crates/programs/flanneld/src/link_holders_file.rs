@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use flannel_common::{Task, block};
+use flannel_common::Task;
 use tokio::sync::watch;
 
 use crate::daemon::link_holders::{HolderMap, KEPT_HOLDERS};
@@ -69,7 +69,8 @@ impl LinkHoldersWriter {
         let task = Task::spawn("link-holders", async move {
             while written.changed().await.is_ok() {
                 let (file, holders) = (file.clone(), written.borrow_and_update().clone());
-                let _ = block(move || file.write(&holders)).await;
+                let write = Task::spawn_blocking("link-holders-file", move || file.write(&holders));
+                let _ = write.await;
             }
         });
         Self { latest, _task: task }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use flannel_common::Task;
 use flannel_lease::SubnetOrigin;
 use flannel_node::options::{Backing, Serve};
 use flannel_server::{Limits, Server};
@@ -73,7 +74,8 @@ pub fn start(options: &Serve, probe_port: Option<u16>, seed: u64) -> anyhow::Res
             let network = network.clone();
             let first = FirstConfig { service: service.clone(), network, file, server };
             runtime.block_on(first.begin())?;
-            runtime.spawn(first.watch());
+            let _within = runtime.enter();
+            Task::spawn("first-config", first.watch()).detach();
         }
         (Some(_), Served::Etcd(_)) => tracing::warn!(
             "net-config-path is not looked at: the network config is in etcd; `flannelctl config set` writes it"

@@ -9,7 +9,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 
-use flannel_common::{Mac, block};
+use flannel_common::{Mac, Task};
 use flannel_entries::facts::{Facts, Interface};
 use flannel_lease::{Lease, LeaseAttrs, Subnet};
 use flannel_link::{AddressQuestion, AnswerTiming};
@@ -100,8 +100,9 @@ pub(super) async fn find_on_link(link: &Interface, address: IpAddr) -> io::Resul
     let own_mac = link.mac.ok_or(io::ErrorKind::Unsupported)?;
     let question =
         AddressQuestion { link_index: link.index, own_mac, from: source(link, address), address };
-    let asked = block(move || question.ask(AnswerTiming::ANYBODY)).await;
-    Ok(asked.map_err(io::Error::other)??.first().copied())
+    let asked =
+        Task::spawn_blocking("address-question", move || question.ask(AnswerTiming::ANYBODY));
+    Ok(asked.await.map_err(io::Error::other)??.first().copied())
 }
 
 /// The address to ask from. Asking from none is harmless in IPv4; in IPv6 it would make a machine that is about to use the

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use flannel_backend::{
-    LinkIdentity, PeerProblem, SharedIdentity, lease_name, public_addresses, shared_values,
-};
+use flannel_backend::{LinkIdentity, PeerProblem, SharedIdentity, lease_name, shared_values};
 use flannel_lease::Subnet;
 use flannel_state::{Finding, Layer};
 use flannel_store::{LeaseConflict, StoreFindings};
@@ -62,7 +60,7 @@ impl Daemon {
         // A reservation is of nobody yet.
         let come = self.table.iter().filter(|(_, attrs)| !attrs.backend_type.is_empty());
         let announced =
-            come.flat_map(|(subnet, attrs)| public_addresses(attrs).map(move |ip| (ip, *subnet)));
+            come.flat_map(|(subnet, attrs)| attrs.public_addresses().map(move |ip| (ip, *subnet)));
         shared_values(own.chain(announced))
     }
 
@@ -105,7 +103,7 @@ impl Daemon {
         for (subnet, problem) in self.peers.unusable() {
             let attrs = self.table.get(subnet);
             let told = attrs
-                .is_some_and(|attrs| public_addresses(attrs).any(|ip| shared.contains_key(&ip)));
+                .is_some_and(|attrs| attrs.public_addresses().any(|ip| shared.contains_key(&ip)));
             let is_duplicate = matches!(problem, PeerProblem::IdentityTaken { .. });
             // What is expected is nothing to tell of.
             if problem.is_expected() || is_duplicate || told {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use flannel_common::Task;
 use flannel_probe::marked::request::{COUNTERS, WatchReport, WatchRequest};
 use flannel_probe::marked::{LargePacket, Mark, Watch, WatchEnd};
 use flannel_state::DropCount;
@@ -36,10 +37,11 @@ async fn look(request: &mut NodeRequest, mark: Mark, large: Option<LargePacket>)
     };
     let ended = EndsWhenDropped(WatchEnd::default());
     let stop = ended.0.clone();
-    let looking = tokio::task::spawn_blocking(move || watch.look(&stop, WATCH_TIMEOUT, None));
+    let looking =
+        Task::spawn_blocking("marked-packets", move || watch.look(&stop, WATCH_TIMEOUT, None));
     // What is dropped is counted where the asker knows what to make of it.
     let before = match large {
-        Some(_) => tokio::task::spawn_blocking(DropCounters::read).await.ok(),
+        Some(_) => Task::spawn_blocking("drop-counters", DropCounters::read).await.ok(),
         None => None,
     };
     request.answer(&WatchReport::Looking).await;
@@ -60,7 +62,8 @@ async fn look(request: &mut NodeRequest, mark: Mark, large: Option<LargePacket>)
 }
 
 async fn grown_since(before: DropCounters) -> Vec<DropCount> {
-    let grown = tokio::task::spawn_blocking(move || DropCounters::read().grown_since(&before));
+    let grow = move || DropCounters::read().grown_since(&before);
+    let grown = Task::spawn_blocking("drop-counters", grow);
     let mut grown = grown.await.unwrap_or_default();
     grown.truncate(COUNTERS);
     grown

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flannel_backend::{Answers, Need};
-use flannel_common::{Backoff, PrivateKey, random_bytes};
+use flannel_common::{Backoff, PrivateKey, Task, random_bytes};
 
 use super::Setup;
 use crate::readiness::Readiness;
@@ -20,8 +20,9 @@ pub(super) async fn find_out(needs: Vec<Need>) -> Result<Answers, String> {
             Need::Output(command) => {
                 let name = command.name;
                 // A command takes its time, up to its limit. Others go on meanwhile.
-                let run =
-                    tokio::task::spawn_blocking(move || (flannel_commands::run(&command), command));
+                let run = Task::spawn_blocking("command", move || {
+                    (flannel_commands::run(&command), command)
+                });
                 let (result, command) = run.await.map_err(|error| error.to_string())?;
                 let output = result.map_err(|error| format!("{name}: {error}"))?;
                 tracing::info!("Ran {name}: {} bytes of output", output.len());

@@ -134,7 +134,9 @@ pub(super) async fn keep_answering(mut context: RequestContext) -> Infallible {
     }
     // What a daemon that was killed during a test has left. There is one process, and perhaps many networks.
     static SWEPT: OnceCell<()> = OnceCell::const_new();
-    let sweep = || async { drop(block(flannel_connectivity::sweep).await) };
+    let sweep = || async {
+        drop(Task::spawn_blocking("test-pod-sweep", flannel_connectivity::sweep).await)
+    };
     SWEPT.get_or_init(sweep).await;
     let mut requests = context.store.requests().follow();
     let mut standing: BTreeMap<RequestId, RunningRequest> = BTreeMap::new();

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
+use flannel_common::Task;
 use flannel_kernel::look::Kernel;
 use flannel_trace::request::{TraceAnswer, TraceRequest};
 use flannel_trace::{End, Hop, NodeInNetwork};
@@ -18,7 +19,7 @@ pub(super) async fn run(mut request: NodeRequest) {
             .await;
     };
     request.answer(&TraceAnswer::Looking).await;
-    let walked = tokio::task::spawn_blocking(move || walk(&node.in_network, &wanted)).await;
+    let walked = Task::spawn_blocking("trace", move || walk(&node.in_network, &wanted)).await;
     let said = match walked {
         Ok(Ok(hops)) if hops.is_empty() => TraceAnswer::Failed("neither end is on it".to_owned()),
         Ok(Ok(hops)) => {
