@@ -46,10 +46,8 @@ impl Target {
 pub enum Trust {
     /// Those signed by an authority that this machine trusts.
     System,
-    /// Those signed by an authority in this file, read for each connection.
-    File(PathBuf),
-    /// Those signed by an authority in this PEM text, which errors call `name`.
-    Pem { name: &'static str, pem: Vec<u8> },
+    /// Those signed by one of these authorities.
+    Authorities(FileOrPem),
     /// Those signed by the authority of this SHA-256 fingerprint, whose certificate the server sends along.
     Pinned([u8; 32]),
     /// Any certificate: an operator has asked for it.
@@ -63,14 +61,12 @@ pub struct ClientCertificate {
     pub key: FileOrPem,
 }
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum FileOrPem {
+    /// A file, read for each connection.
     File(PathBuf),
     /// PEM text, which errors call `name`.
-    Pem {
-        name: &'static str,
-        pem: Vec<u8>,
-    },
+    Pem { name: &'static str, pem: Vec<u8> },
 }
 
 /// Shows no text, which may hold a private key.

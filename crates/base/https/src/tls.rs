@@ -18,19 +18,14 @@ pub(crate) fn config(target: &Target) -> Result<ClientConfig, String> {
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
-    let file_or_pem = match &target.trust {
-        Trust::File(file) => Some(FileOrPem::File(file.clone())),
-        Trust::Pem { name, pem } => Some(FileOrPem::Pem { name, pem: pem.clone() }),
-        Trust::System | Trust::Pinned(_) | Trust::Anyone => None,
-    };
     let verifier = |pin| Arc::new(PinnedVerifier { pin, provider });
-    let builder = match (&target.trust, file_or_pem) {
-        (_, Some(authorities)) => builder.with_root_certificates(roots(&authorities)?),
-        (Trust::Pinned(pin), _) => {
+    let builder = match &target.trust {
+        Trust::System => builder.with_root_certificates(system_roots()),
+        Trust::Authorities(authorities) => builder.with_root_certificates(roots(authorities)?),
+        Trust::Pinned(pin) => {
             builder.dangerous().with_custom_certificate_verifier(verifier(Some(*pin)))
         }
-        (Trust::Anyone, _) => builder.dangerous().with_custom_certificate_verifier(verifier(None)),
-        _ => builder.with_root_certificates(system_roots()),
+        Trust::Anyone => builder.dangerous().with_custom_certificate_verifier(verifier(None)),
     };
     let Some(client) = &target.certificate else { return Ok(builder.with_no_client_auth()) };
     let (chain, key) = (client.certificate.certificates()?, client.key.private_key()?);

@@ -17,7 +17,7 @@ use crate::target::{Target, Trust};
 pub struct UrlClient {
     limits: Limits,
     proxies: Proxies,
-    trust: Trust,
+    pub trust: Trust,
     clients: Arc<Mutex<HashMap<Server, Arc<Client>>>>,
 }
 
@@ -31,11 +31,6 @@ impl UrlClient {
     #[must_use]
     pub fn with_proxies(self, proxies: Proxies) -> Self {
         Self { proxies, ..self }
-    }
-
-    #[must_use]
-    pub fn with_trust(self, trust: Trust) -> Self {
-        Self { trust, ..self }
     }
 
     /// Sends a request whose URI is a complete URL; see [`Client::request`]. The error names the server.

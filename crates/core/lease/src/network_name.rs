@@ -5,13 +5,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 const MAX_NAME_BYTES: usize = 64;
 /// Keys of the network without a name, beside which the others are in etcd.
 const RESERVED_NAMES: [&str; 5] = ["config", "subnets", "v6-subnets", "requests", "answers"];
 
 /// Letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`. The network that has
 /// no name is `_`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct NetworkName(Arc<str>);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +60,20 @@ impl FromStr for NetworkName {
         } else {
             Err(NetworkNameError(text.chars().take(MAX_NAME_BYTES).collect()))
         }
+    }
+}
+
+impl From<NetworkName> for String {
+    fn from(name: NetworkName) -> Self {
+        name.as_str().to_owned()
+    }
+}
+
+impl TryFrom<String> for NetworkName {
+    type Error = NetworkNameError;
+
+    fn try_from(name: String) -> Result<Self, NetworkNameError> {
+        name.parse()
     }
 }
 

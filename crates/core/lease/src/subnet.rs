@@ -13,10 +13,12 @@ use std::str::FromStr;
 
 use flannel_common::Family;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
 
 /// Networks without host bits. As a key: `10.5.52.0-24`, `10.12.13.0-24&fd00:12:13::-56`,
 /// `fd00:244:0:4d::-64`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Subnet {
     V4(Ipv4Net),
     V6(Ipv6Net),
@@ -106,6 +108,20 @@ impl fmt::Display for Subnet {
 impl fmt::Debug for Subnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<Subnet> for String {
+    fn from(subnet: Subnet) -> Self {
+        subnet.to_string()
+    }
+}
+
+impl TryFrom<String> for Subnet {
+    type Error = SubnetKeyError;
+
+    fn try_from(key: String) -> Result<Self, SubnetKeyError> {
+        key.parse()
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use flannel_https::{Advice, Credentials, Proxies, Server, Target, Trust};
+use flannel_https::{Advice, Credentials, FileOrPem, Proxies, Server, Target, Trust};
 
 use crate::kubeconfig::Kubeconfig;
 
@@ -61,7 +61,7 @@ impl Access {
     pub(crate) fn target(&self) -> Result<Target, String> {
         let target = match self {
             Self::Pod { host, port, account } => Target {
-                trust: Trust::File(account.join("ca.crt")),
+                trust: Trust::Authorities(FileOrPem::File(account.join("ca.crt"))),
                 credentials: Credentials::whole_file(account.join("token")),
                 ..Target::new(pod_server(host, *port))
             },

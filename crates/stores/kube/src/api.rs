@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::access::Access;
 use crate::annotations::AnnotationPrefix;
-use crate::client::{Action, ApiError, CORE, Client, Collection, Patch, Verb};
+use crate::client::{Action, ApiError, CORE, Client, Collection, Patch};
 use crate::message::Resource as _;
 use crate::node::{NodeResource, NodeView};
 use crate::token_review::TokenReview;
@@ -23,7 +23,7 @@ fn fix(action: Action) -> &'static str {
             "the ClusterRole of flannel's service account needs the rule {apiGroups: [\"\"], resources: \
                  [nodes/status], verbs: [patch]}"
         }
-        (Verb::Get, "pods") => {
+        ("get", "pods") => {
             "set NODE_NAME in flannel's DaemonSet (fieldRef spec.nodeName), or give its ClusterRole the rule \
                  {apiGroups: [\"\"], resources: [pods], verbs: [get]}"
         }
@@ -117,8 +117,7 @@ impl Api {
     }
 
     async fn patch_status(&self, name: &str, patch: Patch<'_>) -> Result<(), ApiError> {
-        let status = self.nodes.collection().subresource("nodes/status");
-        self.client.patch_subresource(status, name, patch).await
+        self.client.patch(&self.nodes.collection().part("nodes/status"), name, patch).await
     }
 
     /// Reviews a token that was made for this audience.

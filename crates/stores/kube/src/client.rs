@@ -22,33 +22,17 @@ const PORT_PROTOCOL: &str = "v4.channel.k8s.io";
 /// The core API group.
 pub const CORE: &str = "/api/v1";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    Get,
-    List,
-    Watch,
-    Create,
-    Patch,
-}
-
 /// Something that a role in Kubernetes allows or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
-    pub verb: Verb,
+    pub verb: &'static str,
     /// Name in roles: `nodes`, `nodes/status`.
     pub resource: &'static str,
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verb = match self.verb {
-            Verb::Get => "get",
-            Verb::List => "list",
-            Verb::Watch => "watch",
-            Verb::Create => "create",
-            Verb::Patch => "patch",
-        };
-        write!(f, "{verb} {}", self.resource)
+        write!(f, "{} {}", self.verb, self.resource)
     }
 }
 
@@ -96,21 +80,24 @@ impl ApiError {
 /// Objects of one kind in one place: all Nodes, or the Pods of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
-    resource: &'static str,
+    /// Name in roles.
+    pub(crate) resource: &'static str,
     path: String,
     /// Begins with `&` where there is one.
     selector: String,
+    /// Path behind that of an object.
+    part: &'static str,
 }
 
 impl Collection {
     /// `group` is [`CORE`], or the path of another API group with its version.
     pub fn of_cluster(group: &str, resource: &'static str) -> Self {
-        Self { resource, path: format!("{group}/{resource}"), selector: String::new() }
+        Self { resource, path: format!("{group}/{resource}"), selector: String::new(), part: "" }
     }
 
     pub fn of_namespace(group: &str, namespace: &str, resource: &'static str) -> Self {
         let path = format!("{group}/namespaces/{}/{resource}", escape(namespace));
-        Self { resource, path, selector: String::new() }
+        Self { resource, path, selector: String::new(), part: "" }
     }
 
     /// Those that `labelSelector` or `fieldSelector` selects, where they are listed or watched.
@@ -118,32 +105,19 @@ impl Collection {
         Self { selector: format!("&{kind}={}", escape(selector)), ..self }
     }
 
-    /// Subresource of each object, for patches of it.
-    pub fn subresource(&self, resource: &'static str) -> Subresource<'_> {
-        let name = resource.rsplit('/').next().unwrap_or_default();
-        Subresource { of: self, resource, name }
+    /// A part of each object that has rights of its own: `nodes/status`.
+    pub fn part(&self, resource: &'static str) -> Self {
+        let part = resource.find('/').map_or("", |at| &resource[at..]);
+        Self { resource, part, ..self.clone() }
     }
 
-    /// Name in roles.
-    pub fn resource(&self) -> &'static str {
-        self.resource
-    }
-
-    fn action(&self, verb: Verb) -> Action {
+    fn action(&self, verb: &'static str) -> Action {
         Action { verb, resource: self.resource }
     }
 
     fn object(&self, name: &str) -> String {
-        format!("{}/{}", self.path, escape(name))
+        format!("{}/{}{}", self.path, escape(name), self.part)
     }
-}
-
-/// A part of each object of a collection that has rights of its own: `nodes/status`.
-#[derive(Clone, Copy, Debug)]
-pub struct Subresource<'a> {
-    of: &'a Collection,
-    resource: &'static str,
-    name: &'static str,
 }
 
 /// A change of an object, in JSON.
@@ -222,7 +196,7 @@ impl Client {
         read: impl FnOnce(R::View<'_>) -> T,
     ) -> Result<Option<T>, ApiError> {
         let (action, path) =
-            (resource.collection().action(Verb::Get), resource.collection().object(name));
+            (resource.collection().action("get"), resource.collection().object(name));
         let ask =
             ApiRequest { method: &Method::GET, path: &path, accept: R::ACCEPT, content: None };
         let answer = match self.answer(action, ask).await {
@@ -240,7 +214,7 @@ impl Client {
         mut take_event: impl FnMut(R::View<'_>),
     ) -> Result<String, ApiError> {
         let Collection { path, selector, .. } = resource.collection();
-        let action = resource.collection().action(Verb::List);
+        let action = resource.collection().action("list");
         let mut next = String::new();
         loop {
             let path = format!("{path}?limit={PAGE_SIZE}{selector}{next}");
@@ -272,7 +246,7 @@ impl Client {
         let path = format!(
             "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}{selector}{start}"
         );
-        let action = resource.collection().action(Verb::Watch);
+        let action = resource.collection().action("watch");
         let opened = self.http.stream(&path, ACCEPT_STREAM).await;
         match opened.map_err(|reason| self.no_answer(action, reason))? {
             Ok(Stream { encoding, body }) => Ok(Watch { body, encoding, buffer: Vec::new() }),
@@ -282,7 +256,7 @@ impl Client {
 
     /// An error that came as a message of a watch.
     pub fn watch_error<R: Resource>(&self, resource: &R, status: Status) -> ApiError {
-        self.refusal(resource.collection().action(Verb::Watch), status, None)
+        self.refusal(resource.collection().action("watch"), status, None)
     }
 
     /// A watch that was over before its time.
@@ -291,18 +265,18 @@ impl Client {
             WatchEnd::InTime => "it ended the watch early".to_owned(),
             WatchEnd::Broken(why) => why,
         };
-        self.no_answer(resource.collection().action(Verb::Watch), reason)
+        self.no_answer(resource.collection().action("watch"), reason)
     }
 
     /// Makes an object.
     pub async fn create(&self, collection: &Collection, object: &str) -> Result<(), ApiError> {
         let path = format!("{}?fieldManager={}", collection.path, self.field_manager);
-        self.post(collection.action(Verb::Create), &path, ACCEPT, object).await.map(drop)
+        self.post(collection.action("create"), &path, ACCEPT, object).await.map(drop)
     }
 
     /// Asks what the server thinks of an object that is not kept. Returns it as JSON.
     pub async fn review(&self, collection: &Collection, object: &str) -> Result<Bytes, ApiError> {
-        let action = collection.action(Verb::Create);
+        let action = collection.action("create");
         Ok(self.post(action, &collection.path, JSON, object).await?.body)
     }
 
@@ -323,24 +297,10 @@ impl Client {
         name: &str,
         patch: Patch<'_>,
     ) -> Result<(), ApiError> {
-        self.patch_at(collection.action(Verb::Patch), &collection.object(name), patch).await
-    }
-
-    pub async fn patch_subresource(
-        &self,
-        part: Subresource<'_>,
-        name: &str,
-        patch: Patch<'_>,
-    ) -> Result<(), ApiError> {
-        let path = format!("{}/{}", part.of.object(name), part.name);
-        self.patch_at(Action { verb: Verb::Patch, resource: part.resource }, &path, patch).await
-    }
-
-    async fn patch_at(&self, action: Action, path: &str, patch: Patch<'_>) -> Result<(), ApiError> {
-        let path = format!("{path}?fieldManager={}", self.field_manager);
+        let path = format!("{}?fieldManager={}", collection.object(name), self.field_manager);
         let content = Some(patch.content());
         let ask = ApiRequest { method: &Method::PATCH, path: &path, accept: ACCEPT, content };
-        self.answer(action, ask).await.map(drop)
+        self.answer(collection.action("patch"), ask).await.map(drop)
     }
 
     /// Has a port of a pod forwarded.
@@ -350,9 +310,9 @@ impl Client {
         pod: &str,
         port: u16,
     ) -> Result<Upgraded, ApiError> {
-        let action = Action { verb: Verb::Create, resource: "pods/portforward" };
-        let pods = Collection::of_namespace(CORE, namespace, "pods");
-        let path = format!("{}/portforward?ports={port}", pods.object(pod));
+        let ports = Collection::of_namespace(CORE, namespace, "pods").part("pods/portforward");
+        let (action, path) =
+            (ports.action("create"), format!("{}?ports={port}", ports.object(pod)));
         let opened = self.http.websocket(&path, PORT_PROTOCOL).await;
         match opened.map_err(|reason| self.no_answer(action, reason))? {
             Ok(upgraded) => Ok(upgraded),
@@ -376,7 +336,7 @@ impl Client {
 
     /// An answer to a review that is not one.
     pub(crate) fn malformed_review(&self, collection: &Collection, what: &'static str) -> ApiError {
-        self.malformed(collection.action(Verb::Create), &Malformed(what))
+        self.malformed(collection.action("create"), &Malformed(what))
     }
 
     fn refused(&self, action: Action, answer: &ApiAnswer) -> ApiError {

@@ -197,7 +197,7 @@ impl<T: Table> Follower<T> {
         match self.watch(&version).await {
             Err(error) if error.is_too_old() => {
                 let spread = spread(self.table.size(), &mut self.rng);
-                let resource = self.table.resource().collection().resource();
+                let resource = self.table.resource().collection().resource;
                 tracing::info!(
                     "watch of {resource} expired (410): listing all of them again in {spread:.1?}"
                 );

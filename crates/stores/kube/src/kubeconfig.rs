@@ -134,16 +134,12 @@ impl Kubeconfig {
                         client certificate, token or tokenFile"
                 .to_owned());
         }
-        let trust =
-            match (text_of(&cluster.certificate_authority_data), &cluster.certificate_authority) {
-                _ if cluster.insecure_skip_tls_verify => Trust::Anyone,
-                (Some(data), _) => {
-                    let name = "certificate-authority-data";
-                    Trust::Pem { name, pem: decode(name, data)? }
-                }
-                (None, file) if !file.is_empty() => Trust::File(directory.join(file)),
-                _ => Trust::System,
-            };
+        let (data, file) = (&cluster.certificate_authority_data, &cluster.certificate_authority);
+        let trust = match cluster.insecure_skip_tls_verify {
+            true => Trust::Anyone,
+            false => file_or_pem(directory, "certificate-authority-data", data, file)?
+                .map_or(Trust::System, Trust::Authorities),
+        };
         Ok(Self {
             server: cluster.server.clone(),
             trust,
@@ -173,19 +169,10 @@ impl Document {
 
 impl User {
     fn certificate(&self, directory: &Path) -> Result<Option<ClientCertificate>, String> {
-        let part = |name, data: &str, file: &str| -> Result<Option<FileOrPem>, String> {
-            Ok(match (text_of(data), text_of(file)) {
-                (Some(data), _) => Some(FileOrPem::Pem { name, pem: decode(name, data)? }),
-                (None, Some(file)) => Some(FileOrPem::File(directory.join(file))),
-                (None, None) => None,
-            })
-        };
-        let certificate = part(
-            "client-certificate-data",
-            &self.client_certificate_data,
-            &self.client_certificate,
-        )?;
-        let key = part("client-key-data", &self.client_key_data, &self.client_key)?;
+        let (data, file) = (&self.client_certificate_data, &self.client_certificate);
+        let certificate = file_or_pem(directory, "client-certificate-data", data, file)?;
+        let (data, file) = (&self.client_key_data, &self.client_key);
+        let key = file_or_pem(directory, "client-key-data", data, file)?;
         match (certificate, key) {
             (Some(certificate), Some(key)) => Ok(Some(ClientCertificate { certificate, key })),
             (None, None) => Ok(None),
@@ -212,6 +199,20 @@ impl User {
 
 fn text_of(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
+}
+
+/// Inline data counts more than a file.
+fn file_or_pem(
+    directory: &Path,
+    name: &'static str,
+    data: &str,
+    file: &str,
+) -> Result<Option<FileOrPem>, String> {
+    Ok(match (text_of(data), text_of(file)) {
+        (Some(data), _) => Some(FileOrPem::Pem { name, pem: decode(name, data)? }),
+        (None, Some(file)) => Some(FileOrPem::File(directory.join(file))),
+        (None, None) => None,
+    })
 }
 
 fn decode(name: &str, base64: &str) -> Result<Vec<u8>, String> {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use flannel_lease::{NetworkConfig, Subnet, SubnetOrigin};
 use flannel_store::{
     Cursor, Held, OperatorStore, PoolChange, Refusal, RequestStore, Snapshot, Store, StoreError,
-    StoreEvent, SubnetPool, stranded,
+    StoreEvent, SubnetPool, replace_config,
 };
 use tokio::sync::mpsc;
 
@@ -134,10 +134,6 @@ impl OperatorStore for KubeOperator {
         let subnets = leases.iter().map(|stored| stored.lease.subnet);
         let subnets = subnets.filter_map(|subnet| crate::lease::subnet_in(subnet, families));
         let subnets: Vec<Subnet> = subnets.collect();
-        let stranded = stranded(&config, &subnets);
-        if let Some((count, example)) = stranded.filter(|_| !force) {
-            return Err(StoreError::rejected(&attempted, Refusal::Stranded { count, example }));
-        }
         let Some(former) = self.config_map().await? else {
             let instead = format!(
                 "there is no ConfigMap {}: it comes with flannel's manifest or chart; name another with \
@@ -146,10 +142,10 @@ impl OperatorStore for KubeOperator {
             );
             return Self::refuse(&attempted, &instead);
         };
-        let former = former["data"][CONFIG_KEY].as_str().filter(|_| stranded.is_some());
+        let former = former["data"][CONFIG_KEY].as_str();
         let former = former.and_then(|text| NetworkConfig::read(text, SubnetOrigin::Store).ok());
-        let former = former.into_iter().flat_map(|former| former.networks());
-        let text = NetworkConfig::with_replaces(text, former);
+        let text = replace_config(text, &config, former.as_ref(), &subnets, force)
+            .map_err(|refusal| StoreError::rejected(&attempted, refusal))?;
         let patch = serde_json::json!({"data": {CONFIG_KEY: text}}).to_string();
         let (client, name) = (&self.cluster.api.client, &self.config_map.name);
         let written = client.patch(&self.config_maps(), name, Patch::Merge(&patch)).await;

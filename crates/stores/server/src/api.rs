@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::answer::{self, Fault};
-use crate::body::{Body, Events, Subscription};
+use crate::body::{Body, Events};
 use crate::limits::Limits;
 use crate::metrics::RequestCounters;
 use crate::revocation::Revocation;
@@ -150,9 +150,7 @@ impl Api {
                     .await
             }
             (Route::Events(name), Method::GET) => {
-                let idle_timeout = self.idle_timeout(&query);
-                let (watch_log, permits) = (self.watch_log(&name)?, self.permits.clone());
-                let watching = self.counted.watching();
+                let watch_log = self.watch_log(&name)?;
                 // A client that may only read is not a node.
                 let gets_requests = query.requests && !who.only_reads();
                 let style = if who.only_reads() {
@@ -166,10 +164,18 @@ impl Api {
                     true => self.service.findings(&name)?,
                     false => None,
                 };
-                let cursor = query.next;
-                let wanted = Subscription { style, requests, findings, cursor, idle_timeout };
-                let events = Events::new(watch_log, wanted, revocation, permits, watching);
-                Ok(answer::lines(Body::Events(Box::new(events))))
+                let events = Events {
+                    watch_log,
+                    style,
+                    requests,
+                    findings,
+                    cursor: query.next,
+                    idle_timeout: self.idle_timeout(&query),
+                    permits: self.permits.clone(),
+                    revoked: revocation.wait(),
+                    _watching: self.counted.watching(),
+                };
+                Ok(answer::lines(events.into_body()))
             }
             (Route::Reservations(name), Method::GET) => self.reservations(&name),
             (Route::Reservations(name), Method::POST) => {

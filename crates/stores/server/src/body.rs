@@ -6,19 +6,17 @@ use flannel_store::{LogPosition, Requests, StoreFindings, requests_json};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::watch_log::{AnswerStyle, WatchLog};
 use bytes::Bytes;
+use futures_util::stream::{self, Stream};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::watch;
-use tokio::time::{Instant, Sleep};
-use tokio_stream::Stream as _;
-use tokio_stream::wrappers::WatchStream;
 
 use crate::metrics::WatcherCount;
-use crate::revocation::{Revocation, RevocationFuture};
+use crate::revocation::RevocationFuture;
 use crate::snapshot_permits::{PendingPermit, SnapshotPermit, SnapshotPermits};
 
 /// Longest time in which a stream sends nothing.
@@ -29,7 +27,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 pub(crate) enum Body {
     Complete(RemainingBytes),
-    Events(Box<Events>),
+    Events(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
     Page(flannel_page::Body),
 }
 
@@ -55,29 +53,9 @@ impl RemainingBytes {
     }
 }
 
+/// Stream of events for one client.
 pub(crate) struct Events {
-    watch_log: Arc<WatchLog>,
-    style: AnswerStyle,
-    cursor: Option<LogPosition>,
-    changes: WatchStream<u64>,
-    /// Requests of operators to nodes, for clients that want them.
-    requests: Option<WatchStream<Requests>>,
-    /// Nodes that get no packets, likewise.
-    findings: Option<WatchStream<StoreFindings>>,
-    permits: SnapshotPermits,
-    pending: Option<PendingPermit>,
-    /// Rest of the line that is being sent.
-    rest: RemainingBytes,
-    heartbeat: Pin<Box<Sleep>>,
-    /// Time without events after which the stream ends; `None`: it does not end.
-    idle_timeout: Option<Duration>,
-    /// Ends the stream when the client has lost its rights.
-    revoked: Option<RevocationFuture>,
-    _watching: WatcherCount,
-}
-
-/// Selection of events that a client wants.
-pub(crate) struct Subscription {
+    pub(crate) watch_log: Arc<WatchLog>,
     pub(crate) style: AnswerStyle,
     /// Requests of operators to nodes, for clients that want them.
     pub(crate) requests: Option<watch::Receiver<Requests>>,
@@ -86,97 +64,96 @@ pub(crate) struct Subscription {
     pub(crate) cursor: Option<LogPosition>,
     /// Time without events after which the stream ends; `None`: it does not end.
     pub(crate) idle_timeout: Option<Duration>,
+    pub(crate) permits: SnapshotPermits,
+    /// Ends the stream when the client has lost its rights.
+    pub(crate) revoked: Option<RevocationFuture>,
+    pub(crate) _watching: WatcherCount,
 }
 
 impl Events {
-    pub(crate) fn new(
-        watch_log: Arc<WatchLog>,
-        subscription: Subscription,
-        revocation: Revocation,
-        permits: SnapshotPermits,
-        watching: WatcherCount,
-    ) -> Self {
-        let Subscription { style, requests, findings, cursor, idle_timeout } = subscription;
-        let changes = WatchStream::new(watch_log.changes());
-        let heartbeat = Box::pin(tokio::time::sleep(idle_timeout.unwrap_or(HEARTBEAT_INTERVAL)));
-        let (pending, rest, revoked) = (None, RemainingBytes::default(), revocation.wait());
-        Self {
-            watch_log,
-            style,
-            cursor,
-            changes,
-            requests: requests.map(WatchStream::new),
-            findings: findings.map(WatchStream::new),
-            permits,
-            pending,
-            rest,
-            heartbeat,
-            idle_timeout,
-            revoked,
-            _watching: watching,
-        }
+    pub(crate) fn into_body(mut self) -> Body {
+        let changes = self.watch_log.changes();
+        self.requests.iter_mut().for_each(watch::Receiver::mark_changed);
+        self.findings.iter_mut().for_each(watch::Receiver::mark_changed);
+        let lines = Lines { events: self, changes, pending: None, rest: RemainingBytes::default() };
+        Body::Events(Box::pin(stream::unfold(lines, async |mut lines| {
+            let piece = lines.next().await?;
+            Some((piece, lines))
+        })))
     }
+}
 
-    fn poll_line(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if self.revoked.as_mut().is_some_and(|revoked| revoked.as_mut().poll(context).is_ready()) {
-            return Poll::Ready(None);
+/// Lines of a stream of events.
+struct Lines {
+    events: Events,
+    changes: watch::Receiver<u64>,
+    /// Permit for a snapshot that is waited for.
+    pending: Option<PendingPermit>,
+    /// Rest of the line that is being sent.
+    rest: RemainingBytes,
+}
+
+impl Lines {
+    /// The next piece of a line, or an empty line when nothing has happened for long. `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        let Self { events, changes, pending, rest } = self;
+        if let Some(piece) = rest.next() {
+            return Some(piece);
         }
-        if let Some(piece) = self.rest.next() {
-            self.reset_heartbeat();
-            return Poll::Ready(Some(piece));
-        }
-        if let Some(requests) = &mut self.requests
-            && let Poll::Ready(Some(now)) = Pin::new(requests).poll_next(context)
-        {
-            self.reset_heartbeat();
-            self.rest = RemainingBytes::new(Bytes::from(requests_json(&now)), None);
-            return Poll::Ready(self.rest.next());
-        }
-        if let Some(findings) = &mut self.findings
-            && let Poll::Ready(Some(now)) = Pin::new(findings).poll_next(context)
-        {
-            self.reset_heartbeat();
-            self.rest = RemainingBytes::new(Bytes::from(now.to_json()), None);
-            return Poll::Ready(self.rest.next());
-        }
-        // Changes are polled first, so that what happens after this look wakes us.
-        while let Poll::Ready(change) = Pin::new(&mut self.changes).poll_next(context) {
-            if change.is_none() {
-                return Poll::Ready(None);
+        let silence = events.idle_timeout.unwrap_or(HEARTBEAT_INTERVAL);
+        let news = async {
+            loop {
+                // Before the look, so that what happens after it wakes us.
+                changes.mark_unchanged();
+                let permit = if events.watch_log.continues(events.cursor) {
+                    None
+                } else {
+                    Some(pending.get_or_insert_with(|| events.permits.acquire()).await)
+                };
+                *pending = None;
+                if let Some((line, cursor)) = events.watch_log.answer(events.cursor, events.style) {
+                    return Some((line, cursor, permit));
+                }
+                changes.changed().await.ok()?;
             }
-        }
-        if let Poll::Ready(permit) = self.poll_permit(context)
-            && let Some((line, cursor)) = self.watch_log.answer(self.cursor, self.style)
-        {
-            self.cursor = Some(cursor);
-            self.reset_heartbeat();
-            self.rest = RemainingBytes::new(line, permit);
-            return Poll::Ready(self.rest.next());
-        }
-        ready!(self.heartbeat.as_mut().poll(context));
-        if self.idle_timeout.is_some() {
-            return Poll::Ready(None);
-        }
-        self.reset_heartbeat();
-        Poll::Ready(Some(Bytes::from_static(b"\n")))
+        };
+        *rest = tokio::select! {
+            biased;
+            () = revocation(&mut events.revoked) => return None,
+            Some(now) = changed(&mut events.requests) => {
+                RemainingBytes::new(requests_json(&now).into(), None)
+            }
+            Some(now) = changed(&mut events.findings) => {
+                RemainingBytes::new(now.to_json().into(), None)
+            }
+            news = news => {
+                let (line, cursor, permit) = news?;
+                events.cursor = Some(cursor);
+                RemainingBytes::new(line, permit)
+            }
+            () = tokio::time::sleep(silence) => {
+                return events.idle_timeout.is_none().then(|| Bytes::from_static(b"\n"));
+            }
+        };
+        rest.next()
     }
+}
 
-    /// Ready when an answer may be given now; with a permit if it is a snapshot.
-    fn poll_permit(&mut self, context: &mut Context<'_>) -> Poll<Option<SnapshotPermit>> {
-        if self.watch_log.continues(self.cursor) {
-            self.pending = None;
-            return Poll::Ready(None);
-        }
-        let permits = &self.permits;
-        let pending = self.pending.get_or_insert_with(|| permits.acquire());
-        let permit = ready!(pending.as_mut().poll(context));
-        self.pending = None;
-        Poll::Ready(Some(permit))
+async fn revocation(revoked: &mut Option<RevocationFuture>) {
+    match revoked {
+        Some(revoked) => revoked.await,
+        None => std::future::pending().await,
     }
+}
 
-    fn reset_heartbeat(&mut self) {
-        let pause = self.idle_timeout.unwrap_or(HEARTBEAT_INTERVAL);
-        self.heartbeat.as_mut().reset(Instant::now() + pause);
+/// Waits for the next value; without a receiver for ever. `None` when there will be no other.
+async fn changed<T: Clone>(receiver: &mut Option<watch::Receiver<T>>) -> Option<T> {
+    match receiver {
+        Some(receiver) => {
+            receiver.changed().await.ok()?;
+            Some(receiver.borrow_and_update().clone())
+        }
+        None => std::future::pending().await,
     }
 }
 
@@ -190,8 +167,8 @@ impl HttpBody for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
             Self::Complete(rest) => Poll::Ready(rest.next().map(|piece| Ok(Frame::data(piece)))),
-            Self::Events(events) => {
-                events.poll_line(context).map(|line| line.map(|line| Ok(Frame::data(line))))
+            Self::Events(lines) => {
+                lines.as_mut().poll_next(context).map(|line| line.map(|line| Ok(Frame::data(line))))
             }
             Self::Page(page) => Pin::new(page).poll_frame(context),
         }

@@ -35,7 +35,7 @@ impl LeaseSource for LeasesOfPage {
             let left = |end: u64| Duration::from_millis(end.saturating_sub(served));
             LeaseRow {
                 subnet,
-                name: owner.map(|name| name.to_string()).or(attrs.owner.map(String::from)),
+                name: owner.or(attrs.owner).map(String::from),
                 v4: attrs.public_ip,
                 v6: attrs.public_ipv6,
                 backend: attrs.backend_type.into(),

@@ -1,7 +1,5 @@
 //! One lease as a lease server keeps it and sends it to clients.
 
-use std::sync::Arc;
-
 use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
 
 use crate::{AnnouncedSince, StoredLease};
@@ -17,13 +15,18 @@ pub struct KeptLease {
     /// The revision that wrote it.
     pub version: u64,
     /// Client that acquired it, where clients have names, and its machine.
-    pub owner: Option<Arc<str>>,
+    pub owner: Option<Box<str>>,
     /// Since when it announces what it does, by the account of the store behind the server. An embedded store has none:
     /// in it no two leases announce the same.
     pub since: Option<AnnouncedSince>,
 }
 
 impl KeptLease {
+    /// A lease that no revision has written yet.
+    pub fn new(attrs: LeaseAttrs, expires: Option<Millis>, owner: Option<Box<str>>) -> Self {
+        Self { attrs, expires, version: 0, owner, since: None }
+    }
+
     /// The lease as one of a store.
     pub fn into_stored(self, subnet: Subnet) -> StoredLease {
         let (version, reserved) = (Version::new(self.version), self.expires.is_none());
@@ -33,7 +36,7 @@ impl KeptLease {
 }
 
 /// Splits the owner off the attributes.
-pub fn split_owner(mut attrs: LeaseAttrs) -> (LeaseAttrs, Option<Arc<str>>) {
-    let owner = attrs.owner.take().map(Arc::from);
+pub fn split_owner(mut attrs: LeaseAttrs) -> (LeaseAttrs, Option<Box<str>>) {
+    let owner = attrs.owner.take();
     (attrs, owner)
 }

@@ -40,7 +40,7 @@ pub use node_store::{
     AcquireAttempt, Acquired, Claim, NodeNetwork, NodeStore, Page, Pages, PublicAddresses,
     Recalled, acquire,
 };
-pub use operator_store::{OperatorStore, PoolChange, SubnetPool, stranded};
+pub use operator_store::{OperatorStore, PoolChange, SubnetPool, replace_config};
 pub use refusal::Refusal;
 pub use remote::{RemoteOptions, RemoteStore};
 pub use store::{Cursor, EXAMPLE_CONFIG, Held, Snapshot, Store, StoreEvent, StoredLease};

@@ -92,7 +92,8 @@ impl fmt::Display for RequestChange<'_> {
 }
 
 /// The name of a request: lower case letters, digits and dashes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct RequestId(String);
 
 impl RequestId {
@@ -118,6 +119,20 @@ impl FromStr for RequestId {
     }
 }
 
+impl From<RequestId> for String {
+    fn from(id: RequestId) -> Self {
+        id.0
+    }
+}
+
+impl TryFrom<String> for RequestId {
+    type Error = WireError;
+
+    fn try_from(text: String) -> Result<Self, WireError> {
+        text.parse()
+    }
+}
+
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -130,7 +145,8 @@ fn is_word(text: &str) -> bool {
 }
 
 /// A request of an operator to some nodes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct NodeRequest {
     pub id: RequestId,
     /// Kind of the task; a node that does not know it does nothing.
@@ -138,8 +154,10 @@ pub struct NodeRequest {
     /// Subnets of the nodes that are to do it.
     pub nodes: Vec<Subnet>,
     /// Time after which a node stops that no longer hears of it because its store is unreachable.
+    #[serde(rename = "Seconds", with = "seconds")]
     pub limit: Duration,
     /// Details, in the form that its kind defines.
+    #[serde(default)]
     pub body: Value,
 }
 
@@ -147,29 +165,12 @@ pub struct NodeRequest {
 pub type Requests = Arc<[NodeRequest]>;
 
 /// Answer of one node to a request. The last one counts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct NodeAnswer {
     pub node: Subnet,
+    #[serde(default)]
     pub body: Value,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct RawRequest {
-    id: String,
-    kind: String,
-    nodes: Vec<String>,
-    seconds: u64,
-    #[serde(default)]
-    body: Value,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct RawAnswer {
-    node: String,
-    #[serde(default)]
-    body: Value,
 }
 
 impl NodeRequest {
@@ -183,41 +184,30 @@ impl NodeRequest {
     }
 
     pub fn to_json(&self) -> String {
-        let raw = RawRequest {
-            id: self.id.to_string(),
-            kind: self.kind.clone(),
-            nodes: self.nodes.iter().map(ToString::to_string).collect(),
-            seconds: self.limit.as_secs(),
-            body: self.body.clone(),
-        };
-        serde_json::to_string(&raw).unwrap_or_default()
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     pub fn read(json: &str) -> Result<Self, WireError> {
         check_size(json)?;
-        let raw: RawRequest = from_json(json)?;
-        if !is_word(&raw.kind) {
+        let request: Self = from_json(json)?;
+        if !is_word(&request.kind) {
             return Err(WireError("Kind is not a word in lower case".to_owned()));
         }
-        let limit = Duration::from_secs(raw.seconds);
-        if limit.is_zero() || limit > MAX_REQUEST_DURATION {
+        if request.limit.is_zero() || request.limit > MAX_REQUEST_DURATION {
             let most = MAX_REQUEST_DURATION.as_secs();
             return Err(WireError(format!("Seconds is not between 1 and {most}")));
         }
-        let nodes = raw.nodes.iter().map(|text| read_node(text)).collect::<Result<_, _>>()?;
-        Ok(Self { id: raw.id.parse()?, kind: raw.kind, nodes, limit, body: raw.body })
+        Ok(request)
     }
 }
 
 impl NodeAnswer {
     pub fn to_json(&self) -> String {
-        let raw = RawAnswer { node: self.node.to_string(), body: self.body.clone() };
-        serde_json::to_string(&raw).unwrap_or_default()
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     pub fn read(json: &str) -> Result<Self, WireError> {
-        let raw: RawAnswer = from_json(json)?;
-        Ok(Self { node: read_node(&raw.node)?, body: raw.body })
+        from_json(json)
     }
 
     pub fn list_to_json(answers: &[Self]) -> String {
@@ -226,8 +216,7 @@ impl NodeAnswer {
     }
 
     pub fn read_list(json: &str) -> Result<Vec<Self>, WireError> {
-        let raw: Vec<&serde_json::value::RawValue> = from_json(json)?;
-        raw.into_iter().map(|answer| Self::read(answer.get())).collect()
+        from_json(json)
     }
 }
 
@@ -268,8 +257,19 @@ fn check_size(json: &str) -> Result<(), WireError> {
     }
 }
 
-fn read_node(text: &str) -> Result<Subnet, WireError> {
-    text.parse().map_err(|error| WireError(format!("a node is named by its subnet: {error}")))
+/// A duration in whole seconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(time.as_secs())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_secs)
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use flannel_lease::{LeaseAttrs, NetworkConfig, Subnet};
 
-use crate::{Held, Snapshot, Store, StoreError};
+use crate::{Held, Refusal, Snapshot, Store, StoreError};
 
 /// The store of an operator.
 #[async_trait]
@@ -55,12 +55,20 @@ pub trait SubnetPool: OperatorStore {
     async fn import(&self, held: &Held) -> Result<(), StoreError>;
 }
 
-/// Number of leases that a config would strand, and one of them.
-pub fn stranded<'a>(
+/// Text of a config that an operator writes in place of `former`. One that would strand leases is refused unless `force` says
+/// otherwise; then it says that nodes may leave their subnets, which running nodes do only with an operator's consent.
+pub fn replace_config<'a>(
+    text: &str,
     config: &NetworkConfig,
+    former: Option<&NetworkConfig>,
     leases: impl IntoIterator<Item = &'a Subnet>,
-) -> Option<(usize, Subnet)> {
+    force: bool,
+) -> Result<String, Refusal> {
     let mut stranded = leases.into_iter().filter(|subnet| !config.accepts(subnet));
-    let example = *stranded.next()?;
-    Some((1 + stranded.count(), example))
+    let Some(example) = stranded.next() else { return Ok(text.to_owned()) };
+    if !force {
+        return Err(Refusal::Stranded { count: 1 + stranded.count(), example: *example });
+    }
+    let former = former.into_iter().flat_map(NetworkConfig::networks);
+    Ok(NetworkConfig::with_replaces(text, former))
 }

@@ -1,6 +1,5 @@
 //! The part of a store that everybody reads, and its values.
 
-use std::borrow::Cow;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -51,20 +50,20 @@ impl From<&Held> for StoredLease {
 
 /// A position in a store's events. Only the store that created it looks inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(Cow<'static, str>);
+pub struct Cursor(String);
 
 impl Cursor {
     /// The start: a snapshot comes first.
-    pub const BEGINNING: Self = Self(Cow::Borrowed(""));
+    pub const BEGINNING: Self = Self(String::new());
 
     /// Cursor in a store's own format.
     pub fn new(text: impl Into<String>) -> Self {
-        Self(Cow::Owned(text.into()))
+        Self(text.into())
     }
 
     /// Text for the store that made it; `None` at the beginning.
     pub fn text(&self) -> Option<&str> {
-        (*self != Self::BEGINNING).then_some(&*self.0)
+        (!self.0.is_empty()).then_some(&*self.0)
     }
 }
 

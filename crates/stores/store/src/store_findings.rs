@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use flannel_common::shorten;
 use flannel_lease::Subnet;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// Most bytes of a node's name: those of a Node in Kubernetes.
 const MAX_NAME_BYTES: usize = 253;
@@ -21,7 +22,8 @@ pub struct StoreFindings {
 }
 
 /// Nodes that were given one subnet: packets for it go to one of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
 pub struct LeaseConflict {
     pub subnet: Subnet,
     /// The node that gets packets.
@@ -30,70 +32,47 @@ pub struct LeaseConflict {
     pub others: Vec<Box<str>>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct WireLine {
-    findings: WireFindings,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct WireFindings {
-    conflicts: Vec<WireConflict>,
-    unusable: Vec<WireNodeReason>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct WireConflict {
-    subnet: String,
-    holder: String,
-    others: Vec<String>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct WireNodeReason {
-    node: String,
-    why: String,
-}
-
 impl StoreFindings {
     /// A line `{"findings":{…}}` with all there are.
     pub fn to_json(&self) -> String {
-        let conflict = |it: &LeaseConflict| WireConflict {
-            subnet: it.subnet.to_string(),
-            holder: it.holder.to_string(),
-            others: it.others.iter().take(MAX_FINDINGS).map(ToString::to_string).collect(),
+        let conflict = |it: &LeaseConflict| LeaseConflict {
+            others: it.others.iter().take(MAX_FINDINGS).cloned().collect(),
+            ..it.clone()
         };
-        let findings = WireFindings {
-            conflicts: self.conflicts.iter().take(MAX_FINDINGS).map(conflict).collect(),
-            unusable: (self.unusable.iter().take(MAX_FINDINGS))
-                .map(|(node, why)| WireNodeReason { node: node.to_string(), why: why.to_string() })
-                .collect(),
-        };
-        let line = serde_json::to_string(&WireLine { findings }).unwrap_or_default();
-        format!("{line}\n")
+        let conflicts = self.conflicts.iter().take(MAX_FINDINGS).map(conflict);
+        let unusable = self.unusable.iter().take(MAX_FINDINGS);
+        let findings = json!({
+            "Conflicts": conflicts.collect::<Vec<_>>(),
+            "Unusable": unusable.map(|(node, why)| json!({"Node": node, "Why": why})).collect::<Value>(),
+        });
+        format!("{{\"findings\":{findings}}}\n")
     }
 
-    /// Reads such a line; `None` if it is about something else. Conflicts that cannot be read are left out.
+    /// Reads such a line; `None` if it is about something else. Findings that cannot be read are left out.
     pub(crate) fn read(line: &str) -> Option<Self> {
         // Whole tables come the same way: they are not read twice.
         if !line.starts_with("{\"findings\":") {
             return None;
         }
-        let WireLine { findings } = serde_json::from_str(line).ok()?;
+        let line: Value = serde_json::from_str(line).ok()?;
+        let list =
+            |kind: &str| line["findings"][kind].as_array().into_iter().flatten().take(MAX_FINDINGS);
         let name = |text: &str| -> Box<str> { shorten(text, MAX_NAME_BYTES).into() };
-        let conflict = |it: WireConflict| {
-            let others = it.others.iter().take(MAX_FINDINGS).map(|other| name(other)).collect();
-            let subnet = it.subnet.parse().ok()?;
-            Some(LeaseConflict { subnet, holder: name(&it.holder), others })
+        let conflict = |it: &Value| {
+            let LeaseConflict { subnet, holder, others } = LeaseConflict::deserialize(it).ok()?;
+            let others = others.iter().take(MAX_FINDINGS).map(|other| name(other)).collect();
+            Some(LeaseConflict { subnet, holder: name(&holder), others })
         };
-        let unusable = |it: WireNodeReason| -> (Box<str>, Box<str>) {
-            (name(&it.node), shorten(&it.why, MAX_REASON_BYTES).into())
+        let unusable = |it: &Value| -> Option<(Box<str>, Box<str>)> {
+            Some((
+                name(it["Node"].as_str()?),
+                shorten(it["Why"].as_str()?, MAX_REASON_BYTES).into(),
+            ))
         };
-        let conflicts = findings.conflicts.into_iter().take(MAX_FINDINGS).filter_map(conflict);
-        let unusable = findings.unusable.into_iter().take(MAX_FINDINGS).map(unusable);
-        Some(Self { conflicts: conflicts.collect(), unusable: unusable.collect() })
+        Some(Self {
+            conflicts: list("Conflicts").filter_map(conflict).collect(),
+            unusable: list("Unusable").filter_map(unusable).collect(),
+        })
     }
 }
 

@@ -63,9 +63,7 @@ pub fn lease_json(subnet: &Subnet, entry: &KeptLease, ttl: Option<Duration>) -> 
 
 /// The lease in an event that says it is gone: nothing but its subnet is known for sure.
 pub fn gone_json(subnet: &Subnet) -> String {
-    let attrs = LeaseAttrs::default();
-    let entry = KeptLease { attrs, expires: None, version: 0, owner: None, since: None };
-    lease_json(subnet, &entry, None)
+    lease_json(subnet, &KeptLease::new(LeaseAttrs::default(), None, None), None)
 }
 
 fn rfc3339(at: Millis) -> String {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use flannel_common::Secret;
 use flannel_https::{
-    Client, Credentials, Limits, Proxies, Proxy, Server, StreamError, Target, Trust, UrlClient, pem,
+    Client, Credentials, FileOrPem, Limits, Proxies, Proxy, Server, StreamError, Target, Trust,
+    UrlClient, pem,
 };
 use http::{Request, StatusCode};
 
@@ -28,7 +29,8 @@ fn get(uri: impl AsRef<str>) -> Request<Bytes> {
 }
 
 fn target(server: &TestServer) -> Target {
-    let trust = Trust::Pem { name: "the test's", pem: server.certificate.clone() };
+    let trust =
+        Trust::Authorities(FileOrPem::Pem { name: "the test's", pem: server.certificate.clone() });
     let trust = if server.certificate.is_empty() { Trust::System } else { trust };
     Target { trust, ..Target::new(Server::parse(&server.url()).unwrap()) }
 }
@@ -115,7 +117,7 @@ async fn what_is_wrong_with_tls_is_said_with_what_to_do() {
     let text = reason(Target::new(Server { tls: true, ..target(&plain).server })).await;
     assert!(text.contains("does not speak TLS: use http://"), "{text}");
 
-    let missing = Trust::File("/nowhere/ca.pem".into());
+    let missing = Trust::Authorities(FileOrPem::File("/nowhere/ca.pem".into()));
     let text = reason(Target { trust: missing, ..tls }).await;
     assert!(text.contains("cannot read /nowhere/ca.pem"), "{text}");
 }
@@ -224,8 +226,10 @@ async fn a_proxy_that_does_not_let_us_through_is_named() {
 #[tokio::test]
 async fn any_url_can_be_asked_and_each_server_keeps_its_connection() {
     let (one, two) = (TestServer::plain(FINE).await, TestServer::tls(FINE, &["127.0.0.1"]).await);
-    let trust = Trust::Pem { name: "the test's", pem: two.certificate.clone() };
-    let web = UrlClient::new(LIMITS).unwrap().with_proxies(Proxies::default()).with_trust(trust);
+    let trust =
+        Trust::Authorities(FileOrPem::Pem { name: "the test's", pem: two.certificate.clone() });
+    let mut web = UrlClient::new(LIMITS).unwrap().with_proxies(Proxies::default());
+    web.trust = trust;
     for _ in 0..2 {
         for server in [&one, &two] {
             let answer = web.request(get(format!("{}/a?b", server.url()))).await.unwrap();

@@ -38,7 +38,9 @@ users:
 fn a_file_as_kubeadm_writes_it_is_read() {
     let config = parse(BY_TOOL).unwrap();
     assert_eq!(config.server, "https://127.0.0.1:6443");
-    assert!(matches!(config.trust, Trust::Pem { pem, .. } if pem == b"---\n"));
+    assert!(
+        matches!(config.trust, Trust::Authorities(FileOrPem::Pem { pem, .. }) if pem == b"---\n")
+    );
     let client = config.certificate.unwrap();
     assert!(matches!(client.certificate, FileOrPem::Pem { pem, .. } if pem == b"cert"));
     assert!(matches!(client.key, FileOrPem::Pem { pem, .. } if pem == b"key"));
@@ -52,7 +54,10 @@ fn files_are_named_from_where_the_kubeconfig_is() {
          contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}",
     )
     .unwrap();
-    assert_eq!(config.trust, Trust::File(PathBuf::from("/etc/kubernetes/pki/ca.crt")));
+    assert_eq!(
+        config.trust,
+        Trust::Authorities(FileOrPem::File(PathBuf::from("/etc/kubernetes/pki/ca.crt")))
+    );
     assert!(
         matches!(config.credentials, Credentials::BearerFile { file, .. } if file == Path::new("/var/token"))
     );

@@ -164,7 +164,6 @@ async fn follow(
             None => News::Snapshot(watch_log.snapshot()),
         };
         let told = match since {
-            News::Nothing => vec![],
             News::Events(list, at) => {
                 cursor = Some(at);
                 list.into_iter().map(store_event).collect()

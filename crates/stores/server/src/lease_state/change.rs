@@ -1,7 +1,6 @@
 //! Commits, and their text: one line of JSON each.
 
 use flannel_store::Millis;
-use std::sync::Arc;
 
 use flannel_lease::{LeaseAttrs, NetworkName, Subnet};
 use serde::{Deserialize, Serialize};
@@ -25,26 +24,26 @@ pub enum Change {
     /// Only the time has changed.
     Clock,
     Config {
-        #[serde(rename = "n", with = "as_text")]
+        #[serde(rename = "n")]
         network: NetworkName,
         text: Option<String>,
     },
     Put {
-        #[serde(rename = "n", with = "as_text")]
+        #[serde(rename = "n")]
         network: NetworkName,
-        #[serde(rename = "s", with = "as_text")]
+        #[serde(rename = "s")]
         subnet: Subnet,
         #[serde(rename = "a", with = "as_raw_json")]
         attrs: LeaseAttrs,
         #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
         expires: Option<Millis>,
-        #[serde(rename = "o", with = "as_owner", default, skip_serializing_if = "Option::is_none")]
-        owner: Option<Arc<str>>,
+        #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+        owner: Option<Box<str>>,
     },
     Gone {
-        #[serde(rename = "n", with = "as_text")]
+        #[serde(rename = "n")]
         network: NetworkName,
-        #[serde(rename = "s", with = "as_text")]
+        #[serde(rename = "s")]
         subnet: Subnet,
     },
 }
@@ -81,27 +80,6 @@ pub(crate) fn check_reach(revision: u64, time: Millis) -> Result<(), String> {
     Ok(())
 }
 
-/// Values that are written as their text.
-mod as_text {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(value)
-    }
-
-    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
 /// Attributes, whose JSON is the lease's own.
 mod as_raw_json {
     use flannel_lease::LeaseAttrs;
@@ -115,26 +93,5 @@ mod as_raw_json {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<LeaseAttrs, D::Error> {
         let json = Box::<RawValue>::deserialize(from)?;
         LeaseAttrs::from_json(json.get().as_bytes()).map_err(de::Error::custom)
-    }
-}
-
-/// Owner of a lease.
-mod as_owner {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(
-        owner: &Option<Arc<str>>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        owner.as_deref().serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D>(from: D) -> Result<Option<Arc<str>>, D::Error>
-    where
-        D: Deserializer<'de>,
-    {
-        Ok(Option::<String>::deserialize(from)?.map(Arc::from))
     }
 }

@@ -1,12 +1,10 @@
 //! Decisions: requests become commits. Nothing is changed here; a commit is applied when it is durable.
 
 use flannel_lease::LEASE_TTL;
-use flannel_store::{KeptLease, MAX_DATA_BYTES, Millis, Refusal, split_owner};
+use flannel_store::{KeptLease, MAX_DATA_BYTES, Millis, Refusal, replace_config, split_owner};
 use std::net::IpAddr;
 
-use flannel_lease::{
-    Choice, KnownBy, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin,
-};
+use flannel_lease::{Choice, KnownBy, LeaseAttrs, NetworkName, Subnet, SubnetOrigin};
 
 use super::{Change, Commit, LeaseState, MIN_LIFE_AFTER_START, Network, Reply, Request, Who};
 
@@ -112,16 +110,8 @@ impl RequestScope<'_> {
             if network.config_text() == Some(&text) {
                 return Ok((Reply::Done, vec![]));
             }
-            let mut stranded = network.leases().keys().filter(|subnet| !config.accepts(subnet));
-            if let Some(example) = stranded.next() {
-                if !force {
-                    let count = 1 + stranded.count();
-                    return Err(Refusal::Stranded { count, example: *example });
-                }
-                // Running nodes leave their subnets only with an operator's consent, which this is.
-                let former = network.config().into_iter().flat_map(NetworkConfig::networks);
-                text = NetworkConfig::with_replaces(&text, former);
-            }
+            let (former, leases) = (network.config(), network.leases().keys());
+            text = replace_config(&text, &config, former, leases, force)?;
         }
         let text = Some(text);
         Ok((Reply::Done, vec![Change::Config { network: self.name.clone(), text }]))
@@ -169,7 +159,7 @@ impl RequestScope<'_> {
         let reserved = before.as_ref().is_some_and(|entry| entry.expires.is_none());
         let owner = who.owner_after(before.and_then(|entry| entry.owner));
         let expires = if reserved { None } else { self.full_life() };
-        let entry = KeptLease { attrs: attrs.clone(), expires, version: 0, owner, since: None };
+        let entry = KeptLease::new(attrs.clone(), expires, owner);
         let (entry, change) = self.put(subnet, entry);
         let mut changes: Vec<Change> =
             decision.discard.into_iter().map(|subnet| self.gone(subnet)).collect();
@@ -244,8 +234,7 @@ impl RequestScope<'_> {
         }
         let expires = entry.expires.and_then(|_| self.full_life());
         let owner = who.owner_after(entry.owner);
-        let attrs = attrs.clone();
-        self.put_alone(subnet, KeptLease { attrs, expires, version: 0, owner, since: None })
+        self.put_alone(subnet, KeptLease::new(attrs.clone(), expires, owner))
     }
 
     fn release(&mut self, subnet: Subnet, version: Option<u64>, who: &Who) -> DecisionResult {
@@ -278,10 +267,7 @@ impl RequestScope<'_> {
         let node = self.check_known(attrs)?;
         self.check_free(subnet)?;
         self.check_without_lease(node)?;
-        let owner = None;
-        let attrs = attrs.clone();
-        let entry = KeptLease { attrs, expires: None, version: 0, owner, since: None };
-        self.put_alone(subnet, entry)
+        self.put_alone(subnet, KeptLease::new(attrs.clone(), None, None))
     }
 
     /// Refuses a second lease of a node, which it might move to some day.
@@ -322,7 +308,7 @@ impl RequestScope<'_> {
             [MIN_LIFE_AFTER_START, LEASE_TTL].map(|life| life.as_millis() as Millis);
         let expires = left.map(|left| self.now + left.clamp(least, most));
         let (attrs, owner) = split_owner(attrs.clone());
-        self.put_alone(subnet, KeptLease { attrs, expires, version: 0, owner, since: None })
+        self.put_alone(subnet, KeptLease::new(attrs, expires, owner))
     }
 }
 

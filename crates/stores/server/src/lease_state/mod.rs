@@ -153,13 +153,9 @@ impl LeaseState {
                 undo.networks.push((network.clone(), self.networks.remove(network)));
             }
             Change::Put { network, subnet, attrs, expires, owner } => {
-                let entry = KeptLease {
-                    attrs: attrs.clone(),
-                    expires: *expires,
-                    version: commit.revision,
-                    owner: owner.clone(),
-                    since: None,
-                };
+                let version = commit.revision;
+                let entry = KeptLease::new(attrs.clone(), *expires, owner.clone());
+                let entry = KeptLease { version, ..entry };
                 if let Some(known) = self.networks.get_mut(network) {
                     undo.leases.push((network.clone(), *subnet, known.put(*subnet, Some(entry))));
                 }

@@ -120,14 +120,14 @@ impl Who {
 
     /// Owner of a lease after this client has written it. An operator who changes another's
     /// lease leaves it to that one.
-    pub fn owner_after(&self, before: Option<Arc<str>>) -> Option<Arc<str>> {
+    pub fn owner_after(&self, before: Option<Box<str>>) -> Option<Box<str>> {
         match before {
             Some(owner) if self.admin => Some(owner),
             before => self.as_owner().or(before),
         }
     }
 
-    fn as_owner(&self) -> Option<Arc<str>> {
+    fn as_owner(&self) -> Option<Box<str>> {
         let name = self.name.as_deref()?;
         let machine = match (&self.machine, self.source) {
             (ClientMachine::Vouched, _) | (ClientMachine::Unknown, None) => OwnerMachine::Unnoted,

@@ -5,8 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use flannel_lease::{
-    Claimant, Expiry, KnownBy, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin,
-    Version,
+    Claimant, Expiry, KnownBy, Lease, LeaseAttrs, NetworkConfig, NetworkName, Subnet, Version,
 };
 use flannel_store::prelude::*;
 use flannel_store::{
@@ -84,17 +83,7 @@ impl Network for EtcdNetwork {
                 Ok(Reply::Lease(subnet, self.view.entry(&kept)))
             }
             Request::SetConfig { text, force } => {
-                let config = flannel_backend::judge_config_to_write(&text, SubnetOrigin::Pool)
-                    .map_err(Refusal::from)?
-                    .config;
-                let all = self.view.watch_log.snapshot();
-                let subnets = all.leases.iter().map(|(subnet, _)| subnet);
-                let stranded = flannel_store::stranded(&config, subnets).filter(|_| !force);
-                if let Some((count, example)) = stranded {
-                    return Err(Refusal::Stranded { count, example }.into());
-                }
-                self.store.set_config(&text, force).await.map_err(|e| self.unavailable(e))?;
-                Ok(Reply::Done)
+                self.done(self.store.set_config(&text, force).await)
             }
             Request::RemoveNetwork { force } => {
                 self.view.config()?;
@@ -148,10 +137,7 @@ impl EtcdNetwork {
         who: &Who,
         own: Option<Subnet>,
     ) -> Result<(), AskError> {
-        check_size(attrs)?;
-        if let Some(address) = who.foreign_address(attrs) {
-            return Err(Refusal::ForeignAddress(address).into());
-        }
+        self.view.check_attrs(attrs, who)?;
         let others = |_: &Subnet, entry: &KeptLease| {
             flannel_lease::same_node(config, attrs, &entry.attrs)
                 && !who.owns(entry.owner.as_deref(), &entry.attrs)
@@ -233,6 +219,6 @@ impl EtcdNetwork {
 
 /// Attributes with the name of the lease's owner, for the other servers in front of this etcd.
 fn owned(attrs: LeaseAttrs, who: &Who, before: Option<&str>) -> LeaseAttrs {
-    let owner = who.owner_after(before.map(Arc::from)).map(|owner| Box::from(&*owner));
+    let owner = who.owner_after(before.map(Box::from));
     LeaseAttrs { owner, ..attrs }
 }

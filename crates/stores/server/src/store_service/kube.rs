@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Network, View};
 use crate::embedded::AskError;
-use crate::lease_state::{Reply, Request, Who, check_size};
+use crate::lease_state::{Reply, Request, Who};
 
 /// Life of a lease here. A node renews in half this time, which corrects what somebody has changed in its Node.
 const ANNOUNCE_TTL: Duration = Duration::from_secs(2 * 3_600);
@@ -89,10 +89,7 @@ impl ServedNodes {
     ) -> Result<Reply, AskError> {
         let (name, config) = (name(who)?, self.view.config()?);
         KnownBy::of(Some(&config)).address(attrs).map_err(Refusal::from)?;
-        check_size(attrs)?;
-        if let Some(address) = who.foreign_address(attrs) {
-            return Err(Refusal::ForeignAddress(address).into());
-        }
+        self.view.check_attrs(attrs, who)?;
         let another = self.view.watch_log.find(|_, entry| {
             flannel_lease::same_node(&config, attrs, &entry.attrs)
                 && entry.owner.as_deref() != Some(name)

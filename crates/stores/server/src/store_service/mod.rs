@@ -29,7 +29,7 @@ use self::kube::ServedNodes;
 use crate::clock::{self, Clock};
 use crate::embedded::AskError;
 use crate::lease_service::{LeaseService, NetworkRequests};
-use crate::lease_state::{Reply, Request, Who};
+use crate::lease_state::{Reply, Request, Who, check_size};
 use crate::watch_log::{WatchLog, WatchLogs};
 
 /// Interval at which networks that others have made are listed.
@@ -121,6 +121,12 @@ impl View {
         Ok(NetworkConfig::read(&text, self.subnets).map_err(Refusal::from)?)
     }
 
+    /// Refuses attributes that are too large, or with an address that is not this client's to announce.
+    fn check_attrs(&self, attrs: &LeaseAttrs, who: &Who) -> Result<(), Refusal> {
+        check_size(attrs)?;
+        who.foreign_address(attrs).map_or(Ok(()), |address| Err(Refusal::ForeignAddress(address)))
+    }
+
     /// Refuses attributes that another node is known by. `own` is the lease that the client has.
     fn check_identity(
         &self,
@@ -173,8 +179,8 @@ impl View {
         let end = |left: Duration| self.clock.now() + left.as_millis() as Millis;
         let expires = held.expiry.remaining(SystemTime::now()).map(end);
         let (attrs, owner) = split_owner(held.lease.attrs);
-        let version = held.version.number();
-        Reply::Lease(held.lease.subnet, KeptLease { attrs, expires, version, owner, since: None })
+        let (version, entry) = (held.version.number(), KeptLease::new(attrs, expires, owner));
+        Reply::Lease(held.lease.subnet, KeptLease { version, ..entry })
     }
 
     /// Turns an error of the store into an answer: a refusal stays one, everything else may be tried again.
@@ -189,8 +195,7 @@ impl View {
             StoreError::Taken { by, .. } => {
                 let (attrs, owner) = split_owner(by.attrs);
                 let expires = Some(self.clock.now() + LEASE_TTL_MILLIS);
-                let kept = KeptLease { attrs, expires, version: 0, owner, since: None };
-                Refusal::Taken(by.subnet, Box::new(kept)).into()
+                Refusal::Taken(by.subnet, Box::new(KeptLease::new(attrs, expires, owner))).into()
             }
             other => AskError::ReadOnly(other.to_string()),
         }

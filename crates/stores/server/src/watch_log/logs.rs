@@ -166,9 +166,9 @@ fn events(name: &NetworkName, commit: &Commit) -> Vec<Event> {
     let event = |change: &Change| match change {
         Change::Config { text, .. } => Some(Event::Config(text.clone())),
         Change::Put { subnet, attrs, expires, owner, .. } => {
-            let (attrs, owner) = (attrs.clone(), owner.clone());
-            let (expires, version, since) = (*expires, commit.revision, None);
-            Some(Event::Put(*subnet, KeptLease { attrs, expires, version, owner, since }))
+            let version = commit.revision;
+            let entry = KeptLease::new(attrs.clone(), *expires, owner.clone());
+            Some(Event::Put(*subnet, KeptLease { version, ..entry }))
         }
         Change::Gone { subnet, .. } => Some(Event::Gone(*subnet)),
         Change::Start { .. } | Change::Clock => None,

@@ -133,7 +133,6 @@ pub struct WatchSnapshot {
 /// News for a watcher.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    Nothing,
     Events(Vec<Event>, LogPosition),
     /// The cursor is too old, or from another history.
     Snapshot(WatchSnapshot),
@@ -200,7 +199,7 @@ impl WatchLog {
         }
         let events: Vec<Event> =
             state.after(cursor.revision).flat_map(|kept| kept.events.iter().cloned()).collect();
-        if events.is_empty() { News::Nothing } else { News::Events(events, state.reach.cursor()) }
+        News::Events(events, state.reach.cursor())
     }
 
     /// Replaces the state without events: at the start, before there are watchers, or when `histories` has changed, so that

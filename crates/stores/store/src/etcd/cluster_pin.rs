@@ -28,7 +28,8 @@ struct State {
 }
 
 /// An endpoint that is a member of another cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is a member of the cluster {found:x}, and leases are in the cluster {known:x}: {fix}")]
 pub(super) struct OtherCluster {
     pub(super) found: u64,
     pub(super) known: u64,
@@ -73,16 +74,6 @@ impl ClusterPin {
             tracing::error!(endpoint, "This etcd is not used: {other}");
         }
         Err(other)
-    }
-}
-
-impl fmt::Display for OtherCluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { found, known, fix } = self;
-        write!(
-            f,
-            "it is a member of the cluster {found:x}, and leases are in the cluster {known:x}: {fix}"
-        )
     }
 }
 

@@ -25,10 +25,11 @@ const GO_NO_V4: &str = "0.0.0.0-0&";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
-    config: String,
+    pub(super) config: String,
     /// `subnets/` and `v6-subnets/`.
-    directories: [String; 2],
-    requests: String,
+    pub(super) directories: [String; 2],
+    /// Directory of operators' requests.
+    pub(super) requests: String,
     answers: String,
 }
 
@@ -59,11 +60,6 @@ impl Keys {
         }
     }
 
-    /// Directory of operators' requests.
-    pub(super) fn requests(&self) -> &str {
-        &self.requests
-    }
-
     pub(super) fn request(&self, id: &RequestId) -> String {
         format!("{}{id}", self.requests)
     }
@@ -73,10 +69,6 @@ impl Keys {
         format!("{}{id}/", self.answers)
     }
 
-    pub(crate) fn config(&self) -> &str {
-        &self.config
-    }
-
     /// The directory of leases that every flannel knows.
     pub(crate) fn subnets(&self) -> &str {
         &self.directories[0]
@@ -84,10 +76,6 @@ impl Keys {
 
     pub(super) fn v6_subnets(&self) -> &str {
         &self.directories[1]
-    }
-
-    pub(super) fn directories(&self) -> &[String; 2] {
-        &self.directories
     }
 
     pub(crate) fn lease(&self, subnet: &Subnet) -> String {

@@ -67,7 +67,7 @@ impl EtcdLeases {
     }
 
     pub(super) async fn config(&self) -> Result<Option<String>, StoreError> {
-        let key = self.keys.config();
+        let key = &self.keys.config;
         let answer = self.client.range(KeyRange::single(key).into()).await;
         let answer =
             answer.map_err(|fault| fault.during(format!("read the network config {key}")))?;
@@ -120,7 +120,7 @@ impl EtcdLeases {
 
     /// The directories leases are in.
     pub(super) fn directories(&self) -> &[String] {
-        let all = self.keys.directories();
+        let all = &self.keys.directories;
         if self.v6_left_out.load(Ordering::Relaxed) { &all[..1] } else { all }
     }
 

@@ -7,10 +7,10 @@ use prost::bytes::Bytes;
 use super::fault::{Fault, Kind};
 use super::keys::{KeyMeaning, KeyRange};
 use super::leases::{EtcdLeases, Grant};
-use super::proto::{KeyValue, RangeRequest, RangeResponse, ResponseHeader};
+use super::proto::{KeyValue, RangeRequest, RangeResponse, ResponseHeader, TxnResponse};
 use super::timing::{LIST_TIMEOUT_MAX, REQUEST_TIMEOUT};
-use super::txn;
 use super::watch_progress::WatchProgress;
+use super::{rpc, txn};
 use crate::{AnnouncedSince, Cursor, StoreError, StoredLease};
 
 /// Keys of the first page. Each page after it has twice as many: work begins soon, and few answers are waited for.
@@ -123,10 +123,11 @@ impl EtcdLeases {
             directories.iter().map(|dir| KeyRange::directory(dir)).collect();
         let limit = if named.is_some() { FIRST_PAGE } else { 0 };
         let pages = ranges.iter().map(|range| txn::range(page_of(range.clone(), 0, limit)));
-        let request = [Some(single(self.keys.config())), named.as_deref().map(single)];
+        let request = [Some(single(&self.keys.config)), named.as_deref().map(single)];
         let request = txn::all(request.into_iter().flatten().chain(pages).collect());
         let time = *self.list_timeout.lock();
-        let answer = self.timed(self.client.txn_within(time, request).await)?;
+        let answer = self.client.unary_within(time, rpc::TXN, request).await;
+        let answer: TxnResponse = self.timed(answer)?;
 
         let mut found = answer.responses.into_iter().map(txn::found_range);
         let mut single = || found.next().unwrap_or_default().kvs.into_iter().next();
@@ -148,8 +149,8 @@ impl EtcdLeases {
     ) -> Result<Option<RangeResponse>, Fault> {
         let Some(request) = request else { return Ok(None) };
         let time = *self.list_timeout.lock();
-        let page = self.client.range_within(time, request).await;
-        let page = self.timed(page)?;
+        let page = self.client.unary_within(time, rpc::RANGE, request).await;
+        let page: RangeResponse = self.timed(page)?;
         if !origin.continues_in(page.header.as_ref().unwrap_or(&ResponseHeader::default())) {
             let reason = "it is not the one that has begun it, or was restored from a backup";
             return Err(Fault::new(Kind::Outdated, "", reason));

@@ -15,6 +15,7 @@ pub(super) struct Credentials {
 }
 
 /// State of our login; a token is good at every member.
+#[derive(Debug)]
 pub(super) enum Login {
     Unknown,
     /// The cluster does not ask who we are.
@@ -65,12 +66,14 @@ impl Login {
     }
 }
 
-impl std::fmt::Debug for Login {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => "Unknown",
-            Self::NotWanted => "NotWanted",
-            Self::Token(_) => "Token",
-        })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_of_a_login_is_not_shown() {
+        let mut token: MetadataValue<Ascii> = "hunter2".parse().expect("a header value");
+        token.set_sensitive(true);
+        assert!(!format!("{:?}", Login::Token(token)).contains("hunter2"));
     }
 }

@@ -81,7 +81,7 @@ impl Store for EtcdStore {
     }
 
     fn how_to_write_config(&self) -> String {
-        let key = self.leases.keys.config();
+        let key = &self.leases.keys.config;
         format!(
             "`etcdctl put {key} '{}'`, or with `flannelctl config set FILE`",
             crate::store::EXAMPLE_CONFIG

@@ -14,7 +14,7 @@ use super::proto::{Compare, RangeRequest, RequestOp, TxnRequest};
 use super::{EtcdStore, txn};
 use crate::{
     Held, KeptLease, Millis, OperatorStore, PoolChange, Refusal, Snapshot, StoreError, StoredLease,
-    SubnetPool, stranded,
+    SubnetPool, replace_config,
 };
 
 #[async_trait]
@@ -45,21 +45,15 @@ impl OperatorStore for EtcdStore {
     }
 
     async fn set_config(&self, text: &str, force: bool) -> Result<(), StoreError> {
-        let key = self.leases.keys.config();
+        let key = &self.leases.keys.config;
         let attempted = format!("write the network config {key}");
         let config = flannel_backend::judge_config_to_write(text, SubnetOrigin::Pool)
             .map_err(|error| StoreError::rejected(&attempted, error))?
             .config;
         let listing = self.leases.list().await?;
         let subnets = listing.entries.iter().map(|entry| &entry.subnet);
-        let stranded = stranded(&config, subnets);
-        if let Some((count, example)) = stranded.filter(|_| !force) {
-            return Err(StoreError::rejected(&attempted, Refusal::Stranded { count, example }));
-        }
-        // Nodes that run ask for an operator's word before they leave their subnets. This is it.
-        let former = listing.network().filter(|_| stranded.is_some());
-        let former = former.into_iter().flat_map(|former| former.networks());
-        let text = NetworkConfig::with_replaces(text, former);
+        let text = replace_config(text, &config, listing.network().as_ref(), subnets, force)
+            .map_err(|refusal| StoreError::rejected(&attempted, refusal))?;
         let (key, value) = (Bytes::from(key.to_owned()), Bytes::from(text));
         self.leases.change(vec![], txn::put(&key, &value, 0), "write the network config").await
     }
@@ -202,14 +196,10 @@ impl EtcdLeases {
         if KnownBy::of(config.as_ref()).same_node(&theirs, attrs) {
             return Ok(());
         }
-        let kept = KeptLease {
-            attrs: theirs,
-            // How long it lasts was not asked; the one who wrote it gave it a day.
-            expires: (!entry.is_reserved()).then(in_a_day),
-            version: entry.version().number(),
-            owner: None,
-            since: None,
-        };
+        // How long it lasts was not asked; the one who wrote it gave it a day.
+        let expires = (!entry.is_reserved()).then(in_a_day);
+        let version = entry.version().number();
+        let kept = KeptLease { version, ..KeptLease::new(theirs, expires, None) };
         Err(StoreError::rejected(attempted, Refusal::Taken(entry.subnet, Box::new(kept))))
     }
 
@@ -269,13 +259,13 @@ impl EtcdStore {
     }
 
     pub async fn remove_config(&self) -> Result<(), StoreError> {
-        let key = Bytes::from(self.leases.keys.config().to_owned());
+        let key = Bytes::from(self.leases.keys.config.clone());
         self.leases.change(vec![], txn::delete(&key), "remove the network config").await
     }
 
     /// The names of the directories beside our own keys that hold a config.
     pub async fn networks_below(&self) -> Result<Vec<String>, StoreError> {
-        let config = self.leases.keys.config();
+        let config = &self.leases.keys.config;
         let root = config.strip_suffix("config").unwrap_or(config);
         let range = KeyRange::directory(root);
         let request = RangeRequest { keys_only: true, ..range.into() };

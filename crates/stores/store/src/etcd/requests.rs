@@ -102,7 +102,7 @@ impl EtcdLeases {
     }
 
     async fn has_most_requests(&self) -> Result<bool, Fault> {
-        let all = RangeRequest::from(KeyRange::directory(self.keys.requests()));
+        let all = RangeRequest::from(KeyRange::directory(&self.keys.requests));
         let request = RangeRequest { limit: MAX_STANDING_REQUESTS as i64, keys_only: true, ..all };
         Ok(self.client.range(request).await?.kvs.len() >= MAX_STANDING_REQUESTS)
     }
@@ -140,7 +140,7 @@ impl Follower {
 
     /// Lists the requests and watches them until the stream ends.
     async fn follow(&mut self, opened: &mut bool) -> Result<Infallible, Fault> {
-        let range = KeyRange::directory(self.leases.keys.requests());
+        let range = KeyRange::directory(&self.leases.keys.requests);
         let all = RangeRequest::from(range.clone());
         let all = RangeRequest { limit: MAX_REMEMBERED as i64, ..all };
         let listed = self.leases.client.range(all).await?;

@@ -1,7 +1,5 @@
 //! The calls themselves: gRPC paths and how a message gets onto a channel.
 
-use std::time::Duration;
-
 use http::uri::PathAndQuery;
 use prost::Message;
 use prost::bytes::Bytes;
@@ -23,8 +21,8 @@ use super::proto::{
 };
 
 pub(super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
-const RANGE: &str = "/etcdserverpb.KV/Range";
-const TXN: &str = "/etcdserverpb.KV/Txn";
+pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
+pub(super) const TXN: &str = "/etcdserverpb.KV/Txn";
 const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
@@ -46,26 +44,8 @@ impl Client {
         Ok(self.range(request).await?.kvs.into_iter().next())
     }
 
-    /// Reads a range with a large answer.
-    pub(super) async fn range_within(
-        &self,
-        time: Duration,
-        request: RangeRequest,
-    ) -> Result<RangeResponse, Fault> {
-        self.unary_within(time, RANGE, request).await
-    }
-
     pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Fault> {
         self.unary(TXN, request).await
-    }
-
-    /// Runs a transaction with a large answer.
-    pub(super) async fn txn_within(
-        &self,
-        time: Duration,
-        request: TxnRequest,
-    ) -> Result<TxnResponse, Fault> {
-        self.unary_within(time, TXN, request).await
     }
 
     pub(super) async fn lease_grant(&self, ttl_seconds: i64) -> Result<LeaseGrantResponse, Fault> {

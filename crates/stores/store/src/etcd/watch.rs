@@ -88,7 +88,7 @@ impl Watcher {
 
     /// Asks before every stream, for etcd would not tell: it waits for revisions it has not reached.
     async fn goes_on(&self, history: &mut WatchProgress) -> Result<bool, End> {
-        let config = KeyRange::single(self.leases.keys.config());
+        let config = KeyRange::single(&self.leases.keys.config);
         let request = RangeRequest { key: config.start, keys_only: true, ..Default::default() };
         let answer = self.leases.client.range(request).await.map_err(|fault| self.failed(fault))?;
         let header = answer.header.unwrap_or_default();
@@ -183,7 +183,7 @@ impl Watcher {
     }
 
     async fn tell_config(&self, value: &[u8]) {
-        let key = self.leases.keys.config().as_bytes();
+        let key = self.leases.keys.config.as_bytes();
         match std::str::from_utf8(value) {
             Ok(text) => {
                 self.leases.unreadable.lock().forget(key);
@@ -245,7 +245,7 @@ impl EtcdLeases {
     /// All watched ranges, at these revisions.
     pub(super) fn history(&self, config: i64, leases: i64) -> WatchProgress {
         let directories = self.directories().iter().map(|dir| (KeyRange::directory(dir), leases));
-        let config = (KeyRange::single(self.keys.config()), config);
+        let config = (KeyRange::single(&self.keys.config), config);
         WatchProgress::new(std::iter::once(config).chain(directories))
     }
 }

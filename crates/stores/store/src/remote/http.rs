@@ -194,7 +194,7 @@ impl Client {
             }
         };
         let trust = match (ca, self.options.pin()?) {
-            (Some(ca), _) => Trust::File(ca.clone()),
+            (Some(ca), _) => Trust::Authorities(FileOrPem::File(ca.clone())),
             (None, Some(pin)) => Trust::Pinned(pin),
             (None, None) => Trust::System,
         };

@@ -60,24 +60,16 @@ impl RemoteStore {
         let network = options.network.to_string();
         let base = format!("/v1/{network}");
         let client = Client::new(options, rng.fork())?;
-        let (rng, assigned) = (Mutex::new(rng), AssignedSubnets::default());
-        let contact = Contact::default();
-        let requests = tokio::sync::watch::Sender::default();
-        let findings = Mutex::default();
         Ok(Self(Arc::new(Shared {
             client,
             base,
             network,
-            rng,
-            assigned,
-            contact,
-            requests,
-            findings,
+            rng: Mutex::new(rng),
+            assigned: AssignedSubnets::default(),
+            contact: Contact::default(),
+            requests: tokio::sync::watch::Sender::default(),
+            findings: Mutex::default(),
         })))
-    }
-
-    fn client(&self) -> &Client {
-        &self.0.client
     }
 
     fn events_path(&self, cursor: Option<LogPosition>) -> String {
@@ -103,7 +95,7 @@ impl RemoteStore {
         path: &str,
         body: String,
     ) -> Result<Answer, StoreError> {
-        let answer = self.client().request(method, path, body).await;
+        let answer = self.0.client.request(method, path, body).await;
         answer.map_err(|fault| StoreError::Unavailable {
             attempted: attempted.to_owned(),
             endpoint: fault.endpoint,
@@ -146,14 +138,9 @@ impl RemoteStore {
         Ok((result, answer.time))
     }
 
-    async fn table(&self) -> Result<Snapshot, StoreError> {
-        let (result, _) = self.read_all().await?;
-        Ok(snapshot(&result))
-    }
-
     fn unreadable(&self, error: &wire::WireError) -> StoreError {
         StoreError::Corrupt {
-            key: format!("the answer of {}", self.client().endpoint()),
+            key: format!("the answer of {}", self.0.client.endpoint()),
             reason: error.to_string(),
         }
     }
@@ -181,11 +168,11 @@ fn snapshot(result: &WatchResult) -> Snapshot {
 #[async_trait]
 impl Store for RemoteStore {
     fn name(&self) -> String {
-        format!("Lease server at {}, network {}", self.client().endpoint(), self.0.network)
+        format!("Lease server at {}, network {}", self.0.client.endpoint(), self.0.network)
     }
 
     fn description(&self) -> String {
-        format!("lease server at {}", self.client().endpoint())
+        format!("lease server at {}", self.0.client.endpoint())
     }
 
     fn contact(&self) -> Option<Contact> {
@@ -197,7 +184,7 @@ impl Store for RemoteStore {
     }
 
     fn how_to_write_config(&self) -> String {
-        let (server, network) = (self.client().endpoint(), &self.0.network);
+        let (server, network) = (self.0.client.endpoint(), &self.0.network);
         let named = if network == "_" { String::new() } else { format!(" --networks={network}") };
         format!(
             "`flannelctl config set FILE --remote={server}{named}` as an operator, FILE for example {}, or \
@@ -238,7 +225,7 @@ impl NodeStore for RemoteStore {
     }
 
     fn node_moved(&self) {
-        self.client().node_moved();
+        self.0.client.node_moved();
     }
 
     async fn recall(&self, config: &NetworkConfig, me: &Claimant) -> Result<Recalled, StoreError> {
@@ -252,13 +239,8 @@ impl NodeStore for RemoteStore {
     }
 
     async fn renew(&self, held: &Held, attrs: &LeaseAttrs) -> Result<Held, StoreError> {
-        let entry = KeptLease {
-            attrs: attrs.clone(),
-            expires: None,
-            version: held.version.number(),
-            owner: None,
-            since: None,
-        };
+        let version = held.version.number();
+        let entry = KeptLease { version, ..KeptLease::new(attrs.clone(), None, None) };
         let body = wire::lease_json(&held.lease.subnet, &entry, None);
         let before = SystemTime::now();
         let path = self.lease_path(&held.lease.subnet);

@@ -6,7 +6,7 @@ use ::http::{Method, StatusCode};
 use async_trait::async_trait;
 use flannel_lease::{Expiry, LeaseAttrs, Subnet};
 
-use super::{RemoteStore, escape, refused};
+use super::{RemoteStore, escape, refused, snapshot};
 use crate::wire::{self, WireReservation};
 use crate::{
     Held, KeptLease, OperatorStore, PoolChange, Snapshot, StoreError, SubnetPool, split_owner,
@@ -21,7 +21,8 @@ impl OperatorStore for RemoteStore {
 
     async fn snapshot(&self) -> Result<Snapshot, StoreError> {
         self.learn().await?;
-        self.table().await
+        let (result, _) = self.read_all().await?;
+        Ok(snapshot(&result))
     }
 
     async fn list(&self) -> Result<Vec<Held>, StoreError> {
@@ -89,7 +90,7 @@ impl SubnetPool for RemoteStore {
         let ttl = expiry.remaining(SystemTime::now());
         let expires = ttl.map(|_| 0);
         let (attrs, owner) = split_owner(lease.attrs.clone());
-        let entry = KeptLease { attrs, expires, version: 0, owner, since: None };
+        let entry = KeptLease::new(attrs, expires, owner);
         let body = wire::lease_json(&lease.subnet, &entry, ttl);
         let path = format!("{}?import=true", self.lease_path(&lease.subnet));
         self.ask(&format!("bring in {}", lease.subnet), Method::PUT, &path, body).await.map(drop)

@@ -47,14 +47,19 @@ pub(super) fn check(token: &str) -> Result<(), &'static str> {
 /// The fingerprint of the certificate authority that a token carries.
 pub(super) fn pin(token: &str) -> Option<[u8; 32]> {
     let (hex, secret) = token.strip_prefix(PINNING_PREFIX)?.split_once('.')?;
-    if hex.len() != 64 || !hex.bytes().all(|byte| byte.is_ascii_hexdigit()) || secret.is_empty() {
+    unhex(hex).filter(|_| !secret.is_empty())
+}
+
+/// A hash that is written in hexadecimal digits.
+pub(super) fn unhex(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    let mut pin = [0; 32];
-    for (index, byte) in pin.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).ok()?;
+    let mut bytes = [0; 32];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
     }
-    Some(pin)
+    Some(bytes)
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use flannel_common::hex;
 use flannel_https::sha256;
 
+use super::token::unhex;
+
 #[derive(Debug, Default)]
 pub struct TokenFile(HashMap<[u8; 32], TokenHolder>);
 
@@ -92,16 +94,6 @@ fn read_line(line: &str) -> Result<([u8; 32], TokenHolder), &'static str> {
 /// Hash by which the file names a token.
 pub fn hash_token(token: &str) -> String {
     format!("sha256:{}", hex(&sha256(token.as_bytes())))
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let plain = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut bytes = [0; 32];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte =
-            u8::from_str_radix(text.get(2 * index..2 * index + 2).filter(|_| plain)?, 16).ok()?;
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl Watch {
     async fn run(&mut self) -> Infallible {
         loop {
             let began = Instant::now();
-            let mut moves = self.store.client().moves();
+            let mut moves = self.store.0.client.moves();
             let reason = tokio::select! {
                 ended = self.follow() => match ended { Err(reason) => reason },
                 _ = moves.changed() => {
@@ -69,12 +69,12 @@ impl Watch {
     /// One stream from beginning to end.
     async fn follow(&mut self) -> Result<Infallible, String> {
         let path = self.store.events_path(self.cursor);
-        let (endpoint, response) = self.store.client().stream(&path).await.map_err(|fault| {
+        let (endpoint, response) = self.store.0.client.stream(&path).await.map_err(|fault| {
             format!("cannot watch leases at {}: {}", fault.endpoint, fault.reason)
         })?;
         let ended = |reason: &str| format!("{endpoint} ended the watch: {reason}");
         if !response.status().is_success() {
-            self.store.client().leave(&endpoint);
+            self.store.0.client.leave(&endpoint);
             return Err(ended(response.status().as_str()));
         }
         let mut body = response.into_body();
@@ -85,7 +85,7 @@ impl Watch {
                 Ok(None) => return Err(ended("it closed the connection")),
                 Err(StreamError::Broken(why)) => return Err(ended(&why)),
                 Err(StreamError::Silent) => {
-                    self.store.client().leave(&endpoint);
+                    self.store.0.client.leave(&endpoint);
                     return Err(ended("it has gone silent"));
                 }
             };
