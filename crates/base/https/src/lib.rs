@@ -32,6 +32,16 @@ pub use target::{Advice, ClientCertificate, Credentials, FileOrPem, Target, Trus
 pub use tcp::connect_to;
 pub use url_client::UrlClient;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// What stands for itself in any part of a path and a query.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b':');
+
+/// Escapes text for a path or a query.
+pub fn escape(text: &str) -> String {
+    utf8_percent_encode(text, ESCAPED).to_string()
+}
+
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
     digest.as_ref().try_into().unwrap_or_default()

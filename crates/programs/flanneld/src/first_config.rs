@@ -39,7 +39,11 @@ impl FirstConfig {
                 tracing::warn!("{}: {remark}", self.file.display());
             }
         }
-        match self.service.ask(&self.network, Request::SetConfig { text, force: false }).await {
+        let written = async {
+            let network = self.service.new_network(&self.network)?;
+            network.ask(Request::SetConfig { text, force: false }).await
+        };
+        match written.await {
             Ok(_) => {
                 let file = self.file.display();
                 tracing::info!("The network {} begins with the config in {file}", self.network);

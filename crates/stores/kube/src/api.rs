@@ -106,17 +106,8 @@ impl Api {
         self.client.get(&self.nodes, name, |node| node.into_owned()).await
     }
 
-    /// Changes annotations of a Node.
-    pub async fn annotate(&self, name: &str, merge_patch: &str) -> Result<(), ApiError> {
-        self.patch_status(name, Patch::Merge(merge_patch)).await
-    }
-
-    /// Changes a condition of a Node.
-    pub async fn set_condition(&self, name: &str, strategic_patch: &str) -> Result<(), ApiError> {
-        self.patch_status(name, Patch::Strategic(strategic_patch)).await
-    }
-
-    async fn patch_status(&self, name: &str, patch: Patch<'_>) -> Result<(), ApiError> {
+    /// Changes annotations or conditions of a Node.
+    pub async fn patch_status(&self, name: &str, patch: Patch<'_>) -> Result<(), ApiError> {
         self.client.patch(&self.nodes.collection().part("nodes/status"), name, patch).await
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flannel_https::{StreamError, Upgraded};
+use flannel_https::{StreamError, Upgraded, escape};
 use http::{Method, StatusCode};
 
 use crate::access::Access;
@@ -404,15 +404,4 @@ fn take_messages<R: Resource, E>(
         }
     }
     (taken, Ok(Ok(())))
-}
-
-/// Escapes text for a path or a query.
-fn escape(text: &str) -> String {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    text.as_bytes()
-        .iter()
-        .map(
-            |byte| if plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") },
-        )
-        .collect()
 }

@@ -17,9 +17,6 @@ use crate::requests::RequestTexts;
 use crate::table::NodeTable;
 use crate::working::WorkingNodes;
 
-/// Families before the config is known.
-const NO_FAMILY: Families = Families { v4: false, v6: false };
-
 #[derive(Debug)]
 pub struct Cluster {
     pub api: Api,
@@ -42,21 +39,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// `name` is that of this node's own Node.
+    /// `name` is that of this node's own Node; empty for a client that is not a node.
     pub fn new(api: Api, name: &str, seed: u64) -> Self {
-        Self::with_table(api, name, NodeTable::new(name, NO_FAMILY), seed)
-    }
-
-    /// Cluster of a client that is not a node.
-    pub fn of_nobody(api: Api, seed: u64) -> Self {
-        Self::with_table(api, "", NodeTable::named(NO_FAMILY), seed)
-    }
-
-    fn with_table(api: Api, name: &str, table: NodeTable, seed: u64) -> Self {
         Self {
             api,
             name: name.to_owned(),
-            table: Mutex::new(table),
+            table: Mutex::new(NodeTable::new(name, Families::default())),
             own: watch::Sender::new(None),
             followed: Mutex::new(None),
             rng: Mutex::new(fastrand::Rng::with_seed(seed)),

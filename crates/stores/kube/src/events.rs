@@ -1,13 +1,15 @@
 //! Events on Nodes, for what an operator must know: `kubectl describe node` shows them. What is repeated is
 //! counted and not repeated, and however much happens, few are written.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use flannel_common::{Backoff, Task};
 use flannel_lease::Subnet;
+use flannel_store::NodeNetwork;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -75,29 +77,47 @@ impl EventRate {
 
 /// Recorder of events, which never blocks.
 #[derive(Clone, Debug)]
-pub(crate) struct Recorder(mpsc::Sender<Notice>);
+pub(crate) struct Recorder {
+    notices: mpsc::Sender<Notice>,
+    /// Nodes that have reported that their network does not work.
+    failed: Arc<Mutex<BTreeSet<String>>>,
+}
 
 impl Recorder {
     /// Must be called within a tokio runtime.
     pub(crate) fn start(cluster: Arc<Cluster>, rate: EventRate) -> Self {
-        let (sender, mut notices) = mpsc::channel::<Notice>(NOTICE_QUEUE);
+        let (sender, mut receiver) = mpsc::channel::<Notice>(NOTICE_QUEUE);
         let write = async move {
             let mut writer = Writer { cluster, paused_until: None, logged_refusal: false };
             let mut book = EventBook::new(rate, Instant::now());
-            while let Some(notice) = notices.recv().await {
+            while let Some(notice) = receiver.recv().await {
                 if let Some(event) = book.note(notice, Timestamp::now(), Instant::now()) {
                     writer.write(&event).await;
                 }
             }
         };
         Task::spawn("writer of Kubernetes events", write).detach();
-        Self(sender)
+        Self { notices: sender, failed: Arc::default() }
     }
 
     pub(crate) fn record(&self, node: &str, reason: Reason, text: impl Into<String>) {
         let notice = Notice { node: node.to_owned(), reason, text: text.into() };
-        if self.0.try_send(notice).is_err() {
+        if self.notices.try_send(notice).is_err() {
             tracing::debug!("Too many events wait to be written: dropping one");
+        }
+    }
+
+    /// Records that a node's network fails, or works again.
+    pub(crate) fn record_network(&self, node: &str, network: &NodeNetwork) {
+        match network {
+            NodeNetwork::Fails(why) => {
+                self.failed.lock().insert(node.to_owned());
+                self.record(node, Reason::NotReady, why);
+            }
+            NodeNetwork::Works if self.failed.lock().remove(node) => {
+                self.record(node, Reason::Ready, "pods of this node reach others again");
+            }
+            NodeNetwork::Works => {}
         }
     }
 }

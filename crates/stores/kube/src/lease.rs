@@ -2,6 +2,7 @@
 //! that Kubernetes has given it is in its spec.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
 use flannel_common::shorten;
 use flannel_lease::{
@@ -13,8 +14,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::annotations::Key;
 use crate::node::{Annotations, NodeView};
 
-/// The address families that a network uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The address families that a network uses; none before its config is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Families {
     pub v4: bool,
     pub v6: bool,
@@ -26,33 +27,15 @@ impl Families {
     }
 }
 
-/// The lease of a Node, if it has one.
-#[derive(Debug, PartialEq)]
-pub enum NodeLease {
-    /// No flannel has announced itself there.
-    NotOurs,
-    /// One has, and cannot be sent to: why, for people.
-    Unusable(String),
-    Lease(Lease),
-}
-
-/// Whatever families the Node has.
-pub fn lease_of(node: &NodeView<'_>) -> NodeLease {
+/// The lease of a Node, whatever families it has; `None` if no flannel has announced itself there. The error says, for
+/// people, why one that has cannot be sent to.
+pub fn lease_of(node: &NodeView<'_>) -> Result<Option<Lease>, String> {
     if node.annotations.get(Key::SubnetManager) != Some("true") {
-        return NodeLease::NotOurs;
+        return Ok(None);
     }
-    let subnet = match subnet(node) {
-        Ok(Some(subnet)) => subnet,
-        Ok(None) => return NodeLease::Unusable("it has no podCIDR".to_owned()),
-        Err(why) => return NodeLease::Unusable(why),
-    };
-    match attrs(&node.annotations) {
-        Ok(attrs) => {
-            let attrs = LeaseAttrs { machine: node.machine, ..attrs };
-            NodeLease::Lease(Lease { subnet, attrs })
-        }
-        Err(why) => NodeLease::Unusable(why),
-    }
+    let subnet = subnet(node)?.ok_or("it has no podCIDR")?;
+    let attrs = LeaseAttrs { machine: node.machine, ..attrs(&node.annotations)? };
+    Ok(Some(Lease { subnet, attrs }))
 }
 
 /// The subnet of a Node's pods: of each family the first that is given, in whichever order.
@@ -80,22 +63,21 @@ pub fn attrs(annotations: &Annotations<'_>) -> Result<LeaseAttrs, String> {
         }
         RawJson::read(text).map_err(|error| format!("its annotation {}: {error}", key.suffix()))
     };
-    let public_ip: Option<Ipv4Addr> =
-        annotations.text(Key::PublicIp).and_then(|text| text.parse().ok());
-    let public_ipv6: Option<Ipv6Addr> =
-        annotations.text(Key::PublicIpv6).and_then(|text| text.parse().ok());
+    let public_ip = annotations.text(Key::PublicIp).and_then(|text| text.parse().ok());
+    let public_ip = public_ip.filter(|ip: &Ipv4Addr| !ip.is_unspecified());
+    let public_ipv6 = annotations.text(Key::PublicIpv6).and_then(|text| text.parse().ok());
+    let public_ipv6 = public_ipv6.filter(|ip: &Ipv6Addr| !ip.is_unspecified());
     let announced = [Key::PublicIp, Key::PublicIpv6]
         .into_iter()
         .find_map(|key| Some((key.suffix(), annotations.text(key)?)));
-    let is_known = public_ip.is_some_and(|ip| !ip.is_unspecified())
-        || public_ipv6.is_some_and(|ip| !ip.is_unspecified());
+    let is_known = public_ip.is_some() || public_ipv6.is_some();
     if let Some((key, text)) = announced.filter(|_| !is_known) {
         let text = shorten(text, 60);
         return Err(format!("its annotation {key} is {text:?}, which is no address of a node"));
     }
     let attrs = LeaseAttrs {
-        public_ip: public_ip.filter(|ip| !ip.is_unspecified()),
-        public_ipv6: public_ipv6.filter(|ip| !ip.is_unspecified()),
+        public_ip,
+        public_ipv6,
         backend_type: annotations.get(Key::BackendType).unwrap_or_default().into(),
         backend_data: data(Key::BackendData)?,
         backend_v6_data: data(Key::BackendV6Data)?,
@@ -156,24 +138,24 @@ impl Overwrites {
     }
 
     fn from(annotations: &Annotations<'_>, v4: Key, v6: Key) -> Result<Self, String> {
-        let wrong = |key: Key, family: &str| {
-            let text = shorten(annotations.get(key).unwrap_or_default(), 60);
-            format!("the annotation {} is {text:?}, which is not an {family} address", key.suffix())
-        };
-        let unusable = |key: Key, ip: IpAddr| match check_public_address(ip, &[]) {
-            Ok(()) | Err(UnusableAddress::LinkLocal) => Ok(()),
-            Err(why) => Err(format!("the annotation {} is {ip}, which {why}", key.suffix())),
-        };
-        let read_v4: Option<Ipv4Addr> = annotations
-            .text(v4)
-            .map(|text| text.parse().map_err(|_| wrong(v4, "IPv4")))
-            .transpose()?;
-        let read_v6: Option<Ipv6Addr> = annotations
-            .text(v6)
-            .map(|text| text.parse().map_err(|_| wrong(v6, "IPv6")))
-            .transpose()?;
-        read_v4.map_or(Ok(()), |ip| unusable(v4, ip.into()))?;
-        read_v6.map_or(Ok(()), |ip| unusable(v6, ip.into()))?;
-        Ok(Self { v4: read_v4, v6: read_v6 })
+        Ok(Self { v4: address(annotations, v4, "IPv4")?, v6: address(annotations, v6, "IPv6")? })
+    }
+}
+
+/// The address that an operator has written into an annotation.
+fn address<A: FromStr + Copy + Into<IpAddr>>(
+    annotations: &Annotations<'_>,
+    key: Key,
+    family: &str,
+) -> Result<Option<A>, String> {
+    let Some(text) = annotations.text(key) else { return Ok(None) };
+    let name = key.suffix();
+    let ip: A = text.parse().map_err(|_| {
+        let text = shorten(text, 60);
+        format!("the annotation {name} is {text:?}, which is not an {family} address")
+    })?;
+    match check_public_address(ip.into(), &[]) {
+        Ok(()) | Err(UnusableAddress::LinkLocal) => Ok(Some(ip)),
+        Err(why) => Err(format!("the annotation {name} is {}, which {why}", ip.into())),
     }
 }

@@ -6,7 +6,7 @@ use flannel_lease::{Lease, LeaseAttrs, NetworkConfig, Subnet};
 use flannel_store::{PublicAddresses, StoreError};
 
 use crate::api::Api;
-use crate::client::ApiError;
+use crate::client::{ApiError, Patch};
 use crate::lease::{Families, Overwrites, subnet, subnet_in};
 use crate::node::NodeView;
 use crate::patch;
@@ -117,7 +117,7 @@ pub(crate) async fn announce(
     let overwrites = Overwrites::read(&node.annotations).unwrap_or_default();
     match patch::announce(api.nodes.prefix(), &node.annotations, attrs, &overwrites) {
         Some(patch) => {
-            let written = api.annotate(name, &patch).await;
+            let written = api.patch_status(name, Patch::Merge(&patch)).await;
             written.map_err(|error| error.into_store_error(name))
         }
         None => Ok(()),
@@ -127,7 +127,7 @@ pub(crate) async fn announce(
 /// Sets NetworkUnavailable=False on a Node.
 pub(crate) async fn set_available(api: &Api, name: &str) -> Result<(), ApiError> {
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    api.set_condition(name, &patch::network_is_available(&now)).await?;
+    api.patch_status(name, Patch::Strategic(&patch::network_is_available(&now))).await?;
     tracing::info!("Node {name}: NetworkUnavailable is now False");
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! All Nodes, for a lease server that speaks for nodes.
 
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,8 +33,6 @@ pub struct KubeNodes {
     net_config: NetConfigFile,
     set_condition: bool,
     events: Recorder,
-    /// Nodes that have reported that their network does not work.
-    failed: Mutex<BTreeSet<String>>,
     served: Arc<ServedNodes>,
     _conditions: Option<Task>,
     requests: KubeRequests,
@@ -49,14 +46,13 @@ impl KubeNodes {
         seed: u64,
     ) -> Result<Self, StoreError> {
         let (sender, doubted) = mpsc::channel(EVENT_QUEUE);
-        let cluster = Cluster::of_nobody(options.api(variable)?, seed);
+        let cluster = Cluster::new(options.api(variable)?, "", seed);
         let cluster = Arc::new(cluster.looking_after(WorkingNodes::new(sender)));
         let conditions = options
             .set_node_network_unavailable
             .then(|| Task::spawn("conditions of Nodes", keep_conditions(cluster.clone(), doubted)));
         Ok(Self {
             events: Recorder::start(cluster.clone(), EventRate::SERVER),
-            failed: Mutex::default(),
             served: Arc::default(),
             requests: KubeRequests::new(cluster.clone()),
             cluster,
@@ -111,7 +107,10 @@ impl KubeNodes {
     /// Records whether this node's network works, where its Node says something else.
     pub async fn report(&self, name: &str, network: &NodeNetwork) -> Result<(), StoreError> {
         let works = *network == NodeNetwork::Works;
-        self.note_working(name, network);
+        if let Some(working) = &self.cluster.working {
+            working.set(name, works);
+        }
+        self.events.record_network(name, network);
         if !works || !self.set_condition {
             return Ok(());
         }
@@ -120,23 +119,6 @@ impl KubeNodes {
             return Ok(());
         }
         set_available(named.api, name).await.map_err(|error| error.into_store_error(name))
-    }
-
-    fn note_working(&self, name: &str, network: &NodeNetwork) {
-        if let Some(working) = &self.cluster.working {
-            working.set(name, *network == NodeNetwork::Works);
-        }
-        let mut failed = self.failed.lock();
-        match network {
-            NodeNetwork::Fails(why) => {
-                failed.insert(name.to_owned());
-                self.events.record(name, Reason::NotReady, why);
-            }
-            NodeNetwork::Works if failed.remove(name) => {
-                self.events.record(name, Reason::Ready, "pods of this node reach others again");
-            }
-            NodeNetwork::Works => {}
-        }
     }
 
     /// Notes what a node announces.
@@ -181,9 +163,7 @@ fn set_families(cluster: &Cluster, config: Option<&str>) -> bool {
     let mut table = cluster.table.lock();
     let families = match config {
         Some(config) => Families::of(&config),
-        None if table.families() == (Families { v4: false, v6: false }) => {
-            Families { v4: true, v6: true }
-        }
+        None if table.families() == Families::default() => Families { v4: true, v6: true },
         None => return false,
     };
     table.set_families(families)

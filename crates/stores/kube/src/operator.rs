@@ -57,7 +57,7 @@ impl std::str::FromStr for ConfigMapName {
 impl KubeOperator {
     /// Needs no API server.
     pub fn new(api: Api, config_map: ConfigMapName, seed: u64) -> Self {
-        let cluster = Cluster::of_nobody(api, seed);
+        let cluster = Cluster::new(api, "", seed);
         cluster.table.lock().set_families(Families { v4: true, v6: true });
         let cluster = Arc::new(cluster);
         Self { requests: KubeRequests::new(cluster.clone()), cluster, config_map }

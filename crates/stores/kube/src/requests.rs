@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::annotations::{AnnotationPrefix, Key};
+use crate::client::Patch;
 use crate::cluster::Cluster;
 
 /// Text of the request in each Node that has one; `None` in one that has only an answer.
@@ -155,7 +156,7 @@ impl KubeRequests {
 }
 
 async fn annotate_if_there(cluster: &Cluster, name: &str, patch: &str) -> Result<(), StoreError> {
-    match cluster.api.annotate(name, patch).await {
+    match cluster.api.patch_status(name, Patch::Merge(patch)).await {
         Err(error) if error.code() == Some(404) => Ok(()),
         done => done.map_err(|error| error.into_store_error(name)),
     }

@@ -1,7 +1,6 @@
 //! Store of a node: its subnet is what Kubernetes has assigned to it, and what it announces is written into its Node.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -41,8 +40,6 @@ pub struct KubeStore {
     net_config: NetConfigFile,
     set_condition: bool,
     events: Recorder,
-    /// Whether it was reported that the network does not work.
-    failed: Arc<AtomicBool>,
     requests: KubeRequests,
 }
 
@@ -58,7 +55,6 @@ impl KubeStore {
         let cluster = Arc::new(Cluster::new(api, &name, seed));
         Ok(Self {
             events: Recorder::start(cluster.clone(), EventRate::NODE),
-            failed: Arc::default(),
             requests: KubeRequests::new(cluster.clone()),
             cluster,
             net_config: NetConfigFile::new(options.net_config.clone()),
@@ -200,23 +196,8 @@ impl NodeStore for KubeStore {
 
     /// Sets the Node's condition, and watches it from then on: a Node that is created again loses it.
     async fn report(&self, network: &NodeNetwork) {
-        match network {
-            NodeNetwork::Fails(why) => {
-                self.failed.store(true, Ordering::Relaxed);
-                self.events.record(self.node(), Reason::NotReady, why);
-                return;
-            }
-            NodeNetwork::Works => {
-                if self.failed.swap(false, Ordering::Relaxed) {
-                    self.events.record(
-                        self.node(),
-                        Reason::Ready,
-                        "pods of this node reach others again",
-                    );
-                }
-            }
-        }
-        if !self.set_condition {
+        self.events.record_network(self.node(), network);
+        if *network != NodeNetwork::Works || !self.set_condition {
             return;
         }
         let mut own = self.cluster.own();

@@ -8,7 +8,7 @@ use flannel_lease::{Lease, LeaseAttrs, Subnet, Version};
 use flannel_store::{AnnouncedSince, LeaseConflict, StoreEvent, StoreFindings, StoredLease};
 
 use crate::annotations::Key;
-use crate::lease::{Families, NodeLease, Overwrites, attrs, in_families, lease_of, subnet};
+use crate::lease::{Families, Overwrites, attrs, in_families, lease_of, subnet};
 use crate::node::NodeView;
 use crate::packed::PackedNode;
 use crate::patch::announcement;
@@ -21,8 +21,6 @@ pub struct NodeTable {
     nodes: BTreeMap<Box<str>, KnownNode>,
     families: Families,
     own: OwnNode,
-    /// Whether leases carry the name of their Node, for those who serve them to others.
-    named: bool,
     /// Number of lists that were begun.
     list: u32,
     /// Nodes whose announcement cannot be used, and why.
@@ -60,23 +58,11 @@ struct OwnNode {
 }
 
 impl NodeTable {
-    /// `own` is the name of this node's own Node.
+    /// `own` is the name of this node's own Node. Without one, what an operator has written instead of a node's address
+    /// counts before the node itself has taken it up.
     pub fn new(own: &str, families: Families) -> Self {
         let own = OwnNode { name: own.into(), seen: None, listed: false, announced: None };
-        Self {
-            nodes: BTreeMap::new(),
-            families,
-            own,
-            named: false,
-            list: 0,
-            unusable: BTreeMap::new(),
-        }
-    }
-
-    /// Table of a client that is not a node: leases carry the name of their Node, and what an operator has written
-    /// instead of a node's address counts before the node itself has taken it up.
-    pub fn named(families: Families) -> Self {
-        Self { named: true, ..Self::new("", families) }
+        Self { nodes: BTreeMap::new(), families, own, list: 0, unusable: BTreeMap::new() }
     }
 
     pub fn len(&self) -> usize {
@@ -269,13 +255,13 @@ impl NodeTable {
         self.unusable.remove(&*node.name);
         let subnet = match lease_of(node) {
             _ if self.announced(&node.name).is_some() => subnet(node).ok().flatten(),
-            NodeLease::Lease(lease) => Some(lease.subnet),
-            NodeLease::Unusable(why) => {
+            Ok(Some(lease)) => Some(lease.subnet),
+            Err(why) => {
                 tracing::warn!("Node {} runs flannel and gets no packets: {why}", node.name);
                 self.unusable.insert((*node.name).into(), shorten(&why, MAX_REASON_BYTES).into());
                 None
             }
-            NodeLease::NotOurs => return self.nodes.remove(&*node.name).is_some(),
+            Ok(None) => return self.nodes.remove(&*node.name).is_some(),
         };
         let since = node.created.and_then(|at| AnnouncedSince::about(at.get()));
         let known = KnownNode { packed: PackedNode::of(node), list: self.list, subnet, since };
@@ -303,7 +289,7 @@ impl NodeTable {
             None => {
                 let mut attrs = attrs(&node.annotations).ok()?;
                 attrs.machine = node.machine;
-                if self.named {
+                if self.own.name.is_empty() {
                     Overwrites::read(&node.annotations).unwrap_or_default().apply(&mut attrs);
                 }
                 attrs
@@ -311,8 +297,7 @@ impl NodeTable {
         };
         let mut lease = in_families(Lease { subnet, attrs }, self.families)?;
         // This node's own announcement has no name.
-        let own = self.announced(name).is_some();
-        lease.attrs.owner = (self.named || !own).then(|| name.into());
+        lease.attrs.owner = self.announced(name).is_none().then(|| name.into());
         Some(lease)
     }
 

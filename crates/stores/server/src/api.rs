@@ -106,21 +106,23 @@ impl Api {
                 let text = self.read(request).await?;
                 let judged = flannel_backend::judge_config_to_write(&text, self.service.subnets());
                 let judged = judged.map_err(Refusal::from)?;
-                self.done(&name, LeaseRequest::SetConfig { text, force: query.force }).await?;
+                let request = LeaseRequest::SetConfig { text, force: query.force };
+                self.service.new_network(&name)?.ask(request).await?;
                 Ok(remarked(&name, &judged))
             }
             (Route::Config(name), Method::DELETE) => {
                 self.done(&name, LeaseRequest::RemoveNetwork { force: query.force }).await
             }
             (Route::Node(name), Method::GET) => {
-                let PublicAddresses { v4, v6 } = self.service.public_addresses(&name, &who).await?;
+                let PublicAddresses { v4, v6 } =
+                    self.service.network(&name)?.public_addresses(&who).await?;
                 let name = who.name.as_deref().map(str::to_owned);
                 let node = WireNode { name, subnets: self.service.subnets(), v4, v6 };
                 Ok(answer::json(node.to_json()))
             }
             (Route::Node(name), Method::PUT) => {
                 let how = wire::read_node_network(&self.read(request).await?).map_err(wrong)?;
-                self.service.report(&name, &who, &how).await?;
+                self.service.network(&name)?.report(&who, &how).await?;
                 Ok(answer::text(""))
             }
             (Route::Leases(name), Method::GET) => {
@@ -158,10 +160,10 @@ impl Api {
                 } else {
                     AnswerStyle::Stream
                 };
-                let requests = gets_requests.then(|| self.service.requests(&name)).transpose()?;
-                let requests = requests.map(|requests| requests.standing);
+                let requests = gets_requests.then(|| self.service.network(&name)).transpose()?;
+                let requests = requests.map(|network| network.requests().standing);
                 let findings = match query.findings {
-                    true => self.service.findings(&name)?,
+                    true => self.service.network(&name)?.findings(),
                     false => None,
                 };
                 let events = Events {
@@ -192,17 +194,17 @@ impl Api {
                 if placed.id != id {
                     return Err(Fault::bad("the request's Id is not the one of the path"));
                 }
-                self.service.requests(&name)?.store.place(&placed).await?;
+                self.service.network(&name)?.requests().store.place(&placed).await?;
                 Ok(answer::text(""))
             }
             (Route::Request(name, id), Method::DELETE) => {
                 self.watch_log(&name)?;
-                self.service.requests(&name)?.store.withdraw(&id).await?;
+                self.service.network(&name)?.requests().store.withdraw(&id).await?;
                 Ok(answer::text(""))
             }
             (Route::Answers(name, id), Method::GET) => {
                 self.watch_log(&name)?;
-                let answers = self.service.requests(&name)?.store.answers(&id).await?;
+                let answers = self.service.network(&name)?.requests().store.answers(&id).await?;
                 Ok(answer::json(NodeAnswer::list_to_json(&answers)))
             }
             (Route::Answer(name, id, node), Method::PUT) => {
@@ -232,7 +234,7 @@ impl Api {
         }
         let body = read_answer_body(&self.read(request).await?).map_err(wrong)?;
         let not_asked = || Fault::not_found("nobody asks that of this node, or no longer");
-        let requests = self.service.requests(name)?;
+        let requests = self.service.network(name)?.requests();
         let stands = |request: &NodeRequest| request.id == *id && request.concerns(&node);
         if !requests.standing.borrow().iter().any(stands) {
             return Err(not_asked());
@@ -365,7 +367,7 @@ impl Api {
     }
 
     async fn lease(&self, name: &NetworkName, request: LeaseRequest) -> ApiResult {
-        match self.service.ask(name, request).await? {
+        match self.service.network(name)?.ask(request).await? {
             Reply::Lease(subnet, entry) => {
                 let now = self.service.now();
                 let left = |end: u64| Duration::from_millis(end.saturating_sub(now));
@@ -377,7 +379,7 @@ impl Api {
     }
 
     async fn done(&self, name: &NetworkName, request: LeaseRequest) -> ApiResult {
-        self.service.ask(name, request).await?;
+        self.service.network(name)?.ask(request).await?;
         Ok(answer::text(""))
     }
 

@@ -97,9 +97,6 @@ impl Lines {
     /// The next piece of a line, or an empty line when nothing has happened for long. `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         let Self { events, changes, pending, rest } = self;
-        if let Some(piece) = rest.next() {
-            return Some(piece);
-        }
         let silence = events.idle_timeout.unwrap_or(HEARTBEAT_INTERVAL);
         let news = async {
             loop {
@@ -120,6 +117,7 @@ impl Lines {
         *rest = tokio::select! {
             biased;
             () = revocation(&mut events.revoked) => return None,
+            Some(piece) = std::future::ready(rest.next()) => return Some(piece),
             Some(now) = changed(&mut events.requests) => {
                 RemainingBytes::new(requests_json(&now).into(), None)
             }

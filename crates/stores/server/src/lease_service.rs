@@ -12,7 +12,6 @@ use crate::lease_state::{Reply, Request, Who};
 use crate::metrics::LogFigures;
 use crate::watch_log::WatchLogs;
 
-#[async_trait]
 pub trait LeaseService: Send + Sync {
     fn watch_logs(&self) -> &Arc<WatchLogs>;
 
@@ -29,37 +28,36 @@ pub trait LeaseService: Send + Sync {
         SubnetOrigin::Pool
     }
 
+    fn network(&self, name: &NetworkName) -> Result<Arc<dyn ServedNetwork>, AskError>;
+
+    /// A network that may be about to get its first config.
+    fn new_network(&self, name: &NetworkName) -> Result<Arc<dyn ServedNetwork>, AskError> {
+        self.network(name)
+    }
+}
+
+/// One network, as the server's clients see it.
+#[async_trait]
+pub trait ServedNetwork: Send + Sync {
+    /// Carries out a request. Its result is durable when this returns.
+    async fn ask(&self, request: Request) -> Result<Reply, AskError>;
+
     /// Addresses at which an operator wants this client to be known to others.
-    async fn public_addresses(
-        &self,
-        _network: &NetworkName,
-        _who: &Who,
-    ) -> Result<PublicAddresses, AskError> {
+    async fn public_addresses(&self, _who: &Who) -> Result<PublicAddresses, AskError> {
         Ok(PublicAddresses::default())
     }
 
     /// Records whether this client's network works.
-    async fn report(
-        &self,
-        _network: &NetworkName,
-        _who: &Who,
-        _how: &NodeNetwork,
-    ) -> Result<(), AskError> {
+    async fn report(&self, _who: &Who, _network: &NodeNetwork) -> Result<(), AskError> {
         Ok(())
     }
 
-    /// Carries out a request. Its result is durable when this returns.
-    async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError>;
-
-    /// Requests of operators to nodes of a network.
-    fn requests(&self, network: &NetworkName) -> Result<NetworkRequests, AskError>;
+    /// Requests of operators to its nodes.
+    fn requests(&self) -> NetworkRequests;
 
     /// Nodes that get no packets, where a store behind the server assigns subnets.
-    fn findings(
-        &self,
-        _network: &NetworkName,
-    ) -> Result<Option<watch::Receiver<StoreFindings>>, AskError> {
-        Ok(None)
+    fn findings(&self) -> Option<watch::Receiver<StoreFindings>> {
+        None
     }
 }
 
@@ -78,7 +76,6 @@ impl NetworkRequests {
     }
 }
 
-#[async_trait]
 impl LeaseService for Embedded {
     fn watch_logs(&self) -> &Arc<WatchLogs> {
         Self::watch_logs(self)
@@ -92,11 +89,23 @@ impl LeaseService for Embedded {
         Some(&self.log_figures)
     }
 
-    async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {
-        Self::ask(self, network, request).await
+    fn network(&self, name: &NetworkName) -> Result<Arc<dyn ServedNetwork>, AskError> {
+        Ok(Arc::new(EmbeddedNetwork { embedded: self.clone(), name: name.clone() }))
+    }
+}
+
+struct EmbeddedNetwork {
+    embedded: Embedded,
+    name: NetworkName,
+}
+
+#[async_trait]
+impl ServedNetwork for EmbeddedNetwork {
+    async fn ask(&self, request: Request) -> Result<Reply, AskError> {
+        self.embedded.ask(&self.name, request).await
     }
 
-    fn requests(&self, network: &NetworkName) -> Result<NetworkRequests, AskError> {
-        Ok(NetworkRequests::new(Arc::new(self.requests.of(network))))
+    fn requests(&self) -> NetworkRequests {
+        NetworkRequests::new(Arc::new(self.embedded.requests.of(&self.name)))
     }
 }

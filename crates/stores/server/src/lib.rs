@@ -28,7 +28,7 @@ pub mod watch_log;
 
 pub use api::Api;
 pub use embedded::{Embedded, EmbeddedStore};
-pub use lease_service::{LeaseService, NetworkRequests};
+pub use lease_service::{LeaseService, NetworkRequests, ServedNetwork};
 pub use limits::Limits;
 pub use metrics::LogFigures;
 pub use serve::{BindError, Options, Server};

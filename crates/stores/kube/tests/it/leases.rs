@@ -1,14 +1,14 @@
 //! From a Node to a lease.
 
 use flannel_kube::annotations::Key;
-use flannel_kube::lease::{NodeLease, Overwrites, in_families, lease_of, subnet};
+use flannel_kube::lease::{Overwrites, in_families, lease_of, subnet};
 use flannel_lease::Lease;
 
 use crate::support::{DUAL, V4, V6, annotate, dual, node};
 
 fn member(node: &flannel_kube::node::NodeView<'_>) -> Lease {
     match lease_of(node) {
-        NodeLease::Lease(lease) => lease,
+        Ok(Some(lease)) => lease,
         other => panic!("{other:?}"),
     }
 }
@@ -17,10 +17,10 @@ fn member(node: &flannel_kube::node::NodeView<'_>) -> Lease {
 fn a_node_is_flannels_only_when_it_says_exactly_true() {
     for value in ["", "True", "false", "1", "true "] {
         let other = annotate(dual("a", 1), &[(Key::SubnetManager, value)]);
-        assert_eq!(lease_of(&other), NodeLease::NotOurs, "{value:?}");
+        assert_eq!(lease_of(&other), Ok(None), "{value:?}");
     }
-    assert_eq!(lease_of(&node("a", &["10.244.1.0/24"])), NodeLease::NotOurs);
-    assert!(matches!(lease_of(&dual("a", 1)), NodeLease::Lease(_)));
+    assert_eq!(lease_of(&node("a", &["10.244.1.0/24"])), Ok(None));
+    assert!(matches!(lease_of(&dual("a", 1)), Ok(Some(_))));
 }
 
 #[test]
@@ -90,9 +90,9 @@ fn a_node_with_one_address_has_it_in_every_network_for_packets_of_both_families(
 #[test]
 fn what_cannot_be_read_of_a_node_is_said() {
     let broken = annotate(dual("a", 1), &[(Key::BackendData, "{")]);
-    assert!(matches!(lease_of(&broken), NodeLease::Unusable(why) if why.contains("backend-data")));
+    assert!(matches!(lease_of(&broken), Err(why) if why.contains("backend-data")));
     let nowhere = annotate(node("a", &[]), &[(Key::SubnetManager, "true")]);
-    assert!(matches!(lease_of(&nowhere), NodeLease::Unusable(why) if why.contains("podCIDR")));
+    assert!(matches!(lease_of(&nowhere), Err(why) if why.contains("podCIDR")));
     let large = format!("\"{}\"", "ü".repeat(100_000));
     for (key, text, said) in [
         (Key::BackendData, large.as_str(), "more than 8192 bytes"),
@@ -102,11 +102,11 @@ fn what_cannot_be_read_of_a_node_is_said() {
         let node = annotate(dual("a", 1), &[(key, text)]);
         let kept = node.annotations.get(key).map_or(0, str::len);
         assert!(kept < 9_000, "{kept} bytes of it are kept");
-        let NodeLease::Unusable(why) = lease_of(&node) else { panic!("{key:?}") };
+        let Err(why) = lease_of(&node) else { panic!("{key:?}") };
         assert!(why.contains(said) && why.len() < 300, "{why}");
     }
     let zero = annotate(dual("a", 1), &[(Key::PublicIp, "0.0.0.0"), (Key::PublicIpv6, "")]);
-    assert!(matches!(lease_of(&zero), NodeLease::Unusable(why) if why.contains("0.0.0.0")));
+    assert!(matches!(lease_of(&zero), Err(why) if why.contains("0.0.0.0")));
     // As the Go flannel writes it for backends that have none, and for an extension without a command.
     for none in ["null", ""] {
         let lease = member(&annotate(dual("a", 1), &[(Key::BackendData, none)]));

@@ -9,13 +9,12 @@ use flannel_lease::{
 };
 use flannel_store::prelude::*;
 use flannel_store::{
-    Cursor, EtcdOptions, EtcdStore, Held, KeptLease, Millis, Refusal, RequestStore, StoreError,
-    StoreEvent, StoredLease,
+    Cursor, EtcdOptions, EtcdStore, Held, KeptLease, Millis, Refusal, StoreError, StoredLease,
 };
-use tokio::sync::mpsc;
 
-use super::{Network, View};
+use super::{OpenedNetwork, View};
 use crate::embedded::AskError;
+use crate::lease_service::{NetworkRequests, ServedNetwork};
 use crate::lease_state::{MIN_LIFE_AFTER_START, Reply, Request, Who, check_size};
 
 pub(super) struct EtcdNetworks {
@@ -30,9 +29,12 @@ impl EtcdNetworks {
         Ok(Self { options, store })
     }
 
-    pub(super) fn open(&self, name: &NetworkName, view: View) -> Result<EtcdNetwork, AskError> {
+    pub(super) fn open(&self, name: &NetworkName, view: View) -> Result<OpenedNetwork, AskError> {
         let store = open(&self.options, name).map_err(|e| AskError::ReadOnly(e.to_string()))?;
-        Ok(EtcdNetwork { store: Arc::new(store), view })
+        let store = Arc::new(store);
+        let events = store.watch(Cursor::BEGINNING);
+        let requests = NetworkRequests::new(store.clone());
+        Ok((Arc::new(EtcdNetwork { store, view, requests }), events))
     }
 
     pub(super) async fn names(&self) -> Result<Vec<NetworkName>, StoreError> {
@@ -45,17 +47,14 @@ fn open(options: &EtcdOptions, network: &NetworkName) -> Result<EtcdStore, Store
     EtcdStore::new(&options.clone().of_network(network), None, fastrand::u64(..))
 }
 
-pub(super) struct EtcdNetwork {
+struct EtcdNetwork {
     store: Arc<EtcdStore>,
     view: View,
+    requests: NetworkRequests,
 }
 
 #[async_trait]
-impl Network for EtcdNetwork {
-    fn watch(&self) -> mpsc::Receiver<StoreEvent> {
-        self.store.watch(Cursor::BEGINNING)
-    }
-
+impl ServedNetwork for EtcdNetwork {
     async fn ask(&self, request: Request) -> Result<Reply, AskError> {
         match request {
             Request::Acquire { attrs, previous, who } => self.acquire(attrs, previous, &who).await,
@@ -103,8 +102,8 @@ impl Network for EtcdNetwork {
         }
     }
 
-    fn requests(&self) -> Arc<dyn RequestStore> {
-        self.store.clone()
+    fn requests(&self) -> NetworkRequests {
+        self.requests.clone()
     }
 }
 

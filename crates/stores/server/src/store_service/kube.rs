@@ -8,29 +8,34 @@ use async_trait::async_trait;
 use flannel_kube::KubeNodes;
 use flannel_lease::{Expiry, KnownBy, LeaseAttrs, Subnet, Version};
 use flannel_store::{
-    Cursor, Held, KeptLease, NodeNetwork, PublicAddresses, Refusal, RequestStore, StoreEvent,
-    StoreFindings,
+    Cursor, Held, KeptLease, NodeNetwork, PublicAddresses, Refusal, StoreFindings,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use super::{Network, View};
+use super::{OpenedNetwork, View};
 use crate::embedded::AskError;
+use crate::lease_service::{NetworkRequests, ServedNetwork};
 use crate::lease_state::{Reply, Request, Who};
 
 /// Life of a lease here. A node renews in half this time, which corrects what somebody has changed in its Node.
 const ANNOUNCE_TTL: Duration = Duration::from_secs(2 * 3_600);
 
 pub(super) struct ServedNodes {
-    pub(super) nodes: Arc<KubeNodes>,
-    pub(super) view: View,
+    nodes: Arc<KubeNodes>,
+    view: View,
+    requests: NetworkRequests,
+}
+
+impl ServedNodes {
+    pub(super) fn open(nodes: &Arc<KubeNodes>, view: View) -> OpenedNetwork {
+        let (nodes, events) = (nodes.clone(), nodes.watch(&Cursor::BEGINNING));
+        let requests = NetworkRequests::new(nodes.requests());
+        (Arc::new(Self { nodes, view, requests }), events)
+    }
 }
 
 #[async_trait]
-impl Network for ServedNodes {
-    fn watch(&self) -> mpsc::Receiver<StoreEvent> {
-        self.nodes.watch(&Cursor::BEGINNING)
-    }
-
+impl ServedNetwork for ServedNodes {
     async fn ask(&self, request: Request) -> Result<Reply, AskError> {
         let instead = |what: &str| Err(Refusal::KubernetesOwns(what.to_owned()).into());
         match request {
@@ -70,8 +75,8 @@ impl Network for ServedNodes {
         reported.map_err(|error| self.view.ask_error(error, None))
     }
 
-    fn requests(&self) -> Arc<dyn RequestStore> {
-        self.nodes.requests()
+    fn requests(&self) -> NetworkRequests {
+        self.requests.clone()
     }
 
     fn findings(&self) -> Option<watch::Receiver<StoreFindings>> {

@@ -11,25 +11,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use async_trait::async_trait;
 use flannel_common::Task;
 use flannel_kube::KubeNodes;
 use flannel_lease::{
     KnownBy, LEASE_TTL, LeaseAttrs, NetworkConfig, NetworkName, Subnet, SubnetOrigin,
 };
 use flannel_store::{
-    EtcdOptions, Held, KeptLease, Millis, NodeNetwork, PublicAddresses, Refusal, RequestStore,
-    StoreError, StoreEvent, StoreFindings, StoredLease, split_owner,
+    EtcdOptions, Held, KeptLease, Millis, Refusal, StoreError, StoreEvent, StoredLease, split_owner,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use self::etcd::EtcdNetworks;
 use self::follower::Follower;
 use self::kube::ServedNodes;
 use crate::clock::{self, Clock};
 use crate::embedded::AskError;
-use crate::lease_service::{LeaseService, NetworkRequests};
-use crate::lease_state::{Reply, Request, Who, check_size};
+use crate::lease_service::{LeaseService, ServedNetwork};
+use crate::lease_state::{Reply, Who, check_size};
 use crate::watch_log::{WatchLog, WatchLogs};
 
 /// Interval at which networks that others have made are listed.
@@ -37,6 +35,9 @@ const NETWORK_LIST_INTERVAL: Duration = Duration::from_secs(15);
 /// Pause before the next list when one has failed.
 const NETWORK_LIST_RETRY: Duration = Duration::from_secs(1);
 const LEASE_TTL_MILLIS: Millis = LEASE_TTL.as_millis() as Millis;
+
+/// A network, and its events, beginning with a snapshot.
+type OpenedNetwork = (Arc<dyn ServedNetwork>, mpsc::Receiver<StoreEvent>);
 
 /// The store that networks are in.
 enum NetworkStore {
@@ -62,12 +63,10 @@ impl NetworkStore {
     }
 
     /// Opens a network, whether it has a config yet or not.
-    fn open(&self, name: &NetworkName, view: View) -> Result<Arc<dyn Network>, AskError> {
+    fn open(&self, name: &NetworkName, view: View) -> Result<OpenedNetwork, AskError> {
         match self {
-            Self::Etcd(networks) => Ok(Arc::new(networks.open(name, view)?)),
-            Self::Kubernetes(nodes) if name.is_default() => {
-                Ok(Arc::new(ServedNodes { nodes: nodes.clone(), view }))
-            }
+            Self::Etcd(networks) => networks.open(name, view),
+            Self::Kubernetes(nodes) if name.is_default() => Ok(ServedNodes::open(nodes, view)),
             Self::Kubernetes(_) => Err(Refusal::NoNetwork(name.clone()).into()),
         }
     }
@@ -78,31 +77,6 @@ impl NetworkStore {
             Self::Etcd(networks) => networks.names().await,
             Self::Kubernetes(_) => Ok(Vec::new()),
         }
-    }
-}
-
-/// One network of a store.
-#[async_trait]
-trait Network: Send + Sync {
-    /// Events, beginning with a snapshot.
-    fn watch(&self) -> mpsc::Receiver<StoreEvent>;
-
-    async fn ask(&self, request: Request) -> Result<Reply, AskError>;
-
-    async fn public_addresses(&self, _who: &Who) -> Result<PublicAddresses, AskError> {
-        Ok(PublicAddresses::default())
-    }
-
-    async fn report(&self, _who: &Who, _network: &NodeNetwork) -> Result<(), AskError> {
-        Ok(())
-    }
-
-    /// Requests of operators to its nodes.
-    fn requests(&self) -> Arc<dyn RequestStore>;
-
-    /// Nodes that get no packets.
-    fn findings(&self) -> Option<watch::Receiver<StoreFindings>> {
-        None
     }
 }
 
@@ -204,9 +178,8 @@ impl View {
 
 /// A network that is followed.
 struct FollowedNetwork {
-    network: Arc<dyn Network>,
+    network: Arc<dyn ServedNetwork>,
     _follower: Task,
-    requests: NetworkRequests,
 }
 
 pub struct StoreService {
@@ -218,7 +191,7 @@ struct Shared {
     networks: NetworkStore,
     watch_logs: Arc<WatchLogs>,
     clock: Clock,
-    followed: Mutex<BTreeMap<NetworkName, Arc<FollowedNetwork>>>,
+    followed: Mutex<BTreeMap<NetworkName, FollowedNetwork>>,
 }
 
 impl StoreService {
@@ -270,19 +243,13 @@ impl StoreService {
         });
         Self { shared, _network_list: network_list }
     }
-
-    /// A network that is followed already.
-    fn network(&self, name: &NetworkName) -> Result<Arc<FollowedNetwork>, AskError> {
-        let followed = self.shared.followed.lock().get(name).cloned();
-        followed.ok_or_else(|| Refusal::NoNetwork(name.clone()).into())
-    }
 }
 
 impl Shared {
     /// Follows a network from its first use on.
-    fn network(&self, name: &NetworkName) -> Result<Arc<FollowedNetwork>, AskError> {
+    fn network(&self, name: &NetworkName) -> Result<Arc<dyn ServedNetwork>, AskError> {
         if let Some(followed) = self.followed.lock().get(name) {
-            return Ok(followed.clone());
+            return Ok(followed.network.clone());
         }
         let view = View {
             name: name.clone(),
@@ -290,16 +257,15 @@ impl Shared {
             clock: self.clock,
             subnets: self.networks.subnets(),
         };
-        let network = self.networks.open(name, view.clone())?;
+        let (network, events) = self.networks.open(name, view.clone())?;
         let follower = Follower::new(view, self.watch_logs.clone(), self.networks.name());
-        let follower = Task::spawn("watch of a network", follower.run(network.watch()));
-        let requests = NetworkRequests::new(network.requests());
-        let followed = Arc::new(FollowedNetwork { network, _follower: follower, requests });
-        Ok(self.followed.lock().entry(name.clone()).or_insert(followed).clone())
+        let follower = Task::spawn("watch of a network", follower.run(events));
+        let followed = FollowedNetwork { network, _follower: follower };
+        let mut all = self.followed.lock();
+        Ok(all.entry(name.clone()).or_insert(followed).network.clone())
     }
 }
 
-#[async_trait]
 impl LeaseService for StoreService {
     fn watch_logs(&self) -> &Arc<WatchLogs> {
         &self.shared.watch_logs
@@ -313,39 +279,12 @@ impl LeaseService for StoreService {
         self.shared.networks.subnets()
     }
 
-    async fn ask(&self, network: &NetworkName, request: Request) -> Result<Reply, AskError> {
-        let followed = match request {
-            Request::SetConfig { .. } => self.shared.network(network)?,
-            _ => self.network(network)?,
-        };
-        followed.network.ask(request).await
+    fn network(&self, name: &NetworkName) -> Result<Arc<dyn ServedNetwork>, AskError> {
+        let followed = self.shared.followed.lock().get(name).map(|it| it.network.clone());
+        followed.ok_or_else(|| Refusal::NoNetwork(name.clone()).into())
     }
 
-    async fn public_addresses(
-        &self,
-        network: &NetworkName,
-        who: &Who,
-    ) -> Result<PublicAddresses, AskError> {
-        self.network(network)?.network.public_addresses(who).await
-    }
-
-    async fn report(
-        &self,
-        network: &NetworkName,
-        who: &Who,
-        how: &NodeNetwork,
-    ) -> Result<(), AskError> {
-        self.network(network)?.network.report(who, how).await
-    }
-
-    fn requests(&self, network: &NetworkName) -> Result<NetworkRequests, AskError> {
-        Ok(self.network(network)?.requests.clone())
-    }
-
-    fn findings(
-        &self,
-        network: &NetworkName,
-    ) -> Result<Option<watch::Receiver<StoreFindings>>, AskError> {
-        Ok(self.network(network)?.network.findings())
+    fn new_network(&self, name: &NetworkName) -> Result<Arc<dyn ServedNetwork>, AskError> {
+        self.shared.network(name)
     }
 }

@@ -270,7 +270,7 @@ impl ListedLease {
     }
 
     pub(super) fn version(&self) -> Version {
-        self.kv.version_of_lease()
+        Version::new(self.kv.mod_revision.unsigned_abs())
     }
 
     pub(super) fn stored(self) -> Option<StoredLease> {
@@ -281,12 +281,5 @@ impl ListedLease {
             since: self.since,
             reserved,
         })
-    }
-}
-
-impl KeyValue {
-    /// The key's modification revision as a version.
-    pub(super) fn version_of_lease(&self) -> Version {
-        Version::new(self.mod_revision.unsigned_abs())
     }
 }

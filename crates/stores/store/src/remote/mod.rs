@@ -16,6 +16,7 @@ use std::time::SystemTime;
 
 use ::http::{Method, StatusCode};
 use async_trait::async_trait;
+use flannel_https::escape;
 use flannel_lease::{Claimant, Expiry, LeaseAttrs, NetworkConfig, Subnet, SubnetOrigin};
 use tokio::sync::mpsc;
 
@@ -310,12 +311,4 @@ fn refused(attempted: &str, answer: Answer, own: Option<Subnet>) -> StoreError {
         }
         _ => StoreError::Refused { attempted, endpoint, reason },
     }
-}
-
-/// Escapes text for a query.
-fn escape(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
-    text.chars()
-        .map(|c| if plain(c) { c.to_string() } else { format!("%{:02X}", c as u32) })
-        .collect()
 }

@@ -4,9 +4,10 @@ use std::time::SystemTime;
 
 use ::http::{Method, StatusCode};
 use async_trait::async_trait;
+use flannel_https::escape;
 use flannel_lease::{Expiry, LeaseAttrs, Subnet};
 
-use super::{RemoteStore, escape, refused, snapshot};
+use super::{RemoteStore, refused, snapshot};
 use crate::wire::{self, WireReservation};
 use crate::{
     Held, KeptLease, OperatorStore, PoolChange, Snapshot, StoreError, SubnetPool, split_owner,

@@ -4,7 +4,7 @@
 //! Whatever is asked: never an answer that blames the server, what is refused changes nothing, what is
 //! stored nodes can use, and what the server says its client can read.
 
-use flannel_server::{LeaseService, NetworkRequests};
+use flannel_server::{LeaseService, NetworkRequests, ServedNetwork};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ pub(crate) fn run(input: &[u8]) {
     RUNTIME.block_on(async {
         let service = Arc::new(Memory::new());
         let config = Asked::SetConfig { text: CONFIG.to_owned(), force: false };
-        service.ask(&NetworkName::default(), config).await.expect("a config that works");
+        let network = service.network(&NetworkName::default()).expect("a network");
+        network.ask(config).await.expect("a config that works");
         let limits = Limits { max_poll: Duration::ZERO, ..Limits::default() };
         let api = Api::new(service.clone(), limits);
         for text in input.split("\n---\n").take(REQUESTS) {
@@ -145,8 +146,9 @@ fn understood(method: &str, path: &str, body: &str) {
 type State = (NetworkName, WatchSnapshot);
 
 /// A lease state in memory: as the embedded one, without its disk.
+#[derive(Clone)]
 struct Memory {
-    lease_state: Mutex<(LeaseState, fastrand::Rng)>,
+    lease_state: Arc<Mutex<(LeaseState, fastrand::Rng)>>,
     watch_logs: Arc<WatchLogs>,
     requests: RequestsByNetwork,
 }
@@ -157,7 +159,7 @@ impl Memory {
         lease_state.apply(&lease_state.start(1, NOW));
         let watch_logs = Arc::new(WatchLogs::default());
         watch_logs.reset(&lease_state, lease_state.revision(), [].iter());
-        let lease_state = Mutex::new((lease_state, fastrand::Rng::with_seed(1)));
+        let lease_state = Arc::new(Mutex::new((lease_state, fastrand::Rng::with_seed(1))));
         Self { lease_state, watch_logs, requests: RequestsByNetwork::default() }
     }
 
@@ -168,7 +170,6 @@ impl Memory {
     }
 }
 
-#[async_trait]
 impl LeaseService for Memory {
     fn watch_logs(&self) -> &Arc<WatchLogs> {
         &self.watch_logs
@@ -178,18 +179,28 @@ impl LeaseService for Memory {
         NOW
     }
 
-    async fn ask(&self, network: &NetworkName, request: Asked) -> Result<Reply, AskError> {
-        let mut lease_state = self.lease_state.lock().unwrap_or_else(PoisonError::into_inner);
+    fn network(&self, name: &NetworkName) -> Result<Arc<dyn ServedNetwork>, AskError> {
+        Ok(Arc::new(MemoryNetwork(self.clone(), name.clone())))
+    }
+}
+
+struct MemoryNetwork(Memory, NetworkName);
+
+#[async_trait]
+impl ServedNetwork for MemoryNetwork {
+    async fn ask(&self, request: Asked) -> Result<Reply, AskError> {
+        let Self(memory, network) = self;
+        let mut lease_state = memory.lease_state.lock().unwrap_or_else(PoisonError::into_inner);
         let (lease_state, rng) = &mut *lease_state;
         let (reply, commit) = lease_state.decide(network, &request, NOW, rng)?;
         if let Some(commit) = commit {
             lease_state.apply(&commit);
-            self.watch_logs.publish(&commit);
+            memory.watch_logs.publish(&commit);
         }
         Ok(reply)
     }
 
-    fn requests(&self, network: &NetworkName) -> Result<NetworkRequests, AskError> {
-        Ok(NetworkRequests::new(Arc::new(self.requests.of(network))))
+    fn requests(&self) -> NetworkRequests {
+        NetworkRequests::new(Arc::new(self.0.requests.of(&self.1)))
     }
 }
