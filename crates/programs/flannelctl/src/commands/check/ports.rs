@@ -286,7 +286,10 @@ mod tests {
         );
         let cause = |outcome| one(Some(outcome), None, false).remove(0).cause;
         assert!(cause(AskOutcome::Refused).contains("says that nobody listens there"));
-        assert!(cause(AskOutcome::Silent).starts_with("no reason was seen from here"), "nor claimed");
+        assert!(
+            cause(AskOutcome::Silent).starts_with("no reason was seen from here"),
+            "nor claimed"
+        );
     }
 
     #[test]
