@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flannel_common::{Backoff, Task, block};
+use flannel_common::{Backoff, Task};
 use flannel_lease::{NetworkName, Subnet};
 use flannel_probe::Prober;
 use flannel_probe::marked::{self, Devices};
