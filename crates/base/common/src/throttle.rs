@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// # use flannel_common::Throttle;
 /// let mut lost = Throttle::new(Duration::from_secs(60));
 /// if let Some(suppressed) = lost.pass(Instant::now()) {
-///     tracing::warn!(suppressed, "the store does not answer");
+///     eprintln!("the store does not answer ({suppressed} more such lines)");
 /// }
 /// ```
 #[derive(Clone, Debug)]
