@@ -199,7 +199,7 @@ impl Faults {
                 host.kernel.torn_dumps.set(self.rng.u32(..4));
                 host.kernel.vandalize(&mut self.rng);
             }
-            15 if self.network == NARROW => self.widen(cluster, invariants).await,
+            15 if self.network == NARROW => self.widen(cluster).await,
             16 => self.release(cluster, invariants, node).await,
             17 => self.admit_stranger(cluster).await,
             18 if cluster.runs(node) => {
@@ -227,7 +227,7 @@ impl Faults {
         cluster.network.address_gone(node);
     }
 
-    async fn widen(&mut self, cluster: &Cluster, invariants: &mut Invariants) {
+    async fn widen(&mut self, cluster: &Cluster) {
         let before = std::mem::replace(&mut self.network, WIDE);
         let text = self.config();
         note(format_args!("the operator writes the config {text}"));
@@ -239,7 +239,6 @@ impl Faults {
                 self.network = before;
             }
         }
-        let _ = invariants;
     }
 
     /// A node that is none of ours comes for a while.

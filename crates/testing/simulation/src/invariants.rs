@@ -136,9 +136,14 @@ impl Invariants {
             let there = flannel_routes(&host.kernel.state.borrow());
             for route in removed {
                 let is_back = there.iter().any(|it| it.dst == route.dst);
+                // One that leads where the peer was before may go.
+                let leads_to = |peer: usize| {
+                    let ip = IpAddr::V4(cluster.hosts[peer].ip.get());
+                    route.via == Some(ip) || route.via == Some(route.dst.network())
+                };
                 let holder = cluster.nodes().find(|peer| {
                     let subnet = cluster.subnet_of(*peer).and_then(|subnet| subnet.v4());
-                    *peer != number && subnet.map(IpNet::V4) == Some(route.dst)
+                    *peer != number && subnet.map(IpNet::V4) == Some(route.dst) && leads_to(*peer)
                 });
                 let Some(holder) = holder.filter(|_| !is_back) else { continue };
                 let stored = cluster.stored().is_none_or(|stored| {

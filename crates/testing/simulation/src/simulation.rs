@@ -44,7 +44,7 @@ pub struct Outcome {
     pub kernel_writes: u64,
 }
 
-/// The first configs of a network, and what they may be changed to.
+/// Pause between two looks at everything.
 const STEP: Duration = Duration::from_millis(500);
 /// Longer than the pause between two comparisons of a whole kernel, and than any pause between tries.
 const QUIET: Duration = Duration::from_secs(240);
