@@ -32,3 +32,14 @@ targets! {
     wire: 40_000,
     wireguard_messages: 200,
 }
+
+/// What a document of several packets consists of: the first byte of a part says what it is, the next two how long.
+fn parts(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
+    let mut parts = Vec::new();
+    while let [kind, high, low, rest @ ..] = bytes {
+        let len = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
+        parts.push((*kind, &rest[..len]));
+        bytes = &rest[len..];
+    }
+    parts
+}

@@ -3,19 +3,10 @@
 use flannel_connectivity::PORT;
 use flannel_connectivity::testing::AskingPod;
 
+use super::parts;
+
 /// More packets than follow from one, ever.
 const MOST_ANSWERS: usize = 8;
-
-/// The first byte of a part says what it is, the next two how long.
-fn parts(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
-    let mut parts = Vec::new();
-    while let [kind, high, low, rest @ ..] = bytes {
-        let len = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
-        parts.push((*kind, &rest[..len]));
-        bytes = &rest[len..];
-    }
-    parts
-}
 
 pub(crate) fn run(bytes: &[u8]) {
     let (mut one, mut two) = AskingPod::pair();

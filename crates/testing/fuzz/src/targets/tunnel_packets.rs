@@ -3,16 +3,7 @@
 use flannel_entries::tunnel::{OwnAddresses, Peer};
 use flannel_tunnel::testing::Pipeline;
 
-/// The first byte of a part says what it is, the next two how long.
-fn parts(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
-    let mut parts = Vec::new();
-    while let [kind, high, low, rest @ ..] = bytes {
-        let len = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
-        parts.push((*kind, &rest[..len]));
-        bytes = &rest[len..];
-    }
-    parts
-}
+use super::parts;
 
 pub(crate) fn run(bytes: &[u8]) {
     let own = OwnAddresses { v4: Some([10, 244, 1, 0].into()), v6: "fd00:1::".parse().ok() };
