@@ -156,7 +156,8 @@ mod tests {
     #[test]
     fn every_key_is_found_by_its_name_and_no_other_name_is_one() {
         let prefix = AnnotationPrefix::parse("example.com/net").expect("a prefix");
-        for key in Key::all() {
+        for (place, key) in Key::all().enumerate() {
+            assert_eq!(key as usize, place, "{key:?} stands elsewhere in the table");
             assert_eq!(prefix.key(&prefix.name(key)), Some(key));
         }
         for name in ["example.com/net-", "example.com/public-ip", "public-ip", "example.com/net-x"]

@@ -109,6 +109,7 @@ impl Embedded {
             clock,
             rng,
             waiting: Vec::new(),
+            asked_at: Instant::now(),
             noted_at: Instant::now(),
             failing: false,
             figures: log_figures.clone(),

@@ -43,6 +43,8 @@ pub(super) struct Writer {
     pub(super) rng: fastrand::Rng,
     /// Requests that the next sync will cover.
     pub(super) waiting: Vec<Job>,
+    /// When the last request came.
+    pub(super) asked_at: Instant,
     /// When the acknowledged revision was last noted.
     pub(super) noted_at: Instant,
     /// Whether the last write failed.
@@ -56,6 +58,7 @@ impl Work for Writer {
     type Command = Job;
 
     fn carry_out(&mut self, job: Job) {
+        self.asked_at = Instant::now();
         self.waiting.push(job);
         if self.waiting.len() >= MAX_GROUP {
             self.tick();
@@ -63,8 +66,9 @@ impl Work for Writer {
     }
 
     fn tick(&mut self) {
-        let is_due =
-            self.waiting.is_empty() || self.noted_at.elapsed() >= ACKNOWLEDGE_NOTE_INTERVAL;
+        // A tick without a request is no pause yet: a worker is also woken by one that it has carried out already.
+        let is_due = self.asked_at.elapsed() >= ACKNOWLEDGE_NOTE_DELAY
+            || self.noted_at.elapsed() >= ACKNOWLEDGE_NOTE_INTERVAL;
         if is_due && self.is_unnoted() {
             self.note_acknowledged();
             self.noted_at = Instant::now();
@@ -83,7 +87,10 @@ impl Work for Writer {
 /// Nobody is left who could send a request.
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.note_acknowledged();
+        // What a panic has left in memory need not be on the disk.
+        if !std::thread::panicking() {
+            self.note_acknowledged();
+        }
     }
 }
 
