@@ -348,6 +348,9 @@ fn what_is_not_ours_is_never_touched() -> Result<()> {
             + &node.ip("route show 10.244.199.0/24")?
             + &node.ip("neigh show 192.168.100.200")?)
     };
+    lab.wait_until("the kernel to find their link-local address unused", LIMIT, || {
+        theirs().is_ok_and(|state| !state.contains("tentative"))
+    })?;
     let (before, held) = (theirs()?, kernel.held());
     // Whatever makes the daemon compare everything.
     node.vandalize(&Vandalism::LinkBounce("flannel.1".into()))?;
