@@ -1,8 +1,8 @@
 //! `scripts/test`: every check of this clone.
 //!
-//! What fails soonest comes first, and ends the run. Then four rows run beside each other: tests that mostly wait,
-//! tests that compute, clusters and the virtual machine, and what cargo still has to check. The last has the processor
-//! when nobody else wants it. At the end run the tests that need the machine alone.
+//! What fails soonest comes first, and ends the run. Then rows run beside each other: tests that mostly wait, tests that
+//! compute, clusters and the virtual machine, and what cargo still has to check. The last has the processor when nobody
+//! else wants it. What takes long to get is got meanwhile. At the end run the tests that need the machine alone.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::report::{Report, StepTime};
 use crate::test_output::{Ended, Outcome};
 use crate::tree::{self, BuildDir};
 
-/// What `scripts/deps` gets for the tests.
+/// What `scripts/deps` gets for most tests.
 const TEST_NEEDS: &[&str] = &[
     "cargo-deny",
     "iproute2",
@@ -29,17 +29,15 @@ const TEST_NEEDS: &[&str] = &[
     "podman",
     "docker",
     "busybox",
-    "kubernetes",
-    "containerd",
-    "pod-image",
     "prometheus",
-    "go-manifests",
-    "helm",
     "schemathesis",
-    "vm",
     "chromium",
     "axe",
 ];
+
+/// What takes long to get, and only tests with Kubernetes and the virtual machine need.
+const CLUSTER_NEEDS: &[&str] =
+    &["kubernetes", "containerd", "pod-image", "go-manifests", "helm", "vm"];
 
 /// What unit tests need of it.
 const UNIT_TEST_NEEDS: &[&str] = &["iproute2", "nft", "iptables"];
@@ -47,6 +45,10 @@ const UNIT_TEST_NEEDS: &[&str] = &["iproute2", "nft", "iptables"];
 /// Files in `tests/` whose tests mostly wait, for leases, servers and pauses: twice as many run at a time as there are
 /// processors.
 const WAITING: &[&str] = &["browser", "cli", "e2e", "etcd", "kube", "lease_server"];
+
+/// Those that need some of [`CLUSTER_NEEDS`], as all of flannel-kube do: they come last.
+const WITH_KUBERNETES: &[&str] =
+    &["chart", "kube", "kubernetes", "manifests", "migrate_check", "plugin"];
 
 /// Those that need the container image.
 const WITH_IMAGE: &[&str] = &["kubernetes"];
@@ -119,7 +121,8 @@ impl Suite {
         if !needs.finish("what-tests-need", began, ended) {
             return Ok(());
         }
-        let rows: [(&'static str, Steps); 4] = [
+        let rows: [(&'static str, Steps); 5] = [
+            ("what-clusters-need", Self::get_what_clusters_need),
             ("waiting", Self::test_what_waits),
             ("computing", Self::test_what_computes),
             ("clusters", Self::test_in_clusters_and_vm),
@@ -146,8 +149,11 @@ impl Suite {
             words.iter().copied().take_while(|word| *word != "--").collect();
         let Some(chosen) = self.build(&[all, &before_dashes].concat())? else { return Ok(()) };
         let has_integration_tests = chosen.iter().any(|program| program.kind == Kind::Integration);
-        let needs = if has_integration_tests { TEST_NEEDS } else { UNIT_TEST_NEEDS };
-        if !row.step("get-what-tests-need", self.command("scripts/deps", needs))? {
+        let needs = match has_integration_tests {
+            true => [TEST_NEEDS, CLUSTER_NEEDS].concat(),
+            false => UNIT_TEST_NEEDS.to_vec(),
+        };
+        if !row.step("get-what-tests-need", self.command("scripts/deps", &needs))? {
             return Ok(());
         }
         // Integration tests start programs of other crates.
@@ -189,13 +195,12 @@ impl Suite {
 
     fn test_what_waits(&self, row: &Row<'_>, programs: &[TestProgram]) -> io::Result<()> {
         let threads = format!("--test-threads={}", 2 * thread::available_parallelism()?.get());
-        for program in programs.iter().filter(|program| is_one_of(program, WAITING)) {
-            let mut arguments = vec![threads.clone()];
+        let programs = programs.iter().filter(|program| is_one_of(program, WAITING));
+        self.test_kubernetes_last(row, programs, |program| {
             let alone = ALONE.iter().filter(|alone| alone.program == program.name);
-            arguments.extend(alone.map(|alone| format!("--skip={}", alone.filter)));
-            row.test(program, &arguments)?;
-        }
-        Ok(())
+            let skipped = alone.map(|alone| format!("--skip={}", alone.filter));
+            std::iter::once(threads.clone()).chain(skipped).collect()
+        })
     }
 
     fn test_what_computes(&self, row: &Row<'_>, programs: &[TestProgram]) -> io::Result<()> {
@@ -204,11 +209,32 @@ impl Suite {
             self.command("scripts/schemathesis", &["--generation-deterministic"]);
         schemathesis.env("SCHEMATHESIS_EXAMPLES", "10");
         row.step("schemathesis", schemathesis)?;
-        for program in
-            programs.iter().filter(|it| !is_one_of(it, WAITING) && !is_one_of(it, WITH_IMAGE))
-        {
-            row.test(program, &[])?;
+        let programs =
+            programs.iter().filter(|it| !is_one_of(it, WAITING) && !is_one_of(it, WITH_IMAGE));
+        self.test_kubernetes_last(row, programs, |_| Vec::new())
+    }
+
+    /// Tests that need Kubernetes wait until another row has got it.
+    fn test_kubernetes_last<'a>(
+        &self,
+        row: &Row<'_>,
+        programs: impl Iterator<Item = &'a TestProgram>,
+        arguments: impl Fn(&TestProgram) -> Vec<String>,
+    ) -> io::Result<()> {
+        let (last, first): (Vec<_>, Vec<_>) = programs.partition(|it| needs_kubernetes(it));
+        for program in first {
+            row.test(program, &arguments(program))?;
         }
+        self.get_what_clusters_need(row, &[])?;
+        for program in last {
+            row.test(program, &arguments(program))?;
+        }
+        Ok(())
+    }
+
+    /// `scripts/deps` waits for what another one of it is getting.
+    fn get_what_clusters_need(&self, row: &Row<'_>, _: &[TestProgram]) -> io::Result<()> {
+        row.step("get-what-clusters-need", self.command("scripts/deps", CLUSTER_NEEDS))?;
         Ok(())
     }
 
@@ -216,6 +242,7 @@ impl Suite {
         let mut plugin = self.command("scripts/plugin", &["--programs"]);
         plugin.arg(self.programs_dir()).arg(self.build.target.join("plugin"));
         row.step("static-plugin", plugin)?;
+        self.get_what_clusters_need(row, programs)?;
         if row.step("image", self.image())? {
             for program in programs.iter().filter(|program| is_one_of(program, WITH_IMAGE)) {
                 row.test(program, &[])?;
@@ -342,6 +369,11 @@ impl Suite {
 fn cargo_home() -> PathBuf {
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"));
     std::env::var_os("CARGO_HOME").map(PathBuf::from).or(home).unwrap_or_default()
+}
+
+fn needs_kubernetes(program: &TestProgram) -> bool {
+    let is_of_kube = program.kind == Kind::Integration && program.package == "flannel-kube";
+    is_of_kube || is_one_of(program, WITH_KUBERNETES)
 }
 
 type Steps = fn(&Suite, &Row<'_>, &[TestProgram]) -> io::Result<()>;
