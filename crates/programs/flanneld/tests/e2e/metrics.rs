@@ -261,19 +261,3 @@ fn alerts_and_dashboard_name_metrics_that_there_are() -> Result<()> {
     }
     Ok(())
 }
-
-/// `kubectl apply -k` refuses a patch that no longer fits the base.
-#[test]
-fn the_overlay_for_kubernetes_opens_the_port_and_tells_prometheus_of_it() {
-    let directory = std::env::var_os("FLANNEL_TEST_KUBERNETES_DIR").map(PathBuf::from);
-    let cached = || std::env::home_dir().map(|home| home.join(".cache/flannel-rs/bin/kubernetes"));
-    let kubectl = directory.or_else(cached).map(|directory| directory.join("kubectl"));
-    let mut command = Command::new(kubectl.expect("`scripts/deps kubernetes` builds kubectl"));
-    let output = command.args(["kustomize", "kubernetes"]).current_dir(MONITORING).output();
-    let output = output.expect("`scripts/deps kubernetes` builds kubectl");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    for part in ["- --healthz-ip=0.0.0.0", "prometheus.io/scrape: \"true\"", "host: 127.0.0.1"] {
-        assert!(said.contains(part), "{part}: {said}");
-    }
-}
