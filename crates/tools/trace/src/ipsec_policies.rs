@@ -61,14 +61,11 @@ impl IpsecPolicies {
             directions.contains(direction) && !matching.any(|it| it.direction == **direction)
         };
         let direction = self.blocked_by_default.iter().find(is_left_to_default)?;
-        Some(broken(
-            Layer::Ipsec,
-            format!(
-                "IPsec drops what no policy of it is for (ip xfrm policy getdefault: {direction} block), and none is \
-                 for what goes from {src} to {dst}"
-            ),
-            format!("ip xfrm policy setdefault {direction} accept"),
-        ))
+        let what = format!(
+            "IPsec drops what no policy of it is for (ip xfrm policy getdefault: {direction} block), and none is \
+             for what goes from {src} to {dst}"
+        );
+        Some(broken(Layer::Ipsec, what, format!("ip xfrm policy setdefault {direction} accept")))
     }
 }
 
@@ -79,11 +76,9 @@ fn blocked_by(policy: &ObservedPolicy) -> Finding {
         (0, false) => " of some ports, of one device or with a mark".to_owned(),
         (protocol, _) => format!(" of IP protocol {protocol}"),
     };
-    broken(
-        Layer::Ipsec,
-        format!("a policy of IPsec blocks what goes from {src} to {dst}{some} (dir {direction})"),
-        format!("ip xfrm policy delete dir {direction} src {src} dst {dst}"),
-    )
+    let what =
+        format!("a policy of IPsec blocks what goes from {src} to {dst}{some} (dir {direction})");
+    broken(Layer::Ipsec, what, format!("ip xfrm policy delete dir {direction} src {src} dst {dst}"))
 }
 
 #[cfg(test)]

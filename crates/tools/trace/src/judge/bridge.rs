@@ -45,13 +45,10 @@ pub(crate) fn port_state(bridge: &str, port: &str, state: Option<u8>) -> Result<
         Some(4) => "blocking",
         _ => return Ok(()),
     };
-    Err(broken(
-        LAYER,
-        format!("the port {port} of {bridge} is {state}: it passes nothing on"),
-        format!(
-            "ip link set {bridge} type bridge stp_state 0, then ip link set {port} down; ip link set {port} up"
-        ),
-    ))
+    let fix = format!(
+        "ip link set {bridge} type bridge stp_state 0, then ip link set {port} down; ip link set {port} up"
+    );
+    Err(broken(LAYER, format!("the port {port} of {bridge} is {state}: it passes nothing on"), fix))
 }
 
 /// What of the frames for a pod a port of its bridge passes on; `None` if that is not known.
@@ -107,36 +104,29 @@ pub(crate) fn port_learning(
 
 /// A bridge that sends what is for a pod to another port.
 pub(crate) fn wrong_port(bridge: &str, pod: IpAddr, mac: Mac, has: &str, is: &str) -> Finding {
-    broken(
-        LAYER,
-        format!(
-            "{bridge} sends what is for {pod} ({mac}) to its port {has}, and the pod is behind {is}"
-        ),
-        format!("bridge fdb del {mac} dev {has} master"),
-    )
+    let what = format!(
+        "{bridge} sends what is for {pod} ({mac}) to its port {has}, and the pod is behind {is}"
+    );
+    broken(LAYER, what, format!("bridge fdb del {mac} dev {has} master"))
 }
 
 /// `public`: the node that the device has for the MAC.
 pub(crate) fn fdb(peer: &Peer, link: &str, mac: Mac, public: Option<IpAddr>) -> HopJudgement {
     let Some(public) = public else {
-        return fault(
-            LAYER,
-            format!("{link} does not know behind which node {mac} is"),
-            format!("flannelctl repair (bridge fdb show dev {link})"),
-        );
+        let what = format!("{link} does not know behind which node {mac} is");
+        return fault(LAYER, what, format!("flannelctl repair (bridge fdb show dev {link})"));
     };
     if peer.public.is_empty() || peer.public.contains(&public) {
         return Ok(format!("{mac} is behind {public}"));
     }
     let wanted: Vec<String> = peer.public.iter().map(ToString::to_string).collect();
-    fault(
-        LAYER,
-        format!("{link} sends to {mac} at {public}, and that node is at {}", wanted.join(" or ")),
-        format!(
-            "flannelctl repair (bridge fdb replace {mac} dev {link} dst {} self)",
-            wanted.join(" ")
-        ),
-    )
+    let what =
+        format!("{link} sends to {mac} at {public}, and that node is at {}", wanted.join(" or "));
+    let fix = format!(
+        "flannelctl repair (bridge fdb replace {mac} dev {link} dst {} self)",
+        wanted.join(" ")
+    );
+    fault(LAYER, what, fix)
 }
 
 #[cfg(test)]

@@ -15,11 +15,8 @@ const LAYER: Layer = Layer::Neighbours;
 pub(crate) fn arp(device: &Device) -> Result<(), Finding> {
     let name = &device.name;
     if device.noarp && !device.loopback && device.vxlan.is_none() && device.mac.is_some() {
-        return Err(broken(
-            Layer::Arp,
-            format!("ARP is switched off on {name}: nobody on its wire finds this node"),
-            format!("ip link set {name} arp on"),
-        ));
+        let what = format!("ARP is switched off on {name}: nobody on its wire finds this node");
+        return Err(broken(Layer::Arp, what, format!("ip link set {name} arp on")));
     }
     let ignores = |of: &str| {
         let path = format!("/proc/sys/net/ipv4/conf/{of}/arp_ignore");
@@ -69,23 +66,17 @@ pub(crate) fn neighbour_on_wire(
 /// `mac`: what the device has for the gateway.
 pub(crate) fn neighbour(peer: &Peer, link: &str, via: IpAddr, mac: Option<Mac>) -> HopJudgement {
     let Some(mac) = mac else {
-        return fault(
-            LAYER,
-            format!("{link} has no MAC for {via}"),
-            format!("flannelctl repair (ip neigh show {via} dev {link})"),
-        );
+        let fix = format!("flannelctl repair (ip neigh show {via} dev {link})");
+        return fault(LAYER, format!("{link} has no MAC for {via}"), fix);
     };
     if peer.macs.is_empty() || peer.macs.contains(&mac.to_string()) {
         return Ok(format!("{via} is {mac} on {link}"));
     }
     let wanted = peer.macs.join(" or ");
-    fault(
-        LAYER,
-        format!("{via} is {mac} on {link}, and that node says it is {wanted}"),
-        format!(
-            "flannelctl repair (ip neigh replace {via} lladdr {wanted} dev {link} nud permanent)"
-        ),
-    )
+    let fix = format!(
+        "flannelctl repair (ip neigh replace {via} lladdr {wanted} dev {link} nud permanent)"
+    );
+    fault(LAYER, format!("{via} is {mac} on {link}, and that node says it is {wanted}"), fix)
 }
 
 #[cfg(test)]

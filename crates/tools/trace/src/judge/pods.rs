@@ -24,21 +24,18 @@ pub(crate) fn narrowing_port(
         |port: &&Device| port.mtu == bridge.mtu && mtu.is_some_and(|mtu| port.mtu < mtu);
     let (Some(port), Some(mtu)) = (ports.iter().find(is_narrow), mtu) else { return Ok(()) };
     let (port, narrow, bridge) = (&port.name, port.mtu, &bridge.name);
-    Err(broken(
-        LAYER,
-        format!(
-            "{port} has an MTU of {narrow}, and so has {bridge}, whose port it is: pods send packets of up to {mtu} bytes"
-        ),
-        format!("ip link set {port} mtu {mtu}; ip link set {bridge} mtu {mtu}"),
-    ))
+    let what = format!(
+        "{port} has an MTU of {narrow}, and so has {bridge}, whose port it is: pods send packets of up to {mtu} bytes"
+    );
+    let fix = format!("ip link set {port} mtu {mtu}; ip link set {bridge} mtu {mtu}");
+    Err(broken(LAYER, what, fix))
 }
 
 pub(crate) fn no_answer(bridge: &str, pod: IpAddr) -> Finding {
-    broken(
-        LAYER,
-        format!("nobody on {bridge} answers for {pod}: the pod is gone, or its interface is down"),
-        "look for the pod (crictl pods; or docker ps, podman ps), and restart it".to_owned(),
-    )
+    let what =
+        format!("nobody on {bridge} answers for {pod}: the pod is gone, or its interface is down");
+    let fix = "look for the pod (crictl pods; or docker ps, podman ps), and restart it".to_owned();
+    broken(LAYER, what, fix)
 }
 
 /// More than one that answers for a pod's address.
@@ -85,18 +82,15 @@ pub(crate) fn inside_pod(
     );
     let found = |what: String, fix: String| Some(broken(LAYER, what, fix));
     if !inside.device.up || !inside.device.carrier {
-        return found(
-            format!("{device} of the pod {pod} is down"),
-            format!(
-                "restart the pod; or in its network namespace: ip link set {device} up, and its routes"
-            ),
+        let fix = format!(
+            "restart the pod; or in its network namespace: ip link set {device} up, and its routes"
         );
+        return found(format!("{device} of the pod {pod} is down"), fix);
     }
     if inside.device.noarp {
-        return found(
-            format!("ARP is switched off on {device} of the pod {pod}"),
-            format!("restart the pod; or in its network namespace: ip link set {device} arp on"),
-        );
+        let fix =
+            format!("restart the pod; or in its network namespace: ip link set {device} arp on");
+        return found(format!("ARP is switched off on {device} of the pod {pod}"), fix);
     }
     if let Some(ignored) = &inside.ignores_arp {
         return Some(in_pod(pod, ignored.clone()));
@@ -104,12 +98,10 @@ pub(crate) fn inside_pod(
     if let Some(TtlSetting { name, value }) =
         inside.ttl.as_ref().filter(|ttl| u64::from(ttl.value) <= TOO_FEW_HOPS)
     {
-        return found(
-            format!(
-                "the pod {pod} sends its packets with a TTL of {value} ({name}): they end before they come to another node's pod"
-            ),
-            format!("in its network namespace: sysctl -w {name}=64"),
+        let what = format!(
+            "the pod {pod} sends its packets with a TTL of {value} ({name}): they end before they come to another node's pod"
         );
+        return found(what, format!("in its network namespace: sysctl -w {name}=64"));
     }
     let way = match &inside.way {
         Ok(way) if !leads_nowhere(way.kind) => way,
@@ -125,21 +117,19 @@ pub(crate) fn inside_pod(
             );
         }
         _ => {
-            return found(
-                format!("the pod {pod} has no route to {other}: its default route is missing"),
-                add,
-            );
+            let what =
+                format!("the pod {pod} has no route to {other}: its default route is missing");
+            return found(what, add);
         }
     };
     if way.kind == RouteType::Local {
-        return found(
-            format!(
-                "the pod {pod} has {other} itself, which is another's address: it is given out twice"
-            ),
-            format!(
-                "restart the pod; or in its network namespace: ip addr del {other} dev {device}"
-            ),
+        let what = format!(
+            "the pod {pod} has {other} itself, which is another's address: it is given out twice"
         );
+        let fix = format!(
+            "restart the pod; or in its network namespace: ip addr del {other} dev {device}"
+        );
+        return found(what, fix);
     }
     let on_the_bridge = bridge.addresses.iter().any(|net| net.contains(&other));
     match way.via {
@@ -147,21 +137,17 @@ pub(crate) fn inside_pod(
             return found(format!("the pod {pod} sends what is for {other} by {}", way.link), add);
         }
         Some(via) if !gateways().any(|ip| ip == via) => {
-            return found(
-                format!(
-                    "the pod {pod} sends what is for {other} to {via}, and its gateway, {}, is {gateway}",
-                    bridge.name
-                ),
-                add,
+            let what = format!(
+                "the pod {pod} sends what is for {other} to {via}, and its gateway, {}, is {gateway}",
+                bridge.name
             );
+            return found(what, add);
         }
         None if !on_the_bridge => {
-            return found(
-                format!(
-                    "the pod {pod} looks for {other} on its own wire: its route names no gateway"
-                ),
-                add,
+            let what = format!(
+                "the pod {pod} looks for {other} on its own wire: its route names no gateway"
             );
+            return found(what, add);
         }
         _ => {}
     }
@@ -243,13 +229,10 @@ pub(crate) fn no_veth(bridge: &str, pod: IpAddr, mac: Mac, ports: &[Device]) -> 
             format!("ip link set {first} up, and the others too; else restart the pod"),
         ),
     };
-    broken(
-        LAYER,
-        format!(
-            "{pod} ({mac}) is behind no port of {bridge}: its veth is down, or was taken off the bridge{down}"
-        ),
-        fix,
-    )
+    let what = format!(
+        "{pod} ({mac}) is behind no port of {bridge}: its veth is down, or was taken off the bridge{down}"
+    );
+    broken(LAYER, what, fix)
 }
 
 #[cfg(test)]

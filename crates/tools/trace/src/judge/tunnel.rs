@@ -21,25 +21,16 @@ pub(crate) fn tunnel(
     device: Option<&Device>,
 ) -> HopJudgement {
     let Some(device) = device else {
-        return fault(
-            LAYER,
-            format!("{name} is not there"),
-            "flannelctl repair; if no flanneld runs, start it",
-        );
+        let fix = "flannelctl repair; if no flanneld runs, start it";
+        return fault(LAYER, format!("{name} is not there"), fix);
     };
     if !device.up {
-        return fault(
-            LAYER,
-            format!("{name} is down"),
-            format!("ip link set {name} up, then flannelctl repair"),
-        );
+        let fix = format!("ip link set {name} up, then flannelctl repair");
+        return fault(LAYER, format!("{name} is down"), fix);
     }
     if let Some(mtu) = node.mtu.filter(|mtu| device.mtu < *mtu) {
-        return fault(
-            LAYER,
-            format!("{name} has an MTU of {}, and pods have {mtu}", device.mtu),
-            format!("ip link set {name} mtu {mtu}"),
-        );
+        let what = format!("{name} has an MTU of {}, and pods have {mtu}", device.mtu);
+        return fault(LAYER, what, format!("ip link set {name} mtu {mtu}"));
     }
     let outer = node.encapsulation.path(family).map(|path| path.outer);
     match (&device.vxlan, outer) {
@@ -55,18 +46,12 @@ pub(crate) fn tunnel(
 /// How this node sends to another one.
 pub(crate) fn underlay(public: IpAddr, way: &Decision, device: &Device) -> HopJudgement {
     if leads_nowhere(way.kind) || way.kind == RouteType::Local {
-        return fault(
-            Layer::Underlay,
-            format!("what is sent to {public} stays on this node ({:?})", way.kind),
-            format!("ip route get {public}"),
-        );
+        let what = format!("what is sent to {public} stays on this node ({:?})", way.kind);
+        return fault(Layer::Underlay, what, format!("ip route get {public}"));
     }
     if !device.up || !device.carrier {
-        return fault(
-            Layer::Underlay,
-            format!("{} towards {public} is down", device.name),
-            format!("ip link set {} up, and look at its cable", device.name),
-        );
+        let fix = format!("ip link set {} up, and look at its cable", device.name);
+        return fault(Layer::Underlay, format!("{} towards {public} is down", device.name), fix);
     }
     Ok(by(public, way))
 }

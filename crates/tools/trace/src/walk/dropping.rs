@@ -62,13 +62,11 @@ impl Walk<'_> {
             }
         }
         if !self.rules.unread().is_empty() {
-            self.hops.unknown(
-                "rules",
-                format!(
-                    "rules cannot be read by {}: what they drop is not known",
-                    self.rules.unread().join(", ")
-                ),
+            let what = format!(
+                "rules cannot be read by {}: what they drop is not known",
+                self.rules.unread().join(", ")
             );
+            self.hops.unknown("rules", what);
         }
         true
     }

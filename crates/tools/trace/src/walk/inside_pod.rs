@@ -96,12 +96,10 @@ impl Walk<'_> {
             self.hops.found("pod", judge::perhaps_in_pod(pod, finding));
         }
         if let (Leg::Arrives, Some(setting)) = (leg, inside.ignores_echo) {
-            self.hops.unknown(
-                "pod",
-                format!(
-                    "the pod {pod} answers no echo requests ({setting} is 1): ping and --live get nothing from it"
-                ),
+            let what = format!(
+                "the pod {pod} answers no echo requests ({setting} is 1): ping and --live get nothing from it"
             );
+            self.hops.unknown("pod", what);
         }
         true
     }

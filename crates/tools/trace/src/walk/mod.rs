@@ -145,12 +145,8 @@ impl Walk<'_> {
         if let Some(entered) = entered
             && let Some(off) = forwarding_off(from.is_ipv4(), entered)
         {
-            self.hops.wrong(
-                "forwarding",
-                Layer::Forwarding,
-                format!("{off} is 0: this host forwards nothing"),
-                format!("sysctl -w {off}=1"),
-            );
+            let what = format!("{off} is 0: this host forwards nothing");
+            self.hops.wrong("forwarding", Layer::Forwarding, what, format!("sysctl -w {off}=1"));
             return Ok(None);
         }
         let index = entered.and_then(|name| self.kernel.device(name)).map(|device| device.index);

@@ -103,12 +103,8 @@ impl Walk<'_> {
             }
         }
         if let Some(drop) = dropped.surely {
-            self.hops.wrong(
-                "rules",
-                Layer::Firewall,
-                format!("{} drops the question who has an address (ARP)", drop.rule),
-                drop.fix,
-            );
+            let what = format!("{} drops the question who has an address (ARP)", drop.rule);
+            self.hops.wrong("rules", Layer::Firewall, what, drop.fix);
             return false;
         }
         let mut named = some_of_many(dropped.perhaps);
@@ -137,12 +133,10 @@ impl Walk<'_> {
     pub(super) fn no_bridge(&mut self) -> bool {
         let own: Vec<String> = self.node.own.iter().map(ToString::to_string).collect();
         let own = own.join(" ");
-        self.hops.wrong(
-            "bridge",
-            Layer::Bridge,
-            format!("no device of this node has an address of {own}, so pods have no gateway"),
-            "restart the pods of this node: the CNI plugin makes the bridge",
-        );
+        let what =
+            format!("no device of this node has an address of {own}, so pods have no gateway");
+        let fix = "restart the pods of this node: the CNI plugin makes the bridge";
+        self.hops.wrong("bridge", Layer::Bridge, what, fix);
         false
     }
 

@@ -40,12 +40,13 @@ impl Walk<'_> {
             match self.kernel.decide(asked)? {
                 Ok(_) => self.hops.good("underlay", format!("{public} is taken in by {card}")),
                 Err(error) => {
-                    self.hops.wrong(
-                        "underlay",
-                        Layer::Underlay,
-                        format!("the kernel drops what comes from {public} by {card}: {error}; it would answer elsewhere"),
-                        format!("ip route get {public}; or sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{card}.rp_filter=2"),
+                    let what = format!(
+                        "the kernel drops what comes from {public} by {card}: {error}; it would answer elsewhere"
                     );
+                    let fix = format!(
+                        "ip route get {public}; or sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{card}.rp_filter=2"
+                    );
+                    self.hops.wrong("underlay", Layer::Underlay, what, fix);
                     return Ok(None);
                 }
             }
@@ -109,12 +110,8 @@ impl Walk<'_> {
             return Ok(None);
         };
         let Some(via) = via else {
-            self.hops.wrong(
-                "route",
-                Layer::Entries,
-                format!("it names no gateway on {link}, so nobody is found behind it"),
-                "flannelctl repair",
-            );
+            let what = format!("it names no gateway on {link}, so nobody is found behind it");
+            self.hops.wrong("route", Layer::Entries, what, "flannelctl repair");
             return Ok(None);
         };
         let neighbours = self.kernel.neighbours(via.is_ipv4(), index)?;
@@ -134,12 +131,9 @@ impl Walk<'_> {
             match self.kernel.decide(RouteQuery { dst: public, from: None, protocol: None })? {
                 Ok(way) => way,
                 Err(error) => {
-                    self.hops.wrong(
-                        "underlay",
-                        Layer::Underlay,
-                        format!("this node has no way to {public}: {error}"),
-                        format!("ip route get {public}"),
-                    );
+                    let what = format!("this node has no way to {public}: {error}");
+                    let fix = format!("ip route get {public}");
+                    self.hops.wrong("underlay", Layer::Underlay, what, fix);
                     return Ok(());
                 }
             };
@@ -190,12 +184,9 @@ impl Walk<'_> {
                         "look whether that node runs, and at cables and switches between: ping {public}"
                     ),
                 };
-                self.hops.wrong(
-                    "underlay",
-                    Layer::Underlay,
-                    format!("nobody on {} answers for {next}, on the way to {public}", device.name),
-                    fix,
-                );
+                let what =
+                    format!("nobody on {} answers for {next}, on the way to {public}", device.name);
+                self.hops.wrong("underlay", Layer::Underlay, what, fix);
                 return Ok(());
             }
         }

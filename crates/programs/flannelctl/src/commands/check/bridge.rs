@@ -25,12 +25,9 @@ pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
 fn judge(network: &Network, bridge: &Device, has_pods: bool, is_reported: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !bridge.up && !network.own.is_empty() {
-        findings.push(Finding::broken(
-            LAYER,
-            format!("{BRIDGE} is down"),
-            "pods of this node reach nobody",
-            format!("ip link set {BRIDGE} up"),
-        ));
+        let why = "pods of this node reach nobody";
+        let fix = format!("ip link set {BRIDGE} up");
+        findings.push(Finding::broken(LAYER, format!("{BRIDGE} is down"), why, fix));
     }
     for own in &network.own {
         let of_family = |net: &&IpNet| net.addr().is_ipv4() == own.addr().is_ipv4();

@@ -95,33 +95,23 @@ fn compare(ahead: &[ClockLead]) -> Option<Finding> {
             format!("on the one that is wrong: {FIX}"),
         ),
     };
-    Some(Finding::warning(
-        LAYER,
-        what,
-        "certificates and tokens are judged by it; and what happened first, on which node, cannot be told from logs",
-        fix,
-    ))
+    let why = "certificates and tokens are judged by it; and what happened first, on which node, cannot be told from logs";
+    Some(Finding::warning(LAYER, what, why, fix))
 }
 
 /// `kept`: whether somebody keeps the clock right; unknown where that is not told.
 fn judge(now: i64, kept: Option<bool>) -> Option<Finding> {
     if now < NOT_BEFORE {
-        return Some(Finding::broken(
-            LAYER,
-            format!(
-                "the clock says {}",
-                Timestamp::from_second(now).map_or_else(|_| now.to_string(), |at| at.to_string())
-            ),
-            "certificates are not valid yet by it: neither the lease server, nor etcd with TLS, nor Kubernetes can be asked",
-            FIX,
-        ));
+        let what = format!(
+            "the clock says {}",
+            Timestamp::from_second(now).map_or_else(|_| now.to_string(), |at| at.to_string())
+        );
+        let why = "certificates are not valid yet by it: neither the lease server, nor etcd with TLS, nor Kubernetes can be asked";
+        return Some(Finding::broken(LAYER, what, why, FIX));
     }
     (kept == Some(false)).then(|| {
-        Finding::note(
-            LAYER,
-            "nobody keeps the clock right (no NTP)",
-            "it drifts; certificates and logs of several nodes are compared by it: timedatectl set-ntp true",
-        )
+        let why = "it drifts; certificates and logs of several nodes are compared by it: timedatectl set-ntp true";
+        Finding::note(LAYER, "nobody keeps the clock right (no NTP)", why)
     })
 }
 

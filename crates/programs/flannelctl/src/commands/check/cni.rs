@@ -36,12 +36,9 @@ fn judge(
     };
     let path = first.path.display();
     if let Err(error) = &first.content {
-        findings.push(Finding::broken(
-            LAYER,
-            format!("{path} cannot be read: {error}"),
-            "container runtimes take the first configuration by name: no pod starts",
-            format!("correct it, or remove it: rm {path}"),
-        ));
+        let why = "container runtimes take the first configuration by name: no pod starts";
+        let fix = format!("correct it, or remove it: rm {path}");
+        findings.push(Finding::broken(LAYER, format!("{path} cannot be read: {error}"), why, fix));
     }
     let flannels = confs.iter().find(|conf| conf.is_flannels());
     if let Some(flannels) = flannels
@@ -57,11 +54,8 @@ fn judge(
     }
     let Some(used) = flannels else {
         if is_running {
-            findings.push(Finding::note(
-                LAYER,
-                format!("{} is not flannel's", first.name()),
-                "a flanneld runs here, and pods are on another network: that may be meant so",
-            ));
+            let why = "a flanneld runs here, and pods are on another network: that may be meant so";
+            findings.push(Finding::note(LAYER, format!("{} is not flannel's", first.name()), why));
         }
         return findings;
     };

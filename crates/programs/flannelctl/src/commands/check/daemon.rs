@@ -30,19 +30,13 @@ pub(super) fn look(context: &NodeContext, found: &[Finding]) -> Vec<Finding> {
 /// A daemon that does not say how it is.
 fn unasked(context: &NodeContext) -> Finding {
     if context.hangs {
-        return Finding::broken(
-            Layer::Daemon,
-            "flanneld listens here and does not answer: it hangs, or was stopped (SIGSTOP)",
-            "traffic continues; changes, here or elsewhere, are not followed",
-            context.commands.restart_here(),
-        );
+        let what = "flanneld listens here and does not answer: it hangs, or was stopped (SIGSTOP)";
+        let why = "traffic continues; changes, here or elsewhere, are not followed";
+        return Finding::broken(Layer::Daemon, what, why, context.commands.restart_here());
     }
     if context.is_running {
-        return Finding::note(
-            Layer::Daemon,
-            "a flanneld runs here that cannot be asked",
-            "it is another flannel, or keeps its socket elsewhere (--socket)",
-        );
+        let why = "it is another flannel, or keeps its socket elsewhere (--socket)";
+        return Finding::note(Layer::Daemon, "a flanneld runs here that cannot be asked", why);
     }
     // Below /run, so it was written since the machine was started.
     let left = Path::new("/run/flannel/subnet.env");

@@ -66,12 +66,8 @@ fn machine_id(id: Option<&str>) -> Option<Finding> {
         None => "this machine has no /etc/machine-id".to_owned(),
         Some(id) => format!("/etc/machine-id is {id:?}, which is not a machine id"),
     };
-    Some(Finding::warning(
-        LAYER,
-        what,
-        "the node's MAC in the tunnel is another one after each boot, if the store has forgotten it",
-        "systemd-machine-id-setup",
-    ))
+    let why = "the node's MAC in the tunnel is another one after each boot, if the store has forgotten it";
+    Some(Finding::warning(LAYER, what, why, "systemd-machine-id-setup"))
 }
 
 #[cfg(test)]

@@ -28,11 +28,8 @@ pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
     let rules = Rules::read();
     let unread = rules.unread().iter().map(|program| {
         let what = format!("rules cannot be read by `{program}`");
-        Finding::note(
-            LAYER,
-            what,
-            "what they drop is not known; is it installed on this host, or in this image?",
-        )
+        let why = "what they drop is not known; is it installed on this host, or in this image?";
+        Finding::note(LAYER, what, why)
     });
     unread.chain(context.networks.iter().flat_map(|network| judge(network, &rules))).collect()
 }

@@ -33,12 +33,8 @@ fn judge(network: &Network, setting: &dyn Fn(&str) -> Option<String>) -> Vec<Fin
     }
     let finding = |path: String| {
         let name = in_words(&path);
-        Finding::broken(
-            LAYER,
-            format!("{name} is 0"),
-            "this host does not forward packets of its pods, so they reach no other node",
-            format!("sysctl -w {name}=1"),
-        )
+        let why = "this host does not forward packets of its pods, so they reach no other node";
+        Finding::broken(LAYER, format!("{name} is 0"), why, format!("sysctl -w {name}=1"))
     };
     names.into_iter().map(finding).collect()
 }

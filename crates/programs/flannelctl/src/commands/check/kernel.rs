@@ -75,12 +75,9 @@ fn judge(facts: &Facts) -> Vec<Finding> {
         ));
     }
     if facts.kernel < OLDEST && facts.kernel != KernelVersion::default() {
-        findings.push(Finding::warning(
-            LAYER,
-            format!("this kernel is {}, older than {OLDEST}", facts.kernel),
-            "it has not been seen to work; vxlan and nftables of that age lack much",
-            "install a newer kernel",
-        ));
+        let what = format!("this kernel is {}, older than {OLDEST}", facts.kernel);
+        let why = "it has not been seen to work; vxlan and nftables of that age lack much";
+        findings.push(Finding::warning(LAYER, what, why, "install a newer kernel"));
     }
     findings
 }

@@ -105,15 +105,13 @@ fn judge(facts: &Facts<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (card, carried) = facts.underlay;
     if facts.v6 && facts.pods < LEAST_V6 {
-        findings.push(Finding::broken(
-            LAYER,
-            format!(
-                "pods would have an MTU of {}, and IPv6 needs {LEAST_V6}: {card} carries {carried}",
-                facts.pods
-            ),
-            "the kernel takes no IPv6 address on such a device",
-            format!("ip link set {card} mtu {}", carried + LEAST_V6 - facts.pods),
-        ));
+        let what = format!(
+            "pods would have an MTU of {}, and IPv6 needs {LEAST_V6}: {card} carries {carried}",
+            facts.pods
+        );
+        let why = "the kernel takes no IPv6 address on such a device";
+        let fix = format!("ip link set {card} mtu {}", carried + LEAST_V6 - facts.pods);
+        findings.push(Finding::broken(LAYER, what, why, fix));
     }
     let large: Vec<&(&str, u32)> =
         facts.bridge.iter().filter(|(_, mtu)| *mtu > facts.pods).collect();
@@ -134,12 +132,10 @@ fn judge(facts: &Facts<'_>) -> Vec<Finding> {
     }
     for (name, mtu) in &facts.tunnels {
         if *mtu > carried {
-            findings.push(Finding::broken(
-                LAYER,
-                format!("{name} has an MTU of {mtu}, and {card} carries {carried}"),
-                "packets of full size are lost, or sent in pieces",
-                format!("ip link set {name} mtu {}", facts.pods),
-            ));
+            let what = format!("{name} has an MTU of {mtu}, and {card} carries {carried}");
+            let why = "packets of full size are lost, or sent in pieces";
+            let fix = format!("ip link set {name} mtu {}", facts.pods);
+            findings.push(Finding::broken(LAYER, what, why, fix));
         }
     }
     if let Some((peer, path)) = facts.narrow.iter().min_by_key(|(_, mtu)| *mtu) {

@@ -12,22 +12,16 @@ pub(super) fn look(context: &NodeContext) -> Vec<Finding> {
 fn judge(network: &Network) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(error) = &network.no_underlay {
-        findings.push(Finding::broken(
-            LAYER,
-            error.clone(),
-            "without an interface and its address, this node cannot be a part of the network",
-            "give the interface what is missing, or name another one (flanneld --iface NAME)",
-        ));
+        let why = "without an interface and its address, this node cannot be a part of the network";
+        let fix = "give the interface what is missing, or name another one (flanneld --iface NAME)";
+        findings.push(Finding::broken(LAYER, error.clone(), why, fix));
     }
     if let Some(underlay) = &network.underlay {
         let addresses =
             [underlay.v4.map(|ip| ip.to_string()), underlay.v6.map(|ip| ip.to_string())];
         let addresses: Vec<String> = addresses.into_iter().flatten().collect();
-        findings.push(Finding::note(
-            LAYER,
-            format!("{} {}, MTU {}", underlay.link, addresses.join(" "), underlay.mtu),
-            underlay.why.clone(),
-        ));
+        let what = format!("{} {}, MTU {}", underlay.link, addresses.join(" "), underlay.mtu);
+        findings.push(Finding::note(LAYER, what, underlay.why.clone()));
         // Every machine of Vagrant and many of VirtualBox have this very address on their first card.
         if underlay.public_v4.is_some_and(|ip| ip.octets() == [10, 0, 2, 15]) {
             findings.push(Finding::broken(

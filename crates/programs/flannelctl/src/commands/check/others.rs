@@ -77,12 +77,11 @@ fn chains(tool: &str, rules: &str, programs: &[String]) -> Vec<(&'static str, Fi
     for (prefix, whose) in CHAINS {
         let Some(first) = names.iter().find(|name| name.starts_with(prefix)) else { continue };
         if !runs(whose, programs) {
-            let finding = Finding::warning(
-                LAYER,
-                format!("the chain {first} of {tool} is of {whose}, which does not run here"),
-                "its rules may drop packets of pods, or lead them elsewhere",
-                format!("{tool}-save | grep -v {prefix} | {tool}-restore"),
-            );
+            let what =
+                format!("the chain {first} of {tool} is of {whose}, which does not run here");
+            let why = "its rules may drop packets of pods, or lead them elsewhere";
+            let fix = format!("{tool}-save | grep -v {prefix} | {tool}-restore");
+            let finding = Finding::warning(LAYER, what, why, fix);
             findings.push((whose, finding));
         }
     }

@@ -150,40 +150,30 @@ fn judge(network: &Network, asked: &[AskedNode], commands: OperatorCommands) -> 
     };
     let mut findings = Vec::new();
     if let [first, ..] = refusing[..] {
-        findings.push(Finding::broken(
-            LAYER,
-            format!("{carried} is refused by {}", named(&refusing)),
-            cut,
-            format!(
-                "on {}: {}; and look whether flanneld runs, which makes the tunnel: {}",
-                first.node,
-                open(tunnel),
-                commands.show_daemon(first.node)
-            ),
-        ));
+        let what = format!("{carried} is refused by {}", named(&refusing));
+        let fix = format!(
+            "on {}: {}; and look whether flanneld runs, which makes the tunnel: {}",
+            first.node,
+            open(tunnel),
+            commands.show_daemon(first.node)
+        );
+        findings.push(Finding::broken(LAYER, what, cut, fix));
     }
     findings.extend(lacking.iter().take(MAX_NAMED).map(|(one, standing)| {
-        Finding::broken(
-            LAYER,
-            format!("{} {}", one.node, standing.words()),
-            cut,
-            format!("on {}: flannelctl status", one.node),
-        )
+        let fix = format!("on {}: flannelctl status", one.node);
+        Finding::broken(LAYER, format!("{} {}", one.node, standing.words()), cut, fix)
     }));
     if let [first, ..] = blocked[..] {
-        findings.push(Finding::broken(
-            LAYER,
-            format!(
-                "{carried} is blocked between this node and {}: they answer beside it",
-                named(&blocked)
-            ),
-            cut,
-            format!(
-                "on {} too: flannelctl check names what drops it on either node; if neither does, let UDP port {tunnel} \
-                 through what is between (security groups)",
-                first.node
-            ),
-        ));
+        let what = format!(
+            "{carried} is blocked between this node and {}: they answer beside it",
+            named(&blocked)
+        );
+        let fix = format!(
+            "on {} too: flannelctl check names what drops it on either node; if neither does, let UDP port {tunnel} \
+             through what is between (security groups)",
+            first.node
+        );
+        findings.push(Finding::broken(LAYER, what, cut, fix));
     }
     // That nobody listens, a host says itself; why it is silent nobody has seen.
     let (gone, silent): (Vec<&AskedNode>, Vec<&AskedNode>) =
@@ -194,12 +184,9 @@ fn judge(network: &Network, asked: &[AskedNode], commands: OperatorCommands) -> 
         (port, format!("UDP port {port} does not answer at {nodes}, which answer a ping"))
     };
     if let [first, ..] = gone[..] {
-        findings.push(Finding::warning(
-            LAYER,
-            at(&gone).1,
-            "that host says that nobody listens there: flanneld is not running, or has not joined its network yet",
-            format!("{}; if it does not run, start it", commands.show_daemon(first.node)),
-        ));
+        let why = "that host says that nobody listens there: flanneld is not running, or has not joined its network yet";
+        let fix = format!("{}; if it does not run, start it", commands.show_daemon(first.node));
+        findings.push(Finding::warning(LAYER, at(&gone).1, why, fix));
     }
     if let [first, ..] = silent[..] {
         let (port, what) = at(&silent);

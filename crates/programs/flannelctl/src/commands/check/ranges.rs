@@ -67,12 +67,10 @@ fn judge(network: &Network, routes: &[FoundRoute]) -> Vec<Finding> {
             continue;
         }
         let text = FoundRoute { onlink: false, ..route.clone() }.to_string();
-        findings.push(Finding::broken(
-            LAYER,
-            format!("the route {text} leads into the pod network {range}, and is not flannel's"),
-            "packets for pods there go another way",
-            format!("ip route del {text}"),
-        ));
+        let what =
+            format!("the route {text} leads into the pod network {range}, and is not flannel's");
+        let why = "packets for pods there go another way";
+        findings.push(Finding::broken(LAYER, what, why, format!("ip route del {text}")));
     }
     findings
 }

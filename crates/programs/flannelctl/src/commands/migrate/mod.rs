@@ -128,11 +128,8 @@ impl MigrateArgs {
         let stores = match Stores::of(former, ConfigMapName::default()) {
             Ok(stores) => stores,
             Err(error) => {
-                findings.add(
-                    "flags",
-                    MigrationVerdict::InTheWay,
-                    format!("flannel-rs does not start with these flags: {error}"),
-                );
+                let text = format!("flannel-rs does not start with these flags: {error}");
+                findings.add("flags", MigrationVerdict::InTheWay, text);
                 return Ok(findings);
             }
         };

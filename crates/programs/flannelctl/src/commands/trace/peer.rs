@@ -57,12 +57,10 @@ fn probed(hops: &mut Hops, probe: &ProbeState) {
             let micros = probe.latency_micros.unwrap_or_default();
             let (asked, lost) = (probe.asked.unwrap_or_default(), probe.lost.unwrap_or_default());
             let took = format!("{}.{} ms", micros / 1_000, micros % 1_000 / 100);
-            hops.good(
-                "probes",
-                format!(
-                    "it is reached, round trip {took}, {lost} of the last {asked} probes were lost"
-                ),
+            let what = format!(
+                "it is reached, round trip {took}, {lost} of the last {asked} probes were lost"
             );
+            hops.good("probes", what);
         }
         Some(true) if !is_lossy => hops.unknown("probes", why),
         Some(_) => {
@@ -123,12 +121,8 @@ fn judge(
     match state.networks.iter().find(|theirs| !theirs.verdict.is_healthy()) {
         Some(theirs) => {
             let why = theirs.why.as_deref().unwrap_or("it is not ready");
-            hops.wrong(
-                "daemon",
-                Layer::Daemon,
-                format!("{name} says: {why}"),
-                format!("on {name}: flannelctl status"),
-            );
+            let fix = format!("on {name}: flannelctl status");
+            hops.wrong("daemon", Layer::Daemon, format!("{name} says: {why}"), fix);
         }
         None => hops.good("daemon", format!("{name} says that its network is healthy")),
     }
@@ -163,12 +157,8 @@ fn judge(
         Some(peer) => {
             let why =
                 peer.why.as_deref().unwrap_or("something that leads to this node is missing there");
-            hops.wrong(
-                "answers",
-                Layer::Reach,
-                format!("{name} does not reach this node: {why}"),
-                format!("on {name}: flannelctl repair"),
-            );
+            let what = format!("{name} does not reach this node: {why}");
+            hops.wrong("answers", Layer::Reach, what, format!("on {name}: flannelctl repair"));
         }
         None => hops.wrong(
             "answers",

@@ -82,12 +82,10 @@ impl NodeContext {
         selection: &Selection,
     ) -> Result<(), Finding> {
         let judged = flannel_backend::judge_config(config, origin).map_err(|error| {
-            Finding::broken(
-                Layer::Config,
-                format!("no node can use the network config: {error}"),
-                "a node that starts waits for one that it can use",
-                "correct it in a file, then flannelctl config set FILE",
-            )
+            let what = format!("no node can use the network config: {error}");
+            let why = "a node that starts waits for one that it can use";
+            let fix = "correct it in a file, then flannelctl config set FILE";
+            Finding::broken(Layer::Config, what, why, fix)
         })?;
         let (config, backend) = (&judged.config, &judged.backend);
         let stack = Stack::of(config);

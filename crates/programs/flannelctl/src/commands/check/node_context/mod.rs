@@ -102,11 +102,9 @@ impl NodeContext {
         }
         context.add_reported_by_daemon();
         if context.networks.is_empty() {
-            findings.push(Finding::note(
-                Layer::Config,
-                "no network config is known, so this node is judged as for vxlan and IPv4",
-                "flannelctl check --config FILE, or the flags of the store, say which",
-            ));
+            let what = "no network config is known, so this node is judged as for vxlan and IPv4";
+            let why = "flannelctl check --config FILE, or the flags of the store, say which";
+            findings.push(Finding::note(Layer::Config, what, why));
             let assumed = context.assumed(&selection);
             context.networks.push(assumed);
         }
