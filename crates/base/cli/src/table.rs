@@ -16,7 +16,6 @@ pub enum Colour {
     Faint,
 }
 
-/// Whether colours are shown at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Paint(bool);
 
@@ -56,7 +55,6 @@ pub fn line(cells: &[(&str, usize)]) -> String {
     painted_line(Paint::never(), 0, &cells)
 }
 
-/// The same in colours, behind so many spaces.
 pub fn painted_line(paint: Paint, indent: usize, cells: &[(Colour, &str, usize)]) -> String {
     let mut line = " ".repeat(indent);
     for (colour, text, width) in cells {

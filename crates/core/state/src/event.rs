@@ -15,7 +15,6 @@ pub struct HistoryEvent {
     pub network: Option<String>,
     /// Kind of event: `peer-announced`, `entry-restored`, `store-lost`. New kinds may come.
     pub kind: String,
-    /// In words.
     pub what: String,
     /// Process that had undone what was restored, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -24,7 +24,6 @@ pub struct Finding {
     pub traffic_flows: bool,
 }
 
-/// Severity of a finding.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

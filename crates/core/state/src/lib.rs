@@ -38,7 +38,6 @@ pub use probe::{ProbeState, ProbedPeer, ProbingState};
 
 use serde::{Deserialize, Serialize};
 
-/// The version of the schema.
 pub const SCHEMA: u32 = 1;
 
 /// Default path of a daemon's socket, beside its subnet file.
@@ -55,7 +54,6 @@ pub type Moment = String;
 #[serde(rename_all = "camelCase")]
 pub struct DaemonState {
     pub schema: u32,
-    /// Version of the daemon.
     pub version: String,
     /// Host name of the kernel.
     pub hostname: String,

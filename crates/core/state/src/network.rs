@@ -27,7 +27,6 @@ pub struct NetworkState {
     pub lease: Option<LeaseState>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underlay: Option<UnderlayState>,
-    /// MTU of pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// How that was found, in words.
@@ -102,7 +101,6 @@ impl Verdict {
     }
 }
 
-/// This node's own lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseState {
@@ -135,7 +133,6 @@ pub struct UnderlayState {
     pub public_ipv6: Option<Ipv6Addr>,
 }
 
-/// Store of the leases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreState {

@@ -9,7 +9,6 @@ use crate::ProbeState;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerState {
-    /// Network of the peer.
     pub network: String,
     /// Its name, where the store knows that: the lease server by its clients' tokens, Kubernetes by its Nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Finding, Layer, Moment};
 
-/// One peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeState {
@@ -15,15 +14,12 @@ pub struct ProbeState {
     /// Whether pods' packets pass; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<bool>,
-    /// Layer of the fault.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<Layer>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Fix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-    /// There and back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_micros: Option<u64>,
     /// The largest packet that is known to pass.
@@ -35,12 +31,10 @@ pub struct ProbeState {
     /// Number of those that were lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u32>,
-    /// Time of the last probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Moment>,
 }
 
-/// All peers of a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbingState {

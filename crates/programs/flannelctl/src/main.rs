@@ -21,7 +21,6 @@ struct Cli {
     command: Command,
 }
 
-/// By which name this program was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CalledAs {
     Flannelctl,

@@ -41,7 +41,6 @@ struct Viewers {
     is_running: bool,
 }
 
-/// A viewer, until it is dropped.
 pub(crate) struct Viewer(Arc<Collector>);
 
 impl Drop for Viewer {
@@ -112,7 +111,6 @@ impl Collector {
         self.nodes.as_deref()
     }
 
-    /// How a node sees others now.
     pub(crate) async fn peers(&self, node: LeaseRow) -> Result<Vec<PeerState>, String> {
         let way = self.nodes.clone().ok_or("nodes are not asked here: no probe port is given")?;
         NodeClient::new(way, node).peers(self.network.as_str()).await
@@ -204,7 +202,6 @@ impl Collector {
     }
 }
 
-/// Time until each node has had its turn.
 fn period(count: usize, pace: Pace) -> Duration {
     let ticks = count.div_ceil(pace.per_tick) as u32;
     pace.shortest_period.max(TICK * ticks)

@@ -9,7 +9,6 @@ use crate::picture::{NodeView, Picture};
 /// A node that most of the others do not reach.
 pub(crate) struct CommonCause<'a> {
     pub(crate) node: &'a NodeView,
-    /// How many nodes report it.
     pub(crate) reporters: usize,
 }
 

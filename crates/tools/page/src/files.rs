@@ -1,7 +1,6 @@
 //! Files of the page besides HTML. They are a part of the program: there is nothing to install beside it, and nothing
 //! is fetched from elsewhere.
 
-/// A file, and its content type.
 pub(crate) fn find(path: &str) -> Option<(&'static str, &'static str)> {
     Some(match path {
         "/page/page.css" => (include_str!("files/page.css"), "text/css; charset=utf-8"),

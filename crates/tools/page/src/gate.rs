@@ -74,7 +74,6 @@ impl Sessions {
     }
 }
 
-/// Random bytes in hexadecimal.
 pub(crate) fn random<const BYTES: usize>() -> Option<String> {
     random_bytes::<BYTES>().ok().map(|bytes| hex(&bytes))
 }

@@ -29,7 +29,6 @@ impl Health {
         Self::Healthy,
     ];
 
-    /// Health of a node. `impaired` counts peers that are reached, with a remark.
     pub(crate) fn of(verdict: Verdict, unreached: usize, impaired: usize) -> Self {
         match verdict {
             Verdict::NotReady => Self::NotReady,
@@ -64,7 +63,6 @@ impl Health {
         self.looks()[1]
     }
 
-    /// Words for so many nodes.
     pub(crate) fn words_of(self, count: usize) -> &'static str {
         self.looks()[if count == 1 { 2 } else { 3 }]
     }
@@ -73,7 +71,6 @@ impl Health {
         Self::ALL.into_iter().find(|health| health.key() == key)
     }
 
-    /// Whether somebody should look at it.
     pub(crate) fn is_wrong(self) -> bool {
         self <= Self::Silent
     }

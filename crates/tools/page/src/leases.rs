@@ -9,7 +9,6 @@ use flannel_store::{Held, OperatorStore};
 
 #[async_trait]
 pub trait LeaseSource: Send + Sync {
-    /// Name of the store.
     fn store(&self) -> String;
 
     fn networks(&self) -> Vec<NetworkName>;
@@ -18,7 +17,6 @@ pub trait LeaseSource: Send + Sync {
     async fn read(&self, network: &NetworkName) -> Result<LeaseTable, String>;
 }
 
-/// All leases of a network at one instant.
 #[derive(Clone, Debug)]
 pub struct LeaseTable {
     /// Network config as it was written. It may hold secrets: it is read, never shown.

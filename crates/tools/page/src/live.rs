@@ -15,7 +15,6 @@ use crate::page::PageView;
 use crate::picture::{NodeView, Picture};
 use crate::reachability;
 
-/// Shortest pause between two events.
 const PAUSE: Duration = Duration::from_millis(400);
 /// Longest pause: ages and remaining times change when nothing happens.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
@@ -24,7 +23,6 @@ pub(crate) struct Live {
     pub(crate) collector: Arc<Collector>,
     pub(crate) shown: PageView,
     pub(crate) viewer: Viewer,
-    /// Whether the viewer is still allowed to look.
     pub(crate) still: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -55,7 +53,6 @@ impl Live {
     }
 }
 
-/// What a browser has.
 #[derive(Default)]
 struct BrowserState {
     version: Option<u64>,

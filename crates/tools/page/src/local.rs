@@ -44,7 +44,6 @@ impl Local {
         format!("http://{}/page/enter?{KEY}={}", self.address, self.key)
     }
 
-    /// Serves until it is dropped.
     pub async fn run(self, page: Page) -> Infallible {
         let (page, key) = (Arc::new(page.entered_by_address()), Arc::<str>::from(self.key));
         let serve = |stream, _| Some(talk(stream, page.clone(), key.clone()));

@@ -33,7 +33,6 @@ pub(crate) enum Answer {
     Silent(String),
 }
 
-/// A node, for as long as it is asked.
 pub(crate) struct NodeClient {
     way: Arc<dyn NodeConnector>,
     node: LeaseRow,

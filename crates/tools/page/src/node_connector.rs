@@ -10,7 +10,6 @@ use tokio::net::TcpStream;
 
 use crate::leases::LeaseRow;
 
-/// A connection to a node.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -25,7 +24,6 @@ pub trait NodeConnector: Send + Sync {
     /// Describes a node that does not answer: its address, `: `, and a reason that is the same for all nodes.
     fn words(&self, node: &LeaseRow, why: &str) -> String;
 
-    /// What to do if no node answers.
     fn advice(&self) -> String;
 }
 
@@ -35,9 +33,7 @@ pub struct Pace {
     /// Number of nodes that are asked in a tenth of a second, and of those that may be waited for at once.
     pub per_tick: usize,
     pub at_once: usize,
-    /// Shortest time between two requests to one node.
     pub shortest_period: Duration,
-    /// Time limit for a connection, and for each answer.
     pub timeout: Duration,
 }
 

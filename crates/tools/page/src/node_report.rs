@@ -4,12 +4,9 @@ use flannel_state::{
     DaemonState, Finding, HistoryEvent, NetworkState, PeerCondition, PeerState, ProbeState,
 };
 
-/// Number of characters that are kept of a text.
 const MAX_TEXT_CHARS: usize = 600;
-/// Number of items that are kept of a list.
 const MAX_ITEMS: usize = 50;
 
-/// A daemon's state as far as it concerns one network.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeReport {
     pub(crate) hostname: String,
@@ -57,7 +54,6 @@ impl NodeReport {
     }
 }
 
-/// Shortens the texts of a peer.
 pub(crate) fn brief_peer(mut peer: PeerState) -> PeerState {
     peer.why = peer.why.map(brief);
     peer.backend = brief(peer.backend);

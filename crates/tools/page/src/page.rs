@@ -32,11 +32,9 @@ pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// Content policy: nothing from elsewhere, nothing inline, and no page around it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
-/// Number of browsers with a stream at once.
 const STREAMS: usize = 64;
 /// Number of nodes that are asked at once because somebody has opened them.
 const OPENED: usize = 4;
-/// Number of pieces that wait for a slow browser.
 const PIECES: usize = 1;
 
 /// Whether a path is the page's: the rest is an API's.
@@ -47,9 +45,7 @@ pub fn is_ours(path: &str) -> bool {
 /// What a browser looks at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageView {
-    /// A single node, instead of all.
     pub(crate) node: Option<Subnet>,
-    /// The network, where there are several.
     pub(crate) network: Option<NetworkName>,
     /// Search and page of the list, where there is no JavaScript.
     pub(crate) search: String,
@@ -213,7 +209,6 @@ impl Page {
         response(StatusCode::OK, "text/event-stream", StreamBody::new(pieces).boxed_unsync())
     }
 
-    /// How one node sees all others.
     async fn seen(&self, collector: &Arc<Collector>, shown: &PageView) -> Response<Body> {
         let _viewer = collector.look();
         let lease = || {
@@ -300,7 +295,6 @@ fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body
     response
 }
 
-/// Value of a form or a query.
 fn field(form: &str, name: &str) -> Option<String> {
     let pairs = form.split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.into_iter().find(|(key, _)| *key == name)?.1;

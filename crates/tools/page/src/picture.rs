@@ -22,11 +22,9 @@ const REMEMBERED_GONE: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Picture {
-    /// Rises with every change.
     pub(crate) version: u64,
     /// `None` until the store has been read.
     pub(crate) read: Option<Instant>,
-    /// Why it cannot be read now.
     pub(crate) store_problem: Option<String>,
     pub(crate) config: Config,
     pub(crate) pools: Vec<PoolView>,
@@ -49,7 +47,6 @@ pub(crate) struct NodeView {
     pub(crate) lease: LeaseRow,
     pub(crate) health: Health,
     pub(crate) why: Option<String>,
-    /// Latest report of the node.
     pub(crate) report: Option<Box<NodeReport>>,
     pub(crate) events: Vec<HistoryEvent>,
     pub(crate) peers: Option<HashMap<String, PeerState>>,

@@ -5,7 +5,6 @@ use jiff::Timestamp;
 
 use crate::picture::{NodeView, Picture};
 
-/// Number of lines that are shown.
 const SHOWN: usize = 60;
 /// Milliseconds within which events are of the same moment.
 const MOMENT: i64 = 5_000;
@@ -20,7 +19,6 @@ pub(crate) struct Line<'a> {
     pub(crate) node: String,
     pub(crate) id: String,
     pub(crate) event: &'a HistoryEvent,
-    /// Number of other nodes that report the same.
     pub(crate) others: usize,
 }
 

@@ -10,7 +10,6 @@ use flannel_state::DropCount;
 use crate::firewall::{Drop, Rules};
 use crate::queues::Queues;
 
-/// Counters by who counts.
 #[derive(Clone, Debug, Default)]
 pub struct DropCounters(BTreeMap<String, DropCount>);
 

@@ -9,17 +9,12 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug)]
 pub enum End<'a> {
-    /// A pod of this node.
     Pod,
-    /// An address of this node.
     Host,
-    /// A pod of another node.
     Peer(&'a Peer),
-    /// Outside of the pod network.
     World,
 }
 
-/// Another node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Peer {

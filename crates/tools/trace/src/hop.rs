@@ -23,7 +23,6 @@ pub enum Way {
     Live,
 }
 
-/// What becomes of a packet at one place of its way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hop {
     /// The name of the other node, if the hop is there.
@@ -32,7 +31,6 @@ pub struct Hop {
     pub way: Way,
     pub hop: String,
     pub condition: Condition,
-    /// In words.
     pub what: String,
     /// What to do where it is wrong; else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]

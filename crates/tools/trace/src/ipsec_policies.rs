@@ -12,7 +12,6 @@ use flannel_state::{Finding, Layer};
 
 use crate::judge::broken;
 
-/// What IPsec does with packets of one network namespace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IpsecPolicies {
     policies: Vec<ObservedPolicy>,

@@ -9,11 +9,8 @@ use ipnet::IpNet;
 pub struct NodeInNetwork {
     pub encapsulation: Encapsulation,
     pub underlay: Option<Underlay>,
-    /// What pods are to have.
     pub mtu: Option<u32>,
-    /// Flannel's own.
     pub devices: Vec<String>,
-    /// This node's subnets.
     pub own: Vec<IpNet>,
 }
 

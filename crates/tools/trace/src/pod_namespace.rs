@@ -15,12 +15,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 /// Where container runtimes keep them; those of all processes are looked at, too.
 const DIRECTORIES: [&str; 2] = ["/run/netns", "/run/docker/netns"];
 
-/// The network namespace of a pod of this node.
 pub struct PodNamespace {
     namespace: File,
     /// Number of the device of this node that leads there, if a veth does.
     pub(crate) veth: Option<u32>,
-    /// MAC address of the pod's own device.
     pub(crate) mac: Option<Mac>,
 }
 
@@ -60,7 +58,6 @@ impl PodNamespace {
         found
     }
 
-    /// Does something on a thread in the namespace.
     pub fn run<R: Send>(&self, deed: impl FnOnce() -> R + Send) -> io::Result<R> {
         run_in(&self.namespace, deed)
     }

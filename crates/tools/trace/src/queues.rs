@@ -31,12 +31,10 @@ pub(crate) struct Queues {
     devices: Vec<Device>,
 }
 
-/// The IP header of a packet, as filters see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
-    /// Protocol of IP, where it is known.
     pub(crate) protocol: Option<u8>,
     pub(crate) port: Option<u16>,
 }
@@ -57,12 +55,10 @@ impl Queues {
         Self { queues, filters, devices }
     }
 
-    /// What comes in by a device.
     pub(crate) fn coming_in(&self, device: &Device, header: Header) -> Dropped {
         self.filtered(device, FilterPlace::Ingress, header)
     }
 
-    /// What goes out by it.
     pub(crate) fn going_out(&self, device: &Device, header: Header) -> Dropped {
         let mut dropped = self.filtered(device, FilterPlace::Egress, header);
         if dropped.surely.is_none() {
@@ -108,7 +104,6 @@ impl Queues {
         dropped
     }
 
-    /// The device that a filter redirects to.
     fn name(&self, filter: &FoundFilter) -> String {
         match filter.effect {
             FilterEffect::Redirects(index) => {
@@ -122,7 +117,6 @@ impl Queues {
         self.devices.iter().find(|device| device.index == index)
     }
 
-    /// What each of them has dropped so far.
     pub(crate) fn counters(&self) -> Vec<Drop> {
         let name = |index: u32| self.device(index).map(|device| device.name.clone());
         let queues = self.queues.iter().filter_map(|queue| {

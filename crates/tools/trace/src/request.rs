@@ -6,10 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Hop, Peer};
 
-/// Kind of the request.
 pub const KIND: &str = "trace";
 
-/// Body of the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct TraceRequest {
@@ -19,7 +17,6 @@ pub struct TraceRequest {
     pub asker: Peer,
 }
 
-/// The node's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub enum TraceAnswer {

@@ -14,7 +14,6 @@ pub(crate) struct CniConf {
     pub(crate) content: Result<Value, String>,
 }
 
-/// All of a directory, by name.
 pub(crate) fn read_all(directory: &Path) -> Vec<CniConf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_one = |path: &PathBuf| {
@@ -31,12 +30,10 @@ pub(crate) fn read_all(directory: &Path) -> Vec<CniConf> {
 }
 
 impl CniConf {
-    /// Name of the file.
     pub(crate) fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Those of a list, or the one that it is.
     pub(crate) fn plugins(&self) -> &[Value] {
         match &self.content {
             Ok(conf) => {

@@ -36,7 +36,6 @@ fn is_run_by_kubelet(root: &Path) -> bool {
 }
 
 impl DaemonProcess {
-    /// `None` if none runs here.
     pub(crate) fn find() -> anyhow::Result<Option<Self>> {
         let Some(pid) = running_daemon::running() else { return Ok(None) };
         let read = |name: &str| {
@@ -90,7 +89,6 @@ impl DaemonProcess {
         given
     }
 
-    /// What this flannel makes of its flags.
     pub(crate) fn options(&self) -> anyhow::Result<Options> {
         let parsed =
             options::parse(self.arguments.iter().cloned(), self.environment.iter().cloned());
@@ -102,7 +100,6 @@ impl DaemonProcess {
         }
     }
 
-    /// What its operator types.
     fn operator_commands(&self) -> OperatorCommands {
         let is_kube = |options: Options| {
             options.networks.iter().any(|it| matches!(it.store, StoreOptions::Kube(_)))

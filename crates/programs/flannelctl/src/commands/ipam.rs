@@ -57,7 +57,6 @@ impl IpamArgs {
     }
 }
 
-/// A network and what was found in it.
 struct InspectedNetwork {
     name: String,
     store: Store,
@@ -149,7 +148,6 @@ fn fix(networks: &[InspectedNetwork]) -> anyhow::Result<usize> {
     Ok(freed)
 }
 
-/// What was found of one address, for programs.
 #[derive(Serialize)]
 struct Row<'a> {
     network: &'a str,

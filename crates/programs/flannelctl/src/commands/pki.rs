@@ -25,7 +25,6 @@ const AUTHORITY: &str = "ca";
 const SERVER: &str = "server";
 const TOKENS: &str = "tokens";
 
-/// How long certificates are good for, in days.
 const AUTHORITY_DAYS: u32 = 3_650;
 const DAYS: u32 = 365;
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::daemon::plain;
 
-/// Until then nobody wonders.
 const UNTIL_SAID: Duration = Duration::from_secs(3);
 
 /// Says what is being done, unless it is dropped before.

@@ -7,7 +7,6 @@ use std::path::Path;
 
 const NAME: &str = "flanneld";
 
-/// Its process id.
 pub(crate) fn running() -> Option<u32> {
     processes().find(|(_, name)| name == NAME).map(|(pid, _)| pid)
 }

@@ -49,7 +49,6 @@ impl StoreCommand {
     }
 }
 
-/// A store, and what people call it.
 struct Side<'a>(&'static str, &'a dyn SubnetPool);
 
 /// May be repeated until all nodes have moved: what is there already is brought up to date. The config goes

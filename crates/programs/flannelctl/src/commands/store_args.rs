@@ -99,7 +99,6 @@ impl StoreArgs {
         self.open_network(&self.network()?)
     }
 
-    /// One of several.
     pub(crate) fn open_network(
         &self,
         network: &NetworkName,
@@ -141,7 +140,6 @@ impl StoreArgs {
             })
     }
 
-    /// The lease server, whichever store would be used otherwise.
     pub(crate) fn open_lease_server(&self) -> anyhow::Result<Box<dyn SubnetPool>> {
         if given(&self.remote, "REMOTE").is_none() {
             return Err(usage("name the lease server: --remote"));
@@ -179,7 +177,6 @@ impl StoreArgs {
         Ok(if names.is_empty() { vec![NetworkName::default()] } else { names })
     }
 
-    /// Flags and variables as the daemon reads them.
     fn read(&self, kind: Kind) -> anyhow::Result<Options> {
         let kubeconfig = self.kubeconfig();
         let api_url = given(&self.kube_api_url, "KUBE_API_URL");
@@ -266,7 +263,6 @@ fn given(flag: &Option<String>, variable: &str) -> Option<String> {
     flag.clone().or_else(variable).filter(|text| !text.is_empty())
 }
 
-/// Runs what talks to a store.
 pub(crate) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

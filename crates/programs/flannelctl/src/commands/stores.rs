@@ -26,7 +26,6 @@ pub(crate) struct Stores {
     config_map: ConfigMapName,
 }
 
-/// What a store says of its network.
 pub(crate) struct StoredNetwork {
     /// As it was written; `None` where there is none yet.
     pub(crate) config: Option<String>,
@@ -38,7 +37,6 @@ impl Stores {
         Ok(Self { options: process.options()?, process: Some(process), config_map })
     }
 
-    /// Those that an operator names.
     pub(crate) fn named(options: Options, config_map: ConfigMapName) -> Self {
         Self { options, process: None, config_map }
     }
@@ -47,7 +45,6 @@ impl Stores {
         self.process.is_some()
     }
 
-    /// What people call it.
     pub(crate) fn kind(&self) -> &'static str {
         match self.first() {
             Some(StoreOptions::Etcd(_)) => "etcd",
@@ -70,7 +67,6 @@ impl Stores {
         self.options.networks.first().map(|joined| &joined.store)
     }
 
-    /// The store of a network, for an operator.
     pub(crate) fn open(&self, network: &NetworkName) -> anyhow::Result<Box<dyn OperatorStore>> {
         // Kubernetes keeps one network, whatever it is called.
         let is_it = |joined: &&Joined| {
@@ -99,7 +95,6 @@ impl Stores {
         }
     }
 
-    /// A store that hands out subnets.
     pub(crate) fn open_pool(&self) -> anyhow::Result<Box<dyn SubnetPool>> {
         match self.first() {
             Some(StoreOptions::Etcd(etcd)) => Ok(Box::new(self.etcd(etcd)?)),
@@ -110,7 +105,6 @@ impl Stores {
         }
     }
 
-    /// The network config and all leases of a network.
     pub(crate) async fn ask(&self, joined: &Joined) -> anyhow::Result<StoredNetwork> {
         let store = self.open(&joined.name)?;
         let config = match (&joined.store, &self.process) {

@@ -89,7 +89,6 @@ fn head(title: String, is_live: bool) -> String {
     )
 }
 
-/// Choice of the network, where there are several.
 fn choice(networks: &[NetworkName], collector: &Collector) -> String {
     if networks.len() < 2 {
         return String::new();

@@ -31,7 +31,6 @@ pub(crate) fn parts(
     }
 }
 
-/// Address of a node's page.
 fn address_of(id: &str, shown: &PageView) -> String {
     format!("/node/{}{}", text::InAddress(id), network_query(shown, '?'))
 }

@@ -16,7 +16,6 @@ use crate::timeline;
 /// Number of different problems that are shown, and of the nodes named with each.
 const PROBLEMS: usize = 20;
 const NAMED: usize = 4;
-/// Rows of a page of the list.
 pub(super) const ROWS: usize = 100;
 
 pub(super) fn about(picture: &Picture, collector: &Collector) -> String {
@@ -231,7 +230,6 @@ pub(super) fn timeline(picture: &Picture, shown: &PageView) -> String {
     html
 }
 
-/// Style of an event.
 pub(super) fn kind_class(kind: &str) -> &'static str {
     match kind {
         "error" | "peer-unreachable" => "bad",
@@ -244,7 +242,6 @@ pub(super) fn kind_class(kind: &str) -> &'static str {
     }
 }
 
-/// Nodes that match the search.
 fn found<'a>(picture: &'a Picture, shown: &PageView) -> Vec<&'a NodeView> {
     let search = shown.search.to_lowercase();
     let is_meant = |node: &&NodeView| {
@@ -281,7 +278,6 @@ pub(super) fn list(picture: &Picture, shown: &PageView) -> String {
     html
 }
 
-/// Links to the other pages.
 pub(super) fn pages(picture: &Picture, shown: &PageView) -> String {
     let pages = found(picture, shown).len().div_ceil(ROWS);
     if pages <= 1 {

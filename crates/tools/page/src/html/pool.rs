@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use super::text::{Text, number};
 use crate::pool::{Cell, PoolView};
 
-/// Size of a square with its margin.
 const SIZE: usize = 12;
 
 pub(super) fn draw(pools: &[PoolView]) -> String {
@@ -26,7 +25,6 @@ fn one(html: &mut String, pool: &PoolView) {
         percent if percent < 10.0 => format!("{percent:.1}"),
         percent => format!("{percent:.0}"),
     };
-    // Writing to a `String` cannot fail.
     let _ = write!(
         html,
         "<div class=\"pool\"><p class=\"range\"><b class=\"mono\">{}</b> <span>{full} % taken</span></p>\

@@ -50,7 +50,6 @@ impl<T: Display> Display for InAddress<T> {
     }
 }
 
-/// A number with separated thousands.
 pub(crate) fn number(count: impl Display) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -63,7 +62,6 @@ pub(crate) fn number(count: impl Display) -> String {
     text
 }
 
-/// A duration in the two largest units.
 pub(crate) fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),

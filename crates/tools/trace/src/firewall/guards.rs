@@ -12,7 +12,6 @@ const OWN_CHAINS: [&str; 2] = ["FLANNEL-", "CNI-"];
 const OWN: &str = "leave this rule: it is flannel's own, and drops what must not pass";
 const LOOPBACK: &str = "leave this rule: it keeps others from this host's loopback addresses";
 
-/// Whether a rule is flannel's or its plugin's. `rule`: in words.
 pub(crate) fn is_own(rule: &str) -> bool {
     let is_own = |word: &str| {
         OWN_TABLES.contains(&word) || OWN_CHAINS.iter().any(|chain| word.starts_with(chain))
@@ -32,7 +31,6 @@ pub(super) fn removal(rule: &str, names_loopback: bool, command: String) -> Stri
     }
 }
 
-/// Whether a word of a rule is an address of a loopback device.
 pub(super) fn is_loopback(word: &str) -> bool {
     word.starts_with("127.") || word == "::1" || word.starts_with("::1/")
 }
@@ -45,7 +43,6 @@ pub(super) fn keep_guards(drop: Drop, packet: &Packet) -> Drop {
     }
 }
 
-/// Whether a rule is to stay.
 pub(super) fn is_guard(drop: &Drop) -> bool {
     [OWN, LOOPBACK].contains(&drop.fix.as_str())
 }

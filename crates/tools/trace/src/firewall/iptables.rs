@@ -146,7 +146,6 @@ fn of_table(table: &str) -> String {
     if table == "filter" { String::new() } else { format!(" -t {table}") }
 }
 
-/// Describes a packet in the words of a rule.
 fn described(packet: &Packet) -> String {
     match (packet.hook, packet.protocol) {
         (Hook::Forward, _) => format!("-s {} -d {}", packet.src, packet.dst),

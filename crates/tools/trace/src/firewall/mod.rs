@@ -24,7 +24,6 @@ pub const TCP: u8 = 6;
 pub const ICMPV6: u8 = 58;
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// All rules of this host, as far as they can be read.
 #[derive(Default)]
 pub struct Rules {
     nft: nft::Ruleset,
@@ -36,7 +35,6 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Reads the rules of this host.
     pub fn read() -> Self {
         let mut unread = Vec::new();
         let mut said = |program: &'static str, arguments: &[&str]| {
@@ -69,7 +67,6 @@ impl Rules {
         &self.unread
     }
 
-    /// Every rule that drops and counts.
     pub(crate) fn counters(&self) -> Vec<Drop> {
         let mut all = self.v4.counters("iptables");
         all.extend(self.v6.counters("ip6tables"));
@@ -88,7 +85,6 @@ impl Rules {
         self.judge(packet).surely
     }
 
-    /// What drops such a packet, and what may.
     pub fn judge(&self, packet: &Packet) -> Dropped {
         let packet = &Packet { host: self.host.clone(), ..packet.clone() };
         let (tables, program) = match (packet.hook, packet.dst.is_ipv4()) {

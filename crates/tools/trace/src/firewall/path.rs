@@ -7,7 +7,6 @@ use std::sync::Arc;
 use flannel_nft::Verdict;
 use ipnet::IpNet;
 
-/// Point of the host at which rules see a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     In,
@@ -21,14 +20,12 @@ pub enum Hook {
     BridgeForward,
 }
 
-/// Whether a packet begins a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conversation {
     New,
     Established,
 }
 
-/// A packet as rules see it.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub hook: Hook,
@@ -41,7 +38,6 @@ pub struct Packet {
     pub oif: String,
     /// Port of a bridge by which it came, where that is known; and the one by which it goes.
     pub bridge_ports: [Option<String>; 2],
-    /// Bytes of the whole IP packet.
     pub length: u32,
     pub conversation: Conversation,
     /// Whether it asks or says who has an address, and is not an IP packet.
@@ -53,7 +49,6 @@ pub struct Packet {
 /// What rules depend on beyond the packet itself.
 #[derive(Clone, Debug, Default)]
 pub struct HostFacts {
-    /// Addresses of the host itself, to which answers come back.
     pub(crate) addresses: Vec<IpAddr>,
     /// Devices by the numbers that rules may have instead of their names.
     pub(crate) links: BTreeMap<String, u32>,
@@ -126,7 +121,6 @@ fn is_named(pattern: &str, name: &str) -> bool {
 /// A rule or queue that drops packets, and how that is undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drop {
-    /// The rule or queue in words.
     pub rule: String,
     pub fix: String,
     /// Packets that it has dropped, where it counts them.
@@ -146,7 +140,6 @@ impl Drop {
     }
 }
 
-/// Whether a rule is for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     Yes,
@@ -185,14 +178,10 @@ impl Match {
     }
 }
 
-/// What may become of a packet in a chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChainOutcome {
-    /// Whether the packet may be let through.
     pub(crate) accepted: bool,
-    /// Rules that may drop it, in order.
     pub(crate) droppers: Vec<Drop>,
-    /// Whether the packet may come to the chain's end.
     pub(crate) falls_through: bool,
 }
 
@@ -200,7 +189,6 @@ pub(crate) struct ChainOutcome {
 pub(crate) struct JudgedRule {
     pub(crate) is_for: Match,
     pub(crate) verdict: Verdict,
-    /// If it drops.
     pub(crate) drop: Option<Drop>,
 }
 
@@ -282,7 +270,6 @@ impl ChainOutcome {
     }
 }
 
-/// What rules do to a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// What drops it, whatever is not known of it.

@@ -21,10 +21,8 @@ pub(crate) use pods::{
 pub(crate) use routes::{no_route, route};
 pub(crate) use tunnel::{tunnel, underlay};
 
-/// What is right in words, or what is wrong.
 pub(crate) type HopJudgement = Result<String, Finding>;
 
-/// Something that no packet survives.
 pub(crate) fn broken(layer: Layer, what: impl Into<String>, fix: impl Into<String>) -> Finding {
     Finding::broken(layer, what, "", fix)
 }

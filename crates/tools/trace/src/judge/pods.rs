@@ -38,7 +38,6 @@ pub(crate) fn no_answer(bridge: &str, pod: IpAddr) -> Finding {
     broken(LAYER, what, fix)
 }
 
-/// More than one that answers for a pod's address.
 pub(crate) fn duplicates(bridge: &str, pod: IpAddr, answering: &[Mac]) -> Option<Finding> {
     let [first, second, ..] = answering else { return None };
     Some(broken(
@@ -179,7 +178,6 @@ pub(crate) fn inside_pod(
     }
 }
 
-/// Something inside of a pod.
 pub(crate) fn in_pod(pod: IpAddr, finding: Finding) -> Finding {
     let fix = format!("in its network namespace: {}", finding.fix);
     Finding { fix, ..perhaps_in_pod(pod, finding) }

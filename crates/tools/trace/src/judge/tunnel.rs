@@ -43,7 +43,6 @@ pub(crate) fn tunnel(
     }
 }
 
-/// How this node sends to another one.
 pub(crate) fn underlay(public: IpAddr, way: &Decision, device: &Device) -> HopJudgement {
     if leads_nowhere(way.kind) || way.kind == RouteType::Local {
         let what = format!("what is sent to {public} stays on this node ({:?})", way.kind);

@@ -143,7 +143,6 @@ impl Walk<'_> {
     }
 }
 
-/// What rules do to the packets of a conversation.
 pub(super) struct JudgedKinds {
     pub(super) surely: Option<Drop>,
     /// Which of its packets are dropped, in words; empty for the first of them.

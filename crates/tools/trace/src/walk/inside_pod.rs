@@ -17,7 +17,6 @@ use crate::pod_namespace::PodNamespace;
 use crate::queues::{Header, Queues};
 use crate::settings::setting;
 
-/// Which end of a packet's way the pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leg {
     Leaves,

@@ -54,7 +54,6 @@ struct Walk<'a> {
     queues: Queues,
     policies: IpsecPolicies,
     node: &'a NodeInNetwork,
-    /// What was found so far.
     hops: Hops,
 }
 
@@ -66,7 +65,6 @@ struct Entrance {
     port: Option<String>,
 }
 
-/// What is known of somebody on a wire.
 struct Resolved {
     mac: Mac,
     /// He has answered, and nobody has written it by hand.
@@ -196,7 +194,6 @@ impl Walk<'_> {
         )))
     }
 
-    /// What is known of a neighbour, after it was asked.
     fn resolve(&mut self, ip: IpAddr, device: &Device) -> io::Result<Option<Resolved>> {
         let deadline = Instant::now() + NEIGHBOUR_TIMEOUT;
         let mut asked = false;
@@ -236,7 +233,6 @@ impl Hops {
         judged.map_err(|finding| self.found(hop, finding)).is_ok()
     }
 
-    /// Whether it passes.
     fn take(&mut self, hop: &str, judged: HopJudgement) -> bool {
         let passes = judged.is_ok();
         match judged {

@@ -22,7 +22,6 @@ use crate::settings::{more_connections, tracked_connections};
 const ANSWER_TIMING: AnswerTiming =
     AnswerTiming { tries: 1, first: Duration::from_millis(300), more: Duration::from_millis(60) };
 
-/// A pod that is on the bridge.
 struct FoundPod {
     /// The port of its bridge, where that is known.
     port: Option<Device>,
@@ -52,7 +51,6 @@ impl Walk<'_> {
         Ok(Some(Entrance { device: bridge.name, port }))
     }
 
-    /// Whether it comes to the pod.
     pub(super) fn enter_pod(
         &mut self,
         from: IpAddr,
@@ -296,7 +294,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Devices that are ports of a bridge.
     fn ports_of(&self, bridge: &Device) -> Vec<Device> {
         let is_port = |device: &&Device| device.master == Some(bridge.index);
         self.kernel.devices.iter().filter(is_port).cloned().collect()

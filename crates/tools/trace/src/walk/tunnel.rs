@@ -125,7 +125,6 @@ impl Walk<'_> {
         Ok(public.filter(|_| passes))
     }
 
-    /// Follows a packet from node to node.
     fn underlay(&mut self, public: IpAddr, inner: Family) -> io::Result<()> {
         let way =
             match self.kernel.decide(RouteQuery { dst: public, from: None, protocol: None })? {

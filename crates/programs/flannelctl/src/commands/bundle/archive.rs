@@ -54,7 +54,6 @@ impl Archive {
     }
 }
 
-/// The beginning and the end of what is too long.
 fn bounded(text: &str, largest: usize) -> String {
     if text.len() <= largest {
         return text.to_owned();
@@ -64,7 +63,6 @@ fn bounded(text: &str, largest: usize) -> String {
     format!("{}\n… {} bytes are left out …\n{}", &text[..head], tail - head, &text[tail..])
 }
 
-/// As POSIX describes it (ustar).
 fn header(path: &str, size: usize, time: i64) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     let mut put = |at: usize, text: &[u8]| block[at..at + text.len()].copy_from_slice(text);

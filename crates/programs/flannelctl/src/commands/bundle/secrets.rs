@@ -10,7 +10,6 @@ use serde_json::Value;
 use crate::commands::check::node_context::NetworkSource;
 use crate::commands::daemon_process::DaemonProcess;
 
-/// Where keys of this node lie.
 const KEY_FILES: [&str; 4] =
     ["/run/flannel/wgkey", "/run/flannel/wgkeyv6", "/var/lib/flannel/wgkey", "/etc/ipsec.secrets"];
 #[derive(Default)]

@@ -16,14 +16,10 @@ use crate::commands::daemon_process::DaemonProcess;
 use crate::commands::store_args::block_on;
 
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that are taken of the end of a log.
 const MAX_LOG_BYTES: u64 = 4 << 20;
-/// Bytes that are taken of the beginning of what a program prints.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
 
-/// Where a kubelet keeps the logs of pods.
 const PODS: &str = "/var/log/pods";
-/// How names of flannel's pods begin.
 const FLANNELS_PODS: &str = "kube-flannel_";
 /// Logs that are taken of those pods: there is one for each time that a container began.
 const MAX_POD_LOGS: usize = 6;
@@ -106,7 +102,6 @@ fn versions() -> String {
     format!("flannelctl {}\n{}\n{system}", env!("CARGO_PKG_VERSION"), programs.concat())
 }
 
-/// As the daemon answers it.
 fn asked(socket: &Path, path: &str) -> String {
     let mut text = Vec::new();
     let answer = block_on(async {

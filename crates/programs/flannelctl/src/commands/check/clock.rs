@@ -18,7 +18,6 @@ const LAYER: Layer = Layer::Clock;
 /// No release of this program is older.
 const NOT_BEFORE: i64 = 1_767_225_600;
 
-/// As many nodes are asked.
 const SAMPLE: usize = 8;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Seconds that clocks may differ, more than those of nodes with NTP ever do.

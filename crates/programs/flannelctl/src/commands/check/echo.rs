@@ -17,7 +17,6 @@ pub(super) const SMALL: u32 = 64;
 /// A question: to whom, and how large the whole packet is.
 pub(super) type SizedEcho = (IpAddr, u32);
 
-/// Those that were answered.
 pub(super) fn answered(all: &[SizedEcho]) -> io::Result<BTreeSet<usize>> {
     let targets: Vec<IpAddr> = all.iter().map(|(ip, _)| *ip).collect();
     let pinger = Pinger::open(&targets, false)?;

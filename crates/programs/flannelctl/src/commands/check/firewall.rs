@@ -15,7 +15,6 @@ use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Firewall;
 
-/// What a packet is to flannel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
     TunnelIn,
@@ -49,7 +48,6 @@ fn judge(network: &Network, rules: &Rules) -> Vec<Finding> {
         .collect()
 }
 
-/// As flannel sends and gets them.
 fn packets(network: &Network) -> Vec<(Role, Packet)> {
     let Some(underlay) = &network.underlay else { return Vec::new() };
     let card = underlay.link.to_string();

@@ -14,10 +14,8 @@ use super::node_context::{Network, NodeContext};
 use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Kernel;
-/// The oldest kernel that has been seen to work.
 const OLDEST: KernelVersion = KernelVersion { major: 4, minor: 19 };
 
-/// Something that the kernel, or a module of it, provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Feature {
     Bridge,

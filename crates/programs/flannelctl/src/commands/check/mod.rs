@@ -62,7 +62,6 @@ pub(crate) struct CheckArgs {
     output: OutputArgs,
 }
 
-/// All that was found, for programs.
 #[derive(Serialize)]
 struct Report {
     node: String,
@@ -156,10 +155,8 @@ impl Report {
     }
 }
 
-/// So many things of one kind are named.
 const MAX_NAMED: usize = 5;
 
-/// Names the first of several.
 pub(crate) fn few<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     let mut all = all.into_iter();
     let mut named: Vec<String> = all.by_ref().take(MAX_NAMED).map(|one| one.to_string()).collect();
@@ -177,7 +174,6 @@ fn screen(report: &Report, wide: bool, paint: Paint) -> String {
         (0, warnings) => (Colour::Good, format!("nothing is broken, warnings: {warnings}")),
         (broken, warnings) => (Colour::Bad, format!("BROKEN: {broken}, warnings: {warnings}")),
     };
-    // Writing to a `String` cannot fail.
     let _ = writeln!(text, "{node}: {}", paint.text(colour, &conclusion));
     for finding in &report.findings {
         let (colour, word) = match finding.severity {

@@ -9,12 +9,9 @@ use super::{MAX_NAMED, few};
 use flannel_state::{Finding, Layer, ProbedPeer};
 
 const LAYER: Layer = Layer::Mtu;
-/// What every IPv6 link must carry.
 const LEAST_V6: u32 = 1280;
 
-/// What is known of one network.
 struct Facts<'a> {
-    /// What pods are to have.
     pods: u32,
     v6: bool,
     underlay: (&'a str, u32),
@@ -61,7 +58,6 @@ fn told_by_daemon(context: &NodeContext, network: &Network) -> Vec<(IpAddr, u32)
     findings.filter_map(path).collect()
 }
 
-/// As the daemon calls it.
 pub(super) const BLACK_HOLE: &str = "mtu-black-hole";
 
 fn narrow_paths(network: &Network, kernel: &mut Kernel) -> Vec<(IpAddr, u32)> {

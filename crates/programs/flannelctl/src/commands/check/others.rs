@@ -35,7 +35,6 @@ const AGENTS: [(&str, &str); 7] = [
     ("kube-ovn-daemon", "Kube-OVN"),
 ];
 
-/// Whose chains of iptables begin like this.
 const CHAINS: [(&str, &str); 6] = [
     ("CILIUM_", "Cilium"),
     ("cali-", "Calico"),

@@ -23,10 +23,8 @@ const LAYER: Layer = Layer::Reach;
 /// For a host to say that nobody listens.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What came of one node.
 struct AskedNode {
     node: IpAddr,
-    /// On which it answers probes.
     port: Option<u16>,
     /// `None`: not asked, or that is not possible from here.
     beside: Option<AskOutcome>,
@@ -35,7 +33,6 @@ struct AskedNode {
     refuses_tunnel: bool,
 }
 
-/// From where to where, for one node.
 struct Ways {
     node: IpAddr,
     port: Option<u16>,
@@ -46,7 +43,6 @@ struct Ways {
     tunnel: Option<u16>,
 }
 
-/// `there`: nodes that answer a ping.
 pub(super) fn look(
     network: &Network,
     there: &[IpAddr],

@@ -13,28 +13,21 @@ use super::{few, ports};
 use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::Reach;
-/// So many peers are asked.
 const SAMPLE: usize = 64;
-/// So often each of them is asked.
 const TIMES: usize = 10;
-/// And so often again, if some of these were answered and some were not.
 const MORE_TIMES: usize = 90;
 /// So many lost packets of a hundred are not chance.
 const LOSSY: usize = 3;
 /// With so many, connections stall.
 const VERY_LOSSY: usize = 10;
-/// Packets of full size that each of them is sent through the tunnel.
 const FULL_TIMES: usize = 30;
-/// So many sizes are tried at once.
 const SIZES_AT_ONCE: u32 = 64;
 /// The smallest size that is tried: what every IPv4 host takes.
 const LEAST_SIZE: u32 = 576;
 
-/// What came back of one node.
 #[derive(Clone, Copy)]
 struct Reached {
     peer: IpAddr,
-    /// Its address that was asked.
     end: IpAddr,
     asked: usize,
     answered: usize,
@@ -45,7 +38,6 @@ impl Reached {
         self.answered > 0
     }
 
-    /// Of a hundred packets.
     fn lost(&self) -> usize {
         100 * self.asked.saturating_sub(self.answered) / self.asked.max(1)
     }

@@ -12,15 +12,12 @@ use flannel_state::{Finding, Layer};
 
 const LAYER: Layer = Layer::ReversePath;
 
-/// A packet of a peer that the kernel would not take.
 struct Refused {
     from: IpAddr,
     to: IpAddr,
     device: String,
-    /// The device by which the kernel would answer.
     answered_by: Option<String>,
     errno: i32,
-    /// What the device's settings are.
     strict: bool,
 }
 
@@ -42,7 +39,6 @@ pub(super) fn look(context: &NodeContext) -> anyhow::Result<Vec<Finding>> {
     Ok(judge(&refused))
 }
 
-/// As peers send them: in the tunnel, and out of it.
 fn packets(network: &Network, kernel: &Kernel) -> Vec<(IpAddr, IpAddr, String)> {
     let Some(underlay) = &network.underlay else { return Vec::new() };
     let own = [underlay.v4.map(IpAddr::from), underlay.v6.map(IpAddr::from)];

@@ -26,7 +26,6 @@ pub(super) struct CniArgs {
 }
 
 impl CniArgs {
-    /// Whether the pods' bridge is asked for, too.
     pub(super) fn of_pods(&self) -> bool {
         self.cni_state_dir.is_some()
     }

@@ -88,7 +88,6 @@ fn removal(saved: &str) -> Option<String> {
     Some(lines.join("\n"))
 }
 
-/// What it prints. `None`: there is no such program.
 fn run(program: &str, arguments: &[&str], input: &str) -> anyhow::Result<Option<String>> {
     run_within(FIREWALL_PROGRAM_TIMEOUT, program, arguments, input)
 }

@@ -53,7 +53,6 @@ pub(crate) struct CleanupArgs {
 /// What went, or would go, and what could not be looked at or removed.
 #[derive(Default)]
 pub(crate) struct Report {
-    /// Whether what is found is removed.
     pub(crate) removes: bool,
     pub(crate) things: Vec<String>,
     pub(crate) failures: Vec<String>,

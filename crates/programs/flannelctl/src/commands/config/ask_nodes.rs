@@ -23,18 +23,14 @@ const MAX_NODES_ASKED: usize = 50;
 /// Nodes that are named of those that cannot, or did not answer.
 const MAX_NODES_NAMED: usize = 5;
 
-/// What nodes say to a config.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeOpinions {
-    /// Could not use it, and why.
     unable: Vec<(Subnet, String)>,
-    /// Should have answered, and did not.
     silent: Vec<Subnet>,
     asked: usize,
 }
 
 impl NodeOpinions {
-    /// Why the config is not to be written, for people.
     pub(super) fn objection(&self) -> Option<String> {
         if self.unable.is_empty() {
             return None;
@@ -50,7 +46,6 @@ impl NodeOpinions {
         Some(text)
     }
 
-    /// Who did not answer, for people.
     pub(super) fn silence(&self) -> Option<String> {
         if self.silent.is_empty() {
             return None;
@@ -116,7 +111,6 @@ async fn try_to_ask(store: &dyn OperatorStore, config: &str) -> anyhow::Result<N
     opinions
 }
 
-/// Whether some of a config is not to be shown.
 fn has_secrets(config: &str) -> bool {
     let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     read(config) != read(&redact_config(config))

@@ -22,7 +22,6 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// It answers within milliseconds, and gives its networks two seconds each.
 const DOOR_ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A daemon that is asked: that of this node, or that of another one.
 #[derive(Clone, Copy)]
 pub(crate) enum Daemon<'a> {
     Here(&'a Path),
@@ -55,7 +54,6 @@ impl Daemon<'_> {
             .context("flanneld's answer is not understood: it is of another version")
     }
 
-    /// As it is answered, in pieces.
     pub(crate) async fn text(
         self,
         path: &str,
@@ -64,7 +62,6 @@ impl Daemon<'_> {
         in_pieces(self.ask(Method::GET, path).await?, each).await
     }
 
-    /// Hands over each line of an answer as it comes.
     pub(crate) async fn lines<T: DeserializeOwned>(
         self,
         path: &str,

@@ -27,14 +27,12 @@ pub(crate) struct DiffArgs {
     asking: Asking,
 }
 
-/// Something that is not the same.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Difference {
     /// As `ip` or `bridge` would show it; absent if nobody wants what is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     wanted: Option<String>,
-    /// What the kernel has in its place.
     found: Vec<String>,
     /// Why it is not there, as far as the daemon knows.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,7 +215,6 @@ fn compare(wanted: &[EntryState], found: &Found) -> Vec<Difference> {
 fn screen(differences: &[Difference], compared: usize, paint: Paint) -> String {
     let mut text = String::new();
     for Difference { wanted, found, why } in differences {
-        // Writing to a `String` cannot fail.
         if let Some(wanted) = wanted {
             let _ = writeln!(text, "{}", paint.text(Colour::Good, &format!("- {}", plain(wanted))));
         }

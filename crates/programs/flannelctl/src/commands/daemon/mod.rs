@@ -31,7 +31,6 @@ struct Asking {
     output: OutputArgs,
 }
 
-/// How long something has been so, or will be, in the two largest units.
 fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
@@ -54,7 +53,6 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Of what another node says, so much is shown.
 const LONGEST_FOREIGN_TEXT: usize = 600;
 
 /// Text of another node as its own words: on one line, without what a terminal takes as a command, and not endless.

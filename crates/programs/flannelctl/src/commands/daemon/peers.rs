@@ -15,7 +15,6 @@ use crate::commands::output::Format;
 use crate::commands::store_args::block_on;
 use crate::commands::usage;
 
-/// How often peers that are watched are looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The other nodes, and whether this one reaches them

@@ -11,7 +11,6 @@ pub(super) fn unlisted(network: &NetworkState) -> usize {
     })
 }
 
-/// How many peers are reached.
 pub(super) fn summary(probing: &ProbingState) -> String {
     let parts = [
         (probing.unreached, "UNREACHABLE"),
@@ -34,7 +33,6 @@ pub(super) fn summary(probing: &ProbingState) -> String {
     summary
 }
 
-/// In a table of peers.
 pub(super) fn cell(peer: &PeerState) -> String {
     let Some(probe) = &peer.probe else { return "-".to_owned() };
     let latency = probe.latency_micros.map(|micros| format!(" {}", span(micros)));

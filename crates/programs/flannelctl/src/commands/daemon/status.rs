@@ -16,9 +16,7 @@ use crate::commands::progress::Progress;
 use crate::commands::store_args::block_on;
 use flannel_cli::table::{Colour, Paint, line};
 
-/// How often a network that is waited for is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// Findings that are shown unless all are asked for.
 const MAX_SHOWN: usize = 8;
 
 /// Whether the network of this node is healthy, and if not, why
@@ -87,7 +85,6 @@ fn causes_here(state: &DaemonState, socket: &Path) -> String {
     let causes = gathered.map(|(context, _)| way::causes(&context)).unwrap_or_default();
     let mut text = String::new();
     for cause in causes.iter().take(MAX_SHOWN) {
-        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "on this node: {}", plain(&cause.about));
         let _ = writeln!(text, "    fix: {}", plain(&cause.fix));
     }
@@ -117,7 +114,6 @@ fn screen(state: &DaemonState, all: bool, paint: Paint) -> String {
         };
         let colour = if network.is_healthy() { Colour::Good } else { Colour::Bad };
         let verdict = paint.text(colour, verdict);
-        // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{}{of}: the network is {verdict}", plain(&state.hostname));
         let shown = if all { findings.len() } else { MAX_SHOWN.min(findings.len()) };
         for Finding { about, layer, cause, fix, .. } in &findings[..shown] {

@@ -17,7 +17,6 @@ pub(super) fn look(findings: &mut Findings, directory: &Path) {
     findings.add("cni", verdict, text);
 }
 
-/// `flannels`: the first of flannel.
 fn judge(first: &CniConf, flannels: Option<&CniConf>) -> (MigrationVerdict, String) {
     let name = first.name();
     if first.is_flannels() {

@@ -28,10 +28,8 @@ use super::store_args::block_on;
 use super::stores::{StoredNetwork, Stores};
 use super::this_host::ThisHost;
 
-/// Nothing stands in the way.
 const CAN_BE_MOVED: u8 = 0;
 const CANNOT: u8 = 1;
-/// Something could not be looked at.
 const NOT_KNOWN: u8 = 2;
 
 #[derive(Debug, Args)]
@@ -49,7 +47,6 @@ pub(crate) struct MigrateArgs {
     cni_conf_dir: PathBuf,
 }
 
-/// What will become of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum MigrationVerdict {
@@ -88,7 +85,6 @@ impl Findings {
     }
 }
 
-/// What the former flannel has written for container runtimes.
 fn read_subnet_file(path: &Path) -> anyhow::Result<SubnetFile> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),

@@ -40,7 +40,6 @@ pub(super) fn look(findings: &mut Findings, wanted: &NodeRules) {
     }
 }
 
-/// The families of rules that are written.
 fn families(written: &[RulesKey], are_meant: impl Fn(&RulesKey) -> bool) -> Vec<Family> {
     let mut families: Vec<Family> =
         written.iter().filter(|key| are_meant(key)).map(|key| key.family).collect();

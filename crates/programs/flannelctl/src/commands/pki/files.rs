@@ -21,13 +21,11 @@ impl Files {
         self.dir.join(name)
     }
 
-    /// `fix` says where the file comes from.
     pub(super) fn read(&self, name: &str, fix: &str) -> anyhow::Result<String> {
         let file = self.path(name);
         fs::read_to_string(&file).with_context(|| format!("cannot read {}; {fix}", file.display()))
     }
 
-    /// Nothing, if there is no such file.
     pub(super) fn read_if_any(&self, name: &str) -> anyhow::Result<String> {
         let file = self.path(name);
         match fs::read_to_string(&file) {

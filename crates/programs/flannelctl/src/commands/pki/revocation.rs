@@ -20,7 +20,6 @@ const REVOKED: &str = "revoked";
 const END: &str = "-----END CERTIFICATE-----\n";
 
 impl Pki {
-    /// A number for a new certificate, noted.
     pub(super) fn new_serial(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         let mut serial = random_bytes::<16>()?;
         // Neither negative nor with a zero before it.
@@ -30,7 +29,6 @@ impl Pki {
         Ok(serial.to_vec())
     }
 
-    /// The authority's certificate alone.
     pub(super) fn authority_pem(&self) -> anyhow::Result<String> {
         let text = self.files.read(&format!("{AUTHORITY}.pem"), INIT)?;
         Ok(match text.find(END) {
@@ -69,7 +67,6 @@ impl Pki {
         Ok(())
     }
 
-    /// How many more are revoked now.
     fn revoke_certificates(&self, name: &str) -> anyhow::Result<usize> {
         let issued = self.files.read_if_any(ISSUED)?;
         let of_name = |line: &&str| line.split_once(' ').is_some_and(|(_, of)| of == name);

@@ -55,7 +55,6 @@ impl Pki {
         Ok(())
     }
 
-    /// Whether there was one.
     pub(super) fn revoke_token(&self, name: &str) -> anyhow::Result<bool> {
         let all = self.files.read_if_any(TOKENS)?;
         if !all.lines().any(|line| is_of(line, name)) {
@@ -68,7 +67,6 @@ impl Pki {
     }
 }
 
-/// Whether this line of the file is the token of that name.
 fn is_of(line: &str, name: &str) -> bool {
     let line = line.split('#').next().unwrap_or_default();
     line.split_whitespace().nth(1) == Some(name)

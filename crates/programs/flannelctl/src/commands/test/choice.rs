@@ -5,7 +5,6 @@ use flannel_lease::{Lease, Subnet};
 /// Nodes that are tried unless somebody says otherwise: each tries all others.
 pub(super) const MAX_NODES_TRIED: usize = 32;
 
-/// A node that may be tried.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Node {
     pub(super) subnet: Subnet,

@@ -23,9 +23,7 @@ use crate::commands::store_args::{StoreArgs, block_on};
 use flannel_cli::table::Paint;
 use flannel_cli::time;
 
-/// How often nodes' answers are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
-/// How long a daemon may take to make its pod.
 const POD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a daemon may take of which nothing says that it makes pods.
 const SHORT_POD_TIMEOUT: Duration = Duration::from_secs(3);

@@ -10,7 +10,6 @@ use super::choice::{Chosen, Node};
 use crate::commands::daemon::{foreign, plain};
 use flannel_cli::table::{Colour, Matrix, MatrixCell, Paint, Table, write_matrix};
 
-/// So many different things to do are told.
 const MAX_FIXES: usize = 10;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,7 +33,6 @@ pub(super) struct NodeReport {
     pub(super) name: String,
     pub(super) subnet: String,
     pub(super) tested: bool,
-    /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) why: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -68,7 +66,6 @@ pub(super) struct PairTest {
     pub(super) failure: Option<String>,
 }
 
-/// What a node has said, if it has.
 pub(super) fn said_by<'a>(
     node: &Node,
     said: &'a [(NodeAnswer, TestReport)],
@@ -189,7 +186,6 @@ impl Report {
     }
 }
 
-/// What failed of a pair, and why, on one line.
 pub(super) fn reason(pair: &PairReport) -> String {
     let failed: Vec<&PairTest> = pair.tests.iter().filter(|it| it.failure.is_some()).collect();
     let names: Vec<&str> = failed.iter().map(|it| it.test).collect();

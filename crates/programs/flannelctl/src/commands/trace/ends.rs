@@ -59,7 +59,6 @@ impl<'a> Ends<'a> {
         Ok(Self { network, from: (from, first), to: (to, second) })
     }
 
-    /// The end that is not on this node, if one is.
     pub(super) fn far(&self) -> Option<End<'a>> {
         [self.from.1, self.to.1].into_iter().find(|end| matches!(end, End::Peer(_)))
     }

@@ -56,14 +56,12 @@ pub(crate) struct TraceArgs {
     source: NetworkSource,
 }
 
-/// The whole way, for programs.
 #[derive(Serialize)]
 struct Traced {
     from: String,
     to: String,
     verdict: &'static str,
     hops: Vec<Hop>,
-    /// What became of real packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     live: Option<Live>,
 }
@@ -136,7 +134,6 @@ fn screen(traced: &Traced, paint: Paint) -> String {
     let mut text = String::new();
     let mut section = None;
     for hop in &traced.hops {
-        // Writing to a `String` cannot fail.
         if section != Some((hop.way, &hop.node)) {
             section = Some((hop.way, &hop.node));
             let (from, to, place) = (&traced.from, &traced.to, place(hop));

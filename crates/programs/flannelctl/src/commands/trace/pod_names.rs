@@ -14,7 +14,6 @@ use crate::commands::check::node_context::NetworkSource;
 use crate::commands::store_args::block_on;
 use crate::commands::usage;
 
-/// What the container runtime notes of every pod.
 const RESULTS: &str = "/var/lib/cni/results";
 /// As kubectl has it.
 const DEFAULT: &str = "default";

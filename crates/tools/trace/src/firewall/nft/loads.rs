@@ -19,7 +19,6 @@ const ESTABLISHED: u32 = 2;
 const NEW: u32 = 8;
 const UNTRACKED: u32 = 64;
 
-/// Where a rule meets a packet.
 #[derive(Clone, Copy)]
 pub(super) struct RuleContext {
     pub(super) family: TableFamily,

@@ -97,7 +97,6 @@ impl Ruleset {
     }
 }
 
-/// Whether a packet comes to this base chain.
 fn is_passed(family: TableFamily, chain: &Chain, hook: BaseHook, packet: &Packet) -> bool {
     use HookPoint::{Egress, Ingress, Input, Output, Postrouting, Prerouting};
     let is_of_bridge =
@@ -357,7 +356,6 @@ fn names_loopback(table: &TableContents, rule: &Rule) -> bool {
     })
 }
 
-/// Describes a packet in the words of a rule.
 fn described(packet: &Packet) -> String {
     let family = if packet.dst.is_ipv4() { "ip" } else { "ip6" };
     match (packet.hook, packet.protocol) {

@@ -16,9 +16,7 @@ use super::{ANSWER_TIMEOUT, Network, NetworkSource, NodeContext};
 use crate::commands::store_args::block_on;
 use crate::commands::stores::{StoredNetwork, Stores};
 
-/// What most networks use, where none is known.
 const ASSUMED_BACKEND: &str = "vxlan";
-/// The name of a network that has none.
 const UNNAMED: &str = "_";
 
 impl NodeContext {
@@ -113,12 +111,10 @@ impl NodeContext {
         Ok(())
     }
 
-    /// A network, as the daemon says.
     fn reported(&self, name: &str) -> Option<&NetworkState> {
         self.state.as_ref()?.networks.iter().find(|network| network.name == name)
     }
 
-    /// This node's subnets, as the daemon says.
     fn own(&self, name: &str) -> Vec<IpNet> {
         let lease = self.reported(name).and_then(|network| network.lease.as_ref());
         let subnets = lease.map(|lease| [&lease.subnet, &lease.ipv6_subnet]);
@@ -186,7 +182,6 @@ impl NodeContext {
     }
 }
 
-/// As a daemon sees it.
 fn peer_of(state: &PeerState) -> Peer {
     let subnets = [&state.subnet, &state.ipv6_subnet].into_iter().flatten();
     let public = state.public_ip.map(IpAddr::from).into_iter();

@@ -24,13 +24,11 @@ use crate::commands::this_host::ThisHost;
 
 /// Whatever does not answer by then counts as unreachable: the operator is waiting.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
-/// As many peers are looked at one by one.
 pub(crate) const MAX_PEERS: usize = 256;
 
 pub(crate) struct NodeContext {
     pub(crate) networks: Vec<Network>,
     pub(crate) host: ThisHost,
-    /// What the daemon that runs here says.
     pub(crate) state: Option<DaemonState>,
     pub(crate) peer_states: Vec<PeerState>,
     /// A flanneld runs here, of whatever make.

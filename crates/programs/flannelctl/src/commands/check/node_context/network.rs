@@ -22,13 +22,10 @@ pub(crate) struct Network {
     pub(crate) underlay: Option<Underlay>,
     /// Why none was chosen.
     pub(crate) no_underlay: Option<String>,
-    /// What pods are to have.
     pub(crate) mtu: Option<u32>,
-    /// Flannel's own.
     pub(crate) devices: Vec<String>,
     /// What lies in, or around, its ranges and is not flannel's.
     pub(crate) connected: Vec<Connected>,
-    /// This node's own subnet.
     pub(crate) own: Vec<IpNet>,
     /// The hash of its machine id, as others are told; without a lease, as they would be.
     pub(crate) own_machine: Option<NonZeroU64>,
@@ -59,7 +56,6 @@ impl Network {
         }
     }
 
-    /// For a walk over this node.
     pub(crate) fn node(&self) -> NodeInNetwork {
         NodeInNetwork {
             encapsulation: self.encapsulation.clone(),
@@ -75,7 +71,6 @@ impl Network {
         self.encapsulation.device(&self.devices, family)
     }
 
-    /// The addresses by which others reach this node.
     pub(crate) fn public(&self) -> Vec<IpAddr> {
         let public = self.underlay.iter().flat_map(|underlay| {
             [underlay.public_v4.map(IpAddr::from), underlay.public_v6.map(IpAddr::from)]

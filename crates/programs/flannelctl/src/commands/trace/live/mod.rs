@@ -39,41 +39,33 @@ const LAST_ANSWER_GRACE: Duration = Duration::from_millis(1_000);
 /// Who listens ends when something has come by and nothing more does for so long.
 const QUIET_TIME: Duration = Duration::from_secs(2);
 
-/// What became of the packets.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Live {
-    /// By whom they were sent.
     pub(super) sender: IpAddr,
     pub(super) passages: Vec<Passage>,
     /// Where one was last seen, and should have been seen next.
     pub(super) last_seen: Option<Passage>,
     pub(super) lost_before: Option<Passage>,
-    /// There and back, of small and of large packets.
     round_trip_micros: [Option<u64>; 2],
-    /// Of the burst of large ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<Burst>,
 }
 
-/// What became of a burst of large packets.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Burst {
-    /// Of one packet.
     bytes: u32,
     sent: u16,
     passages: Vec<Passage>,
     loss: Option<Loss>,
 }
 
-/// What one node has seen.
 struct Seen {
     sightings: Vec<Sighting>,
     dropped: Vec<DropCount>,
 }
 
-/// Sends, looks, and tells where it ends.
 pub(super) fn trace(ends: &Ends<'_>, source: &NetworkSource) -> anyhow::Result<(Live, Vec<Hop>)> {
     let Some((from, to, sender)) = direction(ends) else {
         anyhow::bail!("packets can be sent from pods of this node, or from this node itself")
@@ -153,7 +145,6 @@ async fn watched(
     Ok((here, there))
 }
 
-/// Why nobody has looked on the other node.
 fn not_asked(why: &str) -> Vec<Hop> {
     let mut hops = Hops::new(Way::Live);
     hops.unknown("peer", format!("the other node could not be asked to look for them: {why}"));
@@ -269,11 +260,8 @@ fn send(
 /// How losses are told: on which of the two nodes, and with what counters there say.
 struct Teller<'a> {
     network: &'a Network,
-    /// The other node.
     peer: &'a str,
-    /// What this node is.
     this: At,
-    /// Here, and there.
     dropped: [&'a [DropCount]; 2],
 }
 

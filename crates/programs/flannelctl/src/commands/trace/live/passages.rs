@@ -3,7 +3,6 @@
 use flannel_probe::marked::{Direction, Packet, PacketSize, Place, Sighting};
 use serde::Serialize;
 
-/// On which node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum At {
@@ -12,7 +11,6 @@ pub(crate) enum At {
     Receiver,
 }
 
-/// A device that a packet comes by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Passage {
@@ -34,7 +32,6 @@ pub(crate) struct Seen {
     pub(crate) carried: Option<(std::net::IpAddr, std::net::IpAddr)>,
 }
 
-/// The other end of the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Far {
     /// A pod of this node, too.
@@ -47,7 +44,6 @@ pub(crate) enum Far {
     World,
 }
 
-/// Whether what sends is a pod, or the node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Pod,
@@ -137,14 +133,12 @@ pub(crate) fn lost(passages: &[Passage]) -> (Option<&Passage>, Option<&Passage>)
     (last.and_then(|last| passages.get(last)), next)
 }
 
-/// Where some of many packets were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Loss {
     /// Number of the passage that they did not come to.
     pub(crate) passage: usize,
     pub(crate) lost: u32,
-    /// None came further.
     pub(crate) is_total: bool,
 }
 
